@@ -1,0 +1,1 @@
+"""What this node offers to each collector, and what is missing."""

@@ -1,0 +1,1 @@
+"""The daemon on each compute node: answers Prometheus with what the collectors read."""

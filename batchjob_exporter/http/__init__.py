@@ -1,0 +1,1 @@
+"""The exporter's own small HTTP server."""

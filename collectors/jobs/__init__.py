@@ -1,0 +1,1 @@
+"""Batch jobs, from the cgroup trees that schedulers make."""

@@ -1,0 +1,48 @@
+"""Metrics, labels and families as plain data; `batchjob_exporter.exposition` writes them down."""
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, NewType
+
+Labels = NewType("Labels", str)
+"""Label pairs as they stand between the braces, rendered once and kept with their owner."""
+
+NO_LABELS = Labels("")
+
+_ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+
+
+class Metric(NamedTuple):
+    """A family's name, type and definition; `labels` names the labels its samples may carry."""
+
+    name: str
+    type: Literal["gauge", "counter"]
+    help: str
+    labels: tuple[str, ...] = ()
+
+
+class Family(NamedTuple):
+    """A metric with its samples of one moment. A sample without a value does not exist."""
+
+    metric: Metric
+    samples: Sequence[tuple[Labels, float]]
+
+
+def labels(**pairs: str) -> Labels:
+    """Render label pairs: `labels(jobid="1", user="alice")` is `jobid="1",user="alice"`.
+
+    Backslash, quote and line feed are escaped as both text formats ask for
+    (Prometheus: docs/instrumenting/exposition_formats.md).
+    """
+    return Labels(",".join(f'{name}="{escape(value)}"' for name, value in pairs.items()))
+
+
+def join(*parts: Labels) -> Labels:
+    """One text of several; empty ones leave no comma behind."""
+    return Labels(",".join(part for part in parts if part))
+
+
+def escape(value: str) -> str:
+    """A label value as the text formats write it; almost none needs the translation."""
+    if '"' in value or "\\" in value or "\n" in value:
+        return value.translate(_ESCAPES)
+    return value
