@@ -1,0 +1,72 @@
+"""Log lines for machines and people: logfmt or JSON on standard error."""
+
+import json
+import logging
+import sys
+import threading
+import time
+
+from batchjob.settings import LogOptions
+
+
+class _Logfmt(logging.Formatter):
+    """`ts=... level=info logger=batchjob.jobs msg="..."`, as the Prometheus programs write."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        pairs = _pairs(self, record)
+        return " ".join(f"{key}={_quoted(value)}" for key, value in pairs.items())
+
+
+class _Json(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return json.dumps(_pairs(self, record), ensure_ascii=False)
+
+
+def _pairs(formatter: logging.Formatter, record: logging.LogRecord) -> dict[str, str]:
+    at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+    pairs = {
+        "ts": f"{at}.{int(record.msecs):03d}Z",
+        "level": record.levelname.lower(),
+        "logger": record.name,
+        "msg": record.getMessage(),
+    }
+    if record.exc_info:
+        pairs["error"] = formatter.formatException(record.exc_info)
+    return pairs
+
+
+def _quoted(value: str) -> str:
+    plain = value and not any(c in value for c in ' ="\\') and value.isprintable()
+    return value if plain else json.dumps(value, ensure_ascii=False)
+
+
+def set_up(options: LogOptions) -> None:
+    """Send all log lines of this process to standard error."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Json() if options.format == "json" else _Logfmt())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(options.level.upper())
+
+
+class Once:
+    """Says a thing once, however often it happens: one broken device must not fill a disk."""
+
+    def __init__(self, logger: logging.Logger, limit: int = 1000) -> None:
+        self._logger = logger
+        self._limit = limit
+        self._said: set[str] = set()
+        self._lock = threading.Lock()
+
+    def warning(self, key: str, message: str, *arguments: object) -> None:
+        """Log the first time `key` is given; with `limit` keys known, nothing new is said."""
+        with self._lock:
+            if key in self._said or len(self._said) >= self._limit:
+                return
+            self._said.add(key)
+        self._logger.warning(message, *arguments)
+
+    def over(self, key: str) -> None:
+        """The trouble has ended: the next time counts as new."""
+        with self._lock:
+            self._said.discard(key)

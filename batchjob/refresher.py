@@ -1,0 +1,79 @@
+"""A slow source, read in a thread of its own; whoever wants the value takes the last one."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Generic, NamedTuple, TypeVar
+
+from batchjob.logs import Once
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+class Observed(NamedTuple, Generic[T]):
+    """A value and when it was read, by the clock the refresher was given."""
+
+    value: T
+    at: float
+
+
+class Refresher(Generic[T]):
+    """Calls `read` every `interval` seconds and publishes what it returns.
+
+    A read that raises is logged once and counted in `failures`; the last good value stays until
+    it is older than `expires_after` seconds. A read that hangs blocks this thread alone.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        read: Callable[[], T],
+        interval: float,
+        expires_after: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.failures = 0
+        self._name = name
+        self._read = read
+        self._interval = interval
+        self._expires_after = expires_after
+        self._clock = clock
+        self._published: Observed[T] | None = None
+        self._once = Once(log)
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin reading; the first value comes as soon as the source answers."""
+        self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread; one that hangs in its source is left behind (it is a daemon thread)."""
+        self._stopped.set()
+        if self._thread is not None:
+            self._thread.join(timeout=2)
+
+    def latest(self) -> Observed[T] | None:
+        """The last value, or None when there is none or it has become too old."""
+        seen = self._published  # one load; the thread may publish meanwhile
+        fresh = seen is not None and self._clock() - seen.at <= self._expires_after
+        return seen if fresh else None
+
+    def refresh(self) -> None:
+        """Read once, now, in the calling thread."""
+        try:
+            value = self._read()
+        except Exception as error:  # whatever a source raises must not end its thread
+            self.failures += 1
+            self._once.warning("failed", "%s: %s: %s", self._name, type(error).__name__, error)
+            return
+        self._once.over("failed")
+        self._published = Observed(value, self._clock())
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            self.refresh()
+            self._stopped.wait(self._interval)

@@ -1,0 +1,281 @@
+"""A frozen dataclass per component describes its options; flags, YAML keys and docs follow.
+
+    @dataclass(frozen=True)
+    class Options:
+        linger: float = option(300.0, "How long a finished job stays visible.", parse=duration)
+
+    SECTIONS = {"collector.jobs": Options}    # flag --collector.jobs.linger, key without dashes
+
+A flag beats the file, the file beats the default. What is wrong is said in one line that names the
+flag or key, what was expected and, for a name nobody knows, the nearest one that exists.
+"""
+
+import argparse
+import difflib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import Field, dataclass, field, fields
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+import yaml
+
+
+class SettingsError(ValueError):
+    """A flag, key or value that is wrong; its text is meant for the person who wrote it."""
+
+
+class _Dataclass(Protocol):
+    __dataclass_fields__: Mapping[str, Field[Any]]
+
+
+T = TypeVar("T", bound=_Dataclass)
+Parse = Callable[[Any], Any]
+
+
+class _Spec(NamedTuple):
+    help: str
+    parse: Parse
+    metavar: str
+    repeat: bool
+    flag: bool
+
+
+def option(
+    default: Any,
+    help: str,
+    *,
+    parse: Parse | None = None,
+    metavar: str = "",
+    repeat: bool = False,
+    flag: bool = True,
+) -> Any:
+    """A field of an options dataclass.
+
+    `parse` turns the text of a flag or the value of a YAML key into the field's value and raises
+    ValueError saying what was expected; without it the default's type decides. `repeat`: a tuple,
+    from a flag given several times or a YAML list. `flag=False`: only in the file.
+    """
+    chosen = parse or _parser_for(default)
+    spec = _Spec(help, chosen, metavar or getattr(chosen, "metavar", "VALUE"), repeat, flag)
+    return field(default=default, metadata={"option": spec})
+
+
+def _parser_for(default: Any) -> Parse:
+    for kind, parse in ((bool, boolean), (int, integer), (float, number)):
+        if isinstance(default, kind):
+            return parse
+    return text
+
+
+class Named(NamedTuple):
+    """An option with the name under which flags and files know it."""
+
+    name: str
+    section: str
+    field: str
+    default: Any
+    spec: _Spec
+
+
+def named(sections: Mapping[str, type[Any]]) -> Iterator[Named]:
+    """All options of the sections; a field `listen_address` in `web` is `web.listen-address`."""
+    for section, cls in sections.items():
+        for each in fields(cls):
+            if "option" not in each.metadata:
+                continue
+            name = f"{section}.{each.name.replace('_', '-')}" if section else each.name
+            yield Named(name, section, each.name, each.default, each.metadata["option"])
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse whose complaints are one line, with exit status 2."""
+
+    def error(self, message: str) -> Any:
+        """Raise instead of printing the whole usage."""
+        raise SettingsError(message)
+
+
+def add_flags(parser: argparse.ArgumentParser, sections: Mapping[str, type[Any]]) -> None:
+    """A flag for each option; what the command line does not say stays out of the namespace."""
+    for each in named(sections):
+        if not each.spec.flag:
+            continue
+        extra: dict[str, Any]
+        if each.spec.parse is boolean:
+            extra = {"action": argparse.BooleanOptionalAction}
+        else:
+            extra = {
+                "action": "append" if each.spec.repeat else "store",
+                "metavar": each.spec.metavar,
+            }
+        help_text = f"{each.spec.help} (default: {_shown(each.default)})".replace("%", "%%")
+        parser.add_argument(
+            f"--{each.name}", dest=each.name, default=argparse.SUPPRESS, help=help_text, **extra
+        )
+
+
+def _shown(default: Any) -> str:
+    if isinstance(default, tuple):
+        return ", ".join(map(str, default)) or "none"
+    if isinstance(default, bool):
+        return "on" if default else "off"
+    return "none" if default in (None, "") else str(default)
+
+
+def parse_flags(parser: argparse.ArgumentParser, arguments: list[str]) -> dict[str, Any]:
+    """Flags as a mapping from option name to text; a flag nobody knows names its neighbour."""
+    known, unknown = parser.parse_known_args(arguments)
+    for argument in unknown:
+        if not argument.startswith("-"):
+            raise SettingsError(f"unexpected argument {argument!r}")
+        flags = [flag for action in parser._actions for flag in action.option_strings]
+        wrong = argument.split("=", 1)[0]
+        raise SettingsError(f"unknown flag {wrong}{nearest(wrong, flags)}")
+    return vars(known)
+
+
+def load_file(
+    path: str, sections: Mapping[str, type[Any]], also: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """Read a YAML file with the flags' names as keys, nested at the dots or not.
+
+    `also` names keys that are no options of a section. Raises SettingsError with file and line.
+    """
+    try:
+        with open(path, encoding="utf-8") as file:
+            node = yaml.compose(file, Loader=yaml.SafeLoader)
+    except OSError as error:
+        raise SettingsError(f"{path}: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
+    if node is None:
+        return {}
+    if not isinstance(node, yaml.MappingNode):
+        raise SettingsError(f"{path}: expected a mapping of option names to values")
+    return dict(_flatten(path, node, "", {each.name for each in named(sections)} | set(also)))
+
+
+def _flatten(
+    path: str, node: yaml.MappingNode, prefix: str, known: set[str]
+) -> Iterator[tuple[str, Any]]:
+    constructor = yaml.SafeLoader("")
+    for key_node, value_node in node.value:
+        name = prefix + str(key_node.value)
+        if name in known:
+            yield name, constructor.construct_object(value_node, deep=True)
+        elif isinstance(value_node, yaml.MappingNode) and any(
+            k.startswith(name + ".") for k in known
+        ):
+            yield from _flatten(path, value_node, name + ".", known)
+        else:
+            line = key_node.start_mark.line + 1
+            raise SettingsError(f"{path}:{line}: unknown key {name}{nearest(name, known)}")
+
+
+def make(cls: type[T], section: str, given: Mapping[str, Any]) -> T:
+    """Build one section's dataclass from `given` (option name to text or YAML value)."""
+    values = {}
+    for each in named({section: cls}):
+        if each.name in given:
+            values[each.field] = _parsed(each, given[each.name])
+    return cls(**values)
+
+
+def _parsed(each: Named, raw: Any) -> Any:
+    try:
+        if each.spec.repeat:
+            items = raw if isinstance(raw, list) else [raw]
+            return tuple(each.spec.parse(item) for item in items)
+        return each.spec.parse(raw)
+    except (ValueError, TypeError) as error:
+        raise SettingsError(f"{each.name}: {error}") from error
+
+
+def nearest(name: str, known: Any) -> str:
+    """`; did you mean ...?` for the closest of the known names, or nothing."""
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def text(value: Any) -> str:
+    """A string; YAML numbers and booleans where a name is wanted are refused."""
+    if not isinstance(value, str):
+        raise ValueError(f"expected text, got {value!r}")
+    return value
+
+
+def boolean(value: Any) -> bool:
+    """true or false."""
+    if isinstance(value, bool):
+        return value
+    raise ValueError(f"expected true or false, got {value!r}")
+
+
+def integer(value: Any) -> int:
+    """A whole number of at least 0."""
+    if not isinstance(value, bool) and str(value).isascii() and str(value).isdigit():
+        return int(value)
+    raise ValueError(f"expected a whole number of at least 0, got {value!r}")
+
+
+def number(value: Any) -> float:
+    """A number of at least 0."""
+    if not isinstance(value, bool):
+        try:
+            parsed = float(value)
+        except (TypeError, ValueError):
+            parsed = -1.0
+        if 0 <= parsed < float("inf"):
+            return parsed
+    raise ValueError(f"expected a number of at least 0, got {value!r}")
+
+
+_DURATION_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+
+
+def duration(value: Any) -> float:
+    """Seconds from `90`, `90s`, `5m`, `1h30m`, `2d` (Prometheus' units)."""
+    raw = str(value).strip() if not isinstance(value, bool) else ""
+    if raw.replace(".", "", 1).isdigit():
+        return float(raw)
+    total, digits, unit = 0.0, "", ""
+    try:
+        for character in raw + "0":
+            if unit and (character.isdigit() or character == "."):
+                total += float(digits) * _DURATION_UNITS[unit]
+                digits, unit = "", ""
+            if character.isdigit() or character == ".":
+                digits += character
+            else:
+                unit += character
+        if total > 0 or raw in ("0s", "0m", "0h"):
+            return total
+    except (KeyError, ValueError):
+        pass
+    raise ValueError(f"expected a duration such as 30s, 5m or 1h30m, got {value!r}")
+
+
+def one_of(*choices: str) -> Parse:
+    """One of the given words."""
+
+    def parse(value: Any) -> str:
+        if value in choices:
+            return str(value)
+        raise ValueError(f"expected one of {', '.join(choices)}, got {value!r}")
+
+    parse.metavar = "|".join(choices)  # type: ignore[attr-defined]
+    return parse
+
+
+duration.metavar = "DURATION"  # type: ignore[attr-defined]
+integer.metavar = "N"  # type: ignore[attr-defined]
+number.metavar = "X"  # type: ignore[attr-defined]
+
+
+@dataclass(frozen=True)
+class LogOptions:
+    """How a program logs."""
+
+    level: str = option(
+        "info", "Least severity that is logged.", parse=one_of("debug", "info", "warning", "error")
+    )
+    format: str = option("logfmt", "Form of a log line.", parse=one_of("logfmt", "json"))

@@ -1,0 +1,45 @@
+"""Jobs as the other collectors see them: energy wants their CPU time, GPUs want their holders."""
+
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol, runtime_checkable
+
+from collectors.metric import Labels
+
+
+class JobName(NamedTuple):
+    """Who a job is. Two readings with equal names are of one job and share its series."""
+
+    manager: str  # slurm, pbs, lsf, flux, ..., local
+    jobid: str  # the text the accounting uses: 123, 2[1].pbs01, 123[4], a UUID
+    user: str  # login name, or the decimal uid where no name is known
+    labels: Labels  # manager, jobid and user, rendered once
+
+
+class JobUsage(NamedTuple):
+    """A job's CPU at one moment. `None`: not readable, which is not zero."""
+
+    name: JobName
+    cpu_seconds: float | None  # counts up; final once `ended_at` is set
+    cpus: float | None  # CPUs allocated on this node
+    ended_at: float | None  # epoch seconds; None while it runs
+
+
+class JobHolder(NamedTuple):
+    """What tells the devices of a running job."""
+
+    name: JobName
+    uid: int
+    pids: tuple[int, ...]
+    environ: Mapping[str, str]  # GPU variables, only from a process of the job's own owner
+    directories: tuple[str, ...]  # its cgroup directories, in every hierarchy
+
+
+@runtime_checkable
+class Jobs(Protocol):
+    """The jobs collector, as far as its siblings need it. Both calls are thread-safe."""
+
+    def usage(self) -> list[JobUsage]:
+        """Read every known job's CPU now, ended ones (while they linger) included."""
+
+    def holders(self) -> list[JobHolder]:
+        """The running jobs as the /proc thread last saw them; reads nothing."""
