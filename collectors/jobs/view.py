@@ -22,6 +22,7 @@ class JobUsage(NamedTuple):
     cpu_seconds: float | None  # counts up; final once `ended_at` is set
     cpus: float | None  # CPUs allocated on this node
     ended_at: float | None  # epoch seconds; None while it runs
+    started_at: float | None = None  # epoch seconds; None: not known
 
 
 class JobHolder(NamedTuple):

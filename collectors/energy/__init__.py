@@ -1,0 +1,1 @@
+"""Node energy and who used it: meters, their choice, and the split over jobs."""
