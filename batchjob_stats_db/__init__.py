@@ -1,0 +1,1 @@
+"""Every job on record, with what it used."""

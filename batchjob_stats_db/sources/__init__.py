@@ -1,0 +1,1 @@
+"""Where job records come from: one module per scheduler's account."""
