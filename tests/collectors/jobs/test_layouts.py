@@ -1,0 +1,263 @@
+"""Paths as schedulers make them, and what they say."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from collectors.jobs.layouts import LAYOUTS, Step, step_of, unescaped
+from collectors.jobs.places import match
+
+POD = "0a1b2c3d-0000-4111-8222-0a1b2c3d4e5f"
+POD_SLICE = (
+    "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod"
+    + POD.replace("-", "_")
+    + ".slice"
+)
+RUN = "7c9e6679-7425-40de-944b-e07fc1f90ae7"
+
+# version, path, manager, jobid, uid
+JOBS = [
+    (1, "slurm/uid_1000/job_42", "slurm", "42", 1000),
+    (1, "slurm_node001/uid_20001/job_11", "slurm", "11", 20001),
+    (1, "slurm_gpu-7_a/uid_20001/job_11", "slurm", "11", 20001),
+    (2, "system.slice/slurmstepd.scope/job_4749", "slurm", "4749", None),
+    (2, "system.slice/slurm-worker-1_slurmstepd.scope/job_4749", "slurm", "4749", None),
+    (2, "hpc.slice/slurmstepd.scope/job_1", "slurm", "1", None),
+    (2, "hpc.slice/hpc-batch.slice/slurmstepd.scope/job_1", "slurm", "1", None),
+    (2, "slurmstepd.scope/job_1", "slurm", "1", None),
+    (
+        2,
+        f"{POD_SLICE}/cri-containerd-1f.scope/system.slice/slurmstepd.scope/job_9",
+        "slurm",
+        "9",
+        None,
+    ),
+    (2, "system.slice/slurmstepd.scope/s5K1KKYAYG5D00", "slurm", "s5K1KKYAYG5D00", None),
+    (1, "pbs_jobs.service/jobid/2404743.opbs", "pbs", "2404743.opbs", None),
+    (1, "pbs_jobs.service/jobid/2[1].pbs01", "pbs", "2[1].pbs01", None),
+    (1, "site.service/jobid/7.pbs-1.example.org", "pbs", "7.pbs-1.example.org", None),
+    (2, "pbs_jobs.service/jobs/12345.2", "pbs", "12345.2", None),
+    (1, r"pbspro.slice/pbspro-12\x5b3\x5d.pbs\x2dsrv.slice", "pbs", "12[3].pbs-srv", None),
+    (1, "pbspro/1234.server", "pbs", "1234.server", None),
+    (1, "torque/1182724.batch", "torque", "1182724.batch", None),
+    (1, "lsf/cluster_name/job.42.34071.1775289779", "lsf", "42", None),
+    (1, "lsf/cluster_name/job.42[2].34071.1775289779", "lsf", "42[2]", None),
+    (2, "lsf/cluster1/job.9.30675.1775295256", "lsf", "9", None),
+    (
+        2,
+        "user.slice/user-64055.slice/user@64055.service/imp-shell-0-fTE9HHdZvi3.service",
+        "flux",
+        "fTE9HHdZvi3",
+        None,
+    ),
+    (
+        2,
+        "user.slice/user-64055.slice/user@64055.service/app.slice/shell-3-fTE9HHdZvi3.service",
+        "flux",
+        "fTE9HHdZvi3",
+        None,
+    ),
+    (1, "htcondor/condor_var_lib_condor_execute_slot1_1@host", "htcondor", "slot1_1@host", None),
+    (
+        2,
+        "system.slice/condor.service/htcondor/condor_var_lib_condor_execute_slot1@h.slice",
+        "htcondor",
+        "slot1@h",
+        None,
+    ),
+    (1, "oar/jean_paul_1234", "oar", "1234", None),
+    (2, "oar.slice/oar-u1001.slice/oar-u1001-j77.slice", "oar", "77", 1001),
+    (
+        2,
+        "sge.slice/sge-shepherd.slice/sge-shepherd-396548.slice/sge-shepherd-396548-0.slice",
+        "sge",
+        "396548",
+        None,
+    ),
+    (
+        1,
+        "sge.slice/sge-shepherd.slice/sge-shepherd-9.slice/sge-shepherd-9-12.slice",
+        "sge",
+        "9.12",
+        None,
+    ),
+    (2, "joblet.slice/joblet.service/job-17", "joblet", "17", None),
+    (2, f"joblet.slice/job-{RUN}", "joblet", RUN, None),
+    (2, POD_SLICE, "kubernetes", POD, None),
+    (1, f"kubepods/besteffort/pod{POD}", "kubernetes", POD, None),
+    (1, f"kubepods/pod{POD}", "kubernetes", POD, None),
+    (2, f"kubepods.slice/kubepods-pod{POD.replace('-', '_')}.slice", "kubernetes", POD, None),
+    (2, "kubepods/pod" + 32 * "a", "kubernetes", 32 * "a", None),
+    (1, f"batchjob.slice/run-{RUN}", "local", RUN, None),
+    (2, f"batchjob.slice/run-{RUN}.scope", "local", RUN, None),
+    (2, f"system.slice/docker-1f.scope/batchjob.slice/run-{RUN}", "local", RUN, None),
+    (
+        2,
+        f"user.slice/user-1000.slice/user@1000.service/batchjob.slice/run-{RUN}.scope",
+        "local",
+        RUN,
+        1000,
+    ),
+]
+
+NO_JOBS = [
+    (1, ""),
+    (1, "slurm/system"),
+    (1, "slurm/uid_1000"),
+    (1, "slurm/uid_1000/job_42/step_0"),
+    (1, "slurm/uid_1000/job_²"),
+    (1, "system.slice/slurmd.service"),
+    (1, "system.slice/slurmstepd.scope/job_1"),  # version 2's tree
+    (2, "slurm/uid_1000/job_42"),  # version 1's
+    (2, "system.slice/slurmstepd.scope/system"),
+    (2, "system.slice/slurmstepd.scope/slurmd"),
+    (2, "system.slice/slurmstepd.scope/s5K1KKYAYG5DIL"),
+    (2, "system.slice/slurmd.service/slurmd"),
+    (2, "system.slice/slurmstepd.scope/job_1/step_0/user/task_0/slurmstepd.scope/job_2"),
+    (2, "user.slice/user-1000.slice/user@1000.service/slurmstepd.scope/job_123"),
+    (2, "a/b/c/d/e/f/g/h/i/slurmstepd.scope/job_1"),
+    (1, "pbs_jobs.service/jobid/1234.server.orphan"),
+    (1, "pbs_jobs.service/jobid"),
+    (1, "pbspro/1234.server.orphan"),
+    (1, "pbspro.slice/pbspro-1234.server.orphan.slice"),
+    (1, "lsf/cluster1/job-mps-service"),
+    (2, "user.slice/user-1000.slice/session-2.scope"),
+    (2, "kubepods.slice/kubepods-burstable.slice"),
+    (1, r"machine.slice/machine-qemu\x2d1\x2dinstance.scope"),  # unless enabled
+]
+
+
+@pytest.mark.parametrize(("version", "path", "manager", "jobid", "uid"), JOBS)
+def test_a_job(version, path, manager, jobid, uid):
+    job = match(path, LAYOUTS, version)
+    assert job is not None
+    assert (job.manager, job.jobid, job.uid) == (manager, jobid, uid)
+
+
+@pytest.mark.parametrize(("version", "path"), NO_JOBS)
+def test_no_job(version, path):
+    assert match(path, LAYOUTS, version) is None
+
+
+def test_every_row_has_an_example():
+    seen = {job.layout.name for version, path, *_ in JOBS if (job := match(path, LAYOUTS, version))}
+    assert {row.name for row in LAYOUTS if row.enabled} - seen == set()
+
+
+def test_virtual_machines_count_when_enabled():
+    rows = [row._replace(enabled=True) for row in LAYOUTS]
+    job = match(r"machine.slice/machine-qemu\x2d3\x2dweb\x2d1.scope", rows, 2)
+    assert job is not None
+    assert (job.manager, job.jobid) == ("libvirt", "web-1")
+
+
+def test_lsf_tells_the_start_and_the_array():
+    job = match("lsf/prod/job.42[2].34071.1775289779", LAYOUTS, 1)
+    assert job is not None
+    assert job.started_at == 1775289779
+    assert dict(job.info) == {"cluster": "prod", "array_index": "2", "serial": "34071"}
+
+
+def test_a_sluid_tells_its_submission_and_whom_to_ask():
+    job = match("system.slice/n1_slurmstepd.scope/sEKNKTV3WPV500", LAYOUTS, 2)
+    assert job is not None
+    assert job.submitted_at == 1781174000.485
+    assert (job.sluid, job.jobid_variable) == ("sEKNKTV3WPV500", "SLURM_JOB_ID")
+    assert dict(job.info) == {"node": "n1"}
+
+
+def test_a_job_number_in_the_path_is_asked_of_nobody():
+    job = match("system.slice/slurmstepd.scope/job_19", LAYOUTS, 2)
+    assert job is not None
+    assert job.jobid_variable is None
+
+
+@pytest.mark.parametrize(
+    ("version", "below", "step"),
+    [
+        (2, "", Step(None, "job")),
+        (2, "step_0", Step("0", "step")),
+        (2, "step_batch/slurm", Step("batch", "scheduler")),
+        (2, "step_0+1/user", Step("0+1", "user")),
+        (2, "step_extern/user/task_special", Step("extern", "task", "special")),
+        (2, "step_3/user/task_1", Step("3", "task", "1")),
+        (2, "step_3/user/task_1/docker/9f", Step("3", "task", "1")),
+        (2, "step_3/user/9f", Step("3", "user")),
+        (2, "step_interactive", Step("interactive", "step")),
+        (2, "step_3/other", None),
+        (2, "own", None),
+        (1, "step_batch", Step("batch", "step")),
+        (1, "step_0/task_0", Step("0", "task", "0")),
+    ],
+)
+def test_steps_of_slurm(version, below, step):
+    path = {1: "slurm/uid_1/job_1", 2: "system.slice/slurmstepd.scope/job_1"}[version]
+    job = match(path, LAYOUTS, version)
+    assert job is not None
+    assert step_of(job, below) == step
+
+
+@pytest.mark.parametrize(
+    ("path", "below", "step"),
+    [
+        ("torque/1.srv", "R0.t1", Step("R0.t1", "step")),
+        ("lsf/c/job.1.2.3", "leaf", Step(None, "user")),
+        ("lsf/c/job.1.2.3", "job-mps-service", Step(None, "scheduler")),
+        ("pbs_jobs.service/jobid/1.srv", "", Step(None, "job")),
+        ("pbs_jobs.service/jobid/1.srv", "own", None),
+    ],
+)
+def test_steps_of_others(path, below, step):
+    job = match(path, LAYOUTS, 1)
+    assert job is not None
+    assert step_of(job, below) == step
+
+
+NAMES = st.text(
+    st.characters(blacklist_characters="/\0\n", blacklist_categories=["Cs"]),
+    min_size=1,
+    max_size=60,
+)
+KNOWN_NAMES = st.sampled_from(sorted({n for _, path, *_ in JOBS for n in path.split("/")}))
+
+
+@given(st.lists(NAMES | KNOWN_NAMES, max_size=10), st.sampled_from([1, 2]))
+def test_any_path_is_a_job_or_none(names, version):
+    job = match("/".join(names), LAYOUTS, version)
+    if job is not None:
+        assert job.jobid
+        assert job.layout.manager == job.manager
+        step_of(job, "/".join(names))
+
+
+@given(st.integers(0, 2**32), st.integers(0, 2**32 - 2), NAMES)
+def test_slurm_ids_come_back_as_they_went_in(jobid, uid, node):
+    one = match(f"slurm_{node}/uid_{uid}/job_{jobid}", LAYOUTS, 1)
+    two = match(f"system.slice/{node}_slurmstepd.scope/job_{jobid}", LAYOUTS, 2)
+    assert one is not None
+    assert two is not None
+    assert (one.jobid, one.uid, dict(one.info)["node"]) == (str(jobid), uid, node)
+    assert (two.jobid, dict(two.info)["node"]) == (str(jobid), node)
+
+
+@given(
+    st.integers(0, 10**9),
+    st.none() | st.integers(0, 10**6),
+    st.from_regex(r"[a-z][a-z0-9_-]{0,20}", fullmatch=True),
+)
+def test_pbs_ids_survive_systemds_escaping(number, index, server):
+    jobid = f"{number}{'' if index is None else f'[{index}]'}.{server}"
+    escaped = "".join(c if c.isalnum() or c in "_." else f"\\x{ord(c):02x}" for c in jobid)
+    job = match(f"pbspro.slice/pbspro-{escaped}.slice", LAYOUTS, 1)
+    assert job is not None or server == "orphan"
+    assert job is None or job.jobid == jobid
+
+
+@given(st.text())
+def test_unescaping_never_fails(text):
+    unescaped(text)
+    unescaped("\\x" + text)
+
+
+def test_unescaping_joins_the_bytes_of_a_character():
+    assert unescaped(r"a\xc3\xa4\x2db\x") == "aä-b\\x"

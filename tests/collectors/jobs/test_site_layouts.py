@@ -1,0 +1,126 @@
+"""Rows that a site writes."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from collectors.jobs.layouts import Step, step_of
+from collectors.jobs.places import match
+from collectors.jobs.site_layouts import site_layouts
+
+
+def test_a_pattern():
+    rows = site_layouts(
+        [{"manager": "mybatch", "pattern": "/my.tree/user_{uid}/*/job_{jobid}-{queue}"}]
+    )
+    job = match("my.tree/user_17/x/job_9-long", rows, 2)
+    assert job is not None
+    assert (job.manager, job.jobid, job.uid, job.info) == ("mybatch", "9", 17, (("queue", "long"),))
+    assert job.layout.owner == "path-uid"
+    assert match("myXtree/user_17/x/job_9-long", rows, 2) is None
+
+
+def test_a_regular_expression_for_one_version():
+    row = {"manager": "mine", "regex": "**/n[0-9]+/job_(?P<jobid>[0-9]+)", "versions": 2}
+    rows = site_layouts([row])
+    job = match("a/b/n7/job_1", rows, 2)
+    assert job is not None
+    assert job.layout.owner == "process"
+    assert match("a/b/n7/job_1", rows, 1) is None
+
+
+def test_an_escaped_id_and_steps():
+    row = {
+        "manager": "pbs",
+        "pattern": "/site.slice/site-{jobid}.slice",
+        "escaped": True,
+        "steps": "step_{step}/task_{task}",
+    }
+    job = match(r"site.slice/site-1\x5b2\x5d.srv.slice", site_layouts([row]), 1)
+    assert job is not None
+    assert job.jobid == "1[2].srv"
+    assert step_of(job, "step_a/task_1") == Step("a", "task", "1")
+
+
+PATTERN = {"manager": "m", "pattern": "/m/{jobid}"}
+
+
+@pytest.mark.parametrize(
+    ("rows", "complaint"),
+    [
+        ("x", "expected a list of rows, each with manager and pattern, got 'x'"),
+        ([PATTERN, 3], "row 2: expected keys such as manager and pattern, got 3"),
+        ([{**PATTERN, "patern": 1}], "row 1: unknown key patern; did you mean pattern?"),
+        (
+            [{"pattern": "/m/{jobid}"}],
+            "row 1: manager: expected a word in lower case such as slurm, got None",
+        ),
+        (
+            [{**PATTERN, "manager": "My Batch"}],
+            "row 1: manager: expected a word in lower case such as slurm, got 'My Batch'",
+        ),
+        ([{"manager": "m"}], "row 1: expected either pattern or regex"),
+        ([{**PATTERN, "regex": "x"}], "row 1: expected either pattern or regex"),
+        (
+            [{"manager": "m", "pattern": "/m/job"}],
+            "row 1: expected {jobid} in the last directory of the path",
+        ),
+        (
+            [{"manager": "m", "pattern": "/{jobid}/x"}],
+            "row 1: expected {jobid} in the last directory of the path",
+        ),
+        ([{"manager": "m", "pattern": "/{uid}-{uid}/{jobid}"}], "row 1: pattern: "),
+        (
+            [{"manager": "m", "pattern": "/{uid}/{uid}/{jobid}"}],
+            "row 1: expected every name once, got uid twice",
+        ),
+        (
+            [{"manager": "m", "pattern": "/m/{job id}"}],
+            "row 1: pattern: expected {name} with a name of letters, got '{job id}'",
+        ),
+        (
+            [{"manager": "m", "pattern": "/m//{jobid}"}],
+            "row 1: pattern: expected the name of a directory between slashes, got ''",
+        ),
+        (
+            [{"manager": "m", "pattern": "/m/**/{jobid}"}],
+            "row 1: pattern: expected the name of a directory between slashes, got '**'",
+        ),
+        (
+            [{"manager": "m", "pattern": "/sys/fs/cgroup/m/{jobid}"}],
+            "row 1: pattern: expected a path that begins below the mount",
+        ),
+        (
+            [{"manager": "m", "regex": "m/(?P<jobid>"}],
+            "row 1: regex: '(?P<jobid>' is no regular expression: missing ),",
+        ),
+        (
+            [{**PATTERN, "pattern": 3}],
+            "row 1: pattern: expected a path such as /mybatch/job_{jobid}, got 3",
+        ),
+        ([{**PATTERN, "versions": [3]}], "row 1: versions: expected 1, 2 or [1, 2], got [3]"),
+        ([{**PATTERN, "escaped": "yes"}], "row 1: escaped: expected true or false, got 'yes'"),
+        ([{**PATTERN, "steps": "x"}], "row 1: steps: expected {step} and perhaps {task}, got 'x'"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(rows, complaint):
+    with pytest.raises(ValueError) as caught:  # noqa: PT011 - the text is checked below
+        site_layouts(rows)
+    assert "\n" not in str(caught.value)
+    assert str(caught.value).startswith(complaint)
+
+
+@given(
+    st.lists(
+        st.dictionaries(
+            st.sampled_from(["manager", "pattern", "regex", "steps", "versions", "escaped"]),
+            st.text() | st.integers() | st.booleans() | st.none() | st.lists(st.integers(1, 3)),
+        )
+    )
+)
+def test_any_rows_work_or_are_refused(rows):
+    try:
+        made = site_layouts(rows)
+    except ValueError:
+        return
+    match("a/b/c", made, 1)
