@@ -1,0 +1,112 @@
+"""The exporter as its users start it: a process of its own, scraped over HTTP.
+
+with exporter.running("--collector.disable-defaults", "--collector.jobs") as target:
+    target.scrape().value("batchjob_jobs", manager="slurm")
+"""
+
+import contextlib
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from subprocess import Popen
+from typing import NamedTuple
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.e2e.processes import daemon, free_ports, until
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+class Scrape(NamedTuple):
+    """One exposition: its samples by name, and when it was asked for (epoch seconds)."""
+
+    time: float
+    text: str
+    samples: Mapping[str, list[tuple[dict[str, str], float]]]
+
+    def series(self, name: str, **labels: str) -> list[tuple[dict[str, str], float]]:
+        """Samples of `name` that carry these labels."""
+        return [
+            (found, value)
+            for found, value in self.samples.get(name, [])
+            if labels.items() <= found.items()
+        ]
+
+    def value(self, name: str, **labels: str) -> float | None:
+        """The value of the one sample there may be; None without."""
+        found = self.series(name, **labels)
+        assert len(found) <= 1, f"{name} {labels}: {found}"
+        return found[0][1] if found else None
+
+    def total(self, name: str, **labels: str) -> float:
+        """Sum over all samples of `name` that carry these labels."""
+        return sum(value for _, value in self.series(name, **labels))
+
+
+def parse(text: str, at: float) -> Scrape:
+    """Read an exposition as Prometheus' own client does, and insist that no series is twice."""
+    samples: dict[str, list[tuple[dict[str, str], float]]] = {}
+    seen: set[tuple[str, frozenset[tuple[str, str]]]] = set()
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            key = (sample.name, frozenset(sample.labels.items()))
+            assert key not in seen, f"series twice: {key}"
+            seen.add(key)
+            samples.setdefault(sample.name, []).append((sample.labels, sample.value))
+    return Scrape(at, text, samples)
+
+
+class Target(NamedTuple):
+    """A running exporter; made by `running()`."""
+
+    address: str
+    pid: int
+    log: Path
+
+    def scrape(self, timeout: float = 15.0) -> Scrape:
+        """Fetch `/metrics` now."""
+        at = time.time()
+        with urllib.request.urlopen(f"http://{self.address}/metrics", timeout=timeout) as answer:
+            return parse(answer.read().decode(), at)
+
+    def answers(self) -> bool:
+        """Whether it serves."""
+        try:
+            urllib.request.urlopen(f"http://{self.address}/-/ready", timeout=2).close()
+        except (OSError, urllib.error.URLError):
+            return False
+        return True
+
+
+@contextlib.contextmanager
+def running(*flags: str, inside: Sequence[str] = ()) -> Iterator[Target]:
+    """Start an exporter on a free port of loopback; `inside` is a prefix of its command line.
+
+    Its log is printed (pytest shows it when the test fails), and a traceback in it is a failure.
+    """
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    argv = [
+        *inside, sys.executable, "-m", "batchjob_exporter",
+        f"--web.listen-address={address}", *flags,
+    ]  # fmt: skip
+    with tempfile.TemporaryDirectory(prefix="exporter-") as folder:
+        log = Path(folder) / "log"
+        env = {"PYTHONPATH": str(REPOSITORY), "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
+        try:
+            with daemon(argv, log, env) as process:
+                target = Target(address, process.pid, log)
+                until(lambda: _serving(process, target), "exporter ready")
+                yield target
+        finally:
+            print(log.read_text())
+        assert "Traceback" not in log.read_text()
+
+
+def _serving(process: Popen[bytes], target: Target) -> bool:
+    assert process.poll() is None, f"exporter ended: {target.log.read_text()}"
+    return target.answers()

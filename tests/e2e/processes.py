@@ -1,0 +1,68 @@
+"""Daemons as children of the test process: started, awaited, and ended by their own pid."""
+
+import contextlib
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+@contextlib.contextmanager
+def daemon(
+    argv: Sequence[str],
+    log: Path,
+    env: Mapping[str, str] | None = None,
+    patience: float = 10.0,
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a program that stays in the foreground; SIGTERM at the end, SIGKILL after `patience` s.
+
+    Being its parent, we reap it: a daemon that has forked itself away would stay a zombie.
+    """
+    with log.open("ab") as out:
+        process = subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=env, cwd="/"
+        )
+    try:
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(patience)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def until(
+    condition: Callable[[], T | None], what: str, timeout: float = 20.0, interval: float = 0.05
+) -> T:
+    """Ask again until the answer is true, and return it; AssertionError when time is up."""
+    deadline = time.monotonic() + timeout
+    while True:
+        answer = condition()
+        if answer:
+            return answer
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{what}: not within {timeout:g} s")
+        time.sleep(interval)
+
+
+def free_ports(count: int) -> list[int]:
+    """Loopback TCP ports nobody listens on now, all different."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+def succeeds(argv: Sequence[str], env: Mapping[str, str] | None = None) -> bool:
+    """Whether the command exits with 0; its output is dropped."""
+    return subprocess.run(argv, env=env, capture_output=True, check=False, cwd="/").returncode == 0
