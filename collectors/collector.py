@@ -50,4 +50,6 @@ class Entry(NamedTuple):
 
 
 # In the order in which they are built: a collector may use those above it.
-COLLECTORS: tuple[Entry, ...] = ()
+COLLECTORS: tuple[Entry, ...] = (
+    Entry("rapl", "collectors.rapl", True, "Energy and power limits of the processors (RAPL)."),
+)

@@ -5,6 +5,7 @@ built before it and chooses one meter for the node. Reading never waits for a de
 is read by a thread of its collector, and `Meter.read` hands over what that thread saw last.
 """
 
+import secrets
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
@@ -80,22 +81,27 @@ class GpuMetered(Protocol):
         """One reading for each GPU whose energy is known now. Thread-safe; waits for no device."""
 
 
-def longest_interval(meter: Meter) -> float:
-    """Seconds between two readings up to which the energy between them is known.
+def new_series() -> int:
+    """A series no reading has had before, not even one of an earlier process."""
+    return secrets.randbits(52)  # a float, and so JSON, holds it exactly
+
+
+def longest_interval(meter: Meter, tick: float) -> float:
+    """Seconds between two readings, taken every `tick`, up to which the energy is known.
 
     Power read now and then is a guess after three missed periods. A counter goes on by itself, but
     who used what it counted cannot be told once jobs have come and gone unseen.
     """
-    return max(3 * meter.period, 60.0)
+    return 3 * max(meter.period, tick)
 
 
-def energy_between(meter: Meter, earlier: Reading, later: Reading) -> float | None:
+def energy_between(earlier: Reading, later: Reading, longest: float) -> float | None:
     """Joules from one reading to a later one: counted, or the trapezoid under two powers.
 
-    None when they are of two series, too far apart, or the counter went down.
+    None when they are of two series, more than `longest` seconds apart, or the counter went down.
     """
     seconds = later.at - earlier.at
-    if later.series != earlier.series or not 0 < seconds <= longest_interval(meter):
+    if later.series != earlier.series or not 0 < seconds <= longest:
         return None
     if earlier.joules is not None and later.joules is not None:
         joules = later.joules - earlier.joules
