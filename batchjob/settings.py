@@ -14,7 +14,7 @@ import argparse
 import difflib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 import yaml
 
@@ -24,7 +24,7 @@ class SettingsError(ValueError):
 
 
 class _Dataclass(Protocol):
-    __dataclass_fields__: Mapping[str, Field[Any]]
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
 
 T = TypeVar("T", bound=_Dataclass)
@@ -37,6 +37,7 @@ class _Spec(NamedTuple):
     metavar: str
     repeat: bool
     flag: bool
+    key: str
 
 
 def option(
@@ -47,15 +48,17 @@ def option(
     metavar: str = "",
     repeat: bool = False,
     flag: bool = True,
+    key: str = "",
 ) -> Any:
     """A field of an options dataclass.
 
     `parse` turns the text of a flag or the value of a YAML key into the field's value and raises
     ValueError saying what was expected; without it the default's type decides. `repeat`: a tuple,
-    from a flag given several times or a YAML list. `flag=False`: only in the file.
+    from a flag given several times or a YAML list. `flag=False`: only in the file. `key`: its
+    name where that is not the field's with dashes.
     """
     chosen = parse or _parser_for(default)
-    spec = _Spec(help, chosen, metavar or getattr(chosen, "metavar", "VALUE"), repeat, flag)
+    spec = _Spec(help, chosen, metavar or getattr(chosen, "metavar", "VALUE"), repeat, flag, key)
     return field(default=default, metadata={"option": spec})
 
 
@@ -82,8 +85,10 @@ def named(sections: Mapping[str, type[Any]]) -> Iterator[Named]:
         for each in fields(cls):
             if "option" not in each.metadata:
                 continue
-            name = f"{section}.{each.name.replace('_', '-')}" if section else each.name
-            yield Named(name, section, each.name, each.default, each.metadata["option"])
+            spec: _Spec = each.metadata["option"]
+            key = spec.key or each.name.replace("_", "-")
+            name = f"{section}.{key}" if section else key
+            yield Named(name, section, each.name, each.default, spec)
 
 
 class Parser(argparse.ArgumentParser):
@@ -151,24 +156,38 @@ def load_file(
         return {}
     if not isinstance(node, yaml.MappingNode):
         raise SettingsError(f"{path}: expected a mapping of option names to values")
-    return dict(_flatten(path, node, "", {each.name for each in named(sections)} | set(also)))
+    known: dict[str, Named | None] = dict.fromkeys(also)
+    known.update((each.name, each) for each in named(sections))
+    return dict(_flatten(path, node, "", known))
 
 
 def _flatten(
-    path: str, node: yaml.MappingNode, prefix: str, known: set[str]
+    path: str, node: yaml.MappingNode, prefix: str, known: Mapping[str, Named | None]
 ) -> Iterator[tuple[str, Any]]:
-    constructor = yaml.SafeLoader("")
     for key_node, value_node in node.value:
         name = prefix + str(key_node.value)
-        if name in known:
-            yield name, constructor.construct_object(value_node, deep=True)
-        elif isinstance(value_node, yaml.MappingNode) and any(
-            k.startswith(name + ".") for k in known
-        ):
+        line = key_node.start_mark.line + 1
+        nested = isinstance(value_node, yaml.MappingNode)
+        if nested and any(k.startswith(name + ".") for k in known):
             yield from _flatten(path, value_node, name + ".", known)
+        elif name in known:
+            yield name, _valued(f"{path}:{line}", name, value_node, known[name])
         else:
-            line = key_node.start_mark.line + 1
             raise SettingsError(f"{path}:{line}: unknown key {name}{nearest(name, known)}")
+
+
+def _valued(where: str, name: str, node: yaml.Node, option: Named | None) -> Any:
+    """The value as YAML has it; one that its option would refuse is refused here, with its line."""
+    try:
+        value = yaml.SafeLoader("").construct_object(node, deep=True)
+    except (yaml.YAMLError, ValueError) as error:
+        raise SettingsError(f"{where}: {name}: {' '.join(str(error).split())}") from error
+    if option is not None:
+        try:
+            _parsed(option, value)
+        except SettingsError as error:
+            raise SettingsError(f"{where}: {error}") from error
+    return value
 
 
 def make(cls: type[T], section: str, given: Mapping[str, Any]) -> T:

@@ -51,5 +51,6 @@ class Entry(NamedTuple):
 
 # In the order in which they are built: a collector may use those above it.
 COLLECTORS: tuple[Entry, ...] = (
+    Entry("node", "collectors.node", True, "CPU time, memory and boot time of the node."),
     Entry("rapl", "collectors.rapl", True, "Energy and power limits of the processors (RAPL)."),
 )

@@ -1,1 +1,1 @@
-"""The exporter's own small HTTP server."""
+"""A small HTTP/1.1 server for scrapes: bounded threads, and no client can hold one of them."""

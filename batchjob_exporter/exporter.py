@@ -1,0 +1,179 @@
+"""Runs the collectors: in order, each one timed and isolated, one pass at a time."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from typing import NamedTuple
+
+from batchjob.logs import Once
+from collectors.collector import Collector
+from collectors.metric import Family, Labels, Metric, labels
+
+log = logging.getLogger(__name__)
+
+DURATION = Metric(
+    "batchjob_scrape_collector_duration_seconds",
+    "gauge",
+    "Wall time of the collector's last pass.",
+    ("collector",),
+)
+SUCCESS = Metric(
+    "batchjob_scrape_collector_success",
+    "gauge",
+    "1 if the collector's last pass succeeded; 0 if it failed or was not done in time, and so "
+    "gave nothing.",
+    ("collector",),
+)
+FAILURES = Metric(
+    "batchjob_scrape_collector_failures_total",
+    "counter",
+    "Passes of the collector that failed since the exporter started.",
+    ("collector",),
+)
+METRICS = (DURATION, SUCCESS, FAILURES)
+
+
+class Pass(NamedTuple):
+    """What one run of a collector gave; no families when it failed."""
+
+    families: list[Family]
+    seconds: float
+    succeeded: bool
+
+
+class Source:
+    """One collector and its last pass, shared by those who asked while it was under way."""
+
+    def __init__(self, name: str, collector: Collector | None, once: Once) -> None:
+        self.name = name
+        self.labels = labels(collector=name)
+        self.failures = 0
+        self._collector = collector  # None: it could not be built
+        self._once = once
+        self._running = threading.Lock()
+        self._begun = 0
+        self._last = Pass([], 0.0, succeeded=False)
+
+    def start(self) -> None:
+        """Start the collector's threads; one that cannot start fails at every scrape instead."""
+        if self._collector is None:
+            return
+        try:
+            self._collector.start()
+        except Exception:  # a collector is isolated, whatever it raises
+            log.exception("collector %s cannot start", self.name)
+            self._collector = None
+
+    def stop(self) -> None:
+        """End the collector's threads."""
+        if self._collector is None:
+            return
+        try:
+            self._collector.stop()
+        except Exception:  # the others must still be stopped
+            log.exception("collector %s did not stop cleanly", self.name)
+
+    def collect(self, seconds: float) -> Pass:
+        """A pass that began after this call did, waiting at most `seconds` for the one before.
+
+        Whoever waits while others do takes the pass that one of them ran: two servers that
+        scrape at once cost no more than one.
+        """
+        wanted = self._begun + 1
+        if not self._running.acquire(timeout=max(seconds, 0.0)):
+            self._once.warning(
+                f"{self.name} busy", "collector %s is still busy with an earlier scrape", self.name
+            )
+            return Pass([], seconds, succeeded=False)
+        try:
+            if self._begun < wanted:
+                self._begun += 1
+                self._last = self._run()
+            return self._last
+        finally:
+            self._running.release()
+
+    def _run(self) -> Pass:
+        begin = time.perf_counter()
+        families: list[Family] = []
+        succeeded = False
+        if self._collector is not None:
+            try:
+                families = [self._distinct(family) for family in self._collector.collect()]
+                succeeded = True
+                self._once.over(self.name)
+            except Exception as error:  # a collector is isolated, whatever it raises
+                self._once.warning(
+                    self.name, "collector %s: %s: %s", self.name, type(error).__name__, error
+                )
+                log.debug("collector %s", self.name, exc_info=True)
+        self.failures += not succeeded
+        return Pass(families, time.perf_counter() - begin, succeeded)
+
+    def _distinct(self, family: Family) -> Family:
+        """The family without repeated series: one of them makes Prometheus drop the scrape."""
+        distinct: dict[Labels, float] = dict(family.samples)
+        if len(distinct) == len(family.samples):
+            return family
+        name = family.metric.name
+        self._once.warning(name, "collector %s gave a series of %s twice", self.name, name)
+        return Family(family.metric, list(distinct.items()))
+
+
+class Exporter:
+    """The collectors of one exporter, in the order of the table."""
+
+    def __init__(
+        self,
+        collectors: Mapping[str, Collector | None],
+        own: Callable[[], list[Family]] = list,
+    ) -> None:
+        """`own` gives the exporter's families about itself; they come with every scrape."""
+        once = Once(log)
+        self._sources = {
+            name: Source(name, collector, once) for name, collector in collectors.items()
+        }
+        self._own = own
+        self.ready = False
+
+    @property
+    def names(self) -> Collection[str]:
+        """Names of the collectors, as `collect[]` and `exclude[]` take them."""
+        return self._sources.keys()
+
+    def start(self) -> None:
+        """Start all collectors."""
+        for source in self._sources.values():
+            source.start()
+        self.ready = True
+
+    def stop(self) -> None:
+        """Stop all collectors, the last one first: it may use those before it."""
+        self.ready = False
+        for source in reversed(self._sources.values()):
+            source.stop()
+
+    def collect(self, names: Collection[str] | None = None, seconds: float = 10.0) -> list[Family]:
+        """The families of the named collectors (None: of all) at this moment.
+
+        `seconds`: how long the scraper waits; a collector that another scrape holds for longer
+        is left out.
+        """
+        until = time.monotonic() + seconds
+        families: list[Family] = []
+        passes: list[tuple[Source, Pass]] = []
+        for name, source in self._sources.items():
+            if names is None or name in names:
+                result = source.collect(until - time.monotonic())
+                passes.append((source, result))
+                families += result.families
+        return families + _about(passes) + self._own()
+
+
+def _about(passes: list[tuple[Source, Pass]]) -> list[Family]:
+    return [
+        Family(DURATION, [(source.labels, result.seconds) for source, result in passes]),
+        Family(SUCCESS, [(source.labels, float(result.succeeded)) for source, result in passes]),
+        Family(FAILURES, [(source.labels, float(source.failures)) for source, _ in passes]),
+    ]

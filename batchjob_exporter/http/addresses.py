@@ -1,0 +1,157 @@
+"""Where the server listens: `:10910`, `192.0.2.1:10910`, `[::1]:10910`, `unix:/run/x.sock`."""
+
+import ipaddress
+import os
+import socket
+import stat
+from typing import Any
+
+from batchjob.settings import SettingsError
+
+_BACKLOG = 128
+_FIRST_DESCRIPTOR = 3  # sd_listen_fds(3)
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+def listen_address(value: Any) -> str:
+    """Check the text of `--web.listen-address`; raises ValueError."""
+    if isinstance(value, str) and value.startswith("unix:/"):
+        return value
+    host, port = _split(value)
+    if host:
+        try:
+            ipaddress.ip_address(host.partition("%")[0])
+        except ValueError:
+            if not host.replace("-", "").replace(".", "").isalnum():
+                raise _expected(value) from None
+    if not 0 <= port <= 65535:
+        raise _expected(value)
+    return str(value)
+
+
+def _split(value: Any) -> tuple[str, int]:
+    host, colon, port = str(value).rpartition(":")
+    if not colon or not (port.isascii() and port.isdigit()):
+        raise _expected(value)
+    bracketed = host.startswith("[") and host.endswith("]")
+    if ":" in host and not bracketed:
+        raise _expected(value)
+    return host[1:-1] if bracketed else host, int(port)
+
+
+def _expected(value: Any) -> ValueError:
+    return ValueError(
+        f"expected :PORT, HOST:PORT, [IPV6]:PORT or unix:/PATH with a port up to 65535, "
+        f"got {value!r}"
+    )
+
+
+def network(value: Any) -> Network:
+    """Check the text of `--web.allow-from`; raises ValueError."""
+    try:
+        return ipaddress.ip_network(str(value))
+    except ValueError:
+        message = f"expected a network such as 192.0.2.0/24 or 2001:db8::/32, got {value!r}"
+        raise ValueError(message) from None
+
+
+network.metavar = "CIDR"  # type: ignore[attr-defined]  # shown in --help
+listen_address.metavar = "ADDRESS"  # type: ignore[attr-defined]  # shown in --help
+
+
+def listeners(addresses: tuple[str, ...]) -> list[socket.socket]:
+    """Open all addresses. Raises SettingsError naming the one that cannot be had."""
+    opened: list[socket.socket] = []
+    for address in addresses:
+        try:
+            opened.append(_listener(address))
+        except OSError as error:
+            for each in opened:
+                each.close()
+            reason = error.strerror or str(error)
+            raise SettingsError(f"web.listen-address: cannot listen on {address}: {reason}") from (
+                error
+            )
+    return opened
+
+
+def _listener(address: str) -> socket.socket:
+    if address.startswith("unix:"):
+        return _unix_listener(address.removeprefix("unix:"))
+    host, port = _split(address)
+    if not host:  # all addresses of the machine, of both kinds where it has both
+        dual = socket.has_dualstack_ipv6()
+        family = socket.AF_INET6 if dual else socket.AF_INET
+        return socket.create_server(
+            ("", port), family=family, backlog=_BACKLOG, dualstack_ipv6=dual
+        )
+    family, *_, where = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    return socket.create_server(where[:2], family=family, backlog=_BACKLOG)
+
+
+def _unix_listener(path: str) -> socket.socket:
+    """A socket file; one left behind by a process that is gone is replaced."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        if _abandoned(path):
+            os.unlink(path)
+        listener.bind(path)
+        listener.listen(_BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def _abandoned(path: str) -> bool:
+    try:
+        if not stat.S_ISSOCK(os.stat(path).st_mode):
+            return False
+    except FileNotFoundError:
+        return False
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            return True
+    return False
+
+
+def systemd_listeners() -> list[socket.socket]:
+    """The sockets systemd opened for us (socket activation, sd_listen_fds(3))."""
+    count = os.environ.get("LISTEN_FDS", "")
+    if os.environ.get("LISTEN_PID") != str(os.getpid()) or not count.isdigit() or count == "0":
+        raise SettingsError("web.systemd-socket: systemd has given no socket to this process")
+    found = [socket.socket(fileno=_FIRST_DESCRIPTOR + index) for index in range(int(count))]
+    for each in found:
+        os.set_inheritable(each.fileno(), False)
+    return found
+
+
+def shown(listener: socket.socket) -> str:
+    """The address of a listener as people write it."""
+    name = listener.getsockname()
+    if listener.family == socket.AF_UNIX:
+        return f"unix:{name}"
+    host = f"[{name[0]}]" if listener.family == socket.AF_INET6 else name[0]
+    return f"{host}:{name[1]}"
+
+
+def beyond_loopback(listener: socket.socket) -> bool:
+    """Whether other machines can reach the listener."""
+    if listener.family == socket.AF_UNIX:
+        return False
+    return not ipaddress.ip_address(listener.getsockname()[0].partition("%")[0]).is_loopback
+
+
+def allowed(peer: str, networks: tuple[Network, ...]) -> bool:
+    """Whether a client with this address may come; no networks: everybody may."""
+    if not networks or not peer:  # a client of a unix socket has no address
+        return True
+    address = ipaddress.ip_address(peer.partition("%")[0])
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped:
+        address = address.ipv4_mapped  # an IPv4 client of a socket for both
+    return any(address in network for network in networks)

@@ -1,0 +1,241 @@
+"""Flags and configuration file of the exporter, made from the options of its parts."""
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from batchjob.settings import (
+    LogOptions,
+    Parser,
+    SettingsError,
+    add_flags,
+    boolean,
+    duration,
+    load_file,
+    make,
+    option,
+    parse_flags,
+)
+from batchjob_exporter.http.addresses import Network, listen_address, network
+from batchjob_exporter.self_metrics import version_text
+from collectors.collector import COLLECTORS, Entry
+from collectors.host import Host
+
+
+def _path(value: Any) -> str:
+    if isinstance(value, str) and value.startswith("/") and not set(value) & set(" ?#\r\n"):
+        return value
+    raise ValueError(f"expected a path such as /metrics, got {value!r}")
+
+
+def cpu_list(value: Any) -> str:
+    """`first`, `all`, or CPUs in the kernel's list format; raises ValueError."""
+    word = str(value)
+    if word not in ("first", "all"):
+        try:
+            cpus_of(word)
+        except ValueError:
+            message = f"expected first, all, or a list such as 0,64-65, got {value!r}"
+            raise ValueError(message) from None
+    return word
+
+
+cpu_list.metavar = "first|all|LIST"  # type: ignore[attr-defined]  # shown in --help
+
+
+def cpus_of(text: str) -> set[int]:
+    """CPU numbers of a list such as `0,64-65` (Linux cpuset(7), "List format")."""
+    cpus: set[int] = set()
+    for part in text.split(","):
+        first, dash, last = part.partition("-")
+        begin, end = int(first), int(last if dash else first)
+        if not 0 <= begin <= end < 65536:
+            raise ValueError(part)
+        cpus.update(range(begin, end + 1))
+    return cpus
+
+
+@dataclass(frozen=True)
+class WebOptions:
+    """Where and to whom metrics are served."""
+
+    listen_address: tuple[str, ...] = option(
+        (":10910",),
+        "Address to listen on: :PORT, HOST:PORT, [IPV6]:PORT or unix:/PATH; may be repeated.",
+        parse=listen_address,
+        repeat=True,
+    )
+    systemd_socket: bool = option(
+        False, "Listen on the sockets that systemd passes (socket activation) instead."
+    )
+    telemetry_path: str = option(
+        "/metrics", "Path under which metrics are served.", parse=_path, metavar="PATH"
+    )
+    config_file: str = option(
+        "",
+        "File with TLS, authentication and rate limit, in the format of Prometheus' exporters.",
+        metavar="FILE",
+        key="config.file",
+    )
+    max_requests: int = option(
+        40, "Requests answered or waiting at once; more get status 503. 0: no limit."
+    )
+    allow_from: tuple[Network, ...] = option(
+        (),
+        "Network whose clients may connect; may be repeated. None: all may.",
+        parse=network,
+        repeat=True,
+    )
+    disable_exporter_metrics: bool = option(
+        False, "Leave out the metrics about the exporter's own process (saves 10 MB)."
+    )
+
+
+@dataclass(frozen=True)
+class PathOptions:
+    """Where the kernel's file systems are mounted."""
+
+    procfs: str = option("/proc", "Where procfs is mounted.", metavar="DIR")
+    sysfs: str = option("/sys", "Where sysfs is mounted.", metavar="DIR")
+    cgroupfs: str = option("/sys/fs/cgroup", "Where cgroupfs is mounted.", metavar="DIR")
+    dev: str = option("/dev", "Where the device files are.", metavar="DIR")
+
+
+@dataclass(frozen=True)
+class RuntimeOptions:
+    """How much of the node the exporter may take."""
+
+    cpus: str = option(
+        "first",
+        "CPUs the exporter keeps to, so that jobs have the others for themselves: the first one "
+        "it may use, all, or a list such as 0,64.",
+        parse=cpu_list,
+    )
+
+
+SECTIONS: dict[str, type[Any]] = {
+    "web": WebOptions,
+    "path": PathOptions,
+    "runtime": RuntimeOptions,
+    "log": LogOptions,
+}
+
+
+class Chosen(NamedTuple):
+    """A collector that shall run, and its options."""
+
+    entry: Entry
+    options: Any
+
+
+class Settings(NamedTuple):
+    """All that the command line and the file say."""
+
+    action: str  # serve, once or check
+    once_wait: float
+    web: WebOptions
+    host: Host
+    runtime: RuntimeOptions
+    log: LogOptions
+    collectors: tuple[Chosen, ...]
+
+
+def sections() -> dict[str, type[Any]]:
+    """Options of the exporter and of all collectors, by the prefix of their flags."""
+    return SECTIONS | {_section(entry): entry.load().Options for entry in COLLECTORS}
+
+
+def _section(entry: Entry) -> str:
+    return f"collector.{entry.name}"
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = Parser(
+        prog="batchjob_exporter",
+        description="Serves metrics of the batch jobs on this node to Prometheus.",
+        allow_abbrev=False,
+        formatter_class=argparse.RawTextHelpFormatter,
+    )
+    made.add_argument("--version", action="version", version=version_text())
+    made.add_argument(
+        "--config.file",
+        dest="config.file",
+        metavar="FILE",
+        default="",
+        help="YAML file with the same names as the flags; a flag beats it.",
+    )
+    made.add_argument(
+        "--once", action="store_true", help="Print one exposition to standard output and exit."
+    )
+    made.add_argument(
+        "--once.wait",
+        dest="once.wait",
+        metavar="DURATION",
+        default="0s",
+        help="With --once: give slow collectors this long for their first value (default: 0s).",
+    )
+    made.add_argument(
+        "--check", action="store_true", help="Check flags and files, say what is wrong, and exit."
+    )
+    made.add_argument(
+        "--collector.disable-defaults",
+        dest="collector.disable-defaults",
+        action=argparse.BooleanOptionalAction,
+        default=argparse.SUPPRESS,
+        help="Run only the collectors that are switched on by name (default: off)",
+    )
+    for entry in COLLECTORS:
+        made.add_argument(
+            f"--{_section(entry)}",
+            dest=_section(entry),
+            action=argparse.BooleanOptionalAction,
+            default=argparse.SUPPRESS,
+            help=f"{entry.description} (default: {'on' if entry.enabled else 'off'})",
+        )
+    add_flags(made, sections())
+    return made
+
+
+def settings(arguments: list[str]) -> Settings:
+    """Settings from the command line and the file it names. Raises SettingsError."""
+    given = parse_flags(parser(), arguments)
+    try:
+        once_wait = duration(given["once.wait"])
+    except ValueError as error:
+        raise SettingsError(f"once.wait: {error}") from error
+    switches = ("collector.disable-defaults", *map(_section, COLLECTORS))
+    path = given["config.file"]
+    values = (load_file(path, sections(), switches) if path else {}) | given
+    return Settings(
+        action="check" if given["check"] else "once" if given["once"] else "serve",
+        once_wait=once_wait,
+        web=make(WebOptions, "web", values),
+        host=_host(make(PathOptions, "path", values)),
+        runtime=make(RuntimeOptions, "runtime", values),
+        log=make(LogOptions, "log", values),
+        collectors=tuple(_chosen(values)),
+    )
+
+
+def _host(paths: PathOptions) -> Host:
+    return Host(paths.procfs, paths.sysfs, paths.cgroupfs, paths.dev)
+
+
+def _chosen(values: Mapping[str, Any]) -> list[Chosen]:
+    """The collectors that are on; the options of those that are off are checked nevertheless."""
+    defaults = not _switch(values, "collector.disable-defaults", default=False)
+    chosen = []
+    for entry in COLLECTORS:
+        options = make(entry.load().Options, _section(entry), values)
+        if _switch(values, _section(entry), default=entry.enabled and defaults):
+            chosen.append(Chosen(entry, options))
+    return chosen
+
+
+def _switch(values: Mapping[str, Any], name: str, *, default: bool) -> bool:
+    try:
+        return bool(boolean(values.get(name, default)))
+    except ValueError as error:
+        raise SettingsError(f"{name}: {error}") from error

@@ -1,0 +1,57 @@
+"""What the exporter says about itself: its build and its process."""
+
+import os
+import platform
+from collections.abc import Callable
+
+import batchjob
+from collectors.metric import Family, Labels, Metric, labels
+
+BUILD_INFO = Metric(
+    "batchjob_exporter_build_info",
+    "gauge",
+    "1, with the version of the exporter and of the Python that runs it.",
+    ("version", "python", "revision"),
+)
+METRICS = (BUILD_INFO,)
+
+
+def version_text() -> str:
+    """One line for `--version`."""
+    pairs = _build()
+    revision = f", revision {pairs['revision']}" if "revision" in pairs else ""
+    return f"batchjob_exporter {pairs['version']} (Python {pairs['python']}{revision})"
+
+
+def own_families(process_metrics: bool) -> Callable[[], list[Family]]:
+    """A function that gives the exporter's families about itself."""
+    build = Family(BUILD_INFO, [(labels(**_build()), 1.0)])
+    if not process_metrics:
+        return lambda: [build]
+    read = _process_reader()
+    return lambda: [build, *read()]
+
+
+def _build() -> dict[str, str]:
+    pairs = {"version": batchjob.__version__, "python": platform.python_version()}
+    # Packagers set the variable where they know the commit.
+    revision = os.environ.get("BATCHJOB_REVISION", "")
+    return {**pairs, "revision": revision} if revision else pairs
+
+
+def _process_reader() -> Callable[[], list[Family]]:
+    # Imported here: the library costs 10 MB, which --web.disable-exporter-metrics saves.
+    from prometheus_client.process_collector import ProcessCollector
+
+    collector = ProcessCollector(registry=None)
+
+    def read() -> list[Family]:
+        return [
+            Family(
+                Metric(family.samples[0].name, family.type, family.documentation),  # type: ignore[arg-type]  # it has gauges and counters only
+                [(Labels(""), sample.value) for sample in family.samples],
+            )
+            for family in collector.collect()
+        ]
+
+    return read

@@ -1,0 +1,157 @@
+"""The node itself: CPU time, memory and boot time, as far as a job's share of it needs them.
+
+Source: Linux Documentation/filesystems/proc.rst (stat, meminfo). node_exporter has the rest.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from collectors.collector import Collector
+from collectors.host import Host
+from collectors.metric import NO_LABELS, Family, Labels, Metric, labels
+
+# Order of the columns of a `cpu` line. guest and guest_nice follow, and are in user and nice.
+MODES = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
+
+CPU_SECONDS = Metric(
+    "batchjob_node_cpu_seconds_total",
+    "counter",
+    "CPU time of the node by mode, summed over all CPUs; guests count as user or nice.",
+    ("mode",),
+)
+CPUS = Metric("batchjob_node_cpus", "gauge", "CPUs (hardware threads) that are online.")
+MEMORY_TOTAL = Metric(
+    "batchjob_node_memory_total_bytes", "gauge", "Memory the kernel can use: MemTotal."
+)
+MEMORY_AVAILABLE = Metric(
+    "batchjob_node_memory_available_bytes",
+    "gauge",
+    "Memory that programs can have without swapping, by the kernel's estimate: MemAvailable.",
+)
+BOOT_TIME = Metric(
+    "batchjob_node_boot_time_seconds", "gauge", "When the node was booted, in Unix time."
+)
+INFO = Metric(
+    "batchjob_node_info",
+    "gauge",
+    "1, with the node's name and kernel as uname(2) gives them.",
+    ("nodename", "release", "machine"),
+)
+METRICS = (CPU_SECONDS, CPUS, MEMORY_TOTAL, MEMORY_AVAILABLE, BOOT_TIME, INFO)
+
+_MODE_LABELS: tuple[Labels, ...] = tuple(labels(mode=mode) for mode in MODES)
+
+
+@dataclass(frozen=True)
+class Options:
+    """None."""
+
+
+class CpuTimes(NamedTuple):
+    """First part of /proc/stat. Seconds; `modes` in the order of `MODES`."""
+
+    modes: tuple[float, ...]
+    cpus: int
+    boot_time: float  # Unix time
+
+    @property
+    def busy_seconds(self) -> float:
+        """Time not spent idle or waiting for disks."""
+        return sum(self.modes) - self.modes[3] - self.modes[4]
+
+
+class Memory(NamedTuple):
+    """Bytes."""
+
+    total: float
+    available: float
+
+
+class Node:
+    """Reads /proc/stat and /proc/meminfo through descriptors that stay open."""
+
+    def __init__(self, host: Host) -> None:
+        self._procfs = host.procfs
+        self._ticks = os.sysconf("SC_CLK_TCK")
+        self._descriptors: dict[str, int] = {}
+        name = os.uname()
+        self._info = labels(nodename=name.nodename, release=name.release, machine=name.machine)
+
+    def start(self) -> None:
+        """Nothing runs between scrapes."""
+
+    def stop(self) -> None:
+        """Close the files."""
+        while self._descriptors:
+            os.close(self._descriptors.popitem()[1])
+
+    def collect(self) -> list[Family]:
+        """CPU, memory, boot time and name."""
+        cpu, memory = self.cpu_times(), self.memory()
+        return [
+            Family(CPU_SECONDS, list(zip(_MODE_LABELS, cpu.modes, strict=False))),
+            Family(CPUS, [(NO_LABELS, float(cpu.cpus))]),
+            Family(MEMORY_TOTAL, [(NO_LABELS, memory.total)]),
+            Family(MEMORY_AVAILABLE, [(NO_LABELS, memory.available)]),
+            Family(BOOT_TIME, [(NO_LABELS, cpu.boot_time)]),
+            Family(INFO, [(self._info, 1.0)]),
+        ]
+
+    def cpu_times(self) -> CpuTimes:
+        """CPU times of this moment."""
+        return parse_stat(self._read("stat"), self._ticks)
+
+    def memory(self) -> Memory:
+        """Memory of this moment."""
+        return parse_meminfo(self._read("meminfo"))
+
+    def _read(self, name: str) -> bytes:
+        descriptor = self._descriptors.get(name)
+        if descriptor is None:
+            path = os.path.join(self._procfs, name)
+            descriptor = self._descriptors[name] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        # A line per interrupt source makes stat long; one short read would cut btime off.
+        size, data = 16384, os.pread(descriptor, 16384, 0)
+        while len(data) == size:
+            size *= 4
+            data = os.pread(descriptor, size, 0)
+        return data
+
+
+def parse_stat(text: bytes, ticks: int) -> CpuTimes:
+    """Read /proc/stat; `ticks` is how many make a second. Raises ValueError on anything else."""
+    modes: tuple[float, ...] = ()
+    cpus, boot_time = 0, None
+    for line in text.splitlines():
+        key, _, rest = line.partition(b" ")
+        if key == b"cpu":
+            modes = tuple(int(value) / ticks for value in rest.split()[: len(MODES)])
+        elif key.startswith(b"cpu"):
+            cpus += 1
+        elif key == b"btime":
+            boot_time = float(int(rest))
+    if len(modes) != len(MODES) or not cpus or boot_time is None:
+        raise ValueError("/proc/stat: no line cpu, cpuN or btime")
+    return CpuTimes(modes, cpus, boot_time)
+
+
+def parse_meminfo(text: bytes) -> Memory:
+    """Read /proc/meminfo, which counts in KiB. Raises ValueError on anything else."""
+    found = {}
+    for line in text.splitlines():
+        key, _, rest = line.partition(b":")
+        if key in (b"MemTotal", b"MemAvailable"):
+            value, unit = rest.split()
+            if unit != b"kB":
+                raise ValueError(f"/proc/meminfo: unit of {key.decode()} is not kB")
+            found[key] = int(value) * 1024.0
+    if len(found) != 2:
+        raise ValueError("/proc/meminfo: no line MemTotal or MemAvailable")
+    return Memory(found[b"MemTotal"], found[b"MemAvailable"])
+
+
+def build(host: Host, options: Options, built: Mapping[str, Collector]) -> Node:  # noqa: ARG001  # the interface of all collectors
+    """Make the collector."""
+    return Node(host)
