@@ -1,0 +1,166 @@
+"""Collectors are timed and isolated, and two scrapes share one pass."""
+
+import threading
+import time
+
+import pytest
+
+from batchjob_exporter.exporter import FAILURES, SUCCESS, Exporter
+from collectors.metric import NO_LABELS, Family, Metric, labels
+
+METRIC = Metric("batchjob_test_value", "gauge", "A value.")
+
+
+class Fake:
+    """A collector that does what it is told."""
+
+    def __init__(self, collect=lambda: [Family(METRIC, [(NO_LABELS, 1.0)])]):
+        self.collect = collect
+        self.events = []
+
+    def start(self):
+        self.events.append("start")
+
+    def stop(self):
+        self.events.append("stop")
+
+
+def value(families, metric, collector):
+    (family,) = (family for family in families if family.metric == metric)
+    return dict(family.samples)[labels(collector=collector)]
+
+
+def broken():
+    yield Family(METRIC, [(NO_LABELS, 1.0)])
+    raise OSError("the device is gone")
+
+
+def test_a_collector_that_fails_half_way_contributes_nothing_and_the_others_go_on(caplog):
+    exporter = Exporter({"bad": Fake(broken), "good": Fake()})
+    exporter.collect()
+    families = exporter.collect()
+    assert [family for family in families if family.metric == METRIC] == [
+        Family(METRIC, [(NO_LABELS, 1.0)])
+    ]
+    assert value(families, SUCCESS, "bad") == 0
+    assert value(families, SUCCESS, "good") == 1
+    assert value(families, FAILURES, "bad") == 2
+    assert caplog.messages == ["collector bad: OSError: the device is gone"]
+
+
+def test_a_collector_that_recovers_is_reported_again_when_it_fails_again(caplog):
+    outcomes = iter([broken, list, broken])
+    exporter = Exporter({"flaky": Fake(lambda: next(outcomes)())})
+    for _ in range(3):
+        exporter.collect()
+    assert len(caplog.messages) == 2
+
+
+def test_a_collector_that_could_not_be_built_or_started_fails_at_every_scrape(caplog):
+    class NoStart(Fake):
+        def start(self):
+            raise RuntimeError("no device")
+
+    exporter = Exporter({"unbuilt": None, "unstarted": NoStart(), "good": Fake()})
+    exporter.start()
+    families = exporter.collect()
+    assert value(families, SUCCESS, "unbuilt") == 0
+    assert value(families, SUCCESS, "unstarted") == 0
+    assert value(families, SUCCESS, "good") == 1
+    exporter.stop()
+
+
+def test_a_series_given_twice_is_exposed_once(caplog):
+    twice = Family(METRIC, [(NO_LABELS, 1.0), (NO_LABELS, 2.0)])
+    (family, *_) = Exporter({"double": Fake(lambda: [twice])}).collect()
+    assert family.samples == [(NO_LABELS, 2.0)]
+    assert caplog.messages == ["collector double gave a series of batchjob_test_value twice"]
+
+
+def test_only_the_named_collectors_run():
+    ran = []
+    collectors = {name: Fake(lambda name=name: ran.append(name) or []) for name in ("a", "b", "c")}
+    Exporter(collectors).collect(["c", "a"])
+    assert ran == ["a", "c"]
+
+
+def test_stopped_in_reverse_order():
+    order = []
+
+    class Named(Fake):
+        def stop(self):
+            order.append(self)
+
+    first, second = Named(), Named()
+    exporter = Exporter({"first": first, "second": second})
+    exporter.start()
+    assert exporter.ready
+    exporter.stop()
+    assert order == [second, first]
+    assert not exporter.ready
+
+
+def test_own_families_come_with_every_scrape():
+    own = Family(METRIC, [(NO_LABELS, 5.0)])
+    assert own in Exporter({}, lambda: [own]).collect([])
+
+
+class Slow(Fake):
+    """Counts its passes; each waits until it is let go."""
+
+    def __init__(self):
+        super().__init__(self._collect)
+        self.passes = 0
+        self.entered = threading.Semaphore(0)
+        self.go = threading.Semaphore(0)
+
+    def _collect(self):
+        self.passes += 1
+        number = float(self.passes)
+        self.entered.release()
+        assert self.go.acquire(timeout=10)
+        return [Family(METRIC, [(NO_LABELS, number)])]
+
+
+def scrape(exporter, results, **more):
+    def run():
+        families = exporter.collect(**more)
+        results.append([f.samples[0][1] for f in families if f.metric == METRIC])
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread
+
+
+def test_scrapes_that_wait_share_the_pass_that_began_after_they_came():
+    slow = Slow()
+    exporter = Exporter({"slow": slow})
+    results = []
+    first = scrape(exporter, results)
+    assert slow.entered.acquire(timeout=10)
+    waiting = [scrape(exporter, results) for _ in range(5)]
+    time.sleep(0.05)  # all five have asked
+    slow.go.release(2)
+    for thread in (first, *waiting):
+        thread.join(10)
+    assert slow.passes == 2
+    assert sorted(results) == [[1.0]] + [[2.0]] * 5
+
+
+def test_a_scrape_does_not_wait_longer_than_its_scraper_for_a_hung_collector(caplog):
+    slow = Slow()
+    exporter = Exporter({"slow": slow, "good": Fake()})
+    results = []
+    hung = scrape(exporter, results)
+    assert slow.entered.acquire(timeout=10)
+    families = exporter.collect(seconds=0.05)
+    assert value(families, SUCCESS, "slow") == 0
+    assert value(families, SUCCESS, "good") == 1
+    slow.go.release()
+    hung.join(10)
+    assert caplog.messages == ["collector slow is still busy with an earlier scrape"]
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0])
+def test_no_time_left_is_no_error(seconds):
+    assert value(Exporter({"good": Fake()}).collect(seconds=seconds), SUCCESS, "good") == 1
