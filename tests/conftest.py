@@ -1,7 +1,74 @@
-"""What all tests share."""
+"""What all tests share; above all recorded machines.
 
+`tree("slurm-22.05-v1-05-multistep-2nodes-gpu")` is a Host; fixtures/trees/README.md names them all.
+"""
+
+import json
+import os
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
 from hypothesis import HealthCheck, settings
+
+from collectors.host import Host
 
 # Machines that run the tests may be busy: time is no property under test here.
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")
+
+TREES = Path(__file__).parent / "fixtures" / "trees"
+
+
+@pytest.fixture(scope="session")
+def unpacked(tmp_path_factory) -> Callable[[str], Host]:
+    """A recorded machine, unpacked once in a session; whoever changes files takes `tree`'s copy."""
+    hosts: dict[str, Host] = {}
+
+    def unpack_once(name: str) -> Host:
+        if name not in hosts:
+            hosts[name] = unpack(name, tmp_path_factory.mktemp(name))
+        return hosts[name]
+
+    return unpack_once
+
+
+@pytest.fixture
+def tree(unpacked, tmp_path) -> Callable[..., Host]:
+    """A recorded machine by name, its clock standing at the end of the recording.
+
+    `tree(name, copy=True)` is the test's own, to change files in. Owners of files and directories
+    are as recorded when the tests run as root; see `as_recorded`.
+    """
+
+    def take(name: str, copy: bool = False) -> Host:
+        return unpack(name, tmp_path / name) if copy else unpacked(name)
+
+    return take
+
+
+@pytest.fixture
+def as_recorded() -> None:
+    """For tests that judge who owns a process or a directory: only root can restore that."""
+    if os.geteuid() != 0:
+        pytest.skip("owners of recorded files can be restored by root only")
+
+
+def unpack(name: str, into: Path) -> Host:
+    """Unpack `fixtures/trees/<name>.tar.xz`, owners and modes included as far as one may."""
+    archive = TREES / f"{name}.tar.xz"
+    if not archive.exists():
+        known = ", ".join(sorted(each.name.removesuffix(".tar.xz") for each in TREES.glob("*.xz")))
+        raise LookupError(f"no tree {name}; there are {known}")
+    with tarfile.open(archive) as tar:  # our own archives, so nothing is filtered
+        tar.extractall(into, numeric_owner=True, filter=tarfile.fully_trusted_filter)
+    (into / "dev").mkdir()
+    at = json.loads((into / "capture.json").read_text())["ended_at"]
+    return Host(
+        procfs=str(into / "proc"),
+        sysfs=str(into / "sys"),
+        cgroupfs=str(into / "sys/fs/cgroup"),
+        dev=str(into / "dev"),
+        clock=lambda: at,
+    )
