@@ -1,0 +1,37 @@
+"""Names of block devices, and which of them would count the same bytes twice."""
+
+import os
+
+# Linux Documentation/admin-guide/devices.txt: ram disks and loop devices store nothing themselves.
+_NOT_STORAGE = frozenset({"1", "7"})
+
+
+class DeviceNames:
+    """`8:0` → `sda`, remembered. Safe from several threads: the worst is a look-up done twice."""
+
+    def __init__(self, sysfs: str) -> None:
+        self._sysfs = sysfs
+        self._names: dict[str, str | None] = {}
+
+    def name(self, number: str) -> str | None:
+        """The device's name, its number where sysfs has none, or None if it is to be left out.
+
+        A stacked device (LVM, md) hands its requests to others that count them again.
+        """
+        if number not in self._names:
+            self._names[number] = self._look_up(number)
+        return self._names[number]
+
+    def _look_up(self, number: str) -> str | None:
+        major, colon, minor = number.partition(":")
+        if not (colon and major.isdigit() and minor.isdigit()):
+            raise ValueError(f"not a device number: {number!r}")
+        link = f"{self._sysfs}/dev/block/{number}"
+        if major in _NOT_STORAGE:
+            return None
+        try:
+            if os.listdir(f"{link}/slaves"):
+                return None
+        except OSError:
+            pass  # a partition, or a device that sysfs does not know: neither is stacked
+        return os.path.basename(os.path.realpath(link)) if os.path.exists(link) else number

@@ -1,0 +1,260 @@
+"""One cgroup directory: which files are read, how, and with which descriptors."""
+
+import errno
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+Parse = Callable[[bytes], Mapping[str, Any]]
+
+# Limits and CPU sets change when an administrator or the scheduler changes them, not with the job's
+# work; files that were not there may come (a controller switched on by hand).
+RARE_SECONDS = 30.0
+
+_PAGE = 4096
+
+
+class Source(NamedTuple):
+    """A file of a directory and the fields of a reading that it fills.
+
+    `parse` returns field → value and raises ValueError for text that is not in the file's format.
+    """
+
+    file: str
+    group: str
+    parse: Parse
+    rare: bool = False
+
+
+class CgroupGone(Exception):
+    """The directory was removed; what was read of it before is all there will be."""
+
+
+class Trouble:
+    """Counts what could not be read, by reason. Thread-safe."""
+
+    REASONS: Mapping[int, str] = {
+        errno.EACCES: "denied",
+        errno.EPERM: "denied",
+        errno.EOPNOTSUPP: "unsupported",
+        errno.EMFILE: "descriptors",
+        errno.ENFILE: "descriptors",
+    }
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    def count(self, reason: str | OSError) -> None:
+        """One more, by a word of ours or by what the kernel answered."""
+        word = reason if isinstance(reason, str) else self.REASONS.get(reason.errno or 0, "other")
+        with self._lock:
+            self._counts[word] += 1
+
+    def counts(self) -> dict[str, int]:
+        """How often each reason occurred since start."""
+        with self._lock:
+            return dict(self._counts)
+
+
+class Descriptors:
+    """How many descriptors may stay open; beyond that, files are opened for each read."""
+
+    def __init__(self, limit: int) -> None:
+        self._left = limit
+        self._lock = threading.Lock()
+
+    def take(self) -> bool:
+        """Reserve one; False when none is left."""
+        with self._lock:
+            if self._left <= 0:
+                return False
+            self._left -= 1
+            return True
+
+    def give_back(self, number: int) -> None:
+        """Return what was taken."""
+        with self._lock:
+            self._left += number
+
+
+class Directory:
+    """Reads one cgroup directory again and again.
+
+    A descriptor kept open and read from offset 0 costs a fifth of open, read and close; after the
+    directory's removal it answers ENODEV (kernfs), so it can never show another cgroup's numbers.
+    Not thread-safe: the job that owns it has the lock.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        sources: Iterable[Source],
+        descriptors: Descriptors,
+        trouble: Trouble,
+        rarely: Callable[[], Mapping[str, Any]] = dict,
+    ) -> None:
+        self.path = path
+        self._rarely = rarely
+        self._descriptors = descriptors
+        self._trouble = trouble
+        self._missing: list[Source] = list(sources)
+        self._present: list[tuple[Source, int]] = []  # -1: to be opened for each read
+        self._settled: dict[str, Any] = {}  # the rarely changing fields
+        self._settle_at = float("-inf")
+
+    def read(self, now: float, group: str | None = None) -> dict[str, Any]:
+        """Field → value of all files that are there, or of one group's. Raises CgroupGone.
+
+        `now` is monotonic seconds. A file that is not there, not readable or not in its format
+        leaves its fields out.
+        """
+        if now >= self._settle_at:
+            self._settle(now)
+        values = dict(self._settled)
+        for source, descriptor in self._present:
+            if not source.rare and group in (None, source.group):
+                values.update(self._read_file(source, descriptor))
+        return values
+
+    def _settle(self, now: float) -> None:
+        self._find_files()
+        settled = dict(self._rarely())
+        for source, descriptor in self._present:
+            if source.rare:
+                settled.update(self._read_file(source, descriptor))
+        self._settled = settled
+        self._settle_at = now + RARE_SECONDS
+
+    def close(self) -> None:
+        """Close every descriptor; the directory reads nothing afterwards."""
+        kept = [descriptor for _, descriptor in self._present if descriptor >= 0]
+        for descriptor in kept:
+            os.close(descriptor)
+        self._descriptors.give_back(len(kept))
+        self._present, self._missing = [], []
+
+    def _read_file(self, source: Source, descriptor: int) -> Mapping[str, Any]:
+        try:
+            data = read_all(descriptor) if descriptor >= 0 else read_path(self._path_of(source))
+            if data[-1:] != b"\n":
+                raise ValueError(
+                    "half a line"
+                )  # cgroup files end with a line feed, also when empty
+            return source.parse(data)
+        except (ValueError, IndexError):
+            self._trouble.count("malformed")
+        except OSError as error:
+            if error.errno in (errno.ENODEV, errno.ENOENT) and not os.path.isdir(self.path):
+                raise CgroupGone(self.path) from error
+            self._trouble.count(error)
+        return {}
+
+    def _find_files(self) -> None:
+        """Open what is there by now; what is not, is asked for again after RARE_SECONDS."""
+        missing = []
+        for source in self._missing:
+            try:
+                descriptor = os.open(self._path_of(source), os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                missing.append(source)
+                continue
+            except OSError as error:
+                self._trouble.count(error)
+                missing.append(source)
+                continue
+            if not self._descriptors.take():
+                os.close(descriptor)
+                descriptor = -1
+            self._present.append((source, descriptor))
+        if missing and not os.path.isdir(self.path):
+            raise CgroupGone(self.path)
+        self._missing = missing
+
+    def _path_of(self, source: Source) -> str:
+        return f"{self.path}/{source.file}"
+
+
+def read_all(descriptor: int) -> bytes:
+    """The whole file behind a descriptor, from its start."""
+    data = os.pread(descriptor, _PAGE, 0)
+    if len(data) < _PAGE:
+        return data
+    parts, offset = [data], len(data)
+    while part := os.pread(descriptor, 16 * _PAGE, offset):
+        parts.append(part)
+        offset += len(part)
+    return b"".join(parts)
+
+
+def read_path(path: str) -> bytes:
+    """The whole file, opened and closed."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return read_all(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def flat_keyed(fields: Mapping[str, tuple[str, int]]) -> Parse:
+    """Parser of `key value` lines (cgroup-v2.rst, "Flat keyed"): key → (field, divisor).
+
+    Unknown keys are ignored and missing ones left out. A kernel writes the keys of a file in one
+    order, so their places are remembered: looking at 8 of 50 keys costs a third of reading all.
+    """
+    wanted = {key.encode(): target for key, target in fields.items()}
+    plan: list[tuple[int, bytes, str, int]] = []
+
+    def parse(data: bytes) -> Mapping[str, Any]:
+        nonlocal plan
+        words = data.split()
+        try:
+            return _at(words, plan) if plan else _at(words, plan := _places(words, wanted))
+        except LookupError:
+            plan = _places(words, wanted)
+            return _at(words, plan)
+
+    return parse
+
+
+def _places(
+    words: list[bytes], wanted: Mapping[bytes, tuple[str, int]]
+) -> list[tuple[int, bytes, str, int]]:
+    return [(at, key, *wanted[key]) for at, key in enumerate(words[::2]) if key in wanted]
+
+
+def _at(words: list[bytes], plan: list[tuple[int, bytes, str, int]]) -> dict[str, float]:
+    values: dict[str, float] = {}
+    for at, key, field, divisor in plan:
+        if words[2 * at] != key:
+            raise LookupError(key)
+        number = int(words[2 * at + 1])
+        values[field] = number if divisor == 1 else number / divisor
+    return values
+
+
+def single(field: str, none: int | None = None) -> Parse:
+    """Parser of a file with one number; `max`, and numbers from `none` on, mean no limit."""
+
+    def parse(data: bytes) -> Mapping[str, Any]:
+        if data == b"max\n":
+            return {}
+        number = int(data)
+        return {} if none is not None and number >= none else {field: number}
+
+    return parse
+
+
+def count_list(data: bytes) -> int:
+    """How many numbers a kernel list such as `0-3,8` names (cpusets.rst, "List format")."""
+    count = 0
+    for part in data.strip().split(b","):
+        if part:
+            first, _, last = part.partition(b"-")
+            span = int(last or first) - int(first) + 1
+            if span < 1:
+                raise ValueError(f"range runs backwards: {part!r}")
+            count += span
+    return count

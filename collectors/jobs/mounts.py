@@ -1,0 +1,75 @@
+"""Which cgroup hierarchies this machine has, and where."""
+
+import os
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
+
+from collectors.host import Host
+
+# Linux Documentation/admin-guide/cgroup-v1/cgroups.rst. Some hold no numbers of ours, but a
+# scheduler's tree in any of them shows its jobs.
+V1_CONTROLLERS = frozenset(
+    {"blkio", "cpu", "cpuacct", "cpuset", "devices", "freezer", "hugetlb", "memory", "misc"}
+    | {"net_cls", "net_prio", "perf_event", "pids", "rdma"}
+)
+
+
+class Hierarchy(NamedTuple):
+    """One mounted tree of cgroups."""
+
+    version: Literal[1, 2]
+    controllers: frozenset[str]  # of a v1 hierarchy; empty for v2, where each directory has its own
+    root: str  # absolute path of the mount
+
+
+def hierarchies(host: Host) -> tuple[Hierarchy, ...]:
+    """The hierarchies below `host.cgroupfs`, and others that the mount table knows.
+
+    Where v1 controllers are mounted beside v2 ("hybrid"), both are returned. A mount that is not
+    there is no error: the answer is empty, and filled by a later call.
+    """
+    found: dict[str, Hierarchy] = {}
+    for hierarchy in (*_below(host.cgroupfs), *_mounted(host)):
+        found.setdefault(os.path.realpath(hierarchy.root), hierarchy)
+    return tuple(found.values())
+
+
+def _below(cgroupfs: str) -> Iterator[Hierarchy]:
+    if os.path.exists(f"{cgroupfs}/cgroup.controllers"):
+        yield Hierarchy(2, frozenset(), cgroupfs)
+        return
+    try:
+        names = sorted(os.listdir(cgroupfs))
+    except OSError:
+        return
+    for name in names:
+        root = f"{cgroupfs}/{name}"
+        controllers = frozenset(os.path.basename(os.path.realpath(root)).split(","))
+        if os.path.exists(f"{root}/cgroup.controllers"):
+            yield Hierarchy(2, frozenset(), root)
+        elif controllers <= V1_CONTROLLERS or os.path.exists(f"{root}/cgroup.procs"):
+            yield Hierarchy(1, controllers, root)
+
+
+def _mounted(host: Host) -> Iterator[Hierarchy]:
+    """Mounts in unusual places, such as /cgroup/memory of old systems (proc(5), mountinfo).
+
+    Only where the root of the file system was not moved: in a container with the host's tree
+    elsewhere, the table speaks of paths that are not ours.
+    """
+    if host.cgroupfs != Host.cgroupfs:
+        return
+    try:
+        with open(f"{host.procfs}/self/mountinfo", encoding="utf-8", errors="replace") as file:
+            lines = file.read().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        left, _, right = line.partition(" - ")
+        where, what = left.split(" "), right.split(" ")
+        if len(where) < 5 or len(what) < 3 or where[3] != "/":
+            continue  # a bind mount of a part of the tree would show jobs twice
+        if what[0] == "cgroup2":
+            yield Hierarchy(2, frozenset(), where[4])
+        elif what[0] == "cgroup":
+            yield Hierarchy(1, frozenset(what[2].split(",")) & V1_CONTROLLERS, where[4])

@@ -1,0 +1,200 @@
+"""Processes of a job, from /proc (proc(5)). A read may block for ever: never on the scrape path."""
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from collectors.jobs.directory import read_path
+from collectors.jobs.reading import Interface
+
+
+class Counters(NamedTuple):
+    """What a process and its children that were waited for have used, all counting up.
+
+    The kernel adds a child's numbers to its parent when the parent waits for it
+    (kernel/exit.c, wait_task_zombie): utime to cutime, IO to the parent's own.
+    """
+
+    cpu_user_seconds: float
+    cpu_system_seconds: float
+    read_bytes: float | None = None  # None: /proc/<pid>/io may not be read
+    written_bytes: float | None = None
+    read_characters: float | None = None
+    written_characters: float | None = None
+
+
+class Process(NamedTuple):
+    """One look at /proc/<pid>. `pid` and `started` together name a process for ever."""
+
+    pid: int
+    started: float  # seconds after boot
+    parent: int
+    uid: int
+    threads: int
+    counters: Counters
+
+
+class Clock(NamedTuple):
+    """How the kernel's ticks become seconds."""
+
+    ticks: int
+    boot_time: float  # epoch seconds
+
+
+def clock(procfs: str) -> Clock:
+    """Ticks per second, and the time of boot from /proc/stat. Raises OSError, ValueError."""
+    for line in read_path(f"{procfs}/stat").splitlines():
+        if line.startswith(b"btime "):
+            return Clock(os.sysconf("SC_CLK_TCK"), float(line[6:]))
+    raise ValueError(f"{procfs}/stat has no btime line")
+
+
+def pids_of(directories: Iterable[str]) -> set[int]:
+    """The processes in exactly these cgroup directories.
+
+    0 stands for a process of another pid namespace, which /proc cannot show.
+    """
+    pids: set[int] = set()
+    for directory in directories:
+        try:
+            pids.update(map(int, read_path(f"{directory}/cgroup.procs").split()))
+        except (OSError, ValueError):
+            continue  # removed meanwhile, or a threaded cgroup, whose processes its parent lists
+    return pids
+
+
+def read_process(procfs: str, pid: int, time: Clock, uid: int | None, io: bool) -> Process:
+    """Look at one process; `uid` where it is known. Raises OSError, ValueError, IndexError."""
+    text = read_path(f"{procfs}/{pid}/stat")
+    words = text[text.rindex(b")") + 2 :].split()  # the name before may hold anything
+    ticks = time.ticks
+    used = (
+        (int(words[11]) + int(words[13])) / ticks,
+        (int(words[12]) + int(words[14])) / ticks,
+    )
+    return Process(
+        pid,
+        int(words[19]) / ticks,
+        int(words[1]),
+        read_uid(procfs, pid) if uid is None else uid,
+        int(words[17]),
+        Counters(*used, *_io(procfs, pid)) if io else Counters(*used),
+    )
+
+
+def read_uid(procfs: str, pid: int) -> int:
+    """The real uid: a set-uid program still runs for the user who started it."""
+    for line in read_path(f"{procfs}/{pid}/status").splitlines():
+        if line.startswith(b"Uid:"):
+            return int(line.split()[1])
+    raise ValueError(f"{procfs}/{pid}/status has no Uid line")
+
+
+def _io(procfs: str, pid: int) -> tuple[float, ...]:
+    """Bytes of storage read and written, then all bytes of read and write calls.
+
+    /proc/<pid>/io of another user needs CAP_SYS_PTRACE (proc(5)); without it: nothing.
+    """
+    try:
+        pairs = dict(line.split(b": ") for line in read_path(f"{procfs}/{pid}/io").splitlines())
+    except PermissionError:
+        return ()
+    return tuple(int(pairs[key]) for key in (b"read_bytes", b"write_bytes", b"rchar", b"wchar"))
+
+
+def read_environ(procfs: str, pid: int, names: frozenset[str]) -> Mapping[str, str]:
+    """The variables wanted, as they were when the program started. Raises OSError.
+
+    Whatever bytes a user put there: what is no UTF-8 is replaced, so that it can be a label.
+    """
+    found = {}
+    for entry in read_path(f"{procfs}/{pid}/environ").split(b"\0"):
+        name, _, value = entry.partition(b"=")
+        text = name.decode(errors="replace")
+        if text in names:
+            found[text] = value.decode(errors="replace")
+    return found
+
+
+def count_open_files(procfs: str, pid: int) -> int:
+    """Open descriptors. Raises OSError."""
+    return len(os.listdir(f"{procfs}/{pid}/fd"))
+
+
+def read_network(procfs: str, pid: int) -> Mapping[str, Interface] | None:
+    """Traffic per interface, if the process has a network namespace of its own. Raises OSError.
+
+    In the host's namespace the numbers would be the whole machine's.
+    """
+    own = os.stat(f"{procfs}/{pid}/ns/net")
+    host = os.stat(f"{procfs}/1/ns/net")
+    if (own.st_dev, own.st_ino) == (host.st_dev, host.st_ino):
+        return None
+    interfaces = {}
+    for line in read_path(f"{procfs}/{pid}/net/dev").decode().splitlines()[2:]:
+        name, _, numbers = line.partition(":")
+        words = [int(word) for word in numbers.split()]
+        if name.strip() != "lo":
+            interfaces[name.strip()] = Interface(*words[0:4], *words[8:12])
+    return interfaces
+
+
+class Accounts:
+    """Sums over a job's processes that never fall, though processes end.
+
+    What an ended process used is in its parent's numbers if that one waited for it; a parent that
+    gained at least as much is taken to have done so. Otherwise what was last seen is kept.
+    """
+
+    def __init__(self) -> None:
+        self._living: dict[tuple[int, float], Process] = {}
+        self._ended = [0.0] * len(Counters._fields)
+
+    def update(self, processes: Iterable[Process]) -> Counters | None:
+        """Take over a new look at all processes of the job; return the sums, None for none ever.
+
+        A counter that cannot be read of some process has no sum.
+        """
+        now = {(process.pid, process.started): process for process in processes}
+        gone = self._living.keys() - now.keys()
+        by_pid = {process.pid: process for process in self._living.values()}
+        absorbed: dict[tuple[int, float], list[float]] = {}
+        for key in gone:
+            process = self._living[key]
+            heir = self._heir(process, by_pid, now)
+            lost = absorbed.setdefault(heir, [0.0] * len(self._ended)) if heir else self._ended
+            for at, value in enumerate(process.counters):
+                lost[at] += value or 0.0
+        for heir, lost in absorbed.items():
+            before, after = self._living[heir].counters, now[heir].counters
+            for at, value in enumerate(lost):
+                gain = (after[at] or 0.0) - (before[at] or 0.0)
+                self._ended[at] += max(0.0, value - gain)
+        self._living = now
+        return self._sums()
+
+    def _heir(
+        self,
+        process: Process,
+        by_pid: Mapping[int, Process],
+        now: Mapping[tuple[int, float], Process],
+    ) -> tuple[int, float] | None:
+        """The nearest ancestor within the job that is still alive."""
+        for _ in range(len(by_pid)):
+            parent = by_pid.get(process.parent)
+            if parent is None:
+                return None
+            if (parent.pid, parent.started) in now:
+                return parent.pid, parent.started
+            process = parent
+        return None
+
+    def _sums(self) -> Counters | None:
+        if not self._living and not any(self._ended):
+            return None
+        sums: list[float | None] = []
+        for at, ended in enumerate(self._ended):
+            values = [process.counters[at] for process in self._living.values()]
+            known = [value for value in values if value is not None]
+            sums.append(ended + sum(known) if len(known) == len(values) else None)
+        return Counters(*sums)  # type: ignore[arg-type]  # the first two are always known

@@ -1,0 +1,113 @@
+"""What is read of one job at one moment. None is "not read", never zero."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+
+class DeviceIO(NamedTuple):
+    """Block IO of one device since the cgroup was made."""
+
+    read_bytes: float
+    written_bytes: float
+    reads: float
+    writes: float
+
+
+class Interface(NamedTuple):
+    """Traffic of one network interface, as /proc/<pid>/net/dev counts it."""
+
+    receive_bytes: float
+    receive_packets: float
+    receive_errors: float
+    receive_drops: float
+    transmit_bytes: float
+    transmit_packets: float
+    transmit_errors: float
+    transmit_drops: float
+
+
+class CgroupReading(NamedTuple):
+    """The kernel's numbers of a job's directories: seconds, bytes, counts.
+
+    Field names are the keys of the file tables in `cgroup1` and `cgroup2`.
+    """
+
+    cpu_user_seconds: float | None = None
+    cpu_system_seconds: float | None = None
+    cpu_throttled_seconds: float | None = None
+    cpu_throttled_periods: float | None = None
+    cpu_periods: float | None = None
+    cpus: float | None = None
+    memory_current: float | None = None
+    memory_peak: float | None = None
+    memory_limit: float | None = None
+    memory_anon: float | None = None
+    memory_file: float | None = None
+    memory_shmem: float | None = None
+    memory_kernel: float | None = None
+    memory_mapped: float | None = None
+    memory_inactive_file: float | None = None
+    memory_swap: float | None = None
+    page_faults: float | None = None
+    page_faults_major: float | None = None
+    memory_limit_hits: float | None = None
+    oom_kills: float | None = None
+    cpu_waiting_seconds: float | None = None
+    cpu_stalled_seconds: float | None = None
+    memory_waiting_seconds: float | None = None
+    memory_stalled_seconds: float | None = None
+    io_waiting_seconds: float | None = None
+    io_stalled_seconds: float | None = None
+    threads: float | None = None
+    threads_limit: float | None = None
+    threads_limit_hits: float | None = None
+    io: Mapping[str, DeviceIO] | None = None  # device name → counters
+
+
+NOTHING = CgroupReading()
+
+
+class ProcessReading(NamedTuple):
+    """What /proc says of a job's processes, gathered off the scrape path."""
+
+    processes: int
+    threads: int | None = None
+    open_files: int | None = None
+    started_at: float | None = None  # of its earliest process, epoch seconds
+    cpu_user_seconds: float | None = None
+    cpu_system_seconds: float | None = None
+    read_bytes: float | None = None
+    written_bytes: float | None = None
+    read_characters: float | None = None
+    written_characters: float | None = None
+    network: Mapping[str, Interface] | None = None
+
+
+def total(readings: Iterable[CgroupReading]) -> CgroupReading:
+    """The sum over directories of one job; what one of them lacks, the sum lacks."""
+    parts = list(readings)
+    if len(parts) == 1:
+        return parts[0]
+    if not parts:
+        return NOTHING
+    columns = zip(*(part[:-1] for part in parts), strict=True)
+    numbers = dict(zip(CgroupReading._fields, map(_sum, columns), strict=False))
+    return CgroupReading(**numbers)._replace(io=_sum_devices([part.io for part in parts]))
+
+
+def _sum(column: tuple[Any, ...]) -> Any:
+    known = [value for value in column if value is not None]
+    return sum(known) if len(known) == len(column) else None
+
+
+def _sum_devices(parts: list[Mapping[str, DeviceIO] | None]) -> Mapping[str, DeviceIO] | None:
+    if any(part is None for part in parts):
+        return None
+    devices: dict[str, DeviceIO] = {}
+    for part in parts:
+        for device, io in (part or {}).items():
+            seen = devices.get(device)
+            devices[device] = (
+                io if seen is None else DeviceIO(*map(sum, zip(seen, io, strict=True)))
+            )
+    return devices
