@@ -1,6 +1,5 @@
 """cgroup v1: controller and file → fields (Linux Documentation/admin-guide/cgroup-v1/)."""
 
-import os
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -174,15 +173,3 @@ def _blkio(field: str, devices: DeviceNames) -> Parse:
         }
 
     return parse
-
-
-def descendants(path: str) -> list[str]:
-    """The directory and all below it; what vanishes meanwhile is left out."""
-    found = [path]
-    for each in found:
-        try:
-            with os.scandir(each) as entries:
-                found.extend(entry.path for entry in entries if entry.is_dir(follow_symlinks=False))
-        except OSError:
-            continue
-    return found

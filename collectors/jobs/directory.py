@@ -104,6 +104,7 @@ class Directory:
         self._present: list[tuple[Source, int]] = []  # -1: to be opened for each read
         self._settled: dict[str, Any] = {}  # the rarely changing fields
         self._settle_at = float("-inf")
+        self._inode = _inode(path)
 
     def read(self, now: float, group: str | None = None) -> dict[str, Any]:
         """Field → value of all files that are there, or of one group's. Raises CgroupGone.
@@ -128,6 +129,10 @@ class Directory:
         self._settled = settled
         self._settle_at = now + RARE_SECONDS
 
+    def removed(self) -> bool:
+        """The directory is no more, or another one has its name by now."""
+        return self._inode is None or _inode(self.path) != self._inode
+
     def close(self) -> None:
         """Close every descriptor; the directory reads nothing afterwards."""
         kept = [descriptor for _, descriptor in self._present if descriptor >= 0]
@@ -147,7 +152,7 @@ class Directory:
         except (ValueError, IndexError):
             self._trouble.count("malformed")
         except OSError as error:
-            if error.errno in (errno.ENODEV, errno.ENOENT) and not os.path.isdir(self.path):
+            if error.errno == errno.ENODEV or self.removed():
                 raise CgroupGone(self.path) from error
             self._trouble.count(error)
         return {}
@@ -169,12 +174,19 @@ class Directory:
                 os.close(descriptor)
                 descriptor = -1
             self._present.append((source, descriptor))
-        if missing and not os.path.isdir(self.path):
+        if missing and self.removed():
             raise CgroupGone(self.path)
         self._missing = missing
 
     def _path_of(self, source: Source) -> str:
         return f"{self.path}/{source.file}"
+
+
+def _inode(path: str) -> int | None:
+    try:
+        return os.stat(path).st_ino
+    except OSError:
+        return None
 
 
 def read_all(descriptor: int) -> bytes:
@@ -258,3 +270,15 @@ def count_list(data: bytes) -> int:
                 raise ValueError(f"range runs backwards: {part!r}")
             count += span
     return count
+
+
+def descendants(path: str) -> list[str]:
+    """The directory and all below it; what vanishes meanwhile is left out."""
+    found = [path]
+    for each in found:
+        try:
+            with os.scandir(each) as entries:
+                found.extend(entry.path for entry in entries if entry.is_dir(follow_symlinks=False))
+        except OSError:
+            continue
+    return found

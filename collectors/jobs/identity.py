@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from collectors.jobs.layouts import Found
+from collectors.jobs.processes import Process
 from collectors.jobs.view import JobName
 from collectors.metric import Labels, labels
 
@@ -113,16 +114,15 @@ def slurm_job_of_title(title: bytes) -> str | None:
     return match[1].decode() if match else None
 
 
-def owner(found: Found, uids: Iterable[int]) -> int | None:
-    """The uid of a job by its path, or of its processes; root owns none that has another owner.
+def owner(found: Found, processes: Iterable[Process]) -> int | None:
+    """The uid in the path, or that of the job's earliest process that is not root's.
 
-    At its birth a job holds only root's processes. Several ordinary uids (a container with mapped
-    ids) tell nothing certain, and so no owner.
+    At its birth a job holds only root's processes; containers in it may bring mapped uids later.
     """
     if found.uid is not None:
         return found.uid
-    others = set(uids) - {0}
-    return others.pop() if len(others) == 1 else None
+    others = [process for process in processes if process.uid != 0]
+    return min(others, key=lambda process: process.started).uid if others else None
 
 
 def _cut(value: str) -> str:

@@ -6,14 +6,21 @@ from typing import Any, NamedTuple
 
 from collectors.jobs import cgroup1, cgroup2
 from collectors.jobs.devices import DeviceNames
-from collectors.jobs.directory import CgroupGone, Descriptors, Directory, Source, Trouble, read_path
+from collectors.jobs.directory import (
+    CgroupGone,
+    Descriptors,
+    Directory,
+    Source,
+    Trouble,
+    descendants,
+    read_path,
+)
 from collectors.jobs.layouts import Found
 from collectors.jobs.mounts import Hierarchy
-from collectors.jobs.processes import pids_of
 from collectors.jobs.reading import CgroupReading
 
 # Where a job's processes are looked for, best first: Slurm's freezer tree holds all of them,
-# cpuacct lacks slurmstepd, blkio and pids usually lack the tree (real Slurm 22.05 and OpenPBS 23.06).
+# cpuacct lacks slurmstepd, others usually lack the tree (real Slurm 22.05 and OpenPBS 23.06).
 _PIDS_FROM = ("freezer", "memory", "cpuacct", "cpuset", "devices", "pids")
 
 
@@ -45,18 +52,19 @@ class Part:
     What a vanished directory said last stays: on v1 the controllers' directories go one by one.
     """
 
-    def __init__(self, path: str, found: Found, tables: Tables) -> None:
+    def __init__(self, path: str, found: Found, delegate: int | None, tables: Tables) -> None:
         self.path = path
         self.found = found
+        self.delegate = delegate
         self._tables = tables
         self._directories: dict[Hierarchy, Directory] = {}
         self._values: dict[Hierarchy, dict[str, Any]] = {}
         self._oom_kills: dict[str, int] = {}
 
-    def add(self, hierarchy: Hierarchy) -> None:
-        """The path exists in this hierarchy."""
+    def add(self, hierarchy: Hierarchy) -> bool:
+        """The path exists in this hierarchy; False if that was known."""
         if hierarchy in self._directories:
-            return
+            return False
         path = f"{hierarchy.root}/{self.path}"
         shared = (self._tables.descriptors, self._tables.trouble)
         if hierarchy.version == 2:
@@ -67,6 +75,7 @@ class Part:
             files = [f for c in hierarchy.controllers for f in self._tables.v1.get(c, ())]
             directory = Directory(path, files, *shared)
         self._directories[hierarchy] = directory
+        return True
 
     @property
     def gone(self) -> bool:
@@ -76,59 +85,15 @@ class Part:
     def read(self, now: float, group: str | None = None) -> CgroupReading:
         """Read what is left of it."""
         for hierarchy, directory in list(self._directories.items()):
+            known = self._values.setdefault(hierarchy, {})
             try:
-                known = self._values.setdefault(hierarchy, {})
                 known.update(directory.read(now, group))
             except CgroupGone:
-                directory.close()
-                del self._directories[hierarchy]
-        return self._reading()
+                self._drop(hierarchy)
+        return self.reading()
 
-    def populated(self) -> bool | None:
-        """Whether it holds processes, as cgroup v2 says; None on v1, where one has to look."""
-        for hierarchy, directory in self._directories.items():
-            if hierarchy.version == 2:
-                try:
-                    return b"populated 1" in read_path(f"{directory.path}/cgroup.events")
-                except OSError:
-                    return None
-        return None
-
-    def directories(self) -> dict[Hierarchy, str]:
-        """Absolute path per hierarchy."""
-        return {hierarchy: each.path for hierarchy, each in self._directories.items()}
-
-    def pids(self) -> dict[str, set[int]]:
-        """Processes by directory, relative to the job's (`` for itself, `step_0/task_0`)."""
-        top = self._process_tree()
-        if top is None:
-            return {}
-        return {
-            os.path.relpath(each, top) if each != top else "": found
-            for each in cgroup1.descendants(top)
-            if (found := pids_of((each,)))
-        }
-
-    def count_oom_kills(self) -> None:
-        """Take over the OOM kills of v1's directories below, before they are removed."""
-        for hierarchy, directory in self._directories.items():
-            if "memory" not in hierarchy.controllers:
-                continue
-            for each in cgroup1.descendants(directory.path):
-                try:
-                    kills = cgroup1.oom_kills(each)
-                except (OSError, ValueError):
-                    continue
-                if kills is not None:
-                    self._oom_kills[each] = kills
-
-    def close(self) -> None:
-        """Close all descriptors."""
-        for directory in self._directories.values():
-            directory.close()
-        self._directories.clear()
-
-    def _reading(self) -> CgroupReading:
+    def reading(self) -> CgroupReading:
+        """What was read last."""
         values: dict[str, Any] = {}
         for each in self._values.values():
             values.update(each)
@@ -141,13 +106,58 @@ class Part:
             values["cpus"] = effective
         return CgroupReading(**values)
 
-    def _process_tree(self) -> str | None:
-        def rank(hierarchy: Hierarchy) -> int:
-            ranks = [_PIDS_FROM.index(c) for c in hierarchy.controllers if c in _PIDS_FROM]
-            return -1 if hierarchy.version == 2 else min(ranks, default=len(_PIDS_FROM))
+    def drop_removed(self) -> None:
+        """Forget directories that are no more, or are others of the same name by now."""
+        for hierarchy, directory in list(self._directories.items()):
+            if directory.removed():
+                self._drop(hierarchy)
 
-        best = min(self._directories, key=rank, default=None)
-        return None if best is None else self._directories[best].path
+    def populated(self) -> bool | None:
+        """Whether it holds processes, as cgroup v2 says; None on v1, where one has to look."""
+        for hierarchy, directory in self._directories.items():
+            if hierarchy.version == 2:
+                try:
+                    return b"populated 1" in read_path(f"{directory.path}/cgroup.events")
+                except OSError:
+                    return None
+        return None
+
+    def directories(self) -> list[tuple[Hierarchy, str]]:
+        """Hierarchy and absolute path."""
+        return [(hierarchy, each.path) for hierarchy, each in self._directories.items()]
+
+    def process_tree(self) -> str:
+        """The directory below which all processes of the part are listed; "" for none."""
+        best = min(self._directories, key=_completeness, default=None)
+        return "" if best is None else self._directories[best].path
+
+    def count_oom_kills(self) -> None:
+        """Take over the OOM kills of v1's directories below, before they are removed."""
+        for hierarchy, directory in self._directories.items():
+            if "memory" not in hierarchy.controllers:
+                continue
+            for each in descendants(directory.path):
+                try:
+                    kills = cgroup1.oom_kills(each)
+                except (OSError, ValueError):
+                    continue
+                if kills is not None:
+                    self._oom_kills[each] = kills
+
+    def close(self) -> None:
+        """Close all descriptors."""
+        for hierarchy in list(self._directories):
+            self._drop(hierarchy)
+
+    def _drop(self, hierarchy: Hierarchy) -> None:
+        self._directories.pop(hierarchy).close()
+
+
+def _completeness(hierarchy: Hierarchy) -> int:
+    if hierarchy.version == 2:
+        return -1
+    ranks = [_PIDS_FROM.index(each) for each in hierarchy.controllers if each in _PIDS_FROM]
+    return min(ranks, default=len(_PIDS_FROM))
 
 
 def _limit(path: str, root: str) -> dict[str, Any]:

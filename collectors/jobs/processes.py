@@ -1,7 +1,7 @@
 """Processes of a job, from /proc (proc(5)). A read may block for ever: never on the scrape path."""
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from collectors.jobs.directory import read_path
@@ -31,6 +31,8 @@ class Process(NamedTuple):
     parent: int
     uid: int
     threads: int
+    program: str  # the first 15 bytes of its name
+    own_cpu_seconds: float  # without its children
     counters: Counters
 
 
@@ -63,21 +65,30 @@ def pids_of(directories: Iterable[str]) -> set[int]:
     return pids
 
 
-def read_process(procfs: str, pid: int, time: Clock, uid: int | None, io: bool) -> Process:
-    """Look at one process; `uid` where it is known. Raises OSError, ValueError, IndexError."""
+def read_process(procfs: str, pid: int, time: Clock, before: Process | None, io: bool) -> Process:
+    """Look at one process; `before`, an earlier look, spares asking for its uid again.
+
+    Raises OSError when it has ended, ValueError or IndexError for a text that is not stat's.
+    """
     text = read_path(f"{procfs}/{pid}/stat")
-    words = text[text.rindex(b")") + 2 :].split()  # the name before may hold anything
+    end = text.rindex(b")")  # the name may hold anything, parentheses and line feeds included
+    words = text[end + 2 :].split()
     ticks = time.ticks
     used = (
         (int(words[11]) + int(words[13])) / ticks,
         (int(words[12]) + int(words[14])) / ticks,
     )
+    started = int(words[19]) / ticks
+    # Root's process may become the user's: slurmstepd forks, and the child changes its uid.
+    settled = before is not None and before.started == started and before.uid != 0
     return Process(
         pid,
-        int(words[19]) / ticks,
+        started,
         int(words[1]),
-        read_uid(procfs, pid) if uid is None else uid,
+        before.uid if settled and before is not None else read_uid(procfs, pid),
         int(words[17]),
+        text[text.index(b"(") + 1 : end].decode(errors="replace"),
+        (int(words[11]) + int(words[12])) / ticks,
         Counters(*used, *_io(procfs, pid)) if io else Counters(*used),
     )
 
@@ -102,7 +113,7 @@ def _io(procfs: str, pid: int) -> tuple[float, ...]:
     return tuple(int(pairs[key]) for key in (b"read_bytes", b"write_bytes", b"rchar", b"wchar"))
 
 
-def read_environ(procfs: str, pid: int, names: frozenset[str]) -> Mapping[str, str]:
+def read_environ(procfs: str, pid: int, wanted: Callable[[str], object]) -> Mapping[str, str]:
     """The variables wanted, as they were when the program started. Raises OSError.
 
     Whatever bytes a user put there: what is no UTF-8 is replaced, so that it can be a label.
@@ -111,7 +122,7 @@ def read_environ(procfs: str, pid: int, names: frozenset[str]) -> Mapping[str, s
     for entry in read_path(f"{procfs}/{pid}/environ").split(b"\0"):
         name, _, value = entry.partition(b"=")
         text = name.decode(errors="replace")
-        if text in names:
+        if wanted(text):
             found[text] = value.decode(errors="replace")
     return found
 

@@ -66,6 +66,19 @@ class CgroupReading(NamedTuple):
 
 NOTHING = CgroupReading()
 
+# What a directory no longer has once it is gone; everything else is a sum or a peak, and stays.
+GAUGES = (
+    "cpus", "memory_current", "memory_limit", "memory_anon", "memory_file", "memory_shmem",
+    "memory_kernel", "memory_mapped", "memory_inactive_file", "memory_swap", "threads",
+    "threads_limit",
+)  # fmt: skip
+
+
+def ended(reading: CgroupReading) -> CgroupReading:
+    """What a removed directory still adds to its job: its counters and peaks."""
+    nothing: dict[str, Any] = {field: 0 for field in GAUGES if getattr(reading, field) is not None}
+    return reading._replace(**nothing)
+
 
 class ProcessReading(NamedTuple):
     """What /proc says of a job's processes, gathered off the scrape path."""
@@ -73,13 +86,13 @@ class ProcessReading(NamedTuple):
     processes: int
     threads: int | None = None
     open_files: int | None = None
-    started_at: float | None = None  # of its earliest process, epoch seconds
     cpu_user_seconds: float | None = None
     cpu_system_seconds: float | None = None
     read_bytes: float | None = None
     written_bytes: float | None = None
     read_characters: float | None = None
     written_characters: float | None = None
+    programs: Mapping[str, float] | None = None  # CPU seconds of those that used most
     network: Mapping[str, Interface] | None = None
 
 

@@ -1,0 +1,204 @@
+"""The collector `jobs`: composes discovery, watching, looking at processes, and reading."""
+
+import resource
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from batchjob.settings import boolean, duration, integer, option
+from collectors.collector import Collector
+from collectors.host import Host
+from collectors.jobs import metrics
+from collectors.jobs.devices import DeviceNames
+from collectors.jobs.directory import Descriptors, Trouble
+from collectors.jobs.discovery import Discovery
+from collectors.jobs.inspector import Inspector, Wanted
+from collectors.jobs.job import Job
+from collectors.jobs.layouts import LAYOUTS, Layout
+from collectors.jobs.metrics import DEFAULT_GROUPS, GROUPS, JobReading
+from collectors.jobs.names import Names
+from collectors.jobs.part import tables
+from collectors.jobs.registry import IGNORED_REASONS, OVERFLOW, Registry
+from collectors.jobs.site_layouts import site_layouts
+from collectors.jobs.view import JobHolder, JobUsage
+from collectors.jobs.watch import Watcher
+from collectors.metric import Family, labels
+
+METRICS = metrics.METRICS
+
+# Beyond what the watcher is told: trees that appear where nobody watched.
+_LOOK_AGAIN_SECONDS = 60.0
+_STALE_LOOKS = 3.0
+
+
+def _group(value: Any) -> str:
+    if value in GROUPS:
+        return str(value)
+    raise ValueError(f"expected one of {', '.join(GROUPS)}, got {value!r}")
+
+
+@dataclass(frozen=True)
+class Options:
+    """Flags --collector.jobs.*"""
+
+    metrics: tuple[str, ...] = option(
+        DEFAULT_GROUPS, f"Groups of metrics: {', '.join(GROUPS)}.",
+        parse=_group, repeat=True, metavar="GROUP",
+    )  # fmt: skip
+    linger: float = option(
+        300.0,
+        "How long a finished job's final values stay; at least twice the longest scrape interval.",
+        parse=duration,
+    )
+    max: int = option(5000, "Most running jobs to show; the rest is counted.", parse=integer)
+    max_ended: int = option(10000, "Most finished jobs to keep.", parse=integer)
+    processes_interval: float = option(
+        15.0, "Time between two looks at the jobs' processes.", parse=duration
+    )
+    steps: bool = option(False, "CPU and memory of each step, too.", parse=boolean)
+    executables: int = option(0, "Show CPU time of so many programs in each job.", parse=integer)
+    name: bool = option(False, "Put the job's name on batchjob_job_info.", parse=boolean)
+    layouts: tuple[Layout, ...] = option(
+        (), "Further cgroup layouts of this site.", parse=site_layouts, flag=False
+    )
+
+
+class JobsCollector:
+    """Families of all jobs; and, for its siblings, `usage()` and `holders()`."""
+
+    def __init__(self, host: Host, options: Options) -> None:
+        groups = frozenset(options.metrics)
+        self._host = host
+        self._options = options
+        self._table = metrics.wanted(groups | ({"executables"} if options.executables else set()))
+        self._trouble = Trouble()
+        files = tables(_file_groups(groups), DeviceNames(host.sysfs), _descriptors(), self._trouble)
+        self._registry = Registry(host, files, options.linger, options.max, options.max_ended)
+        wanted = Wanted(
+            interval=options.processes_interval,
+            io="process-io" in groups,
+            open_files="open-files" in groups,
+            network="network" in groups,
+            programs=options.executables,
+            job_name=options.name,
+        )
+        self._inspector = Inspector(host, self._registry, Names(), wanted, self._trouble)
+        self._watcher = Watcher(self._registry, self._inspector.wake, self._trouble)
+        self._discovery = Discovery(
+            self._registry, (*options.layouts, *LAYOUTS), self._watcher, self._trouble
+        )
+        self._watcher.discovery = self._discovery
+        self._look_at = float("-inf")
+
+    def start(self) -> None:
+        """Find the jobs that are there, then listen for others."""
+        self._discovery.look()
+        self._look_at = self._host.monotonic() + _LOOK_AGAIN_SECONDS
+        self._watcher.start()
+        self._inspector.start()
+
+    def stop(self) -> None:
+        """End the threads and close all descriptors."""
+        self._watcher.stop()
+        self._inspector.stop()
+        self._registry.close()
+
+    def inspect(self) -> None:
+        """Look at all processes now, in the calling thread: for --once, which starts no threads."""
+        self._discovery.look()
+        self._inspector.look()
+
+    def collect(self) -> list[Family]:
+        """Read every job and make families of it."""
+        now = self._host.monotonic()
+        if now >= self._look_at or not self._watcher.complete:
+            self._discovery.look(born=True)
+            self._look_at = now + _LOOK_AGAIN_SECONDS
+        self._inspector.rescue()
+        readings = self._readings(now)
+        self._registry.prune()
+        return [*metrics.families(self._table, readings), *self._own()]
+
+    def usage(self) -> list[JobUsage]:
+        """Every shown job's CPU, read now."""
+        now = self._host.monotonic()
+        found = []
+        for job in self._shown():
+            assert job.identity is not None
+            reading = JobReading(
+                job, job.read(now, "cpu"), job.processes(now, self._fresh), None, None
+            )
+            user, system = metrics.cpu_seconds(reading)
+            seconds = None if user is None or system is None else user + system
+            found.append(
+                JobUsage(
+                    job.identity.name, seconds, reading.cgroup.cpus, job.ended_at, job.started_at
+                )
+            )
+        return found
+
+    def holders(self) -> list[JobHolder]:
+        """The running jobs' processes and GPU variables as last looked at."""
+        found = []
+        for job in self._shown():
+            seen, identity = job.seen, job.identity
+            if job.ended_at is None and seen is not None and identity is not None:
+                paths = tuple(path for _, path in job.directories())
+                uid = -1 if identity.uid is None else identity.uid
+                found.append(JobHolder(identity.name, uid, seen.pids, seen.environ, paths))
+        return found
+
+    @property
+    def _fresh(self) -> float:
+        return _STALE_LOOKS * self._options.processes_interval + 60.0
+
+    def _shown(self) -> list[Job]:
+        """Jobs with a name that are believed; of two with one name the first."""
+        shown: dict[str, Job] = {}
+        for job in self._registry.all():
+            if job.identity is not None and job.disbelieved is None:
+                shown.setdefault(job.identity.name.labels, job)
+        return list(shown.values())
+
+    def _readings(self, now: float) -> list[JobReading]:
+        readings = []
+        for job in self._shown():
+            cgroup = job.read(now)  # may end it
+            readings.append(
+                JobReading(
+                    job, cgroup, job.processes(now, self._fresh), job.ended_at, job.started_at
+                )
+            )
+        return readings
+
+    def _own(self) -> list[Family]:
+        ignored = dict.fromkeys(IGNORED_REASONS, 0)
+        ignored[OVERFLOW] = self._registry.overflow()
+        for job in self._registry.all():
+            if job.disbelieved is not None:
+                ignored[job.disbelieved] += 1
+        return [
+            Family(metrics.IGNORED, [(labels(reason=r), n) for r, n in ignored.items()]),
+            Family(
+                metrics.ERRORS,
+                [(labels(reason=r), n) for r, n in sorted(self._trouble.counts().items())],
+            ),
+        ]
+
+
+def _file_groups(groups: frozenset[str]) -> frozenset[str]:
+    """Groups of files that groups of metrics need."""
+    needs = {"memory-detail": "memory", "faults": "memory", "throttling": "cpu"}
+    return frozenset(needs.get(group, group) for group in groups) | {"cpu"}
+
+
+def _descriptors() -> Descriptors:
+    """Half of what the process may open is for cgroup files."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return Descriptors(soft // 2)
+
+
+def build(host: Host, options: Options, built: Mapping[str, Collector]) -> JobsCollector:
+    """Make the collector; it needs no other."""
+    del built
+    return JobsCollector(host, options)

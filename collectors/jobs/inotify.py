@@ -1,0 +1,75 @@
+"""The kernel's notices of made and removed directories and of changed files (inotify(7))."""
+
+import ctypes
+import os
+import select
+import struct
+from typing import NamedTuple
+
+MODIFY = 0x2
+CREATE = 0x100
+DELETE = 0x200
+OVERFLOW = 0x4000
+IGNORED = 0x8000
+ONLYDIR = 0x1000000
+ISDIR = 0x40000000
+
+_EVENT = struct.Struct("iIII")  # wd, mask, cookie, len; then the name, padded with zero bytes
+_ROOM = 64 * 1024
+
+
+class Event(NamedTuple):
+    """One notice: the watch's number, what happened, and the name within a directory."""
+
+    watch: int
+    mask: int
+    name: str
+
+
+class Inotify:
+    """An inotify instance. Raises OSError where the kernel refuses (limits, seccomp)."""
+
+    def __init__(self) -> None:
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._descriptor = self._checked(self._libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK))
+        self._interrupt, self._interrupted = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._poll = select.poll()
+        self._poll.register(self._descriptor, select.POLLIN)
+        self._poll.register(self._interrupt, select.POLLIN)
+
+    def add(self, path: str, mask: int) -> int:
+        """Watch a file or directory; returns the number its events carry."""
+        return self._checked(
+            self._libc.inotify_add_watch(self._descriptor, os.fsencode(path), ctypes.c_uint32(mask))
+        )
+
+    def wait(self) -> list[Event]:
+        """Sleep until something happens or `interrupt` is called; then an empty list."""
+        ready = {descriptor for descriptor, _ in self._poll.poll()}
+        if self._descriptor not in ready:
+            return []
+        data = os.read(self._descriptor, _ROOM)
+        events, at = [], 0
+        while at < len(data):
+            watch, mask, _, length = _EVENT.unpack_from(data, at)
+            at += _EVENT.size
+            name = os.fsdecode(data[at : at + length].rstrip(b"\0"))
+            at += length
+            events.append(Event(watch, mask, name))
+        return events
+
+    def interrupt(self) -> None:
+        """End the sleep of `wait`, from another thread."""
+        os.write(self._interrupted, b"x")
+
+    def close(self) -> None:
+        """Give all watches back to the kernel."""
+        for descriptor in (self._descriptor, self._interrupt, self._interrupted):
+            os.close(descriptor)
+
+    @staticmethod
+    def _checked(answer: int) -> int:
+        if answer < 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
+        return answer

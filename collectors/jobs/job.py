@@ -1,0 +1,171 @@
+"""One job: its directories, what was last read of them, who it is, and whether it has ended."""
+
+import threading
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from collectors.jobs.identity import Identity
+from collectors.jobs.layouts import Found
+from collectors.jobs.mounts import Hierarchy
+from collectors.jobs.part import Part, Tables
+from collectors.jobs.processes import Accounts
+from collectors.jobs.reading import NOTHING, CgroupReading, ProcessReading, ended, total
+from collectors.metric import Labels, join
+
+
+class Seen(NamedTuple):
+    """What the inspector saw of a job's processes, and when (monotonic seconds)."""
+
+    at: float
+    processes: ProcessReading
+    pids: tuple[int, ...]
+    environ: Mapping[str, str]
+
+
+class Tree(NamedTuple):
+    """A part of a job, and the directory below which its processes are."""
+
+    path: str
+    found: Found
+    delegate: int | None
+    directory: str
+
+
+class Job:
+    """One job of this node, in all places where parts of it are.
+
+    Directories, descriptors and last readings are under its lock. `identity` and `seen` are
+    immutable values that the inspector rebinds; `accounts` is the inspector's alone.
+    """
+
+    def __init__(self, found: Found, noticed_at: float | None, tables: Tables) -> None:
+        self.found = found
+        self.noticed_at = noticed_at  # epoch seconds; None: it was there before us
+        self.started_at: float | None = found.started_at
+        self.ended_at: float | None = None
+        self.identity: Identity | None = None
+        self.seen: Seen | None = None
+        self.disbelieved: str | None = None  # why it is not shown: conflict, untrusted
+        self.accounts = Accounts()
+        self._tables = tables
+        self._lock = threading.Lock()
+        self._parts: dict[str, Part] = {}
+        self._gone: list[CgroupReading] = []  # of parts that vanished while others live
+        self._reading = NOTHING
+        self._row_labels: dict[Labels, Labels] = {}
+
+    def add(self, hierarchy: Hierarchy, path: str, found: Found, delegate: int | None) -> bool:
+        """A directory of this job is there; False if it was known already.
+
+        `delegate` is the user to whom the scheduler gave it, if it is not root's.
+        """
+        with self._lock:
+            part = self._parts.get(path)
+            if part is None:
+                part = self._parts[path] = Part(path, found, delegate, self._tables)
+            return part.add(hierarchy)
+
+    def read(self, now: float, group: str | None = None) -> CgroupReading:
+        """Read every directory, or one group of its files; what a vanished one counted stays.
+
+        The lock covers reading and closing: a descriptor closed under another thread's pread() is
+        given to the next open(), and this job would show another job's numbers.
+        """
+        with self._lock:
+            if self.ended_at is None:
+                self._read(now, group)
+            return self._reading
+
+    def end(self, now: float, at: float) -> None:
+        """Read the last values and keep them; `at` is the epoch second of the end."""
+        with self._lock:
+            if self.ended_at is None:
+                self._count_oom_kills()
+                self._read(now, None)
+                self.ended_at = at
+
+    def revive(self) -> None:
+        """Processes are back, as between two steps of an interactive job."""
+        with self._lock:
+            if self._parts:
+                self.ended_at = None
+
+    def check(self, now: float) -> bool:
+        """Something was removed: read what is left; False when no directory is."""
+        with self._lock:
+            if self.ended_at is None:
+                self._count_oom_kills()
+                self._read(now, None)
+            self._drop_removed()
+            return bool(self._parts)
+
+    def vanished(self) -> bool:
+        """No directory of it is left, though there was one."""
+        with self._lock:
+            self._drop_removed()
+            return not self._parts
+
+    def populated(self) -> bool | None:
+        """Whether any part holds processes; None where the kernel does not say (v1)."""
+        with self._lock:
+            answers = [part.populated() for part in self._parts.values()]
+        return True if True in answers else (None if None in answers else False)
+
+    def trees(self) -> list[Tree]:
+        """Where the processes of each part are listed."""
+        with self._lock:
+            trees = [
+                Tree(part.path, part.found, part.delegate, part.process_tree())
+                for part in self._parts.values()
+            ]
+        return [tree for tree in trees if tree.directory]
+
+    def directories(self) -> list[tuple[Hierarchy, str]]:
+        """The job's directories: hierarchy and absolute path."""
+        with self._lock:
+            return [place for part in self._parts.values() for place in part.directories()]
+
+    def close(self) -> None:
+        """Close every descriptor."""
+        with self._lock:
+            for part in self._parts.values():
+                part.close()
+            self._parts.clear()
+
+    def labels(self, extra: Labels) -> Labels:
+        """The job's labels and those of a row, joined once and kept."""
+        known = self._row_labels.get(extra)
+        if known is None:
+            assert self.identity is not None
+            known = self._row_labels[extra] = join(self.identity.name.labels, extra)
+        return known
+
+    def processes(self, now: float, fresh_seconds: float) -> ProcessReading | None:
+        """What the inspector saw; of a running job only if it is not too long ago."""
+        seen = self.seen
+        if seen is None or (self.ended_at is None and now - seen.at > fresh_seconds):
+            return None
+        return seen.processes
+
+    def named(self, identity: Identity) -> None:
+        """Take over who it is; label text made for an earlier name is dropped."""
+        self.identity = identity
+        self._row_labels = {}
+
+    def _read(self, now: float, group: str | None) -> None:
+        earlier = list(self._gone)
+        readings = [part.read(now, group) for part in self._parts.values()]
+        if readings:
+            self._reading = total([*earlier, *readings])
+        self._drop_removed(readings)
+
+    def _drop_removed(self, readings: list[CgroupReading] | None = None) -> None:
+        for at, (path, part) in enumerate(list(self._parts.items())):
+            part.drop_removed()
+            if part.gone:
+                del self._parts[path]
+                self._gone.append(ended(readings[at] if readings else part.reading()))
+
+    def _count_oom_kills(self) -> None:
+        for part in self._parts.values():
+            part.count_oom_kills()
