@@ -52,5 +52,6 @@ class Entry(NamedTuple):
 # In the order in which they are built: a collector may use those above it.
 COLLECTORS: tuple[Entry, ...] = (
     Entry("node", "collectors.node", True, "CPU time, memory and boot time of the node."),
+    Entry("jobs", "collectors.jobs.collector", True, "What each batch job of the node uses."),
     Entry("rapl", "collectors.rapl", True, "Energy and power limits of the processors (RAPL)."),
 )

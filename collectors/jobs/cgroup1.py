@@ -108,18 +108,18 @@ def oom_kills(path: str) -> int | None:
     return None
 
 
-def finish(values: dict[str, Any]) -> dict[str, Any]:
+def finish(values: dict[str, Any], user_before: float) -> dict[str, Any]:
     """Turn what single files said into the fields of a reading.
 
     cpuacct.stat counts in ticks of 10 ms, which is a tenth of a short job; cpuacct.usage is exact.
-    So system time is the former's and user time the rest.
+    So system time is the former's and user time the rest, but never less than `user_before`: the
+    tick that is added to the one may not be taken from the other.
     """
     seconds, system = values.pop("cpu_seconds", None), values.get("cpu_system_seconds")
     if seconds is None or system is None:
         values.pop("cpu_system_seconds", None)
     else:
-        values["cpu_system_seconds"] = min(system, seconds)
-        values["cpu_user_seconds"] = max(seconds - system, 0.0)
+        values["cpu_user_seconds"] = max(seconds - system, user_before)
     limit = values.pop("memory_hierarchical_limit", _NO_LIMIT)
     if limit < _NO_LIMIT:
         values["memory_limit"] = limit

@@ -103,8 +103,8 @@ class JobsCollector:
         self._inspector.stop()
         self._registry.close()
 
-    def inspect(self) -> None:
-        """Look at all processes now, in the calling thread: for --once, which starts no threads."""
+    def look(self) -> None:
+        """Find jobs and look at their processes now, in the calling thread."""
         self._discovery.look()
         self._inspector.look()
 

@@ -172,6 +172,7 @@ class Inspector:
         if look is None:
             return
         everyone = look.all()
+        job.count_oom_kills()
         notes.known = {process.pid: process for process in everyone}
         if not everyone:
             self._empty(job, notes)

@@ -84,6 +84,11 @@ class Job:
                 self._read(now, None)
                 self.ended_at = at
 
+    def count_oom_kills(self) -> None:
+        """On v1 kills are counted in the directories of tasks, which must be looked at in time."""
+        with self._lock:
+            self._count_oom_kills()
+
     def revive(self) -> None:
         """Processes are back, as between two steps of an interactive job."""
         with self._lock:

@@ -60,6 +60,7 @@ class Part:
         self._directories: dict[Hierarchy, Directory] = {}
         self._values: dict[Hierarchy, dict[str, Any]] = {}
         self._oom_kills: dict[str, int] = {}
+        self._cpu_user_seconds = 0.0
 
     def add(self, hierarchy: Hierarchy) -> bool:
         """The path exists in this hierarchy; False if that was known."""
@@ -97,7 +98,9 @@ class Part:
         values: dict[str, Any] = {}
         for each in self._values.values():
             values.update(each)
-        values = cgroup1.finish(values)
+        if any(hierarchy.version == 1 for hierarchy in self._values):
+            values = cgroup1.finish(values, self._cpu_user_seconds)
+            self._cpu_user_seconds = values.get("cpu_user_seconds", 0.0)
         if self._oom_kills:
             values["oom_kills"] = sum(self._oom_kills.values())
         allocated = values.pop("cpuset_cpus", 0)
