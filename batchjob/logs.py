@@ -60,11 +60,18 @@ class Once:
 
     def warning(self, key: str, message: str, *arguments: object) -> None:
         """Log the first time `key` is given; with `limit` keys known, nothing new is said."""
+        self._say(logging.WARNING, key, message, arguments)
+
+    def info(self, key: str, message: str, *arguments: object) -> None:
+        """The same for what is worth knowing and nothing wrong."""
+        self._say(logging.INFO, key, message, arguments)
+
+    def _say(self, level: int, key: str, message: str, arguments: tuple[object, ...]) -> None:
         with self._lock:
             if key in self._said or len(self._said) >= self._limit:
                 return
             self._said.add(key)
-        self._logger.warning(message, *arguments)
+        self._logger.log(level, message, *arguments)
 
     def over(self, key: str) -> None:
         """The trouble has ended: the next time counts as new."""

@@ -19,11 +19,24 @@ class Observed(NamedTuple, Generic[T]):
     at: float
 
 
+class PostponedError(Exception):
+    """A source failed, and is to be left alone for some seconds: it said so, or it never will."""
+
+    def __init__(self, message: str, seconds: float) -> None:
+        super().__init__(message)
+        self.seconds = seconds
+
+
+class AbsentError(PostponedError):
+    """What this machine does not have: nothing is wrong, so it is said without a warning."""
+
+
 class Refresher(Generic[T]):
     """Calls `read` every `interval` seconds and publishes what it returns.
 
     A read that raises is logged once and counted in `failures`; the last good value stays until
-    it is older than `expires_after` seconds. A read that hangs blocks this thread alone.
+    it is older than `expires_after` seconds. A read that hangs blocks this thread alone. With each
+    failure in a row the pause doubles, up to `longest_pause`; PostponedError asks for more.
     """
 
     def __init__(
@@ -33,6 +46,8 @@ class Refresher(Generic[T]):
         interval: float,
         expires_after: float,
         clock: Callable[[], float] = time.monotonic,
+        longest_pause: float = 0.0,
+        first_pause: float = 0.0,
     ) -> None:
         self.failures = 0
         self._name = name
@@ -40,6 +55,9 @@ class Refresher(Generic[T]):
         self._interval = interval
         self._expires_after = expires_after
         self._clock = clock
+        self._longest_pause = max(longest_pause, interval)
+        self._pause = first_pause
+        self._failures_in_a_row = 0
         self._published: Observed[T] | None = None
         self._once = Once(log)
         self._stopped = threading.Event()
@@ -68,12 +86,28 @@ class Refresher(Generic[T]):
             value = self._read()
         except Exception as error:  # whatever a source raises must not end its thread
             self.failures += 1
-            self._once.warning("failed", "%s: %s: %s", self._name, type(error).__name__, error)
+            self._failures_in_a_row += 1
+            self._pause = self._pause_after(error)
+            say = self._once.info if isinstance(error, AbsentError) else self._once.warning
+            say("failed", "%s: %s", self._name, _told(error))
             return
         self._once.over("failed")
+        self._failures_in_a_row = 0
+        self._pause = self._interval
         self._published = Observed(value, self._clock())
 
+    def _pause_after(self, error: Exception) -> float:
+        doublings = min(self._failures_in_a_row - 1, 30)
+        pause = min(self._interval * 2.0**doublings, self._longest_pause)
+        return max(pause, error.seconds) if isinstance(error, PostponedError) else pause
+
     def _run(self) -> None:
-        while not self._stopped.is_set():
+        while not self._stopped.wait(self._pause):
             self.refresh()
-            self._stopped.wait(self._interval)
+
+
+def _told(error: Exception) -> str:
+    """The error's text, with its type where the text alone would say too little."""
+    if isinstance(error, PostponedError):
+        return str(error)
+    return f"{type(error).__name__}: {error}"
