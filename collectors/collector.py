@@ -54,4 +54,5 @@ COLLECTORS: tuple[Entry, ...] = (
     Entry("node", "collectors.node", True, "CPU time, memory and boot time of the node."),
     Entry("jobs", "collectors.jobs.collector", True, "What each batch job of the node uses."),
     Entry("rapl", "collectors.rapl", True, "Energy and power limits of the processors (RAPL)."),
+    Entry("ipmi", "collectors.ipmi.collector", True, "Power of the node as its BMC measures it."),
 )

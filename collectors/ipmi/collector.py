@@ -158,17 +158,12 @@ class IpmiCollector:
             power = self._source.read()
         except IpmiError as error:
             self._errors[error.reason] += 1
-            raise _postponed(error) from error
+            if error.reason not in _PAUSES:
+                raise
+            kind = AbsentError if error.reason == "no_device" else PostponedError
+            raise kind(str(error), _PAUSES[error.reason]) from error
         self._seconds = self._host.monotonic() - began
         return power
-
-
-def _postponed(error: IpmiError) -> Exception:
-    if error.reason == "no_device":
-        return AbsentError(str(error), _PAUSES[error.reason])
-    if error.reason in _PAUSES:
-        return PostponedError(str(error), _PAUSES[error.reason])
-    return error
 
 
 def _families(power: Power) -> Iterator[Family]:

@@ -47,6 +47,13 @@ class LanSession:
 
     def __init__(self, login: Login) -> None:
         self._login = login
+        where = {
+            "host": login.host,
+            "port": login.port,
+            "user": login.user,
+            "password": read_secret(login.password_file),
+            "privilege": PRIVILEGES[login.privilege],
+        }
         self._process = subprocess.Popen(  # noqa: S603 (our own program; secrets go by its input)
             [sys.executable, "-P", _PROGRAM],
             stdin=subprocess.PIPE,
@@ -57,13 +64,6 @@ class LanSession:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._stdin, self._stdout = self._process.stdin, self._process.stdout
-        where = {
-            "host": login.host,
-            "port": login.port,
-            "user": login.user,
-            "password": read_secret(login.password_file),
-            "privilege": PRIVILEGES[login.privilege],
-        }
         self._exchange(where, _LOGIN_SECONDS)
 
     def ask(self, request: Request, timeout: float) -> bytes:

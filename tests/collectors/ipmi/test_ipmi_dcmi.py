@@ -1,0 +1,92 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from collectors.ipmi import dcmi
+from collectors.ipmi.dcmi import Capabilities, PowerReading, parse_capabilities, parse_power_reading
+from collectors.ipmi.message import CompletionError, IpmiError, payload
+from collectors.ipmi.power import Power, from_dcmi
+from tests.simulated.bmc import InProcess, SimulatedBmc
+
+# An iDRAC-like answer, and OpenBMC's with the measurement "deactivated".
+ACTIVE = bytes.fromhex("dc 59 01 2c 01 90 01 5e 01 1b 44 00 6b e8 03 00 00 40")
+OPENBMC = bytes.fromhex("dc 59 01 59 01 59 01 59 01 00 00 00 00 00 00 00 00 00")
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch):
+    monkeypatch.setattr(dcmi, "_PAUSE_SECONDS", 0)
+
+
+def test_every_field_of_a_power_reading():
+    assert parse_power_reading(ACTIVE) == PowerReading(345, 300, 400, 350, 0x6B00441B, 1.0, True)
+
+
+def test_deactivated_with_watts_is_a_reading_without_statistics():
+    reading = parse_power_reading(OPENBMC)
+    assert from_dcmi(reading) == Power("dcmi", 345.0, active=False)
+
+
+def test_a_period_makes_statistics():
+    assert from_dcmi(parse_power_reading(ACTIVE)) == Power(
+        "dcmi", 345.0, (("min", 300.0), ("max", 400.0), ("average", 350.0)), 1.0, True
+    )
+
+
+@pytest.mark.parametrize("nothing", [0, 0xFFFF])
+@pytest.mark.parametrize("active", [True, False])
+def test_no_watts_is_no_reading_and_not_zero(nothing, active):
+    bmc = SimulatedBmc(watts=nothing)
+    bmc.active = active
+    with pytest.raises(IpmiError) as caught:
+        dcmi.power_reading(InProcess(bmc, payload), 1)
+    assert caught.value.reason == "no_reading"
+
+
+@given(st.binary(max_size=40))
+def test_any_bytes_are_a_reading_or_malformed(data):
+    if len(data) < 18 or data[0] != 0xDC:
+        with pytest.raises(IpmiError):
+            parse_power_reading(data)
+        return
+    reading = parse_power_reading(data)
+    assert reading.current_watts is None or 0 < reading.current_watts < 65535
+    assert reading.period_seconds >= 0
+
+
+@given(st.binary(max_size=12))
+def test_any_bytes_are_capabilities_or_malformed(data):
+    if len(data) < 6 or data[0] != 0xDC:
+        with pytest.raises(IpmiError):
+            parse_capabilities(data)
+    else:
+        assert parse_capabilities(data).power_management in (True, False)
+
+
+def test_capabilities_tell_power_management():
+    bmc = InProcess(SimulatedBmc(), payload)
+    assert dcmi.capabilities(bmc, 1) == Capabilities("1.5", True)
+
+
+class Stubborn(SimulatedBmc):
+    """Refuses the first requests, as some boards do."""
+
+    def __init__(self, refusals, code):
+        super().__init__()
+        self.refusals, self.code = refusals, code
+
+    def answer(self, *request):
+        self.refusals -= 1
+        return bytes((self.code,)) if self.refusals >= 0 else super().answer(*request)
+
+
+@pytest.mark.parametrize("code", [0xC0, 0xFF])
+def test_a_busy_board_is_asked_three_times(code):
+    assert dcmi.power_reading(InProcess(Stubborn(2, code), payload), 1).current_watts == 345
+    with pytest.raises(CompletionError):
+        dcmi.power_reading(InProcess(Stubborn(3, code), payload), 1)
+
+
+def test_unsupported_is_taken_at_its_word():
+    with pytest.raises(CompletionError):
+        dcmi.power_reading(InProcess(Stubborn(1, 0xC1), payload), 1)

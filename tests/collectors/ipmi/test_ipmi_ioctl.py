@@ -1,0 +1,168 @@
+import ctypes
+import errno
+import os
+import platform
+import time
+
+import pytest
+
+from collectors.ipmi import ioctl
+from collectors.ipmi.ioctl import Device, find_device, ioctl_number, open_device
+from collectors.ipmi.message import CompletionError, IpmiError, Request
+from tests.simulated.bmc import SimulatedBmc
+from tests.simulated.ipmi_driver import RECEIVE_MSG_TRUNC, SEND_COMMAND, SimulatedDriver
+
+pytestmark = pytest.mark.skipif(
+    ctypes.sizeof(ctypes.c_void_p) != 8, reason="the simulated driver is 64-bit"
+)
+POWER = Request(0x2C, 0x02, bytes.fromhex("dc010000"))
+
+
+@pytest.fixture
+def driver():
+    return SimulatedDriver(SimulatedBmc())
+
+
+@pytest.fixture
+def device(driver):
+    device = Device(driver.descriptor, driver.ioctl)
+    yield device
+    device.close()
+
+
+@pytest.mark.skipif(platform.machine().startswith("ppc"), reason="powerpc has other numbers")
+def test_the_request_numbers_are_the_kernels():
+    assert ioctl.SEND_COMMAND == SEND_COMMAND
+    assert ioctl.RECEIVE_TRUNCATED == RECEIVE_MSG_TRUNC
+
+
+def test_powerpc_numbers_have_their_own_direction_bits():
+    assert ioctl_number(13, 40, "r", "ppc64le") == 0x4028690D
+    assert ioctl_number(11, 48, "rw", "ppc64le") == 0xC030690B
+
+
+@pytest.mark.parametrize(
+    ("structure", "size", "offsets"),
+    [
+        (ioctl.Message, 16, {"netfn": 0, "cmd": 1, "data_len": 2, "data": 8}),
+        (ioctl.Sent, 40, {"addr": 0, "addr_len": 8, "msgid": 16, "msg": 24}),
+        (ioctl.Received, 48, {"recv_type": 0, "addr": 8, "addr_len": 16, "msgid": 24, "msg": 32}),
+        (ioctl.Address, 8, {"addr_type": 0, "channel": 4, "lun": 6}),
+        (ioctl.AnyAddress, 40, {"addr_type": 0, "channel": 4, "data": 6}),
+    ],
+)
+def test_structures_are_laid_out_as_the_compiler_does(structure, size, offsets):
+    assert ctypes.sizeof(structure) == size
+    assert {name: getattr(structure, name).offset for name, _ in structure._fields_} == offsets
+
+
+def test_a_request_comes_back_without_its_completion_code(device, driver):
+    answer = device.ask(POWER, 1)
+    assert answer.hex(" ") == "dc 59 01 2c 01 90 01 5e 01 5b 30 00 6b e8 03 00 00 40"
+    assert driver.requests == [(1, 0x2C, 0x02, POWER.data, 0)]
+
+
+def test_the_lun_travels_in_the_address(device, driver):
+    driver.bmc.readings = {7: 1}
+    device.ask(Request(0x04, 0x2D, b"\x07", lun=2), 1)
+    assert driver.requests[-1][-1] == 2
+
+
+def test_a_late_answer_to_an_earlier_request_is_not_taken(device, driver):
+    driver.silent = True
+    with pytest.raises(IpmiError, match="no answer within"):
+        device.ask(POWER, 0.05)
+    driver.silent = False
+    driver.deliver(1, 0x2D, 0x02, b"\0\xdc" + bytes(17))  # the BMC woke up: 0 W, for request 1
+    assert device.ask(POWER, 1)[1:3] == (345).to_bytes(2, "little")
+    assert device.stale_answers == 1
+
+
+def test_events_and_answers_to_other_commands_are_dropped(device, driver):
+    driver.deliver(1, 0x2D, 0x02, b"\0", kind=2)  # an asynchronous event
+    driver.deliver(1, 0x2D, 0x01, b"\0")
+    driver.deliver(7, 0x2D, 0x02, b"\0")  # another request's sequence number
+    device.ask(POWER, 1)
+    assert device.stale_answers == 3
+
+
+def test_a_silent_bmc_costs_its_deadline_and_no_more(device, driver):
+    driver.silent = True
+    began = time.monotonic()
+    with pytest.raises(IpmiError) as caught:
+        device.ask(POWER, 0.1)
+    assert caught.value.reason == "timeout"
+    assert 0.09 < time.monotonic() - began < 1
+
+
+def test_stale_answers_without_end_do_not_stretch_the_deadline(device, driver):
+    driver.silent = True
+    for _ in range(50):
+        driver.deliver(99, 0x2D, 0x02, b"\0")
+    with pytest.raises(IpmiError, match="no answer"):
+        device.ask(POWER, 0.05)
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        (0xC1, "unsupported"),
+        (0xC9, "unsupported"),
+        (0xC0, "busy"),
+        (0xC3, "timeout"),
+        (0xD4, "privilege"),
+        (0xFF, "completion_code"),
+        (0x80, "completion_code"),
+    ],
+)
+def test_completion_codes_have_reasons(device, driver, code, reason):
+    driver.bmc.power_code = code
+    with pytest.raises(CompletionError, match=f"0x{code:02x}") as caught:
+        device.ask(POWER, 1)
+    assert caught.value.reason == reason
+
+
+def test_an_answer_without_completion_code_is_malformed(device, driver):
+    driver.silent = True
+    driver.deliver(1, 0x2D, 0x02, b"")
+    with pytest.raises(IpmiError) as caught:
+        device.ask(POWER, 1)
+    assert caught.value.reason == "malformed"
+
+
+@pytest.mark.parametrize(
+    ("number", "reason"),
+    [
+        (errno.EIO, "device"),
+        (errno.ENODEV, "no_device"),
+        (errno.EACCES, "permission"),
+        (errno.EMSGSIZE, "malformed"),
+    ],
+)
+def test_errors_of_the_driver_have_reasons(device, driver, number, reason):
+    driver.fails = number
+    with pytest.raises(IpmiError) as caught:
+        device.ask(POWER, 1)
+    assert caught.value.reason == reason
+
+
+def test_a_machine_without_driver_is_told(tmp_path):
+    with pytest.raises(IpmiError) as caught:
+        open_device(str(tmp_path))
+    assert caught.value.reason == "no_device"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may open everything")
+def test_a_device_that_may_not_be_opened_is_told(tmp_path):
+    (tmp_path / "ipmi0").write_bytes(b"")
+    (tmp_path / "ipmi0").chmod(0)
+    with pytest.raises(IpmiError, match="ipmi0: Permission denied") as caught:
+        open_device(str(tmp_path))
+    assert caught.value.reason == "permission"
+
+
+@pytest.mark.parametrize("name", ["ipmi0", "ipmi/0", "ipmidev/0"])
+def test_the_device_is_found_under_any_of_its_names(tmp_path, name):
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_bytes(b"")
+    assert find_device(str(tmp_path)) == f"{tmp_path}/{name}"

@@ -1,0 +1,209 @@
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from collectors.ipmi.choice import node_sensors
+from collectors.ipmi.message import CompletionError, IpmiError, payload
+from collectors.ipmi.power import read_sensors
+from collectors.ipmi.sdr import (
+    Factors,
+    Sensor,
+    parse_factors,
+    parse_record,
+    power_sensors,
+    read_sensor,
+)
+from tests.simulated.bmc import (
+    CELSIUS,
+    InProcess,
+    SimulatedBmc,
+    full_record,
+    other_record,
+)
+
+RECORDS = (
+    other_record(),
+    full_record("Inlet Temp", 1, unit=CELSIUS),
+    full_record("PS1 Input Power", 2, m=4),
+    full_record("PS2 Input Power", 3, m=4),
+    full_record("PS1 Output Power", 4, m=4),
+    other_record(),
+    full_record("ME Power", 5, owner=0x2C),
+    full_record("Pwr Consumption", 6, m=7, lun=1),
+)
+
+
+def bmc_with(*records, **more):
+    return SimulatedBmc(dcmi=False, records=records or RECORDS, **more)
+
+
+def sensors_of(bmc):
+    return power_sensors(InProcess(bmc, payload), 1, 10)
+
+
+def named(sensors):
+    return [sensor.name for sensor in sensors]
+
+
+def test_power_sensors_are_told_by_their_unit_and_owner():
+    assert named(sensors_of(bmc_with())) == [
+        "PS1 Input Power",
+        "PS2 Input Power",
+        "PS1 Output Power",
+        "Pwr Consumption",
+    ]
+
+
+@pytest.mark.parametrize("chunk", [8, 16, 32, 255])
+def test_slow_transports_take_smaller_parts(chunk):
+    assert len(sensors_of(bmc_with(chunk=chunk))) == 4
+
+
+def test_a_repository_that_changes_is_reserved_again():
+    bmc = bmc_with()
+    bmc.changes = 1
+    assert len(sensors_of(bmc)) == 4
+
+
+def test_a_repository_that_always_changes_is_an_error():
+    bmc = bmc_with()
+    bmc.changes = 99
+    with pytest.raises(CompletionError):
+        sensors_of(bmc)
+
+
+def test_an_empty_repository_has_no_sensors():
+    bmc = bmc_with()
+    bmc.records = []
+    with pytest.raises(CompletionError):
+        sensors_of(bmc)
+
+
+@pytest.mark.parametrize(
+    ("names", "chosen"),
+    [
+        (["PS1 Input Power", "Pwr Consumption"], ["Pwr Consumption"]),
+        (["System_Level", "PS1 Power In"], ["System_Level"]),
+        (["PS1 Power In", "PS2 Power In", "PS1 Power Out"], ["PS1 Power In", "PS2 Power In"]),
+        (["PSU0_PIN", "PSU1_PIN", "PSU0_POUT"], ["PSU0_PIN", "PSU1_PIN"]),
+        (["PS1 Input Power", "PS1 Input Power Max", "PS1 Input Rated"], ["PS1 Input Power"]),
+        (["Power Cap", "CPU Power", "MEM Power"], []),
+        (["Power Supply 1 Input"], ["Power Supply 1 Input"]),
+        (["Total_Power"], ["Total_Power"]),
+    ],
+)
+def test_the_node_is_one_sensor_or_the_sum_of_inputs(names, chosen):
+    records = [full_record(name, number) for number, name in enumerate(names)]
+    assert named(node_sensors(sensors_of(bmc_with(*records)))) == chosen
+
+
+def test_the_site_may_name_sensors():
+    assert named(node_sensors(sensors_of(bmc_with()), ["ps1 output power"])) == ["PS1 Output Power"]
+
+
+def test_readings_are_scaled_and_addressed_to_the_sensors_lun():
+    bmc = bmc_with(readings={6: 14})
+    sensor = sensors_of(bmc)[-1]
+    assert read_sensor(InProcess(bmc, payload), sensor, 1) == 98.0
+    assert bmc.asked[-1] == (0x04, 0x2D, b"\x06", 1)
+
+
+def test_factors_that_differ_from_reading_to_reading():
+    bmc = bmc_with(full_record("System Level", 9, linearization=0x70), readings={9: 120})
+    assert read_sensor(InProcess(bmc, payload), sensors_of(bmc)[0], 1) == 360.0
+
+
+def test_an_unplugged_supply_takes_nothing_but_all_unplugged_is_no_reading():
+    bmc = bmc_with(readings={2: 50, 3: None})
+    chosen = node_sensors(sensors_of(bmc), ["PS1 Input Power", "PS2 Input Power"])
+    power = read_sensors(InProcess(bmc, payload), chosen, 1)
+    assert power.watts == 200.0
+    assert power.sensors == (("PS1 Input Power", 200.0),)
+    bmc.readings = {2: None, 3: None}
+    with pytest.raises(IpmiError) as caught:
+        read_sensors(InProcess(bmc, payload), chosen, 1)
+    assert caught.value.reason == "no_reading"
+
+
+def test_a_sensor_of_the_node_that_is_silent_leaves_the_sum_unknown():
+    bmc = bmc_with(readings={2: 50})
+    chosen = node_sensors(sensors_of(bmc), ["PS1 Input Power", "Pwr Consumption"])
+    with pytest.raises(IpmiError, match="no reading from Pwr Consumption"):
+        read_sensors(InProcess(bmc, payload), chosen, 1)
+
+
+LINEAR = Sensor("x", 0x20, 0, 1, 6, 0, 0, Factors(1, 0, 0, 0), False)
+
+
+@pytest.mark.parametrize(
+    ("linearization", "raw", "value"),
+    [
+        (0x00, 8, 8.0),
+        (0x01, 1, 0.0),
+        (0x02, 100, 2.0),
+        (0x03, 8, 3.0),
+        (0x04, 0, 1.0),
+        (0x05, 2, 100.0),
+        (0x06, 8, 256.0),
+        (0x07, 4, 0.25),
+        (0x08, 8, 64.0),
+        (0x09, 2, 8.0),
+        (0x0A, 64, 8.0),
+        (0x0B, 27, 3.0),
+    ],
+)
+def test_linearizations(linearization, raw, value):
+    assert LINEAR._replace(linearization=linearization).value(raw) == pytest.approx(value)
+
+
+@pytest.mark.parametrize(("form", "value"), [(0, 254.0), (1, -1.0), (2, -2.0), (3, None)])
+def test_forms_of_the_raw_reading(form, value):
+    assert LINEAR._replace(format=form).value(0xFE) == value
+
+
+@pytest.mark.parametrize("impossible", [0x01, 0x07, 0x71])
+def test_no_value_where_the_formula_has_none(impossible):
+    assert LINEAR._replace(linearization=impossible).value(0) is None
+
+
+@given(
+    st.integers(-512, 511), st.integers(-512, 511), st.integers(-8, 7), st.integers(-8, 7),
+    st.integers(0, 255),
+)  # fmt: skip
+def test_factors_survive_their_encoding(m, b, b_exp, r_exp, raw):
+    record = b"\0\0" + full_record("P", 1, m=m, b=b, b_exp=b_exp, r_exp=r_exp)
+    sensor = parse_record(record)
+    assert sensor.factors == Factors(m, b, b_exp, r_exp)
+    assert sensor.value(raw) == pytest.approx((m * raw + b * 10.0**b_exp) * 10.0**r_exp)
+
+
+@given(st.binary(min_size=6, max_size=6))
+def test_any_factors_decode(data):
+    factors = parse_factors(data)
+    assert all(math.isfinite(each) for each in factors)
+
+
+@given(st.binary(max_size=80), st.integers(0, 255))
+def test_any_record_is_a_sensor_or_none(data, raw):
+    sensor = parse_record(data)
+    if sensor is not None:
+        value = sensor.value(raw)
+        assert value is None or math.isfinite(value)
+        assert sensor.name.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("code", "data", "name"),
+    [
+        (0xC5, b"Watts\0\0", "Watts"),
+        (0x83, bytes((0x29, 0xDC, 0xA6)), "IPMI"),  # 6-bit packed, IPMI v2.0 table 43.15
+        (0x42, bytes((0x12, 0x3A)), "123"),
+        (0x04, "PS".encode("utf-16-le"), "PS"),
+    ],
+)
+def test_encodings_of_a_name(code, data, name):
+    record = bytearray(b"\0\0" + full_record("", 1))
+    record[47] = code
+    assert parse_record(bytes(record) + data).name == name

@@ -1,0 +1,109 @@
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from collectors.ipmi.message import IpmiError
+from collectors.ipmi.tool import ToolOutput, ToolPower, parse, password_on_command_line
+
+STATISTICS = (("min", 300.0), ("max", 400.0), ("average", 350.0))
+
+IPMITOOL_1_8_19 = """
+
+    Instantaneous power reading:                   345 Watts
+    Minimum during sampling period:                300 Watts
+    Maximum during sampling period:                400 Watts
+    Average power reading over sample period:      350 Watts
+    IPMI timestamp:                           11/20/26 11:34:51 UTC    Sampling period:   00000001 Seconds.
+    Power reading state is:                   activated
+
+"""  # noqa: E501  (as the tool prints it)
+
+IPMI_DCMI = """\
+Current Power                        : 345 Watts
+Minimum Power over sampling duration : 300 watts
+Maximum Power over sampling duration : 400 watts
+Average Power over sampling duration : 350 watts
+Time Stamp                           : 11/20/2026 - 11:34:51
+Statistics reporting time period     : 1000 milliseconds
+Power Measurement                    : Active
+"""
+
+IPMIUTIL = """\
+ipmiutil dcmi ver 3.18
+  Current Power:                   345 Watts
+  Min Power over sample duration:  300 Watts
+  Max Power over sample duration:  400 Watts
+  Avg Power over sample duration:  350 Watts
+  Power reading state is:          active
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "period"), [(IPMITOOL_1_8_19, 1.0), (IPMI_DCMI, 1.0), (IPMIUTIL, None)]
+)
+def test_the_output_of_three_tools(text, period):
+    assert parse(text) == ToolOutput(345, STATISTICS, period, True)
+
+
+@pytest.mark.parametrize("state", ["deactivated", "not active", "Not Available"])
+def test_states_that_say_no(state):
+    assert parse(IPMITOOL_1_8_19.replace("activated", state)).active is False
+
+
+@pytest.mark.parametrize("text", ["", "<html>", "Current Power : n/a Watts", "345 Watts"])
+def test_output_without_a_reading_is_an_error(text):
+    with pytest.raises(IpmiError) as caught:
+        parse(text)
+    assert caught.value.reason == "tool"
+
+
+@given(st.text(max_size=300))
+def test_any_text_is_a_reading_or_an_error(text):
+    with pytest.raises(IpmiError):
+        parse(text)
+
+
+@pytest.mark.parametrize(
+    ("argv", "flag"),
+    [
+        ("ipmitool -I lanplus -H b -U u -P secret dcmi power reading", "-P"),
+        ("sudo /usr/sbin/ipmi-dcmi -h b -u u -p secret", "-p"),
+        ("ipmi-dcmi --password=secret --get-system-power-statistics", "--password"),
+        ("ipmitool -I lanplus -H b -p 6623 -U u -f /etc/bmc dcmi power reading", None),
+        ("ipmi-dcmi --get-system-power-statistics", None),
+    ],
+)
+def test_passwords_on_the_command_line_are_found(argv, flag):
+    assert password_on_command_line(tuple(argv.split())) == flag
+
+
+def tool(code, timeout=5):
+    return ToolPower((sys.executable, "-c", code), timeout)
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("raise SystemExit('DCMI request failed because: Invalid command (c1)')", "tool"),
+        ("print('Current Power : 0 Watts')", "no_reading"),
+        ("print('x' * 100_000)", "tool"),
+        ("print(1)", "tool"),
+    ],
+)
+def test_tools_that_fail(code, reason):
+    with pytest.raises(IpmiError) as caught:
+        tool(code).read()
+    assert caught.value.reason == reason
+
+
+def test_a_tool_that_hangs_is_killed():
+    with pytest.raises(IpmiError) as caught:
+        tool("import time; time.sleep(60)", 0.3).read()
+    assert caught.value.reason == "timeout"
+
+
+def test_a_tool_that_is_missing_is_named():
+    with pytest.raises(IpmiError, match="/nonexistent/ipmitool: No such file"):
+        ToolPower(("/nonexistent/ipmitool",), 1).read()

@@ -1,0 +1,85 @@
+"""A program: pyghmi's own BMC on 127.0.0.1, whose power comes from the simulated BMC.
+
+    python tests/simulated/lan_bmc.py PORT WATTS
+
+Prints "ready" when it listens. User `power`, password `geheim`. Commands on standard input:
+`watts N`, `silent on`, `silent off` (while on it answers no request), `die` (at the next request,
+in its middle), `dcmi off`. Each is confirmed by a line.
+"""
+
+import os
+import sys
+import threading
+
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", ".."))
+
+from pyghmi.ipmi.bmc import Bmc
+
+from tests.simulated.bmc import WATTS, SimulatedBmc, full_record, other_record
+
+RECORDS = (
+    other_record(),
+    full_record("PS1 Input Power", 2, unit=WATTS, m=4),
+    full_record("PS2 Input Power", 3, unit=WATTS, m=4),
+)
+
+
+class LanBmc(Bmc):
+    """Sends raw requests to the simulated BMC."""
+
+    def __init__(self, port, simulated):
+        super().__init__({"power": "geheim"}, port=port, address="127.0.0.1")
+        self.simulated = simulated
+        self.silent = False
+        self.dying = False
+
+    def sessionless_data(self, data, sockaddr):
+        """Refuse all but RAKP-HMAC-SHA1: the server knows no other, whatever it is offered."""
+        data = bytearray(data)
+        is_open_session = len(data) >= 32 and data[4] == 6 and data[5] & 0x3F == 0x10
+        if is_open_session and data[28] != 1:
+            reply = bytearray((data[16], 0x11, 0, 0)) + data[20:24]
+            header = bytearray(b"\x06\x00\xff\x07\x06\x11") + bytes(8)
+            header += len(reply).to_bytes(2, "little")
+            self.serversocket.sendto(header + reply, sockaddr)
+            return
+        super().sessionless_data(data, sockaddr)
+
+    def handle_raw_request(self, request, session):
+        if self.dying:
+            os._exit(0)
+        if self.silent:
+            return
+        netfn, command = request["netfn"], request["command"]
+        if netfn == 6:
+            super().handle_raw_request(request, session)
+            return
+        answer = self.simulated.answer(netfn, command, bytes(request["data"]))
+        session.send_ipmi_response(data=list(answer[1:]), code=answer[0])
+
+
+def obey(bmc):
+    for line in sys.stdin:
+        word, _, argument = line.strip().partition(" ")
+        if word == "watts":
+            bmc.simulated.watts = int(argument)
+        elif word == "silent":
+            bmc.silent = argument == "on"
+        elif word == "die":
+            bmc.dying = True
+        elif word == "dcmi":
+            bmc.simulated.dcmi = argument != "off"
+        print("done", flush=True)
+    os._exit(0)
+
+
+def main():
+    port, watts = map(int, sys.argv[1:3])
+    bmc = LanBmc(port, SimulatedBmc(watts, records=RECORDS, readings={2: 50, 3: 36}))
+    threading.Thread(target=obey, args=(bmc,), daemon=True).start()
+    print("ready", flush=True)
+    bmc.listen()
+
+
+if __name__ == "__main__":
+    main()
