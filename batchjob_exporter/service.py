@@ -8,6 +8,7 @@ from batchjob_exporter.exporter import Exporter
 from batchjob_exporter.http.addresses import (
     beyond_loopback,
     listeners,
+    remove_socket_files,
     shown,
     systemd_listeners,
 )
@@ -54,6 +55,7 @@ class Service:
         site = Site(self._exporter, web.telemetry_path, version_text())
         self.web = Web(web.config_file, site.answer)
         self.sockets = systemd_listeners() if web.systemd_socket else listeners(web.listen_address)
+        self._systemd, self._addresses = web.systemd_socket, web.listen_address
         self.addresses = [shown(each) for each in self.sockets]
         if any(map(beyond_loopback, self.sockets)) and not (web.allow_from or self.web.guarded):
             log.warning(
@@ -73,6 +75,8 @@ class Service:
     def stop(self) -> None:
         """Stop serving, then the collectors."""
         self._server.stop()
+        if not self._systemd:
+            remove_socket_files(self._addresses)
         self._exporter.stop()
 
     def responds(self, seconds: float) -> bool:

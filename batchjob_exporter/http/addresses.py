@@ -1,5 +1,6 @@
 """Where the server listens: `:10910`, `192.0.2.1:10910`, `[::1]:10910`, `unix:/run/x.sock`."""
 
+import contextlib
 import ipaddress
 import os
 import socket
@@ -104,6 +105,14 @@ def _unix_listener(path: str) -> socket.socket:
         listener.close()
         raise
     return listener
+
+
+def remove_socket_files(addresses: tuple[str, ...]) -> None:
+    """Take away the files that `listeners` made."""
+    for address in addresses:
+        if address.startswith("unix:"):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(address.removeprefix("unix:"))
 
 
 def _abandoned(path: str) -> bool:

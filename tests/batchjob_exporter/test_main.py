@@ -1,0 +1,208 @@
+"""The command as people and systemd use it."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+import batchjob
+from batchjob_exporter.main import main
+from batchjob_exporter.options import settings
+from batchjob_exporter.service import Service
+
+COMMAND = [sys.executable, "-m", "batchjob_exporter"]
+ONLY_NODE = ["--collector.disable-defaults", "--collector.node"]
+
+
+def run(*arguments, **more):
+    return subprocess.run(
+        [*COMMAND, *arguments], capture_output=True, text=True, timeout=30, check=False, **more
+    )
+
+
+def test_once():
+    done = run("--once", *ONLY_NODE)
+    assert (done.returncode, done.stderr) == (0, "")
+    names = {family.name for family in text_string_to_metric_families(done.stdout)}
+    assert {"batchjob_node_cpus", "batchjob_exporter_build_info", "process_open_fds"} <= names
+
+
+def test_once_into_a_closed_pipe():
+    piped = f"{sys.executable} -m batchjob_exporter --once {' '.join(ONLY_NODE)} | true"
+    done = subprocess.run(["sh", "-c", piped], capture_output=True, timeout=30, check=False)
+    assert done.stderr == b""
+
+
+def test_version():
+    done = run("--version")
+    assert done.stdout.startswith(f"batchjob_exporter {batchjob.__version__} (Python 3.")
+    revised = run("--version", env=os.environ | {"BATCHJOB_REVISION": "abc"})
+    assert "revision abc" in revised.stdout
+
+
+def test_a_wrong_flag_is_one_line_and_status_2():
+    done = run("--web.listen-adress=:1")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr == (
+        "batchjob_exporter: unknown flag --web.listen-adress; did you mean --web.listen-address?\n"
+    )
+
+
+def test_an_address_in_use_is_one_line_and_status_2():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = run(*ONLY_NODE, f"--web.listen-address=127.0.0.1:{port}", "--log.level=error")
+    assert done.returncode == 2
+    assert "web.listen-address: cannot listen on 127.0.0.1" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_check(tmp_path, capsys):
+    assert main(["--check", *ONLY_NODE]) == 0
+    assert capsys.readouterr().out == "ok\n"
+    web = tmp_path / "web.yml"
+    web.write_text("tls_server_config:\n  cert_file: c.pem\n  key_file: k.pem\n")
+    assert main(["--check", *ONLY_NODE, f"--web.config.file={web}"]) == 2
+    assert f"{tmp_path}/c.pem: No such file" in capsys.readouterr().err
+
+
+@contextlib.contextmanager
+def running(*arguments, **environment):
+    process = subprocess.Popen(
+        [*COMMAND, *ONLY_NODE, *arguments],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | environment,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def notify_socket(tmp_path):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
+        receiver.settimeout(20)
+        receiver.bind(f"{tmp_path}/notify")
+        yield receiver
+
+
+def test_life_under_systemd(notify_socket, tmp_path):
+    web = tmp_path / "web.yml"
+    web.write_text("http_server_config:\n  headers: {X-Frame-Options: deny}\n")
+    path = f"{tmp_path}/http"
+    with running(
+        f"--web.listen-address=unix:{path}",
+        f"--web.config.file={web}",
+        NOTIFY_SOCKET=notify_socket.getsockname(),
+        WATCHDOG_USEC="200000",
+    ) as process:
+        assert notify_socket.recv(100) == b"READY=1"
+        assert notify_socket.recv(100) == b"WATCHDOG=1"
+        assert len(os.sched_getaffinity(process.pid)) == 1
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(path)
+            client.sendall(b"GET /-/ready HTTP/1.0\r\n\r\n")
+            assert b" 200 OK" in client.recv(1000)
+        web.write_text("nonsense: 1\n")
+        process.send_signal(signal.SIGHUP)
+        time.sleep(0.1)
+        process.send_signal(signal.SIGTERM)
+        _, log = process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert "web configuration not reloaded" in log
+    assert "stopping on SIGTERM" in log
+    assert not os.path.exists(path)
+
+
+def test_socket_activation():
+    # What systemd does: descriptor 3 is the socket, LISTEN_PID the process that is started.
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/-/healthy"
+        script = (
+            "import os, sys; os.dup2(int(sys.argv[1]), 3); "
+            "os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS='1'); "
+            "os.execv(sys.executable, [sys.executable, *sys.argv[2:]])"
+        )
+        process = subprocess.Popen(
+            [sys.executable, "-c", script, str(listener.fileno()), *COMMAND[1:], *ONLY_NODE,
+             "--web.systemd-socket", "--log.level=error"],
+            pass_fds=[listener.fileno()],
+        )  # fmt: skip
+        try:
+            # The socket queues the request until the exporter is up: that is what it is for.
+            with urllib.request.urlopen(url, timeout=20) as response:
+                assert response.read() == b"healthy\n"
+        finally:
+            process.terminate()
+            assert process.wait(20) == 0
+
+
+def test_two_exporters_in_one_process():
+    services = [
+        Service(settings([*ONLY_NODE, "--web.listen-address=127.0.0.1:0"])) for _ in range(2)
+    ]
+    for service in services:
+        service.start()
+    for service in services:
+        with urllib.request.urlopen(f"http://{service.addresses[0]}/metrics", timeout=10) as got:
+            assert b"batchjob_node_cpus" in got.read()
+        assert service.responds(5)
+    for service in services:
+        service.stop()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "warned"),
+    [
+        (["--web.listen-address=127.0.0.1:0"], False),
+        (["--web.listen-address=:0"], True),
+        (["--web.listen-address=:0", "--web.allow-from=10.0.0.0/8"], False),
+    ],
+)
+def test_a_warning_when_everybody_can_read_what_jobs_do(arguments, warned, caplog):
+    service = Service(settings([*ONLY_NODE, *arguments]))
+    service.start()
+    service.stop()
+    assert any("whoever reaches this node" in text for text in caplog.messages) is warned
+
+
+def test_a_broken_collector_does_not_stop_the_others(monkeypatch, caplog):
+    import collectors.node
+
+    def build(host, options, built):
+        raise OSError("no such device")
+
+    monkeypatch.setattr(collectors.node, "build", build)
+    service = Service(settings([*ONLY_NODE, "--web.listen-address=127.0.0.1:0"]))
+    service.start()
+    with urllib.request.urlopen(f"http://{service.addresses[0]}/metrics", timeout=10) as got:
+        assert b'batchjob_scrape_collector_success{collector="node"} 0.0' in got.read()
+    service.stop()
+    assert "collector node cannot be built" in caplog.text
+
+
+def test_import_is_light():
+    """What a node pays for: no TLS, no HTTP library, no bcrypt unless they are configured."""
+    script = (
+        "import sys; from batchjob_exporter.service import Service; "
+        "from batchjob_exporter.options import settings; "
+        "Service(settings(['--web.listen-address=127.0.0.1:0', "
+        "'--web.disable-exporter-metrics', '--collector.disable-defaults'])); "
+        "print(*sorted({'ssl', 'http.client', 'bcrypt', 'prometheus_client', 'requests', "
+        "'pynvml', 'pyghmi', 'sqlalchemy', 'asyncio', 'email'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=True
+    )
+    assert done.stdout.strip() == ""
