@@ -1,0 +1,1 @@
+"""Where a job's past measurements are: a Prometheus-compatible server, or sample files."""

@@ -1,0 +1,317 @@
+"""The tables. Times are UTC epoch seconds, sizes bytes, energy joules, emissions grams.
+
+The columns of `job`, `job_step` are the fields of the records they are written from (`records.py`).
+NULL, or "" for text, means "not known" or "not yet", never zero. What is derived (usage, daily
+sums) lives apart from what the scheduler said, and can be made anew from it.
+"""
+
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+
+REVISION = "0001"
+"""The migration that makes these tables; who does not migrate compares this one word."""
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+# SQLite numbers rows by itself only where the type is exactly INTEGER.
+_Id = BigInteger().with_variant(Integer, "sqlite")
+
+
+def _id() -> Column[int]:
+    return Column("id", _Id, primary_key=True)
+
+
+def _job_id() -> Column[int]:
+    return Column("job_id", _Id, ForeignKey("job.id", ondelete="CASCADE"), primary_key=True)
+
+
+def _key(name: str) -> Column[str]:
+    return Column(name, Text, primary_key=True)
+
+
+def _must(name: str, kind: type[sa.types.TypeEngine[Any]]) -> Column[Any]:
+    return Column(name, kind, nullable=False)
+
+
+def _texts(names: str) -> list[Column[str]]:
+    """Texts, "" where the scheduler says nothing."""
+    return [Column(name, Text, nullable=False, server_default="") for name in names.split()]
+
+
+def _integers(names: str) -> list[Column[int]]:
+    return [Column(name, BigInteger) for name in names.split()]
+
+
+def _floats(names: str) -> list[Column[float]]:
+    return [Column(name, Float) for name in names.split()]
+
+
+cluster = Table(
+    "cluster",
+    metadata,
+    _key("name"),
+    _must("first_time", BigInteger),
+)
+
+account = Table(
+    "account",
+    metadata,
+    _key("cluster"),
+    _key("account"),
+    *_texts("parent description organisation"),
+    sqlite_with_rowid=False,
+)
+
+job = Table(
+    "job",
+    metadata,
+    _id(),
+    # The record's fields in their order, but `nodes` and `steps`, which have tables of their own.
+    _must("cluster", Text),
+    _must("jobid", Text),
+    _must("submit_time", BigInteger),
+    *_texts("state state_word source"),
+    _must("run", BigInteger),
+    # Not `user` and `group`: unquoted, the first means "whoever asks" in PostgreSQL.
+    *_texts("record_id sluid username"),
+    *_integers("uid"),
+    *_texts("groupname account partition qos name reservation"),
+    *_integers("priority eligible_time start_time end_time elapsed_seconds suspended_seconds"),
+    *_integers("time_limit_seconds"),
+    *_integers("exit_code exit_signal derived_exit_code derived_exit_signal"),
+    *_texts("reason cancelled_by"),
+    *_integers("restarts requested_cpus requested_memory_bytes requested_gpus requested_nodes"),
+    *_texts("requested_resources"),
+    *_integers("allocated_cpus allocated_memory_bytes allocated_gpus allocated_nodes"),
+    *_texts("allocated_resources node_list array_jobid"),
+    *_integers("array_index"),
+    *_texts("het_jobid"),
+    *_integers("het_offset"),
+    *_texts("dependencies submit_line work_dir stdout_path"),
+    # What the scheduler itself measured; job_usage has what we did.
+    *_floats("user_cpu_seconds system_cpu_seconds cpu_seconds"),
+    *_integers("peak_memory_bytes energy_joules"),
+    # Ours.
+    _must("update_time", BigInteger),  # when this row was last changed
+    *_texts("doubt"),  # "runaway": accounting says it runs, the controller does not know it
+    *_integers("usage_due_time"),  # when to measure it (again); NULL: nothing to do
+    UniqueConstraint("cluster", "jobid", "submit_time", "run"),
+    Index("ix_job_user_time", "cluster", "username", "start_time", "id"),
+    Index("ix_job_account_time", "cluster", "account", "start_time", "id"),
+    Index("ix_job_start_time", "cluster", "start_time", "id"),
+)
+Index(
+    "ix_job_unfinished",
+    job.c.cluster,
+    job.c.state,
+    job.c.username,
+    sqlite_where=job.c.end_time.is_(None),
+    postgresql_where=job.c.end_time.is_(None),
+)
+Index(
+    "ix_job_usage_due",
+    job.c.cluster,
+    job.c.usage_due_time,
+    sqlite_where=job.c.usage_due_time.is_not(None),
+    postgresql_where=job.c.usage_due_time.is_not(None),
+)
+
+job_node = Table(
+    "job_node",
+    metadata,
+    _job_id(),
+    _key("node"),
+    *_integers("cpus memory_bytes gpus"),
+    _must("cluster", Text),
+    *_integers("start_time"),  # the job's, so that a node's newest jobs are one range
+    Index("ix_job_node_node_time", "cluster", "node", "start_time", "job_id"),
+    sqlite_with_rowid=False,
+)
+
+job_step = Table(
+    "job_step",
+    metadata,
+    _job_id(),
+    # A step record's fields, in their order.
+    _key("step"),
+    *_texts("state state_word name"),
+    *_integers("start_time end_time elapsed_seconds exit_code exit_signal nodes"),
+    *_texts("node_list"),
+    *_integers("tasks cpus gpus"),
+    *_floats("user_cpu_seconds system_cpu_seconds cpu_seconds"),
+    *_integers("peak_task_memory_bytes read_bytes written_bytes energy_joules"),
+    *_texts("submit_line"),
+    sqlite_with_rowid=False,
+)
+
+job_usage = Table(
+    "job_usage",
+    metadata,
+    _job_id(),
+    _must("source", Text),  # prometheus, samples
+    _must("measured_time", BigInteger),
+    _must("until_time", BigInteger),  # end of what was measured; before end_time: the job ran on
+    _must("samples", BigInteger),
+    _must("nodes", BigInteger),  # nodes that any sample came from
+    _must("coverage", Float),  # 0..1: how much of the job's node time the totals stand for
+    *_texts("doubt"),  # words, see usage.py
+    *_floats("user_cpu_seconds system_cpu_seconds throttled_seconds"),
+    # Peaks are summed over nodes, which need not have had them at one time.
+    *_integers("memory_peak_bytes memory_peak_node_bytes memory_limit_bytes swap_peak_bytes"),
+    *_floats("memory_average_bytes working_set_average_bytes"),
+    *_integers("io_read_bytes io_written_bytes"),
+    *_integers("process_io_read_bytes process_io_written_bytes"),
+    *_integers("network_received_bytes network_sent_bytes"),
+    *_integers("major_page_faults memory_limit_hits oom_kills threads_peak"),
+    *_floats("cpu_waiting_seconds memory_waiting_seconds io_waiting_seconds"),
+    *_integers("gpus"),
+    *_floats("gpu_utilization_ratio"),  # mean over its GPUs and the time they were held
+    *_integers("gpu_memory_peak_bytes"),  # of the fullest GPU
+    *_floats("energy_host_active_joules energy_host_idle_joules"),
+    *_floats("energy_gpu_active_joules energy_gpu_idle_joules"),
+)
+
+job_gpu = Table(
+    "job_gpu",
+    metadata,
+    _job_id(),
+    _key("node"),
+    _key("uuid"),
+    _key("gpu_instance"),  # "" for a whole GPU
+    *_texts("gpu"),
+    *_floats("utilization_ratio"),
+    *_integers("memory_peak_bytes samples"),
+    sqlite_with_rowid=False,
+)
+
+job_emissions = Table(
+    "job_emissions",
+    metadata,
+    _job_id(),
+    _key("provider"),
+    _must("grams", Float),
+    sqlite_with_rowid=False,
+)
+
+DAILY_SUMS = (
+    "jobs_started",
+    "jobs_ended",
+    "jobs_failed",
+    "wait_seconds",
+    "wall_seconds",
+    "cpu_allocated_seconds",
+    "gpu_allocated_seconds",
+    "memory_allocated_byte_seconds",
+    # Of jobs with usage: the allocation their measurements are to be compared with.
+    "measured_cpu_allocated_seconds",
+    "measured_gpu_allocated_seconds",
+    "measured_memory_allocated_byte_seconds",
+    "cpu_seconds",
+    "gpu_seconds",
+    "memory_byte_seconds",
+    "energy_host_joules",
+    "energy_gpu_joules",
+)
+"""Columns of daily_usage that may be added up over days, users and accounts."""
+
+daily_usage = Table(
+    "daily_usage",
+    metadata,
+    _key("cluster"),
+    Column("day", BigInteger, primary_key=True),  # its midnight, UTC epoch seconds
+    _key("account"),
+    _key("username"),
+    *(Column(name, Float, nullable=False) for name in DAILY_SUMS),
+    Index("ix_daily_usage_user", "cluster", "username", "day"),
+    Index("ix_daily_usage_account", "cluster", "account", "day"),
+    sqlite_with_rowid=False,
+)
+
+daily_emissions = Table(
+    "daily_emissions",
+    metadata,
+    _key("cluster"),
+    Column("day", BigInteger, primary_key=True),
+    _key("account"),
+    _key("username"),
+    _key("provider"),  # factors of different providers are never added up
+    _must("grams", Float),
+    sqlite_with_rowid=False,
+)
+
+rollup_due = Table(
+    "rollup_due",
+    metadata,
+    _key("cluster"),
+    Column("day", BigInteger, primary_key=True),
+    sqlite_with_rowid=False,
+)
+
+association = Table(
+    "association",
+    metadata,
+    _key("cluster"),
+    _key("account"),
+    _key("username"),
+    _key("role"),  # member, coordinator; with account "": operator, administrator
+    _must("is_default", BigInteger),
+    _must("since_time", BigInteger),  # when it was first seen
+    sqlite_with_rowid=False,
+)
+
+api_token = Table(
+    "api_token",
+    metadata,
+    _id(),
+    Column("digest", Text, nullable=False, unique=True),  # SHA-256 of the token, hex
+    _must("username", Text),
+    *_texts("cluster"),  # "": the user of this name on every cluster
+    _must("role", Text),  # user, viewer, admin
+    _must("label", Text),
+    _must("created_time", BigInteger),
+    *_integers("expiry_time last_used_time"),
+)
+
+poll_state = Table(
+    "poll_state",
+    metadata,
+    _key("cluster"),
+    _key("source"),
+    *_texts("watermark"),  # the source's own words
+    *_integers("success_time error_time"),
+    *_texts("error"),
+    *_integers("rows"),
+    *_floats("seconds"),
+    sqlite_with_rowid=False,
+)
+
+quarantine = Table(
+    "quarantine",
+    metadata,
+    _key("cluster"),
+    _key("source"),
+    _key("digest"),  # of the raw text: an overlap read twice adds nothing
+    _must("time", BigInteger),
+    _must("reason", Text),
+    _must("raw", Text),
+)

@@ -1,0 +1,368 @@
+"""Write what the sources say, each job once, whatever is killed in between.
+
+One batch is one transaction: rows, days to roll up, quarantine and the watermark. What a record
+does not say (None, "") is kept from the row that is there; a row that stays the same is not
+written, so that a poll of 5000 running jobs costs one look at them.
+"""
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Engine
+
+from batchjob.states import JobState
+from batchjob_stats_db import schema
+from batchjob_stats_db.bulk import Rows, upsert
+from batchjob_stats_db.records import (
+    RAW_LIMIT,
+    JobKey,
+    JobRecord,
+    Quarantined,
+)
+from batchjob_stats_db.sources.source import Batch, Unfinished
+
+DAY = 86400
+LIVE = tuple(state.value for state in JobState if state.live)
+
+_CHUNK = 5000  # records whose rows are in memory at one time
+_PARAMETERS = 900  # in one statement; SQLite before 3.32 takes 999
+
+_NODES = JobRecord._fields.index("nodes")
+_STEPS = JobRecord._fields.index("steps")
+_STATE = JobRecord._fields.index("state")
+assert JobRecord._fields[-1] == "steps"
+
+_FIELDS = [column.name for column in schema.job.columns if column.name != "id"]
+_OURS = 3  # update_time, doubt, usage_due_time: the last columns
+_START, _END = _FIELDS.index("start_time"), _FIELDS.index("end_time")
+_RUN = _FIELDS.index("run")
+
+Row = Sequence[Any]
+T = TypeVar("T")
+
+
+class Written(NamedTuple):
+    """What a batch came to."""
+
+    new: int = 0
+    changed: int = 0
+    unchanged: int = 0
+    quarantined: int = 0
+
+
+class UsagePolicy(NamedTuple):
+    """When a job is measured."""
+
+    settle_seconds: int = 420  # after its end: the exporter's linger, two scrapes and a margin
+    refresh_seconds: int = 21600  # while it runs
+    horizon_seconds: int = 15 * DAY  # how far back the measurements reach
+
+    def due(self, start: int | None, end: int | None, now: int) -> int | None:
+        """When to measure a job; None: there is nothing (left) to measure."""
+        if start is None:
+            return None
+        if end is None:
+            return max(now, start) + self.refresh_seconds
+        due = end + self.settle_seconds
+        return due if due > now - self.horizon_seconds else None
+
+
+class Store:
+    """Writes one cluster's records; used by one thread."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        cluster: str,
+        policy: UsagePolicy | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._engine = engine
+        self._cluster = cluster
+        self._policy = policy or UsagePolicy()
+        self._clock = clock
+        dialect = engine.dialect.name
+        self._upsert_job = upsert(dialect, schema.job, _names(schema.job))
+        self._upsert_node = upsert(dialect, schema.job_node, _names(schema.job_node))
+        self._upsert_step = upsert(dialect, schema.job_step, _names(schema.job_step))
+        self._upsert_due = upsert(dialect, schema.rollup_due, _names(schema.rollup_due))
+        self._upsert_bad = upsert(dialect, schema.quarantine, _names(schema.quarantine))
+
+    @contextmanager
+    def transaction(self) -> Iterator[Connection]:
+        """A transaction that no other writer of this cluster is in."""
+        with self._engine.begin() as db:
+            if db.dialect.name == "postgresql":
+                lock = sa.func.hashtextextended(f"batchjob:{self._cluster}", 0)
+                db.execute(sa.select(sa.func.pg_advisory_xact_lock(lock)))
+            yield db
+
+    def watermark(self, source: str) -> str:
+        """Where the source's last batch ended, "" before the first."""
+        state = schema.poll_state
+        with self._engine.connect() as db:
+            found = db.execute(
+                sa.select(state.c.watermark).where(
+                    state.c.cluster == self._cluster, state.c.source == source
+                )
+            ).scalar()
+        return found or ""
+
+    def unfinished(self) -> dict[str, Unfinished]:
+        """Jobs on record that wait, run or are suspended, by job id; of several runs the last."""
+        job = schema.job
+        query = (
+            sa.select(job.c.jobid, job.c.submit_time, job.c.run, job.c.start_time)
+            .where(job.c.cluster == self._cluster, job.c.end_time.is_(None), job.c.state.in_(LIVE))
+            .order_by(job.c.submit_time, job.c.run)
+        )
+        with self._engine.connect() as db:
+            return {row.jobid: Unfinished(*row[1:]) for row in db.execute(query).all()}
+
+    def write(self, batch: Batch, source: str, seconds: float = 0.0) -> Written:
+        """Write a batch and its watermark, or nothing of it."""
+        now = int(self._clock())
+        days: set[int] = set()
+        written = Written()
+        with self.transaction() as db:
+            self._know_cluster(db, now)
+            for begin in range(0, len(batch.jobs), _CHUNK):
+                part = self._write_jobs(db, batch.jobs[begin : begin + _CHUNK], now, days)
+                written = Written._make(map(sum, zip(written, part, strict=True)))
+            self._set_aside(db, batch.quarantined, now)
+            self._mark_vanished(db, batch.vanished, now, days)
+            self._mark_runaway(db, batch.runaway, now)
+            self._execute(db, self._upsert_due, [(self._cluster, day) for day in sorted(days)])
+            self._succeeded(db, source, batch.watermark, len(batch.jobs), seconds, now)
+        return written._replace(quarantined=written.quarantined + len(batch.quarantined))
+
+    def failed(self, source: str, error: str) -> None:
+        """Keep the last error of a source, beside the watermark it had."""
+        table = schema.poll_state
+        columns = ["cluster", "source", "error_time", "error"]
+        with self.transaction() as db:
+            statement = upsert(db.dialect.name, table, columns)
+            self._execute(db, statement, [(self._cluster, source, int(self._clock()), error)])
+
+    def _know_cluster(self, db: Connection, now: int) -> None:
+        known = sa.select(schema.cluster.c.name).where(schema.cluster.c.name == self._cluster)
+        if db.execute(known).first() is None:
+            db.execute(sa.insert(schema.cluster).values(name=self._cluster, first_time=now))
+
+    def _write_jobs(
+        self, db: Connection, records: Sequence[JobRecord], now: int, days: set[int]
+    ) -> Written:
+        there = self._rows(db, records)
+        ids = {key: row[0] for key, row in there.items()}
+        new: list[JobRecord] = []
+        changed: list[JobRecord] = []
+        live: list[JobRecord] = []  # unchanged, but a running job's steps may be new
+        rows: list[Row] = []
+        for record in records:
+            key = record.key
+            old = there.get(key)
+            if old is None:
+                new.append(record)
+                continue
+            row = self._merged(old[1:], _plain(record), now)
+            if row is not None:
+                changed.append(record)
+                rows.append((old[0], *row))
+                _touch(days, row, now)
+                _touch(days, old[1:], now)
+            elif record.end_time is None:
+                live.append(record)
+        for job_id, record in zip(_new_ids(db, len(new)), new, strict=True):
+            ids[record.key] = job_id
+            due = self._policy.due(record.start_time, record.end_time, now)
+            row = (*_plain(record), now, "", due)
+            rows.append((job_id, *row))
+            _touch(days, row, now)
+        bad = self._insert(db, self._upsert_job, rows)
+        self._forget_nodes(db, [ids[record.key] for record in changed if record.nodes])
+        self._write_parts(db, (*new, *changed), live, ids)
+        self._set_aside(db, bad, now)
+        unchanged = len(records) - len(rows)
+        return Written(len(new), len(changed), unchanged, len(bad))
+
+    def _rows(self, db: Connection, records: Sequence[JobRecord]) -> dict[JobKey, Row]:
+        """The rows of the records' job ids, `id` first."""
+        job = schema.job
+        found: dict[JobKey, Row] = {}
+        for part in _parts([record.jobid for record in records]):
+            query = sa.select(job).where(job.c.cluster == self._cluster, job.c.jobid.in_(part))
+            for row in db.execute(query).all():
+                found[JobKey(self._cluster, row[2], row[3], row[_RUN + 1])] = row
+        return found
+
+    def _merged(self, there: Row, said: Row, now: int) -> Row | None:
+        """The row with what the record says; None where it said it before."""
+        before = there[:-_OURS]
+        if said == before:
+            return None
+        merged = tuple(
+            was if new is None or new == "" else new for was, new in zip(before, said, strict=True)
+        )
+        if merged == before:
+            return None
+        due = there[-1]
+        if (merged[_START], merged[_END]) != (before[_START], before[_END]):
+            due = self._policy.due(merged[_START], merged[_END], now)
+        return (*merged, now, "", due)
+
+    def _insert(self, db: Connection, statement: str, rows: Rows) -> list[Quarantined]:
+        """Write rows; those that no database takes come back with the reason."""
+        try:
+            with db.begin_nested():
+                self._execute(db, statement, rows)
+            return []
+        except _REFUSED:
+            return [
+                bad for row in rows if (bad := self._insert_one(db, statement, row)) is not None
+            ]
+
+    def _insert_one(self, db: Connection, statement: str, row: Row) -> Quarantined | None:
+        try:
+            with db.begin_nested():
+                self._execute(db, statement, [tuple(map(_storable, row))])
+            return None
+        except _REFUSED as error:
+            reason = str(getattr(error, "orig", error))
+            return Quarantined("store", reason, repr(row)[:RAW_LIMIT])
+
+    def _write_parts(
+        self,
+        db: Connection,
+        written: Sequence[JobRecord],
+        live: Sequence[JobRecord],
+        ids: dict[JobKey, int],
+    ) -> None:
+        """Nodes and steps, of which a record has all there are or none."""
+        nodes = [
+            (ids[record.key], *share, record.cluster, record.start_time)
+            for record in written
+            for share in record.nodes
+        ]
+        steps = [
+            (ids[record.key], step.step, step.state.value, *step[2:])
+            for record in (*written, *live)
+            for step in record.steps
+        ]
+        self._insert(db, self._upsert_node, nodes)
+        self._insert(db, self._upsert_step, steps)
+
+    @staticmethod
+    def _forget_nodes(db: Connection, job_ids: Sequence[int]) -> None:
+        table = schema.job_node
+        for part in _parts(job_ids):
+            db.execute(sa.delete(table).where(table.c.job_id.in_(part)))
+
+    def _mark_vanished(
+        self, db: Connection, jobids: Sequence[str], now: int, days: set[int]
+    ) -> None:
+        """The scheduler does not know them any more; when they ended nobody will say."""
+        job = schema.job
+        for part in _parts(jobids):
+            gone = (
+                (job.c.cluster == self._cluster)
+                & job.c.jobid.in_(part)
+                & job.c.end_time.is_(None)
+                & job.c.state.in_(LIVE)
+            )
+            for start in db.execute(sa.select(job.c.start_time).where(gone)).scalars():
+                days.update(days_of(start, now))
+            state = {"state": JobState.VANISHED.value, "update_time": now, "usage_due_time": None}
+            db.execute(sa.update(job).where(gone).values(state))
+
+    def _mark_runaway(self, db: Connection, jobids: Sequence[str], now: int) -> None:
+        job = schema.job
+        for part in _parts(jobids):
+            db.execute(
+                sa.update(job)
+                .where(
+                    job.c.cluster == self._cluster,
+                    job.c.jobid.in_(part),
+                    job.c.end_time.is_(None),
+                    job.c.doubt == "",
+                )
+                .values(doubt="runaway", update_time=now)
+            )
+
+    def _set_aside(self, db: Connection, bad: Sequence[Quarantined], now: int) -> None:
+        rows = [
+            (self._cluster, each.source, _digest(each), now, *map(_storable, each[1:]))
+            for each in bad
+        ]
+        self._execute(db, self._upsert_bad, rows)
+
+    def _succeeded(
+        self, db: Connection, source: str, watermark: str, rows: int, seconds: float, now: int
+    ) -> None:
+        columns = ["cluster", "source", "watermark", "success_time", "rows", "seconds"]
+        statement = upsert(db.dialect.name, schema.poll_state, columns)
+        self._execute(db, statement, [(self._cluster, source, watermark, now, rows, seconds)])
+
+    @staticmethod
+    def _execute(db: Connection, statement: str, rows: Rows) -> None:
+        if rows:
+            db.exec_driver_sql(statement, list(rows))
+
+
+# What both drivers raise for a value no column holds: a NUL or a lone surrogate in text, an
+# integer of more than 64 bits. A full disk or a lock is something else, and goes up.
+_REFUSED = (sa.exc.DataError, OverflowError, UnicodeEncodeError)
+
+
+def _storable(value: Any) -> Any:
+    """A text that both databases take: no NUL, no lone surrogates."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
+    return value
+
+
+def _new_ids(db: Connection, count: int) -> Sequence[int]:
+    """Ids for new jobs: asking for them beforehand is cheaper than reading them back."""
+    if db.dialect.name == "sqlite":  # where the transaction is the only writer
+        last = db.execute(sa.select(sa.func.max(schema.job.c.id))).scalar() or 0
+        return range(last + 1, last + 1 + count)
+    numbers = sa.text("SELECT nextval('job_id_seq') FROM generate_series(1, :count)")
+    return db.execute(numbers, {"count": count}).scalars().all()
+
+
+def _parts(values: Sequence[T]) -> Iterator[Sequence[T]]:
+    for begin in range(0, len(values), _PARAMETERS):
+        yield values[begin : begin + _PARAMETERS]
+
+
+def _names(table: sa.Table) -> list[str]:
+    return [column.name for column in table.columns]
+
+
+def _plain(record: JobRecord) -> Row:
+    """The record as the row's columns before ours; a StrEnum goes in as its text."""
+    return (
+        *record[:_STATE],
+        record.state.value,
+        *record[_STATE + 1 : _NODES],
+        *record[_NODES + 1 : _STEPS],
+    )
+
+
+def _touch(days: set[int], row: Row, now: int) -> None:
+    days.update(days_of(row[_START], row[_END] if row[_END] is not None else now))
+
+
+def days_of(start: int | None, end: int) -> range:
+    """The midnights (UTC) of the days a run touches; none before it starts."""
+    if start is None:
+        return range(0)
+    return range(start - start % DAY, max(start, end) + 1, DAY)
+
+
+def _digest(bad: Quarantined) -> str:
+    text = f"{bad.reason}\0{bad.raw}".encode("utf-8", "replace")
+    return hashlib.sha256(text).hexdigest()[:32]
