@@ -182,12 +182,13 @@ class Store:
             row = (*_plain(record), now, "", due)
             rows.append((job_id, *row))
             _touch(days, row, now)
-        bad = self._insert(db, self._upsert_job, rows)
-        self._forget_nodes(db, [ids[record.key] for record in changed if record.nodes])
-        self._write_parts(db, (*new, *changed), live, ids)
-        self._set_aside(db, bad, now)
-        unchanged = len(records) - len(rows)
-        return Written(len(new), len(changed), unchanged, len(bad))
+        refused = self._insert(db, self._upsert_job, rows, now)
+        ids = {key: job_id for key, job_id in ids.items() if job_id not in refused}
+        self._forget_nodes(
+            db, [ids[record.key] for record in changed if record.nodes and record.key in ids]
+        )
+        self._write_parts(db, (*new, *changed), live, ids, now)
+        return Written(len(new), len(changed), len(records) - len(rows), len(refused))
 
     def _rows(self, db: Connection, records: Sequence[JobRecord]) -> dict[JobKey, Row]:
         """The rows of the records' job ids, `id` first."""
@@ -214,25 +215,24 @@ class Store:
             due = self._policy.due(merged[_START], merged[_END], now)
         return (*merged, now, "", due)
 
-    def _insert(self, db: Connection, statement: str, rows: Rows) -> list[Quarantined]:
-        """Write rows; those that no database takes come back with the reason."""
+    def _insert(self, db: Connection, statement: str, rows: Rows, now: int) -> set[int]:
+        """Write rows; the ids of those that no database takes, which are set aside."""
         try:
             with db.begin_nested():
                 self._execute(db, statement, rows)
-            return []
+            return set()
         except _REFUSED:
-            return [
-                bad for row in rows if (bad := self._insert_one(db, statement, row)) is not None
-            ]
+            return {row[0] for row in rows if not self._insert_one(db, statement, row, now)}
 
-    def _insert_one(self, db: Connection, statement: str, row: Row) -> Quarantined | None:
+    def _insert_one(self, db: Connection, statement: str, row: Row, now: int) -> bool:
         try:
             with db.begin_nested():
                 self._execute(db, statement, [tuple(map(_storable, row))])
-            return None
+            return True
         except _REFUSED as error:
-            reason = str(getattr(error, "orig", error))
-            return Quarantined("store", reason, repr(row)[:RAW_LIMIT])
+            bad = Quarantined("store", str(getattr(error, "orig", error)), repr(row)[:RAW_LIMIT])
+            self._set_aside(db, [bad], now)
+            return False
 
     def _write_parts(
         self,
@@ -240,20 +240,23 @@ class Store:
         written: Sequence[JobRecord],
         live: Sequence[JobRecord],
         ids: dict[JobKey, int],
+        now: int,
     ) -> None:
         """Nodes and steps, of which a record has all there are or none."""
         nodes = [
             (ids[record.key], *share, record.cluster, record.start_time)
             for record in written
+            if record.nodes and record.key in ids
             for share in record.nodes
         ]
         steps = [
             (ids[record.key], step.step, step.state.value, *step[2:])
             for record in (*written, *live)
+            if record.steps and record.key in ids
             for step in record.steps
         ]
-        self._insert(db, self._upsert_node, nodes)
-        self._insert(db, self._upsert_step, steps)
+        self._insert(db, self._upsert_node, nodes, now)
+        self._insert(db, self._upsert_step, steps, now)
 
     @staticmethod
     def _forget_nodes(db: Connection, job_ids: Sequence[int]) -> None:

@@ -1,0 +1,194 @@
+"""Every test of the database runs on SQLite and on a PostgreSQL of its own."""
+
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+import time
+from itertools import count
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.engine import URL
+
+from batchjob.states import JobState
+from batchjob_stats_db.engine import parse, writer
+from batchjob_stats_db.migrate import migrate
+from batchjob_stats_db.records import JobRecord, NodeShare
+from batchjob_stats_db.store import Store, UsagePolicy
+
+NOW = 1_775_300_000
+_NUMBERS = count()
+
+
+@pytest.fixture(scope="session")
+def postgresql():
+    """A PostgreSQL server on a socket in a directory of its own; yields the URL of a template."""
+    programs = _programs()
+    if programs is None:
+        pytest.skip("no PostgreSQL server is installed")
+    identity = {}
+    if os.geteuid() == 0:  # PostgreSQL refuses to run as root
+        user = _somebody("postgres", "nobody")
+        identity = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
+    home = Path(tempfile.mkdtemp(prefix="bj-pg-", dir="/tmp"))
+    if identity:
+        os.chown(home, identity["user"], identity["group"])
+    environment = {"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8", "HOME": str(home)}
+    initdb = [programs / "initdb", "-D", home / "data", "-U", "test", "-A", "trust", "-N", "-EUTF8"]
+    subprocess.run(initdb, check=True, capture_output=True, env=environment, cwd=home, **identity)
+    settings = ("listen_addresses=", f"unix_socket_directories={home}", "fsync=off")
+    argv = [programs / "postgres", "-D", home / "data", *(f"-c{each}" for each in settings)]
+    with (home / "log").open("wb") as log:
+        server = subprocess.Popen(
+            argv, stdout=log, stderr=log, env=environment, cwd=home, **identity
+        )
+    try:
+        base = parse(f"postgresql://test@/postgres?host={home}")
+        _wait_for(base, server, home / "log")
+        template = base.set(database="template_batchjob")
+        _run(base, f"CREATE DATABASE {template.database}")
+        engine = writer(template)
+        migrate(engine)
+        engine.dispose()
+        yield template
+    finally:
+        server.terminate()
+        server.wait(30)
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def _programs():
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    on_path = shutil.which("initdb")
+    if found:
+        return found[-1].parent
+    return Path(on_path).parent if on_path else None
+
+
+def _somebody(*names):
+    for name in names:
+        try:
+            return pwd.getpwnam(name)
+        except KeyError:
+            continue
+    raise LookupError(names)
+
+
+def _wait_for(url, server, log):
+    deadline = time.monotonic() + 20
+    while True:
+        try:
+            _run(url, "SELECT 1")
+            return
+        except sa.exc.OperationalError:
+            assert server.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.05)
+
+
+def _run(url, statement):
+    engine = sa.create_engine(url, isolation_level="AUTOCOMMIT", poolclass=sa.pool.NullPool)
+    with engine.connect() as db:
+        db.execute(sa.text(statement))
+
+
+@pytest.fixture(scope="session")
+def sqlite_template(tmp_path_factory):
+    path = tmp_path_factory.mktemp("template") / "jobs.db"
+    engine = writer(parse(f"sqlite:///{path}"), create=True)
+    migrate(engine)
+    engine.dispose()
+    return path
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request, tmp_path) -> URL:
+    """The URL of a migrated, empty database."""
+    if request.param == "sqlite":
+        path = tmp_path / "jobs.db"
+        shutil.copy(request.getfixturevalue("sqlite_template"), path)
+        yield parse(f"sqlite:///{path}")
+        return
+    template = request.getfixturevalue("postgresql")
+    made = template.set(database=f"test_{next(_NUMBERS)}")
+    base = template.set(database="postgres")
+    _run(base, f"CREATE DATABASE {made.database} TEMPLATE {template.database}")
+    yield made
+    _run(base, f"DROP DATABASE {made.database} WITH (FORCE)")
+
+
+@pytest.fixture
+def empty_url(tmp_path, url):
+    """The URL of a database without tables."""
+    if url.get_backend_name() == "sqlite":
+        yield parse(f"sqlite:///{tmp_path}/empty.db")
+        return
+    made = url.set(database=f"{url.database}_empty")
+    base = url.set(database="postgres")
+    _run(base, f"CREATE DATABASE {made.database}")
+    yield made
+    _run(base, f"DROP DATABASE {made.database} WITH (FORCE)")
+
+
+@pytest.fixture
+def engine(url):
+    made = writer(url)
+    yield made
+    made.dispose()
+
+
+@pytest.fixture
+def now():
+    return NOW
+
+
+@pytest.fixture
+def store(engine):
+    return Store(engine, "c1", UsagePolicy(), clock=lambda: NOW)
+
+
+@pytest.fixture
+def job():
+    """Makes records: `job("1", state=JobState.RUNNING, end_time=None)`."""
+
+    def make(jobid="1", **fields):
+        given = {
+            "cluster": "c1",
+            "submit_time": NOW - 7200,
+            "state": JobState.COMPLETED,
+            "source": "sacct",
+            "user": "alice",
+            "uid": 1001,
+            "account": "physics",
+            "partition": "cpu",
+            "name": "train",
+            "start_time": NOW - 7000,
+            "end_time": NOW - 3400,
+            "elapsed_seconds": 3600,
+            "exit_code": 0,
+            "allocated_cpus": 4,
+            "allocated_memory_bytes": 8 << 30,
+            "allocated_nodes": 1,
+            "node_list": "n001",
+            "nodes": (NodeShare("n001", 4, 8 << 30, None),),
+            **fields,
+        }
+        given.setdefault("state_word", given["state"].value)
+        return JobRecord(jobid=jobid, **given)
+
+    return make
+
+
+@pytest.fixture
+def rows(engine):
+    """All rows of a table as dictionaries: `rows(schema.job)`."""
+
+    def read(table):
+        with engine.connect() as db:
+            order = table.primary_key.columns
+            return [dict(row) for row in db.execute(sa.select(table).order_by(*order)).mappings()]
+
+    return read
