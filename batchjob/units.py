@@ -1,0 +1,136 @@
+"""Durations, sizes and resource strings in the forms schedulers print.
+
+Everything comes out in base units: seconds, bytes. What a scheduler writes for "none" is None;
+what cannot be read raises ValueError saying what was expected.
+"""
+
+import re
+from typing import NamedTuple
+
+_NO_DURATION = frozenset(
+    ("", "UNLIMITED", "Partition_Limit", "INVALID", "NOT_SET", "Unknown", "None", "N/A", "-")
+)
+# Digits are bounded, so that no input makes a number that a database cannot hold.
+_PARTS = re.compile(r"(?:(\d{1,9})-)?(\d{1,9})(?::(\d{1,9}))?(?::(\d{1,9}))?(\.\d{1,9})?", re.ASCII)
+_CLOCK = re.compile(r"(?:(?:(\d{1,9}):)?(\d{1,9}):)?(\d{1,12}(?:\.\d{1,9})?)", re.ASCII)
+
+
+def slurm_duration(text: str) -> float | None:
+    """Seconds of `1-02:03:04`, `02:03:04.567`, `03:04`, `1-02`, or minutes alone: `90`.
+
+    sbatch(1) --time and sacct(1) know these forms; UNLIMITED and Partition_Limit are None.
+    """
+    if text in _NO_DURATION:
+        return None
+    match = _PARTS.fullmatch(text)
+    if not match:
+        raise ValueError(f"expected a duration such as 1-02:03:04, got {text[:40]!r}")
+    days, first, second, third, fraction = match.groups()
+    given = [int(part) for part in (first, second, third) if part is not None]
+    if days is not None:  # D-HH[:MM[:SS]]
+        hours, minutes, seconds = [*given, 0, 0][:3]
+    elif len(given) == 3:
+        hours, minutes, seconds = given
+    else:  # MM[:SS]
+        hours, minutes, seconds = 0, *[*given, 0][:2]
+    whole = int(days or 0) * 86400 + hours * 3600 + minutes * 60 + seconds
+    return whole + float(fraction) if fraction else float(whole)
+
+
+def pbs_duration(text: str) -> float:
+    """Seconds of `[[HH:]MM:]SS[.fraction]`; hours go beyond 24."""
+    match = _CLOCK.fullmatch(text)
+    if not match:
+        raise ValueError(f"expected a duration such as 26:00:00, got {text[:40]!r}")
+    hours, minutes, seconds = match.groups()
+    return int(hours or 0) * 3600 + int(minutes or 0) * 60 + float(seconds)
+
+
+def lsf_duration(text: str) -> float | None:
+    """Seconds of bjobs' `16038 second(s)`, `1.5 minute(s)` or, with -hms, `1:02:03`."""
+    if text in _NO_DURATION:
+        return None
+    number, _, unit = text.partition(" ")
+    scale = _LSF_UNITS.get(unit.removesuffix("(s)").removesuffix("s"))
+    if scale is None:
+        raise ValueError(f"expected a duration such as 90 second(s), got {text[:40]!r}")
+    return pbs_duration(number) * scale
+
+
+_LSF_UNITS = {"": 1, "second": 1, "minute": 60, "hour": 3600, "day": 86400}
+
+_SIZE = re.compile(
+    r"(\d{1,20}(?:\.\d{1,20})?) ?([kmgtpez]?)(i?b|bytes?|w)?", re.IGNORECASE | re.ASCII
+)
+_LARGEST = 2**63 - 1
+_EXPONENTS = {letter: power for power, letter in enumerate("kmgtpez", 1)}
+
+
+def size_bytes(text: str, unit: str = "") -> int:
+    """Bytes of `4000M` (Slurm), `16777216kb`, `4gw` (PBS; a word has 8 bytes), `5.2 Gbytes` (LSF).
+
+    All of them count by 1024. A number without a letter is in `unit` ("" bytes, "K", "M" ...).
+    """
+    match = _SIZE.fullmatch(text)
+    if not match:
+        raise ValueError(f"expected a size such as 4000M, got {text[:40]!r}")
+    number, letter, kind = match.groups()
+    letter = letter or ("" if kind else unit)
+    exponent = _EXPONENTS[letter.lower()] if letter else 0
+    factor: int = 1024**exponent * (8 if kind in ("w", "W") else 1)
+    size = int(number) * factor if number.isdigit() else round(float(number) * factor)
+    if size > _LARGEST:
+        raise ValueError(f"expected a size below 2^63 bytes, got {text[:40]!r}")
+    return size
+
+
+def tres(text: str) -> dict[str, str]:
+    """Names and values of `billing=6,cpu=6,gres/gpu:a100=2,mem=10000M`."""
+    if not text:
+        return {}
+    pairs = [item.partition("=") for item in text.split(",")]
+    wrong = next((name for name, equals, _ in pairs if not name or not equals), None)
+    if wrong is not None:
+        raise ValueError(f"expected name=value,... (TRES), got {text[:80]!r}")
+    return {name: value for name, _, value in pairs}
+
+
+class Resources(NamedTuple):
+    """What of a TRES string everybody counts; None where it is not in it."""
+
+    cpus: int | None = None
+    memory_bytes: int | None = None
+    nodes: int | None = None
+    gpus: int | None = None
+    energy_joules: int | None = None
+
+
+def resources(text: str) -> Resources:
+    """Read a TRES string; memory without a letter is in megabytes, as slurmctld keeps it."""
+    values = tres(text)
+    memory = values.get("mem")
+    return Resources(
+        tres_count(values.get("cpu")),
+        None if memory is None else size_bytes(memory, "M"),
+        tres_count(values.get("node")),
+        gpus(values),
+        tres_count(values.get("energy")),
+    )
+
+
+def tres_count(text: str | None) -> int | None:
+    """A count, `3` or `10K`; None for what is not there and for Slurm's "not set".
+
+    "Not set" is near 2^64, or below 0 where it was printed as a signed number.
+    """
+    if text is None or text.startswith("-") or (text.isdecimal() and int(text) > _LARGEST):
+        return None
+    return size_bytes(text)
+
+
+def gpus(values: dict[str, str]) -> int | None:
+    """GPUs of a TRES mapping: the untyped entry, which includes the typed ones, if it is there."""
+    if "gres/gpu" in values:
+        return tres_count(values["gres/gpu"])
+    typed = [tres_count(value) for name, value in values.items() if name.startswith("gres/gpu:")]
+    return sum(count or 0 for count in typed) if typed else None
