@@ -6,11 +6,15 @@ Never a shell. The answer is bytes, for job names have any encoding.
 import contextlib
 import os
 import selectors
+import shlex
 import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import IO, NamedTuple
+
+from batchjob.settings import duration, option, text
 
 
 class SchedulerError(Exception):
@@ -147,3 +151,29 @@ def _failure(name: str, status: int, answer: Answer) -> str:
     said = (answer.stderr.strip() or answer.stdout.strip()).decode("utf-8", "replace")
     line = " ".join(said.split())[:_STDERR_SHOWN]
     return f"{name}: {how}: {line}" if line else f"{name}: {how}"
+
+
+@dataclass(frozen=True)
+class CommandOptions:
+    """How a scheduler's commands are called."""
+
+    ssh: str = option(
+        "", "Call the command on this host by ssh, as [user@]host with a key.", parse=text
+    )
+    timeout: float = option(120.0, "How long a command may take.", parse=duration)
+
+
+def run(
+    options: CommandOptions, argv: Sequence[str], variables: Mapping[str, str] | None = None
+) -> Answer:
+    """Call the command here, or on another host where the options say so.
+
+    sshd hands the words to a shell there, so each is quoted; variables go through env(1), for
+    sshd accepts few of them.
+    """
+    if not options.ssh:
+        return call(argv, timeout=options.timeout, extra_environment=variables)
+    settings = {"LC_ALL": "C.UTF-8", "TZ": "UTC", **(variables or {})}
+    remote = ["env", *(f"{name}={value}" for name, value in settings.items()), *argv]
+    ssh = ["ssh", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "--", options.ssh]
+    return call([*ssh, shlex.join(remote)], timeout=options.timeout)

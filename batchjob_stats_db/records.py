@@ -41,7 +41,8 @@ class StepRecord(NamedTuple):
     user_cpu_seconds: float | None = None
     system_cpu_seconds: float | None = None
     cpu_seconds: float | None = None
-    peak_task_memory_bytes: int | None = None  # of its largest task, where the scheduler looked
+    peak_task_memory_bytes: int | None = None  # of its largest task
+    memory_bytes: int | None = None  # its tasks' peaks, summed
     read_bytes: int | None = None
     written_bytes: int | None = None
     energy_joules: int | None = None

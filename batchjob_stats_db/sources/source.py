@@ -5,7 +5,7 @@ docs are made) and `build()`. The poller calls `check()` once at start, `read()`
 """
 
 import importlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol, cast
 
 from batchjob.call import SchedulerError
@@ -115,3 +115,45 @@ SOURCES: dict[str, Entry] = {
         Entry("jsonl", f"{_HERE}.jsonl", "JSON lines from anything else"),
     )
 }
+
+
+def epoch_watermark(source: str, watermark: str) -> int:
+    """The watermark of a source that goes by time; raises SourceError for any other text."""
+    if watermark.isascii() and watermark.isdigit() and len(watermark) <= 12:
+        return int(watermark)
+    raise SourceError(f"{source}: expected a watermark in epoch seconds, got {watermark[:40]!r}")
+
+
+def missing(
+    unfinished: Mapping[str, Unfinished], seen: Collection[tuple[str, int]]
+) -> tuple[str, ...]:
+    """Job ids out of `unfinished` of which (id, submit time) was not seen."""
+    return tuple(
+        jobid for jobid, known in unfinished.items() if (jobid, known.submit_time) not in seen
+    )
+
+
+_AT_ONCE, _SHARE = 20, 0.2
+
+
+def vanished(
+    source: str,
+    gone: tuple[str, ...],
+    unfinished: Mapping[str, Unfinished],
+    *,
+    nothing_seen: bool,
+    trust: bool,
+) -> tuple[str, ...]:
+    """`gone`, if it can be believed; raises ShrunkenError if it is too many to be true.
+
+    Jobs go missing one by one. When many do at once, or the answer has no job at all, it is a
+    right that was taken away, another cluster's database, or a server that lost its own.
+    """
+    many = len(gone) > _AT_ONCE and len(gone) > _SHARE * len(unfinished)
+    if gone and (many or nothing_seen) and not trust:
+        raise ShrunkenError(
+            f"{source}: {len(gone)} of {len(unfinished)} unfinished jobs are missing in the answer"
+            f" (such as {gone[0]}); may all jobs still be seen? If they are really gone, set"
+            f" trust_missing for one cycle"
+        )
+    return gone
