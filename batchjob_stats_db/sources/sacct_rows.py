@@ -134,7 +134,11 @@ def job_record(cluster: str, jobid: str, row: Row) -> JobRecord:
     allocated = row.get("AllocTRES", resources) or Resources()
     part_of = family(row.values["JobID"])
     end = row.get("End", epoch)
-    started = row.get("Start", epoch) is not None
+    start = row.get("Start", epoch)
+    if end is not None and row.values.get("NodeList") == "None assigned":
+        start = None  # cancelled while it waited, some releases repeat the end here
+    ran = start is not None
+    over = ran and end is not None
     return JobRecord(
         cluster=cluster,
         jobid=jobid,
@@ -154,15 +158,15 @@ def job_record(cluster: str, jobid: str, row: Row) -> JobRecord:
         reservation=row.text("Reservation"),
         priority=row.get("Priority", count),
         eligible_time=row.get("Eligible", epoch),
-        start_time=row.get("Start", epoch),
+        start_time=start,
         end_time=end,
-        elapsed_seconds=row.get("ElapsedRaw", count) if started else None,
-        suspended_seconds=row.get("Suspended", _whole_duration) if started else None,
+        elapsed_seconds=row.get("ElapsedRaw", count) if ran else None,
+        suspended_seconds=row.get("Suspended", _whole_duration) if ran else None,
         time_limit_seconds=row.get("TimelimitRaw", _minutes),
-        exit_code=exit_code if end is not None and started else None,
-        exit_signal=exit_signal if end is not None and started else None,
-        derived_exit_code=derived_code if end is not None and started else None,
-        derived_exit_signal=derived_signal if end is not None and started else None,
+        exit_code=exit_code if over else None,
+        exit_signal=exit_signal if over else None,
+        derived_exit_code=derived_code if over else None,
+        derived_exit_signal=derived_signal if over else None,
         reason="" if row.text("Reason") == "None" else row.text("Reason"),
         cancelled_by=by,
         restarts=row.get("Restarts", count),
@@ -187,9 +191,9 @@ def job_record(cluster: str, jobid: str, row: Row) -> JobRecord:
         work_dir=row.text("WorkDir"),
         stdout_path=row.text("StdOut"),
         # Of a job that runs they have only the steps that have ended.
-        user_cpu_seconds=row.get("UserCPU", slurm_duration) if end and started else None,
-        system_cpu_seconds=row.get("SystemCPU", slurm_duration) if end and started else None,
-        cpu_seconds=row.get("TotalCPU", slurm_duration) if end and started else None,
+        user_cpu_seconds=row.get("UserCPU", slurm_duration) if over else None,
+        system_cpu_seconds=row.get("SystemCPU", slurm_duration) if over else None,
+        cpu_seconds=row.get("TotalCPU", slurm_duration) if over else None,
         energy_joules=row.get("ConsumedEnergyRaw", _energy),
     )
 
