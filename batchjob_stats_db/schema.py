@@ -159,7 +159,7 @@ job_step = Table(
     *_texts("node_list"),
     *_integers("tasks cpus gpus"),
     *_floats("user_cpu_seconds system_cpu_seconds cpu_seconds"),
-    *_integers("peak_task_memory_bytes read_bytes written_bytes energy_joules"),
+    *_integers("peak_task_memory_bytes memory_bytes read_bytes written_bytes energy_joules"),
     *_texts("submit_line"),
     sqlite_with_rowid=False,
 )

@@ -290,6 +290,7 @@ def upgrade() -> None:
         sa.Column("system_cpu_seconds", sa.Float(), nullable=True),
         sa.Column("cpu_seconds", sa.Float(), nullable=True),
         sa.Column("peak_task_memory_bytes", sa.BigInteger(), nullable=True),
+        sa.Column("memory_bytes", sa.BigInteger(), nullable=True),
         sa.Column("read_bytes", sa.BigInteger(), nullable=True),
         sa.Column("written_bytes", sa.BigInteger(), nullable=True),
         sa.Column("energy_joules", sa.BigInteger(), nullable=True),
