@@ -1,0 +1,63 @@
+"""The cgroup hierarchies themselves."""
+
+import os
+
+from batchjob_cli.doctor.check import Check, Finding, Node
+
+
+def _mounted(node: Node) -> Finding:
+    found = node.survey.hierarchies
+    if not found:
+        return Finding(
+            "missing",
+            f"no cgroup hierarchy at {node.host.cgroupfs}",
+            "mount it (mount -t cgroup2 cgroup2 /sys/fs/cgroup), or say with --path.cgroupfs where "
+            "it is; in a container, mount the host's /sys/fs/cgroup read-only",
+        )
+    parts = [f"v2 at {each.root}" for each in found if each.version == 2]
+    first = [",".join(sorted(each.controllers)) for each in found if each.version == 1]
+    if first:
+        parts.append(f"v1 at {node.host.cgroupfs} with {' '.join(each for each in first if each)}")
+    return Finding("ok", "; ".join(parts))
+
+
+def _hybrid(node: Node) -> Finding | None:
+    versions = {each.version for each in node.survey.hierarchies}
+    if 2 in versions:
+        if versions == {2}:
+            return Finding("ok", "version 2 alone")
+        return Finding(
+            "warning",
+            "version 1 beside version 2, which then has no controllers; Slurm's cgroup/v2 plugin "
+            "refuses such a node",
+            "boot with systemd.unified_cgroup_hierarchy=1 (cgroup_no_v1=all without systemd)",
+        )
+    if not versions:
+        return None
+    return Finding(
+        "warning",
+        "version 1: no pressure per job, and a job's end is noticed by the removal of its steps",
+        "boot with systemd.unified_cgroup_hierarchy=1 where the scheduler knows version 2",
+    )
+
+
+def _whole(node: Node) -> Finding | None:
+    """A cgroup2 root has no cgroup.type and no cgroup.events (cgroup-v2.rst, "Core Interface")."""
+    roots = [each.root for each in node.survey.hierarchies if each.version == 2]
+    if not roots:
+        return None
+    parts = [root for root in roots if os.path.exists(f"{root}/cgroup.type")]
+    if not parts:
+        return Finding("ok", "the root of the whole tree")
+    return Finding(
+        "missing",
+        f"{parts[0]} is one cgroup of a larger tree: a container sees only its own processes",
+        "run the container with the host's cgroup and pid namespaces (--cgroupns=host --pid=host)",
+    )
+
+
+CHECKS = (
+    Check("hierarchies", _mounted),
+    Check("version", _hybrid),
+    Check("whole tree", _whole),
+)

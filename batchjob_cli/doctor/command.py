@@ -1,0 +1,43 @@
+"""`batchjob doctor`: says what this node offers to the exporter, and what is missing."""
+
+import argparse
+import sys
+
+from batchjob.settings import Parser
+from batchjob_cli.doctor.check import Node
+from batchjob_cli.doctor.report import as_json, as_text
+from batchjob_cli.doctor.subjects import examine, jobs_visible
+from batchjob_exporter.options import Chosen, settings
+from collectors.jobs.layouts import LAYOUTS, Layout
+
+_DESCRIPTION = """\
+Says what this node offers to the exporter, and what is missing.
+
+Takes every flag of batchjob_exporter as well (--config.file, --path.cgroupfs,
+--web.listen-address ...) and looks at the node as the exporter would.
+
+Exit status: 0 jobs can be seen, 1 they cannot, 2 wrong usage."""
+
+
+def run(arguments: list[str]) -> int:
+    """Print the report. Raises SettingsError for a flag or a file that is wrong."""
+    parser = Parser(
+        prog="batchjob doctor",
+        description=_DESCRIPTION,
+        usage="batchjob doctor [--json] [FLAG OF batchjob_exporter ...]",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--json", action="store_true", help="write the report as JSON")
+    own, of_exporter = parser.parse_known_args(arguments)
+    chosen = settings(of_exporter)
+    node = Node(chosen.host, _layouts(chosen.collectors), chosen.web.listen_address)
+    answers, visible = examine(node), jobs_visible(node)
+    sys.stdout.write((as_json if own.json else as_text)(answers, visible))
+    return 0 if visible else 1
+
+
+def _layouts(collectors: tuple[Chosen, ...]) -> tuple[Layout, ...]:
+    """The site's own rows come first, as in the exporter."""
+    jobs = [each.options for each in collectors if each.entry.name == "jobs"]
+    return (*(jobs[0].layouts if jobs else ()), *LAYOUTS)

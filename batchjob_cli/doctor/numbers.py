@@ -1,0 +1,163 @@
+"""Which numbers the kernel keeps for a job: controllers, peaks and pressure."""
+
+import errno
+import os
+from functools import partial
+from typing import NamedTuple
+
+from batchjob_cli.doctor.check import Check, Finding, Node, Result, read
+from batchjob_cli.doctor.trees import Tree
+
+
+class Number(NamedTuple):
+    """What a controller counts, by its name in each version."""
+
+    what: str
+    v1: str
+    v2: str | None  # None: kept without a controller
+    without: Result
+    instead: str = ""  # where the number comes from without the controller
+
+
+NUMBERS = (
+    Number("CPU time", "cpuacct", None, "missing", "the processes alive, so ended ones are lost"),
+    Number("memory", "memory", "memory", "missing"),
+    Number("allocated CPUs", "cpuset", "cpuset", "warning"),
+    Number("block IO", "blkio", "io", "warning", "/proc/<pid>/io of its processes"),
+    Number("threads", "pids", "pids", "warning", "a count of its processes"),
+)
+
+_SLURM_EXTRA = (
+    "EnableExtraControllers=io,pids in cgroup.conf (Slurm 25.05 and later); before that, after "
+    "each start of slurmd: echo '+io +pids' > {tree}/cgroup.subtree_control"
+)
+# (manager, version, controller): what brings the controller into the scheduler's tree
+ADVICE = {
+    ("slurm", 1, "cpuacct"): "JobAcctGatherType=jobacct_gather/cgroup in slurm.conf",
+    ("slurm", 1, "memory"): "ConstrainRAMSpace=yes in cgroup.conf",
+    ("slurm", 1, "cpuset"): "ConstrainCores=yes in cgroup.conf and TaskPlugin=task/cgroup",
+    ("slurm", 1, "blkio"): "none: Slurm leaves this controller alone on version 1",
+    ("slurm", 1, "pids"): "none: Slurm leaves this controller alone on version 1",
+    ("slurm", 2, "io"): _SLURM_EXTRA,
+    ("slurm", 2, "pids"): _SLURM_EXTRA,
+    ("slurm", 2, "cpuset"): "systemd 244 or later, which can hand cpuset on",
+    ("pbs", 1, "cpuacct"): "enable cpuacct in the hook's configuration",
+    ("pbs", 1, "memory"): "enable memory in the hook's configuration",
+    ("pbs", 1, "cpuset"): "enable cpuset in the hook's configuration",
+    ("pbs", 1, "blkio"): "none: the hook knows no blkio",
+    ("pbs", 1, "pids"): "none: the hook knows no pids",
+    ("lsf", 1, "cpuset"): "LSB_RESOURCE_ENFORCE with cpu in lsf.conf",
+    ("lsf", 2, "cpuset"): "LSB_RESOURCE_ENFORCE with cpu in lsf.conf",
+    ("lsf", 1, "memory"): "LSF_LINUX_CGROUP_ACCT=Y in lsf.conf",
+    ("lsf", 1, "cpuacct"): "LSF_LINUX_CGROUP_ACCT=Y in lsf.conf",
+}
+
+
+def _number(number: Number, node: Node) -> Finding | None:
+    lacking = [
+        (tree, controller)
+        for tree in _trees(node)
+        if (controller := _lacks(tree, number, node)) is not None
+    ]
+    if not _trees(node):
+        return None
+    if not lacking:
+        return Finding("ok", f"{number.what} of each job")
+    tree, controller = lacking[0]
+    version = tree.hierarchy.version
+    instead = f"; taken from {number.instead}" if number.instead else ""
+    default = f"enable the controller {controller} in the scheduler's tree"
+    advice = ADVICE.get((tree.manager, version, controller), default)
+    managers = ", ".join(sorted({each.manager for each, _ in lacking}))
+    return Finding(
+        number.without,
+        f"jobs of {managers} have no controller {controller}{instead}",
+        advice.format(tree=f"{tree.hierarchy.root}/{tree.path}"),
+    )
+
+
+def _trees(node: Node) -> list[Tree]:
+    """The trees of one hierarchy per scheduler and version; on v1 each has the same ones."""
+    first = {(tree.manager, tree.hierarchy.version, tree.path): tree for tree in node.survey.trees}
+    return list(first.values())
+
+
+def _lacks(tree: Tree, number: Number, node: Node) -> str | None:
+    if tree.hierarchy.version == 2:
+        return None if number.v2 is None or number.v2 in _handed_on(tree) else number.v2
+    having = {
+        controller
+        for each in node.survey.trees_of(tree.manager)
+        if each.path == tree.path
+        for controller in each.hierarchy.controllers
+    }
+    return None if number.v1 in having else number.v1
+
+
+def _handed_on(tree: Tree) -> list[str]:
+    text = read(f"{tree.hierarchy.root}/{tree.path}/cgroup.subtree_control")
+    return (text or "").split()
+
+
+def _peak(node: Node) -> Finding | None:
+    """memory.peak came with Linux 5.19 (cgroup-v2.rst)."""
+    tops = [
+        f"{tree.hierarchy.root}/{tree.path}"
+        for tree in _trees(node)
+        if tree.hierarchy.version == 2 and os.path.exists(_file(tree, "memory.current"))
+    ]
+    if not tops:
+        return None
+    if all(os.path.exists(f"{top}/memory.peak") for top in tops):
+        return Finding("ok", "the kernel keeps each job's highest memory use")
+    return Finding(
+        "warning",
+        "this kernel has no memory.peak, so the highest memory use is not known",
+        "Linux 5.19 or later, or a vendor's kernel that has it",
+    )
+
+
+def _file(tree: Tree, name: str) -> str:
+    return f"{tree.hierarchy.root}/{tree.path}/{name}"
+
+
+def _pressure(node: Node) -> Finding | None:
+    """Pressure stall information: Linux Documentation/accounting/psi.rst."""
+    reason = _pressure_error(f"{node.host.procfs}/pressure/cpu")
+    if reason is not None:
+        return Finding(
+            "warning",
+            f"the kernel keeps no pressure ({reason})",
+            "boot with psi=1; Red Hat's kernels have it off by default",
+        )
+    trees = [tree for tree in _trees(node) if tree.hierarchy.version == 2]
+    if not trees:
+        return Finding(
+            "warning",
+            "the kernel keeps pressure of the node, but not of jobs on cgroup version 1",
+            "cgroup version 2",
+        )
+    off = [tree for tree in trees if _pressure_error(_file(tree, "cpu.pressure")) is not None]
+    if not off:
+        return Finding("ok", "time that jobs wait for CPU, memory and IO")
+    return Finding(
+        "warning",
+        f"pressure is off in {off[0].path}",
+        f"echo 1 > {_file(off[0], 'cgroup.pressure')}",
+    )
+
+
+def _pressure_error(path: str) -> str | None:
+    try:
+        with open(path, "rb") as file:
+            file.read()
+    except OSError as error:
+        return errno.errorcode.get(error.errno or 0, str(error))
+    return None
+
+
+CHECKS = (
+    *(Check(each.what, partial(_number, each)) for each in NUMBERS),
+    Check("memory peak", _peak),
+    Check("pressure", _pressure),
+)

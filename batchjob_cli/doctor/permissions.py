@@ -1,0 +1,131 @@
+"""What this process may see; run the command as the exporter runs."""
+
+import os
+import re
+import resource
+from functools import partial
+from typing import NamedTuple
+
+from batchjob_cli.doctor.check import Check, Finding, Node, read
+
+
+class Capability(NamedTuple):
+    """A capability (capabilities(7)), and what is absent without it."""
+
+    name: str
+    bit: int
+    gives: str
+
+
+CAPABILITIES = (
+    Capability(
+        "CAP_SYS_PTRACE",
+        19,
+        "account, name and GPUs from the environment of jobs, and their IO from /proc/<pid>/io",
+    ),
+    Capability("CAP_DAC_READ_SEARCH", 2, "the environment of jobs and RAPL's counters"),
+)
+
+
+def _who(_: Node) -> Finding:
+    uid = os.geteuid()
+    if uid == 0:
+        return Finding("ok", "this is root; the service needs less, see docs/exporter.md")
+    return Finding("ok", f"this is uid {uid}; the answers below hold for it")
+
+
+def _capability(wanted: Capability, node: Node) -> Finding | None:
+    held = re.search(
+        r"^CapEff:\s*([0-9a-f]+)$", read(f"{node.host.procfs}/self/status") or "", re.MULTILINE
+    )
+    if held is None:
+        return None
+    if int(held[1], 16) >> wanted.bit & 1:
+        return Finding("ok", f"held: {wanted.gives}")
+    return Finding(
+        "warning",
+        f"not held, so what is absent: {wanted.gives}",
+        f"AmbientCapabilities={wanted.name} in a drop-in of the service (systemctl edit "
+        "batchjob_exporter)",
+    )
+
+
+def _hidepid(node: Node) -> Finding | None:
+    """proc(5), "Mount options"."""
+    table = read(f"{node.host.procfs}/self/mountinfo") or ""
+    for line in table.splitlines():
+        left, _, right = line.partition(" - ")
+        fields, options = left.split(" "), right.split(" ")
+        if len(fields) < 6 or len(options) < 3 or options[0] != "proc" or fields[4] != "/proc":
+            continue
+        hidden = re.search(r"\bhidepid=(\w+)", options[2])
+        if hidden is None or hidden[1] in ("0", "off"):
+            return Finding("ok", "processes of all users are shown")
+        return Finding(
+            "missing" if os.geteuid() else "warning",
+            f"/proc is mounted with hidepid={hidden[1]}: processes of others are hidden",
+            "mount it with gid= of a group that the exporter belongs to, or give the exporter "
+            "CAP_SYS_PTRACE",
+        )
+    return None
+
+
+def _container(node: Node) -> Finding | None:
+    """A pid of another namespace is printed as 0 (cgroup-v2.rst, "Namespace")."""
+    for job in node.survey.jobs:
+        top = f"{job.hierarchy.root}/{job.path}"
+        for directory, _, files in os.walk(top):
+            if "cgroup.procs" not in files:
+                continue
+            pids = (read(f"{directory}/cgroup.procs") or "").split()
+            if pids:
+                return _visible(pids)
+    return None
+
+
+def _visible(pids: list[str]) -> Finding:
+    if "0" in pids:
+        return Finding(
+            "missing",
+            "processes of jobs are in another pid namespace: their owners cannot be known",
+            "run the exporter in the host's pid namespace (--pid=host, hostPID: true)",
+        )
+    return Finding("ok", "processes of jobs can be named")
+
+
+def _inotify(node: Node) -> Finding | None:
+    """A watch for each directory that leads to jobs, and a few for each job."""
+    text = read(f"{node.host.procfs}/sys/fs/inotify/max_user_watches")
+    if text is None or not text.isdigit():
+        return None
+    wanted = 2 * (node.survey.directories + 8 * len(node.survey.jobs) + 100)
+    instances = read(f"{node.host.procfs}/sys/fs/inotify/max_user_instances") or "?"
+    seen = f"{text} watches and {instances} instances per user"
+    if int(text) >= wanted:
+        return Finding("ok", seen)
+    return Finding(
+        "warning",
+        f"{seen}; short jobs may be missed",
+        f"sysctl -w fs.inotify.max_user_watches={max(8192, wanted)}",
+    )
+
+
+def _descriptors(_: Node) -> Finding:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= 4096:
+        return Finding("ok", f"{'any number of' if soft < 0 else soft} open files")
+    return Finding(
+        "warning",
+        f"{soft} open files, so files of jobs are opened anew at each scrape",
+        "LimitNOFILE=16384 in a drop-in of the service",
+    )
+
+
+CHECKS = (
+    Check("user", _who),
+    *(Check(each.name, partial(_capability, each)) for each in CAPABILITIES),
+    Check("hidepid", _hidepid),
+    Check("namespace", _container),
+    Check("inotify", _inotify),
+    Check("open files", _descriptors),
+)

@@ -1,0 +1,56 @@
+"""The report, for people and for programs."""
+
+import json
+import textwrap
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from batchjob_cli.doctor.check import Answer
+
+_WIDTH = 100
+
+
+def as_text(answers: Sequence[Answer], jobs_visible: bool) -> str:
+    """A block of lines for each subject, and one last line."""
+    width = max((len(each.name) for each in answers), default=0)
+    lines: list[str] = []
+    for subject, rows in groupby(answers, key=lambda each: each.subject):
+        lines += [subject, *(line for row in rows for line in _lines(row, width)), ""]
+    return "\n".join([*lines, _summary(answers, jobs_visible), ""])
+
+
+def _lines(row: Answer, width: int) -> Iterator[str]:
+    result, seen, advice = row.finding
+    head = f"  {result:<7}  {row.name:<{width}}  "
+    yield from _wrapped(seen, head)
+    if advice and result != "ok":
+        yield from _wrapped(advice, f"{'':<{len(head)}}-> ")
+
+
+def _wrapped(text: str, head: str) -> list[str]:
+    return textwrap.wrap(
+        text,
+        _WIDTH,
+        initial_indent=head,
+        subsequent_indent=" " * len(head),
+        break_long_words=False,  # commands and paths are to be copied
+        break_on_hyphens=False,
+    )
+
+
+def _summary(answers: Sequence[Answer], jobs_visible: bool) -> str:
+    counts = {
+        result: sum(each.finding.result == result for each in answers)
+        for result in ("ok", "warning", "missing")
+    }
+    verdict = "Jobs can be seen" if jobs_visible else "No jobs can be seen"
+    shown = ", ".join(f"{count} {result}" for result, count in counts.items())
+    return f"{verdict} on this node ({shown})."
+
+
+def as_json(answers: Sequence[Answer], jobs_visible: bool) -> str:
+    """`{"jobs_visible": ..., "checks": [{subject, name, result, seen, advice}]}`."""
+    checks = [
+        {"subject": each.subject, "name": each.name, **each.finding._asdict()} for each in answers
+    ]
+    return json.dumps({"jobs_visible": jobs_visible, "checks": checks}, indent=1) + "\n"

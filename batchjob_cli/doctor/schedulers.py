@@ -1,0 +1,121 @@
+"""Schedulers on this node: their daemons, their trees, their jobs."""
+
+import os
+from functools import partial
+from typing import NamedTuple
+
+from batchjob_cli.doctor.check import Check, Finding, Node, read
+
+
+class Scheduler(NamedTuple):
+    """How a scheduler shows itself, and what makes it use cgroups."""
+
+    manager: str
+    daemons: frozenset[str]  # names of its processes on a compute node (/proc/<pid>/comm)
+    advice: str
+
+
+SCHEDULERS = (
+    Scheduler(
+        "slurm",
+        frozenset({"slurmd"}),
+        "set ProctrackType=proctrack/cgroup and TaskPlugin=task/cgroup in slurm.conf; see "
+        "docs/schedulers/slurm.md",
+    ),
+    Scheduler(
+        "pbs",
+        frozenset({"pbs_mom"}),
+        "enable the cgroup hook: qmgr -c 'set hook pbs_cgroups enabled=true'; see "
+        "docs/schedulers/pbs.md",
+    ),
+    Scheduler(
+        "torque",
+        frozenset(),  # its daemon is called pbs_mom as well
+        "build Torque with --enable-cgroups; see docs/schedulers/pbs.md",
+    ),
+    Scheduler(
+        "lsf",
+        frozenset({"sbatchd"}),
+        "set LSF_PROCESS_TRACKING=Y and LSF_LINUX_CGROUP_ACCT=Y in lsf.conf; see "
+        "docs/schedulers/lsf.md",
+    ),
+    Scheduler(
+        "flux",
+        frozenset({"flux-broker-0", "flux-broker"}),
+        "let Flux run jobs by sdexec; see docs/schedulers/others.md",
+    ),
+    Scheduler(
+        "htcondor",
+        frozenset({"condor_startd", "condor_master"}),
+        "set BASE_CGROUP = htcondor; see docs/schedulers/others.md",
+    ),
+    Scheduler("oar", frozenset(), "see docs/schedulers/others.md"),
+    Scheduler(
+        "sge",
+        frozenset({"sge_execd"}),
+        "start jobs through a shepherd that makes cgroups; see docs/schedulers/others.md",
+    ),
+    Scheduler("joblet", frozenset({"joblet"}), "see docs/schedulers/others.md"),
+    Scheduler("kubernetes", frozenset({"kubelet"}), "see docs/schedulers/others.md"),
+)
+
+
+def _scheduler(scheduler: Scheduler, node: Node) -> Finding | None:
+    trees = node.survey.trees_of(scheduler.manager)
+    jobs = node.survey.jobids(scheduler.manager)
+    if trees or jobs:
+        return Finding("ok", f"{_counted(len(jobs))} in {_where(node, scheduler.manager)}")
+    running = scheduler.daemons & _commands(node.host.procfs)
+    if running:
+        seen = f"{min(running)} runs, but its jobs have no cgroups"
+        return Finding("missing", seen, scheduler.advice)
+    return None
+
+
+def _others(node: Node) -> Finding | None:
+    """Managers of the site's own rows, and our local runs."""
+    known = {scheduler.manager for scheduler in SCHEDULERS}
+    others = [each for each in node.survey.managers() if each not in known]
+    if not others:
+        return None
+    parts = [f"{each}: {_counted(len(node.survey.jobids(each)))}" for each in others]
+    return Finding("ok", "; ".join(parts))
+
+
+def _any(node: Node) -> Finding:
+    managers = node.survey.managers()
+    if managers:
+        return Finding("ok", f"jobs of {', '.join(managers)} can be seen")
+    return Finding(
+        "missing",
+        "no scheduler's tree in any hierarchy",
+        "start the scheduler's daemon, or a first job: some make their tree only then; describe a "
+        "tree of your own under collector.jobs.layouts in the configuration file",
+    )
+
+
+def _counted(jobs: int) -> str:
+    return "1 job" if jobs == 1 else f"{jobs or 'no'} jobs"
+
+
+def _where(node: Node, manager: str) -> str:
+    trees = node.survey.trees_of(manager)
+    places = sorted({tree.path for tree in trees})
+    shown = ", ".join(places[:4]) + (f" and {len(places) - 4} more" if len(places) > 4 else "")
+    versions = sorted({tree.hierarchy.version for tree in trees})
+    return f"{shown} (cgroup v{' and v'.join(map(str, versions))})" if trees else "cgroups"
+
+
+def _commands(procfs: str) -> set[str]:
+    try:
+        pids = [name for name in os.listdir(procfs) if name.isdigit()]
+    except OSError:
+        return set()
+    return {name for pid in pids if (name := read(f"{procfs}/{pid}/comm"))}
+
+
+CHECKS = (
+    Check("jobs", _any),
+    *(Check(each.manager, partial(_scheduler, each)) for each in SCHEDULERS),
+    Check("others", _others),
+)

@@ -1,0 +1,34 @@
+"""The subjects of the report, in its order. A new source of numbers adds its module here."""
+
+from typing import NamedTuple
+
+from batchjob_cli.doctor import cgroups, energy, gpus, numbers, permissions, schedulers, service
+from batchjob_cli.doctor.check import Answer, Check, Node, answer
+
+
+class Subject(NamedTuple):
+    """A heading of the report and the questions below it."""
+
+    name: str
+    checks: tuple[Check, ...]
+
+
+SUBJECTS = (
+    Subject("cgroups", cgroups.CHECKS),
+    Subject("schedulers", schedulers.CHECKS),
+    Subject("numbers", numbers.CHECKS),
+    Subject("permissions", permissions.CHECKS),
+    Subject("energy", energy.CHECKS),
+    Subject("gpus", gpus.CHECKS),
+    Subject("service", service.CHECKS),
+)
+
+
+def examine(node: Node) -> list[Answer]:
+    """Ask everything."""
+    return [each for subject in SUBJECTS for each in answer(node, subject.name, subject.checks)]
+
+
+def jobs_visible(node: Node) -> bool:
+    """Some scheduler's tree stands in a hierarchy that can be read."""
+    return bool(node.survey.trees or node.survey.jobs)

@@ -1,0 +1,58 @@
+"""The command `batchjob`: one word says what to do, and each is a module of its own."""
+
+import importlib
+import os
+import sys
+from typing import NamedTuple
+
+from batchjob import __version__
+from batchjob.settings import SettingsError, nearest
+
+
+class Command(NamedTuple):
+    """A sub-command; its module has `run(arguments) -> exit status`."""
+
+    name: str
+    module: str
+    description: str
+
+
+COMMANDS = (
+    Command("doctor", "batchjob_cli.doctor.command", "What this node offers, and what is missing."),
+)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a sub-command; returns the exit status."""
+    given = sys.argv[1:] if arguments is None else arguments
+    try:
+        return _run(given)
+    except SettingsError as error:
+        print(f"batchjob: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:  # `batchjob doctor | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _run(given: list[str]) -> int:
+    first = given[0] if given else "--help"
+    if first in ("-h", "--help"):
+        print(_usage())
+        return 0 if given else 2
+    if first == "--version":
+        print(f"batchjob {__version__}")
+        return 0
+    for command in COMMANDS:
+        if command.name == first:
+            return int(importlib.import_module(command.module).run(given[1:]))
+    known = [command.name for command in COMMANDS]
+    raise SettingsError(f"unknown command {first}{nearest(first, known)}")
+
+
+def _usage() -> str:
+    width = max(len(command.name) for command in COMMANDS)
+    rows = [f"  {each.name:<{width}}  {each.description}" for each in COMMANDS]
+    return "\n".join(
+        ["usage: batchjob COMMAND ...", "", *rows, "", "batchjob COMMAND --help says more."]
+    )

@@ -1,0 +1,29 @@
+"""Made-up machines: a dictionary of paths and texts becomes a Host."""
+
+from pathlib import Path
+
+import pytest
+
+from collectors.host import Host
+
+
+@pytest.fixture
+def machine(tmp_path):
+    """`machine({"proc/1/comm": "slurmd", "sys/fs/cgroup/lsf/": None})`; a slash ends a directory."""
+
+    def make(files=()):
+        for path, text in dict(files).items():
+            place = Path(tmp_path / path)
+            if text is None:
+                place.mkdir(parents=True, exist_ok=True)
+            else:
+                place.parent.mkdir(parents=True, exist_ok=True)
+                place.write_text(text)
+        return Host(
+            procfs=str(tmp_path / "proc"),
+            sysfs=str(tmp_path / "sys"),
+            cgroupfs=str(tmp_path / "sys/fs/cgroup"),
+            dev=str(tmp_path / "dev"),
+        )
+
+    return make

@@ -1,0 +1,77 @@
+"""The command: output and exit status."""
+
+import json
+
+import pytest
+
+from batchjob_cli.doctor.check import Answer, Finding
+from batchjob_cli.doctor.report import as_text
+from batchjob_cli.main import main
+
+
+def paths(host):
+    return [
+        f"--path.procfs={host.procfs}",
+        f"--path.sysfs={host.sysfs}",
+        f"--path.cgroupfs={host.cgroupfs}",
+        f"--path.dev={host.dev}",
+        "--web.listen-address=127.0.0.1:0",
+    ]
+
+
+def test_json_of_a_node_with_jobs(tree, capsys):
+    assert main(["doctor", "--json", *paths(tree("slurm-24.11-v2-r3-b"))]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["jobs_visible"] is True
+    assert {"subject", "name", "result", "seen", "advice"} == set(report["checks"][0])
+
+
+def test_a_node_without_jobs(machine, capsys):
+    assert main(["doctor", *paths(machine())]) == 1
+    assert "No jobs can be seen on this node" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["docter"], "batchjob: unknown command docter; did you mean doctor?"),
+        (["doctor", "--jsn"], "batchjob: unknown flag --jsn"),
+        (["doctor", "--path.cgroup=/x"], "batchjob: unknown flag --path.cgroup; did you mean"),
+        (["doctor", "now"], "batchjob: unexpected argument 'now'"),
+        (["doctor", "--config.file=/none"], "batchjob: /none: No such file or directory"),
+    ],
+)
+def test_wrong_usage(arguments, complaint, capsys):
+    assert main(arguments) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(complaint)
+    assert error.count("\n") == 1
+
+
+def test_help_and_version(capsys):
+    assert main(["--help"]) == 0
+    assert "doctor" in capsys.readouterr().out
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("batchjob ")
+    assert main([]) == 2
+    with pytest.raises(SystemExit) as left:
+        main(["doctor", "--help"])
+    assert left.value.code == 0
+    assert "Exit status" in capsys.readouterr().out
+
+
+def test_text_is_aligned_and_advice_follows():
+    answers = [
+        Answer("cgroups", "version", Finding("ok", "version 2 alone", "unused")),
+        Answer("energy", "rapl", Finding("missing", "no zones", "modprobe intel_rapl_msr")),
+    ]
+    assert as_text(answers, True) == (
+        "cgroups\n"
+        "  ok       version  version 2 alone\n"
+        "\n"
+        "energy\n"
+        "  missing  rapl     no zones\n"
+        "                    -> modprobe intel_rapl_msr\n"
+        "\n"
+        "Jobs can be seen on this node (1 ok, 0 warning, 1 missing).\n"
+    )

@@ -1,0 +1,127 @@
+"""Which schedulers are found, and which numbers their jobs have."""
+
+import pytest
+
+from batchjob_cli.doctor.check import Node
+from batchjob_cli.doctor.subjects import examine, jobs_visible
+from collectors.jobs.layouts import LAYOUTS
+from collectors.jobs.site_layouts import site_layouts
+
+
+def findings(host, layouts=LAYOUTS):
+    return {(each.subject, each.name): each.finding for each in examine(Node(host, layouts))}
+
+
+def results(host, subject):
+    return {name: f.result for (about, name), f in findings(host).items() if about == subject}
+
+
+V2 = "sys/fs/cgroup/"
+ROOT = {f"{V2}cgroup.controllers": "cpuset cpu io memory pids\n"}
+
+
+def test_slurm_on_version_1(tree):
+    host = tree("slurm-22.05-v1-05-multistep-2nodes-gpu")
+    seen = findings(host)
+    assert jobs_visible(Node(host))
+    assert seen["schedulers", "slurm"] == (
+        "ok",
+        "3 jobs in slurm_node001, slurm_node002, slurm_node003, slurm_node004 (cgroup v1)",
+        "",
+    )
+    assert results(host, "numbers") == {
+        "CPU time": "ok",
+        "memory": "ok",
+        "allocated CPUs": "ok",
+        "block IO": "warning",
+        "threads": "warning",
+        "pressure": "warning",
+    }
+
+
+def test_slurm_on_version_2(tree):
+    host = tree("slurm-24.11-v2-r1-a")
+    seen = findings(host)
+    scope = "system.slice/node01_slurmstepd.scope"
+    assert seen["schedulers", "slurm"].seen.startswith(f"7 jobs in {scope}")
+    assert results(host, "numbers") == {
+        "CPU time": "ok",
+        "memory": "ok",
+        "allocated CPUs": "ok",
+        "block IO": "warning",
+        "threads": "warning",
+        "memory peak": "ok",
+        "pressure": "ok",
+    }
+    assert f"echo '+io +pids' > {host.cgroupfs}/{scope}/cgroup.subtree_control" in (
+        seen["numbers", "block IO"].advice
+    )
+
+
+def test_the_second_slurmd_without_controllers_by_hand_is_named(tree):
+    seen = findings(tree("slurm-24.11-v2-r3-b"))["numbers", "block IO"]
+    assert "node02_slurmstepd.scope" in seen.advice  # node01's has io and pids
+
+
+def test_pressure_missing_from_a_kernel(tree):
+    seen = findings(tree("slurm-22.05-v2-uml"))["numbers", "pressure"]
+    assert seen.result == "warning"
+    assert "psi=1" in seen.advice
+
+
+def test_pbs(tree):
+    host = tree("openpbs-23.06-v1-03-array-subjobs")
+    seen = findings(host)
+    assert seen["schedulers", "pbs"].seen == "2 jobs in pbs_jobs.service (cgroup v1)"
+    assert seen["numbers", "block IO"].advice == "none: the hook knows no blkio"
+
+
+@pytest.mark.parametrize(
+    ("daemon", "advice"),
+    [
+        ("slurmd", "proctrack/cgroup"),
+        ("pbs_mom", "pbs_cgroups"),
+        ("sbatchd", "LSF_LINUX_CGROUP_ACCT=Y"),
+    ],
+)
+def test_a_daemon_without_a_tree(machine, daemon, advice):
+    host = machine({**ROOT, "proc/77/comm": f"{daemon}\n"})
+    missing = [f for f in findings(host).values() if f.seen.startswith(daemon)]
+    assert [f.result for f in missing] == ["missing"]
+    assert advice in missing[0].advice
+    assert not jobs_visible(Node(host))
+
+
+def test_an_idle_node_shows_its_tree(machine):
+    host = machine({**ROOT, f"{V2}lsf/prod/": None})
+    assert findings(host)["schedulers", "lsf"].seen == "no jobs in lsf (cgroup v2)"
+    assert jobs_visible(Node(host))
+
+
+def test_a_node_without_any_scheduler(machine):
+    host = machine({**ROOT, f"{V2}user.slice/user-1.slice/user@1.service/app.slice/": None})
+    assert findings(host)["schedulers", "jobs"].result == "missing"
+    assert not jobs_visible(Node(host))
+
+
+def test_a_tree_that_the_site_describes(machine):
+    host = machine({**ROOT, f"{V2}mybatch/user_5/": None, f"{V2}mybatch/user_6/job_1/": None})
+    rows = site_layouts([{"manager": "mybatch", "pattern": "/mybatch/user_{uid}/job_{jobid}"}])
+    assert findings(host, (*rows, *LAYOUTS))["schedulers", "others"].seen == "mybatch: 1 job"
+
+
+def test_no_hierarchy_at_all(machine):
+    seen = findings(machine())
+    assert seen["cgroups", "hierarchies"].result == "missing"
+    assert "--path.cgroupfs" in seen["cgroups", "hierarchies"].advice
+
+
+def test_a_container_sees_a_part(machine):
+    host = machine({**ROOT, f"{V2}cgroup.type": "domain\n"})
+    assert findings(host)["cgroups", "whole tree"].result == "missing"
+
+
+def test_pids_of_another_namespace(machine):
+    job = f"{V2}system.slice/slurmstepd.scope/job_1"
+    host = machine({**ROOT, f"{job}/step_0/user/task_0/cgroup.procs": "0\n"})
+    assert findings(host)["permissions", "namespace"].result == "missing"
