@@ -77,9 +77,19 @@ def _number(number: Number, node: Node) -> Finding | None:
 
 
 def _trees(node: Node) -> list[Tree]:
-    """The trees of one hierarchy per scheduler and version; on v1 each has the same ones."""
+    """The trees of one hierarchy per scheduler and version; on v1 each has the same ones.
+
+    Without those on v2 that hand no controller on as yet: Slurm does it with the first job.
+    """
     first = {(tree.manager, tree.hierarchy.version, tree.path): tree for tree in node.survey.trees}
-    return list(first.values())
+    return [tree for tree in first.values() if tree.hierarchy.version == 1 or _used(tree, node)]
+
+
+def _used(tree: Tree, node: Node) -> bool:
+    below = f"{tree.path}/"
+    return bool(_handed_on(tree)) or any(
+        job.hierarchy == tree.hierarchy and job.path.startswith(below) for job in node.survey.jobs
+    )
 
 
 def _lacks(tree: Tree, number: Number, node: Node) -> str | None:

@@ -7,6 +7,7 @@ from functools import partial
 from typing import NamedTuple
 
 from batchjob_cli.doctor.check import Check, Finding, Node, read
+from collectors.jobs.inotify import Inotify
 
 
 class Capability(NamedTuple):
@@ -98,6 +99,14 @@ def _inotify(node: Node) -> Finding | None:
     text = read(f"{node.host.procfs}/sys/fs/inotify/max_user_watches")
     if text is None or not text.isdigit():
         return None
+    try:
+        Inotify().close()
+    except OSError as error:
+        return Finding(
+            "warning",
+            f"the kernel gives no inotify instance ({error.strerror}); short jobs may be missed",
+            "sysctl -w fs.inotify.max_user_instances=1024",
+        )
     wanted = 2 * (node.survey.directories + 8 * len(node.survey.jobs) + 100)
     instances = read(f"{node.host.procfs}/sys/fs/inotify/max_user_instances") or "?"
     seen = f"{text} watches and {instances} instances per user"
@@ -111,7 +120,7 @@ def _inotify(node: Node) -> Finding | None:
 
 
 def _descriptors(_: Node) -> Finding:
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if soft == resource.RLIM_INFINITY or soft >= 4096:
         return Finding("ok", f"{'any number of' if soft < 0 else soft} open files")
     return Finding(

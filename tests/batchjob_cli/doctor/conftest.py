@@ -9,7 +9,7 @@ from collectors.host import Host
 
 @pytest.fixture
 def machine(tmp_path):
-    """`machine({"proc/1/comm": "slurmd", "sys/fs/cgroup/lsf/": None})`; a slash ends a directory."""
+    """None makes a directory: `machine({"proc/1/comm": "slurmd", "sys/fs/cgroup/lsf/": None})`."""
 
     def make(files=()):
         for path, text in dict(files).items():
