@@ -1,9 +1,17 @@
 """Jobs as the other collectors see them: energy wants their CPU time, GPUs want their holders."""
 
+import re
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from collectors.metric import Labels
+
+GPU_VARIABLES = re.compile(
+    r"SLURM_(JOB_GPUS|STEP_GPUS|STEPID|JOB_NUM_NODES|SHARDS_ON_NODE)"
+    r"|CUDA_VISIBLE_DEVICES(_ORIG|\d+)?|CUDA_DEVICE_ORDER|CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+    r"|ROCR_VISIBLE_DEVICES"
+)
+"""Names (whole, by `fullmatch`) of the environment variables that tell a job's GPUs."""
 
 
 class JobName(NamedTuple):
@@ -33,6 +41,9 @@ class JobHolder(NamedTuple):
     pids: tuple[int, ...]
     environ: Mapping[str, str]  # GPU variables, only from a process of the job's own owner
     directories: tuple[str, ...]  # its cgroup directories, in every hierarchy
+    # The distinct sets of GPU variables among its owner's processes: a step's tasks name the GPUs
+    # of their step, and a job started by srun alone has no process that names them all.
+    environs: tuple[Mapping[str, str], ...] = ()
 
 
 @runtime_checkable
