@@ -1,0 +1,1 @@
+"""GPUs: what they do, and whose they are."""

@@ -1,0 +1,232 @@
+"""AMD GPUs through sysfs: what the amdgpu driver tells without ROCm.
+
+Sources: Linux, Documentation/gpu/amdgpu (driver-misc: gpu_busy_percent, mem_info_*, unique_id;
+thermal: hwmon) and drivers/gpu/drm/amd/amdkfd (kfd/proc/<pid>/vram_<gpu id>). A file that a board
+lacks, or that cannot be read, is an absent value.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from functools import partial
+from typing import NamedTuple
+
+from batchjob.refresher import Refresher
+from collectors.gpu.devices import Gpu
+from collectors.gpu.metrics import (
+    CLOCK,
+    ECC,
+    ENERGY,
+    MEMORY_TEMPERATURE,
+    MEMORY_TOTAL,
+    MEMORY_USED,
+    POWER,
+    POWER_LIMIT,
+    TEMPERATURE,
+    UTILIZATION,
+    Quantity,
+)
+from collectors.gpu.reading import EnergyCounter, Known, Process, Reading
+from collectors.host import Host
+
+_AMD = "0x1002"  # PCI vendor id
+
+
+class Card(NamedTuple):
+    """An amdgpu device: its directory under /sys/devices and its PCI address (0000:c1:00.0)."""
+
+    directory: str
+    address: str
+
+
+def cards(host: Host) -> list[Card]:
+    """The amdgpu devices in PCI order, as ROCm numbers them."""
+    drm = os.path.join(host.sysfs, "class/drm")
+    found = {}
+    for name in _listed(drm):
+        if not re.fullmatch(r"card\d+", name):
+            continue
+        device = os.path.realpath(os.path.join(drm, name, "device"))
+        driver = os.path.basename(os.path.realpath(os.path.join(device, "driver")))
+        if _text(os.path.join(device, "vendor")) == _AMD and driver == "amdgpu":
+            address = os.path.basename(device)
+            found[address] = Card(device, address)
+    return [found[address] for address in sorted(found)]
+
+
+def read(host: Host, card: Card, index: int) -> Reading:
+    """Read one card; raises OSError if it has gone."""
+    os.stat(card.directory)
+    directory = card.directory
+    values: dict[Quantity, float | None] = {
+        UTILIZATION: _number(os.path.join(directory, "gpu_busy_percent"), 0.01),
+        MEMORY_USED: _number(os.path.join(directory, "mem_info_vram_used")),
+        MEMORY_TOTAL: _number(os.path.join(directory, "mem_info_vram_total")),
+        **_sensors(directory),
+        **_memory_errors(directory),
+    }
+    return Reading(
+        describe(card, index),
+        {quantity: value for quantity, value in values.items() if value is not None},
+        {},
+        _processes(host, card),
+    )
+
+
+def describe(card: Card, index: int) -> Gpu:
+    """Who a card is. Boards without a serial of their own go by their PCI address."""
+    unique = _text(os.path.join(card.directory, "unique_id"))
+    known = bool(unique) and int(unique, 16) != 0 if re.fullmatch(r"[0-9a-f]+", unique) else False
+    minors = [
+        int(name.removeprefix("renderD"))
+        for name in _listed(os.path.join(card.directory, "drm"))
+        if re.fullmatch(r"renderD\d+", name)
+    ]
+    return Gpu(
+        vendor="amd",
+        index=index,
+        uuid=f"GPU-{unique}" if known else card.address,
+        minor=minors[0] if minors else None,
+        pci_bus_id=f"0000{card.address}".upper(),
+        name=_text(os.path.join(card.directory, "product_name")) or "AMD GPU",
+    )
+
+
+# hwmon channel label → quantity and factor to its unit.
+_LABELLED = {
+    "edge": (TEMPERATURE, 1e-3),
+    "mem": (MEMORY_TEMPERATURE, 1e-3),
+    "sclk": (CLOCK["graphics"], 1.0),
+    "mclk": (CLOCK["memory"], 1.0),
+}
+
+
+def _sensors(directory: str) -> dict[Quantity, float | None]:
+    """Power (uW), energy (uJ), temperatures (mC) and clocks (Hz) from the card's hwmon."""
+    root = os.path.join(directory, "hwmon")
+    for name in _listed(root):
+        hwmon = os.path.join(root, name)
+        labelled = dict(_channels(hwmon))
+        # MI300 and others have no sensor called edge: the hottest place stands for the core.
+        if TEMPERATURE not in labelled:
+            labelled[TEMPERATURE] = _number(os.path.join(hwmon, "temp2_input"), 1e-3)
+        average = _number(os.path.join(hwmon, "power1_average"), 1e-6)
+        momentary = _number(os.path.join(hwmon, "power1_input"), 1e-6)
+        return {
+            **labelled,
+            POWER: average if average is not None else momentary,
+            POWER_LIMIT: _number(os.path.join(hwmon, "power1_cap"), 1e-6),
+            ENERGY: _number(os.path.join(hwmon, "energy1_input"), 1e-6),
+        }
+    return {}
+
+
+def _channels(hwmon: str) -> Iterator[tuple[Quantity, float | None]]:
+    for name in _listed(hwmon):
+        if name.endswith("_label"):
+            quantity, factor = _LABELLED.get(_text(os.path.join(hwmon, name)), (None, 1.0))
+            if quantity is not None:
+                path = os.path.join(hwmon, name.removesuffix("_label") + "_input")
+                yield quantity, _number(path, factor)
+
+
+def _memory_errors(directory: str) -> dict[Quantity, float | None]:
+    """`ue: 0` and `ce: 0` of the memory controller (RAS); absent without RAS."""
+    counts = dict(
+        line.split(": ", 1)
+        for line in _text(os.path.join(directory, "ras/umc_err_count")).splitlines()
+        if re.fullmatch(r"(ue|ce): \d+", line)
+    )
+    kinds = {"ce": ECC["corrected"], "ue": ECC["uncorrected"]}
+    return {kinds[kind]: float(count) for kind, count in counts.items()}
+
+
+def _processes(host: Host, card: Card) -> tuple[Process, ...] | None:
+    """Processes that have opened the GPU for compute, with their VRAM; None without KFD."""
+    root = os.path.join(host.sysfs, "class/kfd/kfd")
+    number = _kfd_number(root, card)
+    if number is None or not os.path.isdir(os.path.join(root, "proc")):
+        return None
+    found = []
+    for pid in _listed(os.path.join(root, "proc")):
+        path = os.path.join(root, "proc", pid, f"vram_{number}")
+        if pid.isdigit() and os.path.exists(path):
+            found.append(Process(int(pid), _number(path)))
+    return tuple(found)
+
+
+def _kfd_number(root: str, card: Card) -> str | None:
+    """KFD's id of the card: the topology node with its `domain` and `location_id` (bus, devfn)."""
+    domain, bus, slot = card.address.split(":")
+    device, function = slot.split(".")
+    location = int(bus, 16) << 8 | int(device, 16) << 3 | int(function)
+    nodes = os.path.join(root, "topology/nodes")
+    for node in _listed(nodes):
+        words = _text(os.path.join(nodes, node, "properties")).split()
+        properties = dict(zip(words[::2], words[1::2], strict=False))
+        if (properties.get("location_id"), properties.get("domain", "0")) == (
+            str(location),
+            str(int(domain, 16)),
+        ):
+            number = _text(os.path.join(nodes, node, "gpu_id"))
+            return number if number not in ("", "0") else None
+    return None
+
+
+def _listed(directory: str) -> list[str]:
+    try:
+        return sorted(os.listdir(directory))
+    except OSError:
+        return []
+
+
+def _text(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read(65536).strip()
+    except OSError:
+        return ""
+
+
+def _number(path: str, factor: float = 1.0) -> float | None:
+    text = _text(path)
+    return int(text) * factor if re.fullmatch(r"-?\d+", text) else None
+
+
+class Cards:
+    """A thread for each amdgpu device: a sleeping or sick one must not delay the others."""
+
+    def __init__(self, host: Host, interval: float) -> None:
+        self._host = host
+        self._interval = interval
+        self._cards: list[tuple[Gpu, Refresher[Reading]]] = []
+        self._seen: dict[str, float] = {}
+
+    def start(self) -> None:
+        """Look for the cards once: they are on the board or are not."""
+        for index, card in enumerate(cards(self._host)):
+            counter = EnergyCounter(3 * self._interval)
+            read = partial(self._read, card, index, counter)
+            refresher = Refresher(
+                f"amdgpu{index}", read, self._interval, 3 * self._interval, self._host.monotonic
+            )
+            self._cards.append((describe(card, index), refresher))
+            refresher.start()
+
+    def stop(self) -> None:
+        """End the threads."""
+        for _, refresher in self._cards:
+            refresher.stop()
+
+    def known(self) -> list[Known]:
+        """The cards and what they say now."""
+        return [
+            Known(gpu, self._seen.get(gpu.uuid), refresher.latest())
+            for gpu, refresher in self._cards
+        ]
+
+    def _read(self, card: Card, index: int, counter: EnergyCounter) -> Reading:
+        reading = read(self._host, card, index)
+        at = self._host.monotonic()
+        self._seen[reading.gpu.uuid] = at
+        return reading._replace(energy=counter.follow(reading.values, at, session=0))

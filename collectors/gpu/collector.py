@@ -1,0 +1,229 @@
+"""The GPU collector: NVIDIA's and AMD's GPUs, and the jobs that hold them."""
+
+import logging
+import os
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from batchjob.logs import Once
+from batchjob.refresher import Refresher
+from batchjob.settings import SettingsError, duration, integer, one_of, option
+from collectors.collector import Collector
+from collectors.energy.meter import GpuHolding, GpuReading
+from collectors.gpu.allocations import Site, look
+from collectors.gpu.amd import Cards
+from collectors.gpu.dcgm_files import JobFiles
+from collectors.gpu.devices import Gpu, Table, read_mig_minors
+from collectors.gpu.driver import Driver
+from collectors.gpu.families import families
+from collectors.gpu.holders import Map, make_map
+from collectors.gpu.metrics import METRICS, UTILIZATION
+from collectors.gpu.reading import Known
+from collectors.host import Host
+from collectors.jobs.view import Jobs
+from collectors.metric import Family
+
+__all__ = ["METRICS", "Options", "build"]
+
+log = logging.getLogger(__name__)
+
+
+def _device(value: Any) -> str:
+    """A GPU as a site writes it."""
+    if isinstance(value, str) and re.fullmatch(
+        r"(index|minor):\d+|(GPU|MIG)-[0-9A-Fa-f/-]+|([0-9A-Fa-f]{4,8}:)[0-9A-Fa-f]{2}:[0-9A-Fa-f.]+",
+        value,
+    ):
+        return value
+    raise ValueError(
+        f"expected index:N, minor:N, a UUID (GPU-..., MIG-...) or a PCI address, got {value!r}"
+    )
+
+
+_device.metavar = "GPU"  # type: ignore[attr-defined]  # how settings learn the word for --help
+
+
+def _directory(value: Any) -> str:
+    """An absolute path."""
+    if isinstance(value, str) and (value == "" or os.path.isabs(value)):
+        return value
+    raise ValueError(f"expected an absolute path, got {value!r}")
+
+
+_directory.metavar = "DIRECTORY"  # type: ignore[attr-defined]  # as above
+
+
+@dataclass(frozen=True)
+class Options:
+    """How GPUs are read and mapped to jobs."""
+
+    interval: float = option(10.0, "Time between two readings of a GPU.", parse=duration)
+    job_files: str = option(
+        "",
+        "Directory in which a prolog notes each GPU's jobs, as dcgm-exporter's "
+        "--hpc-job-mapping-dir.",
+        parse=_directory,
+    )
+    write_job_files: str = option(
+        "", "Directory to write for dcgm-exporter's --hpc-job-mapping-dir.", parse=_directory
+    )
+    slurm_numbers: str = option(
+        "index",
+        "What Slurm's GPU numbers count: NVML's index (AutoDetect=nvml) or device files' minors "
+        "(File= in gres.conf).",
+        parse=one_of("index", "minor"),
+    )
+    position: tuple[str, ...] = option(
+        (),
+        "The GPU that Slurm counts as 0, then 1, and so on, where neither numbering holds.",
+        parse=_device,
+        repeat=True,
+    )
+    cuda_numbers: str = option(
+        "local",
+        "What numbers in CUDA_VISIBLE_DEVICES count: what the job may see, or the node's GPUs by "
+        "NVML's index or by minor.",
+        parse=one_of("local", "index", "minor"),
+    )
+    shards_per_gpu: int = option(
+        0, "Shards of each GPU under Slurm's gres/shard; 0: not known.", parse=integer
+    )
+    pbs_home: tuple[str, ...] = option(
+        ("/var/spool/pbs", "/var/spool/torque"),
+        "PBS_HOME or Torque's home, where the jobs' aux files are.",
+        parse=_directory,
+        repeat=True,
+    )
+
+
+class GpuCollector:
+    """Reads GPUs in the background; a scrape shows what was read last."""
+
+    def __init__(self, host: Host, options: Options, jobs: Jobs | None) -> None:
+        self._host = host
+        self._options = options
+        self._jobs = jobs
+        self._site = Site(
+            options.slurm_numbers,
+            options.cuda_numbers,
+            options.position,
+            options.job_files,
+            options.pbs_home,
+        )
+        self._nvidia = Driver(host, options.interval)
+        self._amd = Cards(host, options.interval)
+        self._table = Table(())
+        self._files = JobFiles(options.write_job_files) if options.write_job_files else None
+        self._seen_disagreements: frozenset[tuple[str, ...]] = frozenset()
+        self._disagreements: Counter[str] = Counter()
+        self._once = Once(log)
+        self._mapper = Refresher(
+            "gpu-map", self.refresh_map, options.interval, 3 * options.interval, host.monotonic
+        )
+
+    def start(self) -> None:
+        """Begin reading."""
+        self._nvidia.start()
+        self._amd.start()
+        self._mapper.start()
+
+    def stop(self) -> None:
+        """End the threads and take away the files made for dcgm-exporter."""
+        self._mapper.stop()
+        self._amd.stop()
+        self._nvidia.stop()
+        if self._files is not None:
+            self._files.remove()
+
+    def collect(self) -> list[Family]:
+        """What was read last, for the jobs that run now."""
+        return families(
+            known=self._known(),
+            now=self._host.monotonic(),
+            holdings=self._map().holdings,
+            disagreements=self._disagreements,
+            errors=self._nvidia.errors(),
+            driver=self._nvidia.version,
+        )
+
+    def gpu_energy(self) -> list[GpuReading]:
+        """The energy of each GPU that answers, with its holders."""
+        holdings = self._map().holdings
+        result = []
+        for each in self._known():
+            reading = each.observed.value if each.observed else None
+            if reading is None or reading.energy is None:
+                continue
+            energy = reading.energy
+            held = tuple(
+                GpuHolding(
+                    holding.job,
+                    holding.unit.part * holding.share,
+                    holding.utilization
+                    if holding.utilization is not None
+                    else reading.of(holding.unit).get(UTILIZATION),
+                )
+                for holding in holdings
+                if holding.unit.gpu.uuid == each.gpu.uuid and holding.share
+            )
+            result.append(GpuReading(each.gpu.uuid, energy.at, energy.joules, energy.series, held))
+        return result
+
+    def refresh_map(self) -> Map:
+        """Map GPUs to the jobs of this moment."""
+        known = self._known()
+        table = self._table_of(tuple(each.gpu for each in known))
+        readings = {each.gpu.uuid: each.observed.value for each in known if each.observed}
+        holders = self._jobs.holders() if self._jobs else []
+        seen = look(self._host, table, self._site)
+        current = make_map(holders, seen, readings, self._options.shards_per_gpu)
+        new = frozenset((each.kind, *each.job[:3], each.what) for each in current.disagreements)
+        for each in sorted(new - self._seen_disagreements):
+            self._disagreements[each[0]] += 1
+            log.info("GPU map: %s: job %s of %s: %s", each[0], each[2], each[3], each[4])
+        self._seen_disagreements = new
+        self._write(current)
+        return current
+
+    def _write(self, current: Map) -> None:
+        if self._files is None:
+            return
+        try:
+            self._files.write(current.holdings)
+            self._once.over("files")
+        except OSError as error:
+            self._once.warning("files", "cannot write for dcgm-exporter: %s", error)
+
+    def _table_of(self, gpus: tuple[Gpu, ...]) -> Table:
+        """The table, made anew only when the devices have changed."""
+        complete = self._nvidia.complete
+        if gpus != self._table.gpus or complete != self._table.complete:
+            self._table = Table(gpus, read_mig_minors(self._host), complete)
+        return self._table
+
+    def _known(self) -> list[Known]:
+        return [*self._nvidia.known(), *self._amd.known()]
+
+    def _map(self) -> Map:
+        """The last map, less the jobs that have ended since."""
+        latest = self._mapper.latest()
+        if latest is None:
+            return Map()
+        running = {holder.name for holder in self._jobs.holders()} if self._jobs else set()
+        return Map(tuple(each for each in latest.value.holdings if each.job in running))
+
+
+def build(host: Host, options: Options, built: Mapping[str, Collector]) -> GpuCollector:
+    """Make the collector; without a jobs collector GPUs are read and not mapped."""
+    if options.write_job_files and os.path.realpath(options.write_job_files) == os.path.realpath(
+        options.job_files or "/"
+    ):
+        raise SettingsError(
+            "collector.gpu.write-job-files: expected another directory than "
+            "collector.gpu.job-files, whose files would be taken for a prolog's"
+        )
+    jobs = next((each for each in built.values() if isinstance(each, Jobs)), None)
+    return GpuCollector(host, options, jobs)

@@ -1,0 +1,58 @@
+"""Write the directory from which dcgm-exporter takes its label `hpc_job`.
+
+One file per GPU, named after its index (`0`; for a MIG instance `0.3`, which releases before 2026
+pass over), with one job id per line. Source: dcgm-exporter, --hpc-job-mapping-dir.
+"""
+
+import contextlib
+from collections.abc import Iterable
+from pathlib import Path
+
+from collectors.gpu.holders import Holding
+
+
+class JobFiles:
+    """The files of one directory; only those that were made here are ever changed."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = Path(directory)
+        self._written: dict[str, str] = {}
+
+    def write(self, holdings: Iterable[Holding]) -> None:
+        """Make the files say what the map says; raises OSError if the directory refuses.
+
+        A GPU that nobody holds any more keeps an empty file: dcgm-exporter lists the directory
+        and then opens what it saw, and a file gone in between fails its whole scrape.
+        """
+        wanted = dict.fromkeys(self._written, "") | contents(holdings)
+        self._directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+        for name, text in wanted.items():
+            if self._written.get(name) != text:
+                self._replace(name, text)
+
+    def remove(self) -> None:
+        """Take away the files that were made here and still say what was written last."""
+        for name, text in self._written.items():
+            path = self._directory / name
+            with contextlib.suppress(OSError):  # somebody else took it away
+                if path.read_text(encoding="utf-8") == text:
+                    path.unlink()
+        self._written.clear()
+
+    def _replace(self, name: str, text: str) -> None:
+        new = self._directory / f".{name}.new"
+        new.write_text(text, encoding="utf-8")
+        new.chmod(0o644)
+        new.replace(self._directory / name)
+        self._written[name] = text
+
+
+def contents(holdings: Iterable[Holding]) -> dict[str, str]:
+    """File name → its text."""
+    jobs: dict[str, list[str]] = {}
+    for holding in holdings:
+        gpu, instance = holding.unit.gpu, holding.unit.instance
+        if gpu.vendor == "nvidia" and "\n" not in holding.job.jobid:
+            name = str(gpu.index) if instance is None else f"{gpu.index}.{instance.gpu_instance}"
+            jobs.setdefault(name, []).append(holding.job.jobid)
+    return {name: "".join(f"{job}\n" for job in dict.fromkeys(ids)) for name, ids in jobs.items()}

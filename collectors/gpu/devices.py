@@ -1,0 +1,204 @@
+"""One table of the node's GPUs, under every name that schedulers and drivers have for them.
+
+Three numberings look alike and differ: NVML's index follows the PCI bus, the minor of
+/dev/nvidia<minor> follows the order in which the driver found the boards, and CUDA counts what a
+process may see. Only the UUID is safe; the rest is translated here.
+"""
+
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from collectors.host import Host
+
+Vendor = Literal["nvidia", "amd"]
+
+
+class Instance(NamedTuple):
+    """A MIG device: a compute instance inside a GPU instance."""
+
+    uuid: str  # MIG-...
+    gpu_instance: int
+    compute_instance: int
+    profile: str  # 1g.10gb
+    slices: float  # compute slices; those of a GPU instance are divided among its compute instances
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """What one physical GPU is. `None`: the driver does not say."""
+
+    vendor: Vendor
+    index: int
+    uuid: str
+    minor: int | None
+    pci_bus_id: str  # 00000000:3B:00.0, as NVML and DCGM write it
+    name: str
+    partitioned: bool = False  # MIG mode is on
+    slices: float | None = None  # compute slices of the whole GPU
+    instances: tuple[Instance, ...] = ()
+
+
+class Unit(NamedTuple):
+    """What a job can hold: a whole GPU or a MIG instance of one."""
+
+    gpu: Gpu
+    instance: Instance | None = None
+
+    @property
+    def gpu_instance(self) -> str:
+        """DCGM's GPU_I_ID; `2/1` where a GPU instance has several compute instances."""
+        if self.instance is None:
+            return ""
+        number = self.instance.gpu_instance
+        shared = sum(each.gpu_instance == number for each in self.gpu.instances) > 1
+        return f"{number}/{self.instance.compute_instance}" if shared else str(number)
+
+    @property
+    def part(self) -> float:
+        """The unit's part of its GPU, by compute slices."""
+        if self.instance is None:
+            return 1.0
+        whole = self.gpu.slices or sum(each.slices for each in self.gpu.instances)
+        return min(1.0, self.instance.slices / whole) if whole else 0.0
+
+
+class Table:
+    """The devices of a node; immutable, made anew when the set of devices changes."""
+
+    def __init__(
+        self,
+        gpus: Iterable[Gpu],
+        mig_minors: dict[int, tuple[int, int, int | None]] | None = None,
+        complete: bool = True,
+    ) -> None:
+        """`mig_minors`: from `read_mig_minors`; `complete`: no GPU keeps its name to itself."""
+        self.gpus = tuple(sorted(gpus, key=lambda gpu: (gpu.vendor != "nvidia", gpu.index)))
+        self.complete = complete
+        self._mig_minors = mig_minors or {}
+        self._names: dict[str, tuple[Unit, ...]] = {}
+        for gpu in self.gpus:
+            whole = units_of(gpu)
+            for name in (gpu.uuid, gpu.pci_bus_id, short_bus_id(gpu.pci_bus_id)):
+                self._names[name.lower()] = whole
+            for instance in gpu.instances:
+                unit = (Unit(gpu, instance),)
+                old = f"MIG-{gpu.uuid}/{instance.gpu_instance}/{instance.compute_instance}"
+                self._names[instance.uuid.lower()] = self._names[old.lower()] = unit
+
+    @property
+    def units(self) -> tuple[Unit, ...]:
+        """Everything a job can hold."""
+        return tuple(unit for gpu in self.gpus for unit in units_of(gpu))
+
+    @property
+    def partitioned(self) -> bool:
+        """Whether any GPU is cut into instances; then a scheduler's numbers may count those."""
+        return any(gpu.partitioned for gpu in self.gpus)
+
+    @property
+    def one_vendor(self) -> bool:
+        """Whether a number can mean one GPU only."""
+        return len({gpu.vendor for gpu in self.gpus}) <= 1
+
+    def named(self, name: str) -> tuple[Unit, ...]:
+        """By UUID (whole, or as much of it as is unique, as CUDA takes it), MIG name or PCI id."""
+        wanted = name.strip().lower()
+        exact = self._names.get(wanted)
+        if exact is not None:
+            return exact
+        if not re.fullmatch(r"(gpu|mig)-[0-9a-f-]+", wanted):
+            return ()
+        close = {units for known, units in self._names.items() if known.startswith(wanted)}
+        return close.pop() if len(close) == 1 else ()
+
+    def at_index(self, index: int, vendor: Vendor | None = None) -> tuple[Unit, ...]:
+        """By NVML's index (AMD: place in PCI order); nothing if it could mean two GPUs."""
+        return self._only(
+            gpu for gpu in self.gpus if gpu.index == index and vendor in (None, gpu.vendor)
+        )
+
+    def at_minor(self, minor: int, vendor: Vendor | None = None) -> tuple[Unit, ...]:
+        """By the number of its device file."""
+        return self._only(
+            gpu for gpu in self.gpus if gpu.minor == minor and vendor in (None, gpu.vendor)
+        )
+
+    def of_instance(self, index: int, gpu_instance: int) -> tuple[Unit, ...]:
+        """The compute instances in a GPU instance."""
+        return tuple(
+            unit
+            for unit in self.at_index(index, "nvidia")
+            if unit.instance and unit.instance.gpu_instance == gpu_instance
+        )
+
+    def at_capability(self, minor: int) -> tuple[Unit, ...]:
+        """By the number of /dev/nvidia-caps/nvidia-cap<minor>: a GPU's or compute instance's."""
+        if minor not in self._mig_minors:
+            return ()
+        board, gpu_instance, compute_instance = self._mig_minors[minor]
+        return tuple(
+            unit
+            for unit in self.at_minor(board, "nvidia")
+            if unit.instance
+            and unit.instance.gpu_instance == gpu_instance
+            and compute_instance in (None, unit.instance.compute_instance)
+        )
+
+    def _only(self, gpus: Iterable[Gpu]) -> tuple[Unit, ...]:
+        found = tuple(gpus)
+        return units_of(found[0]) if len(found) == 1 else ()
+
+
+def units_of(gpu: Gpu) -> tuple[Unit, ...]:
+    """A GPU's instances, or the whole GPU where it is not cut up."""
+    return tuple(Unit(gpu, instance) for instance in gpu.instances) or (Unit(gpu),)
+
+
+def short_bus_id(bus_id: str) -> str:
+    """`0000:3b:00.0`, as sysfs and lspci write `00000000:3B:00.0`."""
+    domain, _, rest = bus_id.partition(":")
+    return f"{domain[-4:]}:{rest}"
+
+
+_MIG_MINOR = re.compile(r"gpu(\d+)/gi(\d+)/(?:ci(\d+)/)?access (\d+)")
+
+
+def read_mig_minors(host: Host) -> dict[int, tuple[int, int, int | None]]:
+    """Capability minor → (GPU minor, GPU instance, compute instance or None for the GPU instance).
+
+    Source: /proc/driver/nvidia-caps/mig-minors (NVIDIA MIG User Guide, "Device Nodes and
+    Capabilities"); empty without it.
+    """
+    path = os.path.join(host.procfs, "driver/nvidia-caps/mig-minors")
+    try:
+        with open(path, encoding="ascii", errors="replace") as file:
+            lines = file.read().splitlines()
+    except OSError:
+        return {}
+    minors = {}
+    for line in lines:
+        match = _MIG_MINOR.fullmatch(line.strip())
+        if match:
+            gpu, gpu_instance, compute_instance, minor = match.groups()
+            inner = None if compute_instance is None else int(compute_instance)
+            minors[int(minor)] = (int(gpu), int(gpu_instance), inner)
+    return minors
+
+
+def read_device_majors(host: Host) -> dict[str, int]:
+    """Name → major number of the character devices in /proc/devices; empty if unreadable."""
+    majors: dict[str, int] = {}
+    try:
+        with open(os.path.join(host.procfs, "devices"), encoding="ascii") as file:
+            for line in file:
+                if line.startswith("Block"):
+                    break
+                number, _, name = line.strip().partition(" ")
+                if number.isdigit():
+                    majors[name] = int(number)
+    except (OSError, UnicodeDecodeError):
+        return {}
+    return majors

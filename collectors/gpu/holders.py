@@ -1,0 +1,223 @@
+"""Whose GPU is it: the map between jobs and GPUs, many to many.
+
+A job holds what its best source says it was given; a job of which no source knows holds what its
+processes use, as long as nobody else was given that. A GPU that is held and idle stays in the map.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from collectors.gpu.allocations import Allocation, Look, allocations, environs_of
+from collectors.gpu.devices import Unit
+from collectors.gpu.metrics import UTILIZATION
+from collectors.gpu.reading import Process, Reading
+from collectors.jobs.view import JobHolder, JobName
+
+PROCESSES = "process"
+
+
+class Holding(NamedTuple):
+    """A job and a GPU or MIG instance it holds or uses. `None`: not known."""
+
+    job: JobName
+    unit: Unit
+    source: str
+    share: float | None  # among the holders; None: it uses what was given to others
+    processes: int | None = None
+    memory_bytes: float | None = None
+    utilization: float | None = None
+
+
+class Disagreement(NamedTuple):
+    """A contradiction between sources."""
+
+    kind: str  # unknown_gpu, sources, process, overlap
+    job: JobName
+    what: str  # the GPU or its name
+
+
+KINDS = ("unknown_gpu", "sources", "process", "overlap")
+
+
+class Map(NamedTuple):
+    """Who holds what at one moment."""
+
+    holdings: tuple[Holding, ...] = ()
+    disagreements: frozenset[Disagreement] = frozenset()
+
+
+class _Job(NamedTuple):
+    holder: JobHolder
+    given: Allocation | None
+    used: Mapping[Unit, tuple[Process, ...]]
+
+
+def make_map(
+    holders: Sequence[JobHolder],
+    seen: Look,
+    readings: Mapping[str, Reading],
+    shards_per_gpu: int = 0,
+) -> Map:
+    """The map of this moment; `readings` by GPU UUID, only of GPUs that answer.
+
+    `shards_per_gpu` is how many shards a GPU has under Slurm (gres.conf); 0: not known, then the
+    jobs that hold shards of a GPU hold all of it between them.
+    """
+    disagreements: set[Disagreement] = set()
+    jobs = []
+    for holder in holders:
+        given = _choose(holder, allocations(holder, seen), disagreements)
+        jobs.append(_Job(holder, given, _used(holder, seen, readings)))
+    units: dict[Unit, list[_Job]] = {}
+    for job in jobs:
+        for unit in set(job.used) | (set(job.given.units) if job.given else set()):
+            units.setdefault(unit, []).append(job)
+    holdings = [
+        holding
+        for unit, on_it in units.items()
+        for holding in _holdings(unit, on_it, readings, shards_per_gpu, disagreements)
+    ]
+    holdings.sort(key=lambda each: (each.job, each.unit.gpu.index, each.unit.gpu_instance))
+    return Map(tuple(holdings), frozenset(disagreements))
+
+
+def _choose(
+    holder: JobHolder, said: list[Allocation], disagreements: set[Disagreement]
+) -> Allocation | None:
+    for each in said:
+        for word in each.unknown:
+            disagreements.add(Disagreement("unknown_gpu", holder.name, word))
+    told = [each for each in said if each.units]
+    if not told:
+        return None
+    best = told[0]
+    for other in told[1:]:
+        # A step may name a part of the job's GPUs; only what neither covers is a contradiction.
+        if not (other.units <= best.units or best.units <= other.units):
+            disagreements.add(Disagreement("sources", holder.name, other.source))
+    return best
+
+
+def _used(
+    holder: JobHolder, seen: Look, readings: Mapping[str, Reading]
+) -> dict[Unit, tuple[Process, ...]]:
+    pids = frozenset(holder.pids)
+    used = {}
+    for unit in seen.table.units:
+        reading = readings.get(unit.gpu.uuid)
+        processes = reading.processes_on(unit) if reading else None
+        ours = tuple(each for each in processes or () if each.pid in pids)
+        if ours:
+            used[unit] = ours
+    return used
+
+
+def _holdings(
+    unit: Unit,
+    jobs: list[_Job],
+    readings: Mapping[str, Reading],
+    shards_per_gpu: int,
+    disagreements: set[Disagreement],
+) -> Iterable[Holding]:
+    given = [job for job in jobs if job.given and unit in job.given.units]
+    # Nobody was given the unit: those whose GPUs no source tells hold it by using it.
+    holding = given or [job for job in jobs if job.given is None]
+    shares = _shares(holding, shards_per_gpu)
+    wholes = [job for job in given if not _is_part(job)]
+    name = f"{unit.gpu.uuid}/{unit.gpu_instance}"
+    for job in wholes if len(wholes) > 1 else ():
+        disagreements.add(Disagreement("overlap", job.holder.name, name))
+    reading = readings.get(unit.gpu.uuid)
+    for job in jobs:
+        if job.given and job not in given:
+            disagreements.add(Disagreement("process", job.holder.name, name))
+        yield Holding(
+            job.holder.name,
+            unit,
+            job.given.source if job.given and job in given else PROCESSES,
+            shares.get(job.holder.name),
+            *_use(unit, job, len(jobs) == 1, reading),
+        )
+
+
+def _use(
+    unit: Unit, job: _Job, alone: bool, reading: Reading | None
+) -> tuple[int | None, float | None, float | None]:
+    """Processes, memory and utilisation of a job on a unit."""
+    if reading is None:
+        return None, None, None
+    whole = reading.of(unit).get(UTILIZATION)
+    processes = reading.processes_on(unit)
+    if processes is None:
+        return None, None, whole if alone else None
+    ours = job.used.get(unit, ())
+    if alone and (ours or not processes):
+        utilization = whole
+    else:
+        utilization = _sum(each.utilization for each in ours)
+    return (
+        len(ours),
+        _sum(each.memory_bytes for each in ours),
+        None if utilization is None else min(1.0, utilization),
+    )
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    """The sum, or None if a part of it is missing."""
+    total = 0.0
+    for value in values:
+        if value is None:
+            return None
+        total += value
+    return total
+
+
+def _shares(jobs: list[_Job], shards_per_gpu: int) -> dict[JobName, float]:
+    """The part of the unit that each of its holders has; together at most 1.
+
+    Shards count against those of the GPU where their number is known. A percentage of MPS threads
+    only weighs holders against each other: anyone can set it.
+    """
+    shards = {job.holder.name: _shards(job) for job in jobs}
+    capacity = shards_per_gpu or sum(shards.values())
+    weights: dict[JobName, float] = {}
+    for job in jobs:
+        name = job.holder.name
+        if shards[name]:
+            weights[name] = shards[name] / capacity
+        else:
+            weights[name] = (_mps_percentage(job) or 100.0) / 100 if len(jobs) > 1 else 1.0
+    total = math.fsum(weights.values())
+    counted = bool(shards_per_gpu) and all(shards.values())
+    if total > 1 or not counted:
+        weights = {name: weight / total for name, weight in weights.items()}
+    return weights
+
+
+def _is_part(job: _Job) -> bool:
+    return bool(_shards(job) or _mps_percentage(job))
+
+
+def _shards(job: _Job) -> float:
+    """Slurm's shards per GPU of the job; 0: it holds no shards."""
+    if job.holder.name.manager != "slurm":
+        return 0.0
+    gpus = len({unit.gpu.uuid for unit in job.given.units}) if job.given else 1
+    numbers = [_number(environ.get("SLURM_SHARDS_ON_NODE")) for environ in environs_of(job.holder)]
+    return max(numbers, default=0.0) / max(1, gpus)
+
+
+def _mps_percentage(job: _Job) -> float:
+    """CUDA_MPS_ACTIVE_THREAD_PERCENTAGE, over 0 to 100; 0: not set."""
+    name = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+    numbers = [_number(environ.get(name)) for environ in environs_of(job.holder)]
+    return min(100.0, max(numbers, default=0.0))
+
+
+def _number(text: str | None) -> float:
+    try:
+        number = float(text or 0)
+    except ValueError:
+        return 0.0
+    return number if 0 < number < float("inf") else 0.0

@@ -1,0 +1,224 @@
+"""The families of the GPU collector; docs and readers take the definitions from here."""
+
+from typing import Literal, NamedTuple
+
+from collectors.metric import NO_LABELS, Labels, Metric, labels
+
+UNIT = ("gpu", "uuid", "gpu_instance")
+JOB = ("manager", "jobid", "user")
+
+
+class Quantity(NamedTuple):
+    """Something a GPU or MIG instance tells, in the unit of its metric."""
+
+    metric: Metric
+    labels: Labels = NO_LABELS
+
+
+def _gpu(name: str, kind: Literal["gauge", "counter"], help: str, *extra: str) -> Metric:
+    return Metric(f"batchjob_gpu_{name}", kind, help, UNIT + extra)
+
+
+def _by(metric: Metric, label: str, *values: str) -> dict[str, Quantity]:
+    return {value: Quantity(metric, labels(**{label: value})) for value in values}
+
+
+UTILIZATION = Quantity(
+    _gpu(
+        "utilization_ratio",
+        "gauge",
+        "Part of the last sample period (up to 1 s) in which any kernel ran, 0 to 1; it says "
+        "nothing of how much of the GPU that kernel filled. Absent for MIG instances.",
+    )
+)
+MEMORY_USED = Quantity(_gpu("memory_used_bytes", "gauge", "GPU memory in use."))
+MEMORY_TOTAL = Quantity(_gpu("memory_total_bytes", "gauge", "GPU memory installed or assigned."))
+POWER = Quantity(
+    _gpu(
+        "power_watts",
+        "gauge",
+        "Power draw of the whole board; a mean over 1 s on Ampere and later except A100.",
+    )
+)
+POWER_LIMIT = Quantity(_gpu("power_limit_watts", "gauge", "Power limit that is enforced now."))
+ENERGY = Quantity(
+    _gpu(
+        "energy_joules_total",
+        "counter",
+        "Energy of the whole board since its driver was loaded; integrated from power where the "
+        "GPU has no counter.",
+    )
+)
+TEMPERATURE = Quantity(_gpu("temperature_celsius", "gauge", "Temperature of the GPU core."))
+MEMORY_TEMPERATURE = Quantity(
+    _gpu("memory_temperature_celsius", "gauge", "Temperature of the GPU's memory.")
+)
+CLOCK = _by(
+    _gpu("clock_hertz", "gauge", "Current frequency of a clock.", "clock"),
+    "clock",
+    "graphics",
+    "sm",
+    "memory",
+    "video",
+)
+ECC = _by(
+    _gpu(
+        "ecc_errors_total",
+        "counter",
+        "Memory errors in the life of the board (AMD: since its driver was loaded).",
+        "kind",
+    ),
+    "kind",
+    "corrected",
+    "uncorrected",
+)
+THROTTLED = _by(
+    _gpu(
+        "throttle_seconds_total",
+        "counter",
+        "Time in which clocks were held down, by reason; reasons overlap and must not be added.",
+        "reason",
+    ),
+    "reason",
+    "power",
+    "thermal",
+    "sync_boost",
+    "board_limit",
+    "low_utilization",
+    "reliability",
+)
+PCIE = _by(
+    _gpu(
+        "pcie_bytes_total",
+        "counter",
+        "Bytes over the PCIe link, by direction as the GPU sees it.",
+        "direction",
+    ),
+    "direction",
+    "transmit",
+    "receive",
+)
+PCIE_RATE = _by(
+    _gpu(
+        "pcie_bytes_per_second",
+        "gauge",
+        "PCIe throughput over a sample of 20 ms, where the GPU has no counter of bytes.",
+        "direction",
+    ),
+    "direction",
+    "transmit",
+    "receive",
+)
+NVLINK = _by(
+    _gpu(
+        "nvlink_bytes_total",
+        "counter",
+        "Payload over all NVLinks, by direction as the GPU sees it.",
+        "direction",
+    ),
+    "direction",
+    "transmit",
+    "receive",
+)
+
+QUANTITIES: tuple[Quantity, ...] = (
+    UTILIZATION,
+    MEMORY_USED,
+    MEMORY_TOTAL,
+    POWER,
+    POWER_LIMIT,
+    ENERGY,
+    TEMPERATURE,
+    MEMORY_TEMPERATURE,
+    *CLOCK.values(),
+    *ECC.values(),
+    *THROTTLED.values(),
+    *PCIE.values(),
+    *PCIE_RATE.values(),
+    *NVLINK.values(),
+)
+
+INFO = _gpu(
+    "info",
+    "gauge",
+    "1 for each GPU and each MIG instance that is known, also while it does not answer.",
+    "pci_bus_id",
+    "minor",
+    "name",
+    "vendor",
+    "profile",
+    "mig_uuid",
+)
+PROCESSES = _gpu("processes", "gauge", "Processes with a context on the GPU.")
+READING_AGE = Metric(
+    "batchjob_gpu_reading_age_seconds",
+    "gauge",
+    "Time since the GPU answered last; grows while its driver hangs or the GPU is lost.",
+    ("gpu", "uuid"),
+)
+ERRORS = Metric(
+    "batchjob_gpu_errors_total",
+    "counter",
+    "Failed calls to the driver, by its own word for the error; `not supported` does not count.",
+    ("gpu", "error"),
+)
+DRIVER_INFO = Metric(
+    "batchjob_gpu_driver_info", "gauge", "1 while the driver answers.", ("vendor", "version")
+)
+
+JOB_INFO = Metric(
+    "batchjob_job_gpu_info",
+    "gauge",
+    "1 for each GPU or MIG instance that a running job holds or uses; `source` is what told.",
+    (*JOB, "gpu", "uuid", "pci_bus_id", "minor", "gpu_instance", "source"),
+)
+JOB_SHARE = Metric(
+    "batchjob_job_gpu_share_ratio",
+    "gauge",
+    "The job's part of the GPU or MIG instance among those that hold it, 0 to 1; absent for a "
+    "job that uses a GPU allocated to others only.",
+    (*JOB, *UNIT),
+)
+JOB_UTILIZATION = Metric(
+    "batchjob_job_gpu_utilization_ratio",
+    "gauge",
+    "Part of the last sample period in which the job's kernels ran: the GPU's own figure where "
+    "the job is alone on it, else the sum over the job's processes.",
+    (*JOB, *UNIT),
+)
+JOB_MEMORY = Metric(
+    "batchjob_job_gpu_memory_bytes",
+    "gauge",
+    "GPU memory of the job's processes.",
+    (*JOB, *UNIT),
+)
+JOB_PROCESSES = Metric(
+    "batchjob_job_gpu_processes",
+    "gauge",
+    "The job's processes with a context on the GPU; 0 for a GPU that is held and not used.",
+    (*JOB, *UNIT),
+)
+DISAGREEMENTS = Metric(
+    "batchjob_gpu_map_disagreements_total",
+    "counter",
+    "Contradictions met while mapping GPUs to jobs, each counted once while it lasts: "
+    "`unknown_gpu` an allocation names a GPU that is not there; `sources` two allocation sources "
+    "differ; `process` a job's process runs on a GPU that was not given to it; `overlap` several "
+    "jobs claim the whole GPU.",
+    ("kind",),
+)
+
+METRICS: tuple[Metric, ...] = (
+    *dict.fromkeys(quantity.metric for quantity in QUANTITIES),
+    INFO,
+    PROCESSES,
+    READING_AGE,
+    ERRORS,
+    DRIVER_INFO,
+    JOB_INFO,
+    JOB_SHARE,
+    JOB_UTILIZATION,
+    JOB_MEMORY,
+    JOB_PROCESSES,
+    DISAGREEMENTS,
+)

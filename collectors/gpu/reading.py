@@ -1,0 +1,107 @@
+"""What a GPU said at one moment, whoever made it."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from batchjob.refresher import Observed
+from collectors.gpu.devices import Gpu, Unit
+from collectors.gpu.metrics import ENERGY, POWER, Quantity
+
+Values = Mapping[Quantity, float]
+"""What was told; a quantity that the GPU does not offer is not in it."""
+
+
+class Process(NamedTuple):
+    """A process with a context on a GPU. `None`: not told."""
+
+    pid: int
+    memory_bytes: float | None = None
+    gpu_instance: int | None = None
+    compute_instance: int | None = None
+    utilization: float | None = None  # part of the sample period its kernels ran, 0 to 1
+
+
+class Energy(NamedTuple):
+    """A GPU's energy; counters of different `series` have nothing to do with each other."""
+
+    joules: float
+    series: int
+    at: float  # monotonic seconds
+
+
+class Reading(NamedTuple):
+    """One GPU with its MIG instances and processes."""
+
+    gpu: Gpu
+    values: Values
+    instances: Mapping[str, Values]  # by the instances' UUID
+    processes: tuple[Process, ...] | None  # None: the driver does not list them
+    energy: Energy | None = None
+
+    def of(self, unit: Unit) -> Values:
+        """The values of the GPU itself or of one of its instances."""
+        if unit.instance is None:
+            return self.values
+        return self.instances.get(unit.instance.uuid, {})
+
+    def processes_on(self, unit: Unit) -> tuple[Process, ...] | None:
+        """The processes on the unit; None where that is not known."""
+        if unit.instance is None or self.processes is None:
+            return self.processes
+        if any(each.gpu_instance is None for each in self.processes):
+            return None
+        return tuple(
+            each
+            for each in self.processes
+            if each.gpu_instance == unit.instance.gpu_instance
+            and each.compute_instance in (None, unit.instance.compute_instance)
+        )
+
+
+class Known(NamedTuple):
+    """A GPU of the node, and what it says now, if it does."""
+
+    gpu: Gpu
+    last_seen: float | None  # monotonic seconds
+    observed: Observed[Reading] | None
+
+
+class EnergyCounter:
+    """Follows a GPU's energy over driver reloads, integrating power where nothing is counted."""
+
+    def __init__(self, longest_gap: float) -> None:
+        """Power readings more than `longest_gap` seconds apart say nothing of the time between."""
+        self._longest_gap = longest_gap
+        self._last: Energy | None = None
+        self._watts: float | None = None  # None: the last energy was a counter's
+        self._session = 0
+
+    def follow(self, values: Values, at: float, session: int) -> Energy | None:
+        """The energy at `at`; None while there is neither counter nor power.
+
+        `session` changes with each loading of the driver, when counters begin anew.
+        """
+        if ENERGY in values:
+            energy, watts = self._counted(values[ENERGY], at, session), None
+        elif POWER in values:
+            energy, watts = self._integrated(values[POWER], at), values[POWER]
+        else:
+            return None
+        self._last, self._watts, self._session = energy, watts, session
+        return energy
+
+    def _counted(self, joules: float, at: float, session: int) -> Energy:
+        last = self._last
+        if last is None:
+            return Energy(joules, 0, at)
+        same = self._watts is None and session == self._session and joules >= last.joules
+        return Energy(joules, last.series if same else last.series + 1, at)
+
+    def _integrated(self, watts: float, at: float) -> Energy:
+        last = self._last
+        if last is None:
+            return Energy(0.0, 0, at)
+        if self._watts is None or at - last.at > self._longest_gap:
+            return Energy(last.joules, last.series + 1, at)
+        added = (self._watts + watts) / 2 * (at - last.at)
+        return Energy(last.joules + added, last.series, at)
