@@ -55,4 +55,5 @@ COLLECTORS: tuple[Entry, ...] = (
     Entry("jobs", "collectors.jobs.collector", True, "What each batch job of the node uses."),
     Entry("rapl", "collectors.rapl", True, "Energy and power limits of the processors (RAPL)."),
     Entry("ipmi", "collectors.ipmi.collector", True, "Power of the node as its BMC measures it."),
+    Entry("gpu", "collectors.gpu.collector", True, "GPUs, and the jobs that hold them."),
 )

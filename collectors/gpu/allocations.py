@@ -6,14 +6,12 @@ user. Numbers are believed only where it is certain what they count.
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from collectors.gpu.devices import Table, Unit, Vendor, read_device_majors
 from collectors.host import Host
 from collectors.jobs.view import JobHolder
-
-Environs = Sequence[Mapping[str, str]]
 
 NVIDIA_MAJOR = 195  # Linux, Documentation/admin-guide/devices.txt; 254 and 255 are no GPUs
 
@@ -180,7 +178,7 @@ def _from_slurm(holder: JobHolder, seen: Look) -> Allocation | None:
     only SLURM_STEP_GPUS is of this node. Measured with 22.05 and 24.11; the latter gives both
     tasks of `--gpus-per-task=1` the same SLURM_STEP_GPUS, so the job's list goes first.
     """
-    environs = environs_of(holder)
+    environs = holder.environs
     of_job = [
         environ["SLURM_JOB_GPUS"]
         for environ in environs
@@ -225,7 +223,7 @@ def spoken(table: Table, name: str) -> tuple[Unit, ...]:
 def _from_lsf(holder: JobHolder, seen: Look) -> Allocation | None:
     """Under MPS, LSF keeps the real devices (minors) in CUDA_VISIBLE_DEVICES_ORIG."""
     name = "CUDA_VISIBLE_DEVICES_ORIG"
-    words = [word for environ in environs_of(holder) for word in _words(environ.get(name))]
+    words = [word for environ in holder.environs for word in _words(environ.get(name))]
     return _translated(name, words, lambda word: _minor_or_name(seen.table, word))
 
 
@@ -235,7 +233,7 @@ def _minor_or_name(table: Table, word: str) -> tuple[Unit, ...]:
 
 def _from_cuda(holder: JobHolder, seen: Look) -> Allocation | None:
     """LSF besides sets CUDA_VISIBLE_DEVICES<n> for task n; all tasks' GPUs are the job's."""
-    environs = environs_of(holder)
+    environs = holder.environs
     words = [
         word
         for environ in environs
@@ -253,7 +251,7 @@ _CUDA = re.compile(r"CUDA_VISIBLE_DEVICES\d*")
 def _from_rocr(holder: JobHolder, seen: Look) -> Allocation | None:
     """As CUDA_VISIBLE_DEVICES, for ROCm: `GPU-<unique id in hex>` or numbers."""
     source, table = "ROCR_VISIBLE_DEVICES", seen.table
-    words = [word for environ in environs_of(holder) for word in _words(environ.get(source))]
+    words = [word for environ in holder.environs for word in _words(environ.get(source))]
     names = [word for word in words if not word.isdigit()]
     if names:
         return _translated(source, names, table.named)
@@ -297,11 +295,6 @@ def _unconfined(holder: JobHolder) -> bool:
         any(line.startswith("a *:* ") for line in _lines(os.path.join(directory, "devices.list")))
         for directory in holder.directories
     )
-
-
-def environs_of(holder: JobHolder) -> Environs:
-    """The distinct environments of the job's processes."""
-    return holder.environs or (holder.environ,)
 
 
 def _words(text: str | None) -> list[str]:

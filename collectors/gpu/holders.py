@@ -4,11 +4,10 @@ A job holds what its best source says it was given; a job of which no source kno
 processes use, as long as nobody else was given that. A GPU that is held and idle stays in the map.
 """
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from collectors.gpu.allocations import Allocation, Look, allocations, environs_of
+from collectors.gpu.allocations import Allocation, Look, allocations
 from collectors.gpu.devices import Unit
 from collectors.gpu.metrics import UTILIZATION
 from collectors.gpu.reading import Process, Reading
@@ -180,7 +179,7 @@ def _shares(jobs: list[_Job], shards_per_gpu: int) -> dict[JobName, float]:
     only weighs holders against each other: anyone can set it.
     """
     shards = {job.holder.name: _shards(job) for job in jobs}
-    capacity = shards_per_gpu or sum(shards.values())
+    capacity: float = shards_per_gpu or sum(shards.values())
     weights: dict[JobName, float] = {}
     for job in jobs:
         name = job.holder.name
@@ -188,7 +187,7 @@ def _shares(jobs: list[_Job], shards_per_gpu: int) -> dict[JobName, float]:
             weights[name] = shards[name] / capacity
         else:
             weights[name] = (_mps_percentage(job) or 100.0) / 100 if len(jobs) > 1 else 1.0
-    total = math.fsum(weights.values())
+    total = sum(weights.values())
     counted = bool(shards_per_gpu) and all(shards.values())
     if total > 1 or not counted:
         weights = {name: weight / total for name, weight in weights.items()}
@@ -204,14 +203,14 @@ def _shards(job: _Job) -> float:
     if job.holder.name.manager != "slurm":
         return 0.0
     gpus = len({unit.gpu.uuid for unit in job.given.units}) if job.given else 1
-    numbers = [_number(environ.get("SLURM_SHARDS_ON_NODE")) for environ in environs_of(job.holder)]
+    numbers = [_number(environ.get("SLURM_SHARDS_ON_NODE")) for environ in job.holder.environs]
     return max(numbers, default=0.0) / max(1, gpus)
 
 
 def _mps_percentage(job: _Job) -> float:
     """CUDA_MPS_ACTIVE_THREAD_PERCENTAGE, over 0 to 100; 0: not set."""
     name = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
-    numbers = [_number(environ.get(name)) for environ in environs_of(job.holder)]
+    numbers = [_number(environ.get(name)) for environ in job.holder.environs]
     return min(100.0, max(numbers, default=0.0))
 
 

@@ -145,7 +145,7 @@ class JobsCollector:
             if job.ended_at is None and seen is not None and identity is not None:
                 paths = tuple(path for _, path in job.directories())
                 uid = -1 if identity.uid is None else identity.uid
-                found.append(JobHolder(identity.name, uid, seen.pids, seen.environ, paths))
+                found.append(JobHolder(identity.name, uid, seen.pids, seen.environs, paths))
         return found
 
     @property

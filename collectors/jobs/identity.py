@@ -43,14 +43,6 @@ DETAILS: Mapping[str, Mapping[str, str]] = {
     "local": {"name": "BATCHJOB_NAME"},
 }
 
-# Variables that tell which GPUs a job may use; `collectors.gpu.holders` knows what they mean.
-GPU_VARIABLES = re.compile(
-    r"(?:CUDA_VISIBLE_DEVICES(?:_ORIG|\d+)?|CUDA_DEVICE_ORDER|CUDA_MPS_\w+|NVIDIA_VISIBLE_DEVICES"
-    r"|ROCR_VISIBLE_DEVICES|HIP_VISIBLE_DEVICES|GPU_DEVICE_ORDINAL\d*|ZE_AFFINITY_MASK"
-    r"|SLURM_(?:JOB_GPUS|STEP_GPUS|GPUS_ON_NODE|SHARDS_ON_NODE|JOB_ID|STEP_ID|LOCALID)"
-    r"|PBS_GPUFILE|PBS_JOBID|LSB_JOBID|LSB_JOBINDEX)"
-)
-
 INFO_LABELS = (
     "uid", "account", "partition", "qos", "array_job_id", "array_task_id", "het_job_id", "sluid",
     "node", "cluster_name", "cgroup", "name",

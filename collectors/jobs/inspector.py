@@ -19,6 +19,7 @@ from collectors.jobs.names import Names
 from collectors.jobs.processes import Clock, Counters, Process, pids_of
 from collectors.jobs.reading import Interface, ProcessReading
 from collectors.jobs.registry import Registry
+from collectors.jobs.view import GPU_VARIABLES
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +27,7 @@ PATIENCE_SECONDS = 2.0  # so long an owner is waited for before a job is shown w
 STUCK_SECONDS = 5.0  # a look at one process that lasts longer is given up
 _SOON, _BUSY = 0.03, 50  # seconds between looks at a young job; share of time for looking: 1/50
 _ENVIRONMENTS = 16  # processes whose environment is read per job and look
+_GPU_SETTINGS = 256  # distinct sets of GPU variables kept per job
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,7 @@ class Notes:
     asked: dict[tuple[int, float], int] = field(default_factory=dict)  # how often, for environ
     details: dict[str, str] = field(default_factory=dict)
     environ: dict[str, str] = field(default_factory=dict)
+    gpus: dict[frozenset[tuple[str, str]], Mapping[str, str]] = field(default_factory=dict)
     jobid: str | None = None
     owner: int | None = None
     denied: bool = False
@@ -186,7 +189,7 @@ class Inspector:
             self._host.monotonic(),
             self._reading(notes, look, job.accounts.update(everyone)),
             tuple(process.pid for process in self._owned(notes, look)),
-            dict(notes.environ),
+            tuple(notes.gpus.values()),
         )
 
     def _gather(self, job: Job, notes: Notes) -> _Look | None:
@@ -302,12 +305,15 @@ class Inspector:
             notes.asked[key] = 3 if found else notes.asked.get(key, 0) + 1
             notes.details = found | notes.details
             notes.environ = dict(environ) | notes.environ
+            gpus = {name: said for name, said in environ.items() if GPU_VARIABLES.fullmatch(name)}
+            if gpus and len(notes.gpus) < _GPU_SETTINGS:
+                notes.gpus.setdefault(frozenset(gpus.items()), gpus)
         living = {(process.pid, process.started) for process in look.all()}
         notes.asked = {key: times for key, times in notes.asked.items() if key in living}
 
     def _environ(self, pid: int, notes: Notes, names: frozenset[str]) -> Mapping[str, str]:
         def wanted(name: str) -> object:
-            return name in names or identity.GPU_VARIABLES.fullmatch(name)
+            return name in names or GPU_VARIABLES.fullmatch(name)
 
         self._at_process = (pid, self._host.monotonic())
         try:

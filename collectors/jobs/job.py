@@ -19,7 +19,7 @@ class Seen(NamedTuple):
     at: float
     processes: ProcessReading
     pids: tuple[int, ...]
-    environ: Mapping[str, str]
+    environs: tuple[Mapping[str, str], ...]
 
 
 class Tree(NamedTuple):

@@ -39,11 +39,10 @@ class JobHolder(NamedTuple):
     name: JobName
     uid: int
     pids: tuple[int, ...]
-    environ: Mapping[str, str]  # GPU variables, only from a process of the job's own owner
+    # The distinct sets of GPU variables among processes of the job's own owner: a step's tasks name
+    # the GPUs of their step, and a job started by srun alone has no process that names them all.
+    environs: tuple[Mapping[str, str], ...]
     directories: tuple[str, ...]  # its cgroup directories, in every hierarchy
-    # The distinct sets of GPU variables among its owner's processes: a step's tasks name the GPUs
-    # of their step, and a job started by srun alone has no process that names them all.
-    environs: tuple[Mapping[str, str], ...] = ()
 
 
 @runtime_checkable

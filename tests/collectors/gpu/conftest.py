@@ -1,0 +1,65 @@
+"""A node with NVIDIA GPUs: our NVML stand-in, behind pynvml's own loader."""
+
+import importlib.util
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from collectors.gpu.driver import Driver
+from collectors.host import Host
+
+_path = Path(__file__).parents[2] / "fake_nvml" / "library.py"
+_spec = importlib.util.spec_from_file_location("fake_nvml_library", _path)
+library = importlib.util.module_from_spec(_spec)
+sys.modules["fake_nvml_library"] = library
+_spec.loader.exec_module(library)
+
+
+@pytest.fixture(scope="session")
+def nvml_library(tmp_path_factory):
+    """The library, in memory for the whole session."""
+    pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed")
+    path = library.compile_into(tmp_path_factory.mktemp("nvml"))
+    return path, library.load(path)
+
+
+@pytest.fixture
+def fake(nvml_library, tmp_path, monkeypatch):
+    """The state of the driver; empty until GPUs are added."""
+    monkeypatch.setenv("FAKE_NVML", str(tmp_path / "nvml"))
+    return library.FakeNvml(tmp_path / "nvml")
+
+
+@pytest.fixture
+def host(tmp_path):
+    """A machine whose NVIDIA driver is loaded."""
+    (tmp_path / "proc/driver/nvidia").mkdir(parents=True)
+    (tmp_path / "proc/driver/nvidia/version").write_text("NVRM version: 570.86.15\n")
+    (tmp_path / "proc/sys/kernel").mkdir(parents=True)
+    (tmp_path / "proc/sys/kernel/hostname").write_text("gpu01.example.org\n")
+    (tmp_path / "sys").mkdir()
+    return Host(procfs=str(tmp_path / "proc"), sysfs=str(tmp_path / "sys"))
+
+
+@pytest.fixture
+def driver(fake, host):
+    """A driver that reads every 20 ms."""
+    made = Driver(host, 0.02)
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def eventually():
+    """Wait until something holds, for at most 5 s."""
+
+    def wait(condition, seconds=5.0):
+        end = time.monotonic() + seconds
+        while not (found := condition()):
+            assert time.monotonic() < end, "it never came to hold"
+            time.sleep(0.01)
+        return found
+
+    return wait

@@ -1,0 +1,108 @@
+"""Builds and steers the library of nvml.c; see there for the keys."""
+
+import ctypes
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).with_name("nvml.c")
+
+GPU = {
+    "uuid": "GPU-aaaaaaaa-0000-4000-8000-00000000000{n}",
+    "name": "NVIDIA H100 80GB HBM3",
+    "minor": "{n}",
+    "pci": "00000000:{n}B:00.0",
+    "utilization": 50,
+    "memory.total": 80_000_000_000,
+    "memory.used": 1_000_000_000,
+    "power": 250_000,
+    "power_limit": 700_000,
+    "energy": 5_000_000,
+    "temperature": 40,
+    "clock0": 1980,
+    "clock1": 1980,
+    "clock2": 2619,
+    "clock3": 1545,
+    "ecc0.1": 3,
+    "ecc1.1": 0,
+    "violation0": 2_500_000_000,
+    "violation1": 0,
+    "field82": 45,
+    "field138": 10,
+    "field139": 20,
+    "field197": 1000,
+    "field198": 2000,
+    "mig": 0,
+}
+
+MIG = {"gpu_instance": 1, "compute_instance": 0, "slices": 3, "compute_slices": 3}
+
+
+def compile_into(directory: Path) -> Path:
+    """The library as a file that the loader finds by its name."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("no C compiler to build the NVML stand-in")
+    path = directory / "libnvidia-ml.so.1"
+    subprocess.run(
+        [compiler, "-shared", "-fPIC", "-Wl,-soname,libnvidia-ml.so.1", "-o", path, SOURCE],
+        check=True,
+    )
+    return path
+
+
+def load(path: Path) -> ctypes.CDLL:
+    """Put the library into memory: the loader gives it to whoever asks for it by its soname."""
+    return ctypes.CDLL(str(path))
+
+
+class FakeNvml:
+    """The file that the library reads at each call."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.keys: dict[str, object] = {"driver.version": "570.86.15", "count": 0}
+        self.write()
+
+    def gpus(self, count: int, **changes: object) -> None:
+        """Add whole GPUs that tell everything."""
+        self.keys["count"] = count
+        for n in range(count):
+            for key, value in GPU.items():
+                self.keys[f"gpu{n}.{key}"] = str(value).format(n=n)
+        self.set(**changes)
+
+    def mig(self, gpu: int, instances: dict[int, dict[str, object]]) -> None:
+        """Cut a GPU up: MIG device number → what differs from a 3g.40gb."""
+        self.drop(*(key for key in self.keys if key.startswith(f"gpu{gpu}.mig")))
+        self.keys |= {f"gpu{gpu}.mig": 1, f"gpu{gpu}.profile4": 7}
+        self.drop(f"gpu{gpu}.utilization")
+        for n, changes in instances.items():
+            device: dict[str, object] = {
+                "uuid": f"MIG-{gpu}{n}000000-0000-5000-8000-000000000000",
+                "name": "NVIDIA H100 80GB HBM3 MIG 3g.40gb",
+                "memory.total": 40_000_000_000,
+                "memory.used": 500_000_000,
+            }
+            for key, value in (device | MIG | {"gpu_instance": n + 1} | changes).items():
+                self.keys[f"gpu{gpu}.mig{n}.{key}"] = value
+        self.write()
+
+    def set(self, changes: dict[str, object] | None = None, **more: object) -> None:
+        """Change keys: `set({"gpu0.returns": 15})`."""
+        self.keys |= (changes or {}) | more
+        self.write()
+
+    def drop(self, *keys: str) -> None:
+        """Remove keys."""
+        for key in keys:
+            self.keys.pop(key, None)
+        self.write()
+
+    def write(self) -> None:
+        """Replace the file as a whole: calls may run."""
+        new = self.path.with_suffix(".new")
+        new.write_text("".join(f"{key} {value}\n" for key, value in self.keys.items()))
+        new.replace(self.path)
