@@ -88,7 +88,7 @@ class WebOptions:
         repeat=True,
     )
     disable_exporter_metrics: bool = option(
-        False, "Leave out the metrics about the exporter's own process (saves 10 MB)."
+        False, "Leave out the metrics about the exporter's own process (saves 4 MB)."
     )
 
 
@@ -156,9 +156,12 @@ def parser() -> argparse.ArgumentParser:
         prog="batchjob_exporter",
         description="Serves metrics of the batch jobs on this node to Prometheus.",
         allow_abbrev=False,
-        formatter_class=argparse.RawTextHelpFormatter,
+        add_help=False,
     )
-    made.add_argument("--version", action="version", version=version_text())
+    made.add_argument("-h", "--help", action="help", help="Print all flags and exit.")
+    made.add_argument(
+        "--version", action="version", version=version_text(), help="Print the version and exit."
+    )
     made.add_argument(
         "--config.file",
         dest="config.file",

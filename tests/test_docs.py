@@ -1,0 +1,62 @@
+"""The documentation says what is true."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from batchjob_exporter.document import PAGES
+from batchjob_exporter.options import parser
+from collectors.collector import COLLECTORS
+
+REPOSITORY = Path(__file__).parents[1]
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_generated_pages_are_up_to_date(name):
+    page = (REPOSITORY / "docs" / name).read_text()
+    assert page == PAGES[name](), "run: python -m batchjob_exporter.document"
+
+
+def test_every_flag_is_documented():
+    page = (REPOSITORY / "docs" / "options.md").read_text()
+    flags = [action.option_strings[-1] for action in parser()._actions]
+    names = {re.sub("^--(no-)?", "", flag) for flag in flags}
+    assert {
+        name for name in names if f"`{name}`" not in page and f"`--{name}`" not in page
+    } == set()
+
+
+@pytest.mark.parametrize("entry", COLLECTORS, ids=lambda entry: entry.name)
+def test_metrics_follow_the_conventions(entry):
+    for metric in entry.load().METRICS:
+        assert metric.name.startswith("batchjob_"), metric.name
+        assert metric.name.endswith("_total") == (metric.type == "counter"), metric.name
+        assert metric.help.endswith("."), metric.name
+        assert not {"job", "instance", "cluster"} & set(metric.labels), metric.name
+
+
+@pytest.mark.parametrize("page", sorted((REPOSITORY / "docs").glob("*.md")), ids=lambda p: p.name)
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
+        assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+UNITS = sorted((REPOSITORY / "deploy" / "systemd").glob("*.service"))
+
+
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd is not installed")
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_units_are_valid_and_hardened(unit, tmp_path):
+    # The program is not installed where the unit looks for it; all else is checked.
+    text = re.sub(r"ExecStart=\S+", "ExecStart=/bin/true", unit.read_text())
+    copy = tmp_path / unit.name
+    copy.write_text(text)
+    command = ["systemd-analyze", "verify", str(copy)]
+    verified = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert unit.name not in verified.stderr
+    command = ["systemd-analyze", "security", "--offline=true", "--threshold=30", str(copy)]
+    rated = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert rated.returncode == 0, rated.stdout[-300:]
