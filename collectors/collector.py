@@ -56,4 +56,5 @@ COLLECTORS: tuple[Entry, ...] = (
     Entry("rapl", "collectors.rapl", True, "Energy and power limits of the processors (RAPL)."),
     Entry("ipmi", "collectors.ipmi.collector", True, "Power of the node as its BMC measures it."),
     Entry("gpu", "collectors.gpu.collector", True, "GPUs, and the jobs that hold them."),
+    Entry("energy", "collectors.energy.collector", True, "Energy and emissions of each batch job."),
 )

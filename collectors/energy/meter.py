@@ -86,15 +86,6 @@ def new_series() -> int:
     return secrets.randbits(52)  # a float, and so JSON, holds it exactly
 
 
-def longest_interval(meter: Meter, tick: float) -> float:
-    """Seconds between two readings, taken every `tick`, up to which the energy is known.
-
-    Power read now and then is a guess after three missed periods. A counter goes on by itself, but
-    who used what it counted cannot be told once jobs have come and gone unseen.
-    """
-    return 3 * max(meter.period, tick)
-
-
 def energy_between(earlier: Reading, later: Reading, longest: float) -> float | None:
     """Joules from one reading to a later one: counted, or the trapezoid under two powers.
 

@@ -1,4 +1,4 @@
-from collectors.energy.meter import Meter, Reading, energy_between, longest_interval
+from collectors.energy.meter import Reading, energy_between
 
 
 def test_a_counter_gives_its_difference():
@@ -17,9 +17,6 @@ def test_nothing_is_known_across_series_a_counter_that_fell_or_a_repeated_readin
     assert energy_between(Reading(10, watts=60), now, 30) is None
 
 
-def test_nothing_is_known_after_three_periods_without_a_reading():
-    meter = Meter("ipmi", "node", includes_gpus=True, period=30, read=lambda: None)
-    longest = longest_interval(meter, tick=10)
-    assert longest == 90
-    assert energy_between(Reading(0, watts=100), Reading(90, watts=100), longest) == 9000
-    assert energy_between(Reading(0, watts=100), Reading(91, watts=100), longest) is None
+def test_nothing_is_known_between_powers_too_far_apart():
+    assert energy_between(Reading(0, watts=100), Reading(90, watts=100), 90) == 9000
+    assert energy_between(Reading(0, watts=100), Reading(91, watts=100), 90) is None

@@ -1,0 +1,265 @@
+"""The energy of the node's jobs: on each tick, meter and jobs are read together and booked."""
+
+import logging
+import os
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from batchjob.logs import Once
+from batchjob.settings import duration, number, one_of, option, text
+from collectors.collector import Collector
+from collectors.emissions.factor import Factor, Factors
+from collectors.energy import idle, processors, state
+from collectors.energy.choice import choose
+from collectors.energy.interval import Look, key_of
+from collectors.energy.ledger import Ledger
+from collectors.energy.meter import BEST_FIRST, GpuMetered, Meter, Metered, Reading
+from collectors.energy.metrics import METRICS as METRICS
+from collectors.energy.metrics import Shown, families
+from collectors.host import Host
+from collectors.jobs.view import Jobs
+from collectors.metric import Family
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+# A BMC takes its time to answer for the first time; until then a lesser meter is not chosen.
+_SETTLE_SECONDS = 30.0
+_POLL_SECONDS = 1.0
+
+
+def watts_or_learn(value: Any) -> float | None:
+    """A number of watts, or `learn`."""
+    if value == "learn":
+        return None
+    try:
+        return float(number(value))
+    except ValueError:
+        raise ValueError(f"expected watts or the word learn, got {value!r}") from None
+
+
+@dataclass(frozen=True)
+class Options:
+    """How the node's energy is taken and divided."""
+
+    source: str = option(
+        "auto", "Meter of the node; auto: the best that answers.", parse=one_of("auto", *BEST_FIRST)
+    )
+    interval: float = option(10.0, "Time from one booking to the next.", parse=duration)
+    gpus_included: str = option(
+        "auto",
+        "Whether the meter counts the GPUs as well; auto: as meters of its kind usually do.",
+        parse=one_of("auto", "yes", "no"),
+    )
+    idle_watts: float | None = option(
+        None,
+        "Power of the node at rest without GPUs; learn: the least minute seen at rest.",
+        parse=watts_or_learn,
+        metavar="WATTS|learn",
+    )
+    idle_file: str = option(
+        "", "YAML file of idle watts by node type or pattern of host names.", metavar="FILE"
+    )
+    node_type: str = option(
+        "", "Type of this node in the idle file, beside its host name and product name.", parse=text
+    )
+    state_directory: str = option(
+        "", "Where sums outlive a restart; else $STATE_DIRECTORY, else nowhere.", metavar="DIR"
+    )
+
+
+class Energy:
+    """Chooses the meter, ticks, and shows the accounts of the last tick."""
+
+    def __init__(
+        self,
+        host: Host,
+        options: Options,
+        idle_watts: float | None,
+        built: Mapping[str, Collector],
+    ) -> None:
+        self._host = host
+        self._options = options
+        self._idle_watts = idle_watts
+        self._metered = {n: each for n, each in built.items() if isinstance(each, Metered)}
+        self._jobs = _only(x for x in built.values() if isinstance(x, Jobs))
+        self._gpus = _only(x for x in built.values() if isinstance(x, GpuMetered))
+        self._factors = _only(x for x in built.values() if isinstance(x, Factors))
+        self._directory = _state_directory(options)
+        self._boot = state.boot_id(host.procfs)
+        self._document: dict[str, Any] | None = None
+        self._started_at: float | None = None
+        self._meter: Meter | None = None
+        self._ledger: Ledger | None = None
+        self._ticked_at = float("-inf")
+        self._read_at: dict[str, float] = {}
+        self._errors = 0
+        self._shown = Shown()
+        self._once = Once(log)
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin to tick."""
+        self._thread = threading.Thread(target=self._run, name="energy", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread; what it booked last is on disk."""
+        self._stopped.set()
+        if self._thread is not None:
+            self._thread.join(timeout=2)
+
+    def collect(self) -> list[Family]:
+        """The accounts of the last tick."""
+        return families(self._shown, self._host.monotonic())
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                self.tick()
+                self._once.over("tick")
+            except Exception as error:  # a tick that fails must not end the accounts
+                self._errors += 1
+                self._shown = self._shown._replace(tick_errors=self._errors)
+                self._once.warning("tick", "energy: %s: %s", type(error).__name__, error)
+            self._stopped.wait(self._pause())
+
+    def tick(self) -> None:
+        """Book what there is to book: at every new reading, and at least every interval."""
+        now = self._host.monotonic()
+        if self._started_at is None:
+            self._started_at = now
+            self._document = self._loaded()
+        readings = self._readings()
+        if self._meter is None:
+            self._elect(readings, now)
+        if self._ledger is None:
+            return
+        chosen = self._meter and readings.get(self._meter.name)
+        meter, reading = chosen or (self._meter, None)
+        self._meter = meter
+        since = self._ledger.since
+        is_new = reading is not None and (
+            since is None or since.meter is None or reading.at > since.meter.at
+        )
+        if is_new or now - self._ticked_at >= self._options.interval - _POLL_SECONDS / 2:
+            self._ticked_at = now
+            self._book(self._ledger, reading)
+
+    def _readings(self) -> dict[str, tuple[Meter, Reading]]:
+        """Every meter that has a value now."""
+        found = {}
+        for metered in self._metered.values():
+            for meter in metered.meters():
+                reading = meter.read()
+                if reading is not None:
+                    found[meter.name] = meter, reading
+                    self._read_at[meter.name] = reading.at
+        return found
+
+    def _elect(self, readings: Mapping[str, tuple[Meter, Reading]], now: float) -> None:
+        """Choose once: a source that changes in the midst of a job would falsify its energy."""
+        assert self._started_at is not None
+        settled = now - self._started_at >= _SETTLE_SECONDS
+        last = state.meter_of(self._document, self._boot, sorted(self._metered))
+        name = choose(self._options.source, readings.keys(), self._metered.keys(), last, settled)
+        if name is not None:
+            self._meter = readings[name][0]
+            log.info("energy is taken from %s", name)
+        elif settled and self._options.source != "auto":
+            self._once.warning("source", "%s gives no reading", self._options.source)
+        if self._ledger is None and (name is not None or settled):
+            self._ledger = self._opened(name or "")
+        if self._ledger is not None and self._meter is not None:
+            self._ledger.includes_gpus = self._includes_gpus()
+            self._ledger.longest = 3 * max(self._meter.period, self._options.interval)
+
+    def _opened(self, meter: str) -> Ledger:
+        """The books of the last run where they belong to this meter, else new ones."""
+        if self._document is not None:
+            ledger = Ledger(idle.Idle(self._idle_watts))
+            try:
+                state.restore(self._document, self._boot, meter, ledger)
+            except ValueError as error:
+                log.warning("energy begins anew: %s", error)
+            else:
+                return ledger
+        return Ledger(idle.Idle(self._idle_watts))
+
+    def _book(self, ledger: Ledger, reading: Reading | None) -> None:
+        gpus = self._gpus.gpu_energy() if self._gpus else ()
+        usage = self._jobs.usage() if self._jobs else ()
+        factors: Iterable[Factor] = self._factors.current() if self._factors else ()
+        look = Look(
+            at=self._host.monotonic(),
+            epoch=self._host.clock(),
+            meter=reading,
+            processors=processors.read(self._host.procfs),
+            jobs={key_of(job.name): job for job in usage},
+            gpus={gpu.uuid: gpu for gpu in gpus},
+        )
+        accounts = ledger.book(look, factors)
+        self._save(ledger)
+        self._shown = Shown(
+            self._meter,
+            ledger.includes_gpus,
+            self._idle_watts is not None,
+            accounts,
+            dict(self._read_at),
+            self._errors,
+        )
+
+    def _includes_gpus(self) -> bool:
+        assert self._meter is not None
+        given = self._options.gpus_included
+        return self._meter.includes_gpus if given == "auto" else given == "yes"
+
+    def _loaded(self) -> dict[str, Any] | None:
+        if not self._directory:
+            return None
+        try:
+            return state.load(self._directory)
+        except (OSError, ValueError) as error:
+            log.warning("energy begins anew: %s", error)
+            return None
+
+    def _save(self, ledger: Ledger) -> None:
+        if not self._directory:
+            return
+        meter = self._meter.name if self._meter else ""
+        try:
+            state.save(self._directory, self._boot, meter, sorted(self._metered), ledger)
+            self._once.over("state")
+        except OSError as error:
+            self._once.warning("state", "energy will begin anew after a restart: %s", error)
+
+    def _pause(self) -> float:
+        """Seconds to the next tick: a slow meter is looked at when its next reading is due."""
+        interval = self._options.interval
+        since = self._ledger.since if self._ledger else None
+        if self._meter is None or self._meter.period == 0 or since is None or since.meter is None:
+            return interval if self._ledger else _POLL_SECONDS
+        overdue = self._host.monotonic() - since.meter.at - self._meter.period
+        if overdue > 3 * self._meter.period:
+            return interval
+        return min(interval, max(_POLL_SECONDS, -overdue))
+
+
+def build(host: Host, options: Options, built: Mapping[str, Collector]) -> Energy:
+    """Make the collector. Raises SettingsError for an idle file that is none."""
+    watts = options.idle_watts
+    if watts is None and options.idle_file:
+        watts = idle.from_file(options.idle_file, idle.node_names(host, options.node_type))
+    return Energy(host, options, watts, built)
+
+
+def _state_directory(options: Options) -> str:
+    """systemd.exec(5): several directories are separated by colons."""
+    return options.state_directory or os.environ.get("STATE_DIRECTORY", "").partition(":")[0]
+
+
+def _only(found: Iterable[T]) -> T | None:
+    return next(iter(found), None)

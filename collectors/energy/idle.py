@@ -1,0 +1,107 @@
+"""What a node or a GPU draws at rest: said by the site, or learned while nothing runs."""
+
+import contextlib
+import fnmatch
+import logging
+import socket
+from pathlib import Path
+from typing import NamedTuple
+
+import yaml
+
+from batchjob.settings import SettingsError
+from collectors.host import Host
+
+log = logging.getLogger(__name__)
+
+_WINDOW_SECONDS = 60.0
+# Hardware ages and gets other parts: a minimum seen once must not hold for ever.
+_RISES_PER_DAY = 0.01
+_DAY_SECONDS = 86400.0
+
+
+class Learned(NamedTuple):
+    """The least minute's mean seen at rest, and when."""
+
+    watts: float
+    epoch: float
+
+
+class Idle:
+    """Power at rest. Until a quiet minute was seen it is 0, which splits all energy by CPU time.
+
+    Busy minutes teach nothing: the least power of a node that is never idle is not its idle power.
+    """
+
+    def __init__(self, configured: float | None = None, learned: Learned | None = None) -> None:
+        self.configured = configured
+        self.learned = learned
+        self._joules = 0.0
+        self._seconds = 0.0
+
+    def watts(self, epoch: float) -> float | None:
+        """Idle power to reckon with now; None while it is not known."""
+        if self.configured is not None:
+            return self.configured
+        if self.learned is None:
+            return None
+        days = max(0.0, epoch - self.learned.epoch) / _DAY_SECONDS
+        return self.learned.watts * (1 + _RISES_PER_DAY * days)
+
+    def joules(self, seconds: float, epoch: float) -> float:
+        """Energy at rest over so many seconds."""
+        return (self.watts(epoch) or 0.0) * seconds
+
+    def observe(self, joules: float, seconds: float, epoch: float, quiet: bool) -> None:
+        """Take note of an interval; `quiet`: next to nothing ran."""
+        if not quiet:
+            self._joules = self._seconds = 0.0
+            return
+        self._joules += joules
+        self._seconds += seconds
+        if self._seconds < _WINDOW_SECONDS:
+            return
+        mean = self._joules / self._seconds
+        self._joules = self._seconds = 0.0
+        known = None if self.learned is None else Idle(learned=self.learned).watts(epoch)
+        if known is None or mean <= known:
+            self.learned = Learned(mean, epoch)
+
+
+def node_names(host: Host, node_type: str) -> tuple[str, ...]:
+    """What a row of the idle file may be meant by: type, host name, product name of the board."""
+    nodename = socket.gethostname()
+    names = [node_type, nodename, nodename.partition(".")[0]]
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        product = Path(host.sysfs, "class/dmi/id/product_name").read_text(encoding="utf-8")
+        names.append(product.strip())
+    return tuple(filter(None, names))
+
+
+def from_file(path: str, names: tuple[str, ...]) -> float | None:
+    """Watts of the first row whose pattern (`gpu*`, `PowerEdge R650`) fits one of the names.
+
+    Raises SettingsError for a file that is no table of watts.
+    """
+    for pattern, watts in _table(path).items():
+        if any(fnmatch.fnmatchcase(name, pattern) for name in names):
+            return watts
+    log.warning("%s has no row for %s; idle power is learned", path, ", ".join(names))
+    return None
+
+
+def _table(path: str) -> dict[str, float]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            table = yaml.safe_load(file)
+    except OSError as error:
+        raise SettingsError(f"{path}: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(table, dict):
+        raise SettingsError(f"{path}: expected a mapping of node types to watts")
+    for pattern, watts in table.items():
+        is_number = isinstance(watts, int | float) and not isinstance(watts, bool)
+        if not isinstance(pattern, str) or not is_number or not 0 <= watts < float("inf"):
+            raise SettingsError(f"{path}: {pattern}: expected at least 0 watts, got {watts!r}")
+    return {pattern: float(watts) for pattern, watts in table.items()}

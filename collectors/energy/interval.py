@@ -1,0 +1,131 @@
+"""What happened between two looks at the node: the energy, and each job's part of it."""
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from collectors.energy.meter import GpuHolding, GpuReading, Reading
+from collectors.energy.processors import Processors
+from collectors.energy.split import Claim, GpuClaim
+from collectors.jobs.view import JobName, JobUsage
+
+# A job is listed once its owner is known, which takes some seconds at most.
+_LISTED_LATE_SECONDS = 5.0
+
+
+class Key(NamedTuple):
+    """A job, whatever the text of its labels."""
+
+    manager: str
+    jobid: str
+    user: str
+
+
+class Look(NamedTuple):
+    """The node at one moment, everything read together."""
+
+    at: float  # Host.monotonic()
+    epoch: float  # Host.clock()
+    meter: Reading | None
+    processors: Processors
+    jobs: Mapping[Key, JobUsage]
+    gpus: Mapping[str, GpuReading]  # by UUID
+
+
+class Span(NamedTuple):
+    """An interval in epoch seconds, as the clock stands at its end."""
+
+    start: float
+    end: float
+
+    def lived(self, job: JobUsage | None) -> float:
+        """The part of the interval in which the job was there, 0 to 1."""
+        if job is None or self.end <= self.start:
+            return 1.0
+        start = self.start if job.started_at is None else max(self.start, job.started_at)
+        end = self.end if job.ended_at is None else min(self.end, job.ended_at)
+        return min(1.0, max(0.0, (end - start) / (self.end - self.start)))
+
+
+def key_of(name: JobName) -> Key:
+    """The job that goes by this name."""
+    return Key(name.manager, name.jobid, name.user)
+
+
+def span(earlier: Look, later: Look) -> Span:
+    """The time between; its length is the monotonic clock's, since the other may be set."""
+    return Span(later.epoch - (later.at - earlier.at), later.epoch)
+
+
+def busy_seconds(earlier: Look, later: Look) -> float:
+    """CPU seconds the node was at work; CPUs that go offline take theirs with them."""
+    return max(0.0, later.processors.busy_seconds - earlier.processors.busy_seconds)
+
+
+def claims(earlier: Look, later: Look) -> dict[Key, Claim]:
+    """CPU time and allocation of every job that lived in the interval.
+
+    A job without a known allocation counts for an equal part of the CPUs nobody has allocated.
+    """
+    during = span(earlier, later)
+    seconds = later.at - earlier.at
+    lived = {key: during.lived(job) for key, job in later.jobs.items()}
+    present = {key: job for key, job in later.jobs.items() if lived[key] > 0}
+    known = sum(job.cpus for job in present.values() if job.cpus is not None)
+    unknown = sum(job.cpus is None for job in present.values())
+    each = max(0.0, later.processors.cpus - known) / unknown if unknown else 0.0
+    most = later.processors.cpus * seconds  # more is a clock that was set, or another job's count
+    return {
+        key: Claim(
+            cpu_seconds=min(most, _used(earlier.jobs.get(key), job, during, most)),
+            cpus=lived[key] * (each if job.cpus is None else job.cpus),
+        )
+        for key, job in present.items()
+    }
+
+
+def _used(before: JobUsage | None, now: JobUsage, during: Span, most: float) -> float:
+    """CPU seconds within the interval; what cannot be told falls to the system."""
+    if now.cpu_seconds is None:
+        return 0.0
+    if before is None:
+        return now.cpu_seconds if _born(now, during, most) else 0.0
+    if before.cpu_seconds is None:
+        return 0.0
+    used = now.cpu_seconds - before.cpu_seconds
+    return used if used >= 0 else now.cpu_seconds  # another incarnation, counted from 0
+
+
+def _born(job: JobUsage, during: Span, most: float) -> bool:
+    """Whether all of the job's CPU time is of this interval."""
+    if job.started_at is None:
+        return (job.cpu_seconds or 0.0) <= most
+    return job.started_at >= during.start - _LISTED_LATE_SECONDS
+
+
+def gpu_claims(
+    earlier: GpuReading, later: GpuReading, jobs: Mapping[Key, JobUsage], during: Span
+) -> dict[Key, GpuClaim]:
+    """Who held the GPU at either end of the interval, each for the time it lived."""
+    held = _by_job(earlier.holdings) | _by_job(later.holdings)
+    claimed = {
+        key: GpuClaim(
+            sum(each.share for each in parts) * during.lived(jobs.get(key)), _activity(parts)
+        )
+        for key, parts in held.items()
+    }
+    return {key: claim for key, claim in claimed.items() if claim.share > 0}
+
+
+def _by_job(holdings: Iterable[GpuHolding]) -> dict[Key, list[GpuHolding]]:
+    jobs: dict[Key, list[GpuHolding]] = {}
+    for holding in holdings:
+        jobs.setdefault(key_of(holding.job), []).append(holding)
+    return jobs
+
+
+def _activity(parts: list[GpuHolding]) -> float | None:
+    """Mean over a job's instances, by size; None as soon as one is not known."""
+    whole = sum(each.share for each in parts)
+    if whole <= 0 or any(each.activity is None for each in parts):
+        return None
+    return sum(each.share * (each.activity or 0.0) for each in parts) / whole

@@ -1,0 +1,165 @@
+"""The families of the energy collector."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from collectors.energy.ledger import Accounts
+from collectors.energy.meter import Meter
+from collectors.metric import Family, Metric, join, labels
+
+JOB_ENERGY = Metric(
+    "batchjob_job_energy_joules_total",
+    "counter",
+    "Estimate of the energy used by the job on this node: its part of the chosen meter, active by"
+    " CPU time (GPUs by who held them), idle by allocation.",
+    ("manager", "jobid", "user", "component", "kind"),
+)
+JOB_EMISSIONS = Metric(
+    "batchjob_job_emissions_grams_total",
+    "counter",
+    "Emissions of the job's energy, each interval at the provider's factor of that time; without"
+    " PUE and the making of the hardware.",
+    ("manager", "jobid", "user", "provider"),
+)
+NODE_ENERGY = Metric(
+    "batchjob_node_energy_joules_total",
+    "counter",
+    "Energy of the node by who used it; jobs, system and unallocated add up to what was metered.",
+    ("component", "consumer"),
+)
+SOURCE = Metric(
+    "batchjob_node_power_source_info",
+    "gauge",
+    "The meter from which the node's energy is taken, what it covers, and whether GPUs are in it.",
+    ("source", "scope", "gpus"),
+)
+IDLE = Metric(
+    "batchjob_node_idle_power_watts",
+    "gauge",
+    "Power at rest with which idle energy is reckoned, without GPUs; configured or learned.",
+    ("origin",),
+)
+DEVIATION = Metric(
+    "batchjob_node_energy_deviation_ratio",
+    "gauge",
+    "Part of the metered energy that is not in the accounts; above 1e-6 something is wrong.",
+)
+OVERDRAWN = Metric(
+    "batchjob_node_energy_overdrawn_joules_total",
+    "counter",
+    "Energy of GPUs beyond what the meter counted in the same time: it may not include them.",
+)
+AGE = Metric(
+    "batchjob_meter_age_seconds",
+    "gauge",
+    "Time since the meter was last read; a value too old is not shown elsewhere.",
+    ("meter",),
+)
+WITHOUT_DATA = Metric(
+    "batchjob_meter_seconds_without_data_total",
+    "counter",
+    "Time for which the chosen meter's energy is not known, and so is in no account; for meter gpu"
+    " the sum over GPUs.",
+    ("meter",),
+)
+TICK_ERRORS = Metric(
+    "batchjob_energy_tick_errors_total",
+    "counter",
+    "Ticks of the energy accounts that failed; the next one books what they left.",
+)
+METRICS = (
+    JOB_ENERGY,
+    JOB_EMISSIONS,
+    NODE_ENERGY,
+    SOURCE,
+    IDLE,
+    DEVIATION,
+    OVERDRAWN,
+    AGE,
+    WITHOUT_DATA,
+    TICK_ERRORS,
+)
+
+
+class Shown(NamedTuple):
+    """What a scrape shows; replaced as a whole at each tick."""
+
+    meter: Meter | None = None
+    includes_gpus: bool = False
+    idle_configured: bool = False
+    accounts: Accounts = Accounts()
+    read_at: Mapping[str, float] = {}  # by meter, Host.monotonic()
+    tick_errors: int = 0
+
+
+def families(shown: Shown, now: float) -> list[Family]:
+    """Render; families without samples are left out."""
+    accounts = shown.accounts
+    made = [
+        *_jobs(accounts),
+        Family(
+            NODE_ENERGY,
+            [
+                (labels(component=component, consumer=consumer), joules)
+                for (component, consumer), joules in accounts.node.items()
+            ],
+        ),
+        Family(AGE, [(labels(meter=name), now - at) for name, at in shown.read_at.items()]),
+        Family(TICK_ERRORS, [(labels(), shown.tick_errors)]),
+        *(_chosen(shown) if shown.meter else ()),
+    ]
+    if (deviation := accounts.deviation()) is not None:
+        made.append(Family(DEVIATION, [(labels(), deviation)]))
+    return [family for family in made if family.samples]
+
+
+def _jobs(accounts: Accounts) -> tuple[Family, Family]:
+    return (
+        Family(
+            JOB_ENERGY,
+            [
+                (join(job.name.labels, labels(component=component, kind=kind)), joules)
+                for job in accounts.jobs
+                for (component, kind), joules in job.joules.items()
+            ],
+        ),
+        Family(
+            JOB_EMISSIONS,
+            [
+                (join(job.name.labels, labels(provider=provider)), grams)
+                for job in accounts.jobs
+                for provider, grams in job.grams.items()
+            ],
+        ),
+    )
+
+
+def _chosen(shown: Shown) -> list[Family]:
+    assert shown.meter is not None
+    accounts = shown.accounts
+    gpus = "included" if shown.includes_gpus else "apart"
+    made = [
+        Family(
+            SOURCE,
+            [(labels(source=shown.meter.name, scope=shown.meter.scope, gpus=gpus), 1.0)],
+        ),
+        Family(
+            WITHOUT_DATA,
+            [(labels(meter=shown.meter.name), accounts.seconds_without_data)]
+            + (
+                [(labels(meter="gpu"), accounts.gpu_seconds_without_data)]
+                if _has_gpus(accounts)
+                else []
+            ),
+        ),
+    ]
+    if shown.includes_gpus:
+        made.append(Family(OVERDRAWN, [(labels(), accounts.overdrawn_joules)]))
+    if accounts.idle_watts is not None:
+        origin = "configured" if shown.idle_configured else "learned"
+        made.append(Family(IDLE, [(labels(origin=origin), accounts.idle_watts)]))
+    return made
+
+
+def _has_gpus(accounts: Accounts) -> bool:
+    return any(component == "gpu" for component, _ in accounts.node)

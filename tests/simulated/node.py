@@ -1,0 +1,70 @@
+"""A node in a time of its own: processors, a meter and jobs that come and go."""
+
+from collectors.jobs.view import JobName, JobUsage
+from collectors.metric import labels
+
+
+def name(jobid, user="alice", manager="slurm"):
+    text = labels(manager=manager, jobid=str(jobid), user=user)
+    return JobName(manager, str(jobid), user, text)
+
+
+class Time:
+    """Both clocks of a Host; `pass_()` moves them."""
+
+    def __init__(self, monotonic=5000.0, epoch=1_700_000_000.0):
+        self.now = monotonic
+        self.ahead = epoch - monotonic
+
+    def monotonic(self):
+        return self.now
+
+    def clock(self):
+        return self.now + self.ahead
+
+    def pass_(self, seconds):
+        self.now += seconds
+
+
+class Job:
+    """One job; it uses `load` CPUs while it lives."""
+
+    def __init__(self, jobid, cpus, load, start, end, user="alice"):
+        self.name = name(jobid, user)
+        self.cpus, self.load, self.start, self.end = cpus, load, start, end
+
+    def cpu_seconds(self, now):
+        return self.load * max(0.0, min(now, self.end) - self.start)
+
+
+class Jobs:
+    """The jobs collector's view, as the protocol has it; ended jobs linger for five minutes."""
+
+    def __init__(self, time, jobs, linger=300.0):
+        self.time, self.jobs, self.linger = time, jobs, linger
+
+    def usage(self):
+        now = self.time.clock()
+        return [
+            JobUsage(
+                job.name,
+                job.cpu_seconds(now),
+                job.cpus,
+                ended_at=job.end if job.end <= now else None,
+                started_at=job.start,
+            )
+            for job in self.jobs
+            if job.start <= now < job.end + self.linger
+        ]
+
+    def holders(self):
+        return []
+
+
+def write_stat(procfs, busy_seconds, seconds, cpus):
+    """/proc/stat of a node that has been up for so long."""
+    busy = round(busy_seconds * 100)
+    rest = max(0, round(seconds * cpus * 100) - busy)
+    line = f"{busy} 0 0 {rest} 0 0 0 0 0 0"
+    each = "".join(f"cpu{n} {line}\n" for n in range(cpus))
+    (procfs / "stat").write_text(f"cpu  {line}\n{each}btime 1700000000\n")
