@@ -54,6 +54,12 @@ COLLECTORS: tuple[Entry, ...] = (
     Entry("node", "collectors.node", True, "CPU time, memory and boot time of the node."),
     Entry("jobs", "collectors.jobs.collector", True, "What each batch job of the node uses."),
     Entry("rapl", "collectors.rapl", True, "Energy and power limits of the processors (RAPL)."),
+    Entry(
+        "redfish",
+        "collectors.redfish.collector",
+        False,
+        "Power that the management controller shows over Redfish.",
+    ),
     Entry("ipmi", "collectors.ipmi.collector", True, "Power of the node as its BMC measures it."),
     Entry("gpu", "collectors.gpu.collector", True, "GPUs, and the jobs that hold them."),
     Entry("energy", "collectors.energy.collector", True, "Energy and emissions of each batch job."),

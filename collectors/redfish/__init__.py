@@ -1,0 +1,1 @@
+"""Power as the management controller shows it over Redfish."""

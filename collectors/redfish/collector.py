@@ -1,0 +1,200 @@
+"""The node's power over Redfish, read by a thread of its own."""
+
+import os
+import ssl
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+from urllib.parse import urlsplit
+
+from batchjob.fetch import trust
+from batchjob.refresher import PostponedError, Refresher
+from batchjob.settings import SettingsError, duration, option
+from collectors.collector import Collector
+from collectors.energy.meter import Meter, Reading
+from collectors.host import Host
+from collectors.metric import NO_LABELS, Family, Metric, labels
+from collectors.redfish.power import Get, Place, find, read
+from collectors.redfish.session import REASONS, Login, RedfishError, Session
+
+POWER = Metric(
+    "batchjob_redfish_power_watts",
+    "gauge",
+    "Power that a chassis takes, as its management controller shows it.",
+    ("chassis",),
+)
+AGE = Metric(
+    "batchjob_redfish_age_seconds", "gauge", "Time since the Redfish service gave the power shown."
+)
+ERRORS = Metric(
+    "batchjob_redfish_errors_total",
+    "counter",
+    "Readings of the Redfish service that failed.",
+    ("reason",),
+)
+METRICS = (POWER, AGE, ERRORS)
+
+_PERIODS_VALID = 3  # a value lives for so many intervals
+_LONGEST_PAUSE = 600.0
+_LOGIN_PAUSE = 600.0  # refused logins lock accounts
+_FAILURES_BEFORE_LOOKING_ANEW = 3
+
+
+@dataclass(frozen=True)
+class Options:
+    """Which Redfish service is asked, and as whom."""
+
+    url: str = option(
+        "",
+        "URL of the Redfish service, such as https://{node}-bmc; {node} is this host's short name.",
+    )
+    user: str = option("", "User of the Redfish service.")
+    password_file: str = option("", "File whose first line is the user's password.")
+    ca_file: str = option("", "Certificates that vouch for the service, instead of the system's.")
+    insecure: bool = option(False, "Trust any certificate: the password may go to an impostor.")
+    system: str = option("", "Id of this node's computer system, where the service has several.")
+    chassis: tuple[str, ...] = option(
+        (), "Id of a chassis whose power counts for the node; several are added.", repeat=True
+    )
+    interval: float = option(30.0, "Time between two readings.", parse=duration)
+    timeout: float = option(10.0, "Longest wait for one answer, from name look-up to last byte.",
+                            parse=duration)  # fmt: skip
+
+
+class Watts(Protocol):
+    """What gives the power of each chassis."""
+
+    def read(self) -> Mapping[str, float]:
+        """Watts by chassis, the node's first; RedfishError when there are none."""
+
+    def close(self) -> None:
+        """End the session."""
+
+
+class Service:
+    """One Redfish service; where its power stands is looked up once."""
+
+    def __init__(self, session: Session, chassis: Sequence[str], system: str) -> None:
+        self._session = session
+        self._chassis = chassis
+        self._system = system
+        self._places: tuple[Place, ...] = ()
+        self._failures = 0
+
+    def read(self) -> Mapping[str, float]:
+        """Watts by chassis; all of them or RedfishError, since a part is no node."""
+        try:
+            watts = self._watts(self._session.get)
+        except RedfishError:
+            self._failures += 1
+            if self._failures >= _FAILURES_BEFORE_LOOKING_ANEW:
+                self._places = ()
+            raise
+        self._failures = 0
+        return watts
+
+    def close(self) -> None:
+        """Delete the session."""
+        self._session.close()
+
+    def _watts(self, get: Get) -> Mapping[str, float]:
+        if not self._places:
+            self._places = find(get, self._chassis, self._system)
+        missing = set(self._chassis) - {place.chassis for place in self._places}
+        if missing or not self._places:
+            names = ", ".join(sorted(missing)) or "any chassis of the node"
+            raise RedfishError("no_reading", f"no power shown for {names}")
+        return {place.chassis: _present(place, read(get, place)) for place in self._places}
+
+
+def _present(place: Place, watts: float | None) -> float:
+    if watts is None:
+        raise RedfishError("no_reading", f"chassis {place.chassis} shows no power")
+    return watts
+
+
+class RedfishCollector:
+    """The last reading of a Redfish service."""
+
+    def __init__(self, host: Host, service: Watts, options: Options) -> None:
+        self._host = host
+        self._service = service
+        self._interval = options.interval
+        self._added = bool(options.chassis)
+        self._errors: Counter[str] = Counter()
+        self._refresher: Refresher[Mapping[str, float]] = Refresher(
+            "redfish",
+            self._read,
+            options.interval,
+            options.interval * _PERIODS_VALID + options.timeout,
+            host.monotonic,
+            longest_pause=_LONGEST_PAUSE,
+        )
+
+    def start(self) -> None:
+        """Begin to read."""
+        self._refresher.start()
+
+    def stop(self) -> None:
+        """End the thread and the session."""
+        self._refresher.stop()
+        self._service.close()
+
+    def meters(self) -> Sequence[Meter]:
+        """The node's power, once the service has shown any."""
+        if self._refresher.latest() is None:
+            return ()
+        return (Meter("redfish", "node", True, self._interval, self._meter),)
+
+    def collect(self) -> list[Family]:
+        """The last reading, while it is young enough, and the count of failures."""
+        counts = [(labels(reason=reason), float(self._errors[reason])) for reason in REASONS]
+        families = [Family(ERRORS, counts)]
+        seen = self._refresher.latest()
+        if seen is not None:
+            shown = [(labels(chassis=name), watts) for name, watts in seen.value.items()]
+            families.append(Family(POWER, shown))
+            families.append(Family(AGE, [(NO_LABELS, self._host.monotonic() - seen.at)]))
+        return families
+
+    def _meter(self) -> Reading | None:
+        """Chassis are added only where the site names them: one may contain another."""
+        seen = self._refresher.latest()
+        if seen is None:
+            return None
+        watts = list(seen.value.values())
+        return Reading(seen.at, watts=sum(watts) if self._added else watts[0])
+
+    def _read(self) -> Mapping[str, float]:
+        try:
+            return self._service.read()
+        except RedfishError as error:
+            self._errors[error.reason] += 1
+            if error.reason == "authentication":
+                raise PostponedError(str(error), _LOGIN_PAUSE) from error
+            raise
+
+
+def service(options: Options) -> Service:
+    """The service that the options name; SettingsError where they do not hold together."""
+    url = options.url.replace("{node}", os.uname().nodename.partition(".")[0]).rstrip("/")
+    parts = urlsplit(url)
+    if parts.scheme != "https" or not parts.hostname or parts.username or parts.path:
+        raise SettingsError(f"collector.redfish.url: expected https://HOST[:PORT], got {url!r}")
+    for name in ("user", "password_file"):
+        if not getattr(options, name):
+            flag = name.replace("_", "-")
+            raise SettingsError(f"collector.redfish.{flag}: expected with collector.redfish.url")
+    try:
+        context = trust(options.ca_file, options.insecure)
+    except (OSError, ssl.SSLError) as error:
+        told = error.strerror or "no certificates in it"
+        raise SettingsError(f"collector.redfish.ca-file: {options.ca_file}: {told}") from error
+    login = Login(url, options.user, options.password_file)
+    return Service(Session(login, options.timeout, context), options.chassis, options.system)
+
+
+def build(host: Host, options: Options, _built: Mapping[str, Collector]) -> Collector:
+    """A collector of the service's power."""
+    return RedfishCollector(host, service(options), options)

@@ -1,0 +1,176 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from collectors.redfish.power import Place, find, read
+from collectors.redfish.session import RedfishError
+from tests.simulated.redfish_service import ROOT, collection, link, one_node
+
+CHASSIS = "/redfish/v1/Chassis/1"
+SYSTEM = "/redfish/v1/Systems/1"
+
+
+def getting(documents):
+    def get(path):
+        if path not in documents:
+            raise RedfishError("status", f"{path}: status 404")
+        return documents[path]
+
+    return get
+
+
+def node_watts(documents, wanted=(), system=""):
+    get = getting(documents)
+    return {place.chassis: read(get, place) for place in find(get, wanted, system)}
+
+
+def with_control(*members, **more):
+    power = {"PowerControl": list(members), **more}
+    return one_node(Power=link(f"{CHASSIS}/Power")) | {f"{CHASSIS}/Power": power}
+
+
+def test_environment_metrics_are_preferred():
+    documents = one_node(
+        EnvironmentMetrics=link(f"{CHASSIS}/EnvironmentMetrics"), Power=link(f"{CHASSIS}/Power")
+    ) | {
+        f"{CHASSIS}/EnvironmentMetrics": {"PowerWatts": {"Reading": 374}},
+        f"{CHASSIS}/Power": {"PowerControl": [{"PowerConsumedWatts": 344}]},
+    }
+    assert node_watts(documents) == {"1": 374}
+
+
+@pytest.mark.parametrize("reading", [None, 0, "", True, -5, "NaN", {}])
+def test_what_is_no_reading_leads_to_the_next_place(reading):
+    documents = one_node(
+        EnvironmentMetrics=link(f"{CHASSIS}/EnvironmentMetrics"), Power=link(f"{CHASSIS}/Power")
+    ) | {
+        f"{CHASSIS}/EnvironmentMetrics": {"PowerWatts": {"Reading": reading}},
+        f"{CHASSIS}/Power": {"PowerControl": [{"PowerConsumedWatts": "344"}]},
+    }
+    assert node_watts(documents) == {"1": 344}
+
+
+def test_a_link_to_nothing_leads_to_the_next_place():
+    documents = with_control({"PowerConsumedWatts": 344})
+    documents[CHASSIS]["EnvironmentMetrics"] = link(f"{CHASSIS}/EnvironmentMetrics")
+    assert node_watts(documents) == {"1": 344}
+
+
+@pytest.mark.parametrize(
+    ("members", "watts"),
+    [
+        ([{"PowerConsumedWatts": 344}, {"PowerConsumedWatts": 53}], 344),
+        (
+            [
+                {"PowerConsumedWatts": 900, "RelatedItem": [link(CHASSIS)]},
+                {"PowerConsumedWatts": 344, "RelatedItem": [link(SYSTEM)]},
+            ],
+            344,
+        ),
+        (
+            [
+                {"Name": "CPU Power Control", "PowerConsumedWatts": 120},
+                {"Name": "System Input Power", "PowerConsumedWatts": 344},
+            ],
+            344,
+        ),
+    ],
+)
+def test_one_member_of_power_control_counts_never_their_sum(members, watts):
+    assert node_watts(with_control(*members)) == {"1": watts}
+
+
+def test_inputs_of_supplies_in_use_are_added():
+    supplies = [
+        {"PowerInputWatts": 200, "Status": {"State": "Enabled"}},
+        {"PowerInputWatts": 0},
+        {"PowerInputWatts": None, "Status": {"State": "Absent"}},
+    ]
+    assert node_watts(with_control(PowerSupplies=supplies)) == {"1": 200}
+
+
+def test_a_supply_in_use_without_a_value_leaves_the_sum_unknown():
+    supplies = [{"PowerInputWatts": 200}, {"PowerInputWatts": None}]
+    assert node_watts(with_control(PowerSupplies=supplies)) == {}
+
+
+def test_the_power_subsystem_of_newer_services():
+    supplies = f"{CHASSIS}/PowerSubsystem/PowerSupplies"
+    documents = one_node(PowerSubsystem=link(f"{CHASSIS}/PowerSubsystem")) | {
+        f"{CHASSIS}/PowerSubsystem": {"PowerSupplies": link(supplies)},
+        supplies: collection(f"{supplies}/0", f"{supplies}/1"),
+        f"{supplies}/0": {"Metrics": link(f"{supplies}/0/Metrics")},
+        f"{supplies}/1": {"Metrics": link(f"{supplies}/1/Metrics")},
+        f"{supplies}/0/Metrics": {"InputPowerWatts": {"Reading": 180.5}},
+        f"{supplies}/1/Metrics": {"InputPowerWatts": {"Reading": 175}},
+    }
+    assert node_watts(documents) == {"1": 355.5}
+
+
+def enclosure():
+    """Two nodes in one box: the box shows the power of both."""
+    documents = {
+        ROOT: {"Chassis": link("/redfish/v1/Chassis"), "Systems": link("/redfish/v1/Systems")},
+        "/redfish/v1/Systems": collection("/redfish/v1/Systems/a", "/redfish/v1/Systems/b"),
+        "/redfish/v1/Chassis": collection("/redfish/v1/Chassis/box", following="/redfish/v1/p2"),
+        "/redfish/v1/p2": collection("/redfish/v1/Chassis/a", "/redfish/v1/Chassis/b"),
+        "/redfish/v1/Chassis/box": {"Id": "box", "ChassisType": "Enclosure"},
+    }
+    for name, watts in (("a", 300), ("b", 400), ("box", 720)):
+        path = f"/redfish/v1/Chassis/{name}"
+        documents.setdefault(
+            path,
+            {"Id": name, "Links": {"ComputerSystems": [link(f"/redfish/v1/Systems/{name}")]}},
+        )
+        documents[path]["EnvironmentMetrics"] = link(f"{path}/EnvironmentMetrics")
+        documents[f"{path}/EnvironmentMetrics"] = {"PowerWatts": {"Reading": watts}}
+    return documents
+
+
+def test_the_power_of_an_enclosure_is_not_the_nodes():
+    assert node_watts(enclosure(), system="b") == {"b": 400}
+
+
+def test_which_of_two_systems_is_ours_must_be_said():
+    with pytest.raises(RedfishError, match="computer systems a, b") as caught:
+        node_watts(enclosure())
+    assert caught.value.reason == "ambiguous"
+    with pytest.raises(RedfishError, match="no computer system 'c'"):
+        node_watts(enclosure(), system="c")
+
+
+def test_the_site_may_name_chassis():
+    assert node_watts(enclosure(), wanted=("a", "box"), system="a") == {"box": 720, "a": 300}
+
+
+def test_links_that_lead_elsewhere_are_not_followed():
+    documents = one_node(EnvironmentMetrics=link("https://elsewhere.example/metrics"))
+    assert node_watts(documents) == {}
+
+
+def test_pages_without_end_come_to_one():
+    documents = enclosure()
+    documents["/redfish/v1/p2"]["Members@odata.nextLink"] = "/redfish/v1/p2"
+    assert "a" in node_watts(documents, system="a")
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3)
+    | st.dictionaries(
+        st.sampled_from(
+            ["PowerControl", "PowerConsumedWatts", "PowerSupplies", "PowerInputWatts", "Status",
+             "State", "RelatedItem", "@odata.id", "PowerWatts", "Reading", "Name"]
+        ),
+        inner,
+        max_size=4,
+    ),
+    max_leaves=15,
+)  # fmt: skip
+
+
+@given(st.sampled_from(["environment", "control", "inputs"]), st.dictionaries(
+    st.sampled_from(["PowerWatts", "PowerControl", "PowerSupplies"]), anything))  # fmt: skip
+def test_any_document_is_watts_or_none(kind, document):
+    watts = read(lambda path: document, Place("1", kind, ("/redfish/v1/x",), SYSTEM))
+    assert watts is None or 0 < watts < float("inf")
