@@ -10,10 +10,11 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from collectors.redfish.session import ROOT, RedfishError
+from collectors.redfish.error import RedfishError
 
 Get = Callable[[str], dict[str, Any]]  # a resource by its path; raises RedfishError
 
+ROOT = "/redfish/v1/"
 _MOST_PAGES = 32
 _PARTS = {
     "Component",

@@ -9,20 +9,10 @@ from typing import Any, NamedTuple
 
 from batchjob import fetch
 from batchjob.fetch import Answer, FetchError
+from collectors.redfish.error import RedfishError
 
-ROOT = "/redfish/v1/"
 _SESSIONS = "/redfish/v1/SessionService/Sessions"
 _LIMIT = 4 << 20
-REASONS = (*fetch.REASONS, "ambiguous", "authentication", "no_reading", "status")
-
-
-class RedfishError(Exception):
-    """No value, and why: one of REASONS."""
-
-    def __init__(self, reason: str, message: str) -> None:
-        assert reason in REASONS
-        super().__init__(message)
-        self.reason = reason
 
 
 class Login(NamedTuple):

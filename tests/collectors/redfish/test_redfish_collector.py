@@ -6,9 +6,11 @@ import time
 
 import pytest
 
+from batchjob import fetch
 from batchjob.settings import SettingsError
 from collectors.host import Host
 from collectors.redfish.collector import AGE, ERRORS, METRICS, POWER, Options, build
+from collectors.redfish.error import REASONS
 from tests.simulated.redfish_service import RedfishService, link, one_node
 
 CHASSIS = "/redfish/v1/Chassis/1"
@@ -222,6 +224,10 @@ def test_wrong_settings_are_told_in_one_line(options, change, complaint):
     with pytest.raises(SettingsError, match=complaint) as caught:
         build(Host(), dataclasses.replace(options, **change), {})
     assert "\n" not in str(caught.value)
+
+
+def test_every_failure_of_a_request_has_its_reason():
+    assert set(fetch.REASONS) <= set(REASONS)
 
 
 def test_the_nodes_name_may_stand_in_the_url(options):

@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from collectors.redfish.error import RedfishError
 from collectors.redfish.power import Place, find, read
-from collectors.redfish.session import RedfishError
 from tests.simulated.redfish_service import ROOT, collection, link, one_node
 
 CHASSIS = "/redfish/v1/Chassis/1"

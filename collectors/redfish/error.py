@@ -1,0 +1,23 @@
+"""Why a Redfish service gave no power."""
+
+# The values of the label `reason`; the first five are those of `batchjob.fetch`.
+REASONS = (
+    "deadline",
+    "malformed",
+    "tls",
+    "too_large",
+    "unreachable",
+    "ambiguous",  # several computer systems, and none is named
+    "authentication",
+    "no_reading",  # it answers, but shows no power (now)
+    "status",  # an HTTP status that is no success
+)
+
+
+class RedfishError(Exception):
+    """No value, and why: one of REASONS."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        assert reason in REASONS
+        super().__init__(message)
+        self.reason = reason

@@ -1,0 +1,76 @@
+"""A Redfish service as the site's options describe it."""
+
+import os
+import ssl
+from collections.abc import Mapping, Sequence
+from urllib.parse import urlsplit
+
+from batchjob.fetch import trust
+from batchjob.settings import SettingsError
+from collectors.redfish.collector import Options
+from collectors.redfish.error import RedfishError
+from collectors.redfish.power import Get, Place, find, read
+from collectors.redfish.session import Login, Session
+
+_FAILURES_BEFORE_LOOKING_ANEW = 3
+
+
+class Service:
+    """One Redfish service; where its power stands is looked up once."""
+
+    def __init__(self, session: Session, chassis: Sequence[str], system: str) -> None:
+        self._session = session
+        self._chassis = chassis
+        self._system = system
+        self._places: tuple[Place, ...] = ()
+        self._failures = 0
+
+    def read(self) -> Mapping[str, float]:
+        """Watts by chassis; all of them or RedfishError, since a part is no node."""
+        try:
+            watts = self._watts(self._session.get)
+        except RedfishError:
+            self._failures += 1
+            if self._failures >= _FAILURES_BEFORE_LOOKING_ANEW:
+                self._places = ()
+            raise
+        self._failures = 0
+        return watts
+
+    def close(self) -> None:
+        """Delete the session."""
+        self._session.close()
+
+    def _watts(self, get: Get) -> Mapping[str, float]:
+        if not self._places:
+            self._places = find(get, self._chassis, self._system)
+        missing = set(self._chassis) - {place.chassis for place in self._places}
+        if missing or not self._places:
+            names = ", ".join(sorted(missing)) or "any chassis of the node"
+            raise RedfishError("no_reading", f"no power shown for {names}")
+        return {place.chassis: _present(place, read(get, place)) for place in self._places}
+
+
+def _present(place: Place, watts: float | None) -> float:
+    if watts is None:
+        raise RedfishError("no_reading", f"chassis {place.chassis} shows no power")
+    return watts
+
+
+def service(options: Options) -> Service:
+    """The service that the options name; SettingsError where they do not hold together."""
+    url = options.url.replace("{node}", os.uname().nodename.partition(".")[0]).rstrip("/")
+    parts = urlsplit(url)
+    if parts.scheme != "https" or not parts.hostname or parts.username or parts.path:
+        raise SettingsError(f"collector.redfish.url: expected https://HOST[:PORT], got {url!r}")
+    for name in ("user", "password_file"):
+        if not getattr(options, name):
+            flag = name.replace("_", "-")
+            raise SettingsError(f"collector.redfish.{flag}: expected with collector.redfish.url")
+    try:
+        context = trust(options.ca_file, options.insecure)
+    except (OSError, ssl.SSLError) as error:
+        told = error.strerror or "no certificates in it"
+        raise SettingsError(f"collector.redfish.ca-file: {options.ca_file}: {told}") from error
+    login = Login(url, options.user, options.password_file)
+    return Service(Session(login, options.timeout, context), options.chassis, options.system)
