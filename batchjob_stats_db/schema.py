@@ -135,6 +135,14 @@ Index(
     sqlite_where=job.c.usage_due_time.is_not(None),
     postgresql_where=job.c.usage_due_time.is_not(None),
 )
+# Runs of more than a week, for the days they cover (rollup.py).
+Index(
+    "ix_job_long",
+    job.c.cluster,
+    job.c.start_time,
+    sqlite_where=sa.text("end_time - start_time > 604800"),
+    postgresql_where=sa.text("end_time - start_time > 604800"),
+)
 
 job_node = Table(
     "job_node",
@@ -172,6 +180,7 @@ job_usage = Table(
     _must("measured_time", BigInteger),
     _must("until_time", BigInteger),  # end of what was measured; before end_time: the job ran on
     _must("samples", BigInteger),
+    _must("dropped_series", BigInteger),  # their user was not the job's, or they were no number
     _must("nodes", BigInteger),  # nodes that any sample came from
     _must("coverage", Float),  # 0..1: how much of the job's node time the totals stand for
     *_texts("doubt"),  # words, see usage.py

@@ -9,14 +9,14 @@ import hashlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
 from batchjob.states import JobState
 from batchjob_stats_db import schema
-from batchjob_stats_db.bulk import Rows, upsert
+from batchjob_stats_db.bulk import Rows, parts, upsert
 from batchjob_stats_db.records import (
     RAW_LIMIT,
     JobKey,
@@ -29,7 +29,6 @@ DAY = 86400
 LIVE = tuple(state.value for state in JobState if state.live)
 
 _CHUNK = 5000  # records whose rows are in memory at one time
-_PARAMETERS = 900  # in one statement; SQLite before 3.32 takes 999
 
 _NODES = JobRecord._fields.index("nodes")
 _STEPS = JobRecord._fields.index("steps")
@@ -42,7 +41,6 @@ _START, _END = _FIELDS.index("start_time"), _FIELDS.index("end_time")
 _RUN = _FIELDS.index("run")
 
 Row = Sequence[Any]
-T = TypeVar("T")
 
 
 class Written(NamedTuple):
@@ -81,8 +79,8 @@ class Store:
         policy: UsagePolicy | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._engine = engine
-        self._cluster = cluster
+        self.engine = engine
+        self.cluster = cluster
         self._policy = policy or UsagePolicy()
         self._clock = clock
         dialect = engine.dialect.name
@@ -95,19 +93,19 @@ class Store:
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
         """A transaction that no other writer of this cluster is in."""
-        with self._engine.begin() as db:
+        with self.engine.begin() as db:
             if db.dialect.name == "postgresql":
-                lock = sa.func.hashtextextended(f"batchjob:{self._cluster}", 0)
+                lock = sa.func.hashtextextended(f"batchjob:{self.cluster}", 0)
                 db.execute(sa.select(sa.func.pg_advisory_xact_lock(lock)))
             yield db
 
     def watermark(self, source: str) -> str:
         """Where the source's last batch ended, "" before the first."""
         state = schema.poll_state
-        with self._engine.connect() as db:
+        with self.engine.connect() as db:
             found = db.execute(
                 sa.select(state.c.watermark).where(
-                    state.c.cluster == self._cluster, state.c.source == source
+                    state.c.cluster == self.cluster, state.c.source == source
                 )
             ).scalar()
         return found or ""
@@ -117,10 +115,10 @@ class Store:
         job = schema.job
         query = (
             sa.select(job.c.jobid, job.c.submit_time, job.c.run, job.c.start_time)
-            .where(job.c.cluster == self._cluster, job.c.end_time.is_(None), job.c.state.in_(LIVE))
+            .where(job.c.cluster == self.cluster, job.c.end_time.is_(None), job.c.state.in_(LIVE))
             .order_by(job.c.submit_time, job.c.run)
         )
-        with self._engine.connect() as db:
+        with self.engine.connect() as db:
             return {row.jobid: Unfinished(*row[1:]) for row in db.execute(query).all()}
 
     def write(self, batch: Batch, source: str, seconds: float = 0.0) -> Written:
@@ -136,7 +134,7 @@ class Store:
             self._set_aside(db, batch.quarantined, now)
             self._mark_vanished(db, batch.vanished, now, days)
             self._mark_runaway(db, batch.runaway, now)
-            self._execute(db, self._upsert_due, [(self._cluster, day) for day in sorted(days)])
+            self._execute(db, self._upsert_due, [(self.cluster, day) for day in sorted(days)])
             self._succeeded(db, source, batch.watermark, len(batch.jobs), seconds, now)
         return written._replace(quarantined=written.quarantined + len(batch.quarantined))
 
@@ -146,12 +144,12 @@ class Store:
         columns = ["cluster", "source", "error_time", "error"]
         with self.transaction() as db:
             statement = upsert(db.dialect.name, table, columns)
-            self._execute(db, statement, [(self._cluster, source, int(self._clock()), error)])
+            self._execute(db, statement, [(self.cluster, source, int(self._clock()), error)])
 
     def _know_cluster(self, db: Connection, now: int) -> None:
-        known = sa.select(schema.cluster.c.name).where(schema.cluster.c.name == self._cluster)
+        known = sa.select(schema.cluster.c.name).where(schema.cluster.c.name == self.cluster)
         if db.execute(known).first() is None:
-            db.execute(sa.insert(schema.cluster).values(name=self._cluster, first_time=now))
+            db.execute(sa.insert(schema.cluster).values(name=self.cluster, first_time=now))
 
     def _write_jobs(
         self, db: Connection, records: Sequence[JobRecord], now: int, days: set[int]
@@ -194,10 +192,10 @@ class Store:
         """The rows of the records' job ids, `id` first."""
         job = schema.job
         found: dict[JobKey, Row] = {}
-        for part in _parts([record.jobid for record in records]):
-            query = sa.select(job).where(job.c.cluster == self._cluster, job.c.jobid.in_(part))
+        for part in parts([record.jobid for record in records]):
+            query = sa.select(job).where(job.c.cluster == self.cluster, job.c.jobid.in_(part))
             for row in db.execute(query).all():
-                found[JobKey(self._cluster, row[2], row[3], row[_RUN + 1])] = row
+                found[JobKey(self.cluster, row[2], row[3], row[_RUN + 1])] = row
         return found
 
     def _merged(self, there: Row, said: Row, now: int) -> Row | None:
@@ -261,7 +259,7 @@ class Store:
     @staticmethod
     def _forget_nodes(db: Connection, job_ids: Sequence[int]) -> None:
         table = schema.job_node
-        for part in _parts(job_ids):
+        for part in parts(job_ids):
             db.execute(sa.delete(table).where(table.c.job_id.in_(part)))
 
     def _mark_vanished(
@@ -269,9 +267,9 @@ class Store:
     ) -> None:
         """The scheduler does not know them any more; when they ended nobody will say."""
         job = schema.job
-        for part in _parts(jobids):
+        for part in parts(jobids):
             gone = (
-                (job.c.cluster == self._cluster)
+                (job.c.cluster == self.cluster)
                 & job.c.jobid.in_(part)
                 & job.c.end_time.is_(None)
                 & job.c.state.in_(LIVE)
@@ -283,11 +281,11 @@ class Store:
 
     def _mark_runaway(self, db: Connection, jobids: Sequence[str], now: int) -> None:
         job = schema.job
-        for part in _parts(jobids):
+        for part in parts(jobids):
             db.execute(
                 sa.update(job)
                 .where(
-                    job.c.cluster == self._cluster,
+                    job.c.cluster == self.cluster,
                     job.c.jobid.in_(part),
                     job.c.end_time.is_(None),
                     job.c.doubt == "",
@@ -297,7 +295,7 @@ class Store:
 
     def _set_aside(self, db: Connection, bad: Sequence[Quarantined], now: int) -> None:
         rows = [
-            (self._cluster, each.source, _digest(each), now, *map(_storable, each[1:]))
+            (self.cluster, each.source, _digest(each), now, *map(_storable, each[1:]))
             for each in bad
         ]
         self._execute(db, self._upsert_bad, rows)
@@ -307,7 +305,7 @@ class Store:
     ) -> None:
         columns = ["cluster", "source", "watermark", "success_time", "rows", "seconds"]
         statement = upsert(db.dialect.name, schema.poll_state, columns)
-        self._execute(db, statement, [(self._cluster, source, watermark, now, rows, seconds)])
+        self._execute(db, statement, [(self.cluster, source, watermark, now, rows, seconds)])
 
     @staticmethod
     def _execute(db: Connection, statement: str, rows: Rows) -> None:
@@ -334,11 +332,6 @@ def _new_ids(db: Connection, count: int) -> Sequence[int]:
         return range(last + 1, last + 1 + count)
     numbers = sa.text("SELECT nextval('job_id_seq') FROM generate_series(1, :count)")
     return db.execute(numbers, {"count": count}).scalars().all()
-
-
-def _parts(values: Sequence[T]) -> Iterator[Sequence[T]]:
-    for begin in range(0, len(values), _PARAMETERS):
-        yield values[begin : begin + _PARAMETERS]
 
 
 def _names(table: sa.Table) -> list[str]:

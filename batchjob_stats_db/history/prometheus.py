@@ -96,25 +96,25 @@ class Prometheus:
         if batch[0].alone:
             return self._raw_totals(metrics, batch[0])
         last = self._folded("last_over_time", metrics, batch)
-        restarted = {
-            sample.labels["jobid"] for sample in self._resets(metrics, batch) if sample.value > 0
-        }
+        restarted = self._restarted(metrics, batch)
         whole = [sample for sample in last if sample.labels.get("jobid") not in restarted]
         for span in batch:
             if span.jobid in restarted:
                 whole += self._raw_totals(metrics, span)
         return whole
 
-    def _resets(self, metrics: Sequence[str], batch: Sequence[Span]) -> list[Sample]:
-        # resets() drops the metric's name; series of different metrics with equal labels would
-        # then clash, unless the name is first kept under another label.
+    def _restarted(self, metrics: Sequence[str], batch: Sequence[Span]) -> set[str]:
+        """Ids of the jobs of which any counter began anew."""
+        # resets() drops the metric's name, and series that differ in nothing else would clash;
+        # so one call per metric, kept apart by a label.
         by = "cluster, jobid"
-        parts = [f"max by ({by}) (resets({_range([metric], batch)}))" for metric in metrics]
-        answer = self._ask("query", query=f"max by ({by}) ({' or '.join(parts)})", time=_end(batch))
-        return [
-            Sample("", labels, float(result["value"][1]))
-            for labels, result in ((result["metric"], result) for result in answer)
+        parts = [
+            f"label_replace(max by ({by}) (resets({_range([metric], batch)})), "
+            f'"metric", {_string(metric)}, "", "")'
+            for metric in metrics
         ]
+        answer = self._ask("query", query=f"({' or '.join(parts)}) > 0", time=_end(batch))
+        return {str(result["metric"].get("jobid", "")) for result in answer}
 
     def _raw_totals(self, metrics: Sequence[str], span: Span) -> list[Sample]:
         """Totals from the samples themselves, for counters that began anew."""

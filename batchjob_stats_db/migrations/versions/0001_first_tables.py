@@ -171,6 +171,14 @@ def upgrade() -> None:
     op.create_index(
         "ix_job_account_time", "job", ["cluster", "account", "start_time", "id"], unique=False
     )
+    op.create_index(
+        "ix_job_long",
+        "job",
+        ["cluster", "start_time"],
+        unique=False,
+        sqlite_where=sa.text("end_time - start_time > 604800"),
+        postgresql_where=sa.text("end_time - start_time > 604800"),
+    )
     op.create_index("ix_job_start_time", "job", ["cluster", "start_time", "id"], unique=False)
     op.create_index(
         "ix_job_unfinished",
@@ -308,6 +316,7 @@ def upgrade() -> None:
         sa.Column("measured_time", sa.BigInteger(), nullable=False),
         sa.Column("until_time", sa.BigInteger(), nullable=False),
         sa.Column("samples", sa.BigInteger(), nullable=False),
+        sa.Column("dropped_series", sa.BigInteger(), nullable=False),
         sa.Column("nodes", sa.BigInteger(), nullable=False),
         sa.Column("coverage", sa.Float(), nullable=False),
         sa.Column("doubt", sa.Text(), server_default="", nullable=False),
