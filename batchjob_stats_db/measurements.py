@@ -123,7 +123,7 @@ def write(
     if rows:
         db.exec_driver_sql(upsert(dialect, schema.job_usage, _USAGE), rows)
     _replace(
-        db, schema.job_gpu, usages, [(u.job_id, *gpu) for u in usages.values() for gpu in u.gpus]
+        db, schema.job_gpu, usages, [(u.job_id, *gpu) for u in usages.values() for gpu in u.devices]
     )
     _replace(
         db,

@@ -97,9 +97,7 @@ def _parts(cluster: str, day: int, now: int) -> sa.CTE:
         *(sa.select(*columns).where(job.c.cluster == cluster, which)
           for which in (short, long, endless))
     ).cte("runs")  # fmt: skip
-    seconds = _smaller(runs.c.until, _at(until)) - _larger(
-        runs.c.start_time, _at(day)
-    )
+    seconds = _smaller(runs.c.until, _at(until)) - _larger(runs.c.start_time, _at(day))
     whole = runs.c.until - runs.c.start_time
     return sa.select(
         runs,

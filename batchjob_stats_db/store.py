@@ -82,7 +82,7 @@ class Store:
         self.engine = engine
         self.cluster = cluster
         self._policy = policy or UsagePolicy()
-        self._clock = clock
+        self.clock = clock
         dialect = engine.dialect.name
         self._upsert_job = upsert(dialect, schema.job, _names(schema.job))
         self._upsert_node = upsert(dialect, schema.job_node, _names(schema.job_node))
@@ -123,7 +123,7 @@ class Store:
 
     def write(self, batch: Batch, source: str, seconds: float = 0.0) -> Written:
         """Write a batch and its watermark, or nothing of it."""
-        now = int(self._clock())
+        now = int(self.clock())
         days: set[int] = set()
         written = Written()
         with self.transaction() as db:
@@ -144,7 +144,7 @@ class Store:
         columns = ["cluster", "source", "error_time", "error"]
         with self.transaction() as db:
             statement = upsert(db.dialect.name, table, columns)
-            self._execute(db, statement, [(self.cluster, source, int(self._clock()), error)])
+            self._execute(db, statement, [(self.cluster, source, int(self.clock()), error)])
 
     def _know_cluster(self, db: Connection, now: int) -> None:
         known = sa.select(schema.cluster.c.name).where(schema.cluster.c.name == self.cluster)

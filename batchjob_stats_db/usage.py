@@ -63,7 +63,7 @@ class Usage(NamedTuple):
     coverage: float
     doubt: str
     values: Mapping[str, float | int]  # the other columns, as far as they are known
-    gpus: Sequence[Gpu]
+    devices: Sequence[Gpu]
     emissions: Mapping[str, float]  # provider to grams
 
 

@@ -47,7 +47,8 @@ class Endpoint:
     headers: Mapping[str, str] | None = None  # such as Mimir's X-Scope-OrgID
     timeout_seconds: float = 60.0
     answer_bytes: int = 256 << 20
-    batch_jobs: int = 200
+    batch_jobs: int = 1000
+    batch_characters: int = 12_000  # of job ids; VictoriaMetrics takes queries of 16 kB
     batch_samples: int = 5_000_000  # a tenth of Prometheus' --query.max-samples
     scrape_interval: float = 30.0
 
@@ -69,8 +70,12 @@ class Prometheus:
         for batch in batches(spans, self._endpoint):
             if statistic is Statistic.TOTAL:
                 samples += self._totals(metrics, batch)
-            else:
-                samples += self._folded(_FUNCTIONS[statistic], metrics, batch)
+                continue
+            for metric in metrics:
+                # One by one: these functions drop the metric's name, and series that differ in
+                # nothing else would clash.
+                found = self._folded(_FUNCTIONS[statistic], [metric], batch)
+                samples += [sample._replace(metric=metric) for sample in found]
         return samples
 
     def series(self, metrics: Sequence[str], span: Span, step: float) -> list[Series]:
@@ -105,16 +110,12 @@ class Prometheus:
 
     def _restarted(self, metrics: Sequence[str], batch: Sequence[Span]) -> set[str]:
         """Ids of the jobs of which any counter began anew."""
-        # resets() drops the metric's name, and series that differ in nothing else would clash;
-        # so one call per metric, kept apart by a label.
-        by = "cluster, jobid"
-        parts = [
-            f"label_replace(max by ({by}) (resets({_range([metric], batch)})), "
-            f'"metric", {_string(metric)}, "", "")'
-            for metric in metrics
-        ]
-        answer = self._ask("query", query=f"({' or '.join(parts)}) > 0", time=_end(batch))
-        return {str(result["metric"].get("jobid", "")) for result in answer}
+        restarted: set[str] = set()
+        for metric in metrics:
+            resets = f"max by (cluster, jobid) (resets({_range([metric], batch)})) > 0"
+            answer = self._ask("query", query=resets, time=_end(batch))
+            restarted.update(str(result["metric"].get("jobid", "")) for result in answer)
+        return restarted
 
     def _raw_totals(self, metrics: Sequence[str], span: Span) -> list[Sample]:
         """Totals from the samples themselves, for counters that began anew."""
@@ -196,23 +197,27 @@ def batches(spans: Sequence[Span], endpoint: Endpoint) -> Iterator[list[Span]]:
     series have no samples outside its own, unless another run of the same jobid is near.
     """
     batch: list[Span] = []
-    samples = 0.0
+    samples, characters = 0.0, 0
     for span in sorted(spans, key=lambda each: (each.until, each.start)):
         if span.alone:
             yield [span]
             continue
+        # A job has some 40 series on a node.
         cost = 40 * (1 + (span.until - span.start) / endpoint.scrape_interval)
-        other = batch and (
+        length = 1 + len(_literal(span.jobid))
+        full = batch and (
             span.cluster != batch[0].cluster
             or len(batch) >= endpoint.batch_jobs
             or samples + cost > endpoint.batch_samples
+            or characters + length > endpoint.batch_characters
             or any(span.jobid == each.jobid for each in batch)
         )
-        if other:
+        if full:
             yield batch
-            batch, samples = [], 0.0
+            batch, samples, characters = [], 0.0, 0
         batch.append(span)
         samples += cost
+        characters += length
     if batch:
         yield batch
 

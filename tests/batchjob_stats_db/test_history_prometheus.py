@@ -1,0 +1,144 @@
+"""Totals, peaks and means as real stores give them."""
+
+import math
+
+import pytest
+
+from batchjob_stats_db.history.history import HistoryError, Span, Statistic
+from batchjob_stats_db.history.prometheus import (
+    Endpoint,
+    Prometheus,
+    batches,
+    selector,
+    total_of,
+)
+from tests.batchjob_stats_db.tsdb import line, prometheus, victoria_metrics
+
+T = 1_775_300_000  # a multiple of nothing in particular
+CPU = "batchjob_job_cpu_seconds_total"
+MEMORY = "batchjob_job_memory_current_bytes"
+
+
+def course(metric, values, begin=T, step=30, **labels):
+    return [line(metric, value, begin + step * n, **labels) for n, value in enumerate(values)]
+
+
+SAMPLES = [
+    # Job 1: two nodes, seen by two replicas, one of which missed the last scrape.
+    *course("cpu_seconds_total", [10, 20, 30], mode="user", replica="a"),
+    *course("cpu_seconds_total", [10, 20], mode="user", replica="b"),
+    *course("cpu_seconds_total", [5, 9], mode="user", instance="n002:10910"),
+    *course("memory_current_bytes", [100, 300, 200], replica="a"),
+    *course("memory_current_bytes", [100, 300], replica="b"),
+    # Job 2 was so short that one scrape saw it.
+    *course("cpu_seconds_total", [3.5], mode="user", jobid="2"),
+    *course("memory_current_bytes", [77], jobid="2"),
+    # Job 3: the counter began anew, and is larger than before at the end.
+    *course("cpu_seconds_total", [10, 40, 2, 50], mode="user", jobid="3"),
+    # Job 4 was run twice.
+    *course("cpu_seconds_total", [1, 8, 8, 8, 1, 5], mode="user", jobid="4"),
+    # An LSF array job, and one that a careless regular expression would take for it.
+    *course("cpu_seconds_total", [6], mode="user", jobid="12[3].pbs-1"),
+    *course("cpu_seconds_total", [9], mode="user", jobid="123Xpbs-1"),
+    # Job 5 on another cluster of the same store.
+    *course("cpu_seconds_total", [1000], mode="user", jobid="1", cluster="c2"),
+    *course("memory_current_bytes", ["NaN"], jobid="6"),
+]
+
+
+@pytest.fixture(scope="module", params=[prometheus, victoria_metrics])
+def history(request):
+    with request.param(SAMPLES) as url:
+        yield Prometheus(Endpoint(url))
+
+
+def span(jobid, start=T - 10, until=T + 400, alone=False):
+    return Span("c1", jobid, start, until, alone)
+
+
+def totals(history, *spans):
+    found = history.measure(Statistic.TOTAL, [CPU, "batchjob_job_oom_kills_total"], spans)
+    return {(s.labels["jobid"], s.labels.get("instance")): s.value for s in found}
+
+
+def test_totals_of_replicas_never_double(history):
+    assert totals(history, span("1")) == {("1", "n001:10910"): 30, ("1", "n002:10910"): 9}
+
+
+def test_one_sample_is_enough(history):
+    assert totals(history, span("2")) == {("2", "n001:10910"): 3.5}
+
+
+def test_a_counter_that_began_anew(history):
+    assert totals(history, span("3")) == {("3", "n001:10910"): 40 + 50}
+
+
+def test_several_jobs_in_one_question(history):
+    found = totals(history, span("1"), span("2"), span("3"))
+    assert sum(found.values()) == pytest.approx(30 + 9 + 3.5 + 90)
+
+
+def test_the_runs_of_one_id_are_told_apart(history):
+    first = span("4", T - 10, T + 70, alone=True)
+    second = span("4", T + 75, T + 400, alone=True)
+    assert totals(history, first) == {("4", "n001:10910"): 8}
+    assert totals(history, second) == {("4", "n001:10910"): 5}
+
+
+def test_ids_are_matched_literally(history):
+    assert list(totals(history, span("12[3].pbs-1"), span("2")).values()) == [6, 3.5]
+
+
+def test_peaks_means_and_counts(history):
+    def of(statistic):
+        found = history.measure(statistic, [MEMORY], [span("1"), span("2")])
+        return {sample.labels["jobid"]: sample.value for sample in found}
+
+    assert of(Statistic.PEAK) == {"1": 300, "2": 77}
+    assert of(Statistic.MEAN) == {"1": 200, "2": 77}
+    assert of(Statistic.COUNT) == {"1": 3, "2": 1}
+
+
+def test_not_a_number_is_said_or_left_out(history):
+    found = history.measure(Statistic.PEAK, [MEMORY], [span("6")])
+    assert all(math.isnan(sample.value) for sample in found)
+
+
+def test_the_course_of_values(history):
+    (series,) = history.series([CPU], span("3", T, T + 60), 30)
+    assert [value for _, value in series.points] == [10, 40, 2]
+
+
+def test_a_refused_question_says_why(history):
+    with pytest.raises(HistoryError, match="status 4"):
+        history._ask("query", query="sum(", time=T)
+
+
+def test_no_answer_is_an_error():
+    with pytest.raises(HistoryError, match=r"127\.0\.0\.1"):
+        Prometheus(Endpoint("http://127.0.0.1:1", timeout_seconds=1)).measure(
+            Statistic.TOTAL, [CPU], [span("1")]
+        )
+
+
+def test_a_batch_holds_no_two_runs_and_not_too_many_samples():
+    endpoint = Endpoint("http://x", batch_jobs=3)
+    spans = [span(str(n)) for n in range(4)] + [span("1", T + 1000, T + 2000)]
+    sizes = [len(batch) for batch in batches(spans, endpoint)]
+    assert sizes == [3, 2]
+    assert [len(b) for b in batches([span("1", alone=True), span("2")], endpoint)] == [1, 1]
+    long = [span(str(n), T - 90 * 86400) for n in range(2)]
+    assert [len(batch) for batch in batches(long, endpoint)] == [1, 1]
+
+
+def test_cluster_and_jobid_are_always_in_the_selector():
+    text = selector(["a", "b"], [span('1"2'), span("3")])
+    assert text == '{__name__=~"a|b", cluster="c1", jobid=~"1\\"2|3"}'
+
+
+def test_total_of_raw_samples():
+    assert total_of([], 0) is None
+    assert total_of([(1, 7.0)], 0) == 7
+    assert total_of([(1, 5.0), (2, 7.0), (3, 1.0)], 0) == 8
+    assert total_of([(-1, 7.0), (1, 7.0), (2, 1.0), (3, 2.0)], 0) == 2  # 7 was the run before's
+    assert total_of([(-1, 7.0)], 0) is None

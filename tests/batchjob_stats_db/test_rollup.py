@@ -1,0 +1,123 @@
+"""Daily sums: split over the days, added up again, made anew."""
+
+import pytest
+import sqlalchemy as sa
+
+from batchjob.states import JobState
+from batchjob_stats_db import schema
+from batchjob_stats_db.rollup import DAY, due_days, mark_running, roll_up
+from batchjob_stats_db.sources.source import Batch
+
+D0 = 20540 * DAY  # a midnight
+
+
+@pytest.fixture
+def rolled(engine):
+    """Rolls up what is due and returns the sums by day."""
+
+    def roll(now=D0 + 40 * DAY):
+        with engine.begin() as db:
+            for day in due_days(db, "c1", 1000):
+                roll_up(db, "c1", day, now)
+        with engine.connect() as db:
+            found = db.execute(sa.select(schema.daily_usage).order_by("day")).mappings().all()
+        return {((row["day"] - D0) // DAY, row["username"]): row for row in found}
+
+    return roll
+
+
+def usage_row(job_id, **values):
+    given = {"job_id": job_id, "source": "x", "measured_time": 0, "until_time": 0, "samples": 9}
+    return {**given, "dropped_series": 0, "nodes": 1, "coverage": 1.0, **values}
+
+
+def test_a_run_is_split_over_its_days(store, job, engine, rolled):
+    run = job(start_time=D0 + DAY // 2, end_time=D0 + 2 * DAY + DAY // 4, submit_time=D0)
+    store.write(Batch((run,), (), "", 0), "s")
+    with engine.begin() as db:
+        db.execute(
+            sa.insert(schema.job_usage).values(
+                usage_row(
+                    1,
+                    user_cpu_seconds=700.0,
+                    system_cpu_seconds=0.0,
+                    energy_host_active_joules=70.0,
+                    memory_average_bytes=2.0,
+                )
+            )
+        )
+        db.execute(sa.insert(schema.job_emissions).values(job_id=1, provider="rte", grams=7.0))
+    days = rolled()
+    assert [day for day, _ in days] == [0, 1, 2]
+    assert [row["wall_seconds"] for row in days.values()] == [DAY / 2, DAY, DAY / 4]
+    assert [row["cpu_seconds"] for row in days.values()] == pytest.approx([200, 400, 100])
+    assert sum(row["energy_host_joules"] for row in days.values()) == pytest.approx(70)
+    assert [row["jobs_started"] for row in days.values()] == [1, 0, 0]
+    assert [row["jobs_ended"] for row in days.values()] == [0, 0, 1]
+    assert days[0, "alice"]["wait_seconds"] == DAY / 2
+    assert days[1, "alice"]["cpu_allocated_seconds"] == 4 * DAY
+    assert days[1, "alice"]["memory_byte_seconds"] == 2 * DAY
+    with engine.connect() as db:
+        grams = db.execute(sa.select(schema.daily_emissions.c.grams)).scalars().all()
+    assert sum(grams) == pytest.approx(7)
+
+
+def test_made_again_it_is_the_same(store, job, engine, rolled):
+    store.write(Batch((job(start_time=D0, end_time=D0 + 90_000, submit_time=D0),), (), "", 0), "s")
+    once = rolled()
+    with engine.begin() as db:
+        roll_up(db, "c1", D0, D0 + 9 * DAY)
+        assert due_days(db, "c1", 10) == []
+    assert rolled() == once
+
+
+def test_a_late_correction_leaves_nothing_behind(store, job, rolled):
+    run = job(start_time=D0, end_time=D0 + 3 * DAY, submit_time=D0, user="alice")
+    store.write(Batch((run,), (), "", 0), "s")
+    assert len(rolled()) == 4
+    store.write(Batch((run._replace(end_time=D0 + 10, user="bob"),), (), "", 0), "s")
+    assert list(rolled()) == [(0, "bob")]
+
+
+def test_long_runs_and_running_ones(store, job, engine, rolled):
+    long = job("1", start_time=D0, end_time=D0 + 30 * DAY, submit_time=D0, user="long")
+    running = job(
+        "2", start_time=D0, end_time=None, submit_time=D0, user="running", state=JobState.RUNNING
+    )
+    store.write(Batch((long, running), (), "", 0), "s")
+    with engine.begin() as db:
+        for day in (D0 + 20 * DAY, D0 + 25 * DAY):
+            roll_up(db, "c1", day, D0 + 25 * DAY + 100)
+    with engine.connect() as db:
+        found = {
+            ((row.day - D0) // DAY, row.username): row.wall_seconds
+            for row in db.execute(sa.select(schema.daily_usage))
+        }
+    assert found[20, "long"] == found[20, "running"] == DAY
+    assert found[25, "running"] == 100
+
+
+def test_the_days_since_the_last_sums_are_made_for_running_jobs(store, job, engine):
+    running = job(start_time=D0, end_time=None, submit_time=D0, state=JobState.RUNNING)
+    store.clock = lambda: D0 + 100
+    store.write(Batch((running,), (), "", 0), "s")
+    with engine.begin() as db:
+        for day in due_days(db, "c1", 10):
+            roll_up(db, "c1", day, D0 + 100)
+        mark_running(db, "c1", D0 + 2 * DAY + 5)
+        assert due_days(db, "c1", 10) == [D0 + 2 * DAY, D0 + DAY, D0]
+
+
+def test_a_vanished_job_counts_until_it_was_missed(store, job, engine, rolled):
+    running = job(start_time=D0, end_time=None, submit_time=D0, state=JobState.RUNNING)
+    store.clock = lambda: D0 + 100
+    store.write(Batch((running,), (), "", 0), "s")
+    store.write(Batch((), (), "", 0, vanished=("1",)), "s")
+    assert {key: row["wall_seconds"] for key, row in rolled().items()} == {(0, "alice"): 100}
+
+
+def test_a_run_of_no_length_counts_as_a_job(store, job, rolled):
+    run = job(start_time=D0 + DAY, end_time=D0 + DAY, submit_time=D0, state=JobState.FAILED)
+    store.write(Batch((run,), (), "", 0), "s")
+    (row,) = rolled().values()
+    assert (row["jobs_started"], row["jobs_failed"], row["wall_seconds"]) == (1, 1, 0)

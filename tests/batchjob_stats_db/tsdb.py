@@ -1,0 +1,88 @@
+"""Real stores of measurements, with samples of our choice in their past."""
+
+import contextlib
+import shutil
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.processes import daemon, free_ports, until
+
+
+def line(metric, value, at, **labels):
+    """A sample of a job's series; `at` in epoch seconds."""
+    given = {"cluster": "c1", "instance": "n001:10910", "manager": "slurm", "jobid": "1"}
+    given |= {"user": "alice"} | labels
+    text = ",".join(f'{name}="{value}"' for name, value in given.items())
+    return f"batchjob_job_{metric}{{{text}}} {value} {at}"
+
+
+@contextlib.contextmanager
+def prometheus(lines):
+    """A Prometheus whose blocks hold the samples."""
+    if not shutil.which("prometheus") or not shutil.which("promtool"):
+        pytest.skip("no prometheus is installed")
+    with tempfile.TemporaryDirectory(prefix="bj-prom-") as folder:
+        home = Path(folder)
+        (home / "samples").write_text("".join(f"{each}\n" for each in _grouped(lines)) + "# EOF\n")
+        (home / "prometheus.yml").write_text("global: {}\n")
+        create = ["promtool", "tsdb", "create-blocks-from", "openmetrics", "samples", "data"]
+        subprocess.run(create, check=True, cwd=home, capture_output=True)
+        (port,) = free_ports(1)
+        argv = [
+            "prometheus",
+            f"--config.file={home}/prometheus.yml",
+            f"--storage.tsdb.path={home}/data",
+            "--storage.tsdb.retention.time=20y",
+            f"--web.listen-address=127.0.0.1:{port}",
+        ]
+        with daemon(argv, home / "log"):
+            until(lambda: _answers(f"http://127.0.0.1:{port}/-/ready"), "prometheus")
+            yield f"http://127.0.0.1:{port}"
+
+
+@contextlib.contextmanager
+def victoria_metrics(lines):
+    """A VictoriaMetrics into which the samples were imported."""
+    program = shutil.which("victoria-metrics")
+    if not program:
+        pytest.skip("no victoria-metrics is installed")
+    with tempfile.TemporaryDirectory(prefix="bj-vm-") as folder:
+        (port,) = free_ports(1)
+        argv = [
+            program,
+            f"-storageDataPath={folder}/data",
+            f"-httpListenAddr=127.0.0.1:{port}",
+            "-retentionPeriod=20y",
+        ]
+        url = f"http://127.0.0.1:{port}"
+        with daemon(argv, Path(folder) / "log"):
+            until(lambda: _answers(f"{url}/health"), "victoria-metrics")
+            body = "\n".join(_in_milliseconds(each) for each in lines).encode()
+            urllib.request.urlopen(f"{url}/api/v1/import/prometheus", body, timeout=10).close()
+            urllib.request.urlopen(f"{url}/internal/force_flush", timeout=10).close()
+            time.sleep(0.1)
+            yield url
+
+
+def _grouped(lines):
+    """OpenMetrics wants each family and series in one piece, in order of time."""
+    return sorted(lines, key=lambda each: (each.split("} ")[0], float(each.rsplit(" ", 1)[1])))
+
+
+def _in_milliseconds(text):
+    head, at = text.rsplit(" ", 1)
+    return f"{head} {int(float(at) * 1000)}"
+
+
+def _answers(url):
+    try:
+        with urllib.request.urlopen(url, timeout=1) as answer:
+            return answer.status == 200
+    except (OSError, urllib.error.URLError):
+        return False
