@@ -1,64 +1,25 @@
-"""Slurm's accounting by `sacct`: one call for each window of time.
+"""Slurm's accounting by the command `sacct`."""
 
-Facts: sacct(1), "-s" and "-S": with states given, a job that ended belongs to the window in which
-it ended, and one that waits, runs or is suspended to each window in which it did. That also finds
-what a call without states leaves out: jobs cancelled before they were eligible.
-"""
-
-import logging
 import secrets
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 
-from batchjob.call import CommandOptions, SchedulerError, run
-from batchjob.logs import Once
-from batchjob.settings import boolean, duration, option, text
-from batchjob_stats_db.records import JobRecord, Quarantined, folded
-from batchjob_stats_db.sources.runaway import Runaways
-from batchjob_stats_db.sources.sacct_rows import FIELDS, NEEDED, SOURCE, Parsed, jobs, rows
+from batchjob.call import CommandOptions, run
+from batchjob.settings import option, text
+from batchjob_stats_db.sources.sacct_rows import FIELDS, NEEDED, SOURCE, jobs, rows
 from batchjob_stats_db.sources.slurm_rights import hidden
-from batchjob_stats_db.sources.source import (
-    Batch,
-    SourceError,
-    Unfinished,
-    epoch_watermark,
-    missing,
-    vanished,
-)
-
-log = logging.getLogger(__name__)
-
-ENDED = "BF,CA,CD,DL,F,NF,OOM,PR,RQ,RS,RV,TO"
-ALL = f"{ENDED},PD,R,S"
-
-_BATCH = 2000  # jobs written in one transaction
-_FEW, _MANY = 4_000, 20_000  # jobs in a window, between which its length is right
-_FIRST, _SHORTEST, _LONGEST = 3600, 300, 86_400  # seconds
-_IDS_PER_CALL = 2000
-_EVER = 1_000_000_000  # sacct takes no earlier time in epoch seconds
+from batchjob_stats_db.sources.slurm_windows import EVER, Parsed, WindowOptions, Windows
+from batchjob_stats_db.sources.source import Batch, SourceError, Unfinished
 
 
 @dataclass(frozen=True)
-class Options(CommandOptions):
+class Options(WindowOptions, CommandOptions):
     """Slurm's accounting by sacct."""
 
     sacct: str = option("sacct", "The command sacct, or its path.", parse=text)
     squeue: str = option("squeue", "The command squeue, or its path.", parse=text)
     sacctmgr: str = option("sacctmgr", "The command sacctmgr, or its path.", parse=text)
-    slurm_cluster: str = option(
-        "", "The cluster's name in slurmdbd, where it is not the command's own (-M).", parse=text
-    )
-    overlap: float = option(
-        600.0, "How far each window reaches back: slurmctld reports late.", parse=duration
-    )
-    runaway_interval: float = option(
-        3600.0, "How often running jobs are compared with squeue's; 0 is never.", parse=duration
-    )
-    trust_missing: bool = option(
-        False, "Believe an answer in which most unfinished jobs are missing.", parse=boolean
-    )
 
 
 def build(cluster: str, options: Options) -> "Sacct":
@@ -67,7 +28,7 @@ def build(cluster: str, options: Options) -> "Sacct":
 
 
 class Sacct:
-    """Reads windows of time, each long enough to be worth a call and short enough for memory."""
+    """Calls sacct, and squeue to compare."""
 
     name = SOURCE
 
@@ -76,11 +37,8 @@ class Sacct:
     ) -> None:
         self.cluster = cluster
         self._options = options
-        self._clock = clock
         self._fields: tuple[str, ...] = ()
-        self._length = _FIRST
-        self._once = Once(log)
-        self._runaways = Runaways(options.runaway_interval, clock)
+        self._windows = Windows(SOURCE, self, options, clock)
 
     def check(self) -> tuple[str, ...]:
         """See Source."""
@@ -91,93 +49,19 @@ class Sacct:
         return str(since)
 
     def read(self, watermark: str, unfinished: Mapping[str, Unfinished]) -> Iterator[Batch]:
-        """Windows of ended jobs up to now, and in the last one the live jobs as well."""
-        now = int(self._clock())
-        covered = min(epoch_watermark(self.name, watermark), now)
-        begin = max(covered - int(self._options.overlap), _EVER)
-        seen: set[tuple[str, int]] = set()
-        if now - begin > self._length and unfinished:
-            self._expect(now, unfinished)
-        while now - begin > self._length:
-            end = begin + self._length
-            number = 0
-            for batch in self._window(begin, end, max(covered, begin), ENDED):
-                number += len(batch.jobs)
-                seen |= _keys(batch)
-                yield batch
-            begin = end
-            self._adapt(number)
-        live: set[str] = set()
-        for batch in self._window(begin, now, max(covered, begin), ALL):
-            seen |= _keys(batch)
-            live.update(job.jobid for job in batch.jobs if job.start_time and not job.end_time)
-            # Until it is known that nothing is missing, the watermark stays.
-            yield batch._replace(watermark=str(begin), covered_until=begin)
-        yield self._rest(now, seen, live, unfinished)
+        """See Source."""
+        return self._windows.read(watermark, unfinished)
 
-    def _adapt(self, number: int) -> None:
-        if number < _FEW:
-            self._length = min(self._length * 2, _LONGEST)
-        elif number > _MANY:
-            self._length = max(self._length // 2, _SHORTEST)
+    def window(self, begin: int, end: int, states: Sequence[str]) -> Iterator[Parsed]:
+        """See Asking."""
+        return self._ask(begin, end, ["--state", ",".join(states)])
 
-    def _window(self, begin: int, end: int, covered: int, states: str) -> Iterator[Batch]:
-        """A window in batches; the watermark moves with the last one."""
-        found = self._ask(begin, end, ["--state", states])
-        batch = _batch(islice(found, _BATCH), covered)
-        while following := list(islice(found, _BATCH)):
-            yield batch
-            batch = _batch(following, covered)
-        until = max(covered, end)
-        yield batch._replace(watermark=str(until), covered_until=until)
+    def by_id(self, jobids: Sequence[str], end: int) -> Iterator[Parsed]:
+        """See Asking."""
+        return self._ask(EVER, end, ["--jobs", ",".join(jobids)])
 
-    def _expect(self, now: int, unfinished: Mapping[str, Unfinished]) -> None:
-        """Before much is read and the watermark moved: do we still see what we saw?
-
-        Raises ShrunkenError if most of the jobs known to be unfinished are not in the answer.
-        """
-        some = dict(islice(unfinished.items(), _IDS_PER_CALL))
-        found = _keys(_batch(self._by_id(list(some), now), now))
-        self._vanished(missing(some, found), some, nothing_seen=not found)
-
-    def _by_id(self, jobids: Sequence[str], now: int) -> Iterator[Parsed]:
-        for at in range(0, len(jobids), _IDS_PER_CALL):
-            ids = ",".join(jobids[at : at + _IDS_PER_CALL])
-            yield from self._ask(_EVER, now, ["--jobs", ids])
-
-    def _rest(
-        self,
-        now: int,
-        seen: Collection[tuple[str, int]],
-        live: Collection[str],
-        unfinished: Mapping[str, Unfinished],
-    ) -> Batch:
-        """What no window shows, asked for by id: held jobs, and those that are gone."""
-        unseen = missing(unfinished, seen)
-        batch = _batch(self._by_id(unseen, now), now)
-        found = _keys(batch)
-        gone = missing({jobid: unfinished[jobid] for jobid in unseen}, found)
-        gone = self._vanished(gone, unfinished, nothing_seen=not seen and not found)
-        return batch._replace(vanished=gone, runaway=self._runaway(live))
-
-    def _vanished(
-        self, gone: tuple[str, ...], unfinished: Mapping[str, Unfinished], *, nothing_seen: bool
-    ) -> tuple[str, ...]:
-        trust = self._options.trust_missing
-        return vanished(self.name, gone, unfinished, nothing_seen=nothing_seen, trust=trust)
-
-    def _runaway(self, live: Collection[str]) -> tuple[str, ...]:
-        """Accounting goes on where the controller does not answer."""
-        try:
-            runaway = self._runaways.of(live, self._queue)
-        except SchedulerError as error:
-            self._once.warning("squeue", "runaway jobs are not looked for: %s", error)
-            return ()
-        self._once.over("squeue")
-        return runaway
-
-    def _queue(self) -> set[str]:
-        """Ids of the jobs that slurmctld has."""
+    def queue(self) -> set[str]:
+        """See Asking."""
         argv = [self._options.squeue, "--noheader", "--all", "--format=%A", *self._cluster()]
         return set(run(self._options, argv).stdout.decode("utf-8", "replace").split())
 
@@ -207,17 +91,3 @@ class Sacct:
                 raise SourceError(f"{self._options.sacct} --helpformat does not list its fields")
             self._fields = tuple(field for field in FIELDS if field in known)
         return self._fields
-
-
-def _batch(parsed: Iterable[Parsed], covered: int) -> Batch:
-    records: list[JobRecord] = []
-    bad: list[Quarantined] = []
-    for job, quarantined in parsed:
-        bad += quarantined
-        if job is not None:
-            records.append(job)
-    return Batch(folded(records), tuple(bad), str(covered), covered)
-
-
-def _keys(batch: Batch) -> set[tuple[str, int]]:
-    return {(job.jobid, job.submit_time) for job in batch.jobs}

@@ -22,6 +22,7 @@ from batchjob_stats_db.sources.row import (
     integer,
     quarantined,
 )
+from batchjob_stats_db.sources.slurm_windows import Parsed
 from batchjob_stats_db.sources.source import SourceError
 
 SOURCE = "sacct"
@@ -40,13 +41,6 @@ NEEDED = frozenset(("JobIDRaw", "JobID", "State", "Submit", "Start", "End"))
 _RAW_ID = re.compile(r"(\d{1,12})(?:\.(.+))?", re.ASCII)
 _ARRAY = re.compile(r"(\d+)_(?:(\d+)|\[)", re.ASCII)
 _HET = re.compile(r"(\d+)\+(\d+)", re.ASCII)
-
-
-class Parsed(NamedTuple):
-    """A job with its steps, or what was no row."""
-
-    job: JobRecord | None
-    quarantined: tuple[Quarantined, ...]
 
 
 def rows(output: bytes, fields: Sequence[str], delimiter: str) -> Iterator[Row | Quarantined]:

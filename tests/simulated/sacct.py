@@ -26,7 +26,7 @@ def wanted(job: dict[str, str], options: dict[str, str]) -> bool:
         return job["JobIDRaw"] in options["jobs"].split(",")
     begin, end = (int(options[name].removeprefix("uts")) for name in ("starttime", "endtime"))
     if job["State"] in LIVE:
-        return "R" in options["state"].split(",") and int(job["Submit"]) < end
+        return "RUNNING" in options["state"].split(",") and int(job["Submit"]) < end
     return begin <= int(job["End"]) < end
 
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from batchjob.call import CommandFailedError, CommandTimeoutError
 from batchjob.states import JobState
 from batchjob_stats_db.records import NodeShare, Quarantined
-from batchjob_stats_db.sources.row import Row
-from batchjob_stats_db.sources.sacct import ALL, Options, Sacct
-from batchjob_stats_db.sources.sacct_rows import FIELDS, Parsed, jobs, rows
+from batchjob_stats_db.sources.sacct import Options, Sacct
+from batchjob_stats_db.sources.sacct_rows import FIELDS, jobs, rows
+from batchjob_stats_db.sources.slurm_windows import Parsed
 from batchjob_stats_db.sources.source import ShrunkenError, SourceError, Unfinished
 
 TESTS = Path(__file__).parents[2]
@@ -366,8 +366,3 @@ def test_rights(program, monkeypatch, tmp_path, private, level, said):
     assert len(findings) == len(said)
     assert all(line.startswith(start) for line, start in zip(findings, said, strict=True))
     assert all("adminlevel=Operator" in line for line in findings)
-
-
-def test_all_states_hold_the_ended_ones():
-    assert {"R", "PD", "S", "CA", "RQ", "RS"} <= set(ALL.split(","))
-    assert Row({}).text("JobName") == ""
