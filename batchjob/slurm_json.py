@@ -166,3 +166,18 @@ def resources(value: Any) -> Resources:
         gpus,
         counts.get("energy"),
     )
+
+
+def job_ids_in_queue(document: Any) -> set[str]:
+    """Raw ids of the jobs in an answer to /slurm/.../jobs that have not ended.
+
+    slurmctld keeps ended jobs for MinJobAge.
+    """
+    envelope(document)
+    ended = ("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "PREEMPTED",
+             "BOOT_FAIL", "DEADLINE", "OUT_OF_MEMORY")  # fmt: skip
+    return {
+        str(job.get("job_id"))
+        for job in rows(document, "jobs")
+        if not set(state_words(job.get("job_state"))[:1]) & set(ended)
+    }

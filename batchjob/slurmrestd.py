@@ -116,8 +116,8 @@ class Slurmrestd:
         connection = self._connection()
         try:
             connection.request("GET", target, headers=self._headers())
-            response = connection.getresponse()
-            body = self._body(response, deadline)
+            with connection.getresponse() as response:
+                body = self._body(response, deadline)
         except (OSError, http.client.HTTPException) as error:
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
             raise RestError(f"{self._options.url}{path}: {reason}") from error
