@@ -99,10 +99,10 @@ def test_cpu_seconds_of_a_running_job(report: Report) -> None:
     [("batch", 1.5), ("steps", 1.0), ("cancelled", 0.5), ("short", 0.1)],
 )
 def test_cpu_seconds_of_ended_jobs(report: Report, kind: str, burned: float) -> None:
-    """What the program burned, and little more: Slurm's own slurmstepd counts into a v2 job."""
+    """What the program burned, and what starting it cost: slurmstepd counts into a v2 job."""
     for job in report.jobs[kind]:
         counted = report.ended.total(CPU, jobid=job)
-        assert burned - 2 * TICK <= counted <= burned + 1.5, job
+        assert burned - 2 * TICK <= counted <= burned + 4, job
 
 
 def test_oom_kills(report: Report) -> None:
