@@ -67,8 +67,8 @@ def _scheduler(scheduler: Scheduler, node: Node) -> Finding | None:
         return Finding("ok", f"{_counted(len(jobs))} in {_where(node, scheduler.manager)}")
     running = scheduler.daemons & _commands(node.host.procfs)
     if running:
-        seen = f"{min(running)} runs, but its jobs have no cgroups"
-        return Finding("missing", seen, scheduler.advice)
+        seen = f"{min(running)} runs, and no cgroup of its jobs is there"
+        return Finding("missing", seen, f"if it has run a job since boot: {scheduler.advice}")
     return None
 
 
@@ -111,7 +111,8 @@ def _commands(procfs: str) -> set[str]:
         pids = [name for name in os.listdir(procfs) if name.isdigit()]
     except OSError:
         return set()
-    return {name for pid in pids if (name := read(f"{procfs}/{pid}/comm"))}
+    # A process that has ended and waits for its parent still has a name, but no command line.
+    return {read(f"{procfs}/{pid}/comm") or "" for pid in pids if read(f"{procfs}/{pid}/cmdline")}
 
 
 CHECKS = (

@@ -85,11 +85,17 @@ def test_pbs(tree):
     ],
 )
 def test_a_daemon_without_a_tree(machine, daemon, advice):
-    host = machine({**ROOT, "proc/77/comm": f"{daemon}\n"})
+    process = {"proc/77/comm": f"{daemon}\n", "proc/77/cmdline": f"/usr/sbin/{daemon}\0-D\0"}
+    host = machine({**ROOT, **process})
     missing = [f for f in findings(host).values() if f.seen.startswith(daemon)]
     assert [f.result for f in missing] == ["missing"]
     assert advice in missing[0].advice
     assert not jobs_visible(Node(host))
+
+
+def test_a_daemon_that_has_ended_does_not_run(machine):
+    host = machine({**ROOT, "proc/77/comm": "slurmd\n", "proc/77/cmdline": ""})
+    assert ("schedulers", "slurm") not in findings(host)
 
 
 def test_an_idle_node_shows_its_tree(machine):
