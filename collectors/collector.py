@@ -54,6 +54,8 @@ COLLECTORS: tuple[Entry, ...] = (
     Entry("node", "collectors.node", True, "CPU time, memory and boot time of the node."),
     Entry("jobs", "collectors.jobs.collector", True, "What each batch job of the node uses."),
     Entry("rapl", "collectors.rapl", True, "Energy and power limits of the processors (RAPL)."),
+    Entry("hwmon", "collectors.hwmon", True, "Power and energy sensors of the kernel."),
+    Entry("cray", "collectors.cray", True, "Power and energy of HPE Cray nodes."),
     Entry(
         "redfish",
         "collectors.redfish.collector",

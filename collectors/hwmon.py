@@ -1,0 +1,258 @@
+"""Power and energy sensors of the kernel's hwmon class.
+
+Most of them are a part of the node: a rail, a GPU, a network card. Which ones stand for the node is
+known for a few chips and said by the site for others (Linux: Documentation/hwmon/
+sysfs-interface.rst, acpi_power_meter.rst; NVIDIA: Grace Performance Tuning Guide, power telemetry).
+"""
+
+import fnmatch
+import logging
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from batchjob.logs import Once
+from batchjob.refresher import Refresher
+from batchjob.settings import duration, option
+from collectors.collector import Collector
+from collectors.energy.meter import Meter, Reading, Scope
+from collectors.host import Host
+from collectors.metric import NO_LABELS, Family, Metric, labels
+
+log = logging.getLogger(__name__)
+
+_INPUT = re.compile(r"(power|energy)(\d+)_(input|average)")
+_PERIODS_VALID = 3
+_RESCAN_SECONDS = 300.0
+
+POWER = Metric(
+    "batchjob_hwmon_power_watts",
+    "gauge",
+    "Power at a sensor, averaged by the chip where it does so. On Grace, Module contains Grace, and"
+    " Grace contains CPU and SysIO: never add those.",
+    ("chip", "sensor"),
+)
+ENERGY = Metric(
+    "batchjob_hwmon_energy_joules_total",
+    "counter",
+    "Energy counted at a sensor since its driver was loaded.",
+    ("chip", "sensor"),
+)
+ERRORS = Metric("batchjob_hwmon_read_errors_total", "counter", "Reads of sensors that failed.")
+METRICS = (POWER, ENERGY, ERRORS)
+
+
+@dataclass(frozen=True)
+class Options:
+    """How sensors are read."""
+
+    interval: float = option(10.0, "Time between two readings.", parse=duration)
+    node_sensor: tuple[str, ...] = option(
+        (),
+        "Pattern chip/sensor of what adds up to the node, for chips not known to do so.",
+        repeat=True,
+    )
+
+
+class Sensor(NamedTuple):
+    """A file with microwatts or microjoules."""
+
+    path: str
+    kind: str  # power or energy
+    driver: str  # name the driver gives its chip
+    chip: str  # name and bus address: hwmon numbers change from boot to boot
+    sensor: str
+
+
+class Known(NamedTuple):
+    """Sensors that, all together, stand for the node or its processors."""
+
+    driver: str
+    sensor: re.Pattern[str]
+    scope: Scope
+    includes_gpus: bool
+
+
+# The first row with sensors wins: a level of Grace contains the next.
+KNOWN = (
+    Known("power_meter", re.compile(r"Module Power Socket \d+"), "cpu+memory", True),
+    Known("power_meter", re.compile(r"Grace Power Socket \d+"), "cpu+memory", False),
+    Known("power_meter", re.compile(r"(?!.* Power Socket \d).*"), "node", True),
+    Known("amd_energy", re.compile(r"Esocket\d+"), "cpu", False),
+)
+
+
+class Values(NamedTuple):
+    """What the sensors said, in watts and joules; one that failed is not in it."""
+
+    sensors: tuple[Sensor, ...]
+    values: Mapping[Sensor, float]
+
+
+def scan(root: str) -> tuple[Sensor, ...]:
+    """The power and energy sensors below /sys/class/hwmon; batteries are left out."""
+    found: list[Sensor] = []
+    for entry in _listed(root):
+        hwmon = f"{root}/{entry}"
+        # Old drivers, acpi_power_meter among them, have their files at the device.
+        directory = next((d for d in (hwmon, f"{hwmon}/device") if _inputs(d)), None)
+        driver = _text(f"{hwmon}/name") or _text(f"{hwmon}/device/name")
+        if directory is None or not driver:
+            continue
+        address = os.path.basename(os.path.realpath(f"{hwmon}/device"))
+        chip = f"{driver}-{address}" if os.path.exists(f"{hwmon}/device") else driver
+        if any(chip == each.chip for each in found):
+            chip = f"{chip}-{entry}"
+        found += _sensors(directory, driver, chip)
+    return tuple(found)
+
+
+def _sensors(directory: str, driver: str, chip: str) -> list[Sensor]:
+    sensors: list[Sensor] = []
+    taken: set[tuple[str, str]] = set()
+    for kind, number, file in _inputs(directory):
+        channel = f"{kind}{number}"
+        if _text(f"{directory}/{channel}_is_battery") == "1":
+            continue
+        label = _text(f"{directory}/{channel}_label") or _text(f"{directory}/{channel}_oem_info")
+        name = channel if not label or (kind, label) in taken else label
+        taken.add((kind, name))
+        sensors.append(Sensor(f"{directory}/{file}", kind, driver, chip, name))
+    return sensors
+
+
+def _inputs(directory: str) -> list[tuple[str, int, str]]:
+    """Kind, number and file of each channel, the average where there is one."""
+    channels: dict[tuple[str, int], str] = {}
+    for entry in _listed(directory):
+        if match := _INPUT.fullmatch(entry):
+            key = match[1], int(match[2])
+            if key not in channels or match[3] == "average":
+                channels[key] = entry
+    return [(kind, number, file) for (kind, number), file in sorted(channels.items())]
+
+
+class Hwmon:
+    """All sensors, read by a thread: the firmware behind one may take its time."""
+
+    def __init__(self, host: Host, options: Options) -> None:
+        self._host = host
+        self._options = options
+        self._root = f"{host.sysfs}/class/hwmon"
+        self._sensors: tuple[Sensor, ...] = ()
+        self._scanned_at = float("-inf")
+        self._errors = 0
+        self._once = Once(log)
+        self.refresher: Refresher[Values] = Refresher(
+            "hwmon",
+            self._read,
+            options.interval,
+            options.interval * _PERIODS_VALID,
+            host.monotonic,
+        )
+
+    def start(self) -> None:
+        """Begin to read."""
+        self.refresher.start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self.refresher.stop()
+
+    def collect(self) -> list[Family]:
+        """The last reading, while it is young enough."""
+        seen = self.refresher.latest()
+        if seen is None or not seen.value.sensors:
+            return []
+        families = [Family(ERRORS, [(NO_LABELS, self._errors)])]
+        for metric, kind in ((POWER, "power"), (ENERGY, "energy")):
+            samples = [
+                (labels(chip=sensor.chip, sensor=sensor.sensor), value)
+                for sensor, value in seen.value.values.items()
+                if sensor.kind == kind
+            ]
+            families += [Family(metric, samples)] if samples else []
+        return families
+
+    def meters(self) -> Sequence[Meter]:
+        """The node, where sensors are known or said to stand for it."""
+        seen = self.refresher.latest()
+        if seen is None:
+            return ()
+        sensors, scope, includes_gpus = self._chosen(seen.value.sensors)
+        if not sensors:
+            return ()
+
+        def read() -> Reading | None:
+            return self._sum(sensors)
+
+        return (Meter("hwmon", scope, includes_gpus, self._options.interval, read),)
+
+    def _read(self) -> Values:
+        if self._host.monotonic() - self._scanned_at >= _RESCAN_SECONDS:
+            self._scanned_at = self._host.monotonic()
+            self._sensors = scan(self._root)
+        values = {}
+        for sensor in self._sensors:
+            try:
+                with open(sensor.path, encoding="ascii") as file:
+                    values[sensor] = int(file.read()) / 1e6
+            except (OSError, ValueError) as error:
+                self._errors += 1
+                self._once.warning(sensor.path, "%s cannot be read: %s", sensor.path, error)
+        return Values(self._sensors, values)
+
+    def _chosen(self, sensors: Sequence[Sensor]) -> tuple[tuple[Sensor, ...], Scope, bool]:
+        """What to add up; energy where its sensors are there, else power."""
+        if self._options.node_sensor:
+            wanted = [x for x in sensors if self._is_said(x)]
+            return _of_one_kind(wanted), "node", True
+        for known in KNOWN:
+            fitting = [
+                x for x in sensors if x.driver == known.driver and known.sensor.fullmatch(x.sensor)
+            ]
+            # Two unnamed power meters may be two inputs or a part and the whole.
+            if fitting and not (known.scope == "node" and len(fitting) > 1):
+                return _of_one_kind(fitting), known.scope, known.includes_gpus
+        return (), "node", True
+
+    def _is_said(self, sensor: Sensor) -> bool:
+        name = f"{sensor.chip}/{sensor.sensor}"
+        return any(fnmatch.fnmatchcase(name, pattern) for pattern in self._options.node_sensor)
+
+    def _sum(self, sensors: tuple[Sensor, ...]) -> Reading | None:
+        """None as soon as one is missing: the sum would look like less."""
+        seen = self.refresher.latest()
+        if seen is None or not all(sensor in seen.value.values for sensor in sensors):
+            return None
+        total = sum(seen.value.values[sensor] for sensor in sensors)
+        if sensors[0].kind == "energy":
+            return Reading(seen.at, joules=total)
+        return Reading(seen.at, watts=total) if total > 0 else None  # what runs draws something
+
+
+def build(host: Host, options: Options, built: Mapping[str, Collector]) -> Hwmon:  # noqa: ARG001  # the interface of all collectors
+    """Make the collector."""
+    return Hwmon(host, options)
+
+
+def _of_one_kind(sensors: Sequence[Sensor]) -> tuple[Sensor, ...]:
+    energy = tuple(sensor for sensor in sensors if sensor.kind == "energy")
+    return energy or tuple(sensors)
+
+
+def _listed(path: str) -> list[str]:
+    try:
+        return sorted(os.listdir(path))
+    except OSError:
+        return []
+
+
+def _text(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
