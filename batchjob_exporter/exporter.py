@@ -52,7 +52,8 @@ class Source:
         self._collector = collector  # None: it could not be built
         self._once = once
         self._running = threading.Lock()
-        self._begun = 0
+        self._begun = 0  # passes
+        self._since = 0.0  # monotonic time at which the last one began
         self._last = Pass([], 0.0, succeeded=False)
 
     def start(self) -> None:
@@ -81,6 +82,8 @@ class Source:
         scrape at once cost no more than one.
         """
         wanted = self._begun + 1
+        if self._running.locked() and time.monotonic() - self._since > seconds:
+            seconds = 0.0  # it hangs; waiting once more would only hold this thread too
         if not self._running.acquire(timeout=max(seconds, 0.0)):
             self._once.warning(
                 f"{self.name} busy", "collector %s is still busy with an earlier scrape", self.name
@@ -89,6 +92,7 @@ class Source:
         try:
             if self._begun < wanted:
                 self._begun += 1
+                self._since = time.monotonic()
                 self._last = self._run()
             return self._last
         finally:

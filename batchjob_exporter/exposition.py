@@ -7,6 +7,7 @@ OpenMetrics 1.0: prometheus/OpenMetrics specification/OpenMetrics.md.
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from batchjob_exporter.http.accept import accepted
 from collectors.metric import Family, Labels, Metric
 
 
@@ -40,23 +41,11 @@ def negotiate(accept: str) -> Format:
     A client that accepts neither gets the text format, which every scraper reads.
     """
     best, chosen = 0.0, TEXT
-    for entry in accept.split(","):
-        media, *parameters = (part.strip().lower() for part in entry.split(";"))
-        pairs = dict(part.split("=", 1) for part in parameters if "=" in part)
-        offer = _OFFERS.get((media, pairs.get("version")))
-        weight = quality(pairs.get("q", "1"))
+    for media, parameters, weight in accepted(accept):
+        offer = _OFFERS.get((media, parameters.get("version")))
         if offer is not None and weight > best:
             best, chosen = weight, offer
     return chosen
-
-
-def quality(text: str) -> float:
-    """The q value of one header entry; one that is no number counts as "not acceptable"."""
-    try:
-        weight = float(text)
-    except ValueError:
-        return 0.0
-    return weight if 0 <= weight <= 1 else 0.0
 
 
 def render(families: Iterable[Family], format: Format = TEXT) -> bytes:

@@ -1,6 +1,7 @@
 """One exporter, put together: collectors, site and server. Several fit into one process."""
 
 import logging
+import os
 from typing import TYPE_CHECKING
 
 from batchjob.settings import SettingsError
@@ -30,6 +31,9 @@ def exporter_of(settings: Settings) -> Exporter:
     A collector that refuses its options ends the start (SettingsError); one that cannot be built
     for another reason is reported at every scrape, and the others go on.
     """
+    for name, path in (("procfs", settings.host.procfs), ("sysfs", settings.host.sysfs)):
+        if not os.path.isdir(path):  # cgroupfs may be mounted later
+            raise SettingsError(f"path.{name}: expected a directory, got {path!r}")
     built: dict[str, Collector] = {}
     collectors: dict[str, Collector | None] = {}
     for entry, options in settings.collectors:

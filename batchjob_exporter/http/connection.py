@@ -65,6 +65,7 @@ class Connection:
         self._patience = patience
         self._clock = clock
         self._received = bytearray()
+        self.unsent = 0  # bytes of an answer that the client has not yet taken
         self.life: Life = self._live()
 
     def go_on(self) -> Wait | Request:
@@ -128,7 +129,9 @@ class Connection:
         deadline = self._clock() + self._patience.send
         rest = memoryview(data)
         while rest:
+            self.unsent = len(rest)
             rest = rest[(yield from self._ready(partial(self._stream.send, rest), deadline)) :]
+        self.unsent = 0
 
     def _linger(self) -> _Step[None]:
         """Take what the client still sends: a reset would make it lose the answer."""

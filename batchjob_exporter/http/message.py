@@ -8,7 +8,7 @@ from http import HTTPStatus
 from typing import NamedTuple
 from urllib.parse import parse_qsl, unquote
 
-from batchjob_exporter.exposition import quality
+from batchjob_exporter.http.accept import accepted
 
 HEAD_LIMIT = 16384  # bytes of request line and headers together
 HEADERS_LIMIT = 100
@@ -128,10 +128,7 @@ def compressed(response: Response, accept_encoding: str) -> Response:
 
 
 def _takes_gzip(accept_encoding: str) -> bool:
-    weights = {}
-    for entry in accept_encoding.lower().split(","):
-        coding, *parameters = (part.strip() for part in entry.split(";"))
-        weights[coding] = next((quality(p[2:]) for p in parameters if p.startswith("q=")), 1.0)
+    weights = {coding: weight for coding, _, weight in accepted(accept_encoding)}
     return weights.get("gzip", weights.get("*", 0.0)) > 0
 
 

@@ -52,9 +52,7 @@ class Passwords:
         if credentials is None:
             return UNAUTHORIZED
         name, password = credentials
-        digest = hashlib.blake2b(
-            name.encode() + b"\0" + password, key=self._key, digest_size=32
-        ).digest()
+        digest = hashlib.blake2b(repr(credentials).encode(), key=self._key).digest()
         known = self._known.get(digest)
         if known is None:
             if not self._room.acquire(blocking=False):

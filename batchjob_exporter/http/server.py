@@ -27,7 +27,8 @@ from batchjob_exporter.http.stream import PlainStream, Stream
 log = logging.getLogger(__name__)
 
 _WORKERS = 4
-_CONNECTIONS = 512
+_CONNECTIONS = 256
+_UNSENT_BYTES = 32 << 20  # of answers that clients are slow to take
 _ACCEPT_AT_ONCE = 64
 _UNAVAILABLE = text(HTTPStatus.SERVICE_UNAVAILABLE, "too many requests", ("Retry-After", "5"))
 _FAILED = text(HTTPStatus.INTERNAL_SERVER_ERROR, "internal error; see the exporter's log")
@@ -154,10 +155,10 @@ class Server:
             return
         if len(self._waiting) >= _CONNECTIONS:
             self._drop_longest_waiting()
-        client.setblocking(False)
-        if client.family != socket.AF_UNIX:
-            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
+            client.setblocking(False)
+            if client.family != socket.AF_UNIX:
+                client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connection = Connection(self._wrap(client), self._limits.patience)
         except OSError as error:
             log.debug("%s: %s", peer, error)
@@ -190,6 +191,8 @@ class Server:
         if isinstance(wanted, Wait):
             self._waiting[connection] = wanted.deadline
             self._selector.register(connection.socket, wanted.events, connection)
+            if connection.unsent:
+                self._bound_unsent()
         else:
             self._unanswered += 1
             self._asked.put((connection, wanted))
@@ -219,6 +222,17 @@ class Server:
             connection.close()
             return True
         return False
+
+    def _bound_unsent(self) -> None:
+        """Clients that ask and do not read must not fill the memory with answers."""
+        slow = [connection for connection in self._waiting if connection.unsent]
+        unsent = sum(connection.unsent for connection in slow)
+        for connection in slow:
+            if unsent <= _UNSENT_BYTES:
+                return
+            unsent -= connection.unsent
+            self._forget(connection)
+            connection.close()
 
     def _let_go(self) -> None:
         for listener in self._listeners:

@@ -161,6 +161,19 @@ def test_a_scrape_does_not_wait_longer_than_its_scraper_for_a_hung_collector(cap
     assert caplog.messages == ["collector slow is still busy with an earlier scrape"]
 
 
+def test_a_collector_that_hangs_is_not_waited_for_again(caplog):
+    slow = Slow()
+    exporter = Exporter({"slow": slow})
+    hung = scrape(exporter, [])
+    assert slow.entered.acquire(timeout=10)
+    exporter.collect(seconds=0.2)
+    begin = time.monotonic()
+    exporter.collect(seconds=0.2)
+    assert time.monotonic() - begin < 0.15
+    slow.go.release()
+    hung.join(10)
+
+
 @pytest.mark.parametrize("seconds", [0.0, -1.0])
 def test_no_time_left_is_no_error(seconds):
     assert value(Exporter({"good": Fake()}).collect(seconds=seconds), SUCCESS, "good") == 1

@@ -68,6 +68,8 @@ def test_an_address_in_use_is_one_line_and_status_2():
 def test_check(tmp_path, capsys):
     assert main(["--check", *ONLY_NODE]) == 0
     assert capsys.readouterr().out == "ok\n"
+    assert main(["--check", *ONLY_NODE, "--path.procfs=/nothing"]) == 2
+    assert "path.procfs: expected a directory, got '/nothing'" in capsys.readouterr().err
     web = tmp_path / "web.yml"
     web.write_text("tls_server_config:\n  cert_file: c.pem\n  key_file: k.pem\n")
     assert main(["--check", *ONLY_NODE, f"--web.config.file={web}"]) == 2

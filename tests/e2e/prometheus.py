@@ -62,28 +62,32 @@ class Server(NamedTuple):
             return False
 
 
-def scrape_config(targets: Sequence[str], scrape_interval: str, replica: str) -> dict[str, Any]:
+def scrape_config(
+    targets: Sequence[str], scrape_interval: str, replica: str, client: Mapping[str, Any]
+) -> dict[str, Any]:
     """Configuration of one job; `replica` shifts the moment of the scrape within the interval.
+
+    `client`: more keys of the job, such as `scheme`, `tls_config` and `basic_auth`.
 
     Prometheus spreads its targets over the interval by a hash in which external labels have part.
     """
     return {
         "global": {"scrape_interval": scrape_interval, "external_labels": {"replica": replica}},
         "scrape_configs": [
-            {"job_name": "batchjob", "static_configs": [{"targets": list(targets)}]}
+            {"job_name": "batchjob", "static_configs": [{"targets": list(targets)}], **client}
         ],
     }
 
 
 @contextlib.contextmanager
 def server(
-    targets: Sequence[str], scrape_interval: str = "5s", replica: str = "a"
+    targets: Sequence[str], scrape_interval: str = "5s", replica: str = "a", **client: Any
 ) -> Iterator[Server]:
     """Start Prometheus on a free port of loopback; at the end stop it and remove its data."""
     folder = Path(tempfile.mkdtemp(prefix="prometheus-"))
     port = free_ports(1)[0]
     config = folder / "prometheus.yml"
-    config.write_text(yaml.safe_dump(scrape_config(targets, scrape_interval, replica)))
+    config.write_text(yaml.safe_dump(scrape_config(targets, scrape_interval, replica, client)))
     argv = [
         "prometheus", f"--config.file={config}", f"--storage.tsdb.path={folder / 'data'}",
         f"--web.listen-address=127.0.0.1:{port}", "--log.level=warn",

@@ -19,7 +19,7 @@ def serve():
 
     def start(answer=lambda request: text(HTTPStatus.OK, request.path), wrap=None, **limits):
         sockets = listeners(("127.0.0.1:0",))
-        limits.setdefault("patience", Patience(head=5, idle=5, send=5, linger=0.2))
+        limits.setdefault("patience", Patience(head=5, idle=5, send=5, linger=2))
         more = {"wrap": wrap} if wrap else {}
         server = Server(sockets, answer, Limits(**limits), **more)
         address = sockets[0].getsockname()

@@ -1,0 +1,78 @@
+"""A real Prometheus scrapes over TLS, with a client certificate and a password."""
+
+import bcrypt
+import pytest
+import trustme
+
+from batchjob_exporter.options import settings
+from batchjob_exporter.service import Service
+from tests.e2e import prometheus
+from tests.e2e.processes import until
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture
+def certificates(tmp_path):
+    """Files of a CA, the exporter and Prometheus."""
+    ca = trustme.CA()
+    ca.cert_pem.write_to_path(tmp_path / "ca.pem")
+    for name, identity in (("node", "127.0.0.1"), ("prometheus", "prometheus.example.org")):
+        made = ca.issue_cert(identity)
+        made.private_key_pem.write_to_path(tmp_path / f"{name}.key")
+        made.cert_chain_pems[0].write_to_path(tmp_path / f"{name}.pem")
+    return tmp_path
+
+
+@pytest.fixture
+def exporter(certificates):
+    """An exporter that wants both; its address."""
+    hashed = bcrypt.hashpw(b"sesame", bcrypt.gensalt(8)).decode()
+    (certificates / "web.yml").write_text(
+        f"""
+tls_server_config:
+  cert_file: node.pem
+  key_file: node.key
+  client_ca_file: ca.pem
+  client_auth_type: RequireAndVerifyClientCert
+  client_allowed_sans: [prometheus.example.org]
+basic_auth_users:
+  prometheus: {hashed}
+"""
+    )
+    service = Service(
+        settings(
+            [
+                "--web.listen-address=127.0.0.1:0",
+                f"--web.config.file={certificates}/web.yml",
+                "--collector.disable-defaults",
+                "--collector.node",
+            ]
+        )
+    )
+    service.start()
+    yield service.addresses[0]
+    service.stop()
+
+
+@pytest.mark.parametrize(
+    ("certificate", "password", "up"),
+    [("prometheus", "sesame", 1), ("prometheus", "wrong", 0), ("node", "sesame", 0)],
+)
+def test_who_may_scrape(certificates, exporter, certificate, password, up):
+    if why_not := prometheus.missing():
+        pytest.skip(why_not)
+    with prometheus.server(
+        [exporter],
+        scrape_interval="1s",
+        scheme="https",
+        tls_config={
+            "ca_file": f"{certificates}/ca.pem",
+            "cert_file": f"{certificates}/{certificate}.pem",
+            "key_file": f"{certificates}/{certificate}.key",
+        },
+        basic_auth={"username": "prometheus", "password": password},
+    ) as server:
+        until(lambda: server.query("up"), "first scrape")
+        assert [sample.value for sample in server.query("up")] == [up]
+        assert len(server.query("batchjob_node_cpus")) == up
