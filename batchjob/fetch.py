@@ -44,7 +44,7 @@ class Answer(NamedTuple):
         """The body as JSON; FetchError says what it is instead."""
         try:
             return json.loads(self.body)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:  # the latter: nested too deeply
             start = " ".join(self.body[:60].decode("utf-8", "replace").split())
             raise FetchError("malformed", f"expected JSON, got {start!r}") from error
 

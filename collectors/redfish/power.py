@@ -163,7 +163,7 @@ def _watts(shown: Any, least: float = 0.001) -> float | None:
         return None
     try:
         watts = float(shown)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     return watts if math.isfinite(watts) and watts >= least else None
 

@@ -1,0 +1,48 @@
+"""What a provider said last, kept on disk: a restart asks no sooner than it would have."""
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+from collectors.emissions.observation import Observation
+
+
+class Kept(NamedTuple):
+    """Observations, and when the provider was asked for them (epoch seconds)."""
+
+    asked_at: float
+    observations: tuple[Observation, ...]
+
+
+def _path(directory: str, name: str) -> Path:
+    return Path(directory) / f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', name)}.json"
+
+
+def save(directory: str, name: str, kept: Kept) -> None:
+    """Replace the file in one step; raises OSError."""
+    path = _path(directory, name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_suffix(f".{os.getpid()}.new")
+    rows = [each._asdict() for each in kept.observations]
+    new.write_text(json.dumps({"asked_at": kept.asked_at, "observations": rows}), encoding="utf-8")
+    new.replace(path)
+
+
+def load(directory: str, name: str) -> Kept | None:
+    """What was kept; None where there is nothing, or nothing that can be read."""
+    try:
+        document = json.loads(_path(directory, name).read_text(encoding="utf-8"))
+        observations = tuple(_observation(row) for row in document["observations"])
+        return Kept(float(document["asked_at"]), observations)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _observation(row: dict[str, object]) -> Observation:
+    observation = Observation(**row)  # type: ignore[arg-type]  # checked below
+    for value, kind in zip(observation, (str, str, str, float, float, bool), strict=True):
+        if not isinstance(value, kind):
+            raise TypeError(f"expected {kind.__name__}, got {value!r}")
+    return observation

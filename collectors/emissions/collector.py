@@ -1,0 +1,98 @@
+"""Emission factors as metrics, and for the energy accounts of this node."""
+
+from collections.abc import Mapping, Sequence
+
+from collectors.collector import Collector
+from collectors.emissions.factor import Factor
+from collectors.emissions.factors import SiteFactors, site_factors
+from collectors.emissions.options import Options
+from collectors.emissions.providers import credit
+from collectors.host import Host
+from collectors.metric import Family, Labels, Metric, labels
+
+__all__ = ["METRICS", "EmissionsCollector", "Options", "build"]
+
+FACTOR = Metric(
+    "batchjob_emission_factor_grams_per_kilowatt_hour",
+    "gauge",
+    "Emissions of a kilowatt-hour of electricity in grams of CO2 (equivalent for lifecycle). Scopes"
+    " do not compare: lifecycle, combustion (stack only), marginal (the next kilowatt-hour).",
+    ("provider", "zone", "scope"),
+)
+AGE = Metric(
+    "batchjob_emission_factor_age_seconds",
+    "gauge",
+    "Time since the moment the factor is about; a yearly mean is about its year's end.",
+    ("provider", "zone"),
+)
+ESTIMATED = Metric(
+    "batchjob_emission_factor_estimated",
+    "gauge",
+    "Whether the provider calls the factor a forecast or an estimate.",
+    ("provider", "zone"),
+)
+INFO = Metric(
+    "batchjob_emission_factor_info",
+    "gauge",
+    "Whom to name beside the figures of a provider.",
+    ("provider", "zone", "credit"),
+)
+ERRORS = Metric(
+    "batchjob_emission_factor_errors_total",
+    "counter",
+    "Requests to a provider that gave no factor.",
+    ("provider", "reason"),
+)
+METRICS = (FACTOR, AGE, ESTIMATED, INFO, ERRORS)
+
+
+class EmissionsCollector:
+    """Shows the factors that hold now."""
+
+    def __init__(self, factors: SiteFactors) -> None:
+        self._factors = factors
+
+    def start(self) -> None:
+        """Begin to ask the providers."""
+        self._factors.start()
+
+    def stop(self) -> None:
+        """End the threads."""
+        self._factors.stop()
+
+    def current(self) -> Sequence[Factor]:
+        """For the energy accounts."""
+        return self._factors.current()
+
+    def collect(self) -> list[Family]:
+        """Factors, ages, credits and failures."""
+        factors = self._factors.current()
+        estimated = {each.provider: each.estimated for each in self._factors.observations()}
+        zones = [(each, labels(provider=each.provider, zone=each.zone)) for each in factors]
+        return [
+            Family(FACTOR, [(_named(each), each.grams_per_kilowatt_hour) for each in factors]),
+            Family(AGE, [(zone, each.age) for each, zone in zones]),
+            Family(ESTIMATED, [(z, float(estimated.get(f.provider, False))) for f, z in zones]),
+            Family(INFO, [(_credited(each), 1.0) for each in factors]),
+            Family(
+                ERRORS,
+                [
+                    (labels(provider=source.name, reason=reason), float(count))
+                    for source in self._factors.sources
+                    for reason, count in source.errors().items()
+                ],
+            ),
+        ]
+
+
+def _named(factor: Factor) -> Labels:
+    return labels(provider=factor.provider, zone=factor.zone, scope=factor.scope)
+
+
+def _credited(factor: Factor) -> Labels:
+    return labels(provider=factor.provider, zone=factor.zone, credit=credit(factor.provider))
+
+
+def build(host: Host, options: Options, _built: Mapping[str, Collector]) -> Collector:
+    """A collector of the factors that the options name."""
+    return EmissionsCollector(site_factors(options, clock=host.clock))

@@ -1,0 +1,62 @@
+"""Which providers are asked, and how; none unless it is named."""
+
+from dataclasses import dataclass
+
+from batchjob.settings import duration, option
+from collectors.emissions.providers import PROVIDERS, split
+
+
+def provider_and_zone(value: object) -> str:
+    """`owid:FR`, `rte:FR`, `electricity_maps:DK-DK1`, `uk_grid:GB`, `watttime:CAISO_NORTH`."""
+    if not isinstance(value, str):
+        raise ValueError(f"expected PROVIDER:ZONE, got {value!r}")
+    split(value)
+    return value
+
+
+def provider_and_url(value: object) -> str:
+    """`rte=https://mirror.example.org`."""
+    name, _, url = str(value).partition("=")
+    if name not in PROVIDERS or not url.startswith(("https://", "http://")):
+        raise ValueError(f"expected PROVIDER=URL with one of {', '.join(PROVIDERS)}, got {value!r}")
+    return f"{name}={url.rstrip('/')}"
+
+
+def https_url(value: object) -> str:
+    """An http or https URL without a slash at its end."""
+    if not isinstance(value, str) or not value.startswith(("https://", "http://")):
+        raise ValueError(f"expected an https URL, got {value!r}")
+    return value.rstrip("/")
+
+
+provider_and_zone.metavar = "PROVIDER:ZONE"  # type: ignore[attr-defined]
+provider_and_url.metavar = "PROVIDER=URL"  # type: ignore[attr-defined]
+https_url.metavar = "URL"  # type: ignore[attr-defined]
+
+
+@dataclass(frozen=True)
+class Options:
+    """Where emission factors come from."""
+
+    provider: tuple[str, ...] = option(
+        (),
+        "Provider and zone: owid or codecarbon with a country (no network), rte:FR,"
+        " electricity_maps, uk_grid or watttime with a zone.",
+        parse=provider_and_zone,
+        repeat=True,
+    )
+    server_url: str = option(
+        "", "URL of a batchjob_stats_server that hands its factors on.", parse=https_url
+    )
+    server_token_file: str = option("", "File with a token for that server, if it wants one.")
+    electricity_maps_token_file: str = option("", "File with the token for Electricity Maps.")
+    watttime_user: str = option("", "User of WattTime.")
+    watttime_password_file: str = option("", "File with the password for WattTime.")
+    url: tuple[str, ...] = option(
+        (), "Another address for a provider, such as a mirror.", parse=provider_and_url, repeat=True
+    )
+    ca_file: str = option("", "Certificates that vouch for the providers, not the system's.")
+    timeout: float = option(10.0, "Longest wait for one answer, to its last byte.", parse=duration)
+    cache_directory: str = option(
+        "", "Where answers outlive a restart; else $STATE_DIRECTORY, else nowhere.", metavar="DIR"
+    )

@@ -1,0 +1,317 @@
+"""Providers over HTTP on 127.0.0.1, bad days, restarts, and what a scrape then shows."""
+
+import dataclasses
+import email.utils
+import json
+import logging
+import os
+import socket
+import time
+from datetime import UTC, datetime
+
+import pytest
+
+from batchjob.settings import SettingsError, make
+from collectors.emissions import cache
+from collectors.emissions.ask import retry_after
+from collectors.emissions.collector import AGE, ERRORS, ESTIMATED, FACTOR, INFO, METRICS, build
+from collectors.emissions.factors import site_factors
+from collectors.emissions.observation import REASONS, Observation
+from collectors.emissions.options import Options
+from collectors.host import Host
+from tests.simulated.provider import Provider
+
+RTE = "/api/explore/v2.1/catalog/datasets/eco2mix-national-tr/records"
+
+
+class Clock:
+    now = 1714653600.0  # 2024-05-02T12:40:00Z
+
+    def __call__(self):
+        return self.now
+
+
+def eco2mix(clock, grams=23, age=1500):
+    time_ = datetime.fromtimestamp(clock.now - age, UTC).isoformat()
+    return {"results": [{"taux_co2": grams, "date_heure": time_}]}
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def provider(clock):
+    provider = Provider({RTE: eco2mix(clock)})
+    yield provider
+    provider.close()
+
+
+@pytest.fixture(autouse=True)
+def no_state_directory(monkeypatch):
+    monkeypatch.delenv("STATE_DIRECTORY", raising=False)
+
+
+@pytest.fixture
+def rte(provider):
+    return Options(provider=("rte:FR",), url=(f"rte={provider.url}",), timeout=5.0)
+
+
+def made(options, clock):
+    return build(Host(clock=clock), options, {})
+
+
+def refresh(collector):
+    for source in collector._factors.sources:
+        source._refresher.refresh()
+
+
+def shown(collector, metric):
+    return {
+        labels: value
+        for family in collector.collect()
+        if family.metric is metric
+        for labels, value in family.samples
+    }
+
+
+def errors(collector):
+    return {labels: count for labels, count in shown(collector, ERRORS).items() if count}
+
+
+def test_a_table_needs_no_network_and_no_thread(clock, monkeypatch):
+    monkeypatch.setattr(socket, "getaddrinfo", None)
+    collector = made(Options(provider=("owid:FR", "codecarbon:FR")), clock)
+    collector.start()
+    assert shown(collector, FACTOR) == {
+        'provider="owid",zone="FR",scope="lifecycle"': pytest.approx(44.18, rel=1e-3),
+        'provider="codecarbon",zone="FR",scope="lifecycle"': 56.039,
+    }
+    assert collector._factors.sources == []
+    collector.stop()
+
+
+def test_a_live_factor_has_scope_age_and_credit(rte, clock):
+    collector = made(rte, clock)
+    assert shown(collector, FACTOR) == {}
+    refresh(collector)
+    assert shown(collector, FACTOR) == {'provider="rte",zone="FR",scope="combustion"': 23}
+    assert shown(collector, AGE) == {'provider="rte",zone="FR"': 1500}
+    assert shown(collector, ESTIMATED) == {'provider="rte",zone="FR"': 0}
+    assert any("RTE" in labels for labels in shown(collector, INFO))
+    assert {family.metric for family in collector.collect()} <= set(METRICS)
+    (factor,) = collector.current()
+    assert (factor.grams_per_kilowatt_hour, factor.age) == (23, 1500)
+
+
+def test_two_providers_are_two_series_and_never_one(rte, clock):
+    options = dataclasses.replace(rte, provider=("rte:FR", "owid:FR"))
+    collector = made(options, clock)
+    refresh(collector)
+    assert len(shown(collector, FACTOR)) == 2
+    clock.now += 6 * 3600  # RTE has died
+    assert list(shown(collector, FACTOR)) == ['provider="owid",zone="FR",scope="lifecycle"']
+
+
+def test_only_the_configured_zone_is_asked(provider, clock, tmp_path):
+    (tmp_path / "token").write_text("secret\n")
+    provider.otherwise = {"zone": "DK-DK1", "carbonIntensity": 80, "datetime": "2024-05-02T12:00Z"}
+    options = Options(
+        provider=("electricity_maps:DK-DK1",),
+        url=(f"electricity_maps={provider.url}",),
+        electricity_maps_token_file=str(tmp_path / "token"),
+    )
+    collector = made(options, clock)
+    refresh(collector)
+    assert [path for path, _ in provider.requests] == [
+        "/v3/carbon-intensity/latest?zone=DK-DK1&emissionFactorType=lifecycle"
+    ]
+    assert provider.requests[0][1]["auth-token"] == "secret"
+    assert shown(collector, FACTOR)
+
+
+@pytest.mark.parametrize(
+    ("document", "status", "reason"),
+    [
+        (b"{}", 500, "status"),
+        (b"{}", 302, "status"),
+        (b"{}", 401, "authentication"),
+        (b"{}", 429, "rate_limited"),
+        (b"<!DOCTYPE html><p>maintenance", 200, "malformed"),
+        (b'{"results": [{"taux_', 200, "malformed"),
+        ({"results": [{"taux_co2": None, "date_heure": None}]}, 200, "no_value"),
+        ({"results": []}, 200, "no_value"),
+        (b" " * (2 << 20), 200, "too_large"),
+    ],
+    ids=["500", "302", "401", "429", "html", "truncated", "nulls", "empty", "huge"],
+)
+def test_bad_days_are_counted_and_keep_the_last_factor(
+    provider, rte, clock, document, status, reason
+):
+    collector = made(rte, clock)
+    refresh(collector)
+    provider.documents, provider.otherwise, provider.status = {}, document, status
+    refresh(collector)
+    assert errors(collector) == {f'provider="rte",reason="{reason}"': 1}
+    assert list(shown(collector, FACTOR).values()) == [23]
+
+
+def test_a_late_row_is_no_factor(provider, rte, clock):
+    provider.documents[RTE] = eco2mix(clock, age=6 * 3600 + 60)
+    collector = made(rte, clock)
+    refresh(collector)
+    assert shown(collector, FACTOR) == {}
+    assert errors(collector) == {'provider="rte",reason="late"': 1}
+
+
+@pytest.mark.parametrize("fault", ["silence", "drip", "drip without length"])
+def test_a_slow_provider_costs_its_deadline(provider, rte, clock, fault):
+    collector = made(dataclasses.replace(rte, timeout=0.4), clock)
+    provider.delay = 3.0 if fault == "silence" else 0.0
+    provider.drip = 0.0 if fault == "silence" else 0.05
+    provider.length = fault != "drip without length"
+    began = time.monotonic()
+    refresh(collector)
+    assert time.monotonic() - began < 1.5
+    assert errors(collector) == {'provider="rte",reason="deadline"': 1}
+
+
+def test_a_provider_that_is_gone_is_unreachable(provider, rte, clock):
+    provider.close()
+    collector = made(rte, clock)
+    refresh(collector)
+    assert errors(collector) == {'provider="rte",reason="unreachable"': 1}
+
+
+def test_failures_are_logged_once(provider, rte, clock, caplog):
+    provider.status = 500
+    collector = made(rte, clock)
+    for _ in range(3):
+        refresh(collector)
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    assert "emissions rte:FR" in caplog.text
+
+
+def test_retry_after_is_honoured(provider, rte, clock):
+    provider.status, provider.headers = 429, {"Retry-After": "7200"}
+    collector = made(rte, clock)
+    refresh(collector)
+    assert collector._factors.sources[0]._refresher._pause == 7200
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("120", 120),
+        (email.utils.formatdate(1714653600 + 90, usegmt=True), 90),
+        (email.utils.formatdate(1714653600 - 90, usegmt=True), 0),
+        ("99999999", 86400),
+        ("", 0),
+        ("soon", 0),
+        ("-5", 0),
+    ],
+)
+def test_forms_of_retry_after(text, seconds):
+    assert retry_after(text, 1714653600.0) == seconds
+
+
+def test_an_answer_outlives_a_restart_and_asks_no_sooner(provider, rte, clock, tmp_path):
+    options = dataclasses.replace(rte, cache_directory=str(tmp_path / "cache"))
+    first = made(options, clock)
+    refresh(first)
+    clock.now += 600
+    second = made(options, clock)
+    assert list(shown(second, FACTOR).values()) == [23]
+    assert list(shown(second, AGE).values()) == [2100]
+    assert second._factors.sources[0]._refresher._pause == 300
+    clock.now += 6 * 3600
+    assert shown(second, FACTOR) == {}
+
+
+def test_the_state_directory_of_the_service_is_used(rte, clock, tmp_path, monkeypatch):
+    monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path))
+    refresh(made(rte, clock))
+    assert os.listdir(tmp_path / "emissions") == ["rte-FR.json"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "{}", "[1]", '{"asked_at": "x", "observations": []}',
+     '{"asked_at": 1, "observations": [{"provider": 1}]}'],
+)  # fmt: skip
+def test_a_broken_cache_is_no_cache(rte, clock, tmp_path, content):
+    (tmp_path / "rte-FR.json").write_text(content)
+    collector = made(dataclasses.replace(rte, cache_directory=str(tmp_path)), clock)
+    assert shown(collector, FACTOR) == {}
+    refresh(collector)
+    assert json.loads((tmp_path / "rte-FR.json").read_text())["asked_at"] == clock.now
+
+
+def test_a_cache_that_cannot_be_written_costs_a_line(rte, clock, tmp_path, caplog):
+    (tmp_path / "file").write_text("")
+    collector = made(dataclasses.replace(rte, cache_directory=str(tmp_path / "file/c")), clock)
+    refresh(collector)
+    refresh(collector)
+    assert shown(collector, FACTOR)
+    assert len(caplog.records) == 1
+
+
+def test_the_cache_keeps_what_it_was_given(tmp_path):
+    kept = cache.Kept(5.0, (Observation("uk_grid", "GB-13", "combustion", 1.5, 2.0, True),))
+    cache.save(str(tmp_path), "uk_grid:GB-13", kept)
+    assert cache.load(str(tmp_path), "uk_grid:GB-13") == kept
+
+
+def test_the_server_hands_on_factors_and_the_nodes_own_come_first(provider, clock):
+    own = datetime.fromtimestamp(clock.now - 60, UTC).isoformat()
+    row = {"scope": "lifecycle", "grams_per_kilowatt_hour": 99, "observed_at": own}
+    provider.documents["/api/v1/emission-factors"] = {
+        "factors": [row | {"provider": "owid", "zone": "DE"}, row | {"provider": "x", "zone": "y"}]
+    }
+    options = Options(provider=("owid:FR",), server_url=provider.url)
+    collector = made(options, clock)
+    refresh(collector)
+    assert set(shown(collector, FACTOR)) == {
+        'provider="owid",zone="FR",scope="lifecycle"',
+        'provider="x",zone="y",scope="lifecycle"',
+    }
+
+
+def test_threads_begin_and_end(provider, rte, clock, monkeypatch):
+    monkeypatch.setattr("collectors.emissions.factors._SPREAD_SECONDS", 0.0)
+    factors = site_factors(rte, clock=clock)
+    factors.start()
+    give_up = time.monotonic() + 5
+    while not factors.current() and time.monotonic() < give_up:
+        time.sleep(0.01)
+    factors.stop()
+    assert len(factors.current()) == 1
+
+
+def test_every_failure_of_a_request_has_its_reason():
+    from batchjob import fetch
+
+    assert set(fetch.REASONS) <= set(REASONS)
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ({}, "collector.emissions.provider: expected PROVIDER:ZONE, such as owid:FR"),
+        ({"provider": ["owid:FR", "owid:DE"]}, "expected one zone for owid"),
+        ({"provider": ["owid:Atlantis"]}, "has no figure for 'Atlantis'"),
+        ({"provider": ["FR"]}, "expected PROVIDER:ZONE with one of"),
+        ({"provider": [1]}, "expected PROVIDER:ZONE"),
+        ({"provider": ["electricity_maps:FR"]}, "electricity-maps-token-file: expected with"),
+        ({"provider": ["watttime:X"]}, "watttime-user: expected with watttime"),
+        ({"provider": ["rte:FR"], "url": ["rte"]}, "url: expected PROVIDER=URL"),
+        ({"server-url": "stats"}, "server-url: expected an https URL"),
+        ({"provider": ["rte:FR"], "ca-file": "/nonexistent"}, "ca-file: /nonexistent: No such"),
+    ],
+)
+def test_wrong_settings_are_told_in_one_line(given, complaint):
+    named = {f"collector.emissions.{key}": value for key, value in given.items()}
+    with pytest.raises(SettingsError, match=complaint) as caught:
+        build(Host(), make(Options, "collector.emissions", named), {})
+    assert "\n" not in str(caught.value)
