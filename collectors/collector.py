@@ -64,5 +64,11 @@ COLLECTORS: tuple[Entry, ...] = (
     ),
     Entry("ipmi", "collectors.ipmi.collector", True, "Power of the node as its BMC measures it."),
     Entry("gpu", "collectors.gpu.collector", True, "GPUs, and the jobs that hold them."),
+    Entry(
+        "emissions",
+        "collectors.emissions.collector",
+        False,
+        "Emission factors of the electricity, from tables or live providers.",
+    ),
     Entry("energy", "collectors.energy.collector", True, "Energy and emissions of each batch job."),
 )
