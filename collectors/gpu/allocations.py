@@ -102,7 +102,7 @@ def _from_prolog(holder: JobHolder, seen: Look) -> Allocation | None:
 
 def _job_file(table: Table, name: str) -> tuple[Unit, ...]:
     gpu, _, instance = name.partition(".")
-    if not gpu.isdigit():
+    if not _is_number(gpu):
         return table.named(name)
     if instance:
         return table.of_instance(int(gpu), int(instance))
@@ -200,7 +200,7 @@ def _positions_are_sure(seen: Look) -> bool:
 
 
 def _position(seen: Look, word: str) -> tuple[Unit, ...]:
-    if not word.isdigit():
+    if not _is_number(word):
         return seen.table.named(word)
     number, positions = int(word), seen.site.positions
     if positions:
@@ -213,9 +213,9 @@ def _position(seen: Look, word: str) -> tuple[Unit, ...]:
 def spoken(table: Table, name: str) -> tuple[Unit, ...]:
     """A GPU as a site writes it: `index:3`, `minor:3`, a UUID or a PCI address."""
     kind, _, number = name.partition(":")
-    if kind == "index" and number.isdigit():
+    if kind == "index" and _is_number(number):
         return table.at_index(int(number))
-    if kind == "minor" and number.isdigit():
+    if kind == "minor" and _is_number(number):
         return table.at_minor(int(number))
     return table.named(name)
 
@@ -228,7 +228,7 @@ def _from_lsf(holder: JobHolder, seen: Look) -> Allocation | None:
 
 
 def _minor_or_name(table: Table, word: str) -> tuple[Unit, ...]:
-    return table.at_minor(int(word), "nvidia") if word.isdigit() else table.named(word)
+    return table.at_minor(int(word), "nvidia") if _is_number(word) else table.named(word)
 
 
 def _from_cuda(holder: JobHolder, seen: Look) -> Allocation | None:
@@ -252,7 +252,7 @@ def _from_rocr(holder: JobHolder, seen: Look) -> Allocation | None:
     """As CUDA_VISIBLE_DEVICES, for ROCm: `GPU-<unique id in hex>` or numbers."""
     source, table = "ROCR_VISIBLE_DEVICES", seen.table
     words = [word for environ in holder.environs for word in _words(environ.get(source))]
-    names = [word for word in words if not word.isdigit()]
+    names = [word for word in words if not _is_number(word)]
     if names:
         return _translated(source, names, table.named)
     if _all_of(words, table, "amd"):
@@ -269,7 +269,7 @@ def _visible(
     and CUDA follows the PCI bus, and where the site says so.
     """
     table, numbers = seen.table, seen.site.cuda_numbers
-    names = [word for word in words if not word.isdigit()]
+    names = [word for word in words if not _is_number(word)]
     if names:
         return _translated(source, names, table.named)
     if numbers == "minor":
@@ -284,7 +284,9 @@ def _all_of(words: list[str], table: Table, vendor: Vendor) -> bool:
     """Whether the numbers 0 to n-1 stand there and the node has just n whole GPUs."""
     gpus = [gpu for gpu in table.gpus if gpu.vendor == vendor]
     whole = table.complete and not any(gpu.partitioned for gpu in gpus)
-    return whole and bool(gpus) and {int(w) for w in words if w.isdigit()} == set(range(len(gpus)))
+    return (
+        whole and bool(gpus) and {int(w) for w in words if _is_number(w)} == set(range(len(gpus)))
+    )
 
 
 def _unconfined(holder: JobHolder) -> bool:
@@ -297,10 +299,17 @@ def _unconfined(holder: JobHolder) -> bool:
     )
 
 
+_LONGEST_LIST = 4096  # characters; the environment belongs to the user and may be huge
+
+
 def _words(text: str | None) -> list[str]:
     """The parts of a comma-separated list; `NoDevFiles`, `none` and -1 mean no GPU."""
-    words = (word.strip() for word in (text or "").split(","))
+    words = [word.strip() for word in (text or "")[:_LONGEST_LIST].split(",")]
     return [word for word in words if word and word.lower() not in ("nodevfiles", "none", "-1")]
+
+
+def _is_number(word: str) -> bool:
+    return len(word) <= 5 and word.isascii() and word.isdigit()
 
 
 def _translated(

@@ -26,7 +26,7 @@ from collectors.gpu.metrics import (
     UTILIZATION,
     Quantity,
 )
-from collectors.gpu.reading import EnergyCounter, Known, Process, Reading
+from collectors.gpu.reading import EnergyCounter, Known, Process, Reading, longest_age
 from collectors.host import Host
 
 _AMD = "0x1002"  # PCI vendor id
@@ -205,11 +205,10 @@ class Cards:
     def start(self) -> None:
         """Look for the cards once: they are on the board or are not."""
         for index, card in enumerate(cards(self._host)):
-            counter = EnergyCounter(3 * self._interval)
+            age = longest_age(self._interval)
+            counter = EnergyCounter(age)
             read = partial(self._read, card, index, counter)
-            refresher = Refresher(
-                f"amdgpu{index}", read, self._interval, 3 * self._interval, self._host.monotonic
-            )
+            refresher = Refresher(f"amdgpu{index}", read, self._interval, age, self._host.monotonic)
             self._cards.append((describe(card, index), refresher))
             refresher.start()
 

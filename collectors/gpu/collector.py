@@ -19,11 +19,11 @@ from collectors.gpu.dcgm_files import JobFiles
 from collectors.gpu.devices import Gpu, Table, read_mig_minors
 from collectors.gpu.driver import Driver
 from collectors.gpu.families import families
-from collectors.gpu.holders import Map, make_map
+from collectors.gpu.holders import Disagreement, Map, make_map
 from collectors.gpu.metrics import METRICS, UTILIZATION
-from collectors.gpu.reading import Known
+from collectors.gpu.reading import Known, longest_age
 from collectors.host import Host
-from collectors.jobs.view import Jobs
+from collectors.jobs.view import JobName, Jobs
 from collectors.metric import Family
 
 __all__ = ["METRICS", "Options", "build"]
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 def _device(value: Any) -> str:
     """A GPU as a site writes it."""
     if isinstance(value, str) and re.fullmatch(
-        r"(index|minor):\d+|(GPU|MIG)-[0-9A-Fa-f/-]+|([0-9A-Fa-f]{4,8}:)[0-9A-Fa-f]{2}:[0-9A-Fa-f.]+",
+        r"(index|minor):\d+|(MIG-)?(GPU|MIG)-[0-9A-Fa-f/-]+|([0-9A-Fa-f]{4,8}:)[0-9A-Fa-f]{2}:[0-9A-Fa-f.]+",
         value,
     ):
         return value
@@ -117,11 +117,15 @@ class GpuCollector:
         self._amd = Cards(host, options.interval)
         self._table = Table(())
         self._files = JobFiles(options.write_job_files) if options.write_job_files else None
-        self._seen_disagreements: frozenset[tuple[str, ...]] = frozenset()
+        self._disagreeing: frozenset[tuple[str, JobName]] = frozenset()
         self._disagreements: Counter[str] = Counter()
         self._once = Once(log)
         self._mapper = Refresher(
-            "gpu-map", self.refresh_map, options.interval, 3 * options.interval, host.monotonic
+            "gpu-map",
+            self.refresh_map,
+            options.interval,
+            longest_age(options.interval),
+            host.monotonic,
         )
 
     def start(self) -> None:
@@ -180,13 +184,18 @@ class GpuCollector:
         holders = self._jobs.holders() if self._jobs else []
         seen = look(self._host, table, self._site)
         current = make_map(holders, seen, readings, self._options.shards_per_gpu)
-        new = frozenset((each.kind, *each.job[:3], each.what) for each in current.disagreements)
-        for each in sorted(new - self._seen_disagreements):
-            self._disagreements[each[0]] += 1
-            log.info("GPU map: %s: job %s of %s: %s", each[0], each[2], each[3], each[4])
-        self._seen_disagreements = new
+        self._count(current.disagreements)
         self._write(current)
         return current
+
+    def _count(self, disagreements: frozenset[Disagreement]) -> None:
+        """Count a contradiction once per job while it lasts, whatever else changes about it."""
+        current = {(each.kind, each.job): each.what for each in disagreements}
+        for (kind, job), what in current.items():
+            if (kind, job) not in self._disagreeing:
+                self._disagreements[kind] += 1
+                log.info("GPU map: %s: job %s of %s: %.200s", kind, job.jobid, job.user, what)
+        self._disagreeing = frozenset(current)
 
     def _write(self, current: Map) -> None:
         if self._files is None:

@@ -17,7 +17,7 @@ from typing import Any
 
 from batchjob.refresher import Refresher
 from collectors.gpu import nvml
-from collectors.gpu.reading import EnergyCounter, Known, Reading
+from collectors.gpu.reading import EnergyCounter, Known, Reading, longest_age
 from collectors.host import Host
 
 log = logging.getLogger(__name__)
@@ -70,9 +70,9 @@ class _Board:
         self.seen: Known | None = None  # at the last good reading
         self._driver = driver
         self._index = index
-        interval = driver.interval
+        age = longest_age(driver.interval)
         self.refresher = Refresher(
-            f"gpu{index}", self._read, interval, 3 * interval, driver.host.monotonic
+            f"gpu{index}", self._read, driver.interval, age, driver.host.monotonic
         )
 
     def _read(self) -> Reading:
@@ -101,7 +101,9 @@ class Driver:
         self._trouble: frozenset[int] = frozenset()
         self._began_at = float("-inf")
         self._hangs = False
-        self._scanner = Refresher("gpus", self.scan, interval, interval * 3, host.monotonic)
+        self._scanner = Refresher(
+            "gpus", self.scan, interval, longest_age(interval), host.monotonic
+        )
 
     def start(self) -> None:
         """Begin to look for GPUs."""
@@ -137,7 +139,7 @@ class Driver:
 
     def energy_counter(self, uuid: str) -> EnergyCounter:
         """The GPU's own, whatever index it has after the next reload."""
-        return self._energy.setdefault(uuid, EnergyCounter(3 * self.interval))
+        return self._energy.setdefault(uuid, EnergyCounter(longest_age(self.interval)))
 
     def read(self, index: int, since: float) -> tuple[Reading, int]:
         """A reading and the number of the session it is of; raises what NVML raises."""

@@ -1,6 +1,6 @@
 """Readings and the map as families."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from collectors.gpu.devices import Unit, units_of
@@ -34,7 +34,7 @@ class Sample(NamedTuple):
 
 
 def families(
-    known: Iterable[Known],
+    known: Sequence[Known],
     now: float,
     holdings: Iterable[Holding],
     disagreements: Mapping[str, int],
@@ -51,7 +51,7 @@ def families(
         samples.append(Sample(DRIVER_INFO, labels(vendor="nvidia", version=driver), 1))
     for (gpu, error), count in sorted(errors.items()):
         samples.append(Sample(ERRORS, labels(gpu=gpu, error=error), count))
-    for kind in KINDS:
+    for kind in KINDS if known else ():
         samples.append(Sample(DISAGREEMENTS, labels(kind=kind), disagreements.get(kind, 0)))
     grouped: dict[Metric, list[tuple[Labels, float]]] = {metric: [] for metric in METRICS}
     for sample in samples:

@@ -21,6 +21,11 @@ class Process(NamedTuple):
     utilization: float | None = None  # part of the sample period its kernels ran, 0 to 1
 
 
+def longest_age(interval: float) -> float:
+    """Seconds for which a reading stands, if its GPU is read every `interval` seconds."""
+    return 3 * interval + 1.0
+
+
 class Energy(NamedTuple):
     """A GPU's energy; counters of different `series` have nothing to do with each other."""
 

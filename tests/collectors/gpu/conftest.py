@@ -32,15 +32,30 @@ def fake(nvml_library, tmp_path, monkeypatch):
     return library.FakeNvml(tmp_path / "nvml")
 
 
+class Clock:
+    """A monotonic clock that can be put forward."""
+
+    def __init__(self):
+        self.ahead = 0.0
+
+    def __call__(self):
+        return time.monotonic() + self.ahead
+
+
 @pytest.fixture
-def host(tmp_path):
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def host(tmp_path, clock):
     """A machine whose NVIDIA driver is loaded."""
     (tmp_path / "proc/driver/nvidia").mkdir(parents=True)
     (tmp_path / "proc/driver/nvidia/version").write_text("NVRM version: 570.86.15\n")
     (tmp_path / "proc/sys/kernel").mkdir(parents=True)
     (tmp_path / "proc/sys/kernel/hostname").write_text("gpu01.example.org\n")
     (tmp_path / "sys").mkdir()
-    return Host(procfs=str(tmp_path / "proc"), sysfs=str(tmp_path / "sys"))
+    return Host(procfs=str(tmp_path / "proc"), sysfs=str(tmp_path / "sys"), monotonic=clock)
 
 
 @pytest.fixture

@@ -1,0 +1,58 @@
+"""Jobs of recorded Slurm and PBS nodes, found by the jobs collector, on GPUs of a fake driver."""
+
+import pytest
+
+from collectors.gpu.collector import GpuCollector, Options
+from collectors.host import Host
+from collectors.jobs import collector as jobs_module
+
+
+@pytest.fixture
+def mapped(fake, host, as_recorded, tree, eventually):
+    """The (job, GPU index) pairs of a recorded machine."""
+    running = []
+
+    def of(name, pids=()):
+        recorded = tree(name)
+        jobs = jobs_module.build(recorded, jobs_module.Options(), {})
+        node = Host(
+            procfs=host.procfs,
+            sysfs=host.sysfs,
+            cgroupfs=recorded.cgroupfs,
+            monotonic=host.monotonic,
+        )
+        gpus = GpuCollector(node, Options(interval=0.05), jobs)
+        running.extend((gpus, jobs))
+        jobs.start()
+        gpus.start()
+        eventually(lambda: gpus._nvidia.complete and jobs.holders(), 20)
+        pairs = {
+            (each.job.jobid, each.unit.gpu.index, each.source)
+            for each in gpus.refresh_map().holdings
+        }
+        return sorted(pairs)
+
+    yield of
+    for each in running:
+        each.stop()
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("slurm-22.05-v1-03-gpu2-array-io", [("12", 0), ("12", 1)]),
+        ("slurm-22.05-v1-05-multistep-2nodes-gpu", [("12", 0), ("12", 1)]),
+        ("slurm-22.05-v1-07-suspended-interactive-shard", [("14", 0)]),
+        ("slurm-24.11-v2-r1-b", [("8", 2), ("8", 3)]),
+        ("slurm-24.11-v2-r2-a", [("22", 2), ("22", 3)]),
+    ],
+)
+def test_slurm_jobs(fake, mapped, name, expected):
+    fake.gpus(4)
+    assert mapped(name) == [(job, gpu, "SLURM_JOB_GPUS") for job, gpu in expected]
+
+
+def test_pbs_jobs(fake, mapped):
+    fake.gpus(2)
+    found = mapped("openpbs-23.06-v1-07-two-gpu-jobs")
+    assert found == [("11.pbs01", 0, "devices"), ("12.pbs01", 1, "devices")]
