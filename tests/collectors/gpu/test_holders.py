@@ -48,14 +48,17 @@ class Use(NamedTuple):
     utilization: float | None = None
 
 
-def mapped(jobs, readings=(), gpus=(plain(0), plain(1)), shards=0, prolog=None):
-    seen = Look(Table(gpus), Site(), prolog or {}, None, "gpu01")
+def spelled(unit):
+    return f"{unit.gpu.index}.{unit.gpu_instance}".rstrip(".")
+
+
+def mapped(jobs, readings=(), gpus=(), shards=0, prolog=None):
+    seen = Look(Table(gpus or (plain(0), plain(1))), Site(), prolog or {}, None, "gpu01")
     found = make_map(jobs, seen, {each.gpu.uuid: each for each in readings}, shards)
     uses = {
-        (
-            each.job.jobid,
-            f"{each.unit.gpu.index}{each.unit.gpu_instance and '.'}{each.unit.gpu_instance}",
-        ): Use(each.source, each.share, each.processes, each.memory_bytes, each.utilization)
+        (each.job.jobid, spelled(each.unit)): Use(
+            each.source, each.share, each.processes, each.memory_bytes, each.utilization
+        )
         for each in found.holdings
     }
     assert len(uses) == len(found.holdings)
