@@ -173,6 +173,7 @@ class Server:
             while isinstance(wanted, Request) and self._full():
                 refusal = render(_UNAVAILABLE, keep_alive=wanted.keep_alive)
                 wanted = connection.life.send(refusal)
+            self._park(connection, wanted)
         except (StopIteration, TimedOut):
             connection.close()
         except OSError as error:
@@ -181,16 +182,14 @@ class Server:
         except Exception:  # one client must not end the server
             log.exception("connection dropped")
             connection.close()
-        else:
-            self._park(connection, wanted)
 
     def _full(self) -> bool:
         return 0 < self._limits.requests <= self._unanswered
 
     def _park(self, connection: Connection, wanted: Wait | Request) -> None:
         if isinstance(wanted, Wait):
-            self._waiting[connection] = wanted.deadline
             self._selector.register(connection.socket, wanted.events, connection)
+            self._waiting[connection] = wanted.deadline
             if connection.unsent:
                 self._bound_unsent()
         else:
