@@ -2,13 +2,13 @@
 
 import threading
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from collectors.jobs.identity import Identity
 from collectors.jobs.layouts import Found
 from collectors.jobs.mounts import Hierarchy
 from collectors.jobs.part import Part, Tables
-from collectors.jobs.processes import Accounts
 from collectors.jobs.reading import NOTHING, CgroupReading, ProcessReading, ended, total
 from collectors.metric import Labels, join
 
@@ -22,7 +22,8 @@ class Seen(NamedTuple):
     environs: tuple[Mapping[str, str], ...]
 
 
-class Tree(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Tree:
     """A part of a job, and the directory below which its processes are."""
 
     path: str
@@ -35,7 +36,7 @@ class Job:
     """One job of this node, in all places where parts of it are.
 
     Directories, descriptors and last readings are under its lock. `identity` and `seen` are
-    immutable values that the inspector rebinds; `accounts` is the inspector's alone.
+    immutable values that the inspector's thread rebinds.
     """
 
     def __init__(self, found: Found, noticed_at: float | None, tables: Tables) -> None:
@@ -46,7 +47,6 @@ class Job:
         self.identity: Identity | None = None
         self.seen: Seen | None = None
         self.disbelieved: str | None = None  # why it is not shown: conflict, untrusted
-        self.accounts = Accounts()
         self._tables = tables
         self._lock = threading.Lock()
         self._parts: dict[str, Part] = {}

@@ -1,0 +1,141 @@
+"""Finds out who a job is: owner, id, account. Runs in the inspector's thread."""
+
+from collections.abc import Mapping
+
+from collectors.jobs import identity, processes
+from collectors.jobs.directory import Trouble, read_path
+from collectors.jobs.job import Job
+from collectors.jobs.look import Eyes, Look, Notes
+from collectors.jobs.names import Names
+from collectors.jobs.processes import Process
+from collectors.jobs.registry import CONFLICT, UNTRUSTED
+
+PATIENCE_SECONDS = 2.0  # so long an owner is waited for before a job is shown without one
+_ENVIRONMENTS = 16  # processes whose environment is read per job and look
+_TIMES = 3  # a process just forked has not its own environment yet, so it is asked again
+
+
+class Naming:
+    """Turns looks into `Job.identity` and `Job.disbelieved`."""
+
+    def __init__(self, eyes: Eyes, names: Names, trouble: Trouble, job_name: bool) -> None:
+        self._eyes = eyes
+        self._names = names
+        self._trouble = trouble
+        self._job_name = job_name
+
+    def identify(self, job: Job, notes: Notes, look: Look) -> None:
+        """Name the job if its owner is known by now, or was waited for long enough."""
+        patience = self._eyes.host.monotonic() - notes.first_at > PATIENCE_SECONDS
+        owners = _owners(look)
+        if notes.owner is None and owners:
+            notes.owner = min(owners)
+        elif notes.owner is None and patience and look.users():
+            notes.owner = min(process.uid for process in look.users())
+        job.disbelieved = _disbelief(look, owners, notes.owner)
+        if notes.owner is not None:
+            self._read_environments(job, notes, look)
+        if notes.jobid is None:
+            notes.jobid = self._jobid(job, notes, look)
+        if patience or (notes.owner is not None and notes.jobid is not None):
+            self.name(job, notes)
+
+    def name(self, job: Job, notes: Notes) -> None:
+        """Give the job its name; what is learnt of it later renews the info labels alone."""
+        known = job.identity
+        jobid = notes.jobid or job.found.jobid
+        if known is not None and known.uid == notes.owner and known.name.jobid == jobid:
+            user = known.name.user
+        elif notes.owner is None:
+            user = ""
+        else:
+            user = self._names.user(notes.owner) or str(notes.owner)
+        trees = job.trees()
+        made = identity.make(
+            job.found,
+            jobid,
+            notes.owner,
+            user,
+            notes.details,
+            trees[0].path if trees else "",
+            self._job_name,
+        )
+        if made != known:
+            job.named(made)
+
+    def _jobid(self, job: Job, notes: Notes, look: Look) -> str | None:
+        """The accounting's id; None while a path that hides it leaves it unknown."""
+        variable = job.found.jobid_variable
+        if variable is None:
+            return job.found.jobid
+        if job.found.manager == "slurm":
+            for process in look.all():
+                if process.uid == 0 and (found := self._titled(process.pid)):
+                    return found
+        return notes.environ.get(variable)
+
+    def _titled(self, pid: int) -> str | None:
+        try:
+            title = read_path(f"{self._eyes.host.procfs}/{pid}/cmdline")
+        except OSError:
+            return None
+        return identity.slurm_job_of_title(title)
+
+    def _read_environments(self, job: Job, notes: Notes, look: Look) -> None:
+        """Only of processes that are the owner's, earliest first: the batch script knows most."""
+        names = identity.variables(job.found.manager) | {job.found.jobid_variable or ""}
+        living = {(process.pid, process.started) for process in look.all()}
+        notes.asked = {key: times for key, times in notes.asked.items() if key in living}
+        for process in _unasked(notes, look):
+            environ = self._environ(process.pid, notes, names)
+            found = identity.details(job.found.manager, job.found.jobid, environ)
+            key = (process.pid, process.started)
+            notes.asked[key] = _TIMES if found else notes.asked.get(key, 0) + 1
+            notes.details = found | notes.details
+            notes.environ = dict(environ) | notes.environ
+
+    def _environ(self, pid: int, notes: Notes, names: frozenset[str]) -> Mapping[str, str]:
+        def wanted(name: str) -> object:
+            return name in names or identity.GPU_VARIABLES.fullmatch(name)
+
+        self._eyes.at = (pid, self._eyes.host.monotonic())
+        try:
+            return processes.read_environ(self._eyes.host.procfs, pid, wanted)
+        except PermissionError as error:
+            if not notes.denied:
+                notes.denied = True
+                self._trouble.count(error)
+            return {}
+        except OSError:
+            return {}  # it has ended
+        finally:
+            self._eyes.at = None
+
+
+def _owners(look: Look) -> set[int]:
+    found = (
+        identity.owner(tree.found, [p for place in places.values() for p in place])
+        for tree, places in look.trees.items()
+    )
+    return {uid for uid in found if uid is not None}
+
+
+def _disbelief(look: Look, owners: set[int], owner: int | None) -> str | None:
+    """Why a job is not shown: a user can make directories with any name in a tree of his own."""
+    if len(owners) > 1:
+        return CONFLICT
+    for tree in look.trees:
+        own = tree.delegate is not None and tree.found.uid != tree.delegate
+        if own and tree.delegate == owner:
+            return UNTRUSTED
+    return None
+
+
+def _unasked(notes: Notes, look: Look) -> list[Process]:
+    found = [
+        process
+        for process in look.owned(notes.owner)
+        if process.uid == notes.owner
+        and notes.asked.get((process.pid, process.started), 0) < _TIMES
+    ]
+    return sorted(found, key=lambda process: process.started)[:_ENVIRONMENTS]
