@@ -8,7 +8,7 @@ from typing import Any
 from batchjob.settings import boolean, duration, integer, option
 from collectors.collector import Collector
 from collectors.host import Host
-from collectors.jobs import metrics
+from collectors.jobs import metrics, steps
 from collectors.jobs.devices import DeviceNames
 from collectors.jobs.directory import Descriptors, Trouble
 from collectors.jobs.discovery import Discovery
@@ -24,7 +24,7 @@ from collectors.jobs.view import JobHolder, JobUsage
 from collectors.jobs.watch import Watcher
 from collectors.metric import Family, labels
 
-METRICS = metrics.METRICS
+METRICS = (*metrics.METRICS, *steps.METRICS)
 
 # Beyond what the watcher is told: trees that appear where nobody watched.
 _LOOK_AGAIN_SECONDS = 60.0
@@ -88,6 +88,7 @@ class JobsCollector:
             self._registry, (*options.layouts, *LAYOUTS), self._watcher, self._trouble
         )
         self._watcher.discovery = self._discovery
+        self._steps = steps.Steps(files) if options.steps else None
         self._look_at = float("-inf")
 
     def start(self) -> None:
@@ -101,6 +102,8 @@ class JobsCollector:
         """End the threads and close all descriptors."""
         self._watcher.stop()
         self._inspector.stop()
+        if self._steps is not None:
+            self._steps.close()
         self._registry.close()
 
     def look(self) -> None:
@@ -117,7 +120,10 @@ class JobsCollector:
         self._inspector.rescue()
         readings = self._readings(now)
         self._registry.prune()
-        return [*metrics.families(self._table, readings), *self._own()]
+        of_jobs = metrics.families(self._table, readings)
+        if self._steps is not None:
+            of_jobs += self._steps.families([r.job for r in readings if r.ended_at is None], now)
+        return [*of_jobs, *self._own()]
 
     def usage(self) -> list[JobUsage]:
         """Every shown job's CPU, read now."""

@@ -146,7 +146,7 @@ class Inspector:
         job.started_at = min(began, job.started_at or began)
         self._naming.identify(job, notes, look)
         owned = look.owned(notes.owner)
-        notes.programs.update(everyone)
+        notes.programs.update(owned)
         job.seen = Seen(
             self._host.monotonic(),
             self._reading(notes, owned, notes.accounts.update(everyone)),

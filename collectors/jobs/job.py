@@ -10,7 +10,7 @@ from collectors.jobs.layouts import Found
 from collectors.jobs.mounts import Hierarchy
 from collectors.jobs.part import Part, Tables
 from collectors.jobs.reading import NOTHING, CgroupReading, ProcessReading, ended, total
-from collectors.metric import Labels, join
+from collectors.metric import Labels, join, labels
 
 
 class Seen(NamedTuple):
@@ -53,6 +53,7 @@ class Job:
         self._gone: list[CgroupReading] = []  # of parts that vanished while others live
         self._reading = NOTHING
         self._row_labels: dict[Labels, Labels] = {}
+        self._keyed_labels: dict[tuple[str, str], Labels] = {}
 
     def add(self, hierarchy: Hierarchy, path: str, found: Found, delegate: int | None) -> bool:
         """A directory of this job is there; False if it was known already.
@@ -145,6 +146,13 @@ class Job:
             known = self._row_labels[extra] = join(self.identity.name.labels, extra)
         return known
 
+    def labels_of(self, name: str, value: str) -> Labels:
+        """The job's labels and one more, joined once and kept; for devices and the like."""
+        known = self._keyed_labels.get((name, value))
+        if known is None:
+            known = self._keyed_labels[name, value] = self.labels(labels(**{name: value}))
+        return known
+
     def processes(self, now: float, fresh_seconds: float) -> ProcessReading | None:
         """What the inspector saw; of a running job only if it is not too long ago."""
         seen = self.seen
@@ -156,6 +164,7 @@ class Job:
         """Take over who it is; label text made for an earlier name is dropped."""
         self.identity = identity
         self._row_labels = {}
+        self._keyed_labels = {}
 
     def _read(self, now: float, group: str | None) -> None:
         earlier = list(self._gone)

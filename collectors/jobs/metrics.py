@@ -386,7 +386,7 @@ def _samples(entry: JobMetric, readings: list[JobReading]) -> list[tuple[Labels,
         else:
             for reading in readings:
                 for key, number in (row.values(reading) or {}).items():
-                    samples.append((reading.job.labels(labels(**{row.label: key})), number))
+                    samples.append((reading.job.labels_of(row.label, key), number))
     return samples
 
 

@@ -1,0 +1,115 @@
+"""CPU and memory of each running step of a job; only schedulers that make a cgroup per step."""
+
+import os
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from collectors.jobs.job import Job
+from collectors.jobs.layouts import step_of
+from collectors.jobs.part import Part, Tables
+from collectors.jobs.reading import CgroupReading, total
+from collectors.metric import NO_LABELS, Family, Labels, Metric, labels
+
+_LABELS = ("manager", "jobid", "user", "step")
+
+
+class _Row(NamedTuple):
+    value: Callable[[CgroupReading], float | None]
+    labels: Labels = NO_LABELS
+
+
+STEP_METRICS: tuple[tuple[Metric, tuple[_Row, ...]], ...] = (
+    (
+        Metric(
+            "batchjob_job_step_cpu_seconds_total",
+            "counter",
+            "CPU time of a running step, slurmstepd included.",
+            (*_LABELS, "mode"),
+        ),
+        (
+            _Row(lambda step: step.cpu_user_seconds, labels(mode="user")),
+            _Row(lambda step: step.cpu_system_seconds, labels(mode="system")),
+        ),
+    ),
+    (
+        Metric(
+            "batchjob_job_step_memory_current_bytes",
+            "gauge",
+            "Memory charged to a running step, page cache included.",
+            _LABELS,
+        ),
+        (_Row(lambda step: step.memory_current),),
+    ),
+    (
+        Metric(
+            "batchjob_job_step_memory_peak_bytes",
+            "gauge",
+            "Most memory ever charged to a running step, page cache included.",
+            _LABELS,
+        ),
+        (_Row(lambda step: step.memory_peak),),
+    ),
+)
+METRICS = tuple(metric for metric, _ in STEP_METRICS)
+
+
+class Steps:
+    """Keeps the directories of running steps open between scrapes. Used by one scrape at a time."""
+
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+        self._parts: dict[tuple[Job, str, str], Part] = {}  # job, step, path → its directories
+
+    def families(self, jobs: Iterable[Job], now: float) -> list[Family]:
+        """Read every step of these jobs."""
+        self._find([job for job in jobs if job.identity is not None])
+        steps: dict[Labels, list[CgroupReading]] = {}
+        for (job, step, _), part in self._parts.items():
+            steps.setdefault(job.labels(labels(step=step)), []).append(part.read(now))
+        readings = [(of, total(parts)) for of, parts in steps.items()]
+        return [
+            Family(metric, [sample for row in rows for sample in _samples(row, readings)])
+            for metric, rows in STEP_METRICS
+        ]
+
+    def close(self) -> None:
+        """Close all descriptors."""
+        for part in self._parts.values():
+            part.close()
+        self._parts.clear()
+
+    def _find(self, jobs: list[Job]) -> None:
+        before, self._parts = self._parts, {}
+        for job in jobs:
+            for hierarchy, directory in job.directories():
+                top = directory[len(hierarchy.root) + 1 :]
+                for name in _subdirectories(directory):
+                    step = step_of(job.found, name)
+                    if step is None or step.name is None or step.role != "step":
+                        continue
+                    key = (job, step.name, f"{top}/{name}")
+                    part = self._parts.get(key) or before.pop(key, None)
+                    if part is None:
+                        part = Part(key[2], job.found, None, self._tables)
+                    part.drop_removed()
+                    part.add(hierarchy)
+                    self._parts[key] = part
+        for part in before.values():
+            part.close()
+
+
+def _samples(
+    row: _Row, readings: list[tuple[Labels, CgroupReading]]
+) -> Iterable[tuple[Labels, float]]:
+    for of, reading in readings:
+        value = row.value(reading)
+        if value is not None:
+            yield (Labels(f"{of},{row.labels}") if row.labels else of), value
+
+
+def _subdirectories(path: str) -> list[str]:
+    try:
+        with os.scandir(path) as entries:
+            return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except OSError:
+        return []  # removed meanwhile
