@@ -149,7 +149,7 @@ class Directory:
                     "half a line"
                 )  # cgroup files end with a line feed, also when empty
             return source.parse(data)
-        except (ValueError, IndexError):
+        except (ValueError, LookupError):
             self._trouble.count("malformed")
         except OSError as error:
             if error.errno == errno.ENODEV or self.removed():

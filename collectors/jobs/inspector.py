@@ -125,7 +125,7 @@ class Inspector:
             return self._wanted.interval
 
     def _pause(self, notes: Notes) -> float:
-        age = self._host.monotonic() - notes.first_at
+        age = notes.looked_at - notes.first_at
         if age < PATIENCE_SECONDS and (notes.owner is None or not notes.details):
             return _SOON if age < 1.0 else 4 * _SOON
         return self._wanted.interval
@@ -138,7 +138,7 @@ class Inspector:
         notes.known = {process.pid: process for process in everyone}
         self._keep_numbers(job, notes)
         if not everyone:
-            self._empty(job, notes)
+            self._nobody(job, notes, look.listed > 0)
             return
         if job.ended_at is not None:
             job.revive()
@@ -161,13 +161,16 @@ class Inspector:
             job.read(now)
         job.count_oom_kills()
 
-    def _empty(self, job: Job, notes: Notes) -> None:
-        """v1 does not say when the last process has gone: directories without any are no job."""
+    def _nobody(self, job: Job, notes: Notes, hidden: bool) -> None:
+        """No process to look at: hidden ones make a job, directories without any do not.
+
+        v1 does not say when the last process has gone, and leaves stale directories behind.
+        """
         now = self._host.monotonic()
         patience = now - notes.first_at > PATIENCE_SECONDS
-        if job.populated() is None and (job.seen is not None or patience):
+        if not hidden and job.populated() is None and (job.seen is not None or patience):
             job.end(now, self._host.clock())
-        if job.noticed_at is not None and patience:
+        if patience and (hidden or job.noticed_at is not None):
             self._naming.name(job, notes)
 
     def _reading(self, notes: Notes, owned: list[Process], sums: Counters | None) -> ProcessReading:

@@ -34,6 +34,7 @@ class Look:
     """The processes of a job at one moment, by part and by directory below the part's own."""
 
     trees: Mapping[Tree, Mapping[str, list[Process]]]
+    listed: int  # pids in the cgroups; /proc may hide some of them (proc(5), hidepid)
 
     def all(self) -> list[Process]:
         """Every process, the scheduler's own included."""
@@ -77,6 +78,7 @@ class Eyes:
     def look(self, job: Job, notes: Notes) -> Look | None:
         """None where processes are of another pid namespace, of which /proc tells nothing."""
         trees: dict[Tree, dict[str, list[Process]]] = {}
+        listed = 0
         for tree in job.trees():
             places = trees.setdefault(tree, {})
             for directory in descendants(tree.directory):
@@ -84,10 +86,11 @@ class Eyes:
                 if 0 in pids:
                     self._trouble.count("namespace")
                     return None
+                listed += len(pids)
                 found = [self._process(pid, notes) for pid in pids - self.stuck]
                 below = directory[len(tree.directory) + 1 :]
                 places[below] = [process for process in found if process is not None]
-        return Look(trees)
+        return Look(trees, listed)
 
     def _process(self, pid: int, notes: Notes) -> Process | None:
         self.at = (pid, self.host.monotonic())
@@ -97,7 +100,7 @@ class Eyes:
             )
         except OSError:
             return None  # it has ended; its parent has its numbers
-        except (ValueError, IndexError):
+        except (ValueError, LookupError):
             self._trouble.count("malformed")
             return None
         finally:

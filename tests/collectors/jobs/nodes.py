@@ -1,0 +1,118 @@
+"""A node made of files: cgroup directories and processes as the kernel would show them."""
+
+import os
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from batchjob_exporter import exposition
+from collectors.host import Host
+from collectors.jobs import collector
+
+SCOPE = "system.slice/slurmstepd.scope"
+
+
+class Node:
+    """A cgroup v2 node with a clock of its own; everything happens when the test says so."""
+
+    def __init__(self, top: Path) -> None:
+        self.now = 1_800_000_000.0
+        self.cgroup, self.proc = top / "cgroup", top / "proc"
+        self.host = Host(
+            procfs=str(self.proc),
+            sysfs=str(top / "sys"),
+            cgroupfs=str(self.cgroup),
+            clock=lambda: self.now,
+            monotonic=lambda: self.now - 1_700_000_000.0,
+        )
+        (self.cgroup / SCOPE).mkdir(parents=True)
+        (self.cgroup / "cgroup.controllers").write_text("cpu memory\n")
+        (self.proc / "1" / "ns").mkdir(parents=True)
+        (self.proc / "stat").write_text(f"btime {int(self.now) - 1000}\n")
+        self.started = []
+
+    def job(self, name="job_1", scope=SCOPE, cpu=(1_000_000, 500_000), pids=(), populated=None):
+        """Make a job's directory with one task; `cpu` is user and system time in microseconds."""
+        job = self.cgroup / scope / name
+        task = job / "step_batch" / "user" / "task_0"
+        task.mkdir(parents=True, exist_ok=True)
+        self.set_cpu(job, cpu)
+        (job / "memory.current").write_text("4096\n")
+        (job / "memory.peak").write_text("8192\n")
+        (job / "memory.max").write_text("max\n")
+        (job / "cgroup.procs").write_text("")
+        (task / "cgroup.procs").write_text("".join(f"{pid}\n" for pid in pids))
+        self.populate(job, bool(pids) if populated is None else populated)
+        return job
+
+    def set_cpu(self, job, cpu):
+        user, system = cpu
+        (job / "cpu.stat").write_text(
+            f"usage_usec {user + system}\nuser_usec {user}\nsystem_usec {system}\n"
+        )
+
+    def populate(self, job, populated):
+        (job / "cgroup.events").write_text(f"populated {int(populated)}\nfrozen 0\n")
+
+    def process(self, pid, uid=1000, parent=1, io=(0, 0, 0, 0), environ=b"", started=50_000,
+                cpu=(0, 0, 0, 0), program="a.out"):  # fmt: skip
+        """Make /proc/<pid>; `cpu` is utime, stime, cutime, cstime in ticks."""
+        place = self.proc / str(pid)
+        place.mkdir(exist_ok=True)
+        before = " ".join(["0"] * 9)
+        times = " ".join(map(str, cpu))
+        (place / "stat").write_text(
+            f"{pid} ({program}) S {parent} {before} {times} 20 0 1 0 {started} 0 0\n"
+        )
+        (place / "status").write_text(f"Name:\t{program}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n")
+        keys = ("read_bytes", "write_bytes", "rchar", "wchar")
+        (place / "io").write_text("".join(f"{k}: {v}\n" for k, v in zip(keys, io, strict=True)))
+        (place / "environ").write_bytes(environ)
+        (place / "cmdline").write_bytes(program.encode())
+        return place
+
+    def end_process(self, pid):
+        shutil.rmtree(self.proc / str(pid))
+
+    def jobs(self, **options):
+        """The collector, its threads not started: `look()` does their work."""
+        made = collector.build(self.host, collector.Options(**options), {})
+        self.started.append(made)
+        return made
+
+
+def samples(jobs):
+    """What a scrape shows: (name, jobid, further labels but cgroup) → value."""
+    found = {}
+    text = exposition.render(jobs.collect()).decode()
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            hidden = ("manager", "jobid", "user", "cgroup")
+            extra = tuple(value for key, value in sample.labels.items() if key not in hidden)
+            name = sample.name.removeprefix("batchjob_job_")
+            found[(name, sample.labels.get("jobid", ""), *extra)] = sample.value
+    return found
+
+
+def users(jobs):
+    """jobid → user of all jobs shown."""
+    text = exposition.render(jobs.collect()).decode()
+    found = {}
+    for family in text_string_to_metric_families(text):
+        if family.name == "batchjob_job_info":
+            found.update((s.labels["jobid"], s.labels["user"]) for s in family.samples)
+    return found
+
+
+def wait_until(condition, seconds=10.0):
+    """Wait for a thread to have done its work."""
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, "it did not happen in time"
+        time.sleep(0.01)
+
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to others")

@@ -1,0 +1,131 @@
+"""Whatever one job's files hold, the scrape succeeds and all other jobs are complete."""
+
+import threading
+
+import pytest
+
+from collectors.jobs.look import Eyes
+from tests.collectors.jobs.nodes import samples, users
+
+
+def two_jobs(node, **options):
+    """Job 1 is there to be broken, job 2 to be complete."""
+    broken = node.job("job_1", pids=[10])
+    node.job("job_2", pids=[11])
+    node.process(10)
+    node.process(11)
+    jobs = node.jobs(**options)
+    jobs.look()
+    return broken, jobs
+
+
+def errors(numbers, reason):
+    return numbers.get(("read_errors_total", "", reason), 0)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"user_usec 12", "malformed"),
+        (b"user_usec \xff\xfe\nsystem_usec 1\n", "malformed"),
+        (b"user_usec\n", "malformed"),
+        (b"", "malformed"),
+    ],
+)
+def test_a_broken_file_leaves_its_numbers_out(node, content, reason):
+    broken, jobs = two_jobs(node)
+    (broken / "cpu.stat").write_bytes(content)
+    jobs = node.jobs(metrics=("cpu", "memory"))
+    jobs.look()
+    numbers = samples(jobs)
+    assert numbers["memory_peak_bytes", "1"] == 8192
+    assert numbers["cpu_seconds_total", "2", "user"] == 1
+    assert errors(numbers, reason) >= 1
+
+
+def test_a_file_that_is_a_directory(node):
+    broken, _ = two_jobs(node)
+    (broken / "memory.peak").unlink()
+    (broken / "memory.peak").mkdir()
+    jobs = node.jobs()
+    jobs.look()
+    numbers = samples(jobs)
+    assert ("memory_peak_bytes", "1") not in numbers
+    assert numbers["memory_peak_bytes", "2"] == 8192
+    assert errors(numbers, "other") >= 1
+
+
+def test_a_pid_of_another_namespace(node):
+    broken, jobs = two_jobs(node)
+    (broken / "step_batch/user/task_0/cgroup.procs").write_text("0\n")
+    node.now += 20
+    jobs._inspector.look()
+    numbers = samples(jobs)
+    assert numbers["cpu_seconds_total", "1", "user"] == 1
+    assert errors(numbers, "namespace") == 1
+
+
+def test_a_process_with_a_garbled_stat(node):
+    _, jobs = two_jobs(node)
+    (node.proc / "10" / "stat").write_text("nonsense")
+    node.now += 20
+    jobs._inspector.look()
+    assert errors(samples(jobs), "malformed") == 1
+    assert users(jobs).keys() == {"1", "2"}
+
+
+def test_a_process_that_cannot_be_looked_at_is_given_up(node, monkeypatch):
+    """One stuck in a dead file system may block its reader for ever."""
+    _, jobs = two_jobs(node)
+    hang, reached = threading.Event(), threading.Event()
+    read = Eyes._process
+
+    def stuck(self, pid, notes):
+        if pid != 10:
+            return read(self, pid, notes)
+        self.at = (pid, node.host.monotonic())
+        reached.set()
+        hang.wait()
+        return None
+
+    monkeypatch.setattr(Eyes, "_process", stuck)
+    node.now += 20
+    jobs._inspector.start()
+    assert reached.wait(10)
+    node.now += 6
+    assert samples(jobs)["cpu_seconds_total", "1", "user"] == 1
+    assert errors(samples(jobs), "stuck") == 1
+    assert jobs._inspector._eyes.stuck == {10}
+    hang.set()
+
+
+def test_numbers_of_processes_looked_at_too_long_ago_are_not_shown(node):
+    _, jobs = two_jobs(node)
+    assert samples(jobs)["processes", "1"] == 1
+    node.now += 1000
+    assert ("processes", "1") not in samples(jobs)
+
+
+def test_ten_thousand_cgroups_that_are_no_jobs(node):
+    _, jobs = two_jobs(node)
+    services = node.cgroup / "system.slice"
+    for number in range(10_000):
+        (services / f"svc{number}.service").mkdir()
+    jobs.look()
+    assert users(jobs).keys() == {"1", "2"}
+    assert len(jobs._watcher._branches) < 10_100
+
+
+def test_descriptors_may_run_out(node, monkeypatch):
+    monkeypatch.setattr("resource.getrlimit", lambda which: (4, 4))
+    _, jobs = two_jobs(node)
+    numbers = samples(jobs)
+    assert numbers["memory_peak_bytes", "1"] == numbers["memory_peak_bytes", "2"] == 8192
+
+
+def test_a_job_name_that_would_break_the_text(node):
+    node.job("job_1", pids=[10])
+    node.process(10, environ=b'SLURM_JOB_NAME="}\n# TYPE evil\0')
+    jobs = node.jobs(name=True)
+    jobs.look()
+    assert users(jobs).keys() == {"1"}

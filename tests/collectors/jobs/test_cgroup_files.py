@@ -1,0 +1,99 @@
+"""Parsers of the kernel's files, on whatever they may hold."""
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from collectors.jobs import cgroup1, cgroup2
+from collectors.jobs.devices import DeviceNames
+from collectors.jobs.directory import count_list, flat_keyed, single
+
+NAMES = DeviceNames("/nonexistent")
+
+
+@pytest.mark.parametrize(
+    ("text", "count"), [(b"\n", 0), (b"0\n", 1), (b"0-3,8,10-11\n", 7), (b"5\n", 1)]
+)
+def test_lists_of_cpus(text, count):
+    assert count_list(text) == count
+
+
+@given(st.sets(st.integers(0, 300), min_size=1))
+def test_any_list_of_cpus(cpus):
+    assert count_list(",".join(map(str, sorted(cpus))).encode() + b"\n") == len(cpus)
+
+
+def test_flat_keyed_files_may_change_their_order():
+    parse = flat_keyed({"b": ("b", 1), "c": ("c", 10)})
+    assert parse(b"a 1\nb 2\nc 30\n") == {"b": 2, "c": 3.0}
+    assert parse(b"c 50\nb 7\n") == {"b": 7, "c": 5.0}
+    assert parse(b"b 8\n") == {"b": 8}
+
+
+@given(st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 2**63)))
+def test_flat_keyed_finds_what_is_there(pairs):
+    parse = flat_keyed({"a": ("a", 1), "d": ("d", 1)})
+    text = "".join(f"{key} {value}\n" for key, value in pairs.items()).encode()
+    assert parse(text) == {key: value for key, value in pairs.items() if key in "ad"}
+
+
+PARSERS = [
+    flat_keyed({"a": ("a", 1)}),
+    single("x"),
+    count_list,
+    lambda data: cgroup2.parse_io_stat(data, NAMES),
+    *(source.parse for source in cgroup2.sources(frozenset({"cpu", "memory", "io", "pressure",
+                                                            "processes"}), NAMES)),
+    *(source.parse for files in cgroup1.sources(frozenset({"cpu", "memory", "io", "processes"}),
+                                                NAMES, 100).values() for source in files),
+]  # fmt: skip
+
+
+@given(st.binary(max_size=200))
+def test_garbage_is_refused_or_ignored_but_nothing_else(data):
+    for parse in PARSERS:
+        with contextlib.suppress(ValueError, LookupError):
+            parse(data)
+
+
+def test_limits():
+    assert single("x")(b"max\n") == {}
+    assert single("x")(b"4096\n") == {"x": 4096}
+    assert cgroup1.finish({"memory_hierarchical_limit": 9223372036854771712}, 0.0) == {}
+
+
+def test_io_stat_of_several_devices():
+    data = b"8:0 rbytes=1 wbytes=2 rios=3 wios=4 dbytes=0 dios=0\n7:0 rbytes=9 wbytes=9\n259:0\n"
+    assert cgroup2.parse_io_stat(data, NAMES) == {"8:0": (1, 2, 3, 4)}
+
+
+def test_stacked_devices_are_left_out(tmp_path):
+    for number, name, slaves in (("8:0", "sda", []), ("253:0", "dm-0", ["sda"])):
+        device = tmp_path / "devices" / name
+        (device / "slaves").mkdir(parents=True)
+        for slave in slaves:
+            (device / "slaves" / slave).touch()
+        (tmp_path / "dev/block").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "dev/block" / number).symlink_to(device)
+    names = DeviceNames(str(tmp_path))
+    assert [names.name(number) for number in ("8:0", "253:0", "7:1", "9:9")] == [
+        "sda", None, None, "9:9",
+    ]  # fmt: skip
+
+
+def test_user_time_on_v1_is_exact_and_never_falls():
+    first = cgroup1.finish({"cpu_seconds": 1.0049, "cpu_system_seconds": 0.10}, 0.0)
+    assert first["cpu_user_seconds"] == pytest.approx(0.9049)
+    later = cgroup1.finish(
+        {"cpu_seconds": 1.0051, "cpu_system_seconds": 0.11}, first["cpu_user_seconds"]
+    )
+    assert later["cpu_user_seconds"] == first["cpu_user_seconds"]
+
+
+def test_blkio_of_v1():
+    files = cgroup1.sources(frozenset({"io"}), NAMES, 100)["blkio"]
+    read = files[0].parse(b"8:0 Read 5\n8:0 Write 6\n8:0 Total 11\nTotal 11\n")
+    done = files[1].parse(b"8:0 Read 1\n8:0 Write 2\n8:0 Total 3\nTotal 3\n")
+    assert cgroup1.finish({**read, **done}, 0.0) == {"io": {"8:0": (5, 6, 1, 2)}}

@@ -1,0 +1,172 @@
+"""Births, ends, lingering: no job is lost, whoever scrapes when."""
+
+import shutil
+
+import pytest
+
+from tests.collectors.jobs.nodes import SCOPE, samples, users, wait_until
+
+
+def listening(node, **options):
+    """The collector with its watcher listening; the inspector is the test's."""
+    jobs = node.jobs(**options)
+    jobs.look()
+    jobs._watcher.start()
+    return jobs
+
+
+def test_a_finished_job_keeps_its_final_values_for_two_servers(node):
+    job = node.job(pids=[10])
+    node.process(10)
+    jobs = listening(node)
+    assert samples(jobs)["memory_current_bytes", "1"] == 4096
+
+    node.set_cpu(job, (7_000_000, 3_000_000))
+    node.populate(job, False)
+    wait_until(lambda: ("end_time_seconds", "1") in samples(jobs))
+    shutil.rmtree(job)
+    ended_at = node.now
+    for _ in range(2):
+        numbers = samples(jobs)
+        assert numbers["cpu_seconds_total", "1", "user"] == 7
+        assert numbers["cpu_seconds_total", "1", "system"] == 3
+        assert numbers["memory_peak_bytes", "1"] == 8192
+        assert numbers["end_time_seconds", "1"] == ended_at
+        assert ("memory_current_bytes", "1") not in numbers
+        node.now += 14
+
+
+def test_it_lingers_for_the_time_chosen(node):
+    job = node.job(pids=[10])
+    node.process(10)
+    jobs = listening(node, linger=60)
+    shutil.rmtree(job)
+    wait_until(lambda: ("end_time_seconds", "1") in samples(jobs))
+    node.now += 59
+    assert ("cpu_seconds_total", "1", "user") in samples(jobs)
+    node.now += 2
+    samples(jobs)
+    assert ("cpu_seconds_total", "1", "user") not in samples(jobs)
+
+
+def test_a_birth_is_seen_between_scrapes(node):
+    jobs = listening(node)
+    node.process(20)
+    job = node.job("job_2", pids=[20])
+    wait_until(lambda: jobs._registry.all())
+    jobs._inspector.look()
+    shutil.rmtree(job)
+    wait_until(lambda: ("end_time_seconds", "2") in samples(jobs))
+    assert samples(jobs)["cpu_seconds_total", "2", "user"] == 1
+
+
+def test_a_root_that_appears_later_is_found(node):
+    jobs = listening(node)
+    node.process(20)
+    node.job("job_2", scope="kubepods.slice/pod1/node7_slurmstepd.scope", pids=[20])
+    wait_until(lambda: jobs._registry.all())
+    jobs._inspector.look()
+    assert users(jobs).keys() == {"2"}
+
+
+def test_processes_that_come_back_make_it_live_again(node):
+    """An interactive job is empty between two steps."""
+    job = node.job(pids=[10])
+    node.process(10)
+    jobs = listening(node)
+    node.populate(job, False)
+    wait_until(lambda: ("end_time_seconds", "1") in samples(jobs))
+    node.populate(job, True)
+    wait_until(lambda: ("end_time_seconds", "1") not in samples(jobs))
+    node.set_cpu(job, (9_000_000, 0))
+    assert samples(jobs)["cpu_seconds_total", "1", "user"] == 9
+
+
+def test_a_new_run_takes_over_the_series_of_the_old_one(node):
+    """A requeued job has the same id and counts from 0: an ordinary reset."""
+    job = node.job(cpu=(50_000_000, 0), pids=[10])
+    node.process(10)
+    jobs = listening(node)
+    shutil.rmtree(job)
+    wait_until(lambda: ("end_time_seconds", "1") in samples(jobs))
+    node.job(cpu=(2_000_000, 0), pids=[10])
+    wait_until(lambda: jobs._registry.running())
+    jobs._inspector.look()
+    numbers = samples(jobs)
+    assert numbers["cpu_seconds_total", "1", "user"] == 2
+    assert ("end_time_seconds", "1") not in numbers
+
+
+def test_when_one_of_two_roots_goes_the_sum_does_not_fall(node):
+    one = node.job(scope="system.slice/n1_slurmstepd.scope", cpu=(5_000_000, 0), pids=[10])
+    node.job(scope="system.slice/n2_slurmstepd.scope", cpu=(3_000_000, 0), pids=[11])
+    node.process(10)
+    node.process(11)
+    jobs = listening(node)
+    assert samples(jobs)["cpu_seconds_total", "1", "user"] == 8
+    assert samples(jobs)["memory_current_bytes", "1"] == 8192
+    shutil.rmtree(one)
+    wait_until(lambda: samples(jobs)["memory_current_bytes", "1"] == 4096)
+    assert samples(jobs)["cpu_seconds_total", "1", "user"] == 8
+
+
+def test_the_number_of_jobs_is_bounded_and_the_rest_counted(node):
+    for number in range(5):
+        node.job(f"job_{number}", pids=[10 + number])
+        node.process(10 + number)
+    jobs = node.jobs(max=3)
+    jobs.look()
+    assert len(users(jobs)) == 3
+    assert samples(jobs)["batchjob_jobs_ignored", "", "max"] == 2
+
+
+def test_of_too_many_finished_jobs_the_oldest_go_first(node):
+    made = []
+    for number in range(3):
+        made.append(node.job(f"job_{number}", pids=[10 + number]))
+        node.process(10 + number)
+    jobs = listening(node, max_ended=2)
+    for job in made:
+        node.now += 1
+        shutil.rmtree(job)
+        name = job.name.removeprefix("job_")
+        wait_until(lambda name=name: ("end_time_seconds", name) in samples(jobs) or name == "0")
+    wait_until(lambda: users(jobs).keys() == {"1", "2"})
+
+
+def test_without_inotify_scrapes_find_jobs(node, monkeypatch, caplog):
+    def refuse(self):
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr("collectors.jobs.inotify.Inotify.__init__", refuse)
+    jobs = node.jobs()
+    assert "jobs are found by scrapes alone" in caplog.text
+    node.job(pids=[10])
+    node.process(10)
+    samples(jobs)
+    jobs._inspector.look()
+    assert users(jobs).keys() == {"1"}
+
+
+def test_the_mount_may_be_missing(node):
+    shutil.rmtree(node.cgroup)
+    jobs = node.jobs()
+    jobs.look()
+    assert users(jobs) == {}
+    (node.cgroup / SCOPE).mkdir(parents=True)
+    (node.cgroup / "cgroup.controllers").write_text("\n")
+    node.job(pids=[10])
+    node.process(10)
+    jobs.look()
+    assert users(jobs).keys() == {"1"}
+
+
+@pytest.mark.parametrize("populated", [True, False])
+def test_directories_found_at_start_count_only_with_processes(node, populated):
+    node.job(pids=[10] if populated else [])
+    node.process(10)
+    jobs = node.jobs()
+    jobs.look()
+    node.now += 5
+    jobs._inspector.look()
+    assert users(jobs).keys() == ({"1"} if populated else set())
