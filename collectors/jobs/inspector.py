@@ -151,7 +151,7 @@ class Inspector:
             self._host.monotonic(),
             self._reading(notes, owned, notes.accounts.update(everyone)),
             tuple(process.pid for process in owned),
-            dict(notes.environ),
+            tuple(notes.gpus.values()),
         )
 
     def _keep_numbers(self, job: Job, notes: Notes) -> None:

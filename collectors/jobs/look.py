@@ -22,6 +22,7 @@ class Notes:
     asked: dict[tuple[int, float], int] = field(default_factory=dict)  # for environ, how often
     details: dict[str, str] = field(default_factory=dict)
     environ: dict[str, str] = field(default_factory=dict)
+    gpus: dict[frozenset[tuple[str, str]], Mapping[str, str]] = field(default_factory=dict)
     jobid: str | None = None
     owner: int | None = None
     denied: bool = False

@@ -9,9 +9,11 @@ from collectors.jobs.look import Eyes, Look, Notes
 from collectors.jobs.names import Names
 from collectors.jobs.processes import Process
 from collectors.jobs.registry import CONFLICT, UNTRUSTED
+from collectors.jobs.view import GPU_VARIABLES
 
 PATIENCE_SECONDS = 2.0  # so long an owner is waited for before a job is shown without one
 _ENVIRONMENTS = 16  # processes whose environment is read per job and look
+_GPU_SETTINGS = 256  # distinct sets of GPU variables kept per job
 _TIMES = 3  # a process just forked has not its own environment yet, so it is asked again
 
 
@@ -93,10 +95,13 @@ class Naming:
             notes.asked[key] = _TIMES if found else notes.asked.get(key, 0) + 1
             notes.details = found | notes.details
             notes.environ = dict(environ) | notes.environ
+            gpus = {name: said for name, said in environ.items() if GPU_VARIABLES.fullmatch(name)}
+            if gpus and len(notes.gpus) < _GPU_SETTINGS:
+                notes.gpus.setdefault(frozenset(gpus.items()), gpus)
 
     def _environ(self, pid: int, notes: Notes, names: frozenset[str]) -> Mapping[str, str]:
         def wanted(name: str) -> object:
-            return name in names or identity.GPU_VARIABLES.fullmatch(name)
+            return name in names or GPU_VARIABLES.fullmatch(name)
 
         self._eyes.at = (pid, self._eyes.host.monotonic())
         try:
