@@ -4,6 +4,7 @@
 """
 
 import json
+import logging
 import os
 import tarfile
 from collections.abc import Callable
@@ -19,6 +20,16 @@ settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCh
 settings.load_profile("busy")
 
 TREES = Path(__file__).parent / "fixtures" / "trees"
+
+
+@pytest.fixture(autouse=True)
+def keep_log_handlers():
+    """A program's own log lines go to a standard error that is gone after its test."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
 
 
 @pytest.fixture(scope="session")
