@@ -1,0 +1,194 @@
+"""AMD GPUs from a sysfs as the amdgpu driver lays it out."""
+
+from pathlib import Path
+
+import pytest
+
+from collectors.gpu import amd
+from collectors.gpu.collector import GpuCollector, Options
+from collectors.gpu.metrics import (
+    CLOCK,
+    ECC,
+    ENERGY,
+    MEMORY_TEMPERATURE,
+    MEMORY_TOTAL,
+    MEMORY_USED,
+    POWER,
+    POWER_LIMIT,
+    TEMPERATURE,
+    UTILIZATION,
+)
+from collectors.gpu.reading import Process
+from collectors.host import Host
+from collectors.jobs.view import JobHolder, JobName
+from collectors.metric import labels
+
+CARD = {
+    "vendor": "0x1002",
+    "unique_id": "9f1c2a4b5d6e7f80",
+    "product_name": "AMD Instinct MI210",
+    "gpu_busy_percent": "73",
+    "mem_info_vram_used": "1073741824",
+    "mem_info_vram_total": "68702699520",
+    "hwmon/hwmon5/power1_average": "215000000",
+    "hwmon/hwmon5/power1_cap": "300000000",
+    "hwmon/hwmon5/energy1_input": "5000000",
+    "hwmon/hwmon5/temp1_label": "edge",
+    "hwmon/hwmon5/temp1_input": "45000",
+    "hwmon/hwmon5/temp2_label": "junction",
+    "hwmon/hwmon5/temp2_input": "52000",
+    "hwmon/hwmon5/temp3_label": "mem",
+    "hwmon/hwmon5/temp3_input": "60000",
+    "hwmon/hwmon5/freq1_label": "sclk",
+    "hwmon/hwmon5/freq1_input": "1700000000",
+    "hwmon/hwmon5/freq2_label": "mclk",
+    "hwmon/hwmon5/freq2_input": "1600000000",
+    "ras/umc_err_count": "ue: 1\nce: 12",
+}
+
+
+class Board:
+    """A sysfs with cards, to which files are added and from which they are taken."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def card(self, number, address, render, files=CARD):
+        device = self.root / "devices/pci0000:c0" / address
+        driver = self.root / "bus/pci/drivers/amdgpu"
+        driver.mkdir(parents=True, exist_ok=True)
+        (device / "drm" / f"renderD{render}").mkdir(parents=True)
+        (device / "driver").symlink_to(driver)
+        for name, text in files.items():
+            (device / name).parent.mkdir(parents=True, exist_ok=True)
+            (device / name).write_text(text + "\n")
+        (self.root / "class/drm" / f"card{number}").mkdir(parents=True)
+        (self.root / "class/drm" / f"card{number}" / "device").symlink_to(device)
+        (self.root / "class/drm" / f"card{number}-DP-1").mkdir()
+        return device
+
+    def kfd(self, node, gpu_id, location, vram):
+        root = self.root / "class/kfd/kfd"
+        (root / "topology/nodes" / str(node)).mkdir(parents=True)
+        (root / "topology/nodes" / str(node) / "gpu_id").write_text(f"{gpu_id}\n")
+        text = f"cpu_cores_count 0\nlocation_id {location}\ndomain 0\n"
+        (root / "topology/nodes" / str(node) / "properties").write_text(text)
+        (root / "proc").mkdir(exist_ok=True)
+        for pid, used in vram.items():
+            (root / "proc" / str(pid)).mkdir(exist_ok=True)
+            (root / "proc" / str(pid) / f"vram_{gpu_id}").write_text(f"{used}\n")
+
+
+@pytest.fixture
+def board(tmp_path):
+    return Board(tmp_path / "sys")
+
+
+@pytest.fixture
+def host(tmp_path):
+    return Host(procfs=str(tmp_path / "proc"), sysfs=str(tmp_path / "sys"))
+
+
+def read(host, index=0):
+    return amd.read(host, amd.cards(host)[index], index)
+
+
+def test_a_card_is_described(board, host):
+    board.card(1, "0000:c1:00.0", 129)
+    gpu = read(host).gpu
+    assert (gpu.vendor, gpu.index, gpu.minor) == ("amd", 0, 129)
+    assert (gpu.uuid, gpu.pci_bus_id) == ("GPU-9f1c2a4b5d6e7f80", "00000000:C1:00.0")
+    assert gpu.name == "AMD Instinct MI210"
+
+
+def test_values_come_in_base_units(board, host):
+    board.card(0, "0000:c1:00.0", 128)
+    assert read(host).values == pytest.approx(
+        {
+            UTILIZATION: 0.73,
+            MEMORY_USED: 2**30,
+            MEMORY_TOTAL: 68702699520,
+            POWER: 215,
+            POWER_LIMIT: 300,
+            ENERGY: 5,
+            TEMPERATURE: 45,
+            MEMORY_TEMPERATURE: 60,
+            CLOCK["graphics"]: 1.7e9,
+            CLOCK["memory"]: 1.6e9,
+            ECC["corrected"]: 12,
+            ECC["uncorrected"]: 1,
+        }
+    )
+
+
+@pytest.mark.parametrize("name", CARD)
+@pytest.mark.parametrize("text", [None, "", "N/A"])
+def test_any_file_may_be_missing_or_say_nothing(board, host, name, text):
+    device = board.card(0, "0000:c1:00.0", 128)
+    if text is None:
+        (device / name).unlink()
+    else:
+        (device / name).write_text(text)
+    found = amd.cards(host)
+    if name == "vendor":
+        assert found == []
+    else:
+        whole = 12
+        assert whole - 2 <= len(amd.read(host, found[0], 0).values) <= whole
+
+
+def test_a_board_without_a_serial_goes_by_its_address(board, host):
+    board.card(0, "0000:c1:00.0", 128, CARD | {"unique_id": "0"})
+    assert read(host).gpu.uuid == "0000:c1:00.0"
+
+
+def test_cards_are_numbered_along_the_bus_and_others_are_left_out(board, host):
+    board.card(2, "0000:41:00.0", 130)
+    board.card(0, "0000:c1:00.0", 128)
+    board.card(1, "0000:05:00.0", 129, {"vendor": "0x10de"})
+    assert [card.address for card in amd.cards(host)] == ["0000:41:00.0", "0000:c1:00.0"]
+
+
+def test_processes_come_from_kfd(board, host):
+    board.card(0, "0000:c1:00.0", 128)
+    assert read(host).processes is None
+    board.kfd(1, 4711, 0xC1 << 8, {10: 2**20, 11: 0})
+    assert read(host).processes == (Process(10, 2**20), Process(11, 0))
+
+
+def test_a_card_that_went_away(board, host):
+    device = board.card(0, "0000:c1:00.0", 128)
+    (card,) = amd.cards(host)
+    device.rename(device.with_name("gone"))
+    with pytest.raises(OSError, match="No such file"):
+        amd.read(host, card, 0)
+
+
+def test_a_job_on_an_amd_gpu(board, host, eventually):
+    board.card(0, "0000:c1:00.0", 128)
+    board.card(1, "0000:c5:00.0", 129, CARD | {"unique_id": "1f1c2a4b5d6e7f81"})
+    board.kfd(1, 4711, 0xC5 << 8, {10: 2**20})
+    name = JobName("slurm", "1", "alice", labels(manager="slurm", jobid="1", user="alice"))
+    environ = {"SLURM_JOB_GPUS": "1", "SLURM_JOB_NUM_NODES": "1", "ROCR_VISIBLE_DEVICES": "0"}
+
+    class OneJob:
+        def holders(self):
+            return [JobHolder(name, 1000, (10,), (environ,), ())]
+
+    collector = GpuCollector(host, Options(interval=0.02), OneJob())
+    collector.start()
+    try:
+        shown = eventually(
+            lambda: {
+                f.metric.name: f.samples
+                for f in collector.collect()
+                if f.metric.name.startswith("batchjob_job_gpu")
+            }
+        )
+        eventually(lambda: any(e.holdings for e in collector.gpu_energy()))
+        first, second = collector.gpu_energy()
+    finally:
+        collector.stop()
+    assert 'gpu="1",uuid="GPU-1f1c2a4b5d6e7f81"' in shown["batchjob_job_gpu_info"][0][0]
+    assert (first.joules, first.holdings) == (5.0, ())
+    assert [(h.job.jobid, h.share) for h in second.holdings] == [("1", 1.0)]

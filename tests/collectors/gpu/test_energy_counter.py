@@ -1,0 +1,49 @@
+"""A GPU's energy over driver reloads and missing counters."""
+
+import pytest
+
+from collectors.gpu.metrics import ENERGY, POWER
+from collectors.gpu.reading import EnergyCounter
+
+
+@pytest.fixture
+def follow():
+    counter = EnergyCounter(longest_gap=30)
+
+    def step(at, joules=None, watts=None, session=1):
+        told = {ENERGY: joules, POWER: watts}
+        values = {quantity: value for quantity, value in told.items() if value is not None}
+        energy = counter.follow(values, at, session)
+        return energy and (energy.joules, energy.series)
+
+    return step
+
+
+def test_a_counter_is_taken_as_it_is(follow):
+    assert [follow(0, 100.0), follow(10, 150.0)] == [(100.0, 0), (150.0, 0)]
+
+
+def test_a_counter_that_goes_back_is_another_one(follow):
+    assert [follow(0, 100.0), follow(10, 5.0)] == [(100.0, 0), (5.0, 1)]
+
+
+def test_after_a_reload_it_is_another_one_even_if_it_is_higher(follow):
+    assert [follow(0, 100.0), follow(10, 500.0, session=2)] == [(100.0, 0), (500.0, 1)]
+
+
+def test_power_is_integrated_by_trapezoid(follow):
+    steps = [follow(0, watts=100), follow(10, watts=300), follow(20, watts=300)]
+    assert steps == [(0.0, 0), (2000.0, 0), (5000.0, 0)]
+
+
+def test_a_long_gap_adds_nothing(follow):
+    assert [follow(0, watts=100), follow(31, watts=100)] == [(0.0, 0), (0.0, 1)]
+
+
+def test_from_counter_to_power_and_back(follow):
+    steps = [follow(0, 100.0), follow(10, watts=50), follow(20, watts=50), follow(30, 100.0)]
+    assert steps == [(100.0, 0), (100.0, 1), (600.0, 1), (100.0, 2)]
+
+
+def test_nothing_told(follow):
+    assert follow(0) is None
