@@ -60,7 +60,8 @@ class GpuHolding(NamedTuple):
 
     job: JobName
     share: float
-    activity: float | None = None  # part of the time its instance was at work, 0 to 1
+    # How much of its part was at work: 1 all of the time, above 1 where it took others' part too.
+    activity: float | None = None
 
 
 class GpuReading(NamedTuple):

@@ -19,9 +19,9 @@ from collectors.gpu.dcgm_files import JobFiles
 from collectors.gpu.devices import Gpu, Table, read_mig_minors
 from collectors.gpu.driver import Driver
 from collectors.gpu.families import families
-from collectors.gpu.holders import Disagreement, Map, make_map
+from collectors.gpu.holders import Disagreement, Holding, Map, make_map
 from collectors.gpu.metrics import METRICS, UTILIZATION
-from collectors.gpu.reading import Known, longest_age
+from collectors.gpu.reading import Known, Reading, longest_age
 from collectors.host import Host
 from collectors.jobs.view import JobName, Jobs
 from collectors.metric import Family
@@ -163,13 +163,7 @@ class GpuCollector:
                 continue
             energy = reading.energy
             held = tuple(
-                GpuHolding(
-                    holding.job,
-                    holding.unit.part * holding.share,
-                    holding.utilization
-                    if holding.utilization is not None
-                    else reading.of(holding.unit).get(UTILIZATION),
-                )
+                _holding(holding, reading)
                 for holding in holdings
                 if holding.unit.gpu.uuid == each.gpu.uuid and holding.share
             )
@@ -223,6 +217,17 @@ class GpuCollector:
             return Map()
         running = {holder.name for holder in self._jobs.holders()} if self._jobs else set()
         return Map(tuple(each for each in latest.value.holdings if each.job in running))
+
+
+def _holding(holding: Holding, reading: Reading) -> GpuHolding:
+    """A job's part of the physical GPU; the work of a sharing job is measured against its part."""
+    share = holding.share or 0.0
+    busy = holding.utilization
+    if busy is None:
+        activity = reading.of(holding.unit).get(UTILIZATION)
+    else:
+        activity = busy / share if share else None
+    return GpuHolding(holding.job, holding.unit.part * share, activity)
 
 
 def build(host: Host, options: Options, built: Mapping[str, Collector]) -> GpuCollector:

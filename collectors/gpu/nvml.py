@@ -98,7 +98,7 @@ _BOARD = (
 # used: NVIDIA renumbered later ones (CLOCKS_EVENT_REASON_* was 251 and is 269), so they mean
 # different things to a library and a driver of different age.
 _ALL_LINKS = 0xFFFFFFFF
-_FIELD_VALUES = (
+FIELD_VALUES = (
     (MEMORY_TEMPERATURE, 82, 0, 1.0),
     (NVLINK["transmit"], 138, _ALL_LINKS, 1024.0),
     (NVLINK["receive"], 139, _ALL_LINKS, 1024.0),
@@ -107,7 +107,7 @@ _FIELD_VALUES = (
 )
 
 # nvmlValueType_t → member of the union nvmlValue_t.
-_VALUE_TYPES = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
+VALUE_TYPES = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 
 
 def read(nvml: Any, index: int, since: float, errors: Counter[tuple[str, str]]) -> Reading:
@@ -253,12 +253,12 @@ def _fields(ask: _Asker, handle: Any) -> dict[Quantity, float]:
 
 
 def _field_values(ask: _Asker, handle: Any) -> dict[Quantity, float]:
-    wanted = [(field, scope) for _, field, scope, _ in _FIELD_VALUES]
+    wanted = [(field, scope) for _, field, scope, _ in FIELD_VALUES]
     answers = ask(ask.nvml.nvmlDeviceGetFieldValues, handle, wanted) or ()
     return {
-        quantity: getattr(answer.value, _VALUE_TYPES[answer.valueType]) * factor
-        for (quantity, _, _, factor), answer in zip(_FIELD_VALUES, answers, strict=False)
-        if answer.nvmlReturn == 0 and answer.valueType < len(_VALUE_TYPES)
+        quantity: getattr(answer.value, VALUE_TYPES[answer.valueType]) * factor
+        for (quantity, _, _, factor), answer in zip(FIELD_VALUES, answers, strict=False)
+        if answer.nvmlReturn == 0 and answer.valueType < len(VALUE_TYPES)
     }
 
 

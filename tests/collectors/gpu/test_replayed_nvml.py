@@ -1,0 +1,60 @@
+"""Answers of NVML, recorded by `python -m benchmarks.gpu record`, and read again.
+
+Records of real drivers go to tests/fixtures/nvml/; each is replayed and must give a plausible
+reading. The recorder itself is tested against the stand-in: what it records reads the same.
+"""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from benchmarks import gpu as recorder
+from collectors.gpu import nvml
+from collectors.gpu.metrics import MEMORY_TOTAL, MEMORY_USED, POWER, POWER_LIMIT, UTILIZATION
+
+RECORDS = sorted((Path(__file__).parents[2] / "fixtures" / "nvml").glob("*.txt"))
+
+
+@pytest.fixture
+def pynvml(fake):
+    import pynvml
+
+    pynvml.nvmlInit()
+    yield pynvml
+    pynvml.nvmlShutdown()
+
+
+def readings(pynvml):
+    count = pynvml.nvmlDeviceGetCount()
+    return [nvml.read(pynvml, index, 0.0, Counter()) for index in range(count)]
+
+
+def test_what_is_recorded_reads_the_same(fake, pynvml, capsys):
+    fake.gpus(2)
+    fake.mig(1, {0: {}, 3: {"gpu_instance": 5}})
+    fake.set({"gpu0.process0": "10 5000 COMPUTE 4294967295 4294967295 40"})
+    fake.set({"gpu1.process0": "11 6000 COMPUTE 5 0 0"})
+    before = readings(pynvml)
+    fake.path.write_text(recorder.record(pynvml))
+    assert readings(pynvml) == before
+
+
+def test_the_benchmark_reads_every_gpu(fake, pynvml, capsys):
+    fake.gpus(2)
+    assert recorder.main(["measure", "2"]) == 0
+    assert capsys.readouterr().out.count("ms CPU per reading") == 2
+    assert recorder.main(["guess"]) == 2
+
+
+@pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)
+def test_a_real_driver_s_answers(fake, pynvml, path):
+    fake.path.write_text(path.read_text())
+    found = readings(pynvml)
+    assert found
+    for reading in found:
+        values = reading.values
+        assert reading.gpu.uuid.startswith("GPU-")
+        assert 0 <= values.get(UTILIZATION, 0) <= 1
+        assert 0 <= values.get(MEMORY_USED, 0) <= values.get(MEMORY_TOTAL, 0)
+        assert 0 <= values.get(POWER, 0) <= 2 * values.get(POWER_LIMIT, 1000)
