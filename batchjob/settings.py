@@ -112,18 +112,28 @@ def add_flags(parser: argparse.ArgumentParser, sections: Mapping[str, type[Any]]
                 "action": "append" if each.spec.repeat else "store",
                 "metavar": each.spec.metavar,
             }
-        help_text = f"{each.spec.help} (default: {_shown(each.default)})".replace("%", "%%")
+        help_text = f"{each.spec.help} (default: {shown(each) or 'none'})".replace("%", "%%")
         parser.add_argument(
             f"--{each.name}", dest=each.name, default=argparse.SUPPRESS, help=help_text, **extra
         )
 
 
-def _shown(default: Any) -> str:
-    if isinstance(default, tuple):
-        return ", ".join(map(str, default)) or "none"
-    if isinstance(default, bool):
-        return "on" if default else "off"
-    return "none" if default in (None, "") else str(default)
+def shown(option: Named) -> str:
+    """The default of an option as people write it; empty where there is none."""
+    default = option.default
+    values = default if isinstance(default, tuple) else (default,)
+    return ", ".join(_written(each, option.spec.parse) for each in values if each not in (None, ""))
+
+
+def _written(value: Any, parse: Parse) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if parse is duration:
+        units = reversed(_DURATION_UNITS.items())
+        whole = ((u, s) for u, s in units if value and round(value / s, 9).is_integer())
+        unit, size = next(whole, ("s", 1.0))
+        return f"{value / size:g}{unit}"
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def parse_flags(parser: argparse.ArgumentParser, arguments: list[str]) -> dict[str, Any]:
@@ -254,7 +264,7 @@ _DURATION_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, 
 def duration(value: Any) -> float:
     """Seconds from `90`, `90s`, `5m`, `1h30m`, `2d` (Prometheus' units)."""
     raw = str(value).strip() if not isinstance(value, bool) else ""
-    if raw.replace(".", "", 1).isdigit():
+    if raw.isascii() and raw.replace(".", "", 1).isdigit():
         return float(raw)
     total, digits, unit = 0.0, "", ""
     try:

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 
-from batchjob.settings import Named, boolean, named
+from batchjob.settings import Named, named, shown
 from batchjob_exporter import exporter, self_metrics
 from batchjob_exporter.options import parser, sections
 from collectors.collector import COLLECTORS
@@ -90,14 +90,7 @@ def _switches() -> Iterator[tuple[str, ...]]:
 
 def _option_row(each: Named) -> tuple[str, ...]:
     notes = "" if each.spec.flag else " Only in the file."
-    return f"`{each.name}`", _default(each), each.spec.help + notes
-
-
-def _default(each: Named) -> str:
-    if each.spec.parse is boolean:
-        return "on" if each.default else "off"
-    values = each.default if isinstance(each.default, tuple) else (each.default,)
-    return ", ".join(f"`{value}`" for value in values if value not in (None, ""))
+    return f"`{each.name}`", shown(each), each.spec.help + notes
 
 
 def _metric_table(metrics: Iterable[Metric]) -> str:
