@@ -1,9 +1,9 @@
 """A question about the node and its answer."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from batchjob_cli.doctor.trees import Survey, survey
 from collectors.host import Host
@@ -27,6 +27,7 @@ class Node:
     host: Host = field(default_factory=Host)
     layouts: tuple[Layout, ...] = LAYOUTS
     listen: tuple[str, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)  # of collectors that are on, by name
 
     @cached_property
     def survey(self) -> Survey:

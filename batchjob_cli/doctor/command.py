@@ -31,7 +31,12 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="write the report as JSON")
     own, of_exporter = parser.parse_known_args(arguments)
     chosen = settings(of_exporter)
-    node = Node(chosen.host, _layouts(chosen.collectors), chosen.web.listen_address)
+    node = Node(
+        chosen.host,
+        _layouts(chosen.collectors),
+        chosen.web.listen_address,
+        {each.entry.name: each.options for each in chosen.collectors},
+    )
     answers, visible = examine(node), jobs_visible(node)
     sys.stdout.write((as_json if own.json else as_text)(answers, visible))
     return 0 if visible else 1

@@ -39,20 +39,13 @@ class Meter(NamedTuple):
     """Files that a meter shows itself by."""
 
     name: str
-    paths: tuple[str, ...]  # patterns, with {dev} or {sysfs}
+    paths: tuple[str, ...]  # patterns, with {sysfs}
     mode: int
     absent: str
     refused: str
 
 
 METERS = (
-    Meter(
-        "ipmi",
-        ("{dev}/ipmi0", "{dev}/ipmi/0", "{dev}/ipmidev/0"),
-        os.R_OK | os.W_OK,
-        "modprobe ipmi_si ipmi_devintf, if the machine has a BMC",
-        "let udev give the device to a group of the exporter",
-    ),
     Meter(
         "hwmon",
         (
@@ -75,8 +68,9 @@ METERS = (
 
 
 def _meter(meter: Meter, node: Node) -> Finding | None:
-    roots = {"dev": glob.escape(node.host.dev), "sysfs": glob.escape(node.host.sysfs)}
-    found = [path for pattern in meter.paths for path in sorted(glob.glob(pattern.format(**roots)))]
+    sysfs = glob.escape(node.host.sysfs)
+    patterns = (pattern.format(sysfs=sysfs) for pattern in meter.paths)
+    found = [path for pattern in patterns for path in sorted(glob.glob(pattern))]
     if not found:
         return Finding("missing", "not there", meter.absent) if meter.absent else None
     usable = [path for path in found if os.access(path, meter.mode)]

@@ -2,7 +2,17 @@
 
 from typing import NamedTuple
 
-from batchjob_cli.doctor import cgroups, energy, gpus, numbers, permissions, schedulers, service
+from batchjob_cli.doctor import (
+    bmc,
+    cgroups,
+    emissions,
+    energy,
+    gpus,
+    numbers,
+    permissions,
+    schedulers,
+    service,
+)
 from batchjob_cli.doctor.check import Answer, Check, Node, answer
 
 
@@ -18,7 +28,7 @@ SUBJECTS = (
     Subject("schedulers", schedulers.CHECKS),
     Subject("numbers", numbers.CHECKS),
     Subject("permissions", permissions.CHECKS),
-    Subject("energy", energy.CHECKS),
+    Subject("energy", (*energy.CHECKS, *bmc.CHECKS, *emissions.CHECKS)),
     Subject("gpus", gpus.CHECKS),
     Subject("service", service.CHECKS),
 )

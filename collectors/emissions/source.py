@@ -56,6 +56,10 @@ class Source:
         """End the thread."""
         self._refresher.stop()
 
+    def refresh(self) -> None:
+        """Ask once, now, in the calling thread."""
+        self._refresher.refresh()
+
     def current(self) -> tuple[Observation, ...]:
         """What holds now: a provider that died takes its factor with it."""
         now = self._clock()

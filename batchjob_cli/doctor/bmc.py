@@ -1,0 +1,118 @@
+"""The management controller: who may ask it, what it answers, and how fast."""
+
+import grp
+import os
+import pwd
+import stat
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from batchjob.settings import SettingsError
+from batchjob_cli.doctor.check import Check, Finding, Node
+from collectors.ipmi import collector as ipmi
+from collectors.ipmi.ioctl import find_device
+from collectors.ipmi.message import IpmiError
+from collectors.redfish.error import RedfishError
+
+T = TypeVar("T")
+
+_UDEV = (
+    'a udev rule lets a group at it: KERNEL=="ipmi*", GROUP="ipmi", MODE="0640"; whoever may open'
+    " the device may also switch the node off"
+)
+
+_IPMI_ADVICE = {
+    "authentication": "look at collector.ipmi.user, collector.ipmi.password-file and the BMC's log",
+    "busy": "ask again later; other programs may be asking the BMC too",
+    "no_device": "modprobe ipmi_si ipmi_devintf, if the machine has a BMC",
+    "no_reading": "switch the power measurement on in the BMC's settings",
+    "permission": _UDEV,
+    "privilege": "raise collector.ipmi.privilege to operator, for a user who may",
+    "timeout": "check the BMC's address, or reset a BMC that hangs: ipmitool mc reset cold",
+    "unsupported": "name the sensors by collector.ipmi.sensor, or use another meter",
+}
+
+_UNREACHABLE = "is collector.redfish.url right, and is the controller's network reachable?"
+_REDFISH_ADVICE = {
+    "ambiguous": "name this node's by collector.redfish.system",
+    "authentication": "look at collector.redfish.user and collector.redfish.password-file",
+    "deadline": _UNREACHABLE,
+    "no_reading": "name the chassis by collector.redfish.chassis",
+    "tls": "give the certificate's authority by collector.redfish.ca-file",
+    "unreachable": _UNREACHABLE,
+}
+
+
+def _ipmi(node: Node) -> Finding:
+    """Asks the BMC once, unless the collector is off."""
+    options = node.options.get("ipmi")
+    if options is None or options.access == "device":
+        refused = _device(node)
+        if refused is not None or options is None:
+            return refused or Finding("ok", "may be read")
+    source = ipmi.source(node.host, options)
+    try:
+        power, milliseconds = _timed(source.read)
+    except IpmiError as error:
+        return Finding("warning", str(error), _IPMI_ADVICE.get(error.reason, ""))
+    finally:
+        source.close()
+    again = "" if power.active is not False else ", though it says its measurement is not active"
+    return Finding(
+        "ok", f"{power.watts:g} W by {power.source.upper()} in {milliseconds:.1f} ms{again}"
+    )
+
+
+def _device(node: Node) -> Finding | None:
+    """What keeps this process from asking through the kernel's driver."""
+    path = find_device(node.host.dev)
+    if path is None:
+        return Finding("missing", "not there", _IPMI_ADVICE["no_device"])
+    if os.access(path, os.R_OK):
+        return None
+    return Finding("missing", f"{path} may not be read ({_owner(path)})", _UDEV)
+
+
+def _owner(path: str) -> str:
+    about = os.stat(path)
+    return (
+        f"{_name(pwd.getpwuid, about.st_uid)}:{_name(grp.getgrgid, about.st_gid)}"
+        f" {stat.filemode(about.st_mode)}"
+    )
+
+
+def _name(look_up: Callable[[int], tuple[object, ...]], number: int) -> object:
+    try:
+        return look_up(number)[0]
+    except KeyError:
+        return number
+
+
+def _redfish(node: Node) -> Finding | None:
+    options = node.options.get("redfish")
+    if options is None:
+        return None
+    from collectors.redfish.service import service  # HTTP and TLS only where it is configured
+
+    try:
+        asked = service(options)
+    except SettingsError as error:
+        return Finding("warning", str(error))
+    try:
+        watts, milliseconds = _timed(asked.read)
+    except RedfishError as error:
+        return Finding("warning", str(error), _REDFISH_ADVICE.get(error.reason, ""))
+    finally:
+        asked.close()
+    shown = ", ".join(f"{value:g} W (chassis {name})" for name, value in watts.items())
+    return Finding("ok", f"{shown} in {milliseconds:.0f} ms, login included")
+
+
+def _timed(read: Callable[[], T]) -> tuple[T, float]:
+    began = time.monotonic()
+    value = read()
+    return value, (time.monotonic() - began) * 1000
+
+
+CHECKS = (Check("ipmi", _ipmi), Check("redfish", _redfish))

@@ -1,0 +1,51 @@
+"""Emission factors: which are configured, and whether their providers answer."""
+
+from collections.abc import Sequence
+
+from batchjob.settings import SettingsError
+from batchjob_cli.doctor.check import Check, Finding, Node
+from collectors.emissions.factor import Factor
+from collectors.emissions.factors import site_factors
+from collectors.emissions.source import Source
+
+
+def _factors(node: Node) -> Finding | None:
+    """Asks each provider once; nothing is asked where none is configured."""
+    options = node.options.get("emissions")
+    if options is None:
+        return None
+    try:
+        factors = site_factors(options)
+    except SettingsError as error:
+        return Finding("warning", str(error))
+    for source in factors.sources:
+        source.refresh()
+    silent = [source.name for source in factors.sources if not source.current()]
+    shown = "; ".join(map(_shown, factors.current())) or "no factor now"
+    if not silent:
+        return Finding("ok", shown)
+    return Finding(
+        "warning",
+        f"{shown}; no factor from {', '.join(silent)} ({_reasons(factors.sources)})",
+        "a node without a way out may read them from batchjob_stats_server:"
+        " collector.emissions.server-url",
+    )
+
+
+def _shown(factor: Factor) -> str:
+    grams = f"{factor.grams_per_kilowatt_hour:g} g/kWh"
+    return f"{factor.provider} {factor.zone}: {grams} ({factor.scope}, {_age(factor.age)} old)"
+
+
+def _age(seconds: float) -> str:
+    if seconds < 2 * 86400:
+        return f"{seconds / 3600:.1f} h"
+    return f"{seconds / 86400:.0f} days"
+
+
+def _reasons(sources: Sequence[Source]) -> str:
+    found = {reason for each in sources for reason, count in each.errors().items() if count}
+    return ", ".join(sorted(found))
+
+
+CHECKS = (Check("emission factors", _factors),)

@@ -1,0 +1,152 @@
+"""What the management controller and the providers of emission factors answer."""
+
+import dataclasses
+import json
+import os
+import socket
+
+import pytest
+
+from batchjob_cli.doctor.check import Node
+from batchjob_cli.doctor.command import run
+from batchjob_cli.doctor.subjects import examine
+from collectors.emissions.options import Options as EmissionsOptions
+from collectors.ipmi.collector import Options as IpmiOptions
+from collectors.ipmi.ioctl import Device
+from collectors.redfish.collector import Options as RedfishOptions
+from tests.simulated.bmc import SimulatedBmc
+from tests.simulated.ipmi_driver import SimulatedDriver
+from tests.simulated.provider import Provider
+from tests.simulated.redfish_service import RedfishService, link, one_node
+
+ENVIRONMENT = "/redfish/v1/Chassis/1/EnvironmentMetrics"
+
+
+def finding(name, host, **options):
+    return {a.name: a.finding for a in examine(Node(host, options=options))}.get(name)
+
+
+@pytest.fixture
+def bmc(monkeypatch):
+    bmc = SimulatedBmc()
+
+    def open_device(_dev):
+        driver = SimulatedDriver(bmc)
+        return Device(driver.descriptor, driver.ioctl)
+
+    monkeypatch.setattr("collectors.ipmi.collector.open_device", open_device)
+    return bmc
+
+
+def test_a_bmc_that_answers(machine, bmc):
+    seen = finding("ipmi", machine({"dev/ipmi0": ""}), ipmi=IpmiOptions())
+    assert seen.result == "ok"
+    assert seen.seen.startswith("345 W by DCMI in ")
+    assert seen.seen.endswith(" ms")
+
+
+def test_a_bmc_that_denies_that_it_measures(machine, bmc):
+    bmc.active = False
+    seen = finding("ipmi", machine({"dev/ipmi0": ""}), ipmi=IpmiOptions())
+    assert seen.seen.endswith("though it says its measurement is not active")
+
+
+def test_a_bmc_without_any_power(machine, bmc):
+    bmc.power_code = 0xD4
+    seen = finding("ipmi", machine({"dev/ipmi0": ""}), ipmi=IpmiOptions())
+    assert seen.result == "warning"
+    assert "privilege level too low" in seen.seen
+    assert "collector.ipmi.privilege" in seen.advice
+
+
+def test_a_bmc_is_not_asked_where_the_collector_is_off(machine, bmc):
+    assert finding("ipmi", machine({"dev/ipmi0": ""})) == ("ok", "may be read", "")
+    assert bmc.asked == []
+
+
+def test_a_machine_without_a_bmc(machine):
+    seen = finding("ipmi", machine(), ipmi=IpmiOptions())
+    assert seen[:2] == ("missing", "not there")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_who_may_read_the_device(machine, tmp_path):
+    host = machine({"dev/ipmi0": ""})
+    (tmp_path / "dev/ipmi0").chmod(0o200)
+    seen = finding("ipmi", host, ipmi=IpmiOptions())
+    assert "--w-------" in seen.seen
+    assert "udev" in seen.advice
+
+
+@pytest.fixture
+def redfish(tmp_path):
+    service = RedfishService(
+        one_node(EnvironmentMetrics=link(ENVIRONMENT))
+        | {ENVIRONMENT: {"PowerWatts": {"Reading": 374}}}
+    )
+    (tmp_path / "password").write_text("geheim")
+    service.authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    service.options = RedfishOptions(
+        service.url, "power", str(tmp_path / "password"), str(tmp_path / "ca.pem")
+    )
+    yield service
+    service.close()
+
+
+def test_a_redfish_service_that_answers(machine, redfish):
+    seen = finding("redfish", machine(), redfish=redfish.options)
+    assert seen.result == "ok"
+    assert seen.seen.startswith("374 W (chassis 1) in ")
+    assert redfish.sessions == {}
+
+
+@pytest.mark.parametrize(
+    ("change", "seen_", "advised"),
+    [
+        ({"ca_file": ""}, "certificate not trusted", "collector.redfish.ca-file"),
+        ({"user": "root"}, "login refused", "collector.redfish.user"),
+        ({"url": ""}, "expected https://HOST", ""),
+    ],
+)
+def test_a_redfish_service_that_does_not(machine, redfish, change, seen_, advised):
+    options = dataclasses.replace(redfish.options, **change)
+    result, seen, advice = finding("redfish", machine(), redfish=options)
+    assert result == "warning"
+    assert seen_ in seen
+    assert advised in advice
+
+
+def test_what_is_not_configured_is_not_asked_about(machine, monkeypatch):
+    monkeypatch.setattr(socket, "getaddrinfo", None)
+    assert finding("redfish", machine()) is None
+    assert finding("emission factors", machine()) is None
+
+
+def test_emission_factors(machine):
+    seen = finding("emission factors", machine(), emissions=EmissionsOptions(provider=("owid:FR",)))
+    assert seen.result == "ok"
+    assert seen.seen.startswith("owid FR: 44.179 g/kWh")
+    assert "(lifecycle, " in seen.seen
+
+
+def test_a_provider_that_is_down_and_one_that_is_wrong(machine, monkeypatch):
+    monkeypatch.delenv("STATE_DIRECTORY", raising=False)
+    provider = Provider()
+    provider.status = 500
+    options = EmissionsOptions(provider=("rte:FR",), url=(f"rte={provider.url}",))
+    result, seen, advice = finding("emission factors", machine(), emissions=options)
+    provider.close()
+    assert (result, seen) == ("warning", "no factor now; no factor from rte (status)")
+    assert "server-url" in advice
+    wrong = finding("emission factors", machine(), emissions=EmissionsOptions())
+    assert "expected PROVIDER:ZONE" in wrong.seen
+
+
+def test_the_command_takes_the_collectors_own_flags(machine, capsys):
+    host = machine({"proc/self/status": ""})
+    run(
+        ["--json", f"--path.procfs={host.procfs}", f"--path.sysfs={host.sysfs}",
+         f"--path.cgroupfs={host.cgroupfs}", f"--path.dev={host.dev}", "--collector.emissions",
+         "--collector.emissions.provider=codecarbon:NO", "--web.listen-address=127.0.0.1:0"]
+    )  # fmt: skip
+    assert "codecarbon NO: 30.08" in json.dumps(json.loads(capsys.readouterr().out))
