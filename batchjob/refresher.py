@@ -85,6 +85,8 @@ class Refresher(Generic[T]):
         try:
             value = self._read()
         except Exception as error:  # whatever a source raises must not end its thread
+            if self._stopped.is_set():
+                return  # its connection was closed under it
             self.failures += 1
             self._failures_in_a_row += 1
             self._pause = self._pause_after(error)

@@ -41,7 +41,9 @@ def exporter_of(settings: Settings) -> Exporter:
         try:
             built[entry.name] = entry.load().build(settings.host, options, built)
         except SettingsError as error:
-            raise SettingsError(f"collector.{entry.name}: {error}") from error
+            section = f"collector.{entry.name}"
+            told = str(error) if str(error).startswith(f"{section}.") else f"{section}: {error}"
+            raise SettingsError(told) from error
         except Exception:  # a collector is isolated, whatever it raises
             log.exception("collector %s cannot be built", entry.name)
         else:
