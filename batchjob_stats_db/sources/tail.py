@@ -7,7 +7,7 @@ its beginning (an inode is used again after a file is deleted), or `{"since"}` t
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -36,8 +36,14 @@ def watermark_since(since: int) -> str:
     return json.dumps({"since": since})
 
 
-def follow(files: Sequence[Path], watermark: str) -> Iterator[Chunk]:
+def follow(
+    files: Sequence[Path],
+    watermark: str,
+    begins: Callable[[bytes], bool] = lambda line: True,  # noqa: ARG005 (every line does)
+) -> Iterator[Chunk]:
     """Whole lines behind the watermark; `files` stand in the order in which they were written.
+
+    A chunk ends before a line that `begins` a record, and with its file.
 
     An unfinished last line waits for its end, unless a newer file follows. Where the file of the
     watermark is gone, all files are read: records that come twice do no harm, missing ones do.
@@ -51,7 +57,7 @@ def follow(files: Sequence[Path], watermark: str) -> Iterator[Chunk]:
         try:
             with path.open("rb") as file:
                 offset = mark.offset if mark is not None and at == 0 else 0
-                yield from _chunks(file, offset, last=last)
+                yield from _chunks(file, offset, begins, last=last)
         except FileNotFoundError:
             # It was renamed meanwhile; the watermark before it leads here again.
             return
@@ -92,7 +98,9 @@ def _head(file: BinaryIO, offset: int) -> str:
     return hashlib.sha256(file.read(min(_HEAD, offset))).hexdigest()[:16]
 
 
-def _chunks(file: BinaryIO, offset: int, *, last: bool) -> Iterator[Chunk]:
+def _chunks(
+    file: BinaryIO, offset: int, begins: Callable[[bytes], bool], *, last: bool
+) -> Iterator[Chunk]:
     inode = os.fstat(file.fileno()).st_ino
     lines: list[bytes] = []
     file.seek(offset)
@@ -100,12 +108,12 @@ def _chunks(file: BinaryIO, offset: int, *, last: bool) -> Iterator[Chunk]:
         whole = line.endswith(b"\n") or len(line) == _LONGEST
         if not whole and last:
             break
+        if len(lines) >= _LINES and begins(line):
+            yield Chunk(tuple(lines), _text(file, inode, offset))
+            file.seek(offset + len(line))
+            lines = []
         offset += len(line)
         lines.append(line.rstrip(b"\r\n"))
-        if len(lines) == _LINES:
-            yield Chunk(tuple(lines), _text(file, inode, offset))
-            file.seek(offset)
-            lines = []
     yield Chunk(tuple(lines), _text(file, inode, offset))
 
 

@@ -1,0 +1,53 @@
+"""Lines of LSF's event files: words and quoted strings, with a quote doubled inside them.
+
+Facts: lsb.acct(5), lsb.stream(5). There are no other escapes. A record that a stray line break
+has cut goes on until the next line that begins one.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+_WORD = re.compile(r'"((?:[^"]|"")*)"(?= |$)|(\S+)')
+_RECORD = re.compile(rb'"(?:JOB|EVENT)_[A-Z0-9_]+" "')
+_JOIN = 64  # lines of one record at most
+
+
+def begins(line: bytes) -> bool:
+    """Whether a record begins with this line."""
+    return line.startswith(b"#") or _RECORD.match(line) is not None
+
+
+class Word(NamedTuple):
+    """One value; numbers are not quoted, most strings are."""
+
+    text: str
+    quoted: bool
+
+
+def words(line: str) -> list[Word]:
+    """The values of a line."""
+    return [
+        Word(match[2], quoted=False) if match[2] is not None
+        else Word(match[1].replace('""', '"'), quoted=True)
+        for match in _WORD.finditer(line)
+    ]  # fmt: skip
+
+
+def records(lines: Iterable[bytes]) -> Iterator[str]:
+    """Whole records out of lines; comment lines are left out."""
+    parts: list[bytes] = []
+    for line in lines:
+        if line.startswith(b"#"):
+            continue
+        if parts and (begins(line) or len(parts) == _JOIN):
+            yield _text(parts)
+            parts = []
+        if line.strip() or parts:
+            parts.append(line)
+    if parts:
+        yield _text(parts)
+
+
+def _text(parts: list[bytes]) -> str:
+    return b" ".join(parts).decode("utf-8", "backslashreplace").strip()
