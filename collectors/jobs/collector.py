@@ -161,8 +161,8 @@ class JobsCollector:
     def _shown(self) -> list[Job]:
         """Jobs with a name that are believed; of two with one name the first."""
         shown: dict[str, Job] = {}
-        for job in self._registry.all():
-            if job.identity is not None and job.disbelieved is None:
+        for job in self._registry.believed():
+            if job.identity is not None:
                 shown.setdefault(job.identity.name.labels, job)
         return list(shown.values())
 

@@ -2,6 +2,7 @@
 
 import logging
 import threading
+from pathlib import PurePosixPath
 
 from batchjob.logs import Once
 from collectors.host import Host
@@ -60,6 +61,26 @@ class Registry:
         """Every job, also those that linger."""
         with self._lock:
             return list(self._jobs.values())
+
+    def believed(self) -> list[Job]:
+        """The jobs to show, running and lingering.
+
+        A pod in which a scheduler's node runs is that node, not a job: what it uses is in its jobs.
+        """
+        jobs = [job for job in self.all() if job.disbelieved is None]
+        if not any(job.found.layout.nests for job in jobs):
+            return jobs
+        hosts = {
+            str(above)
+            for job in jobs
+            for tree in job.trees()
+            for above in PurePosixPath(tree.path).parents
+        }
+        return [
+            job
+            for job in jobs
+            if not (job.found.layout.nests and any(tree.path in hosts for tree in job.trees()))
+        ]
 
     def overflow(self) -> int:
         """How many jobs there were beyond the maximum since the last look at all trees."""

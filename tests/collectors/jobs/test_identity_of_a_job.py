@@ -176,3 +176,15 @@ def test_several_slurmd_have_scopes_of_their_own(node):
     node.process(10)
     node.process(11)
     assert users(look(node)).keys() == {"1", "2"}
+
+
+def test_a_pod_that_hosts_slurm_is_no_job_beside_its_jobs(node):
+    pods = "kubepods.slice/kubepods-burstable.slice"
+    host = "kubepods-burstable-pod0b6a7a0e_3f0e_4c5e_9d41_2f3a4b5c6d7e.slice"
+    plain = "kubepods-burstable-pod1b6a7a0e_3f0e_4c5e_9d41_2f3a4b5c6d7e.slice"
+    node.job(scope=pods, name=host, pids=[10])
+    node.job(scope=pods, name=plain, pids=[11])
+    node.job(scope=f"{pods}/{host}/system.slice/slurmstepd.scope", name="job_5", pids=[12])
+    for pid in (10, 11, 12):
+        node.process(pid)
+    assert users(look(node)).keys() == {"1b6a7a0e-3f0e-4c5e-9d41-2f3a4b5c6d7e", "5"}

@@ -1,0 +1,69 @@
+"""The whole exposition of each recorded machine, byte by byte.
+
+After a change that is meant, run this file with BATCHJOB_UPDATE_GOLDEN=1 and read the difference.
+"""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from batchjob_exporter import exposition
+from collectors.jobs import collector
+
+REPOSITORY = Path(__file__).parents[3]
+GOLDEN = REPOSITORY / "tests" / "golden"
+TREES = sorted(
+    each.name.removesuffix(".tar.xz")
+    for each in (REPOSITORY / "tests/fixtures/trees").glob("*.tar.xz")
+)
+
+# Unpacking takes a second each: those that show no shape of their own wait for the slow suite.
+QUICK = (
+    "slurm-22.05-v1-05-multistep-2nodes-gpu",
+    "slurm-22.05-v1-09-batch2-hetjob-gpus-and-stale-empty-dirs",
+    "slurm-22.05-v2-uml",
+    "slurm-24.11-v2-r2-a",
+    "slurm-24.11-v2-r3-b",
+    "openpbs-23.06-v1-03-array-subjobs",
+    "openpbs-23.06-v1-05-job-end-empty-dir",
+)
+MACHINES = [name if name in QUICK else pytest.param(name, marks=pytest.mark.e2e) for name in TREES]
+
+
+def expose(host):
+    jobs = collector.build(host, collector.Options(), {})
+    jobs._inspector._naming._names.user = lambda uid: None  # this machine's users are not those
+    jobs.look()
+    families = jobs.collect()
+    jobs.stop()
+    # The order of directories is the file system's, so that of jobs is no promise.
+    ordered = [family._replace(samples=sorted(family.samples)) for family in families]
+    return exposition.render(ordered)
+
+
+@pytest.mark.usefixtures("as_recorded")
+@pytest.mark.parametrize("name", MACHINES)
+def test_exposition_of_a_recorded_machine(name, unpacked):
+    text = expose(unpacked(name))
+    golden = GOLDEN / f"{name}.prom"
+    if os.environ.get("BATCHJOB_UPDATE_GOLDEN"):
+        golden.write_bytes(text)
+    assert text == golden.read_bytes()
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_no_series_stands_twice(name):
+    lines = (GOLDEN / f"{name}.prom").read_text().splitlines()
+    series = [line.rpartition(" ")[0] for line in lines if not line.startswith("#")]
+    assert len(series) == len(set(series))
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+@pytest.mark.parametrize("name", TREES[::5])
+def test_promtool_has_nothing_to_say(name):
+    with open(GOLDEN / f"{name}.prom", "rb") as text:
+        checked = subprocess.run(["promtool", "check", "metrics"], stdin=text, capture_output=True)
+    assert (checked.returncode, checked.stdout, checked.stderr) == (0, b"", b"")
