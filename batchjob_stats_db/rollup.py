@@ -49,6 +49,12 @@ def mark_running(db: Connection, cluster: str, now: int) -> None:
     mark_days(db, cluster, range(first, today + 1, DAY))
 
 
+def unmark_days(db: Connection, cluster: str, before: int) -> None:
+    """Leave the sums of days that begin before a time as they are."""
+    due = schema.rollup_due
+    db.execute(sa.delete(due).where(due.c.cluster == cluster, due.c.day < before))
+
+
 def due_days(db: Connection, cluster: str, limit: int) -> list[int]:
     """Days to be made, the newest first."""
     due = schema.rollup_due

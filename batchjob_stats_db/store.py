@@ -17,10 +17,12 @@ from sqlalchemy.engine import Connection, Engine
 from batchjob.states import JobState
 from batchjob_stats_db import schema
 from batchjob_stats_db.bulk import Rows, parts, upsert
+from batchjob_stats_db.people import write_people
 from batchjob_stats_db.records import (
     RAW_LIMIT,
     JobKey,
     JobRecord,
+    People,
     Quarantined,
 )
 from batchjob_stats_db.sources.source import Batch, Unfinished
@@ -110,6 +112,14 @@ class Store:
             ).scalar()
         return found or ""
 
+    def forget_watermark(self, source: str) -> None:
+        """What the source was read for is done."""
+        state = schema.poll_state
+        with self.transaction() as db:
+            db.execute(
+                sa.delete(state).where(state.c.cluster == self.cluster, state.c.source == source)
+            )
+
     def unfinished(self) -> dict[str, Unfinished]:
         """Jobs on record that wait, run or are suspended, by job id; of several runs the last."""
         job = schema.job
@@ -137,6 +147,15 @@ class Store:
             self._execute(db, self._upsert_due, [(self.cluster, day) for day in sorted(days)])
             self._succeeded(db, source, batch.watermark, len(batch.jobs), seconds, now)
         return written._replace(quarantined=written.quarantined + len(batch.quarantined))
+
+    def write_people(self, people: People, source: str, seconds: float = 0.0) -> None:
+        """Write who belongs where, in place of the last picture."""
+        now = int(self.clock())
+        with self.transaction() as db:
+            self._know_cluster(db, now)
+            write_people(db, self.cluster, people, now)
+            self._set_aside(db, people.quarantined, now)
+            self._succeeded(db, source, "", len(people.associations), seconds, now)
 
     def failed(self, source: str, error: str) -> None:
         """Keep the last error of a source, beside the watermark it had."""

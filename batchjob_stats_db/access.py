@@ -1,0 +1,103 @@
+"""Whose jobs somebody may see. Every query takes an Access; there is no asking without one."""
+
+from typing import NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+from sqlalchemy.sql.elements import ColumnElement
+
+from batchjob_stats_db import schema
+
+
+class UserOn(NamedTuple):
+    """A login on a cluster, in the time in which it is this person's.
+
+    Clusters have namesakes, and logins are given to others when people leave.
+    """
+
+    cluster: str  # "" for every cluster
+    user: str
+    since: int | None = None  # jobs submitted from then on
+    until: int | None = None  # and before then
+
+
+class AccountOn(NamedTuple):
+    """An account on a cluster."""
+
+    cluster: str
+    account: str
+
+
+class Access(NamedTuple):
+    """What somebody may see: own jobs, those of coordinated accounts, or all."""
+
+    users: tuple[UserOn, ...] = ()
+    accounts: tuple[AccountOn, ...] = ()
+    everything: bool = False
+
+
+NOTHING = Access()
+EVERYTHING = Access(everything=True)
+
+
+def visible(access: Access, table: sa.FromClause = schema.job) -> ColumnElement[bool]:
+    """The condition on `job`, or a table with its cluster, username and account columns."""
+    return sa.or_(sa.false(), *terms(access, table))
+
+
+def terms(
+    access: Access, table: sa.FromClause = schema.job, cluster: str | None = None
+) -> list[ColumnElement[bool]]:
+    """The same in parts, of which each is one range of an index; with `cluster` only its parts.
+
+    No database finds the newest 50 of "mine, or of one of these accounts" by two indexes at once.
+    """
+    column = table.c
+    here = sa.true() if cluster is None else column.cluster == cluster
+    if access.everything:
+        return [here]
+    allowed: list[ColumnElement[bool]] = []
+    for own in access.users:
+        if cluster is not None and own.cluster not in ("", cluster):
+            continue
+        mine: ColumnElement[bool] = here & (column.username == own.user)
+        if own.cluster:
+            mine &= column.cluster == own.cluster
+        time = column.submit_time if "submit_time" in column else column.day
+        if own.since is not None:
+            mine &= time >= own.since
+        if own.until is not None:
+            mine &= time < own.until
+        allowed.append(mine)
+    allowed += [
+        (column.cluster == each.cluster) & (column.account == each.account)
+        for each in access.accounts
+        if cluster is None or each.cluster == cluster
+    ]
+    return allowed
+
+
+def of_user(db: Connection, user: str, cluster: str = "") -> Access:
+    """What a user may see by the schedulers' word: own jobs, and accounts coordinated."""
+    table = schema.association.c
+    query = sa.select(table.cluster, table.account).where(
+        table.username == user, table.role == "coordinator"
+    )
+    tree = schema.account.c
+    parents = sa.select(tree.cluster, tree.account, tree.parent)
+    if cluster:
+        query = query.where(table.cluster == cluster)
+        parents = parents.where(tree.cluster == cluster)
+    found = {AccountOn(*row) for row in db.execute(query)}
+    # A coordinator of an account is one of the accounts below it as well (sacctmgr(1)).
+    rows = db.execute(parents).all() if found else []
+    grown = True
+    while grown:
+        below = {
+            AccountOn(row.cluster, row.account)
+            for row in rows
+            if AccountOn(row.cluster, row.parent) in found
+        }
+        grown = not below <= found
+        found |= below
+    return Access((UserOn(cluster, user),), tuple(sorted(found)))

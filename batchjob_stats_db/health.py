@@ -1,0 +1,58 @@
+"""Serve the poller's own metrics and health, on loopback unless told otherwise."""
+
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+Check = Callable[[], str]
+"""A check returns "" when all is well, and what is wrong otherwise."""
+
+
+class Health:
+    """An HTTP server in a thread of its own."""
+
+    def __init__(
+        self, address: tuple[str, int], registry: CollectorRegistry, healthy: Check, ready: Check
+    ) -> None:
+        """Bind; raises OSError when the address is taken."""
+
+        def page(path: str) -> tuple[int, str, bytes]:
+            if path == "/metrics":
+                return 200, CONTENT_TYPE_LATEST, generate_latest(registry)
+            check = {"/-/healthy": healthy, "/-/ready": ready}.get(path)
+            if check is None:
+                return 404, "text/plain", b"not found\n"
+            wrong = check()
+            return (503 if wrong else 200), "text/plain", f"{wrong or 'ok'}\n".encode()
+
+        class Handler(BaseHTTPRequestHandler):
+            timeout = 10  # a client that sends nothing keeps no thread
+
+            def do_GET(self) -> None:
+                status, kind, body = page(self.path.partition("?")[0])
+                self.send_response(status)
+                self.send_header("Content-Type", kind)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *_arguments: object) -> None:
+                """Scrapes are not worth a line each."""
+
+        self._server = ThreadingHTTPServer(address, Handler)
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, name="health")
+        self.port = int(self._server.server_address[1])
+
+    def start(self) -> None:
+        """Answer from now on."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Answer no more."""
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()

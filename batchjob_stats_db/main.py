@@ -1,0 +1,324 @@
+"""The command `batchjob_stats_db`."""
+
+import argparse
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import URL, Engine
+
+from batchjob import __version__, logs
+from batchjob.call import SchedulerError
+from batchjob.settings import (
+    Parser,
+    SettingsError,
+    add_flags,
+    duration,
+    parse_flags,
+)
+from batchjob_stats_db import check, privacy, transfer
+from batchjob_stats_db.backup import backup, prune
+from batchjob_stats_db.engine import DatabaseError, only_writer, parse, reader, writer
+from batchjob_stats_db.history.history import HistoryError
+from batchjob_stats_db.measurements import recompute
+from batchjob_stats_db.options import SECTIONS, Settings, problems, settings
+from batchjob_stats_db.progress import Progress
+from batchjob_stats_db.revision import found, require_current
+from batchjob_stats_db.schema import REVISION
+from batchjob_stats_db.service import Service, serve
+
+log = logging.getLogger(__name__)
+
+Arguments = argparse.Namespace
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command; returns the exit status: 1 for a failure, 2 for wrong settings."""
+    try:
+        return _main(sys.argv[1:] if arguments is None else arguments)
+    except (SettingsError, DatabaseError) as error:
+        print(f"batchjob_stats_db: {error}", file=sys.stderr)
+        return 2
+    except (SchedulerError, HistoryError, transfer.TransferError) as error:
+        print(f"batchjob_stats_db: {error}", file=sys.stderr)
+    except sa.exc.DBAPIError as error:
+        print(f"batchjob_stats_db: the database: {error.orig}", file=sys.stderr)
+    except BrokenPipeError:  # `export | head`
+        sys.stderr.close()
+    except KeyboardInterrupt:
+        print("batchjob_stats_db: interrupted; what was written is written", file=sys.stderr)
+    return 1
+
+
+def _main(arguments: list[str]) -> int:
+    parser = _parser()
+    given = parse_flags(parser, arguments)
+    extra = {name: given.pop(name) for name in list(given) if "." not in name}
+    chosen = settings(given, extra["config_file"])
+    logs.set_up(chosen.log)
+    if extra["check_config"]:
+        return _check_config(chosen)
+    command: Callable[[Settings, Arguments], int] = extra.get("function", _run)
+    return command(chosen, Arguments(**extra))
+
+
+def _parser() -> Parser:
+    parser = Parser(prog="batchjob_stats_db", description="Keep every job on record.")
+    parser.add_argument("--version", action="version", version=f"batchjob_stats_db {__version__}")
+    parser.add_argument("--config.file", dest="config_file", default="", metavar="PATH",
+                        help="YAML file with options and clusters.")  # fmt: skip
+    parser.add_argument("--check", dest="check_config", action="store_true",
+                        help="Check the configuration and the rights, and end.")  # fmt: skip
+    parser.add_argument("--once", action="store_true", help="Poll each cluster once, and end.")
+    add_flags(parser, SECTIONS)
+    commands = parser.add_subparsers(metavar="COMMAND", parser_class=Parser)
+
+    def add(name: str, function: Any, text: str) -> argparse.ArgumentParser:
+        command = commands.add_parser(name, help=text, description=text)
+        command.set_defaults(function=function)
+        return command
+
+    add("run", _run, "Poll until stopped (the default).")
+    add("migrate", _migrate, "Make the tables, or bring them to the present schema.")
+    backfill = add("backfill", _backfill, "Read the schedulers' accounting from a day on.")
+    again = add("recompute", _recompute, "Measure jobs again, and make the days' sums anew.")
+    copy = add("backup", _backup, "Copy the database while it is in use.")
+    copy.add_argument("target", type=Path, help="A file; or a directory, for a name with the time.")
+    copy.add_argument("--keep", type=int, default=0, metavar="N", help="Keep the newest N there.")
+    add("check", _check, "Look for damage, gaps and rows without their job.")
+    out = add("export", _export, "Write job records to standard output.")
+    out.add_argument("--format", choices=("json", "csv"), default="json")
+    for command in (backfill, again):
+        command.add_argument("--since", required=True, type=_day, metavar="DAY", help="2025-01-31")
+    out.add_argument("--since", default=0, type=_day, metavar="DAY", help="2025-01-31")
+    again.add_argument("--until", type=_day, metavar="DAY", help="2025-02-28")
+    add("import", _import, "Read exported JSON lines.").add_argument("file", type=Path)
+    hide = add("anonymise", _anonymise, "Give users of ended jobs pseudonyms.")
+    hide.add_argument(
+        "--key-file", required=True, type=Path, help="Secret; the same gives the same."
+    )
+    hide.add_argument("--older-than", type=_seconds, metavar="DURATION", help="Such as 365d.")
+    forget = add("forget", _forget, "Take one user out of all that is kept.")
+    forget.add_argument("--user", required=True)
+    for command in (backfill, again, out, forget):
+        command.add_argument("--cluster", help="Only this cluster.")
+    return parser
+
+
+def _day(text: str) -> int:
+    try:
+        return int(datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC).timestamp())
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"expected a day such as 2025-01-31, got {text!r}"
+        ) from None
+
+
+def _seconds(text: str) -> float:
+    try:
+        return float(duration(text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _url(chosen: Settings) -> URL:
+    return parse(chosen.db.url, chosen.db.password_file)
+
+
+@contextmanager
+def _writing(chosen: Settings) -> Iterator[Engine]:
+    """The database, open for the one process that writes to it."""
+    url = _url(chosen)
+    engine = writer(url)
+    try:
+        with only_writer(url):
+            require_current(engine)
+            yield engine
+    finally:
+        engine.dispose()
+
+
+@contextmanager
+def _reading(chosen: Settings) -> Iterator[Engine]:
+    engine = reader(_url(chosen), statement_seconds=3600)
+    try:
+        require_current(engine)
+        yield engine
+    finally:
+        engine.dispose()
+
+
+def _clusters(chosen: Settings, given: Arguments) -> Settings:
+    for problem in problems(chosen):
+        raise SettingsError(problem)
+    wanted = getattr(given, "cluster", None)
+    if wanted is None:
+        return chosen
+    kept = tuple(cluster for cluster in chosen.clusters if cluster.name == wanted)
+    if not kept:
+        known = ", ".join(cluster.name for cluster in chosen.clusters)
+        raise SettingsError(f"--cluster: {wanted}: expected one of {known}")
+    return chosen._replace(clusters=kept)
+
+
+def _run(chosen: Settings, given: Arguments) -> int:
+    chosen = _clusters(chosen, given)
+    with _writing(chosen) as engine:
+        service = Service(chosen, engine)
+        if given.once:
+            return 0 if all([poller.cycle() for poller in service.pollers]) else 1  # noqa: C419 (all of them)
+        serve(service)
+    return 0
+
+
+def _check_config(chosen: Settings) -> int:
+    wrong = list(problems(chosen))
+    try:
+        with _reading(chosen) as engine:
+            if not wrong:
+                for poller in Service(chosen, engine).pollers:
+                    wrong += poller.check()
+    except DatabaseError as error:
+        wrong.append(str(error))
+    for line in wrong:
+        print(f"batchjob_stats_db: {line}", file=sys.stderr)
+    if not wrong:
+        print("ok")
+    return 2 if wrong else 0
+
+
+def _migrate(chosen: Settings, _given: Arguments) -> int:
+    # Alembic costs 49 MB, which no daemon need carry.
+    from batchjob_stats_db.migrate import migrate
+
+    url = _url(chosen)
+    engine = writer(url, create=True)
+    try:
+        with only_writer(url):
+            with engine.connect() as db:
+                before = found(db)
+            path = Path(url.database or "")
+            if before and before != REVISION and url.get_backend_name() == "sqlite":
+                copy = path.with_name(f"{path.name}.before-{before}-{_stamp()}")
+                print(f"backup: {copy}, {backup(url, copy)} bytes")
+            before, after = migrate(engine)
+    finally:
+        engine.dispose()
+    print(f"schema {after}" if before == after else f"schema {before or 'none'} -> {after}")
+    return 0
+
+
+def _stamp() -> str:
+    return datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+
+
+def _backfill(chosen: Settings, given: Arguments) -> int:
+    chosen = _clusters(chosen, given)
+    with _writing(chosen) as engine:
+        service = Service(chosen, engine)
+        now = time.time()
+        for poller in service.pollers:
+            for source in poller.cluster.sources:
+                what = f"{poller.cluster.name} {source.name}"
+                progress = Progress(what, given.since, now)
+                for covered in poller.backfill(source, given.since):
+                    progress.at(covered, datetime.fromtimestamp(covered, UTC).strftime("%Y-%m-%d"))
+                progress.done()
+            _settle(poller.cluster.name, poller.roll_up_all, "days")
+    return 0
+
+
+def _recompute(chosen: Settings, given: Arguments) -> int:
+    chosen = _clusters(chosen, given)
+    with _writing(chosen) as engine:
+        service = Service(chosen, engine)
+        for poller in service.pollers:
+            name = poller.cluster.name
+            with engine.begin() as db:
+                jobs = recompute(db, name, given.since, given.until, int(time.time()))
+            progress, done = Progress(f"{name} usage", 0, jobs), 0
+            while some := poller.measure_some():
+                done += some
+                progress.at(done, f"{done} jobs")
+            progress.done(f"{done} jobs")
+            _settle(name, poller.roll_up_all, "days")
+    return 0
+
+
+def _settle(name: str, work: Callable[[], int], what: str) -> None:
+    print(f"{name}: {work()} {what} summed up", file=sys.stderr)
+
+
+def _backup(chosen: Settings, given: Arguments) -> int:
+    url = _url(chosen)
+    target: Path = given.target
+    suffix = "db" if url.get_backend_name() == "sqlite" else "dump"
+    directory = target if target.is_dir() else None
+    if directory:
+        target = directory / f"batchjob-{_stamp()}.{suffix}"
+    size = backup(url, target)
+    print(f"{target}: {size} bytes")
+    if directory and given.keep:
+        for path in prune(directory, f"batchjob-*.{suffix}", given.keep):
+            print(f"{path}: deleted")
+    return 0
+
+
+def _check(chosen: Settings, _given: Arguments) -> int:
+    with _reading(chosen) as engine, engine.connect() as db:
+        lines = list(check.findings(db, int(time.time())))
+    for line in lines:
+        print(line)
+    return 1 if lines else 0
+
+
+def _export(chosen: Settings, given: Arguments) -> int:
+    write = transfer.export_csv if given.format == "csv" else transfer.export_json
+    with _reading(chosen) as engine, engine.connect() as db:
+        write(db, sys.stdout, given.cluster, given.since)
+    sys.stdout.flush()
+    return 0
+
+
+def _import(chosen: Settings, given: Arguments) -> int:
+    with _writing(chosen) as engine:
+        try:
+            with _text(given.file) as lines:
+                count = transfer.import_json(engine, lines, int(time.time()))
+        except (OSError, UnicodeDecodeError) as error:
+            raise SettingsError(f"{given.file}: {error}") from error
+    print(f"{count} jobs")
+    return 0
+
+
+def _text(path: Path) -> IO[str]:
+    return path.open(encoding="utf-8", newline="\n")
+
+
+def _anonymise(chosen: Settings, given: Arguments) -> int:
+    try:
+        key = given.key_file.read_bytes().strip()
+    except OSError as error:
+        raise SettingsError(f"--key-file: {error}") from error
+    if len(key) < 16:
+        raise SettingsError("--key-file: expected at least 16 bytes")
+    before = None if given.older_than is None else int(time.time() - given.older_than)
+    with _writing(chosen) as engine, engine.begin() as db:
+        print(f"{privacy.anonymise(db, key, before)} users")
+    return 0
+
+
+def _forget(chosen: Settings, given: Arguments) -> int:
+    with _writing(chosen) as engine, engine.begin() as db:
+        print(f"{privacy.forget(db, given.user, given.cluster)} jobs")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,270 @@
+"""One cluster's poller: ask, write, measure, sum up, and again.
+
+A cycle is a few steps, each of which may fail by itself: a scheduler that does not answer keeps
+nobody from measuring jobs, and a TSDB that is down costs no record. What a step could not do is
+still due in the next cycle, for all that is due is in the database.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import sqlalchemy as sa
+
+from batchjob.call import SchedulerError
+from batchjob.logs import Once
+from batchjob_stats_db.history.history import History, HistoryError
+from batchjob_stats_db.measurements import measure_due
+from batchjob_stats_db.options import ClusterSettings, PollOptions, RetentionOptions
+from batchjob_stats_db.retention import drop_old
+from batchjob_stats_db.rollup import due_days, mark_running, roll_up, unmark_days
+from batchjob_stats_db.self_metrics import PollerMetrics
+from batchjob_stats_db.sources.source import Batch, PeopleSource, Source
+from batchjob_stats_db.store import Store
+
+log = logging.getLogger(__name__)
+
+_MEASURED_AT_ONCE = 1000
+_DAYS_AT_ONCE = 50
+_SLOW = 4  # a scheduler is left alone this many times as long as it took to answer
+
+
+class Pace:
+    """When to ask again: at the interval, later after failures, and gently when it is slow."""
+
+    def __init__(self, interval: float, longest: float) -> None:
+        self._interval = interval
+        self._longest = max(longest, interval)
+        self._failures = 0
+        self.next = 0.0
+
+    def due(self, now: float) -> bool:
+        """Whether it is time."""
+        return now >= self.next
+
+    def after(self, begun: float, now: float, well: bool) -> None:
+        """Note how it went, and when it is time again."""
+        self._failures = 0 if well else self._failures + 1
+        pause = self._interval * 2 ** min(self._failures, 20)
+        self.next = begun + min(max(pause, _SLOW * (now - begun)), self._longest)
+
+
+class Poller:
+    """Polls one cluster, in one thread."""
+
+    def __init__(
+        self,
+        cluster: ClusterSettings,
+        store: Store,
+        history: History | None,
+        poll: PollOptions,
+        retention: RetentionOptions,
+        metrics: PollerMetrics,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.cluster = cluster
+        self._store = store
+        self._history = history
+        self._poll = poll
+        self._retention = retention
+        self._metrics = metrics
+        self._clock = clock
+        self._once = Once(log)
+        self._paces = {
+            source.name: Pace(poll.interval, poll.longest_pause) for source in cluster.sources
+        } | {
+            source.name: Pace(poll.people_interval, poll.people_interval)
+            for source in cluster.people
+        }
+        self._usage_pace = Pace(poll.interval, poll.longest_pause)
+        self._retention_pace = Pace(86400.0, 86400.0)
+        self.beat = time.monotonic()  # the last sign of life
+        self.polled = False  # whether every source has been read once
+
+    def check(self) -> Iterator[str]:
+        """What keeps us from seeing every job and everybody, one line each with what to grant."""
+        sources: list[Source | PeopleSource] = [*self.cluster.sources, *self.cluster.people]
+        for source in sources:
+            try:
+                for line in source.check():
+                    yield f"{self.cluster.name}: {source.name}: {line}"
+            except SchedulerError as error:
+                yield f"{self.cluster.name}: {source.name}: {error}"
+
+    def run(self, stop: threading.Event) -> None:
+        """Cycle until told to stop."""
+        for line in self.check():
+            log.warning("%s", line)
+        while not stop.is_set():
+            self.cycle(stop)
+            stop.wait(self._pause())
+
+    def _pause(self) -> float:
+        soonest = min(pace.next for pace in (*self._paces.values(), self._usage_pace))
+        return min(max(soonest - self._clock(), 0.2), self._poll.interval)
+
+    def cycle(self, stop: threading.Event | None = None) -> bool:
+        """Do once all that is due; whether all of it went well."""
+        stop = stop or threading.Event()
+        self.beat = time.monotonic()
+        name = self.cluster.name
+        try:
+            steps = [self._read(source, stop) for source in self.cluster.sources]
+            steps += [self._read_people(source) for source in self.cluster.people]
+            steps.append(self._measure(stop))
+            self._roll_up(stop)
+            self._drop_old()
+            self._metrics.unfinished.labels(name).set(len(self._store.unfinished()))
+        except sa.exc.DBAPIError as error:
+            # Disk full, locked, gone: nothing was written, so nothing is lost.
+            self._metrics.database_errors.labels(name).inc()
+            self._once.warning("database", "%s: the database: %s", name, error.orig)
+            return False
+        self._once.over("database")
+        self.polled = self.polled or all(steps)
+        return all(steps)
+
+    def _read(self, source: Source, stop: threading.Event) -> bool:
+        pace = self._paces[source.name]
+        begun = self._clock()
+        if not pace.due(begun):
+            return True
+        labels = (self.cluster.name, source.name)
+        try:
+            for _ in self.batches(source, source.name):
+                self.beat = time.monotonic()
+                if stop.is_set():  # what is written is written; the rest comes next time
+                    return True
+        except SchedulerError as error:
+            self._failed(source.name, str(error))
+            pace.after(begun, self._clock(), well=False)
+            return False
+        pace.after(begun, self._clock(), well=True)
+        self._once.over(source.name)
+        self._metrics.polls.labels(*labels, "ok").inc()
+        self._metrics.seconds.labels(*labels).set(self._clock() - begun)
+        self._metrics.success.labels(*labels).set(self._clock())
+        return True
+
+    def batches(self, source: Source, key: str, since: int | None = None) -> Iterator[int]:
+        """Write what a source has, batch by batch; yields how far it is covered by now.
+
+        `key` is the name under which the watermark is kept. With `since` the reading is a backfill:
+        it begins there unless it was begun before, and no job is held to have vanished.
+        """
+        name = self.cluster.name
+        watermark = self._store.watermark(key)
+        begin = since if since is not None else int(self._clock() - self._poll.first)
+        unfinished = self._store.unfinished() if since is None else {}
+        begun = self._clock()
+        for batch in source.read(watermark or source.watermark_at(begin), unfinished):
+            written = self._store.write(batch, key, self._clock() - begun)
+            for outcome, number in written._asdict().items():
+                self._metrics.jobs.labels(name, outcome).inc(number)
+            self._metrics.vanished.labels(name).inc(len(batch.vanished))
+            behind = max(0.0, self._clock() - batch.covered_until)
+            self._metrics.behind.labels(name, source.name).set(behind)
+            yield batch.covered_until
+            begun = self._clock()
+
+    def backfill(self, source: Source, since: int) -> Iterator[int]:
+        """Read a source from a time on; begun again after a kill, it goes on where it was."""
+        key = f"{source.name}.backfill"
+        covered = since
+        for covered in self.batches(source, key, since):
+            yield covered
+        self._store.forget_watermark(key)
+        if not self._store.watermark(source.name):  # the first poll need not read it again
+            self._store.write(Batch((), (), source.watermark_at(covered), covered), source.name)
+
+    def _failed(self, source: str, error: str) -> None:
+        name = self.cluster.name
+        self._metrics.polls.labels(name, source, "error").inc()
+        self._once.warning(source, "%s: %s: %s", name, source, error)
+        self._store.failed(source, error)
+
+    def _read_people(self, source: PeopleSource) -> bool:
+        pace = self._paces[source.name]
+        begun = self._clock()
+        if not pace.due(begun):
+            return True
+        labels = (self.cluster.name, source.name)
+        try:
+            people = source.read()
+        except SchedulerError as error:
+            self._failed(source.name, str(error))
+            pace.after(begun, self._clock(), well=False)
+            return False
+        self._store.write_people(people, source.name, self._clock() - begun)
+        pace.after(begun, self._clock(), well=True)
+        self._once.over(source.name)
+        self._metrics.polls.labels(*labels, "ok").inc()
+        self._metrics.success.labels(*labels).set(self._clock())
+        return True
+
+    def _measure(self, stop: threading.Event) -> bool:
+        begun = self._clock()
+        if self._history is None or not self._usage_pace.due(begun):
+            return True
+        try:
+            while not stop.is_set() and self.measure_some():
+                self.beat = time.monotonic()
+        except HistoryError as error:
+            self._metrics.history_errors.labels(self.cluster.name).inc()
+            self._once.warning("history", "%s: measurements: %s", self.cluster.name, error)
+            self._usage_pace.after(begun, self._clock(), well=False)
+            return False
+        self._once.over("history")
+        self._usage_pace.after(begun, self._clock(), well=True)
+        return True
+
+    def measure_some(self) -> int:
+        """Measure some of the jobs that are due; how many there were. Raises HistoryError."""
+        if self._history is None:
+            return 0
+        name = self.cluster.name
+        usages = measure_due(
+            self._store,
+            self._history,
+            self.cluster.tsdb.policy(),
+            self.cluster.tsdb.scrape_interval,
+            int(self._clock()),
+            _MEASURED_AT_ONCE,
+        )
+        self._metrics.measured.labels(name).inc(len(usages))
+        self._metrics.doubtful.labels(name).inc(sum(bool(usage.doubt) for usage in usages))
+        self._metrics.dropped.labels(name).inc(sum(usage.dropped_series for usage in usages))
+        return len(usages)
+
+    def roll_up_all(self) -> int:
+        """Make all days that are due; how many there were."""
+        done = 0
+        while days := self._roll_up(threading.Event()):
+            done += days
+            if days < _DAYS_AT_ONCE:
+                break
+        return done
+
+    def _roll_up(self, stop: threading.Event) -> int:
+        name = self.cluster.name
+        now = int(self._clock())
+        with self._store.transaction() as db:
+            mark_running(db, name, now)
+            if self._retention.jobs:  # without its jobs a day would be made empty
+                unmark_days(db, name, int(now - self._retention.jobs))
+            days = due_days(db, name, _DAYS_AT_ONCE)
+        for day in days:
+            if stop.is_set():
+                break
+            with self._store.transaction() as db:
+                roll_up(db, name, day, now)
+            self.beat = time.monotonic()
+            self._metrics.days.labels(name).inc()
+        return len(days)
+
+    def _drop_old(self) -> None:
+        begun = self._clock()
+        if self._retention_pace.due(begun):
+            drop_old(self._store, self._retention, int(begun))
+            self._retention_pace.after(begun, begun, well=True)

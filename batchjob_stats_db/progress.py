@@ -1,0 +1,53 @@
+"""How far a long command has got: a bar on a terminal, now and then a line elsewhere."""
+
+import sys
+import time
+from collections.abc import Callable
+from typing import IO
+
+_WIDTH = 30
+_LINE_SECONDS = 30.0
+
+
+class Progress:
+    """Shows a course from `begin` to `end`."""
+
+    def __init__(
+        self,
+        what: str,
+        begin: float,
+        end: float,
+        out: IO[str] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._what = what
+        self._begin = begin
+        self._length = max(end - begin, 1.0)
+        self._out = out or sys.stderr
+        self._terminal = self._out.isatty()
+        self._clock = clock
+        self._started = clock()
+        self._said = self._started
+
+    def at(self, position: float, note: str = "") -> None:
+        """Show that `position` is reached."""
+        now = self._clock()
+        if not self._terminal and now - self._said < _LINE_SECONDS:
+            return
+        self._said = now
+        share = min(max((position - self._begin) / self._length, 0.0), 1.0)
+        left = (now - self._started) * (1 - share) / share if share > 0.01 else None
+        rest = "" if left is None else f", {left:.0f} s left"
+        if self._terminal:
+            bar = "#" * round(share * _WIDTH)
+            self._out.write(f"\r{self._what} [{bar:<{_WIDTH}}] {share:4.0%} {note}{rest}\x1b[K")
+        else:
+            self._out.write(f"{self._what}: {share:.0%} {note}{rest}\n")
+        self._out.flush()
+
+    def done(self, note: str = "") -> None:
+        """End the bar."""
+        before = "\r" if self._terminal else ""
+        after = "\x1b[K" if self._terminal else ""
+        self._out.write(f"{before}{self._what}: {note or 'done'}{after}\n")
+        self._out.flush()

@@ -1,0 +1,1 @@
+"""What the server asks the database; nothing without an Access."""

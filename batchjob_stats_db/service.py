@@ -1,0 +1,108 @@
+"""The daemon: a thread for each cluster, and one that watches over them."""
+
+import logging
+import queue
+import signal
+import threading
+import time
+
+from sqlalchemy.engine import Engine
+
+from batchjob.sd_notify import notify
+from batchjob.settings import SettingsError
+from batchjob_stats_db.health import Health
+from batchjob_stats_db.history.prometheus import Prometheus
+from batchjob_stats_db.options import ClusterSettings, Settings
+from batchjob_stats_db.poller import Poller
+from batchjob_stats_db.self_metrics import PollerMetrics
+from batchjob_stats_db.store import Store
+
+log = logging.getLogger(__name__)
+
+_PATIENCE = 900.0  # a thread without a sign of life for so long is stuck
+_WATCHDOG_SECONDS = 5.0
+_STOP_SECONDS = 20.0
+
+
+class Service:
+    """Polls all clusters into one database."""
+
+    def __init__(self, settings: Settings, engine: Engine) -> None:
+        self._metrics = PollerMetrics()
+        self.pollers = [self._poller(settings, each, engine) for each in settings.clusters]
+        self._stop = threading.Event()
+        self._threads = [
+            threading.Thread(
+                target=poller.run, args=(self._stop,), name=poller.cluster.name, daemon=True
+            )
+            for poller in self.pollers
+        ]
+        self._health = None
+        if settings.web.listen_address is not None:
+            try:
+                self._health = Health(
+                    settings.web.listen_address,
+                    self._metrics.registry,
+                    self.unhealthy,
+                    self.unready,
+                )
+            except OSError as error:
+                raise SettingsError(f"web.listen-address: {error.strerror}") from error
+
+    def _poller(self, settings: Settings, cluster: ClusterSettings, engine: Engine) -> Poller:
+        history = Prometheus(cluster.tsdb.endpoint()) if cluster.tsdb.url else None
+        store = Store(engine, cluster.name, cluster.tsdb.policy())
+        return Poller(cluster, store, history, settings.poll, settings.retention, self._metrics)
+
+    def unhealthy(self) -> str:
+        """Which cluster's thread has ended or is stuck; "" when none."""
+        for thread, poller in zip(self._threads, self.pollers, strict=True):
+            if thread.ident is not None and not thread.is_alive():
+                return f"{thread.name}: its thread has ended"
+            if time.monotonic() - poller.beat > _PATIENCE:
+                return f"{thread.name}: no sign of life for {_PATIENCE:g} s"
+        return ""
+
+    def unready(self) -> str:
+        """Which cluster has not been polled yet; "" when all have."""
+        waiting = [poller.cluster.name for poller in self.pollers if not poller.polled]
+        return f"not polled yet: {', '.join(waiting)}" if waiting else self.unhealthy()
+
+    def start(self) -> None:
+        """Begin to poll."""
+        if self._health:
+            self._health.start()
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """End after the transactions under way; a scheduler that hangs is not waited for."""
+        self._stop.set()
+        deadline = time.monotonic() + _STOP_SECONDS
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join(max(0.0, deadline - time.monotonic()))
+        if self._health:
+            self._health.stop()
+
+
+def serve(service: Service) -> None:
+    """Run until SIGTERM or SIGINT."""
+    # A SimpleQueue may be filled from a signal handler; an Event may deadlock there.
+    signals: queue.SimpleQueue[int] = queue.SimpleQueue()
+    for each in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(each, lambda number, _: signals.put(number))
+    service.start()
+    notify("READY=1")
+    try:
+        while True:
+            try:
+                number = signals.get(timeout=_WATCHDOG_SECONDS)
+                log.info("stopping on %s", signal.Signals(number).name)
+                return
+            except queue.Empty:
+                wrong = service.unhealthy()
+                notify("STATUS=" + wrong if wrong else "WATCHDOG=1")
+    finally:
+        notify("STOPPING=1")
+        service.stop()

@@ -1,0 +1,103 @@
+"""A scheduler whose jobs are known beforehand: job n is submitted, runs and ends at fixed times.
+
+Run as a program it is a poller that can be killed: `python simulated.py URL NUMBER`.
+"""
+
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+
+from batchjob.states import JobState
+from batchjob_stats_db.engine import only_writer, parse, writer
+from batchjob_stats_db.options import (
+    ClusterSettings,
+    PollOptions,
+    RetentionOptions,
+    TsdbOptions,
+)
+from batchjob_stats_db.poller import Poller
+from batchjob_stats_db.records import JobRecord, NodeShare
+from batchjob_stats_db.self_metrics import PollerMetrics
+from batchjob_stats_db.sources.source import Batch, Unfinished
+from batchjob_stats_db.store import Store
+
+BEGIN = 1_775_001_600  # a midnight, UTC
+EVERY, WAIT, RUN = 13, 30, 400  # seconds between submissions, in the queue, of the run
+BATCH = 300
+OVERLAP = 100
+
+
+def record(number: int, now: int) -> JobRecord:
+    """Job `number` as the scheduler knows it at a time."""
+    submit = BEGIN + number * EVERY
+    start = submit + WAIT if now >= submit + WAIT else None
+    end = submit + WAIT + RUN if now >= submit + WAIT + RUN else None
+    state = JobState.COMPLETED if end else JobState.RUNNING if start else JobState.PENDING
+    nodes = (NodeShare(f"n{number % 50:03}", 4), NodeShare(f"n{number % 50 + 50:03}", 4))
+    return JobRecord(
+        "c1", str(number), submit, state, state.value, "simulated",
+        user=f"user{number % 7}", account=f"account{number % 3}", start_time=start, end_time=end,
+        allocated_cpus=8 if start else None, nodes=nodes if start else (),
+    )  # fmt: skip
+
+
+class Simulated:
+    """A source of `number` jobs; each reading sees `step` more of them."""
+
+    name = "simulated"
+    cluster = "c1"
+
+    def __init__(self, number: int, step: int = 1000) -> None:
+        self.number = number
+        self.step = step
+        self.calls = 0
+
+    def check(self) -> tuple[str, ...]:
+        return ()
+
+    def watermark_at(self, since: int) -> str:
+        return "0"
+
+    def read(self, watermark: str, unfinished: Mapping[str, Unfinished]) -> Iterator[Batch]:
+        self.calls += 1
+        begin = max(0, int(watermark) - OVERLAP)
+        last = min(int(watermark) + self.step, self.number)
+        now = BEGIN + last * EVERY if last < self.number else BEGIN + self.number * EVERY + 10_000
+        live = [record(int(jobid), now) for jobid in unfinished if int(jobid) < begin]
+        yield Batch(tuple(live), (), watermark, now)
+        for low in range(begin, last, BATCH):
+            high = min(low + BATCH, last)
+            jobs = tuple(record(number, now) for number in range(low, high))
+            yield Batch(jobs, (), str(max(high, int(watermark))), now)
+
+    @property
+    def now(self) -> int:
+        return BEGIN + self.number * EVERY + 10_000
+
+
+def poller(engine, source, **tsdb) -> Poller:
+    """A poller of one simulated cluster, at the end of its time."""
+    cluster = ClusterSettings("c1", (source,), (), TsdbOptions(**tsdb))
+    clock = lambda: float(source.now)  # noqa: E731 (a clock)
+    store = Store(engine, "c1", cluster.tsdb.policy(), clock)
+    options = PollOptions(interval=0.0)
+    return Poller(cluster, store, None, options, RetentionOptions(), PollerMetrics(), clock)
+
+
+def main() -> None:
+    url = parse(sys.argv[1])
+    source = Simulated(int(sys.argv[2]))
+    with only_writer(url):
+        made = poller(writer(url), source)
+        store = made._store
+        while not done(store, source):
+            made.cycle(threading.Event())
+    print("done", flush=True)
+
+
+def done(store: Store, source: Simulated) -> bool:
+    return store.watermark("simulated") == str(source.number) and not store.unfinished()
+
+
+if __name__ == "__main__":
+    main()

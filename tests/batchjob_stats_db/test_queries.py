@@ -1,0 +1,166 @@
+"""Who sees which jobs, and in which order."""
+
+import pytest
+
+from batchjob.states import JobState
+from batchjob_stats_db import tokens
+from batchjob_stats_db.access import (
+    EVERYTHING,
+    NOTHING,
+    Access,
+    AccountOn,
+    UserOn,
+    of_user,
+)
+from batchjob_stats_db.queries import jobs, nodes, stats, usage
+from batchjob_stats_db.records import Account, Association, NodeShare, People, Role
+from batchjob_stats_db.rollup import due_days, roll_up
+from batchjob_stats_db.sources.source import Batch
+from batchjob_stats_db.store import Store
+
+ALICE = Access((UserOn("c1", "alice"),))
+
+
+@pytest.fixture
+def db(engine, store, job, now):
+    """Five jobs of three users on two clusters."""
+    live = {"state": JobState.RUNNING, "end_time": None}
+    store.write(
+        Batch(
+            (
+                job("1", start_time=now - 500),
+                job("2", user="bob", account="chem", start_time=now - 400),
+                job("3", user="carol", start_time=now - 300, **live),
+                job("4", start_time=now - 200, nodes=(NodeShare("n002"),), **live),
+                job("5", state=JobState.PENDING, start_time=None, end_time=None, nodes=()),
+            ),
+            (),
+            "",
+            0,
+        ),
+        "s",
+    )
+    other = Store(engine, "c2", clock=lambda: now)
+    other.write(Batch((job("1", cluster="c2", start_time=now - 100),), (), "", 0), "s")
+    with engine.connect() as connection:
+        yield connection
+
+
+def ids(rows):
+    return [(row["cluster"], row["jobid"]) for row in rows]
+
+
+def test_newest_first(db):
+    assert ids(jobs.newest(db, EVERYTHING)) == [
+        ("c2", "1"), ("c1", "4"), ("c1", "3"), ("c1", "2"), ("c1", "1"),
+    ]  # fmt: skip
+    assert ids(jobs.newest(db, NOTHING)) == []
+    assert ids(jobs.newest(db, ALICE)) == [("c1", "4"), ("c1", "1")]
+
+
+def test_pages_follow_each_other(db):
+    found, after = [], None
+    while page := jobs.newest(db, EVERYTHING, 2, after=after):
+        found += ids(page)
+        after = jobs.After(page[-1]["start_time"], page[-1]["id"])
+    assert found == ids(jobs.newest(db, EVERYTHING))
+
+
+def test_a_coordinator_sees_the_account_and_own_jobs_once(db):
+    both = Access((UserOn("c1", "alice"),), (AccountOn("c1", "physics"),))
+    assert ids(jobs.newest(db, both)) == [("c1", "4"), ("c1", "3"), ("c1", "1")]
+
+
+def test_a_login_is_somebody_s_for_a_time_only(db, now):
+    new_alice = Access((UserOn("c1", "alice", since=now - 10),))
+    assert ids(jobs.newest(db, new_alice)) == []
+    old_alice = Access((UserOn("c1", "alice", until=now),))
+    assert len(jobs.newest(db, old_alice)) == 2
+
+
+def test_filters(db, now):
+    def of(**which):
+        return ids(jobs.newest(db, EVERYTHING, which=jobs.Filter(**which)))
+
+    assert of(user="bob") == [("c1", "2")]
+    assert of(account="chem") == [("c1", "2")]
+    assert of(cluster="c2") == [("c2", "1")]
+    assert of(node="n002") == [("c1", "4")]
+    assert of(node="n001", cluster="c2") == [("c2", "1")]
+    assert of(states=("RUNNING",)) == [("c1", "4"), ("c1", "3")]
+    assert of(started_from=now - 250, started_before=now - 150) == [("c1", "4")]
+    assert jobs.count(db, EVERYTHING, jobs.Filter()) == 6
+    assert jobs.count(db, EVERYTHING, jobs.Filter(), most=3) == 3
+
+
+def test_running_and_pending(db):
+    assert ids(jobs.running(db, EVERYTHING)) == [("c1", "4"), ("c1", "3")]
+    assert ids(jobs.running(db, ALICE)) == [("c1", "4")]
+    assert ids(jobs.pending(db, ALICE)) == [("c1", "5")]
+    assert ids(nodes.running_on(db, EVERYTHING, "c1", "n001")) == [("c1", "3")]
+    assert [row["node"] for row in nodes.busy(db, EVERYTHING, "c1")] == ["n001", "n002"]
+    assert [(r["state"], r["jobs"]) for r in stats.unfinished_by_state(db, EVERYTHING)] == [
+        ("PENDING", 1),
+        ("RUNNING", 2),
+    ]
+    assert [row["name"] for row in stats.clusters(db)] == ["c1", "c2"]
+
+
+def test_one_job(db):
+    (mine,) = jobs.runs_of(db, ALICE, "1")
+    assert jobs.by_id(db, ALICE, mine["id"])["jobid"] == "1"
+    assert [row["node"] for row in jobs.parts_of(db, ALICE, mine["id"])["nodes"]] == ["n001"]
+    (other,) = jobs.runs_of(db, EVERYTHING, "2", "c1")
+    assert jobs.by_id(db, ALICE, other["id"]) is None
+    assert jobs.parts_of(db, ALICE, other["id"]) is None
+
+
+def test_sums(db, engine, now):
+    with engine.begin() as write:
+        for day in due_days(write, "c1", 10):
+            roll_up(write, "c1", day, now)
+    span = (now - 86400 * 3, now + 86400)
+    everyone = usage.summed(db, EVERYTHING, ["username"], *span)
+    assert [row["username"] for row in everyone] == ["alice", "bob", "carol"]
+    assert [row["username"] for row in usage.summed(db, ALICE, ["username"], *span)] == ["alice"]
+    (total,) = usage.summed(db, EVERYTHING, ["cluster"], *span, account="physics")
+    assert total["jobs_started"] == 3
+    assert usage.emissions(db, EVERYTHING, ["day"], *span) == []
+    assert len(stats.users(db, ALICE, *span)) == 1
+
+
+def test_coordinators_see_the_accounts_below(engine, store):
+    people = People(
+        (
+            Association("", "physics", "alice", Role.COORDINATOR),
+            Association("", "chem", "alice", Role.MEMBER),
+        ),
+        (),
+        (
+            Account("", "physics"),
+            Account("", "optics", "physics"),
+            Account("", "lasers", "optics"),
+            Account("", "chem"),
+        ),
+    )
+    store.write_people(people, "sacctmgr")
+    with engine.connect() as db:
+        access = of_user(db, "alice", "c1")
+    assert [each.account for each in access.accounts] == ["lasers", "optics", "physics"]
+    assert access.users == (UserOn("c1", "alice"),)
+
+
+def test_tokens(engine):
+    with engine.begin() as db:
+        text = tokens.create(db, "alice", tokens.TokenRole.USER, "laptop", 1000, expiry_time=2000)
+        found = tokens.find(db, text, 1500)
+        assert (found.username, found.role, found.label) == ("alice", "user", "laptop")
+        assert tokens.find(db, text, 2000) is None
+        assert tokens.find(db, text + "x", 1500) is None
+        tokens.used(db, found, 1500)
+        assert tokens.listed(db, "alice")[0].last_used_time == 1500
+        assert not tokens.revoke(db, found.id, "bob")
+        assert tokens.revoke(db, found.id, "alice")
+        assert tokens.find(db, text, 1500) is None
+    with engine.connect() as db:
+        assert tokens.listed(db) == []
