@@ -172,7 +172,11 @@ class JobsCollector:
             cgroup = job.read(now)  # may end it
             readings.append(
                 JobReading(
-                    job, cgroup, job.processes(now, self._fresh), job.ended_at, job.started_at
+                    job,
+                    cgroup,
+                    job.processes(now, self._fresh),
+                    job.ended_at,
+                    job.started_at or job.noticed_at,
                 )
             )
         return readings

@@ -102,6 +102,7 @@ class Directory:
         self._trouble = trouble
         self._missing: list[Source] = list(sources)
         self._present: list[tuple[Source, int]] = []  # -1: to be opened for each read
+        self._failed: list[int] = []  # places in `_present` of files that could not be read
         self._settled: dict[str, Any] = {}  # the rarely changing fields
         self._settle_at = float("-inf")
         self._inode = _inode(path)
@@ -115,17 +116,19 @@ class Directory:
         if now >= self._settle_at:
             self._settle(now)
         values = dict(self._settled)
-        for source, descriptor in self._present:
+        for at, (source, descriptor) in enumerate(self._present):
             if not source.rare and group in (None, source.group):
-                values.update(self._read_file(source, descriptor))
+                values.update(self._read_file(at, source, descriptor))
+        self._set_aside()
         return values
 
     def _settle(self, now: float) -> None:
         self._find_files()
         settled = dict(self._rarely())
-        for source, descriptor in self._present:
+        for at, (source, descriptor) in enumerate(self._present):
             if source.rare:
-                settled.update(self._read_file(source, descriptor))
+                settled.update(self._read_file(at, source, descriptor))
+        self._set_aside()
         self._settled = settled
         self._settle_at = now + RARE_SECONDS
 
@@ -141,7 +144,7 @@ class Directory:
         self._descriptors.give_back(len(kept))
         self._present, self._missing = [], []
 
-    def _read_file(self, source: Source, descriptor: int) -> Mapping[str, Any]:
+    def _read_file(self, at: int, source: Source, descriptor: int) -> Mapping[str, Any]:
         try:
             data = read_all(descriptor) if descriptor >= 0 else read_path(self._path_of(source))
             if data[-1:] != b"\n":
@@ -155,7 +158,18 @@ class Directory:
             if error.errno == errno.ENODEV or self.removed():
                 raise CgroupGone(self.path) from error
             self._trouble.count(error)
+            self._failed.append(at)
         return {}
+
+    def _set_aside(self) -> None:
+        """Treat a file that cannot be read, such as pressure with PSI off, as one not there."""
+        for at in reversed(self._failed):
+            source, descriptor = self._present.pop(at)
+            self._missing.append(source)
+            if descriptor >= 0:
+                os.close(descriptor)
+                self._descriptors.give_back(1)
+        self._failed.clear()
 
     def _find_files(self) -> None:
         """Open what is there by now; what is not, is asked for again after RARE_SECONDS."""

@@ -90,6 +90,7 @@ class Inspector:
     def look(self) -> float | None:
         """Look at every job that is due; seconds until the next look, None for "when woken"."""
         generation = self._generation
+        self._eyes.forget_ended()
         jobs = self._registry.all()
         living = set(jobs)
         self._notes = {job: notes for job, notes in self._notes.items() if job in living}
@@ -146,10 +147,13 @@ class Inspector:
         job.started_at = min(began, job.started_at or began)
         self._naming.identify(job, notes, look)
         owned = look.owned(notes.owner)
+        sums = notes.accounts.update(everyone)
+        if self._wanted.io and sums is not None and sums.read_bytes is None:
+            self._naming.denied(notes)
         notes.programs.update(owned)
         job.seen = Seen(
             self._host.monotonic(),
-            self._reading(notes, owned, notes.accounts.update(everyone)),
+            self._reading(notes, owned, sums),
             tuple(process.pid for process in owned),
             tuple(notes.gpus.values()),
         )

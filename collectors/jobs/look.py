@@ -1,5 +1,6 @@
 """One look at the processes of a job, and what is remembered between looks."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -75,6 +76,12 @@ class Eyes:
         if self._clock is None:
             self._clock = processes.clock(self.host.procfs)
         return self._clock
+
+    def forget_ended(self) -> None:
+        """A process that hung but has ended since is stuck no more; its pid may be used again."""
+        if self.stuck:
+            procfs = self.host.procfs
+            self.stuck = {pid for pid in self.stuck if os.path.exists(f"{procfs}/{pid}")}
 
     def look(self, job: Job, notes: Notes) -> Look | None:
         """None where processes are of another pid namespace, of which /proc tells nothing."""

@@ -65,6 +65,12 @@ class Naming:
         if made != known:
             job.named(made)
 
+    def denied(self, notes: Notes) -> None:
+        """Count, once per job, that its processes may not be looked into (no CAP_SYS_PTRACE)."""
+        if not notes.denied:
+            notes.denied = True
+            self._trouble.count("denied")
+
     def _jobid(self, job: Job, notes: Notes, look: Look) -> str | None:
         """The accounting's id; None while a path that hides it leaves it unknown."""
         variable = job.found.jobid_variable
@@ -106,10 +112,8 @@ class Naming:
         self._eyes.at = (pid, self._eyes.host.monotonic())
         try:
             return processes.read_environ(self._eyes.host.procfs, pid, wanted)
-        except PermissionError as error:
-            if not notes.denied:
-                notes.denied = True
-                self._trouble.count(error)
+        except PermissionError:
+            self.denied(notes)
             return {}
         except OSError:
             return {}  # it has ended

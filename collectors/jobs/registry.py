@@ -113,6 +113,8 @@ class Registry:
             self._forget(key, job)
 
     def _begin(self, key: tuple[str, str], found: Found, born: bool) -> Job | None:
+        if len(self._jobs) >= self._most + self._most_ended:
+            self.prune()  # nobody scrapes
         job = Job(found, self.host.clock() if born else None, self._tables)
         with self._lock:
             live = sum(each.ended_at is None for each in self._jobs.values())

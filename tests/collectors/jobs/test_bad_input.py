@@ -1,9 +1,12 @@
 """Whatever one job's files hold, the scrape succeeds and all other jobs are complete."""
 
+import errno
+import os
 import threading
 
 import pytest
 
+from collectors.jobs.directory import read_all
 from collectors.jobs.look import Eyes
 from tests.collectors.jobs.nodes import samples, users
 
@@ -129,3 +132,39 @@ def test_a_job_name_that_would_break_the_text(node):
     jobs = node.jobs(name=True)
     jobs.look()
     assert users(jobs).keys() == {"1"}
+
+
+def test_a_file_that_the_kernel_will_not_read_is_left_alone_for_a_while(node, monkeypatch):
+    """Pressure files answer EOPNOTSUPP where PSI is off."""
+    broken, _ = two_jobs(node)
+    (broken / "cpu.pressure").write_text("some total=1\n")
+    refused = []
+
+    def read(descriptor):
+        if os.readlink(f"/proc/self/fd/{descriptor}").endswith(".pressure"):
+            refused.append(descriptor)
+            raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+        return read_all(descriptor)
+
+    monkeypatch.setattr("collectors.jobs.directory.read_all", read)
+    jobs = node.jobs()
+    jobs.look()
+    for _ in range(3):
+        numbers = samples(jobs)
+    assert errors(numbers, "unsupported") == len(refused) == 1
+    assert numbers["cpu_seconds_total", "1", "user"] == 1
+    node.now += 31
+    assert errors(samples(jobs), "unsupported") == 2
+
+
+def test_processes_that_may_not_be_looked_into_are_counted(node, monkeypatch):
+    def refuse(*_):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr("collectors.jobs.processes.read_environ", refuse)
+    monkeypatch.setattr("collectors.jobs.processes._io", lambda *_: ())
+    _, jobs = two_jobs(node)
+    numbers = samples(jobs)
+    assert errors(numbers, "denied") == 2
+    assert numbers["processes", "1"] == 1
+    assert ("process_io_read_bytes_total", "1") not in numbers
