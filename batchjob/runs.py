@@ -1,0 +1,112 @@
+"""Local runs as files: `<data>/runs/<uuid>.json`, one for each, written anew at each change.
+
+Whoever starts a run writes its file, and whoever records runs reads it; nothing else passes
+between them. A file is replaced as a whole, so that a reader never sees half of one.
+"""
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from batchjob.states import JobState
+
+VERSION = 1
+_LARGEST = 1_000_000  # bytes of a file
+
+
+class RunFileError(ValueError):
+    """Not the file of a run."""
+
+
+class Supervisor(NamedTuple):
+    """The process that watches over a run and will write its end.
+
+    A process id is used again, so its start (field 22 of /proc/<pid>/stat, in ticks since the
+    boot) and the boot (/proc/sys/kernel/random/boot_id) go with it.
+    """
+
+    pid: int
+    start_ticks: int
+    boot_id: str
+
+
+class Run(NamedTuple):
+    """A local run; times in epoch seconds, sizes in bytes. None: not known, or not yet."""
+
+    jobid: str  # a UUID
+    node: str
+    user: str
+    uid: int
+    submit_time: int
+    start_time: int
+    state: JobState
+    supervisor: Supervisor
+    name: str = ""
+    group: str = ""
+    submit_line: str = ""  # the command, as one would type it
+    work_dir: str = ""
+    stdout_path: str = ""
+    allocated_cpus: int | None = None
+    allocated_memory_bytes: int | None = None
+    allocated_gpus: int | None = None
+    time_limit_seconds: int | None = None
+    end_time: int | None = None
+    exit_code: int | None = None
+    exit_signal: int | None = None
+    user_cpu_seconds: float | None = None
+    system_cpu_seconds: float | None = None
+    peak_memory_bytes: int | None = None
+
+
+def write(directory: Path, run: Run) -> Path:
+    """Write or replace the run's file; raises OSError."""
+    document = {key: value for key, value in run._asdict().items() if value not in (None, "")}
+    document["supervisor"] = run.supervisor._asdict()
+    path = directory / f"{run.jobid}.json"
+    descriptor, temporary = tempfile.mkstemp(prefix=".", dir=directory)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            json.dump({"version": VERSION} | document, file)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).replace(path)
+    except BaseException:  # whatever stops us, no temporary file may stay
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    return path
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The document of a run's file; raises OSError or RunFileError."""
+    with path.open("rb") as file:
+        data = file.read(_LARGEST + 1)
+    try:
+        document = json.loads(data) if len(data) <= _LARGEST else None
+    except (ValueError, RecursionError) as error:
+        raise RunFileError(f"{path.name}: not JSON: {error}") from error
+    if not isinstance(document, dict) or document.get("version") != VERSION:
+        raise RunFileError(f"{path.name}: expected a run of version {VERSION}")
+    return document
+
+
+def alive(document: dict[str, Any], procfs: str = "/proc") -> bool:
+    """Whether the process that would write the run's end still lives, on this machine."""
+    watcher = document.get("supervisor")
+    if not isinstance(watcher, dict):
+        return False
+    try:
+        boot = Path(procfs, "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        stat = Path(procfs, str(int(watcher["pid"])), "stat").read_bytes()
+        ticks = int(stat.rpartition(b")")[2].split()[19])
+    except (OSError, ValueError, KeyError, TypeError, IndexError):
+        return False
+    return boot == watcher.get("boot_id") and ticks == watcher.get("start_ticks")
+
+
+def this_process(procfs: str = "/proc") -> Supervisor:
+    """The calling process as a supervisor; raises OSError."""
+    boot = Path(procfs, "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    stat = Path(procfs, "self/stat").read_bytes()
+    return Supervisor(os.getpid(), int(stat.rpartition(b")")[2].split()[19]), boot)

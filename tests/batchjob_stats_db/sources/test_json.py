@@ -1,0 +1,196 @@
+"""Records as JSON: imports from anything, and local runs."""
+
+import json
+import os
+import subprocess
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batchjob import runs as run_files
+from batchjob.runs import Run, Supervisor, alive, this_process
+from batchjob.states import JobState
+from batchjob_stats_db.records import JobRecord, NodeShare, StepRecord
+from batchjob_stats_db.sources import jsonl, runs
+from batchjob_stats_db.sources.json_record import decode, encode
+from batchjob_stats_db.sources.row import RowError
+from batchjob_stats_db.sources.source import SourceError, Unfinished
+
+FULL = JobRecord(
+    cluster="c1", jobid="a.1", submit_time=1775300000, state=JobState.FAILED, state_word="Held",
+    source="jsonl", user="alice", uid=1001, start_time=1775300100, end_time=1775304000,
+    exit_code=3, allocated_cpus=8, cpu_seconds=12.5, nodes=(NodeShare("n1", 8), NodeShare("n2")),
+    steps=(StepRecord("0", JobState.COMPLETED, "COMPLETED", cpus=4),),
+)  # fmt: skip
+LEAST = {"jobid": "1", "submit_time": 1775300000, "state": "running"}
+
+
+def test_a_record_comes_back():
+    document = json.loads(json.dumps(encode(FULL)))
+    assert decode(document, "c1", "jsonl") == (FULL, ())
+
+
+def test_the_least_that_is_a_job():
+    job, complaints = decode(LEAST, "c1", "jsonl")
+    assert not complaints
+    assert (job.state, job.state_word, job.nodes) == (JobState.RUNNING, "RUNNING", ())
+
+
+@pytest.mark.parametrize("at", [1775300000, 1775300000.9, "2026-04-04T12:53:20+02:00"])
+def test_times(at):
+    assert decode(LEAST | {"start_time": at}, "c1", "x").job.start_time == 1775300000
+
+
+def test_nodes_are_names_or_objects_and_each_is_there_once():
+    nodes = ["n1", {"node": "n2", "cpus": 4}, "n1", {"cpus": 1}, 5]
+    job, complaints = decode(LEAST | {"nodes": nodes}, "c1", "x")
+    assert job.nodes == (NodeShare("n1"), NodeShare("n2", 4))
+    assert complaints[0] == "nodes: node is missing"
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"jobid": None}, "jobid is missing"),
+        ({"jobid": 5}, "jobid: expected text, got 5"),
+        ({"state": "DONE"}, "state: expected one of PENDING"),
+        (
+            {"submit_time": "2026-04-04T12:00:00"},
+            "submit_time: expected epoch seconds or a time with",
+        ),
+    ],
+)
+def test_what_cannot_be_a_job(change, reason):
+    with pytest.raises(RowError, match=reason):
+        decode(LEAST | change, "c1", "x")
+
+
+def test_a_field_that_cannot_be_used_costs_that_field_only():
+    job, complaints = decode(
+        LEAST | {"uid": -5, "user": "alice", "usr": "x", "cpu_seconds": True, "uids": None},
+        "c1",
+        "x",
+    )
+    assert (job.user, job.uid, job.cpu_seconds) == ("alice", None, None)
+    assert [line.partition(":")[0] for line in complaints] == ["uid", "usr", "cpu_seconds"]
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(st.dictionaries(st.sampled_from(JobRecord._fields), values) | values)
+def test_any_json_gives_a_record_or_a_row_error(document):
+    try:
+        job, _ = decode(document, "c1", "x")
+    except RowError:
+        return
+    assert (job.cluster, job.source) == ("c1", "x")
+    assert all(not isinstance(value, int) or value < 2**63 for value in job)
+
+
+def test_json_lines_are_followed(tmp_path):
+    path = tmp_path / "jobs.jsonl"
+    source = jsonl.build("c1", jsonl.Options(path=str(path)))
+    assert "No such file" in source.check()[0]
+    with pytest.raises(SourceError, match="No such file"):
+        list(source.read('{"since": 0}', {}))
+    path.write_text(json.dumps(LEAST) + "\n{broken\n\n[1]\n" + json.dumps(LEAST | {"jobid": "2"}))
+    (batch,) = source.read(source.watermark_at(0), {})
+    assert [job.jobid for job in batch.jobs] == ["1"]  # the last line is still being written
+    assert [bad.reason.partition(":")[0] for bad in batch.quarantined] == [
+        "not JSON",
+        "expected a JSON object, got [1]",
+    ]
+    with path.open("a") as file:
+        file.write("\n" + json.dumps(LEAST | {"jobid": "2", "state": "COMPLETED"}) + "\n")
+    (batch,) = source.read(batch.watermark, {})
+    assert [(job.jobid, job.state) for job in batch.jobs] == [("2", JobState.COMPLETED)]
+
+
+def test_a_directory_of_json_lines(tmp_path):
+    for number in (2, 1):
+        (tmp_path / f"{number}.jsonl").write_text(json.dumps(LEAST | {"jobid": str(number)}) + "\n")
+    source = jsonl.build("c1", jsonl.Options(path=str(tmp_path)))
+    found = [job.jobid for batch in source.read('{"since": 0}', {}) for job in batch.jobs]
+    assert found == ["1", "2"]
+
+
+ID = "0f8fad5b-d9cb-469f-a165-70867728950e"
+
+
+def run(**changes) -> Run:
+    run = Run(
+        jobid=ID, node=os.uname().nodename, user="alice", uid=1001, submit_time=1775300000,
+        start_time=1775300000, state=JobState.RUNNING, supervisor=this_process(), name="train",
+        submit_line="python train.py", allocated_cpus=4,
+    )  # fmt: skip
+    return run._replace(**changes)
+
+
+@pytest.fixture
+def source(tmp_path):
+    return runs.build("c1", runs.Options(path=str(tmp_path)))
+
+
+def test_a_run_from_its_start_to_its_end(source, tmp_path):
+    run_files.write(tmp_path, run())
+    first, last = source.read("0", {})
+    (job,) = first.jobs
+    assert not last.quarantined
+    assert (job.jobid, job.state, job.user, job.uid) == (ID, JobState.RUNNING, "alice", 1001)
+    assert job.nodes == (NodeShare(os.uname().nodename, 4),)
+    known = {ID: Unfinished(1775300000, 1, 1775300000)}
+    assert list(source.read(last.watermark, known))[-1].vanished == ()
+    run_files.write(
+        tmp_path,
+        run(state=JobState.COMPLETED, end_time=1775300060, exit_code=0, user_cpu_seconds=30.0,
+            system_cpu_seconds=1.5),
+    )  # fmt: skip
+    first, last = source.read(last.watermark, known)
+    assert (first.jobs[0].elapsed_seconds, first.jobs[0].cpu_seconds) == (60, 31.5)
+    assert last.vanished == ()
+    assert list(tmp_path.glob(".*")) == []
+
+
+def test_a_run_whose_supervisor_is_gone_has_vanished(source, tmp_path):
+    child = subprocess.Popen(["true"])
+    child.wait()
+    here = this_process()
+    known = {ID: Unfinished(1775300000, 1, 1775300000)}
+    for gone in (
+        here._replace(pid=child.pid),
+        here._replace(start_ticks=here.start_ticks + 1),  # its id is used again
+        here._replace(boot_id="0"),
+    ):
+        run_files.write(tmp_path, run(supervisor=gone))
+        assert list(source.read("0", known))[-1].vanished == (ID,)
+    run_files.write(tmp_path, run(supervisor=Supervisor(1, 1, "0"), node="other"))
+    assert list(source.read("0", known))[-1].vanished == ()
+    (tmp_path / f"{ID}.json").unlink()
+    assert list(source.read("0", known))[-1].vanished == (ID,)
+    assert not alive({})
+
+
+def test_files_that_are_no_run(source, tmp_path):
+    (tmp_path / "a.json").write_text("{")
+    (tmp_path / "b.json").write_text('{"version": 99}')
+    (tmp_path / "c.json").write_text(json.dumps({"version": 1, "jobid": "../c", "state": "x"}))
+    (tmp_path / ".d.json").write_text("half")
+    (batch,) = source.read("0", {})
+    assert [bad.reason.partition(":")[0] for bad in batch.quarantined] == [
+        "a.json",
+        "b.json",
+        "c.json",
+    ]
+
+
+def test_no_directory(tmp_path):
+    source = runs.build("c1", runs.Options(path=str(tmp_path / "none")))
+    assert "may not list it" in source.check()[0]
+    with pytest.raises(SourceError, match="No such file"):
+        list(source.read("0", {}))
