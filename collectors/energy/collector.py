@@ -91,6 +91,7 @@ class Energy:
         self._boot = state.boot_id(host.procfs)
         self._document: dict[str, Any] | None = None
         self._started_at: float | None = None
+        self._first: dict[str, Look] = {}  # by meter, to begin the books where it first answered
         self._meter: Meter | None = None
         self._ledger: Ledger | None = None
         self._ticked_at = float("-inf")
@@ -135,6 +136,8 @@ class Energy:
             self._document = self._loaded()
         readings = self._readings()
         if self._meter is None:
+            for name in readings.keys() - self._first.keys():
+                self._first[name] = self._look(readings[name][1])
             self._elect(readings, now)
         if self._ledger is None:
             return
@@ -174,6 +177,8 @@ class Energy:
         if self._ledger is None and (name is not None or settled):
             self._ledger = self._opened(name or "")
         if self._ledger is not None and self._meter is not None:
+            if self._ledger.since is None:
+                self._ledger.since = self._first[self._meter.name]
             self._ledger.includes_gpus = self._includes_gpus()
             self._ledger.longest = 3 * max(self._meter.period, self._options.interval)
 
@@ -189,11 +194,10 @@ class Energy:
                 return ledger
         return Ledger(idle.Idle(self._idle_watts))
 
-    def _book(self, ledger: Ledger, reading: Reading | None) -> None:
+    def _look(self, reading: Reading | None) -> Look:
         gpus = self._gpus.gpu_energy() if self._gpus else ()
         usage = self._jobs.usage() if self._jobs else ()
-        factors: Iterable[Factor] = self._factors.current() if self._factors else ()
-        look = Look(
+        return Look(
             at=self._host.monotonic(),
             epoch=self._host.clock(),
             meter=reading,
@@ -201,7 +205,10 @@ class Energy:
             jobs={key_of(job.name): job for job in usage},
             gpus={gpu.uuid: gpu for gpu in gpus},
         )
-        accounts = ledger.book(look, factors)
+
+    def _book(self, ledger: Ledger, reading: Reading | None) -> None:
+        factors: Iterable[Factor] = self._factors.current() if self._factors else ()
+        accounts = ledger.book(self._look(reading), factors)
         self._save(ledger)
         self._shown = Shown(
             self._meter,

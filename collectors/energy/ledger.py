@@ -83,7 +83,7 @@ class Ledger:
         """Book what happened since the last look, and show the accounts."""
         rates = {x.provider: x.grams_per_kilowatt_hour / _JOULES_PER_KWH for x in factors}
         if self.settled_until is None:
-            self.settled_until = look.at
+            self.settled_until = self.since.at if self.since else look.at
         for component, split in (*self._gpus(look), *self._host(look)):
             self._enter(component, split, rates, look.at)
         self._forget(look)

@@ -108,7 +108,7 @@ def test_the_best_meter_is_chosen_and_named(host, time):
         'source="ipmi",scope="node",gpus="included"': 1
     }
     energy_of_node = shown(collector, "node_energy_joules_total")
-    assert energy_of_node['component="host",consumer="unallocated"'] == pytest.approx(500 * 30)
+    assert energy_of_node['component="host",consumer="unallocated"'] == pytest.approx(500 * 60)
 
 
 def test_a_better_meter_that_answers_late_is_waited_for_and_a_later_one_is_not_taken(host, time):
