@@ -134,6 +134,30 @@ def _inputs(directory: str) -> list[tuple[str, int, str]]:
     return [(kind, number, file) for (kind, number), file in sorted(channels.items())]
 
 
+class Chosen(NamedTuple):
+    """Sensors to add up, and what they stand for."""
+
+    sensors: tuple[Sensor, ...]
+    scope: Scope
+    includes_gpus: bool
+
+
+def node_sensors(sensors: Sequence[Sensor], said: Sequence[str] = ()) -> Chosen | None:
+    """What stands for the node: by the site's patterns, else where it is known."""
+    if said:
+        names = {sensor: f"{sensor.chip}/{sensor.sensor}" for sensor in sensors}
+        wanted = [x for x in sensors if any(fnmatch.fnmatchcase(names[x], p) for p in said)]
+        return Chosen(_of_one_kind(wanted), "node", True) if wanted else None
+    for known in KNOWN:
+        fitting = [
+            x for x in sensors if x.driver == known.driver and known.sensor.fullmatch(x.sensor)
+        ]
+        # Two unnamed power meters may be two inputs, or a part and the whole.
+        if fitting and not (known.scope == "node" and len(fitting) > 1):
+            return Chosen(_of_one_kind(fitting), known.scope, known.includes_gpus)
+    return None
+
+
 class Hwmon:
     """All sensors, read by a thread: the firmware behind one may take its time."""
 
@@ -181,14 +205,15 @@ class Hwmon:
         seen = self.refresher.latest()
         if seen is None:
             return ()
-        sensors, scope, includes_gpus = self._chosen(seen.value.sensors)
-        if not sensors:
+        chosen = node_sensors(seen.value.sensors, self._options.node_sensor)
+        if chosen is None:
             return ()
 
         def read() -> Reading | None:
-            return self._sum(sensors)
+            return self._sum(chosen.sensors)
 
-        return (Meter("hwmon", scope, includes_gpus, self._options.interval, read),)
+        interval = self._options.interval
+        return (Meter("hwmon", chosen.scope, chosen.includes_gpus, interval, read),)
 
     def _read(self) -> Values:
         if self._host.monotonic() - self._scanned_at >= _RESCAN_SECONDS:
@@ -203,24 +228,6 @@ class Hwmon:
                 self._errors += 1
                 self._once.warning(sensor.path, "%s cannot be read: %s", sensor.path, error)
         return Values(self._sensors, values)
-
-    def _chosen(self, sensors: Sequence[Sensor]) -> tuple[tuple[Sensor, ...], Scope, bool]:
-        """What to add up; energy where its sensors are there, else power."""
-        if self._options.node_sensor:
-            wanted = [x for x in sensors if self._is_said(x)]
-            return _of_one_kind(wanted), "node", True
-        for known in KNOWN:
-            fitting = [
-                x for x in sensors if x.driver == known.driver and known.sensor.fullmatch(x.sensor)
-            ]
-            # Two unnamed power meters may be two inputs or a part and the whole.
-            if fitting and not (known.scope == "node" and len(fitting) > 1):
-                return _of_one_kind(fitting), known.scope, known.includes_gpus
-        return (), "node", True
-
-    def _is_said(self, sensor: Sensor) -> bool:
-        name = f"{sensor.chip}/{sensor.sensor}"
-        return any(fnmatch.fnmatchcase(name, pattern) for pattern in self._options.node_sensor)
 
     def _sum(self, sensors: tuple[Sensor, ...]) -> Reading | None:
         """None as soon as one is missing: the sum would look like less."""

@@ -1,12 +1,12 @@
 """Meters of this node's energy."""
 
-import glob
 import os
-from functools import partial
-from typing import NamedTuple
+import time
 
 from batchjob_cli.doctor.check import Check, Finding, Node
-from collectors import powercap
+from collectors import cray, hwmon, powercap
+
+_CRAY_UPDATE_SECONDS = 0.3  # three updates of the node controller
 
 
 def _rapl(node: Node) -> Finding:
@@ -25,62 +25,64 @@ def _rapl(node: Node) -> Finding:
             "modprobe intel_rapl_msr (it serves AMD as well); virtual machines have no such meter",
         )
     names = ", ".join(sorted({zone.place.zone for zone in zones}))
-    refused = [zone.path for zone in zones if not os.access(f"{zone.path}/energy_uj", os.R_OK)]
+    refused = sorted(filter(None, map(_refusal, zones)))
     if not refused:
         return Finding("ok", f"zones {names}")
+    if any("Permission" in each for each in refused):
+        return Finding(
+            "missing",
+            f"zones {names}, but energy_uj is for root only",
+            "give the exporter CAP_DAC_READ_SEARCH, or let udev change the group of energy_uj",
+        )
     return Finding(
-        "missing",
-        f"zones {names}, but energy_uj is for root only",
-        "give the exporter CAP_DAC_READ_SEARCH, or let udev change the group of energy_uj",
+        "missing", f"zones {names}, but {refused[0]}", "virtual machines lack the register"
     )
 
 
-class Meter(NamedTuple):
-    """Files that a meter shows itself by."""
-
-    name: str
-    paths: tuple[str, ...]  # patterns, with {sysfs}
-    mode: int
-    absent: str
-    refused: str
+def _refusal(zone: powercap.Zone) -> str:
+    try:
+        powercap.energy_joules(zone)
+    except (OSError, ValueError) as error:
+        return f"{zone.path}/energy_uj: {getattr(error, 'strerror', None) or error}"
+    return ""
 
 
-METERS = (
-    Meter(
-        "hwmon",
-        (
-            "{sysfs}/class/hwmon/hwmon*/power*_average",
-            "{sysfs}/class/hwmon/hwmon*/power*_input",
-            "{sysfs}/class/hwmon/hwmon*/energy*_input",
-        ),
-        os.R_OK,
-        "none: it depends on the mainboard (acpi_power_meter, ina2xx and others)",
-        "give the exporter CAP_DAC_READ_SEARCH",
-    ),
-    Meter(
-        "cray",
-        ("{sysfs}/cray/pm_counters/power",),
-        os.R_OK,
-        "",
-        "give the exporter CAP_DAC_READ_SEARCH",
-    ),
-)
+def _hwmon(node: Node) -> Finding:
+    sensors = hwmon.scan(f"{node.host.sysfs}/class/hwmon")
+    if not sensors:
+        return Finding("missing", "no sensor of power or energy", "modprobe acpi_power_meter")
+    readable = [sensor for sensor in sensors if os.access(sensor.path, os.R_OK)]
+    if not readable:
+        advice = "give the exporter CAP_DAC_READ_SEARCH"
+        return Finding("missing", f"{sensors[0].path} may not be read", advice)
+    names = ", ".join(f"{sensor.chip}/{sensor.sensor}" for sensor in readable)
+    options = node.options.get("hwmon")
+    chosen = hwmon.node_sensors(readable, options.node_sensor if options else ())
+    if chosen is None:
+        return Finding(
+            "warning",
+            f"{names}; none is known to stand for the node",
+            "if some do, name them with --collector.hwmon.node-sensor",
+        )
+    of_node = ", ".join(f"{sensor.chip}/{sensor.sensor}" for sensor in chosen.sensors)
+    return Finding("ok", f"{names}; for the {chosen.scope}: {of_node}")
 
 
-def _meter(meter: Meter, node: Node) -> Finding | None:
-    sysfs = glob.escape(node.host.sysfs)
-    patterns = (pattern.format(sysfs=sysfs) for pattern in meter.paths)
-    found = [path for pattern in patterns for path in sorted(glob.glob(pattern))]
-    if not found:
-        return Finding("missing", "not there", meter.absent) if meter.absent else None
-    usable = [path for path in found if os.access(path, meter.mode)]
-    if not usable:
-        return Finding("missing", f"{found[0]} may not be read", meter.refused)
-    more = f" and {len(usable) - 1} more" if len(usable) > 1 else ""
-    return Finding("ok", usable[0] + more)
+def _cray(node: Node) -> Finding | None:
+    directory = f"{node.host.sysfs}/cray/pm_counters"
+    try:
+        before = cray.read(directory)
+        time.sleep(_CRAY_UPDATE_SECONDS)
+        after = cray.read(directory)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        return Finding(
+            "missing", f"{directory}: {error}", "ask HPE: the counters have another form"
+        )
+    if before is not None and after is not None and before.freshness == after.freshness:
+        return Finding("missing", f"{directory} is not updated", "restart the node controller")
+    return Finding("ok", directory)
 
 
-CHECKS = (
-    Check("rapl", _rapl),
-    *(Check(each.name, partial(_meter, each)) for each in METERS),
-)
+CHECKS = (Check("rapl", _rapl), Check("hwmon", _hwmon), Check("cray", _cray))

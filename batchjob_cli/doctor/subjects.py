@@ -8,6 +8,7 @@ from batchjob_cli.doctor import (
     emissions,
     energy,
     gpus,
+    job_energy,
     numbers,
     permissions,
     schedulers,
@@ -28,7 +29,7 @@ SUBJECTS = (
     Subject("schedulers", schedulers.CHECKS),
     Subject("numbers", numbers.CHECKS),
     Subject("permissions", permissions.CHECKS),
-    Subject("energy", (*energy.CHECKS, *bmc.CHECKS, *emissions.CHECKS)),
+    Subject("energy", (*energy.CHECKS, *bmc.CHECKS, *job_energy.CHECKS, *emissions.CHECKS)),
     Subject("gpus", gpus.CHECKS),
     Subject("service", service.CHECKS),
 )

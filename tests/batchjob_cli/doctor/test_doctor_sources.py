@@ -7,6 +7,8 @@ import pytest
 
 from batchjob_cli.doctor.check import Check, Finding, Node, answer
 from batchjob_cli.doctor.subjects import examine
+from collectors.energy.collector import Options as EnergyOptions
+from collectors.rapl import Options as RaplOptions
 
 
 def findings(host, listen=()):
@@ -51,30 +53,87 @@ def test_few_inotify_watches(machine):
     )
 
 
+def energy(host):
+    return {name: finding for (about, name), finding in findings(host).items() if about == "energy"}
+
+
+CRAY = {
+    "sys/cray/pm_counters/power": "300 W 17 us\n",
+    "sys/cray/pm_counters/energy": "9000 J 17 us\n",
+    "sys/cray/pm_counters/freshness": "17\n",
+    "sys/cray/pm_counters/startup": "1\n",
+}
+ZONE = "sys/class/powercap/intel-rapl:0"
+
+
 def test_meters(machine):
-    zone = "sys/class/powercap/intel-rapl:0"
-    host = machine(
-        {
-            f"{zone}/name": "package-0\n",
-            f"{zone}/energy_uj": "12\n",
-            "sys/class/hwmon/hwmon0/power1_average": "1\n",
-            "sys/class/hwmon/hwmon1/power1_input": "1\n",
-            "sys/cray/pm_counters/power": "300 W\n",
-        }
+    seen = energy(
+        machine(
+            {
+                f"{ZONE}/name": "package-0\n",
+                f"{ZONE}/energy_uj": "12\n",
+                "sys/class/hwmon/hwmon0/name": "power_meter\n",
+                "sys/class/hwmon/hwmon0/power1_average": "1\n",
+                "sys/class/hwmon/hwmon1/name": "ina226\n",
+                "sys/class/hwmon/hwmon1/power1_input": "1\n",
+            }
+        )
     )
-    seen = findings(host)
-    assert seen["energy", "rapl"] == ("ok", "zones package", "")
-    assert seen["energy", "hwmon"].seen.endswith("power1_average and 1 more")
-    assert seen["energy", "cray"].result == "ok"
+    assert seen["rapl"] == ("ok", "zones package", "")
+    assert seen["hwmon"].seen == (
+        "power_meter/power1, ina226/power1; for the node: power_meter/power1"
+    )
+    assert seen["job energy"] == ("ok", "from hwmon (of hwmon, rapl)", "")
+
+
+def test_sensors_that_stand_for_nothing(machine):
+    seen = energy(
+        machine(
+            {
+                "sys/class/hwmon/hwmon1/name": "ina226\n",
+                "sys/class/hwmon/hwmon1/power1_input": "1\n",
+            }
+        )
+    )
+    assert seen["hwmon"].result == "warning"
+    assert "--collector.hwmon.node-sensor" in seen["hwmon"].advice
+    assert seen["job energy"].result == "missing"
+
+
+def test_rapl_alone_is_not_the_node(machine):
+    seen = energy(machine({f"{ZONE}/name": "package-0\n", f"{ZONE}/energy_uj": "12\n"}))
+    assert seen["job energy"].result == "warning"
+
+
+def test_rapl_without_a_register_behind_it(machine):
+    seen = energy(machine({f"{ZONE}/name": "package-0\n", f"{ZONE}/energy_uj/": None}))
+    assert seen["rapl"].result == "missing"
+    assert "Is a directory" in seen["rapl"].seen
+
+
+@pytest.mark.parametrize("form", ["300 W 17 us", "plenty"])
+def test_cray_counters_that_are_dead_or_unknown(machine, form):
+    seen = energy(machine({**CRAY, "sys/cray/pm_counters/power": form}))
+    assert seen["cray"].result == "missing"
+    assert seen["job energy"].result == "missing"
 
 
 def test_no_meters(machine):
-    seen = findings(machine())
-    assert {name: f.result for (about, name), f in seen.items() if about == "energy"} == {
+    assert {name: finding.result for name, finding in energy(machine()).items()} == {
         "rapl": "missing",
         "ipmi": "missing",
         "hwmon": "missing",
+        "job energy": "missing",
     }
+
+
+def test_a_meter_that_was_named_and_is_silent(machine):
+    host = machine({f"{ZONE}/name": "package-0\n", f"{ZONE}/energy_uj": "12\n"})
+    options = {"rapl": RaplOptions(), "energy": EnergyOptions(source="cray")}
+    (said,) = [each for each in examine(Node(host, options=options)) if each.name == "job energy"]
+    assert said.finding.seen == "cray is silent"
+    without = Node(host, options={"rapl": RaplOptions()})
+    assert not [each for each in examine(without) if each.name == "job energy"]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")

@@ -1,0 +1,41 @@
+"""Which of the meters will stand for the node."""
+
+from batchjob_cli.doctor import bmc, energy
+from batchjob_cli.doctor.check import Check, Finding, Node
+from collectors.energy.meter import BEST_FIRST
+
+_METERS = {check.name: check for check in (*energy.CHECKS, *bmc.CHECKS)}
+
+
+def _source(node: Node) -> Finding | None:
+    """As the energy collector would choose: by configuration, else the best that answers."""
+    options = node.options.get("energy")
+    if node.options and options is None:
+        return None
+    said = options.source if options else "auto"
+    asked = [name for name in BEST_FIRST if name in _METERS and _is_on(name, node)]
+    found = [name for name in asked if _answers(name, node)]
+    if said not in ("auto", "psys"):
+        found = [name for name in found if name == said]
+    if not found:
+        return Finding(
+            "missing",
+            "no meter answers: jobs have no energy" if said == "auto" else f"{said} is silent",
+            "look at the meters above; redfish and a BMC over the network need their settings",
+        )
+    if found[0] == "rapl":
+        return Finding("warning", "from rapl: processors and memory alone, not the whole node")
+    return Finding("ok", f"from {found[0]} (of {', '.join(found)})")
+
+
+def _is_on(name: str, node: Node) -> bool:
+    """Without options nobody said what is on; a BMC is asked only where somebody did."""
+    return name in node.options or (not node.options and name in ("cray", "hwmon", "rapl"))
+
+
+def _answers(name: str, node: Node) -> bool:
+    finding = _METERS[name].look(node)
+    return finding is not None and finding.result == "ok"
+
+
+CHECKS = (Check("job energy", _source),)
