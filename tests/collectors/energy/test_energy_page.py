@@ -1,0 +1,90 @@
+"""The worked example of docs/energy.md is what the ledger makes of its input."""
+
+from pathlib import Path
+
+from collectors.emissions.factor import Factor
+from collectors.energy.idle import Idle
+from collectors.energy.interval import Look, key_of
+from collectors.energy.ledger import Ledger
+from collectors.energy.meter import GpuHolding, GpuReading, Reading
+from collectors.energy.processors import Processors
+from collectors.jobs.view import JobUsage
+from tests.simulated.node import name
+
+PAGE = (Path(__file__).parents[3] / "docs/energy.md").read_text()
+EPOCH = 1_700_000_000.0
+A, B, C = name("A"), name("B"), name("C")
+
+
+def look(at, joules, busy, gpu_joules, *jobs):
+    holder = (GpuHolding(A, 1.0),)
+    return Look(
+        at,
+        EPOCH + at,
+        Reading(at, joules),
+        Processors(busy, 64),
+        {key_of(job.name): job for job in jobs},
+        {"GPU-0": GpuReading("GPU-0", at, gpu_joules, 0, holder)},
+    )
+
+
+def example():
+    """One interval of 30 s: A and B run through it, C lives for 12 s of it."""
+    ledger = Ledger(Idle(150), includes_gpus=True)
+    ledger.gpu_idle["GPU-0"] = Idle(50)
+    started = EPOCH - 3600
+    ledger.book(
+        look(0, 0, 0, 0, JobUsage(A, 0, 32, None, started), JobUsage(B, 0, 16, None, started))
+    )
+    return ledger.book(
+        look(
+            30,
+            19500,
+            750,
+            7500,
+            JobUsage(A, 480, 32, None, started),
+            JobUsage(B, 180, 16, None, started),
+            JobUsage(C, 60, 8, EPOCH + 16, EPOCH + 4),
+        ),
+        [Factor("country", "FR", "lifecycle", 44.0, 0.0)],
+    )
+
+
+def table(accounts):
+    columns = ("host", "active"), ("host", "idle"), ("gpu", "active"), ("gpu", "idle")
+    node = accounts.node
+    rows = {
+        f"job {job.name.jobid}": [job.joules.get(column, 0.0) for column in columns]
+        for job in accounts.jobs
+    }
+    rows["system"] = [node["host", "system"], 0.0, 0.0, 0.0]
+    rows["unallocated"] = [0.0, node["host", "unallocated"], 0.0, node["gpu", "unallocated"]]
+    rows["**node**"] = [sum(column) for column in zip(*rows.values(), strict=True)]
+    return [
+        f"| {title} | " + " | ".join(f"{joules:.0f}" for joules in [*parts, sum(parts)]) + " |"
+        for title, parts in rows.items()
+    ]
+
+
+def test_the_table_of_the_worked_example():
+    for row in table(example()):
+        assert row in PAGE
+
+
+def test_the_grams_of_the_worked_example():
+    (grams,) = [job.grams["country"] for job in example().jobs if job.name == A]
+    assert f"{grams:.3f} g" in PAGE
+
+
+def test_reporting():
+    """A day of job A: site energy, use-phase emissions and its part of the making of the node."""
+    (joules,) = [sum(job.joules.values()) for job in example().jobs if job.name == A]
+    watts = joules / 30
+    assert f"{watts:.0f} W" in PAGE
+    kilowatt_hours = watts * 24 / 1000
+    site = kilowatt_hours * 1.25
+    assert f"{kilowatt_hours:.2f} kWh" in PAGE
+    assert f"{site:.2f} kWh" in PAGE
+    assert f"{site * 44:.0f} g" in PAGE
+    embodied = 1_500_000 * (24 / (5 * 365 * 24)) * (32 / 64)
+    assert f"{embodied:.0f} g" in PAGE
