@@ -30,16 +30,6 @@ _SETTLE_SECONDS = 30.0
 _POLL_SECONDS = 1.0
 
 
-def watts_or_learn(value: Any) -> float | None:
-    """A number of watts, or `learn`."""
-    if value == "learn":
-        return None
-    try:
-        return float(number(value))
-    except ValueError:
-        raise ValueError(f"expected watts or the word learn, got {value!r}") from None
-
-
 @dataclass(frozen=True)
 class Options:
     """How the node's energy is taken and divided."""
@@ -55,9 +45,9 @@ class Options:
     )
     idle_watts: float | None = option(
         None,
-        "Power of the node at rest without GPUs; learn: the least minute seen at rest.",
-        parse=watts_or_learn,
-        metavar="WATTS|learn",
+        "Power of the node at rest, without its GPUs; else it is learned from quiet minutes.",
+        parse=number,
+        metavar="WATTS",
     )
     idle_file: str = option(
         "", "YAML file of idle watts by node type or pattern of host names.", metavar="FILE"
