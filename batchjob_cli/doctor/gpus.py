@@ -1,14 +1,28 @@
-"""GPUs and the library that reads them."""
+"""GPUs, the library that reads them, and what can tell whose they are."""
 
 import ctypes
 import glob
+import importlib
 import importlib.util
+import os
+import threading
+from collections import Counter
+from typing import Any
 
 from batchjob_cli.doctor.check import Check, Finding, Node, read
+from collectors.gpu import amd, nvml
+from collectors.gpu.metrics import ENERGY
+from collectors.gpu.reading import Reading
+
+_SECONDS = 10.0  # for a driver that hangs
+
+
+def _device_files(node: Node) -> list[str]:
+    return sorted(glob.glob(f"{glob.escape(node.host.dev)}/nvidia[0-9]*"))
 
 
 def _devices(node: Node) -> Finding | None:
-    devices = glob.glob(f"{glob.escape(node.host.dev)}/nvidia[0-9]*")
+    devices = _device_files(node)
     version = read(f"{node.host.procfs}/driver/nvidia/version")
     if not devices and version is None:
         return None  # a node without GPUs lacks nothing
@@ -17,7 +31,25 @@ def _devices(node: Node) -> Finding | None:
     return Finding("ok", f"{len(devices)} devices; {version.splitlines()[0].strip()}")
 
 
-def _nvml(node: Node) -> Finding | None:
+def _permission(node: Node) -> Finding | None:
+    """NVML opens these for reading and writing, whatever is asked of it."""
+    files = [*_device_files(node), f"{node.host.dev}/nvidiactl"]
+    refused = [
+        path for path in files if os.path.exists(path) and not os.access(path, os.R_OK | os.W_OK)
+    ]
+    if len(files) == 1:
+        return None
+    if not refused:
+        return Finding("ok", "the device files may be opened")
+    return Finding(
+        "missing",
+        f"{', '.join(refused)} may not be opened",
+        "NVreg_DeviceFileMode=0666 is the driver's default; else give the exporter the group of "
+        "the device files, and let DeviceAllow= of its service name them",
+    )
+
+
+def _library(node: Node) -> Finding | None:
     if _devices(node) is None:
         return None
     try:
@@ -38,7 +70,102 @@ def _nvml(node: Node) -> Finding | None:
     return Finding("ok", "libnvidia-ml.so.1 and pynvml")
 
 
+def _readings(node: Node) -> Finding | None:
+    """Ask NVML what the exporter will ask it, but wait only so long."""
+    library = _library(node)
+    if library is None or library.result != "ok":
+        return None
+    said: list[Finding] = []
+    asker = threading.Thread(target=lambda: said.append(_ask()), daemon=True)
+    asker.start()
+    asker.join(_SECONDS)
+    if said:
+        return said[0]
+    return Finding(
+        "missing",
+        f"the driver did not answer within {_SECONDS:.0f} s",
+        "look for NVRM and Xid in the kernel's log (dmesg)",
+    )
+
+
+def _ask() -> Finding:
+    pynvml = importlib.import_module("pynvml")
+    errors: Counter[tuple[str, str]] = Counter()
+    try:
+        pynvml.nvmlInit()
+        try:
+            count = pynvml.nvmlDeviceGetCount()
+            gpus = [_asked(pynvml, index, errors) for index in range(count)]
+        finally:
+            pynvml.nvmlShutdown()
+    except pynvml.NVMLError as error:
+        return Finding(
+            "missing",
+            f"NVML answers: {error}",
+            "a mismatch of versions: reload the driver or reboot; anything else: try nvidia-smi",
+        )
+    readings = [gpu for gpu in gpus if gpu is not None]
+    return _judged(count, readings, errors)
+
+
+def _asked(pynvml: Any, index: int, errors: Counter[tuple[str, str]]) -> Reading | None:
+    try:
+        return nvml.read(pynvml, index, 0.0, errors)
+    except pynvml.NVMLError as error:
+        errors[str(index), nvml.error_name(pynvml, error.value)] += 1
+        return None
+
+
+def _judged(count: int, readings: list[Reading], errors: Counter[tuple[str, str]]) -> Finding:
+    cut = [each.gpu for each in readings if each.gpu.partitioned]
+    instances = sum(len(gpu.instances) for gpu in cut)
+    seen = f"{len(readings)} of {count} GPUs answer"
+    if cut:
+        seen += f"; {len(cut)} in MIG mode with {instances} instances"
+    if errors:
+        words = sorted({f"GPU {gpu}: {error}" for gpu, error in errors})
+        return Finding(
+            "missing" if not readings else "warning",
+            f"{seen}; {', '.join(words)}",
+            "look for NVRM and Xid in the kernel's log (dmesg)",
+        )
+    if any(ENERGY not in each.values for each in readings):
+        return Finding("ok", f"{seen}; no energy counter, so energy is integrated from power")
+    return Finding("ok", seen)
+
+
+def _order(node: Node) -> Finding | None:
+    """Whether Slurm's numbers mean the same by index and by device file."""
+    known = sorted(glob.glob(f"{glob.escape(node.host.procfs)}/driver/nvidia/gpus/*/information"))
+    minors = []
+    for path in known:
+        lines = dict(line.partition(":")[::2] for line in (read(path) or "").splitlines())
+        minors.append(lines.get("Device Minor", "").strip())
+    if len(minors) < 2 or not all(minors):
+        return None
+    if minors == [str(number) for number in range(len(minors))]:
+        return Finding("ok", "indexes and device files have one order")
+    return Finding(
+        "warning",
+        f"in PCI order the GPUs' device files are {', '.join(minors)}",
+        "if gres.conf names device files (File=), set --collector.gpu.slurm-numbers=minor; see "
+        "docs/gpu.md",
+    )
+
+
+def _amd(node: Node) -> Finding | None:
+    cards = amd.cards(node.host)
+    if not cards:
+        return None
+    names = sorted({amd.describe(card, index).name for index, card in enumerate(cards)})
+    return Finding("ok", f"{len(cards)} with the amdgpu driver: {', '.join(names)}")
+
+
 CHECKS = (
     Check("nvidia", _devices),
-    Check("nvml", _nvml),
+    Check("permission", _permission),
+    Check("nvml", _library),
+    Check("readings", _readings),
+    Check("order", _order),
+    Check("amd", _amd),
 )

@@ -17,6 +17,7 @@ from typing import Any
 
 from batchjob.refresher import Refresher
 from collectors.gpu import nvml
+from collectors.gpu.gpm import Gpm
 from collectors.gpu.reading import EnergyCounter, Known, Reading, longest_age
 from collectors.host import Host
 
@@ -68,6 +69,7 @@ class _Board:
 
     def __init__(self, driver: "Driver", index: int) -> None:
         self.seen: Known | None = None  # at the last good reading
+        self.samples: tuple[int, Gpm] | None = None  # of a session
         self._driver = driver
         self._index = index
         age = longest_age(driver.interval)
@@ -78,7 +80,7 @@ class _Board:
     def _read(self) -> Reading:
         driver = self._driver
         since = driver.host.clock() - 2 * driver.interval
-        reading, session = driver.read(self._index, since)
+        reading, session = driver.read(self._index, since, self)
         at = driver.host.monotonic()
         energy = driver.energy_counter(reading.gpu.uuid).follow(reading.values, at, session)
         self.seen = Known(reading.gpu, at, None)
@@ -141,14 +143,17 @@ class Driver:
         """The GPU's own, whatever index it has after the next reload."""
         return self._energy.setdefault(uuid, EnergyCounter(longest_age(self.interval)))
 
-    def read(self, index: int, since: float) -> tuple[Reading, int]:
+    def read(self, index: int, since: float, board: "_Board") -> tuple[Reading, int]:
         """A reading and the number of the session it is of; raises what NVML raises."""
         session = self._session
         if session is None:
             raise ClosedError
         with session.use() as pynvml:
+            if board.samples is None or board.samples[0] != session.number:
+                board.samples = (session.number, Gpm(pynvml))
+            gpm = board.samples[1]
             try:
-                return nvml.read(pynvml, index, since, self._errors), session.number
+                return nvml.read(pynvml, index, since, self._errors, gpm), session.number
             except pynvml.NVMLError as error:
                 self._failed(pynvml, str(index), error.value)
                 raise

@@ -28,7 +28,8 @@ UTILIZATION = Quantity(
         "utilization_ratio",
         "gauge",
         "Part of the last sample period (up to 1 s) in which any kernel ran, 0 to 1; it says "
-        "nothing of how much of the GPU that kernel filled. Absent for MIG instances.",
+        "nothing of how much of the GPU that kernel filled. For MIG instances the mean since the "
+        "last reading, on Hopper and later; else absent.",
     )
 )
 MEMORY_USED = Quantity(_gpu("memory_used_bytes", "gauge", "GPU memory in use."))

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 from collectors.gpu.devices import Gpu, Instance
+from collectors.gpu.gpm import Gpm
 from collectors.gpu.metrics import (
     CLOCK,
     ECC,
@@ -110,11 +111,18 @@ FIELD_VALUES = (
 VALUE_TYPES = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 
 
-def read(nvml: Any, index: int, since: float, errors: Counter[tuple[str, str]]) -> Reading:
+def read(
+    nvml: Any,
+    index: int,
+    since: float,
+    errors: Counter[tuple[str, str]],
+    gpm: Gpm | None = None,
+) -> Reading:
     """Read GPU `index` with an initialised pynvml, counting failed calls in `errors`.
 
-    `since` (epoch seconds) bounds the samples of the processes' utilisation. Raises NVMLError if
-    the GPU or the driver is gone, or does not tell which GPU this is.
+    `since` (epoch seconds) bounds the samples of the processes' utilisation; `gpm` keeps the
+    samples of MIG instances from one reading to the next. Raises NVMLError if the GPU or the
+    driver is gone, or does not tell which GPU this is.
     """
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
     ask = _Asker(nvml, errors, str(index))
@@ -124,10 +132,14 @@ def read(nvml: Any, index: int, since: float, errors: Counter[tuple[str, str]]) 
     if PCIE["transmit"] not in values:
         values |= _pcie_rates(ask, handle)
     instances = tuple(part.instance for part in parts)
+    busy = _busy_instances(ask, gpm, handle, instances) if gpm else {}
     return Reading(
         _describe(ask, handle, index, partitioned, instances),
         values,
-        {part.instance.uuid: _memory(ask, part.handle) for part in parts},
+        {
+            part.instance.uuid: _memory(ask, part.handle) | busy.get(part.instance.uuid, {})
+            for part in parts
+        },
         _processes(ask, handle, since),
     )
 
@@ -236,6 +248,21 @@ def _part(ask: _Asker, handle: Any) -> _Part | None:
     slices = float(attributes.gpuInstanceSliceCount)
     instance = Instance(text(uuid), gpu_instance, compute_instance, profile, slices)
     return _Part(instance, handle, max(1, attributes.computeInstanceSliceCount))
+
+
+def _busy_instances(
+    ask: _Asker, gpm: Gpm, handle: Any, instances: tuple[Instance, ...]
+) -> dict[str, dict[Quantity, float]]:
+    """Utilisation by UUID; one figure cannot be divided among several compute instances."""
+    count = Counter(instance.gpu_instance for instance in instances)
+    gpm.keep(set(count))
+    busy = {}
+    for instance in instances:
+        if count[instance.gpu_instance] == 1:
+            part = ask(gpm.utilization, handle, instance.gpu_instance)
+            if part is not None:
+                busy[instance.uuid] = {UTILIZATION: part}
+    return busy
 
 
 def _memory(ask: _Asker, handle: Any) -> dict[Quantity, float]:

@@ -14,6 +14,7 @@
  *   gpu0.nvmlDeviceGetPowerUsage.returns 3
  *   gpu0.nvmlDeviceGetPowerUsage.hangs 1     the call returns when the line is gone
  *   gpu0.mig0.uuid MIG-...
+ *   gpu0.gpm1 40          per cent of time in which GPU instance 1 was at work
  *   gpu0.process0 PID BYTES COMPUTE|GRAPHICS|MPS [GPU_INSTANCE COMPUTE_INSTANCE [SM_PERCENT]]
  */
 #include <stdio.h>
@@ -293,6 +294,40 @@ int nvmlDeviceGetGpuInstanceProfileInfo(device_t d, u32 profile, struct profile 
     memset(out, 0, sizeof *out);
     snprintf(field, sizeof field, "profile%u", profile);
     return small(d, "nvmlDeviceGetGpuInstanceProfileInfo", field, &out->slices);
+}
+
+struct support { u32 version, supported; };
+struct gpm_sample { char percent[64]; };
+struct gpm_metric { u32 id; int code; double value; const char *names[3]; };
+struct gpm_request { u32 version, count; struct gpm_sample *from, *to; struct gpm_metric metric[1]; };
+
+int nvmlGpmQueryDeviceSupport(device_t d, struct support *out) {
+    char name[64];
+    int code = begin(d, "nvmlGpmQueryDeviceSupport", name, sizeof name);
+    out->supported = 1;
+    return code;
+}
+
+int nvmlGpmSampleAlloc(struct gpm_sample **out) {
+    *out = calloc(1, sizeof **out);
+    return OK;
+}
+
+int nvmlGpmSampleFree(struct gpm_sample *sample) {
+    free(sample);
+    return OK;
+}
+
+int nvmlGpmMigSampleGet(device_t d, u32 gpu_instance, struct gpm_sample *sample) {
+    char field[32];
+    snprintf(field, sizeof field, "gpm%u", gpu_instance);
+    return text(d, "nvmlGpmMigSampleGet", field, sample->percent, sizeof sample->percent);
+}
+
+int nvmlGpmMetricsGet(struct gpm_request *request) {
+    request->metric[0].code = request->metric[0].id == 1 ? OK : NOT_SUPPORTED;
+    request->metric[0].value = atof(request->to->percent);
+    return request->from->percent[0] ? OK : INVALID;
 }
 
 struct process { u32 pid; u64 memory; u32 gpu_instance, compute_instance; };

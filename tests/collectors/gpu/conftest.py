@@ -1,20 +1,12 @@
 """A node with NVIDIA GPUs: our NVML stand-in, behind pynvml's own loader."""
 
-import importlib.util
-import sys
 import time
-from pathlib import Path
 
 import pytest
 
 from collectors.gpu.driver import Driver
 from collectors.host import Host
-
-_path = Path(__file__).parents[2] / "fake_nvml" / "library.py"
-_spec = importlib.util.spec_from_file_location("fake_nvml_library", _path)
-library = importlib.util.module_from_spec(_spec)
-sys.modules["fake_nvml_library"] = library
-_spec.loader.exec_module(library)
+from tests.fake_nvml import library
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,7 @@ from collections import Counter
 import pytest
 
 from collectors.gpu import nvml
+from collectors.gpu.gpm import Gpm
 from collectors.gpu.metrics import (
     CLOCK,
     ECC,
@@ -183,6 +184,36 @@ def test_instances_of_a_gpu_in_mig_mode(fake, read):
     assert reading.instances[instance.uuid] == {MEMORY_USED: 5e8, MEMORY_TOTAL: 40e9}
     assert UTILIZATION not in reading.values
     assert reading.processes == (Process(100, 5000, 2, 0, 0.0),)
+
+
+def test_instances_tell_what_they_did_between_two_readings(fake, pynvml, errors):
+    fake.gpus(1)
+    fake.mig(0, {0: {}, 1: {}})
+    fake.set({"gpu0.gpm1": 40})
+    gpm = Gpm(pynvml)
+
+    def busy():
+        found = nvml.read(pynvml, 0, 0.0, errors, gpm).instances.values()
+        return [values.get(UTILIZATION) for values in found]
+
+    assert busy() == [None, None], "there is nothing to compare with"
+    assert busy() == [0.4, None], "the other does not offer it"
+    fake.set({"gpu0.gpm1": 90, "gpu0.gpm2": 10})
+    busy()
+    assert busy() == [0.9, 0.1]
+    fake.drop("gpu0.mig0.uuid")
+    assert busy() == [0.1]
+    assert not errors
+
+
+def test_older_gpus_do_not_tell_what_instances_did(fake, pynvml, errors):
+    fake.gpus(1)
+    fake.mig(0, {0: {}})
+    fake.set({"gpu0.nvmlGpmQueryDeviceSupport.returns": 3})
+    gpm = Gpm(pynvml)
+    for _ in range(2):
+        (values,) = nvml.read(pynvml, 0, 0.0, errors, gpm).instances.values()
+        assert UTILIZATION not in values
 
 
 def test_compute_instances_share_the_slices_of_their_gpu_instance(fake, read):

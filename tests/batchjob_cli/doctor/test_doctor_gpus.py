@@ -1,0 +1,103 @@
+"""What doctor says of GPUs; the driver that answers is the stand-in of tests/fake_nvml."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from batchjob_cli.doctor import gpus
+from batchjob_cli.doctor.check import Node, answer
+
+GPU_NODE = {
+    "proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.15",
+    "dev/nvidia0": "",
+    "dev/nvidia1": "",
+    "dev/nvidiactl": "",
+}
+
+
+def findings(host):
+    return {each.name: each.finding for each in answer(Node(host), "gpus", gpus.CHECKS)}
+
+
+def test_a_node_without_gpus_lacks_nothing(machine):
+    assert findings(machine()) == {}
+
+
+def test_device_files_that_may_not_be_opened(machine, monkeypatch):
+    host = machine(GPU_NODE)
+    assert findings(host)["permission"].result == "ok"
+    monkeypatch.setattr(gpus.os, "access", lambda path, mode: "nvidia1" not in path)
+    found = findings(host)["permission"]
+    assert (found.result, found.seen.count("nvidia1")) == ("missing", 1)
+
+
+def test_orders_that_differ(machine):
+    def information(address, minor):
+        return {f"proc/driver/nvidia/gpus/{address}/information": f"Device Minor: \t {minor}\n"}
+
+    same = information("0000:3b:00.0", 0) | information("0000:86:00.0", 1)
+    crossed = information("0000:3b:00.0", 1) | information("0000:86:00.0", 0)
+    assert findings(machine(GPU_NODE | same))["order"].result == "ok"
+    found = findings(machine(GPU_NODE | crossed))["order"]
+    assert (found.result, found.seen) == ("warning", "in PCI order the GPUs' device files are 1, 0")
+
+
+ASK = """
+import json
+from batchjob_cli.doctor import gpus
+gpus._SECONDS = 2.0
+found = gpus._readings(gpus.Node(gpus.Node().host.__class__(procfs={procfs!r}, dev={dev!r})))
+print(json.dumps(found and [found.result, found.seen]))
+import os, sys
+sys.stdout.flush()
+os._exit(0)
+"""
+
+
+@pytest.fixture
+def asked(machine, tmp_path):
+    """What doctor says of a driver that answers so; in a process that has loaded it."""
+    pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed")
+    from tests.fake_nvml.library import FakeNvml, compile_into
+
+    host = machine(GPU_NODE)
+    library = compile_into(tmp_path)
+    fake = FakeNvml(tmp_path / "nvml")
+
+    def ask():
+        done = subprocess.run(
+            [sys.executable, "-c", ASK.format(procfs=host.procfs, dev=host.dev)],
+            env=os.environ | {"LD_LIBRARY_PATH": str(library.parent), "FAKE_NVML": str(fake.path)},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    ask.fake = fake
+    return ask
+
+
+def test_gpus_that_answer(asked):
+    asked.fake.gpus(2)
+    assert asked() == ["ok", "2 of 2 GPUs answer"]
+    asked.fake.mig(1, {0: {}, 1: {}})
+    assert asked() == ["ok", "2 of 2 GPUs answer; 1 in MIG mode with 2 instances"]
+
+
+def test_gpus_that_do_not(asked):
+    asked.fake.gpus(2)
+    asked.fake.set({"gpu1.returns": 15})
+    assert asked() == ["warning", "1 of 2 GPUs answer; GPU 1: gpu_is_lost"]
+    asked.fake.set({"nvmlInitWithFlags.returns": 18})
+    assert asked()[0] == "missing"
+
+
+def test_a_driver_that_hangs(asked):
+    asked.fake.gpus(1)
+    asked.fake.set({"gpu0.nvmlDeviceGetName.hangs": 1})
+    assert asked() == ["missing", "the driver did not answer within 2 s"]
