@@ -144,6 +144,8 @@ def _lines(path: str) -> list[str]:
 
 def _from_devices(holder: JobHolder, seen: Look) -> Allocation | None:
     """The devices a cgroup v1 lets in; PBS lists them, Slurm only denies (`a *:* rwm` stays)."""
+    if holder.name.manager == "slurm":
+        return None
     table = seen.table
     lists = [_allowed(os.path.join(directory, "devices.list")) for directory in holder.directories]
     devices = {device for each in lists if each is not None for device in each}

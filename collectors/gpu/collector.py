@@ -120,10 +120,11 @@ class GpuCollector:
         self._disagreeing: frozenset[tuple[str, JobName]] = frozenset()
         self._disagreements: Counter[str] = Counter()
         self._once = Once(log)
+        # More often than GPUs are read: it is cheap, and short jobs have GPUs as well.
         self._mapper = Refresher(
             "gpu-map",
             self.refresh_map,
-            options.interval,
+            options.interval / 5,
             longest_age(options.interval),
             host.monotonic,
         )
@@ -173,6 +174,8 @@ class GpuCollector:
     def refresh_map(self) -> Map:
         """Map GPUs to the jobs of this moment."""
         known = self._known()
+        if not known:
+            return Map()
         table = self._table_of(tuple(each.gpu for each in known))
         readings = {each.gpu.uuid: each.observed.value for each in known if each.observed}
         holders = self._jobs.holders() if self._jobs else []
