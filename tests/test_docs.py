@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from batchjob_exporter.document import PAGES
-from batchjob_exporter.options import parser
+from batchjob_exporter.options import parser, settings
 from collectors.collector import COLLECTORS
 
 REPOSITORY = Path(__file__).parents[1]
@@ -42,6 +42,20 @@ def test_metrics_follow_the_conventions(entry):
 def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
         assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+OPTION_FILES = [
+    (page.name, block)
+    for page in sorted((REPOSITORY / "docs").glob("*.md"))
+    for block in re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL)
+    if block.startswith("collector.")
+]
+
+
+@pytest.mark.parametrize(("page", "block"), OPTION_FILES)
+def test_option_files_that_are_shown_can_be_read(page, block, tmp_path):
+    (tmp_path / "exporter.yml").write_text(block)
+    assert settings([f"--config.file={tmp_path}/exporter.yml"])
 
 
 UNITS = sorted((REPOSITORY / "deploy" / "systemd").glob("*.service"))
