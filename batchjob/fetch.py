@@ -93,6 +93,8 @@ def fetch(
             )
             response = connection.getresponse()
             received = response.read(limit + 1)
+            if len(received) <= limit and response.length:  # read() with a size is silent about it
+                raise http.client.IncompleteRead(received, response.length)
     if len(received) > limit:
         raise FetchError("too_large", f"{place}: more than {limit} bytes")
     return Answer(response.status, response.headers, received)

@@ -2,6 +2,8 @@ import ctypes
 import errno
 import os
 import platform
+import shutil
+import subprocess
 import time
 
 import pytest
@@ -54,6 +56,42 @@ def test_powerpc_numbers_have_their_own_direction_bits():
 def test_structures_are_laid_out_as_the_compiler_does(structure, size, offsets):
     assert ctypes.sizeof(structure) == size
     assert {name: getattr(structure, name).offset for name, _ in structure._fields_} == offsets
+
+
+HEADER = "/usr/include/linux/ipmi.h"
+C_NAMES = {  # each structure by its name in the kernel's header
+    ioctl.Message: "struct ipmi_msg",
+    ioctl.Sent: "struct ipmi_req",
+    ioctl.Received: "struct ipmi_recv",
+    ioctl.Address: "struct ipmi_system_interface_addr",
+    ioctl.AnyAddress: "struct ipmi_addr",
+}
+
+
+@pytest.mark.skipif(
+    not (shutil.which("cc") and os.path.exists(HEADER)), reason="no C compiler or kernel headers"
+)
+def test_structures_and_numbers_are_those_of_the_kernels_header(tmp_path):
+    """Ask a C compiler and this machine's own header."""
+    wanted = [
+        ("IPMICTL_SEND_COMMAND", ioctl.SEND_COMMAND),
+        ("IPMICTL_RECEIVE_MSG_TRUNC", ioctl.RECEIVE_TRUNCATED),
+        ("IPMI_SYSTEM_INTERFACE_ADDR_TYPE", ioctl._SYSTEM_INTERFACE),
+        ("IPMI_BMC_CHANNEL", ioctl._BMC_CHANNEL),
+        ("IPMI_RESPONSE_RECV_TYPE", ioctl._RESPONSE),
+        ("IPMI_MAX_MSG_LENGTH", ioctl._LONGEST_MESSAGE),
+    ]
+    for structure, name in C_NAMES.items():
+        wanted.append((f"sizeof({name})", ctypes.sizeof(structure)))
+        for field, _ in structure._fields_:
+            offset = getattr(structure, field).offset
+            wanted.append((f"offsetof({name}, {field})", offset))
+    checks = "".join(f'_Static_assert({c} == {value}, "{c}");\n' for c, value in wanted)
+    source = tmp_path / "layout.c"
+    source.write_text(
+        f"#include <stddef.h>\n#include <sys/ioctl.h>\n#include <linux/ipmi.h>\n{checks}"
+    )
+    subprocess.run(["cc", "-fsyntax-only", str(source)], check=True)
 
 
 def test_a_request_comes_back_without_its_completion_code(device, driver):
