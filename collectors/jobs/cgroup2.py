@@ -71,7 +71,12 @@ def sources(groups: Collection[str], devices: DeviceNames) -> tuple[Source, ...]
         Source("cpu.pressure", "pressure", _pressure("cpu")),
         Source("memory.pressure", "pressure", _pressure("memory")),
         Source("io.pressure", "pressure", _pressure("io")),
-        Source("io.stat", "io", lambda data: {"io": parse_io_stat(data, devices)}),
+        Source(
+            "io.stat",
+            "io",
+            lambda data: {"io": parse_io_stat(data, devices)},
+            may_be_empty=True,  # until there was IO
+        ),
         Source("pids.current", "processes", single("threads")),
         Source("pids.max", "processes", single("threads_limit"), rare=True),
         Source("pids.events", "processes", flat_keyed({"max": ("threads_limit_hits", 1)})),

@@ -131,9 +131,8 @@ class JobsCollector:
         found = []
         for job in self._shown():
             assert job.identity is not None
-            reading = JobReading(
-                job, job.read(now, "cpu"), job.processes(now, self._fresh), None, None
-            )
+            processes = job.processes(now, self._fresh)
+            reading = JobReading(job, job.row_labels, job.read(now, "cpu"), processes, None, None)
             user, system = metrics.cpu_seconds(reading)
             seconds = None if user is None or system is None else user + system
             found.append(
@@ -167,14 +166,15 @@ class JobsCollector:
         return list(shown.values())
 
     def _readings(self, now: float) -> list[JobReading]:
-        readings = []
+        readings, fresh = [], self._fresh
         for job in self._shown():
             cgroup = job.read(now)  # may end it
             readings.append(
                 JobReading(
                     job,
+                    job.row_labels,
                     cgroup,
-                    job.processes(now, self._fresh),
+                    job.processes(now, fresh),
                     job.ended_at,
                     job.started_at or job.noticed_at,
                 )

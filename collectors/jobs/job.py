@@ -10,7 +10,7 @@ from collectors.jobs.layouts import Found
 from collectors.jobs.mounts import Hierarchy
 from collectors.jobs.part import Part, Tables
 from collectors.jobs.reading import NOTHING, CgroupReading, ProcessReading, ended, total
-from collectors.metric import Labels, join, labels
+from collectors.metric import NO_LABELS, Labels, join, labels
 
 
 class Seen(NamedTuple):
@@ -30,6 +30,22 @@ class Tree:
     found: Found
     delegate: int | None
     directory: str
+
+
+class RowLabels(dict[Labels | tuple[str, str], Labels]):
+    """The job's labels and those of a row, joined once and kept: `row_labels[extra]`.
+
+    `extra` is label text, or the name and value of one label. It dies with the job's name.
+    """
+
+    def __init__(self, own: Labels) -> None:
+        super().__init__()
+        self._own = own
+
+    def __missing__(self, extra: Labels | tuple[str, str]) -> Labels:
+        text = labels(**{extra[0]: extra[1]}) if isinstance(extra, tuple) else extra
+        joined = self[extra] = join(self._own, text)
+        return joined
 
 
 class Job:
@@ -52,8 +68,7 @@ class Job:
         self._parts: dict[str, Part] = {}
         self._gone: list[CgroupReading] = []  # of parts that vanished while others live
         self._reading = NOTHING
-        self._row_labels: dict[Labels, Labels] = {}
-        self._keyed_labels: dict[tuple[str, str], Labels] = {}
+        self.row_labels = RowLabels(NO_LABELS)
 
     def add(self, hierarchy: Hierarchy, path: str, found: Found, delegate: int | None) -> bool:
         """A directory of this job is there; False if it was known already.
@@ -138,21 +153,6 @@ class Job:
                 part.close()
             self._parts.clear()
 
-    def labels(self, extra: Labels) -> Labels:
-        """The job's labels and those of a row, joined once and kept."""
-        known = self._row_labels.get(extra)
-        if known is None:
-            assert self.identity is not None
-            known = self._row_labels[extra] = join(self.identity.name.labels, extra)
-        return known
-
-    def labels_of(self, name: str, value: str) -> Labels:
-        """The job's labels and one more, joined once and kept; for devices and the like."""
-        known = self._keyed_labels.get((name, value))
-        if known is None:
-            known = self._keyed_labels[name, value] = self.labels(labels(**{name: value}))
-        return known
-
     def processes(self, now: float, fresh_seconds: float) -> ProcessReading | None:
         """What the inspector saw; of a running job only if it is not too long ago."""
         seen = self.seen
@@ -163,22 +163,29 @@ class Job:
     def named(self, identity: Identity) -> None:
         """Take over who it is; label text made for an earlier name is dropped."""
         self.identity = identity
-        self._row_labels = {}
-        self._keyed_labels = {}
+        self.row_labels = RowLabels(identity.name.labels)
 
     def _read(self, now: float, group: str | None) -> None:
         earlier = list(self._gone)
         readings = [part.read(now, group) for part in self._parts.values()]
         if readings:
             self._reading = total([*earlier, *readings])
-        self._drop_removed(readings)
+        self._forget_gone(readings)
 
-    def _drop_removed(self, readings: list[CgroupReading] | None = None) -> None:
-        for at, (path, part) in enumerate(list(self._parts.items())):
+    def _drop_removed(self) -> None:
+        for part in self._parts.values():
             part.drop_removed()
-            if part.gone:
-                del self._parts[path]
-                self._gone.append(ended(readings[at] if readings else part.reading()))
+        self._forget_gone([part.reading() for part in self._parts.values()])
+
+    def _forget_gone(self, readings: list[CgroupReading]) -> None:
+        gone = [
+            (path, reading)
+            for (path, part), reading in zip(self._parts.items(), readings, strict=True)
+            if part.gone
+        ]
+        for path, reading in gone:
+            del self._parts[path]
+            self._gone.append(ended(reading))
 
     def _count_oom_kills(self) -> None:
         for part in self._parts.values():

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from collectors.jobs.identity import INFO_LABELS
-from collectors.jobs.job import Job
+from collectors.jobs.job import Job, RowLabels
 from collectors.jobs.reading import CgroupReading, DeviceIO, Interface, ProcessReading
 from collectors.metric import NO_LABELS, Family, Labels, Metric, labels
 
@@ -13,6 +13,7 @@ class JobReading(NamedTuple):
     """One job at the moment of a scrape."""
 
     job: Job
+    labels: RowLabels
     cgroup: CgroupReading
     processes: ProcessReading | None  # None: not looked at yet, or too long ago
     ended_at: float | None
@@ -378,15 +379,18 @@ def _samples(entry: JobMetric, readings: list[JobReading]) -> list[tuple[Labels,
     samples: list[tuple[Labels, float]] = []
     for row in entry.rows:
         if isinstance(row, Row):
-            value, extra = row.value, row.labels
-            for reading in readings:
-                number = value(reading)
-                if number is not None:
-                    samples.append((reading.job.labels(extra), number))
+            value, extra = row
+            samples += [
+                (reading.labels[extra], number)
+                for reading in readings
+                if (number := value(reading)) is not None
+            ]
         else:
-            for reading in readings:
-                for key, number in (row.values(reading) or {}).items():
-                    samples.append((reading.job.labels_of(row.label, key), number))
+            samples += [
+                (reading.labels[row.label, key], number)
+                for reading in readings
+                for key, number in (row.values(reading) or {}).items()
+            ]
     return samples
 
 
@@ -395,7 +399,7 @@ def _info(readings: list[JobReading]) -> Family:
     for reading in readings:
         identity = reading.job.identity
         if identity is not None:
-            found.append((reading.job.labels(identity.info), 1))
+            found.append((reading.labels[identity.info], 1))
     return Family(INFO, found)
 
 

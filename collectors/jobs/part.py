@@ -58,14 +58,16 @@ class Part:
         self.delegate = delegate
         self._tables = tables
         self._directories: dict[Hierarchy, Directory] = {}
-        self._values: dict[Hierarchy, dict[str, Any]] = {}
+        self._values: dict[str, Any] = {}  # no field comes from two hierarchies
         self._oom_kills: dict[str, int] = {}
         self._cpu_user_seconds = 0.0
+        self._has_v1 = False
 
     def add(self, hierarchy: Hierarchy) -> bool:
         """The path exists in this hierarchy; False if that was known."""
         if hierarchy in self._directories:
             return False
+        self._has_v1 |= hierarchy.version == 1
         path = f"{hierarchy.root}/{self.path}"
         shared = (self._tables.descriptors, self._tables.trouble)
         if hierarchy.version == 2:
@@ -85,20 +87,22 @@ class Part:
 
     def read(self, now: float, group: str | None = None) -> CgroupReading:
         """Read what is left of it."""
-        for hierarchy, directory in list(self._directories.items()):
-            known = self._values.setdefault(hierarchy, {})
+        gone = []
+        for hierarchy, directory in self._directories.items():
             try:
-                known.update(directory.read(now, group))
+                self._values.update(directory.read(now, group))
             except CgroupGone:
-                self._drop(hierarchy)
+                gone.append(hierarchy)
+        for hierarchy in gone:
+            self._drop(hierarchy)
+        if gone:  # the others go with it, and those without a file to read don't say so
+            self.drop_removed()
         return self.reading()
 
     def reading(self) -> CgroupReading:
         """What was read last."""
-        values: dict[str, Any] = {}
-        for each in self._values.values():
-            values.update(each)
-        if any(hierarchy.version == 1 for hierarchy in self._values):
+        values = self._values.copy()
+        if self._has_v1:
             values = cgroup1.finish(values, self._cpu_user_seconds)
             self._cpu_user_seconds = values.get("cpu_user_seconds", 0.0)
         if self._oom_kills:

@@ -65,7 +65,7 @@ class Steps:
         self._find([job for job in jobs if job.identity is not None])
         steps: dict[Labels, list[CgroupReading]] = {}
         for (job, step, _), part in self._parts.items():
-            steps.setdefault(job.labels(labels(step=step)), []).append(part.read(now))
+            steps.setdefault(job.row_labels["step", step], []).append(part.read(now))
         readings = [(of, total(parts)) for of, parts in steps.items()]
         return [
             Family(metric, [sample for row in rows for sample in _samples(row, readings)])
