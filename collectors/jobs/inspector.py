@@ -23,7 +23,8 @@ from collectors.jobs.registry import Registry
 log = logging.getLogger(__name__)
 
 STUCK_SECONDS = 5.0  # a look at one process that lasts longer is given up
-_SOON, _RESTED = 0.03, 50  # seconds between looks at a young job; looks take 1/50 of the time
+_SOON = 0.03  # seconds between looks at a young job, whose owner is there for a moment perhaps
+_RESTED, _RESTED_WHILE_YOUNG = 50, 4  # looks take 1/50 of the time, and 1/4 after a birth
 
 
 @dataclass(frozen=True)
@@ -96,9 +97,10 @@ class Inspector:
         self._notes = {job: notes for job, notes in self._notes.items() if job in living}
         pauses = []
         for job in jobs:
-            if job.ended_at is not None and job.populated() is not None:
-                continue  # the watcher will say when processes are back
             notes = self._notes.setdefault(job, Notes(self._host.monotonic()))
+            if job.ended_at is not None and job.populated() is not None:
+                self._name_ended(job, notes)
+                continue  # the watcher will say when processes are back
             now = self._host.monotonic()
             if now >= notes.looked_at + self._pause(notes):
                 self._inspect(job, notes)
@@ -113,7 +115,9 @@ class Inspector:
             self._wake.clear()
             begun = self._host.monotonic()
             pause = self._guarded_look()
-            rest = min(_RESTED * (self._host.monotonic() - begun), 60.0)
+            young = pause is not None and pause <= 4 * _SOON
+            rested = _RESTED_WHILE_YOUNG if young else _RESTED
+            rest = min(rested * (self._host.monotonic() - begun), 60.0)
             if generation == self._generation:
                 self._wake.wait(None if pause is None else max(pause, rest))
 
@@ -175,6 +179,12 @@ class Inspector:
         if not hidden and job.populated() is None and (job.seen is not None or patience):
             job.end(now, self._host.clock())
         if patience and (hidden or job.noticed_at is not None):
+            self._naming.name(job, notes)
+
+    def _name_ended(self, job: Job, notes: Notes) -> None:
+        """A job too short for a look at its owner is shown with what its path tells."""
+        if job.identity is None and job.noticed_at is not None and not job.delegated:
+            notes.owner = job.found.uid
             self._naming.name(job, notes)
 
     def _reading(self, notes: Notes, owned: list[Process], sums: Counters | None) -> ProcessReading:

@@ -63,6 +63,7 @@ class Job:
         self.identity: Identity | None = None
         self.seen: Seen | None = None
         self.disbelieved: str | None = None  # why it is not shown: conflict, untrusted
+        self.delegated = False  # a part is in a tree of some user, who may imitate any job there
         self._tables = tables
         self._lock = threading.Lock()
         self._parts: dict[str, Part] = {}
@@ -75,6 +76,7 @@ class Job:
 
         `delegate` is the user to whom the scheduler gave it, if it is not root's.
         """
+        self.delegated |= delegate is not None and found.uid != delegate
         with self._lock:
             part = self._parts.get(path)
             if part is None:

@@ -1,10 +1,11 @@
 """Births, ends, lingering: no job is lost, whoever scrapes when."""
 
+import os
 import shutil
 
 import pytest
 
-from tests.collectors.jobs.nodes import SCOPE, samples, users, wait_until
+from tests.collectors.jobs.nodes import SCOPE, as_root, samples, users, wait_until
 
 
 def listening(node, **options):
@@ -58,6 +59,35 @@ def test_a_birth_is_seen_between_scrapes(node):
     shutil.rmtree(job)
     wait_until(lambda: ("end_time_seconds", "2") in samples(jobs))
     assert samples(jobs)["cpu_seconds_total", "2", "user"] == 1
+
+
+def short_job(node, scope=SCOPE):
+    """A job that has begun and ended when its processes are looked at: /proc has no 20."""
+    job = node.job("job_2", scope=scope, pids=[20])
+    jobs = node.jobs()
+    jobs._discovery.look(born=True)
+    jobs._watcher.start()
+    node.populate(job, False)
+    wait_until(lambda: jobs._registry.all()[0].ended_at)
+    shutil.rmtree(job)
+    wait_until(jobs._registry.all()[0].vanished)
+    jobs._inspector.look()
+    return jobs
+
+
+def test_a_job_too_short_for_a_look_at_its_owner_is_shown_without(node):
+    jobs = short_job(node)
+    assert users(jobs) == {"2": ""}
+    assert samples(jobs)["cpu_seconds_total", "2", "user"] == 1
+
+
+@as_root
+def test_but_not_in_a_tree_where_a_user_may_make_directories(node):
+    scope = node.cgroup / "machine.slice/mine/slurmstepd.scope"
+    scope.mkdir(parents=True)
+    os.chown(scope.parent, 1000, 1000)
+    os.chown(scope, 1000, 1000)
+    assert users(short_job(node, str(scope.relative_to(node.cgroup)))) == {}
 
 
 def test_a_root_that_appears_later_is_found(node):
