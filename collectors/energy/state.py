@@ -55,7 +55,7 @@ def load(directory: str) -> dict[str, Any] | None:
     path = os.path.join(directory, _FILE)
     try:
         with open(path, encoding="utf-8") as file:
-            document = json.load(file)
+            document = json.load(file, parse_constant=_refuse)
     except FileNotFoundError:
         return None
     if not isinstance(document, dict) or document.get("version") != _VERSION:
@@ -88,9 +88,13 @@ def restore(document: Mapping[str, Any], boot: str, meter: str, ledger: Ledger) 
         if document["meter"] != meter or not _same_boot(document, boot):
             return False
         _restore_sums(document, ledger)
-    except (KeyError, TypeError, AttributeError, IndexError) as error:
+    except (KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
         raise ValueError(f"damaged state: {type(error).__name__}: {error}") from error
     return True
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no sum")
 
 
 def _document(ledger: Ledger) -> dict[str, Any]:

@@ -1,41 +1,18 @@
+import contextlib
 import logging
 import re
+import tempfile
+from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from collectors import cray
 from collectors.cray import CAP, ENERGY, POWER, STALE, Options, build
 from collectors.host import Host
+from tests.simulated.cray import Controller
 from tests.simulated.node import Time
-
-
-class Controller:
-    """A node controller that writes its counters."""
-
-    def __init__(self, sysfs):
-        self.directory = sysfs / "cray/pm_counters"
-        self.directory.mkdir(parents=True)
-        self.joules = {"": 2_000_000, "cpu_": 900_000, "memory_": 100_000, "accel0_": 800_000}
-        self.freshness, self.startup = 17, 1700000000
-        for name, value in (("version", 3), ("generation", 4), ("raw_scan_hz", 10)):
-            (self.directory / name).write_text(f"{value}\n")
-        self.update()
-
-    def update(self, watts=500, seconds=0):
-        self.freshness += 1
-        stamp = 1_700_000_000_000_000 + self.freshness * 100_000
-        for prefix in self.joules:
-            self.joules[prefix] += watts * seconds
-            self.write(f"{prefix}energy", f"{self.joules[prefix]} J {stamp} us")
-            self.write(f"{prefix}power", f"{watts} W {stamp} us")
-        self.write("power_cap", f"0 W {stamp} us")
-        self.write("accel0_power_cap", f"560 W {stamp} us")
-        self.write("cpu_temp", f"45 C {stamp} us")
-        self.write("freshness", self.freshness)
-        self.write("startup", self.startup)
-
-    def write(self, name, text):
-        (self.directory / name).write_text(f"{text}\n")
 
 
 @pytest.fixture
@@ -122,6 +99,14 @@ def test_a_read_across_an_update_is_tried_again(controller, monkeypatch):
         lambda d, entry: next(endless) if entry == "freshness" else real(d, entry),
     )
     assert cray.read(str(controller.directory)) is None
+
+
+@given(st.text(max_size=40))
+def test_any_text_is_a_value_or_refused(text):
+    with tempfile.TemporaryDirectory() as directory:
+        Path(directory, "power").write_text(text, encoding="utf-8", errors="replace")
+        with contextlib.suppress(ValueError):
+            assert cray._value(directory, "power") >= 0
 
 
 @pytest.mark.parametrize("text", ["", "many W", "17", "17 kW 5 us"])

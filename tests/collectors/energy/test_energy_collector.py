@@ -1,15 +1,27 @@
+import contextlib
 import dataclasses
 import json
 import logging
+import tempfile
+from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from batchjob.settings import SettingsError
-from collectors import rapl
+from collectors import cray, hwmon, rapl
 from collectors.emissions.factor import Factor
+from collectors.energy import state
 from collectors.energy.collector import Options, build
+from collectors.energy.idle import Idle
+from collectors.energy.interval import Look, key_of
+from collectors.energy.ledger import Ledger
 from collectors.energy.meter import GpuHolding, GpuReading, Meter, Reading
+from collectors.energy.processors import Processors
 from collectors.host import Host
+from collectors.jobs.view import JobUsage
+from tests.simulated.cray import Controller
 from tests.simulated.node import Job, Jobs, Time, name, write_stat
 from tests.simulated.powercap import AMD_RANGE_UJ, INTEL_DRAM_RANGE_UJ, Powercap
 
@@ -421,6 +433,95 @@ def test_an_hour_of_eight_jobs_adds_up_to_the_meter(tmp_path, host, time, vendor
     assert shown(hour.collector, "meter_seconds_without_data_total") == {'meter="rapl"': 0}
     (deviation,) = shown(hour.collector, "node_energy_deviation_ratio").values()
     assert deviation < 1e-6
+
+
+def test_the_counters_of_a_cray_node_are_split_with_its_accelerator(host, time, tmp_path):
+    controller = Controller(tmp_path / "sys")
+    gpus = Gpus()
+    job = Job(1, 64, 32, time.clock(), float("inf"))
+    built = {
+        "jobs": Jobs(time, [job]),
+        "cray": cray.build(host, cray.Options(), {}),
+        "gpu": gpus,
+    }
+    collector = energy(host, built, idle_watts=100.0)
+    joules = 0.0
+    for tick in range(61):
+        held = (GpuHolding(job.name, 1.0),)
+        gpus.readings = (GpuReading("GPU-1", time.now, joules, 0, held),)
+        collector.tick()
+        time.pass_(10)
+        joules += 300 * 10
+        controller.update(watts=900, seconds=10)
+        write_stat(tmp_path / "proc", tick * 320 + 320, 10000, 64)
+    node = shown(collector, "node_energy_joules_total")
+    assert sum(node.values()) == pytest.approx(900 * 600)
+    by_job = shown(collector, "job_energy_joules_total")
+    labels = 'manager="slurm",jobid="1",user="alice",component='
+    assert by_job == {
+        f'{labels}"host",kind="active"': pytest.approx(500 * 600),
+        f'{labels}"host",kind="idle"': pytest.approx(100 * 600),
+        f'{labels}"gpu",kind="active"': pytest.approx(300 * 600),
+        f'{labels}"gpu",kind="idle"': 0,
+    }
+
+
+def test_an_acpi_power_meter_is_integrated(host, time, tmp_path):
+    chip = tmp_path / "sys/class/hwmon/hwmon0"
+    chip.mkdir(parents=True)
+    (chip / "name").write_text("power_meter\n")
+    sensors = hwmon.build(host, hwmon.Options(), {})
+    collector = energy(host, {"hwmon": sensors})
+    for watts in [200, 400, 600, 400, 200]:
+        (chip / "power1_average").write_text(f"{watts}000000\n")
+        sensors.refresher.refresh()
+        collector.tick()
+        time.pass_(10)
+    node = shown(collector, "node_energy_joules_total")
+    assert sum(node.values()) == pytest.approx(3000 + 5000 + 5000 + 3000)
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=5) | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+    ),
+    max_leaves=10,
+)
+
+
+@given(st.data())
+def test_whatever_the_state_says_is_taken_or_refused(data):
+    ledger = Ledger(Idle())
+    job = JobUsage(name(1), 5.0, 2.0, None, None)
+    holding = GpuHolding(name(1), 1.0)
+    for at in (0.0, 10.0):
+        ledger.book(
+            Look(
+                at,
+                1e9 + at,
+                Reading(at, joules=at * 100),
+                Processors(at, 4),
+                {key_of(job.name): job},
+                {"GPU-1": GpuReading("GPU-1", at, at * 50, 0, (holding,))},
+            )
+        )
+    with tempfile.TemporaryDirectory() as directory:
+        state.save(directory, BOOT_ID, "cray", ["cray"], ledger)
+        document = state.load(directory)
+        same = Ledger(Idle())
+        assert state.restore(document, BOOT_ID, "cray", same)
+        assert same.jobs.keys() == ledger.jobs.keys()
+        assert (same.node, same.since, same.gpus_since) == (
+            ledger.node,
+            ledger.since,
+            ledger.gpus_since,
+        )
+        changed = data.draw(st.sampled_from(sorted(document.keys() - {"version"})))
+        document[changed] = data.draw(values)
+        Path(directory, "energy.json").write_text(json.dumps(document))
+        with contextlib.suppress(ValueError):
+            state.restore(state.load(directory), BOOT_ID, "cray", Ledger(Idle()))
 
 
 def test_threads_start_and_stop(host, time, tmp_path, caplog):
