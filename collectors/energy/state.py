@@ -42,7 +42,7 @@ def save(directory: str, boot: str, meter: str, collectors: Sequence[str], ledge
     try:
         with open(path + ".new", "w", encoding="utf-8") as file:
             head = {"version": _VERSION, "boot_id": boot, "meter": meter, "collectors": collectors}
-            json.dump(head | _document(ledger), file)
+            file.write(json.dumps(head | _document(ledger)))
         Path(path + ".new").replace(path)
     except OSError:
         with contextlib.suppress(OSError):
