@@ -174,16 +174,17 @@ class GpuCollector:
     def refresh_map(self) -> Map:
         """Map GPUs to the jobs of this moment."""
         known = self._known()
-        if not known:
-            return Map()
+        current = self._mapped(known) if known else Map()
+        self._count(current.disagreements)
+        self._write(current)
+        return current
+
+    def _mapped(self, known: list[Known]) -> Map:
         table = self._table_of(tuple(each.gpu for each in known))
         readings = {each.gpu.uuid: each.observed.value for each in known if each.observed}
         holders = self._jobs.holders() if self._jobs else []
         seen = look(self._host, table, self._site)
-        current = make_map(holders, seen, readings, self._options.shards_per_gpu)
-        self._count(current.disagreements)
-        self._write(current)
-        return current
+        return make_map(holders, seen, readings, self._options.shards_per_gpu)
 
     def _count(self, disagreements: frozenset[Disagreement]) -> None:
         """Count a contradiction once per job while it lasts, whatever else changes about it."""

@@ -5,10 +5,20 @@ pass over), with one job id per line. Source: dcgm-exporter, --hpc-job-mapping-d
 """
 
 import contextlib
+import logging
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from batchjob.logs import Once
 from collectors.gpu.holders import Holding
+
+log = logging.getLogger(__name__)
+
+# Names the files that were made here, so that they are known again after a crash; dcgm-exporter
+# passes over names that are no numbers.
+_OURS = ".batchjob"
+_FILE = re.compile(r"\d+(\.\d+)?")
 
 
 class JobFiles:
@@ -16,7 +26,8 @@ class JobFiles:
 
     def __init__(self, directory: str) -> None:
         self._directory = Path(directory)
-        self._written: dict[str, str] = {}
+        self._written: dict[str, str] | None = None  # by name; None until the first time
+        self._once = Once(log)
 
     def write(self, holdings: Iterable[Holding]) -> None:
         """Make the files say what the map says; raises OSError if the directory refuses.
@@ -24,27 +35,52 @@ class JobFiles:
         A GPU that nobody holds any more keeps an empty file: dcgm-exporter lists the directory
         and then opens what it saw, and a file gone in between fails its whole scrape.
         """
-        wanted = dict.fromkeys(self._written, "") | contents(holdings)
         self._directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+        if self._written is None:
+            self._written = self._left_behind()
+        wanted = dict.fromkeys(self._written, "") | contents(holdings)
+        for name in wanted.keys() - self._written.keys():
+            if (self._directory / name).exists():
+                self._once.warning(
+                    name, "%s is somebody else's: left alone", self._directory / name
+                )
+                del wanted[name]
+        if wanted.keys() != self._written.keys():
+            self._replace(_OURS, "".join(f"{name}\n" for name in sorted(wanted)))
         for name, text in wanted.items():
             if self._written.get(name) != text:
                 self._replace(name, text)
+                self._written[name] = text
 
     def remove(self) -> None:
         """Take away the files that were made here and still say what was written last."""
-        for name, text in self._written.items():
+        for name, text in (self._written or {}).items():
             path = self._directory / name
             with contextlib.suppress(OSError):  # somebody else took it away
                 if path.read_text(encoding="utf-8") == text:
                     path.unlink()
-        self._written.clear()
+        if self._written is not None:
+            with contextlib.suppress(OSError):
+                (self._directory / _OURS).unlink()
+        self._written = None
+
+    def _left_behind(self) -> dict[str, str]:
+        """What an exporter that was killed had written."""
+        try:
+            names = (self._directory / _OURS).read_text(encoding="utf-8").split()
+        except OSError:
+            return {}
+        found = {}
+        for name in filter(_FILE.fullmatch, names):
+            with contextlib.suppress(OSError):  # the epilog took it away
+                found[name] = (self._directory / name).read_text(encoding="utf-8")
+        return found
 
     def _replace(self, name: str, text: str) -> None:
         new = self._directory / f".{name}.new"
         new.write_text(text, encoding="utf-8")
         new.chmod(0o644)
         new.replace(self._directory / name)
-        self._written[name] = text
 
 
 def contents(holdings: Iterable[Holding]) -> dict[str, str]:

@@ -5,8 +5,11 @@ import time
 import pytest
 
 from batchjob.settings import SettingsError, make
+from collectors.energy.meter import GpuMetered
 from collectors.gpu.collector import METRICS, GpuCollector, Options, build
-from collectors.gpu.devices import Table
+from collectors.gpu.dcgm_files import JobFiles
+from collectors.gpu.devices import Gpu, Table, Unit
+from collectors.gpu.holders import Holding
 from collectors.host import Host
 from collectors.jobs.view import JobHolder, JobName
 from collectors.metric import labels
@@ -156,6 +159,10 @@ def test_a_disagreement_is_counted_once_while_it_lasts(fake, start, eventually, 
     assert counts['kind="overlap"'] == 0
 
 
+def test_the_energy_collector_knows_it(host):
+    assert isinstance(build(host, Options(), {}), GpuMetered)
+
+
 def test_energy_goes_to_the_holder(fake, start, eventually):
     fake.gpus(2)
     collector = start()
@@ -198,7 +205,7 @@ def test_files_for_dcgm_exporter(fake, start, eventually, jobs, tmp_path):
     collector = start(write_job_files=str(directory))
 
     def contents():
-        return {path.name: path.read_text() for path in directory.iterdir()}
+        return {p.name: p.read_text() for p in directory.iterdir() if not p.name.startswith(".")}
 
     full = {"0": "1\n2\n", "1.1": "2\n", "7": "somebody else's\n"}
     eventually(lambda: contents() == full)
@@ -206,6 +213,28 @@ def test_files_for_dcgm_exporter(fake, start, eventually, jobs, tmp_path):
     eventually(lambda: contents() == full | {"0": "1\n", "1.1": ""})
     collector.stop()
     assert contents() == {"7": "somebody else's\n"}
+    assert [path.name for path in directory.iterdir()] == ["7"]
+
+
+def test_a_prolog_s_file_for_the_same_gpu_is_left_alone(fake, start, eventually, jobs, tmp_path):
+    fake.gpus(2)
+    (tmp_path / "0").write_text("prolog's\n")
+    jobs.now = [job("1", SLURM_JOB_GPUS="0,1")]
+    collector = start(write_job_files=str(tmp_path))
+    eventually(lambda: (tmp_path / "1").exists() and (tmp_path / "1").read_text() == "1\n")
+    collector.stop()
+    assert (tmp_path / "0").read_text() == "prolog's\n"
+    assert not (tmp_path / "1").exists()
+
+
+def test_files_of_an_exporter_that_was_killed_are_its_own(fake, start, eventually, tmp_path):
+    fake.gpus(2)
+    killed = JobFiles(str(tmp_path))
+    unit = Unit(Gpu("nvidia", 1, "GPU-1", 1, "", ""))
+    killed.write([Holding(job("77").name, unit, "process", 1.0)])
+    assert (tmp_path / "1").read_text() == "77\n"
+    start(write_job_files=str(tmp_path))
+    eventually(lambda: (tmp_path / "1").read_text() == "")
 
 
 def test_what_a_prolog_wrote_meanwhile_is_left_alone(fake, start, eventually, tmp_path):
