@@ -130,7 +130,7 @@ class TsdbOptions:
     def policy(self) -> UsagePolicy:
         """When a job is measured: once its last values have surely been scraped and stored."""
         return UsagePolicy(
-            settle_seconds=int(self.linger + 2 * self.scrape_interval + 60),
+            settle_seconds=int(self.linger + 3 * self.scrape_interval),
             refresh_seconds=int(self.refresh),
             horizon_seconds=int(self.retention) if self.url else 0,
         )

@@ -1,0 +1,232 @@
+"""How fast job records are written, and how fast a database of many answers.
+
+    python benchmarks/ingest.py write --jobs 1000000
+    python benchmarks/ingest.py read --jobs 10000000 --database /var/tmp/many.db
+
+`write`: records through the store, beside raw sqlite3 executemany of the same columns; the memory
+used meanwhile. `read`: makes the database unless it is there, and times the server's questions.
+"""
+
+import argparse
+import itertools
+import resource
+import sqlite3
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from batchjob.states import JobState
+from batchjob_stats_db import schema
+from batchjob_stats_db.access import EVERYTHING, Access, AccountOn, UserOn
+from batchjob_stats_db.engine import parse, reader, writer
+from batchjob_stats_db.migrate import migrate
+from batchjob_stats_db.queries import jobs, nodes, stats, usage
+from batchjob_stats_db.records import JobRecord, NodeShare
+from batchjob_stats_db.rollup import DAY, roll_up
+from batchjob_stats_db.sources.source import Batch
+from batchjob_stats_db.store import Store, _plain
+
+BEGIN = 1_735_689_600  # 2025-01-01
+YEAR = 365 * DAY
+USERS, ACCOUNTS, NODES, RUNNING = 2000, 300, 1000, 5000
+
+
+def record(number: int, total: int) -> JobRecord:
+    """A plausible job; all of them are spread evenly over a year."""
+    user = number * 7919 % USERS
+    submit = BEGIN + number * YEAR // total
+    start = submit + number % 3600
+    ended = number < total - RUNNING
+    length = 60 + number * 104729 % 36_000
+    node = f"n{number * 31 % NODES:04}"
+    return JobRecord(
+        "alpha", str(number), submit, JobState.COMPLETED if ended else JobState.RUNNING,
+        "COMPLETED" if ended else "RUNNING", "sacct",
+        record_id=str(number), user=f"user{user:04}", uid=10_000 + user, group="users",
+        account=f"account{user % ACCOUNTS:03}", partition="cpu", qos="normal",
+        name=f"job-{number % 50}", priority=1000, eligible_time=submit, start_time=start,
+        end_time=start + length if ended else None, elapsed_seconds=length if ended else None,
+        time_limit_seconds=86_400, exit_code=0, exit_signal=0, requested_cpus=4,
+        requested_memory_bytes=8 << 30, requested_nodes=1,
+        requested_resources="cpu=4,mem=8G,node=1",
+        allocated_cpus=4, allocated_memory_bytes=8 << 30, allocated_nodes=1,
+        allocated_resources="billing=4,cpu=4,mem=8G,node=1", node_list=node,
+        nodes=(NodeShare(node),), submit_line="sbatch job.sh", work_dir=f"/home/user{user:04}/run",
+        user_cpu_seconds=length * 3.5, system_cpu_seconds=length * 0.1,
+    )  # fmt: skip
+
+
+def batched(total: int, size: int) -> Iterator[tuple[JobRecord, ...]]:
+    numbers = iter(range(total))
+    while piece := list(itertools.islice(numbers, size)):
+        yield tuple(record(number, total) for number in piece)
+
+
+def empty(path: Path) -> sa.Engine:
+    engine = writer(parse(f"sqlite:///{path}"), create=True)
+    migrate(engine)
+    return engine
+
+
+COLUMNS = [column.name for column in schema.job.columns if column.name != "id"]
+INSERT = f"INSERT INTO job ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"
+NODE = "INSERT INTO job_node (job_id, node, cluster, start_time) VALUES (?, ?, 'alpha', ?)"
+
+
+def raw(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, isolation_level=None)
+    for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "cache_size=-65536"):
+        connection.execute(f"PRAGMA {pragma}")
+    return connection
+
+
+def write(total: int, folder: Path) -> None:
+    engine = empty(folder / "store.db")
+    store = Store(engine, "alpha", clock=lambda: BEGIN + YEAR)
+    spent = {"store": 0.0, "raw jobs": 0.0, "raw jobs and nodes": 0.0}
+    for count, batch in enumerate(batched(total, 5000)):
+        begun = time.perf_counter()
+        store.write(Batch(batch, (), str(count), 0), "benchmark")
+        spent["store"] += time.perf_counter() - begun
+    engine.dispose()
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    empty(folder / "raw.db").dispose()
+    connection = raw(folder / "raw.db")
+    first = 1
+    for batch in batched(total, 5000):
+        rows = [(*_plain(job), 0, "", None) for job in batch]
+        shares = [(first + n, job.nodes[0].node, job.start_time) for n, job in enumerate(batch)]
+        first += len(batch)
+        begun = time.perf_counter()
+        connection.execute("BEGIN")
+        connection.executemany(INSERT, rows)
+        spent["raw jobs"] += time.perf_counter() - begun
+        connection.executemany(NODE, shares)
+        connection.execute("COMMIT")
+        spent["raw jobs and nodes"] += time.perf_counter() - begun
+    connection.close()
+    print(f"{total} jobs of {len(COLUMNS)} columns, each with a node")
+    for what, seconds in spent.items():
+        print(f"  {what:20} {total / seconds:10,.0f} jobs/s")
+    print(f"  peak memory of the process while the store wrote: {memory:.0f} MB")
+
+
+def make(total: int, path: Path) -> None:
+    """The database of `read`: indexes are made after the rows, which is three times as fast."""
+    begun = time.perf_counter()
+    empty(path).dispose()
+    connection = raw(path)
+    indexes = "SELECT name, sql FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL"
+    secondary = connection.execute(indexes).fetchall()
+    for name, _ in secondary:
+        connection.execute(f"DROP INDEX {name}")
+    connection.execute("INSERT INTO cluster VALUES ('alpha', 0)")
+    first = 1
+    for batch in batched(total, 20_000):
+        connection.execute("BEGIN")
+        connection.executemany(INSERT, [(*_plain(job), 0, "", None) for job in batch])
+        connection.executemany(
+            NODE, [(first + n, job.nodes[0].node, job.start_time) for n, job in enumerate(batch)]
+        )
+        connection.execute("COMMIT")
+        first += len(batch)
+    for _, statement in secondary:
+        connection.execute(statement)
+    connection.execute("ANALYZE")
+    connection.close()
+    print(f"  made in {time.perf_counter() - begun:.0f} s, {path.stat().st_size / 1e9:.1f} GB")
+
+
+def roll(path: Path) -> None:
+    engine = writer(parse(f"sqlite:///{path}"))
+    now = BEGIN + YEAR
+    done = sa.select(schema.daily_usage.c.day).distinct()
+    with engine.connect() as db:
+        there = set(db.execute(done).scalars())
+    begun = time.perf_counter()
+    days = [day for day in range(BEGIN, now, DAY) if day not in there]
+    for day in days:
+        with engine.begin() as db:
+            roll_up(db, "alpha", day, now)
+    with engine.begin() as db:
+        db.execute(sa.text("ANALYZE"))
+    if days:
+        print(f"  daily sums: {(time.perf_counter() - begun) / len(days):.2f} s a day")
+    engine.dispose()
+
+
+def read(total: int, path: Path) -> None:
+    print(f"{total} jobs, {USERS} users, {ACCOUNTS} accounts, {NODES} nodes")
+    if not path.exists():
+        make(total, path)
+    roll(path)
+    engine = reader(parse(f"sqlite:///{path}"))
+    user = Access((UserOn("alpha", "user0042"),))
+    member = Access((UserOn("alpha", "user0042"),), (AccountOn("alpha", "account042"),))
+    end = BEGIN + YEAR
+    month = (end - 30 * DAY, end)
+    with engine.connect() as db:
+        page = jobs.newest(db, EVERYTHING, 50)
+        middle = jobs.After(end - 100 * DAY, 0)
+        questions: dict[str, Callable[[], object]] = {
+            "a user's newest 50": lambda: jobs.newest(db, user, 50),
+            "the same, 100 days back": lambda: jobs.newest(db, user, 50, after=middle),
+            "a coordinator's newest 50": lambda: jobs.newest(db, member, 50),
+            "everybody's newest 50": lambda: jobs.newest(db, EVERYTHING, 50),
+            "an account's newest 50": lambda: jobs.newest(
+                db, EVERYTHING, 50, jobs.Filter("alpha", account="account042")
+            ),
+            "a node's newest 50": lambda: jobs.newest(
+                db, EVERYTHING, 50, jobs.Filter("alpha", node="n0500")
+            ),
+            "a user's failed jobs, newest 50": lambda: jobs.newest(
+                db, user, 50, jobs.Filter("alpha", states=("FAILED",))
+            ),
+            "running now, 100": lambda: jobs.running(db, EVERYTHING, 100),
+            "a user's, running now": lambda: jobs.running(db, user, 100),
+            "running on a node": lambda: nodes.running_on(db, EVERYTHING, "alpha", "n0500"),
+            "unfinished, by state": lambda: stats.unfinished_by_state(db, EVERYTHING),
+            "a job by id": lambda: jobs.runs_of(db, EVERYTHING, page[7]["jobid"]),
+            "count up to 10,000": lambda: jobs.count(db, EVERYTHING, jobs.Filter("alpha")),
+            "a user's year by day": lambda: usage.summed(db, user, ["day"], BEGIN, end),
+            "an account's year by user": lambda: usage.summed(
+                db, EVERYTHING, ["username"], BEGIN, end, cluster="alpha", account="account042"
+            ),
+            "by account, 30 days": lambda: usage.summed(
+                db, EVERYTHING, ["account"], *month, cluster="alpha"
+            ),
+            "by account, a year": lambda: usage.summed(
+                db, EVERYTHING, ["account"], BEGIN, end, cluster="alpha"
+            ),
+        }
+        for what, question in questions.items():
+            times = []
+            for _ in range(20):
+                begun = time.perf_counter()
+                question()
+                times.append(1000 * (time.perf_counter() - begun))
+            print(
+                f"  {what:34} median {statistics.median(times):8.2f} ms, first {times[0]:8.2f} ms"
+            )
+    engine.dispose()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", choices=("write", "read"))
+    parser.add_argument("--jobs", type=int, default=1_000_000)
+    parser.add_argument("--database", type=Path, default=Path("/var/tmp/batchjob-many.db"))
+    given = parser.parse_args()
+    if given.what == "read":
+        read(given.jobs, given.database)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        write(given.jobs, Path(folder))
+
+
+if __name__ == "__main__":
+    main()
