@@ -57,13 +57,13 @@ class Written(NamedTuple):
 class UsagePolicy(NamedTuple):
     """When a job is measured."""
 
-    settle_seconds: int = 420  # after its end: the exporter's linger, two scrapes and a margin
+    settle_seconds: int = 390  # after its end: the exporter's linger and three scrapes
     refresh_seconds: int = 21600  # while it runs
-    horizon_seconds: int = 15 * DAY  # how far back the measurements reach
+    horizon_seconds: int = 15 * DAY  # how far back the measurements reach; 0: there are none
 
     def due(self, start: int | None, end: int | None, now: int) -> int | None:
         """When to measure a job; None: there is nothing (left) to measure."""
-        if start is None:
+        if start is None or not self.horizon_seconds:
             return None
         if end is None:
             return max(now, start) + self.refresh_seconds

@@ -156,6 +156,8 @@ def test_when_a_job_is_measured():
     assert policy.due(1000, None, 1500) == 1500 + 3600
     assert policy.due(1000, 2000, 2100) == 2400
     assert policy.due(1000, 2000, 2000 + 2 * DAY) is None  # too old to be in the TSDB
+    nothing_to_ask = UsagePolicy(horizon_seconds=0)
+    assert nothing_to_ask.due(1000, None, 1500) is nothing_to_ask.due(1000, 1400, 1500) is None
 
 
 def test_days_of_a_run():
