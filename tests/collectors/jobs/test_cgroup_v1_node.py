@@ -1,0 +1,117 @@
+"""cgroup v1: a job is in several hierarchies, or in one only, and nobody says when it ends."""
+
+import shutil
+
+import pytest
+
+from tests.collectors.jobs.nodes import samples, users, wait_until
+
+JOB = "slurm/uid_1000/job_7"
+
+
+@pytest.fixture
+def v1(node):
+    """The node, with v1 hierarchies instead of v2."""
+    shutil.rmtree(node.cgroup)
+    node.cgroup.mkdir()
+    return node
+
+
+def directory(node, controller, path, files=None, pids=()):
+    place = node.cgroup / controller / path
+    place.mkdir(parents=True, exist_ok=True)
+    for name, content in (files or {}).items():
+        (place / name).write_text(content)
+    (place / "cgroup.procs").write_text("".join(f"{pid}\n" for pid in pids))
+    return place
+
+
+def cpuacct(usage=2_500_000_000, system=50):
+    return {"cpuacct.usage": f"{usage}\n", "cpuacct.stat": f"user 200\nsystem {system}\n"}
+
+
+def memory(oom_kill=0):
+    return {
+        "memory.usage_in_bytes": "4096\n",
+        "memory.max_usage_in_bytes": "8192\n",
+        "memory.failcnt": "3\n",
+        "memory.stat": "rss 0\nhierarchical_memory_limit 1048576\ntotal_rss 1024\n",
+        "memory.oom_control": f"oom_kill_disable 0\nunder_oom 0\noom_kill {oom_kill}\n",
+    }
+
+
+def whole_job(node):
+    directory(node, "freezer", f"{JOB}/step_0", pids=[10])
+    directory(node, "freezer", JOB, pids=[9])
+    directory(node, "cpuacct", JOB, cpuacct())
+    directory(node, "cpuacct", f"{JOB}/step_0/task_0", cpuacct(), pids=[10])
+    directory(node, "memory", JOB, memory())
+    directory(node, "memory", f"{JOB}/step_0/task_0", memory(oom_kill=2), pids=[10])
+    node.process(9, uid=0, program="slurmstepd")
+    node.process(10, parent=9)
+    jobs = node.jobs()
+    jobs.look()
+    return jobs
+
+
+def test_a_job_in_three_hierarchies_is_one(v1):
+    numbers = samples(whole_job(v1))
+    assert numbers["cpu_seconds_total", "7", "user"] == 2.0
+    assert numbers["cpu_seconds_total", "7", "system"] == 0.5
+    assert numbers["memory_peak_bytes", "7"] == 8192
+    assert numbers["memory_limit_bytes", "7"] == 1048576
+    assert numbers["memory_limit_hits_total", "7"] == 3
+    assert numbers["processes", "7"] == 1
+
+
+def test_kills_are_counted_in_the_directories_of_tasks(v1):
+    jobs = whole_job(v1)
+    assert samples(jobs)["oom_kills_total", "7"] == 2
+    shutil.rmtree(v1.cgroup / "memory" / JOB / "step_0")
+    v1.now += 20
+    jobs._inspector.look()
+    assert samples(jobs)["oom_kills_total", "7"] == 2
+
+
+def test_a_host_with_the_freezer_alone_sums_its_processes(v1):
+    directory(v1, "freezer", f"{JOB}/step_0", pids=[10])
+    (v1.cgroup / "memory").mkdir()
+    v1.process(10, cpu=(300, 100, 200, 0))
+    jobs = v1.jobs()
+    jobs.look()
+    numbers = samples(jobs)
+    ticks = 100
+    assert numbers["cpu_seconds_total", "7", "user"] == 500 / ticks
+    assert numbers["cpu_seconds_total", "7", "system"] == 100 / ticks
+    assert ("memory_current_bytes", "7") not in numbers
+
+
+def test_the_first_removed_directory_tells_of_the_end(v1):
+    jobs = whole_job(v1)
+    jobs._watcher.start()
+    (v1.cgroup / "cpuacct" / JOB / "cpuacct.usage").write_text("9500000000\n")
+    shutil.rmtree(v1.cgroup / "memory" / JOB / "step_0")
+    wait_until(lambda: jobs._registry.all()[0]._reading.cpu_user_seconds == 9.0)
+    for controller in ("memory", "cpuacct", "freezer"):
+        shutil.rmtree(v1.cgroup / controller / "slurm")
+    wait_until(lambda: ("end_time_seconds", "7") in samples(jobs))
+    assert samples(jobs)["cpu_seconds_total", "7", "user"] == 9.0
+
+
+def test_directories_that_stay_without_processes_are_an_ended_job(v1):
+    jobs = whole_job(v1)
+    directory(v1, "freezer", f"{JOB}/step_0")
+    directory(v1, "freezer", JOB)
+    v1.now += 20
+    jobs._inspector.look()
+    assert samples(jobs)["end_time_seconds", "7"] == v1.now
+
+
+def test_steps_on_demand(v1):
+    whole_job(v1)
+    directory(v1, "cpuacct", f"{JOB}/step_0", cpuacct(usage=1_500_000_000))
+    jobs = v1.jobs(steps=True)
+    jobs.look()
+    numbers = samples(jobs)
+    assert numbers["step_cpu_seconds_total", "7", "0", "user"] == 1.0
+    assert users(jobs).keys() == {"7"}
