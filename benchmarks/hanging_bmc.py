@@ -3,13 +3,13 @@
     python -m benchmarks.hanging_bmc                # 20 jobs, 5 rounds of 400 scrapes of each
     python -m benchmarks.hanging_bmc --rounds 2
 
-Five exporters run side by side on one job tree and are scraped in turn, so that whatever else the
-machine does hits all of them: without IPMI; with a BMC that answers; and with one that hangs at
-every request, in-band (the simulated kernel driver), over the network (pyghmi's BMC on 127.0.0.1,
+Exporters run side by side on one job tree and are scraped in turn, so that whatever else the machine
+does hits all of them: two without IPMI, whose difference is the noise of this machine; one with a
+BMC that answers; and one each with a BMC that hangs at every request, in-band (the simulated kernel driver), over the network (pyghmi's BMC on 127.0.0.1,
 which goes silent after the login) and behind a command that never ends.
 
-Needs root (for the job tree) and pyghmi. Exit status 1 if a hanging BMC moves the 99th percentile
-by 2 ms or more.
+Needs root (for the job tree) and pyghmi. Exit status 1 if a hanging BMC moves the 99th percentile of
+all scrapes by 2 ms or more beyond that noise; on a busy machine the noise itself is larger.
 """
 
 import argparse
@@ -92,6 +92,7 @@ def exporters(jobs: int) -> Iterator[dict[str, exporter.Target]]:
         command = ("--collector.ipmi.access=command", "--collector.ipmi.command=sleep 240")
         cases = {
             "no IPMI": ((*common, "--no-collector.ipmi"), ()),
+            "no IPMI, again": ((*common, "--no-collector.ipmi"), ()),
             "BMC answers": ((*common, *answering), ()),
             "hangs, in-band": ((*common, FOREVER), IN_BAND),
             "hangs, network": ((*common, *silent, FOREVER), ()),
@@ -141,17 +142,14 @@ def main() -> int:
     options = parser.parse_args()
     with exporters(options.jobs) as targets:
         rounds = [measure(targets, options.scrapes) for _ in range(options.rounds)]
+    pooled = {name: [ms for each in rounds for ms in each[name]] for name in rounds[0]}
+    high = {name: percentile(values, 99) for name, values in pooled.items()}
+    moved = {name: each - high["no IPMI"] for name, each in high.items()}
     print("| case | p50 ms | p99 ms | p99 - p99 without IPMI, ms |\n|---|---|---|---|")
-    worst = 0.0
-    for name in rounds[0]:
-        median = statistics.median(percentile(each[name], 50) for each in rounds)
-        high = statistics.median(percentile(each[name], 99) for each in rounds)
-        moved = statistics.median(
-            percentile(each[name], 99) - percentile(each["no IPMI"], 99) for each in rounds
-        )
-        worst = max(worst, moved) if name.startswith("hangs") else worst
-        print(f"| {name} | {median:.2f} | {high:.2f} | {moved:+.2f} |")
-    return 0 if worst < LIMIT_MS else 1
+    for name, values in pooled.items():
+        print(f"| {name} | {percentile(values, 50):.2f} | {high[name]:.2f} | {moved[name]:+.2f} |")
+    worst = max(each for name, each in moved.items() if name.startswith("hangs"))
+    return 0 if worst < LIMIT_MS + abs(moved["no IPMI, again"]) else 1
 
 
 if __name__ == "__main__":
