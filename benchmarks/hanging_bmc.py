@@ -3,13 +3,14 @@
     python -m benchmarks.hanging_bmc                # 20 jobs, 5 rounds of 400 scrapes of each
     python -m benchmarks.hanging_bmc --rounds 2
 
-Exporters run side by side on one job tree and are scraped in turn, so that whatever else the machine
-does hits all of them: two without IPMI, whose difference is the noise of this machine; one with a
-BMC that answers; and one each with a BMC that hangs at every request, in-band (the simulated kernel driver), over the network (pyghmi's BMC on 127.0.0.1,
-which goes silent after the login) and behind a command that never ends.
+Exporters run side by side on one job tree and are scraped in turn, so that whatever else the
+machine does hits all of them: two without IPMI, whose difference is the noise of this machine; one
+with a BMC that answers; and one each with a BMC that hangs at every request, in-band (the simulated
+kernel driver), over the network (pyghmi's BMC on 127.0.0.1, which goes silent after the login) and
+behind a command that never ends.
 
-Needs root (for the job tree) and pyghmi. Exit status 1 if a hanging BMC moves the 99th percentile of
-all scrapes by 2 ms or more beyond that noise; on a busy machine the noise itself is larger.
+Needs root (for the job tree) and pyghmi. Exit status 1 if a hanging BMC moves the 99th percentile
+of all scrapes by 2 ms or more beyond that noise, which is larger on a busy machine.
 """
 
 import argparse
