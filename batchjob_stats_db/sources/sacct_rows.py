@@ -48,25 +48,22 @@ def rows(output: bytes, fields: Sequence[str], delimiter: str) -> Iterator[Row |
 
     Raises SourceError if the answer ends within a row: more may be missing than that row.
     """
-    end = delimiter.encode()
-    begin, noise = 0, ""
-    values: list[str] = []
-    while (at := output.find(end, begin)) >= 0:
-        value = output[begin:at].decode("utf-8", "backslashreplace")
-        begin = at + len(end)
-        if not values:
-            noise, _, value = value.rpartition("\n")
-        values.append(value)
-        if len(values) == len(fields):
-            if noise.strip():
-                yield quarantined(SOURCE, "text among the rows", noise.strip())
-            yield Row(dict(zip(fields, values, strict=True)))
-            values = []
-    rest = output[begin:].decode("utf-8", "backslashreplace").strip()
-    if values:
-        raise SourceError(f"sacct's answer ends within a row: {clean(' '.join(values)[-200:])!r}")
-    if rest:
-        yield quarantined(SOURCE, "text among the rows", rest)
+    end = re.escape(delimiter.encode())
+    # Atomic groups: a field that was found is not tried longer, whatever follows.
+    row = re.compile(rb"(?>.*?" + end + rb"){%d}" % len(fields), re.DOTALL)
+    begin = 0
+    while match := row.match(output, begin):
+        begin = match.end()
+        cells = match[0].decode("utf-8", "backslashreplace").split(delimiter)
+        noise, _, cells[0] = cells[0].rpartition("\n")
+        if noise.strip():
+            yield quarantined(SOURCE, "text among the rows", noise.strip())
+        yield Row(dict(zip(fields, cells, strict=False)))  # behind the last delimiter is nothing
+    rest = output[begin:].decode("utf-8", "backslashreplace")
+    if delimiter in rest:
+        raise SourceError(f"sacct's answer ends within a row: {clean(rest[-200:])!r}")
+    if rest.strip():
+        yield quarantined(SOURCE, "text among the rows", rest.strip())
 
 
 def jobs(cluster: str, found: Iterable[Row | Quarantined]) -> Iterator[Parsed]:

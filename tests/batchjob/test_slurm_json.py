@@ -1,0 +1,134 @@
+"""Slurm's JSON, whichever release wrote it."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batchjob.slurm_json import (
+    INFINITE,
+    Exit,
+    SlurmJsonError,
+    count,
+    cpu_seconds,
+    envelope,
+    exit_of,
+    job_ids_in_queue,
+    plain,
+    resources,
+    rows,
+    state_words,
+    tres_counts,
+)
+
+
+def number(value, *, known=True, infinite=False):
+    return {"set": known, "infinite": infinite, "number": value}
+
+
+def test_number_objects_become_numbers():
+    document = {"a": [number(5), number(0, known=False), number(0, infinite=True)], "b": {"c": 1}}
+    assert plain(document) == {"a": [5, None, INFINITE], "b": {"c": 1}}
+
+
+@pytest.mark.parametrize(
+    ("meta", "release", "parser", "cluster"),
+    [
+        ({"plugin": {"type": "openapi/dbv0.0.38"}, "Slurm": {"release": "22.05.8"}},
+         "22.05.8", "v0.0.38", ""),
+        ({"plugins": {"data_parser": "v0.0.39"}, "Slurm": {"release": "23.02.7"}},
+         "23.02.7", "v0.0.39", ""),
+        ({"plugin": {"data_parser": "data_parser/v0.0.42"},
+          "slurm": {"release": "24.11.5", "cluster": "c1"}}, "24.11.5", "v0.0.42", "c1"),
+        ({}, "", "", ""),
+    ],
+)  # fmt: skip
+def test_envelope(meta, release, parser, cluster):
+    found = envelope({"meta": meta, "errors": [], "warnings": [{"description": "old"}]})
+    assert found == (release, parser, cluster, ("old",))
+
+
+def test_errors_are_errors_except_that_nothing_was_found():
+    envelope({"errors": [{"error_number": 9003, "error": "Nothing found"}]})
+    with pytest.raises(SlurmJsonError, match="Unable to connect: slurmdbd"):
+        envelope({"errors": [{"error": "Unable to connect", "description": "slurmdbd"}]})
+    with pytest.raises(SlurmJsonError, match="expected a JSON object"):
+        envelope([])
+    with pytest.raises(SlurmJsonError, match="expected a list 'nodes'"):
+        rows({"jobs": []}, "nodes")
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ({"status": "SUCCESS", "return_code": 0}, Exit(None, None)),  # up to .39: says nothing
+        ({"status": "SIGNALED", "return_code": 0, "signal": {"signal_id": 11, "name": "SEGV"}},
+         Exit(0, 11)),
+        ({"status": ["ERROR"], "return_code": 3, "signal": {"id": None, "name": ""}}, Exit(3, 0)),
+        ({"status": ["SUCCESS"], "return_code": 0, "signal": {"id": None}}, Exit(0, 0)),
+        ({"status": ["SIGNALED"], "return_code": None, "signal": {"id": 125}}, Exit(0, 125)),
+        (None, Exit(None, None)),
+    ],
+)  # fmt: skip
+def test_exit(value, expected):
+    assert exit_of(value) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ("COMPLETED", ("COMPLETED",)),
+        (["RUNNING", "COMPLETING"], ("RUNNING", "COMPLETING")),
+        ("IDLE+DRAIN", ("IDLE", "DRAIN")),
+        ("", ()),
+        (None, ()),
+    ],
+)
+def test_states(value, words):
+    assert state_words(value) == words
+
+
+def test_tres():
+    items = [
+        {"type": "cpu", "name": None, "id": 1, "count": 4},
+        {"type": "mem", "name": "", "id": 2, "count": 300},
+        {"type": "energy", "name": "", "id": 3, "count": -2},
+        {"type": "gres", "name": "gpu:a100", "id": 1001, "count": 2},
+    ]
+    assert tres_counts(items) == {"cpu": 4, "mem": 300, "gres/gpu:a100": 2}
+    assert resources(items) == (4, 300 * 1024**2, None, 2, None)
+    assert resources([*items, {"type": "gres", "name": "gpu", "count": 2}]).gpus == 2
+    assert resources(None) == (None,) * 5
+
+
+@pytest.mark.parametrize("value", [None, -2, 2**64 - 2, "5", True, INFINITE])
+def test_what_is_no_count(value):
+    assert count(value) is None
+
+
+def test_microseconds_may_exceed_a_second():
+    assert cpu_seconds({"seconds": 25, "microseconds": 1289890}) == pytest.approx(26.28989)
+    assert cpu_seconds(None) is None
+
+
+def test_jobs_that_ended_are_not_in_the_queue():
+    jobs = [
+        {"job_id": 1, "job_state": "RUNNING"},
+        {"job_id": 2, "job_state": ["COMPLETED"]},
+        {"job_id": 3, "job_state": ["PENDING", "REQUEUED"]},
+    ]
+    assert job_ids_in_queue({"jobs": jobs}) == {"1", "3"}
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(values)
+def test_any_json_gives_plain_values(value):
+    exit_of(plain(value))
+    resources(plain(value))
+    state_words(plain(value))
+    assert cpu_seconds(value) is None or cpu_seconds(value) >= 0
