@@ -17,11 +17,12 @@ from tests.e2e.workload import command
 DISK = "/dev/ubda"
 FILES = ("memory.current", "memory.peak", "memory.max", "cpu.stat", "memory.events", "io.stat")
 JOBS = {
-    "batch": ("alice", command(cpu=1.5, memory_mb=60, sleep=15), ("--mem=150M", "--nodelist={0}")),
+    "batch": ("alice", command(cpu=1.5, memory_mb=60, sleep=600), ("--mem=150M", "--nodelist={0}")),
     "io": (
         "bob",
         f"dd if=/dev/zero of={DISK} bs=1M count=20 oflag=direct\n"
-        f"dd if={DISK} of=/dev/null bs=1M count=10 iflag=direct\n{command(sleep=15)}",
+        f"dd if={DISK} of=/dev/null bs=1M count=10 iflag=direct\n"
+        f"touch io-is-done\n{command(sleep=600)}",
         ("--mem=60M", "--nodelist={0}"),
     ),
     "steps": ("carol", f"srun {command(cpu=0.5)}", ("--nodes=2", "--ntasks=2", "--mem=60M")),
@@ -44,11 +45,12 @@ def run(cluster: slurm.Cluster, target: exporter.Target) -> dict[str, Any]:
     jobs = {kind: scope / f"job_{submitted[kind]}" for kind in ("batch", "io")}
     until(lambda: all(job.exists() for job in jobs.values()), "batch and io job running", 60)
     cluster.wait(*(submitted[kind] for kind in ("steps", "oom", "short")), timeout=120)
-    time.sleep(2)  # for the processes' identities, and for what burns CPU to be done
+    until((cluster.home("bob") / "io-is-done").exists, "20 MiB written and 10 MiB read", 60)
+    time.sleep(2)  # for a look at the processes' owners
     before = {kind: kernel_files(job) for kind, job in jobs.items()}
     during = target.scrape(timeout=60)
     after = {kind: kernel_files(job) for kind, job in jobs.items()}
-    cluster.command("scancel", submitted["cancelled"])
+    cluster.command("scancel", *(submitted[kind] for kind in ("batch", "io", "cancelled")))
     cluster.wait(*submitted.values(), timeout=120)
     until(lambda: not any(job.exists() for job in jobs.values()), "job directories removed", 30)
     ended = target.scrape(timeout=60)
