@@ -13,6 +13,7 @@ Parse = Callable[[bytes], Mapping[str, Any]]
 # Limits and CPU sets change when an administrator or the scheduler changes them, not with the job's
 # work; files that were not there may come (a controller switched on by hand).
 RARE_SECONDS = 30.0
+_AT_FIRST_SECONDS = 0.5  # but a scheduler sets limits and enables controllers when a job is born
 
 _PAGE = 4096
 
@@ -120,6 +121,7 @@ class Directory:
         self._failed: list[_File] = []  # of those, what could not be read
         self._settled: dict[str, Any] = {}  # the rarely changing fields
         self._settle_at = float("-inf")
+        self._settle_pause = _AT_FIRST_SECONDS
         self._inode = _inode(path)
 
     def read(self, now: float, group: str | None = None) -> dict[str, Any]:
@@ -148,7 +150,8 @@ class Directory:
                 settled.update(self._read_file(file))
         self._set_aside()
         self._settled = settled
-        self._settle_at = now + RARE_SECONDS
+        self._settle_at = now + self._settle_pause
+        self._settle_pause = min(2 * self._settle_pause, RARE_SECONDS)
 
     def removed(self) -> bool:
         """The directory is no more, or another one has its name by now."""
@@ -193,7 +196,7 @@ class Directory:
         self._often = [file for file in self._present if not file.source.rare]
 
     def _find_files(self) -> None:
-        """Open what is there by now; what is not, is asked for again after RARE_SECONDS."""
+        """Open what is there by now; what is not, is asked for again later."""
         missing = []
         for source in self._missing:
             try:

@@ -75,6 +75,20 @@ def test_an_owner_who_stays_unknown_is_left_empty(node):
     assert ("processes", "1") not in samples(jobs)
 
 
+def test_but_a_users_job_may_be_slow_to_leave_root(node):
+    job = node.job(pids=[10])
+    node.process(10, uid=0)
+    jobs = look(node)
+    node.now += 3
+    jobs.look()
+    assert users(jobs) == {"1": "root"}
+    node.process(11, uid=54321)
+    (job / "step_batch/user/task_0/cgroup.procs").write_text("10\n11\n")
+    node.now += 20
+    jobs.look()
+    assert users(jobs) == {"1": "54321"}
+
+
 def test_a_sluid_becomes_the_job_id_by_the_title_of_roots_slurmstepd(node):
     node.job("s5K1KKYAYG5D00", pids=[10, 11])
     node.process(10, uid=0, program="slurmstepd: [4749.batch]")
