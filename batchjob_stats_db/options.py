@@ -87,6 +87,9 @@ class PollOptions:
     people_interval: float = option(
         3600.0, "How often accounts and their members are read.", parse=duration
     )
+    rollup_interval: float = option(
+        300.0, "How often the sums of changed days are made anew.", parse=duration
+    )
     longest_pause: float = option(
         900.0, "The longest pause after failures or slow answers.", parse=duration
     )

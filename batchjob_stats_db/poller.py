@@ -78,6 +78,7 @@ class Poller:
             for source in cluster.people
         }
         self._usage_pace = Pace(poll.interval, poll.longest_pause)
+        self._rollup_pace = Pace(poll.rollup_interval, poll.rollup_interval)
         self._retention_pace = Pace(86400.0, 86400.0)
         self.beat = time.monotonic()  # the last sign of life
         self.polled = False  # whether every source has been read once
@@ -113,7 +114,9 @@ class Poller:
             steps = [self._read(source, stop) for source in self.cluster.sources]
             steps += [self._read_people(source) for source in self.cluster.people]
             steps.append(self._measure(stop))
-            self._roll_up(stop)
+            if self._rollup_pace.due(self._clock()):
+                self._roll_up(stop)
+                self._rollup_pace.after(self._clock(), self._clock(), well=True)
             self._drop_old()
             self._metrics.unfinished.labels(name).set(len(self._store.unfinished()))
         except sa.exc.DBAPIError as error:

@@ -37,17 +37,8 @@ class Service:
             )
             for poller in self.pollers
         ]
-        self._health = None
-        if settings.web.listen_address is not None:
-            try:
-                self._health = Health(
-                    settings.web.listen_address,
-                    self._metrics.registry,
-                    self.unhealthy,
-                    self.unready,
-                )
-            except OSError as error:
-                raise SettingsError(f"web.listen-address: {error.strerror}") from error
+        self._address = settings.web.listen_address
+        self._health: Health | None = None
 
     def _poller(self, settings: Settings, cluster: ClusterSettings, engine: Engine) -> Poller:
         history = Prometheus(cluster.tsdb.endpoint()) if cluster.tsdb.url else None
@@ -69,8 +60,13 @@ class Service:
         return f"not polled yet: {', '.join(waiting)}" if waiting else self.unhealthy()
 
     def start(self) -> None:
-        """Begin to poll."""
-        if self._health:
+        """Begin to poll; raises SettingsError when the address is taken."""
+        if self._address is not None:
+            try:
+                registry = self._metrics.registry
+                self._health = Health(self._address, registry, self.unhealthy, self.unready)
+            except OSError as error:
+                raise SettingsError(f"web.listen-address: {error.strerror}") from error
             self._health.start()
         for thread in self._threads:
             thread.start()

@@ -142,20 +142,23 @@ def make(total: int, path: Path) -> None:
 
 
 def roll(path: Path) -> None:
+    """Daily sums: a few days as the poller makes them, the others at one go."""
     engine = writer(parse(f"sqlite:///{path}"))
-    now = BEGIN + YEAR
-    done = sa.select(schema.daily_usage.c.day).distinct()
-    with engine.connect() as db:
-        there = set(db.execute(done).scalars())
+    with engine.begin() as db:
+        if db.execute(sa.select(schema.daily_usage.c.day)).first():
+            return
+        sums = ", ".join(["count(*)", *["sum(allocated_cpus)"] * (len(schema.DAILY_SUMS) - 1)])
+        db.exec_driver_sql(
+            "INSERT INTO daily_usage SELECT cluster, start_time - start_time % 86400 AS day, "
+            f"account, username, {sums} FROM job GROUP BY 1, 2, 3, 4"
+        )
+        db.execute(sa.text("ANALYZE"))
+    days = range(BEGIN + 100 * DAY, BEGIN + 105 * DAY, DAY)
     begun = time.perf_counter()
-    days = [day for day in range(BEGIN, now, DAY) if day not in there]
     for day in days:
         with engine.begin() as db:
-            roll_up(db, "alpha", day, now)
-    with engine.begin() as db:
-        db.execute(sa.text("ANALYZE"))
-    if days:
-        print(f"  daily sums: {(time.perf_counter() - begun) / len(days):.2f} s a day")
+            roll_up(db, "alpha", day, BEGIN + YEAR)
+    print(f"  daily sums: {(time.perf_counter() - begun) / len(days):.2f} s a day")
     engine.dispose()
 
 

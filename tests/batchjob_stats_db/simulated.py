@@ -80,7 +80,7 @@ def poller(engine, source, **tsdb) -> Poller:
     cluster = ClusterSettings("c1", (source,), (), TsdbOptions(**tsdb))
     clock = lambda: float(source.now)  # noqa: E731 (a clock)
     store = Store(engine, "c1", cluster.tsdb.policy(), clock)
-    options = PollOptions(interval=0.0)
+    options = PollOptions(interval=0.0, rollup_interval=0.0)
     return Poller(cluster, store, None, options, RetentionOptions(), PollerMetrics(), clock)
 
 

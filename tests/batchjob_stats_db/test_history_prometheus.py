@@ -1,6 +1,8 @@
 """Totals, peaks and means as real stores give them."""
 
 import math
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
@@ -142,3 +144,39 @@ def test_total_of_raw_samples():
     assert total_of([(1, 5.0), (2, 7.0), (3, 1.0)], 0) == 8
     assert total_of([(-1, 7.0), (1, 7.0), (2, 1.0), (3, 2.0)], 0) == 2  # 7 was the run before's
     assert total_of([(-1, 7.0)], 0) is None
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (None, "timed out"),
+        (b"<html>login</html>", "not an answer of a Prometheus API"),
+        (b'{"status":"success","data":{"result":[]},"isPartial":true}', "an answer in part"),
+        (b"x" * 2000, "more than 1000 bytes"),
+    ],
+)
+def test_servers_that_are_slow_or_something_else(body, said):
+    answered = threading.Event()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            if body is None:
+                answered.wait(10)
+                return
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever).start()
+        try:
+            url = f"http://127.0.0.1:{server.server_port}"
+            store = Prometheus(Endpoint(url, timeout_seconds=0.3, answer_bytes=1000))
+            with pytest.raises(HistoryError, match=said):
+                store.measure(Statistic.PEAK, [MEMORY], [span("1")])
+        finally:
+            answered.set()
+            server.shutdown()

@@ -215,3 +215,16 @@ def test_the_watermark_and_the_rows_agree_after_every_cycle(engine):
         with engine.connect() as db:
             count = db.execute(sa.select(sa.func.count(schema.job.c.id))).scalar()
         assert int(made._store.watermark("simulated")) == count
+
+
+def test_a_locked_database_loses_nothing(url, engine, rows):
+    if url.get_backend_name() != "sqlite":
+        pytest.skip("only SQLite locks the whole database")
+    made = poller(engine, Simulated(50))
+    impatient = sa.create_engine(url, connect_args={"timeout": 0.1})
+    made._store.engine = impatient
+    with engine.begin():  # somebody else writes, and takes his time
+        assert cycles(made, 1) == [False]
+    assert cycles(made, 1) == [True]
+    impatient.dispose()
+    assert len(rows(schema.job)) == 50

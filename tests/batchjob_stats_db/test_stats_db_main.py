@@ -2,7 +2,12 @@
 
 import json
 import logging
+import os
 import re
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +15,7 @@ from batchjob_stats_db import schema
 from batchjob_stats_db.engine import only_writer
 from batchjob_stats_db.main import main
 from batchjob_stats_db.sources.source import Batch
+from tests.e2e.processes import daemon, free_ports, until
 
 
 @pytest.fixture(autouse=True)
@@ -162,3 +168,30 @@ def test_recompute_makes_the_days_anew(run, store, job, rows):
     status, _, said = run("recompute", "--since", "2026-01-01")
     assert status == 0, said
     assert sum(row["wall_seconds"] for row in rows(schema.daily_usage)) == 3600
+
+
+def test_the_daemon_serves_its_health_and_stops(url, tmp_path):
+    (port,) = free_ports(1)
+    config = tmp_path / "c.yml"
+    config.write_text(
+        f"db: {{url: {json.dumps(url.render_as_string(hide_password=False))}}}\n"
+        f"web: {{listen-address: '127.0.0.1:{port}'}}\n"
+        "clusters: [{name: c1, sources: {sacct: {sacct: /bin/false, squeue: /bin/false}}}]\n"
+    )
+    argv = [sys.executable, "-m", "batchjob_stats_db.main", "--config.file", str(config)]
+    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    with daemon(argv, tmp_path / "log", environ) as process:
+        base = f"http://127.0.0.1:{port}"
+        until(lambda: b"polls_total" in _page(f"{base}/metrics"), "metrics")
+        assert _page(f"{base}/-/healthy") == b"ok\n"
+        process.terminate()
+        assert process.wait(30) == 0
+    assert "Traceback" not in (tmp_path / "log").read_text()
+
+
+def _page(url):
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            return answer.read()
+    except urllib.error.URLError:
+        return b""
