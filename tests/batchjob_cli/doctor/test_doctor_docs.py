@@ -1,0 +1,44 @@
+"""The pages that the report points to are there, and their examples work."""
+
+import re
+from pathlib import Path
+
+import yaml
+
+from batchjob_cli.doctor import numbers, schedulers
+from batchjob_cli.doctor.subjects import SUBJECTS
+from collectors.jobs.places import match
+from collectors.jobs.site_layouts import site_layouts
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_pages_that_are_named_exist():
+    advice = [each.advice for each in schedulers.SCHEDULERS] + list(numbers.ADVICE.values())
+    pages = {page for text in advice for page in re.findall(r"docs/\S+\.md", text)}
+    assert pages
+    assert [page for page in pages if not (ROOT / page).exists()] == []
+
+
+def test_every_subject_is_on_its_page():
+    page = (ROOT / "docs/doctor.md").read_text()
+    assert [each.name for each in SUBJECTS if f"| {each.name} |" not in page] == []
+
+
+def test_the_examples_of_rows_find_jobs():
+    page = (ROOT / "docs/schedulers/others.md").read_text()
+    example = re.search(r"```yaml\n(.*?)```", page, re.DOTALL)
+    rows = site_layouts(yaml.safe_load(example[1])["collector.jobs.layouts"])
+    paths = [
+        "mybatch/user_5/job_7",
+        "x.slice/mybatch.slice/long-8.scope",
+        r"site.slice/site-9\x5b1\x5d.srv.slice",
+        "farm/n3/job_10",
+    ]
+    jobs = [match(path, rows, 2) for path in paths]
+    assert [(job.manager, job.jobid) for job in jobs if job] == [
+        ("mybatch", "7"),
+        ("mybatch", "8"),
+        ("pbs", "9[1].srv"),
+        ("slurm", "10"),
+    ]
