@@ -20,7 +20,7 @@ from batchjob.units import lsf_duration, size_bytes
 from batchjob_stats_db.records import JobRecord, NodeShare, Quarantined, folded
 from batchjob_stats_db.sources.lsf_rows import aligned, job_text
 from batchjob_stats_db.sources.row import Row, RowError, count, integer, quarantined
-from batchjob_stats_db.sources.source import Batch, SourceError, Unfinished, missing, vanished
+from batchjob_stats_db.sources.source import Batch, SourceError, Unfinished, missing, own, vanished
 
 SOURCE = "bjobs"
 
@@ -32,6 +32,7 @@ FIELDS = (
     "effective_resreq", "output_file", "sub_cwd", "kill_reason",
 )  # fmt: skip
 _SUFFIX = re.compile(r" [LEX]$")
+_JOB_ID = re.compile(r"\d+(\[\d+\])?", re.ASCII)
 _BATCH = 2000
 _DAY = 86_400
 
@@ -74,6 +75,7 @@ class Bjobs:
     def read(self, watermark: str, unfinished: Mapping[str, Unfinished]) -> Iterator[Batch]:
         """See Source."""
         now = int(self._clock())
+        unfinished = own(unfinished, _JOB_ID)
         found: list[JobRecord] = []
         bad: list[Quarantined] = []
         for values in self._rows():

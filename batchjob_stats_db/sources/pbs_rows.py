@@ -17,7 +17,7 @@ from batchjob_stats_db.sources.row import Row, RowError, count, epoch, integer
 ACCOUNTS = ("account", "project", "group")
 _NO_PROJECT = "_pbs_project_default"
 
-_JOB_ID = re.compile(r"(\d+)(?:\[(\d*)\]|-(\d+))?(?:\..+)?", re.ASCII)
+JOB_ID = re.compile(r"(\d+)(?:\[(\d*)\]|-(\d+))?(?:\..+)?", re.ASCII)
 
 _REASONS = {
     -1: "failed before its files were staged", -2: "failed after its files were staged",
@@ -37,7 +37,7 @@ class JobId(NamedTuple):
 
 def job_id(text: str) -> JobId:
     """Parse `101.pbs01`, `2[3].pbs01`, `2[].pbs01` or Torque's `2-3.srv`; raises RowError."""
-    match = _JOB_ID.fullmatch(text)
+    match = JOB_ID.fullmatch(text)
     if not match:
         raise RowError(f"expected a job id such as 101.server, got {text[:40]!r}")
     number, index, old = match.groups()

@@ -17,9 +17,16 @@ from batchjob.call import CommandOptions, SchedulerError, run
 from batchjob.settings import boolean, one_of, option, text
 from batchjob.states import PBS, JobState
 from batchjob_stats_db.records import JobRecord, Quarantined, folded
-from batchjob_stats_db.sources.pbs_rows import ACCOUNTS, Incarnation, end_state, job_id, job_record
+from batchjob_stats_db.sources.pbs_rows import (
+    ACCOUNTS,
+    JOB_ID,
+    Incarnation,
+    end_state,
+    job_id,
+    job_record,
+)
 from batchjob_stats_db.sources.row import Row, RowError, integer, quarantined
-from batchjob_stats_db.sources.source import Batch, SourceError, Unfinished, missing, vanished
+from batchjob_stats_db.sources.source import Batch, SourceError, Unfinished, missing, own, vanished
 
 SOURCE = "qstat"
 _BATCH = 2000
@@ -89,6 +96,7 @@ class Qstat:
     def read(self, watermark: str, unfinished: Mapping[str, Unfinished]) -> Iterator[Batch]:
         """See Source."""
         now = int(self._clock())
+        unfinished = own(unfinished, JOB_ID)
         records: list[JobRecord] = []
         bad: list[Quarantined] = []
         known: set[tuple[str, int]] = set()

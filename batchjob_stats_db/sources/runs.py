@@ -1,6 +1,7 @@
 """Local runs, from the files that `batchjob run` writes (batchjob/runs.py has the form)."""
 
 import os
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -12,9 +13,10 @@ from batchjob.settings import option, text
 from batchjob_stats_db.records import JobRecord, Quarantined
 from batchjob_stats_db.sources.json_record import Decoded, decode
 from batchjob_stats_db.sources.row import RowError, quarantined
-from batchjob_stats_db.sources.source import Batch, SourceError, Unfinished, epoch_watermark
+from batchjob_stats_db.sources.source import Batch, SourceError, Unfinished, epoch_watermark, own
 
 SOURCE = "runs"
+_RUN_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 _BATCH = 2000
 _OVERLAP = 5  # seconds; file systems' clocks are coarse
 
@@ -79,7 +81,8 @@ class Runs:
         for at in range(0, len(found), _BATCH):
             yield Batch(tuple(found[at : at + _BATCH]), (), watermark, since)
         ended = {job.jobid for job in found if not job.state.live}
-        gone = tuple(jobid for jobid in unfinished if jobid not in ended and self._gone(jobid))
+        mine = own(unfinished, _RUN_ID)
+        gone = tuple(jobid for jobid in mine if jobid not in ended and self._gone(jobid))
         yield Batch((), tuple(bad), str(now), now, gone)
 
     def _changed(self, since: int) -> list[Path]:

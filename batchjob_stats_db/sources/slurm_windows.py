@@ -7,6 +7,7 @@ out: jobs cancelled before they were eligible.
 """
 
 import logging
+import re
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from batchjob_stats_db.sources.source import (
     Unfinished,
     epoch_watermark,
     missing,
+    own,
     vanished,
 )
 
@@ -34,6 +36,7 @@ ENDED = (
 )  # fmt: skip
 ALL = (*ENDED, "PENDING", "RUNNING", "SUSPENDED")
 
+_JOB_ID = re.compile(r"\d+", re.ASCII)
 _BATCH = 2000  # jobs written in one transaction
 _FEW, _MANY = 4_000, 20_000  # jobs in a window, between which its length is right
 _FIRST, _SHORTEST, _LONGEST = 3600, 300, 86_400  # seconds
@@ -102,6 +105,7 @@ class Windows:
     def read(self, watermark: str, unfinished: Mapping[str, Unfinished]) -> Iterator[Batch]:
         """Windows of ended jobs up to now, and in the last one the live jobs as well."""
         now = int(self._clock())
+        unfinished = own(unfinished, _JOB_ID)
         covered = min(epoch_watermark(self._name, watermark), now)
         begin = max(covered - int(self._options.overlap), EVER)
         seen: set[tuple[str, int]] = set()

@@ -5,6 +5,7 @@ docs are made) and `build()`. The poller calls `check()` once at start, `read()`
 """
 
 import importlib
+import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol, cast
 
@@ -131,6 +132,11 @@ def missing(
     return tuple(
         jobid for jobid, known in unfinished.items() if (jobid, known.submit_time) not in seen
     )
+
+
+def own(unfinished: Mapping[str, Unfinished], form: re.Pattern[str]) -> dict[str, Unfinished]:
+    """Those whose ids have this scheduler's form: a cluster may have local runs as well."""
+    return {jobid: known for jobid, known in unfinished.items() if form.fullmatch(jobid)}
 
 
 _AT_ONCE, _SHARE = 20, 0.2

@@ -176,6 +176,15 @@ def test_a_run_whose_supervisor_is_gone_has_vanished(source, tmp_path):
     assert not alive({})
 
 
+def test_a_scheduler_s_jobs_are_no_runs_that_vanished(source):
+    known = {
+        "4711": Unfinished(1, 1, 1),
+        "1.pbs01": Unfinished(1, 1, 1),
+        "../x": Unfinished(1, 1, 1),
+    }
+    assert list(source.read("0", known))[-1].vanished == ()
+
+
 def test_files_that_are_no_run(source, tmp_path):
     (tmp_path / "a.json").write_text("{")
     (tmp_path / "b.json").write_text('{"version": 99}')

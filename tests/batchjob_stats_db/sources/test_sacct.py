@@ -285,6 +285,12 @@ def test_held_jobs_are_asked_for_by_id_and_missing_ones_have_vanished(source):
     assert batches[-1].vanished == ("4242",)
 
 
+def test_jobs_of_another_kind_are_not_asked_for(source):
+    known = {jobid: Unfinished(1795183635, 1, 1795183635) for jobid in ("1.pbs01", "0f8fad5b-d9cb")}
+    batches, _ = read(source("slurm-22.05.8-hostile.sacct.xz"), unfinished=known)
+    assert batches[-1].vanished == ()
+
+
 def test_a_reused_id_does_not_hide_that_the_old_job_is_gone(source):
     known = {"6": Unfinished(1695183635, 1, 1695183635)}
     batches, _ = read(source("slurm-22.05.8-hostile.sacct.xz"), unfinished=known)
