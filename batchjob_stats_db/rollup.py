@@ -18,15 +18,18 @@ from batchjob_stats_db.bulk import upsert
 
 DAY = 86400
 
-# "Runs that overlap a day" is two open ranges, which no B-tree answers. Runs up to this length are
-# one range of start times; longer ones, which are few, are found by an index of their own.
-LONG_SECONDS = 7 * DAY
+# "Runs that overlap a day" is two open ranges, which no B-tree answers. But a run of up to a day
+# began in two days' time; longer ones, which are few, are found by two indexes of their own.
+WEEK = 7 * DAY
 
 _FAILED = tuple(
     state.value
     for state in JobState
     if state.name in ("FAILED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "BOOT_FAIL", "DEADLINE")
 )
+
+# States in which a run has no end; named so that the index of unfinished jobs is used.
+_ENDLESS = tuple(state.value for state in JobState if state.live or state is JobState.VANISHED)
 
 Number = ColumnElement[Any]
 
@@ -86,13 +89,13 @@ def _parts(cluster: str, day: int, now: int) -> sa.CTE:
         else_=_larger(_at(now), job.c.start_time),
     )
     in_day = (job.c.start_time < day + DAY) & (end >= day)
-    short = (job.c.start_time >= day - LONG_SECONDS) & in_day
-    long = (
-        (job.c.start_time < day - LONG_SECONDS)
-        & in_day
-        & (job.c.end_time - job.c.start_time > sa.literal_column(str(LONG_SECONDS)))
+    start, length = job.c.start_time, job.c.end_time - job.c.start_time
+    tiers = (
+        (start >= day - DAY) & in_day,
+        (start < day - DAY) & (start >= day - WEEK) & in_day & (length > _constant(DAY)),
+        (start < day - WEEK) & in_day & (length > _constant(WEEK)),
+        (start < day - DAY) & in_day & job.c.end_time.is_(None) & job.c.state.in_(_ENDLESS),
     )
-    endless = (job.c.start_time < day - LONG_SECONDS) & in_day & job.c.end_time.is_(None)
     columns = [
         job.c.id, job.c.account, job.c.username, job.c.state, job.c.submit_time,
         job.c.eligible_time, job.c.start_time, job.c.end_time,
@@ -100,9 +103,8 @@ def _parts(cluster: str, day: int, now: int) -> sa.CTE:
         end.label("until"),
     ]  # fmt: skip
     runs = sa.union_all(
-        *(sa.select(*columns).where(job.c.cluster == cluster, which)
-          for which in (short, long, endless))
-    ).cte("runs")  # fmt: skip
+        *(sa.select(*columns).where(job.c.cluster == cluster, which) for which in tiers)
+    ).cte("runs")
     seconds = _smaller(runs.c.until, _at(until)) - _larger(runs.c.start_time, _at(day))
     whole = runs.c.until - runs.c.start_time
     return sa.select(
@@ -178,6 +180,11 @@ def _grams(parts: sa.CTE, cluster: str, day: int) -> sa.Select[Any]:
         .select_from(parts.join(emissions, emissions.c.job_id == job.id))
         .group_by(job.account, job.username, emissions.c.provider)
     )
+
+
+def _constant(seconds: int) -> Number:
+    """Not a parameter: a partial index is used where its condition stands there literally."""
+    return sa.literal_column(str(seconds))
 
 
 def _at(time: int) -> Number:

@@ -135,14 +135,15 @@ Index(
     sqlite_where=job.c.usage_due_time.is_not(None),
     postgresql_where=job.c.usage_due_time.is_not(None),
 )
-# Runs of more than a week, for the days they cover (rollup.py).
-Index(
-    "ix_job_long",
-    job.c.cluster,
-    job.c.start_time,
-    sqlite_where=sa.text("end_time - start_time > 604800"),
-    postgresql_where=sa.text("end_time - start_time > 604800"),
-)
+# Runs of more than a day and of more than a week, for the days they cover (rollup.py).
+for _name, _longer in (("ix_job_over_day", 86400), ("ix_job_over_week", 604800)):
+    Index(
+        _name,
+        job.c.cluster,
+        job.c.start_time,
+        sqlite_where=sa.text(f"end_time - start_time > {_longer}"),
+        postgresql_where=sa.text(f"end_time - start_time > {_longer}"),
+    )
 
 job_node = Table(
     "job_node",

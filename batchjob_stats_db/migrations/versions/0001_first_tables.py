@@ -172,7 +172,15 @@ def upgrade() -> None:
         "ix_job_account_time", "job", ["cluster", "account", "start_time", "id"], unique=False
     )
     op.create_index(
-        "ix_job_long",
+        "ix_job_over_day",
+        "job",
+        ["cluster", "start_time"],
+        unique=False,
+        sqlite_where=sa.text("end_time - start_time > 86400"),
+        postgresql_where=sa.text("end_time - start_time > 86400"),
+    )
+    op.create_index(
+        "ix_job_over_week",
         "job",
         ["cluster", "start_time"],
         unique=False,
