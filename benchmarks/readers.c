@@ -1,11 +1,12 @@
-/* The least a scrape can cost: read the files named on standard input, and do nothing with them.
+/* The least a scrape can cost: read the files that a list names, and do nothing with them.
  *
  *     cc -O2 -o readers readers.c
- *     readers open 100 < paths     each round opens, reads to the end and closes every file
- *     readers keep 100 < paths     descriptors stay open; each round is one pread() per file,
- *                                  and one more where a file fills the buffer
+ *     yes '' | head -100 | readers open LIST     each round opens, reads and closes every file
+ *     yes '' | head -100 | readers keep LIST     descriptors stay open; a round is one pread() per
+ *                                                file, and one more where it fills the buffer
  *
- * Prints one JSON object: CPU and wall nanoseconds, system calls and bytes, each per round.
+ * A line on standard input begins a round, so that something can happen in between. Prints one JSON
+ * object at the end: CPU and wall nanoseconds, system calls and bytes, each per round.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -65,29 +66,39 @@ static void read_kept(int fd)
     } while (got == (ssize_t)sizeof buffer);
 }
 
+static char **read_list(const char *name, size_t *count)
+{
+    FILE *list = fopen(name, "r");
+    if (!list)
+        fail(name);
+    char **paths = NULL, *line = NULL;
+    size_t room = 0;
+    for (ssize_t length; (length = getline(&line, &room, list)) > 0; line = NULL, room = 0) {
+        if (line[length - 1] == '\n')
+            line[length - 1] = 0;
+        paths = realloc(paths, (*count + 1) * sizeof *paths);
+        if (!paths)
+            fail("realloc");
+        paths[(*count)++] = line;
+    }
+    fclose(list);
+    return paths;
+}
+
 int main(int argc, char **argv)
 {
-    if (argc != 3 || (strcmp(argv[1], "open") && strcmp(argv[1], "keep")) || atoi(argv[2]) < 1) {
-        fprintf(stderr, "usage: readers open|keep ROUNDS < paths\n");
+    if (argc != 3 || (strcmp(argv[1], "open") && strcmp(argv[1], "keep"))) {
+        fprintf(stderr, "usage: readers open|keep LIST\n");
         return 2;
     }
-    int keep = !strcmp(argv[1], "keep"), rounds = atoi(argv[2]);
+    int keep = !strcmp(argv[1], "keep");
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
         limit.rlim_cur = limit.rlim_max;
         setrlimit(RLIMIT_NOFILE, &limit);
     }
-
-    char **paths = NULL, *line = NULL;
-    size_t count = 0, room = 0;
-    for (ssize_t length; (length = getline(&line, &room, stdin)) > 0; line = NULL, room = 0) {
-        if (line[length - 1] == '\n')
-            line[length - 1] = 0;
-        paths = realloc(paths, (count + 1) * sizeof *paths);
-        if (!paths)
-            fail("realloc");
-        paths[count++] = line;
-    }
+    size_t count = 0;
+    char **paths = read_list(argv[2], &count);
     int *fds = calloc(count + 1, sizeof *fds);
     if (!fds)
         fail("calloc");
@@ -96,12 +107,20 @@ int main(int argc, char **argv)
             if ((fds[i] = open(paths[i], O_RDONLY | O_CLOEXEC)) < 0 && errno == EMFILE)
                 fail(paths[i]);
 
-    double cpu = now(CLOCK_PROCESS_CPUTIME_ID), wall = now(CLOCK_MONOTONIC);
-    for (int round = 0; round < rounds; round++)
+    double cpu = 0, wall = 0;
+    int rounds = 0;
+    for (int c; (c = getchar()) != EOF;) {
+        if (c != '\n')
+            continue;
+        double cpu_before = now(CLOCK_PROCESS_CPUTIME_ID), wall_before = now(CLOCK_MONOTONIC);
         for (size_t i = 0; i < count; i++)
             keep ? read_kept(fds[i]) : read_opened(paths[i]);
-    cpu = now(CLOCK_PROCESS_CPUTIME_ID) - cpu;
-    wall = now(CLOCK_MONOTONIC) - wall;
+        cpu += now(CLOCK_PROCESS_CPUTIME_ID) - cpu_before;
+        wall += now(CLOCK_MONOTONIC) - wall_before;
+        rounds++;
+    }
+    if (!rounds)
+        return 1;
     printf("{\"files\": %zu, \"cpu_ns\": %.0f, \"wall_ns\": %.0f, \"calls\": %.1f, \"bytes\": %.1f}\n",
            count, cpu / rounds, wall / rounds, (double)calls / rounds, (double)bytes / rounds);
     return 0;

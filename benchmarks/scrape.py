@@ -10,7 +10,8 @@
 (c) `client`: the same families written down by prometheus-client (benchmarks/rendering.py)
 (d) `other`: any other exporter, given as a command line
 
-The files are those that strace saw the exporter read below its cgroupfs during one scrape.
+The files are those that strace saw the exporter read below its cgroupfs during one scrape. Before
+each scrape and each round of the C programs every job works for a moment, so that files change.
 Needs root, cc and strace.
 """
 
@@ -62,26 +63,35 @@ def scraper(url: str) -> Callable[[], bytes]:
     return scrape
 
 
-def cost(pid: int, scrape: Callable[[], bytes], scrapes: int) -> Cost:
-    """Mean of a few scrapes, one after the other."""
-    size = 0
-    cpu, wall = measure.cpu_seconds(pid), time.monotonic()
+def cost(
+    pid: int, scrape: Callable[[], bytes], scrapes: int, between: Callable[[], None] = lambda: None
+) -> Cost:
+    """Mean of a few scrapes, with something done between them."""
+    size, cpu, wall = 0, 0.0, 0.0
     for _ in range(scrapes):
+        between()
+        cpu_before, wall_before = measure.cpu_seconds(pid), time.monotonic()
         size += len(scrape())
-    cpu, wall = measure.cpu_seconds(pid) - cpu, time.monotonic() - wall
+        cpu += measure.cpu_seconds(pid) - cpu_before
+        wall += time.monotonic() - wall_before
     return Cost(1e3 * cpu / scrapes, 1e3 * wall / scrapes, size / scrapes)
 
 
-def readers(program: Path, mode: str, paths: list[str], rounds: int) -> dict[str, float]:
-    """Run the C program once."""
-    done = subprocess.run(
-        [program, mode, str(rounds)],
-        input="\n".join(paths),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    answer: dict[str, float] = json.loads(done.stdout)
+def readers(
+    program: Path, mode: str, paths: list[str], rounds: int, between: Callable[[], None]
+) -> dict[str, float]:
+    """Run the C program over so many rounds."""
+    with tempfile.NamedTemporaryFile("w") as file:
+        file.write("\n".join(paths))
+        file.flush()
+        argv = [program, mode, file.name]
+        with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+            assert process.stdin is not None
+            for _ in range(rounds):
+                between()
+                process.stdin.write(b"\n")
+                process.stdin.flush()
+            answer: dict[str, float] = json.loads(process.communicate()[0])
     return answer
 
 
@@ -101,9 +111,9 @@ def measured(
     ours: list[Cost] = []
     floor: dict[str, list[dict[str, float]]] = {"open": [], "keep": []}
     for _ in range(TURNS):
-        ours.append(cost(target.pid, scrape, scrapes))
+        ours.append(cost(target.pid, scrape, scrapes, tree.stir))
         for mode, results in floor.items():
-            results.append(readers(program, mode, paths, scrapes))
+            results.append(readers(program, mode, paths, scrapes, tree.stir))
     mine = median(ours)
     row: dict[str, Any] = {
         "tree": tree.kind,
@@ -177,7 +187,7 @@ def run(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 def one(options: argparse.Namespace, tree: trees.Tree, program: Path, jobs: int) -> dict[str, Any]:
     """Measure on one tree."""
-    scrapes = max(5, min(200, 4000 // jobs))
+    scrapes = max(4, min(25, 2000 // jobs))
     cgroupfs = f"--path.cgroupfs={tree.cgroupfs}"
     with exporter.running(*ALL_METRICS, cgroupfs, *options.flag) as target:
         until(
@@ -192,7 +202,8 @@ def one(options: argparse.Namespace, tree: trees.Tree, program: Path, jobs: int)
         row = measured(target, tree, program, scrapes)
     if options.other:
         with other_exporter(options.other, options.other_url) as (pid, scrape):
-            row["other_ms"] = median([cost(pid, scrape, scrapes) for _ in range(TURNS)]).cpu_ms
+            costs = [cost(pid, scrape, scrapes, tree.stir) for _ in range(TURNS)]
+            row["other_ms"] = median(costs).cpu_ms
     return row
 
 

@@ -7,14 +7,17 @@
 `unified`: this machine's cgroup2; without controllers it has CPU and pressure, but no memory.
 `copy`: all files that Slurm on cgroup v2 gives a job, as plain files on tmpfs. The kernel does not
 format them on each read, so a reader's own cost stands out more than on a real machine.
-Each job has one sleeping process of an ordinary user. Needs root.
+Each job has one process of an ordinary user that waits; `stir()` has all of them use some CPU and
+memory, so that their files change as those of working jobs do. Needs root.
 """
 
 import contextlib
 import os
+import re
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -71,6 +74,16 @@ FILES = {
     "pids.events": "max 0\n",
 }
 
+# What a line on standard input makes a job's process do: keep it, in ever more memory.
+IDLER = "while read line; do all=$all$line; done"
+# And what changes in a copy at each moment of work: files, and the numbers in them.
+CHANGING = {
+    "cpu.stat": r"(?<=_usec )[1-9]\d*",
+    "memory.current": r"\d+",
+    "memory.stat": r"(?<= )\d+",
+    "cpu.pressure": r"(?<=total=)\d+",
+}
+
 
 class Tree:
     """A node's scope or top directories, with jobs that come and go."""
@@ -81,6 +94,7 @@ class Tree:
         self.name = f"bench{os.getpid()}"
         self.tops = self._tops()
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._stirred = 0
 
     def _tops(self) -> list[Path]:
         if self.kind == "v1":
@@ -91,8 +105,9 @@ class Tree:
         """Make the job's directories and start its process in them."""
         environ = {"SLURM_JOB_ID": str(jobid), "SLURM_JOB_ACCOUNT": "physics"}
         process = subprocess.Popen(
-            ["/bin/sleep", "infinity"], user=UID, group=UID, env=environ, cwd="/"
-        )
+            ["/bin/sh", "-c", IDLER], stdin=subprocess.PIPE, user=UID, group=UID, env=environ,
+            cwd="/",
+        )  # fmt: skip
         self._processes[jobid] = process
         for top in self.tops:
             task = self._task(top, jobid)
@@ -107,9 +122,26 @@ class Tree:
         """End the process and remove the directories."""
         process = self._processes.pop(jobid)
         process.kill()
-        process.wait()
+        process.communicate()
         for top in self.tops:
             _remove(self._job(top, jobid), plain=self.kind == "copy")
+
+    def stir(self) -> None:
+        """Let every job work for a moment."""
+        self._stirred += 1
+        for jobid, process in self._processes.items():
+            if self.kind == "copy":
+                for file, pattern in CHANGING.items():
+                    text = re.sub(pattern, self._changed, FILES[file])
+                    (self._job(self.tops[0], jobid) / file).write_text(text)
+            else:
+                assert process.stdin is not None
+                process.stdin.write(b"x" * 1000 + b"\n")
+                process.stdin.flush()
+        time.sleep(0.02 + len(self._processes) / 5000)
+
+    def _changed(self, match: re.Match[str]) -> str:
+        return str(int(match[0]) + self._stirred)
 
     def tasks(self, jobid: int) -> list[Path]:
         """The directories that hold the job's processes."""

@@ -16,6 +16,7 @@ RARE_SECONDS = 30.0
 _AT_FIRST_SECONDS = 0.5  # but a scheduler sets limits and enables controllers when a job is born
 
 _PAGE = 4096
+_SMALL = 500  # most files are; Python keeps objects up to 512 bytes without waste
 
 
 class Source(NamedTuple):
@@ -168,12 +169,15 @@ class Directory:
     def _read_file(self, file: _File) -> Mapping[str, Any]:
         source, descriptor = file.source, file.descriptor
         try:
-            data = read_all(descriptor) if descriptor >= 0 else read_path(self._path_of(source))
+            if descriptor >= 0:
+                data = read_all(descriptor, 2 * len(file.data) or _SMALL)
+            else:
+                data = read_path(self._path_of(source))
             if not data or data != file.data:  # most files of most jobs say what they said before
                 if data[-1:] != b"\n" and (data or not source.may_be_empty):
                     raise ValueError("half a line")
                 file.values = source.parse(data)
-                file.data = data
+            file.data = data
             return file.values
         except (ValueError, LookupError):
             self._trouble.count("malformed")
@@ -227,10 +231,13 @@ def _inode(path: str) -> int | None:
         return None
 
 
-def read_all(descriptor: int) -> bytes:
-    """The whole file behind a descriptor, from its start."""
-    data = os.pread(descriptor, _PAGE, 0)
-    if len(data) < _PAGE:
+def read_all(descriptor: int, expected: int = _PAGE) -> bytes:
+    """The whole file behind a descriptor, from its start; `expected` bytes are more than it has.
+
+    What is read is kept, and a buffer of a page for each of thousands of files would be as well.
+    """
+    data = os.pread(descriptor, expected, 0)
+    if len(data) < expected:
         return data
     parts, offset = [data], len(data)
     while part := os.pread(descriptor, 16 * _PAGE, offset):
