@@ -20,6 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.e2e.processes import daemon, free_ports, until
 
 REPOSITORY = Path(__file__).parents[2]
+AS_THE_UNIT = {"MALLOC_ARENA_MAX": "1"}  # deploy/systemd/batchjob_exporter.service
 
 
 class Scrape(NamedTuple):
@@ -96,7 +97,11 @@ def running(*flags: str, inside: Sequence[str] = ()) -> Iterator[Target]:
     ]  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="exporter-") as folder:
         log = Path(folder) / "log"
-        env = {"PYTHONPATH": str(REPOSITORY), "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
+        env = {
+            **AS_THE_UNIT,
+            "PYTHONPATH": str(REPOSITORY),
+            "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
+        }
         try:
             with daemon(argv, log, env) as process:
                 target = Target(address, process.pid, log)
