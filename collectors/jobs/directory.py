@@ -293,13 +293,13 @@ def _lines(data: bytes, wanted: Mapping[bytes, tuple[str, int]]) -> _Lines:
     for line in data.splitlines():
         key = line.partition(b" ")[0]
         if key in wanted:
-            pattern += rb"(?:.*\n){%d}%s (\d+)\n" % (skipped, re.escape(key))
+            pattern += rb"(?:.*+\n){%d}+%s (\d+)\n" % (skipped, re.escape(key))
             skipped = 0
             targets.append(wanted[key])
         else:
             skipped += 1
     return _Lines(
-        re.compile(pattern + rb"(?:.*\n){%d}" % skipped),
+        re.compile(pattern + rb"(?:.*+\n){%d}+" % skipped),
         tuple(field for field, _ in targets),
         tuple((field, divisor) for field, divisor in targets if divisor != 1),
     )
