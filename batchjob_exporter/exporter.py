@@ -122,7 +122,7 @@ class Source:
             return family
         name = family.metric.name
         self._once.warning(name, "collector %s gave a series of %s twice", self.name, name)
-        return Family(family.metric, list(distinct.items()))
+        return family._replace(samples=list(distinct.items()))
 
 
 class Exporter:

@@ -53,20 +53,21 @@ def render(families: Iterable[Family], format: Format = TEXT) -> bytes:
     lines: list[str] = []
     for metric, parts in _merged(families).values():
         lines += _header(metric, format)
-        for samples in parts:
-            lines += _samples(metric.name, samples)
+        for suffix, samples in parts:
+            lines += _samples(metric.name + suffix, samples)
     if format.openmetrics:
         lines.append("# EOF\n")
     return "".join(lines).encode()
 
 
-def _merged(
-    families: Iterable[Family],
-) -> dict[str, tuple[Metric, list[Sequence[tuple[Labels, float]]]]]:
-    merged: dict[str, tuple[Metric, list[Sequence[tuple[Labels, float]]]]] = {}
-    for metric, samples in families:
+_Parts = list[tuple[str, Sequence[tuple[Labels, float]]]]  # suffix, samples
+
+
+def _merged(families: Iterable[Family]) -> dict[str, tuple[Metric, _Parts]]:
+    merged: dict[str, tuple[Metric, _Parts]] = {}
+    for metric, samples, suffix in families:
         if samples:
-            merged.setdefault(metric.name, (metric, []))[1].append(samples)
+            merged.setdefault(metric.name, (metric, []))[1].append((suffix, samples))
     return merged
 
 

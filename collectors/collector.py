@@ -71,4 +71,10 @@ COLLECTORS: tuple[Entry, ...] = (
         "Emission factors of the electricity, from tables or live providers.",
     ),
     Entry("energy", "collectors.energy.collector", True, "Energy and emissions of each batch job."),
+    Entry(
+        "cluster",
+        "collectors.cluster.collector",
+        False,
+        "Nodes, queues and controller of the whole cluster; for one host per cluster.",
+    ),
 )

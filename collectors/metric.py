@@ -15,16 +15,20 @@ class Metric(NamedTuple):
     """A family's name, type and definition; `labels` names the labels its samples may carry."""
 
     name: str
-    type: Literal["gauge", "counter"]
+    type: Literal["gauge", "counter", "histogram"]
     help: str
     labels: tuple[str, ...] = ()
 
 
 class Family(NamedTuple):
-    """A metric with its samples of one moment. A sample without a value does not exist."""
+    """A metric with its samples of one moment. A sample without a value does not exist.
+
+    `suffix` is what a histogram's samples have behind its name: `_bucket`, `_count`, `_sum`.
+    """
 
     metric: Metric
     samples: Sequence[tuple[Labels, float]]
+    suffix: str = ""
 
 
 def labels(**pairs: str) -> Labels:

@@ -1,0 +1,162 @@
+"""The cluster's state as its scheduler tells it, each part read by a thread of its own.
+
+For one host per cluster. A part that fails or hangs leaves the others alone; what it said last
+stays until it is too old.
+"""
+
+import importlib
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from batchjob.call import CommandOptions
+from batchjob.refresher import Refresher
+from batchjob.settings import SettingsError, duration, one_of, option, text
+from collectors.cluster.metrics import AGE, ERRORS, INFO, METRICS, PARTS, Jobs, families
+from collectors.cluster.reading import Sources
+from collectors.cluster.waits import Waits
+from collectors.collector import Collector
+from collectors.host import Host
+from collectors.metric import Family, labels
+
+__all__ = ["METRICS", "Options", "build"]
+
+_PERIODS_VALID = 3  # a value lives for so many intervals
+
+SCHEDULERS = {"slurm": ("collectors.cluster.slurm", "scontrol")}
+"""Name -> the module that asks it, and the command that shows it can be asked from this host.
+
+Imported when it is needed: HTTP and TLS are megabytes that compute nodes do without.
+"""
+
+
+def _url(value: Any) -> str:
+    if value == "":
+        return ""
+    from batchjob.slurmrestd import server
+
+    return server(value)
+
+
+@dataclass(frozen=True)
+class Options(CommandOptions):
+    """Which scheduler is asked, and how."""
+
+    timeout: float = option(20.0, "Longest wait for one answer.", parse=duration)
+    scheduler: str = option(
+        "auto",
+        "The scheduler; auto takes the one whose commands are here.",
+        parse=one_of("auto", *SCHEDULERS),
+    )
+    interval: float = option(30.0, "Time between two readings of a part.", parse=duration)
+    without: tuple[str, ...] = option(
+        (),
+        "Part to leave out, where others serve it already: " + ", ".join(PARTS) + "; may be"
+        " repeated.",
+        parse=one_of(*PARTS),
+        repeat=True,
+    )
+    slurmrestd_url: str = option(
+        "",
+        "Ask Slurm here instead of by its commands: http://host:port, https://host:port or "
+        "unix:/path.",
+        parse=_url,
+    )
+    slurmrestd_user: str = option("", "User whom the token belongs to.", parse=text)
+    slurmrestd_token_file: str = option(
+        "", "File with the JSON Web Token (`scontrol token`); read for each request.", parse=text
+    )
+    slurmrestd_ca_file: str = option(
+        "", "File with the certificates to trust, for https.", parse=text
+    )
+
+
+class Cluster:
+    """The last reading of each part."""
+
+    def __init__(self, host: Host, scheduler: str, sources: Sources, options: Options) -> None:
+        self._host = host
+        self._scheduler = scheduler
+        self._waits = Waits()
+        reads = {part: read for part, read in sources._asdict().items() if read is not None}
+        if "jobs" in reads:
+            self._read_jobs = reads["jobs"]
+            reads["jobs"] = self._jobs
+        self._parts: dict[str, Refresher[Any]] = {
+            part: Refresher(
+                f"cluster {part}",
+                read,
+                options.interval,
+                options.interval * _PERIODS_VALID + options.timeout,
+                host.monotonic,
+            )
+            for part, read in reads.items()
+            if part not in options.without
+        }
+
+    def start(self) -> None:
+        """Begin to read."""
+        for refresher in self._parts.values():
+            refresher.start()
+
+    def stop(self) -> None:
+        """End the threads."""
+        for refresher in self._parts.values():
+            refresher.stop()
+
+    def refresh(self) -> None:
+        """Read every part once, now."""
+        for refresher in self._parts.values():
+            refresher.refresh()
+
+    def collect(self) -> list[Family]:
+        """What each part said last, with its age."""
+        found = [
+            Family(INFO, [(labels(scheduler=self._scheduler), 1.0)]),
+            Family(
+                ERRORS,
+                [(labels(part=name), float(part.failures)) for name, part in self._parts.items()],
+            ),
+        ]
+        for name, part in self._parts.items():
+            seen = part.latest()
+            if seen is not None:
+                found.append(Family(AGE, [(labels(part=name), self._host.monotonic() - seen.at)]))
+                found += families(name, seen.value)
+        return found
+
+    def _jobs(self) -> Jobs:
+        jobs = self._read_jobs()
+        return Jobs(jobs, self._waits.observe(jobs), self._host.clock())
+
+
+def build(host: Host, options: Options, _built: Mapping[str, Collector]) -> Collector:
+    """The collector; raises SettingsError where no scheduler is to be found."""
+    if options.slurmrestd_url:
+        from batchjob.slurmrestd import RestOptions
+        from collectors.cluster import slurm
+
+        rest = RestOptions(
+            url=options.slurmrestd_url,
+            user=options.slurmrestd_user,
+            token_file=options.slurmrestd_token_file,
+            ca_file=options.slurmrestd_ca_file,
+            timeout=options.timeout,
+        )
+        return Cluster(host, "slurm", slurm.by_rest(rest), options)
+    name = options.scheduler if options.scheduler != "auto" else _found()
+    module, _ = SCHEDULERS[name]
+    sources: Sources = importlib.import_module(module).by_commands(options)
+    return Cluster(host, name, sources, options)
+
+
+def _found() -> str:
+    for name, (_, command) in SCHEDULERS.items():
+        if shutil.which(command):
+            return name
+    commands = ", ".join(command for _, command in SCHEDULERS.values())
+    raise SettingsError(
+        f"collector.cluster.scheduler: none of the commands {commands} is in PATH; "
+        "expected the scheduler's name, or collector.cluster.slurmrestd-url"
+    )

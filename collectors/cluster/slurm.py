@@ -1,0 +1,102 @@
+"""Asking Slurm about its cluster: by slurmrestd, by commands with `--json`, or by their text.
+
+A command that knows no `--json` (sdiag and scontrol before 23.02, or a Slurm built without its
+JSON plugin) is asked for text from then on; so both ways are tried once, whatever the version.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from batchjob.call import CommandFailedError, CommandOptions, run
+from batchjob.refresher import AbsentError
+from batchjob.slurm_json import SlurmJsonError
+from batchjob.slurmrestd import RestError, RestOptions, Slurmrestd
+from collectors.cluster import slurm_json, slurm_text
+from collectors.cluster.reading import Sources
+
+
+class _Way(NamedTuple):
+    """One part: its path in the REST API, and its command with and without JSON."""
+
+    path: str
+    json: tuple[str, ...]
+    text: tuple[str, ...]
+
+
+# Without names, comments or paths: whoever may write those would write our columns.
+_COLUMNS = ("JobID", "Partition", "State", "Reason", "NumCPUs", "tres-alloc", "SubmitTime",
+            "EligibleTime", "StartTime")  # fmt: skip
+_SQUEUE = ("-O", ",".join(f"{column}:|" for column in _COLUMNS))
+
+_WAYS: Mapping[str, _Way] = {
+    "nodes": _Way(
+        "nodes",
+        ("scontrol", "--json", "-a", "show", "nodes"),
+        ("scontrol", "-o", "-a", "-d", "show", "nodes"),
+    ),
+    "jobs": _Way(
+        "jobs",
+        ("squeue", "--json", "-a", "-t", "all"),
+        ("squeue", "-a", "-r", "-t", "all", *_SQUEUE),
+    ),
+    "controller": _Way("diag", ("sdiag", "--json"), ("sdiag",)),
+    "fairshare": _Way("shares", (), ("sshare", "-P", "-l")),
+    "licenses": _Way(
+        "licenses",
+        ("scontrol", "--json", "show", "licenses"),
+        ("scontrol", "-o", "show", "licenses"),
+    ),
+    "reservations": _Way(
+        "reservations",
+        ("scontrol", "--json", "-a", "show", "reservations"),
+        ("scontrol", "-o", "-a", "show", "reservations"),
+    ),
+}
+_ABSENT_PAUSE = 3600.0
+
+
+def by_commands(options: CommandOptions) -> Sources:
+    """The ways to ask by scontrol, squeue, sdiag and sshare."""
+    return Sources(**{part: _command(options, part) for part in _WAYS})
+
+
+def by_rest(options: RestOptions) -> Sources:
+    """The ways to ask slurmrestd; what its version has not is asked for once in an hour."""
+    server = Slurmrestd(options)
+    return Sources(**{part: _rest(server, part) for part in _WAYS})
+
+
+def _command(options: CommandOptions, part: str) -> Callable[[], Any]:
+    from_json, from_text = getattr(slurm_json, part), getattr(slurm_text, part)
+    way = _WAYS[part]
+    # An array's task list is cut at 64 characters unless it is told otherwise (squeue(1)).
+    variables = {"SLURM_BITSTR_LEN": "0"}
+    knows_json = bool(way.json)
+
+    def read() -> Any:
+        nonlocal knows_json
+        if knows_json:
+            try:
+                output = run(options, way.json, variables).stdout
+                return from_json(slurm_json.document(output))
+            except (CommandFailedError, SlurmJsonError):
+                found = from_text(run(options, way.text, variables).stdout)
+                knows_json = False  # the text came, so it was not the controller that failed
+                return found
+        return from_text(run(options, way.text, variables).stdout)
+
+    return read
+
+
+def _rest(server: Slurmrestd, part: str) -> Callable[[], Any]:
+    from_json, path = getattr(slurm_json, part), _WAYS[part].path
+
+    def read() -> Any:
+        try:
+            return from_json(server.get("slurm", path))
+        except RestError as error:
+            if error.status == 404:
+                raise AbsentError(str(error), _ABSENT_PAUSE) from error
+            raise
+
+    return read

@@ -1,0 +1,249 @@
+"""Slurm's JSON about the cluster, from `--json` or slurmrestd, whichever release wrote it.
+
+Facts: answers of 22.05 (v0.0.38) and 24.11 (v0.0.42), and the OpenAPI documents that slurmrestd
+serves. Times of sdiag are in microseconds, memory is in megabytes.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from batchjob.slurm_json import (
+    SlurmJsonError,
+    count,
+    envelope,
+    epoch,
+    plain,
+    rows,
+    state_words,
+)
+from batchjob.states import SLURM, JobState
+from batchjob.units import gpus as tres_gpus
+from batchjob.units import tres
+from collectors.cluster.reading import (
+    Controller,
+    Job,
+    License,
+    Node,
+    Reservation,
+    Rpc,
+    Share,
+    bounded,
+    reason_word,
+)
+
+MEGABYTE = 1024**2
+
+
+def document(output: bytes) -> Any:
+    """The JSON object in a command's output: warnings may stand before it."""
+    at = re.search(rb"^\s*\{", output, re.MULTILINE)
+    if at is None:
+        raise SlurmJsonError("not an answer of Slurm: expected a JSON object")
+    try:
+        text = output[at.start() :].decode("utf-8", "replace").lstrip()
+        found, _ = json.JSONDecoder(strict=False).raw_decode(text)
+    except (ValueError, RecursionError) as error:
+        raise SlurmJsonError(f"not an answer of Slurm: {error}") from error
+    return found
+
+
+def nodes(answer: Any) -> list[Node]:
+    """Of `scontrol show nodes --json` or /slurm/.../nodes; a controller has at least one node."""
+    found = [_node(row) for row in _plain_rows(answer, "nodes") if row.get("name")]
+    if not found:
+        raise SlurmJsonError("Slurm names no node")
+    return found
+
+
+def _node(row: Mapping[str, Any]) -> Node:
+    words = (*state_words(row.get("state")), *state_words(row.get("state_flags")))
+    base, flags = node_state(words)
+    memory, allocated = count(row.get("real_memory")), count(row.get("alloc_memory"))
+    total = gres_gpus(str(row.get("gres") or ""))
+    return Node(
+        str(row["name"]),
+        base,
+        flags,
+        tuple(map(str, row.get("partitions") or ())),
+        count(row.get("cpus")),
+        count(row.get("alloc_cpus")),
+        None if memory is None else memory * MEGABYTE,
+        None if allocated is None else allocated * MEGABYTE,
+        total,
+        gres_gpus(str(row.get("gres_used") or "")) if total else 0,
+        bounded(str(row.get("reason") or "")),
+        epoch(row.get("reason_changed_at")),
+    )
+
+
+def node_state(words: tuple[str, ...]) -> tuple[str, frozenset[str]]:
+    """Base state and flags of ("IDLE", "DRAIN")."""
+    lower = [word.lower() for word in words if word]
+    return (lower[0] if lower else "unknown"), frozenset(lower[1:]) - {"invalid"}
+
+
+_GRES = re.compile(r"gpu(?::[^:,()]+)?:(\d+)(?:\([^)]*\))?")
+
+
+def gres_gpus(text: str) -> int:
+    """GPUs of `gpu:a100:2(IDX:0-1),gpu:v100:0(IDX:N/A),shard:a100:1`."""
+    return sum(int(each[1]) for each in re.finditer(rf"(?:^|,){_GRES.pattern}", text))
+
+
+def jobs(answer: Any) -> list[Job]:
+    """Of `squeue --json` or /slurm/.../jobs, with those that ended within MinJobAge."""
+    return [_job(row) for row in _plain_rows(answer, "jobs")]
+
+
+def _job(row: Mapping[str, Any]) -> Job:
+    state = job_state(state_words(row.get("job_state")))
+    wanted = str(row.get("tres_req_str") or "")
+    values = _tres(wanted)
+    return Job(
+        str(row.get("job_id")),
+        first_partition(str(row.get("partition") or "")),
+        state,
+        reason_word(str(row.get("state_reason") or "")),
+        array_tasks(str(row.get("array_task_string") or "")) if state is JobState.PENDING else 1,
+        count(row.get("cpus")),
+        (tres_gpus(values) or 0) if values else None,
+        epoch(row.get("eligible_time")) or epoch(row.get("submit_time")),
+        None if state is JobState.PENDING else epoch(row.get("start_time")),
+    )
+
+
+def _tres(text: str) -> dict[str, str]:
+    try:
+        return tres(text)
+    except ValueError as error:
+        raise SlurmJsonError(str(error)) from error
+
+
+def job_state(words: tuple[str, ...]) -> JobState:
+    """One state of a base state and its flags: a completing job still holds its nodes."""
+    if "COMPLETING" in words:
+        return JobState.RUNNING
+    return SLURM.get(words[0], JobState.UNKNOWN) if words else JobState.UNKNOWN
+
+
+def first_partition(text: str) -> str:
+    """A job may wait for several partitions; it counts once, in the first."""
+    return text.partition(",")[0]
+
+
+_TASKS = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?(?::(\d{1,9}))?")
+
+
+def array_tasks(text: str) -> int:
+    """Tasks of `1-5,7,10-20:2%4`; 1 for a job that is no array."""
+    total = 0
+    for part in text.partition("%")[0].split(","):
+        if match := _TASKS.fullmatch(part):
+            first, last = int(match[1]), int(match[2] or match[1])
+            total += max(0, (last - first) // (int(match[3] or 1) or 1) + 1)
+    return max(1, total)
+
+
+# Names in statistics -> names of ours; times in microseconds.
+_COUNTS = {
+    "server_thread_count": "threads", "agent_queue_size": "agent_queue",
+    "agent_count": "agents", "dbd_agent_queue_size": "dbd_queue",
+    "jobs_submitted": "submitted", "jobs_started": "started", "jobs_completed": "completed",
+    "jobs_canceled": "cancelled", "jobs_failed": "failed",
+    "schedule_cycle_total": "main_cycles", "schedule_queue_length": "main_queue",
+    "bf_cycle_counter": "backfill_cycles", "bf_queue_len": "backfill_queue",
+    "bf_last_depth": "backfill_depth", "bf_backfilled_jobs": "backfilled",
+}  # fmt: skip
+_MICROSECONDS = {
+    "schedule_cycle_last": "main_last", "schedule_cycle_max": "main_longest",
+    "schedule_cycle_mean": "main_mean",
+    "bf_cycle_last": "backfill_last", "bf_cycle_max": "backfill_longest",
+    "bf_cycle_mean": "backfill_mean",
+}  # fmt: skip
+
+
+def controller(answer: Any) -> Controller:
+    """Of `sdiag --json` or /slurm/.../diag."""
+    envelope(answer)
+    found = plain(answer.get("statistics"))
+    if not isinstance(found, dict) or "server_thread_count" not in found:
+        raise SlurmJsonError("not an answer of Slurm: expected an object 'statistics'")
+    return Controller(
+        dict(_numbers(found, _COUNTS, 1)) | dict(_numbers(found, _MICROSECONDS, 1e6)),
+        _rpcs(found, "rpcs_by_message_type", "message_type"),
+        _rpcs(found, "rpcs_by_user", "user"),
+    )
+
+
+def _numbers(
+    found: Mapping[str, Any], names: Mapping[str, str], unit: float
+) -> Iterator[tuple[str, float]]:
+    for theirs, ours in names.items():
+        number = count(found.get(theirs))
+        if number is not None:
+            yield ours, number / unit
+
+
+def _rpcs(found: Mapping[str, Any], name: str, key: str) -> dict[str, Rpc]:
+    rpcs = {}
+    for row in found.get(name) or ():
+        if isinstance(row, dict) and (calls := count(row.get("count"))) is not None:
+            micro = count(row.get("total_time"))
+            rpcs[str(row.get(key))] = Rpc(calls, None if micro is None else micro / 1e6)
+    return rpcs
+
+
+def fairshare(answer: Any) -> list[Share]:
+    """Accounts of /slurm/.../shares (v0.0.40 and later)."""
+    envelope(answer)
+    outer = plain(answer.get("shares"))
+    return [
+        Share(
+            str(row.get("name")),
+            _number(row.get("shares_normalized")),
+            _number(row.get("effective_usage")),
+            _number((row.get("fairshare") or {}).get("level")),
+            None,  # Fair Tree ranks users; an account has a level
+        )
+        for row in rows(outer, "shares")
+        if "USER" not in (row.get("type") or ()) and row.get("parent")
+    ]
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and value >= 0 else None
+
+
+def licenses(answer: Any) -> list[License]:
+    """Of `scontrol show licenses --json` or /slurm/.../licenses."""
+    return [
+        License(
+            str(row.get("LicenseName")),
+            count(row.get("Total")),
+            count(row.get("Used")),
+            count(row.get("Free")),
+            count(row.get("Reserved")),
+        )
+        for row in _plain_rows(answer, "licenses")
+    ]
+
+
+def reservations(answer: Any) -> list[Reservation]:
+    """Of `scontrol show reservations --json` or /slurm/.../reservations."""
+    return [
+        Reservation(
+            str(row.get("name")),
+            count(row.get("node_count")),
+            count(row.get("core_count")),
+            epoch(row.get("start_time")),
+            epoch(row.get("end_time")),
+        )
+        for row in _plain_rows(answer, "reservations")
+    ]
+
+
+def _plain_rows(answer: Any, root: str) -> list[dict[str, Any]]:
+    envelope(answer)
+    return [plain(row) for row in rows(answer, root)]

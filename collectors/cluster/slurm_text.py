@@ -1,0 +1,237 @@
+"""What Slurm's commands print for people, where they have no `--json`.
+
+Facts: output of 22.05.8 and 24.11.5. All commands run in UTC. Records of `scontrol -o` end with
+what a person wrote (Reason, Comment), so the first value of a name is the one that counts.
+"""
+
+import calendar
+import re
+import time
+from collections.abc import Iterator, Mapping
+
+from batchjob.call import SchedulerError
+from batchjob.states import JobState
+from batchjob.units import gpus as tres_gpus
+from batchjob.units import tres
+from collectors.cluster.reading import (
+    Controller,
+    Job,
+    License,
+    Node,
+    Reservation,
+    Rpc,
+    Share,
+    bounded,
+    reason_word,
+)
+from collectors.cluster.slurm_json import (
+    MEGABYTE,
+    first_partition,
+    gres_gpus,
+    job_state,
+    node_state,
+)
+
+# Signs behind a node's state (sinfo(1), "NODE STATE CODES").
+_SIGNS = {
+    "*": "not_responding", "~": "powered_down", "#": "powering_up", "!": "power_down",
+    "%": "powering_down", "$": "maintenance", "@": "reboot_requested", "^": "reboot_issued",
+    "-": "planned",
+}  # fmt: skip
+_STATE_WORD = re.compile(r"[A-Z_]+|[*~#!%$@^-]")
+_PAIR = re.compile(r"(\S+?)=(\S*)")
+_REASON = re.compile(r" Reason=(.*?)(?: \[[^\]@]*@([^\]]*)\])?(?: +Comment=.*)?$")
+
+
+def nodes(output: bytes) -> list[Node]:
+    """Of `scontrol -o -d show nodes`; a controller has at least one node."""
+    found = [_node(line) for line in _lines(output) if line.startswith("NodeName=")]
+    if not found:
+        raise SchedulerError("scontrol names no node")
+    return found
+
+
+def _lines(output: bytes) -> list[str]:
+    return [line.strip() for line in output.decode("utf-8", "replace").splitlines()]
+
+
+def _values(line: str) -> dict[str, str]:
+    values: dict[str, str] = {}
+    for name, value in _PAIR.findall(line):
+        values.setdefault(name, value)
+    return values
+
+
+def _node(line: str) -> Node:
+    values = _values(line)
+    words = _STATE_WORD.findall(values.get("State", ""))
+    base, flags = node_state(tuple(_SIGNS.get(word, word) for word in words))
+    reason = _REASON.search(line)
+    memory, allocated = _count(values.get("RealMemory")), _count(values.get("AllocMem"))
+    total = gres_gpus(values.get("Gres", ""))
+    return Node(
+        values["NodeName"],
+        base,
+        flags,
+        tuple(filter(None, values.get("Partitions", "").split(","))),
+        _count(values.get("CPUTot")),
+        _count(values.get("CPUAlloc")),
+        None if memory is None else memory * MEGABYTE,
+        None if allocated is None else allocated * MEGABYTE,
+        total,
+        gres_gpus(values["GresUsed"]) if "GresUsed" in values else None if total else 0,
+        bounded(reason[1]) if reason else "",
+        _epoch(reason[2] or "") if reason else None,
+    )
+
+
+def jobs(output: bytes) -> list[Job]:
+    """Of `squeue -O` with names and columns apart by `|`; a header even where there is no job."""
+    return [_job(row) for row in _table(output, "JOBID", "squeue")]
+
+
+def _table(output: bytes, column: str, command: str) -> Iterator[dict[str, str]]:
+    lines = _lines(output)
+    names: list[str] = []
+    for line in lines:
+        cells = [cell.strip() for cell in line.split("|")]
+        if names and len(cells) == len(names):
+            yield dict(zip(names, cells, strict=True))
+        elif column in cells:
+            names = cells
+    if not names:
+        raise SchedulerError(f"{command}: expected a table with the column {column}")
+
+
+def _job(row: Mapping[str, str]) -> Job:
+    state = job_state((row.get("STATE", ""),))
+    try:
+        values = tres(row.get("TRES_ALLOC", ""))
+    except ValueError:  # "N/A" of a job that waits
+        values = {}
+    return Job(
+        row["JOBID"],
+        first_partition(row.get("PARTITION", "")),
+        state,
+        reason_word(row.get("REASON", "")),
+        1,
+        _count(row.get("CPUS")),
+        (tres_gpus(values) or 0) if values else None,
+        _epoch(row.get("ELIGIBLE_TIME", "")) or _epoch(row.get("SUBMIT_TIME", "")),
+        None if state is JobState.PENDING else _epoch(row.get("START_TIME", "")),
+    )
+
+
+# (section, what stands before the colon) -> name of ours, and how many of it make one.
+_NUMBERS = {
+    ("", "Server thread count"): ("threads", 1.0),
+    ("", "Agent queue size"): ("agent_queue", 1.0),
+    ("", "Agent count"): ("agents", 1.0),
+    ("", "DBD Agent queue size"): ("dbd_queue", 1.0),
+    ("", "Jobs submitted"): ("submitted", 1.0),
+    ("", "Jobs started"): ("started", 1.0),
+    ("", "Jobs completed"): ("completed", 1.0),
+    ("", "Jobs canceled"): ("cancelled", 1.0),
+    ("", "Jobs failed"): ("failed", 1.0),
+    ("main", "Last cycle"): ("main_last", 1e6),
+    ("main", "Max cycle"): ("main_longest", 1e6),
+    ("main", "Mean cycle"): ("main_mean", 1e6),
+    ("main", "Total cycles"): ("main_cycles", 1.0),
+    ("main", "Last queue length"): ("main_queue", 1.0),
+    ("backfill", "Total backfilled jobs (since last slurm start)"): ("backfilled", 1.0),
+    ("backfill", "Total cycles"): ("backfill_cycles", 1.0),
+    ("backfill", "Last cycle"): ("backfill_last", 1e6),
+    ("backfill", "Max cycle"): ("backfill_longest", 1e6),
+    ("backfill", "Mean cycle"): ("backfill_mean", 1e6),
+    ("backfill", "Last depth cycle"): ("backfill_depth", 1.0),
+    ("backfill", "Last queue length"): ("backfill_queue", 1.0),
+}
+_SECTIONS = {
+    "Main schedule statistics": "main",
+    "Main scheduler exit": "other",
+    "Backfilling stats": "backfill",
+    "Backfill exit": "other",
+    "Latency for": "other",
+    "Remote Procedure Call statistics by message type": "types",
+    "Remote Procedure Call statistics by user": "users",
+    "Pending RPC": "other",
+}
+_RPC = re.compile(r"(\S+)\s+\(\s*\d+\)\s+count:(\d+)\s+ave_time:\d+\s+total_time:(\d+)")
+
+
+def controller(output: bytes) -> Controller:
+    """Of `sdiag`."""
+    numbers: dict[str, float] = {}
+    rpcs: dict[str, dict[str, Rpc]] = {"types": {}, "users": {}}
+    section = ""
+    for line in _lines(output):
+        section = next((new for head, new in _SECTIONS.items() if line.startswith(head)), section)
+        if section in rpcs and (match := _RPC.match(line)):
+            rpcs[section][match[1]] = Rpc(int(match[2]), int(match[3]) / 1e6)
+        name, _, number = line.partition(":")
+        known = _NUMBERS.get((section, name))
+        if known and number.strip().isdecimal():
+            numbers[known[0]] = int(number) / known[1]
+    if "threads" not in numbers:
+        raise SchedulerError("sdiag: expected a line 'Server thread count'")
+    return Controller(numbers, rpcs["types"], rpcs["users"])
+
+
+def fairshare(output: bytes) -> list[Share]:
+    """Accounts of `sshare -P -l`; users have a name in the column User, root has no share."""
+    return [
+        Share(
+            row["Account"],
+            _number(row.get("NormShares")),
+            _number(row.get("EffectvUsage")),
+            _number(row.get("LevelFS")),
+            _number(row.get("FairShare")),
+        )
+        for row in _table(output, "Account", "sshare")
+        if not row.get("User") and row["Account"] != "root"
+    ]
+
+
+def licenses(output: bytes) -> list[License]:
+    """Of `scontrol -o show licenses`."""
+    rows = [_values(line) for line in _lines(output) if line.startswith("LicenseName=")]
+    return [
+        License(
+            row["LicenseName"],
+            *(_count(row.get(name)) for name in ("Total", "Used", "Free", "Reserved")),
+        )
+        for row in rows
+    ]
+
+
+def reservations(output: bytes) -> list[Reservation]:
+    """Of `scontrol -o show reservations`."""
+    rows = [_values(line) for line in _lines(output) if line.startswith("ReservationName=")]
+    return [
+        Reservation(
+            row["ReservationName"],
+            _count(row.get("NodeCnt")),
+            _count(row.get("CoreCnt")),
+            _epoch(row.get("StartTime", "")),
+            _epoch(row.get("EndTime", "")),
+        )
+        for row in rows
+    ]
+
+
+def _count(text: str | None) -> int | None:
+    return int(text) if text and text.isascii() and text.isdecimal() else None
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        return float(text) if text else None
+    except ValueError:
+        return None
+
+
+def _epoch(text: str) -> int | None:
+    try:
+        return calendar.timegm(time.strptime(text, "%Y-%m-%dT%H:%M:%S"))
+    except ValueError:
+        return None  # Unknown, N/A

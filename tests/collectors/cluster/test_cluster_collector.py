@@ -1,0 +1,182 @@
+"""The collector: what it shows, how values age, and how waits are counted."""
+
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+from batchjob.call import SchedulerError
+from batchjob.settings import SettingsError
+from batchjob.states import JobState
+from batchjob_exporter.exposition import OPENMETRICS, render
+from collectors.cluster.collector import Cluster, Options, build
+from collectors.cluster.metrics import METRICS
+from collectors.cluster.reading import Job, Node, Sources, bounded, reason_word
+from collectors.host import Host
+
+
+class Clock:
+    def __init__(self):
+        self.now = 1000.0
+
+    def __call__(self):
+        return self.now
+
+
+def shown(collector):
+    text = render(collector.collect(), OPENMETRICS).decode()
+    return {
+        (sample.name.removeprefix("batchjob_cluster_"), *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def cluster(clock, options=None, **parts):
+    host = Host(clock=clock, monotonic=clock)
+    return Cluster(host, "slurm", Sources(**parts), options or Options())
+
+
+def test_a_drained_node_shows_its_reason_and_offers_nothing():
+    drained = Node(
+        "n1", "idle", frozenset(("drain",)), ("cpu", "gpu"), 8, 2, 100, 50, 4, 1, "bad DIMM", 900
+    )
+    idle = Node("n2", "idle", frozenset(), ("cpu",), 8, 2)
+    collector = cluster(Clock(), nodes=lambda: [drained, idle])
+    collector.refresh()
+    values = shown(collector)
+    assert values["nodes", "idle"] == 2  # in two partitions, and counted once
+    assert values["nodes_flagged", "drain"] == 1
+    assert values["partition_nodes", "cpu", "idle"] == 2
+    assert values["node_unavailable_info", "n1", "bad DIMM"] == 1
+    assert values["node_unavailable_since_seconds", "n1"] == 900
+    assert values["node_cpus_idle", "n1"] == 0
+    assert values["node_cpus_idle", "n2"] == 6
+    assert values["node_gpus_allocated", "n1"] == 1
+    assert ("node_gpus", "n2") not in values  # not said, so not shown
+
+
+def test_jobs_that_wait():
+    jobs = [
+        Job("1", "cpu", JobState.PENDING, "Priority", 3, 4, 1, 400),
+        Job("2", "cpu", JobState.PENDING, "Resources", 1, 2, None, 900),
+        Job("3", "cpu", JobState.COMPLETED),
+    ]
+    collector = cluster(Clock(), jobs=lambda: jobs)
+    collector.refresh()
+    values = shown(collector)
+    assert values["jobs", "cpu", "PENDING"] == 4
+    assert values["jobs_pending", "cpu", "Priority"] == 3
+    assert values["pending_cpus", "cpu"] == 14
+    assert values["pending_gpus", "cpu"] == 3
+    assert values["pending_longest_wait_seconds", "cpu"] == 600
+    assert ("jobs", "cpu", "COMPLETED") not in values
+
+
+def test_each_wait_is_counted_once():
+    running = Job("1", "cpu", JobState.RUNNING, eligible=0, started=500)
+    jobs = [running]
+    collector = cluster(Clock(), jobs=lambda: jobs)
+    collector.refresh()
+    assert ("job_wait_seconds_count", "cpu") not in shown(collector)  # began before we looked
+    jobs.append(Job("2", "cpu", JobState.RUNNING, eligible=900, started=960))
+    jobs.append(Job("3", "cpu", JobState.COMPLETED, eligible=0, started=700))
+    for _ in range(2):
+        collector.refresh()
+    jobs[1] = jobs[1]._replace(state=JobState.COMPLETED)
+    collector.refresh()
+    values = shown(collector)
+    assert values["job_wait_seconds_count", "cpu"] == 2
+    assert values["job_wait_seconds_sum", "cpu"] == 760
+    assert values["job_wait_seconds_bucket", "cpu", "60.0"] == 1
+    assert values["job_wait_seconds_bucket", "cpu", "900.0"] == 2
+    assert values["job_wait_seconds_bucket", "cpu", "+Inf"] == 2
+
+
+def test_the_last_good_values_age_and_disappear_while_others_go_on():
+    clock = Clock()
+    answers = [[Node("n1", "idle", frozenset(), ())]]
+
+    def nodes():
+        if not answers:
+            raise SchedulerError("scontrol names no node")
+        return answers.pop()
+
+    collector = cluster(clock, nodes=nodes, jobs=list)
+    collector.refresh()
+    clock.now += 60
+    collector.refresh()
+    values = shown(collector)
+    assert values["nodes", "idle"] == 1
+    assert values["age_seconds", "nodes"] == 60
+    assert values["age_seconds", "jobs"] == 0
+    assert values["errors_total", "nodes"] == 1
+    clock.now += 51  # 3 * interval + time-out = 110 s
+    collector.refresh()
+    values = shown(collector)
+    assert ("nodes", "idle") not in values
+    assert ("age_seconds", "nodes") not in values
+    assert values["age_seconds", "jobs"] == 0
+
+
+def test_a_command_that_hangs_is_ended(command):
+    program = command("scontrol")
+    program.write_text("#!/bin/sh\nsleep 60\n")
+    collector = build(Host(), Options(scheduler="slurm", timeout=0.2, without=("jobs",)), {})
+    collector.refresh()
+    assert shown(collector)["errors_total", "nodes"] == 1
+
+
+def test_recorded_slurm_as_metrics(recorded, command):
+    command(
+        "scontrol",
+        **{
+            "--json -a show nodes": recorded("slurm-24.11/scontrol_show_nodes.json"),
+            "show licenses": b"No licenses configured in Slurm.\n",
+            "show reservations": b"No reservations in the system\n",
+        },
+    )
+    command("squeue", **{"--json": recorded("slurm-24.11/squeue.json")})
+    command("sdiag", **{"--json": recorded("slurm-24.11/sdiag.json")})
+    command("sshare", **{"-P": recorded("slurm-24.11/sshare.txt")})
+    collector = build(Host(), Options(), {})
+    collector.refresh()
+    values = shown(collector)
+    assert values["info", "slurm"] == 1
+    assert {value for key, value in values.items() if key[0] == "errors_total"} == {0}
+    assert values["node_cpus_allocated", "node01"] == 7
+    assert values["jobs_pending", "batch", "JobHeldUser"] == 1
+    assert values["controller_cycles_total", "main"] == 139
+    assert values["rpc_user_seconds_total", "bob"] == 1.583199
+    assert values["account_fairshare_level", "ml"] == 2.198284
+    names = {metric.name for metric in METRICS}
+    assert {family.metric.name for family in collector.collect()} <= names
+
+
+def test_parts_are_left_out_on_demand():
+    collector = cluster(Clock(), Options(without=("nodes",)), nodes=list, jobs=list)
+    assert ("errors_total", "nodes") not in shown(collector)
+
+
+def test_no_scheduler_is_said_in_one_line(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SettingsError, match="none of the commands scontrol"):
+        build(Host(), Options(), {})
+
+
+@pytest.mark.parametrize(
+    ("text", "label"),
+    [
+        ("Not responding", "Not responding"),
+        ("disk /dev/sda1 full at 10:15:00 [root@2026-11-20T10:15:00]", "disk full at"),
+        ("ticket 12345 of bob", "ticket of bob"),
+        ("x" * 100, "x" * 64),
+        ("gpu 3 lost", "gpu 3 lost"),
+    ],
+)
+def test_reasons_are_bounded(text, label):
+    assert bounded(text) == label
+
+
+def test_a_word_for_why_a_job_waits():
+    assert reason_word("Resources") == "Resources"
+    assert reason_word("ReqNodeNotAvail, UnavailableNodes:n[1-9]") == "ReqNodeNotAvail"
+    assert reason_word("") == ""

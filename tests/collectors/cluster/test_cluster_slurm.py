@@ -1,0 +1,214 @@
+"""Recorded output of Slurm 22.05 and 24.11: JSON and text say what the text tools say."""
+
+import contextlib
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batchjob.call import CommandOptions, SchedulerError
+from batchjob.states import JobState
+from collectors.cluster import slurm, slurm_json, slurm_text
+from collectors.cluster.reading import Rpc
+
+GIB = 1024**3
+
+
+def sinfo_rows(text: bytes) -> dict[str, list[str]]:
+    """Cells by node of `sinfo -N -O NodeList,StateLong,StateCompact,CPUsState,Memory,...`."""
+    rows = (line.split("|") for line in text.decode().splitlines())
+    return {row[0]: row for row in rows}
+
+
+def test_nodes_of_22_05_are_those_of_sinfo(recorded):
+    nodes = slurm_text.nodes(recorded("slurm-22.05/scontrol-node-d-o.txt"))
+    shown = sinfo_rows(recorded("slurm-22.05/sinfo-O.txt"))
+    assert {node.name for node in nodes} == set(shown)
+    for node in nodes:
+        _, state, _, cpus, memory, allocated, *_ = shown[node.name]
+        assert node.state == state
+        assert f"{node.cpus_allocated}/{node.cpus - node.cpus_allocated}/0/{node.cpus}" == cpus
+        assert node.memory_bytes == int(memory) << 20
+        assert node.memory_allocated_bytes == int(allocated) << 20
+    assert [(node.gpus, node.gpus_allocated) for node in nodes] == [(4, 1), (4, 0), (2, 1), (0, 0)]
+    assert nodes[0].partitions == ("cpu", "gpu")
+
+
+def test_json_and_text_of_22_05_agree(recorded):
+    of_text = slurm_text.nodes(recorded("slurm-22.05/scontrol-node-d-o.txt"))
+    of_json = slurm_json.nodes(slurm_json.document(recorded("slurm-22.05/sinfo.json")))
+    assert [node._replace(reason_since=None) for node in of_json] == of_text
+
+
+def test_json_of_24_11_is_what_sinfo_and_scontrol_print(recorded):
+    nodes = slurm_json.nodes(slurm_json.document(recorded("slurm-24.11/scontrol_show_nodes.json")))
+    text = recorded("slurm-24.11/scontrol_show_node_d.txt").decode().replace("\n   ", " ")
+    assert [node._replace(reason_since=None) for node in nodes] == slurm_text.nodes(text.encode())
+    assert [(node.name, node.state, node.cpus, node.cpus_allocated) for node in nodes] == [
+        ("node01", "mixed", 8, 7),
+        ("node02", "mixed", 8, 1),
+    ]
+    assert [(node.gpus, node.gpus_allocated) for node in nodes] == [(4, 2), (0, 0)]
+    assert nodes[0].memory_allocated_bytes == 1220 << 20
+
+
+def without_names(output: bytes) -> bytes:
+    """The table less its column NAME, which we never ask for: one name there holds a `|`."""
+    rows = [line.split(b"|") for line in output.splitlines()]
+    width = len(rows[0])
+    return b"\n".join(b"|".join([*row[:3], *row[4 + len(row) - width :]]) for row in rows)
+
+
+def by_partition_and_state(jobs):
+    counts = Counter()
+    for job in jobs:
+        if job.state.live:
+            counts[job.partition, job.state] += job.tasks
+    return counts
+
+
+def test_jobs_of_22_05_are_those_of_squeue(recorded):
+    of_json = slurm_json.jobs(slurm_json.document(recorded("slurm-22.05/squeue.json")))
+    of_text = slurm_text.jobs(without_names(recorded("slurm-22.05/squeue-O.txt")))
+    assert by_partition_and_state(of_json) == by_partition_and_state(of_text)
+    assert by_partition_and_state(of_json) == {
+        ("cpu", "PENDING"): 4,  # two of them are 38_[3-4%2]
+        ("cpu", "RUNNING"): 4,
+        ("gpu", "PENDING"): 1,
+        ("gpu", "RUNNING"): 2,
+    }
+    reasons = {(job.reason, job.tasks) for job in of_json if job.state is JobState.PENDING}
+    assert reasons == {
+        ("BeginTime", 1),
+        ("JobArrayTaskLimit", 2),
+        ("JobHeldUser", 1),
+        ("Resources", 1),
+    }
+    (waits_for_gpus,) = [job for job in of_json if job.reason == "Resources"]
+    assert waits_for_gpus.gpus == 2
+    assert [job.gpus for job in of_text if job.jobid == waits_for_gpus.jobid] == [2]
+
+
+def test_jobs_of_24_11_are_those_of_squeue(recorded):
+    jobs = slurm_json.jobs(slurm_json.document(recorded("slurm-24.11/squeue.json")))
+    lines = recorded("slurm-24.11/squeue_all.txt").decode().splitlines()[1:]
+    # Names may hold the separator, so the columns are counted from the end.
+    shown = Counter((line.split("|")[-11], line.split("|")[-7]) for line in lines)
+    assert by_partition_and_state(jobs) == shown
+    assert sum(shown.values()) == 9
+
+
+def test_controller_of_22_05(recorded):
+    controller = slurm_text.controller(recorded("slurm-22.05/sdiag.txt"))
+    numbers = controller.numbers
+    assert (numbers["threads"], numbers["submitted"], numbers["backfilled"]) == (3, 46, 20)
+    assert (numbers["main_cycles"], numbers["main_last"]) == (229, 197e-6)
+    assert (numbers["backfill_cycles"], numbers["backfill_last"]) == (106, 153e-6)
+    assert controller.by_type["REQUEST_JOB_INFO"] == Rpc(44, 24619e-6)
+    assert controller.by_user["root"].calls > 0
+
+
+def test_controller_of_24_11_by_json_and_text(recorded):
+    of_text = slurm_text.controller(recorded("slurm-24.11/sdiag.txt"))
+    of_json = slurm_json.controller(slurm_json.document(recorded("slurm-24.11/sdiag.json")))
+    assert of_text.numbers.keys() == of_json.numbers.keys()
+    # The text was taken 14 s later: three cycles went by.
+    moved = {name for name in of_text.numbers if of_text.numbers[name] != of_json.numbers[name]}
+    assert moved == {"main_cycles", "main_last", "main_mean"}
+    assert of_text.by_type.keys() >= of_json.by_type.keys() - {"REQUEST_STATS_INFO"}
+    assert of_json.by_user["bob"] == of_text.by_user["bob"] == Rpc(24, 1.583199)
+
+
+def test_fair_share_is_that_of_sshare(recorded):
+    shares = {s.account: s for s in slurm_text.fairshare(recorded("slurm-24.11/sshare.txt"))}
+    assert set(shares) == {"ml", "science", "chemistry", "physics"}
+    ml = shares["ml"]
+    assert (ml.shares, ml.usage, ml.level, ml.factor) == (0.833333, 0.379083, 2.198284, None)
+
+
+def test_drained_node_in_text():
+    line = (
+        b"NodeName=n1 Arch=x86_64 CPUAlloc=0 CPUEfctv=8 CPUTot=8 Gres=(null) RealMemory=1000 "
+        b"AllocMem=0 State=IDLE*+DRAIN ThreadsPerCore=1 Partitions=a,b "
+        b"Reason=bad DIMM /dev/mem0 State=UP [root@2026-11-20T11:00:00] Comment=x\n"
+    )
+    (node,) = slurm_text.nodes(line)
+    assert (node.state, node.flags) == ("idle", {"drain", "not_responding"})
+    assert not node.usable
+    assert node.reason == "bad DIMM State=UP"
+    assert node.reason_since == 1795172400
+
+
+def test_licenses_and_reservations_in_text():
+    text = b"LicenseName=matlab Total=10 Used=3 Free=7 Reserved=0 Remote=no\n"
+    assert slurm_text.licenses(text) == [("matlab", 10, 3, 7, 0)]
+    text = (
+        b"ReservationName=maint StartTime=2026-11-20T11:00:00 EndTime=2026-11-20T12:00:00 "
+        b"Duration=01:00:00 Nodes=n[1-4] NodeCnt=4 CoreCnt=32 State=INACTIVE\n"
+    )
+    assert slurm_text.reservations(text) == [("maint", 4, 32, 1795172400, 1795176000)]
+    assert slurm_text.reservations(b"No reservations in the system\n") == []
+
+
+def test_licenses_reservations_and_shares_in_json():
+    answer = {"licenses": [{"LicenseName": "m", "Total": 9, "Used": 2, "Free": 7, "Reserved": 0}]}
+    assert slurm_json.licenses(answer) == [("m", 9, 2, 7, 0)]
+    time = {"set": True, "infinite": False, "number": 1795172400}
+    answer = {"reservations": [{"name": "maint", "node_count": 4, "start_time": time}]}
+    assert slurm_json.reservations(answer) == [("maint", 4, None, 1795172400, None)]
+    ratio = {"set": True, "infinite": False, "number": 0.5}
+    account = {
+        "name": "ml",
+        "parent": "root",
+        "type": [],
+        "shares_normalized": ratio,
+        "effective_usage": ratio,
+        "fairshare": {"factor": ratio, "level": ratio},
+    }
+    answer = {"shares": {"shares": [account, {**account, "name": "bob", "type": ["USER"]}]}}
+    assert slurm_json.fairshare(answer) == [("ml", 0.5, 0.5, 0.5, None)]
+
+
+@pytest.mark.parametrize(
+    ("text", "tasks"),
+    [("", 1), ("3-4%2", 2), ("1-5,7,10-20:2", 12), ("1,...", 1), ("5-1", 1), ("x", 1)],
+)
+def test_tasks_of_an_array(text, tasks):
+    assert slurm_json.array_tasks(text) == tasks
+
+
+@given(st.text())
+def test_any_text_is_read_or_refused(text):
+    for read in (slurm_text.nodes, slurm_text.jobs, slurm_text.controller, slurm_text.fairshare):
+        with contextlib.suppress(SchedulerError):
+            read(text.encode("utf-8", "replace"))
+    assert slurm_json.array_tasks(text) >= 1
+    assert slurm_json.gres_gpus(text) >= 0
+
+
+def test_a_warning_before_the_json_does_no_harm(recorded):
+    output = b"slurm_load_jobs: warning {1}\n" + recorded("slurm-24.11/squeue.json") + b"bye\n"
+    assert len(slurm_json.jobs(slurm_json.document(output))) > 5
+
+
+def test_commands_without_json_are_asked_for_text(recorded, command):
+    command("sdiag", **{"": recorded("slurm-22.05/sdiag.txt")})
+    command("scontrol", **{"-d show nodes": recorded("slurm-22.05/scontrol-node-d-o.txt")})
+    command("squeue", **{"--json": recorded("slurm-22.05/squeue.json")})
+    command("sshare", **{"-P -l": recorded("slurm-22.05/sshare.txt")})
+    sources = slurm.by_commands(CommandOptions(timeout=5))
+    assert sources.controller().numbers["threads"] == 3
+    for _ in range(2):
+        assert len(sources.nodes()) == 4
+    assert len(sources.jobs()) > 10
+    assert {share.account for share in sources.fairshare()} == {"chem", "physics", "astro"}
+
+
+def test_nothing_is_no_answer(command):
+    command("scontrol", **{"": b""})
+    command("squeue", **{"": b""})
+    sources = slurm.by_commands(CommandOptions(timeout=5))
+    for read in (sources.nodes, sources.jobs):
+        with pytest.raises(SchedulerError):
+            read()
