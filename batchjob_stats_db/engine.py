@@ -68,14 +68,18 @@ def writer(url: URL, *, create: bool = False) -> Engine:
     return engine
 
 
-def reader(url: URL, statement_seconds: float = 30.0) -> Engine:
-    """Open the database so that nothing can be written; a statement ends after its time."""
+def reader(url: URL, statement_seconds: float = 30.0, connections: int = 5) -> Engine:
+    """Open the database so that nothing can be written; a statement ends after its time.
+
+    At most so many connections are open at once; whoever comes then waits for one.
+    """
+    pool: dict[str, Any] = {"pool_size": connections, "max_overflow": 0}
     if url.get_backend_name() != "sqlite":
         options = (
             "-c default_transaction_read_only=on "
             f"-c statement_timeout={max(1, int(statement_seconds * 1000))}"
         )
-        return sa.create_engine(url, pool_pre_ping=True, connect_args={"options": options})
+        return sa.create_engine(url, pool_pre_ping=True, connect_args={"options": options}, **pool)
     path = _local(url)
     if not os.path.exists(path):
         raise DatabaseError(f"{path}: no such database; `batchjob_stats_db migrate` makes it")
@@ -86,6 +90,7 @@ def reader(url: URL, statement_seconds: float = 30.0) -> Engine:
             f"file:{quoted}?mode=ro", uri=True, timeout=5, check_same_thread=False
         ),
         poolclass=sa.pool.QueuePool,
+        **pool,
     )
     sa.event.listen(engine, "connect", _set_up_reader)
     sa.event.listen(engine, "before_cursor_execute", _deadline(statement_seconds))

@@ -1,0 +1,1 @@
+"""Who may see which jobs: the JSON API over the records and measurements."""

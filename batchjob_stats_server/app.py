@@ -1,0 +1,48 @@
+"""The application: routes, identity and limits put together."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio.to_thread
+from fastapi import FastAPI
+
+from batchjob import __version__
+from batchjob_stats_server import problems
+from batchjob_stats_server.limits import Bounded, Counted
+from batchjob_stats_server.routes import PREFIX, health, me
+from batchjob_stats_server.services import Services
+
+ROUTERS = (me.router,)
+
+
+def make(services: Services) -> FastAPI:
+    """An application of its own; it starts and stops the services."""
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        # As many threads as connections: nobody waits for one while holding the other.
+        limiter = anyio.to_thread.current_default_thread_limiter()
+        limiter.total_tokens = services.settings.web.threads
+        services.start()
+        try:
+            yield
+        finally:
+            services.stop()
+
+    app = FastAPI(
+        title="batchjob",
+        version=__version__,
+        lifespan=lifespan,
+        openapi_url=f"{PREFIX}/openapi.json",
+        docs_url=None,  # the pages load their scripts from elsewhere, which sites often bar
+        redoc_url=None,
+        generate_unique_id_function=lambda route: route.name,
+    )
+    app.state.services = services
+    problems.install(app)
+    app.include_router(health.router)
+    for router in ROUTERS:
+        app.include_router(router, responses=problems.RESPONSES)
+    app.add_middleware(Bounded)
+    app.add_middleware(Counted, metrics=services.metrics)
+    return app

@@ -1,0 +1,124 @@
+"""Who asks: a bearer token, or a user whom a trusted peer names; never both, never a guess."""
+
+import hmac
+import ipaddress
+import logging
+import re
+from typing import Annotated, Literal, NamedTuple
+
+import sqlalchemy as sa
+from fastapi import BackgroundTasks, Depends, Request
+
+from batchjob_stats_db import tokens
+from batchjob_stats_db.access import EVERYTHING, Access, of_user
+from batchjob_stats_db.tokens import TokenRole
+from batchjob_stats_server.options import AuthOptions
+from batchjob_stats_server.problems import Problem
+from batchjob_stats_server.services import Given, Services
+
+log = logging.getLogger(__name__)
+
+LOGIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,127}")
+
+
+class Identity(NamedTuple):
+    """A person, what they may do, and how we know."""
+
+    user: str
+    role: TokenRole
+    via: Literal["token", "header"]
+    clusters: tuple[str, ...] = ()  # on which the login is theirs; none named: all
+    expiry_time: int | None = None
+
+
+def _identify(request: Request, services: Given, later: BackgroundTasks) -> Identity:
+    auth = services.settings.auth
+    bearers = [
+        value.partition(" ")[2].strip()
+        for value in request.headers.getlist("authorization")
+        if value.lower().split(" ", 1)[0] == "bearer"
+    ]
+    # Without a trusted peer the header means nothing, whoever sends it.
+    named = request.headers.getlist(auth.user_header) if auth.trusted_peer else []
+    if len(bearers) + len(named) > 1:
+        raise _refused(services, request, "ambiguous", "expected one identity, got several", 400)
+    if named:
+        return _named(request, services, named[0])
+    if bearers:
+        return _bearer(request, services, bearers[0], later)
+    raise _refused(services, request, "none", "expected a token, or a user named by a proxy")
+
+
+def _bearer(request: Request, services: Services, text: str, later: BackgroundTasks) -> Identity:
+    now = int(services.clock())
+    with services.reader.connect() as db:
+        token = tokens.find(db, text, now)
+    if token is None:
+        raise _refused(services, request, "token", "the token is unknown, revoked or expired")
+    later.add_task(_note_use, services, token, now)
+    clusters = (token.cluster,) if token.cluster else ()
+    return Identity(token.username, token.role, "token", clusters, token.expiry_time)
+
+
+def _note_use(services: Services, token: tokens.Token, now: int) -> None:
+    """After the answer: nobody waits for the poller to let go of the database."""
+    try:
+        with services.writer.begin() as db:
+            tokens.used(db, token, now)
+    except sa.exc.DBAPIError as error:
+        log.warning("the use of token %d is not noted: %s", token.id, error.orig)
+
+
+def _named(request: Request, services: Services, user: str) -> Identity:
+    auth = services.settings.auth
+    secrets = request.headers.getlist(auth.secret_header)
+    known = len(secrets) == 1 and hmac.compare_digest(
+        secrets[0].encode(), services.proxy_secret.encode()
+    )
+    if not (_trusted(request, auth) and services.proxy_secret and known):
+        raise _refused(services, request, "peer", "not from a peer that may name users")
+    if not LOGIN.fullmatch(user):
+        raise _refused(services, request, "name", "expected the name of one user", 400)
+    return Identity(user, _role(auth, user), "header", auth.cluster)
+
+
+def _trusted(request: Request, auth: AuthOptions) -> bool:
+    try:
+        peer = ipaddress.ip_address(request.client.host if request.client else "")
+    except ValueError:
+        return False
+    mapped = getattr(peer, "ipv4_mapped", None)  # an IPv4 peer of a socket for both families
+    return any((mapped or peer) in network for network in auth.trusted_peer)
+
+
+def _role(auth: AuthOptions, user: str) -> TokenRole:
+    if user in auth.admin:
+        return TokenRole.ADMIN
+    return TokenRole.VIEWER if user in auth.viewer else TokenRole.USER
+
+
+def _refused(
+    services: Services, request: Request, reason: str, detail: str, status: int = 401
+) -> Problem:
+    services.metrics.refused.labels(reason).inc()
+    peer = request.client.host if request.client else "unknown"
+    log.info("refused %s %s from %s: %s", request.method, request.url.path, peer, detail)
+    headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
+    return Problem(status, detail, headers)
+
+
+Known = Annotated[Identity, Depends(_identify)]
+
+
+def _access(services: Given, known: Known) -> Access:
+    if known.role is not TokenRole.USER:
+        return EVERYTHING
+    with services.reader.connect() as db:
+        parts = [of_user(db, known.user, cluster) for cluster in known.clusters or ("",)]
+    return Access(
+        tuple(user for part in parts for user in part.users),
+        tuple(account for part in parts for account in part.accounts),
+    )
+
+
+Caller = Annotated[Access, Depends(_access)]

@@ -1,0 +1,91 @@
+"""What a request may weigh, and what is counted of it: plain ASGI, around the application."""
+
+import time
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from batchjob_stats_server import problems
+from batchjob_stats_server.self_metrics import ServerMetrics
+
+LARGEST_BODY = 64 * 1024
+LONGEST_QUERY = 16 * 1024
+
+SECURITY = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+    (b"referrer-policy", b"no-referrer"),
+)
+
+
+class Bounded:
+    """Refuses what is too large before anything is done with it."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Read the body here, as far as it may be long, and hand it on as one piece."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        if len(scope["query_string"]) > LONGEST_QUERY:
+            await problems.answer(414, f"expected at most {LONGEST_QUERY} bytes of query")(
+                scope, receive, send
+            )
+            return
+        body = await _body(receive)
+        if body is None:
+            refusal = problems.answer(413, f"expected at most {LARGEST_BODY} bytes of body")
+            await refusal(scope, receive, send)
+            return
+        pieces: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def whole() -> Message:
+            return pieces.pop() if pieces else await receive()
+
+        await self._app(scope, whole, send)
+
+
+async def _body(receive: Receive) -> bytes | None:
+    """The whole body; None when it is too large. A client that leaves has sent nothing."""
+    body = bytearray()
+    more = True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return b""
+        body += message.get("body", b"")
+        if len(body) > LARGEST_BODY:
+            return None
+        more = message.get("more_body", False)
+    return bytes(body)
+
+
+class Counted:
+    """Counts and times the answers by route, and adds the headers that all of them have."""
+
+    def __init__(self, app: ASGIApp, metrics: ServerMetrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on; the route is known afterwards."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        status = 500
+        begun = time.monotonic()
+
+        async def noting(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message.get("headers", ()), *SECURITY]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noting)
+        finally:
+            route = getattr(scope.get("route"), "path", "none")
+            self._metrics.requests.labels(scope["method"], route, str(status)).inc()
+            self._metrics.seconds.labels(route).observe(time.monotonic() - begun)

@@ -1,0 +1,164 @@
+"""Flags and configuration file of the server.
+
+db: {url: "sqlite:////var/lib/batchjob/jobs.db"}
+web: {listen-address: "127.0.0.1:10911"}
+auth:
+  trusted-peer: [192.0.2.10]
+  secret-file: /etc/batchjob/grafana.secret
+  admin: [root]
+"""
+
+import ipaddress
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from batchjob.settings import (
+    LogOptions,
+    SettingsError,
+    duration,
+    integer,
+    load_file,
+    make,
+    option,
+    text,
+)
+from batchjob_stats_db.options import DbOptions, secret
+from collectors.emissions.options import Options as EmissionsOptions
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+_SHORTEST_SECRET = 16
+
+
+def _address(value: Any) -> tuple[str, int]:
+    host, colon, port = str(value).rpartition(":")
+    if colon and port.isascii() and port.isdigit() and int(port) < 65536:
+        return host.strip("[]"), int(port)
+    raise ValueError(f"expected HOST:PORT or :PORT, got {value!r}")
+
+
+def _network(value: Any) -> Network:
+    try:
+        return ipaddress.ip_network(str(value))
+    except ValueError:
+        raise ValueError(f"expected an address or network, got {value!r}") from None
+
+
+def _header_name(value: Any) -> str:
+    if isinstance(value, str) and re.fullmatch(r"[A-Za-z0-9-]+", value):
+        return value
+    raise ValueError(f"expected the name of a header, got {value!r}")
+
+
+def _at_least_one(value: Any) -> int:
+    if (parsed := integer(value)) > 0:
+        return parsed
+    raise ValueError(f"expected a whole number of at least 1, got {value!r}")
+
+
+_address.metavar = "HOST:PORT"  # type: ignore[attr-defined]
+_network.metavar = "NETWORK"  # type: ignore[attr-defined]
+_header_name.metavar = "NAME"  # type: ignore[attr-defined]
+_at_least_one.metavar = "N"  # type: ignore[attr-defined]
+
+
+@dataclass(frozen=True)
+class WebOptions:
+    """Where and how answers are given."""
+
+    listen_address: tuple[str, int] = option(
+        ("127.0.0.1", 10911), "Where to listen.", parse=_address
+    )
+    tls_cert_file: str = option("", "Certificate chain (PEM); with it only TLS is spoken.")
+    tls_key_file: str = option("", "Key of the certificate (PEM).")
+    threads: int = option(
+        16, "Questions answered at once, and connections to the database.", parse=_at_least_one
+    )
+    query_timeout: float = option(
+        30.0, "How long a question to the database may take.", parse=duration
+    )
+
+
+@dataclass(frozen=True)
+class AuthOptions:
+    """Who is believed about who asks, and who may see more than their own jobs."""
+
+    trusted_peer: tuple[Network, ...] = option(
+        (), "Address of a Grafana or proxy that names the user.", parse=_network, repeat=True
+    )
+    secret_file: str = option("", "File with the secret that such a peer sends along.")
+    secret_header: str = option("X-Batchjob-Secret", "Header with that secret.", parse=_header_name)
+    user_header: str = option("X-Grafana-User", "Header with the user's name.", parse=_header_name)
+    cluster: tuple[str, ...] = option(
+        (),
+        "Cluster on which that name is this person's login; without any, on all.",
+        parse=text,
+        repeat=True,
+        metavar="NAME",
+    )
+    viewer: tuple[str, ...] = option(
+        (), "User that a trusted peer names who may see all jobs.", parse=text, repeat=True
+    )
+    admin: tuple[str, ...] = option(
+        (),
+        "User that a trusted peer names who may see all jobs and manage tokens.",
+        parse=text,
+        repeat=True,
+    )
+    longest_token: float = option(
+        365 * 86400.0, "Longest life of a token made through the API.", parse=duration
+    )
+
+
+SECTIONS: Mapping[str, type[Any]] = {
+    "db": DbOptions,
+    "web": WebOptions,
+    "auth": AuthOptions,
+    "emissions": EmissionsOptions,
+    "log": LogOptions,
+}
+
+
+class Settings(NamedTuple):
+    """All that the program is told."""
+
+    db: DbOptions
+    web: WebOptions = WebOptions()
+    auth: AuthOptions = AuthOptions()
+    emissions: EmissionsOptions = EmissionsOptions()
+    log: LogOptions = LogOptions()
+
+
+def settings(flags: Mapping[str, Any], config_file: str) -> Settings:
+    """Flags over file over defaults; raises SettingsError."""
+    given = load_file(config_file, SECTIONS) if config_file else {}
+    given |= flags
+    made = {section: make(cls, section, given) for section, cls in SECTIONS.items()}
+    return Settings(**made)
+
+
+def problems(chosen: Settings) -> Iterator[str]:
+    """What is wrong with the settings beyond their form, one line each."""
+    web, auth = chosen.web, chosen.auth
+    if bool(web.tls_cert_file) != bool(web.tls_key_file):
+        yield "web.tls-cert-file, web.tls-key-file: expected both or neither"
+    if auth.trusted_peer and not auth.secret_file:
+        yield "auth.secret-file: expected with auth.trusted-peer"
+    if auth.secret_file:
+        try:
+            proxy_secret(auth)
+        except SettingsError as error:
+            yield str(error)
+    if auth.user_header.lower() == auth.secret_header.lower():
+        yield "auth.user-header, auth.secret-header: expected two different headers"
+
+
+def proxy_secret(auth: AuthOptions) -> str:
+    """The secret of trusted peers, "" without any; raises SettingsError."""
+    found = secret("auth.secret-file", auth.secret_file)
+    if auth.secret_file and len(found) < _SHORTEST_SECRET:
+        raise SettingsError(
+            f"auth.secret-file: {auth.secret_file}: expected at least {_SHORTEST_SECRET} characters"
+        )
+    return found

@@ -1,0 +1,3 @@
+"""The routes, one module for each subject."""
+
+PREFIX = "/api/v1"

@@ -1,0 +1,33 @@
+"""Whether the server lives and can answer, and its own metrics: open to all, nothing personal."""
+
+from fastapi import APIRouter
+from fastapi.responses import PlainTextResponse, Response
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+from batchjob_stats_db.engine import DatabaseError
+from batchjob_stats_db.revision import require_current
+from batchjob_stats_server.services import Given
+
+router = APIRouter(include_in_schema=False)
+
+
+@router.get("/-/healthy")
+def healthy() -> PlainTextResponse:
+    """The process answers."""
+    return PlainTextResponse("ok\n")
+
+
+@router.get("/-/ready")
+def ready(services: Given) -> PlainTextResponse:
+    """The database answers and has the schema that this server knows."""
+    try:
+        require_current(services.reader)
+    except DatabaseError as error:
+        return PlainTextResponse(f"{error}\n", 503)
+    return PlainTextResponse("ok\n")
+
+
+@router.get("/metrics")
+def metrics(services: Given) -> Response:
+    """For Prometheus."""
+    return Response(generate_latest(services.metrics.registry), media_type=CONTENT_TYPE_LATEST)

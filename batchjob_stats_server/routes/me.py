@@ -1,0 +1,38 @@
+"""Who the server takes the caller for."""
+
+from fastapi import APIRouter
+from pydantic import BaseModel
+
+from batchjob_stats_server.identity import Caller, Known
+from batchjob_stats_server.routes import PREFIX
+
+router = APIRouter(prefix=PREFIX)
+
+
+class AccountName(BaseModel):
+    """An account on a cluster."""
+
+    cluster: str
+    account: str
+
+
+class Me(BaseModel):
+    """The caller."""
+
+    user: str
+    role: str
+    via: str
+    clusters: list[str]  # empty: the login is theirs on all
+    coordinates: list[AccountName]
+
+
+@router.get("/me")
+def me(known: Known, access: Caller) -> Me:
+    """The caller's name, role and the accounts whose jobs they may see."""
+    return Me(
+        user=known.user,
+        role=known.role,
+        via=known.via,
+        clusters=list(known.clusters),
+        coordinates=[AccountName(**each._asdict()) for each in access.accounts],
+    )

@@ -1,0 +1,63 @@
+"""What the routes work with, made once from the settings."""
+
+import time
+from collections.abc import Callable
+from typing import Annotated, NamedTuple
+
+from fastapi import Depends, Request
+from sqlalchemy.engine import Engine
+
+from batchjob_stats_db.engine import parse, reader, writer
+from batchjob_stats_db.revision import require_current
+from batchjob_stats_server.options import Settings, proxy_secret
+from batchjob_stats_server.self_metrics import ServerMetrics
+from collectors.emissions.factors import SiteFactors, site_factors
+
+
+class Services(NamedTuple):
+    """The collaborators of an application."""
+
+    settings: Settings
+    reader: Engine
+    writer: Engine  # for tokens, and nothing else
+    proxy_secret: str
+    factors: SiteFactors | None  # None: no provider is configured
+    metrics: ServerMetrics
+    clock: Callable[[], float] = time.time
+
+    def start(self) -> None:
+        """Begin to ask the providers of emission factors."""
+        if self.factors:
+            self.factors.start()
+
+    def stop(self) -> None:
+        """End threads and connections."""
+        if self.factors:
+            self.factors.stop()
+        self.reader.dispose()
+        self.writer.dispose()
+
+
+def build(settings: Settings) -> Services:
+    """Open the database; raises DatabaseError, SettingsError."""
+    url = parse(settings.db.url, settings.db.password_file)
+    readers = reader(url, settings.web.query_timeout, settings.web.threads)
+    require_current(readers)
+    emissions = settings.emissions
+    wanted = emissions.provider or emissions.server_url
+    return Services(
+        settings,
+        readers,
+        writer(url),
+        proxy_secret(settings.auth),
+        site_factors(emissions, "emissions") if wanted else None,
+        ServerMetrics(),
+    )
+
+
+async def _of(request: Request) -> Services:
+    services: Services = request.app.state.services
+    return services
+
+
+Given = Annotated[Services, Depends(_of)]
