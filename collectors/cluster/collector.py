@@ -24,7 +24,10 @@ __all__ = ["METRICS", "Options", "build"]
 
 _PERIODS_VALID = 3  # a value lives for so many intervals
 
-SCHEDULERS = {"slurm": ("collectors.cluster.slurm", "scontrol")}
+SCHEDULERS = {
+    "slurm": ("collectors.cluster.slurm", "scontrol"),
+    "pbs": ("collectors.cluster.pbs", "pbsnodes"),
+}
 """Name -> the module that asks it, and the command that shows it can be asked from this host.
 
 Imported when it is needed: HTTP and TLS are megabytes that compute nodes do without.

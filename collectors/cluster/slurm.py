@@ -12,6 +12,7 @@ from batchjob.refresher import AbsentError
 from batchjob.slurm_json import SlurmJsonError
 from batchjob.slurmrestd import RestError, RestOptions, Slurmrestd
 from collectors.cluster import slurm_json, slurm_text
+from collectors.cluster.json_answer import NotJsonError, json_object
 from collectors.cluster.reading import Sources
 
 
@@ -78,8 +79,8 @@ def _command(options: CommandOptions, part: str) -> Callable[[], Any]:
         if knows_json:
             try:
                 output = run(options, way.json, variables).stdout
-                return from_json(slurm_json.document(output))
-            except (CommandFailedError, SlurmJsonError):
+                return from_json(json_object(output))
+            except (CommandFailedError, NotJsonError, SlurmJsonError):
                 found = from_text(run(options, way.text, variables).stdout)
                 knows_json = False  # the text came, so it was not the controller that failed
                 return found

@@ -4,7 +4,6 @@ Facts: answers of 22.05 (v0.0.38) and 24.11 (v0.0.42), and the OpenAPI documents
 serves. Times of sdiag are in microseconds, memory is in megabytes.
 """
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -34,19 +33,6 @@ from collectors.cluster.reading import (
 )
 
 MEGABYTE = 1024**2
-
-
-def document(output: bytes) -> Any:
-    """The JSON object in a command's output: warnings may stand before it."""
-    at = re.search(rb"^\s*\{", output, re.MULTILINE)
-    if at is None:
-        raise SlurmJsonError("not an answer of Slurm: expected a JSON object")
-    try:
-        text = output[at.start() :].decode("utf-8", "replace").lstrip()
-        found, _ = json.JSONDecoder(strict=False).raw_decode(text)
-    except (ValueError, RecursionError) as error:
-        raise SlurmJsonError(f"not an answer of Slurm: {error}") from error
-    return found
 
 
 def nodes(answer: Any) -> list[Node]:

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from batchjob.call import CommandOptions, SchedulerError
 from batchjob.states import JobState
 from collectors.cluster import slurm, slurm_json, slurm_text
+from collectors.cluster.json_answer import json_object
 from collectors.cluster.reading import Rpc
-
-GIB = 1024**3
 
 
 def sinfo_rows(text: bytes) -> dict[str, list[str]]:
@@ -37,12 +36,12 @@ def test_nodes_of_22_05_are_those_of_sinfo(recorded):
 
 def test_json_and_text_of_22_05_agree(recorded):
     of_text = slurm_text.nodes(recorded("slurm-22.05/scontrol-node-d-o.txt"))
-    of_json = slurm_json.nodes(slurm_json.document(recorded("slurm-22.05/sinfo.json")))
+    of_json = slurm_json.nodes(json_object(recorded("slurm-22.05/sinfo.json")))
     assert [node._replace(reason_since=None) for node in of_json] == of_text
 
 
 def test_json_of_24_11_is_what_sinfo_and_scontrol_print(recorded):
-    nodes = slurm_json.nodes(slurm_json.document(recorded("slurm-24.11/scontrol_show_nodes.json")))
+    nodes = slurm_json.nodes(json_object(recorded("slurm-24.11/scontrol_show_nodes.json")))
     text = recorded("slurm-24.11/scontrol_show_node_d.txt").decode().replace("\n   ", " ")
     assert [node._replace(reason_since=None) for node in nodes] == slurm_text.nodes(text.encode())
     assert [(node.name, node.state, node.cpus, node.cpus_allocated) for node in nodes] == [
@@ -69,7 +68,7 @@ def by_partition_and_state(jobs):
 
 
 def test_jobs_of_22_05_are_those_of_squeue(recorded):
-    of_json = slurm_json.jobs(slurm_json.document(recorded("slurm-22.05/squeue.json")))
+    of_json = slurm_json.jobs(json_object(recorded("slurm-22.05/squeue.json")))
     of_text = slurm_text.jobs(without_names(recorded("slurm-22.05/squeue-O.txt")))
     assert by_partition_and_state(of_json) == by_partition_and_state(of_text)
     assert by_partition_and_state(of_json) == {
@@ -91,7 +90,7 @@ def test_jobs_of_22_05_are_those_of_squeue(recorded):
 
 
 def test_jobs_of_24_11_are_those_of_squeue(recorded):
-    jobs = slurm_json.jobs(slurm_json.document(recorded("slurm-24.11/squeue.json")))
+    jobs = slurm_json.jobs(json_object(recorded("slurm-24.11/squeue.json")))
     lines = recorded("slurm-24.11/squeue_all.txt").decode().splitlines()[1:]
     # Names may hold the separator, so the columns are counted from the end.
     shown = Counter((line.split("|")[-11], line.split("|")[-7]) for line in lines)
@@ -111,7 +110,7 @@ def test_controller_of_22_05(recorded):
 
 def test_controller_of_24_11_by_json_and_text(recorded):
     of_text = slurm_text.controller(recorded("slurm-24.11/sdiag.txt"))
-    of_json = slurm_json.controller(slurm_json.document(recorded("slurm-24.11/sdiag.json")))
+    of_json = slurm_json.controller(json_object(recorded("slurm-24.11/sdiag.json")))
     assert of_text.numbers.keys() == of_json.numbers.keys()
     # The text was taken 14 s later: three cycles went by.
     moved = {name for name in of_text.numbers if of_text.numbers[name] != of_json.numbers[name]}
@@ -189,7 +188,7 @@ def test_any_text_is_read_or_refused(text):
 
 def test_a_warning_before_the_json_does_no_harm(recorded):
     output = b"slurm_load_jobs: warning {1}\n" + recorded("slurm-24.11/squeue.json") + b"bye\n"
-    assert len(slurm_json.jobs(slurm_json.document(output))) > 5
+    assert len(slurm_json.jobs(json_object(output))) > 5
 
 
 def test_commands_without_json_are_asked_for_text(recorded, command):

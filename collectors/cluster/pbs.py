@@ -1,0 +1,166 @@
+"""Asking PBS about its cluster: pbsnodes and qstat with `-F json`.
+
+Facts: pbsnodes(8B), qstat(1B) and answers of OpenPBS 23.06. Resources that nobody holds are left
+out of `resources_assigned`. Times of jobs are text in the client's zone, which is UTC here.
+"""
+
+import calendar
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from batchjob.call import CommandOptions, SchedulerError, run
+from batchjob.states import PBS, JobState
+from batchjob.units import size_bytes
+from collectors.cluster.json_answer import NotJsonError, json_object
+from collectors.cluster.reading import Job, Node, Sources, bounded, reason_word
+
+
+def by_commands(options: CommandOptions) -> Sources:
+    """The ways to ask; PBS' server says nothing of its own work."""
+
+    def read_nodes() -> list[Node]:
+        return nodes(json_object(run(options, ("pbsnodes", "-a", "-v", "-F", "json")).stdout))
+
+    def read_jobs() -> list[Job]:
+        output = run(options, ("qstat", "-t", "-f", "-F", "json")).stdout
+        try:
+            return jobs(json_object(output).get("Jobs", {}))
+        except NotJsonError:
+            # OpenPBS does not escape every character of a job's attributes.
+            text = run(options, ("qstat", "-t", "-f")).stdout
+            return jobs(text_jobs(text.decode("utf-8", "replace")))
+
+    return Sources(nodes=read_nodes, jobs=read_jobs)
+
+
+def nodes(answer: Mapping[str, Any]) -> list[Node]:
+    """Of `pbsnodes -av -F json`: one per vnode."""
+    found = _dict(answer, "nodes")
+    if not found:
+        raise SchedulerError("pbsnodes names no node")
+    return [_node(name, vnode) for name, vnode in found.items() if isinstance(vnode, dict)]
+
+
+# Words of a vnode's state (pbs_node_attributes(7B)).
+_BASES = {"down": "down", "unresponsive": "down", "state-unknown": "unknown", "stale": "down",
+          "Stale": "down"}  # fmt: skip
+_ALLOCATED = frozenset(("job-busy", "job-exclusive", "resv-exclusive", "busy"))
+_FLAGS = {"offline": "drain", "state-unknown": "not_responding", "unresponsive": "not_responding"}
+_NO_FLAG = frozenset(("free", "down", "job-busy"))
+
+
+def _node(name: str, vnode: Mapping[str, Any]) -> Node:
+    words = [word.strip() for word in str(vnode.get("state", "")).split(",") if word.strip()]
+    there, held = _dict(vnode, "resources_available"), _dict(vnode, "resources_assigned")
+    cpus = _count(there.get("ncpus"))
+    cpus_held = _count(held.get("ncpus", 0))
+    return Node(
+        name,
+        _base(words, cpus_held),
+        frozenset(
+            _FLAGS.get(word, word.lower().replace("-", "_"))
+            for word in words
+            if word not in _NO_FLAG
+        ),
+        tuple(filter(None, str(vnode.get("queue") or vnode.get("partition") or "").split(","))),
+        cpus,
+        cpus_held,
+        _bytes(there.get("mem")),
+        _bytes(held.get("mem", 0)),
+        _count(there.get("ngpus", 0)),
+        _count(held.get("ngpus", 0)),
+        bounded(str(vnode.get("comment") or "")),
+        _count(vnode.get("last_state_change_time")) or None,
+    )
+
+
+def _base(words: list[str], cpus_held: int | None) -> str:
+    for word in words:
+        if word in _BASES:
+            return _BASES[word]
+    if not words:
+        return "unknown"
+    if _ALLOCATED & set(words):
+        return "allocated"
+    return "mixed" if cpus_held else "idle"
+
+
+def jobs(found: Mapping[str, Any]) -> list[Job]:
+    """Of `qstat -t -f -F json`: sub-jobs count, the array that holds them does not."""
+    return [
+        _job(jobid, job)
+        for jobid, job in found.items()
+        if isinstance(job, dict) and "[]" not in jobid
+    ]
+
+
+_REASONS = {"H": "Held", "W": "Waiting", "T": "Transit"}
+_WHY = ("Not Running: ", "Can Never Run: ")
+
+
+def _job(jobid: str, job: Mapping[str, Any]) -> Job:
+    letter = str(job.get("job_state", ""))
+    state = PBS.get(letter, JobState.UNKNOWN)
+    wanted = _dict(job, "Resource_List")
+    return Job(
+        jobid,
+        str(job.get("queue", "")),
+        state,
+        _REASONS.get(letter) or _reason(str(job.get("comment") or "")),
+        1,
+        _count(wanted.get("ncpus")),
+        _count(wanted.get("ngpus", 0)),
+        _epoch(job.get("etime")) or _epoch(job.get("qtime")),
+        None if state is JobState.PENDING else _epoch(job.get("stime")),
+    )
+
+
+def _reason(comment: str) -> str:
+    """The scheduler's comment on a job it passed over; another comment holds times."""
+    return next((reason_word(comment[len(head) :]) for head in _WHY if comment.startswith(head)),
+                "")  # fmt: skip
+
+
+def text_jobs(output: str) -> dict[str, dict[str, Any]]:
+    """Jobs of `qstat -f` in the shape of its JSON; the first value of a name counts.
+
+    What a user wrote (Variable_List, Submit_arguments) stands behind what we read.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    job: dict[str, Any] = {}
+    for line in output.splitlines():
+        if line.startswith("Job Id: "):
+            job = found.setdefault(line.removeprefix("Job Id: ").strip(), {})
+        elif line.startswith("    ") and " = " in line:
+            name, _, value = line.strip().partition(" = ")
+            group, dot, resource = name.partition(".")
+            if group == "Resource_List" and dot:
+                job.setdefault(group, {}).setdefault(resource, value)
+            else:
+                job.setdefault(name, value)
+    return found
+
+
+def _dict(answer: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = answer.get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def _count(value: Any) -> int | None:
+    text = str(value)
+    return int(text) if text.isascii() and text.isdecimal() else None
+
+
+def _bytes(value: Any) -> int | None:
+    try:
+        return None if value is None else size_bytes(str(value))
+    except ValueError:
+        return None
+
+
+def _epoch(value: Any) -> int | None:
+    try:
+        return calendar.timegm(time.strptime(str(value), "%a %b %d %H:%M:%S %Y"))
+    except ValueError:
+        return None
