@@ -43,6 +43,7 @@ REWRITES: tuple[Rewrite, ...] = (
 
 def rewrite(chance: random.Random, file: Path) -> Undo:
     """Change a file's text in place, so that kept descriptors see it."""
+    assert not file.is_symlink()
     before = file.read_bytes()
     file.write_bytes(chance.choice(REWRITES)(chance, before))
 
@@ -81,7 +82,7 @@ def damage(chance: random.Random, paths: list[Path]) -> list[Undo]:
     undo: list[Undo] = []
     for _ in range(chance.randint(1, MOST_AT_ONCE)):
         path = chance.choice(paths)
-        if path.is_dir():
+        if path.is_symlink() or path.is_dir():  # /proc/<pid>/exe leads to a program of this machine
             undo.append(remove(chance, path))
         elif path.is_file():
             undo.append(chance.choice((rewrite, rewrite, remove, become_directory))(chance, path))
