@@ -60,7 +60,7 @@ class Prometheus:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
-        self._session = _session(endpoint)
+        self._session = session(endpoint)
 
     def measure(
         self, statistic: Statistic, metrics: Sequence[str], spans: Sequence[Span]
@@ -147,19 +147,20 @@ class Prometheus:
             raise HistoryError(f"{url}: {error}") from error
 
 
-def _session(endpoint: Endpoint) -> requests.Session:
-    session = requests.Session()
-    session.trust_env = False  # ~/.netrc and proxies of whoever starts the daemon are not ours
+def session(endpoint: Endpoint) -> requests.Session:
+    """How the server is asked: who we are, whom we trust, and no proxies."""
+    made = requests.Session()
+    made.trust_env = False  # ~/.netrc and proxies of whoever starts the daemon are not ours
     if endpoint.username:
-        session.auth = (endpoint.username, endpoint.password)
+        made.auth = (endpoint.username, endpoint.password)
     if endpoint.token:
-        session.headers["Authorization"] = f"Bearer {endpoint.token}"
+        made.headers["Authorization"] = f"Bearer {endpoint.token}"
     if endpoint.ca_file:
-        session.verify = endpoint.ca_file
+        made.verify = endpoint.ca_file
     if endpoint.cert_file:
-        session.cert = (endpoint.cert_file, endpoint.key_file or endpoint.cert_file)
-    session.headers.update(endpoint.headers or {})
-    return session
+        made.cert = (endpoint.cert_file, endpoint.key_file or endpoint.cert_file)
+    made.headers.update(endpoint.headers or {})
+    return made
 
 
 def _bounded(response: requests.Response, limit: int) -> bytes:

@@ -1,0 +1,62 @@
+"""What one question may cost, and why a question is refused."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+# The parser takes a query apart by recursion; from 4500 operators on it overran a stack of 8 MB.
+LONGEST_QUERY = 4096
+
+
+class QueryError(ValueError):
+    """A query that is not asked; its text is for whoever sent it."""
+
+
+class Malformed(QueryError):
+    """Not PromQL, or not a part of it that the gate lets through."""
+
+
+class TooLarge(QueryError):
+    """A bound is exceeded."""
+
+
+class NotYours(QueryError):
+    """The caller's own series can't be told from others'."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one query may cost; times in seconds."""
+
+    query_characters: int = LONGEST_QUERY
+    selectors: int = 32  # in all queries of one request
+    depth: int = 64
+    window_seconds: float = 400 * 86400.0
+    range_seconds: float = 100 * 86400.0
+    points: int = 11_000  # of an axis: Prometheus' own bound for a range query
+    subquery_step_seconds: float = 60.0  # where none is given
+    lookback_seconds: float = 300.0  # how far before its time a sample is looked for
+
+
+class Window(NamedTuple):
+    """The times for which an expression is evaluated, Unix seconds."""
+
+    start: float
+    end: float
+
+
+def points(window: Window, step: float, limits: Limits) -> None:
+    """Refuse an axis of more points than allowed."""
+    if not step >= 0.001:
+        raise TooLarge(f"step of {step:g} s: at least 1 ms")
+    count = (window.end - window.start) / step
+    if count > limits.points:
+        raise TooLarge(f"{count:.0f} points: at most {limits.points}; take a longer step")
+
+
+def days(seconds: float) -> str:
+    return f"{seconds / 86400:g} days"
+
+
+def shown(text: str) -> str:
+    """A user's text in a message, short."""
+    return repr(text if len(text) <= 120 else text[:117] + "...")
