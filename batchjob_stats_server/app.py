@@ -9,10 +9,10 @@ from fastapi import FastAPI
 from batchjob import __version__
 from batchjob_stats_server import problems
 from batchjob_stats_server.limits import Bounded, Counted
-from batchjob_stats_server.routes import PREFIX, health, me
+from batchjob_stats_server.routes import PREFIX, health, me, prometheus
 from batchjob_stats_server.services import Services
 
-ROUTERS = (me.router,)
+ROUTERS = (me.router, prometheus.router)
 
 
 def make(services: Services) -> FastAPI:
@@ -40,6 +40,7 @@ def make(services: Services) -> FastAPI:
     )
     app.state.services = services
     problems.install(app)
+    prometheus.install(app)
     app.include_router(health.router)
     for router in ROUTERS:
         app.include_router(router, responses=problems.RESPONSES)

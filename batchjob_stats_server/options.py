@@ -2,6 +2,7 @@
 
 db: {url: "sqlite:////var/lib/batchjob/jobs.db"}
 web: {listen-address: "127.0.0.1:10911"}
+tsdb: {url: "http://prometheus:9090"}
 auth:
   trusted-peer: [192.0.2.10]
   secret-file: /etc/batchjob/grafana.secret
@@ -11,7 +12,7 @@ auth:
 import ipaddress
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from batchjob.settings import (
@@ -24,7 +25,9 @@ from batchjob.settings import (
     option,
     text,
 )
-from batchjob_stats_db.options import DbOptions, secret
+from batchjob_stats_db.history.prometheus import Endpoint
+from batchjob_stats_db.options import DbOptions, TsdbOptions, secret
+from batchjob_stats_server.gate.bounds import Limits
 from collectors.emissions.options import Options as EmissionsOptions
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -111,10 +114,39 @@ class AuthOptions:
     )
 
 
+@dataclass(frozen=True)
+class GateOptions:
+    """What users' own PromQL may cost."""
+
+    concurrent: int = option(
+        4, "Questions to the time series database at once.", parse=_at_least_one
+    )
+    timeout: float = option(30.0, "How long one of them may take.", parse=duration)
+    answer_bytes: int = option(32 << 20, "Largest answer passed on.", parse=_at_least_one)
+    series: int = option(
+        10_000, "Most series of an answer, where the database knows a limit.", parse=_at_least_one
+    )
+    longest_window: float = option(400 * 86400.0, "Longest time from start to end.", parse=duration)
+    longest_range: float = option(
+        100 * 86400.0, "Longest range of a selector or subquery.", parse=duration
+    )
+
+    def limits(self) -> Limits:
+        """For the queries themselves."""
+        return Limits(window_seconds=self.longest_window, range_seconds=self.longest_range)
+
+
+def gate_endpoint(tsdb: TsdbOptions, gate: GateOptions) -> Endpoint:
+    """How the gate asks the database; raises SettingsError."""
+    return replace(tsdb.endpoint(), answer_bytes=gate.answer_bytes)
+
+
 SECTIONS: Mapping[str, type[Any]] = {
     "db": DbOptions,
     "web": WebOptions,
     "auth": AuthOptions,
+    "tsdb": TsdbOptions,
+    "gate": GateOptions,
     "emissions": EmissionsOptions,
     "log": LogOptions,
 }
@@ -127,6 +159,8 @@ class Settings(NamedTuple):
     web: WebOptions = WebOptions()
     auth: AuthOptions = AuthOptions()
     emissions: EmissionsOptions = EmissionsOptions()
+    tsdb: TsdbOptions = TsdbOptions()
+    gate: GateOptions = GateOptions()
     log: LogOptions = LogOptions()
 
 

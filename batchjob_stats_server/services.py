@@ -9,7 +9,8 @@ from sqlalchemy.engine import Engine
 
 from batchjob_stats_db.engine import parse, reader, writer
 from batchjob_stats_db.revision import require_current
-from batchjob_stats_server.options import Settings, proxy_secret
+from batchjob_stats_server.gate.tsdb import Tsdb
+from batchjob_stats_server.options import Settings, gate_endpoint, proxy_secret
 from batchjob_stats_server.self_metrics import ServerMetrics
 from collectors.emissions.factors import SiteFactors, site_factors
 
@@ -23,6 +24,7 @@ class Services(NamedTuple):
     proxy_secret: str
     factors: SiteFactors | None  # None: no provider is configured
     metrics: ServerMetrics
+    tsdb: Tsdb | None = None  # None: no time series database is configured
     clock: Callable[[], float] = time.time
 
     def start(self) -> None:
@@ -34,6 +36,8 @@ class Services(NamedTuple):
         """End threads and connections."""
         if self.factors:
             self.factors.stop()
+        if self.tsdb:
+            self.tsdb.close()
         self.reader.dispose()
         self.writer.dispose()
 
@@ -52,6 +56,9 @@ def build(settings: Settings) -> Services:
         proxy_secret(settings.auth),
         site_factors(emissions, "emissions") if wanted else None,
         ServerMetrics(),
+        Tsdb(gate_endpoint(settings.tsdb, settings.gate), settings.gate.concurrent)
+        if settings.tsdb.url
+        else None,
     )
 
 

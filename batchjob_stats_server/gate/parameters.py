@@ -1,4 +1,4 @@
-"""What a client of the Prometheus HTTP API may send, read into values; nothing else is handed on."""
+"""What a client of the Prometheus HTTP API may send, read into values."""
 
 import math
 import re
@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from promql_parser import parse_duration
-
 from batchjob_stats_server.gate.bounds import Malformed, Window, shown
 
 _LATEST = 1 << 33  # a bound that no clock comes near: the year 2242
-_DURATION = re.compile(r"([0-9]{1,9}(ms|[smhdwy]))+", re.ASCII)
+_PART = re.compile(r"([0-9]{1,9})(ms|[smhdwy])", re.ASCII)
+_UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800, "y": 31536000}
 
 
 class Asked(NamedTuple):
@@ -70,8 +69,9 @@ def _seconds(text: str) -> float:
     try:
         seconds = float(text)
     except ValueError:
-        known = _DURATION.fullmatch(text) and len(text) <= 40
-        seconds = parse_duration(text).total_seconds() if known else math.nan
+        parts = _PART.findall(text)
+        whole = "".join(number + unit for number, unit in parts) == text
+        seconds = sum(int(number) * _UNITS[unit] for number, unit in parts) if whole else math.nan
     if not 0.001 <= seconds < _LATEST:
         raise ValueError(f"expected a duration such as 30 or 1m, got {shown(text)}")
     return seconds

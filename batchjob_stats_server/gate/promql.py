@@ -239,7 +239,7 @@ def _matchers(node: ast.VectorSelector) -> list[str]:
         if name != "__name__" and (name.startswith("__") or name.lower() in _RESERVED):
             raise Malformed(f"label {shown(name)} is not allowed in a selector")
         operator = next(text for op, text in _MATCH if op == matcher.op)
-        written.append(f"{_name(name)}{operator}{string(matcher.value)}")
+        written.append(f"{label_name(name)}{operator}{string(matcher.value)}")
     return written
 
 
@@ -289,10 +289,11 @@ def _operator(token: ast.TokenType, known: frozenset[str]) -> str:
 
 
 def _names(labels: Iterable[str]) -> str:
-    return ", ".join([_name(label) for label in labels])
+    return ", ".join([label_name(label) for label in labels])
 
 
-def _name(label: str) -> str:
+def label_name(label: str) -> str:
+    """The name of a label that every server knows how to write; raises Malformed."""
     if not _LABEL.fullmatch(label):
         raise Malformed(f"label {shown(label)}: expected letters, digits and _")
     return label

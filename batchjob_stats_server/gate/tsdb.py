@@ -1,11 +1,13 @@
 """Questions to the time series database: few at once, none for long, no answer beyond a size."""
 
 import json
+import logging
 import queue
 import time
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
+import anyio.to_thread
 import requests
 
 from batchjob_stats_db.history.prometheus import Endpoint, session
@@ -15,47 +17,64 @@ from batchjob_stats_db.history.prometheus import Endpoint, session
 _ABOUT_THE_QUERY = frozenset({400, 422, 503})
 _PATIENCE_SECONDS = 2.0  # beyond the time the database was given for a query
 _LONGEST_REASON = 300
+_WAITING_FOR_EACH = 8  # questions in line for each that is asked
+
+log = logging.getLogger(__name__)
+
+
+T = TypeVar("T")
 
 
 class Unavailable(Exception):
     """There is no answer: the database is gone, busy, or not what it should be."""
 
 
-class Answer(NamedTuple):
-    """JSON of the Prometheus API: a result with status 200, or why there is none."""
+class Rejected(Exception):
+    """The database did not take the query; `kind` is its errorType."""
 
-    status: int
-    body: bytes
+    def __init__(self, status: int, kind: str, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+        self.kind = kind
 
 
 class Tsdb:
-    """Asks one server; used by many threads."""
+    """Asks one server."""
 
     def __init__(self, endpoint: Endpoint, concurrent: int) -> None:
         self._endpoint = endpoint
-        # Whoever holds a session may ask: so the queue is the limiter as well.
+        # Threads of their own: a slow database must not take those that answer other questions.
+        self._limiter = anyio.CapacityLimiter(concurrent)
         self._idle: queue.LifoQueue[requests.Session] = queue.LifoQueue()
         for _ in range(concurrent):
             self._idle.put(session(endpoint))
 
-    def ask(self, path: str, form: Sequence[tuple[str, str]], timeout: float) -> Answer:
-        """One request, in `timeout` seconds all in all; raises Unavailable."""
+    async def run(self, work: Callable[[], T]) -> T:
+        """Do in one of the threads for questions what calls `ask`; raises Unavailable."""
+        waiting = self._limiter.statistics().tasks_waiting
+        if waiting >= _WAITING_FOR_EACH * self._limiter.total_tokens:
+            raise Unavailable("too many questions to the time series database at once")
+        return await anyio.to_thread.run_sync(work, limiter=self._limiter)
+
+    def ask(self, path: str, form: Sequence[tuple[str, str]], timeout: float) -> bytes:
+        """A successful answer as it came; raises Rejected, Unavailable.
+
+        `timeout`: seconds the database has; the answer may take little longer to arrive.
+        """
         deadline = time.monotonic() + timeout + _PATIENCE_SECONDS
-        try:
-            idle = self._idle.get(timeout=timeout)
-        except queue.Empty:
-            raise Unavailable("too many questions to the time series database at once") from None
+        idle = self._idle.get_nowait()  # as many as threads that ask
         try:
             return self._ask(idle, path, form, deadline)
         except requests.RequestException as error:
-            # Not its text: that holds addresses, which are not the caller's business.
+            log.warning("the time series database: %s", error)
+            # Not that text: it holds addresses, which are not the caller's business.
             raise Unavailable("the time series database does not answer") from error
         finally:
             self._idle.put(idle)
 
     def _ask(
         self, idle: requests.Session, path: str, form: Sequence[tuple[str, str]], deadline: float
-    ) -> Answer:
+    ) -> bytes:
         url = f"{self._endpoint.url.rstrip('/')}/api/v1/{path}"
         # Label values are the one question that Prometheus takes by GET alone.
         get = path.startswith("label/")
@@ -70,9 +89,9 @@ class Tsdb:
         ) as response:
             body = self._read(response, deadline)
         if response.status_code == 200:
-            return Answer(200, body)
+            return body
         if response.status_code in _ABOUT_THE_QUERY:
-            return Answer(response.status_code, _reason(body))
+            raise _rejected(response.status_code, body)
         raise Unavailable(f"the time series database answers {response.status_code}")
 
     def _read(self, response: requests.Response, deadline: float) -> bytes:
@@ -93,12 +112,11 @@ class Tsdb:
             self._idle.get_nowait().close()
 
 
-def _reason(body: bytes) -> bytes:
-    """What the database says of a query, and nothing else it may have written."""
+def _rejected(status: int, body: bytes) -> Rejected:
+    """With what the database says of the query, and nothing else it may have written."""
     try:
         answer = json.loads(body)
         kind, text = str(answer["errorType"]), str(answer["error"])
     except (ValueError, KeyError, TypeError):
         kind, text = "execution", "the time series database did not take the query"
-    text = text[:_LONGEST_REASON]
-    return json.dumps({"status": "error", "errorType": kind, "error": text}).encode()
+    return Rejected(status, kind, text[:_LONGEST_REASON])

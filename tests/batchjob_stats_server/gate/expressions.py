@@ -69,9 +69,9 @@ def grown(vectors):
                   '"secret", "(.*)")', st.sampled_from(["user", "cluster", "x"]),
                   st.sampled_from(["$1", "bob", '"}']), vectors),
         st.builds(lambda v: f'label_join({v}, "user", "}}", "secret", "jobid")', vectors),
-        st.builds(lambda l, o, m, r: f"({l}) {o} {m} ({r})", vectors, many, matching, vectors),
-        st.builds(lambda l, m, r: f"{l} * {m}{r}", vectors, group, vectors),
-        st.builds(lambda l, o, r: f"{l} {o} {r}", vectors,
+        st.builds(lambda a, o, m, r: f"({a}) {o} {m} ({r})", vectors, many, matching, vectors),
+        st.builds(lambda a, m, r: f"{a} * {m}{r}", vectors, group, vectors),
+        st.builds(lambda a, o, r: f"{a} {o} {r}", vectors,
                   st.sampled_from(["+", "> bool", "!=", "^"]), st.integers(-3, 1000)),
     )  # fmt: skip
 

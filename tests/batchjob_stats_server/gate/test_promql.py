@@ -20,13 +20,14 @@ from tests.batchjob_stats_server.gate.expressions import EXPRESSIONS
 
 T = 1_700_000_000.0
 NOW = Window(T, T)
+LIMITS = Limits()
 ALICE = Confinement.of(Access((UserOn("c1", "alice"),)), ())
 MINE = 'cluster="c1",user="alice"'
 PARENTHESES = str.maketrans("", "", "()")
 FACTOR = "batchjob_emission_factor_grams_per_kilowatt_hour"
 
 
-def asked(query, own=ALICE, window=NOW, limits=Limits()):
+def asked(query, own=ALICE, window=NOW, limits=LIMITS):
     return confine(query, own, window, limits)
 
 
@@ -79,7 +80,7 @@ def test_what_looks_like_an_escape_is_only_narrowed(query):
 
 
 def test_a_public_name_frees_no_other_selector():
-    check_confined(asked(f"{FACTOR} or a").replace(f'{{__name__="{FACTOR}"}}', "b{%s}" % MINE))
+    assert asked(f"{FACTOR} or a") == f'{{__name__="{FACTOR}"}} or {{__name__="a",{MINE}}}'
 
 
 @pytest.mark.parametrize(
@@ -247,7 +248,7 @@ def test_every_selector_of_any_query_is_confined(query):
     except TooLarge:
         return
     except Malformed:
-        with pytest.raises(ValueError):
+        with pytest.raises(ValueError):  # noqa: PT011  the parser's own words are its business
             promql_parser.parse(query)
         return
     check_confined(text)
@@ -256,7 +257,7 @@ def test_every_selector_of_any_query_is_confined(query):
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.text(st.sampled_from('ab{}[]()"\'`\\=~!,:@#\n 15mor_+-*'), max_size=40))
+@given(st.text(st.sampled_from("ab{}[]()\"'`\\=~!,:@#\n 15mor_+-*"), max_size=40))
 def test_no_text_is_an_error_of_ours(text):
     with contextlib.suppress(QueryError):
         asked(asked(text), Confinement.of(EVERYTHING, ()))

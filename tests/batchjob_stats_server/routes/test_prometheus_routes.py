@@ -1,0 +1,280 @@
+"""The PromQL gate as its clients see it, and what reaches the database behind it."""
+
+import threading
+
+import pytest
+from fastapi.testclient import TestClient
+
+from batchjob_stats_db.history.prometheus import Endpoint
+from batchjob_stats_server import app
+from batchjob_stats_server.gate.tsdb import Tsdb
+from tests.simulated import tsdb
+
+GATE = "/api/v1/prometheus/api/v1"
+MINE = 'cluster=~"c1|c2",user="alice"'
+
+
+@pytest.fixture
+def database():
+    with tsdb.serving() as made:
+        yield made
+
+
+@pytest.fixture
+def services(services, database):
+    made = services._replace(tsdb=Tsdb(Endpoint(database.url, token="ours", answer_bytes=1000), 2))
+    yield made
+    made.tsdb.close()
+
+
+@pytest.fixture
+def ask(proxied):
+    """GET as a user; parameters as pairs."""
+
+    def get(what, *pairs, user="alice", **more):
+        return proxied(user).get(f"{GATE}/{what}", params=list(pairs), **more)
+
+    return get
+
+
+def test_query_is_asked_anew(ask, database, now):
+    answer = ask("query", ("query", 'up{user="bob"}'))
+    assert answer.status_code == 200
+    assert answer.content == database.answer[1]
+    assert answer.headers["content-type"] == "application/json"
+    asked = database.asked[0]
+    assert (asked.method, asked.path) == ("POST", "/api/v1/query")
+    assert asked.form == {
+        "query": [f'{{__name__="up",user="bob",{MINE}}}'],
+        "time": [f"{now}.000"],
+        "limit": ["10000"],
+        "timeout": ["30000ms"],
+    }
+
+
+def test_range_query_by_form(proxied, database):
+    form = {"query": "up", "start": "1700000000", "end": "2023-11-14T22:23:20Z", "step": "1m"}
+    assert proxied("alice").post(f"{GATE}/query_range", data=form).status_code == 200
+    assert database.asked[0].path == "/api/v1/query_range"
+    assert database.asked[0].form == {
+        "query": [f'{{__name__="up",{MINE}}}'],
+        "start": ["1700000000.000"],
+        "end": ["1700000600.000"],
+        "step": ["60.000"],
+        "limit": ["10000"],
+        "timeout": ["30000ms"],
+    }
+
+
+def test_a_viewer_asks_for_all(ask, database):
+    ask("query", ("query", 'up{user="bob"}'), user="vera")
+    assert database.asked[0].form["query"] == ['{__name__="up",user="bob"}']
+    ask("labels", user="vera")
+    assert "match[]" not in database.asked[1].form
+
+
+def test_every_match_is_confined(ask, database):
+    ask("series", ("match[]", "up"), ("match[]", '{user=~".+"}'), ("limit", "5"))
+    assert database.asked[0].form["match[]"] == [
+        f'{{__name__="up",{MINE}}}',
+        f'{{user=~".+",{MINE}}}',
+    ]
+    assert database.asked[0].form["limit"] == ["5"]
+
+
+@pytest.mark.parametrize("what", ["labels", "label/__name__/values", "label/user/values"])
+def test_match_is_there_where_the_client_has_none(ask, database, what, now):
+    assert ask(what, ("limit", "0")).status_code == 200
+    asked = database.asked[0]
+    assert asked.path == f"/api/v1/{what}"
+    assert asked.form == {
+        "match[]": [f"{{{MINE}}}"],
+        "start": [f"{now - 86400}.000"],
+        "end": [f"{now}.000"],
+        "limit": ["10000"],
+    }
+
+
+def test_no_header_of_the_client_comes_along(ask, database):
+    headers = {
+        "X-Scope-OrgID": "other", "AccountID": "7", "THANOS-TENANT": "t", "Cookie": "a=b",
+        "X-Prometheus-User": "bob",
+    }  # fmt: skip
+    assert ask("query", ("query", "up"), headers=headers).status_code == 200
+    sent = {name.lower(): value for name, value in database.asked[0].headers.items()}
+    assert sent["authorization"] == "Bearer ours"
+    assert sent.keys() <= {
+        "host", "user-agent", "accept", "accept-encoding", "connection", "authorization",
+        "content-type", "content-length",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("what", "pairs", "status", "says"),
+    [
+        ("query", [], 400, "query: expected"),
+        ("query", [("query", "up"), ("query", "up")], 400, "query: expected once"),
+        ("query", [("query", "up"), ("time", "1"), ("time", "1")], 400, "time: expected once"),
+        ("query", [("query", "up"), ("extra_label", "user=bob")], 400, "'extra_label'"),
+        ("query", [("query", "up"), ("extra_filters[]", "{}")], 400, "'extra_filters[]'"),
+        ("query", [("query", "up"), ("match[]", "up")], 400, "'match[]'"),
+        ("query", [("query", "up"), ("start", "1")], 400, "'start'"),
+        ("query", [("query", "up{")], 400, "not PromQL"),
+        ("query", [("query", 'a{x="1" or y="2"}')], 400, "joined by `or`"),
+        ("query", [("query", "a[101d]")], 422, "range"),
+        ("query", [("query", "a" * 5000)], 422, "5000 characters"),
+        ("query_range", [("query", "up"), ("start", "1"), ("end", "2")], 400, "step: expected"),
+        (
+            "query_range",
+            [("query", "up"), ("start", "2"), ("end", "1"), ("step", "1")],
+            400,
+            "not before start",
+        ),
+        (
+            "query_range",
+            [("query", "up"), ("start", "1"), ("end", "999999999"), ("step", "1d")],
+            422,
+            "at most 400 days",
+        ),
+        (
+            "query_range",
+            [("query", "up"), ("start", "0"), ("end", "20000"), ("step", "1")],
+            422,
+            "20000 points",
+        ),
+        ("series", [], 400, "match[]: expected"),
+        ("series", [("match[]", "sum(up)")], 400, "selector"),
+        ("series", [("match[]", "up")] * 33, 422, "at most 32"),
+        ("labels", [("match[]", 'a{x="1" or user="bob"}')], 400, "joined by `or`"),
+        ("label/a%2Fb/values", [], 404, "Not Found"),
+        ("label/a-b/values", [], 400, "'a-b'"),
+        ("label/..%2f..%2fadmin/values", [], 404, "Not Found"),
+    ],
+)
+def test_what_is_wrong_is_named_and_not_asked(ask, database, what, pairs, status, says):
+    answer = ask(what, *pairs)
+    assert answer.status_code == status
+    document = answer.json()
+    assert says in document["detail"]
+    assert "\n" not in document["detail"]
+    if status != 404:
+        assert document["status"] == "error"
+        assert document["error"] == document["detail"]
+    assert not database.asked
+
+
+def test_parameters_of_url_and_form_count_together(proxied, database):
+    url = f"{GATE}/query?query=up"
+    assert proxied("alice").post(url, data={"query": "down"}).status_code == 400
+    assert proxied("alice").post(url, data={"time": "5"}).status_code == 200
+    assert database.asked[0].form["time"] == ["5.000"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"json": {"query": "up"}},
+        {"files": {"query": ("q", b"up")}},
+        {"content": b"query=\xff\xfe", "headers": {"content-type": "text/plain"}},
+        {"content": b"query=\xff"},
+        {"content": b"query=%ff"},
+        {"content": b"&".join(b"a=%d" % i for i in range(200))},
+    ],
+)
+def test_a_body_that_is_no_form(proxied, database, body):
+    assert proxied("alice").post(f"{GATE}/query", **body).status_code == 400
+    assert not database.asked
+
+
+@pytest.mark.parametrize(
+    "what",
+    ["rules", "alerts", "targets", "query_exemplars", "federate", "read", "write", "status/config",
+     "admin/tsdb/delete_series", "status/flags", "format_query", "export"],
+)  # fmt: skip
+def test_the_rest_of_the_api_is_not_there(proxied, database, what):
+    assert proxied("root").get(f"{GATE}/{what}").status_code == 404
+    assert proxied("root").post(f"{GATE}/{what}").status_code == 404
+    assert not database.asked
+
+
+def test_what_grafana_wants_to_know_is_answered_here(ask, database):
+    assert ask("status/buildinfo").json()["data"]["version"] == "2.42.0"
+    assert ask("metadata").json() == {"status": "success", "data": {}}
+    assert not database.asked
+
+
+@pytest.mark.parametrize("what", ["query", "labels", "status/buildinfo", "metadata"])
+def test_nobody_gets_nothing(client, database, what):
+    assert client.get(f"{GATE}/{what}", params={"query": "1"}).status_code == 401
+    assert not database.asked
+
+
+def test_a_query_the_database_refuses(ask, database):
+    database.answer = (
+        422,
+        b'{"status":"error","errorType":"execution","error":"found duplicate series","data":{}}',
+    )
+    answer = ask("query", ("query", "up"))
+    assert answer.status_code == 422
+    assert answer.json()["errorType"] == "execution"
+    assert answer.json()["error"] == "found duplicate series"
+    assert "data" not in answer.json()
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        ((401, b"secret words"), "answers 401"),
+        ((302, b""), "answers 302"),
+        ((500, b"goroutine 1"), "answers 500"),
+        ((200, b"x" * 2000), "more than 1000 bytes"),
+    ],
+)
+def test_a_database_that_does_not_answer_the_question(ask, database, answer, says):
+    database.answer = answer
+    told = ask("query", ("query", "up"))
+    assert told.status_code == 503
+    assert says in told.json()["detail"]
+    assert told.headers["retry-after"] == "10"
+
+
+def test_a_database_that_is_gone(services, database, proxied):
+    gone = services._replace(tsdb=Tsdb(Endpoint("http://127.0.0.1:9"), 1))
+    with TestClient(
+        app.make(gone), client=("192.0.2.10", 1), headers=proxied("alice").headers
+    ) as at:
+        told = at.get(f"{GATE}/query", params={"query": "up"})
+        assert told.status_code == 503
+        assert told.json()["detail"] == "the time series database does not answer"
+        assert at.get("/api/v1/me").status_code == 200
+
+
+def test_without_a_database(services, proxied):
+    bare = TestClient(
+        app.make(services._replace(tsdb=None)),
+        client=("192.0.2.10", 1),
+        headers=proxied("alice").headers,
+    )
+    assert "configured" in bare.get(f"{GATE}/query?query=up").json()["detail"]
+
+
+def test_questions_in_line_are_few(services):
+    """One at a time, eight waiting; the tenth is told to come again."""
+    import anyio
+
+    from batchjob_stats_server.gate.tsdb import Unavailable
+
+    narrow = Tsdb(Endpoint("http://127.0.0.1:9"), 1)
+    free = threading.Event()
+
+    async def many():
+        async with anyio.create_task_group() as group:
+            for _ in range(9):
+                group.start_soon(narrow.run, lambda: free.wait(5))
+            await anyio.wait_all_tasks_blocked()
+            with pytest.raises(Unavailable, match="at once"):
+                await narrow.run(lambda: None)
+            free.set()
+
+    anyio.run(many)
+    narrow.close()

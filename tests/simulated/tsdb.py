@@ -1,0 +1,63 @@
+"""A time series database that writes down what it is asked and answers what it is told.
+
+with tsdb.serving() as database:
+    database.answer = (200, b'{"status":"success","data":[]}')
+    ...
+    database.asked[0].form
+"""
+
+import contextlib
+import http.server
+import threading
+import urllib.parse
+from typing import NamedTuple
+
+
+class Asked(NamedTuple):
+    method: str
+    path: str
+    headers: dict
+    form: dict  # name → list of values
+
+
+class Database:
+    def __init__(self, url):
+        self.url = url
+        self.asked = []
+        self.answer = (200, b'{"status":"success","data":[]}')
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self._note(urllib.parse.urlsplit(self.path).query)
+
+    def do_POST(self):
+        self._note(self.rfile.read(int(self.headers["Content-Length"])).decode())
+
+    def _note(self, text):
+        database = self.server.database
+        form = urllib.parse.parse_qs(text, keep_blank_values=True, strict_parsing=bool(text))
+        path = urllib.parse.urlsplit(self.path).path
+        database.asked.append(Asked(self.command, path, dict(self.headers), form))
+        status, body = database.answer
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+@contextlib.contextmanager
+def serving():
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
+    server.database = Database(f"http://127.0.0.1:{server.server_port}")
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield server.database
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
