@@ -5,7 +5,6 @@ cluster is set to show it, and are in the client's zone, which is UTC here. Ende
 CLEAN_PERIOD (an hour by default), so that lsb.acct or lsb.stream should be read as well.
 """
 
-import calendar
 import json
 import re
 import time
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 
 from batchjob.call import CommandFailedError, CommandOptions, run
 from batchjob.hostlist import HostListError, lsf_hosts
+from batchjob.lsf_time import lsf_time
 from batchjob.settings import boolean, option, text
 from batchjob.states import LSF, LSF_EXIT_INFO, JobState
 from batchjob.units import lsf_duration, size_bytes
@@ -31,10 +31,8 @@ FIELDS = (
     "start_time", "finish_time", "cpu_used", "max_mem", "memlimit", "runtimelimit", "gpu_num",
     "effective_resreq", "output_file", "sub_cwd", "kill_reason",
 )  # fmt: skip
-_SUFFIX = re.compile(r" [LEX]$")
 _JOB_ID = re.compile(r"\d+(\[\d+\])?", re.ASCII)
 _BATCH = 2000
-_DAY = 86_400
 
 
 @dataclass(frozen=True)
@@ -199,28 +197,3 @@ def _minutes(text: str) -> int:
         return int(float(text.partition("/")[0]) * 60)
     except (ValueError, OverflowError) as error:
         raise ValueError(f"expected minutes, got {text[:40]!r}") from error
-
-
-def lsf_time(text: str, now: int) -> int | None:
-    """Epoch seconds of `Apr 12 18:20:00 2026 L`, UTC; without a year the last that is not to come.
-
-    ` L` (run limit), ` E` and ` X` (estimates) may stand behind it.
-    """
-    text = " ".join(_SUFFIX.sub("", text).split())
-    if text in ("", "-"):
-        return None
-    for form in ("%b %d %H:%M:%S %Y", "%b %d %H:%M %Y"):
-        try:
-            return calendar.timegm(time.strptime(text, form))
-        except ValueError:
-            continue
-    year = time.gmtime(now).tm_year
-    for form in ("%b %d %H:%M:%S %Y", "%b %d %H:%M %Y"):
-        for candidate in (year, year - 1, year - 2, year - 3, year - 4):  # 29 February
-            try:
-                at = calendar.timegm(time.strptime(f"{text} {candidate}", form))
-            except ValueError:
-                continue
-            if at <= now + _DAY:
-                return at
-    raise ValueError(f"expected a time such as Apr 12 18:20:00 2026, got {text[:40]!r}")

@@ -27,6 +27,7 @@ _PERIODS_VALID = 3  # a value lives for so many intervals
 SCHEDULERS = {
     "slurm": ("collectors.cluster.slurm", "scontrol"),
     "pbs": ("collectors.cluster.pbs", "pbsnodes"),
+    "lsf": ("collectors.cluster.lsf", "bhosts"),
 }
 """Name -> the module that asks it, and the command that shows it can be asked from this host.
 

@@ -33,7 +33,7 @@ class Node(NamedTuple):
 
 
 _UNUSABLE_STATES = frozenset(("down", "error", "future", "unknown"))
-_UNUSABLE_FLAGS = frozenset(("drain", "fail", "not_responding"))
+_UNUSABLE_FLAGS = frozenset(("closed", "drain", "fail", "not_responding"))
 
 
 class Job(NamedTuple):

@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from batchjob.lsf_time import lsf_time
 from batchjob.states import JobState
 from batchjob_stats_db.records import NodeShare
 from batchjob_stats_db.sources import bjobs, lsb_acct, lsb_stream
-from batchjob_stats_db.sources.bjobs import Bjobs, lsf_time
+from batchjob_stats_db.sources.bjobs import Bjobs
 from batchjob_stats_db.sources.lsb_acct import job_finish
 from batchjob_stats_db.sources.lsb_line import records, words
 from batchjob_stats_db.sources.lsb_stream import job_finish2

@@ -158,7 +158,7 @@ def test_parts_are_left_out_on_demand():
 
 def test_no_scheduler_is_said_in_one_line(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(SettingsError, match="none of the commands scontrol, pbsnodes"):
+    with pytest.raises(SettingsError, match="none of the commands scontrol, pbsnodes, bhosts"):
         build(Host(), Options(), {})
 
 

@@ -1,0 +1,129 @@
+"""Asking LSF about its cluster: bhosts and bjobs with `-json`.
+
+Facts: bhosts(1), bjobs(1) of LSF 10.1. All values are text, and text may stand before the JSON;
+times are in the client's zone, which is UTC here. A host's CPUs are its job slots.
+"""
+
+import re
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from batchjob.call import CommandFailedError, CommandOptions, SchedulerError, run
+from batchjob.lsf_time import lsf_time
+from batchjob.states import LSF, JobState
+from collectors.cluster.json_answer import NotJsonError, json_object
+from collectors.cluster.reading import Job, Node, Sources, reason_word
+
+_HOST_FIELDS = "host_name status max njobs"
+_JOB_FIELDS = "jobid jobindex stat queue nreq_slot slots gpu_num pend_reason submit_time start_time"
+
+
+def by_commands(options: CommandOptions) -> Sources:
+    """The ways to ask; ended jobs stay in bjobs' answer for CLEAN_PERIOD."""
+
+    def read_nodes() -> list[Node]:
+        return nodes(_records(run(options, ("bhosts", "-X", "-json", "-o", _HOST_FIELDS)).stdout))
+
+    def read_jobs() -> list[Job]:
+        argv = ("bjobs", "-u", "all", "-a", "-json", "-o", _JOB_FIELDS)
+        try:
+            output = run(options, argv, {"LSB_DISPLAY_YEAR": "Y"}).stdout
+        except CommandFailedError as error:
+            if b"job found" in error.answer.stdout + error.answer.stderr:
+                return []  # "No job found", with an exit status
+            raise
+        return jobs(_records(output), int(time.time()))
+
+    return Sources(nodes=read_nodes, jobs=read_jobs)
+
+
+def _records(output: bytes) -> list[dict[str, str]]:
+    found = json_object(output).get("RECORDS")
+    if not isinstance(found, list):
+        raise NotJsonError("expected a JSON object with RECORDS")
+    return [_texts(record) for record in found if isinstance(record, dict)]
+
+
+def _texts(record: Mapping[str, Any]) -> dict[str, str]:
+    return {str(name): str(value) for name, value in record.items()}
+
+
+def nodes(records: Sequence[Mapping[str, str]]) -> list[Node]:
+    """Of bhosts' records."""
+    found = [_node(record) for record in records if record.get("HOST_NAME")]
+    if not found:
+        raise SchedulerError("bhosts names no host")
+    return found
+
+
+_DOWN = {"unavail": "not_responding", "unreach": "not_responding"}
+
+
+def _node(record: Mapping[str, str]) -> Node:
+    status = record.get("STATUS", "").lower()
+    slots, held = _count(record.get("MAX")), _count(record.get("NJOBS"))
+    flags = set()
+    if status in _DOWN:
+        flags.add(_DOWN[status])
+    if status.startswith("closed"):
+        flags.add("closed")
+    if status == "closed_adm":
+        flags.add("drain")
+    return Node(record["HOST_NAME"], _base(status, slots, held), frozenset(flags), (), slots, held)
+
+
+def _base(status: str, slots: int | None, held: int | None) -> str:
+    if status in _DOWN:
+        return "down"
+    if held is None or not status.startswith(("ok", "closed")):
+        return "unknown"
+    if not held:
+        return "idle"
+    return "allocated" if slots is not None and held >= slots else "mixed"
+
+
+def jobs(records: Sequence[Mapping[str, str]], now: int) -> list[Job]:
+    """Of bjobs' records; times without a year are the last that is not to come."""
+    return [_job(record, now) for record in records if record.get("JOBID")]
+
+
+_STATES = {"PSUSP": "Held", "WAIT": "Waiting"}
+
+
+def _job(record: Mapping[str, str], now: int) -> Job:
+    word = record.get("STAT", "")
+    state = LSF.get(word, JobState.UNKNOWN)
+    pending = state is JobState.PENDING
+    index = _count(record.get("JOBINDEX"))
+    return Job(
+        f"{record['JOBID']}[{index}]" if index else record["JOBID"],
+        record.get("QUEUE", ""),
+        state,
+        _STATES.get(word) or reason_word(_NUMBERS.sub("", record.get("PEND_REASON", ""))),
+        1,
+        _count(record.get("NREQ_SLOT" if pending else "SLOTS")),
+        _gpus(record),
+        _moment(record.get("SUBMIT_TIME", ""), now),
+        None if pending else _moment(record.get("START_TIME", ""), now),
+    )
+
+
+_NUMBERS = re.compile(r"\d+")
+
+
+def _gpus(record: Mapping[str, str]) -> int | None:
+    """An empty field is a job without GPUs; no field is an answer that does not say."""
+    text = record.get("GPU_NUM")
+    return 0 if text in ("", "-") else _count(text)
+
+
+def _count(text: str | None) -> int | None:
+    return int(text) if text and text.isascii() and text.isdecimal() else None
+
+
+def _moment(text: str, now: int) -> int | None:
+    try:
+        return lsf_time(text, now)
+    except ValueError:
+        return None
