@@ -1,14 +1,15 @@
 """Look for what must not be: damage, rows without their job, days without jobs, stale sources."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
+from math import isclose
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from batchjob_stats_db import schema
+from batchjob_stats_db.days import DAY
 
-DAY = 86400
 _STALE_SECONDS = 6 * 3600
 _OVERDUE_SECONDS = DAY
 
@@ -20,6 +21,7 @@ def findings(db: Connection, now: int) -> Iterator[str]:
     yield from _sources(db, now)
     for cluster in db.execute(sa.select(schema.cluster.c.name)).scalars().all():
         yield from _gaps(db, cluster)
+        yield from _differing(db, cluster)
         yield from _overdue(db, cluster, now)
 
 
@@ -66,6 +68,25 @@ def _gaps(db: Connection, cluster: str) -> Iterator[str]:
         if following - day > DAY:
             days = (following - day) // DAY - 1
             yield f"{cluster}: no job ran on {days} days after the day that began at {day}"
+
+
+def _differing(db: Connection, cluster: str) -> Iterator[str]:
+    """Sums by account and by month that are not those of the users' days."""
+    for sums in schema.SUMS:
+        first = _total(db, cluster, sums.by_user, sums.columns)
+        for table in (sums.by_account, sums.by_month):
+            for name, total in _total(db, cluster, table, sums.columns).items():
+                # Floats added up in another order differ in their last digits.
+                if not isclose(total, first[name], rel_tol=1e-9, abs_tol=1e-6):
+                    yield f"{cluster}: {table.name}: {name} is {total}, by user {first[name]}"
+
+
+def _total(
+    db: Connection, cluster: str, table: sa.Table, columns: Iterable[str]
+) -> dict[str, float]:
+    added = (sa.func.coalesce(sa.func.sum(table.c[name]), 0.0).label(name) for name in columns)
+    query = sa.select(*added).where(table.c.cluster == cluster)
+    return dict(db.execute(query).mappings().one())
 
 
 def _overdue(db: Connection, cluster: str, now: int) -> Iterator[str]:

@@ -8,9 +8,10 @@ from sqlalchemy.engine import Connection
 
 from batchjob_stats_db import schema
 from batchjob_stats_db.bulk import parts, upsert
+from batchjob_stats_db.days import days_of
 from batchjob_stats_db.history.history import History, Span
 from batchjob_stats_db.rollup import mark_days
-from batchjob_stats_db.store import Store, UsagePolicy, days_of
+from batchjob_stats_db.store import Store, UsagePolicy
 from batchjob_stats_db.usage import Measured, Usage, measure
 
 _USAGE = [column.name for column in schema.job_usage.columns]

@@ -10,9 +10,9 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from batchjob_stats_db import schema
+from batchjob_stats_db.days import days_of
 from batchjob_stats_db.retention import FREE_TEXTS
 from batchjob_stats_db.rollup import mark_days
-from batchjob_stats_db.store import days_of
 
 _MERGED = "forgotten"
 _PSEUDONYM = re.compile(r"u-[0-9a-f]{12}|forgotten")

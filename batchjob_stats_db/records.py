@@ -179,8 +179,6 @@ class Account(NamedTuple):
     cluster: str
     account: str
     parent: str = ""
-    description: str = ""
-    organisation: str = ""
 
 
 class People(NamedTuple):

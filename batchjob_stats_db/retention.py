@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from batchjob_stats_db import schema
 from batchjob_stats_db.options import RetentionOptions
+from batchjob_stats_db.rollup import drop_days
 from batchjob_stats_db.store import LIVE, Store
 
 _AT_ONCE = 5000
@@ -38,16 +39,12 @@ def drop_old(store: Store, keep: RetentionOptions, now: int) -> int:
         which = older(store, now - keep.steps).where(job.id.in_(sa.select(step.job_id)))
         rows += _in_pieces(store, sa.delete(schema.job_step), which, step.job_id)
     with store.transaction() as db:
-        for seconds, table, at in (
-            (keep.daily, schema.daily_usage, "day"),
-            (keep.daily, schema.daily_emissions, "day"),
-            (keep.quarantine, schema.quarantine, "time"),
-        ):
-            if seconds:
-                mine = table.c.cluster == store.cluster
-                rows += db.execute(
-                    sa.delete(table).where(mine, table.c[at] < int(now - seconds))
-                ).rowcount
+        if keep.daily:
+            rows += drop_days(db, store.cluster, int(now - keep.daily))
+        if keep.quarantine:
+            bad = schema.quarantine
+            old = (bad.c.cluster == store.cluster) & (bad.c.time < int(now - keep.quarantine))
+            rows += db.execute(sa.delete(bad).where(old)).rowcount
         if db.dialect.name == "sqlite":
             db.execute(sa.text("PRAGMA optimize"))
     return rows

@@ -1,5 +1,7 @@
 """Daily sums per cluster, account and user, made anew for each day that changed.
 
+From them come the sums without the user, of the day and of its month, in the same transaction.
+
 A job's time and usage are split over the days (UTC) it ran; all columns may be added up. The days
 to make are in `rollup_due`, written with the rows that changed them; a day is made, and its mark
 removed, in one transaction. So a day can be made again at any time, with the same result.
@@ -9,14 +11,14 @@ from collections.abc import Collection
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy import Column
 from sqlalchemy.engine import Connection
 from sqlalchemy.sql.elements import ColumnElement
 
 from batchjob.states import JobState
 from batchjob_stats_db import schema
 from batchjob_stats_db.bulk import upsert
-
-DAY = 86400
+from batchjob_stats_db.days import DAY, day_of, month_after, month_of
 
 # "Runs that overlap a day" is two open ranges, which no B-tree answers. But a run of up to a day
 # began in two days' time; longer ones, which are few, are found by two indexes of their own.
@@ -47,7 +49,7 @@ def mark_running(db: Connection, cluster: str, now: int) -> None:
     last = db.execute(
         sa.select(sa.func.max(daily.c.day)).where(daily.c.cluster == cluster)
     ).scalar()
-    today = now - now % DAY
+    today = day_of(now)
     first = today if last is None else min(max(last, today - 400 * DAY), today)
     mark_days(db, cluster, range(first, today + 1, DAY))
 
@@ -66,11 +68,62 @@ def due_days(db: Connection, cluster: str, limit: int) -> list[int]:
 
 
 def roll_up(db: Connection, cluster: str, day: int, now: int) -> None:
-    """Make one day's rows anew and remove its mark."""
+    """Make one day's rows anew, those of its month, and remove its mark."""
     for table in (schema.daily_usage, schema.daily_emissions, schema.rollup_due):
         db.execute(sa.delete(table).where(table.c.cluster == cluster, table.c.day == day))
-    if day > now:  # a job from the future: some clock is wrong
-        return
+    if day <= now:  # else a job is from the future: some clock is wrong
+        _add_runs(db, cluster, day, now)
+    sum_day(db, cluster, day)
+    sum_month(db, cluster, month_of(day))
+
+
+def drop_days(db: Connection, cluster: str, before: int) -> int:
+    """Delete the sums of days that begin before a time; returns how many rows by user."""
+    rows = 0
+    month = month_of(before)
+    for sums in schema.SUMS:
+        rows += _drop(db, cluster, sums.by_user.c.day, before)
+        _drop(db, cluster, sums.by_account.c.day, before)
+        _drop(db, cluster, sums.by_month.c.month, month)
+    sum_month(db, cluster, month)
+    return rows
+
+
+def _drop(db: Connection, cluster: str, time: Column[Any], before: int) -> int:
+    old = (time.table.c.cluster == cluster) & (time < before)
+    return db.execute(sa.delete(time.table).where(old)).rowcount
+
+
+def sum_day(db: Connection, cluster: str, day: int) -> None:
+    """Make a day's sums by account anew, from those by user."""
+    for sums in schema.SUMS:
+        _fold(db, cluster, sums.by_account, sums.by_user, day, day + DAY)
+
+
+def sum_month(db: Connection, cluster: str, month: int) -> None:
+    """Make a month's sums by account anew, from its days."""
+    for sums in schema.SUMS:
+        _fold(db, cluster, sums.by_month, sums.by_account, month, month_after(month))
+
+
+def _fold(
+    db: Connection, cluster: str, into: sa.Table, days: sa.Table, begin: int, until: int
+) -> None:
+    """Make the rows of one time anew, from the days in [begin, until)."""
+    _, time, *keys = into.primary_key.columns
+    db.execute(sa.delete(into).where(into.c.cluster == cluster, time == begin))
+    groups = [days.c[key.name] for key in keys]
+    added = [sa.func.sum(days.c[each.name]) for each in into.columns if not each.primary_key]
+    rows = (
+        sa.select(sa.literal(cluster), _at(begin), *groups, *added)
+        .where(days.c.cluster == cluster, days.c.day >= begin, days.c.day < until)
+        .group_by(*groups)
+    )
+    db.execute(sa.insert(into).from_select([each.name for each in into.columns], rows))
+
+
+def _add_runs(db: Connection, cluster: str, day: int, now: int) -> None:
+    """Add the runs of a day up, by account and user."""
     parts = _parts(cluster, day, now)
     names = ["cluster", "day", "account", "username", *schema.DAILY_SUMS]
     db.execute(sa.insert(schema.daily_usage).from_select(names, _sums(parts, cluster, day)))

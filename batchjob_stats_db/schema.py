@@ -5,7 +5,7 @@ NULL, or "" for text, means "not known" or "not yet", never zero. What is derive
 sums) lives apart from what the scheduler said, and can be made anew from it.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy import (
@@ -78,7 +78,7 @@ account = Table(
     metadata,
     _key("cluster"),
     _key("account"),
-    *_texts("parent description organisation"),
+    *_texts("parent"),
     sqlite_with_rowid=False,
 )
 
@@ -242,7 +242,7 @@ DAILY_SUMS = (
     "energy_host_joules",
     "energy_gpu_joules",
 )
-"""Columns of daily_usage that may be added up over days, users and accounts."""
+"""What may be added up over days, users and accounts."""
 
 daily_usage = Table(
     "daily_usage",
@@ -268,6 +268,50 @@ daily_emissions = Table(
     _must("grams", Float),
     sqlite_with_rowid=False,
 )
+
+
+def _of_accounts(name: str, time: str, keys: tuple[str, ...], sums: tuple[str, ...]) -> Table:
+    """Sums without the user, for questions about all accounts."""
+    return Table(
+        name,
+        metadata,
+        _key("cluster"),
+        Column(time, BigInteger, primary_key=True),
+        _key("account"),
+        *map(_key, keys),
+        *(_must(column, Float) for column in sums),
+        Index(f"ix_{name}_account", "cluster", "account", time),
+        sqlite_with_rowid=False,
+    )
+
+
+class Sums(NamedTuple):
+    """The same sums three times, each table made from the one before.
+
+    A year of 2000 users is 730,000 rows by user, 110,000 by account and 3600 by month.
+    """
+
+    by_user: Table  # a row for each day, account and user
+    by_account: Table  # for each day and account
+    by_month: Table  # for each month (its first midnight, UTC) and account
+    keys: tuple[str, ...]  # what is kept apart beside
+    columns: tuple[str, ...]  # what is added up
+
+
+SUMS = tuple(
+    Sums(
+        by_user,
+        _of_accounts(f"daily_account_{what}", "day", keys, columns),
+        _of_accounts(f"monthly_account_{what}", "month", keys, columns),
+        keys,
+        columns,
+    )
+    for what, by_user, keys, columns in (
+        ("usage", daily_usage, (), DAILY_SUMS),
+        ("emissions", daily_emissions, ("provider",), ("grams",)),
+    )
+)
+USAGE, EMISSIONS = SUMS
 
 rollup_due = Table(
     "rollup_due",

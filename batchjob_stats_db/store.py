@@ -17,6 +17,7 @@ from sqlalchemy.engine import Connection, Engine
 from batchjob.states import JobState
 from batchjob_stats_db import schema
 from batchjob_stats_db.bulk import Rows, parts, upsert
+from batchjob_stats_db.days import DAY, days_of
 from batchjob_stats_db.people import write_people
 from batchjob_stats_db.records import (
     RAW_LIMIT,
@@ -27,7 +28,6 @@ from batchjob_stats_db.records import (
 )
 from batchjob_stats_db.sources.source import Batch, Unfinished
 
-DAY = 86400
 LIVE = tuple(state.value for state in JobState if state.live)
 
 _CHUNK = 5000  # records whose rows are in memory at one time
@@ -369,13 +369,6 @@ def _plain(record: JobRecord) -> Row:
 
 def _touch(days: set[int], row: Row, now: int) -> None:
     days.update(days_of(row[_START], row[_END] if row[_END] is not None else now))
-
-
-def days_of(start: int | None, end: int) -> range:
-    """The midnights (UTC) of the days a run touches; none before it starts."""
-    if start is None:
-        return range(0)
-    return range(start - start % DAY, max(start, end) + 1, DAY)
 
 
 def _digest(bad: Quarantined) -> str:

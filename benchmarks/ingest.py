@@ -1,10 +1,12 @@
 """How fast job records are written, and how fast a database of many answers.
 
-    python benchmarks/ingest.py write --jobs 1000000
+    python benchmarks/ingest.py write                # 1,000,000 jobs
+    python benchmarks/ingest.py write --quick        # 100,000
     python benchmarks/ingest.py read --jobs 10000000 --database /var/tmp/many.db
 
-`write`: records through the store, beside raw sqlite3 executemany of the same columns; the memory
-used meanwhile. `read`: makes the database unless it is there, and times the server's questions.
+`write`: records through the store, beside raw sqlite3 executemany of the same rows: one of `job`
+and one of `job_node` for each job; the memory used meanwhile. `read`: makes the database unless it
+is there, and times the server's questions. Its daily sums have every user on every day.
 """
 
 import argparse
@@ -22,11 +24,12 @@ import sqlalchemy as sa
 from batchjob.states import JobState
 from batchjob_stats_db import schema
 from batchjob_stats_db.access import EVERYTHING, Access, AccountOn, UserOn
+from batchjob_stats_db.days import DAY, month_of
 from batchjob_stats_db.engine import parse, reader, writer
 from batchjob_stats_db.migrate import migrate
 from batchjob_stats_db.queries import jobs, nodes, stats, usage
 from batchjob_stats_db.records import JobRecord, NodeShare
-from batchjob_stats_db.rollup import DAY, roll_up
+from batchjob_stats_db.rollup import roll_up, sum_day, sum_month
 from batchjob_stats_db.sources.source import Batch
 from batchjob_stats_db.store import Store, _plain
 
@@ -87,11 +90,11 @@ def raw(path: Path) -> sqlite3.Connection:
 def write(total: int, folder: Path) -> None:
     engine = empty(folder / "store.db")
     store = Store(engine, "alpha", clock=lambda: BEGIN + YEAR)
-    spent = {"store": 0.0, "raw jobs": 0.0, "raw jobs and nodes": 0.0}
+    spent = {"the store": 0.0, "raw executemany": 0.0}
     for count, batch in enumerate(batched(total, 5000)):
         begun = time.perf_counter()
         store.write(Batch(batch, (), str(count), 0), "benchmark")
-        spent["store"] += time.perf_counter() - begun
+        spent["the store"] += time.perf_counter() - begun
     engine.dispose()
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     empty(folder / "raw.db").dispose()
@@ -104,14 +107,13 @@ def write(total: int, folder: Path) -> None:
         begun = time.perf_counter()
         connection.execute("BEGIN")
         connection.executemany(INSERT, rows)
-        spent["raw jobs"] += time.perf_counter() - begun
         connection.executemany(NODE, shares)
         connection.execute("COMMIT")
-        spent["raw jobs and nodes"] += time.perf_counter() - begun
+        spent["raw executemany"] += time.perf_counter() - begun
     connection.close()
-    print(f"{total} jobs of {len(COLUMNS)} columns, each with a node")
+    print(f"{total} jobs: a row of {len(COLUMNS)} columns in job and one in job_node for each")
     for what, seconds in spent.items():
-        print(f"  {what:20} {total / seconds:10,.0f} jobs/s")
+        print(f"  {what:16} {2 * total / seconds:9,.0f} rows/s = {total / seconds:9,.0f} jobs/s")
     print(f"  peak memory of the process while the store wrote: {memory:.0f} MB")
 
 
@@ -141,17 +143,32 @@ def make(total: int, path: Path) -> None:
     print(f"  made in {time.perf_counter() - begun:.0f} s, {path.stat().st_size / 1e9:.1f} GB")
 
 
+def by_user(db: sa.Connection, sums: schema.Sums, day: int) -> None:
+    """A row for every user; of emissions, by two providers."""
+    count = len(sums.columns)
+    numbers = [float(n) for n in range(USERS + count)]
+    marks = ", ".join("?" * len(sums.by_user.columns))
+    rows = [
+        ("alpha", day, f"account{n % ACCOUNTS:03}", f"user{n:04}", *key, *numbers[n : n + count])
+        for n in range(USERS)
+        for key in ([("owid",), ("rte",)] if sums.keys else [()])
+    ]
+    db.exec_driver_sql(f"INSERT INTO {sums.by_user.name} VALUES ({marks})", rows)
+
+
 def roll(path: Path) -> None:
-    """Daily sums: a few days as the poller makes them, the others at one go."""
+    """Sums of every user for every day; then a few days as the poller makes them."""
     engine = writer(parse(f"sqlite:///{path}"))
     with engine.begin() as db:
         if db.execute(sa.select(schema.daily_usage.c.day)).first():
             return
-        sums = ", ".join(["count(*)", *["sum(allocated_cpus)"] * (len(schema.DAILY_SUMS) - 1)])
-        db.exec_driver_sql(
-            "INSERT INTO daily_usage SELECT cluster, start_time - start_time % 86400 AS day, "
-            f"account, username, {sums} FROM job GROUP BY 1, 2, 3, 4"
-        )
+        days = range(BEGIN, BEGIN + YEAR, DAY)
+        for day in days:
+            for sums in schema.SUMS:
+                by_user(db, sums, day)
+            sum_day(db, "alpha", day)
+        for month in {month_of(day) for day in days}:
+            sum_month(db, "alpha", month)
         db.execute(sa.text("ANALYZE"))
     days = range(BEGIN + 100 * DAY, BEGIN + 105 * DAY, DAY)
     begun = time.perf_counter()
@@ -202,18 +219,35 @@ def read(total: int, path: Path) -> None:
             "by account, 30 days": lambda: usage.summed(
                 db, EVERYTHING, ["account"], *month, cluster="alpha"
             ),
+            "by account, 30 days of two months": lambda: usage.summed(
+                db, EVERYTHING, ["account"], end - 50 * DAY, end - 20 * DAY, cluster="alpha"
+            ),
+            "by account, a year and odd days": lambda: usage.summed(
+                db, EVERYTHING, ["account"], BEGIN + 3 * DAY, end - 3 * DAY, cluster="alpha"
+            ),
+            "grams by account, a year": lambda: usage.emissions(
+                db, EVERYTHING, ["account"], BEGIN, end, cluster="alpha"
+            ),
+            "by day, 30 days": lambda: usage.summed(
+                db, EVERYTHING, ["day"], *month, cluster="alpha"
+            ),
+            "by day, a year": lambda: usage.summed(
+                db, EVERYTHING, ["day"], BEGIN, end, cluster="alpha"
+            ),
             "by account, a year": lambda: usage.summed(
                 db, EVERYTHING, ["account"], BEGIN, end, cluster="alpha"
             ),
         }
         for what, question in questions.items():
-            times = []
+            times, busy = [], []
             for _ in range(20):
-                begun = time.perf_counter()
+                begun, worked = time.perf_counter(), time.process_time()
                 question()
                 times.append(1000 * (time.perf_counter() - begun))
+                busy.append(1000 * (time.process_time() - worked))
             print(
-                f"  {what:34} median {statistics.median(times):8.2f} ms, first {times[0]:8.2f} ms"
+                f"  {what:34} median {statistics.median(times):8.2f} ms"
+                f" (CPU time {statistics.median(busy):8.2f} ms), first {times[0]:8.2f} ms"
             )
     engine.dispose()
 
@@ -222,8 +256,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("what", choices=("write", "read"))
     parser.add_argument("--jobs", type=int, default=1_000_000)
+    parser.add_argument("--quick", action="store_true", help="100,000 jobs")
     parser.add_argument("--database", type=Path, default=Path("/var/tmp/batchjob-many.db"))
     given = parser.parse_args()
+    if given.quick:
+        given.jobs = 100_000
     if given.what == "read":
         read(given.jobs, given.database)
         return

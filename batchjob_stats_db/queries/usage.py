@@ -1,4 +1,4 @@
-"""Sums of use over days, from the daily sums."""
+"""Sums of use over days: of whole months where they answer the question, else of days."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -8,6 +8,7 @@ from sqlalchemy.engine import Connection, RowMapping
 
 from batchjob_stats_db import schema
 from batchjob_stats_db.access import Access, visible
+from batchjob_stats_db.days import month_after, month_of
 
 By = Literal["cluster", "account", "username", "day"]
 
@@ -24,15 +25,7 @@ def summed(
     user: str | None = None,
 ) -> list[RowMapping]:
     """Sums of the days that begin in [since, until), one row per value of `by`."""
-    table = schema.daily_usage
-    keys = [table.c[name] for name in by]
-    query = (
-        sa.select(*keys, *(sa.func.sum(table.c[name]).label(name) for name in schema.DAILY_SUMS))
-        .where(*_chosen(table, access, since, until, cluster, account, user))
-        .group_by(*keys)
-        .order_by(*keys)
-    )
-    return list(db.execute(query).mappings())
+    return _added_up(db, schema.USAGE, access, by, since, until, (cluster, account, user))
 
 
 def emissions(
@@ -47,32 +40,52 @@ def emissions(
     user: str | None = None,
 ) -> list[RowMapping]:
     """Grams by provider, one row per provider and value of `by`; providers are never added up."""
-    table = schema.daily_emissions
-    keys = [*(table.c[name] for name in by), table.c.provider]
-    query = (
-        sa.select(*keys, sa.func.sum(table.c.grams).label("grams"))
-        .where(*_chosen(table, access, since, until, cluster, account, user))
-        .group_by(*keys)
-        .order_by(*keys)
-    )
-    return list(db.execute(query).mappings())
+    return _added_up(db, schema.EMISSIONS, access, by, since, until, (cluster, account, user))
 
 
-def _chosen(
-    table: sa.Table,
+def _added_up(
+    db: Connection,
+    sums: schema.Sums,
     access: Access,
+    by: Sequence[By],
     since: int,
     until: int,
-    cluster: str | None,
-    account: str | None,
+    wanted: tuple[str | None, str | None, str | None],
+) -> list[RowMapping]:
+    """One sum of the sums of each table that is read."""
+    names = (*by, *sums.keys)
+    pieces = []
+    for time, begin, end in _read(sums, access, by, since, until, wanted[2]):
+        column = time.table.c
+        keys = [column[name] for name in names]
+        equal = zip(("cluster", "account", "username"), wanted, strict=True)
+        pieces.append(
+            sa.select(*keys, *(sa.func.sum(column[name]).label(name) for name in sums.columns))
+            .where(visible(access, time.table), time >= begin, time < end)
+            .where(*(column[name] == value for name, value in equal if value is not None))
+            .group_by(*keys)
+        )
+    rows = sa.union_all(*pieces).subquery().c
+    groups = [rows[name] for name in names]
+    query = sa.select(*groups, *(sa.func.sum(rows[name]).label(name) for name in sums.columns))
+    return list(db.execute(query.group_by(*groups).order_by(*groups)).mappings())
+
+
+def _read(
+    sums: schema.Sums,
+    access: Access,
+    by: Sequence[By],
+    since: int,
+    until: int,
     user: str | None,
-) -> list[sa.ColumnElement[bool]]:
-    conditions = [visible(access, table), table.c.day >= since, table.c.day < until]
-    for column, value in (
-        (table.c.cluster, cluster),
-        (table.c.account, account),
-        (table.c.username, user),
-    ):
-        if value is not None:
-            conditions.append(column == value)
-    return conditions
+) -> list[tuple[sa.Column[int], int, int]]:
+    """The columns of time to read, each in [begin, end): those with the fewest rows."""
+    if user is not None or "username" in by or (access.users and not access.everything):
+        return [(sums.by_user.c.day, since, until)]
+    day, month = sums.by_account.c.day, sums.by_month.c.month
+    first, last = month_of(since), month_of(until)
+    if first < since:
+        first = month_after(first)
+    if "day" in by or first >= last:
+        return [(day, since, until)]
+    return [(day, since, first), (month, first, last), (day, last, until)]

@@ -1,9 +1,12 @@
 """Who sees which jobs, and in which order."""
 
+from datetime import UTC, datetime
+
 import pytest
+import sqlalchemy as sa
 
 from batchjob.states import JobState
-from batchjob_stats_db import tokens
+from batchjob_stats_db import schema, tokens
 from batchjob_stats_db.access import (
     EVERYTHING,
     NOTHING,
@@ -12,6 +15,7 @@ from batchjob_stats_db.access import (
     UserOn,
     of_user,
 )
+from batchjob_stats_db.check import findings
 from batchjob_stats_db.queries import jobs, nodes, stats, usage
 from batchjob_stats_db.records import Account, Association, NodeShare, People, Role
 from batchjob_stats_db.rollup import due_days, roll_up
@@ -164,3 +168,57 @@ def test_tokens(engine):
         assert tokens.find(db, text, 1500) is None
     with engine.connect() as db:
         assert tokens.listed(db) == []
+
+
+@pytest.mark.parametrize(
+    ("since", "until"),
+    [
+        ((2026, 1, 1), (2026, 4, 1)),  # whole months
+        ((2026, 1, 17), (2026, 4, 9)),  # days, months, days
+        ((2026, 2, 3), (2026, 2, 20)),  # within a month
+        ((2026, 1, 31), (2026, 3, 1)),
+        ((1970, 1, 1), (9999, 12, 31)),
+    ],
+)
+def test_whoever_adds_up_users_accounts_or_months_gets_the_same(
+    engine, store, job, rows, since, until
+):
+    begin = _at(2026, 1, 10)
+    runs = [
+        job(
+            str(n),
+            user=f"user{n % 5}",
+            account=f"account{n % 3}",
+            submit_time=begin + n * 200_000,
+            start_time=begin + n * 200_000,
+            end_time=begin + n * 200_000 + n * 9000,
+        )
+        for n in range(40)
+    ]
+    store.write(Batch(tuple(runs), (), "", 0), "s")
+    grams = [{"job_id": row["id"], "provider": "rte", "grams": 5.0} for row in rows(schema.job)]
+    with engine.begin() as write:
+        write.execute(sa.insert(schema.job_emissions), grams)
+        for day in due_days(write, "c1", 1000):
+            roll_up(write, "c1", day, _at(2026, 12, 1))
+        assert [line for line in findings(write, 0) if "by user" in line] == []
+    span = (_at(*since), _at(*until))
+    with engine.connect() as db:
+        for question in (usage.summed, usage.emissions):
+            by_user = question(db, EVERYTHING, ["account", "username"], *span)
+            by_account = question(db, EVERYTHING, ["account"], *span)
+            assert len(by_account) == 3
+            for row in by_account:
+                parts = [each for each in by_user if each["account"] == row["account"]]
+                for name in set(row) - {"account", "provider"}:
+                    assert row[name] == pytest.approx(sum(each[name] for each in parts)), name
+            (one,) = question(db, EVERYTHING, [], *span, account="account1")
+            assert one[name] == pytest.approx(by_account[1][name])
+            coordinator = Access(accounts=(AccountOn("c1", "account1"),))
+            (theirs,) = question(db, coordinator, ["account"], *span)
+            assert theirs["account"] == "account1"
+            assert theirs[name] == pytest.approx(by_account[1][name])
+
+
+def _at(year, month, day):
+    return int(datetime(year, month, day, tzinfo=UTC).timestamp())

@@ -4,6 +4,8 @@ import sqlalchemy as sa
 
 from batchjob.states import JobState
 from batchjob_stats_db import privacy, schema
+from batchjob_stats_db.check import findings
+from batchjob_stats_db.days import month_of
 from batchjob_stats_db.options import RetentionOptions
 from batchjob_stats_db.records import Association, People, Quarantined, Role, StepRecord
 from batchjob_stats_db.retention import drop_old
@@ -71,3 +73,26 @@ def test_forget(store, job, rows, engine, now):
                 assert "alice" not in map(str, row)
                 assert "secret" not in map(str, row)
                 assert not any("alice|" in str(value) for value in row)
+
+
+def test_sums_by_account_and_month_go_with_the_days(store, job, rows, engine, now):
+    fill(store, job, now)
+    roll_all(engine, now)
+    drop_old(store, RetentionOptions(daily=50 * DAY), now)
+    first = now - 50 * DAY
+    for sums in schema.SUMS:
+        for table in (sums.by_user, sums.by_account):
+            assert all(row["day"] >= first for row in rows(table))
+        assert all(row["month"] >= month_of(first) for row in rows(sums.by_month))
+    with engine.connect() as db:
+        assert [line for line in findings(db, now) if "by user" in line] == []
+
+
+def test_check_tells_sums_that_differ(store, job, engine, now):
+    fill(store, job, now)
+    roll_all(engine, now)
+    with engine.begin() as db:
+        db.execute(sa.delete(schema.USAGE.by_month).where(sa.text("wall_seconds > 2000000")))
+        told = [line for line in findings(db, now) if "by user" in line]
+    assert told
+    assert all(line.startswith("c1: monthly_account_usage: ") for line in told)

@@ -5,7 +5,8 @@ import sqlalchemy as sa
 
 from batchjob.states import JobState
 from batchjob_stats_db import schema
-from batchjob_stats_db.rollup import DAY, due_days, mark_running, roll_up
+from batchjob_stats_db.days import DAY
+from batchjob_stats_db.rollup import due_days, mark_running, roll_up
 from batchjob_stats_db.sources.source import Batch
 
 D0 = 20540 * DAY  # a midnight
@@ -121,3 +122,15 @@ def test_a_run_of_no_length_counts_as_a_job(store, job, rolled):
     store.write(Batch((run,), (), "", 0), "s")
     (row,) = rolled().values()
     assert (row["jobs_started"], row["jobs_failed"], row["wall_seconds"]) == (1, 1, 0)
+
+
+def test_a_job_from_the_future_is_counted_when_its_day_has_come(store, job, engine, rolled):
+    """The scheduler's clock is ahead, and there it is past midnight already."""
+    run = job(start_time=D0 + 5, end_time=D0 + 65, submit_time=D0)
+    store.write(Batch((run,), (), "", 0), "s")
+    earlier = job("2", start_time=D0 - 90, end_time=D0 - 30, submit_time=D0 - DAY)
+    store.write(Batch((earlier,), (), "", 0), "s")
+    assert list(rolled(now=D0 - 20)) == [(-1, "alice")]
+    with engine.begin() as db:
+        mark_running(db, "c1", D0 + 100)
+    assert [row["wall_seconds"] for row in rolled(now=D0 + 100).values()] == [60, 60]

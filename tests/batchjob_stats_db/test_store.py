@@ -5,9 +5,10 @@ import sqlalchemy as sa
 
 from batchjob.states import JobState
 from batchjob_stats_db import schema
+from batchjob_stats_db.days import DAY, days_of
 from batchjob_stats_db.records import JobRecord, NodeShare, Quarantined, StepRecord
 from batchjob_stats_db.sources.source import Batch
-from batchjob_stats_db.store import DAY, Store, UsagePolicy, Written, days_of
+from batchjob_stats_db.store import Store, UsagePolicy, Written
 
 
 def batch(*jobs, watermark="w1", **more):
@@ -158,10 +159,3 @@ def test_when_a_job_is_measured():
     assert policy.due(1000, 2000, 2000 + 2 * DAY) is None  # too old to be in the TSDB
     nothing_to_ask = UsagePolicy(horizon_seconds=0)
     assert nothing_to_ask.due(1000, None, 1500) is nothing_to_ask.due(1000, 1400, 1500) is None
-
-
-def test_days_of_a_run():
-    assert list(days_of(None, 5)) == []
-    assert list(days_of(10, 20)) == [0]
-    assert list(days_of(DAY - 1, DAY + 1)) == [0, DAY]
-    assert list(days_of(100, 50)) == [0]  # clocks disagree

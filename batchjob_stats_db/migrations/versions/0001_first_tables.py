@@ -14,8 +14,6 @@ def upgrade() -> None:
         sa.Column("cluster", sa.Text(), nullable=False),
         sa.Column("account", sa.Text(), nullable=False),
         sa.Column("parent", sa.Text(), server_default="", nullable=False),
-        sa.Column("description", sa.Text(), server_default="", nullable=False),
-        sa.Column("organisation", sa.Text(), server_default="", nullable=False),
         sa.PrimaryKeyConstraint("cluster", "account", name=op.f("pk_account")),
         sqlite_with_rowid=False,
     )
@@ -51,6 +49,104 @@ def upgrade() -> None:
         sa.Column("name", sa.Text(), nullable=False),
         sa.Column("first_time", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint("name", name=op.f("pk_cluster")),
+    )
+    op.create_table(
+        "daily_account_usage",
+        sa.Column("cluster", sa.Text(), nullable=False),
+        sa.Column("day", sa.BigInteger(), nullable=False),
+        sa.Column("account", sa.Text(), nullable=False),
+        sa.Column("jobs_started", sa.Float(), nullable=False),
+        sa.Column("jobs_ended", sa.Float(), nullable=False),
+        sa.Column("jobs_failed", sa.Float(), nullable=False),
+        sa.Column("wait_seconds", sa.Float(), nullable=False),
+        sa.Column("wall_seconds", sa.Float(), nullable=False),
+        sa.Column("cpu_allocated_seconds", sa.Float(), nullable=False),
+        sa.Column("gpu_allocated_seconds", sa.Float(), nullable=False),
+        sa.Column("memory_allocated_byte_seconds", sa.Float(), nullable=False),
+        sa.Column("measured_cpu_allocated_seconds", sa.Float(), nullable=False),
+        sa.Column("measured_gpu_allocated_seconds", sa.Float(), nullable=False),
+        sa.Column("measured_memory_allocated_byte_seconds", sa.Float(), nullable=False),
+        sa.Column("cpu_seconds", sa.Float(), nullable=False),
+        sa.Column("gpu_seconds", sa.Float(), nullable=False),
+        sa.Column("memory_byte_seconds", sa.Float(), nullable=False),
+        sa.Column("energy_host_joules", sa.Float(), nullable=False),
+        sa.Column("energy_gpu_joules", sa.Float(), nullable=False),
+        sa.PrimaryKeyConstraint("cluster", "day", "account", name=op.f("pk_daily_account_usage")),
+        sqlite_with_rowid=False,
+    )
+    op.create_index(
+        "ix_daily_account_usage_account",
+        "daily_account_usage",
+        ["cluster", "account", "day"],
+        unique=False,
+    )
+    op.create_table(
+        "monthly_account_usage",
+        sa.Column("cluster", sa.Text(), nullable=False),
+        sa.Column("month", sa.BigInteger(), nullable=False),
+        sa.Column("account", sa.Text(), nullable=False),
+        sa.Column("jobs_started", sa.Float(), nullable=False),
+        sa.Column("jobs_ended", sa.Float(), nullable=False),
+        sa.Column("jobs_failed", sa.Float(), nullable=False),
+        sa.Column("wait_seconds", sa.Float(), nullable=False),
+        sa.Column("wall_seconds", sa.Float(), nullable=False),
+        sa.Column("cpu_allocated_seconds", sa.Float(), nullable=False),
+        sa.Column("gpu_allocated_seconds", sa.Float(), nullable=False),
+        sa.Column("memory_allocated_byte_seconds", sa.Float(), nullable=False),
+        sa.Column("measured_cpu_allocated_seconds", sa.Float(), nullable=False),
+        sa.Column("measured_gpu_allocated_seconds", sa.Float(), nullable=False),
+        sa.Column("measured_memory_allocated_byte_seconds", sa.Float(), nullable=False),
+        sa.Column("cpu_seconds", sa.Float(), nullable=False),
+        sa.Column("gpu_seconds", sa.Float(), nullable=False),
+        sa.Column("memory_byte_seconds", sa.Float(), nullable=False),
+        sa.Column("energy_host_joules", sa.Float(), nullable=False),
+        sa.Column("energy_gpu_joules", sa.Float(), nullable=False),
+        sa.PrimaryKeyConstraint(
+            "cluster", "month", "account", name=op.f("pk_monthly_account_usage")
+        ),
+        sqlite_with_rowid=False,
+    )
+    op.create_index(
+        "ix_monthly_account_usage_account",
+        "monthly_account_usage",
+        ["cluster", "account", "month"],
+        unique=False,
+    )
+    op.create_table(
+        "daily_account_emissions",
+        sa.Column("cluster", sa.Text(), nullable=False),
+        sa.Column("day", sa.BigInteger(), nullable=False),
+        sa.Column("account", sa.Text(), nullable=False),
+        sa.Column("provider", sa.Text(), nullable=False),
+        sa.Column("grams", sa.Float(), nullable=False),
+        sa.PrimaryKeyConstraint(
+            "cluster", "day", "account", "provider", name=op.f("pk_daily_account_emissions")
+        ),
+        sqlite_with_rowid=False,
+    )
+    op.create_index(
+        "ix_daily_account_emissions_account",
+        "daily_account_emissions",
+        ["cluster", "account", "day"],
+        unique=False,
+    )
+    op.create_table(
+        "monthly_account_emissions",
+        sa.Column("cluster", sa.Text(), nullable=False),
+        sa.Column("month", sa.BigInteger(), nullable=False),
+        sa.Column("account", sa.Text(), nullable=False),
+        sa.Column("provider", sa.Text(), nullable=False),
+        sa.Column("grams", sa.Float(), nullable=False),
+        sa.PrimaryKeyConstraint(
+            "cluster", "month", "account", "provider", name=op.f("pk_monthly_account_emissions")
+        ),
+        sqlite_with_rowid=False,
+    )
+    op.create_index(
+        "ix_monthly_account_emissions_account",
+        "monthly_account_emissions",
+        ["cluster", "account", "month"],
+        unique=False,
     )
     op.create_table(
         "daily_emissions",
