@@ -5,6 +5,7 @@ from typing import NamedTuple
 from batchjob_cli.doctor import (
     bmc,
     cgroups,
+    cluster,
     emissions,
     energy,
     gpus,
@@ -26,7 +27,7 @@ class Subject(NamedTuple):
 
 SUBJECTS = (
     Subject("cgroups", cgroups.CHECKS),
-    Subject("schedulers", schedulers.CHECKS),
+    Subject("schedulers", (*schedulers.CHECKS, *cluster.CHECKS)),
     Subject("numbers", numbers.CHECKS),
     Subject("permissions", permissions.CHECKS),
     Subject("energy", (*energy.CHECKS, *bmc.CHECKS, *job_energy.CHECKS, *emissions.CHECKS)),

@@ -20,7 +20,7 @@ from collectors.collector import Collector
 from collectors.host import Host
 from collectors.metric import Family, labels
 
-__all__ = ["METRICS", "Options", "build"]
+__all__ = ["METRICS", "Options", "build", "ways"]
 
 _PERIODS_VALID = 3  # a value lives for so many intervals
 
@@ -135,8 +135,8 @@ class Cluster:
         return Jobs(jobs, self._waits.observe(jobs), self._host.clock())
 
 
-def build(host: Host, options: Options, _built: Mapping[str, Collector]) -> Collector:
-    """The collector; raises SettingsError where no scheduler is to be found."""
+def ways(options: Options) -> tuple[str, Sources]:
+    """The scheduler's name and how it is asked; raises SettingsError where none is found."""
     if options.slurmrestd_url:
         from batchjob.slurmrestd import RestOptions
         from collectors.cluster import slurm
@@ -148,11 +148,15 @@ def build(host: Host, options: Options, _built: Mapping[str, Collector]) -> Coll
             ca_file=options.slurmrestd_ca_file,
             timeout=options.timeout,
         )
-        return Cluster(host, "slurm", slurm.by_rest(rest), options)
+        return "slurm", slurm.by_rest(rest)
     name = options.scheduler if options.scheduler != "auto" else _found()
     module, _ = SCHEDULERS[name]
-    sources: Sources = importlib.import_module(module).by_commands(options)
-    return Cluster(host, name, sources, options)
+    return name, importlib.import_module(module).by_commands(options)
+
+
+def build(host: Host, options: Options, _built: Mapping[str, Collector]) -> Collector:
+    """The collector; raises SettingsError where no scheduler is to be found."""
+    return Cluster(host, *ways(options), options)
 
 
 def _found() -> str:

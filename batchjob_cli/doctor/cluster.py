@@ -1,0 +1,43 @@
+"""The cluster collector: whether its scheduler answers, part by part."""
+
+import time
+
+from batchjob.call import SchedulerError
+from batchjob.refresher import PostponedError
+from batchjob.settings import SettingsError
+from batchjob_cli.doctor.check import Check, Finding, Node
+from collectors.cluster.collector import ways
+
+
+def _cluster(node: Node) -> Finding | None:
+    """Asks for each part once; nothing is asked where the collector is off."""
+    options = node.options.get("cluster")
+    if options is None:
+        return None
+    try:
+        scheduler, sources = ways(options)
+    except SettingsError as error:
+        return Finding("missing", str(error), "run the collector where the commands are")
+    answered, silent = [], []
+    for part, read in sources._asdict().items():
+        if read is None or part in options.without:
+            continue
+        begun = time.monotonic()
+        try:
+            read()
+        except (SchedulerError, PostponedError) as error:
+            silent.append(f"{part}: {error}")
+        else:
+            answered.append(f"{part} in {time.monotonic() - begun:.1f} s")
+    shown = f"{scheduler} gives {', '.join(answered) or 'nothing'}"
+    if not silent:
+        return Finding("ok", shown)
+    return Finding(
+        "warning" if answered else "missing",
+        f"{shown}; {'; '.join(silent)}",
+        "try the command as the exporter's user, or leave the part out with "
+        "collector.cluster.without; see docs/cluster.md",
+    )
+
+
+CHECKS = (Check("cluster", _cluster),)

@@ -1,0 +1,44 @@
+"""What doctor says of the cluster collector."""
+
+import pytest
+
+from batchjob_cli.doctor.check import Node, answer
+from batchjob_cli.doctor.cluster import CHECKS
+from collectors.cluster.collector import Options
+
+
+@pytest.fixture
+def bin_directory(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+
+    def install(name, script):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+
+    return install
+
+
+def finding(**options):
+    found = answer(Node(options=options), "schedulers", CHECKS)
+    return found[0].finding if found else None
+
+
+def test_nothing_is_asked_where_the_collector_is_off():
+    assert finding() is None
+
+
+def test_a_scheduler_that_answers_in_part(bin_directory):
+    bin_directory("pbsnodes", """echo '{"nodes": {"n1": {"state": "free"}}}'""")
+    bin_directory("qstat", "echo 'cannot connect to server' >&2; exit 1")
+    seen = finding(cluster=Options(scheduler="pbs", timeout=5))
+    assert seen.result == "warning"
+    assert "pbs gives nodes in 0." in seen.seen
+    assert "jobs: qstat: exit status 1: cannot connect to server" in seen.seen
+    seen = finding(cluster=Options(scheduler="pbs", timeout=5, without=("jobs",)))
+    assert seen.result == "ok"
+
+
+def test_no_scheduler(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    seen = finding(cluster=Options())
+    assert (seen.result, "none of the commands" in seen.seen) == ("missing", True)

@@ -1,0 +1,72 @@
+"""Slurm's cluster by slurmrestd, on what Slurm 24.11 answered."""
+
+import http.server
+import json
+import threading
+
+import pytest
+
+from batchjob.refresher import AbsentError
+from batchjob.slurmrestd import RestError
+from batchjob_exporter.exposition import render
+from collectors.cluster.collector import Options, build, ways
+from collectors.cluster.json_answer import json_object
+from collectors.host import Host
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    """Answers from `server.answers`: path below /slurm/v0.0.42 to document or status."""
+
+    def do_GET(self):
+        answer = self.server.answers.get(self.path.removeprefix("/slurm/v0.0.42/"), 404)
+        body = b"no" if isinstance(answer, int) else json.dumps(answer).encode()
+        self.send_response(answer if isinstance(answer, int) else 200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *arguments):
+        pass
+
+
+@pytest.fixture
+def slurmrestd(recorded):
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.answers = {
+        "ping": {"errors": []},
+        "nodes": json_object(recorded("slurm-24.11/scontrol_show_nodes.json")),
+        "jobs": json_object(recorded("slurm-24.11/squeue.json")),
+        "diag": json_object(recorded("slurm-24.11/sdiag.json")),
+        "licenses": {"licenses": [], "errors": []},
+        "reservations": 500,
+    }
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    yield server
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def options(server):
+    return Options(slurmrestd_url=f"http://127.0.0.1:{server.server_address[1]}", timeout=5)
+
+
+def test_all_that_is_there_is_shown(slurmrestd):
+    collector = build(Host(), options(slurmrestd), {})
+    collector.refresh()
+    lines = render(collector.collect()).decode().splitlines()
+    assert 'batchjob_cluster_node_gpus_allocated{node="node01"} 2.0' in lines
+    assert 'batchjob_cluster_jobs{partition="batch",state="PENDING"} 1.0' in lines
+    assert 'batchjob_cluster_rpc_user_calls_total{user="bob"} 24.0' in lines
+    assert 'batchjob_cluster_errors_total{part="reservations"} 1.0' in lines
+    assert 'batchjob_cluster_errors_total{part="nodes"} 0.0' in lines
+
+
+def test_what_the_version_has_not_is_left_alone_for_long(slurmrestd):
+    _, sources = ways(options(slurmrestd))
+    with pytest.raises(AbsentError) as caught:
+        sources.fairshare()
+    assert caught.value.seconds == 3600
+    with pytest.raises(RestError, match="HTTP 500"):
+        sources.reservations()
