@@ -145,6 +145,16 @@ for _name, _longer in (("ix_job_over_day", 86400), ("ix_job_over_week", 604800))
         postgresql_where=sa.text(f"end_time - start_time > {_longer}"),
     )
 
+# Tasks of an array and parts of a het job; most jobs are neither.
+for _whole in (job.c.array_jobid, job.c.het_jobid):
+    Index(
+        f"ix_job_{_whole.name}",
+        job.c.cluster,
+        _whole,
+        sqlite_where=_whole != sa.literal_column("''"),
+        postgresql_where=_whole != sa.literal_column("''"),
+    )
+
 job_node = Table(
     "job_node",
     metadata,

@@ -9,10 +9,28 @@ from fastapi import FastAPI
 from batchjob import __version__
 from batchjob_stats_server import problems
 from batchjob_stats_server.limits import Bounded, Counted
-from batchjob_stats_server.routes import PREFIX, health, me, prometheus
+from batchjob_stats_server.routes import (
+    PREFIX,
+    factors,
+    health,
+    jobs,
+    me,
+    people,
+    prometheus,
+    tokens,
+    usage,
+)
 from batchjob_stats_server.services import Services
 
-ROUTERS = (me.router, prometheus.router)
+ROUTERS = (
+    me.router,
+    jobs.router,
+    people.router,
+    usage.router,
+    tokens.router,
+    factors.router,
+    prometheus.router,
+)
 
 
 def make(services: Services) -> FastAPI:

@@ -35,6 +35,8 @@ class Filter(NamedTuple):
     node: str | None = None
     started_from: int | None = None
     started_before: int | None = None
+    elapsed_at_least: int | None = None
+    elapsed_at_most: int | None = None
 
 
 def newest(
@@ -43,8 +45,14 @@ def newest(
     limit: int = 100,
     which: Filter | None = None,
     after: After | None = None,
+    *,
+    started: bool = True,
+    oldest_first: bool = False,
 ) -> list[RowMapping]:
-    """Jobs that have started, by start time, newest first, with their usage."""
+    """Jobs that have started, by start time, newest first, with their usage.
+
+    Or those that have not: they wait, or were cancelled before; by the order they came in.
+    """
     chosen = which or Filter()
     job = schema.job
     source: Any = job.outerjoin(schema.job_usage)
@@ -53,22 +61,30 @@ def newest(
         # A node's jobs are one range of job_node's index; there the order is by its columns.
         source = schema.job_node.join(source, schema.job_node.c.job_id == job.c.id)
         order = (schema.job_node.c.start_time, schema.job_node.c.job_id)
+    start = order[0]
     query = (
         sa.select(*columns())
         .select_from(source)
-        .where(order[0].is_not(None))
-        .order_by(*(column.desc() for column in order))
+        .where(start.is_not(None) if started else start.is_(None))
+        .order_by(*(column.asc() if oldest_first else column.desc() for column in order))
         .limit(min(limit, MOST))
     )
     if after is not None:
-        query = query.where(sa.tuple_(*order) < sa.tuple_(*after))
+        # Without start times their place is the second half alone: no NULL is below another.
+        place, here = (order, after) if started else (order[1:], after[1:])
+        beyond, end = sa.tuple_(*place), sa.tuple_(*here)
+        query = query.where(beyond > end if oldest_first else beyond < end)
     found: dict[int, RowMapping] = {}
-    for cluster in _clusters(db, chosen.cluster):
-        conditions = _conditions(chosen._replace(cluster=cluster), order[0])
+    for cluster in known_clusters(db, chosen.cluster):
+        conditions = _conditions(chosen._replace(cluster=cluster), start)
         for term in terms(access, cluster=cluster):
             for row in db.execute(query.where(term, *conditions)).mappings():
                 found[row["id"]] = row
-    by_time = sorted(found.values(), key=lambda row: (row["start_time"], row["id"]), reverse=True)
+    by_time = sorted(
+        found.values(),
+        key=lambda row: (row["start_time"] or 0, row["id"]),
+        reverse=not oldest_first,
+    )
     return by_time[:limit]
 
 
@@ -119,7 +135,7 @@ def runs_of(
 ) -> list[RowMapping]:
     """All runs under a scheduler's job id, the latest first."""
     job = schema.job
-    clusters = _clusters(db, cluster)  # the unique index begins with it
+    clusters = known_clusters(db, cluster)  # the unique index begins with it
     query = (
         sa.select(*columns())
         .select_from(job.outerjoin(schema.job_usage))
@@ -167,7 +183,8 @@ def count(db: Connection, access: Access, which: Filter, most: int = 10_000) -> 
     return db.execute(sa.select(sa.func.count()).select_from(some)).scalar() or 0
 
 
-def _clusters(db: Connection, cluster: str | None) -> Sequence[str]:
+def known_clusters(db: Connection, cluster: str | None) -> Sequence[str]:
+    """This cluster, or all: the indexes of `job` begin with it."""
     if cluster is not None:
         return [cluster]
     return db.execute(sa.select(schema.cluster.c.name)).scalars().all()
@@ -198,4 +215,8 @@ def _conditions(which: Filter, start: ColumnElement[Any]) -> list[ColumnElement[
         conditions.append(start >= which.started_from)
     if which.started_before is not None:
         conditions.append(start < which.started_before)
+    if which.elapsed_at_least is not None:
+        conditions.append(job.elapsed_seconds >= which.elapsed_at_least)
+    if which.elapsed_at_most is not None:
+        conditions.append(job.elapsed_seconds <= which.elapsed_at_most)
     return conditions

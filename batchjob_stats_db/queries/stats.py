@@ -34,7 +34,9 @@ def unfinished_by_state(
     return list(db.execute(query).mappings())
 
 
-def users(db: Connection, access: Access, since: int, until: int) -> list[RowMapping]:
+def users(
+    db: Connection, access: Access, since: int, until: int, cluster: str | None = None
+) -> list[RowMapping]:
     """Who had jobs on the days that begin in [since, until), with their accounts."""
     daily = schema.daily_usage.c
     query = (
@@ -43,4 +45,28 @@ def users(db: Connection, access: Access, since: int, until: int) -> list[RowMap
         .distinct()
         .order_by(daily.cluster, daily.username, daily.account)
     )
+    if cluster is not None:
+        query = query.where(daily.cluster == cluster)
+    return list(db.execute(query).mappings())
+
+
+def accounts(
+    db: Connection, access: Access, since: int, until: int, cluster: str | None = None
+) -> list[RowMapping]:
+    """Which accounts had jobs on the days that begin in [since, until), and what they are."""
+    daily, account = schema.daily_usage.c, schema.account
+    about = account.c
+    query = (
+        sa.select(daily.cluster, daily.account, about.parent, about.description, about.organisation)
+        .select_from(
+            schema.daily_usage.outerjoin(
+                account, (about.cluster == daily.cluster) & (about.account == daily.account)
+            )
+        )
+        .where(visible(access, schema.daily_usage), daily.day >= since, daily.day < until)
+        .distinct()
+        .order_by(daily.cluster, daily.account)
+    )
+    if cluster is not None:
+        query = query.where(daily.cluster == cluster)
     return list(db.execute(query).mappings())

@@ -276,6 +276,22 @@ def upgrade() -> None:
         postgresql_where=sa.text("end_time - start_time > 86400"),
     )
     op.create_index(
+        "ix_job_array_jobid",
+        "job",
+        ["cluster", "array_jobid"],
+        unique=False,
+        sqlite_where=sa.text("array_jobid != ''"),
+        postgresql_where=sa.text("array_jobid != ''"),
+    )
+    op.create_index(
+        "ix_job_het_jobid",
+        "job",
+        ["cluster", "het_jobid"],
+        unique=False,
+        sqlite_where=sa.text("het_jobid != ''"),
+        postgresql_where=sa.text("het_jobid != ''"),
+    )
+    op.create_index(
         "ix_job_over_week",
         "job",
         ["cluster", "start_time"],

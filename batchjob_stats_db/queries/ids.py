@@ -1,0 +1,78 @@
+"""Jobs by their ids as schedulers and people write them."""
+
+import re
+from typing import NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, RowMapping
+from sqlalchemy.sql.elements import ColumnElement
+
+from batchjob_stats_db import schema
+from batchjob_stats_db.access import Access, visible
+from batchjob_stats_db.queries.jobs import MOST, columns, known_clusters, runs_of
+
+_JOB = schema.job.c
+_PREFIX = re.compile(r"(?=.*[a-f-]|.{8})[0-9a-f-]{4,35}")  # of a UUID; not any number
+
+
+class AmbiguousIdError(ValueError):
+    """The beginning of an id that several jobs have."""
+
+
+class _Part(NamedTuple):
+    """A way to write a part of a whole: `123_4` is task 4 of array 123."""
+
+    written: re.Pattern[str]
+    whole: sa.Column[str]
+    number: sa.Column[int]
+
+
+_PARTS = (
+    _Part(re.compile(r"(\d{1,18})_(\d{1,9})"), _JOB.array_jobid, _JOB.array_index),
+    _Part(re.compile(r"(\d{1,18})\+(\d{1,9})"), _JOB.het_jobid, _JOB.het_offset),
+)
+
+
+def written_as(
+    db: Connection, access: Access, text: str, cluster: str | None = None
+) -> list[RowMapping]:
+    """All runs of a job, the latest first.
+
+    `text` is the id of the accounting (`123`, `2[1].pbs01`, `123[4]`, a UUID), Slurm's name of
+    an array task or part of a het job (`123_4`, `123+1`), or the beginning of a UUID that no
+    other visible job has; else AmbiguousIdError.
+    """
+    if exact := runs_of(db, access, text, cluster):
+        return exact
+    for part in _PARTS:
+        if found := part.written.fullmatch(text):
+            # The index holds only jobs that are part of something.
+            return _where(
+                db, access, cluster,
+                part.whole != sa.literal_column("''"),
+                part.whole == found[1], part.number == int(found[2]),
+            )  # fmt: skip
+    if not _PREFIX.fullmatch(text):
+        return []
+    # The range is for the index; how PostgreSQL sorts a dash depends on its locale.
+    runs = _where(
+        db, access, cluster,
+        _JOB.jobid >= text, _JOB.jobid < f"{text}g",
+        sa.func.substr(_JOB.jobid, 1, len(text)) == text, sa.func.length(_JOB.jobid) == 36,
+    )  # fmt: skip
+    if len({row["jobid"] for row in runs}) > 1:
+        raise AmbiguousIdError(f"several jobs have ids that begin with {text}")
+    return runs
+
+
+def _where(
+    db: Connection, access: Access, cluster: str | None, *conditions: ColumnElement[bool]
+) -> list[RowMapping]:
+    query = (
+        sa.select(*columns())
+        .select_from(schema.job.outerjoin(schema.job_usage))
+        .where(_JOB.cluster.in_(known_clusters(db, cluster)), visible(access), *conditions)
+        .order_by(_JOB.submit_time.desc(), _JOB.run.desc())
+        .limit(MOST)
+    )
+    return list(db.execute(query).mappings())

@@ -1,0 +1,64 @@
+"""Parameters of questions: what is accepted, and in which words."""
+
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+
+from batchjob_stats_server.rows import Format
+
+_MILLISECONDS = 100_000_000_000  # from here on; as seconds that were the year 5138
+_LAST = 253_402_300_799  # the end of the year 9999, in seconds
+
+DAY = 86400
+
+
+def seconds(value: Any) -> int:
+    """Epoch seconds from seconds, milliseconds or RFC 3339 (`2026-01-31T12:00:00+01:00`)."""
+    text = str(value)
+    if text.isascii() and text.isdigit() and len(text) <= 15:
+        number = int(text)
+        return number // 1000 if number >= _MILLISECONDS else number
+    try:
+        moment = datetime.fromisoformat(text)
+        parsed = int(moment.replace(tzinfo=moment.tzinfo or UTC).timestamp())
+    except (ValueError, OverflowError):
+        parsed = -1
+    if 0 <= parsed <= _LAST:
+        return parsed
+    raise ValueError("expected epoch seconds, milliseconds or RFC 3339")
+
+
+Time = Annotated[
+    int,
+    BeforeValidator(seconds, json_schema_input_type=str),
+]
+Word = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f]+$")]
+Duration = Annotated[int, Field(ge=0, le=_LAST)]
+
+
+class Query(BaseModel):
+    """The base of all: a parameter nobody knows is an error, not a wider answer."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Table(Query):
+    """How rows are wanted."""
+
+    fields: Word | None = Field(None, description="Names of the wanted keys, with commas between.")
+    format: Format = Field(Format.JSON, description="How the rows are written.")
+
+
+class Days(Table):
+    """Rows about whole days (UTC)."""
+
+    since: Time | None = Field(None, description="First day; else 30 days ago.")
+    until: Time | None = Field(None, description="The day after the last; else tomorrow.")
+    cluster: Word | None = None
+
+    def window(self, now: float) -> tuple[int, int]:
+        """Midnights: the days that begin in [first, second)."""
+        today = int(now) // DAY * DAY
+        since = today - 30 * DAY if self.since is None else self.since // DAY * DAY
+        return since, today + DAY if self.until is None else self.until

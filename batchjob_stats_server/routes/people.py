@@ -1,0 +1,53 @@
+"""Clusters, and who had jobs on them."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Response
+
+from batchjob_stats_db import schema
+from batchjob_stats_db.queries import stats
+from batchjob_stats_server.identity import Caller, Known
+from batchjob_stats_server.parameters import Days, Table
+from batchjob_stats_server.routes import PREFIX
+from batchjob_stats_server.rows import answer, chosen, listed, model
+from batchjob_stats_server.services import Given
+
+router = APIRouter(prefix=PREFIX)
+
+_daily, _account, _state = schema.daily_usage.c, schema.account.c, schema.poll_state.c
+UserRow = model("UserRow", (_daily.cluster, _daily.username, _daily.account))
+AccountRow = model(
+    "AccountRow",
+    (_daily.cluster, _daily.account, _account.parent, _account.description, _account.organisation),
+)
+ClusterRow = model(
+    "ClusterRow",
+    (*schema.cluster.columns, _state.source, _state.success_time, _state.error_time),
+)
+
+
+@router.get("/users", response_model=listed(UserRow))
+def users(services: Given, access: Caller, which: Annotated[Days, Query()]) -> Response:
+    """Who had jobs on these days, once for each account; only what the caller may see."""
+    keys = chosen(which.fields, UserRow)
+    with services.reader.connect() as db:
+        rows = stats.users(db, access, *which.window(services.clock()), which.cluster)
+    return answer(rows, keys, which.format)
+
+
+@router.get("/accounts", response_model=listed(AccountRow))
+def accounts(services: Given, access: Caller, which: Annotated[Days, Query()]) -> Response:
+    """Which accounts had jobs on these days; only those of jobs that the caller may see."""
+    keys = chosen(which.fields, AccountRow)
+    with services.reader.connect() as db:
+        rows = stats.accounts(db, access, *which.window(services.clock()), which.cluster)
+    return answer(rows, keys, which.format)
+
+
+@router.get("/clusters", response_model=listed(ClusterRow))
+def clusters(services: Given, _known: Known, which: Annotated[Table, Query()]) -> Response:
+    """All clusters, once for each source of job records, and when it was last read."""
+    keys = chosen(which.fields, ClusterRow)
+    with services.reader.connect() as db:
+        rows = stats.clusters(db)
+    return answer(rows, keys, which.format)

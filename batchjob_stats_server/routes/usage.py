@@ -1,0 +1,64 @@
+"""Sums of use over days."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Response
+from pydantic import Field
+
+from batchjob_stats_db import schema
+from batchjob_stats_db.queries import usage as queries
+from batchjob_stats_server.identity import Caller
+from batchjob_stats_server.parameters import Days, Word
+from batchjob_stats_server.routes import PREFIX
+from batchjob_stats_server.rows import answer, chosen, listed, model
+from batchjob_stats_server.services import Given
+
+router = APIRouter(prefix=PREFIX)
+
+_KEYS: dict[str, queries.By] = {
+    "cluster": "cluster",
+    "account": "account",
+    "user": "username",
+    "day": "day",
+}
+By = Annotated[str, Field(pattern=f"^({'|'.join(_KEYS)})$")]
+UsageRow = model("UsageRow", schema.daily_usage.columns)
+EmissionsRow = model("EmissionsRow", schema.daily_emissions.columns)
+
+
+class UsageQuery(Days):
+    """Which days, whose, and what is told apart."""
+
+    by: list[By] = Field(["cluster"], description="What has a row of its own.", max_length=4)
+    account: Word | None = None
+    user: Word | None = None
+
+    def keys(self) -> list[queries.By]:
+        """Columns to tell apart, each once."""
+        return [_KEYS[name] for name in dict.fromkeys(self.by)]
+
+
+@router.get("/usage", response_model=listed(UsageRow))
+def usage(services: Given, access: Caller, which: Annotated[UsageQuery, Query()]) -> Response:
+    """Sums of the caller's jobs, or of all they may see; keys that are not told apart are null."""
+    keys = chosen(which.fields, UsageRow)
+    with services.reader.connect() as db:
+        rows = queries.summed(
+            db, access, which.keys(), *which.window(services.clock()),
+            cluster=which.cluster, account=which.account, user=which.user,
+        )  # fmt: skip
+    return answer(rows, keys, which.format)
+
+
+@router.get("/usage/emissions", response_model=listed(EmissionsRow))
+def usage_emissions(
+    services: Given, access: Caller, which: Annotated[UsageQuery, Query()]
+) -> Response:
+    """Grams of CO2 equivalent by provider, whose figures are not to be added up."""
+    keys = chosen(which.fields, EmissionsRow)
+    with services.reader.connect() as db:
+        rows = queries.emissions(
+            db, access, which.keys(), *which.window(services.clock()),
+            cluster=which.cluster, account=which.account, user=which.user,
+        )  # fmt: skip
+    return answer(rows, keys, which.format)

@@ -1,0 +1,65 @@
+"""Jobs by the ids that people write."""
+
+import pytest
+
+from batchjob_stats_db.access import EVERYTHING, Access, UserOn
+from batchjob_stats_db.queries.ids import AmbiguousIdError, written_as
+from batchjob_stats_db.sources.source import Batch
+
+UUIDS = ("0f3a2b1c-aaaa-4bbb-8ccc-123456789abc", "0f3a2b1c-aaab-4bbb-8ccc-123456789abc")
+
+
+@pytest.fixture
+def db(engine, store, job):
+    store.write(
+        Batch(
+            (
+                job("5", array_jobid="4", array_index=7),
+                job("7", het_jobid="6", het_offset=1),
+                job("8[3]"),
+                *(job(uuid) for uuid in UUIDS),
+                job("0f3a2b", user="bob"),
+            ),
+            (),
+            "",
+            0,
+        ),
+        "s",
+    )
+    with engine.connect() as connection:
+        yield connection
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("5", ["5"]),
+        ("4_7", ["5"]),
+        ("6+1", ["7"]),
+        ("8[3]", ["8[3]"]),
+        (UUIDS[0], [UUIDS[0]]),
+        ("0f3a2b1c-aaaa", [UUIDS[0]]),
+        ("0f3a2b", ["0f3a2b"]),  # an id that is one is no beginning
+        ("4", []),
+        ("4_8", []),
+        ("6+7", []),
+        ("0f3", []),
+        ("%", []),
+        ("", []),
+    ],
+)
+def test_written_as(db, text, found):
+    assert [row["jobid"] for row in written_as(db, EVERYTHING, text)] == found
+    assert [row["jobid"] for row in written_as(db, EVERYTHING, text, "c1")] == found
+    assert written_as(db, EVERYTHING, text, "c2") == []
+
+
+def test_the_beginning_of_several_is_refused(db):
+    with pytest.raises(AmbiguousIdError):
+        written_as(db, EVERYTHING, "0f3a2b1c")
+
+
+def test_others_jobs_have_no_ids(db):
+    carol = Access((UserOn("c1", "carol"),))
+    assert written_as(db, carol, "4_7") == []
+    assert written_as(db, carol, "0f3a2b1c") == []

@@ -1,0 +1,94 @@
+"""Every route, every role, own and others' data: a route without a rule fails."""
+
+import pytest
+
+from batchjob_stats_db.tokens import TokenRole
+from batchjob_stats_server.app import ROUTERS
+
+P = "/api/v1"
+WHOLE = {"since": "0"}
+OTHERS = {"user": "bob"}
+JOB = {"label": "x"}
+
+# What is asked, and what the answer holds for: nobody, alice (user), dave (coordinates physics),
+# vera (viewer), root (admin). A number is a status; a set holds the users of the rows.
+MINE, PHYSICS, ALL = {"alice"}, {"alice", "carol"}, {"alice", "bob", "carol"}
+NONE = set()
+ROLES = ("nobody", "alice", "dave", "vera", "root")
+RULES = {
+    ("GET", f"{P}/me", ""): (401, 200, 200, 200, 200),
+    ("GET", f"{P}/jobs", ""): (401, MINE, PHYSICS, ALL, ALL),
+    ("GET", f"{P}/jobs", "user=bob"): (401, NONE, NONE, {"bob"}, {"bob"}),
+    ("GET", f"{P}/jobs", "node=n002"): (401, NONE, {"carol"}, {"carol"}, {"carol"}),
+    ("GET", f"{P}/jobs/{{jobid}}", "1"): (401, MINE, MINE, MINE, MINE),
+    ("GET", f"{P}/jobs/{{jobid}}", "2"): (401, NONE, NONE, {"bob"}, {"bob"}),
+    ("GET", f"{P}/jobs/{{jobid}}", "3"): (401, NONE, {"carol"}, {"carol"}, {"carol"}),
+    ("GET", f"{P}/jobs/{{jobid}}/{{part}}", "2/nodes"): (401, 0, 0, 1, 1),
+    ("GET", f"{P}/jobs/{{jobid}}/{{part}}", "3/nodes"): (401, 0, 1, 1, 1),
+    ("GET", f"{P}/users", "since=0"): (401, MINE, PHYSICS, ALL, ALL),
+    ("GET", f"{P}/accounts", "since=0"): (401, 2, 1, 3, 3),
+    ("GET", f"{P}/clusters", ""): (401, 200, 200, 200, 200),
+    ("GET", f"{P}/usage", "since=0&by=user"): (401, MINE, PHYSICS, ALL, ALL),
+    ("GET", f"{P}/usage/emissions", "since=0&by=user"): (401, NONE, NONE, NONE, NONE),
+    ("GET", f"{P}/tokens", ""): (401, 200, 200, 200, 200),
+    ("GET", f"{P}/tokens", "user=bob"): (401, 403, 403, 403, 200),
+    ("POST", f"{P}/tokens", ""): (401, 201, 201, 201, 201),
+    ("POST", f"{P}/tokens", "for bob"): (401, 403, 403, 403, 201),
+    ("POST", f"{P}/tokens", "admin"): (401, 403, 403, 403, 201),
+    ("POST", f"{P}/tokens", "viewer"): (401, 403, 403, 201, 201),
+    ("DELETE", f"{P}/tokens/{{token_id}}", "bob's"): (401, 404, 404, 404, 204),
+    ("GET", f"{P}/emission-factors", ""): (401, 200, 200, 200, 200),
+}
+BODIES = {
+    "": {"label": "x"},
+    "for bob": {"label": "x", "user": "bob"},
+    "admin": {"label": "x", "role": "admin"},
+    "viewer": {"label": "x", "role": "viewer"},
+}
+
+
+def test_every_route_has_a_rule():
+    # The gate's routes are confined by its own tests, against real stores.
+    routes = {
+        (method, route.path)
+        for router in ROUTERS
+        for route in router.routes
+        for method in route.methods
+        if not route.path.startswith(f"{P}/prometheus/")
+    }
+    assert routes == {(method, path) for method, path, _ in RULES}
+
+
+@pytest.mark.parametrize("via", ["header", "token"])
+@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: " ".join(rule))
+def test_matrix(rule, role, via, client, proxied, token):
+    method, path, what = rule
+    headers = {}
+    if role != "nobody":
+        roles = {"vera": TokenRole.VIEWER, "root": TokenRole.ADMIN}
+        if via == "token":
+            headers = token(role, roles.get(role, TokenRole.USER))
+        else:
+            client = proxied(role)
+    if method == "DELETE":
+        token("bob")
+        path = path.format(token_id=2 if headers else 1)
+    elif "{" in path:
+        path = f"{P}/jobs/{what}"
+    elif method == "GET" and what:
+        path = f"{path}?{what}"
+    body = BODIES[what] if method == "POST" else None
+    answer = client.request(method, path, headers=headers, json=body)
+    expected = RULES[rule][ROLES.index(role)]
+    if isinstance(expected, set):
+        assert {row["user"] for row in answer.json()} == expected
+    elif expected < 100:
+        assert len(answer.json()) == expected
+    else:
+        assert answer.status_code == expected
+
+
+def test_a_token_on_one_cluster_sees_nothing_of_another(client, token):
+    rows = client.get(f"{P}/jobs", headers=token("alice", cluster="c2")).json()
+    assert {row["cluster"] for row in rows} == {"c2"}

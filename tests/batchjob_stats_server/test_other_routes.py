@@ -1,0 +1,92 @@
+"""Usage, people, factors and tokens."""
+
+from collectors.emissions.server import PATH, parse
+
+API = "/api/v1"
+
+
+def test_usage_by_user_and_day(proxied):
+    rows = proxied("vera").get(f"{API}/usage?since=0&by=user&by=cluster").json()
+    assert [(row["cluster"], row["user"]) for row in rows] == [
+        ("c2", "alice") if row["cluster"] == "c2" else ("c1", row["user"]) for row in rows
+    ]
+    bob = next(row for row in rows if row["user"] == "bob")
+    assert bob["jobs_started"] == 1
+    assert bob["account"] is None  # not told apart
+    days = proxied("vera").get(f"{API}/usage?since=0&by=day").json()
+    assert all(row["day_rfc3339"].endswith("T00:00:00Z") for row in days)
+
+
+def test_usage_refuses_what_it_does_not_know(proxied):
+    assert proxied("vera").get(f"{API}/usage?by=digest").status_code == 422
+    assert proxied("vera").get(f"{API}/users?since=x").status_code == 422
+
+
+def test_accounts_say_what_they_are(proxied):
+    rows = proxied("dave").get(f"{API}/accounts?since=0").json()
+    assert rows == [
+        {
+            "cluster": "c1", "account": "physics", "parent": "root",
+            "description": "Physics", "organisation": "uni",
+        }
+    ]  # fmt: skip
+
+
+def test_clusters_and_their_sources(proxied):
+    rows = proxied("alice").get(f"{API}/clusters").json()
+    assert {row["name"] for row in rows} == {"c1", "c2"}
+
+
+def test_an_exporter_understands_the_factors(client, token, now):
+    answer = client.get(PATH, headers=token("exporter"))
+    (factor,) = parse(answer.json(), now)
+    assert (factor.provider, factor.zone) == ("owid", "FR")
+
+
+def test_without_a_provider_there_is_no_factor(services, token):
+    from fastapi.testclient import TestClient
+
+    from batchjob_stats_server import app
+
+    asker = TestClient(app.make(services._replace(factors=None)))
+    assert asker.get(PATH, headers=token("exporter")).json() == {"factors": []}
+
+
+def test_a_token_works_until_it_is_revoked(proxied, client):
+    alice = proxied("alice")
+    made = alice.post(f"{API}/tokens", json={"label": "script"})
+    assert made.headers["cache-control"] == "no-store"
+    headers = {"Authorization": f"Bearer {made.json()['token']}"}
+    assert client.get(f"{API}/me", headers=headers).json()["user"] == "alice"
+    (row,) = alice.get(f"{API}/tokens").json()
+    assert row["label"] == "script"
+    assert made.json()["token"] not in alice.get(f"{API}/tokens").text
+    assert alice.delete(f"{API}/tokens/{row['id']}").status_code == 204
+    assert alice.delete(f"{API}/tokens/{row['id']}").status_code == 404
+    assert client.get(f"{API}/me", headers=headers).status_code == 401
+
+
+def test_a_token_makes_none_that_outlives_it(client, token, now):
+    headers = token("alice", expiry_time=now + 600)
+    made = client.post(f"{API}/tokens", headers=headers, json={"label": "x"}).json()
+    assert made["expiry_time"] == (now + 600) * 1000
+
+
+def test_a_token_makes_none_for_other_clusters(client, token):
+    headers = token("alice", cluster="c1")
+    other = client.post(f"{API}/tokens", headers=headers, json={"label": "x", "cluster": "c2"})
+    assert other.status_code == 403
+    made = client.post(f"{API}/tokens", headers=headers, json={"label": "x"}).json()["token"]
+    known = client.get(f"{API}/me", headers={"Authorization": f"Bearer {made}"}).json()
+    assert known["clusters"] == ["c1"]
+
+
+def test_bad_tokens_are_refused(proxied):
+    alice = proxied("alice")
+    for body in ({}, {"label": "x", "role": "god"}, {"label": "x", "more": 1}, [], "x"):
+        assert alice.post(f"{API}/tokens", json=body).status_code == 422
+    assert alice.post(f"{API}/tokens", content="label=x").status_code == 422
+    assert alice.delete(f"{API}/tokens/99999999999999999999").status_code == 422
+    assert proxied("root").post(
+        f"{API}/tokens", json={"label": "x", "user": "a, b"}
+    ).status_code == 422  # fmt: skip
