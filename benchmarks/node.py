@@ -68,20 +68,25 @@ def crowd(processes: int = 10_000) -> Iterator[str]:
         sees(target, 1)
         scrape = scraper(f"http://{target.address}/metrics")
         yield f"one process: {shown(target, scrape)}"
+        Path(folder).chmod(0o755)
         enter = "".join(f"echo $$ > {task}/cgroup.procs; " for task in tree.tasks(1))
-        argv = ["/bin/sh", "-c", enter + 'exec "$@"', "sh", compile_c("crowd", Path(folder))]
-        with subprocess.Popen([*argv, str(processes)], stdout=subprocess.PIPE) as many:
-            assert many.stdout is not None
-            assert many.stdout.readline() == b"ready\n"
-            until(
-                lambda: target.scrape().total("batchjob_job_processes") > processes,
-                "all processes counted",
-                timeout=120,
-                interval=1.0,
-            )
-            yield f"{processes} processes: {shown(target, scrape)}"
-            yield f"and without scrapes: {background(target, 30)}"
-            many.kill()
+        setpriv = f"setpriv --reuid={trees.UID} --regid={trees.UID} --clear-groups"
+        program = compile_c("crowd", Path(folder))
+        argv = ["/bin/sh", "-c", f'{enter} exec {setpriv} "$@"', "sh", program, str(processes)]
+        with subprocess.Popen(argv, stdout=subprocess.PIPE) as many:
+            try:
+                assert many.stdout is not None
+                assert many.stdout.readline() == b"ready\n"
+                until(
+                    lambda: target.scrape().total("batchjob_job_processes") > processes,
+                    "all processes counted",
+                    timeout=120,
+                    interval=1.0,
+                )
+                yield f"{processes} processes: {shown(target, scrape)}"
+                yield f"and without scrapes: {background(target, 60)}"
+            finally:
+                many.kill()
 
 
 def strangers(count: int = 1000, jobs: int = 10) -> Iterator[str]:

@@ -16,6 +16,7 @@ RARE_SECONDS = 30.0
 _AT_FIRST_SECONDS = 0.5  # but a scheduler sets limits and enables controllers when a job is born
 
 _PAGE = 4096
+_RECORD = 24  # longer than a line of cgroup.procs
 _SMALL = 500  # most files are; Python keeps objects up to 512 bytes without waste
 
 
@@ -235,9 +236,11 @@ def read_all(descriptor: int, expected: int = _PAGE) -> bytes:
     """The whole file behind a descriptor, from its start; `expected` bytes are more than it has.
 
     What is read is kept, and a buffer of a page for each of thousands of files would be as well.
+    A read that falls short by some bytes only may not be the last: of a list, such as cgroup.procs,
+    the kernel hands out whole records (filesystems/seq_file.rst).
     """
     data = os.pread(descriptor, expected, 0)
-    if len(data) < expected:
+    if len(data) < expected - _RECORD:
         return data
     parts, offset = [data], len(data)
     while part := os.pread(descriptor, 16 * _PAGE, offset):

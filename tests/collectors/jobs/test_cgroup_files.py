@@ -1,6 +1,7 @@
 """Parsers of the kernel's files, on whatever they may hold."""
 
 import contextlib
+import os
 
 import pytest
 from hypothesis import given
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 
 from collectors.jobs import cgroup1, cgroup2
 from collectors.jobs.devices import DeviceNames
-from collectors.jobs.directory import count_list, flat_keyed, single
+from collectors.jobs.directory import count_list, flat_keyed, read_path, single
 
 NAMES = DeviceNames("/nonexistent")
 
@@ -97,3 +98,17 @@ def test_blkio_of_v1():
     read = files[0].parse(b"8:0 Read 5\n8:0 Write 6\n8:0 Total 11\nTotal 11\n")
     done = files[1].parse(b"8:0 Read 1\n8:0 Write 2\n8:0 Total 3\nTotal 3\n")
     assert cgroup1.finish({**read, **done}, 0.0) == {"io": {"8:0": (5, 6, 1, 2)}}
+
+
+def test_lists_are_read_to_their_end_though_the_kernel_hands_out_whole_lines(tmp_path, monkeypatch):
+    pids = [str(pid) for pid in range(1, 20000, 7)]
+    procs = tmp_path / "cgroup.procs"
+    procs.write_text("".join(f"{pid}\n" for pid in pids))
+    pread = os.pread
+
+    def whole_lines(descriptor, size, offset):
+        data = pread(descriptor, min(size, 4096), offset)
+        return data[: data.rfind(b"\n") + 1]
+
+    monkeypatch.setattr(os, "pread", whole_lines)
+    assert read_path(str(procs)).decode().split() == pids
