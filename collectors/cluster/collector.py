@@ -13,8 +13,9 @@ from typing import Any
 from batchjob.call import CommandOptions
 from batchjob.refresher import Refresher
 from batchjob.settings import SettingsError, duration, one_of, option, text
+from collectors.cluster.failures import Failures
 from collectors.cluster.metrics import AGE, ERRORS, INFO, METRICS, PARTS, Jobs, families
-from collectors.cluster.reading import Sources
+from collectors.cluster.reading import Node, Sources
 from collectors.cluster.waits import Waits
 from collectors.collector import Collector
 from collectors.host import Host
@@ -82,8 +83,11 @@ class Cluster:
     def __init__(self, host: Host, scheduler: str, sources: Sources, options: Options) -> None:
         self._host = host
         self._scheduler = scheduler
-        self._waits = Waits()
+        self._waits, self._failures = Waits(), Failures()
         reads = {part: read for part, read in sources._asdict().items() if read is not None}
+        if "nodes" in reads:
+            self._read_nodes = reads["nodes"]
+            reads["nodes"] = self._nodes
         if "jobs" in reads:
             self._read_jobs = reads["jobs"]
             reads["jobs"] = self._jobs
@@ -129,6 +133,9 @@ class Cluster:
                 found.append(Family(AGE, [(labels(part=name), self._host.monotonic() - seen.at)]))
                 found += families(name, seen.value)
         return found
+
+    def _nodes(self) -> list[Node]:
+        return self._failures.observe(self._read_nodes())
 
     def _jobs(self) -> Jobs:
         jobs = self._read_jobs()

@@ -122,6 +122,14 @@ NODES = (
         ),
         _since,
     ),
+    Row(
+        _counter(
+            "node_failures_total",
+            "Times the node was seen to become down, error or failing since the exporter began.",
+            "node",
+        ),
+        _per_node(lambda node: node.failures),
+    ),
     Row(_gauge("node_cpus", "CPUs of the node.", "node"), _per_node(lambda node: node.cpus)),
     Row(
         _gauge("node_cpus_allocated", "CPUs that jobs hold.", "node"),

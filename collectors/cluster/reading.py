@@ -25,6 +25,7 @@ class Node(NamedTuple):
     gpus_allocated: int | None = None
     reason: str = ""
     reason_since: int | None = None
+    failures: int | None = None  # seen by us, see failures.py
 
     @property
     def usable(self) -> bool:

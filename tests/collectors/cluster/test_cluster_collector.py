@@ -54,6 +54,16 @@ def test_a_drained_node_shows_its_reason_and_offers_nothing():
     assert ("node_gpus", "n2") not in values  # not said, so not shown
 
 
+def test_each_failure_of_a_node_is_counted_once():
+    states = ["down", "idle", "down", "down", "idle", "error"]
+    collector = cluster(Clock(), nodes=lambda: [Node("n1", states.pop(0), frozenset(), ())])
+    counts = []
+    while states:
+        collector.refresh()
+        counts.append(shown(collector)["node_failures_total", "n1"])
+    assert counts == [0, 0, 1, 1, 1, 2]  # it was down before we looked
+
+
 def test_jobs_that_wait():
     jobs = [
         Job("1", "cpu", JobState.PENDING, "Priority", 3, 4, 1, 400),
