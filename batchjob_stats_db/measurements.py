@@ -10,8 +10,9 @@ from batchjob_stats_db import schema
 from batchjob_stats_db.bulk import parts, upsert
 from batchjob_stats_db.days import days_of
 from batchjob_stats_db.history.history import History, Span
+from batchjob_stats_db.job_row import UsagePolicy
 from batchjob_stats_db.rollup import mark_days
-from batchjob_stats_db.store import Store, UsagePolicy
+from batchjob_stats_db.store import Store
 from batchjob_stats_db.usage import Measured, Usage, measure
 
 _USAGE = [column.name for column in schema.job_usage.columns]

@@ -28,8 +28,8 @@ from batchjob.settings import (
     text,
 )
 from batchjob_stats_db.history.prometheus import Endpoint
+from batchjob_stats_db.job_row import UsagePolicy
 from batchjob_stats_db.sources.source import SOURCES, PeopleSource, Source
-from batchjob_stats_db.store import UsagePolicy
 
 
 def _url(value: Any) -> str:

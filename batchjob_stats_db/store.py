@@ -15,9 +15,10 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
 from batchjob.states import JobState
-from batchjob_stats_db import schema
+from batchjob_stats_db import job_row, schema
 from batchjob_stats_db.bulk import Rows, parts, upsert
-from batchjob_stats_db.days import DAY, days_of
+from batchjob_stats_db.days import days_of
+from batchjob_stats_db.job_row import Row, UsagePolicy
 from batchjob_stats_db.people import write_people
 from batchjob_stats_db.records import (
     RAW_LIMIT,
@@ -32,18 +33,6 @@ LIVE = tuple(state.value for state in JobState if state.live)
 
 _CHUNK = 5000  # records whose rows are in memory at one time
 
-_NODES = JobRecord._fields.index("nodes")
-_STEPS = JobRecord._fields.index("steps")
-_STATE = JobRecord._fields.index("state")
-assert JobRecord._fields[-1] == "steps"
-
-_FIELDS = [column.name for column in schema.job.columns if column.name != "id"]
-_OURS = 3  # update_time, doubt, usage_due_time: the last columns
-_START, _END = _FIELDS.index("start_time"), _FIELDS.index("end_time")
-_RUN = _FIELDS.index("run")
-
-Row = Sequence[Any]
-
 
 class Written(NamedTuple):
     """What a batch came to."""
@@ -52,23 +41,6 @@ class Written(NamedTuple):
     changed: int = 0
     unchanged: int = 0
     quarantined: int = 0
-
-
-class UsagePolicy(NamedTuple):
-    """When a job is measured."""
-
-    settle_seconds: int = 390  # after its end: the exporter's linger and three scrapes
-    refresh_seconds: int = 21600  # while it runs
-    horizon_seconds: int = 15 * DAY  # how far back the measurements reach; 0: there are none
-
-    def due(self, start: int | None, end: int | None, now: int) -> int | None:
-        """When to measure a job; None: there is nothing (left) to measure."""
-        if start is None or not self.horizon_seconds:
-            return None
-        if end is None:
-            return max(now, start) + self.refresh_seconds
-        due = end + self.settle_seconds
-        return due if due > now - self.horizon_seconds else None
 
 
 class Store:
@@ -185,20 +157,19 @@ class Store:
             if old is None:
                 new.append(record)
                 continue
-            row = self._merged(old[1:], _plain(record), now)
+            row = job_row.merged(old[1:], record, self._policy, now)
             if row is not None:
                 changed.append(record)
                 rows.append((old[0], *row))
-                _touch(days, row, now)
-                _touch(days, old[1:], now)
+                days.update(job_row.days(row, now))
+                days.update(job_row.days(old[1:], now))
             elif record.end_time is None:
                 live.append(record)
         for job_id, record in zip(_new_ids(db, len(new)), new, strict=True):
             ids[record.key] = job_id
-            due = self._policy.due(record.start_time, record.end_time, now)
-            row = (*_plain(record), now, "", due)
+            row = job_row.new(record, self._policy, now)
             rows.append((job_id, *row))
-            _touch(days, row, now)
+            days.update(job_row.days(row, now))
         refused = self._insert(db, self._upsert_job, rows, now)
         ids = {key: job_id for key, job_id in ids.items() if job_id not in refused}
         self._forget_nodes(
@@ -214,23 +185,8 @@ class Store:
         for part in parts([record.jobid for record in records]):
             query = sa.select(job).where(job.c.cluster == self.cluster, job.c.jobid.in_(part))
             for row in db.execute(query).all():
-                found[JobKey(self.cluster, row[2], row[3], row[_RUN + 1])] = row
+                found[job_row.key(row[1:])] = row
         return found
-
-    def _merged(self, there: Row, said: Row, now: int) -> Row | None:
-        """The row with what the record says; None where it said it before."""
-        before = there[:-_OURS]
-        if said == before:
-            return None
-        merged = tuple(
-            was if new is None or new == "" else new for was, new in zip(before, said, strict=True)
-        )
-        if merged == before:
-            return None
-        due = there[-1]
-        if (merged[_START], merged[_END]) != (before[_START], before[_END]):
-            due = self._policy.due(merged[_START], merged[_END], now)
-        return (*merged, now, "", due)
 
     def _insert(self, db: Connection, statement: str, rows: Rows, now: int) -> set[int]:
         """Write rows; the ids of those that no database takes, which are set aside."""
@@ -355,20 +311,6 @@ def _new_ids(db: Connection, count: int) -> Sequence[int]:
 
 def _names(table: sa.Table) -> list[str]:
     return [column.name for column in table.columns]
-
-
-def _plain(record: JobRecord) -> Row:
-    """The record as the row's columns before ours; a StrEnum goes in as its text."""
-    return (
-        *record[:_STATE],
-        record.state.value,
-        *record[_STATE + 1 : _NODES],
-        *record[_NODES + 1 : _STEPS],
-    )
-
-
-def _touch(days: set[int], row: Row, now: int) -> None:
-    days.update(days_of(row[_START], row[_END] if row[_END] is not None else now))
 
 
 def _digest(bad: Quarantined) -> str:

@@ -17,10 +17,11 @@ from batchjob.states import JobState
 from batchjob_stats_db import schema
 from batchjob_stats_db.bulk import parts, upsert
 from batchjob_stats_db.days import days_of
+from batchjob_stats_db.job_row import UsagePolicy
 from batchjob_stats_db.records import JobKey, JobRecord, NodeShare, StepRecord
 from batchjob_stats_db.rollup import mark_days
 from batchjob_stats_db.sources.source import Batch
-from batchjob_stats_db.store import Store, UsagePolicy
+from batchjob_stats_db.store import Store
 
 _AT_ONCE = 2000
 _RENAMED = {"username": "user", "groupname": "group"}

@@ -26,12 +26,13 @@ from batchjob_stats_db import schema
 from batchjob_stats_db.access import EVERYTHING, Access, AccountOn, UserOn
 from batchjob_stats_db.days import DAY, month_of
 from batchjob_stats_db.engine import parse, reader, writer
+from batchjob_stats_db.job_row import said
 from batchjob_stats_db.migrate import migrate
 from batchjob_stats_db.queries import jobs, nodes, stats, usage
 from batchjob_stats_db.records import JobRecord, NodeShare
 from batchjob_stats_db.rollup import roll_up, sum_day, sum_month
 from batchjob_stats_db.sources.source import Batch
-from batchjob_stats_db.store import Store, _plain
+from batchjob_stats_db.store import Store
 
 BEGIN = 1_735_689_600  # 2025-01-01
 YEAR = 365 * DAY
@@ -101,7 +102,7 @@ def write(total: int, folder: Path) -> None:
     connection = raw(folder / "raw.db")
     first = 1
     for batch in batched(total, 5000):
-        rows = [(*_plain(job), 0, "", None) for job in batch]
+        rows = [(*said(job), 0, "", None) for job in batch]
         shares = [(first + n, job.nodes[0].node, job.start_time) for n, job in enumerate(batch)]
         first += len(batch)
         begun = time.perf_counter()
@@ -130,7 +131,7 @@ def make(total: int, path: Path) -> None:
     first = 1
     for batch in batched(total, 20_000):
         connection.execute("BEGIN")
-        connection.executemany(INSERT, [(*_plain(job), 0, "", None) for job in batch])
+        connection.executemany(INSERT, [(*said(job), 0, "", None) for job in batch])
         connection.executemany(
             NODE, [(first + n, job.nodes[0].node, job.start_time) for n, job in enumerate(batch)]
         )

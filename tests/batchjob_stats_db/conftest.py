@@ -16,9 +16,10 @@ from sqlalchemy.engine import URL
 from batchjob.states import JobState
 from batchjob_stats_db import schema
 from batchjob_stats_db.engine import parse, writer
+from batchjob_stats_db.job_row import UsagePolicy
 from batchjob_stats_db.migrate import migrate
 from batchjob_stats_db.records import JobRecord, NodeShare
-from batchjob_stats_db.store import Store, UsagePolicy
+from batchjob_stats_db.store import Store
 
 NOW = 1_775_300_000
 _NUMBERS = count()

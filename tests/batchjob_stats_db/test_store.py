@@ -6,9 +6,10 @@ import sqlalchemy as sa
 from batchjob.states import JobState
 from batchjob_stats_db import schema
 from batchjob_stats_db.days import DAY, days_of
+from batchjob_stats_db.job_row import UsagePolicy
 from batchjob_stats_db.records import JobRecord, NodeShare, Quarantined, StepRecord
 from batchjob_stats_db.sources.source import Batch
-from batchjob_stats_db.store import Store, UsagePolicy, Written
+from batchjob_stats_db.store import Store, Written
 
 
 def batch(*jobs, watermark="w1", **more):

@@ -5,9 +5,9 @@ import pytest
 from batchjob_stats_db import schema
 from batchjob_stats_db.history.history import Sample, Span, Statistic
 from batchjob_stats_db.history.prometheus import Endpoint, Prometheus
+from batchjob_stats_db.job_row import UsagePolicy
 from batchjob_stats_db.measurements import due_jobs, measure_due, recompute
 from batchjob_stats_db.sources.source import Batch
-from batchjob_stats_db.store import UsagePolicy
 from batchjob_stats_db.usage import RULES, Measured, node_of, usage_of
 from tests.batchjob_stats_db.tsdb import line, prometheus
 
