@@ -1,17 +1,23 @@
 """The command `batchjob_stats_server`."""
 
+import argparse
 import socket
 import ssl
 import sys
+import time
 from typing import Any
 
+import sqlalchemy as sa
 import uvicorn
 
 from batchjob import __version__, logs
 from batchjob.sd_notify import notify
-from batchjob.settings import Parser, SettingsError, add_flags, parse_flags
+from batchjob.settings import Parser, SettingsError, add_flags, duration, parse_flags
+from batchjob_stats_db import tokens
 from batchjob_stats_db.engine import DatabaseError
+from batchjob_stats_db.tokens import TokenRole
 from batchjob_stats_server import app
+from batchjob_stats_server.identity import LOGIN
 from batchjob_stats_server.options import SECTIONS, Settings, WebOptions, problems, settings
 from batchjob_stats_server.services import build
 
@@ -40,7 +46,29 @@ def _main(arguments: list[str]) -> int:
         build(chosen).stop()
         print("the configuration is good")
         return 0
+    if "user" in extra:
+        return _make_token(chosen, argparse.Namespace(**extra))
     return _serve(chosen)
+
+
+def _make_token(chosen: Settings, given: argparse.Namespace) -> int:
+    """Print a token: the first one cannot come from the API."""
+    if not LOGIN.fullmatch(given.user):
+        raise SettingsError(f"token: expected the name of a user, got {given.user!r}")
+    services = build(chosen)
+    now = int(time.time())
+    try:
+        with services.writer.begin() as db:
+            text = tokens.create(
+                db, given.user, TokenRole(given.role), given.label, now,
+                cluster=given.cluster, expiry_time=now + int(given.lifetime),
+            )  # fmt: skip
+    except sa.exc.DBAPIError as error:
+        raise DatabaseError(f"the token cannot be kept: {error.orig}") from error
+    finally:
+        services.stop()
+    print(text)
+    return 0
 
 
 def _parser() -> Parser:
@@ -54,7 +82,23 @@ def _parser() -> Parser:
     parser.add_argument("--check", action="store_true",
                         help="Check the configuration and the database, and end.")  # fmt: skip
     add_flags(parser, SECTIONS)
+    commands = parser.add_subparsers(metavar="COMMAND", parser_class=Parser)
+    commands.add_parser("run", help="Answer until stopped (the default).")
+    token = commands.add_parser("token", help="Make a token, and print it.")
+    token.add_argument("user", help="Whose it is.")
+    token.add_argument("--role", choices=[role.value for role in TokenRole], default="user")
+    token.add_argument("--label", default="made on the server", help="What it is for.")
+    token.add_argument("--cluster", default="", help="Only for jobs of this cluster.")
+    token.add_argument("--lifetime", type=_lifetime, default=90 * 86400.0, metavar="DURATION",
+                       help="How long it works (default: 90d).")  # fmt: skip
     return parser
+
+
+def _lifetime(text: str) -> float:
+    try:
+        return duration(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _check_tls(web: WebOptions) -> None:

@@ -1,7 +1,7 @@
 """Flags and configuration file of the server.
 
 db: {url: "sqlite:////var/lib/batchjob/jobs.db"}
-web: {listen-address: "127.0.0.1:10911"}
+web: {listen-address: "127.0.0.1:10912"}
 tsdb: {url: "http://prometheus:9090"}
 auth:
   trusted-peer: [192.0.2.10]
@@ -71,7 +71,7 @@ class WebOptions:
     """Where and how answers are given."""
 
     listen_address: tuple[str, int] = option(
-        ("127.0.0.1", 10911), "Where to listen.", parse=_address
+        ("127.0.0.1", 10912), "Where to listen.", parse=_address
     )
     tls_cert_file: str = option("", "Certificate chain (PEM); with it only TLS is spoken.")
     tls_key_file: str = option("", "Key of the certificate (PEM).")

@@ -33,6 +33,10 @@ def test_rows_are_flat_and_have_every_key(ask, now):
     assert row["usage_energy_host_active_joules"] is None  # not measured is not zero
 
 
+def test_no_cache_keeps_anybody_s_rows(ask):
+    assert ask().headers["cache-control"] == "private, no-store"
+
+
 def test_nothing_found_is_an_empty_list(ask):
     assert ask(user="nobody").json() == []
     assert ask("/4711").json() == []

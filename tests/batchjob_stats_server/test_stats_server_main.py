@@ -43,6 +43,30 @@ def test_wrong_settings_are_one_line(flags, words, capsys, path):
     assert words in line
 
 
+def test_the_first_token_comes_from_the_command(path, capsys, client, services):
+    argv = [f"--db.url=sqlite:///{path}", "token", "root", "--role=admin", "--lifetime=20000d"]
+    assert main(argv) == 0
+    text = capsys.readouterr().out.strip()
+    known = client.get("/api/v1/me", headers={"Authorization": f"Bearer {text}"}).json()
+    assert (known["user"], known["role"]) == ("root", "admin")
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["token"], "user"),
+        (["token", "a, b"], "expected the name of a user"),
+        (["token", "a", "--role=god"], "--role"),
+        (["token", "a", "--lifetime=x"], "expected a duration"),
+        (["tokn", "a"], "tokn"),
+    ],
+)
+def test_wrong_commands_are_one_line(argv, words, capsys, path):
+    assert main([f"--db.url=sqlite:///{path}", *argv]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert words in line
+
+
 def test_a_short_secret_is_refused(tmp_path, path, capsys):
     (tmp_path / "secret").write_text("short")
     assert main([f"--db.url=sqlite:///{path}", f"--auth.secret-file={tmp_path}/secret"]) == 2
