@@ -57,7 +57,7 @@ def accounts(
     daily, account = schema.daily_usage.c, schema.account
     about = account.c
     query = (
-        sa.select(daily.cluster, daily.account, about.parent, about.description, about.organisation)
+        sa.select(daily.cluster, daily.account, about.parent)
         .select_from(
             schema.daily_usage.outerjoin(
                 account, (about.cluster == daily.cluster) & (about.account == daily.account)

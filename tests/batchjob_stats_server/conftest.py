@@ -71,8 +71,8 @@ PEOPLE = People(
     ),
     (),
     (
-        Account("c1", "physics", "root", "Physics", "uni"),
-        Account("c1", "chem", "root", "Chemistry", "uni"),
+        Account("c1", "physics", "root"),
+        Account("c1", "chem", "root"),
     ),
 )
 
