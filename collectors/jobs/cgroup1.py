@@ -4,7 +4,8 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from collectors.jobs.devices import DeviceNames
-from collectors.jobs.directory import Parse, Source, count_list, flat_keyed, read_path, single
+from collectors.jobs.directory import Source, read_path
+from collectors.jobs.parsers import Parse, count_list, flat_keyed, single, whole
 from collectors.jobs.reading import DeviceIO
 
 _NANOSECONDS = 1_000_000_000
@@ -104,7 +105,7 @@ def oom_kills(path: str) -> int | None:
     for line in read_path(f"{path}/memory.oom_control").splitlines():
         key, _, value = line.partition(b" ")
         if key == b"oom_kill":
-            return int(value)
+            return whole(value)
     return None
 
 
@@ -146,11 +147,11 @@ def _devices(
 
 
 def _divided(field: str, divisor: int) -> Parse:
-    return lambda data: {field: int(data) / divisor}
+    return lambda data: {field: whole(data) / divisor}
 
 
 def _quota(data: bytes) -> Mapping[str, Any]:
-    quota = int(data)
+    quota = whole(data)
     return {"cfs_quota": quota} if quota > 0 else {}
 
 
@@ -163,7 +164,7 @@ def _blkio(field: str, devices: DeviceNames) -> Parse:
             if len(words) == 3:
                 name = devices.name(words[0])
                 if name is not None:
-                    read.setdefault(name, {})[words[1]] = int(words[2])
+                    read.setdefault(name, {})[words[1]] = whole(words[2])
         return {
             field: {
                 name: (ops["Read"], ops["Write"])

@@ -5,7 +5,8 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from collectors.jobs.devices import DeviceNames
-from collectors.jobs.directory import Parse, Source, count_list, flat_keyed, read_path, single
+from collectors.jobs.directory import Source, read_path
+from collectors.jobs.parsers import Parse, count_list, flat_keyed, single, whole
 from collectors.jobs.reading import DeviceIO
 
 _MICROSECONDS = 1_000_000
@@ -94,7 +95,7 @@ def memory_limit(path: str, root: str) -> int | None:
     while len(path) > len(root):
         try:
             text = read_path(f"{path}/memory.max")
-            limits.append(int(text))
+            limits.append(whole(text))
         except (OSError, ValueError):  # not there, or `max`
             pass
         path = os.path.dirname(path)
@@ -103,7 +104,7 @@ def memory_limit(path: str, root: str) -> int | None:
 
 def _quota(data: bytes) -> Mapping[str, Any]:
     quota, period = data.split()
-    return {} if quota == b"max" else {"cpus": int(quota) / int(period)}
+    return {} if quota == b"max" else {"cpus": whole(quota) / whole(period)}
 
 
 def _pressure(resource: str) -> Parse:
@@ -114,7 +115,7 @@ def _pressure(resource: str) -> Parse:
         values: dict[str, float] = {}
         for line in data.splitlines():
             field = waiting if line.startswith(b"some ") else stalled
-            values[field] = int(line[line.rindex(b"total=") + 6 :]) / _MICROSECONDS
+            values[field] = whole(line[line.rindex(b"total=") + 6 :]) / _MICROSECONDS
         return values
 
     return parse
@@ -129,5 +130,5 @@ def parse_io_stat(data: bytes, devices: DeviceNames) -> dict[str, DeviceIO]:
         name = devices.name(number)
         if name is not None and "rbytes" in counters:
             keys = ("rbytes", "wbytes", "rios", "wios")
-            read[name] = DeviceIO(*(int(counters[key]) for key in keys))
+            read[name] = DeviceIO(*(whole(counters[key]) for key in keys))
     return read

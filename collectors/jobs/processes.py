@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from collectors.jobs.directory import read_path
+from collectors.jobs.parsers import whole
 from collectors.jobs.reading import Interface
 
 
@@ -75,20 +76,20 @@ def read_process(procfs: str, pid: int, time: Clock, before: Process | None, io:
     words = text[end + 2 :].split()
     ticks = time.ticks
     used = (
-        (int(words[11]) + int(words[13])) / ticks,
-        (int(words[12]) + int(words[14])) / ticks,
+        (whole(words[11]) + whole(words[13])) / ticks,
+        (whole(words[12]) + whole(words[14])) / ticks,
     )
-    started = int(words[19]) / ticks
+    started = whole(words[19]) / ticks
     # Root's process may become the user's: slurmstepd forks, and the child changes its uid.
     settled = before is not None and before.started == started and before.uid != 0
     return Process(
         pid,
         started,
-        int(words[1]),
+        whole(words[1]),
         before.uid if settled and before is not None else read_uid(procfs, pid),
-        int(words[17]),
+        whole(words[17]),
         text[text.index(b"(") + 1 : end].decode(errors="replace"),
-        (int(words[11]) + int(words[12])) / ticks,
+        (whole(words[11]) + whole(words[12])) / ticks,
         Counters(*used, *_io(procfs, pid)) if io else Counters(*used),
     )
 
@@ -97,7 +98,7 @@ def read_uid(procfs: str, pid: int) -> int:
     """The real uid: a set-uid program still runs for the user who started it."""
     for line in read_path(f"{procfs}/{pid}/status").splitlines():
         if line.startswith(b"Uid:"):
-            return int(line.split()[1])
+            return whole(line.split()[1])
     raise ValueError(f"{procfs}/{pid}/status has no Uid line")
 
 
@@ -110,7 +111,7 @@ def _io(procfs: str, pid: int) -> tuple[float, ...]:
         pairs = dict(line.split(b": ") for line in read_path(f"{procfs}/{pid}/io").splitlines())
     except PermissionError:
         return ()
-    return tuple(int(pairs[key]) for key in (b"read_bytes", b"write_bytes", b"rchar", b"wchar"))
+    return tuple(whole(pairs[key]) for key in (b"read_bytes", b"write_bytes", b"rchar", b"wchar"))
 
 
 def read_environ(procfs: str, pid: int, wanted: Callable[[str], object]) -> Mapping[str, str]:
@@ -144,7 +145,7 @@ def read_network(procfs: str, pid: int) -> Mapping[str, Interface] | None:
     interfaces = {}
     for line in read_path(f"{procfs}/{pid}/net/dev").decode().splitlines()[2:]:
         name, _, numbers = line.partition(":")
-        words = [int(word) for word in numbers.split()]
+        words = [whole(word) for word in numbers.split()]
         if name.strip() != "lo":
             interfaces[name.strip()] = Interface(*words[0:4], *words[8:12])
     return interfaces
