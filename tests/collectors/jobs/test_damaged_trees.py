@@ -3,6 +3,7 @@
 import itertools
 import random
 import re
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -53,14 +54,15 @@ def rewrite(chance: random.Random, file: Path) -> Undo:
     return back
 
 
-def remove(chance: random.Random, path: Path) -> Undo:
+def remove(_chance: random.Random, path: Path) -> Undo:
     """Take a file or a directory with all in it away."""
-    aside = path.parent / f"aside-{chance.getrandbits(64):x}"
-    hidden = path.parents[len(path.parts) - 4] / aside.name  # out of the tree, same file system
+    outside = next(each for each in path.parents if each.name in TREES).parent
+    hidden = Path(tempfile.mkdtemp(prefix="aside-", dir=outside)) / path.name
     path.rename(hidden)
 
     def back() -> None:
         hidden.rename(path)
+        hidden.parent.rmdir()
 
     return back
 
