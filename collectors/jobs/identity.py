@@ -20,7 +20,7 @@ DETAILS: Mapping[str, Mapping[str, str]] = {
         "qos": "SLURM_JOB_QOS",
         "array_job_id": "SLURM_ARRAY_JOB_ID",
         "array_task_id": "SLURM_ARRAY_TASK_ID",
-        "het_job_id": "SLURM_HET_JOB_ID",
+        "het_job_id": "SLURM_JOB_ID_HET_GROUP_0",
         "name": "SLURM_JOB_NAME",
     },
     "pbs": {

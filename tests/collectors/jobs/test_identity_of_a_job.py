@@ -46,7 +46,8 @@ def test_environ_of_somebody_elses_process_is_not_read(node):
 
 def test_environ_signed_by_another_job_tells_nothing(node):
     node.job(pids=[10])
-    node.process(10, environ=b"SLURM_JOB_ID=7\0SLURM_JOB_ACCOUNT=other\0SLURM_HET_JOB_ID=7\0")
+    told = (b"SLURM_JOB_ID=7", b"SLURM_JOB_ACCOUNT=other", b"SLURM_JOB_ID_HET_GROUP_0=7")
+    node.process(10, environ=b"\0".join(told))
     made = info(look(node))
     assert "account" not in made
     assert 'het_job_id="7"' in made
