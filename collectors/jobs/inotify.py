@@ -43,6 +43,10 @@ class Inotify:
             self._libc.inotify_add_watch(self._descriptor, os.fsencode(path), ctypes.c_uint32(mask))
         )
 
+    def remove(self, number: int) -> None:
+        """End a watch; one that has ended by itself is no error."""
+        self._libc.inotify_rm_watch(self._descriptor, number)
+
     def wait(self) -> list[Event]:
         """Sleep until something happens or `interrupt` is called; then an empty list."""
         ready = {descriptor for descriptor, _ in self._poll.poll()}

@@ -8,6 +8,7 @@ to 20 ms before the job's own directory goes.
 
 import errno
 import logging
+import os
 import threading
 from collections.abc import Callable, Iterable
 
@@ -41,6 +42,7 @@ class Watcher:
         self._branches: dict[int, Branch] = {}
         self._jobs: dict[int, tuple[Job, str, int]] = {}  # watch → job, directory, depth in it
         self._places: dict[str, Job] = {}  # a job's own directories
+        self._numbers: dict[str, int] = {}  # what is watched, by path
         self._inotify = self._open()
         self._once = Once(log)
         self._stopped = False
@@ -91,7 +93,8 @@ class Watcher:
         if self._inotify is None:
             return None
         try:
-            return self._inotify.add(path, mask)
+            number = self._numbers[path] = self._inotify.add(path, mask)
+            return number
         except OSError as error:
             if error.errno not in (errno.ENOENT, errno.ENOTDIR):
                 self.complete = False
@@ -124,8 +127,7 @@ class Watcher:
             if event.mask & inotify.OVERFLOW:
                 self._look_again(touched)
             elif event.mask & inotify.IGNORED:
-                self._branches.pop(event.watch, None)
-                self._jobs.pop(event.watch, None)
+                self._drop(event.watch)
             elif event.watch in self._jobs:
                 self._inside(event, touched)
             elif event.watch in self._branches and event.mask & inotify.ISDIR:
@@ -144,12 +146,32 @@ class Watcher:
         if event.mask & inotify.CREATE:
             self._watch_inside(job, f"{directory}/{event.name}", depth + 1)
         removed = bool(event.mask & inotify.DELETE)
+        if removed:
+            self._give_back(f"{directory}/{event.name}")
         touched[job] = touched.get(job, False) or removed
 
     def _removed(self, path: str, touched: dict[Job, bool]) -> None:
+        self._give_back(path)
         job = self._places.pop(path, None)
         if job is not None:
             touched[job] = True
+
+    def _give_back(self, path: str) -> None:
+        """End the watches on a removed directory.
+
+        cgroupfs never says of itself that what was watched is gone (its inodes keep their link
+        count), and the kernel's number of watches is limited.
+        """
+        for each in (path, f"{path}/cgroup.events"):
+            if each in self._numbers and not os.path.lexists(each):
+                number = self._numbers.pop(each)
+                self._drop(number)
+                if self._inotify is not None:
+                    self._inotify.remove(number)
+
+    def _drop(self, number: int) -> None:
+        self._branches.pop(number, None)
+        self._jobs.pop(number, None)
 
     def _populated(self, job: Job) -> None:
         populated = job.populated()
@@ -168,5 +190,7 @@ class Watcher:
     def _look_again(self, touched: dict[Job, bool]) -> None:
         """The kernel's queue was full and notices are lost."""
         assert self.discovery is not None
+        for path in list(self._numbers):
+            self._give_back(path)
         self.discovery.look(born=True)
         touched.update(dict.fromkeys(self._registry.running(), True))

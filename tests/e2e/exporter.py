@@ -75,6 +75,11 @@ class Target(NamedTuple):
         with urllib.request.urlopen(f"http://{self.address}/metrics", timeout=timeout) as answer:
             return parse(answer.read().decode(), at)
 
+    def inotify_watches(self) -> int:
+        """How many the kernel keeps for it (proc(5), /proc/<pid>/fdinfo)."""
+        infos = Path(f"/proc/{self.pid}/fdinfo").iterdir()
+        return sum(info.read_text().count("inotify wd:") for info in infos)
+
     def answers(self) -> bool:
         """Whether it serves."""
         try:

@@ -87,6 +87,7 @@ def test_no_short_job_is_lost(scope: Path) -> None:
     first = 1000 * os.getpid()
     scrapes: list[exporter.Scrape] = []
     with exporter.running("--collector.disable-defaults", "--collector.jobs") as target:
+        watches = target.inotify_watches()
         with ThreadPoolExecutor(AT_ONCE) as pool:
             running = [
                 pool.submit(run_job, scope, first + number, lifetime)
@@ -96,6 +97,7 @@ def test_no_short_job_is_lost(scope: Path) -> None:
                 scrapes.append(target.scrape())
                 _sleep_until(lambda: all(each.done() for each in running), SCRAPE_INTERVAL)
         scrapes.append(target.scrape())
+        assert target.inotify_watches() <= watches + AT_ONCE  # those of ended jobs are given back
     jobs = [each.result() for each in running]
     counted = {job: _last_cpu_seconds(scrapes, job.jobid) for job in jobs}
     unseen = [job.jobid for job, seconds in counted.items() if seconds is None]
