@@ -42,10 +42,12 @@ class Window(NamedTuple):
 
     start: float
     end: float
+    step: float = 0.0  # from one to the next; 0: there is but one
 
 
-def points(window: Window, step: float, limits: Limits) -> None:
+def points(window: Window, limits: Limits) -> None:
     """Refuse an axis of more points than allowed."""
+    step = window.step
     if not step >= 0.001:
         raise TooLarge(f"step of {step:g} s: at least 1 ms")
     count = (window.end - window.start) / step

@@ -38,6 +38,10 @@ class Confinement(NamedTuple):
         """Those on which the caller has a login."""
         return sorted({each.cluster for each in self.logins or ()})
 
+    def has_times(self) -> bool:
+        """Whether a login is the caller's only for a time."""
+        return any(each.since is not None or each.until is not None for each in self.logins or ())
+
     def matchers(self, named: Set[str], reach: Window) -> list[list[str]]:
         """What to add to a selector; several lists where only several selectors can say it.
 
@@ -81,7 +85,7 @@ def _is_valid(login: UserOn, reach: Window) -> bool:
     if reach.end < since or until <= reach.start:
         return False
     raise NotYours(
-        f"login {login.user} on {login.cluster} is yours from {since:g} until {until:g}: "
+        f"login {login.user} on {login.cluster} is yours from {since:.0f} until {until:.0f}: "
         f"the query reaches from {reach.start:.0f} to {reach.end:.0f}"
     )
 

@@ -105,8 +105,8 @@ class _Writer:
         if self._selectors > self._limits.selectors:
             raise TooLarge(f"more than {self._limits.selectors} selectors")
         shifted, modifiers = self._shifted(node, window)
-        # VictoriaMetrics' rate() also takes the sample before its range, so both are added.
-        first = shifted.start - seconds - self._limits.lookback_seconds
+        # VictoriaMetrics looks a step back where no range is given, and takes a sample before it.
+        first = shifted.start - max(seconds, shifted.step) - self._limits.lookback_seconds
         fixed = _matchers(node)
         if not _is_public(node):
             groups = self._own.matchers(_named_clusters(node), Window(first, shifted.end))
@@ -123,8 +123,11 @@ class _Writer:
         seconds = self._range(node.range)
         step = node.step.total_seconds() if node.step else self._limits.subquery_step_seconds
         shifted, modifiers = self._shifted(node, window)
-        inner = Window(shifted.start - seconds, shifted.end)
-        points(inner, step, self._limits)
+        asked = Window(shifted.start - seconds, shifted.end, step)
+        points(asked, self._limits)
+        # VictoriaMetrics begins so much earlier, and ends at the next whole step.
+        before = step + self._limits.lookback_seconds
+        inner = Window(asked.start - before, asked.end + step, step)
         text = self._operand(node.expr, inner, depth)
         return f"{text}[{_duration(seconds)}:{_duration(step)}]{modifiers}"
 
@@ -185,10 +188,10 @@ class _Writer:
         text = ""
         if node.at is not None:
             at, text = self._at(node.at)
-            window = Window(at, at)
+            window = Window(at, at, window.step)
         if node.offset:
             offset = node.offset.total_seconds()
-            window = Window(window.start - offset, window.end - offset)
+            window = Window(window.start - offset, window.end - offset, window.step)
             text += f" offset {'-' if offset < 0 else ''}{_duration(abs(offset))}"
         return window, text
 

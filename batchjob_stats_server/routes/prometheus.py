@@ -85,12 +85,13 @@ def _query(question: Question) -> Form:
 
 def _query_range(question: Question) -> Form:
     asked, limits = question.asked, question.limits
-    window = Window(_required(asked, "start"), _required(asked, "end"))
-    step = _required(asked, "step")
+    window = Window(*(_required(asked, name) for name in ("start", "end", "step")))
     _check(window, limits)
-    points(window, step, limits)
+    points(window, limits)
     text = confine(_required(asked, "query"), question.own, window, limits)
-    return [("query", text), *_times(window), ("step", _seconds(step))]
+    form = [("query", text), *_times(window), ("step", _seconds(window.step))]
+    # VictoriaMetrics moves start and end to what its cache holds, unless told not to.
+    return [*form, ("nocache", "1")] if question.own.has_times() else form
 
 
 def _series(question: Question) -> Form:
