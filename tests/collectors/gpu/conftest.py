@@ -60,9 +60,9 @@ def driver(fake, host):
 
 @pytest.fixture
 def eventually():
-    """Wait until something holds, for at most 5 s."""
+    """Wait until something holds, for at most 20 s."""
 
-    def wait(condition, seconds=5.0):
+    def wait(condition, seconds=20.0):
         end = time.monotonic() + seconds
         while not (found := condition()):
             assert time.monotonic() < end, "it never came to hold"
