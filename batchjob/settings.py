@@ -291,10 +291,11 @@ def one_of(*choices: str) -> Parse:
             return str(value)
         raise ValueError(f"expected one of {', '.join(choices)}, got {value!r}")
 
-    parse.metavar = "|".join(choices)  # type: ignore[attr-defined]
+    parse.metavar = "|".join(choices)  # type: ignore[attr-defined]  # shown in --help
     return parse
 
 
+# A function may carry attributes, which mypy does not know; --help shows this one.
 duration.metavar = "DURATION"  # type: ignore[attr-defined]
 integer.metavar = "N"  # type: ignore[attr-defined]
 number.metavar = "X"  # type: ignore[attr-defined]
