@@ -3,7 +3,14 @@
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    model_validator,
+)
 
 from batchjob_stats_server.rows import Format
 
@@ -36,11 +43,32 @@ Time = Annotated[
 Word = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f]+$")]
 Duration = Annotated[int, Field(ge=0, le=_LAST)]
 
+_ANY = ("", ".*")
+
 
 class Query(BaseModel):
     """The base of all: a parameter nobody knows is an error, not a wider answer."""
 
     model_config = ConfigDict(extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _chosen(cls, given: Any) -> Any:
+        """Leave out what chooses nothing: a variable of Grafana's is empty, or `.*` for all."""
+        if not isinstance(given, dict):
+            return given
+        return {name: value for name, value in given.items() if value not in _ANY}
+
+
+def _words(given: Any) -> Any:
+    """`a,b` is two words, as is naming the parameter twice."""
+    if not isinstance(given, list):
+        return given
+    words = [word for each in given for word in str(each).split(",")]
+    return [word for word in words if word not in _ANY]
+
+
+OneOrMore = BeforeValidator(_words)
 
 
 class Table(Query):

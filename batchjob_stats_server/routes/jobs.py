@@ -6,15 +6,15 @@ from enum import StrEnum
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Path, Query, Request, Response
-from pydantic import Field
+from pydantic import Field, create_model
 
 from batchjob.states import JobState
 from batchjob_stats_db import schema
 from batchjob_stats_db.queries.ids import AmbiguousIdError, written_as
 from batchjob_stats_db.queries.jobs import MOST, Filter, columns, newest, parts_of
-from batchjob_stats_server import audit, cursor
+from batchjob_stats_server import audit, cursor, windows
 from batchjob_stats_server.identity import Caller, Known
-from batchjob_stats_server.parameters import Duration, Table, Time, Word
+from batchjob_stats_server.parameters import Duration, OneOrMore, Table, Time, Word
 from batchjob_stats_server.problems import Problem
 from batchjob_stats_server.routes import PREFIX
 from batchjob_stats_server.rows import answer, chosen, listed, model
@@ -22,7 +22,7 @@ from batchjob_stats_server.services import Given
 
 router = APIRouter(prefix=PREFIX)
 
-JobRow = model("JobRow", columns())
+JobRow = create_model("JobRow", __base__=model("JobRow", columns()), **windows.FIELDS)
 
 
 class Part(StrEnum):
@@ -50,7 +50,7 @@ class JobsQuery(Table):
     account: Word | None = None
     partition: Word | None = None
     qos: Word | None = None
-    state: list[JobState] = Field([], description="One or several states.")
+    state: Annotated[list[JobState], OneOrMore] = Field([], description="One or several states.")
     array_jobid: Word | None = None
     name: Word | None = None
     node: Word | None = None
@@ -96,7 +96,7 @@ def jobs(
         word = cursor.encode(which.question(), rows[-1]["start_time"], rows[-1]["id"])
         query = request.url.include_query_params(cursor=word).query
         headers["Link"] = f'<{request.url.path}?{query}>; rel="next"'
-    return answer(rows, keys, which.format, headers)
+    return answer(windows.added(rows), keys, which.format, headers)
 
 
 class RunsQuery(Table):
@@ -121,7 +121,7 @@ def job(
         except AmbiguousIdError as error:
             raise Problem(422, str(error)) from error
     audit.seen(known, f"job {jobid}", rows)
-    return answer(rows, keys, which.format)
+    return answer(windows.added(rows), keys, which.format)
 
 
 _AnyPart = functools.reduce(operator.or_, map(listed, PART_ROWS.values()))

@@ -3,6 +3,7 @@
 from fastapi import APIRouter
 from pydantic import BaseModel
 
+from batchjob import __version__
 from batchjob_stats_server.identity import Caller, Known
 from batchjob_stats_server.routes import PREFIX
 
@@ -24,6 +25,21 @@ class Me(BaseModel):
     via: str
     clusters: list[str]  # empty: the login is theirs on all
     coordinates: list[AccountName]
+
+
+class About(BaseModel):
+    """The server, and whom it takes the caller for."""
+
+    name: str
+    version: str
+    user: str
+
+
+@router.get("")
+@router.get("/", include_in_schema=False)
+def about(known: Known) -> About:
+    """What Grafana's data sources ask when they are saved and tested."""
+    return About(name="batchjob", version=__version__, user=known.user)
 
 
 @router.get("/me")

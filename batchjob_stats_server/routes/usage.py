@@ -8,7 +8,7 @@ from pydantic import Field
 from batchjob_stats_db import schema
 from batchjob_stats_db.queries import usage as queries
 from batchjob_stats_server.identity import Caller
-from batchjob_stats_server.parameters import Days, Word
+from batchjob_stats_server.parameters import Days, OneOrMore, Word
 from batchjob_stats_server.routes import PREFIX
 from batchjob_stats_server.rows import answer, chosen, listed, model
 from batchjob_stats_server.services import Given
@@ -29,7 +29,9 @@ EmissionsRow = model("EmissionsRow", schema.daily_emissions.columns)
 class UsageQuery(Days):
     """Which days, whose, and what is told apart."""
 
-    by: list[By] = Field(["cluster"], description="What has a row of its own.", max_length=4)
+    by: Annotated[list[By], OneOrMore] = Field(
+        ["cluster"], description="What has a row of its own.", max_length=4
+    )
     account: Word | None = None
     user: Word | None = None
 

@@ -16,6 +16,8 @@ MINE, PHYSICS, ALL = {"alice"}, {"alice", "carol"}, {"alice", "bob", "carol"}
 NONE = set()
 ROLES = ("nobody", "alice", "dave", "vera", "root")
 RULES = {
+    ("GET", P, ""): (401, 200, 200, 200, 200),
+    ("GET", f"{P}/", ""): (401, 200, 200, 200, 200),
     ("GET", f"{P}/me", ""): (401, 200, 200, 200, 200),
     ("GET", f"{P}/jobs", ""): (401, MINE, PHYSICS, ALL, ALL),
     ("GET", f"{P}/jobs", "user=bob"): (401, NONE, NONE, {"bob"}, {"bob"}),

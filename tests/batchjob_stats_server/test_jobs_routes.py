@@ -33,6 +33,15 @@ def test_rows_are_flat_and_have_every_key(ask, now):
     assert row["usage_energy_host_active_joules"] is None  # not measured is not zero
 
 
+def test_the_window_of_a_job_is_ready_for_a_dashboard_s_address(ask, now):
+    (ended,), (running,) = ask(user="bob").json(), ask(state="RUNNING").json()
+    assert ended["window_from"] == str((now - 6060) * 1000)
+    assert ended["window_to"] == str((now - 3340) * 1000)
+    assert (running["window_from"], running["window_to"]) == (str((now - 5060) * 1000), "now")
+    waiting = ask(started=False, state="PENDING").json()[0]
+    assert (waiting["window_from"], waiting["window_to"]) == ("now-1h", "now")
+
+
 def test_no_cache_keeps_anybody_s_rows(ask):
     assert ask().headers["cache-control"] == "private, no-store"
 
@@ -49,6 +58,8 @@ def test_nothing_found_is_an_empty_list(ask):
         ({"cluster": "c2"}, ["1"]),
         ({"node": "n002"}, ["3"]),
         ({"state": ["RUNNING", "FAILED"]}, ["1", "3"]),
+        ({"state": "RUNNING,FAILED", "user": "", "cluster": ".*"}, ["1", "3"]),
+        ({"state": ".*", "name": "=cmd()", "limit": ""}, ["2"]),
         ({"name": "=cmd()"}, ["2"]),
         ({"array_jobid": "4"}, ["5"]),
         ({"elapsed_at_most": 60}, ["0f3a2b1c-aaaa-4bbb-8ccc-123456789abc"]),
