@@ -17,6 +17,7 @@ class Span(NamedTuple):
     start: int  # epoch seconds
     until: int
     alone: bool = False  # another run of this jobid is near: nothing outside may be looked at
+    end: int | None = None  # what is seen after it, is of that moment; None: the job runs
 
 
 class Statistic(StrEnum):
@@ -36,12 +37,39 @@ class Sample(NamedTuple):
     value: float  # may be NaN, where the store says so
 
 
-class Series(NamedTuple):
-    """A course of values."""
+class Kind(StrEnum):
+    """What the course of a metric shows."""
+
+    GAUGE = "gauge"  # its values
+    RATE = "rate"  # of a job's own counter, which began at zero with it: its growth per second
+
+
+class Asked(NamedTuple):
+    """Series whose course is wanted: those of a cluster that have one of the values of each label.
+
+    A job's own series are asked for by its `jobid`; those of devices by `uuid`.
+    """
 
     metric: str
+    kind: Kind
+    where: Mapping[str, Sequence[str]]
+    summed: tuple[str, ...] = ()  # rates that differ in these labels alone are added up
+
+
+class Point(NamedTuple):
+    """What was seen in the stretch of time that ends at `time`."""
+
+    time: float  # epoch seconds
+    low: float
+    mean: float
+    high: float
+
+
+class Course(NamedTuple):
+    """A series over a span; where nothing was seen, there is no point."""
+
     labels: Mapping[str, str]
-    points: Sequence[tuple[float, float]]  # (epoch seconds, value)
+    points: Sequence[Point]
 
 
 class History(Protocol):
@@ -59,8 +87,8 @@ class History(Protocol):
         """
         ...
 
-    def series(self, metrics: Sequence[str], span: Span, step: float) -> list[Series]:
-        """The course of one job's `metrics`, a value every `step` seconds.
+    def courses(self, asked: Asked, span: Span, stretches: int) -> list[Course]:
+        """The courses over `span`, in that many stretches of equal length or fewer.
 
         Raises HistoryError.
         """

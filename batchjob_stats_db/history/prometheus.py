@@ -7,21 +7,36 @@ series of one sample, and Prometheus extrapolates where VictoriaMetrics does not
 """
 
 import json
+import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import requests
 
-from batchjob_stats_db.history.history import HistoryError, Sample, Series, Span, Statistic
+from batchjob_stats_db.history import courses
+from batchjob_stats_db.history.courses import Piece, Points, Stretches
+from batchjob_stats_db.history.history import (
+    Asked,
+    Course,
+    HistoryError,
+    Kind,
+    Point,
+    Sample,
+    Span,
+    Statistic,
+)
+
+Identity = tuple[tuple[str, str], ...]
+Found = Iterator[tuple[str, dict[str, str], dict[str, Any]]]
 
 # Labels that tell series of one job apart. Whatever else a site adds (replica, prometheus,
 # job, pod ...) tells only copies apart, and `max by` folds these.
 IDENTITY = (
     "__name__", "cluster", "instance", "manager", "jobid", "user", "mode", "component", "kind",
-    "resource", "device", "provider", "gpu", "uuid", "gpu_instance",
+    "resource", "device", "provider", "gpu", "uuid", "gpu_instance", "UUID", "GPU_I_ID",
 )  # fmt: skip
 
 _FUNCTIONS = {
@@ -78,16 +93,65 @@ class Prometheus:
                 samples += [sample._replace(metric=metric) for sample in found]
         return samples
 
-    def series(self, metrics: Sequence[str], span: Span, step: float) -> list[Series]:
+    def courses(self, asked: Asked, span: Span, stretches: int) -> list[Course]:
         """See History; replicas folded, gaps left open."""
-        query = f"max by ({', '.join(IDENTITY)}) ({selector(metrics, [span])})"
-        answer = self._ask(
-            "query_range", query=query, start=span.start, end=span.until, step=f"{step:g}"
-        )
+        cut = courses.stretches(span, stretches, self._endpoint.scrape_interval)
+        return (self._values if asked.kind is Kind.GAUGE else self._rates)(asked, span, cut)
+
+    def _values(self, asked: Asked, span: Span, cut: Stretches) -> list[Course]:
+        """The store's own lows, means and highs."""
+        found: dict[Identity, dict[float, list[float]]] = {}
+        # Before Prometheus 3, a window held the sample at its very beginning as well.
+        window = f"{matching(asked, span)}[{round(cut.seconds * 1000) - 1}ms]"
+        times = {
+            "start": f"{cut.ends(0):.3f}", "end": f"{cut.end:.3f}", "step": f"{cut.seconds:.3f}"
+        }  # fmt: skip
+        for over in ("min", "avg", "max"):
+            query = f"{over} by ({', '.join(IDENTITY)}) ({over}_over_time({window}))"
+            for _, labels, result in _named(self._ask("query_range", query=query, **times)):
+                points = found.setdefault(_identity(labels), {})
+                for at, value in _finite(result["values"]):
+                    points.setdefault(at, []).append(value)
         return [
-            Series(name, labels, [(float(at), float(value)) for at, value in result["values"]])
-            for name, labels, result in _named(answer)
+            # Of a running job the last question may have seen more than the first.
+            Course(
+                dict(identity),
+                [Point(at, *three) for at, three in sorted(points.items()) if len(three) == 3],
+            )
+            for identity, points in found.items()
         ]
+
+    def _rates(self, asked: Asked, span: Span, cut: Stretches) -> list[Course]:
+        """From samples, all or, where they are many, several for each stretch."""
+        interval = self._endpoint.scrape_interval
+        every = interval * (cut.seconds // (4 * interval))
+        found = (
+            self._thinned(asked, span, every)
+            if every >= 2 * interval
+            else self._raw(matching(asked, span), span)
+        )
+        gap = max(4 * interval, 2 * every)
+        copies: dict[Identity, list[Points]] = {}
+        for _, labels, result in found:
+            points = list(_finite(result["values"]))
+            copies.setdefault(_identity(labels), []).append(points)
+        together: dict[Identity, list[list[Piece]]] = {}
+        for identity, seen in copies.items():
+            kept = tuple(each for each in identity if each[0] not in asked.summed)
+            whole = courses.merged(seen, gap)
+            together.setdefault(kept, []).append(courses.pieces(whole, span, gap))
+        return [
+            Course(dict(identity), courses.rates(courses.added(series), cut))
+            for identity, series in together.items()
+        ]
+
+    def _thinned(self, asked: Asked, span: Span, every: float) -> Found:
+        """A sample of each so many seconds; a multiple of the interval, so that all are as old."""
+        query = f"last_over_time({matching(asked, span)}[{every:g}s])"
+        begin = span.start - (_CARRIED_SECONDS if span.alone else 0)
+        return _named(
+            self._ask("query_range", query=query, start=begin, end=span.until, step=f"{every:g}")
+        )
 
     def _folded(self, function: str, metrics: Sequence[str], batch: Sequence[Span]) -> list[Sample]:
         query = f"max by ({', '.join(IDENTITY)}) ({function}({_range(metrics, batch)}))"
@@ -119,19 +183,20 @@ class Prometheus:
 
     def _raw_totals(self, metrics: Sequence[str], span: Span) -> list[Sample]:
         """Totals from the samples themselves, for counters that began anew."""
-        lead = _CARRIED_SECONDS if span.alone else 0
-        seconds = max(1, span.until - span.start) + lead
-        query = f"{selector(metrics, [span])}[{seconds}s]"
-        folded: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
-        for name, labels, result in _named(self._ask("query", query=query, time=span.until)):
+        folded: dict[tuple[str, Identity], float] = {}
+        for name, labels, result in self._raw(selector(metrics, [span]), span):
             points = [(float(at), float(value)) for at, value in result["values"]]
             total = total_of(points, span.start)
             if total is None:
                 continue
-            identity = tuple((label, labels[label]) for label in IDENTITY if label in labels)
-            key = (name, identity)
+            key = (name, _identity(labels))
             folded[key] = max(total, folded.get(key, total))
         return [Sample(name, dict(identity), value) for (name, identity), value in folded.items()]
+
+    def _raw(self, which: str, span: Span) -> Found:
+        """The samples themselves; for one of several runs from some time before."""
+        seconds = max(1, span.until - span.start) + (_CARRIED_SECONDS if span.alone else 0)
+        return _named(self._ask("query", query=f"{which}[{seconds}s]", time=span.until))
 
     def _ask(self, what: str, **parameters: object) -> list[dict[str, Any]]:
         """One request; VictoriaMetrics must not answer from its cache, Thanos not in part."""
@@ -185,10 +250,18 @@ def _results(url: str, status: int, body: bytes) -> list[dict[str, Any]]:
     raise HistoryError(f"{url}: status {status}: {reason}")
 
 
-def _named(answer: list[dict[str, Any]]) -> Iterator[tuple[str, dict[str, str], dict[str, Any]]]:
+def _named(answer: list[dict[str, Any]]) -> Found:
     for result in answer:
         labels = dict(result["metric"])
         yield labels.pop("__name__", ""), labels, result
+
+
+def _identity(labels: Mapping[str, str]) -> Identity:
+    return tuple((label, labels[label]) for label in IDENTITY if label in labels)
+
+
+def _finite(pairs: Iterable[tuple[float, str]]) -> Iterator[tuple[float, float]]:
+    return ((at, value) for at, text in pairs if math.isfinite(value := float(text)))
 
 
 def batches(spans: Sequence[Span], endpoint: Endpoint) -> Iterator[list[Span]]:
@@ -228,6 +301,12 @@ def selector(metrics: Sequence[str], spans: Sequence[Span]) -> str:
     names = _pattern("__name__", metrics)
     jobs = _pattern("jobid", [span.jobid for span in spans])
     return f"{{{names}, cluster={_string(spans[0].cluster)}, {jobs}}}"
+
+
+def matching(asked: Asked, span: Span) -> str:
+    """A selector of the series asked for; the cluster always in it."""
+    given = {"__name__": [asked.metric], "cluster": [span.cluster], **asked.where}
+    return f"{{{', '.join(_pattern(label, values) for label, values in given.items())}}}"
 
 
 def _pattern(label: str, values: Sequence[str]) -> str:

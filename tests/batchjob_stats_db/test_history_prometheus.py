@@ -106,11 +106,6 @@ def test_not_a_number_is_said_or_left_out(history):
     assert all(math.isnan(sample.value) for sample in found)
 
 
-def test_the_course_of_values(history):
-    (series,) = history.series([CPU], span("3", T, T + 60), 30)
-    assert [value for _, value in series.points] == [10, 40, 2]
-
-
 def test_a_refused_question_says_why(history):
     with pytest.raises(HistoryError, match="status 4"):
         history._ask("query", query="sum(", time=T)

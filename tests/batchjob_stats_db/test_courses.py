@@ -1,0 +1,171 @@
+"""The course of a job's series, from samples of all kinds."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batchjob_stats_db.history import courses
+from batchjob_stats_db.history.courses import Piece, Stretches
+from batchjob_stats_db.history.history import Asked, Kind, Point, Span
+from batchjob_stats_db.history.prometheus import Endpoint, Prometheus
+from tests.batchjob_stats_db.tsdb import line, prometheus, victoria_metrics
+
+T = 1_775_300_000
+GAP = 120
+
+
+def span(end=T + 120, until=None, **more):
+    return Span("c1", "1", T, until or (end or T) + 390, end=end, **more)
+
+
+def rates(samples, count=2, of=None, gap=GAP):
+    of = of or span()
+    cut = Stretches(T, of.end or of.until, count)
+    own = courses.pieces([(T + at, value) for at, value in samples], of, gap)
+    return [(point.time - T, *point[1:]) for point in courses.rates(own, cut)]
+
+
+def test_one_sample_of_a_counter_is_its_mean_since_the_job_began():
+    assert rates([(30, 60.0)]) == [(60, 2, 2, 2)]
+
+
+def test_what_is_seen_after_the_end_is_of_the_end():
+    # The last 30 s of the job gave 90; that it was seen 20 s later changes nothing.
+    assert rates([(90, 90.0), (140, 180.0), (170, 180.0)]) == [(60, 1, 1, 1), (120, 1, 2, 3)]
+
+
+def test_a_counter_that_began_anew_goes_on_from_zero():
+    assert rates([(60, 60.0), (120, 30.0)]) == [(60, 1, 1, 1), (120, 0.5, 0.5, 0.5)]
+
+
+def test_a_gap_has_no_points():
+    samples = [(10, 10.0), (20, 20.0), (400, 400.0), (410, 420.0)]
+    assert rates(samples, 6, span(T + 420)) == [(70, 1, 1, 1), (420, 2, 2, 2)]
+
+
+def test_the_value_of_the_run_before_is_not_this_one_s():
+    samples = [(-30, 500.0), (0, 500.0), (30, 500.0), (60, 6.0), (120, 12.0)]
+    assert rates(samples) == [(60, 0.1, 0.1, 0.1), (120, 0.1, 0.1, 0.1)]
+
+
+def test_a_piece_over_several_stretches_is_in_each():
+    assert rates([(120, 240.0)], 4) == [(at, 2, 2, 2) for at in (30, 60, 90, 120)]
+
+
+def test_rates_are_added_where_they_are_known():
+    one, two = [Piece(0, 10, 1.0), Piece(10, 20, 3.0)], [Piece(5, 10, 2.0)]
+    assert courses.added([one, two]) == [Piece(0, 5, 1), Piece(5, 10, 3), Piece(10, 20, 3)]
+
+
+def test_values():
+    points = [(T, 4.0), (T + 60, 2.0), (T + 61, 9.0), (T + 62, math.nan), (T + 500, 1.0)]
+    cut = Stretches(T, T + 120, 2)
+    assert courses.values(points, cut) == [Point(T + 60, 2, 3, 4), Point(T + 120, 9, 9, 9)]
+
+
+def test_replicas_fill_each_other_s_gaps():
+    one = [(0.0, 0.0), (30.0, 3.0), (300.0, 30.0), (330.0, 33.0)]
+    two = [(1.0, 0.1), (150.0, 15.0)]
+    assert courses.merged([one, two], 60) == sorted([*one, two[1]])
+
+
+def test_no_stretch_is_shorter_than_the_time_between_samples():
+    assert courses.stretches(span(), 300, 30).many == 4
+    assert courses.stretches(span(T + 5), 300, 30).many == 1
+    assert courses.stretches(span(T), 300, 30).seconds == 1  # a job of no length
+    assert courses.stretches(span(T + 86400), 300, 30).many == 300
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 1000), st.integers(0, 10**9)), min_size=1, max_size=40),
+    st.integers(1, 50),
+)
+def test_nothing_a_counter_counted_is_lost(steps, count):
+    at, value, samples = T, 0, []
+    for seconds, grown in steps:
+        at, value = at + seconds, value + grown
+        samples.append((float(at), float(value)))
+    cut = Stretches(T, at, count)
+    own = courses.pieces(samples, span(at), gap=2000)
+    course = courses.rates(own, cut)
+    assert math.fsum(p.mean for p in course) * cut.seconds == pytest.approx(value, rel=1e-6)
+    assert all(p.low <= p.mean <= p.high for p in course)
+
+
+def course(metric, values, begin=T, step=30, **labels):
+    return [line(metric, value, begin + step * n, **labels) for n, value in enumerate(values, 1)]
+
+
+N2 = {"instance": "n002:10910"}
+SAMPLES = [
+    *course("cpu_seconds_total", [30, 60, 90, 150], mode="user", replica="a"),
+    *course("cpu_seconds_total", [30, 60, 90, 150], T + 7, mode="user", replica="b"),
+    *course("cpu_seconds_total", [3, 6, 9, 12], mode="system", replica="a"),
+    *course("cpu_seconds_total", [60], T - 20, mode="user", **N2),
+    *course("memory_current_bytes", [100, 300, 200, 250], replica="a"),
+    *course("memory_current_bytes", [100, 300], replica="b"),
+    *course("memory_current_bytes", [77], T - 20, **N2),
+    # Three days, a sample each minute; in the second one the exporter was gone.
+    *course("cpu_seconds_total", [60 * n for n in range(1, 1441)], step=60, jobid="2"),
+    *course("cpu_seconds_total", [2 * n for n in range(1, 1441)], T + 2 * 86400, 60, jobid="2"),
+]
+
+
+@pytest.fixture(scope="module", params=[prometheus, victoria_metrics])
+def store(request):
+    with request.param(SAMPLES) as url:
+        yield Prometheus(Endpoint(url))
+
+
+def seen(found):
+    return {
+        (course.labels["instance"][:4], course.labels.get("mode")): [
+            (round(p.time) - T, *map(pytest.approx, p[1:])) for p in course.points
+        ]
+        for course in found
+    }
+
+
+CPU = "batchjob_job_cpu_seconds_total"
+MEMORY = "batchjob_job_memory_current_bytes"
+
+
+def test_the_growth_of_counters_in_a_store(store):
+    asked = Asked(CPU, Kind.RATE, {"jobid": ["1"]})
+    assert seen(store.courses(asked, span(), 2)) == {
+        ("n001", "user"): [(60, 1, 1, 1), (120, 1, 1.5, 2)],
+        ("n001", "system"): [(60, 0.1, 0.1, 0.1), (120, 0.1, 0.1, 0.1)],
+        ("n002", "user"): [(60, 6, 6, 6)],
+    }
+
+
+def test_modes_added_up(store):
+    asked = Asked(CPU, Kind.RATE, {"jobid": ["1"], "instance": ["n001:10910"]}, ("mode",))
+    expected = [(60, 1.1, 1.1, 1.1), (120, 1.1, 1.6, 2.1)]
+    assert seen(store.courses(asked, span(), 2)) == {("n001", None): expected}
+
+
+def test_the_values_of_gauges_in_a_store(store):
+    asked = Asked(MEMORY, Kind.GAUGE, {"jobid": ["1"]})
+    assert seen(store.courses(asked, span(), 2)) == {
+        ("n001", None): [(60, 100, 200, 300), (120, 200, 225, 250)],
+        ("n002", None): [(60, 77, 77, 77)],
+    }
+
+
+def test_a_long_job_is_thinned_out_with_its_gap(store):
+    asked = Asked(CPU, Kind.RATE, {"jobid": ["2"]})
+    (course,) = store.courses(asked, span(T + 3 * 86400), 72)
+    hours = {round((p.time - T) / 3600): p for p in course.points}
+    assert set(range(1, 24)) | set(range(50, 73)) <= set(hours)
+    assert not set(range(26, 48)) & set(hours)
+    assert hours[12].low == pytest.approx(1) == hours[12].high
+    assert hours[60].mean == pytest.approx(1 / 30)
+
+
+def test_nobody_else_s_series(store):
+    assert store.courses(Asked(CPU, Kind.RATE, {"jobid": ["1|2"]}), span(), 2) == []
+    elsewhere = span()._replace(cluster="c2")
+    assert store.courses(Asked(CPU, Kind.RATE, {"jobid": ["1"]}), elsewhere, 2) == []
