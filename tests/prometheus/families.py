@@ -1,0 +1,25 @@
+"""Names of all series that batchjob's programs expose, and how to find names in PromQL."""
+
+import re
+
+from prometheus_client.exposition import generate_latest
+
+from batchjob_exporter.document import metrics_page
+from batchjob_stats_db.self_metrics import PollerMetrics
+from batchjob_stats_server.self_metrics import ServerMetrics
+
+NAME = re.compile(r"(?<![\w:])batchjob[_:][a-z0-9_:]+")
+
+
+def known() -> set[str]:
+    """Of exporter, poller and server."""
+    names = set(re.findall(r"^\| `(batchjob_\w+)` \|", metrics_page(), re.MULTILINE))
+    for registry in (PollerMetrics().registry, ServerMetrics().registry):
+        text = generate_latest(registry).decode()
+        names |= set(re.findall(r"^# TYPE (\w+) ", text, re.MULTILINE))
+    return names | {f"{name}_{end}" for name in names for end in ("bucket", "count", "sum")}
+
+
+def used(promql: str) -> set[str]:
+    """Names that an expression asks for; label values in quotes are none."""
+    return set(NAME.findall(re.sub(r'"[^"]*"', '""', promql)))
