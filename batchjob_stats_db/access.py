@@ -1,6 +1,6 @@
 """Whose jobs somebody may see. Every query takes an Access; there is no asking without one."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -35,6 +35,15 @@ class Access(NamedTuple):
     accounts: tuple[AccountOn, ...] = ()
     everything: bool = False
 
+    def by_person(self) -> bool:
+        """Whether only rows that name a user can tell what may be seen."""
+        return bool(self.users) and not self.everything
+
+    def dated(self) -> bool:
+        """Whether a login in it is somebody's for a time only."""
+        times = (time for login in self.users for time in (login.since, login.until))
+        return not self.everything and any(time is not None for time in times)
+
 
 NOTHING = Access()
 EVERYTHING = Access(everything=True)
@@ -63,11 +72,10 @@ def terms(
         mine: ColumnElement[bool] = here & (column.username == own.user)
         if own.cluster:
             mine &= column.cluster == own.cluster
-        time = column.submit_time if "submit_time" in column else column.day
         if own.since is not None:
-            mine &= time >= own.since
+            mine &= _time(column) >= own.since
         if own.until is not None:
-            mine &= time < own.until
+            mine &= _time(column) < own.until
         allowed.append(mine)
     allowed += [
         (column.cluster == each.cluster) & (column.account == each.account)
@@ -75,6 +83,11 @@ def terms(
         if cluster is None or each.cluster == cluster
     ]
     return allowed
+
+
+def _time(column: Any) -> ColumnElement[int]:
+    found: ColumnElement[int] = column.submit_time if "submit_time" in column else column.day
+    return found
 
 
 def of_user(db: Connection, user: str, cluster: str = "") -> Access:

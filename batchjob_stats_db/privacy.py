@@ -95,23 +95,27 @@ def _remove_person(db: Connection, user: str, cluster: str | None = None) -> Non
 
 def _rename_sums(db: Connection, user: str, cluster: str | None) -> None:
     """Sums of days whose jobs are gone cannot be made anew: theirs go over to "forgotten"."""
-    for table, sums in (
-        (schema.daily_usage, schema.DAILY_SUMS),
-        (schema.daily_emissions, ("grams",)),
-    ):
-        which = table.c.username == user
-        if cluster is not None:
-            which &= table.c.cluster == cluster
-        keys = [column for column in table.primary_key.columns if column.name != "username"]
-        both = which | (table.c.username == _MERGED)
-        merged = (
-            sa.select(*keys, *(sa.func.sum(table.c[name]).label(name) for name in sums))
-            .where(both)
-            .group_by(*keys)
-        )
-        rows = [dict(row) | {"username": _MERGED} for row in db.execute(merged).mappings()]
-        db.execute(sa.delete(table).where(both))
-        _insert(db, table, rows)
+    for sums in schema.SUMS:
+        for table in (sums.by_user, sums.by_user_month):
+            _rename_rows(db, table, sums.columns, user, cluster)
+
+
+def _rename_rows(
+    db: Connection, table: sa.Table, sums: Iterable[str], user: str, cluster: str | None
+) -> None:
+    which = table.c.username == user
+    if cluster is not None:
+        which &= table.c.cluster == cluster
+    keys = [column for column in table.primary_key.columns if column.name != "username"]
+    both = which | (table.c.username == _MERGED)
+    merged = (
+        sa.select(*keys, *(sa.func.sum(table.c[name]).label(name) for name in sums))
+        .where(both)
+        .group_by(*keys)
+    )
+    rows = [dict(row) | {"username": _MERGED} for row in db.execute(merged).mappings()]
+    db.execute(sa.delete(table).where(both))
+    _insert(db, table, rows)
 
 
 def _insert(db: Connection, table: sa.Table, rows: Iterable[dict[str, Any]]) -> None:

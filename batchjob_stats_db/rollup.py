@@ -1,6 +1,6 @@
 """Daily sums per cluster, account and user, made anew for each day that changed.
 
-From them come the sums without the user, of the day and of its month, in the same transaction.
+From them come the sums of the day without the user, and of its month, in the same transaction.
 
 A job's time and usage are split over the days (UTC) it ran; all columns may be added up. The days
 to make are in `rollup_due`, written with the rows that changed them; a day is made, and its mark
@@ -19,6 +19,7 @@ from batchjob.states import JobState
 from batchjob_stats_db import schema
 from batchjob_stats_db.bulk import upsert
 from batchjob_stats_db.days import DAY, day_of, month_after, month_of
+from batchjob_stats_db.waits import add_waits
 
 # "Runs that overlap a day" is two open ranges, which no B-tree answers. But a run of up to a day
 # began in two days' time; longer ones, which are few, are found by two indexes of their own.
@@ -32,6 +33,9 @@ _FAILED = tuple(
 
 # States in which a run has no end; named so that the index of unfinished jobs is used.
 _ENDLESS = tuple(state.value for state in JobState if state.live or state is JobState.VANISHED)
+
+# Tables whose rows are made from the runs of a day.
+_OF_RUNS = (schema.daily_usage, schema.daily_emissions, schema.daily_wait)
 
 Number = ColumnElement[Any]
 
@@ -69,10 +73,11 @@ def due_days(db: Connection, cluster: str, limit: int) -> list[int]:
 
 def roll_up(db: Connection, cluster: str, day: int, now: int) -> None:
     """Make one day's rows anew, those of its month, and remove its mark."""
-    for table in (schema.daily_usage, schema.daily_emissions, schema.rollup_due):
+    for table in (*_OF_RUNS, schema.rollup_due):
         db.execute(sa.delete(table).where(table.c.cluster == cluster, table.c.day == day))
     if day <= now:  # else a job is from the future: some clock is wrong
         _add_runs(db, cluster, day, now)
+        add_waits(db, cluster, day)
     sum_day(db, cluster, day)
     sum_month(db, cluster, month_of(day))
 
@@ -83,8 +88,10 @@ def drop_days(db: Connection, cluster: str, before: int) -> int:
     month = month_of(before)
     for sums in schema.SUMS:
         rows += _drop(db, cluster, sums.by_user.c.day, before)
-        _drop(db, cluster, sums.by_account.c.day, before)
-        _drop(db, cluster, sums.by_month.c.month, month)
+        for table in sums.folded():
+            time = _time(table)
+            _drop(db, cluster, time, month if time.name == "month" else before)
+    _drop(db, cluster, schema.daily_wait.c.day, before)
     sum_month(db, cluster, month)
     return rows
 
@@ -94,16 +101,23 @@ def _drop(db: Connection, cluster: str, time: Column[Any], before: int) -> int:
     return db.execute(sa.delete(time.table).where(old)).rowcount
 
 
+def _time(table: sa.Table) -> Column[Any]:
+    """The column after the cluster in its key: the day or the month."""
+    return table.primary_key.columns[1]
+
+
 def sum_day(db: Connection, cluster: str, day: int) -> None:
-    """Make a day's sums by account anew, from those by user."""
+    """Make a day's sums without the user anew, from those by user."""
     for sums in schema.SUMS:
         _fold(db, cluster, sums.by_account, sums.by_user, day, day + DAY)
+        _fold(db, cluster, sums.by_day, sums.by_account, day, day + DAY)
 
 
 def sum_month(db: Connection, cluster: str, month: int) -> None:
-    """Make a month's sums by account anew, from its days."""
+    """Make a month's sums anew, from its days."""
     for sums in schema.SUMS:
         _fold(db, cluster, sums.by_month, sums.by_account, month, month_after(month))
+        _fold(db, cluster, sums.by_user_month, sums.by_user, month, month_after(month))
 
 
 def _fold(
@@ -117,7 +131,7 @@ def _fold(
     rows = (
         sa.select(sa.literal(cluster), _at(begin), *groups, *added)
         .where(days.c.cluster == cluster, days.c.day >= begin, days.c.day < until)
-        .group_by(*groups)
+        .group_by(days.c.cluster, *groups)
     )
     db.execute(sa.insert(into).from_select([each.name for each in into.columns], rows))
 

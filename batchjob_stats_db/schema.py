@@ -21,7 +21,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-REVISION = "0001"
+REVISION = "0002"
 """The migration that makes these tables; who does not migrate compares this one word."""
 
 metadata = MetaData(
@@ -119,6 +119,7 @@ job = Table(
     Index("ix_job_user_time", "cluster", "username", "start_time", "id"),
     Index("ix_job_account_time", "cluster", "account", "start_time", "id"),
     Index("ix_job_start_time", "cluster", "start_time", "id"),
+    Index("ix_job_end_time", "cluster", "end_time", "id"),
 )
 Index(
     "ix_job_unfinished",
@@ -280,39 +281,49 @@ daily_emissions = Table(
 )
 
 
-def _of_accounts(name: str, time: str, keys: tuple[str, ...], sums: tuple[str, ...]) -> Table:
-    """Sums without the user, for questions about all accounts."""
+def _folded(
+    name: str, time: str, whose: tuple[str, ...], keys: tuple[str, ...], sums: tuple[str, ...]
+) -> Table:
+    """Sums of fewer rows than those by day and user, for questions that need no more."""
     return Table(
         name,
         metadata,
         _key("cluster"),
         Column(time, BigInteger, primary_key=True),
-        _key("account"),
-        *map(_key, keys),
+        *map(_key, (*whose, *keys)),
         *(_must(column, Float) for column in sums),
-        Index(f"ix_{name}_account", "cluster", "account", time),
+        *(Index(f"ix_{name}_{each}", "cluster", each, time) for each in whose),
         sqlite_with_rowid=False,
     )
 
 
 class Sums(NamedTuple):
-    """The same sums three times, each table made from the one before.
+    """The same sums five times, each table but the first made from another.
 
-    A year of 2000 users is 730,000 rows by user, 110,000 by account and 3600 by month.
+    A year of 2000 users is 730,000 rows by user and day, 24,000 by user and month, 110,000 by
+    account and day, 3600 by account and month, and 365 by day.
     """
 
     by_user: Table  # a row for each day, account and user
     by_account: Table  # for each day and account
+    by_day: Table  # for each day
     by_month: Table  # for each month (its first midnight, UTC) and account
+    by_user_month: Table  # for each month, account and user
     keys: tuple[str, ...]  # what is kept apart beside
     columns: tuple[str, ...]  # what is added up
+
+    def folded(self) -> tuple[Table, ...]:
+        """Those that are made from others."""
+        return (self.by_account, self.by_day, self.by_month, self.by_user_month)
 
 
 SUMS = tuple(
     Sums(
         by_user,
-        _of_accounts(f"daily_account_{what}", "day", keys, columns),
-        _of_accounts(f"monthly_account_{what}", "month", keys, columns),
+        _folded(f"daily_account_{what}", "day", ("account",), keys, columns),
+        _folded(f"daily_cluster_{what}", "day", (), keys, columns),
+        _folded(f"monthly_account_{what}", "month", ("account",), keys, columns),
+        _folded(f"monthly_user_{what}", "month", ("account", "username"), keys, columns),
         keys,
         columns,
     )
@@ -322,6 +333,20 @@ SUMS = tuple(
     )
 )
 USAGE, EMISSIONS = SUMS
+
+WAITS = ("mean", "p50", "p90", "p99", "max")
+
+daily_wait = Table(
+    "daily_wait",
+    metadata,
+    _key("cluster"),
+    Column("day", BigInteger, primary_key=True),  # on which the jobs started
+    _key("partition"),
+    _must("jobs_started", BigInteger),
+    # From the time they could have started; a percentile is the wait of one of the jobs.
+    *(_must(f"wait_{each}_seconds", Float) for each in WAITS),
+    sqlite_with_rowid=False,
+)
 
 rollup_due = Table(
     "rollup_due",

@@ -9,6 +9,7 @@ from sqlalchemy.engine import Connection, RowMapping
 from batchjob_stats_db import schema
 from batchjob_stats_db.access import Access, visible
 from batchjob_stats_db.days import month_after, month_of
+from batchjob_stats_db.queries.jobs import known_clusters
 
 By = Literal["cluster", "account", "username", "day"]
 
@@ -54,14 +55,16 @@ def _added_up(
 ) -> list[RowMapping]:
     """One sum of the sums of each table that is read."""
     names = (*by, *sums.keys)
+    clusters = known_clusters(db, wanted[0])  # the indexes begin with it
     pieces = []
-    for time, begin, end in _read(sums, access, by, since, until, wanted[2]):
+    for time, begin, end in _read(sums, access, by, since, until, wanted):
         column = time.table.c
         keys = [column[name] for name in names]
-        equal = zip(("cluster", "account", "username"), wanted, strict=True)
+        equal = zip(("account", "username"), wanted[1:], strict=True)
         pieces.append(
             sa.select(*keys, *(sa.func.sum(column[name]).label(name) for name in sums.columns))
-            .where(visible(access, time.table), time >= begin, time < end)
+            .where(column.cluster.in_(clusters), visible(access, time.table))
+            .where(time >= begin, time < end)
             .where(*(column[name] == value for name, value in equal if value is not None))
             .group_by(*keys)
         )
@@ -77,15 +80,19 @@ def _read(
     by: Sequence[By],
     since: int,
     until: int,
-    user: str | None,
+    wanted: tuple[str | None, str | None, str | None],
 ) -> list[tuple[sa.Column[int], int, int]]:
     """The columns of time to read, each in [begin, end): those with the fewest rows."""
-    if user is not None or "username" in by or (access.users and not access.everything):
-        return [(sums.by_user.c.day, since, until)]
-    day, month = sums.by_account.c.day, sums.by_month.c.month
+    _, account, user = wanted
+    if user is not None or "username" in by or access.by_person():
+        day, month = sums.by_user.c.day, sums.by_user_month.c.month
+    elif account is None and "account" not in by and access.everything:
+        return [(sums.by_day.c.day, since, until)]
+    else:
+        day, month = sums.by_account.c.day, sums.by_month.c.month
     first, last = month_of(since), month_of(until)
     if first < since:
         first = month_after(first)
-    if "day" in by or first >= last:
+    if "day" in by or first >= last or access.dated():
         return [(day, since, until)]
     return [(day, since, first), (month, first, last), (day, last, until)]

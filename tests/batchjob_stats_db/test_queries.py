@@ -212,6 +212,15 @@ def test_whoever_adds_up_users_accounts_or_months_gets_the_same(
                 parts = [each for each in by_user if each["account"] == row["account"]]
                 for name in set(row) - {"account", "provider"}:
                     assert row[name] == pytest.approx(sum(each[name] for each in parts)), name
+            by_day = question(db, EVERYTHING, ["day"], *span)
+            (whole,) = question(db, EVERYTHING, ["cluster"], *span)
+            for rows_ in (by_day, by_account):
+                assert whole[name] == pytest.approx(sum(each[name] for each in rows_))
+            someone = Access((UserOn("", "user3"),))
+            logins = [someone, Access((UserOn("c1", "user3", since=0, until=span[1]),))]
+            mine = [question(db, login, ["cluster"], *span)[0] for login in logins]
+            (theirs,) = question(db, EVERYTHING, ["cluster"], *span, user="user3")
+            assert [each[name] for each in mine] == pytest.approx([theirs[name]] * 2)
             (one,) = question(db, EVERYTHING, [], *span, account="account1")
             assert one[name] == pytest.approx(by_account[1][name])
             coordinator = Access(accounts=(AccountOn("c1", "account1"),))

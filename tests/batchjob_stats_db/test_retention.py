@@ -81,9 +81,11 @@ def test_sums_by_account_and_month_go_with_the_days(store, job, rows, engine, no
     drop_old(store, RetentionOptions(daily=50 * DAY), now)
     first = now - 50 * DAY
     for sums in schema.SUMS:
-        for table in (sums.by_user, sums.by_account):
+        for table in (sums.by_user, sums.by_account, sums.by_day):
             assert all(row["day"] >= first for row in rows(table))
-        assert all(row["month"] >= month_of(first) for row in rows(sums.by_month))
+        for table in (sums.by_month, sums.by_user_month):
+            assert all(row["month"] >= month_of(first) for row in rows(table))
+    assert all(row["day"] >= first for row in rows(schema.daily_wait))
     with engine.connect() as db:
         assert [line for line in findings(db, now) if "by user" in line] == []
 
