@@ -1,4 +1,4 @@
-"""Who asks: a bearer token, or a user whom a trusted peer names; never both, never a guess."""
+"""Who asks: by a token, a client's certificate, or a trusted peer's word; never two, no guess."""
 
 import hmac
 import ipaddress
@@ -12,6 +12,7 @@ from fastapi import BackgroundTasks, Depends, Request
 from batchjob_stats_db import tokens
 from batchjob_stats_db.access import EVERYTHING, Access, of_user
 from batchjob_stats_db.tokens import TokenRole
+from batchjob_stats_server.certificates import NotBelieved
 from batchjob_stats_server.options import AuthOptions
 from batchjob_stats_server.problems import Problem
 from batchjob_stats_server.services import Given, Services
@@ -26,7 +27,7 @@ class Identity(NamedTuple):
 
     user: str
     role: TokenRole
-    via: Literal["token", "header"]
+    via: Literal["token", "header", "certificate"]
     clusters: tuple[str, ...] = ()  # on which the login is theirs; none named: all
     expiry_time: int | None = None
 
@@ -40,13 +41,33 @@ def _identify(request: Request, services: Given, later: BackgroundTasks) -> Iden
     ]
     # Without a trusted peer the header means nothing, whoever sends it.
     named = request.headers.getlist(auth.user_header) if auth.trusted_peer else []
-    if len(bearers) + len(named) > 1:
+    shown = _certificate(request) if services.certificates else None
+    if len(bearers) + len(named) + bool(shown) > 1:
         raise _refused(services, request, "ambiguous", "expected one identity, got several", 400)
     if named:
         return _named(request, services, named[0])
+    if shown:
+        return _shown(request, services, shown)
     if bearers:
         return _bearer(request, services, bearers[0], later)
     raise _refused(services, request, "none", "expected a token, or a user named by a proxy")
+
+
+def _certificate(request: Request) -> str | None:
+    """The peer's certificate (PEM), from ASGI's TLS extension."""
+    chain = request.scope.get("extensions", {}).get("tls", {}).get("client_cert_chain")
+    return chain[0] if chain else None
+
+
+def _shown(request: Request, services: Services, pem: str) -> Identity:
+    assert services.certificates is not None
+    try:
+        user, role = services.certificates.bearer(pem, services.clock())
+    except NotBelieved as error:
+        raise _refused(services, request, "certificate", str(error)) from error
+    if not LOGIN.fullmatch(user):
+        raise _refused(services, request, "name", "expected a certificate whose CN is a login")
+    return Identity(user, role, "certificate")
 
 
 def _bearer(request: Request, services: Services, text: str, later: BackgroundTasks) -> Identity:

@@ -1,5 +1,6 @@
 """What a request may weigh, and what is counted of it: plain ASGI, around the application."""
 
+import asyncio
 import time
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -9,6 +10,7 @@ from batchjob_stats_server.self_metrics import ServerMetrics
 
 LARGEST_BODY = 64 * 1024
 LONGEST_QUERY = 16 * 1024
+_BODY_SECONDS = 10.0  # less than a connection gives the whole request
 
 SECURITY = (
     (b"x-content-type-options", b"nosniff"),
@@ -19,6 +21,8 @@ SECURITY = (
 
 class Bounded:
     """Refuses what is too large before anything is done with it."""
+
+    body_seconds = _BODY_SECONDS
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -33,7 +37,15 @@ class Bounded:
                 scope, receive, send
             )
             return
-        body = await _body(receive)
+        try:
+            async with asyncio.timeout(self.body_seconds):
+                body = await _body(receive)
+        except TimeoutError:
+            refusal = problems.answer(
+                408, f"expected the body within {self.body_seconds:g} s", {"Connection": "close"}
+            )
+            await refusal(scope, receive, send)
+            return
         if body is None:
             refusal = problems.answer(413, f"expected at most {LARGEST_BODY} bytes of body")
             await refusal(scope, receive, send)
@@ -47,18 +59,23 @@ class Bounded:
 
 
 async def _body(receive: Receive) -> bytes | None:
-    """The whole body; None when it is too large. A client that leaves has sent nothing."""
+    """The whole body; None when it is too large. A client that leaves has sent nothing.
+
+    Read to its end in any case: a client that still sends may never see an answer.
+    """
     body = bytearray()
+    size = 0
     more = True
     while more:
         message = await receive()
         if message["type"] == "http.disconnect":
             return b""
-        body += message.get("body", b"")
-        if len(body) > LARGEST_BODY:
-            return None
+        chunk = message.get("body", b"")
+        size += len(chunk)
+        if size <= LARGEST_BODY:
+            body += chunk
         more = message.get("more_body", False)
-    return bytes(body)
+    return bytes(body) if size <= LARGEST_BODY else None
 
 
 class Counted:

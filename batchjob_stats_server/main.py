@@ -5,7 +5,6 @@ import socket
 import ssl
 import sys
 import time
-from typing import Any
 
 import sqlalchemy as sa
 import uvicorn
@@ -16,10 +15,15 @@ from batchjob.settings import Parser, SettingsError, add_flags, duration, parse_
 from batchjob_stats_db import tokens
 from batchjob_stats_db.engine import DatabaseError
 from batchjob_stats_db.tokens import TokenRole
-from batchjob_stats_server import app
+from batchjob_stats_server import app, tls
+from batchjob_stats_server.connection import (
+    LARGEST_HEAD,
+    Connection,
+    drop_those_who_do_not_read,
+)
 from batchjob_stats_server.identity import LOGIN
-from batchjob_stats_server.options import SECTIONS, Settings, WebOptions, problems, settings
-from batchjob_stats_server.services import build
+from batchjob_stats_server.options import SECTIONS, Settings, problems, settings
+from batchjob_stats_server.services import Services, build
 
 _GRACE_SECONDS = 20
 
@@ -41,9 +45,10 @@ def _main(arguments: list[str]) -> int:
     wrong = list(problems(chosen))
     if wrong:
         raise SettingsError("; ".join(wrong))
-    _check_tls(chosen.web)
     if extra["check"]:
-        build(chosen).stop()
+        services = build(chosen)
+        services.stop()
+        _tls(chosen, services)
         print("the configuration is good")
         return 0
     if "user" in extra:
@@ -101,17 +106,6 @@ def _lifetime(text: str) -> float:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-def _check_tls(web: WebOptions) -> None:
-    if not web.tls_cert_file:
-        return
-    try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(web.tls_cert_file, web.tls_key_file)
-    except OSError as error:  # ssl.SSLError is one
-        raise SettingsError(
-            f"web.tls-cert-file: {web.tls_cert_file}, {web.tls_key_file}: {error}"
-        ) from error
-
-
 class _Server(uvicorn.Server):
     """Tells systemd when requests are taken."""
 
@@ -125,13 +119,12 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def _serve(chosen: Settings) -> int:
-    services = build(chosen)
-    tls: dict[str, Any] = {}
-    if chosen.web.tls_cert_file:
-        tls = {"ssl_certfile": chosen.web.tls_cert_file, "ssl_keyfile": chosen.web.tls_key_file}
+def server(chosen: Settings, services: Services) -> uvicorn.Server:
+    """What answers, to be run with a socket of `listening`."""
     config = uvicorn.Config(
         app.make(services),
+        http=Connection,
+        h11_max_incomplete_event_size=LARGEST_HEAD,
         # Who the peer is decides who is believed: it is never taken from a header.
         proxy_headers=False,
         server_header=False,
@@ -140,24 +133,42 @@ def _serve(chosen: Settings) -> int:
         timeout_keep_alive=75,
         timeout_graceful_shutdown=_GRACE_SECONDS,
         limit_concurrency=1000,
-        **tls,
     )
-    with _listening(chosen.web.listen_address) as listener:
-        server = _Server(config)
-        server.run(sockets=[listener])
-    return 0 if server.started else 1
+    config.load()
+    config.ssl = _tls(chosen, services)
+    return _Server(config)
 
 
-def _listening(address: tuple[str, int]) -> socket.socket:
-    host, port = address
+def _serve(chosen: Settings) -> int:
+    services = build(chosen)
+    made = server(chosen, services)
+    with listening(chosen.web.listen_address) as listener:
+        made.run(sockets=[listener])
+    return 0 if made.started else 1
+
+
+def _tls(chosen: Settings, services: Services) -> ssl.SSLContext | None:
+    """None: plain HTTP."""
+    refused = services.metrics.refused.labels("certificate")
+    return tls.context(chosen.web, chosen.auth, refused.inc) if chosen.web.tls_cert_file else None
+
+
+def listening(address: tuple[str, int]) -> socket.socket:
+    """The socket; raises SettingsError."""
     try:
-        if not host and socket.has_dualstack_ipv6():
-            return socket.create_server(("::", port), family=socket.AF_INET6, dualstack_ipv6=True)
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return socket.create_server((host, port), family=family)
+        listener = _bound(*address)
     except OSError as error:
         told = error.strerror or error
-        raise SettingsError(f"web.listen-address: {host}:{port}: {told}") from error
+        raise SettingsError(f"web.listen-address: {address[0]}:{address[1]}: {told}") from error
+    drop_those_who_do_not_read(listener)
+    return listener
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    if not host and socket.has_dualstack_ipv6():
+        return socket.create_server(("::", port), family=socket.AF_INET6, dualstack_ipv6=True)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family)
 
 
 if __name__ == "__main__":

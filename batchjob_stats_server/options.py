@@ -100,6 +100,13 @@ class AuthOptions:
         repeat=True,
         metavar="NAME",
     )
+    client_ca_file: str = option(
+        "",
+        "CA (PEM) whose certificates give clients a name (CN) and a role (OU admin or viewer).",
+    )
+    client_crl_file: str = option(
+        "", "That CA's list of revoked certificates (PEM); read again when it changes."
+    )
     viewer: tuple[str, ...] = option(
         (), "User that a trusted peer names who may see all jobs.", parse=text, repeat=True
     )
@@ -177,6 +184,10 @@ def problems(chosen: Settings) -> Iterator[str]:
     web, auth = chosen.web, chosen.auth
     if bool(web.tls_cert_file) != bool(web.tls_key_file):
         yield "web.tls-cert-file, web.tls-key-file: expected both or neither"
+    if auth.client_ca_file and not web.tls_cert_file:
+        yield "web.tls-cert-file: expected with auth.client-ca-file"
+    if auth.client_crl_file and not auth.client_ca_file:
+        yield "auth.client-ca-file: expected with auth.client-crl-file"
     if auth.trusted_peer and not auth.secret_file:
         yield "auth.secret-file: expected with auth.trusted-peer"
     if auth.secret_file:

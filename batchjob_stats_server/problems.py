@@ -39,17 +39,21 @@ class ProblemDocument(BaseModel):
 
 RESPONSES: dict[int | str, dict[str, Any]] = {
     status: {"model": ProblemDocument, "description": HTTPStatus(status).phrase}
-    for status in (400, 401, 403, 404, 413, 422, 503)
+    for status in (400, 401, 403, 404, 408, 413, 414, 422, 429, 503)
 }
 """For the OpenAPI document: what every route may answer."""
 
 
-def answer(status: int, detail: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
-    """A problem document; `no-store`, for a trouble passes."""
+def document(status: int, detail: str) -> ProblemDocument:
+    """The problem of a status."""
     title = HTTPStatus(status).phrase
-    document = ProblemDocument(title=title, status=status, detail=detail, message=detail)
+    return ProblemDocument(title=title, status=status, detail=detail, message=detail)
+
+
+def answer(status: int, detail: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    """A problem document as an answer; `no-store`, for a trouble passes."""
     return JSONResponse(
-        document.model_dump(),
+        document(status, detail).model_dump(),
         status,
         {"Cache-Control": "no-store", **(headers or {})},
         MEDIA_TYPE,

@@ -9,6 +9,7 @@ from sqlalchemy.engine import Engine
 
 from batchjob_stats_db.engine import parse, reader, writer
 from batchjob_stats_db.revision import require_current
+from batchjob_stats_server.certificates import Certificates
 from batchjob_stats_server.gate.tsdb import Tsdb
 from batchjob_stats_server.options import Settings, gate_endpoint, proxy_secret
 from batchjob_stats_server.self_metrics import ServerMetrics
@@ -25,6 +26,7 @@ class Services(NamedTuple):
     factors: SiteFactors | None  # None: no provider is configured
     metrics: ServerMetrics
     tsdb: Tsdb | None = None  # None: no time series database is configured
+    certificates: Certificates | None = None  # None: clients have none
     clock: Callable[[], float] = time.time
 
     def start(self) -> None:
@@ -47,18 +49,19 @@ def build(settings: Settings) -> Services:
     url = parse(settings.db.url, settings.db.password_file)
     readers = reader(url, settings.web.query_timeout, settings.web.threads)
     require_current(readers)
-    emissions = settings.emissions
+    emissions, auth = settings.emissions, settings.auth
     wanted = emissions.provider or emissions.server_url
     return Services(
         settings,
         readers,
         writer(url),
-        proxy_secret(settings.auth),
+        proxy_secret(auth),
         site_factors(emissions, "emissions") if wanted else None,
         ServerMetrics(),
         Tsdb(gate_endpoint(settings.tsdb, settings.gate), settings.gate.concurrent)
         if settings.tsdb.url
         else None,
+        Certificates(auth.client_ca_file, auth.client_crl_file) if auth.client_ca_file else None,
     )
 
 

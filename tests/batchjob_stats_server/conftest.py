@@ -1,5 +1,6 @@
 """A server over a small database: two clusters, three users, a coordinator, an operator."""
 
+import datetime as dt
 import ipaddress
 import shutil
 
@@ -20,6 +21,7 @@ from batchjob_stats_server import app
 from batchjob_stats_server.options import AuthOptions, Settings, WebOptions
 from batchjob_stats_server.services import build
 from collectors.emissions.options import Options as EmissionsOptions
+from tests.batchjob_stats_server.authority import Authority, pem
 
 NOW = 1_775_300_000
 SECRET = "correct horse battery staple"
@@ -106,12 +108,20 @@ def path(filled, tmp_path):
     return shutil.copy(filled, tmp_path / "jobs.db")
 
 
+@pytest.fixture(scope="session")
+def site_authority():
+    """The CA of clients' certificates."""
+    return Authority("the site", dt.datetime.fromtimestamp(NOW, dt.UTC))
+
+
 @pytest.fixture
-def services(path, tmp_path):
+def services(path, tmp_path, site_authority):
     (tmp_path / "secret").write_text(f"{SECRET}\n")
+    (tmp_path / "clients.pem").write_bytes(pem(site_authority.certificate))
     auth = AuthOptions(
         trusted_peer=(ipaddress.ip_network(PROXY),),
         secret_file=str(tmp_path / "secret"),
+        client_ca_file=str(tmp_path / "clients.pem"),
         viewer=("vera",),
         admin=("root",),
     )
@@ -138,6 +148,23 @@ def proxied(client, services):
     def ask(user):
         headers = {"X-Grafana-User": user, "X-Batchjob-Secret": SECRET}
         return TestClient(app.make(services), client=(PROXY, 50000), headers=headers)
+
+    return ask
+
+
+@pytest.fixture
+def certified(services, site_authority):
+    """Asks with a certificate: `certified("vera", "viewer").get("/api/v1/me")`."""
+
+    def ask(user, unit):
+        certificate, _ = site_authority.issue(("CN", user), ("OU", unit))
+        told = {"tls": {"client_cert_chain": [pem(certificate).decode()]}}
+        made = app.make(services)
+
+        async def over_tls(scope, receive, send):
+            await made({**scope, "extensions": told}, receive, send)
+
+        return TestClient(over_tls, client=("203.0.113.5", 50000))
 
     return ask
 

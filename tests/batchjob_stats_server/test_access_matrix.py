@@ -41,6 +41,7 @@ RULES = {
     ("DELETE", f"{P}/tokens/{{token_id}}", "bob's"): (401, 404, 404, 404, 204),
     ("GET", f"{P}/emission-factors", ""): (401, 200, 200, 200, 200),
 }
+UNITS = {"vera": "viewer", "root": "admin"}
 BODIES = {
     "": {"label": "x"},
     "for bob": {"label": "x", "user": "bob"},
@@ -61,18 +62,20 @@ def test_every_route_has_a_rule():
     assert routes == {(method, path) for method, path, _ in RULES}
 
 
-@pytest.mark.parametrize("via", ["header", "token"])
+@pytest.mark.parametrize("via", ["header", "token", "certificate"])
 @pytest.mark.parametrize("role", ROLES)
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: " ".join(rule))
-def test_matrix(rule, role, via, client, proxied, token):
+def test_matrix(rule, role, via, client, proxied, token, certified):
     method, path, what = rule
     headers = {}
     if role != "nobody":
         roles = {"vera": TokenRole.VIEWER, "root": TokenRole.ADMIN}
         if via == "token":
             headers = token(role, roles.get(role, TokenRole.USER))
-        else:
+        elif via == "header":
             client = proxied(role)
+        else:
+            client = certified(role, UNITS.get(role, "people"))
     if method == "DELETE":
         token("bob")
         path = path.format(token_id=2 if headers else 1)
@@ -82,7 +85,9 @@ def test_matrix(rule, role, via, client, proxied, token):
         path = f"{path}?{what}"
     body = BODIES[what] if method == "POST" else None
     answer = client.request(method, path, headers=headers, json=body)
-    expected = RULES[rule][ROLES.index(role)]
+    # A certificate makes viewers and admins, and nobody else.
+    known = role if via != "certificate" or role in UNITS else "nobody"
+    expected = RULES[rule][ROLES.index(known)]
     if isinstance(expected, set):
         assert {row["user"] for row in answer.json()} == expected
     elif expected < 100:
