@@ -14,8 +14,11 @@ from batchjob.call import CommandOptions
 from batchjob.refresher import Refresher
 from batchjob.settings import SettingsError, duration, one_of, option, text
 from collectors.cluster.failures import Failures
-from collectors.cluster.metrics import AGE, ERRORS, INFO, METRICS, PARTS, Jobs, families
-from collectors.cluster.reading import Node, Sources
+from collectors.cluster.job_metrics import Jobs
+from collectors.cluster.metrics import AGE, ERRORS, INFO, METRICS, PARTS, families
+from collectors.cluster.node_metrics import Nodes
+from collectors.cluster.reading import Sources
+from collectors.cluster.spells import Spells, draining, unavailable
 from collectors.cluster.waits import Waits
 from collectors.collector import Collector
 from collectors.host import Host
@@ -62,6 +65,11 @@ class Options(CommandOptions):
         parse=one_of(*PARTS),
         repeat=True,
     )
+    users: bool = option(False, "Show jobs and CPUs of each user too, not of accounts alone.")
+    native: bool = option(
+        True,
+        "Show what Slurm 25.11 and later show themselves, at their own /metrics, too.",
+    )
     slurmrestd_url: str = option(
         "",
         "Ask Slurm here instead of by its commands: http://host:port, https://host:port or "
@@ -83,7 +91,9 @@ class Cluster:
     def __init__(self, host: Host, scheduler: str, sources: Sources, options: Options) -> None:
         self._host = host
         self._scheduler = scheduler
+        self._options = options
         self._waits, self._failures = Waits(), Failures()
+        self._unavailable, self._draining = Spells(unavailable), Spells(draining)
         reads = {part: read for part, read in sources._asdict().items() if read is not None}
         if "nodes" in reads:
             self._read_nodes = reads["nodes"]
@@ -131,11 +141,14 @@ class Cluster:
             seen = part.latest()
             if seen is not None:
                 found.append(Family(AGE, [(labels(part=name), self._host.monotonic() - seen.at)]))
-                found += families(name, seen.value)
+                found += families(name, seen.value, self._options.native, self._options.users)
         return found
 
-    def _nodes(self) -> list[Node]:
-        return self._failures.observe(self._read_nodes())
+    def _nodes(self) -> Nodes:
+        nodes, now = self._failures.observe(self._read_nodes()), self._host.clock()
+        return Nodes(
+            nodes, self._unavailable.observe(nodes, now), self._draining.observe(nodes, now)
+        )
 
     def _jobs(self) -> Jobs:
         jobs = self._read_jobs()

@@ -1,7 +1,7 @@
-"""Asking LSF about its cluster: bhosts and bjobs with `-json`.
+"""Asking LSF about its cluster: bhosts, bjobs and bqueues with `-json`.
 
-Facts: bhosts(1), bjobs(1) of LSF 10.1. All values are text, and text may stand before the JSON;
-times are in the client's zone, which is UTC here. A host's CPUs are its job slots.
+Facts: bhosts(1), bjobs(1), bqueues(1) of LSF 10.1. All values are text, and text may stand before
+the JSON; times are in the client's zone, which is UTC here. A host's CPUs are its job slots.
 """
 
 import re
@@ -13,10 +13,14 @@ from batchjob.call import CommandFailedError, CommandOptions, SchedulerError, ru
 from batchjob.lsf_time import lsf_time
 from batchjob.states import LSF, JobState
 from collectors.cluster.json_answer import NotJsonError, json_object
-from collectors.cluster.reading import Job, Node, Sources, reason_word
+from collectors.cluster.reading import Job, Node, Partition, Sources, reason_word
 
 _HOST_FIELDS = "host_name status max njobs"
-_JOB_FIELDS = "jobid jobindex stat queue nreq_slot slots gpu_num pend_reason submit_time start_time"
+_JOB_FIELDS = (
+    "jobid jobindex stat queue nreq_slot slots gpu_num pend_reason submit_time start_time"
+    " user proj_name"
+)
+_QUEUE_FIELDS = "queue_name status max"
 
 
 def by_commands(options: CommandOptions) -> Sources:
@@ -35,7 +39,11 @@ def by_commands(options: CommandOptions) -> Sources:
             raise
         return jobs(_records(output), int(time.time()))
 
-    return Sources(nodes=read_nodes, jobs=read_jobs)
+    def read_partitions() -> list[Partition]:
+        output = run(options, ("bqueues", "-json", "-o", _QUEUE_FIELDS)).stdout
+        return partitions(_records(output))
+
+    return Sources(nodes=read_nodes, jobs=read_jobs, partitions=read_partitions)
 
 
 def _records(output: bytes) -> list[dict[str, str]]:
@@ -106,7 +114,25 @@ def _job(record: Mapping[str, str], now: int) -> Job:
         _gpus(record),
         _moment(record.get("SUBMIT_TIME", ""), now),
         None if pending else _moment(record.get("START_TIME", ""), now),
+        record.get("PROJ_NAME", ""),
+        record.get("USER", ""),
     )
+
+
+# Words of a queue's STATUS, `Open:Active` (bqueues(1)); Inact_Win, Inact_Adm are more of them.
+_ACCEPTS = {"open": True, "closed": False}
+_STARTS = {"active": True, "inactive": False, "inact_win": False, "inact_adm": False}
+
+
+def partitions(records: Sequence[Mapping[str, str]]) -> list[Partition]:
+    """Of bqueues' records; a queue without MAX has no limit."""
+    found = []
+    for record in records:
+        accepts, _, starts = record.get("STATUS", "").lower().partition(":")
+        limit = _count(record.get("MAX"))
+        name = record.get("QUEUE_NAME", "")
+        found.append(Partition(name, _ACCEPTS.get(accepts), _STARTS.get(starts), limit))
+    return [queue for queue in found if queue.name]
 
 
 _NUMBERS = re.compile(r"\d+")

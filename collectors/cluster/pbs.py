@@ -1,4 +1,4 @@
-"""Asking PBS about its cluster: pbsnodes and qstat with `-F json`.
+"""Asking PBS about its cluster: pbsnodes and qstat with `-F json`, and pbs_rstat.
 
 Facts: pbsnodes(8B), qstat(1B) and answers of OpenPBS 23.06. Resources that nobody holds are left
 out of `resources_assigned`. Times of jobs are text in the client's zone, which is UTC here.
@@ -13,7 +13,15 @@ from batchjob.call import CommandOptions, SchedulerError, run
 from batchjob.states import PBS, JobState
 from batchjob.units import size_bytes
 from collectors.cluster.json_answer import NotJsonError, json_object
-from collectors.cluster.reading import Job, Node, Sources, bounded, reason_word
+from collectors.cluster.reading import (
+    Job,
+    Node,
+    Partition,
+    Reservation,
+    Sources,
+    bounded,
+    reason_word,
+)
 
 
 def by_commands(options: CommandOptions) -> Sources:
@@ -31,7 +39,18 @@ def by_commands(options: CommandOptions) -> Sources:
             text = run(options, ("qstat", "-t", "-f")).stdout
             return jobs(text_jobs(text.decode("utf-8", "replace")))
 
-    return Sources(nodes=read_nodes, jobs=read_jobs)
+    def read_partitions() -> list[Partition]:
+        return partitions(json_object(run(options, ("qstat", "-Q", "-f", "-F", "json")).stdout))
+
+    def read_reservations() -> list[Reservation]:
+        return reservations(run(options, ("pbs_rstat", "-f")).stdout)
+
+    return Sources(
+        nodes=read_nodes,
+        jobs=read_jobs,
+        partitions=read_partitions,
+        reservations=read_reservations,
+    )
 
 
 def nodes(answer: Mapping[str, Any]) -> list[Node]:
@@ -95,6 +114,41 @@ def jobs(found: Mapping[str, Any]) -> list[Job]:
     ]
 
 
+_TRUTH = {"True": True, "False": False}
+
+
+def partitions(answer: Mapping[str, Any]) -> list[Partition]:
+    """Of `qstat -Q -f -F json`."""
+    return [
+        Partition(
+            name, _TRUTH.get(str(queue.get("enabled"))), _TRUTH.get(str(queue.get("started")))
+        )
+        for name, queue in _dict(answer, "Queue").items()
+        if isinstance(queue, dict)
+    ]
+
+
+def reservations(output: bytes) -> list[Reservation]:
+    """Of `pbs_rstat -f` (pbs_rstat(1B), pbs_resv_attributes(7B)); no reservation, no output."""
+    found: list[dict[str, str]] = []
+    for line in output.decode("utf-8", "replace").splitlines():
+        if line.startswith("Resv ID: "):
+            found.append({"id": line.removeprefix("Resv ID: ").strip()})
+        elif found and " = " in line:
+            name, _, value = line.strip().partition(" = ")
+            found[-1].setdefault(name, value)
+    return [
+        Reservation(
+            row["id"],
+            _count(row.get("Resource_List.nodect")),
+            _count(row.get("Resource_List.ncpus")),
+            _epoch(row.get("reserve_start")),
+            _epoch(row.get("reserve_end")),
+        )
+        for row in found
+    ]
+
+
 _REASONS = {"H": "Held", "W": "Waiting", "T": "Transit"}
 _WHY = ("Not Running: ", "Can Never Run: ")
 
@@ -113,7 +167,18 @@ def _job(jobid: str, job: Mapping[str, Any]) -> Job:
         _count(wanted.get("ngpus", 0)),
         _epoch(job.get("etime")) or _epoch(job.get("qtime")),
         None if state is JobState.PENDING else _epoch(job.get("stime")),
+        _account(job),
+        str(job.get("euser") or str(job.get("Job_Owner") or "").partition("@")[0]),
     )
+
+
+_NO_PROJECT = "_pbs_project_default"
+
+
+def _account(job: Mapping[str, Any]) -> str:
+    project = job.get("project")
+    named = project if project != _NO_PROJECT else None
+    return str(job.get("Account_Name") or named or job.get("egroup") or "")
 
 
 def _reason(comment: str) -> str:

@@ -49,6 +49,8 @@ class Job(NamedTuple):
     gpus: int | None = None
     eligible: int | None = None
     started: int | None = None
+    account: str = ""
+    user: str = ""
 
 
 class Rpc(NamedTuple):
@@ -64,6 +66,15 @@ class Controller(NamedTuple):
     numbers: dict[str, float]
     by_type: dict[str, Rpc]
     by_user: dict[str, Rpc]
+
+
+class Partition(NamedTuple):
+    """A partition or queue."""
+
+    name: str
+    accepts_jobs: bool | None
+    starts_jobs: bool | None
+    cpus_limit: int | None = None  # that its jobs may hold at once
 
 
 class Share(NamedTuple):
@@ -102,6 +113,7 @@ class Sources(NamedTuple):
     nodes: Callable[[], Sequence[Node]] | None = None
     jobs: Callable[[], Sequence[Job]] | None = None
     controller: Callable[[], Controller] | None = None
+    partitions: Callable[[], Sequence[Partition]] | None = None
     fairshare: Callable[[], Sequence[Share]] | None = None
     licenses: Callable[[], Sequence[License]] | None = None
     reservations: Callable[[], Sequence[Reservation]] | None = None

@@ -24,9 +24,9 @@ class _Way(NamedTuple):
     text: tuple[str, ...]
 
 
-# Without names, comments or paths: whoever may write those would write our columns.
+# Without names of jobs, comments or paths: whoever may write those would write our columns.
 _COLUMNS = ("JobID", "Partition", "State", "Reason", "NumCPUs", "tres-alloc", "SubmitTime",
-            "EligibleTime", "StartTime")  # fmt: skip
+            "EligibleTime", "StartTime", "Account", "UserName")  # fmt: skip
 _SQUEUE = ("-O", ",".join(f"{column}:|" for column in _COLUMNS))
 
 _WAYS: Mapping[str, _Way] = {
@@ -41,6 +41,11 @@ _WAYS: Mapping[str, _Way] = {
         ("squeue", "-a", "-r", "-t", "all", *_SQUEUE),
     ),
     "controller": _Way("diag", ("sdiag", "--json"), ("sdiag",)),
+    "partitions": _Way(
+        "partitions",
+        ("scontrol", "--json", "-a", "show", "partitions"),
+        ("scontrol", "-o", "-a", "show", "partitions"),
+    ),
     "fairshare": _Way("shares", (), ("sshare", "-P", "-l")),
     "licenses": _Way(
         "licenses",

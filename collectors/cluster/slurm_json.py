@@ -25,6 +25,7 @@ from collectors.cluster.reading import (
     Job,
     License,
     Node,
+    Partition,
     Reservation,
     Rpc,
     Share,
@@ -97,6 +98,8 @@ def _job(row: Mapping[str, Any]) -> Job:
         (tres_gpus(values) or 0) if values else None,
         epoch(row.get("eligible_time")) or epoch(row.get("submit_time")),
         None if state is JobState.PENDING else epoch(row.get("start_time")),
+        str(row.get("account") or ""),
+        str(row.get("user_name") or ""),
     )
 
 
@@ -179,6 +182,34 @@ def _rpcs(found: Mapping[str, Any], name: str, key: str) -> dict[str, Rpc]:
             micro = count(row.get("total_time"))
             rpcs[str(row.get(key))] = Rpc(calls, None if micro is None else micro / 1e6)
     return rpcs
+
+
+# State of a partition -> whether it takes jobs, whether it starts them (scontrol(1)).
+PARTITION_STATES = {
+    "UP": (True, True),
+    "DOWN": (True, False),
+    "DRAIN": (False, True),
+    "INACTIVE": (False, False),
+}
+
+
+def partitions(answer: Any) -> list[Partition]:
+    """Of `scontrol show partitions --json` or /slurm/.../partitions.
+
+    The state stood beside the name until 23.02, then under "partition".
+    """
+    found = []
+    for row in _plain_rows(answer, "partitions"):
+        inner = row.get("partition")
+        state = inner.get("state") if isinstance(inner, dict) else row.get("state")
+        words = state_words(state)
+        found.append(partition(str(row.get("name")), words[0] if words else ""))
+    return found
+
+
+def partition(name: str, state: str) -> Partition:
+    """A partition by its state's word; of an unknown one nothing is said."""
+    return Partition(name, *PARTITION_STATES.get(state.upper(), (None, None)))
 
 
 def fairshare(answer: Any) -> list[Share]:

@@ -18,6 +18,7 @@ from collectors.cluster.reading import (
     Job,
     License,
     Node,
+    Partition,
     Reservation,
     Rpc,
     Share,
@@ -30,6 +31,7 @@ from collectors.cluster.slurm_json import (
     gres_gpus,
     job_state,
     node_state,
+    partition,
 )
 
 # Signs behind a node's state (sinfo(1), "NODE STATE CODES").
@@ -119,6 +121,8 @@ def _job(row: Mapping[str, str]) -> Job:
         (tres_gpus(values) or 0) if values else None,
         _epoch(row.get("ELIGIBLE_TIME", "")) or _epoch(row.get("SUBMIT_TIME", "")),
         None if state is JobState.PENDING else _epoch(row.get("START_TIME", "")),
+        row.get("ACCOUNT", ""),
+        row.get("USER", ""),
     )
 
 
@@ -175,6 +179,12 @@ def controller(output: bytes) -> Controller:
     if "threads" not in numbers:
         raise SchedulerError("sdiag: expected a line 'Server thread count'")
     return Controller(numbers, rpcs["types"], rpcs["users"])
+
+
+def partitions(output: bytes) -> list[Partition]:
+    """Of `scontrol -o show partitions`."""
+    rows = [_values(line) for line in _lines(output) if line.startswith("PartitionName=")]
+    return [partition(row["PartitionName"], row.get("State", "")) for row in rows]
 
 
 def fairshare(output: bytes) -> list[Share]:

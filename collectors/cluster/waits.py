@@ -1,23 +1,9 @@
-"""How long jobs waited until they began, as a histogram that only grows."""
+"""How long jobs waited until they began."""
 
-from bisect import bisect_left
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
 
+from collectors.cluster.histogram import Histogram
 from collectors.cluster.reading import Job
-
-BOUNDS = (10, 60, 300, 900, 3600, 4 * 3600, 12 * 3600, 86400, 3 * 86400, 7 * 86400)
-"""Seconds; the last bucket has no bound."""
-
-
-class Waited(NamedTuple):
-    """Jobs of one partition that began: how many per bucket, and the seconds they waited."""
-
-    counts: tuple[int, ...]
-    seconds: float
-
-
-_NONE = Waited((0,) * (len(BOUNDS) + 1), 0.0)
 
 
 class Waits:
@@ -29,9 +15,9 @@ class Waits:
 
     def __init__(self) -> None:
         self._known: set[tuple[str, int]] | None = None
-        self._waited: Mapping[str, Waited] = {}
+        self._waited: Mapping[str, Histogram] = {}
 
-    def observe(self, jobs: Iterable[Job]) -> Mapping[str, Waited]:
+    def observe(self, jobs: Iterable[Job]) -> Mapping[str, Histogram]:
         """The histogram by partition, with the jobs that began since the reading before."""
         begun = {(job.jobid, job.started): job for job in jobs if job.started is not None}
         keys = {(jobid, started) for jobid, started in begun if started is not None}
@@ -40,13 +26,7 @@ class Waits:
             job = begun[key]
             if job.eligible is None or job.eligible > key[1]:
                 continue
-            seconds = key[1] - job.eligible
-            waited[job.partition] = _plus(waited.get(job.partition, _NONE), seconds)
+            before = waited.get(job.partition, Histogram())
+            waited[job.partition] = before.plus(key[1] - job.eligible)
         self._known, self._waited = keys, waited
         return waited
-
-
-def _plus(waited: Waited, seconds: int) -> Waited:
-    counts = list(waited.counts)
-    counts[bisect_left(BOUNDS, seconds)] += 1
-    return Waited(tuple(counts), waited.seconds + seconds)

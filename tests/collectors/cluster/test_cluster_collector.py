@@ -64,6 +64,63 @@ def test_each_failure_of_a_node_is_counted_once():
     assert counts == [0, 0, 1, 1, 1, 2]  # it was down before we looked
 
 
+def test_time_out_of_use_and_draining_are_histograms():
+    clock = Clock()
+    idle = Node("n1", "idle", frozenset(), ("cpu",), 8, 2)
+    drains = idle._replace(state="mixed", flags=frozenset(("drain",)))
+    drained = drains._replace(state="idle", cpus_allocated=0)
+    answers = [idle, drains, drained, idle]
+    collector = cluster(clock, nodes=lambda: [answers.pop(0)])
+    for _ in range(4):
+        collector.refresh()
+        clock.now += 30
+    values = shown(collector)
+    assert values["node_draining_seconds_sum",] == 30
+    assert values["node_unavailable_seconds_sum",] == 60
+    assert values["node_unavailable_seconds_bucket", "60.0"] == 1
+    assert values["node_unavailable_seconds_bucket", "10.0"] == 0
+    assert values["node_unavailable_seconds_count",] == 1
+
+
+def test_partitions_sum_their_nodes():
+    nodes = [
+        Node("n1", "mixed", frozenset(), ("cpu", "all"), 8, 2, gpus=4, gpus_allocated=1),
+        Node("n2", "idle", frozenset(("drain",)), ("all",), 8, 0),
+    ]
+    collector = cluster(Clock(), nodes=lambda: nodes)
+    collector.refresh()
+    values = shown(collector)
+    assert (values["partition_cpus", "cpu"], values["partition_cpus", "all"]) == (8, 16)
+    assert values["partition_cpus_allocated", "all"] == 2
+    assert values["partition_cpus_idle", "all"] == 6
+    assert values["partition_gpus_idle", "all"] == 3
+
+
+def test_jobs_of_accounts_and_on_demand_of_users():
+    jobs = [
+        Job("1", "cpu", JobState.RUNNING, cpus=4, account="astro", user="alice"),
+        Job("2", "cpu", JobState.PENDING, tasks=3, cpus=2, account="astro", user="alice"),
+        Job("3", "cpu", JobState.COMPLETED, cpus=2, account="astro", user="bob"),
+    ]
+    for users in (False, True):
+        collector = cluster(Clock(), Options(users=users), jobs=lambda: jobs)
+        collector.refresh()
+        values = shown(collector)
+        assert values["account_jobs", "astro", "PENDING"] == 3
+        assert values["account_cpus", "astro"] == 4
+        assert (("user_jobs", "alice", "RUNNING") in values) is users
+        assert ("user_jobs", "bob", "COMPLETED") not in values
+
+
+def test_what_slurm_shows_itself_is_left_out_on_demand():
+    node = Node("n1", "idle", frozenset(("drain",)), ("cpu",), 8, 2, reason="bad DIMM")
+    collector = cluster(Clock(), Options(native=False), nodes=lambda: [node])
+    collector.refresh()
+    names = {key[0] for key in shown(collector)}
+    assert "node_unavailable_info" in names
+    assert not names & {"nodes", "node_cpus", "partition_nodes"}
+
+
 def test_jobs_that_wait():
     jobs = [
         Job("1", "cpu", JobState.PENDING, "Priority", 3, 4, 1, 400),
@@ -140,6 +197,7 @@ def test_recorded_slurm_as_metrics(recorded, command):
         "scontrol",
         **{
             "--json -a show nodes": recorded("slurm-24.11/scontrol_show_nodes.json"),
+            "-o -a show partitions": b"PartitionName=batch AllowGroups=ALL State=UP TotalCPUs=8\n",
             "show licenses": b"No licenses configured in Slurm.\n",
             "show reservations": b"No reservations in the system\n",
         },
@@ -153,6 +211,7 @@ def test_recorded_slurm_as_metrics(recorded, command):
     assert values["info", "slurm"] == 1
     assert {value for key, value in values.items() if key[0] == "errors_total"} == {0}
     assert values["node_cpus_allocated", "node01"] == 7
+    assert values["partition_starts_jobs", "batch"] == 1
     assert values["jobs_pending", "batch", "JobHeldUser"] == 1
     assert values["controller_cycles_total", "main"] == 139
     assert values["rpc_user_seconds_total", "bob"] == 1.583199

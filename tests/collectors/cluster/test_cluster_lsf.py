@@ -45,7 +45,7 @@ def test_a_host_without_a_slot_limit_shows_no_cpus():
 PENDING = {
     "JOBID": "42", "JOBINDEX": "3", "STAT": "PEND", "QUEUE": "gpu", "NREQ_SLOT": "4", "SLOTS": "",
     "GPU_NUM": "2", "PEND_REASON": "New job is waiting for scheduling;",
-    "SUBMIT_TIME": "Apr 12 10:00:00 2026", "START_TIME": "",
+    "SUBMIT_TIME": "Apr 12 10:00:00 2026", "START_TIME": "", "USER": "alice", "PROJ_NAME": "astro",
 }  # fmt: skip
 RUNNING = PENDING | {
     "JOBINDEX": "0", "STAT": "RUN", "SLOTS": "8", "GPU_NUM": "", "START_TIME": "Apr 12 10:05",
@@ -58,8 +58,23 @@ def test_jobs():
     assert (waits.jobid, waits.partition, waits.state) == ("42[3]", "gpu", JobState.PENDING)
     assert (waits.cpus, waits.gpus, waits.reason) == (4, 2, "New_job_is_waiting_for_scheduling")
     assert waits.started is None
+    assert (waits.user, waits.account) == ("alice", "astro")
     assert (runs.jobid, runs.cpus, runs.gpus) == ("42", 8, 0)
     assert runs.started - runs.eligible == 300
+
+
+@pytest.mark.parametrize(
+    ("status", "limit", "expected"),
+    [
+        ("Open:Active", "-", (True, True, None)),
+        ("Open:Inact_Adm", "64", (True, False, 64)),
+        ("Closed:Inact_Win", "0", (False, False, 0)),
+        ("new", "", (None, None, None)),
+    ],
+)
+def test_states_of_a_queue(status, limit, expected):
+    (queue,) = lsf.partitions([{"QUEUE_NAME": "gpu", "STATUS": status, "MAX": limit}])
+    assert queue == ("gpu", *expected)
 
 
 def test_noise_before_the_json(command):

@@ -117,3 +117,39 @@ def test_any_text_is_read(text):
     pbs.jobs(pbs.text_jobs(text))
     pbs.jobs({"1": {"job_state": text, "comment": text, "etime": text, "Resource_List": text}})
     pbs.nodes({"nodes": {"n": {"state": text, "resources_available": {"mem": text}}}})
+
+
+def test_queues_are_those_of_qstat(recorded):
+    (queue,) = pbs.partitions(json_object(recorded("openpbs-23.06/qstat-Qf.json")))
+    assert (queue.name, queue.accepts_jobs, queue.starts_jobs) == ("workq", True, True)
+
+
+def test_owner_and_account(recorded):
+    jobs = pbs.jobs(json_object(recorded("openpbs-23.06/qstat.json"))["Jobs"])
+    assert all(job.user for job in jobs)
+    assert "_pbs_project_default" not in {job.account for job in jobs}
+
+
+RESERVATIONS = b"""\
+Resv ID: R12.pbs01
+Reserve_Name = course
+Reserve_Owner = alice@login1
+reserve_state = RESV_CONFIRMED
+reserve_start = Thu Nov 26 09:00:00 2026
+reserve_end = Thu Nov 26 12:00:00 2026
+reserve_duration = 10800
+queue = R12
+Resource_List.ncpus = 64
+Resource_List.nodect = 4
+
+Resv ID: S13.pbs01
+Reserve_Name = a = b
+"""
+
+
+def test_reservations():
+    course, other = pbs.reservations(RESERVATIONS)
+    assert (course.name, course.nodes, course.cores) == ("R12.pbs01", 4, 64)
+    assert course.end - course.start == 10800
+    assert other == ("S13.pbs01", None, None, None, None)
+    assert pbs.reservations(b"") == []

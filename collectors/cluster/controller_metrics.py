@@ -1,0 +1,130 @@
+"""Families of the controller's own work."""
+
+from collections.abc import Callable, Mapping
+
+from collectors.cluster.reading import Controller, Rpc
+from collectors.cluster.row import Row, Samples, counter, gauge
+from collectors.metric import NO_LABELS, labels
+
+
+def _said(name: str) -> Callable[[Controller], Samples]:
+    return lambda controller: ((NO_LABELS, controller.numbers.get(name)),)
+
+
+def _by_cycle(name: str) -> Callable[[Controller], Samples]:
+    return lambda controller: (
+        (labels(scheduler=which), controller.numbers.get(f"{which}_{name}"))
+        for which in ("main", "backfill")
+    )
+
+
+def _calls(name: str, of: Callable[[Controller], Mapping[str, Rpc]]) -> Callable[..., Samples]:
+    return lambda controller: (
+        (labels(**{name: key}), float(rpc.calls)) for key, rpc in of(controller).items()
+    )
+
+
+def _seconds(name: str, of: Callable[[Controller], Mapping[str, Rpc]]) -> Callable[..., Samples]:
+    return lambda controller: (
+        (labels(**{name: key}), rpc.seconds) for key, rpc in of(controller).items()
+    )
+
+
+def _events(controller: Controller) -> Samples:
+    names = ("submitted", "started", "completed", "cancelled", "failed", "backfilled")
+    return ((labels(event=name), controller.numbers.get(name)) for name in names)
+
+
+CONTROLLER = (
+    Row(gauge("controller_threads", "Threads that answer calls."), _said("threads"), native=True),
+    Row(
+        gauge("controller_agents", "Agents that send messages to nodes."),
+        _said("agents"),
+        native=True,
+    ),
+    Row(
+        gauge("controller_agent_queue", "Messages to nodes that wait."),
+        _said("agent_queue"),
+        native=True,
+    ),
+    Row(
+        gauge("controller_database_queue", "Messages that wait for the accounting database."),
+        _said("dbd_queue"),
+        native=True,
+    ),
+    Row(
+        counter(
+            "controller_jobs_total",
+            "Jobs by what happened to them, since the controller's statistics were reset.",
+            "event",
+        ),
+        _events,
+        native=True,
+    ),
+    Row(
+        counter(
+            "controller_cycles_total",
+            "Cycles of a scheduler, since the controller's statistics were reset.",
+            "scheduler",
+        ),
+        _by_cycle("cycles"),
+        native=True,
+    ),
+    Row(
+        gauge("controller_last_cycle_seconds", "Length of the last cycle.", "scheduler"),
+        _by_cycle("last"),
+        native=True,
+    ),
+    Row(
+        gauge(
+            "controller_longest_cycle_seconds",
+            "Length of the longest cycle, since the controller's statistics were reset.",
+            "scheduler",
+        ),
+        _by_cycle("longest"),
+        native=True,
+    ),
+    Row(
+        gauge(
+            "controller_mean_cycle_seconds",
+            "Mean length of a cycle, since the controller's statistics were reset.",
+            "scheduler",
+        ),
+        _by_cycle("mean"),
+        native=True,
+    ),
+    Row(
+        gauge("controller_queue", "Jobs that the last cycle had before it.", "scheduler"),
+        _by_cycle("queue"),
+        native=True,
+    ),
+    Row(
+        gauge("controller_backfill_depth", "Jobs that the last backfill cycle looked at."),
+        _said("backfill_depth"),
+        native=True,
+    ),
+    Row(
+        counter(
+            "rpc_calls_total",
+            "Calls that the controller answered, since its statistics were reset.",
+            "type",
+        ),
+        _calls("type", lambda controller: controller.by_type),
+    ),
+    Row(
+        counter("rpc_seconds_total", "Time the controller took for those calls.", "type"),
+        _seconds("type", lambda controller: controller.by_type),
+    ),
+    Row(
+        counter(
+            "rpc_user_calls_total",
+            "Calls by the user who made them, since the controller's statistics were reset.",
+            "user",
+        ),
+        _calls("user", lambda controller: controller.by_user),
+    ),
+    Row(
+        counter("rpc_user_seconds_total", "Time the controller took for those calls.", "user"),
+        _seconds("user", lambda controller: controller.by_user),
+    ),
+)

@@ -1,0 +1,137 @@
+"""Families of the cluster's jobs."""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from batchjob.states import JobState
+from collectors.cluster.histogram import Histogram, families
+from collectors.cluster.reading import Job
+from collectors.cluster.row import Row, Samples, counted, gauge
+from collectors.metric import Family, Metric, labels
+
+
+class Jobs(NamedTuple):
+    """Jobs of one reading, the histogram of waits so far, and when it was read (Unix time)."""
+
+    jobs: Sequence[Job]
+    waited: Mapping[str, Histogram]
+    at: float
+
+
+def _pending(reading: Jobs) -> Iterator[Job]:
+    return (job for job in reading.jobs if job.state is JobState.PENDING)
+
+
+def _jobs_by_state(reading: Jobs) -> Samples:
+    found: Counter[tuple[str, ...]] = Counter()
+    for job in reading.jobs:
+        if job.state.live:
+            found[job.partition, job.state] += job.tasks
+    return counted(found, "partition", "state")
+
+
+def _jobs_by_reason(reading: Jobs) -> Samples:
+    found: Counter[tuple[str, ...]] = Counter()
+    for job in _pending(reading):
+        found[job.partition, job.reason] += job.tasks
+    return counted(found, "partition", "reason")
+
+
+def _wanted(value: Callable[[Job], int | None]) -> Callable[[Jobs], Samples]:
+    def samples(reading: Jobs) -> Samples:
+        found: defaultdict[tuple[str, ...], float] = defaultdict(float)
+        for job in _pending(reading):
+            each = value(job)
+            if each is not None:
+                found[(job.partition,)] += each * job.tasks
+        return counted(found, "partition")
+
+    return samples
+
+
+def _oldest(reading: Jobs) -> Samples:
+    oldest: dict[tuple[str, ...], float] = {}
+    for job in _pending(reading):
+        if job.eligible is not None and job.eligible <= reading.at:
+            waited = reading.at - job.eligible
+            oldest[(job.partition,)] = max(waited, oldest.get((job.partition,), 0.0))
+    return counted(oldest, "partition")
+
+
+def _people(kind: str, who: Callable[[Job], str], on_demand: bool) -> tuple[Row, ...]:
+    """The live jobs of each account, or of each user, and the CPUs they hold."""
+
+    def live(reading: Jobs) -> Samples:
+        found: Counter[tuple[str, ...]] = Counter()
+        for job in reading.jobs:
+            if job.state.live and who(job):
+                found[who(job), job.state] += job.tasks
+        return counted(found, kind, "state")
+
+    def held(reading: Jobs) -> Samples:
+        found: Counter[tuple[str, ...]] = Counter()
+        for job in reading.jobs:
+            if job.state is JobState.RUNNING and job.cpus is not None and who(job):
+                found[(who(job),)] += job.cpus
+        return counted(found, kind)
+
+    about = f"Jobs of the {kind} that wait, run or are suspended."
+    return (
+        Row(gauge(f"{kind}_jobs", about, kind, "state"), live, native=True, on_demand=on_demand),
+        Row(
+            gauge(f"{kind}_cpus", f"CPUs that running jobs of the {kind} hold.", kind),
+            held,
+            on_demand=on_demand,
+        ),
+    )
+
+
+JOBS = (
+    Row(
+        gauge(
+            "jobs",
+            "Jobs that wait, run or are suspended; each task of an array counts. A job that waits "
+            "for several partitions counts in the first.",
+            "partition",
+            "state",
+        ),
+        _jobs_by_state,
+        native=True,
+    ),
+    Row(
+        gauge("jobs_pending", "Jobs that wait, by reason.", "partition", "reason"),
+        _jobs_by_reason,
+    ),
+    Row(
+        gauge("pending_cpus", "CPUs asked for by jobs that wait.", "partition"),
+        _wanted(lambda job: job.cpus),
+    ),
+    Row(
+        gauge("pending_gpus", "GPUs asked for by jobs that wait.", "partition"),
+        _wanted(lambda job: job.gpus),
+    ),
+    Row(
+        gauge(
+            "pending_longest_wait_seconds",
+            "How long the job that waits longest has been eligible.",
+            "partition",
+        ),
+        _oldest,
+    ),
+    *_people("account", lambda job: job.account, on_demand=False),
+    *_people("user", lambda job: job.user, on_demand=True),
+)
+WAIT = Metric(
+    "batchjob_cluster_job_wait_seconds",
+    "histogram",
+    "Time from eligible to start of the jobs that began since the exporter did.",
+    ("partition",),
+)
+
+
+def waits(reading: Jobs) -> Iterator[Family]:
+    """The histogram by partition."""
+    return families(
+        WAIT, {labels(partition=name): waited for name, waited in reading.waited.items()}
+    )

@@ -1,0 +1,217 @@
+"""Families of the cluster's nodes."""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from collectors.cluster.histogram import Histogram, families
+from collectors.cluster.reading import Node
+from collectors.cluster.row import Row, Samples, counted, counter, gauge
+from collectors.metric import NO_LABELS, Family, Metric, labels
+
+
+class Nodes(NamedTuple):
+    """Nodes of one reading, and the histograms of their spells so far."""
+
+    nodes: Sequence[Node]
+    unavailable: Histogram = Histogram()
+    draining: Histogram = Histogram()
+
+
+def _per_node(value: Callable[[Node], float | None]) -> Callable[[Nodes], Samples]:
+    return lambda reading: ((labels(node=node.name), value(node)) for node in reading.nodes)
+
+
+def _idle(node: Node, total: int | None, allocated: int | None) -> float | None:
+    if total is None or allocated is None:
+        return None
+    return max(0, total - allocated) if node.usable else 0
+
+
+def _nodes_by_state(reading: Nodes) -> Samples:
+    return counted(Counter((node.state,) for node in reading.nodes), "state")
+
+
+def _nodes_by_flag(reading: Nodes) -> Samples:
+    return counted(Counter((flag,) for node in reading.nodes for flag in node.flags), "flag")
+
+
+def _nodes_by_partition(reading: Nodes) -> Samples:
+    found: Counter[tuple[str, ...]] = Counter(
+        (part, node.state) for node in reading.nodes for part in node.partitions
+    )
+    return counted(found, "partition", "state")
+
+
+def _in_partitions(value: Callable[[Node], float | None]) -> Callable[[Nodes], Samples]:
+    def samples(reading: Nodes) -> Samples:
+        found: defaultdict[tuple[str, ...], float] = defaultdict(float)
+        for node in reading.nodes:
+            number = value(node)
+            for name in node.partitions if number is not None else ():
+                found[(name,)] += number or 0
+        return counted(found, "partition")
+
+    return samples
+
+
+def _node_info(reading: Nodes) -> Samples:
+    return ((labels(node=node.name, state=node.state), 1.0) for node in reading.nodes)
+
+
+def _node_flags(reading: Nodes) -> Samples:
+    for node in reading.nodes:
+        for flag in sorted(node.flags):
+            yield labels(node=node.name, flag=flag), 1.0
+
+
+def _reasons(reading: Nodes) -> Samples:
+    return (
+        (labels(node=node.name, reason=node.reason), 1.0)
+        for node in reading.nodes
+        if node.reason and not node.usable
+    )
+
+
+def _since(reading: Nodes) -> Samples:
+    return (
+        (labels(node=node.name), node.reason_since) for node in reading.nodes if not node.usable
+    )
+
+
+_TWICE = "A node of several partitions counts in each of them."
+NODES = (
+    Row(gauge("nodes", "Nodes by base state.", "state"), _nodes_by_state, native=True),
+    Row(
+        gauge("nodes_flagged", "Nodes by flag beside the state; a node may have several.", "flag"),
+        _nodes_by_flag,
+        native=True,
+    ),
+    Row(
+        gauge(
+            "partition_nodes",
+            "Nodes of a partition or queue by base state; a node counts in each of its partitions.",
+            "partition",
+            "state",
+        ),
+        _nodes_by_partition,
+        native=True,
+    ),
+    Row(gauge("node_info", "1 for the node's base state.", "node", "state"), _node_info),
+    Row(gauge("node_flag", "1 for each flag that is set.", "node", "flag"), _node_flags),
+    Row(
+        gauge(
+            "node_unavailable_info",
+            "1 with the reason given for a node that takes no jobs: cut to 64 characters, without "
+            "paths, times and long numbers.",
+            "node",
+            "reason",
+        ),
+        _reasons,
+    ),
+    Row(
+        gauge(
+            "node_unavailable_since_seconds",
+            "Unix time at which that reason was given.",
+            "node",
+        ),
+        _since,
+    ),
+    Row(
+        counter(
+            "node_failures_total",
+            "Times the node was seen to become down, error or failing since the exporter began.",
+            "node",
+        ),
+        _per_node(lambda node: node.failures),
+    ),
+    Row(
+        gauge("node_cpus", "CPUs of the node.", "node"),
+        _per_node(lambda node: node.cpus),
+        native=True,
+    ),
+    Row(
+        gauge("node_cpus_allocated", "CPUs that jobs hold.", "node"),
+        _per_node(lambda node: node.cpus_allocated),
+        native=True,
+    ),
+    Row(
+        gauge("node_cpus_idle", "CPUs free for jobs; 0 where no job may start.", "node"),
+        _per_node(lambda node: _idle(node, node.cpus, node.cpus_allocated)),
+        native=True,
+    ),
+    Row(
+        gauge("node_memory_bytes", "Memory of the node, as the scheduler counts it.", "node"),
+        _per_node(lambda node: node.memory_bytes),
+        native=True,
+    ),
+    Row(
+        gauge("node_memory_allocated_bytes", "Memory that jobs hold.", "node"),
+        _per_node(lambda node: node.memory_allocated_bytes),
+        native=True,
+    ),
+    Row(
+        gauge("node_memory_idle_bytes", "Memory free for jobs; 0 where none may start.", "node"),
+        _per_node(lambda node: _idle(node, node.memory_bytes, node.memory_allocated_bytes)),
+        native=True,
+    ),
+    Row(
+        gauge("node_gpus", "GPUs of the node.", "node"),
+        _per_node(lambda node: node.gpus),
+        native=True,
+    ),
+    Row(
+        gauge("node_gpus_allocated", "GPUs that jobs hold.", "node"),
+        _per_node(lambda node: node.gpus_allocated),
+        native=True,
+    ),
+    Row(
+        gauge("node_gpus_idle", "GPUs free for jobs; 0 where no job may start.", "node"),
+        _per_node(lambda node: _idle(node, node.gpus, node.gpus_allocated)),
+        native=True,
+    ),
+    *(
+        Row(gauge(f"partition_{name}", f"{help} {_TWICE}", "partition"), value)
+        for name, help, value in (
+            ("cpus", "CPUs of the partition.", _in_partitions(lambda node: node.cpus)),
+            (
+                "cpus_allocated",
+                "CPUs of the partition that jobs hold.",
+                _in_partitions(lambda node: node.cpus_allocated),
+            ),
+            (
+                "cpus_idle",
+                "CPUs of the partition that are free for jobs.",
+                _in_partitions(lambda node: _idle(node, node.cpus, node.cpus_allocated)),
+            ),
+            ("gpus", "GPUs of the partition.", _in_partitions(lambda node: node.gpus)),
+            (
+                "gpus_allocated",
+                "GPUs of the partition that jobs hold.",
+                _in_partitions(lambda node: node.gpus_allocated),
+            ),
+            (
+                "gpus_idle",
+                "GPUs of the partition that are free for jobs.",
+                _in_partitions(lambda node: _idle(node, node.gpus, node.gpus_allocated)),
+            ),
+        )
+    ),
+)
+UNAVAILABLE = Metric(
+    "batchjob_cluster_node_unavailable_seconds",
+    "histogram",
+    "Time for which a node took no jobs, of the times that ended since the exporter began.",
+)
+DRAINING = Metric(
+    "batchjob_cluster_node_draining_seconds",
+    "histogram",
+    "Time from a node's drain to the end of its last job, of the times that ended since the "
+    "exporter began.",
+)
+
+
+def spells(reading: Nodes) -> Iterator[Family]:
+    """The histograms."""
+    yield from families(UNAVAILABLE, {NO_LABELS: reading.unavailable})
+    yield from families(DRAINING, {NO_LABELS: reading.draining})

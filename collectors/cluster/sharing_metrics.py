@@ -1,0 +1,83 @@
+"""Families of what is shared out: partitions, fair share, licences, reservations."""
+
+from collections.abc import Callable
+from typing import Any
+
+from collectors.cluster.reading import License, Partition, Reservation, Share
+from collectors.cluster.row import Row, Samples, gauge
+from collectors.metric import labels
+
+
+def _each(name: str, key: str, value: Callable[[Any], float | None]) -> Callable[..., Samples]:
+    return lambda readings: (
+        (labels(**{name: str(getattr(each, key))}), value(each)) for each in readings
+    )
+
+
+def _share(name: str, help: str, value: Callable[[Share], float | None]) -> Row:
+    return Row(gauge(name, help, "account"), _each("account", "account", value))
+
+
+def _license(name: str, help: str, value: Callable[[License], float | None]) -> Row:
+    return Row(gauge(name, help, "license"), _each("license", "name", value))
+
+
+def _reservation(name: str, help: str, value: Callable[[Reservation], float | None]) -> Row:
+    return Row(gauge(name, help, "reservation"), _each("reservation", "name", value))
+
+
+FAIRSHARE = (
+    _share(
+        "account_shares_ratio", "The account's part of its parent's shares.", lambda s: s.shares
+    ),
+    _share(
+        "account_usage_ratio",
+        "The account's part of its parent's decayed usage.",
+        lambda s: s.usage,
+    ),
+    _share(
+        "account_fairshare_level",
+        "Shares divided by usage (Fair Tree): above 1 the account has used less than its share.",
+        lambda s: s.level,
+    ),
+    _share(
+        "account_fairshare_ratio",
+        "Fair-share factor of the account, where the scheduler gives accounts one.",
+        lambda s: s.factor,
+    ),
+)
+LICENSES = (
+    _license("licenses", "Licences there are.", lambda each: each.total),
+    _license("licenses_used", "Licences that jobs hold.", lambda each: each.used),
+    _license("licenses_free", "Licences that jobs may get.", lambda each: each.free),
+    _license("licenses_reserved", "Licences set aside.", lambda each: each.reserved),
+)
+RESERVATIONS = (
+    _reservation("reservation_nodes", "Nodes set aside.", lambda each: each.nodes),
+    _reservation("reservation_cores", "Cores set aside.", lambda each: each.cores),
+    _reservation("reservation_start_time_seconds", "Unix time of its start.", lambda r: r.start),
+    _reservation("reservation_end_time_seconds", "Unix time of its end.", lambda r: r.end),
+)
+
+
+def _partition(name: str, help: str, value: Callable[[Partition], float | None]) -> Row:
+    return Row(gauge(name, help, "partition"), _each("partition", "name", value))
+
+
+PARTITIONS = (
+    _partition(
+        "partition_accepts_jobs",
+        "1 where the partition or queue takes new jobs, else 0.",
+        lambda each: each.accepts_jobs,
+    ),
+    _partition(
+        "partition_starts_jobs",
+        "1 where the partition or queue starts jobs, else 0.",
+        lambda each: each.starts_jobs,
+    ),
+    _partition(
+        "partition_cpus_limit",
+        "CPUs (LSF: job slots) that the jobs of the queue may hold at once.",
+        lambda each: each.cpus_limit,
+    ),
+)

@@ -1,0 +1,109 @@
+"""The cluster collector beside a real Slurm: a drain and a queue are seen within one interval."""
+
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pytest
+
+from tests.e2e import exporter, slurm
+from tests.e2e.processes import until
+
+pytestmark = pytest.mark.e2e
+
+INTERVAL = 3.0
+PREFIX = "batchjob_cluster_"
+
+
+class Site(NamedTuple):
+    """A cluster and the exporter that asks it."""
+
+    slurm: slurm.Cluster
+    target: exporter.Target
+
+    def seen(self, name: str, **labels: str) -> float | None:
+        """The value now."""
+        return self.target.scrape().value(PREFIX + name, **labels)
+
+    def within_an_interval(self, name: str, value: float, **labels: str) -> None:
+        """Insist that the value is there one interval, and the scheduler's answer, later."""
+        begun = time.monotonic()
+        until(lambda: self.seen(name, **labels) == value, f"{name} {labels} {value}", 2 * INTERVAL)
+        assert time.monotonic() - begun < 2 * INTERVAL
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Site]:
+    """Slurm's controller with its nodes, asked by its commands."""
+    if why_not := slurm.missing(cgroup=1):
+        pytest.skip(why_not)
+    with contextlib.ExitStack() as stack:
+        cluster = stack.enter_context(slurm.cluster(cgroup=1))
+        target = stack.enter_context(
+            exporter.running(
+                "--collector.disable-defaults",
+                "--collector.cluster",
+                f"--collector.cluster.interval={INTERVAL:g}s",
+                "--collector.cluster.users",
+                inside=cluster.inside("env", f"SLURM_CONF={cluster.environ['SLURM_CONF']}"),
+            )
+        )
+        made = Site(cluster, target)
+        until(lambda: made.seen("nodes", state="idle"), "the nodes are seen", 30)
+        yield made
+
+
+def test_all_parts_answer(site: Site) -> None:
+    parts = ("nodes", "jobs", "controller", "partitions", "fairshare", "licenses", "reservations")
+    until(
+        lambda: all(site.seen("age_seconds", part=part) is not None for part in parts), "parts", 30
+    )
+    assert site.target.scrape().total(PREFIX + "errors_total") == 0
+    assert site.seen("controller_threads") is not None
+    assert site.target.scrape().total(PREFIX + "account_shares_ratio") > 0
+    assert site.target.scrape().total(PREFIX + "partition_starts_jobs") >= 1
+
+
+def test_a_drained_node_is_seen_and_so_is_its_return(site: Site) -> None:
+    node = site.slurm.command("sinfo", "-h", "-N", "-o", "%N").split()[0]
+    idle = site.seen("node_cpus_idle", node=node)
+    site.slurm.command("scontrol", "update", f"nodename={node}", "state=drain", "reason=bad DIMM")
+    site.within_an_interval("node_flag", 1, node=node, flag="drain")
+    scrape = site.target.scrape()
+    assert scrape.value(PREFIX + "node_unavailable_info", node=node, reason="bad DIMM") == 1
+    since = scrape.value(PREFIX + "node_unavailable_since_seconds", node=node)
+    assert since is not None
+    assert abs(since - time.time()) < 60
+    assert scrape.value(PREFIX + "node_cpus_idle", node=node) == 0
+    site.slurm.command("scontrol", "update", f"nodename={node}", "state=resume")
+    site.within_an_interval("node_unavailable_seconds_count", 1)
+    assert site.seen("node_cpus_idle", node=node) == idle
+
+
+def test_jobs_that_must_wait_are_seen_with_their_reason(site: Site) -> None:
+    def all_of(name: str, **labels: str) -> float:
+        return site.target.scrape().total(PREFIX + name, **labels)
+
+    cpus = int(all_of("node_cpus"))
+    fills = site.slurm.submit("alice", "sleep 600", f"--ntasks={cpus}", "--mem-per-cpu=1M")
+    waits = site.slurm.submit("bob", "sleep 600", "--ntasks=1", "--array=0-2", "--mem=10M")
+    held = site.slurm.submit("bob", "sleep 600", "--hold", "--mem=10M")
+    try:
+        until(lambda: all_of("jobs", state="RUNNING") == 1, "the first job runs", 30)
+        site.slurm.wait(fills, state="RUNNING")
+        until(lambda: all_of("jobs", state="PENDING") == 4, "four wait", 2 * INTERVAL)
+        scrape = site.target.scrape()
+        assert scrape.total(PREFIX + "jobs_pending", reason="JobHeldUser") == 1
+        assert scrape.total(PREFIX + "pending_cpus") == 4
+        assert scrape.value(PREFIX + "user_jobs", user="bob", state="PENDING") == 4
+        assert scrape.value(PREFIX + "user_cpus", user="alice") == cpus
+        assert all_of("node_cpus_allocated") == cpus
+    finally:
+        site.slurm.command("scancel", fills, waits, held)
+    site.within_an_interval("node_info", 1, node=_first(site), state="idle")
+    until(lambda: all_of("job_wait_seconds_count") >= 1, "the wait is counted", 2 * INTERVAL)
+
+
+def _first(site: Site) -> str:
+    return site.slurm.command("sinfo", "-h", "-N", "-o", "%N").split()[0]
