@@ -20,6 +20,15 @@ _LATE_SECONDS = 6 * 3600  # how long after a job's end samples may still come in
 _AGAIN_SECONDS = 1800
 
 
+WANTED = tuple(
+    schema.job.c[name]
+    for name in (
+        "id", "jobid", "username", "uid", "start_time", "end_time", "allocated_nodes",
+        "allocated_cpus",
+    )
+)  # fmt: skip
+
+
 def measure_due(
     store: Store,
     history: History,
@@ -43,10 +52,7 @@ def due_jobs(
     """Jobs whose time to be measured has come, the longest due first."""
     job = schema.job
     query = (
-        sa.select(
-            job.c.id, job.c.jobid, job.c.username, job.c.uid, job.c.start_time, job.c.end_time,
-            job.c.allocated_nodes, job.c.allocated_cpus,
-        )
+        sa.select(*WANTED)
         .where(
             job.c.cluster == cluster, job.c.usage_due_time <= now, job.c.start_time.is_not(None)
         )
@@ -54,14 +60,14 @@ def due_jobs(
         .limit(limit)
     )  # fmt: skip
     rows = db.execute(query).all()
-    runs = _runs(db, cluster, [row.jobid for row in rows])
-    return [_measured(cluster, row, runs[row.jobid], policy, now) for row in rows]
+    runs = runs_of_ids(db, cluster, [row.jobid for row in rows])
+    return [measured(cluster, row, runs[row.jobid], policy, now) for row in rows]
 
 
-def _runs(
+def runs_of_ids(
     db: Connection, cluster: str, jobids: Sequence[str]
 ) -> dict[str, list[tuple[int, int | None]]]:
-    """Start and end of all runs of the job ids."""
+    """Start and end of all runs of the job ids, whosever they are."""
     job = schema.job
     runs: dict[str, list[tuple[int, int | None]]] = {}
     for part in parts(list(dict.fromkeys(jobids))):
@@ -73,13 +79,14 @@ def _runs(
     return runs
 
 
-def _measured(
+def measured(
     cluster: str,
     row: Any,
     runs: Sequence[tuple[int, int | None]],
     policy: UsagePolicy,
     now: int,
 ) -> Measured:
+    """How to measure one of the runs of a job; `row` has the columns WANTED."""
     start, end = row.start_time, row.end_time
     until = min(now, end + policy.settle_seconds) if end is not None else now
     later = [other for other, _ in runs if other > start]
@@ -87,7 +94,7 @@ def _measured(
         until = min(until, min(later) - 1)
     earlier = [(other_end or start) for other, other_end in runs if other < start]
     near = any(other_end + policy.settle_seconds > start for other_end in earlier)
-    span = Span(cluster, row.jobid, start, max(until, start + 1), alone=len(runs) > 1)
+    span = Span(cluster, row.jobid, start, max(until, start + 1), alone=len(runs) > 1, end=end)
     return Measured(
         row.id, cluster, row.jobid, row.username, row.uid, start, end,
         row.allocated_nodes, row.allocated_cpus, span, near,

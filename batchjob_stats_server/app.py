@@ -15,6 +15,7 @@ from batchjob_stats_server.routes import (
     health,
     jobs,
     me,
+    metrics,
     people,
     prometheus,
     tokens,
@@ -24,6 +25,7 @@ from batchjob_stats_server.services import Services
 
 ROUTERS = (
     me.router,
+    metrics.router,  # before the parts of jobs, which would take its path
     jobs.router,
     people.router,
     usage.router,

@@ -12,6 +12,8 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
+from batchjob_stats_db.history.history import HistoryError
+
 log = logging.getLogger(__name__)
 
 MEDIA_TYPE = "application/problem+json"
@@ -67,6 +69,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(sa.exc.DBAPIError, _database)
     app.add_exception_handler(sa.exc.TimeoutError, _busy)
+    app.add_exception_handler(HistoryError, _history)
     app.add_exception_handler(Exception, _unforeseen)
 
 
@@ -102,6 +105,11 @@ async def _database(_: Request, error: Exception) -> JSONResponse:
 
 async def _busy(_: Request, _error: Exception) -> JSONResponse:
     return answer(503, "all connections to the database are in use", {"Retry-After": "5"})
+
+
+async def _history(_: Request, error: Exception) -> JSONResponse:
+    log.warning("the time series database: %s", error)  # with addresses: not the caller's business
+    return answer(503, "the time series database does not answer", {"Retry-After": "10"})
 
 
 async def _unforeseen(request: Request, error: Exception) -> JSONResponse:

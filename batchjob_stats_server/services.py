@@ -8,9 +8,11 @@ from fastapi import Depends, Request
 from sqlalchemy.engine import Engine
 
 from batchjob_stats_db.engine import parse, reader, writer
+from batchjob_stats_db.history.prometheus import Prometheus
 from batchjob_stats_db.revision import require_current
 from batchjob_stats_server.certificates import Certificates
 from batchjob_stats_server.gate.tsdb import Tsdb
+from batchjob_stats_server.histories import Histories
 from batchjob_stats_server.options import Settings, gate_endpoint, proxy_secret
 from batchjob_stats_server.self_metrics import ServerMetrics
 from collectors.emissions.factors import SiteFactors, site_factors
@@ -27,6 +29,7 @@ class Services(NamedTuple):
     metrics: ServerMetrics
     tsdb: Tsdb | None = None  # None: no time series database is configured
     certificates: Certificates | None = None  # None: clients have none
+    histories: Histories | None = None  # None: nor anything else that keeps measurements
     clock: Callable[[], float] = time.time
 
     def start(self) -> None:
@@ -51,6 +54,8 @@ def build(settings: Settings) -> Services:
     require_current(readers)
     emissions, auth = settings.emissions, settings.auth
     wanted = emissions.provider or emissions.server_url
+    asked = settings.gate.concurrent if settings.tsdb.url else 0
+    endpoint = gate_endpoint(settings.tsdb, settings.gate)
     return Services(
         settings,
         readers,
@@ -58,10 +63,9 @@ def build(settings: Settings) -> Services:
         proxy_secret(auth),
         site_factors(emissions, "emissions") if wanted else None,
         ServerMetrics(),
-        Tsdb(gate_endpoint(settings.tsdb, settings.gate), settings.gate.concurrent)
-        if settings.tsdb.url
-        else None,
+        Tsdb(endpoint, asked) if asked else None,
         Certificates(auth.client_ca_file, auth.client_crl_file) if auth.client_ca_file else None,
+        Histories([Prometheus(endpoint) for _ in range(asked)]) if asked else None,
     )
 
 

@@ -45,6 +45,7 @@ _FUNCTIONS = {
     Statistic.COUNT: "count_over_time",
 }
 
+_MOST_SAMPLES = 5000  # of a series that are looked at one by one; 42 h at one in 30 s
 _CARRIED_SECONDS = 900  # how far before a rerun its predecessor's last value is looked for
 
 
@@ -122,12 +123,12 @@ class Prometheus:
         ]
 
     def _rates(self, asked: Asked, span: Span, cut: Stretches) -> list[Course]:
-        """From samples, all or, where they are many, several for each stretch."""
+        """From samples, all or, of a long time, one of several."""
         interval = self._endpoint.scrape_interval
-        every = interval * (cut.seconds // (4 * interval))
+        every = interval * math.ceil((span.until - span.start) / interval / _MOST_SAMPLES)
         found = (
             self._thinned(asked, span, every)
-            if every >= 2 * interval
+            if every > interval
             else self._raw(matching(asked, span), span)
         )
         gap = max(4 * interval, 2 * every)
@@ -148,7 +149,8 @@ class Prometheus:
     def _thinned(self, asked: Asked, span: Span, every: float) -> Found:
         """A sample of each so many seconds; a multiple of the interval, so that all are as old."""
         query = f"last_over_time({matching(asked, span)}[{every:g}s])"
-        begin = span.start - (_CARRIED_SECONDS if span.alone else 0)
+        seconds = span.until - span.start + (_CARRIED_SECONDS if span.alone else 0)
+        begin = span.until - every * (seconds // every)  # so that the very last is among them
         return _named(
             self._ask("query_range", query=query, start=begin, end=span.until, step=f"{every:g}")
         )

@@ -10,14 +10,13 @@ from pydantic import Field, create_model
 
 from batchjob.states import JobState
 from batchjob_stats_db import schema
-from batchjob_stats_db.queries.ids import AmbiguousIdError, written_as
 from batchjob_stats_db.queries.jobs import MOST, Filter, columns, newest, parts_of
 from batchjob_stats_server import audit, cursor, windows
 from batchjob_stats_server.identity import Caller, Known
 from batchjob_stats_server.parameters import Duration, OneOrMore, Table, Time, Word
-from batchjob_stats_server.problems import Problem
 from batchjob_stats_server.routes import PREFIX
 from batchjob_stats_server.rows import answer, chosen, listed, model
+from batchjob_stats_server.runs import runs_of
 from batchjob_stats_server.services import Given
 
 router = APIRouter(prefix=PREFIX)
@@ -116,10 +115,7 @@ def job(
     """All runs of a job, the latest first; an empty list where there is none to be seen."""
     keys = chosen(which.fields, JobRow)
     with services.reader.connect() as db:
-        try:
-            rows = written_as(db, access, jobid, which.cluster)
-        except AmbiguousIdError as error:
-            raise Problem(422, str(error)) from error
+        rows = runs_of(db, access, jobid, which.cluster)
     audit.seen(known, f"job {jobid}", rows)
     return answer(windows.added(rows), keys, which.format)
 
@@ -135,10 +131,7 @@ def job_parts(
     """The nodes, steps, GPUs or emissions of all runs of a job; `job_id` is the run's `id`."""
     keys = chosen(which.fields, PART_ROWS[part])
     with services.reader.connect() as db:
-        try:
-            runs = written_as(db, access, jobid, which.cluster)
-        except AmbiguousIdError as error:
-            raise Problem(422, str(error)) from error
+        runs = runs_of(db, access, jobid, which.cluster)
         found = [parts_of(db, access, run["id"]) or {} for run in runs]
     audit.seen(known, f"{part} of job {jobid}", runs)
     return answer([row for parts in found for row in parts.get(part, ())], keys, which.format)

@@ -27,6 +27,8 @@ RULES = {
     ("GET", f"{P}/jobs/{{jobid}}", "3"): (401, NONE, {"carol"}, {"carol"}, {"carol"}),
     ("GET", f"{P}/jobs/{{jobid}}/{{part}}", "2/nodes"): (401, 0, 0, 1, 1),
     ("GET", f"{P}/jobs/{{jobid}}/{{part}}", "3/nodes"): (401, 0, 1, 1, 1),
+    # No time series database is configured here; test_metrics_route.py has who sees what.
+    ("GET", f"{P}/jobs/{{jobid}}/metrics", "2/metrics"): (401, 503, 503, 503, 503),
     ("GET", f"{P}/users", "since=0"): (401, MINE, PHYSICS, ALL, ALL),
     ("GET", f"{P}/accounts", "since=0"): (401, 2, 1, 3, 3),
     ("GET", f"{P}/clusters", ""): (401, 200, 200, 200, 200),

@@ -1,0 +1,28 @@
+"""Where a job's measurements are to be looked for."""
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from batchjob_stats_db import schema
+from batchjob_stats_db.access import Access, visible
+from batchjob_stats_db.job_row import UsagePolicy
+from batchjob_stats_db.measurements import WANTED, measured, runs_of_ids
+from batchjob_stats_db.usage import Measured
+
+
+def span_of(
+    db: Connection, access: Access, job_id: int, policy: UsagePolicy, now: int
+) -> Measured | None:
+    """The time and owner of a run, by the number of its row.
+
+    None for one that has not started, or may not be seen.
+    """
+    job = schema.job.c
+    query = sa.select(job.cluster, *WANTED).where(
+        job.id == job_id, job.start_time.is_not(None), visible(access)
+    )
+    row = db.execute(query).first()
+    if row is None:
+        return None
+    runs = runs_of_ids(db, row.cluster, [row.jobid])
+    return measured(row.cluster, row, runs[row.jobid], policy, now)

@@ -1,0 +1,176 @@
+"""A job's measurements over the API, from a real Prometheus."""
+
+import csv
+import io
+from itertools import pairwise
+
+import pytest
+from fastapi.testclient import TestClient
+
+from batchjob_stats_db.history.prometheus import Endpoint, Prometheus
+from batchjob_stats_server import app
+from batchjob_stats_server.curves import CURVES
+from batchjob_stats_server.histories import Histories
+from tests.batchjob_stats_db.tsdb import line, prometheus
+from tests.batchjob_stats_server.conftest import NOW, PROXY, SECRET
+
+START, END = NOW - 7000, NOW - 3400  # of job 1's first run, and of jobs 2 and 5
+HELD = {"gpu": "0", "uuid": "GPU-aa", "gpu_instance": ""}
+
+
+def course(metric, values, begin=START, step=30, **labels):
+    return [line(metric, value, begin + step * n, **labels) for n, value in enumerate(values, 1)]
+
+
+def device(family, value, at, **labels):
+    return line("", value, at, **labels).replace("batchjob_job_", family, 1)
+
+
+N2 = {"instance": "n002:10910"}
+SAMPLES = [
+    # The first run of job 1 on two nodes, seen by two replicas; then, after an hour, the second.
+    *course("cpu_seconds_total", range(60, 7201, 60), mode="user", replica="a"),
+    *course("cpu_seconds_total", range(60, 6001, 60), mode="user", replica="b"),
+    *course("cpu_seconds_total", range(6, 721, 6), mode="system", replica="a"),
+    *course("cpu_seconds_total", range(3, 361, 3), mode="user", **N2),
+    *course("cpu_seconds_total", [300, 600], NOW - 800, 50, mode="user"),
+    *course("memory_current_bytes", [1 << 30] * 120),
+    *course("memory_current_bytes", [5 << 30] * 120, user="mallory"),
+    *course("gpu_info", [1] * 120, **HELD),
+    *course("gpu_utilization_ratio", [0.5, 0.7] * 60, **HELD),
+    *(device("batchjob_gpu_power_watts", 250, START + 60, **HELD) for _ in range(1)),
+    *(device("batchjob_gpu_power_watts", 99, START + 60, gpu="1", uuid="GPU-bb") for _ in "x"),
+    *(device("DCGM_FI_PROF_SM_ACTIVE", 0.25, START + 60, UUID="GPU-aa") for _ in range(1)),
+    # Bob's job ran for half an hour without its exporter, and began anew to count.
+    *course("cpu_seconds_total", [30, 60, 90], NOW - 6000, user="bob", jobid="2", mode="user"),
+    *course("cpu_seconds_total", [5, 35], NOW - 4000, user="bob", jobid="2", mode="user"),
+    # One sample of carol's, who runs; her name was not known on the node.
+    *course("io_read_bytes_total", [5000], NOW - 5000, 50, user="1001", jobid="3", device="sda"),
+    *course("io_read_bytes_total", [7000], NOW - 5000, 50, user="1001", jobid="3", device="sdb"),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def store():
+    # What has neither job nor user is not told apart by them.
+    with prometheus(SAMPLES) as url:
+        yield url
+
+
+@pytest.fixture
+def measured(services, store):
+    return services._replace(histories=Histories([Prometheus(Endpoint(store))]))
+
+
+@pytest.fixture
+def ask(measured):
+    def ask(path, user="vera", status=200, **params):
+        headers = {"X-Grafana-User": user, "X-Batchjob-Secret": SECRET}
+        client = TestClient(app.make(measured), client=(PROXY, 50000), headers=headers)
+        answer = client.get(f"/api/v1/jobs/{path}/metrics", params=params)
+        assert answer.status_code == status, answer.text
+        return answer.json() if params.get("format", "json") == "json" else answer.text
+
+    return ask
+
+
+@pytest.fixture
+def first_run(ask, proxied):
+    rows = proxied("vera").get("/api/v1/jobs/1?cluster=c1").json()
+    return {"cluster": "c1", "run": rows[-1]["id"]}
+
+
+def test_cpus_in_use_on_each_node(ask, first_run):
+    rows = ask("1", metric="cpu", points=4, **first_run)
+    assert [(row["line"], row["time"] - START * 1000) for row in rows] == [
+        (node, at * 1000) for node in ("n001", "n002") for at in (900, 1800, 2700, 3600)
+    ]
+    assert [row["mean"] for row in rows] == pytest.approx([2.2] * 4 + [0.1] * 4)
+    assert rows[0]["min"] == pytest.approx(2.2) == rows[0]["max"]
+    assert rows[0]["unit"] == "cores"
+    assert rows[0]["time_rfc3339"].endswith("Z")
+
+
+def test_parts(ask, first_run):
+    rows = ask("1", metric="cpu_by_mode", points=1, **first_run)
+    assert {row["line"]: round(row["mean"], 3) for row in rows} == {
+        "n001 user": 2, "n001 system": 0.2, "n002 user": 0.1,
+    }  # fmt: skip
+
+
+def test_of_several_runs_the_latest(ask):
+    rows = ask("1", metric="cpu", points=10, cluster="c1")
+    assert [round(row["mean"]) for row in rows] == [6, 6, 6]
+
+
+def test_what_another_user_had_under_this_id_is_not_shown(ask, first_run):
+    rows = ask("1", metric="memory", points=2, **first_run)
+    assert {row["max"] for row in rows} == {1 << 30}
+
+
+def test_gpus(ask, first_run):
+    rows = ask("1", metric=["gpu_utilization", "gpu_power", "gpu_sm_active"], points=1, **first_run)
+    assert [(r["metric"], r["line"], r["min"], r["mean"], r["max"]) for r in rows] == [
+        ("gpu_utilization", "n001 GPU 0", 0.5, pytest.approx(0.6), 0.7),
+        ("gpu_power", "n001 GPU 0", 250, 250, 250),
+        ("gpu_sm_active", "n001 GPU 0", 0.25, 0.25, 0.25),
+    ]
+
+
+def test_a_gap_and_a_counter_that_began_anew(ask):
+    rows = ask("2", metric="cpu", points=2600)
+    seen = [(row["time"] // 1000 - (NOW - 6000)) for row in rows]
+    assert max(after - before for before, after in pairwise(seen)) > 1800
+    assert {round(row["mean"], 3) for row in rows} == {1}
+    assert len(rows) <= 6
+
+
+def test_one_sample_and_two_devices(ask):
+    (row,) = ask("3", "dave", metric="io_read", points=1)
+    assert row["mean"] == pytest.approx(12000 / 50)
+    assert row["node"] == "n001"
+
+
+def test_nobody_sees_anything_of_others(ask):
+    assert ask("2", "alice") == []
+    assert ask("2", "dave") == []
+    assert ask("4711") == ask("8") == []  # there is no such job; this one waits
+
+
+def test_csv_and_chosen_fields(ask, first_run):
+    text = ask("1", metric="cpu", points=2, format="csv", fields="line,time,mean", **first_run)
+    assert [row["line"] for row in csv.DictReader(io.StringIO(text))] == ["n001"] * 2 + ["n002"] * 2
+
+
+@pytest.mark.parametrize(
+    ("params", "said"),
+    [
+        ({"metric": "love"}, "'love' is none of cpu, "),
+        ({"metric": ["cpu"] * 9}, "metric"),
+        ({"points": 0}, "points"),
+        ({"points": 10**6}, "points"),
+        ({"query": "up"}, "query"),
+        ({"run": "x"}, "run"),
+    ],
+)
+def test_wrong_questions(ask, params, said):
+    assert said in ask("1", status=422, **params)["detail"]
+
+
+@pytest.mark.parametrize("metric", CURVES)
+def test_every_curve_is_a_query_that_prometheus_takes(ask, first_run, metric):
+    ask("1", metric=metric, **first_run)
+
+
+def test_a_store_that_is_gone(measured, ask, services, proxied):
+    measured.histories._idle.put(Prometheus(Endpoint("http://127.0.0.1:1", timeout_seconds=1)))
+    assert ask("1", status=503)["detail"] == "the time series database does not answer"
+    # Without any store configured, the rest works.
+    assert proxied("vera").get("/api/v1/jobs/1/metrics").status_code == 503
+    assert proxied("vera").get("/api/v1/jobs/1").status_code == 200
+
+
+def test_too_many_at_once(measured, ask, monkeypatch):
+    monkeypatch.setattr("batchjob_stats_server.histories._PATIENCE_SECONDS", 0.01)
+    with measured.histories.lent():
+        assert "too many" in ask("1", status=503)["detail"]
