@@ -3,6 +3,7 @@
 import csv
 import io
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
@@ -174,3 +175,9 @@ def test_too_many_at_once(measured, ask, monkeypatch):
     monkeypatch.setattr("batchjob_stats_server.histories._PATIENCE_SECONDS", 0.01)
     with measured.histories.lent():
         assert "too many" in ask("1", status=503)["detail"]
+
+
+def test_the_page_about_the_server_names_every_curve():
+    page = (Path(__file__).parents[2] / "docs" / "server.md").read_text()
+    for curve in CURVES.values():
+        assert f"| `{curve.name}` | {curve.unit} | {curve.about} |" in page
