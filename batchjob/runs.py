@@ -4,6 +4,7 @@ Whoever starts a run writes its file, and whoever records runs reads it; nothing
 between them. A file is replaced as a whole, so that a reader never sees half of one.
 """
 
+import errno
 import json
 import os
 import tempfile
@@ -14,6 +15,7 @@ from batchjob.states import JobState
 
 VERSION = 1
 _LARGEST = 1_000_000  # bytes of a file
+_BLOCK, _ROOM = 4096, 512  # filled up with blanks, a file has room for its end on a full disk
 
 
 class RunFileError(ValueError):
@@ -40,7 +42,7 @@ class Run(NamedTuple):
     user: str
     uid: int
     submit_time: int
-    start_time: int
+    start_time: int | None
     state: JobState
     supervisor: Supervisor
     name: str = ""
@@ -55,27 +57,50 @@ class Run(NamedTuple):
     end_time: int | None = None
     exit_code: int | None = None
     exit_signal: int | None = None
+    cancelled_by: str = ""
     user_cpu_seconds: float | None = None
     system_cpu_seconds: float | None = None
     peak_memory_bytes: int | None = None
 
 
 def write(directory: Path, run: Run) -> Path:
-    """Write or replace the run's file; raises OSError."""
+    """Write or replace the run's file; raises OSError.
+
+    On a full disk the file is written anew in its place, where there is room for it.
+    """
+    path = directory / f"{run.jobid}.json"
+    data = _encoded(run)
+    try:
+        _replace(path, data)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not path.exists():
+            raise
+        with path.open("r+b") as file:
+            file.write(data)
+            file.truncate()
+            os.fsync(file.fileno())
+    return path
+
+
+def _encoded(run: Run) -> bytes:
     document = {key: value for key, value in run._asdict().items() if value not in (None, "")}
     document["supervisor"] = run.supervisor._asdict()
-    path = directory / f"{run.jobid}.json"
-    descriptor, temporary = tempfile.mkstemp(prefix=".", dir=directory)
+    data = json.dumps({"version": VERSION} | document).encode()
+    size = -(-(len(data) + _ROOM) // _BLOCK) * _BLOCK
+    return data.ljust(size - 1) + b"\n"
+
+
+def _replace(path: Path, data: bytes) -> None:
+    descriptor, temporary = tempfile.mkstemp(prefix=".", dir=path.parent)
     try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump({"version": VERSION} | document, file)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
             file.flush()
             os.fsync(file.fileno())
         Path(temporary).replace(path)
     except BaseException:  # whatever stops us, no temporary file may stay
         Path(temporary).unlink(missing_ok=True)
         raise
-    return path
 
 
 def read(path: Path) -> dict[str, Any]:

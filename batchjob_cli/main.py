@@ -18,6 +18,7 @@ class Command(NamedTuple):
 
 
 COMMANDS = (
+    Command("run", "batchjob_cli.run.command", "Run a command as a job: measured and recorded."),
     Command("doctor", "batchjob_cli.doctor.command", "What this node offers, and what is missing."),
 )
 

@@ -1,0 +1,1 @@
+"""`batchjob run`: a command as a job of its own."""

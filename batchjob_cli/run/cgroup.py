@@ -1,0 +1,277 @@
+"""A run's own cgroup: made, joined, read, emptied, removed.
+
+It lies where the exporter looks for it (collectors/jobs/layouts.py): `batchjob.slice/run-<uuid>`
+at the mount of each v1 hierarchy, on v2 also below a cgroup that was handed to us.
+"""
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from batchjob_cli.run import limits as limiting
+from batchjob_cli.run.limits import LimitError, Limits
+from collectors.host import Host
+from collectors.jobs import part
+from collectors.jobs.devices import DeviceNames
+from collectors.jobs.directory import Descriptors, Trouble, descendants, read_path
+from collectors.jobs.layouts import LAYOUTS, RUN_PREFIX, RUNS_DIRECTORY
+from collectors.jobs.mounts import Hierarchy, hierarchies
+from collectors.jobs.places import match
+from collectors.jobs.processes import pids_of
+from collectors.jobs.reading import CgroupReading
+
+_V1 = frozenset({"cpu", "cpuacct", "memory", "blkio", "pids"})
+_V2 = ("cpu", "io", "memory", "pids")
+_GROUPS = frozenset({"cpu", "memory", "io", "processes", "pressure"})
+_RACES = 20  # another run that ends removes the slice between our two mkdir
+_REMOVAL_SECONDS = 2.0  # a process that was killed may take a moment to go
+
+
+class NoCgroup(Exception):
+    """A cgroup cannot be made; the text says why."""
+
+
+class _Made(NamedTuple):
+    hierarchy: Hierarchy
+    path: str  # relative to the hierarchy's mount
+
+    @property
+    def absolute(self) -> str:
+        return f"{self.hierarchy.root}/{self.path}"
+
+
+class Cgroup:
+    """The directories of one run, in one hierarchy or several."""
+
+    def __init__(self, made: tuple[_Made, ...], version: int, host: Host) -> None:
+        self.version = version
+        self.directories = tuple(each.absolute for each in made)
+        path = made[0].path
+        found = match(path, LAYOUTS, version)
+        assert found is not None, path
+        tables = part.tables(_GROUPS, DeviceNames(host.sysfs), Descriptors(32), Trouble())
+        self._part = part.Part(path, found, None, tables)
+        self._host = host
+        for each in made:
+            self._part.add(each.hierarchy)
+
+    def join(self) -> None:
+        """Put the calling process into it; raises OSError."""
+        for directory in self.directories:
+            _write(f"{directory}/cgroup.procs", "0")
+
+    def limit(self, limits: Limits, directory: str) -> None:
+        """Apply limits; raises LimitError."""
+        for each in limiting.settings(limits, self.version, directory):
+            paths = [f"{path}/{each.file}" for path in self.directories]
+            there = next((path for path in paths if os.path.exists(path)), None)
+            if there is None and each.if_there:
+                continue
+            if there is None:
+                raise LimitError(f"{each.flag}: this cgroup has no controller {each.controller}")
+            try:
+                _write(there, each.value)
+            except OSError as error:
+                raise LimitError(f"{each.flag}: {there}: {error.strerror}") from error
+
+    def read(self) -> CgroupReading:
+        """What its processes have used, ended ones included."""
+        reading = self._part.read(self._host.monotonic())
+        if self.version == 1:
+            self._part.count_oom_kills()
+            reading = self._part.reading()
+        return reading
+
+    def processes(self) -> set[int]:
+        """Who is in it; 0, a process of another pid namespace, cannot be told."""
+        return pids_of(descendants(self.directories[0])) - {0}
+
+    def signal(self, number: int) -> None:
+        """Send a signal to every process in it."""
+        if number == signal.SIGKILL and self._kill():
+            return
+        for pid in self.processes():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def _kill(self) -> bool:
+        """cgroup.kill, since Linux 5.14, misses nobody who forks meanwhile."""
+        try:
+            _write(f"{self.directories[0]}/cgroup.kill", "1")
+        except OSError:
+            return False
+        return True
+
+    def remove(self) -> list[str]:
+        """Remove it, with what the job made below; the directories that would not go."""
+        self._part.close()
+        until = time.monotonic() + _REMOVAL_SECONDS
+        while left := [path for path in self.directories if not _removed(path)]:
+            if time.monotonic() > until:
+                break
+            time.sleep(0.02)
+        for path in self.directories:
+            with contextlib.suppress(OSError):  # others run
+                Path(path).parent.rmdir()
+        return left
+
+
+def make(jobid: str, limits: Limits, host: Host | None = None) -> Cgroup:
+    """Make the cgroup of a run, with the controllers that its limits need where that can be.
+
+    Raises NoCgroup.
+    """
+    host = host or Host()
+    mounted = hierarchies(host)
+    v1 = [each for each in mounted if each.version == 1 and each.controllers & _V1]
+    v1 = [each for each in v1 if "cpuset" not in each.controllers]  # it would need CPUs first
+    if v1:
+        return _make_v1(jobid, v1, host)
+    v2 = [each for each in mounted if each.version == 2]
+    if v2:
+        return _make_v2(jobid, v2[0], limits, host)
+    raise NoCgroup("no cgroup file system is mounted")
+
+
+def existing(host: Host | None = None) -> dict[str, Cgroup]:
+    """The cgroups of runs that are there, by job id, wherever we could have made them."""
+    host = host or Host()
+    found: dict[str, list[_Made]] = {}
+    for hierarchy in hierarchies(host):
+        v1 = hierarchy.version == 1
+        for parent in [hierarchy.root] if v1 else _parents(hierarchy.root, host):
+            top = f"{parent}/{RUNS_DIRECTORY}"
+            for name in os.listdir(top) if os.path.isdir(top) else ():
+                made = _Made(hierarchy, os.path.relpath(f"{top}/{name}", hierarchy.root))
+                if match(made.path, LAYOUTS, hierarchy.version):
+                    found.setdefault(name.removeprefix(RUN_PREFIX), []).append(made)
+    return {
+        jobid: Cgroup(_memory_first(made), made[0].hierarchy.version, host)
+        for jobid, made in found.items()
+    }
+
+
+def _memory_first(made: Iterable[_Made]) -> tuple[_Made, ...]:
+    """The hierarchies in one order, so that each of us asks the same one for the processes."""
+    return tuple(sorted(made, key=lambda each: "memory" not in each.hierarchy.controllers))
+
+
+def _make_v1(jobid: str, mounted: Iterable[Hierarchy], host: Host) -> Cgroup:
+    made: list[_Made] = []
+    refusals: list[str] = []
+    path = f"{RUNS_DIRECTORY}/{RUN_PREFIX}{jobid}"
+    for hierarchy in mounted:
+        try:
+            _make_directory(hierarchy.root, jobid)
+            made.append(_Made(hierarchy, path))
+        except OSError as error:
+            refusals.append(f"{hierarchy.root}: {error.strerror}")
+    if not made:
+        raise NoCgroup(refusals[0])
+    return Cgroup(_memory_first(made), 1, host)
+
+
+def _make_v2(jobid: str, hierarchy: Hierarchy, limits: Limits, host: Host) -> Cgroup:
+    """Below the first cgroup that gives all we want, or else the one that gives most."""
+    wanted = {"cpu", "memory", *limiting.controllers(limits, 2)}
+    best: tuple[int, str] | None = None
+    refusal = f"{hierarchy.root}: no cgroup of ours"
+    for parent in _parents(hierarchy.root, host):
+        try:
+            has = _make_directory(parent, jobid)
+        except OSError as error:
+            refusal = f"{parent}: {error.strerror}"
+            continue
+        if wanted <= has:
+            return _made_v2(hierarchy, parent, jobid, host)
+        _removed(f"{parent}/{RUNS_DIRECTORY}/{RUN_PREFIX}{jobid}")
+        with contextlib.suppress(OSError):
+            Path(parent, RUNS_DIRECTORY).rmdir()
+        if best is None or len(has) > best[0]:
+            best = (len(has), parent)
+    if best is None:
+        raise NoCgroup(refusal)
+    _make_directory(best[1], jobid)
+    return _made_v2(hierarchy, best[1], jobid, host)
+
+
+def _made_v2(hierarchy: Hierarchy, parent: str, jobid: str, host: Host) -> Cgroup:
+    path = f"{parent}/{RUNS_DIRECTORY}/{RUN_PREFIX}{jobid}"
+    return Cgroup((_Made(hierarchy, os.path.relpath(path, hierarchy.root)),), 2, host)
+
+
+def _parents(root: str, host: Host) -> Iterator[str]:
+    """Where a v2 cgroup may be made, best first.
+
+    root's lie at the top, as other slices do. Everybody else stays within what was handed to him:
+    to move a process one needs the right to write `cgroup.procs` of the common ancestor
+    (cgroup-v2.rst, "Delegation Containment"), which here is the parent itself.
+    """
+    if os.geteuid() == 0:
+        yield root
+    own = next(
+        (
+            line[3:]
+            for line in read_path(f"{host.procfs}/self/cgroup").decode().splitlines()
+            if line.startswith("0::")
+        ),
+        "/",
+    )
+    path = os.path.normpath(f"{root}/{own}")
+    while path.startswith(root + "/"):
+        if os.access(path, os.W_OK) and os.access(f"{path}/cgroup.procs", os.W_OK):
+            yield path
+        path = os.path.dirname(path)
+
+
+def _make_directory(parent: str, jobid: str) -> set[str]:
+    """Make `batchjob.slice/run-<uuid>`; which controllers it has. Raises OSError."""
+    top = f"{parent}/{RUNS_DIRECTORY}"
+    path = f"{top}/{RUN_PREFIX}{jobid}"
+    for attempt in range(_RACES):
+        with contextlib.suppress(FileExistsError):
+            Path(top).mkdir()
+        for directory in (parent, top):
+            _enable(directory)
+        try:
+            Path(path).mkdir()
+            break
+        except FileNotFoundError:
+            if attempt == _RACES - 1:
+                raise
+    try:
+        return set(read_path(f"{path}/cgroup.controllers").decode().split())
+    except OSError:
+        return set()  # v1
+
+
+def _enable(directory: str) -> None:
+    """Switch on what can be: a cgroup with processes of its own refuses (EBUSY)."""
+    control = f"{directory}/cgroup.subtree_control"
+    if not os.path.exists(control):
+        return
+    on = set(read_path(control).decode().split())
+    for controller in _V2:
+        if controller not in on:
+            with contextlib.suppress(OSError):
+                _write(control, f"+{controller}")
+
+
+def _removed(path: str) -> bool:
+    """Remove a directory with all below it; whether it is gone."""
+    for each in reversed(descendants(path)):
+        with contextlib.suppress(OSError):
+            Path(each).rmdir()
+    return not os.path.exists(path)
+
+
+def _write(path: str, text: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(descriptor, text.encode())
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,121 @@
+"""Start the command: joined to its cgroup first, with clean signals, tied to its supervisor."""
+
+import ctypes
+import errno
+import os
+import signal
+import struct
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, NoReturn
+
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
+_FORM = struct.Struct("=ii")  # stage, errno
+
+NOT_FOUND, NOT_EXECUTABLE, OUR_FAULT = 127, 126, 125
+"""Exit statuses of `env`, `timeout` and other commands that start one (POSIX, env)."""
+
+
+class LaunchError(Exception):
+    """The command could not be started."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Streams(NamedTuple):
+    """Descriptors that become the command's 0, 1 and 2."""
+
+    stdin: int
+    stdout: int
+    stderr: int
+
+
+def become_subreaper() -> None:
+    """Orphans among our descendants become our children, so that we can follow and wait for them.
+
+    prctl(2); raises OSError.
+    """
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def launch(
+    command: Sequence[str],
+    streams: Streams,
+    mask: set[int],
+    join: Callable[[], None] | None,
+) -> int:
+    """Fork and execute; the pid. Raises LaunchError.
+
+    `mask` are the signals that were blocked when we ourselves were started. To be called before
+    any thread is started.
+    """
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+    parent = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        _become(command, streams, mask, join, parent, writer)
+    os.close(writer)
+    try:
+        answer = os.read(reader, _FORM.size)
+    finally:
+        os.close(reader)
+    if not answer:
+        return pid
+    os.waitpid(pid, 0)
+    stage, number = _FORM.unpack(answer)
+    raise _refusal(command[0], stage, number)
+
+
+_JOIN, _EXECUTE = 0, 1
+
+
+def _become(
+    command: Sequence[str],
+    streams: Streams,
+    mask: set[int],
+    join: Callable[[], None] | None,
+    parent: int,
+    writer: int,
+) -> NoReturn:
+    stage = _JOIN
+    try:
+        if join is not None:
+            join()
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # a job must not outlive who watches over it
+        if os.getppid() != parent:
+            os._exit(OUR_FAULT)
+        for number, descriptor in enumerate(streams):
+            _put(descriptor, number)
+        for ignored_by_python in (signal.SIGPIPE, signal.SIGXFSZ):
+            signal.signal(ignored_by_python, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        stage = _EXECUTE
+        os.execvp(command[0], list(command))  # noqa: S606
+    except OSError as error:
+        os.write(writer, _FORM.pack(stage, error.errno or 0))
+    finally:
+        os._exit(OUR_FAULT)
+
+
+def _put(descriptor: int, number: int) -> None:
+    if descriptor == number:
+        os.set_inheritable(number, True)
+    else:
+        os.dup2(descriptor, number)
+
+
+def _refusal(name: str, stage: int, number: int) -> LaunchError:
+    reason = os.strerror(number)
+    if stage == _JOIN:
+        return LaunchError(f"the run's cgroup: {reason}", OUR_FAULT)
+    if number == errno.ENOENT:
+        missing = "no such file, or its interpreter is missing" if "/" in name else "not found"
+        return LaunchError(f"{name}: {missing}", NOT_FOUND)
+    return LaunchError(f"{name}: {reason}", NOT_EXECUTABLE)
+
+
+def _prctl(option: int, argument: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(option, argument, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))

@@ -1,0 +1,102 @@
+"""What a run may use, and the cgroup files that hold it to that.
+
+Sources: Linux Documentation/admin-guide/cgroup-v2.rst; cgroup-v1/memory.rst and
+blkio-controller.rst; scheduler/sched-bwc.rst.
+"""
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+_PERIOD_MICROSECONDS = 100_000
+_LEAST_MICROSECONDS = 1000  # of a quota, sched-bwc.rst
+
+
+class LimitError(Exception):
+    """A limit cannot be applied; the text says which and why."""
+
+
+class Limits(NamedTuple):
+    """What was asked for; None: as much as there is."""
+
+    cpus: float | None = None
+    memory_bytes: int | None = None
+    io_bytes_per_second: int | None = None  # for reading, and as much for writing
+
+
+class Setting(NamedTuple):
+    """A value for a file of the run's cgroup."""
+
+    flag: str
+    controller: str
+    file: str
+    value: str
+    if_there: bool = False  # a kernel without swap accounting has no such file
+
+
+def controllers(limits: Limits, version: int) -> dict[str, str]:
+    """The controllers that the limits need, each with the flag that needs it."""
+    names = {"cpu": "cpu", "memory": "memory", "io": "io" if version == 2 else "blkio"}
+    return {names[flag]: f"--{flag}" for flag in _asked(limits)}
+
+
+def _asked(limits: Limits) -> list[str]:
+    return [flag for flag, value in zip(("cpu", "memory", "io"), limits, strict=True) if value]
+
+
+def settings(limits: Limits, version: int, directory: str) -> list[Setting]:
+    """What to write, in this order. `directory`: on whose device IO is limited."""
+    chosen: list[Setting] = []
+    if limits.cpus:
+        quota = max(_LEAST_MICROSECONDS, round(limits.cpus * _PERIOD_MICROSECONDS))
+        chosen += _cpu(quota, version)
+    if limits.memory_bytes:
+        chosen += _memory(limits.memory_bytes, version)
+    if limits.io_bytes_per_second:
+        chosen += _io(limits.io_bytes_per_second, version, disk_of(directory))
+    return chosen
+
+
+def _cpu(quota: int, version: int) -> list[Setting]:
+    if version == 2:
+        return [Setting("--cpus", "cpu", "cpu.max", f"{quota} {_PERIOD_MICROSECONDS}")]
+    return [
+        Setting("--cpus", "cpu", "cpu.cfs_period_us", str(_PERIOD_MICROSECONDS)),
+        Setting("--cpus", "cpu", "cpu.cfs_quota_us", str(quota)),
+    ]
+
+
+def _memory(size: int, version: int) -> list[Setting]:
+    """Memory and swap together: a job at its limit is ended, it does not begin to swap."""
+    files = (
+        ("memory.max", str(size)), ("memory.swap.max", "0"),
+    ) if version == 2 else (
+        ("memory.limit_in_bytes", str(size)), ("memory.memsw.limit_in_bytes", str(size)),
+    )  # fmt: skip
+    return [
+        Setting("--memory", "memory", file, value, if_there="sw" in file) for file, value in files
+    ]
+
+
+def _io(speed: int, version: int, disk: str) -> list[Setting]:
+    if version == 2:
+        return [Setting("--io", "io", "io.max", f"{disk} rbps={speed} wbps={speed}")]
+    return [
+        Setting("--io", "blkio", f"blkio.throttle.{way}_bps_device", f"{disk} {speed}")
+        for way in ("read", "write")
+    ]
+
+
+def disk_of(directory: str, sysfs: str = "/sys") -> str:
+    """`8:0`, the whole disk under a directory: the kernel takes no partitions.
+
+    Raises LimitError where no block device is: network file systems, tmpfs, btrfs, overlay.
+    """
+    device = os.stat(directory).st_dev
+    number = f"{os.major(device)}:{os.minor(device)}"
+    entry = Path(sysfs, "dev/block", number)
+    if not entry.exists():
+        raise LimitError(f"--io: {directory} lies on no block device, so its IO cannot be limited")
+    if (entry / "partition").exists():
+        number = (entry.resolve().parent / "dev").read_text(encoding="ascii").strip()
+    return number

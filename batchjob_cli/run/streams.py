@@ -1,0 +1,146 @@
+"""The command's standard output and error: passed on as they come, and kept.
+
+Where ours is a terminal the command gets one too (a pty), so that it colours and buffers as it
+would without us. Standard input is inherited: job control, Ctrl-C and reading from the terminal
+are then the kernel's business, as ever.
+"""
+
+import contextlib
+import errno
+import fcntl
+import os
+import select
+import struct
+import sys
+import termios
+import threading
+import time
+import tty
+from typing import NamedTuple
+
+from batchjob.run_logs import StreamLog
+
+_AT_ONCE = 1 << 16
+_FLUSH_SECONDS = 1.0
+_WINDOW = struct.Struct("HHHH")  # struct winsize, ioctl_tty(2)
+
+
+class Channel(NamedTuple):
+    """One stream's way: the command writes to `inner`, we read from `outer`, and pass it on."""
+
+    outer: int
+    inner: int
+    target: int | None  # None: nobody watches
+    terminal: bool
+
+
+def open_channel(target: int | None) -> Channel:
+    """A pipe, or a pty where the target is a terminal; raises OSError."""
+    if target is None or not os.isatty(target):
+        outer, inner = os.pipe2(os.O_CLOEXEC)
+        return Channel(outer, inner, target, terminal=False)
+    outer, inner = os.openpty()
+    # The real terminal does what is to be done with the output; once is enough.
+    attributes = termios.tcgetattr(inner)
+    attributes[tty.OFLAG] &= ~termios.OPOST
+    attributes[tty.LFLAG] &= ~termios.ECHO
+    termios.tcsetattr(inner, termios.TCSANOW, attributes)
+    channel = Channel(outer, inner, target, terminal=True)
+    copy_window(channel)
+    return channel
+
+
+def copy_window(channel: Channel) -> None:
+    """Give the command's terminal the size of ours."""
+    if channel.terminal and channel.target is not None:
+        try:
+            size = fcntl.ioctl(channel.target, termios.TIOCGWINSZ, bytes(_WINDOW.size))
+            fcntl.ioctl(channel.outer, termios.TIOCSWINSZ, size)
+        except OSError:
+            pass  # hung up
+
+
+class Pump(threading.Thread):
+    """Passes one stream on and keeps it, until nobody can write to it any more."""
+
+    def __init__(self, name: str, channel: Channel, log: StreamLog | None) -> None:
+        super().__init__(name=name, daemon=True)
+        self._channel = channel
+        self._log = log
+        self._flushed = 0.0
+        self._ready = select.poll()
+        self._ready.register(channel.outer, select.POLLIN)
+
+    def run(self) -> None:
+        """See threading.Thread."""
+        try:
+            while data := self._read():
+                if not self._pass_on(data):
+                    break
+                self._keep(data)
+        finally:
+            os.close(self._channel.outer)  # who writes on is told so, as by any closed pipe
+            self._close()
+
+    def _read(self) -> bytes:
+        while self._log is not None and self._log.dirty:
+            if self._ready.poll(_FLUSH_SECONDS * 1000):
+                break
+            self._flush()
+        try:
+            return os.read(self._channel.outer, _AT_ONCE)
+        except OSError as error:
+            if error.errno == errno.EIO:  # pty(7): the last one has closed the other side
+                return b""
+            raise
+
+    def _pass_on(self, data: bytes) -> bool:
+        """Whether there is still somebody to pass it to."""
+        target = self._channel.target
+        while data and target is not None:
+            try:
+                data = data[os.write(target, data) :]
+            except BlockingIOError:
+                select.select([], [target], [])
+            except OSError as error:  # EPIPE, EIO of a terminal that is gone, ENOSPC of a file
+                if error.errno == errno.EPIPE:
+                    return False
+                self._say(f"{self.name} cannot be passed on: {error.strerror}")
+                self._channel = self._channel._replace(target=None)
+                return True
+        return True
+
+    def _keep(self, data: bytes) -> None:
+        if self._log is not None:
+            now = time.time()
+            try:
+                self._log.add(data, now)
+                if now - self._flushed >= _FLUSH_SECONDS:
+                    self._flush()
+            except OSError as error:
+                self._give_up(error)
+
+    def _flush(self) -> None:
+        assert self._log is not None
+        self._flushed = time.time()
+        try:
+            self._log.flush(self._flushed)
+        except OSError as error:
+            self._give_up(error)
+
+    def _close(self) -> None:
+        if self._log is not None:
+            try:
+                self._log.close(time.time())
+            except OSError as error:
+                self._give_up(error)
+
+    def _give_up(self, error: OSError) -> None:
+        """The job goes on, and its output is passed on."""
+        self._log = None
+        self._say(f"{self.name} is no longer kept: {error.strerror}")
+
+    @staticmethod
+    def _say(message: str) -> None:
+        with contextlib.suppress(OSError):
+            os.write(sys.stderr.fileno(), f"batchjob: {message}\n".encode())

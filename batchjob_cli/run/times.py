@@ -1,0 +1,31 @@
+"""When a run is to start, as people write it."""
+
+import time
+from datetime import datetime, timedelta
+
+from batchjob.settings import duration
+
+
+def start_time(text: str, now: float) -> float:
+    """Epoch seconds of `+90m`, `22:30` (the next one), `2026-04-04T22:30` in local time or a zone.
+
+    Raises ValueError.
+    """
+    if text.startswith("+"):
+        return now + duration(text[1:])
+    here = datetime.fromtimestamp(now).astimezone()
+    try:
+        if ":" in text and "-" not in text:
+            hour, minute, second = ([int(part) for part in text.split(":")] + [0])[:3]
+            at = here.replace(hour=hour, minute=minute, second=second, microsecond=0)
+            return (at if at > here else at + timedelta(days=1)).timestamp()
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError as error:
+        raise ValueError(
+            f"expected a time such as 22:30, 2026-04-04T22:30 or +90m, got {text!r}"
+        ) from error
+
+
+def shown(at: float) -> str:
+    """A time in local time, for people."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))

@@ -1,0 +1,76 @@
+"""Runs for real: processes of their own, with a data directory of the test's."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+PROGRAM = (sys.executable, "-c", "import sys; from batchjob_cli.main import main; sys.exit(main())")
+WAYS = ("never", "auto")
+
+
+class Bench:
+    """`batchjob ...` with a data directory."""
+
+    def __init__(self, data: Path) -> None:
+        self.data = data
+        self.environment = {**os.environ, "BATCHJOB_DATA": str(data)}
+
+    def __call__(self, *arguments: str, **options) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*PROGRAM, *arguments],
+            **{"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "timeout": 60,
+               "env": self.environment} | options,
+        )  # fmt: skip
+
+    def start(self, *arguments: str, **options) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [*PROGRAM, *arguments],
+            **{"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE,
+               "text": True, "env": self.environment} | options,
+        )  # fmt: skip
+
+    def records(self) -> list[dict]:
+        paths = (self.data / "runs").glob("*.json")
+        return sorted((json.loads(p.read_text()) for p in paths), key=lambda r: r["submit_time"])
+
+    def record(self) -> dict:
+        (only,) = self.records()
+        return only
+
+    def output(self, stream: str = "stdout") -> bytes:
+        from batchjob.run_logs import Reader
+
+        reader = Reader(self.data / "logs" / self.record()["jobid"], stream)
+        return b"".join(line.text + b"\n" * line.whole for line in reader.read())
+
+
+@pytest.fixture
+def batchjob(tmp_path) -> Bench:
+    return Bench(tmp_path / "data")
+
+
+@pytest.fixture(params=WAYS)
+def way(request) -> str:
+    """`--cgroup`: without, and with where this machine lets us."""
+    return request.param
+
+
+def until(condition, seconds: float = 20.0):
+    """Wait for something; what it was."""
+    end = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.02)
+    return found
+
+
+def own_cgroups(jobid: str) -> list[Path]:
+    """Directories of a run, wherever they are."""
+    mounts = ("", *os.listdir("/sys/fs/cgroup")) if os.path.isdir("/sys/fs/cgroup") else ()
+    paths = [Path("/sys/fs/cgroup", mount, "batchjob.slice", f"run-{jobid}") for mount in mounts]
+    return [path for path in paths if path.exists()]
