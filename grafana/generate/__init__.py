@@ -1,0 +1,1 @@
+"""Makes the dashboards in `grafana/dashboards`: `python -m grafana.generate`."""

@@ -1,0 +1,45 @@
+"""Write all dashboards, and remove files of dashboards that are gone."""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from grafana.generate.dashboards import DASHBOARDS
+from grafana.generate.document import document
+from grafana.generate.model import SUFFIX
+from grafana.generate.plugins import INFINITY, PLUGINS
+
+FOLDER = Path(__file__).parents[1] / "dashboards"
+
+
+def files() -> Iterator[tuple[str, str]]:
+    """Names below `grafana/dashboards`, and contents."""
+    for dashboard in DASHBOARDS:
+        if not dashboard.asks_api():
+            yield f"prometheus/{dashboard.slug}.json", _text(document(dashboard, INFINITY))
+            continue
+        for plugin in PLUGINS:
+            text = _text(document(dashboard, plugin)).replace(SUFFIX, plugin.suffix)
+            yield f"{plugin.folder}/{dashboard.slug}.json", text
+
+
+def _text(made: object) -> str:
+    return json.dumps(made, indent=1, ensure_ascii=False) + "\n"
+
+
+def main() -> int:
+    """Write; returns the exit status."""
+    wanted = dict(files())
+    for name, text in wanted.items():
+        path = FOLDER / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    for path in FOLDER.rglob("*.json"):
+        if path.relative_to(FOLDER).as_posix() not in wanted:
+            path.unlink()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

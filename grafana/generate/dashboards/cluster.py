@@ -1,0 +1,173 @@
+"""A cluster: its nodes, queues and scheduler, and how the records of its jobs come in."""
+
+from grafana.generate.dashboards.rows import CLUSTER
+from grafana.generate.model import Column, Dashboard, Panel, Promql, Rows
+
+_C = 'cluster=~"$cluster"'
+
+
+def _sum(metric: str, by: str = "") -> str:
+    inner = f"batchjob_cluster_{metric}{{{_C}}}"
+    return f"sum by ({by}) ({inner})" if by else f"sum({inner})"
+
+
+def _stat(title: str, about: str, expr: str, unit: str = "none") -> Panel:
+    return Panel(title, (Promql(expr, title, instant=True),), unit, about, "stat", 4, 4)
+
+
+def _shares(what: str, title: str, unit: str) -> Panel:
+    return Panel(
+        title,
+        (
+            Promql(_sum(f"node_{what}_allocated"), "held by jobs"),
+            Promql(_sum(f"node_{what}_idle"), "free"),
+            Promql(_sum(f"node_{what}"), "all"),
+        ),
+        unit,
+        "What is neither held nor free belongs to nodes that take no jobs.",
+        width=8,
+    )
+
+
+DASHBOARD = Dashboard(
+    "cluster",
+    "Cluster status",
+    "Nodes, queues and scheduler of a cluster. The collector `cluster` of one exporter gives it.",
+    (
+        _stat("Nodes", "All nodes of the cluster.", _sum("nodes")),
+        _stat(
+            "Jobs that run",
+            "Each task of an array counts.",
+            f'sum(batchjob_cluster_jobs{{{_C},state="running"}})',
+        ),
+        _stat(
+            "Jobs that wait",
+            "Each task of an array counts.",
+            f'sum(batchjob_cluster_jobs{{{_C},state="pending"}})',
+        ),
+        _stat("CPUs asked for", "By jobs that wait.", _sum("pending_cpus")),
+        _stat("GPUs asked for", "By jobs that wait.", _sum("pending_gpus")),
+        _stat(
+            "Longest wait",
+            "Since the job was eligible.",
+            f"max(batchjob_cluster_pending_longest_wait_seconds{{{_C}}})",
+            "s",
+        ),
+        Panel(
+            "Nodes by state", (Promql(_sum("nodes", "state"), "{{state}}"),), "none", stacked=True
+        ),
+        Panel("Jobs by state", (Promql(_sum("jobs", "state"), "{{state}}"),), "none", stacked=True),
+        _shares("cpus", "CPUs", "none"),
+        Panel(
+            "Memory",
+            (
+                Promql(_sum("node_memory_allocated_bytes"), "held by jobs"),
+                Promql(_sum("node_memory_idle_bytes"), "free"),
+                Promql(_sum("node_memory_bytes"), "all"),
+            ),
+            "bytes",
+            "As the scheduler counts it.",
+            width=8,
+        ),
+        _shares("gpus", "GPUs", "none"),
+        Panel(
+            "Waiting jobs by partition",
+            (
+                Promql(
+                    f'sum by (partition) (batchjob_cluster_jobs{{{_C},state="pending"}})',
+                    "{{partition}}",
+                ),
+            ),
+            "none",
+        ),
+        Panel(
+            "Waiting jobs by reason",
+            (Promql(_sum("jobs_pending", "reason"), "{{reason}}"),),
+            "none",
+        ),
+        Panel(
+            "Half of the jobs waited less than",
+            (
+                Promql(
+                    "histogram_quantile(0.5, sum by (le, partition) "
+                    f"(increase(batchjob_cluster_job_wait_seconds_bucket{{{_C}}}[1h])))",
+                    "{{partition}}",
+                ),
+            ),
+            "s",
+            "Of the jobs that began in the hour before, from eligible to start.",
+        ),
+        Panel(
+            "Nodes that take no jobs",
+            (
+                Promql(
+                    f"max by (node, reason) (batchjob_cluster_node_unavailable_info{{{_C}}})",
+                    instant=True,
+                ),
+            ),
+            about="With the reason given.",
+            kind="table",
+            columns=(Column("node", "Node"), Column("reason", "Reason")),
+        ),
+        Panel(
+            "Fair share of accounts",
+            (
+                Promql(
+                    f"max by (account) (batchjob_cluster_account_fairshare_level{{{_C}}})",
+                    instant=True,
+                ),
+            ),
+            "none",
+            "Shares over usage: above 1 the account has used less than its share.",
+            "table",
+            columns=(Column("account", "Account"), Column("Value", "Level")),
+        ),
+        Panel(
+            "Licences",
+            (
+                Promql(_sum("licenses_used", "license"), "{{license}} used"),
+                Promql(_sum("licenses", "license"), "{{license}} all"),
+            ),
+            "none",
+        ),
+        Panel(
+            "Scheduler: length of a cycle",
+            (
+                Promql(
+                    f"max by (scheduler) (batchjob_cluster_controller_last_cycle_seconds{{{_C}}})",
+                    "{{scheduler}}",
+                ),
+            ),
+            "s",
+        ),
+        Panel(
+            "Controller: queues",
+            (
+                Promql(_sum("controller_agent_queue"), "messages to nodes"),
+                Promql(_sum("controller_database_queue"), "messages to accounting"),
+                Promql(_sum("controller_threads"), "threads"),
+            ),
+            "none",
+        ),
+        Panel(
+            "Where job records come from",
+            (
+                Rows(
+                    "/clusters",
+                    (
+                        Column("name", "Cluster"),
+                        Column("source", "Source"),
+                        Column("success_time", "Last read", kind="time"),
+                        Column("error_time", "Last failure", kind="time"),
+                    ),
+                ),
+            ),
+            about="Sources of the job database, and when the poller last read each.",
+            kind="table",
+            width=24,
+            height=6,
+        ),
+    ),
+    (CLUSTER,),
+    refresh="1m",
+)

@@ -1,0 +1,157 @@
+"""Where the energy goes, and what it emits."""
+
+from grafana.generate.dashboards.rows import CLUSTER, DAYS, IN_CLUSTER
+from grafana.generate.model import Column, Dashboard, Panel, Promql, Rows
+
+_C = 'cluster=~"$cluster"'
+
+
+def _power(by: str) -> str:
+    return f"sum by ({by}) (rate(batchjob_node_energy_joules_total{{{_C}}}[$__rate_interval]))"
+
+
+def _daily(
+    title: str, unit: str, about: str, path: str, *columns: Column, by: str = "day"
+) -> Panel:
+    asked = Rows(path, columns, (IN_CLUSTER, ("by", by), *DAYS))
+    return Panel(title, (asked,), unit, about, bars=True)
+
+
+_DAY = Column("day", "Day", kind="time")
+DASHBOARD = Dashboard(
+    "energy",
+    "Energy and emissions",
+    "Power of the nodes by who used it, and energy and emissions of jobs by day.",
+    (
+        Panel(
+            "Power by consumer",
+            (Promql(_power("consumer"), "{{consumer}}"),),
+            "watt",
+            "System: not of jobs. Unallocated: idle power of what nobody holds. For operators.",
+            stacked=True,
+        ),
+        Panel(
+            "Power by component",
+            (Promql(_power("component"), "{{component}}"),),
+            "watt",
+            "For operators.",
+            stacked=True,
+        ),
+        Panel(
+            "Jobs' power by user",
+            (
+                Promql(
+                    "topk(10, sum by (user) (rate(batchjob_job_energy_joules_total"
+                    f"{{{_C}}}[$__rate_interval])))",
+                    "{{user}}",
+                ),
+            ),
+            "watt",
+            "The ten users whose jobs take most; only those that you may see.",
+            stacked=True,
+        ),
+        Panel(
+            "Emission factors",
+            (
+                Promql(
+                    "max by (provider, zone, scope) "
+                    "(batchjob_emission_factor_grams_per_kilowatt_hour)",
+                    "{{provider}} {{zone}} {{scope}}",
+                ),
+            ),
+            "none",
+            "Grams of CO2e per kilowatt-hour. Providers and scopes do not compare.",
+        ),
+        _daily(
+            "Energy a day",
+            "joule",
+            "Of measured jobs that you may see.",
+            "/usage",
+            _DAY,
+            Column("energy_host_joules", "nodes", kind="number"),
+            Column("energy_gpu_joules", "GPUs", kind="number"),
+        ),
+        Panel(
+            "Emissions a day",
+            (
+                Rows(
+                    "/usage/emissions",
+                    (_DAY, Column("provider"), Column("grams", kind="number")),
+                    (IN_CLUSTER, ("by", "day"), *DAYS),
+                ),
+            ),
+            "massg",
+            "In CO2e, by provider of the factor: not to be added up.",
+            bars=True,
+            line_name="${__field.labels.provider}",
+        ),
+        Panel(
+            "Energy by account",
+            (
+                Rows(
+                    "/usage",
+                    (
+                        Column("account", "Account"),
+                        Column("cluster", "Cluster"),
+                        Column("energy_host_joules", "Nodes", "joule", "number"),
+                        Column("energy_gpu_joules", "GPUs", "joule", "number"),
+                        Column("cpu_seconds", "CPU time used", "s", "number"),
+                    ),
+                    (IN_CLUSTER, ("by", "account,cluster"), *DAYS),
+                ),
+            ),
+            kind="table",
+            sort_by="Nodes",
+        ),
+        Panel(
+            "Emissions by account",
+            (
+                Rows(
+                    "/usage/emissions",
+                    (
+                        Column("account", "Account"),
+                        Column("cluster", "Cluster"),
+                        Column("provider", "Provider"),
+                        Column("grams", "Grams of CO2e", "massg", "number"),
+                    ),
+                    (IN_CLUSTER, ("by", "account,cluster"), *DAYS),
+                ),
+            ),
+            kind="table",
+            sort_by="Grams of CO2e",
+        ),
+        Panel(
+            "Meters in use",
+            (
+                Promql(
+                    f"count by (source, scope, gpus) (batchjob_node_power_source_info{{{_C}}})",
+                    instant=True,
+                ),
+            ),
+            "none",
+            "Of how many nodes energy is taken from a meter, what it covers, and whether GPUs are "
+            "in it. For operators.",
+            "table",
+            columns=(
+                Column("source", "Meter"),
+                Column("scope", "Covers"),
+                Column("gpus", "GPUs in it"),
+                Column("Value", "Nodes"),
+            ),
+        ),
+        Panel(
+            "Without data",
+            (
+                Promql(
+                    "sum by (meter) (increase(batchjob_meter_seconds_without_data_total"
+                    f"{{{_C}}}[$__rate_interval]))",
+                    "{{meter}}",
+                ),
+            ),
+            "s",
+            "Time for which energy is not known, and so is in no account. For operators.",
+        ),
+    ),
+    (CLUSTER,),
+    since="now-7d",
+)

@@ -1,0 +1,227 @@
+"""Whether the measuring itself is well. For operators."""
+
+from grafana.generate.model import Column, Dashboard, Panel, Promql, Variable
+
+_C = 'cluster=~"$cluster"'
+_UP = f'up{{job="$scrape_job",{_C}}}'
+
+
+def _stat(title: str, about: str, expr: str, *warn: float) -> Panel:
+    return Panel(
+        title, (Promql(expr, title, instant=True),), "none", about, "stat", 4, 4, warn=warn
+    )
+
+
+def _row(title: str) -> Panel:
+    return Panel(title, kind="row")
+
+
+DASHBOARD = Dashboard(
+    "exporters",
+    "Exporter health",
+    "Exporters, poller and server. For operators.",
+    (
+        _stat("Exporters", "Targets of the scrape configuration.", f"count({_UP})"),
+        _stat("Down", "They did not answer the last scrape.", f"count({_UP} == 0) or vector(0)", 1),
+        _stat(
+            "Failing collectors",
+            "Over all nodes.",
+            f"count(batchjob_scrape_collector_success{{{_C}}} == 0) or vector(0)",
+            1,
+        ),
+        _stat(
+            "Jobs not shown",
+            "Beyond the maximum, or claimed by several owners.",
+            f"sum(batchjob_jobs_ignored{{{_C}}})",
+            1,
+        ),
+        _stat(
+            "Jobs without a name",
+            "Their owners are known by number only.",
+            f'count(batchjob_job_processes{{{_C},user=~"[0-9]+"}}) or vector(0)',
+            1,
+        ),
+        _stat(
+            "Series", "Of all exporters.", f'sum(scrape_samples_scraped{{job="$scrape_job",{_C}}})'
+        ),
+        _row("Exporters"),
+        Panel(
+            "Down",
+            (Promql(f"max by (cluster, instance) ({_UP} == 0)", instant=True),),
+            about="Empty is good.",
+            kind="table",
+            columns=(
+                Column("instance", "Node"),
+                Column("cluster", "Cluster"),
+                Column("Value", hidden=True),
+            ),
+        ),
+        Panel(
+            "Failing collectors",
+            (
+                Promql(
+                    "max by (cluster, instance, collector) "
+                    f"(batchjob_scrape_collector_success{{{_C}}} == 0)",
+                    instant=True,
+                ),
+            ),
+            about="Empty is good. `batchjob doctor` on the node says why.",
+            kind="table",
+            columns=(
+                Column("instance", "Node"),
+                Column("cluster", "Cluster"),
+                Column("collector", "Collector"),
+                Column("Value", hidden=True),
+            ),
+        ),
+        Panel(
+            "Slowest scrapes",
+            (
+                Promql(
+                    f'topk(5, scrape_duration_seconds{{job="$scrape_job",{_C}}})', "{{instance}}"
+                ),
+            ),
+            "s",
+        ),
+        Panel(
+            "Collectors: longest pass",
+            (
+                Promql(
+                    f"max by (collector) (batchjob_scrape_collector_duration_seconds{{{_C}}})",
+                    "{{collector}}",
+                ),
+            ),
+            "s",
+        ),
+        Panel(
+            "Files that could not be read",
+            (
+                Promql(
+                    "sum by (reason) (rate(batchjob_job_read_errors_total"
+                    f"{{{_C}}}[$__rate_interval]))",
+                    "{{reason}}",
+                ),
+            ),
+            "ops",
+        ),
+        Panel(
+            "Jobs not shown",
+            (Promql(f"sum by (reason) (batchjob_jobs_ignored{{{_C}}})", "{{reason}}"),),
+            "none",
+        ),
+        Panel(
+            "Oldest readings of meters",
+            (Promql(f"max by (meter) (batchjob_meter_age_seconds{{{_C}}})", "{{meter}}"),),
+            "s",
+        ),
+        Panel(
+            "Energy accounts: deviation",
+            (
+                Promql(
+                    f"max by (cluster) (abs(batchjob_node_energy_deviation_ratio{{{_C}}}))",
+                    "{{cluster}}",
+                ),
+            ),
+            "none",
+            "Above 1e-6 something is wrong.",
+        ),
+        Panel(
+            "CPUs used by exporters",
+            (
+                Promql(
+                    'topk(5, rate(process_cpu_seconds_total{job="$scrape_job",'
+                    f"{_C}}}[$__rate_interval]))",
+                    "{{instance}}",
+                ),
+            ),
+            "none",
+        ),
+        Panel(
+            "Memory of exporters",
+            (
+                Promql(
+                    f'topk(5, process_resident_memory_bytes{{job="$scrape_job",{_C}}})',
+                    "{{instance}}",
+                ),
+            ),
+            "bytes",
+        ),
+        _row("Poller"),
+        Panel(
+            "Time since the last good poll",
+            (
+                Promql(
+                    "time() - max by (cluster, source) "
+                    f"(batchjob_stats_db_last_success_timestamp_seconds{{{_C}}})",
+                    "{{cluster}} {{source}}",
+                ),
+            ),
+            "s",
+        ),
+        Panel(
+            "Length of polls",
+            (
+                Promql(
+                    f"max by (cluster, source) (batchjob_stats_db_poll_duration_seconds{{{_C}}})",
+                    "{{cluster}} {{source}}",
+                ),
+            ),
+            "s",
+        ),
+        Panel(
+            "Job records",
+            (
+                Promql(
+                    "sum by (outcome) (rate(batchjob_stats_db_jobs_total"
+                    f"{{{_C}}}[$__rate_interval]))",
+                    "{{outcome}}",
+                ),
+            ),
+            "ops",
+        ),
+        Panel(
+            "Jobs measured",
+            (
+                Promql(
+                    f"sum(rate(batchjob_stats_db_measured_jobs_total{{{_C}}}[$__rate_interval]))",
+                    "measured",
+                ),
+                Promql(
+                    f"sum(rate(batchjob_stats_db_doubtful_jobs_total{{{_C}}}[$__rate_interval]))",
+                    "with a doubt",
+                ),
+            ),
+            "ops",
+        ),
+        _row("Server"),
+        Panel(
+            "Requests",
+            (
+                Promql(
+                    "sum by (status) (rate(batchjob_stats_server_requests_total"
+                    "[$__rate_interval]))",
+                    "{{status}}",
+                ),
+            ),
+            "reqps",
+        ),
+        Panel(
+            "19 of 20 answers came within",
+            (
+                Promql(
+                    "histogram_quantile(0.95, sum by (le, route) (rate("
+                    "batchjob_stats_server_request_duration_seconds_bucket[$__rate_interval])))",
+                    "{{route}}",
+                ),
+            ),
+            "s",
+        ),
+    ),
+    (
+        Variable("scrape_job", "Scrape job", "label_values(batchjob_exporter_build_info, job)"),
+        Variable(
+            "cluster", "Cluster", "label_values(batchjob_exporter_build_info, cluster)", every=True
+        ),
+    ),
+    refresh="1m",
+)

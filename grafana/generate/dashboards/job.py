@@ -1,0 +1,218 @@
+"""One job, by its number: all of it from the server's API."""
+
+from grafana.generate.dashboards.rows import (
+    ASKED_FOR,
+    CLUSTER,
+    CLUSTER_OF,
+    IN_CLUSTER,
+    JOB,
+    NAME,
+    STARTED,
+    STATE,
+    USED,
+    USER_OF,
+    WINDOW,
+)
+from grafana.generate.model import SUFFIX, Column, Dashboard, Panel, Rows, Variable
+
+_PATH = "/jobs/${job:percentencode}"
+
+
+def _parts(title: str, part: str, about: str, *columns: Column) -> Panel:
+    rows = Rows(f"{_PATH}/{part}", columns, (IN_CLUSTER,))
+    return Panel(title, (rows,), about=about, kind="table", height=7)
+
+
+def _course(
+    title: str, unit: str, about: str, *curves: str, value: str = "mean", stacked: bool = False
+) -> Panel:
+    rows = Rows(
+        f"{_PATH}/metrics",
+        (
+            Column("time", kind="time"),
+            Column("line"),
+            Column("metric"),
+            Column(value, kind="number"),
+        ),
+        (IN_CLUSTER, *(("metric", curve) for curve in curves), ("points", "300")),
+    )
+    line = "${__field.labels.line}"
+    if len(curves) > 1:
+        line = f"${{__field.labels.metric}} {line}"
+    return Panel(title, (rows,), unit, about, line_name=line, stacked=stacked)
+
+
+def _row(title: str) -> Panel:
+    return Panel(title, kind="row")
+
+
+def _window(name: str, key: str) -> Variable:
+    rows = Rows(_PATH, (Column(key),), (IN_CLUSTER,))
+    return Variable(name, name, rows, hidden=True)
+
+
+DASHBOARD = Dashboard(
+    "job",
+    "Job",
+    "One job over its whole time. Give its number above, then follow “Time of this job”.",
+    (
+        Panel(
+            "Runs",
+            (
+                Rows(
+                    _PATH,
+                    (
+                        JOB,
+                        CLUSTER_OF,
+                        USER_OF,
+                        NAME,
+                        STATE,
+                        STARTED,
+                        Column("end_time", "Ended", kind="time"),
+                        *USED,
+                        *ASKED_FOR,
+                        Column("node_list", "Node list"),
+                        Column("exit_code", "Exit code", "none", "number"),
+                        *WINDOW,
+                    ),
+                    (IN_CLUSTER,),
+                ),
+            ),
+            about="All runs of the job, the latest first: a number may have been used again, or on "
+            "another cluster. The number sets the dashboard to the time of that run.",
+            kind="table",
+            width=24,
+            height=6,
+        ),
+        _row("CPU"),
+        _course(
+            "CPUs in use",
+            "none",
+            "By node, beside the CPUs that the job holds there.",
+            "cpu",
+            "cpus",
+        ),
+        _course(
+            "Time held back by a quota",
+            "percentunit",
+            "Of each second; CPUs add up.",
+            "cpu_throttled",
+        ),
+        _row("Memory"),
+        _course(
+            "Memory",
+            "bytes",
+            "Charged to the job, without what could be given back at once, and the limit, by node.",
+            "memory",
+            "memory_working_set",
+            "memory_limit",
+            value="max",
+        ),
+        _course(
+            "Swap and major page faults",
+            "short",
+            "Swap in bytes; faults per second that waited for storage.",
+            "swap",
+            "major_faults",
+        ),
+        _row("Input and output"),
+        _course(
+            "All file systems",
+            "Bps",
+            "By the job's processes; network file systems included.",
+            "file_read",
+            "file_write",
+        ),
+        _course(
+            "Block devices of the nodes", "Bps", "Below the page cache.", "io_read", "io_write"
+        ),
+        _row("Waiting"),
+        _course(
+            "Some task waited",
+            "percentunit",
+            "Part of the time in which at least one task "
+            "waited for a CPU, memory or storage (PSI).",
+            "pressure_cpu",
+            "pressure_memory",
+            "pressure_io",
+        ),
+        _course(
+            "All tasks waited",
+            "percentunit",
+            "Part of the time in which nothing of the job went on (PSI).",
+            "stalled_cpu",
+            "stalled_memory",
+            "stalled_io",
+        ),
+        _course("Processes and threads", "none", "By node.", "processes", "threads"),
+        _row("GPU"),
+        _course(
+            "GPU use",
+            "percentunit",
+            "Part of the time in which any kernel ran; it says "
+            "nothing of how much of the GPU that kernel filled.",
+            "gpu_utilization",
+        ),
+        _course("GPU memory", "bytes", "Of the job's processes.", "gpu_memory", value="max"),
+        _row("Energy"),
+        _course(
+            "Power",
+            "watt",
+            "The job's part of its nodes' power, idle power included.",
+            "power",
+            stacked=True,
+        ),
+        _parts(
+            "Emissions",
+            "emissions",
+            "By provider of the emission factor; figures of different "
+            "providers are not to be added up.",
+            Column("provider", "Provider"),
+            Column("grams", "Grams of CO2e", "massg", "number"),
+        ),
+        _row("Parts"),
+        _parts(
+            "Nodes",
+            "nodes",
+            "Where it ran, and what it had there.",
+            Column("node", "Node"),
+            Column("cpus", "CPUs", "none", "number"),
+            Column("memory_bytes", "Memory", "bytes", "number"),
+            Column("gpus", "GPUs", "none", "number"),
+        ),
+        _parts(
+            "GPUs",
+            "gpus",
+            "GPUs it held, over all its time.",
+            Column("node", "Node"),
+            Column("gpu", "GPU"),
+            Column("uuid", "UUID"),
+            Column("utilization_ratio", "Use", "percentunit", "number"),
+            Column("memory_peak_bytes", "Memory peak", "bytes", "number"),
+        ),
+        _parts(
+            "Steps",
+            "steps",
+            "Steps as the scheduler has them.",
+            Column("step", "Step"),
+            Column("name", "Name"),
+            Column("state", "State"),
+            Column("elapsed_seconds", "Run time", "s", "number"),
+            Column("cpu_seconds", "CPU time", "s", "number"),
+            Column("peak_task_memory_bytes", "Peak of a task", "bytes", "number"),
+        ),
+    ),
+    (
+        CLUSTER,
+        Variable("job", "Job"),
+        _window("window_from", "window_from"),
+        _window("window_to", "window_to"),
+    ),
+    links=(
+        (
+            "Time of this job",
+            f"/d/batchjob-job{SUFFIX}?var-cluster=${{cluster}}&var-job=${{job:percentencode}}"
+            "&from=${window_from}&to=${window_to}",
+        ),
+    ),
+)

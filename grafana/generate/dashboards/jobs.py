@@ -1,0 +1,130 @@
+"""Lists of jobs: one's own, and all that one may see."""
+
+from grafana.generate.dashboards.rows import (
+    ASKED_FOR,
+    CLUSTER,
+    CLUSTER_OF,
+    IN_CLUSTER,
+    JOB,
+    NAME,
+    STARTED,
+    STATE,
+    USED,
+    USER_OF,
+    WINDOW,
+)
+from grafana.generate.model import Column, Dashboard, Panel, Rows, Variable
+
+Params = tuple[tuple[str, str], ...]
+
+_SUBMITTED = Column("submit_time", "Submitted", kind="time")
+_REASON = Column("reason", "Reason")
+_STATES = Variable(
+    "state",
+    "State",
+    words=(
+        "COMPLETED",
+        "FAILED",
+        "TIMEOUT",
+        "OUT_OF_MEMORY",
+        "CANCELLED",
+        "NODE_FAIL",
+        "PREEMPTED",
+        "RUNNING",
+        "SUSPENDED",
+    ),
+    every=True,
+    several=True,
+)
+
+
+def _tables(whose: Params, who: tuple[Column, ...]) -> tuple[Panel, ...]:
+    head = (JOB, CLUSTER_OF, *who, NAME)
+    return (
+        Panel(
+            "Running",
+            (
+                Rows(
+                    "/jobs",
+                    (*head, STARTED, *ASKED_FOR, *WINDOW),
+                    (*whose, ("state", "RUNNING,SUSPENDED,COMPLETING"), ("limit", "500")),
+                ),
+            ),
+            about="Jobs that run now, the newest first. The job's number leads to its dashboard.",
+            kind="table",
+            width=24,
+            height=9,
+        ),
+        Panel(
+            "Waiting",
+            (
+                Rows(
+                    "/jobs",
+                    (*head, _SUBMITTED, _REASON, *ASKED_FOR, *WINDOW),
+                    (*whose, ("state", "PENDING"), ("started", "false"), ("limit", "500")),
+                ),
+            ),
+            about="Jobs that have not started, and what they wait for.",
+            kind="table",
+            width=24,
+            height=7,
+        ),
+        Panel(
+            "Started in this time",
+            (
+                Rows(
+                    "/jobs",
+                    (*head, STATE, STARTED, *USED, *ASKED_FOR, *WINDOW),
+                    (
+                        *whose,
+                        ("state", "${state:csv}"),
+                        ("started_from", "${__from}"),
+                        ("started_before", "${__to}"),
+                        ("limit", "1000"),
+                    ),
+                ),
+            ),
+            about="At most a thousand, the newest first. What was measured is empty until a few "
+            "minutes after the job's end; a doubt says why a number may be too low.",
+            kind="table",
+            width=24,
+            height=14,
+        ),
+    )
+
+
+MINE = Dashboard(
+    "my-jobs",
+    "My jobs",
+    "Your jobs: those that run, those that wait, and what the others used.",
+    _tables((("user", "${__user.login}"), IN_CLUSTER), ()),
+    (CLUSTER, _STATES),
+    since="now-7d",
+    refresh="1m",
+)
+
+_ANYBODYS: Params = (
+    IN_CLUSTER,
+    ("user", "${user}"),
+    ("account", "${account}"),
+    ("partition", "${partition}"),
+    ("node", "${node}"),
+)
+ALL = Dashboard(
+    "jobs",
+    "Jobs",
+    "All jobs that you may see: coordinators those of their accounts, operators everybody's.",
+    _tables(_ANYBODYS, (USER_OF,)),
+    (
+        CLUSTER,
+        _STATES,
+        Variable("user", "User"),
+        Variable("account", "Account"),
+        Variable("partition", "Partition"),
+        Variable("node", "Node"),
+    ),
+    since="now-24h",
+    refresh="1m",
+)
+
+DASHBOARDS = (MINE, ALL)

@@ -1,0 +1,178 @@
+"""A node, and what its jobs do to it. For operators: the series belong to nobody."""
+
+from grafana.generate.model import Column, Dashboard, Panel, Promql, Variable
+
+_N = 'cluster="$cluster",instance="$node"'
+
+
+def _rate(metric: str, by: str) -> str:
+    return f"sum by ({by}) (rate(batchjob_{metric}{{{_N}}}[$__rate_interval]))"
+
+
+def _row(title: str) -> Panel:
+    return Panel(title, kind="row")
+
+
+_LIVE = f"batchjob_job_processes{{{_N}}}"  # jobs that have ended linger without it
+DASHBOARD = Dashboard(
+    "node",
+    "Node",
+    "A compute node, its jobs and its meters. For operators.",
+    (
+        Panel(
+            "Jobs here now",
+            (
+                Promql(
+                    "max by (manager, jobid, user, account, partition) "
+                    f"(batchjob_job_info{{{_N}}} and on (manager, jobid, user) {_LIVE})",
+                    instant=True,
+                ),
+            ),
+            about="What the exporter knows of them.",
+            kind="table",
+            width=24,
+            height=6,
+            columns=(
+                Column(
+                    "jobid",
+                    "Job",
+                    link="/d/batchjob-job-live?var-cluster=${cluster}"
+                    "&var-job=${__data.fields.jobid}",
+                ),
+                Column("user", "User"),
+                Column("account", "Account"),
+                Column("partition", "Partition"),
+                Column("manager", "Scheduler"),
+                Column("Value", hidden=True),
+            ),
+        ),
+        _row("CPU and memory"),
+        Panel(
+            "CPUs by mode",
+            (Promql(_rate("node_cpu_seconds_total", "mode"), "{{mode}}"),),
+            "none",
+            "Of the whole node.",
+            stacked=True,
+        ),
+        Panel(
+            "CPUs by job",
+            (Promql(_rate("job_cpu_seconds_total", "jobid, user"), "{{jobid}} {{user}}"),),
+            "none",
+            stacked=True,
+        ),
+        Panel(
+            "Memory",
+            (
+                Promql(f"batchjob_node_memory_total_bytes{{{_N}}}", "installed"),
+                Promql(f"batchjob_node_memory_available_bytes{{{_N}}}", "available"),
+            ),
+            "bytes",
+        ),
+        Panel(
+            "Memory by job",
+            (Promql(f"batchjob_job_memory_working_set_bytes{{{_N}}}", "{{jobid}} {{user}}"),),
+            "bytes",
+            "Without page cache that could be given back at once.",
+            stacked=True,
+        ),
+        Panel(
+            "Input and output by job",
+            (
+                Promql(_rate("job_process_io_read_bytes_total", "jobid"), "{{jobid}} read"),
+                Promql(_rate("job_process_io_written_bytes_total", "jobid"), "{{jobid}} written"),
+            ),
+            "Bps",
+            "All file systems.",
+        ),
+        Panel(
+            "Waiting for storage by job",
+            (
+                Promql(
+                    "sum by (jobid) (rate(batchjob_job_pressure_waiting_seconds_total"
+                    f'{{{_N},resource="io"}}[$__rate_interval]))',
+                    "{{jobid}}",
+                ),
+            ),
+            "percentunit",
+            most=1,
+        ),
+        _row("GPU"),
+        Panel(
+            "GPU use",
+            (Promql(f"batchjob_gpu_utilization_ratio{{{_N}}}", "{{gpu}} {{gpu_instance}}"),),
+            "percentunit",
+            most=1,
+        ),
+        Panel(
+            "GPU memory",
+            (Promql(f"batchjob_gpu_memory_used_bytes{{{_N}}}", "{{gpu}} {{gpu_instance}}"),),
+            "bytes",
+        ),
+        Panel(
+            "GPU temperature",
+            (Promql(f"batchjob_gpu_temperature_celsius{{{_N}}}", "{{gpu}}"),),
+            "celsius",
+        ),
+        Panel(
+            "Who holds which GPU",
+            (
+                Promql(
+                    "max by (gpu, gpu_instance, jobid, user, source) "
+                    f"(batchjob_job_gpu_info{{{_N}}})",
+                    instant=True,
+                ),
+            ),
+            kind="table",
+            columns=(
+                Column("gpu", "GPU"),
+                Column("gpu_instance", "Instance"),
+                Column("jobid", "Job"),
+                Column("user", "User"),
+                Column("source", "What told"),
+                Column("Value", hidden=True),
+            ),
+        ),
+        _row("Energy"),
+        Panel(
+            "Power by consumer",
+            (
+                Promql(
+                    _rate("node_energy_joules_total", "component, consumer"),
+                    "{{component}} {{consumer}}",
+                ),
+            ),
+            "watt",
+            "System: not of jobs. Unallocated: idle power of what nobody holds.",
+            stacked=True,
+        ),
+        Panel(
+            "Power as the meters say",
+            (
+                Promql(
+                    _rate("rapl_energy_joules_total", "zone, package"), "RAPL {{zone}} {{package}}"
+                ),
+                Promql(f"batchjob_gpu_power_watts{{{_N}}}", "GPU {{gpu}}"),
+                Promql(f'batchjob_ipmi_power_watts{{{_N},statistic="current"}}', "BMC"),
+                Promql(f"batchjob_redfish_power_watts{{{_N}}}", "Redfish {{chassis}}"),
+                Promql(f"batchjob_hwmon_power_watts{{{_N}}}", "{{chip}} {{sensor}}"),
+                Promql(f"batchjob_cray_power_watts{{{_N}}}", "Cray {{domain}}"),
+            ),
+            "watt",
+            "Zones and meters overlap: do not add them up.",
+        ),
+        Panel(
+            "Age of readings", (Promql(f"batchjob_meter_age_seconds{{{_N}}}", "{{meter}}"),), "s"
+        ),
+        Panel(
+            "The exporter's passes",
+            (Promql(f"batchjob_scrape_collector_duration_seconds{{{_N}}}", "{{collector}}"),),
+            "s",
+        ),
+    ),
+    (
+        Variable("cluster", "Cluster", "label_values(batchjob_node_cpus, cluster)"),
+        Variable("node", "Node", 'label_values(batchjob_node_cpus{cluster="$cluster"}, instance)'),
+    ),
+    since="now-1h",
+    refresh="30s",
+)

@@ -1,0 +1,119 @@
+"""What people and accounts used, from the daily sums."""
+
+from grafana.generate.dashboards.rows import CLUSTER, DAYS, IN_CLUSTER
+from grafana.generate.model import Column, Dashboard, Panel, Rows, Variable
+
+Params = tuple[tuple[str, str], ...]
+
+_DAY = Column("day", "Day", kind="time")
+_WHO = {"account": Column("account", "Account"), "user": Column("user", "User")}
+_SUMS = (
+    Column("jobs_started", "Jobs started", "none", "number"),
+    Column("jobs_failed", "Failed", "none", "number"),
+    Column("cpu_allocated_seconds", "CPU time held", "s", "number"),
+    Column("measured_cpu_allocated_seconds", "of it measured", "s", "number"),
+    Column("cpu_seconds", "CPU time used", "s", "number"),
+    Column("gpu_allocated_seconds", "GPU time held", "s", "number"),
+    Column("gpu_seconds", "GPU time used", "s", "number"),
+    Column("wait_seconds", "Time waited", "s", "number"),
+    Column("energy_host_joules", "Energy of nodes", "joule", "number"),
+    Column("energy_gpu_joules", "Energy of GPUs", "joule", "number"),
+)
+
+
+def _days(title: str, unit: str, about: str, whose: Params, *columns: Column) -> Panel:
+    asked = Rows("/usage", (_DAY, *columns), (*whose, ("by", "day"), *DAYS))
+    return Panel(title, (asked,), unit, about, bars=True)
+
+
+def _number(key: str, title: str) -> Column:
+    return Column(key, title, kind="number")
+
+
+def _panels(whose: Params, by: str) -> tuple[Panel, ...]:
+    return (
+        _days(
+            "CPU time a day",
+            "s",
+            "Held by jobs; and used, as far as it was measured.",
+            whose,
+            _number("cpu_allocated_seconds", "held"),
+            _number("cpu_seconds", "used"),
+        ),
+        _days(
+            "GPU time a day",
+            "s",
+            "Held by jobs, and the part of it in which kernels ran.",
+            whose,
+            _number("gpu_allocated_seconds", "held"),
+            _number("gpu_seconds", "used"),
+        ),
+        _days(
+            "Energy a day",
+            "joule",
+            "Of measured jobs, with their part of idle power.",
+            whose,
+            _number("energy_host_joules", "nodes"),
+            _number("energy_gpu_joules", "GPUs"),
+        ),
+        Panel(
+            "Emissions",
+            (
+                Rows(
+                    "/usage/emissions",
+                    (
+                        Column("provider", "Provider"),
+                        Column("grams", "Grams of CO2e", "massg", "number"),
+                    ),
+                    (*whose, ("by", "cluster"), *DAYS),
+                ),
+            ),
+            about="By provider of the emission factor; those of different providers are not to be "
+            "added up.",
+            kind="table",
+        ),
+        Panel(
+            f"By {by}",
+            (
+                Rows(
+                    "/usage",
+                    (_WHO[by], Column("cluster", "Cluster"), *_SUMS),
+                    (*whose, ("by", f"{by},cluster"), *DAYS),
+                ),
+            ),
+            about="CPU time used is to be compared with the time held by jobs that were measured.",
+            kind="table",
+            width=24,
+            height=10,
+            sort_by="CPU time held",
+        ),
+    )
+
+
+MINE = Dashboard(
+    "my-usage",
+    "My usage",
+    "What your jobs held, used and burned, by day (UTC).",
+    _panels((("user", "${__user.login}"), IN_CLUSTER), "account"),
+    (CLUSTER,),
+    since="now-30d",
+)
+ACCOUNT = Dashboard(
+    "account-usage",
+    "Account usage",
+    "What an account's jobs held, used and burned, by day (UTC), and who of its members did."
+    " Without an account: all that you may see.",
+    _panels((("account", "${account}"), IN_CLUSTER), "user"),
+    (
+        CLUSTER,
+        Variable(
+            "account",
+            "Account",
+            Rows("/accounts", (Column("account"),), (*DAYS, IN_CLUSTER)),
+            every=True,
+        ),
+    ),
+    since="now-30d",
+)
+
+DASHBOARDS = (MINE, ACCOUNT)

@@ -1,0 +1,97 @@
+"""What a dashboard is made of, apart from the JSON that Grafana wants."""
+
+from typing import Literal, NamedTuple
+
+Json = dict[str, object]
+
+SUFFIX = "@SUFFIX@"  # in an address: what the uids of this plugin's dashboards end with
+
+
+class Column(NamedTuple):
+    """A key of the API's rows (or a label of series), and how a table shows it."""
+
+    key: str
+    title: str = ""
+    unit: str = ""  # of Grafana: s, bytes, joule …; given for numbers only
+    kind: Literal["string", "number", "time"] = "string"
+    link: str = ""  # address; may hold ${__data.fields.KEY}
+    hidden: bool = False  # there for links alone
+
+
+class Rows(NamedTuple):
+    """A question to the server's API, and which keys of its rows are wanted."""
+
+    path: str  # below /api/v1
+    columns: tuple[Column, ...]
+    params: tuple[tuple[str, str], ...] = ()
+
+
+class Promql(NamedTuple):
+    """A question to Prometheus."""
+
+    expr: str
+    legend: str = ""
+    instant: bool = False
+
+
+Query = Rows | Promql
+Kind = Literal["timeseries", "stat", "table", "bargauge", "text", "row"]
+
+
+class Panel(NamedTuple):
+    """One panel; the layout is from left to right, 24 columns wide."""
+
+    title: str
+    queries: tuple[Query, ...] = ()
+    unit: str = ""
+    about: str = ""  # shown at the (i) of the panel
+    kind: Kind = "timeseries"
+    width: int = 12
+    height: int = 8
+    stacked: bool = False
+    bars: bool = False
+    most: float | None = None  # end of the axis
+    warn: tuple[float, ...] = ()  # from where values are orange, then red
+    line_name: str = ""  # of long rows, one for each point of each line: what a line is called
+    columns: tuple[Column, ...] = ()  # of a table of Promql: labels, then "Value"
+    sort_by: str = ""  # title of a column; largest first
+    text: str = ""  # Markdown
+
+
+class Variable(NamedTuple):
+    """What the viewer may choose at the top."""
+
+    name: str
+    label: str
+    query: Rows | str | None = None  # of the API; `label_values(…)`; None: typed in
+    every: bool = False  # offers "All", which is `.*`
+    several: bool = False
+    words: tuple[str, ...] = ()  # a fixed list
+    hidden: bool = False
+
+
+class Dashboard(NamedTuple):
+    """A dashboard; `slug` makes its uid and its file's name."""
+
+    slug: str
+    title: str
+    about: str
+    panels: tuple[Panel, ...]
+    variables: tuple[Variable, ...] = ()
+    since: str = "now-6h"
+    until: str = "now"
+    refresh: str = ""
+    links: tuple[tuple[str, str], ...] = ()  # title and address, at the top
+
+    def asks_api(self) -> bool:
+        """Whether it is made once for each plugin that reads the API."""
+        asked = [query for panel in self.panels for query in panel.queries]
+        return any(
+            isinstance(query, Rows) for query in (*asked, *(v.query for v in self.variables))
+        )
+
+    def asks_prometheus(self) -> bool:
+        """Whether it needs a Prometheus data source."""
+        asked = [query for panel in self.panels for query in panel.queries]
+        queries = any(isinstance(query, Promql) for query in asked)
+        return queries or any(isinstance(v.query, str) for v in self.variables)

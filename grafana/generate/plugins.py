@@ -1,0 +1,112 @@
+"""Questions as the data sources' plugins write them into a dashboard.
+
+Paths into an answer are kept so plain that all dialects agree on them: rows are the answer's list,
+and a column is a key of a row. The formats are those of marcusolsson-json-datasource 1.4 and
+yesoreyeram-infinity-datasource 3.11.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from grafana.generate.model import Json, Promql, Rows
+
+_EPOCH = {"string": "string", "number": "number", "time": "timestamp_epoch"}
+
+
+def _infinity(rows: Rows, ref: str) -> Json:
+    return {
+        "refId": ref,
+        "type": "json",
+        "source": "url",
+        "parser": "backend",  # in Grafana's server, where ${__user.login} of the settings is known
+        "format": "table",
+        "url": rows.path,
+        "url_options": {
+            "method": "GET",
+            "data": "",
+            "params": [{"key": key, "value": value} for key, value in rows.params],
+            "headers": [],
+        },
+        "root_selector": "",
+        "columns": [
+            {"selector": column.key, "text": column.key, "type": _EPOCH[column.kind]}
+            for column in rows.columns
+        ],
+        "filters": [],
+    }
+
+
+def _infinity_variable(rows: Rows) -> Json:
+    asked = _infinity(rows, "variable")
+    (column,) = rows.columns
+    asked["columns"] = [
+        {"selector": column.key, "text": name, "type": "string"} for name in ("__text", "__value")
+    ]
+    return {"queryType": "infinity", "query": "", "refId": "variable", "infinityQuery": asked}
+
+
+def _json_api(rows: Rows, ref: str) -> Json:
+    return {
+        "refId": ref,
+        "method": "GET",
+        "urlPath": rows.path,
+        "queryParams": "",
+        "params": [[key, value] for key, value in rows.params],
+        "headers": [],
+        "body": "",
+        # Kept for five minutes by default, under a key that does not know who asks.
+        "cacheDurationSeconds": 0,
+        "fields": [
+            {
+                "jsonPath": f"$[*].{column.key}",
+                "language": "jsonpath",
+                "name": column.key,
+                "type": column.kind,
+            }
+            for column in rows.columns
+        ],
+    }
+
+
+def _json_api_variable(rows: Rows) -> Json:
+    return _json_api(rows, "variable")
+
+
+class Plugin(NamedTuple):
+    """A way to read the API from Grafana."""
+
+    folder: str
+    type: str
+    title: str  # of a dashboard's folder
+    suffix: str  # of uids, so that both may be installed side by side
+    query: Callable[[Rows, str], Json]
+    variable: Callable[[Rows], Json]
+
+
+INFINITY = Plugin(
+    "infinity", "yesoreyeram-infinity-datasource", "Infinity", "", _infinity, _infinity_variable
+)
+JSON_API = Plugin(
+    "json-api", "marcusolsson-json-datasource", "JSON API", "-json", _json_api, _json_api_variable
+)
+PLUGINS = (INFINITY, JSON_API)
+
+PROMETHEUS = "prometheus"
+
+
+def promql(asked: Promql, ref: str) -> Json:
+    """A question to Prometheus, for a curve or for one moment."""
+    return {
+        "refId": ref,
+        "expr": asked.expr,
+        "legendFormat": asked.legend or "__auto",
+        "instant": asked.instant,
+        "range": not asked.instant,
+        "format": "table" if asked.instant else "time_series",
+        "editorMode": "code",
+    }
+
+
+def promql_variable(text: str) -> Json:
+    """`label_values(…)` in the form that Grafana's editor writes."""
+    return {"qryType": 1, "query": text, "refId": "PrometheusVariableQueryEditor-VariableQuery"}

@@ -1,0 +1,158 @@
+"""The dashboards as they are committed."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.models.dashboard import Dashboard
+
+from batchjob_stats_server.app import ROUTERS
+from grafana.generate.__main__ import FOLDER, files
+from grafana.generate.plugins import PLUGINS
+from tests.prometheus import families
+
+FILES = sorted(FOLDER.rglob("*.json"))
+DASHBOARDS = {path.relative_to(FOLDER).as_posix(): json.loads(path.read_text()) for path in FILES}
+SCHEMA = 41
+API = {plugin.type for plugin in PLUGINS}
+PATHS = {route.path for router in ROUTERS for route in router.routes}
+
+
+def parametrized(test):
+    return pytest.mark.parametrize("name", DASHBOARDS)(test)
+
+
+def panels(name):
+    return [each for each in DASHBOARDS[name]["panels"] if each["type"] not in ("row", "text")]
+
+
+def expressions(name):
+    for panel in panels(name):
+        for target in panel["targets"]:
+            if "expr" in target:
+                yield target["expr"]
+    for variable in DASHBOARDS[name]["templating"]["list"]:
+        if variable["type"] == "query" and variable["datasource"]["type"] == "prometheus":
+            yield variable["query"]["query"]
+
+
+def strings(value):
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        for each in value:
+            yield from strings(each)
+    elif isinstance(value, str):
+        yield value
+
+
+def test_the_committed_files_are_what_the_generator_makes():
+    made = dict(files())
+    assert set(made) == set(DASHBOARDS)
+    stale = [name for name, text in made.items() if text != (FOLDER / name).read_text()]
+    assert not stale, "run python -m grafana.generate"
+
+
+def test_uids_and_titles_differ():
+    uids = [each["uid"] for each in DASHBOARDS.values()]
+    assert len(set(uids)) == len(uids)
+    assert all(re.fullmatch(r"batchjob-[a-z-]{1,30}", uid) for uid in uids)
+    by_folder = {(Path(name).parent, each["title"]) for name, each in DASHBOARDS.items()}
+    assert len(by_folder) == len(DASHBOARDS)
+
+
+@parametrized
+def test_grafana_s_own_schema_knows_every_key(name):
+    """Decoded and encoded again by Grafana's SDK nothing is lost."""
+    made = DASHBOARDS[name]
+    again = json.loads(JSONEncoder().encode(Dashboard.from_json(made)))
+    assert made["schemaVersion"] == SCHEMA
+    # `definition` is what the list of variables shows; Grafana writes it, the SDK has it not.
+    assert [path for path in lost(made, again) if not path.endswith("/definition")] == []
+
+
+def lost(made, again, at=""):
+    """Paths of what is in the first and not in the second."""
+    if isinstance(made, dict):
+        if not isinstance(again, dict):
+            return [at]
+        return [
+            p for key, value in made.items() for p in lost(value, again.get(key), f"{at}/{key}")
+        ]
+    if isinstance(made, list):
+        if made and (not isinstance(again, list) or len(again) != len(made)):
+            return [at]
+        return [p for i, value in enumerate(made) for p in lost(value, again[i], f"{at}/{i}")]
+    return [] if made == again or made in (None, "", False) else [at]
+
+
+@parametrized
+def test_data_sources_are_variables(name):
+    for panel in panels(name):
+        for source in (panel["datasource"], *(each["datasource"] for each in panel["targets"])):
+            assert source["uid"] == ("${api}" if source["type"] in API else "${prometheus}")
+    chosen = {each["name"] for each in DASHBOARDS[name]["templating"]["list"]}
+    used = {
+        each for text in strings(panels(name)) for each in re.findall(r"\$\{(api|prom\w+)\}", text)
+    }
+    assert used <= chosen
+
+
+@parametrized
+def test_variables_that_are_used_are_there(name):
+    known = {each["name"] for each in DASHBOARDS[name]["templating"]["list"]}
+    made = [DASHBOARDS[name]["panels"], DASHBOARDS[name]["links"], DASHBOARDS[name]["templating"]]
+    for text in strings(made):
+        for used in re.findall(r"\$\{?(\w+)", text):
+            assert used.startswith("__") or used in known, text
+
+
+@parametrized
+def test_panels_have_a_unit_and_fit_the_grid(name):
+    for panel in panels(name):
+        place = panel["gridPos"]
+        assert place["x"] + place["w"] <= 24
+        if panel["type"] != "table":
+            assert panel["fieldConfig"]["defaults"]["unit"], panel["title"]
+        assert not re.search("#[0-9a-f]{6}", json.dumps(panel)), "colours by name, for both themes"
+
+
+@parametrized
+def test_promql_asks_for_what_the_programs_expose(name):
+    for expr in expressions(name):
+        assert families.used(expr) <= families.known(), expr
+        # Not less than four scrapes, however far the viewer zooms in.
+        assert not re.search(r"\brate\([^\[]*\[(?!\$__rate_interval|5m)", expr), expr
+
+
+@parametrized
+def test_links_lead_to_dashboards_of_ours(name):
+    uids = {each["uid"] for each in DASHBOARDS.values()}
+    for text in strings(DASHBOARDS[name]):
+        for uid in re.findall(r"/d/([a-z-]+)", text):
+            assert uid in uids, text
+            assert "@" not in text
+
+
+@parametrized
+def test_paths_into_answers_are_those_that_all_dialects_read_alike(name):
+    for panel in panels(name):
+        for target in panel["targets"]:
+            for field in target.get("fields", ()):
+                assert re.fullmatch(r"\$\[\*\]\.[a-z_0-9]+", field["jsonPath"])
+                assert target["cacheDurationSeconds"] == 0
+            for column in target.get("columns", ()):
+                assert re.fullmatch(r"[a-z_0-9]+", column["selector"])
+
+
+@parametrized
+def test_api_paths_exist(name):
+    for panel in panels(name):
+        for target in panel["targets"]:
+            path = target.get("urlPath") or target.get("url")
+            if path:
+                known = "/api/v1" + path.replace("${job:percentencode}", "{jobid}")
+                whole = re.sub(r"\{jobid\}/(nodes|steps|gpus|emissions)$", "{jobid}/{part}", known)
+                assert whole in PATHS
