@@ -8,7 +8,7 @@ from fastapi import FastAPI
 
 from batchjob import __version__
 from batchjob_stats_server import problems
-from batchjob_stats_server.limits import Bounded, Counted
+from batchjob_stats_server.limits import Bounded, Counted, Throttled, Timely
 from batchjob_stats_server.routes import (
     PREFIX,
     factors,
@@ -22,6 +22,8 @@ from batchjob_stats_server.routes import (
     usage,
 )
 from batchjob_stats_server.services import Services
+
+_QUEUE_SECONDS = 15.0  # a request may wait so long for a thread to answer it
 
 ROUTERS = (
     me.router,
@@ -43,6 +45,7 @@ def make(services: Services) -> FastAPI:
         # As many threads as connections: nobody waits for one while holding the other.
         limiter = anyio.to_thread.current_default_thread_limiter()
         limiter.total_tokens = services.settings.web.threads
+        services.metrics.watch_threads(limiter)
         services.start()
         try:
             yield
@@ -65,5 +68,8 @@ def make(services: Services) -> FastAPI:
     for router in ROUTERS:
         app.include_router(router, responses=problems.RESPONSES)
     app.add_middleware(Bounded)
+    app.add_middleware(Throttled, services=services)
+    longest = max(services.settings.web.query_timeout, services.settings.gate.timeout)
+    app.add_middleware(Timely, seconds=longest + _QUEUE_SECONDS)
     app.add_middleware(Counted, metrics=services.metrics)
     return app

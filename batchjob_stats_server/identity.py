@@ -1,7 +1,6 @@
 """Who asks: by a token, a client's certificate, or a trusted peer's word; never two, no guess."""
 
 import hmac
-import ipaddress
 import logging
 import re
 from typing import Annotated, Literal, NamedTuple
@@ -12,9 +11,10 @@ from fastapi import BackgroundTasks, Depends, Request
 from batchjob_stats_db import tokens
 from batchjob_stats_db.access import EVERYTHING, Access, of_user
 from batchjob_stats_db.tokens import TokenRole
+from batchjob_stats_server import peers
 from batchjob_stats_server.certificates import NotBelieved
 from batchjob_stats_server.options import AuthOptions
-from batchjob_stats_server.problems import Problem
+from batchjob_stats_server.problems import Problem, too_fast
 from batchjob_stats_server.services import Given, Services
 
 log = logging.getLogger(__name__)
@@ -33,6 +33,14 @@ class Identity(NamedTuple):
 
 
 def _identify(request: Request, services: Given, later: BackgroundTasks) -> Identity:
+    known = _believed(request, services, later)
+    if wait := services.rates.user.wait((known.user, known.clusters)):
+        services.metrics.limited.labels("user").inc()
+        raise too_fast(wait)
+    return known
+
+
+def _believed(request: Request, services: Services, later: BackgroundTasks) -> Identity:
     auth = services.settings.auth
     bearers = [
         value.partition(" ")[2].strip()
@@ -96,20 +104,11 @@ def _named(request: Request, services: Services, user: str) -> Identity:
     known = len(secrets) == 1 and hmac.compare_digest(
         secrets[0].encode(), services.proxy_secret.encode()
     )
-    if not (_trusted(request, auth) and services.proxy_secret and known):
+    if not (peers.within(request.scope, auth.trusted_peer) and services.proxy_secret and known):
         raise _refused(services, request, "peer", "not from a peer that may name users")
     if not LOGIN.fullmatch(user):
         raise _refused(services, request, "name", "expected the name of one user", 400)
     return Identity(user, _role(auth, user), "header", auth.cluster)
-
-
-def _trusted(request: Request, auth: AuthOptions) -> bool:
-    try:
-        peer = ipaddress.ip_address(request.client.host if request.client else "")
-    except ValueError:
-        return False
-    mapped = getattr(peer, "ipv4_mapped", None)  # an IPv4 peer of a socket for both families
-    return any((mapped or peer) in network for network in auth.trusted_peer)
 
 
 def _role(auth: AuthOptions, user: str) -> TokenRole:
@@ -129,6 +128,16 @@ def _refused(
 
 
 Known = Annotated[Identity, Depends(_identify)]
+
+
+def _scraper(request: Request, services: Given, later: BackgroundTasks) -> None:
+    if peers.within(request.scope, services.settings.web.metrics_from):
+        return
+    if _identify(request, services, later).role is TokenRole.USER:
+        raise Problem(403, "only viewers, admins and the peers of web.metrics-from may read this")
+
+
+Scraper = Annotated[None, Depends(_scraper)]
 
 
 def _access(services: Given, known: Known) -> Access:

@@ -5,11 +5,13 @@ import time
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from batchjob_stats_server import problems
+from batchjob_stats_server import peers, problems
 from batchjob_stats_server.self_metrics import ServerMetrics
+from batchjob_stats_server.services import Services
 
 LARGEST_BODY = 64 * 1024
 LONGEST_QUERY = 16 * 1024
+UNLIMITED = frozenset({"/-/healthy", "/-/ready", "/metrics"})
 _BODY_SECONDS = 10.0  # less than a connection gives the whole request
 
 SECURITY = (
@@ -76,6 +78,64 @@ async def _body(receive: Receive) -> bytes | None:
             body += chunk
         more = message.get("more_body", False)
     return bytes(body) if size <= LARGEST_BODY else None
+
+
+class Throttled:
+    """Lets an address ask only so often; trusted peers bring the questions of many."""
+
+    def __init__(self, app: ASGIApp, services: Services) -> None:
+        self._app = app
+        self._services = services
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on, or refuse."""
+        wait = self._wait(scope) if scope["type"] == "http" else 0.0
+        if wait:
+            self._services.metrics.limited.labels("peer").inc()
+            await problems.told(problems.too_fast(wait))(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    def _wait(self, scope: Scope) -> float:
+        trusted = self._services.settings.auth.trusted_peer
+        if scope["path"] in UNLIMITED or peers.within(scope, trusted):
+            return 0.0
+        return self._services.rates.peer.wait(peers.household(scope))
+
+
+class Timely:
+    """An answer begins within a time, or is a problem; so it is when the server stops."""
+
+    def __init__(self, app: ASGIApp, seconds: float) -> None:
+        self._app = app
+        self._seconds = seconds
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on; the time ends with the answer's first byte, for live ones last."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        begun = False
+
+        async def noting(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            limit.reschedule(None)
+            await send(message)
+
+        try:
+            async with asyncio.timeout(self._seconds) as limit:
+                await self._app(scope, receive, noting)
+            return
+        except TimeoutError:
+            if begun:
+                raise
+            reason = "the server is too busy to answer in time"
+        except asyncio.CancelledError:  # uvicorn's, for what has not ended when it has to stop
+            reason = "the server stops"
+            if begun:
+                return
+        await problems.answer(503, reason, {"Retry-After": "10"})(scope, receive, send)
 
 
 class Counted:

@@ -1,9 +1,13 @@
 """The command `batchjob_stats_server`."""
 
 import argparse
+import logging
+import math
+import os
 import socket
 import ssl
 import sys
+import threading
 import time
 
 import sqlalchemy as sa
@@ -25,7 +29,9 @@ from batchjob_stats_server.identity import LOGIN
 from batchjob_stats_server.options import SECTIONS, Settings, problems, settings
 from batchjob_stats_server.services import Services, build
 
-_GRACE_SECONDS = 20
+log = logging.getLogger(__name__)
+
+_CUT_OFF_SECONDS = 3.0  # beyond the time that requests have to end
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -106,8 +112,11 @@ def _lifetime(text: str) -> float:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-class _Server(uvicorn.Server):
+class AnsweringServer(uvicorn.Server):
     """Tells systemd when requests are taken."""
+
+    # A thread that waits for a database cannot be cancelled; the process need not wait for it.
+    ends_process = False
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -116,10 +125,19 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         notify("STOPPING=1")
+        if self.ends_process:
+            seconds = (self.config.timeout_graceful_shutdown or 0) + _CUT_OFF_SECONDS
+            threading.Thread(target=_end, args=(seconds,), daemon=True).start()
         await super().shutdown(sockets)
 
 
-def server(chosen: Settings, services: Services) -> uvicorn.Server:
+def _end(seconds: float) -> None:
+    time.sleep(seconds)
+    log.warning("what has not ended in time is cut off")
+    os._exit(0)
+
+
+def server(chosen: Settings, services: Services) -> AnsweringServer:
     """What answers, to be run with a socket of `listening`."""
     config = uvicorn.Config(
         app.make(services),
@@ -131,17 +149,18 @@ def server(chosen: Settings, services: Services) -> uvicorn.Server:
         access_log=False,
         log_config=None,
         timeout_keep_alive=75,
-        timeout_graceful_shutdown=_GRACE_SECONDS,
+        timeout_graceful_shutdown=math.ceil(chosen.web.stop_timeout),
         limit_concurrency=1000,
     )
     config.load()
     config.ssl = _tls(chosen, services)
-    return _Server(config)
+    return AnsweringServer(config)
 
 
 def _serve(chosen: Settings) -> int:
     services = build(chosen)
     made = server(chosen, services)
+    made.ends_process = True
     with listening(chosen.web.listen_address) as listener:
         made.run(sockets=[listener])
     return 0 if made.started else 1

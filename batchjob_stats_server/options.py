@@ -22,15 +22,16 @@ from batchjob.settings import (
     integer,
     load_file,
     make,
+    number,
     option,
     text,
 )
 from batchjob_stats_db.history.prometheus import Endpoint
 from batchjob_stats_db.options import DbOptions, TsdbOptions, secret
 from batchjob_stats_server.gate.bounds import Limits
+from batchjob_stats_server.peers import Network
 from collectors.emissions.options import Options as EmissionsOptions
 
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 _SHORTEST_SECRET = 16
 
 
@@ -81,6 +82,15 @@ class WebOptions:
     query_timeout: float = option(
         30.0, "How long a question to the database may take.", parse=duration
     )
+    stop_timeout: float = option(
+        20.0, "How long requests under way have to end when the server stops.", parse=duration
+    )
+    metrics_from: tuple[Network, ...] = option(
+        tuple(map(ipaddress.ip_network, ("127.0.0.0/8", "::1/128"))),
+        "Address that may read /metrics without a token.",
+        parse=_network,
+        repeat=True,
+    )
 
 
 @dataclass(frozen=True)
@@ -122,12 +132,27 @@ class AuthOptions:
 
 
 @dataclass(frozen=True)
+class LimitOptions:
+    """How often somebody may ask; health and metrics do not count."""
+
+    user_rate: float = option(20.0, "Requests a second of one user; 0: no limit.", parse=number)
+    user_burst: int = option(
+        200, "Requests at once of one who has not asked for a while.", parse=_at_least_one
+    )
+    peer_rate: float = option(
+        50.0, "Requests a second of one address, but for trusted peers; 0: no limit.", parse=number
+    )
+    peer_burst: int = option(500, "As many at once.", parse=_at_least_one)
+
+
+@dataclass(frozen=True)
 class GateOptions:
     """What users' own PromQL may cost."""
 
     concurrent: int = option(
         4, "Questions to the time series database at once.", parse=_at_least_one
     )
+    concurrent_per_user: int = option(2, "Of these, those of one user.", parse=_at_least_one)
     timeout: float = option(30.0, "How long one of them may take.", parse=duration)
     answer_bytes: int = option(32 << 20, "Largest answer passed on.", parse=_at_least_one)
     series: int = option(
@@ -152,6 +177,7 @@ SECTIONS: Mapping[str, type[Any]] = {
     "db": DbOptions,
     "web": WebOptions,
     "auth": AuthOptions,
+    "limit": LimitOptions,
     "tsdb": TsdbOptions,
     "gate": GateOptions,
     "emissions": EmissionsOptions,
@@ -168,6 +194,7 @@ class Settings(NamedTuple):
     emissions: EmissionsOptions = EmissionsOptions()
     tsdb: TsdbOptions = TsdbOptions()
     gate: GateOptions = GateOptions()
+    limit: LimitOptions = LimitOptions()
     log: LogOptions = LogOptions()
 
 

@@ -1,6 +1,7 @@
 """Errors as problem documents (RFC 9457)."""
 
 import logging
+import math
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
@@ -62,6 +63,17 @@ def answer(status: int, detail: str, headers: Mapping[str, str] | None = None) -
     )
 
 
+def told(problem: Problem) -> JSONResponse:
+    """The same as an answer."""
+    return answer(problem.status, problem.detail, problem.headers)
+
+
+def too_fast(seconds: float) -> Problem:
+    """For one who asks too often."""
+    after = str(math.ceil(seconds))
+    return Problem(429, f"too many requests; ask again in {after} s", {"Retry-After": after})
+
+
 def install(app: FastAPI) -> None:
     """Answer all errors of the application so."""
     app.add_exception_handler(Problem, _problem)
@@ -75,7 +87,7 @@ def install(app: FastAPI) -> None:
 
 async def _problem(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, Problem)
-    return answer(error.status, error.detail, error.headers)
+    return told(error)
 
 
 async def _http(_: Request, error: Exception) -> JSONResponse:

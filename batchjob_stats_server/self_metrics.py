@@ -1,6 +1,25 @@
 """What the server says of itself."""
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from anyio import CapacityLimiter
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    GCCollector,
+    Histogram,
+    PlatformCollector,
+    ProcessCollector,
+)
+from sqlalchemy.engine import Engine
+from sqlalchemy.pool import QueuePool
+
+from batchjob import __version__
+from batchjob_stats_server.gate.tsdb import Rejected
+from batchjob_stats_server.gate.turns import Turns
 
 _PREFIX = "batchjob_stats_server"
 
@@ -10,15 +29,63 @@ class ServerMetrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.requests = Counter(
-            f"{_PREFIX}_requests", "Requests answered.", ("method", "route", "status"),
-            registry=self.registry,
-        )  # fmt: skip
-        self.seconds = Histogram(
-            f"{_PREFIX}_request_duration_seconds", "Time from a request to its answer's end.",
-            ("route",), registry=self.registry,
-        )  # fmt: skip
-        self.refused = Counter(
-            f"{_PREFIX}_refused", "Requests whose sender was not believed.", ("reason",),
-            registry=self.registry,
-        )  # fmt: skip
+        for collector in (ProcessCollector, PlatformCollector, GCCollector):
+            collector(registry=self.registry)
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"{_PREFIX}_{name}", text, labels, registry=self.registry)
+
+        def histogram(name: str, text: str, *labels: str) -> Histogram:
+            return Histogram(f"{_PREFIX}_{name}", text, labels, registry=self.registry)
+
+        self.requests = counter("requests", "Requests answered.", "method", "route", "status")
+        self.seconds = histogram(
+            "request_duration_seconds", "Time from a request to its answer's end.", "route"
+        )
+        self.refused = counter("refused", "Requests whose sender was not believed.", "reason")
+        self.limited = counter("rate_limited", "Requests that came too fast.", "by")
+        self.tsdb_seconds = histogram(
+            "tsdb_request_duration_seconds",
+            "Time of questions to the time series database, by how they ended.",
+            "question",
+            "result",
+        )
+
+        def gauge(name: str, text: str, *labels: str) -> Gauge:
+            return Gauge(f"{_PREFIX}_{name}", text, labels, registry=self.registry)
+
+        gauge("info", "The version that runs.", "version").labels(__version__).set(1)
+        self.threads = gauge("busy_threads", "Threads that answer a request.")
+        self.threads_limit = gauge("threads", "The most of these.")
+        self.waiting = gauge("waiting_requests", "Requests that wait for a thread.")
+        self.connections = gauge("database_connections", "Connections to the database in use.")
+        self.asked = gauge("tsdb_requests", "Questions that the time series database answers now.")
+        self.questions = gauge("tsdb_questions", "These, and the questions in line for it.")
+
+    def watch(self, reader: Engine, turns: Turns | None) -> None:
+        """Look up what is in use whenever it is asked for."""
+        if isinstance(reader.pool, QueuePool):
+            self.connections.set_function(reader.pool.checkedout)
+        if turns:
+            self.asked.set_function(turns.asked)
+            self.questions.set_function(turns.questions)
+
+    def watch_threads(self, limiter: CapacityLimiter) -> None:
+        """The same of the threads; they come with the event loop."""
+        self.threads.set_function(lambda: limiter.borrowed_tokens)
+        self.threads_limit.set_function(lambda: limiter.total_tokens)
+        self.waiting.set_function(lambda: limiter.statistics().tasks_waiting)
+
+    @contextmanager
+    def tsdb(self, question: str) -> Iterator[None]:
+        """Time a question to the time series database."""
+        begun = time.monotonic()
+        result = "failed"
+        try:
+            yield
+            result = "answered"
+        except Rejected:
+            result = "rejected"
+            raise
+        finally:
+            self.tsdb_seconds.labels(question, result).observe(time.monotonic() - begun)

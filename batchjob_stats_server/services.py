@@ -14,8 +14,16 @@ from batchjob_stats_server.certificates import Certificates
 from batchjob_stats_server.gate.tsdb import Tsdb
 from batchjob_stats_server.histories import Histories
 from batchjob_stats_server.options import Settings, gate_endpoint, proxy_secret
+from batchjob_stats_server.rate import Rate
 from batchjob_stats_server.self_metrics import ServerMetrics
 from collectors.emissions.factors import SiteFactors, site_factors
+
+
+class Rates(NamedTuple):
+    """How often one may ask."""
+
+    user: Rate
+    peer: Rate
 
 
 class Services(NamedTuple):
@@ -27,6 +35,7 @@ class Services(NamedTuple):
     proxy_secret: str
     factors: SiteFactors | None  # None: no provider is configured
     metrics: ServerMetrics
+    rates: Rates
     tsdb: Tsdb | None = None  # None: no time series database is configured
     certificates: Certificates | None = None  # None: clients have none
     histories: Histories | None = None  # None: nor anything else that keeps measurements
@@ -54,16 +63,21 @@ def build(settings: Settings) -> Services:
     require_current(readers)
     emissions, auth = settings.emissions, settings.auth
     wanted = emissions.provider or emissions.server_url
-    asked = settings.gate.concurrent if settings.tsdb.url else 0
-    endpoint = gate_endpoint(settings.tsdb, settings.gate)
+    limit, gate = settings.limit, settings.gate
+    endpoint = gate_endpoint(settings.tsdb, gate)
+    asked = gate.concurrent if settings.tsdb.url else 0
+    tsdb = Tsdb(endpoint, asked, gate.concurrent_per_user) if asked else None
+    metrics = ServerMetrics()
+    metrics.watch(readers, tsdb.turns if tsdb else None)
     return Services(
         settings,
         readers,
         writer(url),
         proxy_secret(auth),
         site_factors(emissions, "emissions") if wanted else None,
-        ServerMetrics(),
-        Tsdb(endpoint, asked) if asked else None,
+        metrics,
+        Rates(Rate(limit.user_rate, limit.user_burst), Rate(limit.peer_rate, limit.peer_burst)),
+        tsdb,
         Certificates(auth.client_ca_file, auth.client_crl_file) if auth.client_ca_file else None,
         Histories([Prometheus(endpoint) for _ in range(asked)]) if asked else None,
     )

@@ -23,6 +23,14 @@ class NotYours(QueryError):
     """The caller's own series can't be told from others'."""
 
 
+class TooMany(QueryError):
+    """The caller has too many questions in line already."""
+
+
+class Unavailable(Exception):
+    """There is no answer: the database is gone, busy, or not what it should be."""
+
+
 @dataclass(frozen=True)
 class Limits:
     """What one query may cost; times in seconds."""

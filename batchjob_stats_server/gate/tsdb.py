@@ -4,29 +4,22 @@ import json
 import logging
 import queue
 import time
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
 
-import anyio.to_thread
 import requests
+import urllib3
 
 from batchjob_stats_db.history.prometheus import Endpoint, session
+from batchjob_stats_server.gate.bounds import Unavailable
+from batchjob_stats_server.gate.turns import Turns
 
 # Statuses with which the Prometheus API tells of the query, not of itself (its documentation,
 # "HTTP API", format overview).
 _ABOUT_THE_QUERY = frozenset({400, 422, 503})
 _PATIENCE_SECONDS = 2.0  # beyond the time the database was given for a query
 _LONGEST_REASON = 300
-_WAITING_FOR_EACH = 8  # questions in line for each that is asked
 
 log = logging.getLogger(__name__)
-
-
-T = TypeVar("T")
-
-
-class Unavailable(Exception):
-    """There is no answer: the database is gone, busy, or not what it should be."""
 
 
 class Rejected(Exception):
@@ -41,20 +34,13 @@ class Rejected(Exception):
 class Tsdb:
     """Asks one server."""
 
-    def __init__(self, endpoint: Endpoint, concurrent: int) -> None:
+    def __init__(self, endpoint: Endpoint, concurrent: int, each: int = 0) -> None:
+        """`each`: questions of one user at once; else half of all."""
         self._endpoint = endpoint
-        # Threads of their own: a slow database must not take those that answer other questions.
-        self._limiter = anyio.CapacityLimiter(concurrent)
+        self.turns = Turns(concurrent, each or max(1, concurrent // 2))
         self._idle: queue.LifoQueue[requests.Session] = queue.LifoQueue()
         for _ in range(concurrent):
             self._idle.put(session(endpoint))
-
-    async def run(self, work: Callable[[], T]) -> T:
-        """Do in one of the threads for questions what calls `ask`; raises Unavailable."""
-        waiting = self._limiter.statistics().tasks_waiting
-        if waiting >= _WAITING_FOR_EACH * self._limiter.total_tokens:
-            raise Unavailable("too many questions to the time series database at once")
-        return await anyio.to_thread.run_sync(work, limiter=self._limiter)
 
     def ask(self, path: str, form: Sequence[tuple[str, str]], timeout: float) -> bytes:
         """A successful answer as it came; raises Rejected, Unavailable.
@@ -62,10 +48,10 @@ class Tsdb:
         `timeout`: seconds the database has; the answer may take little longer to arrive.
         """
         deadline = time.monotonic() + timeout + _PATIENCE_SECONDS
-        idle = self._idle.get_nowait()  # as many as threads that ask
+        idle = self._idle.get(timeout=timeout)  # as many as threads that ask
         try:
             return self._ask(idle, path, form, deadline)
-        except requests.RequestException as error:
+        except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
             log.warning("the time series database: %s", error)
             # Not that text: it holds addresses, which are not the caller's business.
             raise Unavailable("the time series database does not answer") from error
@@ -96,7 +82,8 @@ class Tsdb:
 
     def _read(self, response: requests.Response, deadline: float) -> bytes:
         body = bytearray()
-        for chunk in response.iter_content(1 << 16):
+        # As it comes: one that drips must not have the time anew for each piece.
+        while chunk := response.raw.read1(1 << 16, decode_content=True):
             body += chunk
             if len(body) > self._endpoint.answer_bytes:
                 raise Unavailable(

@@ -1,4 +1,4 @@
-"""Whether the server lives and can answer, and its own metrics: open to all, nothing personal."""
+"""Whether the server lives and can answer, which is open to all, and its own metrics."""
 
 from fastapi import APIRouter
 from fastapi.responses import PlainTextResponse, Response
@@ -6,6 +6,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from batchjob_stats_db.engine import DatabaseError
 from batchjob_stats_db.revision import require_current
+from batchjob_stats_server.identity import Scraper
 from batchjob_stats_server.services import Given
 
 router = APIRouter(include_in_schema=False)
@@ -28,6 +29,6 @@ def ready(services: Given) -> PlainTextResponse:
 
 
 @router.get("/metrics")
-def metrics(services: Given) -> Response:
-    """For Prometheus."""
+def metrics(services: Given, _: Scraper) -> Response:
+    """For Prometheus, where it may ask; nothing in it is about a person."""
     return Response(generate_latest(services.metrics.registry), media_type=CONTENT_TYPE_LATEST)

@@ -25,6 +25,8 @@ from batchjob_stats_server.gate.bounds import (
     NotYours,
     QueryError,
     TooLarge,
+    TooMany,
+    Unavailable,
     Window,
     days,
     points,
@@ -32,8 +34,8 @@ from batchjob_stats_server.gate.bounds import (
 from batchjob_stats_server.gate.confinement import Confinement
 from batchjob_stats_server.gate.parameters import Asked, read
 from batchjob_stats_server.gate.promql import confine, confine_selector, label_name
-from batchjob_stats_server.gate.tsdb import Rejected, Unavailable
-from batchjob_stats_server.identity import Caller
+from batchjob_stats_server.gate.tsdb import Rejected
+from batchjob_stats_server.identity import Caller, Known
 from batchjob_stats_server.problems import MEDIA_TYPE
 from batchjob_stats_server.routes import PREFIX
 from batchjob_stats_server.services import Given, Services
@@ -173,16 +175,28 @@ def _decoded(body: bytes) -> str:
 Pairs = Annotated[Form, Depends(_pairs)]
 
 
-async def _answer(
-    services: Services, access: Access, pairs: Form, path: str, kind: Kind
-) -> Response:
+class Asker(NamedTuple):
+    """Whose question it is, and what they may see."""
+
+    who: tuple[str, tuple[str, ...]]
+    access: Access
+
+
+def _asker(known: Known, access: Caller) -> Asker:
+    return Asker((known.user, known.clusters), access)
+
+
+Asking = Annotated[Asker, Depends(_asker)]
+
+
+async def _answer(services: Services, asker: Asker, pairs: Form, path: str, kind: Kind) -> Response:
     tsdb, options = services.tsdb, services.settings.gate
     if tsdb is None:
         raise Unavailable("no time series database is configured")
     asked = read(pairs, kind.parameters)
 
     def work() -> bytes:
-        own = Confinement.of(access, _clusters(services, access))
+        own = Confinement.of(asker.access, _clusters(services, asker.access))
         form = kind.form(Question(asked, own, services.clock(), options.limits()))
         # Prometheus' 0 is no limit.
         series = min(asked.values.get("limit") or options.series, options.series)
@@ -190,9 +204,10 @@ async def _answer(
         extra = [("limit", str(series))]
         if "timeout" in kind.parameters:
             extra.append(("timeout", f"{max(1, round(timeout * 1000))}ms"))
-        return tsdb.ask(path, form + extra, timeout)
+        with services.metrics.tsdb(path.partition("/")[0]):
+            return tsdb.ask(path, form + extra, timeout)
 
-    return Response(await tsdb.run(work), headers={"Cache-Control": "no-store"},
+    return Response(await tsdb.turns.run(asker.who, work), headers={"Cache-Control": "no-store"},
                     media_type="application/json")  # fmt: skip
 
 
@@ -210,43 +225,43 @@ router = APIRouter(
     default_response_class=JSONResponse,
     responses={
         status: {"model": PrometheusError, "description": HTTPStatus(status).phrase}
-        for status in (400, 403, 422, 503)
+        for status in (400, 403, 422, 429, 503)
     },
 )
 
 
 @router.get("/query")
 @router.post("/query", name="query_form")
-async def query(services: Given, access: Caller, pairs: Pairs) -> Response:
+async def query(services: Given, asker: Asking, pairs: Pairs) -> Response:
     """An expression at one time; `query`, `time`, `timeout`, `limit`."""
-    return await _answer(services, access, pairs, "query", QUERY)
+    return await _answer(services, asker, pairs, "query", QUERY)
 
 
 @router.get("/query_range")
 @router.post("/query_range", name="query_range_form")
-async def query_range(services: Given, access: Caller, pairs: Pairs) -> Response:
+async def query_range(services: Given, asker: Asking, pairs: Pairs) -> Response:
     """An expression over time; `query`, `start`, `end`, `step`, `timeout`, `limit`."""
-    return await _answer(services, access, pairs, "query_range", QUERY_RANGE)
+    return await _answer(services, asker, pairs, "query_range", QUERY_RANGE)
 
 
 @router.get("/series")
 @router.post("/series", name="series_form")
-async def series(services: Given, access: Caller, pairs: Pairs) -> Response:
+async def series(services: Given, asker: Asking, pairs: Pairs) -> Response:
     """Label sets of series; `match[]`, `start`, `end`, `limit`."""
-    return await _answer(services, access, pairs, "series", SERIES)
+    return await _answer(services, asker, pairs, "series", SERIES)
 
 
 @router.get("/labels")
 @router.post("/labels", name="labels_form")
-async def labels(services: Given, access: Caller, pairs: Pairs) -> Response:
+async def labels(services: Given, asker: Asking, pairs: Pairs) -> Response:
     """Names of labels; `match[]`, `start`, `end`, `limit`."""
-    return await _answer(services, access, pairs, "labels", LABELS)
+    return await _answer(services, asker, pairs, "labels", LABELS)
 
 
 @router.get("/label/{name}/values")
-async def label_values(services: Given, access: Caller, pairs: Pairs, name: str) -> Response:
+async def label_values(services: Given, asker: Asking, pairs: Pairs, name: str) -> Response:
     """Values of a label; `match[]`, `start`, `end`, `limit`."""
-    return await _answer(services, access, pairs, f"label/{label_name(name)}/values", LABELS)
+    return await _answer(services, asker, pairs, f"label/{label_name(name)}/values", LABELS)
 
 
 @router.get("/status/buildinfo")
@@ -269,6 +284,7 @@ _REFUSALS: tuple[tuple[type[QueryError], int, str], ...] = (
     (Malformed, 400, "bad_data"),
     (TooLarge, 422, "execution"),
     (NotYours, 403, "forbidden"),
+    (TooMany, 429, "unavailable"),
 )
 
 
@@ -296,5 +312,7 @@ def _error(status: int, kind: str, text: str) -> JSONResponse:
     document = PrometheusError(
         errorType=kind, error=text, title=HTTPStatus(status).phrase, detail=text, message=text
     )
-    headers = {"Cache-Control": "no-store"} | ({"Retry-After": "10"} if status == 503 else {})
+    headers = {"Cache-Control": "no-store"} | (
+        {"Retry-After": "10"} if status in (429, 503) else {}
+    )
     return JSONResponse(document.model_dump(), status, headers, MEDIA_TYPE)

@@ -4,6 +4,7 @@ import os
 
 from fastapi.testclient import TestClient
 
+from batchjob_stats_db.tokens import TokenRole
 from batchjob_stats_server import app
 
 
@@ -12,13 +13,33 @@ def test_health_is_open_to_all(client):
     assert client.get("/-/ready").status_code == 200
 
 
-def test_own_metrics_count_by_route(client):
+def test_own_metrics_count_by_route(client, certified):
     client.get("/api/v1/me")
     client.get("/nothing/here")
-    page = client.get("/metrics").text
+    page = certified("vera", "viewer").get("/metrics").text
     assert 'requests_total{method="GET",route="/api/v1/me",status="401"} 1.0' in page
     assert 'requests_total{method="GET",route="none",status="404"} 1.0' in page
     assert 'batchjob_stats_server_refused_total{reason="none"} 1.0' in page
+
+
+def test_own_metrics_tell_what_is_in_use(certified):
+    page = certified("vera", "viewer").get("/metrics").text
+    for name in (
+        "busy_threads", "threads", "waiting_requests", "database_connections", "info",
+        "rate_limited_total", "tsdb_questions", "tsdb_request_duration_seconds",
+    ):  # fmt: skip
+        assert f"# HELP batchjob_stats_server_{name} " in page
+    assert "process_resident_memory_bytes" in page
+
+
+def test_own_metrics_are_for_some_peers_and_viewers(client, services, token):
+    """Nothing in them is about a person, but not everybody's to read either."""
+    assert client.get("/metrics").status_code == 401
+    assert client.get("/metrics", headers=token("alice")).status_code == 403
+    assert client.get("/metrics", headers=token("vera", TokenRole.VIEWER)).status_code == 200
+    for host, status in (("127.0.0.1", 200), ("::1", 200), ("::ffff:127.0.0.1", 200), ("", 401)):
+        at = TestClient(app.make(services), client=(host, 1))
+        assert at.get("/metrics").status_code == status
 
 
 def test_a_path_nobody_knows(client):

@@ -9,6 +9,7 @@ with tsdb.serving() as database:
 import contextlib
 import http.server
 import threading
+import time
 import urllib.parse
 from typing import NamedTuple
 
@@ -25,6 +26,8 @@ class Database:
         self.url = url
         self.asked = []
         self.answer = (200, b'{"status":"success","data":[]}')
+        self.wait_seconds = 0  # before an answer
+        self.pause_seconds = 0  # before each byte of it
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -40,10 +43,15 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         path = urllib.parse.urlsplit(self.path).path
         database.asked.append(Asked(self.command, path, dict(self.headers), form))
         status, body = database.answer
+        time.sleep(database.wait_seconds)
         self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+        pause = database.pause_seconds
+        with contextlib.suppress(ConnectionError):  # who asked has gone
+            self.end_headers()
+            for piece in [body[i : i + 1] for i in range(len(body))] if pause else [body]:
+                time.sleep(pause)
+                self.wfile.write(piece)
 
     def log_message(self, *_):
         pass

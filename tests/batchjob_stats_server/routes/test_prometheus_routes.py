@@ -1,6 +1,6 @@
 """The PromQL gate as its clients see it, and what reaches the database behind it."""
 
-import threading
+import time
 
 import pytest
 from fastapi.testclient import TestClient
@@ -258,23 +258,27 @@ def test_without_a_database(services, proxied):
     assert "configured" in bare.get(f"{GATE}/query?query=up").json()["detail"]
 
 
-def test_questions_in_line_are_few(services):
-    """One at a time, eight waiting; the tenth is told to come again."""
-    import anyio
+def test_a_database_that_drips_is_not_waited_for(ask, services, database):
+    """Each piece comes in time; all of them together never would."""
+    database.answer = (200, b"x" * 900)
+    database.pause_seconds = 0.1
+    begun = time.monotonic()
+    told = ask("query", ("query", "up"), ("timeout", "1ms"))
+    assert (told.status_code, time.monotonic() - begun < 20) == (503, True)
+    assert "took too long" in told.json()["detail"]
 
-    from batchjob_stats_server.gate.tsdb import Unavailable
 
-    narrow = Tsdb(Endpoint("http://127.0.0.1:9"), 1)
-    free = threading.Event()
-
-    async def many():
-        async with anyio.create_task_group() as group:
-            for _ in range(9):
-                group.start_soon(narrow.run, lambda: free.wait(5))
-            await anyio.wait_all_tasks_blocked()
-            with pytest.raises(Unavailable, match="at once"):
-                await narrow.run(lambda: None)
-            free.set()
-
-    anyio.run(many)
-    narrow.close()
+def test_calls_are_counted_by_how_they_ended(ask, database, services):
+    ask("query", ("query", "up"))
+    database.answer = (422, b"{}")
+    ask("label/user/values")
+    database.answer = (500, b"")
+    ask("query", ("query", "up"))
+    count = services.metrics.registry.get_sample_value
+    name = "batchjob_stats_server_tsdb_request_duration_seconds_count"
+    assert [
+        count(name, {"question": question, "result": result})
+        for question, result in (
+            ("query", "answered"), ("label", "rejected"), ("query", "failed"), ("label", "failed"),
+        )
+    ] == [1, 1, 1, None]  # fmt: skip

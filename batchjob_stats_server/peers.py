@@ -1,0 +1,34 @@
+"""Who is at the other end of a connection; what a header says of it does not count."""
+
+import ipaddress
+from collections.abc import Iterable
+
+from starlette.types import Scope
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+def address(scope: Scope) -> Address | None:
+    """None for a peer without one, as of a Unix socket."""
+    host = (scope.get("client") or ("",))[0]
+    try:
+        found = ipaddress.ip_address(host)
+    except ValueError:
+        return None
+    # An IPv4 peer of a socket for both families.
+    return getattr(found, "ipv4_mapped", None) or found
+
+
+def within(scope: Scope, networks: Iterable[Network]) -> bool:
+    """Whether the peer's address is in one of the networks."""
+    peer = address(scope)
+    return peer is not None and any(peer in network for network in networks)
+
+
+def household(scope: Scope) -> object:
+    """What counts as one peer: an IPv4 address, or the /64 that IPv6 gives to each network."""
+    peer = address(scope)
+    if isinstance(peer, ipaddress.IPv6Address):
+        return ipaddress.ip_network((peer, 64), strict=False)
+    return peer
