@@ -4,29 +4,42 @@ import base64
 import binascii
 import hashlib
 import json
+import math
+from typing import Any
 
-from batchjob_stats_db.queries.jobs import After
+from batchjob_stats_db.queries.pages import After
 from batchjob_stats_server.problems import Problem
 
 _LARGEST = 2**63
 
 
-def encode(question: str, start_time: int | None, job_id: int) -> str:
-    """The word for a page that ended with this job."""
-    text = json.dumps([_digest(question), start_time or 0, job_id])
+def encode(question: str, after: After) -> str:
+    """The word for a page that ended there."""
+    text = json.dumps([_digest(question), *after])
     return base64.urlsafe_b64encode(text.encode()).decode()
 
 
-def decode(question: str, word: str) -> After:
-    """The place; a word that is none, or of another question, is a problem."""
+def decode(question: str, word: str, kind: type) -> After:
+    """The place, by a value of this kind; a word of no sense or another question is a problem."""
     try:
         digest, *place = json.loads(base64.b64decode(word, b"-_", validate=True))
     except (binascii.Error, ValueError, TypeError) as error:
         raise Problem(422, "cursor: expected what an answer's `next` link had") from error
-    numbers = all(type(number) is int and 0 <= number < _LARGEST for number in place)
-    if digest != _digest(question) or len(place) != 2 or not numbers:
+    if digest != _digest(question) or len(place) != 2 or not _sound(place[0], place[1], kind):
         raise Problem(422, "cursor: it belongs to another question")
     return After(*place)
+
+
+def _sound(value: Any, number: Any, kind: type) -> bool:
+    """Whether no database stumbles over it; anybody can write such a word."""
+    if type(number) is not int or not 0 <= number < _LARGEST:
+        return False
+    if isinstance(value, str):
+        return kind is str and value.isprintable()
+    if value is None:
+        return True
+    numeric = type(value) in (int, float) and kind is not str
+    return numeric and math.isfinite(value) and abs(value) < _LARGEST
 
 
 def _digest(question: str) -> str:

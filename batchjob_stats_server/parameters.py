@@ -42,6 +42,7 @@ Time = Annotated[
 ]
 Word = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f]+$")]
 Duration = Annotated[int, Field(ge=0, le=_LAST)]
+Ratio = Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False)]
 
 _ANY = ("", ".*")
 

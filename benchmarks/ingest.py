@@ -28,7 +28,8 @@ from batchjob_stats_db.days import DAY, month_of
 from batchjob_stats_db.engine import parse, reader, writer
 from batchjob_stats_db.job_row import said
 from batchjob_stats_db.migrate import migrate
-from batchjob_stats_db.queries import jobs, nodes, stats, usage
+from batchjob_stats_db.queries import jobs, nodes, pages, stats, usage
+from batchjob_stats_db.queries.filters import Filter
 from batchjob_stats_db.records import JobRecord, NodeShare
 from batchjob_stats_db.rollup import roll_up, sum_day, sum_month
 from batchjob_stats_db.sources.source import Batch
@@ -37,30 +38,53 @@ from batchjob_stats_db.store import Store
 BEGIN = 1_735_689_600  # 2025-01-01
 YEAR = 365 * DAY
 USERS, ACCOUNTS, NODES, RUNNING = 2000, 300, 1000, 5000
+ENDS = (
+    *[JobState.COMPLETED] * 17, JobState.FAILED, JobState.FAILED, JobState.TIMEOUT,
+    JobState.CANCELLED,
+)  # fmt: skip
 
 
 def record(number: int, total: int) -> JobRecord:
-    """A plausible job; all of them are spread evenly over a year."""
-    user = number * 7919 % USERS
-    submit = BEGIN + number * YEAR // total
-    start = submit + number % 3600
+    """A plausible job; all of them are spread evenly over a year, a third are tasks of arrays."""
+    array = number - number % 100 if number // 100 % 3 == 0 else None
+    user = (number if array is None else array) * 7919 % USERS
+    submit = BEGIN + (number if array is None else array) * YEAR // total
+    start = BEGIN + number * YEAR // total + number % 3600
     ended = number < total - RUNNING
+    state = ENDS[number % len(ENDS)] if ended else JobState.RUNNING
     length = 60 + number * 104729 % 36_000
+    gpus = 1 + number % 4 if number % 10 == 0 else None
     node = f"n{number * 31 % NODES:04}"
     return JobRecord(
-        "alpha", str(number), submit, JobState.COMPLETED if ended else JobState.RUNNING,
-        "COMPLETED" if ended else "RUNNING", "sacct",
+        "alpha", str(number), submit, state, state.value, "sacct",
         record_id=str(number), user=f"user{user:04}", uid=10_000 + user, group="users",
-        account=f"account{user % ACCOUNTS:03}", partition="cpu", qos="normal",
+        account=f"account{user % ACCOUNTS:03}", partition="gpu" if gpus else "cpu", qos="normal",
         name=f"job-{number % 50}", priority=1000, eligible_time=submit, start_time=start,
         end_time=start + length if ended else None, elapsed_seconds=length if ended else None,
         time_limit_seconds=86_400, exit_code=0, exit_signal=0, requested_cpus=4,
         requested_memory_bytes=8 << 30, requested_nodes=1,
-        requested_resources="cpu=4,mem=8G,node=1",
+        requested_resources="cpu=4,mem=8G,node=1", allocated_gpus=gpus,
         allocated_cpus=4, allocated_memory_bytes=8 << 30, allocated_nodes=1,
         allocated_resources="billing=4,cpu=4,mem=8G,node=1", node_list=node,
         nodes=(NodeShare(node),), submit_line="sbatch job.sh", work_dir=f"/home/user{user:04}/run",
         user_cpu_seconds=length * 3.5, system_cpu_seconds=length * 0.1,
+        array_jobid="" if array is None else str(array),
+        array_index=None if array is None else number % 100,
+    )  # fmt: skip
+
+
+def used(number: int, job_id: int, job: JobRecord) -> tuple[object, ...] | None:
+    """What it was measured to use; one in twenty was not."""
+    if number % 20 == 19:
+        return None
+    until = job.end_time or BEGIN + YEAR
+    seconds, share = until - (job.start_time or 0), number * 37 % 101 / 100
+    busy = None if job.allocated_gpus is None else share if number % 70 else 0.0
+    return (
+        job_id, "prometheus", until, until, 1 + seconds // 30, 0, 1, 1.0, "",
+        seconds * 3.9 * share, seconds * 0.1 * share,
+        int((8 << 30) * share), int((8 << 30) * share), (4 << 30) * share, number % 977 << 20,
+        job.allocated_gpus, busy, seconds * 40.0 * share, seconds * 20.0,
     )  # fmt: skip
 
 
@@ -79,6 +103,13 @@ def empty(path: Path) -> sa.Engine:
 COLUMNS = [column.name for column in schema.job.columns if column.name != "id"]
 INSERT = f"INSERT INTO job ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"
 NODE = "INSERT INTO job_node (job_id, node, cluster, start_time) VALUES (?, ?, 'alpha', ?)"
+USAGE = (
+    "INSERT INTO job_usage (job_id, source, measured_time, until_time, samples, dropped_series, "
+    "nodes, coverage, doubt, user_cpu_seconds, system_cpu_seconds, memory_peak_bytes, "
+    "memory_peak_node_bytes, memory_average_bytes, io_read_bytes, gpus, gpu_utilization_ratio, "
+    "energy_host_active_joules, energy_host_idle_joules) "
+    f"VALUES ({', '.join('?' * 19)})"
+)
 
 
 def raw(path: Path) -> sqlite3.Connection:
@@ -135,6 +166,8 @@ def make(total: int, path: Path) -> None:
         connection.executemany(
             NODE, [(first + n, job.nodes[0].node, job.start_time) for n, job in enumerate(batch)]
         )
+        usage = (used(first + n - 1, first + n, job) for n, job in enumerate(batch))
+        connection.executemany(USAGE, [row for row in usage if row])
         connection.execute("COMMIT")
         first += len(batch)
     for _, statement in secondary:
@@ -191,28 +224,28 @@ def read(total: int, path: Path) -> None:
     end = BEGIN + YEAR
     month = (end - 30 * DAY, end)
     with engine.connect() as db:
-        page = jobs.newest(db, EVERYTHING, 50)
-        middle = jobs.After(end - 100 * DAY, 0)
+        page = pages.page(db, EVERYTHING, 50).rows
+        middle = pages.After(end - 100 * DAY, 0)
         questions: dict[str, Callable[[], object]] = {
-            "a user's newest 50": lambda: jobs.newest(db, user, 50),
-            "the same, 100 days back": lambda: jobs.newest(db, user, 50, after=middle),
-            "a coordinator's newest 50": lambda: jobs.newest(db, member, 50),
-            "everybody's newest 50": lambda: jobs.newest(db, EVERYTHING, 50),
-            "an account's newest 50": lambda: jobs.newest(
-                db, EVERYTHING, 50, jobs.Filter("alpha", account="account042")
+            "a user's newest 50": lambda: pages.page(db, user, 50),
+            "the same, 100 days back": lambda: pages.page(db, user, 50, after=middle),
+            "a coordinator's newest 50": lambda: pages.page(db, member, 50),
+            "everybody's newest 50": lambda: pages.page(db, EVERYTHING, 50),
+            "an account's newest 50": lambda: pages.page(
+                db, EVERYTHING, 50, Filter("alpha", account="account042")
             ),
-            "a node's newest 50": lambda: jobs.newest(
-                db, EVERYTHING, 50, jobs.Filter("alpha", node="n0500")
+            "a node's newest 50": lambda: pages.page(
+                db, EVERYTHING, 50, Filter("alpha", node="n0500")
             ),
-            "a user's failed jobs, newest 50": lambda: jobs.newest(
-                db, user, 50, jobs.Filter("alpha", states=("FAILED",))
+            "a user's failed jobs, newest 50": lambda: pages.page(
+                db, user, 50, Filter("alpha", states=("FAILED",))
             ),
             "running now, 100": lambda: jobs.running(db, EVERYTHING, 100),
             "a user's, running now": lambda: jobs.running(db, user, 100),
             "running on a node": lambda: nodes.running_on(db, EVERYTHING, "alpha", "n0500"),
             "unfinished, by state": lambda: stats.unfinished_by_state(db, EVERYTHING),
             "a job by id": lambda: jobs.runs_of(db, EVERYTHING, page[7]["jobid"]),
-            "count up to 10,000": lambda: jobs.count(db, EVERYTHING, jobs.Filter("alpha")),
+            "count up to 10,000": lambda: jobs.count(db, EVERYTHING, Filter("alpha")),
             "a user's year by day": lambda: usage.summed(db, user, ["day"], BEGIN, end),
             "an account's year by user": lambda: usage.summed(
                 db, EVERYTHING, ["username"], BEGIN, end, cluster="alpha", account="account042"

@@ -9,7 +9,10 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from batchjob_stats_db import schema
 from batchjob_stats_db.access import Access, visible
-from batchjob_stats_db.queries.jobs import MOST, columns, known_clusters, runs_of
+from batchjob_stats_db.queries.clusters import known_clusters
+from batchjob_stats_db.queries.derived import columns
+from batchjob_stats_db.queries.jobs import runs_of
+from batchjob_stats_db.queries.pages import MOST
 
 _JOB = schema.job.c
 _PREFIX = re.compile(r"(?=.*[a-f-]|.{8})[0-9a-f-]{4,35}")  # of a UUID; not any number

@@ -1,91 +1,17 @@
-"""Jobs: one, a page of them, those that run."""
+"""Jobs: one with its parts, those that run or wait, how many there are."""
 
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 from sqlalchemy.sql.elements import ColumnElement
 
 from batchjob_stats_db import schema
-from batchjob_stats_db.access import Access, terms, visible
-
-MOST = 1000  # rows of a page
-
-
-class After(NamedTuple):
-    """Where a page ends: the next one goes on below. A job without start time sorts last."""
-
-    start_time: int
-    id: int
-
-
-class Filter(NamedTuple):
-    """Which jobs; None or empty is any."""
-
-    cluster: str | None = None
-    user: str | None = None
-    account: str | None = None
-    partition: str | None = None
-    qos: str | None = None
-    states: tuple[str, ...] = ()
-    jobid: str | None = None
-    array_jobid: str | None = None
-    name: str | None = None
-    node: str | None = None
-    started_from: int | None = None
-    started_before: int | None = None
-    elapsed_at_least: int | None = None
-    elapsed_at_most: int | None = None
-
-
-def newest(
-    db: Connection,
-    access: Access,
-    limit: int = 100,
-    which: Filter | None = None,
-    after: After | None = None,
-    *,
-    started: bool = True,
-    oldest_first: bool = False,
-) -> list[RowMapping]:
-    """Jobs that have started, by start time, newest first, with their usage.
-
-    Or those that have not: they wait, or were cancelled before; by the order they came in.
-    """
-    chosen = which or Filter()
-    job = schema.job
-    source: Any = job.outerjoin(schema.job_usage)
-    order: tuple[ColumnElement[Any], ...] = (job.c.start_time, job.c.id)
-    if chosen.node is not None:
-        # A node's jobs are one range of job_node's index; there the order is by its columns.
-        source = schema.job_node.join(source, schema.job_node.c.job_id == job.c.id)
-        order = (schema.job_node.c.start_time, schema.job_node.c.job_id)
-    start = order[0]
-    query = (
-        sa.select(*columns())
-        .select_from(source)
-        .where(start.is_not(None) if started else start.is_(None))
-        .order_by(*(column.asc() if oldest_first else column.desc() for column in order))
-        .limit(min(limit, MOST))
-    )
-    if after is not None:
-        # Without start times their place is the second half alone: no NULL is below another.
-        place, here = (order, after) if started else (order[1:], after[1:])
-        beyond, end = sa.tuple_(*place), sa.tuple_(*here)
-        query = query.where(beyond > end if oldest_first else beyond < end)
-    found: dict[int, RowMapping] = {}
-    for cluster in known_clusters(db, chosen.cluster):
-        conditions = _conditions(chosen._replace(cluster=cluster), start)
-        for term in terms(access, cluster=cluster):
-            for row in db.execute(query.where(term, *conditions)).mappings():
-                found[row["id"]] = row
-    by_time = sorted(
-        found.values(),
-        key=lambda row: (row["start_time"] or 0, row["id"]),
-        reverse=not oldest_first,
-    )
-    return by_time[:limit]
+from batchjob_stats_db.access import Access, visible
+from batchjob_stats_db.queries.clusters import known_clusters
+from batchjob_stats_db.queries.derived import columns
+from batchjob_stats_db.queries.filters import RUNNING, Filter, found_by, looked_at
+from batchjob_stats_db.queries.pages import MOST
 
 
 def pending(
@@ -99,7 +25,7 @@ def running(
     db: Connection, access: Access, limit: int = 100, which: Filter | None = None
 ) -> list[RowMapping]:
     """Jobs that run or are suspended, newest first."""
-    return _unfinished(db, access, ("RUNNING", "SUSPENDED"), limit, which)
+    return _unfinished(db, access, RUNNING, limit, which)
 
 
 def _unfinished(
@@ -111,7 +37,7 @@ def _unfinished(
         .select_from(schema.job.outerjoin(schema.job_usage))
         .where(
             job.end_time.is_(None), job.state.in_(states), visible(access),
-            *_conditions(which or Filter(), job.start_time),
+            *found_by(which or Filter(), job.start_time), *looked_at(which or Filter()),
         )
         .order_by(sa.func.coalesce(job.start_time, job.submit_time).desc(), job.id.desc())
         .limit(min(limit, MOST))
@@ -175,48 +101,9 @@ def count(db: Connection, access: Access, which: Filter, most: int = 10_000) -> 
         start = schema.job_node.c.start_time
     some = (
         sa.select(job.c.id)
-        .select_from(source)
-        .where(visible(access), *_conditions(which, start))
+        .select_from(source.outerjoin(schema.job_usage, schema.job_usage.c.job_id == job.c.id))
+        .where(visible(access), *found_by(which, start), *looked_at(which))
         .limit(most)
         .subquery()
     )
     return db.execute(sa.select(sa.func.count()).select_from(some)).scalar() or 0
-
-
-def known_clusters(db: Connection, cluster: str | None) -> Sequence[str]:
-    """This cluster, or all: the indexes of `job` begin with it."""
-    if cluster is not None:
-        return [cluster]
-    return db.execute(sa.select(schema.cluster.c.name)).scalars().all()
-
-
-def columns() -> Iterable[ColumnElement[Any]]:
-    """The job's columns under their names, those of its usage with `usage_` before."""
-    usage = (column for column in schema.job_usage.columns if column.name != "job_id")
-    return (*schema.job.columns, *(column.label(f"usage_{column.name}") for column in usage))
-
-
-def _conditions(which: Filter, start: ColumnElement[Any]) -> list[ColumnElement[bool]]:
-    job = schema.job.c
-    exact = {
-        job.cluster: which.cluster, job.username: which.user, job.account: which.account,
-        job.partition: which.partition, job.qos: which.qos, job.jobid: which.jobid,
-        job.array_jobid: which.array_jobid, job.name: which.name,
-        schema.job_node.c.node: which.node,
-    }  # fmt: skip
-    conditions: list[ColumnElement[bool]] = [
-        column == value for column, value in exact.items() if value is not None
-    ]
-    if which.node is not None and which.cluster is not None:
-        conditions.append(schema.job_node.c.cluster == which.cluster)
-    if which.states:
-        conditions.append(job.state.in_(which.states))
-    if which.started_from is not None:
-        conditions.append(start >= which.started_from)
-    if which.started_before is not None:
-        conditions.append(start < which.started_before)
-    if which.elapsed_at_least is not None:
-        conditions.append(job.elapsed_seconds >= which.elapsed_at_least)
-    if which.elapsed_at_most is not None:
-        conditions.append(job.elapsed_seconds <= which.elapsed_at_most)
-    return conditions

@@ -9,7 +9,7 @@ from sqlalchemy.engine import Connection, RowMapping
 from batchjob_stats_db import schema
 from batchjob_stats_db.access import Access, visible
 from batchjob_stats_db.days import month_after, month_of
-from batchjob_stats_db.queries.jobs import known_clusters
+from batchjob_stats_db.queries.clusters import known_clusters
 
 By = Literal["cluster", "account", "username", "day"]
 

@@ -3,17 +3,22 @@
 import functools
 import operator
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated
 
+import sqlalchemy as sa
 from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import Field, create_model
 
 from batchjob.states import JobState
 from batchjob_stats_db import schema
-from batchjob_stats_db.queries.jobs import MOST, Filter, columns, newest, parts_of
+from batchjob_stats_db.queries.derived import columns
+from batchjob_stats_db.queries.filters import Filter
+from batchjob_stats_db.queries.jobs import parts_of
+from batchjob_stats_db.queries.pages import MOST, SORTS, Order, TooManyError, page
 from batchjob_stats_server import audit, cursor, windows
 from batchjob_stats_server.identity import Caller, Known
-from batchjob_stats_server.parameters import Duration, OneOrMore, Table, Time, Word
+from batchjob_stats_server.parameters import Duration, OneOrMore, Ratio, Table, Time, Word
+from batchjob_stats_server.problems import Problem
 from batchjob_stats_server.routes import PREFIX
 from batchjob_stats_server.rows import answer, chosen, listed, model
 from batchjob_stats_server.runs import runs_of
@@ -41,8 +46,12 @@ PART_ROWS = {
 }
 
 
+_SORTS = {"user" if name == "username" else name: name for name in SORTS}
+Sort = Annotated[str, Field(pattern=f"^-?({'|'.join(_SORTS)})$")]
+
+
 class JobsQuery(Table):
-    """Which jobs, and how many."""
+    """Which jobs, in which order, and how many."""
 
     cluster: Word | None = None
     user: Word | None = None
@@ -50,18 +59,29 @@ class JobsQuery(Table):
     partition: Word | None = None
     qos: Word | None = None
     state: Annotated[list[JobState], OneOrMore] = Field([], description="One or several states.")
-    array_jobid: Word | None = None
     name: Word | None = None
     node: Word | None = None
     started_from: Time | None = None
     started_before: Time | None = None
+    array_jobid: Word | None = None
+    het_jobid: Word | None = None
+    ended_from: Time | None = None
+    ended_before: Time | None = None
     elapsed_at_least: Duration | None = Field(None, description="Seconds.")
     elapsed_at_most: Duration | None = Field(None, description="Seconds.")
+    cpu_efficiency_at_least: Ratio | None = Field(None, description="1 is all of it.")
+    cpu_efficiency_at_most: Ratio | None = None
+    memory_efficiency_at_least: Ratio | None = None
+    memory_efficiency_at_most: Ratio | None = None
+    gpu_utilization_at_least: Ratio | None = None
+    gpu_utilization_at_most: Ratio | None = None
+    gpus_at_least: int | None = Field(None, ge=0, lt=2**31, description="Allocated.")
+    running: bool = Field(False, description="True: only jobs that run now or are suspended.")
     started: bool = Field(
         True, description="False: jobs without a start, which wait or were cancelled before."
     )
-    sort: Literal["-start_time", "start_time"] = Field(
-        "-start_time", description="Newest or oldest first."
+    sort: Sort = Field(
+        "-start_time", description="A key of the rows; with `-` before it the largest first."
     )
     limit: int = Field(100, ge=1, le=MOST)
     cursor: Word | None = Field(None, description="From the `next` link of the page before.")
@@ -75,25 +95,32 @@ class JobsQuery(Table):
         same = self.model_dump(include=set(Filter._fields))
         return Filter(**same, states=tuple(self.state))
 
+    def order(self) -> Order:
+        """What the rows are sorted by."""
+        return Order(_SORTS[self.sort.lstrip("-")], self.sort.startswith("-"))
+
 
 @router.get("/jobs", response_model=listed(JobRow))
 def jobs(
     services: Given, known: Known, access: Caller, request: Request,
     which: Annotated[JobsQuery, Query()],
 ) -> Response:  # fmt: skip
-    """Jobs by start time; the header `Link` leads to the next page."""
+    """Jobs, the newest first; the header `Link` leads to the next page."""
     keys = chosen(which.fields, JobRow)
-    after = cursor.decode(which.question(), which.cursor) if which.cursor else None
+    order = which.order()
+    kind = str if isinstance(SORTS[order.key].type, sa.Text) else float
+    after = cursor.decode(which.question(), which.cursor, kind) if which.cursor else None
     with services.reader.connect() as db:
-        rows = newest(
-            db, access, which.limit, which.filter(), after,
-            started=which.started, oldest_first=which.sort == "start_time",
-        )  # fmt: skip
+        try:
+            rows, more = page(
+                db, access, which.limit, which.filter(), after, order=order, started=which.started
+            )
+        except TooManyError as error:
+            raise Problem(422, str(error)) from error
     audit.seen(known, "jobs", rows)
     headers = {}
-    if len(rows) == which.limit:
-        word = cursor.encode(which.question(), rows[-1]["start_time"], rows[-1]["id"])
-        query = request.url.include_query_params(cursor=word).query
+    if more:
+        query = request.url.include_query_params(cursor=cursor.encode(which.question(), more)).query
         headers["Link"] = f'<{request.url.path}?{query}>; rel="next"'
     return answer(windows.added(rows), keys, which.format, headers)
 

@@ -16,7 +16,8 @@ from batchjob_stats_db.access import (
     of_user,
 )
 from batchjob_stats_db.check import findings
-from batchjob_stats_db.queries import jobs, nodes, stats, usage
+from batchjob_stats_db.queries import jobs, nodes, pages, stats, usage
+from batchjob_stats_db.queries.filters import Filter
 from batchjob_stats_db.records import Account, Association, NodeShare, People, Role
 from batchjob_stats_db.rollup import due_days, roll_up
 from batchjob_stats_db.sources.source import Batch
@@ -55,36 +56,36 @@ def ids(rows):
 
 
 def test_newest_first(db):
-    assert ids(jobs.newest(db, EVERYTHING)) == [
+    assert ids(pages.page(db, EVERYTHING).rows) == [
         ("c2", "1"), ("c1", "4"), ("c1", "3"), ("c1", "2"), ("c1", "1"),
     ]  # fmt: skip
-    assert ids(jobs.newest(db, NOTHING)) == []
-    assert ids(jobs.newest(db, ALICE)) == [("c1", "4"), ("c1", "1")]
+    assert ids(pages.page(db, NOTHING).rows) == []
+    assert ids(pages.page(db, ALICE).rows) == [("c1", "4"), ("c1", "1")]
 
 
 def test_pages_follow_each_other(db):
     found, after = [], None
-    while page := jobs.newest(db, EVERYTHING, 2, after=after):
+    while found == [] or after:
+        page, after = pages.page(db, EVERYTHING, 2, after=after)
         found += ids(page)
-        after = jobs.After(page[-1]["start_time"], page[-1]["id"])
-    assert found == ids(jobs.newest(db, EVERYTHING))
+    assert found == ids(pages.page(db, EVERYTHING).rows)
 
 
 def test_a_coordinator_sees_the_account_and_own_jobs_once(db):
     both = Access((UserOn("c1", "alice"),), (AccountOn("c1", "physics"),))
-    assert ids(jobs.newest(db, both)) == [("c1", "4"), ("c1", "3"), ("c1", "1")]
+    assert ids(pages.page(db, both).rows) == [("c1", "4"), ("c1", "3"), ("c1", "1")]
 
 
 def test_a_login_is_somebody_s_for_a_time_only(db, now):
     new_alice = Access((UserOn("c1", "alice", since=now - 10),))
-    assert ids(jobs.newest(db, new_alice)) == []
+    assert ids(pages.page(db, new_alice).rows) == []
     old_alice = Access((UserOn("c1", "alice", until=now),))
-    assert len(jobs.newest(db, old_alice)) == 2
+    assert len(pages.page(db, old_alice).rows) == 2
 
 
 def test_filters(db, now):
     def of(**which):
-        return ids(jobs.newest(db, EVERYTHING, which=jobs.Filter(**which)))
+        return ids(pages.page(db, EVERYTHING, which=Filter(**which)).rows)
 
     assert of(user="bob") == [("c1", "2")]
     assert of(account="chem") == [("c1", "2")]
@@ -93,8 +94,8 @@ def test_filters(db, now):
     assert of(node="n001", cluster="c2") == [("c2", "1")]
     assert of(states=("RUNNING",)) == [("c1", "4"), ("c1", "3")]
     assert of(started_from=now - 250, started_before=now - 150) == [("c1", "4")]
-    assert jobs.count(db, EVERYTHING, jobs.Filter()) == 6
-    assert jobs.count(db, EVERYTHING, jobs.Filter(), most=3) == 3
+    assert jobs.count(db, EVERYTHING, Filter()) == 6
+    assert jobs.count(db, EVERYTHING, Filter(), most=3) == 3
 
 
 def test_running_and_pending(db):

@@ -1,0 +1,15 @@
+"""Names of clusters, which the indexes of most tables begin with."""
+
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from batchjob_stats_db import schema
+
+
+def known_clusters(db: Connection, cluster: str | None) -> Sequence[str]:
+    """This cluster, or all."""
+    if cluster is not None:
+        return [cluster]
+    return db.execute(sa.select(schema.cluster.c.name)).scalars().all()

@@ -1,0 +1,101 @@
+"""Which jobs are wanted."""
+
+from typing import Any, NamedTuple
+
+from sqlalchemy.sql.elements import ColumnElement
+
+from batchjob_stats_db import schema
+from batchjob_stats_db.queries.derived import DERIVED
+
+RUNNING = ("RUNNING", "SUSPENDED")
+
+
+class Filter(NamedTuple):
+    """Which jobs; None or empty is any."""
+
+    cluster: str | None = None
+    user: str | None = None
+    account: str | None = None
+    partition: str | None = None
+    qos: str | None = None
+    states: tuple[str, ...] = ()
+    jobid: str | None = None
+    array_jobid: str | None = None
+    het_jobid: str | None = None
+    name: str | None = None
+    node: str | None = None
+    started_from: int | None = None
+    started_before: int | None = None
+    ended_from: int | None = None
+    ended_before: int | None = None
+    elapsed_at_least: int | None = None
+    elapsed_at_most: int | None = None
+    cpu_efficiency_at_least: float | None = None
+    cpu_efficiency_at_most: float | None = None
+    memory_efficiency_at_least: float | None = None
+    memory_efficiency_at_most: float | None = None
+    gpu_utilization_at_least: float | None = None
+    gpu_utilization_at_most: float | None = None
+    gpus_at_least: int | None = None
+    running: bool = False  # now; suspended jobs hold their nodes
+
+
+_job, _usage = schema.job.c, schema.job_usage.c
+_derived: dict[str, ColumnElement[Any]] = {column.name: column.element for column in DERIVED}
+
+# What an index leads to; the rest is looked at row by row.
+_FOUND: dict[str, ColumnElement[Any]] = {
+    "cluster": _job.cluster,
+    "user": _job.username,
+    "account": _job.account,
+    "node": schema.job_node.c.node,
+}
+_EQUAL: dict[str, ColumnElement[Any]] = {
+    "partition": _job.partition,
+    "qos": _job.qos,
+    "jobid": _job.jobid,
+    "array_jobid": _job.array_jobid,
+    "het_jobid": _job.het_jobid,
+    "name": _job.name,
+}
+_BETWEEN: dict[str, ColumnElement[Any]] = {
+    "elapsed": _job.elapsed_seconds,
+    "cpu_efficiency": _derived["cpu_efficiency"],
+    "memory_efficiency": _derived["memory_efficiency"],
+    "gpu_utilization": _usage.gpu_utilization_ratio,
+    "gpus": _job.allocated_gpus,
+}
+
+
+def found_by(which: Filter, start: ColumnElement[Any]) -> list[ColumnElement[bool]]:
+    """Conditions that are ranges of indexes; `start` is the start time's column there."""
+    wanted = which._asdict()
+    found = [column == wanted[name] for name, column in _FOUND.items() if wanted[name] is not None]
+    if which.node is not None and which.cluster is not None:
+        found.append(schema.job_node.c.cluster == which.cluster)
+    if which.started_from is not None:
+        found.append(start >= which.started_from)
+    if which.started_before is not None:
+        found.append(start < which.started_before)
+    if which.ended_from is not None:
+        found.append(_job.end_time >= which.ended_from)
+    if which.ended_before is not None:
+        found.append(_job.end_time < which.ended_before)
+    if which.running:
+        found += [_job.end_time.is_(None), _job.state.in_(RUNNING)]
+    return found
+
+
+def looked_at(which: Filter) -> list[ColumnElement[bool]]:
+    """Conditions for which rows are read."""
+    wanted = which._asdict()
+    found = [column == wanted[name] for name, column in _EQUAL.items() if wanted[name] is not None]
+    if which.states:
+        found.append(_job.state.in_(which.states))
+    for name, column in _BETWEEN.items():
+        least, most = wanted.get(f"{name}_at_least"), wanted.get(f"{name}_at_most")
+        if least is not None:
+            found.append(column >= least)
+        if most is not None:
+            found.append(column <= most)
+    return found

@@ -1,0 +1,243 @@
+"""Pages of jobs in any order, each as fast as the first.
+
+By start time, and everybody's by end time, an index is walked: a page reads its own rows, and those
+that a filter without an index passes over, of which so many at most; a page that was cut short by
+that leads on like a full one. In any other order all jobs in question are read and sorted, which
+are so many at most as well.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, RowMapping
+from sqlalchemy.sql.elements import ColumnElement
+
+from batchjob_stats_db import schema
+from batchjob_stats_db.access import Access, terms, visible
+from batchjob_stats_db.queries.clusters import known_clusters
+from batchjob_stats_db.queries.derived import columns
+from batchjob_stats_db.queries.filters import Filter, found_by, looked_at
+
+MOST = 1000  # rows of a page
+MOST_READ = 100_000  # rows read for one
+
+Value = int | float | str | None
+
+_KEYS = {
+    "jobid", "submit_time", "start_time", "end_time", "wait_seconds", "elapsed_seconds",
+    "time_limit_seconds", "time_efficiency", "priority",
+    "username", "account", "partition", "qos", "state", "name",
+    "allocated_cpus", "allocated_gpus", "allocated_nodes", "allocated_memory_bytes",
+    "cpu_efficiency", "memory_efficiency", "usage_gpu_utilization_ratio",
+    "usage_memory_peak_bytes", "usage_gpu_memory_peak_bytes", "usage_energy_joules",
+    "usage_io_read_bytes", "usage_io_written_bytes", "usage_throttled_seconds",
+    "usage_network_received_bytes", "usage_network_sent_bytes",
+}  # fmt: skip
+
+SORTS: Mapping[str, ColumnElement[Any]] = {
+    str(column.name): getattr(column, "element", column)
+    for column in columns()
+    if column.name in _KEYS
+}
+"""What jobs may be ordered by: names of their columns."""
+
+
+class After(NamedTuple):
+    """Where a page ends: the value it is ordered by, and the job; the next one goes on beyond."""
+
+    value: Value
+    id: int
+
+
+class Order(NamedTuple):
+    """By which key; rows of the same value by their number, in the same direction."""
+
+    key: str = "start_time"
+    descending: bool = True
+
+
+class Page(NamedTuple):
+    """Jobs, and where the next page begins; None: this was the last."""
+
+    rows: list[RowMapping]
+    more: After | None
+
+
+class TooManyError(ValueError):
+    """More jobs would have to be read than one question may; the text says what would help."""
+
+
+def page(
+    db: Connection,
+    access: Access,
+    limit: int = 100,
+    which: Filter | None = None,
+    after: After | None = None,
+    *,
+    order: Order | None = None,
+    started: bool = True,
+) -> Page:
+    """Jobs that have started, or those that have not: they wait, or were cancelled before.
+
+    Each with its usage; the newest first unless `order` says otherwise. Jobs without the value
+    come last, but for `end_time`, by which only jobs that have ended are listed where an index is
+    walked. Raises TooManyError.
+    """
+    wanted, by = which or Filter(), order or Order()
+    limit = min(limit, MOST)
+    if by.key == "start_time" and not wanted.running:
+        place = (schema.job.c.start_time, schema.job.c.id)
+        if wanted.node is not None:
+            # A node's jobs are one range of job_node's index; there the order is by its columns.
+            place = (schema.job_node.c.start_time, schema.job_node.c.job_id)
+        return _Walk(place, wanted, by.descending, started).page(db, access, limit, after)
+    narrowed = (wanted.user, wanted.account, wanted.node)
+    if by.key == "end_time" and access.everything and narrowed == (None,) * 3 and started:
+        place = (schema.job.c.end_time, schema.job.c.id)
+        return _Walk(place, wanted, by.descending, True).page(db, access, limit, after)
+    return _sorted(db, access, limit, wanted, after, by, started)
+
+
+class _Walk(NamedTuple):
+    """Along an index, which ends with the time and the number of the job."""
+
+    place: tuple[ColumnElement[Any], ColumnElement[Any]]
+    which: Filter
+    descending: bool
+    known: bool  # whether the time is
+
+    def page(self, db: Connection, access: Access, limit: int, after: After | None) -> Page:
+        """No database finds the newest of several ranges at once; so each is asked for its own."""
+        ranges = [
+            [term, *found_by(self.which._replace(cluster=cluster), self._start())]
+            for cluster in known_clusters(db, self.which.cluster)
+            for term in terms(access, cluster=cluster)
+        ]
+        others = looked_at(self.which)
+        end = self._end(db, ranges, after) if others else None
+        query = (
+            sa.select(*columns())
+            .select_from(self._tables().outerjoin(schema.job_usage))
+            .where(*others, *self._beyond(after), *self._begun())
+            .order_by(*self._order())
+            .limit(limit + 1)
+        )
+        if end is not None:
+            at, last = sa.tuple_(*self._place()), sa.tuple_(*end)
+            query = query.where(at >= last if self.descending else at <= last)
+        found: dict[int, RowMapping] = {}
+        for conditions in ranges:
+            for row in db.execute(query.where(*conditions)).mappings():
+                found[row["id"]] = row
+        rows = sorted(found.values(), key=self._of, reverse=self.descending)
+        if len(rows) > limit:
+            return Page(rows[:limit], After(*self._padded(self._of(rows[limit - 1]))))
+        return Page(rows, After(*self._padded(end)) if end is not None else None)
+
+    def _begun(self) -> list[ColumnElement[bool]]:
+        """By end time there are also jobs that ended without having begun."""
+        return [self._start().is_not(None)] if self.known else []
+
+    def _start(self) -> ColumnElement[Any]:
+        return self.place[0] if self.which.node is not None else schema.job.c.start_time
+
+    def _tables(self) -> Any:
+        if self.which.node is None:
+            return schema.job
+        return schema.job_node.join(schema.job, schema.job_node.c.job_id == schema.job.c.id)
+
+    def _place(self) -> Sequence[ColumnElement[Any]]:
+        """Without times it is the second half alone: no NULL is below another."""
+        return self.place if self.known else self.place[1:]
+
+    def _order(self) -> list[ColumnElement[Any]]:
+        return [each.desc() if self.descending else each.asc() for each in self.place]
+
+    def _beyond(self, after: After | None) -> list[ColumnElement[bool]]:
+        known = self.place[0].is_not(None) if self.known else self.place[0].is_(None)
+        if after is None:
+            return [known]
+        at, end = sa.tuple_(*self._place()), sa.tuple_(*(after if self.known else after[1:]))
+        return [known, at < end if self.descending else at > end]
+
+    def _end(
+        self, db: Connection, ranges: Sequence[Sequence[ColumnElement[bool]]], after: After | None
+    ) -> tuple[Any, ...] | None:
+        """The place so many rows on, of the range where it is the nearest; None: all end before."""
+        query = (
+            sa.select(*self._place())
+            .select_from(self._tables())
+            .where(*self._beyond(after))
+            .order_by(*self._order())
+            .limit(1)
+            .offset(MOST_READ)
+        )
+        ends = [tuple(row) for each in ranges for row in db.execute(query.where(*each))]
+        nearest = max if self.descending else min
+        return nearest(ends) if ends else None
+
+    def _of(self, row: RowMapping) -> tuple[Any, ...]:
+        name = "end_time" if self.place[0] is schema.job.c.end_time else "start_time"
+        return (row[name], row["id"]) if self.known else (row["id"],)
+
+    def _padded(self, place: tuple[Any, ...]) -> tuple[Any, ...]:
+        return place if self.known else (None, *place)
+
+
+def _sorted(
+    db: Connection, access: Access, limit: int, which: Filter, after: After | None, by: Order,
+    started: bool,
+) -> Page:  # fmt: skip
+    job = schema.job.c
+    source: Any = schema.job
+    start: ColumnElement[Any] = job.start_time
+    if which.node is not None:
+        source = schema.job_node.join(schema.job, schema.job_node.c.job_id == job.id)
+        start = schema.job_node.c.start_time
+    candidates = [
+        job.cluster.in_(known_clusters(db, which.cluster)), visible(access),
+        start.is_not(None) if started else start.is_(None), *found_by(which, start),
+    ]  # fmt: skip
+    some = sa.select(job.id).select_from(source).where(*candidates).limit(MOST_READ + 1).subquery()
+    if (db.execute(sa.select(sa.func.count()).select_from(some)).scalar() or 0) > MOST_READ:
+        raise TooManyError(
+            f"sort: by {by.key} at most {MOST_READ} jobs are put in order, and there are more; "
+            "narrow the question by times of start or end, user, account, node or running"
+        )
+    key = SORTS[by.key]
+    query = (
+        sa.select(job.id, key.label("sorted_by"))
+        .select_from(source.outerjoin(schema.job_usage, schema.job_usage.c.job_id == job.id))
+        .where(*candidates, *looked_at(which), *_beyond(key, after, by.descending))
+        .order_by(
+            key.is_(None), *(each.desc() if by.descending else each for each in (key, job.id))
+        )
+        .limit(limit + 1)
+    )
+    found = db.execute(query).all()
+    more = After(found[limit - 1][1], found[limit - 1][0]) if len(found) > limit else None
+    return Page(_rows(db, [row[0] for row in found[:limit]]), more)
+
+
+def _beyond(
+    key: ColumnElement[Any], after: After | None, descending: bool
+) -> list[ColumnElement[bool]]:
+    """Rows without the value come last; among equals the number decides."""
+    if after is None:
+        return []
+    number = schema.job.c.id < after.id if descending else schema.job.c.id > after.id
+    if after.value is None:
+        return [key.is_(None) & number]
+    further = key < after.value if descending else key > after.value
+    return [further | ((key == after.value) & number) | key.is_(None)]
+
+
+def _rows(db: Connection, ids: Sequence[int]) -> list[RowMapping]:
+    """The jobs with these numbers, in this order."""
+    job = schema.job
+    query = (
+        sa.select(*columns()).select_from(job.outerjoin(schema.job_usage)).where(job.c.id.in_(ids))
+    )
+    found = {row["id"]: row for row in db.execute(query).mappings()}
+    return [found[each] for each in ids if each in found]

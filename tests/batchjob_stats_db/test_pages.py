@@ -1,0 +1,149 @@
+"""Pages of jobs in any order: each job once, whatever is unknown or equal."""
+
+import pytest
+import sqlalchemy as sa
+
+from batchjob.states import JobState
+from batchjob_stats_db import schema
+from batchjob_stats_db.access import EVERYTHING, Access, AccountOn, UserOn
+from batchjob_stats_db.queries import pages
+from batchjob_stats_db.queries.filters import Filter
+from batchjob_stats_db.queries.pages import SORTS, Order, TooManyError, page
+from batchjob_stats_db.sources.source import Batch
+
+COORDINATOR = Access((UserOn("", "user0"),), (AccountOn("c1", "account1"),))
+
+
+@pytest.fixture
+def db(engine, store, job, now):
+    """Sixty jobs of three users, of which many are alike, and some have not started or ended."""
+    runs = [
+        job(
+            str(n),
+            user=f"user{n % 3}",
+            account=f"account{n % 2}",
+            partition="gpu" if n % 7 == 0 else "cpu",
+            state=JobState.RUNNING if n % 10 == 9 else JobState.COMPLETED,
+            submit_time=now - 9000,
+            start_time=None if n % 11 == 10 else now - 8000 + n // 4,
+            end_time=None if n % 10 == 9 else now - n // 3,
+            elapsed_seconds=None if n % 10 == 9 else n // 5,
+            allocated_gpus=2 if n % 7 == 0 else None,
+        )
+        for n in range(60)
+    ]
+    store.write(Batch(tuple(runs), (), "", 0), "s")
+    with engine.begin() as write:
+        ids = write.execute(sa.select(schema.job.c.id, schema.job.c.jobid)).all()
+        write.execute(sa.insert(schema.job_usage), [_usage(*each) for each in ids if each.id % 3])
+    with engine.connect() as connection:
+        yield connection
+
+
+def _usage(job_id, jobid):
+    n = int(jobid)
+    return {
+        "job_id": job_id, "source": "s", "measured_time": 0, "until_time": 0, "samples": 1,
+        "dropped_series": 0, "nodes": 1, "coverage": 1.0,
+        "user_cpu_seconds": float(n // 6), "system_cpu_seconds": 0.1,
+        "memory_peak_bytes": n // 6 << 30,
+        "gpu_utilization_ratio": n % 5 / 7 if n % 2 else None,
+        "energy_host_active_joules": n // 8 / 3, "energy_gpu_idle_joules": None,
+    }  # fmt: skip
+
+
+def whole(db, access, order, which=None, size=7):
+    """All pages, one after the other."""
+    found, after = [], None
+    while True:
+        rows, after = page(db, access, size, which, after, order=order)
+        found += rows
+        if after is None:
+            return found
+
+
+@pytest.mark.parametrize("access", [EVERYTHING, COORDINATOR], ids=["all", "coordinator"])
+@pytest.mark.parametrize("descending", [True, False])
+@pytest.mark.parametrize("key", SORTS)
+def test_pages_in_any_order_hold_each_job_once(db, key, descending, access):
+    rows = whole(db, access, Order(key, descending))
+    expected = whole(db, access, None)
+    if (key, access) == ("end_time", EVERYTHING):  # the index that is walked has ended jobs
+        expected = [row for row in expected if row["end_time"] is not None]
+    assert sorted(row["id"] for row in rows) == sorted(row["id"] for row in expected)
+    known = [row for row in rows if row[key] is not None]
+    assert rows[: len(known)] == known
+    ordered = sorted(known, key=lambda row: (row[key], row["id"]), reverse=descending)
+    assert [row["id"] for row in known] == [row["id"] for row in ordered]
+
+
+def test_a_coordinator_s_rows_are_theirs(db):
+    rows = whole(db, COORDINATOR, Order("usage_energy_joules"))
+    assert all(row["username"] == "user0" or row["account"] == "account1" for row in rows)
+    assert {row["username"] for row in rows} == {"user0", "user1", "user2"}
+
+
+@pytest.mark.parametrize(
+    ("which", "holds"),
+    [
+        (Filter(running=True), lambda row: row["end_time"] is None),
+        (Filter(gpus_at_least=1), lambda row: row["allocated_gpus"] == 2),
+        (
+            Filter(elapsed_at_least=3, elapsed_at_most=5),
+            lambda row: 3 <= row["elapsed_seconds"] <= 5,
+        ),
+        (Filter(cpu_efficiency_at_most=0.2), lambda row: row["cpu_efficiency"] <= 0.2),
+        (Filter(memory_efficiency_at_least=0.5), lambda row: row["memory_efficiency"] >= 0.5),
+        (
+            Filter(gpu_utilization_at_most=0.3),
+            lambda row: row["usage_gpu_utilization_ratio"] <= 0.3,
+        ),
+        (Filter(ended_from=1_775_299_990), lambda row: row["end_time"] >= 1_775_299_990),
+        (Filter(ended_before=1_775_299_990), lambda row: row["end_time"] < 1_775_299_990),
+    ],
+)  # fmt: skip
+def test_filters(db, which, holds):
+    for key in ("start_time", "end_time", "usage_energy_joules"):
+        rows = whole(db, EVERYTHING, Order(key), which)
+        assert all(holds(row) for row in rows)
+        if not which.running:
+            assert 0 < len(rows) < 54
+
+
+def test_efficiencies_say_nothing_where_little_is_known(db, engine):
+    rows = {row["jobid"]: row for row in whole(db, EVERYTHING, None)}
+    assert rows["12"]["cpu_efficiency"] == pytest.approx((2 + 0.1) / (4 * 2))
+    assert rows["12"]["memory_efficiency"] == pytest.approx(2 / 8)
+    assert rows["3"]["cpu_efficiency"] is None  # it ran for no time
+    assert rows["12"]["wait_seconds"] == 1000 + 3
+    assert rows["2"]["memory_efficiency"] is None  # not measured
+    assert rows["2"]["usage_energy_joules"] is None
+
+
+def test_accounting_s_cpu_time_stands_in_for_what_was_not_measured(store, job, engine):
+    store.write(Batch((job("1", user_cpu_seconds=7200.0, system_cpu_seconds=0.0),), (), "", 0), "s")
+    with engine.connect() as db:
+        assert page(db, EVERYTHING).rows[0]["cpu_efficiency"] == 0.5
+
+
+def test_what_would_read_too_much_is_refused(db, monkeypatch):
+    monkeypatch.setattr(pages, "MOST_READ", 20)
+    with pytest.raises(TooManyError, match="usage_energy_joules at most 20 jobs"):
+        page(db, EVERYTHING, order=Order("usage_energy_joules"))
+    assert page(db, EVERYTHING, which=Filter(user="user1"), order=Order("usage_energy_joules")).rows
+
+
+@pytest.mark.parametrize(
+    ("key", "access"),
+    [("start_time", EVERYTHING), ("start_time", COORDINATOR), ("end_time", EVERYTHING)],
+)
+@pytest.mark.parametrize("descending", [True, False])
+def test_a_rare_job_is_found_page_by_page(db, key, descending, access, monkeypatch):
+    """A page that has read enough ends there, and leads on."""
+    order, which = Order(key, descending), Filter(partition="gpu")
+    expected = [row["id"] for row in whole(db, access, order, which, size=100)]
+    monkeypatch.setattr(pages, "MOST_READ", 4)
+    first = page(db, access, 7, which, order=order)
+    assert first.more is not None
+    assert len(first.rows) < 7
+    assert [row["id"] for row in whole(db, access, order, which)] == expected
