@@ -88,7 +88,7 @@ class WebOptions:
         repeat=True,
     )
     disable_exporter_metrics: bool = option(
-        False, "Leave out the metrics about the exporter's own process (saves 4 MB)."
+        False, "Leave out the metrics about the exporter's own process."
     )
 
 

@@ -5,7 +5,8 @@ import platform
 from collections.abc import Callable
 
 import batchjob
-from collectors.metric import Family, Labels, Metric, labels
+from batchjob_exporter.self_process import process_reader
+from collectors.metric import Family, Metric, labels
 
 BUILD_INFO = Metric(
     "batchjob_exporter_build_info",
@@ -28,7 +29,7 @@ def own_families(process_metrics: bool) -> Callable[[], list[Family]]:
     build = Family(BUILD_INFO, [(labels(**_build()), 1.0)])
     if not process_metrics:
         return lambda: [build]
-    read = _process_reader()
+    read = process_reader()
     return lambda: [build, *read()]
 
 
@@ -37,21 +38,3 @@ def _build() -> dict[str, str]:
     # Packagers set the variable where they know the commit.
     revision = os.environ.get("BATCHJOB_REVISION", "")
     return {**pairs, "revision": revision} if revision else pairs
-
-
-def _process_reader() -> Callable[[], list[Family]]:
-    # Imported here: the library costs 4 MB, which --web.disable-exporter-metrics saves.
-    from prometheus_client.process_collector import ProcessCollector
-
-    collector = ProcessCollector(registry=None)
-
-    def read() -> list[Family]:
-        return [
-            Family(
-                Metric(family.samples[0].name, family.type, family.documentation),  # type: ignore[arg-type]  # it has gauges and counters only
-                [(Labels(""), sample.value) for sample in family.samples],
-            )
-            for family in collector.collect()
-        ]
-
-    return read

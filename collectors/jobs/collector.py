@@ -12,6 +12,8 @@ from collectors.jobs import metrics, steps
 from collectors.jobs.devices import DeviceNames
 from collectors.jobs.directory import Descriptors, Trouble
 from collectors.jobs.discovery import Discovery
+from collectors.jobs.families import JobFamilies
+from collectors.jobs.identity import Identity
 from collectors.jobs.inspector import Inspector, Wanted
 from collectors.jobs.job import Job
 from collectors.jobs.layouts import LAYOUTS, Layout
@@ -70,7 +72,8 @@ class JobsCollector:
         groups = frozenset(options.metrics)
         self._host = host
         self._options = options
-        self._table = metrics.wanted(groups | ({"executables"} if options.executables else set()))
+        shown = groups | ({"executables"} if options.executables else set())
+        self._families = JobFamilies(metrics.wanted(shown))
         self._trouble = Trouble()
         files = tables(_file_groups(groups), DeviceNames(host.sysfs), _descriptors(), self._trouble)
         self._registry = Registry(host, files, options.linger, options.max, options.max_ended)
@@ -90,6 +93,7 @@ class JobsCollector:
         self._watcher.discovery = self._discovery
         self._steps = steps.Steps(files) if options.steps else None
         self._look_at = float("-inf")
+        self._fresh = _STALE_LOOKS * options.processes_interval + 60.0
 
     def start(self) -> None:
         """Find the jobs that are there, then listen for others."""
@@ -118,68 +122,61 @@ class JobsCollector:
             self._discovery.look(born=True)
             self._look_at = now + _LOOK_AGAIN_SECONDS
         self._inspector.rescue()
-        readings = self._readings(now)
+        shown = self._shown()
+        readings = [self._reading(job, identity, now) for job, identity in shown]
         self._registry.prune()
-        of_jobs = metrics.families(self._table, readings)
+        of_jobs = self._families.of(readings)
         if self._steps is not None:
-            of_jobs += self._steps.families([r.job for r in readings if r.ended_at is None], now)
+            running = {job: identity for job, identity in shown if job.ended_at is None}
+            of_jobs += self._steps.families(running, now)
         return [*of_jobs, *self._own()]
 
     def usage(self) -> list[JobUsage]:
         """Every shown job's CPU, read now."""
         now = self._host.monotonic()
         found = []
-        for job in self._shown():
-            assert job.identity is not None
-            processes = job.processes(now, self._fresh)
-            reading = JobReading(job, job.row_labels, job.read(now, "cpu"), processes, None, None)
+        for job, identity in self._shown():
+            reading = self._reading(job, identity, now, "cpu")
             user, system = metrics.cpu_seconds(reading)
             seconds = None if user is None or system is None else user + system
             found.append(
-                JobUsage(
-                    job.identity.name, seconds, reading.cgroup.cpus, job.ended_at, job.started_at
-                )
+                JobUsage(identity.name, seconds, reading.cgroup.cpus, job.ended_at, job.started_at)
             )
         return found
 
     def holders(self) -> list[JobHolder]:
         """The running jobs' processes and GPU variables as last looked at."""
         found = []
-        for job in self._shown():
-            seen, identity = job.seen, job.identity
-            if job.ended_at is None and seen is not None and identity is not None:
+        for job, identity in self._shown():
+            seen = job.seen
+            if job.ended_at is None and seen is not None:
                 paths = tuple(path for _, path in job.directories())
                 uid = -1 if identity.uid is None else identity.uid
                 found.append(JobHolder(identity.name, uid, seen.pids, seen.environs, paths))
         return found
 
-    @property
-    def _fresh(self) -> float:
-        return _STALE_LOOKS * self._options.processes_interval + 60.0
-
-    def _shown(self) -> list[Job]:
+    def _shown(self) -> list[tuple[Job, Identity]]:
         """Jobs with a name that are believed; of two with one name the first."""
-        shown: dict[str, Job] = {}
+        shown: dict[str, tuple[Job, Identity]] = {}
         for job in self._registry.believed():
-            if job.identity is not None:
-                shown.setdefault(job.identity.name.labels, job)
+            identity = job.identity
+            if identity is not None:
+                shown.setdefault(identity.name.labels, (job, identity))
         return list(shown.values())
 
-    def _readings(self, now: float) -> list[JobReading]:
-        readings, fresh = [], self._fresh
-        for job in self._shown():
-            cgroup = job.read(now)  # may end it
-            readings.append(
-                JobReading(
-                    job,
-                    job.row_labels,
-                    cgroup,
-                    job.processes(now, fresh),
-                    job.ended_at,
-                    job.started_at or job.noticed_at,
-                )
-            )
-        return readings
+    def _reading(
+        self, job: Job, identity: Identity, now: float, group: str | None = None
+    ) -> JobReading:
+        cgroup = job.read(now, group)  # may end it
+        return JobReading(
+            job.found.manager,
+            identity.name.labels,
+            identity.info,
+            cgroup,
+            job.processes(now, self._fresh),
+            job.ended_at,
+            job.started_at or job.noticed_at,
+        )
 
     def _own(self) -> list[Family]:
         ignored = dict.fromkeys(IGNORED_REASONS, 0)

@@ -87,12 +87,13 @@ class Descriptors:
 class _File:
     """A file that is there: how it is read, and what it said last."""
 
-    __slots__ = ("data", "descriptor", "source", "values")
+    __slots__ = ("data", "descriptor", "room", "source", "values")
 
     def __init__(self, source: Source, descriptor: int) -> None:
         self.source = source
         self.descriptor = descriptor  # -1: to be opened for each read
-        self.data = b""
+        self.room = _SMALL  # bytes; more than the file has, as far as is known
+        self.data: bytes | None = None  # None: nothing that could be understood
         self.values: Mapping[str, Any] = {}
 
 
@@ -113,6 +114,8 @@ class Directory:
         rarely: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
         self.path = path
+        self.values: Mapping[str, Any] = {}
+        """Field → value, as last read."""
         self._rarely = rarely
         self._descriptors = descriptors
         self._trouble = trouble
@@ -125,32 +128,36 @@ class Directory:
         self._settle_pause = _AT_FIRST_SECONDS
         self._inode = _inode(path)
 
-    def read(self, now: float, group: str | None = None) -> dict[str, Any]:
-        """Field → value of all files that are there, or of one group's. Raises CgroupGone.
+    def read(self, now: float, group: str | None = None) -> bool:
+        """Read all files that are there, or one group's, into `values`. Raises CgroupGone.
 
         `now` is monotonic seconds. A file that is not there, not readable or not in its format
-        leaves its fields out.
+        leaves its fields out. False if nothing changed: most files of most jobs say what they said
+        before, and then nobody needs to look at them again.
         """
-        if now >= self._settle_at:
+        changed = now >= self._settle_at
+        if changed:
             self._settle(now)
-        values = self._settled.copy()
-        for file in self._often:
-            if group is None or group == file.source.group:
-                values.update(self._read_file(file))
-        if self._failed:
-            self._set_aside()
-        return values
+        files = self._often
+        if group is not None:
+            files = [file for file in files if file.source.group == group]
+        if self._read_files(files) or changed:
+            values = self._settled.copy()
+            for file in self._often:
+                values.update(file.values)
+            self.values, changed = values, True
+        return changed
 
     def _settle(self, now: float) -> None:
         if self.removed():
             raise CgroupGone(self.path)
         self._find_files()
-        settled = dict(self._rarely())
-        for file in self._present:
-            if file.source.rare:
-                settled.update(self._read_file(file))
-        self._set_aside()
-        self._settled = settled
+        rare = [file for file in self._present if file.source.rare]
+        self._read_files(rare)
+        self._settled = dict(self._rarely())
+        for file in rare:
+            self._settled.update(file.values)
+        self._often = [file for file in self._present if not file.source.rare]
         self._settle_at = now + self._settle_pause
         self._settle_pause = min(2 * self._settle_pause, RARE_SECONDS)
 
@@ -166,33 +173,47 @@ class Directory:
         self._descriptors.give_back(len(kept))
         self._present, self._often, self._missing = [], [], []
 
-    def _read_file(self, file: _File) -> Mapping[str, Any]:
-        source, descriptor = file.source, file.descriptor
+    def _read_files(self, files: Iterable[_File]) -> bool:
+        """Whether any of them says something new. Raises CgroupGone."""
+        changed = False
+        for file in files:
+            try:
+                if file.descriptor >= 0:
+                    data = os.pread(file.descriptor, file.room, 0)
+                else:
+                    data = read_path(self._path_of(file.source))
+                if data != file.data:
+                    changed = True
+                    self._take(file, data)
+            except OSError as error:
+                if error.errno == errno.ENODEV or self.removed():
+                    raise CgroupGone(self.path) from error
+                changed = True
+                self._trouble.count(error)
+                self._failed.append(file)
+        if self._failed:
+            self._set_aside()
+        return changed
+
+    def _take(self, file: _File, data: bytes) -> None:
+        """Understand what a file says."""
+        if file.descriptor >= 0 and len(data) > file.room - _RECORD:
+            data = completed(file.descriptor, data, file.room)
+            file.room = 2 * len(data)
         try:
-            if descriptor >= 0:
-                data = read_all(descriptor, 2 * len(file.data) or _SMALL)
-            else:
-                data = read_path(self._path_of(source))
-            if not data or data != file.data:  # most files of most jobs say what they said before
-                if data[-1:] != b"\n" and (data or not source.may_be_empty):
-                    raise ValueError("half a line")
-                file.values = source.parse(data)
-            file.data = data
-            return file.values
+            if data[-1:] != b"\n" and (data or not file.source.may_be_empty):
+                raise ValueError("half a line")
+            file.values, file.data = file.source.parse(data), data
         except (ValueError, LookupError):
             self._trouble.count("malformed")
-        except OSError as error:
-            if error.errno == errno.ENODEV or self.removed():
-                raise CgroupGone(self.path) from error
-            self._trouble.count(error)
-            self._failed.append(file)
-        return {}
+            file.values, file.data = {}, None
 
     def _set_aside(self) -> None:
-        """Treat a file that cannot be read, such as pressure with PSI off, as one not there."""
+        """Treat files that cannot be read, such as pressure with PSI off, as not there."""
         for file in self._failed:
             self._present.remove(file)
             self._missing.append(file.source)
+            file.values = {}
             if file.descriptor >= 0:
                 os.close(file.descriptor)
                 self._descriptors.give_back(1)
@@ -231,15 +252,21 @@ def _inode(path: str) -> int | None:
         return None
 
 
-def read_all(descriptor: int, expected: int = _PAGE) -> bytes:
-    """The whole file behind a descriptor, from its start; `expected` bytes are more than it has.
+def read_all(descriptor: int, room: int = _PAGE) -> bytes:
+    """The whole file behind a descriptor, from its start; `room` bytes are more than it has.
 
     What is read is kept, and a buffer of a page for each of thousands of files would be as well.
+    """
+    return completed(descriptor, os.pread(descriptor, room, 0), room)
+
+
+def completed(descriptor: int, data: bytes, room: int) -> bytes:
+    """The whole file of which `data` is what a read of `room` bytes gave.
+
     A read that falls short by some bytes only may not be the last: of a list, such as cgroup.procs,
     the kernel hands out whole records (filesystems/seq_file.rst).
     """
-    data = os.pread(descriptor, expected, 0)
-    if len(data) < expected - _RECORD:
+    if len(data) < room - _RECORD:
         return data
     parts, offset = [data], len(data)
     while part := os.pread(descriptor, 16 * _PAGE, offset):

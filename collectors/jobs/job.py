@@ -10,7 +10,6 @@ from collectors.jobs.layouts import Found
 from collectors.jobs.mounts import Hierarchy
 from collectors.jobs.part import Part, Tables
 from collectors.jobs.reading import NOTHING, CgroupReading, ProcessReading, ended, total
-from collectors.metric import NO_LABELS, Labels, join, labels
 
 
 class Seen(NamedTuple):
@@ -30,22 +29,6 @@ class Tree:
     found: Found
     delegate: int | None
     directory: str
-
-
-class RowLabels(dict[Labels | tuple[str, str], Labels]):
-    """The job's labels and those of a row, joined once and kept: `row_labels[extra]`.
-
-    `extra` is label text, or the name and value of one label. It dies with the job's name.
-    """
-
-    def __init__(self, own: Labels) -> None:
-        super().__init__()
-        self._own = own
-
-    def __missing__(self, extra: Labels | tuple[str, str]) -> Labels:
-        text = labels(**{extra[0]: extra[1]}) if isinstance(extra, tuple) else extra
-        joined = self[extra] = join(self._own, text)
-        return joined
 
 
 class Job:
@@ -69,7 +52,6 @@ class Job:
         self._parts: dict[str, Part] = {}
         self._gone: list[CgroupReading] = []  # of parts that vanished while others live
         self._reading = NOTHING
-        self.row_labels = RowLabels(NO_LABELS)
 
     def add(self, hierarchy: Hierarchy, path: str, found: Found, delegate: int | None) -> bool:
         """A directory of this job is there; False if it was known already.
@@ -162,32 +144,20 @@ class Job:
             return None
         return seen.processes
 
-    def named(self, identity: Identity) -> None:
-        """Take over who it is; label text made for an earlier name is dropped."""
-        self.identity = identity
-        self.row_labels = RowLabels(identity.name.labels)
-
     def _read(self, now: float, group: str | None) -> None:
-        earlier = list(self._gone)
         readings = [part.read(now, group) for part in self._parts.values()]
         if readings:
-            self._reading = total([*earlier, *readings])
-        self._forget_gone(readings)
+            self._reading = total([*self._gone, *readings])
+        self._forget_gone()
 
     def _drop_removed(self) -> None:
         for part in self._parts.values():
             part.drop_removed()
-        self._forget_gone([part.reading() for part in self._parts.values()])
+        self._forget_gone()
 
-    def _forget_gone(self, readings: list[CgroupReading]) -> None:
-        gone = [
-            (path, reading)
-            for (path, part), reading in zip(self._parts.items(), readings, strict=True)
-            if part.gone
-        ]
-        for path, reading in gone:
-            del self._parts[path]
-            self._gone.append(ended(reading))
+    def _forget_gone(self) -> None:
+        for path in [path for path, part in self._parts.items() if part.gone]:
+            self._gone.append(ended(self._parts.pop(path).reading()))
 
     def _count_oom_kills(self) -> None:
         for part in self._parts.values():

@@ -1,19 +1,33 @@
 """Which metric shows which number of a job: the table, and families made from it."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 from collectors.jobs.identity import INFO_LABELS
-from collectors.jobs.job import Job, RowLabels
 from collectors.jobs.reading import CgroupReading, DeviceIO, Interface, ProcessReading
-from collectors.metric import NO_LABELS, Family, Labels, Metric, labels
+from collectors.metric import NO_LABELS, Labels, Metric, join, labels
+
+Sample = tuple[Labels, float]
+
+
+class JobLabels(dict[Labels, Labels]):
+    """The job's labels, joined once with those of a row and kept: `job_labels[extra]`."""
+
+    def __init__(self, own: Labels) -> None:
+        super().__init__()
+        self._own = own
+
+    def __missing__(self, extra: Labels) -> Labels:
+        joined = self[extra] = join(self._own, extra)
+        return joined
 
 
 class JobReading(NamedTuple):
     """One job at the moment of a scrape."""
 
-    job: Job
-    labels: RowLabels
+    manager: str
+    labels: Labels  # manager, jobid and user
+    info: Labels  # what else is known of it
     cgroup: CgroupReading
     processes: ProcessReading | None  # None: not looked at yet, or too long ago
     ended_at: float | None
@@ -26,12 +40,31 @@ class Row(NamedTuple):
     value: Callable[[JobReading], float | None]  # None: not read, so no sample
     labels: Labels = NO_LABELS
 
+    def samples(self, value: float | None, of_job: JobLabels) -> tuple[Sample, ...]:
+        """What shows this value."""
+        return () if value is None else ((of_job[self.labels], value),)
+
 
 class Rows(NamedTuple):
     """One sample per job and device, interface or program."""
 
     label: str
-    values: Callable[[JobReading], Mapping[str, float] | None]
+    value: Callable[[JobReading], Mapping[str, float] | None]
+
+    def samples(self, value: Mapping[str, float] | None, of_job: JobLabels) -> tuple[Sample, ...]:
+        """What shows these values."""
+        items = (value or {}).items()
+        return tuple((of_job[labels(**{self.label: key})], number) for key, number in items)
+
+
+class InfoRow(NamedTuple):
+    """A sample of 1 with what is known of the job."""
+
+    value: Callable[[JobReading], Labels]
+
+    def samples(self, value: Labels, of_job: JobLabels) -> tuple[Sample, ...]:
+        """What shows this text."""
+        return ((of_job[value], 1),)
 
 
 class JobMetric(NamedTuple):
@@ -44,7 +77,7 @@ class JobMetric(NamedTuple):
     group: str
     lasting: bool
     metric: Metric
-    rows: tuple[Row | Rows, ...]
+    rows: tuple[Row | Rows | InfoRow, ...]
 
 
 GROUPS: Mapping[str, str] = {
@@ -137,6 +170,14 @@ def _interface(value: Callable[[Interface], float]) -> tuple[Rows]:
 _FEW = "; approximate: what an ended process used between two looks may be missing"
 
 JOB_METRICS: tuple[JobMetric, ...] = (
+    JobMetric(
+        "", True,
+        Metric(
+            "batchjob_job_info", "gauge", "What is known of the job; always 1.",
+            (*JOB_LABELS, *INFO_LABELS),
+        ),
+        (InfoRow(lambda r: r.info),),
+    ),
     JobMetric(
         "", True, _gauge("start_time_seconds", "Start of the job's first process here, epoch."),
         (Row(lambda r: r.started_at),),
@@ -340,10 +381,6 @@ JOB_METRICS: tuple[JobMetric, ...] = (
     ),
 )  # fmt: skip
 
-INFO = Metric(
-    "batchjob_job_info", "gauge", "What is known of the job; always 1.",
-    (*JOB_LABELS, *INFO_LABELS),
-)  # fmt: skip
 JOBS = Metric("batchjob_jobs", "gauge", "Running jobs with processes on this node.", ("manager",))
 IGNORED = Metric(
     "batchjob_jobs_ignored", "gauge",
@@ -356,56 +393,9 @@ ERRORS = Metric(
     "Files of jobs that could not be read.",
     ("reason",),
 )
-METRICS = (INFO, JOBS, IGNORED, ERRORS, *(entry.metric for entry in JOB_METRICS))
+METRICS = (JOBS, IGNORED, ERRORS, *(entry.metric for entry in JOB_METRICS))
 
 
 def wanted(groups: Collection[str]) -> tuple[JobMetric, ...]:
     """The rows of the table that the groups switch on."""
     return tuple(entry for entry in JOB_METRICS if not entry.group or entry.group in groups)
-
-
-def families(table: Iterable[JobMetric], readings: list[JobReading]) -> list[Family]:
-    """Families of all jobs, metric by metric, as the text formats demand."""
-    running = [reading for reading in readings if reading.ended_at is None]
-    made = [_info(readings), _count(running)]
-    for entry in table:
-        samples = _samples(entry, readings if entry.lasting else running)
-        if samples:
-            made.append(Family(entry.metric, samples))
-    return made
-
-
-def _samples(entry: JobMetric, readings: list[JobReading]) -> list[tuple[Labels, float]]:
-    samples: list[tuple[Labels, float]] = []
-    for row in entry.rows:
-        if isinstance(row, Row):
-            value, extra = row
-            samples += [
-                (reading.labels[extra], number)
-                for reading in readings
-                if (number := value(reading)) is not None
-            ]
-        else:
-            samples += [
-                (reading.labels[row.label, key], number)
-                for reading in readings
-                for key, number in (row.values(reading) or {}).items()
-            ]
-    return samples
-
-
-def _info(readings: list[JobReading]) -> Family:
-    found = []
-    for reading in readings:
-        identity = reading.job.identity
-        if identity is not None:
-            found.append((reading.labels[identity.info], 1))
-    return Family(INFO, found)
-
-
-def _count(running: list[JobReading]) -> Family:
-    counts: dict[str, int] = {}
-    for reading in running:
-        manager = reading.job.found.manager
-        counts[manager] = counts.get(manager, 0) + 1
-    return Family(JOBS, [(labels(manager=m), number) for m, number in sorted(counts.items())])

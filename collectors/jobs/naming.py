@@ -66,7 +66,7 @@ class Naming:
             self._job_name,
         )
         if made != known:
-            job.named(made)
+            job.identity = made
 
     def denied(self, notes: Notes) -> None:
         """Count, once per job, that its processes may not be looked into (no CAP_SYS_PTRACE)."""

@@ -17,7 +17,7 @@ from collectors.jobs.directory import (
 )
 from collectors.jobs.layouts import Found
 from collectors.jobs.mounts import Hierarchy
-from collectors.jobs.reading import CgroupReading
+from collectors.jobs.reading import NOTHING, CgroupReading
 
 # Where a job's processes are looked for, best first: Slurm's freezer tree holds all of them,
 # cpuacct lacks slurmstepd, others usually lack the tree (real Slurm 22.05 and OpenPBS 23.06).
@@ -58,7 +58,8 @@ class Part:
         self.delegate = delegate
         self._tables = tables
         self._directories: dict[Hierarchy, Directory] = {}
-        self._values: dict[str, Any] = {}  # no field comes from two hierarchies
+        self._kept: dict[str, Any] = {}  # of directories that are gone
+        self._reading = NOTHING
         self._oom_kills: dict[str, int] = {}
         self._cpu_user_seconds = 0.0
         self._has_v1 = False
@@ -86,22 +87,29 @@ class Part:
         return not self._directories
 
     def read(self, now: float, group: str | None = None) -> CgroupReading:
-        """Read what is left of it."""
-        gone = []
+        """Read what is left of it; the same reading again if nothing changed."""
+        changed, gone = False, []
         for hierarchy, directory in self._directories.items():
             try:
-                self._values.update(directory.read(now, group))
+                changed = directory.read(now, group) or changed
             except CgroupGone:
                 gone.append(hierarchy)
         for hierarchy in gone:
             self._drop(hierarchy)
         if gone:  # the others go with it, and those without a file to read don't say so
             self.drop_removed()
-        return self.reading()
+        if changed:
+            self._reading = self._finished()
+        return self._reading
 
     def reading(self) -> CgroupReading:
         """What was read last."""
-        values = self._values.copy()
+        return self._reading
+
+    def _finished(self) -> CgroupReading:
+        values = self._kept.copy()
+        for directory in self._directories.values():  # no field comes from two hierarchies
+            values.update(directory.values)
         if self._has_v1:
             values = cgroup1.finish(values, self._cpu_user_seconds)
             self._cpu_user_seconds = values.get("cpu_user_seconds", 0.0)
@@ -111,7 +119,7 @@ class Part:
         effective = values.pop("effective_cpus", allocated)
         if allocated:  # an empty CPU set is inherited, and no allocation
             values["cpus"] = effective
-        return CgroupReading(**values)
+        return CgroupReading._make(map(values.get, CgroupReading._fields))
 
     def drop_removed(self) -> None:
         """Forget directories that are no more, or are others of the same name by now."""
@@ -150,6 +158,7 @@ class Part:
                     continue
                 if kills is not None:
                     self._oom_kills[each] = kills
+        self._reading = self._finished()
 
     def close(self) -> None:
         """Close all descriptors."""
@@ -157,7 +166,9 @@ class Part:
             self._drop(hierarchy)
 
     def _drop(self, hierarchy: Hierarchy) -> None:
-        self._directories.pop(hierarchy).close()
+        directory = self._directories.pop(hierarchy)
+        self._kept.update(directory.values)
+        directory.close()
 
 
 def _completeness(hierarchy: Hierarchy) -> int:

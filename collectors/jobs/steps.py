@@ -1,14 +1,15 @@
 """CPU and memory of each running step of a job; only schedulers that make a cgroup per step."""
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
+from collectors.jobs.identity import Identity
 from collectors.jobs.job import Job
 from collectors.jobs.layouts import step_of
 from collectors.jobs.part import Part, Tables
 from collectors.jobs.reading import CgroupReading, total
-from collectors.metric import NO_LABELS, Family, Labels, Metric, labels
+from collectors.metric import NO_LABELS, Family, Labels, Metric, join, labels
 
 _LABELS = ("manager", "jobid", "user", "step")
 
@@ -60,12 +61,13 @@ class Steps:
         self._tables = tables
         self._parts: dict[tuple[Job, str, str], Part] = {}  # job, step, path → its directories
 
-    def families(self, jobs: Iterable[Job], now: float) -> list[Family]:
+    def families(self, jobs: Mapping[Job, Identity], now: float) -> list[Family]:
         """Read every step of these jobs."""
-        self._find([job for job in jobs if job.identity is not None])
+        self._find(jobs)
         steps: dict[Labels, list[CgroupReading]] = {}
         for (job, step, _), part in self._parts.items():
-            steps.setdefault(job.row_labels["step", step], []).append(part.read(now))
+            of = join(jobs[job].name.labels, labels(step=step))
+            steps.setdefault(of, []).append(part.read(now))
         readings = [(of, total(parts)) for of, parts in steps.items()]
         return [
             Family(metric, [sample for row in rows for sample in _samples(row, readings)])
@@ -78,7 +80,7 @@ class Steps:
             part.close()
         self._parts.clear()
 
-    def _find(self, jobs: list[Job]) -> None:
+    def _find(self, jobs: Iterable[Job]) -> None:
         before, self._parts = self._parts, {}
         for job in jobs:
             for hierarchy, directory in job.directories():

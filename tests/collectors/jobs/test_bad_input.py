@@ -6,7 +6,6 @@ import threading
 
 import pytest
 
-from collectors.jobs.directory import read_all
 from collectors.jobs.look import Eyes
 from tests.collectors.jobs.nodes import samples, users
 
@@ -138,15 +137,15 @@ def test_a_file_that_the_kernel_will_not_read_is_left_alone_for_a_while(node, mo
     """Pressure files answer EOPNOTSUPP where PSI is off."""
     broken, _ = two_jobs(node)
     (broken / "cpu.pressure").write_text("some total=1\n")
-    refused = []
+    refused, pread = [], os.pread
 
-    def read(descriptor, *expected):
+    def read(descriptor, *more):
         if os.readlink(f"/proc/self/fd/{descriptor}").endswith(".pressure"):
             refused.append(descriptor)
             raise OSError(errno.EOPNOTSUPP, "Operation not supported")
-        return read_all(descriptor, *expected)
+        return pread(descriptor, *more)
 
-    monkeypatch.setattr("collectors.jobs.directory.read_all", read)
+    monkeypatch.setattr(os, "pread", read)
     jobs = node.jobs()
     jobs.look()
     for _ in range(3):
