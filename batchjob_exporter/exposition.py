@@ -5,10 +5,11 @@ OpenMetrics 1.0: prometheus/OpenMetrics specification/OpenMetrics.md.
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import islice, zip_longest
 from typing import NamedTuple
 
 from batchjob_exporter.http.accept import accepted
-from collectors.metric import Family, Labels, Metric
+from collectors.metric import Family, Metric, Sample
 
 
 class Format(NamedTuple):
@@ -50,24 +51,63 @@ def negotiate(accept: str) -> Format:
 
 def render(families: Iterable[Family], format: Format = TEXT) -> bytes:
     """One exposition. Families of the same metric become one, at the place of the first."""
-    lines: list[str] = []
-    for metric, parts in _merged(families).values():
-        lines += _header(metric, format)
-        for suffix, samples in parts:
-            lines += _samples(metric.name + suffix, samples)
-    if format.openmetrics:
-        lines.append("# EOF\n")
-    return "".join(lines).encode()
+    return Exposition().render(families, format)
 
 
-_Parts = list[tuple[str, Sequence[tuple[Labels, float]]]]  # suffix, samples
+class Exposition:
+    """Writes expositions; a sample that was in the last one keeps its text. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._written: dict[str, _Written] = {}  # by the samples' name; an entry is only replaced
+
+    def render(self, families: Iterable[Family], format: Format = TEXT) -> bytes:
+        """One exposition. Families of the same metric become one, at the place of the first."""
+        texts: list[str] = []
+        for metric, parts in _merged(families).values():
+            texts += _header(metric, format)
+            for name, samples in parts:
+                texts.append(self._block(name, samples))
+        if format.openmetrics:
+            texts.append("# EOF\n")
+        return "".join(texts).encode()
+
+    def _block(self, name: str, samples: Sequence[Sample]) -> str:
+        before = self._written.get(name, _NOTHING_WRITTEN)
+        kept = zip_longest(samples, before.samples, before.texts)
+        texts = [
+            text if sample is old else _text(sample)
+            for sample, old, text in islice(kept, len(samples))
+        ]
+        self._written[name] = _Written(samples, texts)
+        return name + name.join(texts)
+
+
+class _Written(NamedTuple):
+    """Samples of one name, and the text of each behind the name: labels, value, line feed."""
+
+    samples: Sequence[Sample]
+    texts: Sequence[str]
+
+
+_NOTHING_WRITTEN = _Written((), ())
+
+
+def _text(sample: Sample) -> str:
+    labels, number = sample
+    value = repr(number)
+    value = _NUMBERS.get(value, value)
+    return f"{{{labels}}} {value}\n" if labels else f" {value}\n"
+
+
+_Parts = list[tuple[str, Sequence[Sample]]]  # name with suffix, samples
 
 
 def _merged(families: Iterable[Family]) -> dict[str, tuple[Metric, _Parts]]:
     merged: dict[str, tuple[Metric, _Parts]] = {}
     for metric, samples, suffix in families:
         if samples:
-            merged.setdefault(metric.name, (metric, []))[1].append((suffix, samples))
+            _, parts = merged.setdefault(metric.name, (metric, []))
+            parts.append((metric.name + suffix, samples))
     return merged
 
 
@@ -79,13 +119,3 @@ def _header(metric: Metric, format: Format) -> tuple[str, str]:
         if metric.type == "counter":
             name = name.removesuffix("_total")
     return f"# HELP {name} {text}\n", f"# TYPE {name} {metric.type}\n"
-
-
-def _samples(name: str, samples: Sequence[tuple[Labels, float]]) -> list[str]:
-    numbers = _NUMBERS
-    return [
-        f"{name}{{{labels}}} {numbers.get(value := repr(number), value)}\n"
-        if labels
-        else f"{name} {numbers.get(value := repr(number), value)}\n"
-        for labels, number in samples
-    ]

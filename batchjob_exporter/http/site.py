@@ -36,6 +36,7 @@ class Site:
 
     def __init__(self, exporter: Exporter, telemetry_path: str, version: str) -> None:
         self._exporter = exporter
+        self._exposition = exposition.Exposition()
         page = _PAGE.format(
             version=html.escape(version),
             metrics=html.escape(telemetry_path),
@@ -72,7 +73,7 @@ class Site:
             return text(HTTPStatus.BAD_REQUEST, str(error))
         families = self._exporter.collect(names, _deadline(request))
         format = exposition.negotiate(request.headers.get("accept", ""))
-        body = exposition.render(families, format)
+        body = self._exposition.render(families, format)
         headers = (("Content-Type", format.content_type), ("Vary", "Accept, Accept-Encoding"))
         return Response(HTTPStatus.OK, body, headers)
 

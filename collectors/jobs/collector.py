@@ -17,9 +17,10 @@ from collectors.jobs.identity import Identity
 from collectors.jobs.inspector import Inspector, Wanted
 from collectors.jobs.job import Job
 from collectors.jobs.layouts import LAYOUTS, Layout
-from collectors.jobs.metrics import DEFAULT_GROUPS, GROUPS, JobReading
+from collectors.jobs.metrics import DEFAULT_GROUPS, GROUPS
 from collectors.jobs.names import Names
 from collectors.jobs.part import tables
+from collectors.jobs.reading import JobReading, job_reading
 from collectors.jobs.registry import IGNORED_REASONS, OVERFLOW, Registry
 from collectors.jobs.site_layouts import site_layouts
 from collectors.jobs.view import JobHolder, JobUsage
@@ -137,7 +138,7 @@ class JobsCollector:
         found = []
         for job, identity in self._shown():
             reading = self._reading(job, identity, now, "cpu")
-            user, system = metrics.cpu_seconds(reading)
+            user, system = reading.cpu_user_seconds, reading.cpu_system_seconds
             seconds = None if user is None or system is None else user + system
             found.append(
                 JobUsage(identity.name, seconds, reading.cgroup.cpus, job.ended_at, job.started_at)
@@ -168,14 +169,11 @@ class JobsCollector:
         self, job: Job, identity: Identity, now: float, group: str | None = None
     ) -> JobReading:
         cgroup = job.read(now, group)  # may end it
-        return JobReading(
-            job.found.manager,
-            identity.name.labels,
-            identity.info,
+        return job_reading(
+            (job.found.manager, identity.name.labels, identity.info),
+            (job.started_at or job.noticed_at, job.ended_at),
             cgroup,
             job.processes(now, self._fresh),
-            job.ended_at,
-            job.started_at or job.noticed_at,
         )
 
     def _own(self) -> list[Family]:

@@ -2,34 +2,32 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from itertools import chain
+from itertools import chain, compress, count
+from operator import itemgetter, ne
 from typing import Any
 
-from collectors.jobs.metrics import (
-    JOBS,
-    InfoRow,
-    JobLabels,
-    JobMetric,
-    JobReading,
-    Row,
-    Rows,
-    Sample,
-)
-from collectors.metric import Family, Labels, labels
+from collectors.jobs.metrics import JOBS, InfoRow, JobMetric, Row, Rows
+from collectors.jobs.reading import FLAT_FIELDS, JobReading
+from collectors.metric import Family, JoinedLabels, Labels, Sample, labels
 
 _Samples = tuple[Sample, ...]
 
 
 class JobFamilies:
-    """Makes families of readings. For one thread at a time."""
+    """Makes families of readings. For one thread at a time.
+
+    A job's numbers are picked and compared with those before in a few calls; what did not change
+    is given again in the same samples.
+    """
 
     def __init__(self, table: Sequence[JobMetric]) -> None:
         self._table = table
-        self._rows = [row for entry in table for row in entry.rows]
+        self._rows: list[Row | Rows | InfoRow] = [row for entry in table for row in entry.rows]
+        self._pick = itemgetter(*(FLAT_FIELDS.index(row.field) for row in self._rows))
         self._given: dict[Labels, _Given] = {}  # by the job's labels
 
     def of(self, readings: Sequence[JobReading]) -> list[Family]:
-        """The families of these jobs, whose labels differ."""
+        """The families of these jobs, no two of which have the same labels."""
         before = self._given
         self._given = {
             reading.labels: before.get(reading.labels) or _Given(reading.labels, len(self._rows))
@@ -49,29 +47,28 @@ class JobFamilies:
 
     def _columns(self, readings: Sequence[JobReading]) -> list[tuple[_Samples, ...]]:
         """For each row of the table the samples of each job."""
-        given = [self._given[each.labels].update(self._rows, each) for each in readings]
+        given = [
+            self._given[reading.labels].update(self._rows, self._pick(reading.flat()))
+            for reading in readings
+        ]
         return list(zip(*given, strict=True))
 
 
 class _Given:
-    """The samples last given of one job, row by row: what did not change is given again."""
+    """The samples last given of one job, row by row."""
 
     def __init__(self, own: Labels, rows: int) -> None:
-        self._labels = JobLabels(own)
-        self._reading: JobReading | None = None
-        self._values: list[Any] = [None] * rows
+        self._labels = JoinedLabels(own)
+        self._numbers: tuple[Any, ...] = (None,) * rows
         self._samples: list[_Samples] = [()] * rows
 
-    def update(self, rows: Sequence[Row | Rows | InfoRow], reading: JobReading) -> list[_Samples]:
-        """The samples of this reading."""
-        if reading != self._reading:
-            self._reading = reading
-            values = self._values
-            for at, row in enumerate(rows):
-                value: Any = row.value(reading)
-                if value != values[at]:
-                    values[at] = value
-                    self._samples[at] = row.samples(value, self._labels)
+    def update(
+        self, rows: Sequence[Row | Rows | InfoRow], numbers: tuple[Any, ...]
+    ) -> list[_Samples]:
+        """The samples of these numbers."""
+        for at in compress(count(), map(ne, numbers, self._numbers)):
+            self._samples[at] = rows[at].samples(numbers[at], self._labels)
+        self._numbers = numbers
         return self._samples
 
 

@@ -9,7 +9,14 @@ from collectors.jobs.identity import Identity
 from collectors.jobs.layouts import Found
 from collectors.jobs.mounts import Hierarchy
 from collectors.jobs.part import Part, Tables
-from collectors.jobs.reading import NOTHING, CgroupReading, ProcessReading, ended, total
+from collectors.jobs.reading import (
+    NOTHING,
+    UNSEEN,
+    CgroupReading,
+    ProcessReading,
+    ended,
+    total,
+)
 
 
 class Seen(NamedTuple):
@@ -137,11 +144,11 @@ class Job:
                 part.close()
             self._parts.clear()
 
-    def processes(self, now: float, fresh_seconds: float) -> ProcessReading | None:
+    def processes(self, now: float, fresh_seconds: float) -> ProcessReading:
         """What the inspector saw; of a running job only if it is not too long ago."""
         seen = self.seen
         if seen is None or (self.ended_at is None and now - seen.at > fresh_seconds):
-            return None
+            return UNSEEN
         return seen.processes
 
     def _read(self, now: float, group: str | None) -> None:

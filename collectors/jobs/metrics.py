@@ -1,70 +1,47 @@
-"""Which metric shows which number of a job: the table, and families made from it."""
+"""Which metric shows which number of a job: the table."""
 
 from collections.abc import Callable, Collection, Mapping
-from typing import NamedTuple
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 from collectors.jobs.identity import INFO_LABELS
-from collectors.jobs.reading import CgroupReading, DeviceIO, Interface, ProcessReading
-from collectors.metric import NO_LABELS, Labels, Metric, join, labels
-
-Sample = tuple[Labels, float]
-
-
-class JobLabels(dict[Labels, Labels]):
-    """The job's labels, joined once with those of a row and kept: `job_labels[extra]`."""
-
-    def __init__(self, own: Labels) -> None:
-        super().__init__()
-        self._own = own
-
-    def __missing__(self, extra: Labels) -> Labels:
-        joined = self[extra] = join(self._own, extra)
-        return joined
-
-
-class JobReading(NamedTuple):
-    """One job at the moment of a scrape."""
-
-    manager: str
-    labels: Labels  # manager, jobid and user
-    info: Labels  # what else is known of it
-    cgroup: CgroupReading
-    processes: ProcessReading | None  # None: not looked at yet, or too long ago
-    ended_at: float | None
-    started_at: float | None
+from collectors.metric import NO_LABELS, JoinedLabels, Labels, Metric, Sample, labels
 
 
 class Row(NamedTuple):
-    """One sample per job."""
+    """One sample per job: a number of its `JobReading`, by name. None: not read, so no sample."""
 
-    value: Callable[[JobReading], float | None]  # None: not read, so no sample
+    field: str
     labels: Labels = NO_LABELS
 
-    def samples(self, value: float | None, of_job: JobLabels) -> tuple[Sample, ...]:
-        """What shows this value."""
-        return () if value is None else ((of_job[self.labels], value),)
+    def samples(self, number: float | None, of_job: JoinedLabels) -> tuple[Sample, ...]:
+        """What shows it."""
+        return () if number is None else ((of_job[self.labels], number),)
 
 
 class Rows(NamedTuple):
-    """One sample per job and device, interface or program."""
+    """One sample per job and device, interface or program, from a mapping in its `JobReading`."""
 
+    field: str
     label: str
-    value: Callable[[JobReading], Mapping[str, float] | None]
+    of_each: Callable[[Any], float] = float
 
-    def samples(self, value: Mapping[str, float] | None, of_job: JobLabels) -> tuple[Sample, ...]:
-        """What shows these values."""
-        items = (value or {}).items()
-        return tuple((of_job[labels(**{self.label: key})], number) for key, number in items)
+    def samples(self, each: Mapping[str, Any] | None, of_job: JoinedLabels) -> tuple[Sample, ...]:
+        """What shows it."""
+        return tuple(
+            (of_job[labels(**{self.label: key})], self.of_each(value))
+            for key, value in (each or {}).items()
+        )
 
 
 class InfoRow(NamedTuple):
-    """A sample of 1 with what is known of the job."""
+    """One sample per job, always 1, whose labels are in its `JobReading`."""
 
-    value: Callable[[JobReading], Labels]
+    field: str
 
-    def samples(self, value: Labels, of_job: JobLabels) -> tuple[Sample, ...]:
-        """What shows this text."""
-        return ((of_job[value], 1),)
+    def samples(self, info: Labels, of_job: JoinedLabels) -> tuple[Sample, ...]:
+        """What shows it."""
+        return ((of_job[info], 1),)
 
 
 class JobMetric(NamedTuple):
@@ -77,7 +54,7 @@ class JobMetric(NamedTuple):
     group: str
     lasting: bool
     metric: Metric
-    rows: tuple[Row | Rows | InfoRow, ...]
+    rows: tuple[Row, ...] | tuple[Rows] | tuple[InfoRow]
 
 
 GROUPS: Mapping[str, str] = {
@@ -108,63 +85,8 @@ def _counter(name: str, help: str, *extra: str) -> Metric:
     return Metric(f"batchjob_job_{name}_total", "counter", help, (*JOB_LABELS, *extra))
 
 
-def _cpu(field: str) -> Callable[[JobReading], float | None]:
-    def value(reading: JobReading) -> float | None:
-        """A tree without cpuacct leaves only the sum over processes."""
-        exact: float | None = getattr(reading.cgroup, field)
-        if exact is None and reading.processes is not None:
-            return getattr(reading.processes, field)  # type: ignore[no-any-return]
-        return exact
-
-    return value
-
-
-def cpu_seconds(reading: JobReading) -> tuple[float | None, float | None]:
-    """User and system time, as the metrics show them."""
-    return _USER(reading), _SYSTEM(reading)
-
-
-_USER, _SYSTEM = _cpu("cpu_user_seconds"), _cpu("cpu_system_seconds")
-
-
-def _threads(reading: JobReading) -> float | None:
-    if reading.cgroup.threads is None and reading.processes is not None:
-        return reading.processes.threads
-    return reading.cgroup.threads
-
-
-def _working_set(reading: JobReading) -> float | None:
-    current, inactive = reading.cgroup.memory_current, reading.cgroup.memory_inactive_file
-    if current is None or inactive is None:
-        return None
-    return max(0, current - inactive)  # read at two moments
-
-
-def _minor_faults(reading: JobReading) -> float | None:
-    every, major = reading.cgroup.page_faults, reading.cgroup.page_faults_major
-    return None if every is None or major is None else every - major
-
-
-def _process(
-    value: Callable[[ProcessReading], float | None],
-) -> Callable[[JobReading], float | None]:
-    return lambda r: None if r.processes is None else value(r.processes)
-
-
-def _device(value: Callable[[DeviceIO], float]) -> tuple[Rows]:
-    def values(reading: JobReading) -> Mapping[str, float] | None:
-        devices = reading.cgroup.io
-        return None if devices is None else {name: value(io) for name, io in devices.items()}
-
-    return (Rows("device", values),)
-
-
-def _interface(value: Callable[[Interface], float]) -> tuple[Rows]:
-    def values(reading: JobReading) -> Mapping[str, float] | None:
-        network = None if reading.processes is None else reading.processes.network
-        return None if network is None else {name: value(each) for name, each in network.items()}
-
-    return (Rows("device", values),)
+def _device(field: str) -> tuple[Rows]:
+    return (Rows("cgroup.io", "device", attrgetter(field)),)
 
 
 _FEW = "; approximate: what an ended process used between two looks may be missing"
@@ -176,111 +98,111 @@ JOB_METRICS: tuple[JobMetric, ...] = (
             "batchjob_job_info", "gauge", "What is known of the job; always 1.",
             (*JOB_LABELS, *INFO_LABELS),
         ),
-        (InfoRow(lambda r: r.info),),
+        (InfoRow("info"),),
     ),
     JobMetric(
         "", True, _gauge("start_time_seconds", "Start of the job's first process here, epoch."),
-        (Row(lambda r: r.started_at),),
+        (Row("started_at"),),
     ),
     JobMetric(
         "", True,
         _gauge("end_time_seconds", "When the job's last process here was noticed to have ended."),
-        (Row(lambda r: r.ended_at),),
+        (Row("ended_at"),),
     ),
     JobMetric(
         "cpu", True,
         _counter("cpu_seconds", "CPU time of all processes the job has had.", "mode"),
         (
-            Row(_USER, labels(mode="user")),
-            Row(_SYSTEM, labels(mode="system")),
+            Row("cpu_user_seconds", labels(mode="user")),
+            Row("cpu_system_seconds", labels(mode="system")),
         ),
     ),
     JobMetric(
         "cpu", False,
         _gauge("cpus", "CPUs allocated to the job: its CPU set, or its quota where it has none."),
-        (Row(lambda r: r.cgroup.cpus),),
+        (Row("cgroup.cpus"),),
     ),
     JobMetric(
         "throttling", True,
         _counter("cpu_throttled_seconds", "Time in which the CPU quota kept tasks from running."),
-        (Row(lambda r: r.cgroup.cpu_throttled_seconds),),
+        (Row("cgroup.cpu_throttled_seconds"),),
     ),
     JobMetric(
         "throttling", True,
         _counter("cpu_throttled_periods", "Quota periods in which the job was held back."),
-        (Row(lambda r: r.cgroup.cpu_throttled_periods),),
+        (Row("cgroup.cpu_throttled_periods"),),
     ),
     JobMetric(
         "throttling", True,
         _counter("cpu_periods", "Quota periods in which the job had something to run."),
-        (Row(lambda r: r.cgroup.cpu_periods),),
+        (Row("cgroup.cpu_periods"),),
     ),
     JobMetric(
         "memory", False,
         _gauge("memory_current_bytes", "Memory charged to the job, page cache included."),
-        (Row(lambda r: r.cgroup.memory_current),),
+        (Row("cgroup.memory_current"),),
     ),
     JobMetric(
         "memory", True,
         _gauge("memory_peak_bytes", "Most memory ever charged to the job, page cache included."),
-        (Row(lambda r: r.cgroup.memory_peak),),
+        (Row("cgroup.memory_peak"),),
     ),
     JobMetric(
         "memory", False,
         _gauge("memory_limit_bytes", "Nearest memory limit that holds for the job."),
-        (Row(lambda r: r.cgroup.memory_limit),),
+        (Row("cgroup.memory_limit"),),
     ),
     JobMetric(
         "memory", False,
         _gauge("memory_anon_bytes", "Anonymous memory: heap and stack, not shared memory."),
-        (Row(lambda r: r.cgroup.memory_anon),),
+        (Row("cgroup.memory_anon"),),
     ),
     JobMetric(
         "memory", False, _gauge("memory_file_bytes", "Page cache, shared memory included."),
-        (Row(lambda r: r.cgroup.memory_file),),
+        (Row("cgroup.memory_file"),),
     ),
     JobMetric(
         "memory", False, _gauge("memory_shmem_bytes", "Shared memory and tmpfs."),
-        (Row(lambda r: r.cgroup.memory_shmem),),
+        (Row("cgroup.memory_shmem"),),
     ),
     JobMetric(
         "memory-detail", False, _gauge("memory_kernel_bytes", "Kernel memory charged to the job."),
-        (Row(lambda r: r.cgroup.memory_kernel),),
+        (Row("cgroup.memory_kernel"),),
     ),
     JobMetric(
         "memory-detail", False, _gauge("memory_mapped_bytes", "Page cache mapped by processes."),
-        (Row(lambda r: r.cgroup.memory_mapped),),
+        (Row("cgroup.memory_mapped"),),
     ),
     JobMetric(
         "memory-detail", False,
         _gauge("memory_inactive_file_bytes", "Page cache that is reclaimed first."),
-        (Row(lambda r: r.cgroup.memory_inactive_file),),
+        (Row("cgroup.memory_inactive_file"),),
     ),
     JobMetric(
         "memory-detail", False,
         _gauge("memory_working_set_bytes", "Memory charged less inactive page cache."),
-        (Row(_working_set),),
+        (Row("working_set"),),
     ),
     JobMetric(
         "memory", False, _gauge("memory_swap_bytes", "Swap in use."),
-        (Row(lambda r: r.cgroup.memory_swap),),
+        (Row("cgroup.memory_swap"),),
     ),
     JobMetric(
         "faults", True,
         _counter("page_faults", "Page faults; major ones had to wait for storage.", "kind"),
         (
-            Row(_minor_faults, labels(kind="minor")),
-            Row(lambda r: r.cgroup.page_faults_major, labels(kind="major")),
+            Row("minor_faults", labels(kind="minor")),
+            Row("cgroup.page_faults_major", labels(kind="major")),
         ),
     ),
     JobMetric(
         "memory", True,
         _counter("memory_limit_hits", "Times the job reached its memory limit."),
-        (Row(lambda r: r.cgroup.memory_limit_hits),),
+        (Row("cgroup.memory_limit_hits"),),
     ),
     JobMetric(
         "memory", True, _counter("oom_kills", "Processes of the job ended by the OOM killer."),
-        (Row(lambda r: r.cgroup.oom_kills),),
+        (Row("cgroup.oom_kills"),),
     ),
     JobMetric(
         "pressure", True,
@@ -288,9 +210,9 @@ JOB_METRICS: tuple[JobMetric, ...] = (
             "pressure_waiting_seconds", "Time in which some task waited for a resource.", "resource"
         ),
         (
-            Row(lambda r: r.cgroup.cpu_waiting_seconds, labels(resource="cpu")),
-            Row(lambda r: r.cgroup.memory_waiting_seconds, labels(resource="memory")),
-            Row(lambda r: r.cgroup.io_waiting_seconds, labels(resource="io")),
+            Row("cgroup.cpu_waiting_seconds", labels(resource="cpu")),
+            Row("cgroup.memory_waiting_seconds", labels(resource="memory")),
+            Row("cgroup.io_waiting_seconds", labels(resource="io")),
         ),
     ),
     JobMetric(
@@ -299,66 +221,66 @@ JOB_METRICS: tuple[JobMetric, ...] = (
             "pressure_stalled_seconds", "Time in which all tasks waited for a resource.", "resource"
         ),
         (
-            Row(lambda r: r.cgroup.cpu_stalled_seconds, labels(resource="cpu")),
-            Row(lambda r: r.cgroup.memory_stalled_seconds, labels(resource="memory")),
-            Row(lambda r: r.cgroup.io_stalled_seconds, labels(resource="io")),
+            Row("cgroup.cpu_stalled_seconds", labels(resource="cpu")),
+            Row("cgroup.memory_stalled_seconds", labels(resource="memory")),
+            Row("cgroup.io_stalled_seconds", labels(resource="io")),
         ),
     ),
     JobMetric(
         "io", True, _counter("io_read_bytes", "Bytes read from block devices.", "device"),
-        _device(lambda io: io.read_bytes),
+        _device("read_bytes"),
     ),
     JobMetric(
         "io", True, _counter("io_written_bytes", "Bytes written to block devices.", "device"),
-        _device(lambda io: io.written_bytes),
+        _device("written_bytes"),
     ),
     JobMetric(
         "io", True, _counter("io_reads", "Read operations on block devices.", "device"),
-        _device(lambda io: io.reads),
+        _device("reads"),
     ),
     JobMetric(
         "io", True, _counter("io_writes", "Write operations on block devices.", "device"),
-        _device(lambda io: io.writes),
+        _device("writes"),
     ),
     JobMetric(
         "process-io", True,
         _counter("process_io_read_bytes", f"Bytes fetched from storage, all file systems{_FEW}."),
-        (Row(_process(lambda p: p.read_bytes)),),
+        (Row("processes.read_bytes"),),
     ),
     JobMetric(
         "process-io", True,
         _counter("process_io_written_bytes", f"Bytes sent to storage, all file systems{_FEW}."),
-        (Row(_process(lambda p: p.written_bytes)),),
+        (Row("processes.written_bytes"),),
     ),
     JobMetric(
         "process-io", True,
         _counter("process_io_read_characters", f"Bytes of all read calls, cached ones too{_FEW}."),
-        (Row(_process(lambda p: p.read_characters)),),
+        (Row("processes.read_characters"),),
     ),
     JobMetric(
         "process-io", True,
         _counter("process_io_written_characters", f"Bytes of all write calls{_FEW}."),
-        (Row(_process(lambda p: p.written_characters)),),
+        (Row("processes.written_characters"),),
     ),
     JobMetric(
         "processes", False, _gauge("processes", "Processes of the job's user in the job."),
-        (Row(_process(lambda p: p.processes)),),
+        (Row("processes.processes"),),
     ),
     JobMetric(
-        "processes", False, _gauge("threads", "Threads in the job."), (Row(_threads),),
+        "processes", False, _gauge("threads", "Threads in the job."), (Row("threads"),),
     ),
     JobMetric(
         "processes", False, _gauge("threads_limit", "Most threads the job may have."),
-        (Row(lambda r: r.cgroup.threads_limit),),
+        (Row("cgroup.threads_limit"),),
     ),
     JobMetric(
         "processes", True,
         _counter("threads_limit_hits", "Times a fork failed at the limit of threads."),
-        (Row(lambda r: r.cgroup.threads_limit_hits),),
+        (Row("cgroup.threads_limit_hits"),),
     ),
     JobMetric(
         "open-files", False, _gauge("open_files", "Open file descriptors of the job's processes."),
-        (Row(_process(lambda p: p.open_files)),),
+        (Row("processes.open_files"),),
     ),
     *(
         JobMetric(
@@ -367,7 +289,7 @@ JOB_METRICS: tuple[JobMetric, ...] = (
                 f"network_{direction}_{what}",
                 f"{what.capitalize()} {verb} in the job's own network namespace.", "device",
             ),
-            _interface(lambda traffic, field=f"{direction}_{what}": getattr(traffic, field)),  # type: ignore[misc]
+            (Rows("processes.network", "device", attrgetter(f"{direction}_{what}")),),
         )
         for direction, verb in (("receive", "received"), ("transmit", "sent"))
         for what in ("bytes", "packets", "errors", "drops")
@@ -377,7 +299,7 @@ JOB_METRICS: tuple[JobMetric, ...] = (
         _counter(
             "executable_cpu_seconds", f"CPU time of the busiest programs{_FEW}.", "executable"
         ),
-        (Rows("executable", lambda r: r.processes and r.processes.programs),),
+        (Rows("processes.programs", "executable"),),
     ),
 )  # fmt: skip
 

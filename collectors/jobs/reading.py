@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from collectors.metric import Labels
+
 
 class DeviceIO(NamedTuple):
     """Block IO of one device since the cgroup was made."""
@@ -83,7 +85,7 @@ def ended(reading: CgroupReading) -> CgroupReading:
 class ProcessReading(NamedTuple):
     """What /proc says of a job's processes, gathered off the scrape path."""
 
-    processes: int
+    processes: int | None = None
     threads: int | None = None
     open_files: int | None = None
     cpu_user_seconds: float | None = None
@@ -94,6 +96,64 @@ class ProcessReading(NamedTuple):
     written_characters: float | None = None
     programs: Mapping[str, float] | None = None  # CPU seconds of those that used most
     network: Mapping[str, Interface] | None = None
+
+
+UNSEEN = ProcessReading()
+
+
+class JobReading(NamedTuple):
+    """One job at the moment of a scrape: what was read, and what follows from it."""
+
+    manager: str
+    labels: Labels  # manager, jobid and user
+    info: Labels  # what else is known of it
+    started_at: float | None
+    ended_at: float | None
+    cpu_user_seconds: float | None
+    cpu_system_seconds: float | None
+    threads: float | None
+    working_set: float | None
+    minor_faults: float | None
+    cgroup: CgroupReading
+    processes: ProcessReading
+
+    def flat(self) -> tuple[Any, ...]:
+        """All its numbers; `FLAT_FIELDS` says where which one is."""
+        return (*self[:-2], *self.cgroup, *self.processes)
+
+
+FLAT_FIELDS = (
+    *JobReading._fields[:-2],
+    *(f"cgroup.{field}" for field in CgroupReading._fields),
+    *(f"processes.{field}" for field in ProcessReading._fields),
+)
+
+
+def job_reading(
+    name: tuple[str, Labels, Labels],
+    times: tuple[float | None, float | None],
+    cgroup: CgroupReading,
+    processes: ProcessReading,
+) -> JobReading:
+    """Put together what is known: (manager, labels, info), (start, end), and both readings.
+
+    A tree without cpuacct leaves only the sum over processes, and so does one without pids.
+    """
+    user, system, threads = cgroup.cpu_user_seconds, cgroup.cpu_system_seconds, cgroup.threads
+    current, inactive = cgroup.memory_current, cgroup.memory_inactive_file
+    every, major = cgroup.page_faults, cgroup.page_faults_major
+    return JobReading(
+        *name,
+        *times,
+        cpu_user_seconds=processes.cpu_user_seconds if user is None else user,
+        cpu_system_seconds=processes.cpu_system_seconds if system is None else system,
+        threads=processes.threads if threads is None else threads,
+        # Read at two moments.
+        working_set=None if current is None or inactive is None else max(0, current - inactive),
+        minor_faults=None if every is None or major is None else every - major,
+        cgroup=cgroup,
+        processes=processes,
+    )
 
 
 def total(readings: Iterable[CgroupReading]) -> CgroupReading:
