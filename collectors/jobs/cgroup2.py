@@ -111,14 +111,20 @@ def _pressure(resource: str) -> Parse:
     waiting, stalled = f"{resource}_waiting_seconds", f"{resource}_stalled_seconds"
 
     def parse(data: bytes) -> Mapping[str, Any]:
-        """Kernels before 5.13 write no `full` line for cpu."""
-        values: dict[str, float] = {}
-        for line in data.splitlines():
-            field = waiting if line.startswith(b"some ") else stalled
-            values[field] = whole(line[line.rindex(b"total=") + 6 :]) / _MICROSECONDS
+        """A line `some`, and a line `full`, which kernels before 5.13 do not write for cpu."""
+        some, _, full = data.partition(b"\n")
+        values = {waiting: _total_seconds(some, b"some ")}
+        if full:
+            values[stalled] = _total_seconds(full, b"full ")
         return values
 
     return parse
+
+
+def _total_seconds(line: bytes, begin: bytes) -> float:
+    if not line.startswith(begin):
+        raise ValueError(f"expected a line {begin!r}")
+    return whole(line[line.rindex(b"total=") + 6 :]) / _MICROSECONDS
 
 
 def parse_io_stat(data: bytes, devices: DeviceNames) -> dict[str, DeviceIO]:
