@@ -1,0 +1,54 @@
+"""The exporter's own process, as prometheus-client shows it."""
+
+import os
+
+import pytest
+from prometheus_client.process_collector import ProcessCollector
+
+from batchjob_exporter.self_process import process_reader
+
+
+def test_the_families_are_those_of_all_prometheus_programs():
+    ours = {family.metric.name: family.metric.type for family in process_reader()()}
+    theirs = {
+        family.samples[0].name: family.type for family in ProcessCollector(registry=None).collect()
+    }
+    assert ours == theirs
+
+
+def test_the_numbers_are_those_of_this_process():
+    ours = {family.metric.name: family.samples[0][1] for family in process_reader()()}
+    theirs = {
+        sample.name: sample.value
+        for family in ProcessCollector(registry=None).collect()
+        for sample in family.samples
+    }
+    for name in ("process_start_time_seconds", "process_max_fds"):
+        assert ours[name] == theirs[name]
+    assert ours["process_cpu_seconds_total"] == pytest.approx(
+        theirs["process_cpu_seconds_total"], abs=0.5
+    )
+    assert ours["process_resident_memory_bytes"] == pytest.approx(
+        theirs["process_resident_memory_bytes"], rel=0.1
+    )
+
+
+@pytest.mark.parametrize("size_known", [True, False])
+def test_open_files_are_counted_on_old_kernels_too(tmp_path, size_known, monkeypatch):
+    """The size of /proc/self/fd was 0 before Linux 6.2."""
+    (tmp_path / "self/fd").mkdir(parents=True)
+    (tmp_path / "self/stat").write_text("7 (odd ) name) S " + " ".join(["100"] * 40))
+    (tmp_path / "stat").write_text("cpu 1\nbtime 1700000000\n")
+    for number in range(3):
+        (tmp_path / f"self/fd/{number}").touch()
+    stat = os.stat
+
+    def sized(path, **more):
+        found = list(stat(path, **more))
+        if str(path).endswith("/self/fd"):
+            found[6] = 3 if size_known else 0
+        return os.stat_result(found)
+
+    monkeypatch.setattr(os, "stat", sized)
+    shown = {f.metric.name: f.samples[0][1] for f in process_reader(str(tmp_path))()}
+    assert shown["process_open_fds"] == 3
