@@ -83,11 +83,18 @@ def scrape_config(
 def server(
     targets: Sequence[str], scrape_interval: str = "5s", replica: str = "a", **client: Any
 ) -> Iterator[Server]:
+    """Start Prometheus with one scrape job."""
+    with serving(scrape_config(targets, scrape_interval, replica, client)) as made:
+        yield made
+
+
+@contextlib.contextmanager
+def serving(configuration: Mapping[str, Any]) -> Iterator[Server]:
     """Start Prometheus on a free port of loopback; at the end stop it and remove its data."""
     folder = Path(tempfile.mkdtemp(prefix="prometheus-"))
     port = free_ports(1)[0]
     config = folder / "prometheus.yml"
-    config.write_text(yaml.safe_dump(scrape_config(targets, scrape_interval, replica, client)))
+    config.write_text(yaml.safe_dump(configuration))
     argv = [
         "prometheus", f"--config.file={config}", f"--storage.tsdb.path={folder / 'data'}",
         f"--web.listen-address=127.0.0.1:{port}", "--log.level=warn",

@@ -22,7 +22,10 @@ class Zone:
         self.write()
 
     def write(self):
-        (self.path / "energy_uj").write_text(f"{round(self.raw_uj)}\n")
+        # In place and of one length: whoever reads meanwhile never finds the file empty.
+        path = self.path / "energy_uj"
+        with path.open("r+" if path.exists() else "w") as file:
+            file.write(f"{round(self.raw_uj):24}\n")
 
     def run(self, joules):
         self.raw_uj += joules * 1e6

@@ -38,12 +38,12 @@ DASHBOARD = Dashboard(
         _stat(
             "Jobs that run",
             "Each task of an array counts.",
-            f'sum(batchjob_cluster_jobs{{{_C},state="running"}})',
+            f'sum(batchjob_cluster_jobs{{{_C},state="RUNNING"}})',
         ),
         _stat(
             "Jobs that wait",
             "Each task of an array counts.",
-            f'sum(batchjob_cluster_jobs{{{_C},state="pending"}})',
+            f'sum(batchjob_cluster_jobs{{{_C},state="PENDING"}})',
         ),
         _stat("CPUs asked for", "By jobs that wait.", _sum("pending_cpus")),
         _stat("GPUs asked for", "By jobs that wait.", _sum("pending_gpus")),
@@ -74,7 +74,7 @@ DASHBOARD = Dashboard(
             "Waiting jobs by partition",
             (
                 Promql(
-                    f'sum by (partition) (batchjob_cluster_jobs{{{_C},state="pending"}})',
+                    f'sum by (partition) (batchjob_cluster_jobs{{{_C},state="PENDING"}})',
                     "{{partition}}",
                 ),
             ),

@@ -38,8 +38,9 @@ DASHBOARD = Dashboard(
         _stat(
             "Memory",
             "percentunit",
-            "Of the limit, on the node nearest to it; without what could be given back at once.",
-            f"max(batchjob_job_memory_working_set_bytes{{{_JOB}}}"
+            "Of the limit, on the node nearest to it; without page cache, which can be given back.",
+            f"max((batchjob_job_memory_anon_bytes{{{_JOB}}}"
+            f" + batchjob_job_memory_shmem_bytes{{{_JOB}}})"
             f" / (batchjob_job_memory_limit_bytes{{{_JOB}}} > 0))",
             0.8,
             0.95,
@@ -84,7 +85,7 @@ DASHBOARD = Dashboard(
             "Held back by a quota",
             (Promql(_rate("cpu_throttled_seconds_total", "instance"), "{{instance}}"),),
             "percentunit",
-            "Of each second; CPUs add up.",
+            "Of each second; CPUs add up. Where the exporter shows the group `throttling`.",
         ),
         Panel(
             "Programs",
@@ -97,11 +98,11 @@ DASHBOARD = Dashboard(
         Panel(
             "Memory by node",
             (
-                Promql(_sum("memory_working_set_bytes"), "{{instance}}"),
+                Promql(_sum("memory_current_bytes"), "{{instance}}"),
                 Promql(_sum("memory_limit_bytes"), "{{instance}} limit"),
             ),
             "bytes",
-            "Charged to the job, without page cache that could be given back at once.",
+            "Charged to the job, with page cache, which is given back when the limit is reached.",
         ),
         Panel(
             "What it is",
@@ -110,14 +111,12 @@ DASHBOARD = Dashboard(
                 for part, name in (
                     ("anon", "heap and stack"),
                     ("shmem", "shared memory"),
-                    ("kernel", "kernel"),
                     ("swap", "swap"),
                     ("file", "page cache"),
                 )
             ),
             "bytes",
             "Over the nodes chosen. Page cache has shared memory in it.",
-            stacked=False,
         ),
         Panel(
             "Page faults",
@@ -200,7 +199,12 @@ DASHBOARD = Dashboard(
             ),
             "none",
         ),
-        Panel("Open files", (Promql(_sum("open_files"), "{{instance}}"),), "none"),
+        Panel(
+            "Open files",
+            (Promql(_sum("open_files"), "{{instance}}"),),
+            "none",
+            "Where the exporter shows the group `open-files`.",
+        ),
         _row("GPU"),
         Panel(
             "GPU use",

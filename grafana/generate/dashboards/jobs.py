@@ -47,7 +47,7 @@ def _tables(whose: Params, who: tuple[Column, ...]) -> tuple[Panel, ...]:
                 Rows(
                     "/jobs",
                     (*head, STARTED, *ASKED_FOR, *WINDOW),
-                    (*whose, ("state", "RUNNING,SUSPENDED,COMPLETING"), ("limit", "500")),
+                    (*whose, ("state", "RUNNING,SUSPENDED"), ("limit", "500")),
                 ),
             ),
             about="Jobs that run now, the newest first. The job's number leads to its dashboard.",

@@ -70,9 +70,9 @@ DASHBOARD = Dashboard(
         ),
         Panel(
             "Memory by job",
-            (Promql(f"batchjob_job_memory_working_set_bytes{{{_N}}}", "{{jobid}} {{user}}"),),
+            (Promql(f"batchjob_job_memory_current_bytes{{{_N}}}", "{{jobid}} {{user}}"),),
             "bytes",
-            "Without page cache that could be given back at once.",
+            "With page cache.",
             stacked=True,
         ),
         Panel(

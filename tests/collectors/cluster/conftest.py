@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.simulated import commands
+
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "cluster"
 
 
@@ -29,15 +31,6 @@ def command(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{directory}:/usr/bin:/bin")
 
     def install(name: str, **answers: bytes) -> Path:
-        lines = ["#!/bin/sh", 'case "$*" in']
-        for number, (arguments, answer) in enumerate(answers.items()):
-            file = directory / f"{name}.{number}"
-            file.write_bytes(answer)
-            lines.append(f"*'{arguments}'*) cat {file};;")
-        lines += ["*) echo \"unrecognized option '$*'\" >&2; exit 1;;", "esac"]
-        program = directory / name
-        program.write_text("\n".join(lines) + "\n")
-        program.chmod(0o755)
-        return program
+        return commands.install(directory, name, answers)
 
     return install

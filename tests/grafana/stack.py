@@ -1,0 +1,298 @@
+"""All of batchjob on loopback: exporters, Prometheus, poller and server, with something to show.
+
+Two exporters read recorded machines with Slurm jobs; one of these is given a running RAPL meter and
+NVIDIA's driver. A third asks a Slurm that gives recorded answers. Prometheus runs with the
+configuration and rules of `prometheus/`, and Grafana's headers are those of `grafana/provisioning`.
+"""
+
+import contextlib
+import json
+import lzma
+import os
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from tests.conftest import unpack
+from tests.e2e import exporter, prometheus
+from tests.e2e.processes import daemon, free_ports, until
+from tests.fake_nvml.library import FakeNvml, compile_into
+from tests.grafana.asking import SCRAPE_SECONDS, Grafana
+from tests.simulated import commands
+from tests.simulated.powercap import Powercap
+
+REPOSITORY = Path(__file__).parents[2]
+RECORDED = REPOSITORY / "tests/fixtures/cluster/slurm-24.11"
+CLUSTER = "c1"
+SECRET = "only Grafana and the server know"
+OPERATOR = "root"
+# Users of the recorded machines; nobody here knows their names. The first machine tells of
+# pressure, input and output, energy and GPUs; the second of memory.
+USER, OTHER, THIRD = "2001", "2002", "20001"
+RUNNING, ENDED, WAITING, THIRDS = "25", "26", "27", "1"
+# On one machine all that jobs can show; on the other what is shown by default.
+GROUPS = ("cpu", "throttling", "memory", "memory-detail", "faults", "pressure", "io", "process-io",
+          "processes", "open-files", "network")  # fmt: skip
+
+
+class Stack(NamedTuple):
+    """What runs."""
+
+    grafana: Grafana
+    tsdb: prometheus.Server
+    began: float
+
+
+@contextlib.contextmanager
+def running(folder: Path) -> Iterator[Stack]:
+    """Start everything, and wait until there is something to show."""
+    began = time.time()
+    with contextlib.ExitStack() as stack:
+        machine = stack.enter_context(_machine(folder))
+        second = stack.enter_context(_second_machine(folder))
+        scheduler = stack.enter_context(_scheduler(folder))
+        poller, server = (f"127.0.0.1:{port}" for port in free_ports(2))
+        targets = {CLUSTER: [machine.address, second.address, scheduler.address]}
+        tsdb = stack.enter_context(prometheus.serving(scraping(folder, targets, poller, server)))
+        jobs = folder / "jobs.jsonl"
+        jobs.write_text("".join(f"{json.dumps(each)}\n" for each in _records(int(began))))
+        sources = {"jsonl": {"path": str(jobs)}}
+        config = configuration(folder, tsdb.url, sources, poller, server)
+        stack.enter_context(program("batchjob_stats_db", config / "stats_db.yml", migrate=True))
+        stack.enter_context(program("batchjob_stats_server", config / "server.yml"))
+        grafana = Grafana(f"http://{server}", headers)
+        time.sleep(12 * SCRAPE_SECONDS)
+        with jobs.open("a") as file:
+            ended = {"state": "COMPLETED", "end_time": int(time.time()), "exit_code": 0}
+            file.write(json.dumps(_job(int(began), ENDED, OTHER, "chemistry") | ended) + "\n")
+        until(lambda: _measured(grafana, ENDED), "usage of the ended job", 60, 1)
+        until(lambda: _measured(grafana, RUNNING), "usage of the running job", 60, 1)
+        until(lambda: _rows(grafana, "/usage?by=day"), "sums of the day", 60, 1)
+        yield Stack(grafana, tsdb, began)
+
+
+def _job(began: int, jobid: str, user: str, account: str) -> dict[str, Any]:
+    return {
+        "jobid": jobid, "user": user, "uid": int(user), "account": account, "state": "RUNNING",
+        "partition": "batch", "qos": "normal", "name": "train", "submit_time": began - 900,
+        "eligible_time": began - 900, "start_time": began, "allocated_cpus": 2,
+        "allocated_nodes": 1, "allocated_gpus": 2, "allocated_memory_bytes": 1 << 30,
+        "time_limit_seconds": 3600, "node_list": "node01",
+        "nodes": [{"node": "node01", "cpus": 2, "gpus": 2}],
+        "steps": [{"step": "0", "state": "RUNNING", "state_word": "RUNNING", "name": "train"}],
+    }  # fmt: skip
+
+
+def _records(began: int) -> list[dict[str, Any]]:
+    waiting = {"state": "PENDING", "start_time": None, "reason": "Resources", "steps": []}
+    return [
+        _job(began, RUNNING, USER, "physics"),
+        _job(began, ENDED, OTHER, "chemistry"),
+        _job(began, THIRDS, THIRD, "physics") | {"allocated_gpus": 0, "node_list": "node001"},
+        _job(began, WAITING, USER, "physics") | waiting,
+    ]
+
+
+@contextlib.contextmanager
+def _machine(folder: Path) -> Iterator[exporter.Target]:
+    root = folder / "node01"
+    host = unpack("slurm-22.05-v2-r3-a", root)
+    zone = Powercap(root).zone("intel-rapl:0", "package-0")
+    driver = root / "proc/driver/nvidia"
+    driver.mkdir(parents=True)
+    (driver / "version").write_text("NVRM version: 570.86.15\n")
+    prolog = folder / "prolog"
+    prolog.mkdir()
+    for gpu in ("0", "1"):
+        (prolog / gpu).write_text(f"{RUNNING}\n")
+    library = folder / "nvml"
+    library.mkdir()
+    compile_into(library)
+    fake = FakeNvml(folder / "nvml.keys")
+    fake.gpus(2)
+    environ = (f"LD_LIBRARY_PATH={library}", f"FAKE_NVML={fake.path}")
+    flags = (
+        f"--path.procfs={host.procfs}", f"--path.sysfs={host.sysfs}",
+        f"--path.cgroupfs={host.cgroupfs}", "--collector.energy.source=rapl",
+        "--collector.energy.interval=1s",
+        "--collector.energy.idle-watts=20", "--collector.gpu.interval=1s",
+        f"--collector.gpu.job-files={prolog}", "--collector.emissions",
+        "--collector.emissions.provider=owid:FR", "--collector.jobs.executables=3",
+        *(f"--collector.jobs.metrics={group}" for group in GROUPS),
+    )  # fmt: skip
+    with (
+        _repeating(lambda: zone.run(60 * 0.25)),
+        exporter.running(*flags, inside=("env", *environ)) as target,
+    ):
+        yield target
+
+
+@contextlib.contextmanager
+def _second_machine(folder: Path) -> Iterator[exporter.Target]:
+    host = unpack("slurm-22.05-v2-uml", folder / "node001")
+    flags = (
+        f"--path.procfs={host.procfs}", f"--path.sysfs={host.sysfs}",
+        f"--path.cgroupfs={host.cgroupfs}",
+    )  # fmt: skip
+    with exporter.running(*flags) as target:
+        yield target
+
+
+@contextlib.contextmanager
+def _scheduler(folder: Path) -> Iterator[exporter.Target]:
+    programs = folder / "bin"
+    programs.mkdir()
+
+    def recorded(name: str) -> bytes:
+        path = RECORDED / name
+        return path.read_bytes() if path.exists() else lzma.decompress(
+            path.with_name(f"{name}.xz").read_bytes()
+        )  # fmt: skip
+
+    commands.install(
+        programs,
+        "scontrol",
+        {
+            "--json -a show nodes": recorded("scontrol_show_nodes.json"),
+            "-o show licenses": b"LicenseName=matlab Total=9 Used=2 Free=7 Reserved=0 Remote=no\n",
+        },
+    )
+    commands.install(programs, "squeue", {"--json": recorded("squeue.json")})
+    commands.install(programs, "sdiag", {"--json": recorded("sdiag.json")})
+    commands.install(programs, "sshare", {"-P": recorded("sshare.txt")})
+    path = f"PATH={programs}:{os.environ['PATH']}"
+    flags = (
+        "--collector.disable-defaults", "--collector.cluster",
+        "--collector.cluster.scheduler=slurm",
+        "--collector.cluster.interval=1s",
+    )  # fmt: skip
+    with exporter.running(*flags, inside=("env", path)) as target:
+        yield target
+
+
+@contextlib.contextmanager
+def _repeating(what: Any) -> Iterator[None]:
+    ended = threading.Event()
+
+    def repeat() -> None:
+        while not ended.wait(0.25):
+            what()
+
+    thread = threading.Thread(target=repeat)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def scraping(
+    folder: Path, targets: Mapping[str, list[str]], poller: str, server: str
+) -> dict[str, Any]:
+    """The configuration of `prometheus/`, for targets here."""
+    shipped = REPOSITORY / "prometheus"
+    config: dict[str, Any] = yaml.safe_load((shipped / "prometheus.yml").read_text())
+    config["global"] = dict.fromkeys(("scrape_interval", "evaluation_interval"), "1s")
+    config["rule_files"] = [str(shipped / each) for each in config["rule_files"]]
+    nodes = [{"targets": found, "labels": {"cluster": name}} for name, found in targets.items()]
+    (folder / "targets.json").write_text(json.dumps(nodes))
+    exporters, *others = config["scrape_configs"]
+    exporters["file_sd_configs"] = [{"files": [str(folder / "targets.json")]}]
+    for job, address in zip(others, (poller, server), strict=True):
+        job["static_configs"] = [{"targets": [address]}]
+    return config
+
+
+def configuration(
+    folder: Path, tsdb: str, sources: Mapping[str, Any], poller: str, server: str
+) -> Path:
+    """Configuration files of poller and server, in this folder."""
+    secret = folder / "secret"
+    secret.write_text(SECRET)
+    store = {"url": tsdb, "scrape-interval": "1s", "linger": "10s", "refresh": "5s"}
+    db = {"url": f"sqlite:///{folder}/jobs.db"}
+    (folder / "stats_db.yml").write_text(
+        yaml.safe_dump(
+            {
+                "db": db,
+                "tsdb": store,
+                "web": {"listen-address": poller},
+                "poll": {"interval": "1s", "rollup-interval": "1s"},
+                "clusters": [{"name": CLUSTER, "sources": dict(sources)}],
+            }
+        )
+    )
+    (folder / "server.yml").write_text(
+        yaml.safe_dump(
+            {
+                "db": db,
+                "tsdb": store,
+                "web": {"listen-address": server},
+                "auth": {
+                    "trusted-peer": ["127.0.0.1"],
+                    "secret-file": str(secret),
+                    "admin": [OPERATOR],
+                },
+                "emissions": {"provider": ["owid:FR"]},
+            }
+        )
+    )
+    return folder
+
+
+@contextlib.contextmanager
+def program(module: str, config: Path, migrate: bool = False) -> Iterator[None]:
+    """A program of ours, from its configuration; its log is printed at the end."""
+    argv = [sys.executable, "-m", f"{module}.main", "--config.file", str(config)]
+    environ = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    log = config.with_suffix(".log")
+    try:
+        if migrate:
+            with daemon([*argv, "migrate"], log, environ) as process:
+                assert process.wait(60) == 0, log.read_text()
+        with daemon(argv, log, environ):
+            yield
+    finally:
+        print(log.read_text()[-20000:])
+
+
+def headers(kind: str, login: str) -> Mapping[str, str]:
+    """What the data source of this type sends, by the provisioning file and `send_user_header`."""
+    path = REPOSITORY / "grafana/provisioning/datasources/batchjob.yml"
+    (source,) = (
+        each for each in yaml.safe_load(path.read_text())["datasources"] if each["type"] == kind
+    )
+    found = {} if kind.startswith("yesoreyeram") else {"X-Grafana-User": login}
+    for number in range(1, 10):
+        name = source["jsonData"].get(f"httpHeaderName{number}")
+        if name:
+            value = source["secureJsonData"][f"httpHeaderValue{number}"]
+            found[name] = SECRET if value.startswith("$__file") else _literal(value, login)
+    return found
+
+
+def _literal(value: str, login: str) -> str:
+    return value.replace("$$", "$").replace("${__user.login}", login)
+
+
+def _rows(grafana: Grafana, path: str) -> Any:
+    request = urllib.request.Request(
+        f"{grafana.url}/api/v1{path}", headers=dict(grafana.headers("prometheus", OPERATOR))
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return json.load(answer)
+    except OSError:
+        return None  # it has not started yet
+
+
+def _measured(grafana: Grafana, jobid: str) -> bool:
+    rows = _rows(grafana, f"/jobs/{jobid}") or []
+    return any(row["usage_energy_host_idle_joules"] for row in rows)

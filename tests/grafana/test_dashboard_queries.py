@@ -1,0 +1,101 @@
+"""Every query of every dashboard gives data, asked as Grafana does of all that really runs."""
+
+import json
+
+import pytest
+
+from grafana.generate.__main__ import FOLDER
+from tests.e2e import prometheus
+from tests.grafana import asking, stack
+
+pytestmark = pytest.mark.e2e
+
+DASHBOARDS = {
+    path.relative_to(FOLDER).as_posix(): json.loads(path.read_text())
+    for path in sorted(FOLDER.rglob("*.json"))
+}
+# What may be empty: a piece of the query, and why.
+EMPTY = {
+    "batchjob_job_network_": "no job has a network namespace of its own",
+    "cpu_throttled": "no job has a quota",
+    "batchjob_job_open_files": "the recordings have no descriptors",
+    "batchjob_job_read_errors": "all could be read",
+    "batchjob_cluster_node_unavailable_info": "all nodes take jobs",
+    "batchjob_cluster_job_wait_seconds": "no job begins while the collector looks",
+    "batchjob_gpu_map_disagreements": "all sources agree",
+    "batchjob_ipmi_power": "no BMC",
+    "batchjob_redfish_power": "no BMC",
+    "batchjob_hwmon_power": "no such sensor",
+    "batchjob_cray_power": "no Cray",
+    "} == 0)": "what is down or fails: nothing",
+}
+PERSONAL = ("my-jobs", "my-usage", "job", "job-live")
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory):
+    if why_not := prometheus.missing():
+        pytest.skip(why_not)
+    with stack.running(tmp_path_factory.mktemp("stack")) as made:
+        yield made
+
+
+def is_of(name, *slugs):
+    return name.rpartition("/")[2].removesuffix(".json") in slugs
+
+
+def views(running, name):
+    """Viewers of a dashboard; what one machine or job has not, another may have."""
+    logins = (stack.USER, stack.THIRD) if is_of(name, *PERSONAL) else (stack.OPERATOR,)
+    jobs = {stack.USER: stack.RUNNING, stack.THIRD: stack.THIRDS}
+    nodes = [each.labels["instance"] for each in running.tsdb.query("batchjob_node_cpus")]
+    span = (running.began, asking.now())
+    for login in logins:
+        for node in nodes if is_of(name, "node") else [""]:
+            given = {"cluster": stack.CLUSTER}
+            given |= {"job": jobs[login]} if is_of(name, "job", "job-live") else {}
+            given |= {"node": node} if node else {}
+            yield asking.look(running.grafana, DASHBOARDS[name], login, span, **given)
+
+
+def targets(name):
+    for panel in DASHBOARDS[name]["panels"]:
+        for target in panel.get("targets", ()):
+            yield panel["title"], target
+
+
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_every_query_returns_data(running, name):
+    empty = {(title, target["refId"]): target for title, target in targets(name)}
+    for seen in views(running, name):
+        for place, target in list(empty.items()):
+            frames = running.grafana.frames(target, seen)
+            if any(values for frame in frames for values in frame.values()):
+                del empty[place]
+    asked = {place: json.dumps(target) for place, target in empty.items()}
+    assert {p: text for p, text in asked.items() if not any(each in text for each in EMPTY)} == {}
+
+
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_users_see_nothing_of_others(running, name):
+    """With whatever choices in the address, an operator's too."""
+    others = {stack.OTHER, "chemistry", stack.ENDED}
+    for seen in views(running, name):
+        for title, target in targets(name):
+            for frame in running.grafana.frames(target, seen._replace(login=stack.USER)):
+                for key in ("user", "account", "jobid"):
+                    assert not others & set(frame.get(key, ())), title
+
+
+def test_the_window_of_a_job_comes_from_its_number(running):
+    for name in ("infinity/job.json", "json-api/job.json"):
+        seen = asking.look(
+            running.grafana, DASHBOARDS[name], stack.OPERATOR, (0, 1), job=stack.ENDED
+        )
+        (link,) = [each for each in DASHBOARDS[name]["links"] if each["type"] == "link"]
+        address = seen.text(link["url"])
+        start = int(running.began) - 60
+        assert f"var-job={stack.ENDED}&from={start}000&to=" in address
+        assert address.rsplit("=")[-1].isdigit()
+        live = asking.look(running.grafana, DASHBOARDS[name], stack.USER, (0, 1), job=stack.RUNNING)
+        assert live.text(link["url"]).endswith("&to=now")
