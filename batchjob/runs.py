@@ -8,12 +8,15 @@ import errno
 import json
 import os
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from batchjob.states import JobState
 
 VERSION = 1
+TOMBSTONE = ".deleted"
+"""`<uuid>.deleted`, empty: the run was deleted, and whoever keeps a copy is to delete it too."""
 _LARGEST = 1_000_000  # bytes of a file
 _BLOCK, _ROOM = 4096, 512  # filled up with blanks, a file has room for its end on a full disk
 
@@ -35,7 +38,11 @@ class Supervisor(NamedTuple):
 
 
 class Run(NamedTuple):
-    """A local run; times in epoch seconds, sizes in bytes. None: not known, or not yet."""
+    """A local run; times in epoch seconds, sizes in bytes. None: not known, or not yet.
+
+    `by` says what kind it is: a command of `batchjob run`, or a piece of work in a program's own
+    process (`track`, `celery`), which nobody but that program can end.
+    """
 
     jobid: str  # a UUID
     node: str
@@ -58,20 +65,54 @@ class Run(NamedTuple):
     exit_code: int | None = None
     exit_signal: int | None = None
     cancelled_by: str = ""
+    by: str = "run"
+    state_word: str = ""  # finer than the state: success, failed, timeout, error, retry
+    tool: str = ""
+    parameters: str = ""  # a JSON object
+    error: str = ""  # what went wrong, in words
+    record_id: str = ""  # the id that another system has for it, such as Celery's task id
+    restarts: int | None = None
+    wall_seconds: float | None = None
+
+    @property
+    def duration_seconds(self) -> float | None:
+        """From start to end; None while it has not ended."""
+        if self.wall_seconds is not None:
+            return self.wall_seconds
+        if self.start_time is None or self.end_time is None:
+            return None
+        return max(0, self.end_time - self.start_time)
+
+    @property
+    def cpu_seconds(self) -> float | None:
+        """User and system time."""
+        if self.user_cpu_seconds is None or self.system_cpu_seconds is None:
+            return None
+        return self.user_cpu_seconds + self.system_cpu_seconds
+
+    @property
+    def status(self) -> str:
+        """`running`, `success`, `failed`, `timeout`, `error`, `cancelled` ..."""
+        return self.state_word or _STATUS.get(self.state, self.state.lower())
+
     user_cpu_seconds: float | None = None
     system_cpu_seconds: float | None = None
     peak_memory_bytes: int | None = None
 
 
-def write(directory: Path, run: Run) -> Path:
+_STATUS = {JobState.COMPLETED: "success"}
+
+
+def write(directory: Path, run: Run, durable: bool = True) -> Path:
     """Write or replace the run's file; raises OSError.
 
-    On a full disk the file is written anew in its place, where there is room for it.
+    On a full disk the file is written anew in its place, where there is room for it. `durable`:
+    wait until the disk has it.
     """
     path = directory / f"{run.jobid}.json"
     data = _encoded(run)
     try:
-        _replace(path, data)
+        _replace(path, data, durable)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not path.exists():
             raise
@@ -90,13 +131,14 @@ def _encoded(run: Run) -> bytes:
     return data.ljust(size - 1) + b"\n"
 
 
-def _replace(path: Path, data: bytes) -> None:
+def _replace(path: Path, data: bytes, durable: bool) -> None:
     descriptor, temporary = tempfile.mkstemp(prefix=".", dir=path.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
             file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                os.fsync(file.fileno())
         Path(temporary).replace(path)
     except BaseException:  # whatever stops us, no temporary file may stay
         Path(temporary).unlink(missing_ok=True)
@@ -114,6 +156,21 @@ def read(path: Path) -> dict[str, Any]:
     if not isinstance(document, dict) or document.get("version") != VERSION:
         raise RunFileError(f"{path.name}: expected a run of version {VERSION}")
     return document
+
+
+def decoded(document: Mapping[str, Any]) -> Run:
+    """The run of a document; raises RunFileError. Fields of later versions are left out."""
+    known = {key: value for key, value in document.items() if key in Run._fields}
+    try:
+        known["state"] = JobState(document["state"])
+        known["supervisor"] = Supervisor(**document["supervisor"])
+        known.setdefault("start_time", None)
+        run = Run(**known)
+    except (KeyError, ValueError, TypeError) as error:
+        raise RunFileError(f"{document.get('jobid')}: not a run: {error}") from error
+    if not isinstance(run.submit_time, int) or not isinstance(run.start_time, int | None):
+        raise RunFileError(f"{run.jobid}: not a run: expected times in epoch seconds")
+    return run
 
 
 def alive(document: dict[str, Any], procfs: str = "/proc") -> bool:

@@ -124,6 +124,10 @@ class JobRecord(NamedTuple):
     submit_line: str = ""
     work_dir: str = ""
     stdout_path: str = ""
+    # What only tracked work says.
+    tool: str = ""
+    parameters: str = ""  # a JSON object
+    error: str = ""  # what went wrong, in words
     # What the scheduler's own accounting saw.
     user_cpu_seconds: float | None = None
     system_cpu_seconds: float | None = None

@@ -15,7 +15,9 @@ from batchjob_stats_db.store import LIVE, Store
 
 _AT_ONCE = 5000
 
-FREE_TEXTS = ("name", "submit_line", "work_dir", "stdout_path", "dependencies")
+FREE_TEXTS = (
+    "name", "submit_line", "work_dir", "stdout_path", "dependencies", "tool", "parameters", "error",
+)  # fmt: skip
 """What users themselves write into a job record."""
 
 

@@ -21,7 +21,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-REVISION = "0002"
+REVISION = "0003"
 """The migration that makes these tables; who does not migrate compares this one word."""
 
 metadata = MetaData(
@@ -107,7 +107,7 @@ job = Table(
     *_integers("array_index"),
     *_texts("het_jobid"),
     *_integers("het_offset"),
-    *_texts("dependencies submit_line work_dir stdout_path"),
+    *_texts("dependencies submit_line work_dir stdout_path tool parameters error"),
     # What the scheduler itself measured; job_usage has what we did.
     *_floats("user_cpu_seconds system_cpu_seconds cpu_seconds"),
     *_integers("peak_memory_bytes energy_joules"),

@@ -27,7 +27,7 @@ from batchjob_stats_db.records import (
     People,
     Quarantined,
 )
-from batchjob_stats_db.sources.source import Batch, Unfinished
+from batchjob_stats_db.sources.source import Batch, Deleted, Unfinished
 
 LIVE = tuple(state.value for state in JobState if state.live)
 
@@ -116,6 +116,7 @@ class Store:
             self._set_aside(db, batch.quarantined, now)
             self._mark_vanished(db, batch.vanished, now, days)
             self._mark_runaway(db, batch.runaway, now)
+            self._delete(db, batch.deleted, now, days)
             self._execute(db, self._upsert_due, [(self.cluster, day) for day in sorted(days)])
             self._succeeded(db, source, batch.watermark, len(batch.jobs), seconds, now)
         return written._replace(quarantined=written.quarantined + len(batch.quarantined))
@@ -267,6 +268,21 @@ class Store:
                 )
                 .values(doubt="runaway", update_time=now)
             )
+
+    def _delete(self, db: Connection, deleted: Sequence[Deleted], now: int, days: set[int]) -> None:
+        """Take out records; the days they ran are summed up anew without them."""
+        job = schema.job
+        for each in deleted:
+            which = (
+                (job.c.cluster == self.cluster)
+                & (job.c.jobid == each.jobid)
+                & (job.c.source == each.source)
+            )
+            if each.uid is not None:
+                which &= job.c.uid == each.uid
+            for row in db.execute(sa.select(job.c.start_time, job.c.end_time).where(which)):
+                days.update(days_of(row.start_time, row.end_time or now))
+            db.execute(sa.delete(job).where(which))
 
     def _set_aside(self, db: Connection, bad: Sequence[Quarantined], now: int) -> None:
         rows = [

@@ -1,5 +1,6 @@
 """Local runs, from the files that `batchjob run` writes (batchjob/runs.py has the form)."""
 
+import contextlib
 import os
 import re
 import time
@@ -8,16 +9,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from batchjob.runs import RunFileError, alive, read
+from batchjob.runs import TOMBSTONE, RunFileError, alive, read
 from batchjob.settings import option, text
 from batchjob_stats_db.records import JobRecord, Quarantined
 from batchjob_stats_db.sources.json_record import Decoded, decode
 from batchjob_stats_db.sources.row import RowError, quarantined
-from batchjob_stats_db.sources.source import Batch, SourceError, Unfinished, epoch_watermark, own
+from batchjob_stats_db.sources.source import (
+    Batch,
+    Deleted,
+    SourceError,
+    Unfinished,
+    epoch_watermark,
+    own,
+)
 
 SOURCE = "runs"
 _RUN_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 _BATCH = 2000
+_OURS = ("version", "supervisor", "node", "by", "wall_seconds")  # of the file, not of the record
 _OVERLAP = 5  # seconds; file systems' clocks are coarse
 
 
@@ -69,7 +78,7 @@ class Runs:
         bad: list[Quarantined] = []
         for path in self._changed(since):
             try:
-                job, complaints = self._record(path.stem, read(path))
+                job, complaints = self._record(path.stem, self._document(path))
             except FileNotFoundError:  # its retention ended meanwhile
                 continue
             except (OSError, RunFileError, RowError) as error:
@@ -83,19 +92,39 @@ class Runs:
         ended = {job.jobid for job in found if not job.state.live}
         mine = own(unfinished, _RUN_ID)
         gone = tuple(jobid for jobid in mine if jobid not in ended and self._gone(jobid))
-        yield Batch((), tuple(bad), str(now), now, gone)
+        graves = [path for path in self._listed(TOMBSTONE) if _RUN_ID.fullmatch(path.stem)]
+        deleted = tuple(each for each in map(_deleted, graves) if each is not None)
+        yield Batch((), tuple(bad), str(now), now, gone, deleted=deleted)
+        # Whoever took the batch has written it, or he would not have come back.
+        for grave in graves:
+            with contextlib.suppress(OSError):  # not ours: read again, it changes nothing
+                grave.unlink()
+
+    @staticmethod
+    def _document(path: Path) -> dict[str, Any]:
+        """What the file says; where several users write into the directory, of himself alone."""
+        document, owner = read(path), path.stat().st_uid
+        if owner not in (0, document.get("uid")):
+            raise RunFileError(f"{path.name}: uid {owner} wrote a run of uid {document.get('uid')}")
+        return document
 
     def _changed(self, since: int) -> list[Path]:
+        changed = []
+        for path in self._listed(".json"):
+            with contextlib.suppress(FileNotFoundError):
+                changed.append((path.stat().st_mtime, path))
+        return [path for at, path in sorted(changed) if at >= since]
+
+    def _listed(self, suffix: str) -> list[Path]:
         try:
-            with os.scandir(self._path) as entries:
-                changed = [
-                    (entry.stat().st_mtime, entry.path)
-                    for entry in entries
-                    if entry.name.endswith(".json") and not entry.name.startswith(".")
-                ]
+            names = os.listdir(self._path)
         except OSError as error:
             raise SourceError(f"{self._path}: {error.strerror}") from error
-        return [Path(path) for at, path in sorted(changed) if at >= since]
+        return [
+            self._path / name
+            for name in names
+            if name.endswith(suffix) and not name.startswith(".")
+        ]
 
     def _record(self, jobid: str, document: dict[str, Any]) -> Decoded:
         if document.get("jobid") != jobid:
@@ -107,7 +136,7 @@ class Runs:
             "memory_bytes": document.get("allocated_memory_bytes"),
             "gpus": document.get("allocated_gpus"),
         }
-        kept = {k: v for k, v in document.items() if k not in ("version", "supervisor", "node")}
+        kept = {key: value for key, value in document.items() if key not in _OURS}
         job, complaints = decode(kept | {"nodes": [share]}, self.cluster, SOURCE)
         return Decoded(_summed(job)._replace(node_list=str(node), allocated_nodes=1), complaints)
 
@@ -123,6 +152,15 @@ class Runs:
         except (OSError, RunFileError):
             return False
         return document.get("node") == self._node and not alive(document, self._procfs)
+
+
+def _deleted(grave: Path) -> Deleted | None:
+    """root deletes everybody's records, and who polls those of his own directory."""
+    try:
+        owner = grave.stat().st_uid
+    except OSError:
+        return None
+    return Deleted(SOURCE, grave.stem, None if owner in (0, os.geteuid()) else owner)
 
 
 def _summed(job: JobRecord) -> JobRecord:

@@ -29,6 +29,14 @@ class Unfinished(NamedTuple):
     start_time: int | None
 
 
+class Deleted(NamedTuple):
+    """A record that somebody deleted, and wants gone here as well."""
+
+    source: str  # of the record, JobRecord.source
+    jobid: str
+    uid: int | None  # only if it is this user's; None: whosever
+
+
 class Batch(NamedTuple):
     """What is to be written in one transaction, the watermark with it.
 
@@ -42,6 +50,7 @@ class Batch(NamedTuple):
     covered_until: int  # epoch seconds; for a progress bar and for "how far behind are we"
     vanished: tuple[str, ...] = ()  # job ids out of `unfinished`
     runaway: tuple[str, ...] = ()  # said to run by accounting, unknown to the controller
+    deleted: tuple[Deleted, ...] = ()  # records of this source's own
 
 
 class Source(Protocol):

@@ -8,7 +8,7 @@ from batchjob_stats_db import schema
 from batchjob_stats_db.days import DAY, days_of
 from batchjob_stats_db.job_row import UsagePolicy
 from batchjob_stats_db.records import JobRecord, NodeShare, Quarantined, StepRecord
-from batchjob_stats_db.sources.source import Batch
+from batchjob_stats_db.sources.source import Batch, Deleted
 from batchjob_stats_db.store import Store, Written
 
 
@@ -160,3 +160,21 @@ def test_when_a_job_is_measured():
     assert policy.due(1000, 2000, 2000 + 2 * DAY) is None  # too old to be in the TSDB
     nothing_to_ask = UsagePolicy(horizon_seconds=0)
     assert nothing_to_ask.due(1000, None, 1500) is nothing_to_ask.due(1000, 1400, 1500) is None
+
+
+def test_a_deleted_record_goes_with_all_that_hangs_on_it(store, job, rows, engine, now):
+    ran = {"start_time": now - 2 * DAY, "end_time": now - 2 * DAY + 60, "source": "runs"}
+    for uid in (1, 2):
+        store.write(batch(job(jobid=f"r{uid}", uid=uid, **ran)), "runs")
+    store.write(batch(job(jobid="s", uid=1)), "sacct")
+    with engine.begin() as db:
+        db.execute(sa.delete(schema.rollup_due))
+    mine = [Deleted("runs", jobid, 1) for jobid in ("r1", "r2", "s", "unknown")]
+    store.write(batch(deleted=mine), "runs")
+    assert {row["jobid"] for row in rows(schema.job)} == {"r2", "s"}
+    assert len(rows(schema.job_node)) == 2
+    assert [row["day"] for row in rows(schema.rollup_due)] == list(
+        days_of(now - 2 * DAY, now - 2 * DAY + 60)
+    )
+    store.write(batch(deleted=[Deleted("runs", "r2", None)]), "runs")
+    assert {row["jobid"] for row in rows(schema.job)} == {"s"}

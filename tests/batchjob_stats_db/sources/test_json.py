@@ -15,7 +15,7 @@ from batchjob_stats_db.records import JobRecord, NodeShare, StepRecord
 from batchjob_stats_db.sources import jsonl, runs
 from batchjob_stats_db.sources.json_record import decode, encode
 from batchjob_stats_db.sources.row import RowError
-from batchjob_stats_db.sources.source import SourceError, Unfinished
+from batchjob_stats_db.sources.source import Deleted, SourceError, Unfinished
 
 FULL = JobRecord(
     cluster="c1", jobid="a.1", submit_time=1775300000, state=JobState.FAILED, state_word="Held",
@@ -125,7 +125,7 @@ ID = "0f8fad5b-d9cb-469f-a165-70867728950e"
 
 def run(**changes) -> Run:
     run = Run(
-        jobid=ID, node=os.uname().nodename, user="alice", uid=1001, submit_time=1775300000,
+        jobid=ID, node=os.uname().nodename, user="alice", uid=os.geteuid(), submit_time=1775300000,
         start_time=1775300000, state=JobState.RUNNING, supervisor=this_process(), name="train",
         submit_line="python train.py", allocated_cpus=4,
     )  # fmt: skip
@@ -142,7 +142,12 @@ def test_a_run_from_its_start_to_its_end(source, tmp_path):
     first, last = source.read("0", {})
     (job,) = first.jobs
     assert not last.quarantined
-    assert (job.jobid, job.state, job.user, job.uid) == (ID, JobState.RUNNING, "alice", 1001)
+    assert (job.jobid, job.state, job.user, job.uid) == (
+        ID,
+        JobState.RUNNING,
+        "alice",
+        os.geteuid(),
+    )
     assert job.nodes == (NodeShare(os.uname().nodename, 4),)
     known = {ID: Unfinished(1775300000, 1, 1775300000)}
     assert list(source.read(last.watermark, known))[-1].vanished == ()
@@ -203,3 +208,24 @@ def test_no_directory(tmp_path):
     assert "may not list it" in source.check()[0]
     with pytest.raises(SourceError, match="No such file"):
         list(source.read("0", {}))
+
+
+def test_a_deleted_run_is_to_be_deleted_here(source, tmp_path):
+    (tmp_path / f"{ID}.deleted").touch()
+    (tmp_path / "x.deleted").touch()
+    batches = source.read("0", {})
+    assert next(batches).deleted == (Deleted("runs", ID, None),)
+    assert (tmp_path / f"{ID}.deleted").exists()  # until it is written
+    assert list(batches) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["x.deleted"]
+
+
+def test_nobody_writes_runs_of_others(source, tmp_path, as_recorded):
+    path = run_files.write(tmp_path, run(uid=1001))
+    os.chown(path, 1002, -1)
+    (tmp_path / f"{ID}.deleted").touch()
+    os.chown(tmp_path / f"{ID}.deleted", 1002, -1)
+    (batch,) = source.read("0", {})
+    assert batch.jobs == ()
+    assert "uid 1002 wrote a run of uid 1001" in batch.quarantined[0].reason
+    assert batch.deleted == (Deleted("runs", ID, 1002),)
