@@ -1,3 +1,25 @@
-"""Job monitoring for HPC centres: the vocabulary all parts share."""
+"""Job monitoring for HPC centres: the vocabulary all parts share.
+
+For programs: `from batchjob import track` follows a piece of work; `batchjob.history()`,
+`batchjob.job()` and `batchjob.stats()` tell what has run.
+"""
+
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+__all__ = ["history", "job", "stats", "track"]
+
+if TYPE_CHECKING:
+    from batchjob.past import history, job, stats
+    from batchjob.tracking import track
+
+_MODULES = {"track": "tracking", "history": "past", "job": "past", "stats": "past"}
+
+
+def __getattr__(name: str) -> Any:
+    """Import what a program asks for, and nothing for those who only want the vocabulary."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -1,0 +1,284 @@
+"""`from batchjob import track`: pieces of work of a program."""
+
+import asyncio
+import json
+import logging
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+import batchjob
+from batchjob import track
+from batchjob.states import JobState
+from batchjob.tracking import as_text
+
+
+@pytest.fixture(autouse=True)
+def data(tmp_path, monkeypatch):
+    monkeypatch.setenv("BATCHJOB_DATA", str(tmp_path))
+    return tmp_path
+
+
+def burn(seconds: float) -> None:
+    until = time.thread_time() + seconds
+    while time.thread_time() < until:
+        pass
+
+
+def only():
+    (run,) = batchjob.history()
+    return run
+
+
+def test_a_block(caplog):
+    caplog.set_level(logging.INFO)
+    with track("resize", tool="pillow", parameters={"width": 800}) as work:
+        assert only().status == "running"
+        burn(0.1)
+        held = bytearray(100 << 20)
+        del held
+    run = only()
+    assert run == work.run
+    assert (run.name, run.tool, json.loads(run.parameters)) == ("resize", "pillow", {"width": 800})
+    assert (run.state, run.status, run.by) == (JobState.COMPLETED, "success", "track")
+    assert 0.1 <= run.cpu_seconds < 5
+    assert run.duration_seconds >= 0.1
+    assert run.peak_memory_bytes > 100 << 20
+    assert batchjob.job("resize") == run
+    assert caplog.records[-1].levelname == "INFO"
+    assert caplog.records[-1].getMessage().startswith("resize: success after 0.")
+
+
+@pytest.mark.parametrize(
+    ("error", "state", "status", "level"),
+    [
+        (ValueError("no such column"), JobState.FAILED, "error", "ERROR"),
+        (TimeoutError("too slow"), JobState.TIMEOUT, "timeout", "WARNING"),
+        (subprocess.TimeoutExpired("x", 3), JobState.TIMEOUT, "timeout", "WARNING"),
+        (SystemExit(3), JobState.FAILED, "failed", "ERROR"),
+        (SystemExit("bad input"), JobState.FAILED, "failed", "ERROR"),
+        (SystemExit(0), JobState.COMPLETED, "success", "INFO"),
+        (subprocess.CalledProcessError(4, "x"), JobState.FAILED, "failed", "ERROR"),
+        (KeyboardInterrupt(), JobState.CANCELLED, "cancelled", "INFO"),
+        (asyncio.CancelledError(), JobState.CANCELLED, "cancelled", "INFO"),
+    ],
+)
+def test_exceptions_go_through_and_are_recorded(error, state, status, level, caplog):
+    caplog.set_level(logging.INFO)
+    with pytest.raises(type(error)) as caught, track("work"):
+        raise error
+    assert caught.value is error
+    run = only()
+    assert (run.state, run.status) == (state, status)
+    assert caplog.records[-1].levelname == level
+    assert (run.error == "") == (status == "success")
+
+
+def test_return_codes():
+    with track("exit"), pytest.raises(SystemExit):
+        raise SystemExit(3)
+    for command, expected in (("exit 5", (5, None)), ("kill -9 $$", (None, 9))):
+        name = command.split()[0]
+        with pytest.raises(subprocess.CalledProcessError), track(name):
+            subprocess.run(["sh", "-c", command], check=True)
+        run = batchjob.job(name) if name == "kill" else batchjob.history(status="failed")[0]
+        assert (run.exit_code, run.exit_signal) == expected
+
+
+def test_the_work_says_itself_that_it_failed():
+    with track("checks") as work:
+        work.fail("3 of 40 images are broken", return_code=2)
+    run = only()
+    assert (run.status, run.error, run.exit_code) == ("failed", "3 of 40 images are broken", 2)
+    with track("slow") as work:
+        work.time_out("gave up after 3 tries")
+    assert batchjob.job("slow").state == JobState.TIMEOUT
+
+
+def test_functions():
+    @track
+    def plain(x):
+        """Doc."""
+        return x + 1
+
+    @track("named", tool="t")
+    def named():
+        raise RuntimeError("no")
+
+    assert (plain(1), plain(2), plain.__doc__) == (2, 3, "Doc.")
+    with pytest.raises(RuntimeError):
+        named()
+    assert [run.status for run in batchjob.history(name="named")] == ["error"]
+    assert len(batchjob.history(tool="")) == 2
+    (totals, _) = batchjob.stats()
+    assert (totals.runs, totals.success_ratio) == (2, 1.0)
+
+
+def test_coroutines_have_their_own_cpu_time():
+    @track("busy")
+    async def busy():
+        for _ in range(5):
+            burn(0.04)
+            await asyncio.sleep(0)
+        return "done"
+
+    @track("idle")
+    async def idle():
+        await asyncio.sleep(0.1)
+
+    async def main():
+        return await asyncio.gather(busy(), idle())
+
+    assert asyncio.run(main()) == ["done", None]
+    assert 0.2 <= batchjob.job("busy").cpu_seconds < 1
+    assert batchjob.job("idle").cpu_seconds < 0.1
+
+
+def test_a_coroutine_that_is_cancelled_or_late():
+    @track("late")
+    async def late():
+        await asyncio.sleep(60)
+
+    @track("caught")
+    async def caught():
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            return "caught"
+
+    async def main():
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(late(), 0.05)
+        task = asyncio.create_task(caught())
+        await asyncio.sleep(0.01)
+        task.cancel()
+        return await task
+
+    assert asyncio.run(main()) == "caught"
+    assert (batchjob.job("late").status, batchjob.job("caught").status) == ("cancelled", "success")
+
+
+def test_an_asynchronous_block():
+    async def main():
+        async with track("block"), asyncio.timeout(5):
+            await asyncio.sleep(0)
+
+    asyncio.run(main())
+    assert only().status == "success"
+
+
+def test_side_by_side_in_threads():
+    def work(name, seconds):
+        with track(name):
+            burn(seconds)
+            barrier.wait()
+
+    barrier = threading.Barrier(2)
+    threads = [threading.Thread(target=work, args=args) for args in (("a", 0.3), ("b", 0.0))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert 0.3 <= batchjob.job("a").cpu_seconds < 2
+    assert batchjob.job("b").cpu_seconds < 0.1
+
+
+def test_one_inside_another():
+    with track("outer"):
+        held = bytearray(200 << 20)
+        del held
+        with track("inner"):
+            burn(0.05)
+    inner, outer = batchjob.job("inner"), batchjob.job("outer")
+    assert outer.peak_memory_bytes >= inner.peak_memory_bytes + (150 << 20)
+    assert outer.cpu_seconds >= inner.cpu_seconds >= 0.05
+
+
+def test_children_count():
+    burning = "import time\nwhile time.process_time() < 0.2: pass"
+    with track("child"):
+        subprocess.run([sys.executable, "-c", burning], check=True)
+    assert only().cpu_seconds >= 0.2
+
+
+def test_generators_are_refused():
+    with pytest.raises(TypeError, match="generator function"):
+
+        @track
+        def numbers():
+            yield 1
+
+
+def test_entered_twice():
+    once = track("x")
+    with once, pytest.raises(RuntimeError, match="of its own"), once:
+        pass
+    with once:  # but one after the other
+        pass
+    assert len(batchjob.history()) == 2
+
+
+def test_what_cannot_be_recorded_does_not_stop_the_work(data, monkeypatch, caplog):
+    (data / "file").write_text("")
+    monkeypatch.setenv("BATCHJOB_DATA", str(data / "file" / "below"))
+    with track("work"):
+        result = 1
+    assert result == 1
+    assert "work is not recorded" in caplog.text
+
+
+def test_a_program_that_is_killed():
+    program = "import os\nfrom batchjob import track\nwith track('doomed'): os.kill(os.getpid(), 9)"
+    subprocess.run([sys.executable, "-c", program], env=os.environ)
+    assert batchjob.job("doomed").status == "vanished"
+
+
+def test_forked_workers_are_their_own(data):
+    with track("parent"):
+        pid = os.fork()
+        if pid == 0:
+            with track("child"):
+                burn(0.05)
+            os._exit(0)
+        os.waitpid(pid, 0)
+    assert batchjob.job("child").status == "success"
+    assert 0.05 <= batchjob.job("child").cpu_seconds < 1
+
+
+class Odd:
+    def __repr__(self):
+        return "<odd>"
+
+
+@pytest.mark.parametrize(
+    ("parameters", "text"),
+    [
+        ({}, ""),
+        ({"a": 1, "b": [True, None]}, '{"a": 1, "b": [true, null]}'),
+        ({"a": Odd()}, '{"a": "<odd>"}'),
+        ({(1, 2): 1}, '{"(1, 2)": "1"}'),
+        ({"a": "x" * 20_000, "b": 1}, json.dumps({"a": "'" + "x" * 199, "b": "1"})),
+    ],
+)
+def test_parameters_are_json(parameters, text):
+    assert as_text(parameters) == text
+
+
+def test_endless_parameters():
+    endless = {}
+    endless["self"] = endless
+    assert json.loads(as_text(endless)) == {"self": "{'self': {...}}"}
+    many = {str(n): "x" * 300 for n in range(1000)}
+    assert len(as_text(many)) < 10_000
+
+
+def test_it_is_light():
+    """No database, no server, no asyncio for a program that only wants to be followed."""
+    program = "import sys; from batchjob import track, history; print(*sys.modules)"
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    loaded = set(told.stdout.split())
+    assert not loaded & {"sqlalchemy", "yaml", "asyncio", "prometheus_client", "argparse"}
