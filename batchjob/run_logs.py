@@ -31,6 +31,7 @@ class Line(NamedTuple):
     stream: str
     whole: bool
     text: bytes  # without the line feed
+    after_gap: bool = False  # what came before it was not kept, for want of room
 
 
 class StreamLog:
@@ -116,12 +117,6 @@ def _written_time(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
-class Gap(NamedTuple):
-    """Output that was not kept, for want of room."""
-
-    stream: str
-
-
 def files(directory: Path, stream: str) -> list[tuple[int, Path]]:
     """Number and path of a stream's files, oldest first; raises OSError."""
     found = []
@@ -139,18 +134,18 @@ class Reader:
         self._directory = directory
         self._stream = stream
         self._number = -1  # of the file being read
+        self._gap = False
         self._offset = 0
         self._unpacker = zlib.decompressobj(_GZIP)
         self._rest = b""
 
-    def read(self) -> Iterator[Line | Gap]:
+    def read(self) -> Iterator[Line]:
         """All that is there and was not read yet; raises OSError."""
         for number, path in files(self._directory, self._stream):
             if number < self._number:
                 continue
             if number > self._number:
-                if number > self._number + 1:
-                    yield Gap(self._stream)
+                self._gap = number > self._number + 1
                 self._number, self._offset, self._rest = number, 0, b""
                 self._unpacker = zlib.decompressobj(_GZIP)
             try:
@@ -171,7 +166,8 @@ class Reader:
                 for line in lines:
                     parsed = parse(line)
                     if parsed is not None:
-                        yield parsed
+                        yield parsed._replace(after_gap=self._gap)
+                        self._gap = False
 
 
 def parse(record: bytes) -> Line | None:

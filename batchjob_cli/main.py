@@ -19,6 +19,10 @@ class Command(NamedTuple):
 
 COMMANDS = (
     Command("run", "batchjob_cli.run.command", "Run a command as a job: measured and recorded."),
+    Command("logs", "batchjob_cli.logs", "What a run wrote."),
+    Command("stop", "batchjob_cli.stop", "End a run."),
+    Command("cancel", "batchjob_cli.cancel", "Cancel a run that has not started."),
+    Command("delete", "batchjob_cli.delete", "Delete a run's record, samples and output."),
     Command("doctor", "batchjob_cli.doctor.command", "What this node offers, and what is missing."),
 )
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from batchjob.data import LOGS, RUNS, prepare
+from batchjob.keep import Keep, sweep_daily
 from batchjob.run_logs import STREAMS, StreamLog
 from batchjob.runs import Run, write
 from batchjob.states import JobState
@@ -74,6 +75,7 @@ def perform(order: Order, run: Run, mask: set[int], on_start: Callable[[], None]
         pump.join()
     if end.left_behind:
         say(f"the command left processes behind ({end.left_behind}); they were ended")
+    sweep_daily(order.data, Keep())
     if not order.quiet:
         sys.stderr.write(report(outcome))
         sys.stderr.flush()
@@ -166,6 +168,7 @@ def _outcome(
     ended = run._replace(
         state=_state(end, reading),
         end_time=int(time.time()),
+        wall_seconds=round(wall, 6),
         exit_code=None if signalled else os.WEXITSTATUS(end.status),
         exit_signal=os.WTERMSIG(end.status) if signalled else None,
         user_cpu_seconds=round(user, 6),

@@ -26,6 +26,17 @@ def start_time(text: str, now: float) -> float:
         ) from error
 
 
+def past_time(text: str, now: float) -> float:
+    """Epoch seconds of `10m` (ago), `22:30` (the last one), `2026-04-04T22:30`.
+
+    Raises ValueError.
+    """
+    if text[-1:].isalpha() and "T" not in text and "Z" not in text:
+        return now - duration(text)
+    at = start_time(text, now)
+    return at - 86400 if ":" in text and "-" not in text else at
+
+
 def shown(at: float) -> str:
     """A time in local time, for people."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))

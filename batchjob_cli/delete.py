@@ -1,0 +1,55 @@
+"""`batchjob delete`: a run's record, samples and output, and its row in the database.
+
+Rows of the database are written by the poller alone: it finds `<data>/runs/<uuid>.deleted` and
+takes the row out. That file is written first, so that whatever stops us leaves no half.
+"""
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from batchjob import past
+from batchjob.data import LOGS, RUNS, SAMPLES, data_directory
+from batchjob.runs import TOMBSTONE, Run
+from batchjob.settings import SettingsError
+from batchjob_cli.run.choose import one, parser
+
+
+def run(arguments: list[str]) -> int:
+    """Delete one run, or all that have ended. Raises SettingsError."""
+    made = parser("delete", "Deletes a run: record, samples and output. It must have ended.", "?")
+    made.add_argument("--all-ended", action="store_true", help="every run of yours that has ended")
+    given = made.parse_args(arguments)
+    if (given.job is None) != given.all_ended:
+        raise SettingsError("expected a JOB, or --all-ended")
+    if given.job is not None:
+        data, chosen = one(given)
+        if chosen.state.live:
+            raise SettingsError(f"run {chosen.jobid} has not ended; batchjob stop ends it")
+        return _delete_all(data, [chosen])
+    data = data_directory(given.data)
+    own = [run for run in past.all_runs(data) if run.uid == os.geteuid() and not run.state.live]
+    return _delete_all(data, own)
+
+
+def _delete_all(data: Path, runs: list[Run]) -> int:
+    failed = 0
+    for each in runs:
+        try:
+            _delete(data, each)
+        except OSError as error:
+            failed += 1
+            where = error.filename or data
+            print(f"batchjob: run {each.jobid}: {where}: {error.strerror}", file=sys.stderr)
+    print(f"batchjob: {len(runs) - failed} deleted")
+    return 1 if failed else 0
+
+
+def _delete(data: Path, run: Run) -> None:
+    (data / RUNS / f"{run.jobid}{TOMBSTONE}").touch(mode=0o600)
+    for kind in (LOGS, SAMPLES):
+        directory = data / kind / run.jobid
+        if directory.is_dir():
+            shutil.rmtree(directory)
+    (data / RUNS / f"{run.jobid}.json").unlink(missing_ok=True)

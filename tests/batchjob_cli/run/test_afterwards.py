@@ -1,0 +1,141 @@
+"""`batchjob logs`, `stop`, `cancel`, `delete`: what one does with runs."""
+
+import signal
+import time
+
+import pytest
+
+from batchjob.runs import TOMBSTONE
+from tests.batchjob_cli.run.conftest import own_cgroups, until
+
+
+def started(batchjob):
+    return until(lambda: batchjob.data.exists() and batchjob.records())
+
+
+def test_the_output_again(batchjob):
+    batchjob("run", "--name", "talk", "--", "sh", "-c", "echo one; sleep 0.1; echo two >&2; sleep 0.1; echo three")  # fmt: skip  # noqa: E501
+    jobid = batchjob.record()["jobid"]
+    assert batchjob("logs", jobid[:6]).stdout == "one\ntwo\nthree\n"
+    assert batchjob("logs", "talk", "--stream", "stderr").stdout == "two\n"
+    assert batchjob("logs", "talk", "--limit", "2").stdout == "two\nthree\n"
+    assert batchjob("logs", "talk", "--since", "1h", "--limit", "0").stdout == ""
+    stamped = batchjob("logs", "talk", "--timestamps", "--stream", "stderr").stdout
+    assert time.strftime("%Y-%m-%d ") in stamped
+    assert stamped.endswith(" stderr two\n")
+
+
+def test_follow_until_the_end(batchjob):
+    batchjob("run", "--detach", "--", "sh", "-c", "for n in 1 2 3; do echo $n; sleep 0.5; done")
+    followed = batchjob("logs", "--follow", batchjob.record()["jobid"])
+    assert followed.stdout == "1\n2\n3\n"
+
+
+def test_output_is_there_after_a_kill(batchjob):
+    run = batchjob.start("run", "--", "sh", "-c", "echo kept; printf part; sleep 600")
+    assert run.stdout.readline() == "kept\n"
+    until(lambda: b"part" in batchjob.output())
+    run.kill()
+    run.communicate()
+    assert batchjob("logs", batchjob.record()["jobid"]).stdout == "kept\npart"
+    batchjob("run", "--quiet", "--", "true")  # which takes away what is left
+
+
+def test_stop(batchjob, way):
+    script = "trap 'echo ending; exit 0' TERM; echo ready; while :; do sleep 0.05; done"
+    run = batchjob.start("run", "--cgroup", way, "--", "bash", "-c", script)
+    assert run.stdout.readline() == "ready\n"
+    stopped = batchjob("stop", batchjob.record()["jobid"])
+    assert (stopped.returncode, stopped.stderr) == (0, "")
+    assert "cancelled" in stopped.stdout
+    assert run.communicate(timeout=30)[0] == "ending\n"
+    record = batchjob.record()
+    assert (record["state"], record["cancelled_by"]) == ("CANCELLED", record["user"])
+    again = batchjob("stop", record["jobid"])
+    assert (again.returncode, again.stdout) == (2, "")
+    assert "has ended already: cancelled" in again.stderr
+
+
+def test_stop_what_does_not_listen(batchjob, way):
+    script = "trap '' TERM; echo ready; while :; do sleep 0.1; done"
+    run = batchjob.start("run", "--cgroup", way, "--", "bash", "-c", script)
+    assert run.stdout.readline() == "ready\n"
+    assert batchjob("stop", "--grace", "300ms", batchjob.record()["jobid"]).returncode == 0
+    run.communicate(timeout=30)
+    assert run.returncode == 128 + 9
+    assert own_cgroups(batchjob.record()["jobid"]) == []
+
+
+def test_stop_a_stopped_one(batchjob):
+    run = batchjob.start("run", "--", "sh", "-c", "echo ready; kill -STOP $$; sleep 600")
+    assert run.stdout.readline() == "ready\n"
+    time.sleep(0.2)
+    assert batchjob("stop", batchjob.record()["jobid"]).returncode == 0
+    run.communicate(timeout=30)
+    assert run.returncode == 128 + signal.SIGTERM
+
+
+def test_stop_one_that_lost_its_supervisor(batchjob):
+    run = batchjob.start("run", "--", "sleep", "600")
+    (record,) = started(batchjob)
+    time.sleep(0.3)
+    run.kill()
+    run.communicate()
+    said = batchjob("stop", record["jobid"])
+    assert "had lost its supervisor" in said.stdout
+    assert own_cgroups(record["jobid"]) == []
+
+
+def test_cancel_one_that_waits(batchjob):
+    run = batchjob.start("run", "--at", "+1h", "--", "echo", "never")
+    (record,) = started(batchjob)
+    said = batchjob("cancel", record["jobid"][:8])
+    assert (said.returncode, said.stderr) == (0, "")
+    assert run.communicate(timeout=30)[0] == ""
+    assert batchjob.record()["state"] == "CANCELLED"
+
+
+def test_cancel_is_not_for_what_has_started(batchjob):
+    run = batchjob.start("run", "--", "sleep", "600")
+    (record,) = started(batchjob)
+    said = batchjob("cancel", record["jobid"])
+    assert (said.returncode, "batchjob stop ends it" in said.stderr) == (2, True)
+    run.terminate()
+    run.communicate(timeout=30)
+
+
+def test_delete(batchjob):
+    for name in ("one", "two", "three"):
+        batchjob("run", "--name", name, "--", "echo", name)
+    jobid = next(each["jobid"] for each in batchjob.records() if each["name"] == "one")
+    samples = batchjob.data / "samples" / jobid
+    samples.mkdir(parents=True)
+    (samples / "20260404-000000.jsonl.gz").write_bytes(b"")
+    assert batchjob("delete", "one").stdout == "batchjob: 1 deleted\n"
+    left = {path.name for path in batchjob.data.rglob(f"{jobid}*")}
+    assert left == {f"{jobid}{TOMBSTONE}"}  # for the database
+    assert batchjob("delete", "--all-ended").stdout == "batchjob: 2 deleted\n"
+    assert batchjob.records() == []
+
+
+def test_what_runs_is_not_deleted(batchjob):
+    run = batchjob.start("run", "--name", "busy", "--", "sleep", "600")
+    started(batchjob)
+    said = batchjob("delete", "busy")
+    assert (said.returncode, "has not ended" in said.stderr) == (2, True)
+    assert batchjob("delete", "--all-ended").stdout == "batchjob: 0 deleted\n"
+    run.terminate()
+    run.communicate(timeout=30)
+
+
+@pytest.mark.parametrize("command", ["logs", "stop", "cancel", "delete"])
+def test_an_id_that_two_runs_have(batchjob, command):
+    for _ in range(2):
+        batchjob("run", "--name", "twin", "--", "true")
+    said = batchjob(command, "twin")
+    assert (said.returncode, said.stdout) == (2, "")
+    assert "'twin' may be any of 2 runs" in said.stderr
+    assert all(each["jobid"] in said.stderr for each in batchjob.records())
+    said = batchjob(command, "nobody")
+    assert "no run has the id or name 'nobody'" in said.stderr
+    assert said.stderr.count("\n") == 1
