@@ -12,12 +12,14 @@ from batchjob_stats_server.limits import Bounded, Counted, Throttled, Timely
 from batchjob_stats_server.routes import (
     PREFIX,
     factors,
+    groups,
     health,
     jobs,
     me,
     metrics,
     people,
     prometheus,
+    stats,
     tokens,
     usage,
 )
@@ -29,6 +31,8 @@ ROUTERS = (
     me.router,
     metrics.router,  # before the parts of jobs, which would take its path
     jobs.router,
+    groups.router,
+    stats.router,
     people.router,
     usage.router,
     tokens.router,

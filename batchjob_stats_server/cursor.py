@@ -7,6 +7,8 @@ import json
 import math
 from typing import Any
 
+from fastapi import Request
+
 from batchjob_stats_db.queries.pages import After
 from batchjob_stats_server.problems import Problem
 
@@ -28,6 +30,14 @@ def decode(question: str, word: str, kind: type) -> After:
     if digest != _digest(question) or len(place) != 2 or not _sound(place[0], place[1], kind):
         raise Problem(422, "cursor: it belongs to another question")
     return After(*place)
+
+
+def link(request: Request, question: str, more: After | None) -> dict[str, str]:
+    """The header that leads to the next page, if there is one."""
+    if more is None:
+        return {}
+    query = request.url.include_query_params(cursor=encode(question, more)).query
+    return {"Link": f'<{request.url.path}?{query}>; rel="next"'}
 
 
 def _sound(value: Any, number: Any, kind: type) -> bool:

@@ -17,7 +17,7 @@ _ended = _job.end_time.is_not(None)
 _measured = (_usage.samples > 0) & (_usage.coverage >= _WHOLE)
 
 # A running job's usage is that of the time until it was measured.
-_elapsed = sa.case((_ended, _job.elapsed_seconds), else_=_usage.until_time - _job.start_time)
+ELAPSED = sa.case((_ended, _job.elapsed_seconds), else_=_usage.until_time - _job.start_time)
 _ready = sa.func.coalesce(_job.eligible_time, _job.submit_time)
 
 
@@ -32,7 +32,7 @@ def _sum(*columns: ColumnElement[Any]) -> ColumnElement[Any]:
     return sa.case((known.is_not(None), added))
 
 
-_cpu_seconds = sa.func.coalesce(
+CPU_SECONDS = sa.func.coalesce(
     sa.case((_measured, _usage.user_cpu_seconds + _usage.system_cpu_seconds)),
     sa.case(
         (
@@ -42,20 +42,22 @@ _cpu_seconds = sa.func.coalesce(
     ),
 )
 
+ENERGY = _sum(
+        _usage.energy_host_active_joules, _usage.energy_host_idle_joules,
+        _usage.energy_gpu_active_joules, _usage.energy_gpu_idle_joules,
+    )  # fmt: skip
+
 DERIVED: tuple[ColumnElement[Any], ...] = (
     sa.case((_job.start_time > _ready, _job.start_time - _ready), (_job.start_time > 0, 0)).label(
         "wait_seconds"
     ),
     _ratio(_job.elapsed_seconds, _job.time_limit_seconds).label("time_efficiency"),
     # CPU time over elapsed time of all allocated CPUs; by accounting where it was not measured.
-    _ratio(_cpu_seconds, _elapsed * _job.allocated_cpus).label("cpu_efficiency"),
+    _ratio(CPU_SECONDS, ELAPSED * _job.allocated_cpus).label("cpu_efficiency"),
     sa.case((_measured, _ratio(_usage.memory_peak_bytes, _job.allocated_memory_bytes))).label(
         "memory_efficiency"
     ),
-    _sum(
-        _usage.energy_host_active_joules, _usage.energy_host_idle_joules,
-        _usage.energy_gpu_active_joules, _usage.energy_gpu_idle_joules,
-    ).label("usage_energy_joules"),
+    ENERGY.label("usage_energy_joules"),
 )  # fmt: skip
 """Columns of the outer join of `job` and `job_usage`."""
 

@@ -199,12 +199,7 @@ def _sorted(
         job.cluster.in_(known_clusters(db, which.cluster)), visible(access),
         start.is_not(None) if started else start.is_(None), *found_by(which, start),
     ]  # fmt: skip
-    some = sa.select(job.id).select_from(source).where(*candidates).limit(MOST_READ + 1).subquery()
-    if (db.execute(sa.select(sa.func.count()).select_from(some)).scalar() or 0) > MOST_READ:
-        raise TooManyError(
-            f"sort: by {by.key} at most {MOST_READ} jobs are put in order, and there are more; "
-            "narrow the question by times of start or end, user, account, node or running"
-        )
+    bounded(db, source, candidates, f"jobs by {by.key}")
     key = SORTS[by.key]
     query = (
         sa.select(job.id, key.label("sorted_by"))
@@ -218,6 +213,19 @@ def _sorted(
     found = db.execute(query).all()
     more = After(found[limit - 1][1], found[limit - 1][0]) if len(found) > limit else None
     return Page(_rows(db, [row[0] for row in found[:limit]]), more)
+
+
+def bounded(
+    db: Connection, source: Any, candidates: Sequence[ColumnElement[bool]], what: str
+) -> None:
+    """Raise TooManyError if there are more jobs under these conditions than one may read."""
+    some = sa.select(schema.job.c.id).select_from(source).where(*candidates).limit(MOST_READ + 1)
+    count = db.execute(sa.select(sa.func.count()).select_from(some.subquery())).scalar() or 0
+    if count > MOST_READ:
+        raise TooManyError(
+            f"for {what} more than {MOST_READ} jobs would have to be read; "
+            "narrow the question by times of start or end, user, account, node or running"
+        )
 
 
 def _beyond(

@@ -118,10 +118,7 @@ def jobs(
         except TooManyError as error:
             raise Problem(422, str(error)) from error
     audit.seen(known, "jobs", rows)
-    headers = {}
-    if more:
-        query = request.url.include_query_params(cursor=cursor.encode(which.question(), more)).query
-        headers["Link"] = f'<{request.url.path}?{query}>; rel="next"'
+    headers = cursor.link(request, which.question(), more)
     return answer(windows.added(rows), keys, which.format, headers)
 
 

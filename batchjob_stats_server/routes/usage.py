@@ -15,13 +15,13 @@ from batchjob_stats_server.services import Given
 
 router = APIRouter(prefix=PREFIX)
 
-_KEYS: dict[str, queries.By] = {
+KEYS: dict[str, queries.By] = {
     "cluster": "cluster",
     "account": "account",
     "user": "username",
     "day": "day",
 }
-By = Annotated[str, Field(pattern=f"^({'|'.join(_KEYS)})$")]
+By = Annotated[str, Field(pattern=f"^({'|'.join(KEYS)})$")]
 UsageRow = model("UsageRow", schema.daily_usage.columns)
 EmissionsRow = model("EmissionsRow", schema.daily_emissions.columns)
 
@@ -37,7 +37,7 @@ class UsageQuery(Days):
 
     def keys(self) -> list[queries.By]:
         """Columns to tell apart, each once."""
-        return [_KEYS[name] for name in dict.fromkeys(self.by)]
+        return [KEYS[name] for name in dict.fromkeys(self.by)]
 
 
 @router.get("/usage", response_model=listed(UsageRow))

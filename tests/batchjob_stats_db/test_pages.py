@@ -128,7 +128,7 @@ def test_accounting_s_cpu_time_stands_in_for_what_was_not_measured(store, job, e
 
 def test_what_would_read_too_much_is_refused(db, monkeypatch):
     monkeypatch.setattr(pages, "MOST_READ", 20)
-    with pytest.raises(TooManyError, match="usage_energy_joules at most 20 jobs"):
+    with pytest.raises(TooManyError, match="jobs by usage_energy_joules more than 20"):
         page(db, EVERYTHING, order=Order("usage_energy_joules"))
     assert page(db, EVERYTHING, which=Filter(user="user1"), order=Order("usage_energy_joules")).rows
 

@@ -13,7 +13,7 @@ JOB = {"label": "x"}
 # What is asked, and what the answer holds for: nobody, alice (user), dave (coordinates physics),
 # vera (viewer), root (admin). A number is a status; a set holds the users of the rows.
 MINE, PHYSICS, ALL = {"alice"}, {"alice", "carol"}, {"alice", "bob", "carol"}
-NONE = set()
+NONE, ENDED = set(), {"alice", "bob"}
 ROLES = ("nobody", "alice", "dave", "vera", "root")
 RULES = {
     ("GET", P, ""): (401, 200, 200, 200, 200),
@@ -29,6 +29,19 @@ RULES = {
     ("GET", f"{P}/jobs/{{jobid}}/{{part}}", "3/nodes"): (401, 0, 1, 1, 1),
     # No time series database is configured here; test_metrics_route.py has who sees what.
     ("GET", f"{P}/jobs/{{jobid}}/metrics", "2/metrics"): (401, 503, 503, 503, 503),
+    ("GET", f"{P}/job-groups", "started_from=0"): (401, MINE, MINE, MINE, MINE),
+    ("GET", f"{P}/job-groups", "started_from=0&kind=het"): (401, MINE, MINE, MINE, MINE),
+    ("GET", f"{P}/stats/waste", "since=0"): (401, NONE, NONE, NONE, NONE),  # nothing is measured
+    ("GET", f"{P}/stats/failures", "since=0"): (
+        401,
+        MINE,
+        {"alice"},
+        {"alice", "bob"},
+        {"alice", "bob"},
+    ),
+    ("GET", f"{P}/stats/waits", "since=0&cluster=c1"): (401, 1, 1, 1, 1),
+    ("GET", f"{P}/stats/idle-gpus", ""): (401, NONE, NONE, NONE, NONE),
+    ("GET", f"{P}/stats/unfinished", ""): (401, 1, 2, 2, 2),
     ("GET", f"{P}/users", "since=0"): (401, MINE, PHYSICS, ALL, ALL),
     ("GET", f"{P}/accounts", "since=0"): (401, 2, 1, 3, 3),
     ("GET", f"{P}/clusters", ""): (401, 200, 200, 200, 200),

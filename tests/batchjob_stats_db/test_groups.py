@@ -1,0 +1,92 @@
+"""Arrays and het jobs, a row for each."""
+
+import pytest
+
+from batchjob.states import JobState
+from batchjob_stats_db.access import EVERYTHING, Access, UserOn
+from batchjob_stats_db.queries import pages
+from batchjob_stats_db.queries.filters import Filter
+from batchjob_stats_db.queries.groups import Kind, groups
+from batchjob_stats_db.queries.pages import TooManyError
+from batchjob_stats_db.sources.source import Batch
+
+
+@pytest.fixture
+def db(engine, store, job, now):
+    """Three arrays of 3, 4 and 5 tasks, a het job of two parts, and a job of its own."""
+    tasks = [
+        job(
+            f"{number}{index}",
+            array_jobid=str(number),
+            array_index=index,
+            user=f"user{number % 2}",
+            start_time=now - 1000 * number - index,
+            end_time=None if (number, index) == (3, 1) else now - 10 + index,
+            state=JobState.RUNNING if (number, index) == (3, 1) else JobState.FAILED,
+            elapsed_seconds=None if (number, index) == (3, 1) else 100,
+            user_cpu_seconds=200.0,
+            system_cpu_seconds=0.0,
+        )
+        for number, size in ((3, 3), (4, 4), (5, 5))
+        for index in range(size)
+    ]
+    parts = [job(f"9{n}", het_jobid="90", het_offset=n, start_time=now - 50) for n in range(2)]
+    store.write(Batch((*tasks, *parts, job("1")), (), "", 0), "s")
+    with engine.connect() as connection:
+        yield connection
+
+
+def names(page):
+    return [row["jobid"] for row in page.rows]
+
+
+def test_a_row_for_each_array(db, now):
+    page = groups(db, EVERYTHING, Kind.ARRAY, 10, Filter())
+    assert names(page) == ["3", "4", "5"]
+    row = page.rows[0]
+    assert (row["jobs"], row["jobs_running"], row["jobs_failed"]) == (3, 1, 2)
+    assert (row["start_time"], row["end_time"]) == (now - 3002, None)
+    assert (row["elapsed_seconds"], row["cpu_seconds"]) == (200, 400)
+    assert row["cpu_efficiency"] == pytest.approx(400 / (200 * 4))
+    assert row["usage_energy_joules"] is None
+    assert page.rows[1]["end_time"] == now - 7
+
+
+def test_het_jobs(db):
+    (row,) = groups(db, EVERYTHING, Kind.HET, 10, Filter()).rows
+    assert (row["jobid"], row["jobs"], row["jobs_completed"]) == ("90", 2, 2)
+
+
+def test_only_what_is_one_s_own(db):
+    own = Access((UserOn("", "user0"),))
+    assert names(groups(db, own, Kind.ARRAY, 10, Filter())) == ["4"]
+
+
+def test_a_group_is_whole_though_few_of_it_fit(db, now):
+    page = groups(db, EVERYTHING, Kind.ARRAY, 10, Filter(started_from=now - 3000))
+    assert [(row["jobid"], row["jobs"]) for row in page.rows] == [("3", 3)]
+    running = groups(db, EVERYTHING, Kind.ARRAY, 10, Filter(running=True))
+    assert names(running) == ["3"]
+
+
+def test_pages_follow_each_other(db):
+    found, after = [], None
+    while found == [] or after:
+        page = groups(db, EVERYTHING, Kind.ARRAY, 2, Filter(), after)
+        found += names(page)
+        after = page.more
+    assert found == ["3", "4", "5"]
+
+
+def test_a_page_ends_where_its_groups_are_large(db, monkeypatch):
+    monkeypatch.setattr(pages, "bounded", lambda *_: None)
+    monkeypatch.setattr(pages, "MOST_READ", 5)
+    page = groups(db, EVERYTHING, Kind.ARRAY, 10, Filter())
+    assert names(page) == ["3"]
+    assert names(groups(db, EVERYTHING, Kind.ARRAY, 10, Filter(), page.more)) == ["4"]
+
+
+def test_too_many_are_refused(db, monkeypatch):
+    monkeypatch.setattr(pages, "MOST_READ", 5)
+    with pytest.raises(TooManyError):
+        groups(db, EVERYTHING, Kind.ARRAY, 10, Filter())

@@ -1,0 +1,129 @@
+"""Waste, failures, waits and idle GPUs."""
+
+import pytest
+import sqlalchemy as sa
+
+from batchjob.states import JobState
+from batchjob_stats_db import schema
+from batchjob_stats_db.access import EVERYTHING, Access, UserOn
+from batchjob_stats_db.days import DAY
+from batchjob_stats_db.queries import pages, usage
+from batchjob_stats_db.queries.operators import failing, idle_gpus, waited, wasted
+from batchjob_stats_db.queries.pages import TooManyError
+from batchjob_stats_db.rollup import due_days, roll_up
+from batchjob_stats_db.sources.source import Batch
+
+D0 = 20540 * DAY
+ALICE = Access((UserOn("c1", "alice"),))
+
+
+@pytest.fixture
+def fill(store, engine, job):
+    """Writes jobs with their usage, and sums them up."""
+
+    def write(*jobs):
+        given = [
+            job(str(n), start_time=D0, submit_time=D0 - 60 * n, **each)
+            for n, (each, _) in enumerate(jobs)
+        ]
+        store.write(Batch(tuple(given), (), "", 0), "s")
+        with engine.begin() as db:
+            for n, (_, used) in enumerate(jobs):
+                if used is not None:
+                    gpus = used.pop("devices", ())
+                    db.execute(sa.insert(schema.job_usage).values(_usage(n + 1, used)))
+                    for index, busy in enumerate(gpus):
+                        row = {"job_id": n + 1, "node": "n1", "uuid": str(index)}
+                        db.execute(sa.insert(schema.job_gpu).values(
+                            **row, gpu_instance="", utilization_ratio=busy))  # fmt: skip
+            for day in due_days(db, "c1", 100):
+                roll_up(db, "c1", day, D0 + DAY)
+        return engine.connect()
+
+    return write
+
+
+def _usage(job_id, used):
+    given = {"job_id": job_id, "source": "s", "measured_time": 0, "until_time": D0 + 7200}
+    return {**given, "samples": 9, "dropped_series": 0, "nodes": 1, "coverage": 1.0, **used}
+
+
+def ended(user, seconds, **more):
+    return {"user": user, "end_time": D0 + seconds, **more}
+
+
+def test_who_wastes_most(fill):
+    db = fill(
+        (ended("alice", 1000), {"user_cpu_seconds": 100.0, "system_cpu_seconds": 0.0}),
+        (ended("bob", 1000), {"user_cpu_seconds": 3900.0, "system_cpu_seconds": 100.0}),
+        (ended("carol", 9000), None),  # not measured: nobody knows
+        (ended("dave", 2000), {"user_cpu_seconds": 1000.0, "system_cpu_seconds": 0.0}),
+    )
+    with db:
+        sums = usage.summed(db, EVERYTHING, ["username"], D0, D0 + DAY)
+    rows = wasted(sums, "cpu", 10)
+    assert [(row["username"], row["cpu_unused_seconds"]) for row in rows] == [
+        ("dave", 7000),
+        ("alice", 3900),
+    ]
+    assert rows[1]["cpu_efficiency"] == pytest.approx(100 / 4000)
+    assert rows[0]["gpu_efficiency"] is None
+    assert [row["username"] for row in wasted(sums, "memory", 1)] == ["dave"]
+
+
+def test_whose_jobs_fail(fill):
+    failed = {"state": JobState.OUT_OF_MEMORY}
+    db = fill(
+        (ended("alice", 10), None),
+        (ended("alice", 10, **failed), None),
+        (ended("bob", 10), None),
+        (ended("bob", 10, **failed), None),
+        (ended("bob", 10, **failed), None),
+    )
+    with db:
+        sums = usage.summed(db, EVERYTHING, ["username"], D0, D0 + DAY)
+    rows = failing(sums, 10)
+    assert [(row["username"], row["jobs_failed"]) for row in rows] == [("bob", 2), ("alice", 1)]
+    assert rows[0]["failed_ratio"] == pytest.approx(2 / 3)
+    assert len(failing(sums, 1)) == 1
+
+
+def test_waits_of_all_and_of_one_s_own(fill, monkeypatch):
+    db = fill(
+        (ended("alice", 10), None),
+        (ended("bob", 10), None),
+        (ended("bob", 10, partition="gpu"), None),
+        (ended("alice", 10), None),
+    )
+    with db:
+        rows = waited(db, EVERYTHING, D0, D0 + DAY)
+        assert [(row["partition"], row["jobs_started"]) for row in rows] == [("cpu", 3), ("gpu", 1)]
+        assert rows[0]["wait_max_seconds"] == 180
+        assert len(waited(db, EVERYTHING, D0, D0 + DAY, partition="gpu")) == 1
+        (own,) = waited(db, ALICE, D0, D0 + DAY)
+        assert (own["jobs_started"], own["wait_p50_seconds"]) == (2, 0)
+        assert waited(db, ALICE, D0, D0 + DAY, partition="gpu") == []
+        monkeypatch.setattr(pages, "MOST_READ", 1)
+        with pytest.raises(TooManyError):
+            waited(db, ALICE, D0, D0 + DAY)
+
+
+def test_gpus_that_are_held_and_idle(fill):
+    live = {"end_time": None, "state": JobState.RUNNING, "allocated_gpus": 4}
+    db = fill(
+        ({**live, "user": "alice"}, {"gpus": 4, "gpu_utilization_ratio": 0.0}),
+        ({**live, "user": "bob"},
+         {"gpus": 4, "gpu_utilization_ratio": 0.5, "devices": (1.0, 1.0, 0.0, 0.0)}),
+        ({**live, "user": "busy"}, {"gpus": 4, "gpu_utilization_ratio": 0.9, "devices": (0.9,)}),
+        ({**live, "user": "unknown"}, {"gpu_utilization_ratio": None}),
+        ({**live, "user": "unmeasured"}, None),
+        ({**live, "user": "new"},
+         {"gpus": 4, "gpu_utilization_ratio": 0.0, "until_time": D0 + 60}),
+        (ended("over", 9000, allocated_gpus=4), {"gpus": 4, "gpu_utilization_ratio": 0.0}),
+    )  # fmt: skip
+    with db:
+        rows = idle_gpus(db, EVERYTHING, 0.01, 1800, 10)
+        assert [(row["username"], row["idle_gpus"]) for row in rows] == [("alice", 4), ("bob", 2)]
+        assert rows[0]["idle_gpu_seconds"] == 4 * 7200
+        assert len(idle_gpus(db, ALICE, 0.01, 1800, 10)) == 1
+        assert len(idle_gpus(db, EVERYTHING, 0.01, 0, 10)) == 3
