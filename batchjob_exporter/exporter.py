@@ -49,7 +49,7 @@ class Source:
         self.name = name
         self.labels = labels(collector=name)
         self.failures = 0
-        self._collector = collector  # None: it could not be built
+        self.collector = collector  # None: it could not be built
         self._once = once
         self._running = threading.Lock()
         self._begun = 0  # passes
@@ -58,20 +58,20 @@ class Source:
 
     def start(self) -> None:
         """Start the collector's threads; one that cannot start fails at every scrape instead."""
-        if self._collector is None:
+        if self.collector is None:
             return
         try:
-            self._collector.start()
+            self.collector.start()
         except Exception:  # a collector is isolated, whatever it raises
             log.exception("collector %s cannot start", self.name)
-            self._collector = None
+            self.collector = None
 
     def stop(self) -> None:
         """End the collector's threads."""
-        if self._collector is None:
+        if self.collector is None:
             return
         try:
-            self._collector.stop()
+            self.collector.stop()
         except Exception:  # the others must still be stopped
             log.exception("collector %s did not stop cleanly", self.name)
 
@@ -102,9 +102,9 @@ class Source:
         begin = time.perf_counter()
         families: list[Family] = []
         succeeded = False
-        if self._collector is not None:
+        if self.collector is not None:
             try:
-                families = [self._distinct(family) for family in self._collector.collect()]
+                families = [self._distinct(family) for family in self.collector.collect()]
                 succeeded = True
                 self._once.over(self.name)
             except Exception as error:  # a collector is isolated, whatever it raises
@@ -145,6 +145,11 @@ class Exporter:
     def names(self) -> Collection[str]:
         """Names of the collectors, as `collect[]` and `exclude[]` take them."""
         return self._sources.keys()
+
+    @property
+    def collectors(self) -> list[Collector]:
+        """Those that could be built, for whoever wants readings instead of families."""
+        return [each.collector for each in self._sources.values() if each.collector is not None]
 
     def start(self) -> None:
         """Start all collectors."""

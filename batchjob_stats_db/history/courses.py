@@ -6,9 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from batchjob_stats_db.history.history import Point, Span
+from batchjob_stats_db.history.history import Asked, Course, Point, Span
 
 Points = list[tuple[float, float]]  # (epoch seconds, value)
+Identity = tuple[tuple[str, str], ...]  # labels that tell series apart
 
 
 class Stretches(NamedTuple):
@@ -96,6 +97,17 @@ def rates(parts: Iterable[Piece], cut: Stretches) -> list[Point]:
                 break
             seen.setdefault(number, []).append((seconds, part.rate))
     return [_point(cut.ends(number), held) for number, held in sorted(seen.items())]
+
+
+def together(
+    series: Iterable[tuple[Identity, Points]], asked: Asked, span: Span, cut: Stretches, gap: float
+) -> list[Course]:
+    """The rates of series; those that differ in what is to be summed are added up."""
+    groups: dict[Identity, list[list[Piece]]] = {}
+    for identity, points in series:
+        kept = tuple(each for each in identity if each[0] not in asked.summed)
+        groups.setdefault(kept, []).append(pieces(points, span, gap))
+    return [Course(dict(kept), rates(added(each), cut)) for kept, each in groups.items()]
 
 
 def values(points: Points, cut: Stretches) -> list[Point]:

@@ -17,7 +17,7 @@ from typing import Any
 import requests
 
 from batchjob_stats_db.history import courses
-from batchjob_stats_db.history.courses import Piece, Points, Stretches
+from batchjob_stats_db.history.courses import Identity, Points, Stretches
 from batchjob_stats_db.history.history import (
     Asked,
     Course,
@@ -29,7 +29,6 @@ from batchjob_stats_db.history.history import (
     Statistic,
 )
 
-Identity = tuple[tuple[str, str], ...]
 Found = Iterator[tuple[str, dict[str, str], dict[str, Any]]]
 
 # Labels that tell series of one job apart. Whatever else a site adds (replica, prometheus,
@@ -46,7 +45,7 @@ _FUNCTIONS = {
 }
 
 _MOST_SAMPLES = 5000  # of a series that are looked at one by one; 42 h at one in 30 s
-_CARRIED_SECONDS = 900  # how far before a rerun its predecessor's last value is looked for
+CARRIED_SECONDS = 900  # how far before a rerun its predecessor's last value is looked for
 
 
 @dataclass(frozen=True)
@@ -136,20 +135,13 @@ class Prometheus:
         for _, labels, result in found:
             points = list(_finite(result["values"]))
             copies.setdefault(_identity(labels), []).append(points)
-        together: dict[Identity, list[list[Piece]]] = {}
-        for identity, seen in copies.items():
-            kept = tuple(each for each in identity if each[0] not in asked.summed)
-            whole = courses.merged(seen, gap)
-            together.setdefault(kept, []).append(courses.pieces(whole, span, gap))
-        return [
-            Course(dict(identity), courses.rates(courses.added(series), cut))
-            for identity, series in together.items()
-        ]
+        whole = ((identity, courses.merged(seen, gap)) for identity, seen in copies.items())
+        return courses.together(whole, asked, span, cut, gap)
 
     def _thinned(self, asked: Asked, span: Span, every: float) -> Found:
         """A sample of each so many seconds; a multiple of the interval, so that all are as old."""
         query = f"last_over_time({matching(asked, span)}[{every:g}s])"
-        seconds = span.until - span.start + (_CARRIED_SECONDS if span.alone else 0)
+        seconds = span.until - span.start + (CARRIED_SECONDS if span.alone else 0)
         begin = span.until - every * (seconds // every)  # so that the very last is among them
         return _named(
             self._ask("query_range", query=query, start=begin, end=span.until, step=f"{every:g}")
@@ -197,7 +189,7 @@ class Prometheus:
 
     def _raw(self, which: str, span: Span) -> Found:
         """The samples themselves; for one of several runs from some time before."""
-        seconds = max(1, span.until - span.start) + (_CARRIED_SECONDS if span.alone else 0)
+        seconds = max(1, span.until - span.start) + (CARRIED_SECONDS if span.alone else 0)
         return _named(self._ask("query", query=f"{which}[{seconds}s]", time=span.until))
 
     def _ask(self, what: str, **parameters: object) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ from collectors.emissions.factor import Factor, Factors
 from collectors.energy import idle, processors, state
 from collectors.energy.choice import choose
 from collectors.energy.interval import Look, key_of
-from collectors.energy.ledger import Ledger
+from collectors.energy.ledger import Accounts, Ledger
 from collectors.energy.meter import BEST_FIRST, GpuMetered, Meter, Metered, Reading
 from collectors.energy.metrics import METRICS as METRICS
 from collectors.energy.metrics import Shown, families
@@ -106,6 +106,10 @@ class Energy:
     def collect(self) -> list[Family]:
         """The accounts of the last tick."""
         return families(self._shown, self._host.monotonic())
+
+    def accounts(self) -> Accounts:
+        """The same as plain data; thread-safe."""
+        return self._shown.accounts
 
     def _run(self) -> None:
         while not self._stopped.is_set():

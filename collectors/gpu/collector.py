@@ -20,7 +20,7 @@ from collectors.gpu.devices import Gpu, Table, read_mig_minors
 from collectors.gpu.driver import Driver
 from collectors.gpu.families import families
 from collectors.gpu.holders import Disagreement, Holding, Map, make_map
-from collectors.gpu.metrics import METRICS, UTILIZATION
+from collectors.gpu.metrics import METRICS, POWER, UTILIZATION
 from collectors.gpu.reading import Known, Reading, longest_age
 from collectors.host import Host
 from collectors.jobs.view import JobName, Jobs
@@ -170,6 +170,15 @@ class GpuCollector:
             )
             result.append(GpuReading(each.gpu.uuid, energy.at, energy.joules, energy.series, held))
         return result
+
+    def held(self) -> list[tuple[Holding, float | None]]:
+        """What jobs hold now, each with the power of the whole board in watts; thread-safe."""
+        watts = {
+            each.gpu.uuid: each.observed.value.values.get(POWER)
+            for each in self._known()
+            if each.observed
+        }
+        return [(each, watts.get(each.unit.gpu.uuid)) for each in self._map().holdings]
 
     def refresh_map(self) -> Map:
         """Map GPUs to the jobs of this moment."""

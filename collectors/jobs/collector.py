@@ -1,6 +1,7 @@
 """The collector `jobs`: composes discovery, watching, looking at processes, and reading."""
 
 import resource
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +24,7 @@ from collectors.jobs.part import tables
 from collectors.jobs.reading import JobReading, job_reading
 from collectors.jobs.registry import IGNORED_REASONS, OVERFLOW, Registry
 from collectors.jobs.site_layouts import site_layouts
-from collectors.jobs.view import JobHolder, JobUsage
+from collectors.jobs.view import JobHolder, JobName, JobUsage
 from collectors.jobs.watch import Watcher
 from collectors.metric import Family, labels
 
@@ -94,6 +95,7 @@ class JobsCollector:
         self._watcher.discovery = self._discovery
         self._steps = steps.Steps(files) if options.steps else None
         self._look_at = float("-inf")
+        self._passing = threading.Lock()
         self._fresh = _STALE_LOOKS * options.processes_interval + 60.0
 
     def start(self) -> None:
@@ -118,19 +120,16 @@ class JobsCollector:
 
     def collect(self) -> list[Family]:
         """Read every job and make families of it."""
-        now = self._host.monotonic()
-        if now >= self._look_at or not self._watcher.complete:
-            self._discovery.look(born=True)
-            self._look_at = now + _LOOK_AGAIN_SECONDS
-        self._inspector.rescue()
-        shown = self._shown()
-        readings = [self._reading(job, identity, now) for job, identity in shown]
-        self._registry.prune()
-        of_jobs = self._families.of(readings)
+        read = self._read()
+        of_jobs = self._families.of([reading for _, _, reading in read])
         if self._steps is not None:
-            running = {job: identity for job, identity in shown if job.ended_at is None}
-            of_jobs += self._steps.families(running, now)
+            running = {job: identity for job, identity, _ in read if job.ended_at is None}
+            of_jobs += self._steps.families(running, self._host.monotonic())
         return [*of_jobs, *self._own()]
+
+    def readings(self) -> list[tuple[JobName, JobReading]]:
+        """Every shown job, read now, ended ones (while they linger) included; thread-safe."""
+        return [(identity.name, reading) for _, identity, reading in self._read()]
 
     def usage(self) -> list[JobUsage]:
         """Every shown job's CPU, read now."""
@@ -155,6 +154,20 @@ class JobsCollector:
                 uid = -1 if identity.uid is None else identity.uid
                 found.append(JobHolder(identity.name, uid, seen.pids, seen.environs, paths))
         return found
+
+    def _read(self) -> list[tuple[Job, Identity, JobReading]]:
+        with self._passing:
+            now = self._host.monotonic()
+            if now >= self._look_at or not self._watcher.complete:
+                self._discovery.look(born=True)
+                self._look_at = now + _LOOK_AGAIN_SECONDS
+            self._inspector.rescue()
+            read = [
+                (job, identity, self._reading(job, identity, now))
+                for job, identity in self._shown()
+            ]
+            self._registry.prune()
+            return read
 
     def _shown(self) -> list[tuple[Job, Identity]]:
         """Jobs with a name that are believed; of two with one name the first."""

@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 from batchjob_stats_db.history import courses
 from batchjob_stats_db.history.courses import Piece, Stretches
 from batchjob_stats_db.history.history import Asked, Kind, Point, Span
-from batchjob_stats_db.history.prometheus import Endpoint, Prometheus
-from tests.batchjob_stats_db.tsdb import line, prometheus, victoria_metrics
+from tests.batchjob_stats_db.samples.stores import STORES
+from tests.batchjob_stats_db.tsdb import line
 
 T = 1_775_300_000
 GAP = 120
+K = 1024
 
 
 def span(end=T + 120, until=None, **more):
@@ -104,19 +105,26 @@ SAMPLES = [
     *course("cpu_seconds_total", [30, 60, 90, 150], T + 7, mode="user", replica="b"),
     *course("cpu_seconds_total", [3, 6, 9, 12], mode="system", replica="a"),
     *course("cpu_seconds_total", [60], T - 20, mode="user", **N2),
-    *course("memory_current_bytes", [100, 300, 200, 250], replica="a"),
-    *course("memory_current_bytes", [100, 300], replica="b"),
-    *course("memory_current_bytes", [77], T - 20, **N2),
+    *course("memory_current_bytes", [K * 100, K * 300, K * 200, K * 250], replica="a"),
+    *course("memory_current_bytes", [K * 100, K * 300], replica="b"),
+    *course("memory_current_bytes", [K * 77], T - 20, **N2),
     # Three days, a sample each minute; in the second one the exporter was gone.
-    *course("cpu_seconds_total", [60 * n for n in range(1, 1441)], step=60, jobid="2"),
-    *course("cpu_seconds_total", [2 * n for n in range(1, 1441)], T + 2 * 86400, 60, jobid="2"),
+    *course("cpu_seconds_total", [60 * n for n in range(1, 1441)], step=60, mode="user", jobid="2"),
+    *course(
+        "cpu_seconds_total",
+        [2 * n for n in range(1, 1441)],
+        T + 2 * 86400,
+        60,
+        mode="user",
+        jobid="2",
+    ),
 ]
 
 
-@pytest.fixture(scope="module", params=[prometheus, victoria_metrics])
+@pytest.fixture(scope="module", params=STORES)
 def store(request):
-    with request.param(SAMPLES) as url:
-        yield Prometheus(Endpoint(url))
+    with request.param(SAMPLES) as opened:
+        yield opened
 
 
 def seen(found):
@@ -150,8 +158,8 @@ def test_modes_added_up(store):
 def test_the_values_of_gauges_in_a_store(store):
     asked = Asked(MEMORY, Kind.GAUGE, {"jobid": ["1"]})
     assert seen(store.courses(asked, span(), 2)) == {
-        ("n001", None): [(60, 100, 200, 300), (120, 200, 225, 250)],
-        ("n002", None): [(60, 77, 77, 77)],
+        ("n001", None): [(60, K * 100, K * 200, K * 300), (120, K * 200, K * 225, K * 250)],
+        ("n002", None): [(60, K * 77, K * 77, K * 77)],
     }
 
 

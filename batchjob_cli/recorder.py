@@ -1,0 +1,182 @@
+"""Records samples of all jobs: one pass of readings each interval, one file for each job."""
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from batchjob.logs import Once
+from batchjob.settings import duration, option
+from batchjob.units import size_bytes
+from batchjob_cli.recorded import Key, Sources, Taken, Values, key_of, take
+from batchjob_stats_db.samples.folder import files_of, folder_of, folders
+from batchjob_stats_db.samples.retention import expire
+from batchjob_stats_db.samples.sample import Sample, Who
+from batchjob_stats_db.samples.writer import Writer, repack
+from collectors.jobs.view import JobName
+
+log = logging.getLogger(__name__)
+
+_LONGEST_FILE = 128 << 10  # bytes before it is packed anew: some hours of a busy job
+_SETTLED_SECONDS = 30.0  # without a change after its end, a job's energy is booked
+_TIDY_SECONDS = 600.0
+
+
+def _size(value: Any) -> int:
+    return size_bytes(str(value))
+
+
+_size.metavar = "SIZE"  # type: ignore[attr-defined]  # shown in --help
+
+
+@dataclass(frozen=True)
+class Options:
+    """How samples are recorded and kept."""
+
+    interval: float = option(5.0, "Time from one sample of a job to the next.", parse=duration)
+    keep: float = option(
+        30 * 86400.0, "How long a finished job's samples are kept; 0: for ever.", parse=duration
+    )
+    most: int = option(
+        1 << 30, "How much disk samples may take; the oldest go first. 0: no limit.", parse=_size
+    )
+
+
+class _Course(NamedTuple):
+    """A job that is being recorded."""
+
+    writer: Writer
+    values: Values
+    changed_at: float  # monotonic seconds
+
+
+class Recorder:
+    """Owns the thread that records, and the files that are open."""
+
+    def __init__(
+        self,
+        sources: Sources,
+        samples: Path,
+        options: Options,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`samples`: the directory, which is made with the first sample."""
+        self._sources = sources
+        self._samples = samples
+        self._options = options
+        self._clock = clock
+        self._monotonic = monotonic
+        self._node = os.uname().nodename
+        self._courses: dict[Key, _Course] = {}
+        self._over: set[Key] = set()  # ended, settled, and lingering
+        self._tidy_at = float("-inf")
+        self._once = Once(log)
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin to record."""
+        self._thread = threading.Thread(target=self._run, name="samples", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Take a last sample of each job, and end all files."""
+        self._stopped.set()
+        if self._thread is not None:
+            self._thread.join(timeout=10)
+            self._thread = None
+
+    def _run(self) -> None:
+        due = self._monotonic()
+        while not self._stopped.is_set():
+            self.record()
+            due = max(due + self._options.interval, self._monotonic())
+            self._stopped.wait(due - self._monotonic())
+        self.record()
+        for key in list(self._courses):
+            self._close(key)
+
+    def record(self) -> None:
+        """One pass: a sample of each job. What fails is said once, and the rest goes on."""
+        at, now = self._clock(), self._monotonic()
+        with self._isolated("read", "samples: jobs cannot be read"):
+            taken = take(self._sources)
+            self._once.over("read")
+            whole = [self._recorded(each, at, now) for each in taken]
+            present = {key_of(each.job) for each in taken}
+            whole += [self._close(key) for key in self._courses.keys() - present]
+            self._over &= present
+            if all(whole):
+                self._once.over("write")
+        if now >= self._tidy_at:
+            self._tidy_at = now + _TIDY_SECONDS
+            self._tidy()
+
+    def _recorded(self, taken: Taken, at: float, now: float) -> bool:
+        """Write a sample of the job if there is news; False where that failed."""
+        key = key_of(taken.job)
+        course = self._courses.get(key)
+        if not taken.ended:
+            self._over.discard(key)
+        elif key in self._over:
+            return True
+        elif course is not None and taken.values == course.values:
+            if now - course.changed_at < _SETTLED_SECONDS:
+                return True
+            self._over.add(key)
+            return self._close(key)
+        return self._write(key, taken, at, now)
+
+    def _write(self, key: Key, taken: Taken, at: float, now: float) -> bool:
+        course = self._courses.pop(key, None)
+        writer: Writer | None = course.writer if course else None
+        try:
+            writer = writer or self._begun(taken.job, at)
+            writer.write(Sample(at, taken.values))
+        except OSError as error:
+            self._once.warning("write", "samples cannot be written: %s", error)
+            if writer is not None:
+                writer.abandon()  # the next pass begins a new file
+            return False
+        self._courses[key] = _Course(writer, taken.values, now)
+        return writer.bytes < _LONGEST_FILE or self._close(key)
+
+    def _begun(self, job: JobName, at: float) -> Writer:
+        who = Who(job.manager, job.jobid, job.user, self._node, self._options.interval)
+        return Writer(folder_of(self._samples, job.jobid), who, at)
+
+    def _close(self, key: Key) -> bool:
+        writer = self._courses.pop(key).writer
+        try:
+            writer.close()
+            repack(writer.path)
+        except OSError as error:
+            self._once.warning("write", "samples cannot be written: %s", error)
+            return False
+        return True
+
+    def _tidy(self) -> None:
+        """Pack what a recorder that was killed has left, and delete what is too old."""
+        with self._isolated("tidy", "old samples cannot be tidied up"):
+            for folder in folders(self._samples):
+                for path in files_of(folder):
+                    repack(path)
+            running = {folder_of(self._samples, jobid) for _, jobid, _ in self._courses}
+            options = self._options
+            expire(self._samples, self._clock(), options.keep, options.most, running)
+            self._once.over("tidy")
+
+    @contextmanager
+    def _isolated(self, what: str, said: str) -> Iterator[None]:
+        """Whatever happens, the exporter goes on, and the next pass tries again."""
+        try:
+            yield
+        except Exception as error:
+            self._once.warning(what, "%s: %s", said, error)
+            log.debug("%s", said, exc_info=True)

@@ -1,0 +1,127 @@
+"""Writing a sample file, so that it is whole after a crash, up to the last sample.
+
+While samples come, each one's line is packed and flushed by itself, which costs a quarter more than
+packing all together. A file that has ended is therefore packed anew, whole, and put in its own
+place. Nothing is lost at any moment: the new one takes the old one's name when it is complete.
+"""
+
+import contextlib
+import errno
+import fcntl
+import os
+import tempfile
+import time
+import zlib
+from pathlib import Path
+
+from batchjob_stats_db.samples.file import Unpacker
+from batchjob_stats_db.samples.line import Encoder, first
+from batchjob_stats_db.samples.sample import Sample, Who
+
+SUFFIX = ".jsonl.gz"
+_TRIES = 100
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+
+# A window of 4 kB holds the last forty lines. With zlib's usual one, of 32 kB, and the memory that
+# goes with it, each running job would cost 400 kB instead of 32.
+_LIVE_WINDOW, _LIVE_MEMORY = 16 + 12, 5
+
+
+class Writer:
+    """One file of a job's samples, from its first to its last."""
+
+    def __init__(self, folder: Path, who: Who, now: float) -> None:
+        """Make the folder, and a file in it named by the time; raises OSError."""
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.path, self._descriptor = _created(folder, now)
+        self._packer = zlib.compressobj(9, zlib.DEFLATED, _LIVE_WINDOW, _LIVE_MEMORY)
+        self._encoder = Encoder()
+        self._before = first(who)
+        self.bytes = 0
+
+    def write(self, sample: Sample) -> None:
+        """Append a sample; after an OSError the file holds what it held, and must be closed."""
+        text = self._before + self._encoder.line(sample)
+        self._append(self._packer.compress(text) + self._packer.flush(zlib.Z_PARTIAL_FLUSH))
+        self._before = b""
+
+    def close(self) -> None:
+        """End the file; one without a sample is removed. Raises OSError, and is closed anyway."""
+        try:
+            if self.bytes:
+                self._append(self._packer.flush())
+            else:
+                self.path.unlink(missing_ok=True)
+        finally:
+            os.close(self._descriptor)
+
+    def abandon(self) -> None:
+        """Close the file as it is, after an OSError."""
+        os.close(self._descriptor)
+        if not self.bytes:
+            with contextlib.suppress(OSError):
+                self.path.unlink()
+
+    def _append(self, packed: bytes) -> None:
+        """All or nothing: what a full disk took of it is taken back."""
+        try:
+            written = os.write(self._descriptor, packed)
+            if written < len(packed):
+                raise OSError(errno.ENOSPC, "No space left on device", str(self.path))
+        except OSError:
+            os.ftruncate(self._descriptor, self.bytes)
+            raise
+        self.bytes += written
+
+
+def _created(folder: Path, now: float) -> tuple[Path, int]:
+    """A new file; another node, or a clock that was set back, may have taken its name."""
+    for second in range(int(now), int(now) + _TRIES):
+        name = time.strftime("%Y%m%d-%H%M%S", time.gmtime(second)) + SUFFIX
+        path = folder / name
+        try:
+            descriptor = os.open(path, _NEW, 0o600)
+        except FileExistsError:
+            continue
+        # Whoever finds a file without this lock knows that its writer is gone.
+        with contextlib.suppress(OSError):  # not every network file system knows locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return path, descriptor
+    raise FileExistsError(errno.EEXIST, "File exists", str(path))
+
+
+def repack(path: Path) -> None:
+    """Pack a file anew that nobody writes any more, and make it read-only; raises OSError.
+
+    One that is packed already, damaged, or being written stays as it is.
+    """
+    if not path.stat().st_mode & 0o200:
+        return
+    unpacker = Unpacker(path)
+    try:
+        fcntl.flock(unpacker.descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        text = b"".join(line + b"\n" for line in unpacker.lines())
+        if not text or unpacker.damage:
+            return
+        packer = zlib.compressobj(9, zlib.DEFLATED, 16 + 15, 9)
+        _replace(path, packer.compress(text) + packer.flush())
+    except BlockingIOError:
+        return
+    finally:
+        unpacker.close()
+
+
+def _replace(path: Path, content: bytes) -> None:
+    was = path.stat()
+    descriptor, temporary = tempfile.mkstemp(prefix=".", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fchmod(descriptor, 0o400)
+            os.fsync(descriptor)
+        os.utime(temporary, ns=(was.st_atime_ns, was.st_mtime_ns))
+        Path(temporary).replace(path)
+    except BaseException:  # whatever stops us, no temporary file may stay
+        Path(temporary).unlink(missing_ok=True)
+        raise

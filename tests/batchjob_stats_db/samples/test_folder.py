@@ -1,0 +1,114 @@
+"""Where samples lie, under which ids, and how long."""
+
+import os
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batchjob_stats_db.samples.folder import (
+    NoSuchJob,
+    files_of,
+    folder_of,
+    folders,
+    jobid_of,
+    matching,
+    remove,
+)
+from batchjob_stats_db.samples.retention import expire
+from batchjob_stats_db.samples.sample import Name, Sample, Who
+from batchjob_stats_db.samples.writer import Writer
+
+DAY = 86400.0
+
+
+def recorded(samples, jobid, at=0.0, user="alice"):
+    file = Writer(folder_of(samples, jobid), Who("slurm", jobid, user, "n001", 5.0), at)
+    file.write(Sample(at, {Name("threads"): 1.0}))
+    file.close()
+    os.utime(file.path, (at, at))
+    return file.path
+
+
+@pytest.mark.parametrize(
+    ("jobid", "name"),
+    [
+        ("123", "123"),
+        ("2[1].pbs01", "2[1].pbs01"),
+        ("7b1e6a3c-0d5f-4a4e-9a55-0d7f43a3c1aa", "7b1e6a3c-0d5f-4a4e-9a55-0d7f43a3c1aa"),
+        ("../../etc", "%2E.%2F..%2Fetc"),
+        ("..", "%2E."),
+        (".", "%2E"),
+        ("a/b\n", "a%2Fb%0A"),
+        ("100%", "100%25"),
+    ],
+)
+def test_an_id_as_a_folder(tmp_path, jobid, name):
+    assert folder_of(tmp_path, jobid) == tmp_path / name
+    assert jobid_of(tmp_path / name) == jobid
+
+
+@given(st.text(min_size=1, max_size=100), st.text(min_size=1, max_size=100))
+def test_every_id_has_a_folder_of_its_own(tmp_path_factory, one, two):
+    samples = tmp_path_factory.getbasetemp() / "samples"
+    folder = folder_of(samples, one)
+    assert folder.parent == samples
+    assert len(os.fsencode(folder.name)) < 256
+    assert "/" not in folder.name
+    assert "\0" not in folder.name
+    assert (folder == folder_of(samples, two)) == (one == two)
+
+
+def test_a_long_id_is_found_by_what_its_files_say(tmp_path):
+    jobid = "ü" * 120
+    recorded(tmp_path, jobid)
+    assert [jobid_of(each) for each in folders(tmp_path)] == [jobid]
+    assert matching(tmp_path, "üü") == jobid
+
+
+def test_the_only_id_that_begins_so(tmp_path):
+    for jobid in ("12", "123", "7b1e6a3c-aaaa", "7b1e6a3c-bbbb"):
+        recorded(tmp_path, jobid)
+    assert matching(tmp_path, "12") == "12"
+    assert matching(tmp_path, "7b1e6a3c-a") == "7b1e6a3c-aaaa"
+    with pytest.raises(NoSuchJob, match="2 jobs: 7b1e6a3c-aaaa, 7b1e6a3c-bbbb"):
+        matching(tmp_path, "7b")
+    with pytest.raises(NoSuchJob, match="no samples of a job '9'"):
+        matching(tmp_path, "9")
+    with pytest.raises(NoSuchJob, match="no samples"):
+        matching(tmp_path / "nowhere", "1")
+
+
+def test_deleting_a_jobs_samples(tmp_path):
+    recorded(tmp_path, "1")
+    assert remove(tmp_path, "1")
+    assert not remove(tmp_path, "1")
+    assert not folders(tmp_path)
+
+
+def left(samples):
+    return [folder.name for folder in folders(samples)]
+
+
+def test_samples_grow_old(tmp_path):
+    for day in range(5):
+        recorded(tmp_path, str(day), day * DAY)
+    running = [folder_of(tmp_path, "0")]
+    assert expire(tmp_path, 5 * DAY, 3 * DAY, 0, running) == 1
+    assert left(tmp_path) == ["0", "2", "3", "4"]
+
+
+def test_the_newest_stay_when_there_is_too_much(tmp_path):
+    for day in range(5):
+        recorded(tmp_path, str(day), day * DAY)
+    one = next(iter(files_of(folder_of(tmp_path, "0")))).stat().st_blocks * 512
+    assert expire(tmp_path, 5 * DAY, 0, 3 * one, [folder_of(tmp_path, "1")]) == 2
+    assert left(tmp_path) == ["1", "3", "4"]
+    assert expire(tmp_path, 5 * DAY, 0, 0, []) == 0
+
+
+def test_a_job_goes_as_a_whole_and_lives_by_its_last_file(tmp_path):
+    recorded(tmp_path, "1", 0)
+    recorded(tmp_path, "1", 9 * DAY)
+    assert expire(tmp_path, 10 * DAY, 5 * DAY, 0, []) == 0
+    assert expire(tmp_path, 15 * DAY, 5 * DAY, 0, []) == 1

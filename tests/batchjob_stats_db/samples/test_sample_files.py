@@ -1,0 +1,228 @@
+"""Sample files: what is written is read again, also of a file that was cut or damaged."""
+
+import contextlib
+import errno
+import gzip
+import json
+import subprocess
+import zlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batchjob_stats_db.samples import writer as writing
+from batchjob_stats_db.samples.file import SampleFile
+from batchjob_stats_db.samples.line import Decoder, Encoder, LineError, who
+from batchjob_stats_db.samples.sample import (
+    BY_KEY,
+    BY_NAME,
+    GROUPS,
+    QUANTITIES,
+    Name,
+    Sample,
+    Who,
+)
+from batchjob_stats_db.samples.writer import Writer, repack
+
+T = 1_775_300_000.0
+ALICE = Who("slurm", "1", "alice", "n001", 5.0)
+
+
+def busy(number, at=None):
+    """A sample of a job that computes."""
+    values = {
+        Name("cpu_user_seconds"): 4.987 * number,
+        Name("cpu_system_seconds"): 0.013 * number,
+        Name("memory_current"): 4096.0 * (1000 + number % 7),
+        Name("threads"): 8.0,
+        Name("io_read_bytes", ("sda",)): 65536.0 * number,
+        Name("energy_joules", ("host", "active")): 512.5 * number,
+        Name("gpu_utilization", ("0", "GPU-abc", "")): 0.5,
+    }
+    return Sample(T + 5 * number if at is None else at, values)
+
+
+def written(folder, samples, who=ALICE):
+    file = Writer(folder, who, T)
+    for each in samples:
+        file.write(each)
+    file.close()
+    return file.path
+
+
+def read(path):
+    with SampleFile(path) as file:
+        return list(file.read()), file
+
+
+def test_a_file_is_named_by_its_time_and_tells_whose_it_is(tmp_path):
+    path = written(tmp_path / "1", [busy(0)])
+    assert path.name == "20260404-105320.jsonl.gz"
+    samples, file = read(path)
+    assert (file.who, file.ended, file.damage) == (ALICE, True, "")
+    assert samples == [busy(0)]
+
+
+def test_gzip_and_jq_read_it(tmp_path):
+    path = written(tmp_path / "1", [busy(n) for n in range(3)])
+    text = subprocess.run(["gzip", "-dc", path], check=True, capture_output=True, text=True).stdout
+    head, *lines = map(json.loads, text.splitlines())
+    assert head["jobid"] == "1"
+    assert lines[0]["t"] == T
+    assert lines[1] == {
+        "t": 5, "u": 4987, "s": 13, "m": 4004, "io": {"sda": {"r": 65536}},
+        "e": {"host active": 5125},
+    }  # fmt: skip
+
+
+def test_the_same_numbers_come_back(tmp_path):
+    samples = [busy(n) for n in range(50)]
+    path = written(tmp_path / "1", samples)
+    found, _ = read(path)
+    for expected, got in zip(samples, found, strict=True):
+        assert got.at == expected.at
+        assert got.values == pytest.approx(expected.values, abs=0.05)
+    before = path.stat().st_size
+    repack(path)
+    assert read(path)[0] == found
+    assert path.stat().st_size < before
+    assert path.stat().st_mode & 0o777 == 0o400
+
+
+NAMES = [
+    Name(
+        each.name,
+        tuple("x" for _ in next(g.labels for g in GROUPS if g.key == each.group))
+        if each.group
+        else (),
+    )
+    for each in QUANTITIES
+]
+VALUES = st.dictionaries(st.sampled_from(NAMES), st.integers(0, 1 << 50))
+
+
+@given(st.lists(st.tuples(st.integers(0, 1 << 40), VALUES)))
+def test_whatever_comes_goes_or_begins_anew(states):
+    encoder, decoder = Encoder(), Decoder()
+    for ticks, counts in states:
+        values = {name: count / BY_NAME[name.quantity].per_unit for name, count in counts.items()}
+        line = encoder.line(Sample(ticks / 100, values))
+        assert decoder.advance(line) == ticks / 100
+        assert decoder.counts == counts
+
+
+@given(st.binary(max_size=200) | st.text(max_size=200).map(str.encode))
+def test_a_line_is_read_or_refused(text):
+    for reading in (who, Decoder().advance):
+        with contextlib.suppress(LineError):
+            reading(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b'{"t":1,"u":1.5}', b'{"t":true}', b'{"t":1,"m":true}', b"[]", b'{"t":1e300}', b'{"t":NaN}',
+     b'{"t":1,"gpu":{"0":{"u":1}}}', b'{"t":1,"u":%d}' % (1 << 64)],
+)  # fmt: skip
+def test_numbers_that_are_none(text):
+    with pytest.raises(LineError):
+        Decoder().advance(text)
+
+
+def test_keys_of_a_later_version_are_passed_over():
+    decoder = Decoder()
+    decoder.advance(b'{"t":1,"later":5,"u":7,"io":{"sda":{"later":1,"r":2}},"new":{"a":{"b":1}}}')
+    assert decoder.counts == {Name("cpu_user_seconds"): 7, Name("io_read_bytes", ("sda",)): 2}
+
+
+def test_each_key_means_one_thing():
+    assert len(BY_KEY) == len(BY_NAME) == len(QUANTITIES)
+    assert not {each.key for each in GROUPS} & {key for group, key in BY_KEY if not group}
+
+
+def test_a_file_being_written_is_read_to_its_last_sample(tmp_path):
+    file = Writer(tmp_path, ALICE, T)
+    file.write(busy(0))
+    with SampleFile(file.path) as reader:
+        for number in range(1, 30):
+            file.write(busy(number))
+            assert list(reader.read())[-1].at == T + 5 * number
+            assert reader.written
+        file.close()
+        assert not list(reader.read())
+        assert reader.ended
+        assert not reader.written
+        repack(file.path)
+        assert reader.replaced
+
+
+def test_a_file_cut_anywhere_gives_what_is_before(tmp_path):
+    path = written(tmp_path / "1", [busy(n) for n in range(20)])
+    whole, (samples, _) = path.read_bytes(), read(path)
+    counts = []
+    for length in range(len(whole)):
+        path.write_bytes(whole[:length])
+        found, file = read(path)
+        assert found == samples[: len(found)]
+        assert not file.damage
+        assert not file.ended
+        counts.append(len(found))
+    assert counts == sorted(counts)
+    assert counts[-1] == len(samples)  # only the checksum was missing
+
+
+@given(st.integers(0, 400), st.binary(min_size=1, max_size=30))
+def test_a_file_with_garbage_gives_what_is_before_and_says_so(tmp_path_factory, at, garbage):
+    path = written(tmp_path_factory.mktemp("job"), [busy(n) for n in range(20)])
+    whole, (samples, _) = path.read_bytes(), read(path)
+    path.write_bytes(whole[:at] + garbage + whole[at:])
+    found, file = read(path)
+    assert found[: len(samples)] == samples[: len(found)] or file.damage or not file.ended
+
+
+def test_garbage_is_named(tmp_path):
+    path = tmp_path / "x.jsonl.gz"
+    for content, said in (
+        (b"hello", "not gzip"),
+        (gzip.compress(b"hello\n"), "not JSON"),
+        (gzip.compress(b'{"batchjob":2}\n'), "version 1, got 2"),
+        (gzip.compress(b"x" * (1 << 21)), "a line of more than"),
+    ):
+        path.write_bytes(content)
+        found, file = read(path)
+        assert (found, said in file.damage) == ([], True), file.damage
+
+
+def test_a_damaged_file_or_one_being_written_is_not_packed_anew(tmp_path):
+    file = Writer(tmp_path, ALICE, T)
+    file.write(busy(0))
+    before = file.path.read_bytes()
+    repack(file.path)
+    assert file.path.read_bytes() == before
+    file.close()
+    before = file.path.read_bytes() + b"garbage"
+    file.path.write_bytes(before)
+    repack(file.path)
+    assert file.path.read_bytes() == before
+
+
+def test_two_writers_of_one_second_have_a_file_each(tmp_path):
+    one, two = Writer(tmp_path, ALICE, T), Writer(tmp_path, ALICE, T)
+    assert one.path != two.path
+    one.close()
+    two.close()
+    assert not list(tmp_path.iterdir())  # without a sample there is no file
+
+
+def test_a_full_disk_takes_nothing_of_what_was_there(tmp_path, monkeypatch):
+    file = Writer(tmp_path, ALICE, T)
+    file.write(busy(0))
+    real = writing.os.write
+    monkeypatch.setattr(writing.os, "write", lambda fd, data: real(fd, data[: len(data) // 2]))
+    with pytest.raises(OSError, match="No space left") as failure:
+        file.write(busy(1))
+    assert failure.value.errno == errno.ENOSPC
+    monkeypatch.undo()
+    file.abandon()
+    assert read(file.path)[0] == [busy(0)]
+    assert zlib.decompressobj(31).decompress(file.path.read_bytes()).endswith(b"}\n")
