@@ -41,7 +41,7 @@ def read(pairs: Iterable[tuple[str, str]], allowed: frozenset[str]) -> Asked:
         if name in values:
             raise Malformed(f"{name}: expected once")
         try:
-            values[name] = _READERS[name](text)
+            values[name] = PARAMETERS[name].read(text)
         except (ValueError, OverflowError) as error:
             raise Malformed(f"{name}: {error}") from error
     return Asked(values, tuple(match))
@@ -83,12 +83,47 @@ def _count(text: str) -> int:
     raise ValueError(f"expected a whole number, got {shown(text)}")
 
 
-_READERS: Mapping[str, Callable[[str], Any]] = {
-    "query": str,
-    "time": _time,
-    "start": _time,
-    "end": _time,
-    "step": _seconds,
-    "timeout": _seconds,
-    "limit": _count,
-}
+class Parameter(NamedTuple):
+    """How one is read, and what it is, for clients."""
+
+    read: Callable[[str], Any]
+    description: str
+    type: str = "string"
+
+
+PARAMETERS: Mapping[str, Parameter] = {
+    "query": Parameter(str, "PromQL."),
+    "time": Parameter(_time, "Unix seconds or RFC 3339; else now."),
+    "start": Parameter(_time, "Unix seconds or RFC 3339."),
+    "end": Parameter(_time, "Unix seconds or RFC 3339, not before `start`."),
+    "step": Parameter(_seconds, "Seconds, or a duration such as 1m."),
+    "timeout": Parameter(_seconds, "Seconds, or a duration; the server has a bound of its own."),
+    "limit": Parameter(_count, "The most to be answered; the server has a bound of its own.",
+                       "integer"),
+    "limit_per_metric": Parameter(_count, "The most of each metric.", "integer"),
+    "metric": Parameter(str, "Only of this metric."),
+}  # fmt: skip
+MATCH = "Selectors; the one parameter that may be repeated."
+
+
+def described(allowed: frozenset[str], required: frozenset[str], form: bool) -> dict[str, Any]:
+    """The parameters for an OpenAPI document: of the URL, or of a form."""
+    schemas: dict[str, dict[str, Any]] = {
+        name: {"type": each.type, "description": each.description}
+        for name, each in PARAMETERS.items()
+        if name in allowed
+    }
+    if "match[]" in allowed:
+        match = {"type": "array", "items": {"type": "string"}, "description": MATCH}
+        schemas["match[]"] = match
+    if form:
+        body = {"type": "object", "properties": schemas, "required": sorted(required)}
+        media = {"application/x-www-form-urlencoded": {"schema": body}}
+        return {"requestBody": {"content": media, "required": bool(required)}}
+    return {
+        "parameters": [
+            {"name": name, "in": "query", "required": name in required, "schema": schema,
+             "description": schema.pop("description")}
+            for name, schema in schemas.items()
+        ]
+    }  # fmt: skip

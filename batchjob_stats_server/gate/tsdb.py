@@ -62,8 +62,8 @@ class Tsdb:
         self, idle: requests.Session, path: str, form: Sequence[tuple[str, str]], deadline: float
     ) -> bytes:
         url = f"{self._endpoint.url.rstrip('/')}/api/v1/{path}"
-        # Label values are the one question that Prometheus takes by GET alone.
-        get = path.startswith("label/")
+        # Prometheus takes these by GET alone.
+        get = path.startswith(("label/", "metadata"))
         with idle.request(
             "GET" if get else "POST",
             url,

@@ -5,6 +5,7 @@ client comes along. What is not here (rules, alerts, targets, exemplars, federat
 not found.
 """
 
+import itertools
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Annotated, Any, Literal, NamedTuple
@@ -32,7 +33,8 @@ from batchjob_stats_server.gate.bounds import (
     points,
 )
 from batchjob_stats_server.gate.confinement import Confinement
-from batchjob_stats_server.gate.parameters import Asked, read
+from batchjob_stats_server.gate.metadata import known_metrics
+from batchjob_stats_server.gate.parameters import Asked, described, read
 from batchjob_stats_server.gate.promql import confine, confine_selector, label_name
 from batchjob_stats_server.gate.tsdb import Rejected
 from batchjob_stats_server.identity import Caller, Known
@@ -76,6 +78,11 @@ class Kind(NamedTuple):
 
     parameters: frozenset[str]
     form: Callable[[Question], Form]
+    required: frozenset[str] = frozenset()
+
+    def described(self, form: bool = False) -> dict[str, Any]:
+        """For the OpenAPI document."""
+        return described(self.parameters, self.required, form)
 
 
 def _query(question: Question) -> Form:
@@ -117,9 +124,11 @@ def _labels(question: Question) -> Form:
 _FIND = frozenset({"match[]", "start", "end", "limit"})
 _ASK = frozenset({"query", "timeout", "limit"})
 
-QUERY = Kind(_ASK | {"time"}, _query)
-QUERY_RANGE = Kind(_ASK | {"start", "end", "step"}, _query_range)
-SERIES = Kind(_FIND, _series)
+QUERY = Kind(_ASK | {"time"}, _query, frozenset({"query"}))
+QUERY_RANGE = Kind(
+    _ASK | {"start", "end", "step"}, _query_range, frozenset({"query", "start", "end", "step"})
+)
+SERIES = Kind(_FIND, _series, frozenset({"match[]"}))
 LABELS = Kind(_FIND, _labels)
 
 
@@ -230,35 +239,35 @@ router = APIRouter(
 )
 
 
-@router.get("/query")
-@router.post("/query", name="query_form")
+@router.get("/query", openapi_extra=QUERY.described())
+@router.post("/query", name="query_form", openapi_extra=QUERY.described(True))
 async def query(services: Given, asker: Asking, pairs: Pairs) -> Response:
     """An expression at one time; `query`, `time`, `timeout`, `limit`."""
     return await _answer(services, asker, pairs, "query", QUERY)
 
 
-@router.get("/query_range")
-@router.post("/query_range", name="query_range_form")
+@router.get("/query_range", openapi_extra=QUERY_RANGE.described())
+@router.post("/query_range", name="query_range_form", openapi_extra=QUERY_RANGE.described(True))
 async def query_range(services: Given, asker: Asking, pairs: Pairs) -> Response:
     """An expression over time; `query`, `start`, `end`, `step`, `timeout`, `limit`."""
     return await _answer(services, asker, pairs, "query_range", QUERY_RANGE)
 
 
-@router.get("/series")
-@router.post("/series", name="series_form")
+@router.get("/series", openapi_extra=SERIES.described())
+@router.post("/series", name="series_form", openapi_extra=SERIES.described(True))
 async def series(services: Given, asker: Asking, pairs: Pairs) -> Response:
     """Label sets of series; `match[]`, `start`, `end`, `limit`."""
     return await _answer(services, asker, pairs, "series", SERIES)
 
 
-@router.get("/labels")
-@router.post("/labels", name="labels_form")
+@router.get("/labels", openapi_extra=LABELS.described())
+@router.post("/labels", name="labels_form", openapi_extra=LABELS.described(True))
 async def labels(services: Given, asker: Asking, pairs: Pairs) -> Response:
     """Names of labels; `match[]`, `start`, `end`, `limit`."""
     return await _answer(services, asker, pairs, "labels", LABELS)
 
 
-@router.get("/label/{name}/values")
+@router.get("/label/{name}/values", openapi_extra=LABELS.described())
 async def label_values(services: Given, asker: Asking, pairs: Pairs, name: str) -> Response:
     """Values of a label; `match[]`, `start`, `end`, `limit`."""
     return await _answer(services, asker, pairs, f"label/{label_name(name)}/values", LABELS)
@@ -270,10 +279,27 @@ def buildinfo(_: Caller) -> dict[str, Any]:
     return _success({"version": "2.42.0", "revision": f"batchjob {__version__}"})
 
 
-@router.get("/metadata")
-def metadata(_: Caller) -> dict[str, Any]:
-    """No metadata: those of the database tell of metrics that are not the caller's."""
-    return _success({})
+_METADATA = frozenset({"metric", "limit", "limit_per_metric"})
+
+
+@router.get("/metadata", openapi_extra=described(_METADATA, frozenset(), form=False))
+async def metadata(services: Given, asker: Asking, pairs: Pairs) -> dict[str, Any]:
+    """Type, help and unit of our own metrics; for viewers and admins of all there are."""
+    asked = read(pairs, _METADATA).values
+    if (tsdb := services.tsdb) is None:
+        return _success({})
+    form = [("metric", asked["metric"])] if "metric" in asked else []
+
+    def work() -> bytes:
+        with services.metrics.tsdb("metadata"):
+            return tsdb.ask("metadata", form, services.settings.gate.timeout)
+
+    try:
+        answer = await tsdb.turns.run(asker.who, work)
+    except (Rejected, Unavailable):  # not all databases have metadata, and nothing depends on them
+        return _success({})
+    found = known_metrics(answer, asker.access.everything, asked.get("limit_per_metric"))
+    return _success(dict(itertools.islice(found, asked.get("limit"))))
 
 
 def _success(data: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """The PromQL gate as its clients see it, and what reaches the database behind it."""
 
+import json
 import time
 
 import pytest
@@ -199,8 +200,88 @@ def test_the_rest_of_the_api_is_not_there(proxied, database, what):
 
 def test_what_grafana_wants_to_know_is_answered_here(ask, database):
     assert ask("status/buildinfo").json()["data"]["version"] == "2.42.0"
-    assert ask("metadata").json() == {"status": "success", "data": {}}
     assert not database.asked
+
+
+METADATA = {
+    "batchjob_job_cpus": [{"type": "gauge", "help": "CPUs.", "unit": "", "x": "y"}] * 2,
+    "batchjob_jobs": [{"type": "gauge", "help": "Jobs.", "unit": ""}],
+    "secret_project_ratio": [{"type": "gauge", "help": "Theirs.", "unit": ""}],
+}
+
+
+def test_metadata_are_those_of_our_own_metrics(ask, database):
+    database.answer = (200, json.dumps({"status": "success", "data": METADATA}).encode())
+    (plain,) = METADATA["batchjob_jobs"]
+    assert list(ask("metadata").json()["data"]) == ["batchjob_job_cpus", "batchjob_jobs"]
+    assert list(ask("metadata", user="vera").json()["data"]) == sorted(METADATA)
+    limited = ask("metadata", ("limit", "1"), ("limit_per_metric", "1")).json()["data"]
+    assert limited == {"batchjob_job_cpus": [{"type": "gauge", "help": "CPUs.", "unit": ""}]}
+    assert ask("metadata", ("metric", "batchjob_jobs")).json()["data"]["batchjob_jobs"] == [plain]
+    assert [asked.method for asked in database.asked] == ["GET"] * 4
+    assert [asked.form for asked in database.asked] == [{}, {}, {}, {"metric": ["batchjob_jobs"]}]
+    assert ask("metadata", ("match[]", "up")).status_code == 400
+
+
+@pytest.mark.parametrize(
+    "answer", [(404, b"404 page not found"), (200, b"junk"), (200, b'{"data":[]}'), (200, b"[]"),
+               (200, b'{"data":{"batchjob_x":3}}')]
+)  # fmt: skip
+def test_a_database_without_metadata(ask, database, answer):
+    database.answer = answer
+    assert ask("metadata").json() == {"status": "success", "data": {}}
+
+
+TIMES = {"start": "1700000000", "end": "1700003600.5"}
+
+
+@pytest.mark.parametrize(
+    ("method", "what", "form", "status"),
+    [
+        # Save and test, and the start of a dashboard.
+        ("POST", "query", {"query": "1+1", "time": "1700000000.123"}, 200),
+        ("GET", "status/buildinfo", {}, 200),
+        ("GET", "metadata", {"limit": "40000"}, 200),
+        ("GET", "rules", {}, 404),
+        ("GET", "query_exemplars", {"query": "test", **TIMES}, 404),
+        # Panels and annotations.
+        ("POST", "query_range", {"query": "rate(up[1m0s])", "step": "15", **TIMES}, 200),
+        ("POST", "query_range", {"query": "up", "step": "0.5", "start": "1", "end": "9"}, 200),
+        ("GET", "query_range", {"query": "up", "step": "15", **TIMES}, 200),
+        ("POST", "query", {"query": "up", "time": "1700000000", "timeout": "60s"}, 200),
+        ("POST", "query_exemplars", {"query": "up", **TIMES}, 404),
+        # Variables and the query builder.
+        ("GET", "labels", TIMES, 200),
+        ("POST", "labels", {"match[]": "up", "limit": "40000", **TIMES}, 200),
+        ("GET", "label/__name__/values", {"match[]": '{jobid!=""}', "limit": "9", **TIMES}, 200),
+        ("GET", "label/jobid/values", TIMES, 200),
+        ("POST", "series", {"match[]": ["up", "{__name__=~\".+\"}"], **TIMES}, 200),
+        ("GET", "series", {"match[]": "up", "limit": "40000", **TIMES}, 200),
+    ],
+)  # fmt: skip
+def test_all_that_grafana_s_data_source_asks(proxied, method, what, form, status):
+    """Its rules and exemplars stay off where these are not found."""
+    parameters = {"params" if method == "GET" else "data": form}
+    headers = {"X-Datasource-Uid": "x", "X-Dashboard-Uid": "y", "X-Grafana-Org-Id": "1"}
+    answer = proxied("alice").request(method, f"{GATE}/{what}", headers=headers, **parameters)
+    assert answer.status_code == status
+    if status == 200:
+        assert answer.json()["status"] == "success"
+
+
+def test_parameters_are_in_the_api_s_description(client):
+    paths = client.get("/api/v1/openapi.json").json()["paths"]
+    query = paths[f"{GATE}/query_range"]
+    named = {each["name"]: each["required"] for each in query["get"]["parameters"]}
+    assert named == {
+        "query": True, "start": True, "end": True, "step": True, "timeout": False, "limit": False,
+    }  # fmt: skip
+    form = query["post"]["requestBody"]["content"]["application/x-www-form-urlencoded"]["schema"]
+    assert set(form["properties"]) == set(named)
+    values = paths[f"{GATE}/label/{{name}}/values"]["get"]["parameters"]
+    assert {each["name"] for each in values} == {"name", "match[]", "start", "end", "limit"}
+    (match,) = (each for each in values if each["name"] == "match[]")
+    assert match["schema"]["type"] == "array"
 
 
 @pytest.mark.parametrize("what", ["query", "labels", "status/buildinfo", "metadata"])

@@ -1,0 +1,31 @@
+"""What metrics mean, as far as it is anybody's business."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+# The names alone tell what a site measures besides.
+_OURS = "batchjob_"
+_KEYS = ("type", "help", "unit")
+
+
+def known_metrics(
+    answer: bytes, everything: bool, most_of_each: int | None
+) -> Iterator[tuple[str, list[dict[str, str]]]]:
+    """Metrics and what their exporters say of them, from the Prometheus API's answer.
+
+    Without `everything` only those of this project. An answer of another form holds nothing.
+    """
+    try:
+        metrics: Any = json.loads(answer)["data"]
+    except (ValueError, KeyError, TypeError):
+        return
+    if not isinstance(metrics, dict):
+        return
+    for name, said in sorted(metrics.items()):
+        if (everything or name.startswith(_OURS)) and isinstance(said, list):
+            yield name, [_plain(each) for each in said[:most_of_each] if isinstance(each, dict)]
+
+
+def _plain(each: dict[str, Any]) -> dict[str, str]:
+    return {key: str(each.get(key, "")) for key in _KEYS}
