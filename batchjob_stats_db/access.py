@@ -29,11 +29,12 @@ class AccountOn(NamedTuple):
 
 
 class Access(NamedTuple):
-    """What somebody may see: own jobs, those of coordinated accounts, or all."""
+    """What somebody may see: own jobs, those of coordinated accounts or whole clusters, or all."""
 
     users: tuple[UserOn, ...] = ()
     accounts: tuple[AccountOn, ...] = ()
     everything: bool = False
+    clusters: tuple[str, ...] = ()  # of which all jobs may be seen
 
     def by_person(self) -> bool:
         """Whether only rows that name a user can tell what may be seen."""
@@ -82,6 +83,9 @@ def terms(
         for each in access.accounts
         if cluster is None or each.cluster == cluster
     ]
+    allowed += [
+        column.cluster == each for each in access.clusters if cluster is None or each == cluster
+    ]
     return allowed
 
 
@@ -90,8 +94,15 @@ def _time(column: Any) -> ColumnElement[int]:
     return found
 
 
-def of_user(db: Connection, user: str, cluster: str = "") -> Access:
-    """What a user may see by the schedulers' word: own jobs, and accounts coordinated."""
+LEVELS = ("operator", "administrator")
+"""Slurm's AdminLevel, lowest first: each may do what those before it may."""
+
+
+def of_user(db: Connection, user: str, cluster: str = "", level: str = "") -> Access:
+    """What a user may see by the schedulers' word: own jobs, and accounts coordinated.
+
+    `level`: who has this AdminLevel of Slurm's, or a higher one, sees all jobs of its cluster.
+    """
     table = schema.association.c
     query = sa.select(table.cluster, table.account).where(
         table.username == user, table.role == "coordinator"
@@ -113,4 +124,12 @@ def of_user(db: Connection, user: str, cluster: str = "") -> Access:
         }
         grown = not below <= found
         found |= below
-    return Access((UserOn(cluster, user),), tuple(sorted(found)))
+    whole: tuple[str, ...] = ()
+    if level:
+        enough = sa.select(table.cluster).distinct().where(
+            table.username == user, table.account == "",
+            table.role.in_(LEVELS[LEVELS.index(level) :]),
+        )  # fmt: skip
+        here = (table.cluster == cluster,) if cluster else ()
+        whole = tuple(sorted(db.scalars(enough.where(*here))))
+    return Access((UserOn(cluster, user),), tuple(sorted(found)), clusters=whole)

@@ -143,11 +143,13 @@ Scraper = Annotated[None, Depends(_scraper)]
 def _access(services: Given, known: Known) -> Access:
     if known.role is not TokenRole.USER:
         return EVERYTHING
+    level = services.settings.auth.slurm_admins.replace("none", "")
     with services.reader.connect() as db:
-        parts = [of_user(db, known.user, cluster) for cluster in known.clusters or ("",)]
+        parts = [of_user(db, known.user, cluster, level) for cluster in known.clusters or ("",)]
     return Access(
         tuple(user for part in parts for user in part.users),
         tuple(account for part in parts for account in part.accounts),
+        clusters=tuple(cluster for part in parts for cluster in part.clusters),
     )
 
 

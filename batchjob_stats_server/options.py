@@ -23,9 +23,11 @@ from batchjob.settings import (
     load_file,
     make,
     number,
+    one_of,
     option,
     text,
 )
+from batchjob_stats_db.access import LEVELS
 from batchjob_stats_db.history.prometheus import Endpoint
 from batchjob_stats_db.options import DbOptions, TsdbOptions, secret
 from batchjob_stats_server.gate.bounds import Limits
@@ -125,6 +127,11 @@ class AuthOptions:
         "User that a trusted peer names who may see all jobs and manage tokens.",
         parse=text,
         repeat=True,
+    )
+    slurm_admins: str = option(
+        "none",
+        "Least AdminLevel in Slurm's accounting of those who may see all jobs of its cluster.",
+        parse=one_of("none", *reversed(LEVELS)),
     )
     longest_token: float = option(
         365 * 86400.0, "Longest life of a token made through the API.", parse=duration

@@ -25,6 +25,7 @@ class Me(BaseModel):
     via: str
     clusters: list[str]  # empty: the login is theirs on all
     coordinates: list[AccountName]
+    sees_all_of: list[str]  # clusters; of viewers and admins none is named, they see all
 
 
 class About(BaseModel):
@@ -44,11 +45,12 @@ def about(known: Known) -> About:
 
 @router.get("/me")
 def me(known: Known, access: Caller) -> Me:
-    """The caller's name, role and the accounts whose jobs they may see."""
+    """The caller's name, role, and the accounts and clusters whose jobs they may see."""
     return Me(
         user=known.user,
         role=known.role,
         via=known.via,
         clusters=list(known.clusters),
         coordinates=[AccountName(**each._asdict()) for each in access.accounts],
+        sees_all_of=list(access.clusters),
     )

@@ -4,9 +4,18 @@ import pytest
 import sqlalchemy as sa
 from fastapi.testclient import TestClient
 
-from batchjob_stats_db import schema
+from batchjob_stats_db import schema, tokens
+from batchjob_stats_db.engine import parse, writer
+from batchjob_stats_db.migrate import migrate
+from batchjob_stats_db.options import DbOptions
+from batchjob_stats_db.records import Administrator, People
+from batchjob_stats_db.sources.source import Batch
+from batchjob_stats_db.store import Store, UsagePolicy
 from batchjob_stats_db.tokens import TokenRole
 from batchjob_stats_server import app
+from batchjob_stats_server.options import AuthOptions, Settings
+from batchjob_stats_server.services import build
+from tests.batchjob_stats_server.conftest import record
 
 ME = "/api/v1/me"
 
@@ -23,6 +32,7 @@ def test_a_token_is_its_user(client, token):
     known = client.get(ME, headers=token("alice")).json()
     assert known == {
         "user": "alice", "role": "user", "via": "token", "clusters": [], "coordinates": [],
+        "sees_all_of": [],
     }  # fmt: skip
     assert client.get(ME, headers=token("x", TokenRole.VIEWER)).json()["role"] == "viewer"
     assert client.get(ME, headers=token("alice", cluster="c1")).json()["clusters"] == ["c1"]
@@ -90,3 +100,48 @@ def test_without_a_trusted_peer_the_header_means_nothing(services, token):
     assert asker.get(ME, headers={"X-Grafana-User": "alice"}).status_code == 401
     answer = asker.get(ME, headers={"X-Grafana-User": "bob", **token("alice")})
     assert answer.json()["user"] == "alice"
+
+
+WHOLE = {"c1:adam", "c1:eve", "c1:olga"}
+
+
+@pytest.mark.parametrize(
+    ("least", "seen"),
+    [
+        ("none", {"olga": {"c1:olga"}, "adam": {"c1:adam"}}),
+        ("administrator", {"olga": {"c1:olga"}, "adam": WHOLE}),
+        ("operator", {"olga": WHOLE, "adam": WHOLE}),
+    ],
+)
+def test_slurm_s_administrators_see_their_cluster(tmp_path, least, seen, now):
+    """By their level in that cluster's accounting, and of that cluster alone."""
+    engine = writer(parse(f"sqlite:///{tmp_path}/admins.db"), create=True)
+    migrate(engine)
+    levels = (Administrator("olga", "operator"), Administrator("adam", "administrator"))
+    for cluster, people in (("c1", People((), levels, ())), ("c2", People((), (), ()))):
+        store = Store(engine, cluster, UsagePolicy(), clock=lambda: now)
+        users = ("adam", "olga", "eve") if cluster == "c1" else ("eve",)
+        rows = (record(str(i), cluster=cluster, user=user) for i, user in enumerate(users))
+        store.write(Batch(tuple(rows), (), "", 0), "s")
+        store.write_people(people, "people")
+    auth = AuthOptions(slurm_admins=least)
+    made = build(Settings(DbOptions(f"sqlite:///{tmp_path}/admins.db"), auth=auth))
+    with engine.begin() as db:
+        texts = {user: tokens.create(db, user, TokenRole.USER, "", 1) for user in seen}
+        elsewhere = tokens.create(db, "adam", TokenRole.USER, "", 1, cluster="c2")
+    engine.dispose()
+    with TestClient(app.make(made)) as asker:
+
+        def rows(text, path="jobs"):
+            return asker.get(f"/api/v1/{path}", headers={"Authorization": f"Bearer {text}"}).json()
+
+        for user, jobs in seen.items():
+            assert sorted(f"{row['cluster']}:{row['user']}" for row in rows(texts[user])) == (
+                sorted(jobs)
+            )
+            assert {row["user"] for row in rows(texts[user], "usage?by=user&since=0")} <= {
+                each[3:] for each in jobs
+            }
+            assert rows(texts[user], "me")["sees_all_of"] == (["c1"] if len(jobs) > 1 else [])
+            assert rows(texts[user], "me")["role"] == "user"
+        assert rows(elsewhere) == []
