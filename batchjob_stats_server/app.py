@@ -4,13 +4,16 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import anyio.to_thread
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 
 from batchjob import __version__
 from batchjob_stats_server import problems
 from batchjob_stats_server.limits import Bounded, Counted, Throttled, Timely
+from batchjob_stats_server.once import once
+from batchjob_stats_server.revalidation import Revalidated
 from batchjob_stats_server.routes import (
     PREFIX,
+    docs,
     factors,
     groups,
     health,
@@ -61,7 +64,7 @@ def make(services: Services) -> FastAPI:
         version=__version__,
         lifespan=lifespan,
         openapi_url=f"{PREFIX}/openapi.json",
-        docs_url=None,  # the pages load their scripts from elsewhere, which sites often bar
+        docs_url=None,  # that page loads its scripts from elsewhere; routes/docs.py does not
         redoc_url=None,
         generate_unique_id_function=lambda route: route.name,
     )
@@ -69,8 +72,11 @@ def make(services: Services) -> FastAPI:
     problems.install(app)
     prometheus.install(app)
     app.include_router(health.router)
+    app.include_router(docs.router)
     for router in ROUTERS:
-        app.include_router(router, responses=problems.RESPONSES)
+        app.include_router(router, responses=problems.RESPONSES, dependencies=[Depends(once)])
+    auth = services.settings.auth
+    app.add_middleware(Revalidated, vary=("Authorization", auth.user_header, "Cookie"))
     app.add_middleware(Bounded)
     app.add_middleware(Throttled, services=services)
     longest = max(services.settings.web.query_timeout, services.settings.gate.timeout)

@@ -157,7 +157,9 @@ class Counted:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message.get("headers", ()), *SECURITY]
+                headers = list(message.get("headers", ()))
+                own = {name.lower() for name, _ in headers}
+                message["headers"] = headers + [each for each in SECURITY if each[0] not in own]
             await send(message)
 
         try:

@@ -104,9 +104,7 @@ def answer(
     """The rows with these keys; no rows are an empty list."""
     made = [flat(row) for row in rows]
     text, media_type = _FORMATS[form]([{key: row.get(key) for key in keys} for row in made], keys)
-    # A cache between a proxy and this server would not know whose rows these are.
-    private = {"Cache-Control": "private, no-store", **(headers or {})}
-    return Response(text, media_type=media_type, headers=private)
+    return Response(text, media_type=media_type, headers=headers)
 
 
 def _json(rows: Sequence[Row], _keys: Sequence[str]) -> tuple[str, str]:

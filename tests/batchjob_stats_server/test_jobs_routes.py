@@ -42,8 +42,15 @@ def test_the_window_of_a_job_is_ready_for_a_dashboard_s_address(ask, now):
     assert (waiting["window_from"], waiting["window_to"]) == ("now-1h", "now")
 
 
-def test_no_cache_keeps_anybody_s_rows(ask):
-    assert ask().headers["cache-control"] == "private, no-store"
+@pytest.mark.parametrize("query", ["user=alice&user=bob", "limit=1&limit=2", "sort=name&sort=name"])
+def test_a_parameter_with_one_value_is_given_once(proxied, query):
+    answer = proxied("vera").get(f"{JOBS}?{query}")
+    assert answer.status_code == 422
+    assert answer.json()["detail"] == f"{query.split('=')[0]}: expected once"
+
+
+def test_a_parameter_with_several_values_is_given_as_often(proxied):
+    assert proxied("vera").get(f"{JOBS}?state=RUNNING&state=FAILED").status_code == 200
 
 
 def test_nothing_found_is_an_empty_list(ask):

@@ -1,0 +1,25 @@
+"""The documentation page needs nothing from elsewhere."""
+
+import re
+
+
+def test_the_page_and_its_files(client):
+    page = client.get("/docs")
+    assert (
+        "unsafe-inline"
+        not in page.headers["content-security-policy"].split("script-src")[1].split(";")[0]
+    )
+    names = re.findall(r'(?:src|href)="([^"]+)"', page.text)
+    assert len(names) == 3
+    for name in names:
+        assert "//" not in name
+        answer = client.get(f"/{name}")
+        assert answer.status_code == 200
+        assert len(answer.content) > 100
+    document = re.search(r'data-document="([^"]+)"', page.text)[1]
+    assert client.get(f"/{document}").json()["info"]["title"] == "batchjob"
+
+
+def test_no_other_file_comes_out(client):
+    for name in ("x.js", "..%2F__init__.py", "redoc.standalone.js"):
+        assert client.get(f"/docs/{name}").status_code == 404
