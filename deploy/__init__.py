@@ -1,0 +1,1 @@
+"""What puts batchjob onto machines."""

@@ -1,0 +1,1 @@
+"""Builds what sites install: wheel, sdist, one-file exporter, Debian and RPM packages."""

@@ -1,0 +1,83 @@
+"""Manual pages and shell completion, from the command lines themselves."""
+
+import argparse
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any
+from unittest import mock
+
+import shtab
+from argparse_manpage.manpage import Manpage
+
+from batchjob import __version__
+
+COMPLETIONS = {
+    "bash": "usr/share/bash-completion/completions",
+    "zsh": "usr/share/zsh/vendor-completions",
+}
+"""Shell -> where it looks."""
+
+
+class _Asked(Exception):
+    """The parser that a command was about to use."""
+
+
+def parser_of(main: Callable[[list[str]], object]) -> argparse.ArgumentParser:
+    """The command line of a program that reads it by argparse."""
+
+    def ask(parser: argparse.ArgumentParser, *_: object, **__: object) -> None:
+        raise _Asked(parser)
+
+    with mock.patch.object(argparse.ArgumentParser, "parse_known_args", ask):
+        try:
+            main(["--help"])
+        except _Asked as asked:
+            found: argparse.ArgumentParser = asked.args[0]
+            return found
+    raise AssertionError(f"{main}: it has not read its command line")
+
+
+def _parser(name: str, module: str) -> argparse.ArgumentParser:
+    program = importlib.import_module(module)
+    if not hasattr(program, "COMMANDS"):
+        return parser_of(program.main)
+    parser = argparse.ArgumentParser(name, description="Batch jobs: what they do, use and emit.")
+    parser.add_argument("--version", action="version", version=f"{name} {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND")
+    for command in program.COMMANDS:
+        whole = parser_of(importlib.import_module(command.module).run)
+        commands.add_parser(
+            command.name,
+            parents=[whole],
+            add_help=False,
+            help=command.description,
+            description=whole.description,
+        )
+    return parser
+
+
+def manuals(commands: Mapping[str, str]) -> dict[str, str]:
+    """File name -> page of section 1, for each command and its module."""
+    return {f"{name}.1": _manual(_parser(name, module)) for name, module in commands.items()}
+
+
+def _manual(parser: argparse.ArgumentParser) -> str:
+    description = parser.description or ""
+    data: dict[str, Any] = {
+        "project_name": "batchjob",
+        "version": __version__,
+        "prog": parser.prog,
+        "description": description.partition(". ")[0].rstrip("."),
+        "manual_title": "batchjob",
+        "authors": [],
+        "url": None,
+    }
+    return str(Manpage(parser, _data=data))
+
+
+def completions(commands: Mapping[str, str], shell: str) -> dict[str, str]:
+    """Command -> completion script."""
+    return {
+        name: shtab.complete(_parser(name, module), shell=shell)
+        for name, module in commands.items()
+    }
