@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -73,7 +73,7 @@ def running(folder: Path) -> Iterator[Stack]:
             file.write(json.dumps(_job(int(began), ENDED, OTHER, "chemistry") | ended) + "\n")
         until(lambda: _measured(grafana, ENDED), "usage of the ended job", 60, 1)
         until(lambda: _measured(grafana, RUNNING), "usage of the running job", 60, 1)
-        until(lambda: _rows(grafana, "/usage?by=day"), "sums of the day", 60, 1)
+        until(lambda: rows(grafana, "/usage?by=day"), "sums of the day", 60, 1)
         yield Stack(grafana, tsdb, began)
 
 
@@ -248,10 +248,19 @@ def configuration(
 
 
 @contextlib.contextmanager
-def program(module: str, config: Path, migrate: bool = False) -> Iterator[None]:
-    """A program of ours, from its configuration; its log is printed at the end."""
-    argv = [sys.executable, "-m", f"{module}.main", "--config.file", str(config)]
-    environ = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+def program(
+    module: str,
+    config: Path,
+    migrate: bool = False,
+    inside: Sequence[str] = (),
+    environ: Mapping[str, str] | None = None,
+) -> Iterator[None]:
+    """A program of ours, from its configuration; its log is printed at the end.
+
+    `inside` is a prefix of its command line.
+    """
+    argv = [*inside, sys.executable, "-m", f"{module}.main", "--config.file", str(config)]
+    environ = {**os.environ, **(environ or {}), "PYTHONPATH": str(REPOSITORY)}
     log = config.with_suffix(".log")
     try:
         if migrate:
@@ -282,7 +291,7 @@ def _literal(value: str, login: str) -> str:
     return value.replace("$$", "$").replace("${__user.login}", login)
 
 
-def _rows(grafana: Grafana, path: str) -> Any:
+def rows(grafana: Grafana, path: str) -> Any:
     request = urllib.request.Request(
         f"{grafana.url}/api/v1{path}", headers=dict(grafana.headers("prometheus", OPERATOR))
     )
@@ -294,5 +303,5 @@ def _rows(grafana: Grafana, path: str) -> Any:
 
 
 def _measured(grafana: Grafana, jobid: str) -> bool:
-    rows = _rows(grafana, f"/jobs/{jobid}") or []
-    return any(row["usage_energy_host_idle_joules"] for row in rows)
+    found = rows(grafana, f"/jobs/{jobid}") or []
+    return any(row["usage_energy_host_idle_joules"] for row in found)

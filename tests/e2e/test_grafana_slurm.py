@@ -1,0 +1,148 @@
+"""From a real Slurm to a dashboard: exporter, Prometheus, poller and server between them."""
+
+import contextlib
+import json
+import os
+import time
+from typing import NamedTuple
+
+import pytest
+
+from grafana.generate.__main__ import FOLDER
+from tests.e2e import exporter, prometheus, slurm
+from tests.e2e.processes import free_ports, until
+from tests.e2e.workload import command
+from tests.grafana import asking, stack
+
+pytestmark = pytest.mark.e2e
+
+CPU_SECONDS = 25
+MEMORY_MB = 60
+API = ("infinity", "json-api")
+
+
+class Run(NamedTuple):
+    """A job of alice's that has ended and was measured, with one of bob's beside it."""
+
+    grafana: asking.Grafana
+    job: str
+    bobs: str
+    nodes: int
+    span: tuple[float, float]
+
+    def view(self, name, login, **given):
+        """A viewer of a dashboard, and the dashboard."""
+        dashboard = json.loads((FOLDER / f"{name}.json").read_text())
+        given = {"cluster": stack.CLUSTER, **given}
+        return asking.look(self.grafana, dashboard, login, self.span, **given), dashboard
+
+    def panel(self, name, title, login="alice", **given):
+        """All frames of a panel."""
+        seen, dashboard = self.view(name, login, **given)
+        (panel,) = (each for each in dashboard["panels"] if each["title"] == title)
+        return [frame for target in panel["targets"] for frame in self.grafana.frames(target, seen)]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    if why_not := slurm.missing(cgroup=1) or prometheus.missing():
+        pytest.skip(why_not)
+    folder = tmp_path_factory.mktemp("grafana")
+    began = time.time()
+    with contextlib.ExitStack() as made:
+        cluster = made.enter_context(slurm.cluster(cgroup=1))
+        inside = cluster.inside()
+        target = made.enter_context(exporter.running("--collector.cluster", inside=_with(cluster)))
+        poller, server = (f"127.0.0.1:{port}" for port in free_ports(2))
+        scraping = stack.scraping(folder, {stack.CLUSTER: [target.address]}, poller, server)
+        tsdb = made.enter_context(prometheus.serving(scraping))
+        sources = {"sacct": {}, "sacctmgr": {"slurm-cluster": cluster.name}}
+        config = stack.configuration(folder, tsdb.url, sources, poller, server)
+        path = os.pathsep.join((cluster.environ["PATH"], os.environ["PATH"]))
+        environ = {**cluster.environ, "PATH": path}
+        poll = stack.program(
+            "batchjob_stats_db", config / "stats_db.yml", True, inside, environ
+        )  # fmt: skip
+        made.enter_context(poll)
+        made.enter_context(stack.program("batchjob_stats_server", config / "server.yml"))
+        grafana = asking.Grafana(f"http://{server}", stack.headers)
+        job = cluster.submit("alice", command(CPU_SECONDS, MEMORY_MB, sleep=2))
+        bobs = cluster.submit("bob", command(1))
+        cluster.wait(job, bobs, timeout=240)
+        until(lambda: _is_measured(grafana, job, bobs), "usage of both jobs", 120, 1)
+        yield Run(grafana, job, bobs, len(cluster.nodes), (began, time.time()))
+
+
+def _with(cluster):
+    """Where Slurm's commands find their cluster."""
+    found = (f"{name}={value}" for name, value in cluster.environ.items())
+    return [*cluster.inside(), "env", *found]
+
+
+def _is_measured(grafana, *jobs):
+    """The end is known, what was measured reaches to it, and the day's sums have it."""
+    rows = [row for job in jobs for row in stack.rows(grafana, f"/jobs/{job}") or []]
+    days = stack.rows(grafana, "/usage?by=day") or []
+    return (
+        len(rows) == len(jobs)
+        and all(row["end_time"] for row in rows)
+        and all((row["usage_until_time"] or 0) >= row["end_time"] for row in rows)
+        and sum(row["cpu_seconds"] for row in days) >= CPU_SECONDS
+    )
+
+
+@pytest.mark.parametrize("folder", API)
+def test_my_jobs_has_the_job_and_what_it_used(run, folder):
+    (frame,) = run.panel(f"{folder}/my-jobs", "Started in this time")
+    assert (frame["jobid"], frame["state"]) == ([run.job], ["COMPLETED"])
+    used = frame["usage_user_cpu_seconds"][0] + frame["usage_system_cpu_seconds"][0]
+    assert CPU_SECONDS <= used < CPU_SECONDS + 5
+    assert frame["usage_memory_peak_bytes"][0] > MEMORY_MB << 20
+
+
+@pytest.mark.parametrize("folder", API)
+def test_the_job_s_dashboard_shows_its_course_in_the_window_it_gives(run, folder):
+    seen, _ = run.view(f"{folder}/job", "alice", job=run.job)
+    start, end = (int(seen.choices[name].value) for name in ("window_from", "window_to"))
+    assert run.span[0] * 1000 - 61_000 < start < end < run.span[1] * 1000 + 61_000
+    frames = run.panel(f"{folder}/job", "CPUs in use", job=run.job)
+    (frame,) = frames
+    cpu = [
+        (at, value)
+        for at, value, metric in zip(frame["time"], frame["mean"], frame["metric"], strict=True)
+        if metric == "cpu"
+    ]
+    assert all(start <= at <= end for at, _ in cpu)
+    assert 0.5 < max(value for _, value in cpu) < 1.5
+    (runs,) = run.panel(f"{folder}/job", "Runs", job=run.job)
+    assert runs["jobid"] == [run.job]
+
+
+def test_prometheus_shows_the_same_job_through_the_gate(run):
+    frames = run.panel("prometheus/job-live", "CPUs in use", job=run.job)
+    assert 0.5 < max(value for frame in frames for value in frame["Value"]) < 3
+    held = run.panel("prometheus/job-live", "What it is", job=run.job)
+    assert max(value for frame in held for value in frame["Value"]) > MEMORY_MB << 20
+
+
+@pytest.mark.parametrize("folder", API)
+def test_my_usage_adds_up_what_was_mine(run, folder):
+    (frame,) = run.panel(f"{folder}/my-usage", "By account")
+    assert frame["account"] == ["physics"]
+    assert CPU_SECONDS <= frame["cpu_seconds"][0] < CPU_SECONDS + 5
+
+
+@pytest.mark.parametrize("folder", API)
+def test_bob_sees_his_own_alone(run, folder):
+    (frame,) = run.panel(f"{folder}/jobs", "Started in this time", "bob")
+    assert frame["jobid"] == [run.bobs]
+    (nothing,) = run.panel(f"{folder}/job", "CPUs in use", "bob", job=run.job)
+    assert nothing["time"] == []
+
+
+@pytest.mark.parametrize("folder", API)
+def test_the_cluster_s_dashboard_has_slurm_s_nodes(run, folder):
+    (frame,) = run.panel(f"{folder}/cluster", "Nodes", stack.OPERATOR)
+    assert frame["Value"] == [run.nodes]
+    (sources,) = run.panel(f"{folder}/cluster", "Where job records come from", stack.OPERATOR)
+    assert set(sources["source"]) == {"sacct", "sacctmgr"}
