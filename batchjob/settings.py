@@ -121,7 +121,7 @@ def add_flags(parser: argparse.ArgumentParser, sections: Mapping[str, type[Any]]
 def shown(option: Named) -> str:
     """The default of an option as people write it; empty where there is none."""
     default = option.default
-    values = default if isinstance(default, tuple) else (default,)
+    values = default if option.spec.repeat else (default,)
     return ", ".join(_written(each, option.spec.parse) for each in values if each not in (None, ""))
 
 

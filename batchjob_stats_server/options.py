@@ -37,10 +37,20 @@ from collectors.emissions.options import Options as EmissionsOptions
 _SHORTEST_SECRET = 16
 
 
-def _address(value: Any) -> tuple[str, int]:
+class Address(NamedTuple):
+    """Where to listen; without a host on all addresses."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def _address(value: Any) -> Address:
     host, colon, port = str(value).rpartition(":")
     if colon and port.isascii() and port.isdigit() and int(port) < 65536:
-        return host.strip("[]"), int(port)
+        return Address(host.strip("[]"), int(port))
     raise ValueError(f"expected HOST:PORT or :PORT, got {value!r}")
 
 
@@ -74,7 +84,7 @@ class WebOptions:
     """Where and how answers are given."""
 
     listen_address: tuple[str, int] = option(
-        ("127.0.0.1", 10912), "Where to listen.", parse=_address
+        Address("127.0.0.1", 10912), "Where to listen.", parse=_address
     )
     tls_cert_file: str = option("", "Certificate chain (PEM); with it only TLS is spoken.")
     tls_key_file: str = option("", "Key of the certificate (PEM).")

@@ -7,17 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from batchjob_exporter.document import PAGES
+from batchjob_exporter import document as exporter
 from batchjob_exporter.options import parser, settings
+from batchjob_stats_db import document as poller
+from batchjob_stats_server import document as server
 from collectors.collector import COLLECTORS
 
 REPOSITORY = Path(__file__).parents[1]
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_generated_pages_are_up_to_date(name):
+PAGES = [(module, name) for module in (exporter, poller, server) for name in module.PAGES]
+
+
+@pytest.mark.parametrize(("module", "name"), PAGES)
+def test_generated_pages_are_up_to_date(module, name):
     page = (REPOSITORY / "docs" / name).read_text()
-    assert page == PAGES[name](), "run: python -m batchjob_exporter.document"
+    assert page == module.PAGES[name](), f"run: python -m {module.__name__}"
 
 
 def test_every_flag_is_documented():

@@ -70,7 +70,7 @@ class Sacctmgr:
         if not people.associations:
             raise ShrunkenError(
                 f"sacctmgr: no user belongs to an account of cluster {self._slurm_name()!r}; "
-                "is the name right (slurm_cluster), and may all users be seen?"
+                "is the name right (slurm-cluster), and may all users be seen?"
             )
         return people
 

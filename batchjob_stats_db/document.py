@@ -1,0 +1,33 @@
+"""Writes docs/stats_db_options.md from the dataclasses that the poller reads its options into.
+
+python -m batchjob_stats_db.document [DIRECTORY]
+"""
+
+from batchjob.option_page import how_to_set, made_by, section_of, write
+from batchjob_stats_db.options import SECTIONS
+from batchjob_stats_db.sources.source import SOURCES
+
+
+def options_page() -> str:
+    """All flags and keys of the poller, and the keys of each source of records."""
+    parts = [
+        "# Options of the poller",
+        made_by("batchjob_stats_db.document"),
+        how_to_set("poll.interval", "1m"),
+        *(part for name, cls in SECTIONS.items() for part in section_of(name, {name: cls})),
+        "# Options of a cluster's sources",
+        "Each cluster of the list `clusters` has a `name` and, under `sources`, at least one "
+        "source of records with keys of its own; these stand in the file alone. It may have a "
+        "`tsdb` of its own as well, with the options above:",
+        "```yaml\nclusters:\n  - name: alpha\n    sources:\n      sacct: {timeout: 5m}\n"
+        '      sacctmgr: {}\n    tsdb: {url: "http://prometheus-alpha:9090"}\n```',
+    ]
+    for name, entry in SOURCES.items():
+        parts += section_of(f"{name}: {entry.description}", {"": entry.load().Options})
+    return "\n\n".join(parts) + "\n"
+
+
+PAGES = {"stats_db_options.md": options_page}
+
+if __name__ == "__main__":
+    write(PAGES)
