@@ -117,6 +117,8 @@ class Source:
 
     def _distinct(self, family: Family) -> Family:
         """The family without repeated series: one of them makes Prometheus drop the scrape."""
+        if family.distinct:
+            return family
         distinct: dict[Labels, float] = dict(family.samples)
         if len(distinct) == len(family.samples):
             return family

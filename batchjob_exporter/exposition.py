@@ -104,7 +104,7 @@ _Parts = list[tuple[str, Sequence[Sample]]]  # name with suffix, samples
 
 def _merged(families: Iterable[Family]) -> dict[str, tuple[Metric, _Parts]]:
     merged: dict[str, tuple[Metric, _Parts]] = {}
-    for metric, samples, suffix in families:
+    for metric, samples, suffix, _ in families:
         if samples:
             _, parts = merged.setdefault(metric.name, (metric, []))
             parts.append((metric.name + suffix, samples))

@@ -27,11 +27,13 @@ class Family(NamedTuple):
     """A metric with its samples of one moment. A sample without a value does not exist.
 
     `suffix` is what a histogram's samples have behind its name: `_bucket`, `_count`, `_sum`.
+    `distinct`: no two samples have the same labels, for which the collector vouches.
     """
 
     metric: Metric
     samples: Sequence[Sample]
     suffix: str = ""
+    distinct: bool = False
 
 
 def labels(**pairs: str) -> Labels:

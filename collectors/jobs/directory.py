@@ -114,7 +114,7 @@ class Directory:
         rarely: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
         self.path = path
-        self.values: Mapping[str, Any] = {}
+        self.values: dict[str, Any] = {}
         """Field → value, as last read."""
         self._rarely = rarely
         self._descriptors = descriptors
@@ -142,10 +142,10 @@ class Directory:
         if group is not None:
             files = [file for file in files if file.source.group == group]
         if self._read_files(files) or changed:
-            values = self._settled.copy()
+            self.values = self._settled.copy()
             for file in self._often:
-                values.update(file.values)
-            self.values, changed = values, True
+                self.values.update(file.values)
+            changed = True
         return changed
 
     def _settle(self, now: float) -> None:

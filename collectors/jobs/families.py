@@ -3,14 +3,14 @@
 from collections import Counter
 from collections.abc import Sequence
 from itertools import chain, compress, count
-from operator import itemgetter, ne
+from operator import is_not, itemgetter
 from typing import Any
 
-from collectors.jobs.metrics import JOBS, InfoRow, JobMetric, Row, Rows
+from collectors.jobs.metrics import JOBS, JobMetric, JobRow
 from collectors.jobs.reading import FLAT_FIELDS, JobReading
 from collectors.metric import Family, JoinedLabels, Labels, Sample, labels
 
-_Samples = tuple[Sample, ...]
+_Shown = Sample | tuple[Sample, ...] | None  # what a row shows of one job
 
 
 class JobFamilies:
@@ -22,7 +22,7 @@ class JobFamilies:
 
     def __init__(self, table: Sequence[JobMetric]) -> None:
         self._table = table
-        self._rows: list[Row | Rows | InfoRow] = [row for entry in table for row in entry.rows]
+        self._rows: list[JobRow] = [row for entry in table for row in entry.rows]
         self._pick = itemgetter(*(FLAT_FIELDS.index(row.field) for row in self._rows))
         self._given: dict[Labels, _Given] = {}  # by the job's labels
 
@@ -40,13 +40,17 @@ class JobFamilies:
         for entry in self._table:
             columns = (of_all if entry.lasting else of_running)[at : at + len(entry.rows)]
             at += len(entry.rows)
-            samples = list(chain.from_iterable(chain.from_iterable(columns)))
+            samples = list(
+                chain.from_iterable(
+                    row.together(column) for row, column in zip(entry.rows, columns, strict=False)
+                )
+            )
             if samples:
-                made.append(Family(entry.metric, samples))
+                made.append(Family(entry.metric, samples, distinct=True))
         return [*made[:1], _count(running), *made[1:]]
 
-    def _columns(self, readings: Sequence[JobReading]) -> list[tuple[_Samples, ...]]:
-        """For each row of the table the samples of each job."""
+    def _columns(self, readings: Sequence[JobReading]) -> list[tuple[_Shown, ...]]:
+        """For each row of the table what it shows of each job; nothing without jobs."""
         given = [
             self._given[reading.labels].update(self._rows, self._pick(reading.flat()))
             for reading in readings
@@ -55,21 +59,21 @@ class JobFamilies:
 
 
 class _Given:
-    """The samples last given of one job, row by row."""
+    """What was last shown of one job, row by row."""
 
     def __init__(self, own: Labels, rows: int) -> None:
         self._labels = JoinedLabels(own)
         self._numbers: tuple[Any, ...] = (None,) * rows
-        self._samples: list[_Samples] = [()] * rows
+        self._shown: list[_Shown] = [None] * rows
 
-    def update(
-        self, rows: Sequence[Row | Rows | InfoRow], numbers: tuple[Any, ...]
-    ) -> list[_Samples]:
-        """The samples of these numbers."""
-        for at in compress(count(), map(ne, numbers, self._numbers)):
-            self._samples[at] = rows[at].samples(numbers[at], self._labels)
+    def update(self, rows: Sequence[JobRow], numbers: tuple[Any, ...]) -> list[_Shown]:
+        """What shows these numbers."""
+        before = self._numbers
+        for at in compress(count(), map(is_not, numbers, before)):
+            if numbers[at] != before[at]:
+                self._shown[at] = rows[at].shown(numbers[at], self._labels)
         self._numbers = numbers
-        return self._samples
+        return self._shown
 
 
 def _count(running: Sequence[JobReading]) -> Family:

@@ -1,6 +1,7 @@
 """Which metric shows which number of a job: the table."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from itertools import chain
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -14,9 +15,13 @@ class Row(NamedTuple):
     field: str
     labels: Labels = NO_LABELS
 
-    def samples(self, number: float | None, of_job: JoinedLabels) -> tuple[Sample, ...]:
-        """What shows it."""
-        return () if number is None else ((of_job[self.labels], number),)
+    def shown(self, number: float | None, of_job: JoinedLabels) -> Sample | None:
+        """The job's sample."""
+        return None if number is None else (of_job[self.labels], number)
+
+    def together(self, column: Iterable[Any]) -> Iterable[Sample]:
+        """The samples of all jobs, from what is shown of each."""
+        return filter(None, column)
 
 
 class Rows(NamedTuple):
@@ -26,12 +31,16 @@ class Rows(NamedTuple):
     label: str
     of_each: Callable[[Any], float] = float
 
-    def samples(self, each: Mapping[str, Any] | None, of_job: JoinedLabels) -> tuple[Sample, ...]:
-        """What shows it."""
+    def shown(self, each: Mapping[str, Any] | None, of_job: JoinedLabels) -> tuple[Sample, ...]:
+        """The job's samples."""
         return tuple(
             (of_job[labels(**{self.label: key})], self.of_each(value))
             for key, value in (each or {}).items()
         )
+
+    def together(self, column: Iterable[Any]) -> Iterable[Sample]:
+        """The samples of all jobs, from what is shown of each."""
+        return chain.from_iterable(filter(None, column))
 
 
 class InfoRow(NamedTuple):
@@ -39,9 +48,16 @@ class InfoRow(NamedTuple):
 
     field: str
 
-    def samples(self, info: Labels, of_job: JoinedLabels) -> tuple[Sample, ...]:
-        """What shows it."""
-        return ((of_job[info], 1),)
+    def shown(self, info: Labels, of_job: JoinedLabels) -> Sample:
+        """The job's sample."""
+        return of_job[info], 1
+
+    def together(self, column: Iterable[Any]) -> Iterable[Sample]:
+        """The samples of all jobs, from what is shown of each."""
+        return filter(None, column)
+
+
+JobRow = Row | Rows | InfoRow
 
 
 class JobMetric(NamedTuple):
@@ -54,7 +70,7 @@ class JobMetric(NamedTuple):
     group: str
     lasting: bool
     metric: Metric
-    rows: tuple[Row, ...] | tuple[Rows] | tuple[InfoRow]
+    rows: tuple[JobRow, ...]
 
 
 GROUPS: Mapping[str, str] = {
