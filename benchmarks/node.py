@@ -4,9 +4,8 @@
     python -m benchmarks.node crowd        one job with 10,000 processes
     python -m benchmarks.node strangers    1000 cgroups that are no jobs
     python -m benchmarks.node idle         wake-ups and CPU per minute without a scrape
-    python -m benchmarks.node beside       what a busy loop pinned to the same CPU loses
 
-Each prints what it measured, a line per number. Needs root; `crowd` and `beside` need cc.
+Each prints what it measured, a line per number. Needs root; `crowd` needs cc.
 """
 
 import argparse
@@ -19,7 +18,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from benchmarks import measure, trees
-from benchmarks.scrape import ALL_METRICS, compile_c, cost, scraper
+from benchmarks.scrape import JOBS_ALONE, compile_c, cost, scraper
 from tests.e2e import exporter
 from tests.e2e.processes import until
 
@@ -27,8 +26,8 @@ TREE = "v1"
 
 
 def running(*flags: str) -> AbstractContextManager[exporter.Target]:
-    """Our exporter with all metrics."""
-    return exporter.running(*ALL_METRICS, *flags)
+    """Our exporter with the jobs collector alone."""
+    return exporter.running(*JOBS_ALONE, *flags)
 
 
 def sees(target: exporter.Target, jobs: int) -> None:
@@ -116,53 +115,6 @@ def idle(jobs: int = 100, seconds: float = 60.0) -> Iterator[str]:
         yield f"{jobs} jobs: {background(target, seconds)}"
 
 
-BUSY_LOOP = """
-import sys, time
-seconds, rounds = float(sys.argv[1]), 0
-end = time.monotonic() + seconds
-while time.monotonic() < end:
-    for _ in range(1000):
-        pass
-    rounds += 1
-print(rounds)
-"""
-
-
-def beside(jobs: int = 100, seconds: float = 30.0, interval: float = 15.0) -> Iterator[str]:
-    """A busy loop on one CPU, with and without the exporter on the same CPU."""
-    cpu = max(os.sched_getaffinity(0))
-    with trees.make(TREE, jobs):
-        alone = busy(cpu, seconds)
-        with running(f"--runtime.cpus={cpu}") as target:
-            sees(target, jobs)
-            scrape = scraper(f"http://{target.address}/metrics")
-            for each in (1.0, interval):
-                used = measure.cpu_seconds(target.pid)
-                rounds = busy(cpu, seconds, scrape, each)
-                used = measure.cpu_seconds(target.pid) - used
-                yield (
-                    f"a scrape each {each:g} s: the loop does {100 * (1 - rounds / alone):.2f} % "
-                    f"less; the exporter used {100 * used / seconds:.3f} % of the CPU"
-                )
-        again = busy(cpu, seconds)
-        yield f"without exporter, once more: {100 * (1 - again / alone):.2f} % less (noise)"
-
-
-def busy(
-    cpu: int, seconds: float, scrape: Callable[[], object] = lambda: None, interval: float = 15.0
-) -> int:
-    """Rounds of a busy loop pinned to one CPU, while something is scraped at an interval."""
-    argv = ["taskset", "-c", str(cpu), "/usr/bin/python3", "-S", "-E", "-c", BUSY_LOOP]
-    with subprocess.Popen([*argv, str(seconds)], stdout=subprocess.PIPE, text=True) as loop:
-        while loop.poll() is None:
-            scrape()
-            end = time.monotonic() + interval
-            while loop.poll() is None and time.monotonic() < end:
-                time.sleep(0.05)
-        assert loop.stdout is not None
-        return int(loop.stdout.read())
-
-
 def shown(target: exporter.Target, scrape: Callable[[], bytes]) -> str:
     """Cost of a scrape and memory, in words."""
     each = cost(target.pid, scrape, 50)
@@ -179,7 +131,7 @@ def background(target: exporter.Target, seconds: float) -> str:
     return f"{wakes * per_minute:.0f} wake-ups and {1e3 * cpu * per_minute:.1f} ms CPU per minute"
 
 
-SUBJECTS = {each.__name__: each for each in (churn, crowd, strangers, idle, beside)}
+SUBJECTS = {each.__name__: each for each in (churn, crowd, strangers, idle)}
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """What one scrape costs, beside the least it could cost; all in one run on the same job trees.
 
     python -m benchmarks.scrape                             # 1, 10, 100 and 1000 jobs
-    python -m benchmarks.scrape --jobs 100 --tree v1 copy
+    python -m benchmarks.scrape --jobs 100 --tree v1 copy --everything
     python -m benchmarks.scrape --other 'cgroup_exporter --web.listen-address=:9306' \
         --other-url http://127.0.0.1:9306/metrics
 
@@ -32,11 +32,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks import measure, trees
+from collectors.jobs.metrics import GROUPS
 from tests.e2e import exporter
 from tests.e2e.processes import daemon, until
 
 HERE = Path(__file__).parent
-ALL_METRICS = ("--collector.disable-defaults", "--collector.jobs", "--runtime.cpus=all")
+JOBS_ALONE = ("--collector.disable-defaults", "--collector.jobs", "--runtime.cpus=all")
+EVERYTHING = (  # what is off by default, too
+    *(f"--collector.jobs.metrics={group}" for group in GROUPS),
+    "--collector.jobs.executables=3",
+)
 TURNS = 5  # each measurement is repeated in turn with the others; the median counts
 
 
@@ -189,7 +194,8 @@ def one(options: argparse.Namespace, tree: trees.Tree, program: Path, jobs: int)
     """Measure on one tree."""
     scrapes = max(4, min(25, 2000 // jobs))
     cgroupfs = f"--path.cgroupfs={tree.cgroupfs}"
-    with exporter.running(*ALL_METRICS, cgroupfs, *options.flag) as target:
+    everything = EVERYTHING if options.everything else ()
+    with exporter.running(*JOBS_ALONE, cgroupfs, *everything, *options.flag) as target:
         until(
             lambda: (
                 (target.scrape().value("batchjob_jobs", manager="slurm") or 0) >= jobs
@@ -228,6 +234,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--jobs", type=int, nargs="+", default=[1, 10, 100, 1000])
     parser.add_argument("--tree", choices=trees.KINDS, nargs="+", default=["v1", "copy"])
+    parser.add_argument("--everything", action="store_true", help="all groups of metrics")
     parser.add_argument("--flag", action="append", default=[], help="one more for our exporter")
     parser.add_argument("--other", default="", help="command line of another exporter")
     parser.add_argument("--other-url", default="", help="where it answers")
