@@ -5,6 +5,7 @@ OpenMetrics 1.0: prometheus/OpenMetrics specification/OpenMetrics.md.
 """
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from itertools import islice, zip_longest
 from typing import NamedTuple
 
@@ -111,6 +112,7 @@ def _merged(families: Iterable[Family]) -> dict[str, tuple[Metric, _Parts]]:
     return merged
 
 
+@lru_cache(1000)
 def _header(metric: Metric, format: Format) -> tuple[str, str]:
     """HELP and TYPE. OpenMetrics names a counter's family without `_total` and escapes quotes."""
     name, text = metric.name, metric.help.replace("\\", "\\\\").replace("\n", "\\n")
