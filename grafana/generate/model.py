@@ -24,6 +24,7 @@ class Rows(NamedTuple):
     path: str  # below /api/v1
     columns: tuple[Column, ...]
     params: tuple[tuple[str, str], ...] = ()
+    root: str = ""  # the key of an answer that has the rows; none: the answer is the rows
 
 
 class Promql(NamedTuple):

@@ -1,8 +1,8 @@
 """Questions as the data sources' plugins write them into a dashboard.
 
-Paths into an answer are kept so plain that all dialects agree on them: rows are the answer's list,
-and a column is a key of a row. The formats are those of marcusolsson-json-datasource 1.4 and
-yesoreyeram-infinity-datasource 3.11.
+Paths into an answer are kept so plain that all dialects agree on them: rows are the answer, or the
+list at a key of it, and a column is a key of a row. The formats are those of
+marcusolsson-json-datasource 1.4 and yesoreyeram-infinity-datasource 3.11.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ def _infinity(rows: Rows, ref: str) -> Json:
             "params": [{"key": key, "value": value} for key, value in rows.params],
             "headers": [],
         },
-        "root_selector": "",
+        "root_selector": rows.root,
         "columns": [
             {"selector": column.key, "text": column.key, "type": _EPOCH[column.kind]}
             for column in rows.columns
@@ -45,6 +45,10 @@ def _infinity_variable(rows: Rows) -> Json:
     return {"queryType": "infinity", "query": "", "refId": "variable", "infinityQuery": asked}
 
 
+def _root(rows: Rows) -> str:
+    return f"$.{rows.root}" if rows.root else "$"
+
+
 def _json_api(rows: Rows, ref: str) -> Json:
     return {
         "refId": ref,
@@ -58,7 +62,7 @@ def _json_api(rows: Rows, ref: str) -> Json:
         "cacheDurationSeconds": 0,
         "fields": [
             {
-                "jsonPath": f"$[*].{column.key}",
+                "jsonPath": f"{_root(rows)}[*].{column.key}",
                 "language": "jsonpath",
                 "name": column.key,
                 "type": column.kind,

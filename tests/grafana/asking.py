@@ -174,11 +174,13 @@ def _component(text: str) -> str:
 
 
 def _path(path: str, answer: Any) -> list[Any]:
-    """`$[*].key`: rows without the key give nothing, as with jsonpath-plus."""
-    match = re.fullmatch(r"\$\[\*\]\.(\w+)", path)
+    """`$[*].key`, `$.root[*].key`: rows without the key give nothing, as with jsonpath-plus."""
+    match = re.fullmatch(r"\$(?:\.(\w+))?\[\*\]\.(\w+)", path)
     assert match, path
-    assert isinstance(answer, list), answer
-    return [row[match[1]] for row in answer if match[1] in row]
+    root, key = match.groups()
+    rows = answer[root] if root else answer
+    assert isinstance(rows, list), answer
+    return [row[key] for row in rows if key in row]
 
 
 def _infinity(grafana: Grafana, target: Json, viewer: Viewer) -> list[Frame]:
@@ -187,7 +189,8 @@ def _infinity(grafana: Grafana, target: Json, viewer: Viewer) -> list[Frame]:
     query = urllib.parse.urlencode(sorted(pairs, key=lambda pair: pair[0]))  # Go's url.Values
     path = f"/api/v1{viewer.text(target['url'])}?{query}"
     answer = grafana.get(path, target["datasource"]["type"], viewer)
-    assert target["root_selector"] == ""
+    if target["root_selector"]:
+        answer = answer[target["root_selector"]]
     assert isinstance(answer, list), answer
     frame: Frame = {}
     for column in target["columns"]:

@@ -241,6 +241,7 @@ def configuration(
                     "admin": [OPERATOR],
                 },
                 "emissions": {"provider": ["owid:FR"]},
+                "limit": {"user-rate": 200},  # tests look at dashboards faster than people do
             }
         )
     )

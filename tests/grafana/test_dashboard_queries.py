@@ -1,5 +1,6 @@
 """Every query of every dashboard gives data, asked as Grafana does of all that really runs."""
 
+import concurrent.futures
 import json
 
 import pytest
@@ -22,6 +23,7 @@ EMPTY = {
     "batchjob_job_read_errors": "all could be read",
     "batchjob_cluster_node_unavailable_info": "all nodes take jobs",
     "batchjob_cluster_job_wait_seconds": "no job begins while the collector looks",
+    "/stats/idle-gpus": "no job has held GPUs for half an hour",
     "batchjob_gpu_map_disagreements": "all sources agree",
     "batchjob_ipmi_power": "no BMC",
     "batchjob_redfish_power": "no BMC",
@@ -85,6 +87,16 @@ def test_users_see_nothing_of_others(running, name):
             for frame in running.grafana.frames(target, seen._replace(login=stack.USER)):
                 for key in ("user", "account", "jobid"):
                     assert not others & set(frame.get(key, ())), title
+
+
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_a_whole_dashboard_may_be_asked_for_at_once(running, name):
+    """As browsers do; the server's limits are meant for others."""
+
+    (seen, *_) = views(running, name)
+    with concurrent.futures.ThreadPoolExecutor(50) as pool:
+        asked = [target for _, target in targets(name)]
+        list(pool.map(lambda target: running.grafana.frames(target, seen), asked))
 
 
 def test_the_window_of_a_job_comes_from_its_number(running):

@@ -9,6 +9,7 @@ from grafana.generate.dashboards import (
     job_live,
     jobs,
     node,
+    operators,
     usage,
 )
 
@@ -21,5 +22,6 @@ DASHBOARDS = (
     node.DASHBOARD,
     energy.DASHBOARD,
     gpus.DASHBOARD,
+    operators.DASHBOARD,
     exporters.DASHBOARD,
 )

@@ -1,6 +1,13 @@
 """GPUs: held, used, idle."""
 
-from grafana.generate.dashboards.rows import CLUSTER, DAYS, IN_CLUSTER
+from grafana.generate.dashboards.rows import (
+    CLUSTER,
+    CLUSTER_OF,
+    DAYS,
+    IN_CLUSTER,
+    JOB_NOW,
+    USER_OF,
+)
 from grafana.generate.model import Column, Dashboard, Panel, Promql, Rows
 
 _C = 'cluster=~"$cluster"'
@@ -85,6 +92,31 @@ DASHBOARD = Dashboard(
                 Column("Value #C", "Highest use of the least used", "percentunit"),
                 Column("Value #D", "Memory", "bytes"),
             ),
+        ),
+        Panel(
+            "Idle, as last measured",
+            (
+                Rows(
+                    "/stats/idle-gpus",
+                    (
+                        JOB_NOW,
+                        USER_OF,
+                        Column("account", "Account"),
+                        CLUSTER_OF,
+                        Column("allocated_gpus", "GPUs", "none", "number"),
+                        Column("idle_gpus", "Idle", "none", "number"),
+                        Column("gpu_utilization_ratio", "Mean use", "percentunit", "number"),
+                        Column("idle_gpu_seconds", "Idle GPU time", "s", "number"),
+                    ),
+                    (IN_CLUSTER,),
+                ),
+            ),
+            about="Running jobs with GPUs that were not used since the job's start, for half an "
+            "hour at least; from the job database.",
+            kind="table",
+            width=24,
+            height=6,
+            sort_by="Idle GPU time",
         ),
         Panel(
             "GPU time by account",

@@ -84,8 +84,9 @@ def _tables(whose: Params, who: tuple[Column, ...]) -> tuple[Panel, ...]:
                     ),
                 ),
             ),
-            about="At most a thousand, the newest first. What was measured is empty until a few "
-            "minutes after the job's end; a doubt says why a number may be too low.",
+            about="At most a thousand, the newest first. Use is the part of what was held. What "
+            "was measured is empty until a few minutes after the job's end; a doubt says why a "
+            "number may be too low.",
             kind="table",
             width=24,
             height=14,

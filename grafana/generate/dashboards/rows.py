@@ -9,6 +9,11 @@ JOB_ADDRESS = (
     "&from=${__data.fields.window_from}&to=${__data.fields.window_to}"
 )
 JOB = Column("jobid", "Job", link=JOB_ADDRESS)
+# Where rows do not say when: such as of jobs that run.
+JOB_NOW = JOB._replace(
+    link=f"/d/batchjob-job{SUFFIX}?var-cluster=${{__data.fields.cluster}}"
+    "&var-job=${__data.fields.jobid}"
+)
 CLUSTER_OF = Column("cluster", "Cluster")
 USER_OF = Column("user", "User")
 NAME = Column("name", "Name")
@@ -27,11 +32,13 @@ ASKED_FOR = (
 )
 USED = (
     Column("elapsed_seconds", "Run time", "s", "number"),
-    Column("usage_user_cpu_seconds", "CPU time, user", "s", "number"),
-    Column("usage_system_cpu_seconds", "CPU time, system", "s", "number"),
-    Column("usage_memory_peak_bytes", "Memory peak", "bytes", "number"),
+    Column("cpu_efficiency", "CPU use", "percentunit", "number"),
+    Column("memory_efficiency", "Memory use", "percentunit", "number"),
     Column("usage_gpu_utilization_ratio", "GPU use", "percentunit", "number"),
-    Column("usage_energy_host_active_joules", "Energy, active", "joule", "number"),
+    Column("time_efficiency", "Time use", "percentunit", "number"),
+    Column("usage_memory_peak_bytes", "Memory peak", "bytes", "number"),
+    Column("usage_energy_joules", "Energy", "joule", "number"),
+    Column("wait_seconds", "Waited", "s", "number"),
     Column("usage_doubt", "Doubt"),
 )
 
