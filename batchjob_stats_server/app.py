@@ -22,6 +22,7 @@ from batchjob_stats_server.routes import (
     metrics,
     people,
     prometheus,
+    report,
     stats,
     tokens,
     usage,
@@ -33,6 +34,7 @@ _QUEUE_SECONDS = 15.0  # a request may wait so long for a thread to answer it
 ROUTERS = (
     me.router,
     metrics.router,  # before the parts of jobs, which would take its path
+    report.router,
     jobs.router,
     groups.router,
     stats.router,

@@ -4,10 +4,13 @@ import queue
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from batchjob_stats_db.history.history import History
-from batchjob_stats_server.problems import Problem
+from batchjob_stats_db.history.history import History, HistoryError
 
 _PATIENCE_SECONDS = 5.0
+
+
+class HistoriesBusy(HistoryError):
+    """All are lent, and none came back in time."""
 
 
 class Histories:
@@ -20,13 +23,11 @@ class Histories:
 
     @contextmanager
     def lent(self) -> Iterator[History]:
-        """One that nobody else has; Problem 503 when none comes free soon."""
+        """One that nobody else has; raises HistoriesBusy when none comes free soon."""
         try:
             history = self._idle.get(timeout=_PATIENCE_SECONDS)
         except queue.Empty:
-            raise Problem(
-                503, "too many questions about measurements at once", {"Retry-After": "5"}
-            ) from None
+            raise HistoriesBusy from None
         try:
             yield history
         finally:

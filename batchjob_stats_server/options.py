@@ -73,6 +73,12 @@ def _at_least_one(value: Any) -> int:
     raise ValueError(f"expected a whole number of at least 1, got {value!r}")
 
 
+def _pue(value: Any) -> float:
+    if (parsed := number(value)) == 0 or parsed >= 1:
+        return parsed
+    raise ValueError(f"expected a number of at least 1, or 0 for none, got {value!r}")
+
+
 _address.metavar = "HOST:PORT"  # type: ignore[attr-defined]
 _network.metavar = "NETWORK"  # type: ignore[attr-defined]
 _header_name.metavar = "NAME"  # type: ignore[attr-defined]
@@ -185,6 +191,21 @@ class GateOptions:
         return Limits(window_seconds=self.longest_window, range_seconds=self.longest_range)
 
 
+@dataclass(frozen=True)
+class ReportOptions:
+    """What reports of jobs say."""
+
+    rules_file: str = option("", "File (YAML) with rules of advice to add, change or switch off.")
+    pue: float = option(
+        0.0,
+        "Power usage effectiveness of the site, a yearly figure; energy and emissions are given"
+        " with it as well.",
+        parse=_pue,
+        metavar="RATIO",
+    )
+    similar: int = option(20, "Similar jobs that a job is compared with.", parse=_at_least_one)
+
+
 def gate_endpoint(tsdb: TsdbOptions, gate: GateOptions) -> Endpoint:
     """How the gate asks the database; raises SettingsError."""
     return replace(tsdb.endpoint(), answer_bytes=gate.answer_bytes)
@@ -197,6 +218,7 @@ SECTIONS: Mapping[str, type[Any]] = {
     "limit": LimitOptions,
     "tsdb": TsdbOptions,
     "gate": GateOptions,
+    "report": ReportOptions,
     "emissions": EmissionsOptions,
     "log": LogOptions,
 }
@@ -212,6 +234,7 @@ class Settings(NamedTuple):
     tsdb: TsdbOptions = TsdbOptions()
     gate: GateOptions = GateOptions()
     limit: LimitOptions = LimitOptions()
+    report: ReportOptions = ReportOptions()
     log: LogOptions = LogOptions()
 
 

@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from batchjob_stats_db.history.history import HistoryError
+from batchjob_stats_server.histories import HistoriesBusy
 
 log = logging.getLogger(__name__)
 
@@ -120,6 +121,9 @@ async def _busy(_: Request, _error: Exception) -> JSONResponse:
 
 
 async def _history(_: Request, error: Exception) -> JSONResponse:
+    if isinstance(error, HistoriesBusy):
+        detail = "too many questions about measurements at once"
+        return answer(503, detail, {"Retry-After": "5"})
     log.warning("the time series database: %s", error)  # with addresses: not the caller's business
     return answer(503, "the time series database does not answer", {"Retry-After": "10"})
 

@@ -15,6 +15,8 @@ from batchjob_stats_server.gate.tsdb import Tsdb
 from batchjob_stats_server.histories import Histories
 from batchjob_stats_server.options import Settings, gate_endpoint, proxy_secret
 from batchjob_stats_server.rate import Rate
+from batchjob_stats_server.report.quantities import UNITS
+from batchjob_stats_server.report.rules import Rule, load
 from batchjob_stats_server.self_metrics import ServerMetrics
 from collectors.emissions.factors import SiteFactors, site_factors
 
@@ -39,6 +41,7 @@ class Services(NamedTuple):
     tsdb: Tsdb | None = None  # None: no time series database is configured
     certificates: Certificates | None = None  # None: clients have none
     histories: Histories | None = None  # None: nor anything else that keeps measurements
+    rules: tuple[Rule, ...] = ()  # of the advice in reports
     clock: Callable[[], float] = time.time
 
     def start(self) -> None:
@@ -58,6 +61,7 @@ class Services(NamedTuple):
 
 def build(settings: Settings) -> Services:
     """Open the database; raises DatabaseError, SettingsError."""
+    rules = load(UNITS, settings.report.rules_file)
     url = parse(settings.db.url, settings.db.password_file)
     readers = reader(url, settings.web.query_timeout, settings.web.threads)
     require_current(readers)
@@ -80,6 +84,7 @@ def build(settings: Settings) -> Services:
         tsdb,
         Certificates(auth.client_ca_file, auth.client_crl_file) if auth.client_ca_file else None,
         Histories([Prometheus(endpoint) for _ in range(asked)]) if asked else None,
+        rules,
     )
 
 

@@ -42,6 +42,8 @@ RULES = {
     ("GET", f"{P}/stats/waits", "since=0&cluster=c1"): (401, 1, 1, 1, 1),
     ("GET", f"{P}/stats/idle-gpus", ""): (401, NONE, NONE, NONE, NONE),
     ("GET", f"{P}/stats/unfinished", ""): (401, 1, 2, 2, 2),
+    ("GET", f"{P}/jobs/{{jobid}}/report", "2/report"): (401, 404, 404, 200, 200),
+    ("GET", f"{P}/jobs/{{jobid}}/report", "3/report"): (401, 404, 200, 200, 200),
     ("GET", f"{P}/users", "since=0"): (401, MINE, PHYSICS, ALL, ALL),
     ("GET", f"{P}/accounts", "since=0"): (401, 2, 1, 3, 3),
     ("GET", f"{P}/clusters", ""): (401, 200, 200, 200, 200),

@@ -1,0 +1,1 @@
+"""What a job made of what it had, and what its user could do better next time."""

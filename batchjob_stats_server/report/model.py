@@ -1,0 +1,161 @@
+"""A report: plain values in SI base units, for JSON and for all ways of writing it down."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Job:
+    """The job as its scheduler tells it; times in epoch milliseconds."""
+
+    cluster: str
+    jobid: str
+    job_id: int  # the number of its row
+    user: str
+    account: str
+    partition: str
+    name: str
+    state: str
+    state_word: str
+    submit_time: int
+    start_time: int | None
+    start_time_rfc3339: str | None
+    end_time: int | None
+    end_time_rfc3339: str | None
+    elapsed_seconds: int | None
+    time_limit_seconds: int | None
+    exit_code: int | None
+    exit_signal: int | None
+    nodes: int | None
+    cpus: int | None
+    memory_bytes: int | None
+    gpus: int | None
+
+
+@dataclass(frozen=True)
+class Basis:
+    """What the numbers rest on."""
+
+    source: str  # prometheus, samples; accounting: only the scheduler's own; "": nothing
+    samples: int
+    nodes: int
+    coverage: float | None  # part of the job's node time that they stand for
+    until_time: int | None  # epoch milliseconds; a running job is measured to then
+    doubts: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Efficiency:
+    """What was used of what there was."""
+
+    what: str  # cpu, memory, gpu, time
+    ratio: float | None
+    used: float | None
+    available: float | None
+    unit: str  # of used and available: seconds, bytes, GPUs
+    formula: str
+    source: str
+    missing: str  # why there is no ratio; "" where there is one
+
+
+@dataclass(frozen=True)
+class GpuUse:
+    """One GPU, or an instance of one."""
+
+    node: str
+    gpu: str
+    uuid: str
+    gpu_instance: str
+    utilization_ratio: float | None
+    memory_peak_bytes: int | None
+    memory_total_bytes: int | None
+
+
+@dataclass(frozen=True)
+class NodeUse:
+    """One node's part."""
+
+    node: str
+    cpu_seconds: float | None
+    memory_peak_bytes: int | None
+
+
+@dataclass(frozen=True)
+class Energy:
+    """Energy at the nodes by component and kind, and at the site's meter."""
+
+    components: Mapping[str, float]  # host active, host idle, gpu active, gpu idle: joules
+    total_joules: float | None
+    site_joules: float | None  # times PUE; None where no PUE is set
+    pue: float | None
+    source: str
+
+
+@dataclass(frozen=True)
+class Emission:
+    """Emissions with the factors of one provider; those of several are never added up."""
+
+    provider: str
+    grams: float
+    site_grams: float | None  # times PUE
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Where this job lies among the user's similar ones."""
+
+    what: str
+    unit: str
+    this: float | None
+    jobs: int  # similar ones of which this is known
+    lower_quartile: float
+    median: float
+    upper_quartile: float
+    below: float | None  # part of them that have less than this job
+
+
+@dataclass(frozen=True)
+class Similar:
+    """The user's jobs like this one that ended well, the latest before it."""
+
+    alike: str  # in what: the name, or the request
+    jobs: int
+    comparisons: tuple[Comparison, ...]
+    missing: str  # why there is nothing to compare; "" where there is
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What a rule found, with its numbers and a next step."""
+
+    rule: str
+    severity: str  # serious, warning, info
+    title: str
+    reason: str
+    step: str
+    numbers: Mapping[str, int | float | str]
+
+
+@dataclass(frozen=True)
+class Silence:
+    """A rule that might have had something to say, and why it says nothing."""
+
+    rule: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """All of it."""
+
+    job: Job
+    interim: bool  # the job runs on; all this may change
+    basis: Basis
+    efficiency: tuple[Efficiency, ...]
+    nodes: tuple[NodeUse, ...]
+    gpus: tuple[GpuUse, ...]
+    energy: Energy
+    emissions: tuple[Emission, ...]
+    similar: Similar
+    advice: tuple[Advice, ...]
+    silent: tuple[Silence, ...]

@@ -1,0 +1,168 @@
+"""Rules of advice: read from YAML, checked, and applied to a job's quantities."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from batchjob.settings import SettingsError, nearest
+from batchjob_stats_server.report.conditions import (
+    ALWAYS,
+    Comparison,
+    Condition,
+    ConditionError,
+    Values,
+    parse,
+)
+from batchjob_stats_server.report.model import Advice, Silence
+from batchjob_stats_server.report.units import WRITTEN
+
+SEVERITIES = ("serious", "warning", "info")
+_KEYS = ("id", "severity", "title", "applies", "needs", "when", "reason", "step")
+_REQUIRED = ("id", "severity", "title", "when", "reason", "step")
+_ID = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+_NAME = re.compile(r"\{([a-z]\w*)\}", re.ASCII)
+_OWN = Path(__file__).with_name("advice.yaml")
+
+
+class Rule(NamedTuple):
+    """When what is said. Not applicable: nothing; needs not met: silent, with the reason."""
+
+    id: str
+    severity: str
+    title: str
+    applies: Condition
+    needs: Condition
+    when: Condition
+    reason: str  # with {quantity} where a number is to stand
+    step: str
+
+
+def load(units: Mapping[str, str], site_file: str = "") -> tuple[Rule, ...]:
+    """Our own rules, with a site's added, changed or switched off; raises SettingsError."""
+    rules = {rule.id: rule for rule in _read(_OWN, units)[0]}
+    if site_file:
+        added, off = _read(Path(site_file), units)
+        for name in off:
+            if name not in rules:
+                raise SettingsError(f"{site_file}: off: unknown rule {name}{nearest(name, rules)}")
+            del rules[name]
+        rules.update((rule.id, rule) for rule in added)
+    order = {severity: place for place, severity in enumerate(SEVERITIES)}
+    return tuple(sorted(rules.values(), key=lambda rule: order[rule.severity]))
+
+
+def _read(path: Path, units: Mapping[str, str]) -> tuple[list[Rule], list[str]]:
+    """The rules of a file, and the ids that it switches off."""
+    try:
+        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path}: {error}") from error
+    except yaml.YAMLError as error:
+        raise SettingsError(f"{path}: {' '.join(str(error).split())}") from error
+    if not isinstance(raw, dict) or not set(raw) <= {"rules", "off"}:
+        raise SettingsError(f"{path}: expected the keys rules and off")
+    given, off = raw.get("rules") or [], raw.get("off") or []
+    if not isinstance(given, list) or not isinstance(off, list):
+        raise SettingsError(f"{path}: expected lists under rules and off")
+    rules = [_rule(f"{path}: rule {n}", each, units) for n, each in enumerate(given, 1)]
+    ids = [rule.id for rule in rules]
+    for name in ids:
+        if ids.count(name) > 1:
+            raise SettingsError(f"{path}: rule {name} stands there twice")
+    return rules, [str(name) for name in off]
+
+
+def _rule(where: str, raw: Any, units: Mapping[str, str]) -> Rule:
+    if not isinstance(raw, dict):
+        raise SettingsError(f"{where}: expected a mapping with {', '.join(_REQUIRED)}")
+    where = f"{where} ({raw['id']})" if isinstance(raw.get("id"), str) else where
+    for key in raw:
+        if key not in _KEYS:
+            raise SettingsError(f"{where}: unknown key {key}{nearest(str(key), _KEYS)}")
+    for key in _REQUIRED:
+        if key not in raw:
+            raise SettingsError(f"{where}: {key} is missing")
+    name, severity, title, reason, step = (
+        _text(f"{where}: {key}", raw[key], units)
+        for key in ("id", "severity", "title", "reason", "step")
+    )
+    if not _ID.fullmatch(name):
+        raise SettingsError(f"{where}: id: expected words with dashes, got {name!r}")
+    if severity not in SEVERITIES:
+        raise SettingsError(f"{where}: severity: expected one of {', '.join(SEVERITIES)}")
+    applies, needs, when = (
+        _condition(f"{where}: {key}", raw[key], units) if key in raw else ALWAYS
+        for key in ("applies", "needs", "when")
+    )
+    return Rule(name, severity, title, applies, needs, when, reason, step)
+
+
+def _condition(where: str, raw: Any, units: Mapping[str, str]) -> Condition:
+    try:
+        return parse(raw, units)
+    except ConditionError as error:
+        raise SettingsError(f"{where}: {error}") from None
+
+
+def _text(where: str, text: Any, units: Mapping[str, str]) -> str:
+    if not isinstance(text, str) or not text.strip():
+        raise SettingsError(f"{where}: expected a text")
+    for name in _NAME.findall(text):
+        if name not in units:
+            raise SettingsError(f"{where}: unknown quantity {name}{nearest(name, units)}")
+    return text
+
+
+def advise(
+    rules: Sequence[Rule], values: Values, units: Mapping[str, str]
+) -> tuple[tuple[Advice, ...], tuple[Silence, ...]]:
+    """What the rules say of a job, and which of them cannot tell."""
+    advice, silent = [], []
+    for rule in rules:
+        if not rule.applies.holds(values):
+            continue
+        if rule.needs.holds(values) is not True:
+            silent.append(Silence(rule.id, _unmet(rule.needs, values, units)))
+        elif (found := rule.when.holds(values)) is None:
+            silent.append(Silence(rule.id, _unmet(rule.when, values, units)))
+        elif found:
+            advice.append(_advice(rule, values, units))
+    return tuple(advice), tuple(silent)
+
+
+def _advice(rule: Rule, values: Values, units: Mapping[str, str]) -> Advice:
+    texts = (rule.reason, rule.step)
+    names = {name for text in texts for name in _NAME.findall(text)}
+    names.update(each.name for each in rule.when.comparisons())
+    numbers = {name: value for name in sorted(names) if (value := values[name]) is not None}
+    reason, step = (
+        _NAME.sub(lambda match: written(match[1], values, units), " ".join(text.split()))
+        for text in texts
+    )
+    return Advice(rule.id, rule.severity, rule.title, reason, step, numbers)
+
+
+def written(name: str, values: Values, units: Mapping[str, str]) -> str:
+    """A quantity as people read it."""
+    value = values[name]
+    if value is None:
+        return "unknown"
+    return value if isinstance(value, str) else WRITTEN[units[name]](value)
+
+
+def _unmet(condition: Condition, values: Values, units: Mapping[str, str]) -> str:
+    return "; ".join(dict.fromkeys(_reasons(condition.comparisons(), values, units)))
+
+
+def _reasons(
+    comparisons: Iterable[Comparison], values: Values, units: Mapping[str, str]
+) -> Iterator[str]:
+    for each in comparisons:
+        unknown = [name for name in (each.name, each.other) if name and values[name] is None]
+        if unknown:
+            yield from (f"{name} is not known" for name in unknown)
+        elif not each.holds(values):
+            yield f"needs {each.text}, it is {written(each.name, values, units)}"
