@@ -1,7 +1,7 @@
 """Rules of advice: read from YAML, checked, and applied to a job's quantities."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,7 +10,6 @@ import yaml
 from batchjob.settings import SettingsError, nearest
 from batchjob_stats_server.report.conditions import (
     ALWAYS,
-    Comparison,
     Condition,
     ConditionError,
     Values,
@@ -24,6 +23,7 @@ _KEYS = ("id", "severity", "title", "applies", "needs", "when", "reason", "step"
 _REQUIRED = ("id", "severity", "title", "when", "reason", "step")
 _ID = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _NAME = re.compile(r"\{([a-z]\w*)\}", re.ASCII)
+_SENTENCES = re.compile(r"(?<=\.) ")
 _OWN = Path(__file__).with_name("advice.yaml")
 
 
@@ -47,7 +47,9 @@ def load(units: Mapping[str, str], site_file: str = "") -> tuple[Rule, ...]:
         added, off = _read(Path(site_file), units)
         for name in off:
             if name not in rules:
-                raise SettingsError(f"{site_file}: off: unknown rule {name}{nearest(name, rules)}")
+                raise SettingsError(
+                    f"{site_file}: without: unknown rule {name}{nearest(name, rules)}"
+                )
             del rules[name]
         rules.update((rule.id, rule) for rule in added)
     order = {severity: place for place, severity in enumerate(SEVERITIES)}
@@ -62,11 +64,11 @@ def _read(path: Path, units: Mapping[str, str]) -> tuple[list[Rule], list[str]]:
         raise SettingsError(f"{path}: {error}") from error
     except yaml.YAMLError as error:
         raise SettingsError(f"{path}: {' '.join(str(error).split())}") from error
-    if not isinstance(raw, dict) or not set(raw) <= {"rules", "off"}:
-        raise SettingsError(f"{path}: expected the keys rules and off")
-    given, off = raw.get("rules") or [], raw.get("off") or []
+    if not isinstance(raw, dict) or not set(raw) <= {"rules", "without"}:
+        raise SettingsError(f"{path}: expected the keys rules and without")
+    given, off = raw.get("rules") or [], raw.get("without") or []
     if not isinstance(given, list) or not isinstance(off, list):
-        raise SettingsError(f"{path}: expected lists under rules and off")
+        raise SettingsError(f"{path}: expected lists under rules and without")
     rules = [_rule(f"{path}: rule {n}", each, units) for n, each in enumerate(given, 1)]
     ids = [rule.id for rule in rules]
     for name in ids:
@@ -127,22 +129,25 @@ def advise(
         if rule.needs.holds(values) is not True:
             silent.append(Silence(rule.id, _unmet(rule.needs, values, units)))
         elif (found := rule.when.holds(values)) is None:
-            silent.append(Silence(rule.id, _unmet(rule.when, values, units)))
+            silent.append(Silence(rule.id, "; ".join(_unknown(rule.when, values))))
         elif found:
             advice.append(_advice(rule, values, units))
     return tuple(advice), tuple(silent)
 
 
 def _advice(rule: Rule, values: Values, units: Mapping[str, str]) -> Advice:
-    texts = (rule.reason, rule.step)
-    names = {name for text in texts for name in _NAME.findall(text)}
+    reason, step = (_told(text, values, units) for text in (rule.reason, rule.step))
+    names = {name for text in (rule.reason, rule.step) for name in _NAME.findall(text)}
     names.update(each.name for each in rule.when.comparisons())
     numbers = {name: value for name in sorted(names) if (value := values[name]) is not None}
-    reason, step = (
-        _NAME.sub(lambda match: written(match[1], values, units), " ".join(text.split()))
-        for text in texts
-    )
     return Advice(rule.id, rule.severity, rule.title, reason, step, numbers)
+
+
+def _told(text: str, values: Values, units: Mapping[str, str]) -> str:
+    """A text with its numbers; without the sentences that need one that is not known."""
+    sentences = _SENTENCES.split(" ".join(text.split()))
+    known = [each for each in sentences if None not in (values[n] for n in _NAME.findall(each))]
+    return _NAME.sub(lambda match: written(match[1], values, units), " ".join(known or sentences))
 
 
 def written(name: str, values: Values, units: Mapping[str, str]) -> str:
@@ -154,15 +159,14 @@ def written(name: str, values: Values, units: Mapping[str, str]) -> str:
 
 
 def _unmet(condition: Condition, values: Values, units: Mapping[str, str]) -> str:
-    return "; ".join(dict.fromkeys(_reasons(condition.comparisons(), values, units)))
+    false = [
+        f"needs {each.text}, it is {written(each.name, values, units)}"
+        for each in condition.comparisons()
+        if each.holds(values) is False
+    ]
+    return "; ".join([*false, *_unknown(condition, values)])
 
 
-def _reasons(
-    comparisons: Iterable[Comparison], values: Values, units: Mapping[str, str]
-) -> Iterator[str]:
-    for each in comparisons:
-        unknown = [name for name in (each.name, each.other) if name and values[name] is None]
-        if unknown:
-            yield from (f"{name} is not known" for name in unknown)
-        elif not each.holds(values):
-            yield f"needs {each.text}, it is {written(each.name, values, units)}"
+def _unknown(condition: Condition, values: Values) -> list[str]:
+    names = (name for each in condition.comparisons() for name in (each.name, each.other) if name)
+    return [f"{name} is not known" for name in dict.fromkeys(names) if values[name] is None]

@@ -1,0 +1,256 @@
+"""Efficiency, comparison and the ways to write a report."""
+
+import dataclasses
+import json
+from html.parser import HTMLParser
+
+import pytest
+
+from batchjob_stats_db import schema
+from batchjob_stats_db.queries.jobs import columns
+from batchjob_stats_server.report import written
+from batchjob_stats_server.report.accept import preferred
+from batchjob_stats_server.report.build import report
+from batchjob_stats_server.report.material import Material
+from batchjob_stats_server.report.model import NodeUse
+from batchjob_stats_server.report.quantities import UNITS
+from batchjob_stats_server.report.rules import load
+from batchjob_stats_server.report.units import (
+    duration,
+    emissions,
+    energy,
+    share,
+    size,
+    worth_asking_bytes,
+    worth_asking_seconds,
+)
+
+GIB = 1 << 30
+T = 1_775_300_000
+RULES = load(UNITS)
+
+# A job as the database has it: two hours on one node with 8 CPUs and 16 GiB, well used.
+EMPTY = {each.name: "" if isinstance(each.type, schema.Text) else None for each in columns()}
+JOB = EMPTY | {
+    "id": 1, "cluster": "c1", "jobid": "7", "username": "alice", "account": "physics",
+    "state": "COMPLETED", "state_word": "COMPLETED", "source": "sacct", "name": "train",
+    "submit_time": T - 100, "start_time": T, "end_time": T + 7200, "elapsed_seconds": 7200,
+    "time_limit_seconds": 9000, "exit_code": 0, "allocated_cpus": 8, "allocated_nodes": 1,
+    "allocated_memory_bytes": 16 * GIB,
+    "usage_source": "prometheus", "usage_samples": 240, "usage_nodes": 1, "usage_coverage": 1.0,
+    "usage_until_time": T + 7200, "usage_user_cpu_seconds": 50_000.0,
+    "usage_system_cpu_seconds": 1840.0, "usage_memory_peak_bytes": 12 * GIB,
+    "usage_memory_peak_node_bytes": 12 * GIB,
+}  # fmt: skip
+GPU = {"node": "n1", "gpu": "0", "uuid": "GPU-a", "gpu_instance": "", "utilization_ratio": 0.8,
+       "memory_peak_bytes": 30 * GIB, "samples": 240}  # fmt: skip
+IDLE = {**GPU, "gpu": "1", "uuid": "GPU-b", "utilization_ratio": 0.0}
+WITH_GPU = {"allocated_gpus": 1, "usage_gpus": 1, "usage_gpu_utilization_ratio": 0.8}
+MEMORY = {"GPU-a": 40.0 * GIB, "GPU-b": 40.0 * GIB}
+UNMEASURED = {name: None for name in JOB if name.startswith("usage_")}
+
+
+def material(gpus=(), nodes=(), gpu_memory=MEMORY, similar=(), short_jobs=0, **changed):
+    return Material(
+        {**JOB, **changed}, T + 8000, gpus, (), nodes, gpu_memory, similar, "name", short_jobs
+    )
+
+
+def made(pue=None, **given):
+    return report(material(**given), RULES, pue)
+
+
+def ratios(**changed):
+    return {each.what: each.ratio for each in made(**changed).efficiency}
+
+
+def test_efficiency_of_a_job_that_ended():
+    assert ratios() == {"cpu": pytest.approx(0.9), "memory": 0.75, "time": 0.8}
+
+
+def test_the_formula_and_the_source_are_stated():
+    cpu, memory, _ = made().efficiency
+    assert (cpu.used, cpu.available, cpu.unit) == (51_840, 57_600, "seconds")
+    assert cpu.formula == "CPU time / (CPUs * elapsed time * part measured)"
+    assert memory.source == "prometheus"
+
+
+def test_of_what_was_measured_in_part_only_that_part_counts():
+    half = {"usage_coverage": 0.5, "allocated_nodes": 2, "allocated_cpus": 16}
+    assert ratios(**half) == {"cpu": pytest.approx(0.9), "memory": 1.5, "time": 0.8}
+
+
+def test_accounting_stands_in_for_measurements():
+    found = made(**UNMEASURED, cpu_seconds=28_800.0, peak_memory_bytes=4 * GIB)
+    cpu, memory, _ = found.efficiency
+    assert (cpu.ratio, cpu.source) == (0.5, "accounting")
+    assert (memory.ratio, memory.source) == (0.25, "accounting")
+    assert found.basis.source == "accounting"
+
+
+def test_what_is_not_known_has_a_reason_and_no_number():
+    found = made(**UNMEASURED, time_limit_seconds=None, allocated_memory_bytes=None)
+    assert {each.what: (each.ratio, each.missing) for each in found.efficiency} == {
+        "cpu": (None, "nothing was measured"),
+        "memory": (None, "its memory limit is not known"),
+        "time": (None, "no time limit is known"),
+    }
+
+
+def test_impossible_cpu_time_is_not_an_efficiency():
+    cpu = made(usage_doubt="more cpu than allocated").efficiency[0]
+    assert (cpu.ratio, cpu.missing) == (None, "more CPU time than the CPUs can give")
+
+
+def test_a_running_job_is_judged_up_to_its_last_measurement():
+    running = {"state": "RUNNING", "end_time": None, "elapsed_seconds": None}
+    found = made(**running, usage_until_time=T + 6400, usage_user_cpu_seconds=44_240.0)
+    assert found.interim
+    assert found.efficiency[0].ratio == pytest.approx(0.9)
+    assert found.job.elapsed_seconds == 8000
+
+
+def test_a_job_that_waits():
+    found = made(**UNMEASURED, state="PENDING", start_time=None, end_time=None)
+    assert {each.missing for each in found.efficiency} == {"the job has not started"}
+    assert (found.advice, found.silent) == ((), ())
+
+
+def test_energy_and_emissions_with_and_without_pue():
+    energies = {"usage_energy_host_active_joules": 3e6, "usage_energy_host_idle_joules": 6e5}
+    given = material(**energies)._replace(emissions=[{"provider": "rte:FR", "grams": 44.0}])
+    found = report(given, RULES, 1.25)
+    assert found.energy.components == {"host_active": 3e6, "host_idle": 6e5}
+    assert (found.energy.total_joules, found.energy.site_joules) == (3.6e6, 4.5e6)
+    assert (found.emissions[0].grams, found.emissions[0].site_grams) == (44, 55)
+    assert report(given, RULES).emissions[0].site_grams is None
+    assert made(energy_joules=1000).energy.source == "accounting"
+    assert made().energy.total_joules is None
+
+
+def others(*peaks):
+    return [{**JOB, "usage_memory_peak_bytes": peak * GIB} for peak in peaks]
+
+
+def test_where_it_lies_among_similar_jobs():
+    found = made(similar=others(8, 10, 14, 20)).similar
+    (memory,) = (each for each in found.comparisons if each.what == "peak memory")
+    assert (memory.median, memory.this, memory.below) == (12 * GIB, 12 * GIB, 0.5)
+    assert (memory.jobs, found.alike) == (4, "name")
+
+
+def test_too_few_similar_jobs_are_no_comparison():
+    found = made(similar=others(8, 10)).similar
+    assert found.comparisons == ()
+    assert found.missing == "2 similar jobs ended well; at least 3 are needed"
+
+
+@pytest.mark.parametrize(
+    ("written_", "expected"),
+    [
+        (size(3.1 * GIB), "3.1 GiB"), (size(800), "800 B"), (size(150 << 20), "150 MiB"),
+        (duration(3723), "1:02:03"), (duration(100 * 3600), "100:00:00"),
+        (share(0.4213), "42 %"), (share(0.0512), "5.1 %"), (share(0), "0 %"),
+        (energy(4.5e6), "1.25 kWh"), (energy(3600), "1 Wh"),
+        (emissions(12), "12 g CO2e"), (emissions(12_345), "12.3 kg CO2e"),
+    ],
+)  # fmt: skip
+def test_units_as_people_read_them(written_, expected):
+    assert written_ == expected
+
+
+@pytest.mark.parametrize(
+    ("need", "asked"), [(3.1, 4), (0.4, 0.5), (12, 15), (20, 24), (100, 128), (700, 848)]
+)
+def test_memory_worth_asking_for(need, asked):
+    assert worth_asking_bytes(need * GIB) == asked * GIB
+
+
+@pytest.mark.parametrize(
+    ("need", "asked"), [(5, 600), (1500, 2400), (7200, 9000), (20 * 3600, 25 * 3600)]
+)
+def test_time_worth_asking_for(need, asked):
+    assert worth_asking_seconds(need) == asked
+
+
+HOSTILE = "</title><script>alert(1)</script> | [x](y) `z` \x1b[2J\n# \u202e"
+
+
+class Tags(HTMLParser):
+    """Which tags a page has, and whether all of them are closed."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.seen, self.open = set(), []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.seen.add(tag)
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+FULL = {
+    "name": HOSTILE, "partition": HOSTILE, "state_word": HOSTILE, "username": HOSTILE,
+    **WITH_GPU, "gpus": [{**GPU, "node": HOSTILE}, IDLE], "nodes": [NodeUse(HOSTILE, 1.0, GIB)],
+    "usage_energy_host_active_joules": 3e6, "similar": [JOB] * 5,
+}  # fmt: skip
+
+
+def test_the_page_is_whole_without_scripts_and_small():
+    page = written.page(made(**FULL, pue=1.2))
+    tags = Tags(page)
+    assert not tags.open
+    assert tags.seen <= {"html", "head", "meta", "title", "style", "body", "h1", "h2", "h3", "p",
+                         "table", "tr", "th", "td", "meter", "strong", "code"}  # fmt: skip
+    assert "http" not in page
+    assert len(page) < 20_000
+
+
+def test_text_does_not_move_the_cursor():
+    text = written.text(made(**FULL))
+    assert text.replace("\n", "").isprintable()
+    assert all(len(line) <= 90 or "script" in line for line in text.splitlines())
+
+
+def test_markdown_keeps_markup_of_others_out():
+    text = written.markdown(made(**FULL))
+    assert r"\<script\>" in text
+    assert "<script" not in text.replace(r"\<script", "")
+    assert r"\[x\](y) \`z\`" in text
+    for row in (line for line in text.splitlines() if line.startswith("|")):
+        assert len(row.replace(r"\|", "").split("|")) == 4
+
+
+def test_text_as_a_terminal_shows_it():
+    given = material(usage_memory_peak_bytes=3 * GIB, usage_memory_peak_node_bytes=3 * GIB)
+    text = written.text(report(given, RULES))
+    assert "  CPU     [##################..] 90 %, 14:24:00 of 16:00:00" in text
+    assert "  warning: Much more memory was asked for than used [memory-oversized]" in text
+    assert "    > Ask for 4 GiB (--mem=4096M); the job will find a place sooner." in text
+
+
+def test_json_is_complete():
+    found = json.loads(json.dumps(dataclasses.asdict(made(**FULL))))
+    assert found["efficiency"][0]["formula"]
+    assert found["job"]["start_time"] == T * 1000
+
+
+@pytest.mark.parametrize(
+    ("accept", "form"),
+    [
+        ("*/*", "json"),
+        ("text/html,application/xhtml+xml,*/*;q=0.8", "html"),
+        ("text/plain;q=0.5, text/markdown", "markdown"),
+        ("application/json;q=0, text/plain", "text"),
+        ("image/png", "json"),
+        ("text/html;q=x", "json"),
+        ("", "json"),
+    ],
+)
+def test_the_form_a_client_accepts(accept, form):
+    forms = {"text/html": "html", "text/plain": "text", "text/markdown": "markdown"}
+    assert preferred(accept, {**forms, "application/json": "json"}, "json") == form
