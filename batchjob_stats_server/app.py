@@ -10,6 +10,10 @@ from batchjob import __version__
 from batchjob_stats_server import problems
 from batchjob_stats_server.limits import Bounded, Counted, Throttled, Timely
 from batchjob_stats_server.once import once
+from batchjob_stats_server.origins import OwnNames, allowed_hosts
+from batchjob_stats_server.pages import assets, clusters, frame, nodes, search, session
+from batchjob_stats_server.pages import jobs as job_pages
+from batchjob_stats_server.pages import usage as usage_page
 from batchjob_stats_server.revalidation import Revalidated
 from batchjob_stats_server.routes import (
     PREFIX,
@@ -45,6 +49,16 @@ ROUTERS = (
     prometheus.router,
 )
 
+PAGES = (
+    job_pages.router,
+    usage_page.router,
+    clusters.router,
+    nodes.router,
+    search.router,
+    session.router,
+    assets.router,
+)
+
 
 def make(services: Services) -> FastAPI:
     """An application of its own; it starts and stops the services."""
@@ -73,11 +87,16 @@ def make(services: Services) -> FastAPI:
     app.state.services = services
     problems.install(app)
     prometheus.install(app)
+    frame.install(app)
     app.include_router(health.router)
     app.include_router(docs.router)
     for router in ROUTERS:
         app.include_router(router, responses=problems.RESPONSES, dependencies=[Depends(once)])
+    for router in PAGES:
+        app.include_router(router, dependencies=[Depends(once)])
     auth = services.settings.auth
+    app.add_middleware(session.TokenInAddress)
+    app.add_middleware(OwnNames, hosts=allowed_hosts(services.settings.web))
     app.add_middleware(Revalidated, vary=("Authorization", auth.user_header, "Cookie"))
     app.add_middleware(Bounded)
     app.add_middleware(Throttled, services=services)

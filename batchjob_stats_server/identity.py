@@ -7,6 +7,7 @@ from typing import Annotated, Literal, NamedTuple
 
 import sqlalchemy as sa
 from fastapi import BackgroundTasks, Depends, Request
+from starlette.requests import HTTPConnection
 
 from batchjob_stats_db import tokens
 from batchjob_stats_db.access import EVERYTHING, Access, of_user
@@ -27,7 +28,7 @@ class Identity(NamedTuple):
 
     user: str
     role: TokenRole
-    via: Literal["token", "header", "certificate"]
+    via: Literal["token", "header", "certificate", "cookie"]
     clusters: tuple[str, ...] = ()  # on which the login is theirs; none named: all
     expiry_time: int | None = None
 
@@ -58,6 +59,9 @@ def _believed(request: Request, services: Services, later: BackgroundTasks) -> I
         return _shown(request, services, shown)
     if bearers:
         return _bearer(request, services, bearers[0], later)
+    # A browser sends the cookie whoever makes it ask: it may read, and nothing else.
+    if request.method in ("GET", "HEAD") and (text := request.cookies.get(cookie_name(request))):
+        return _bearer(request, services, text, later)._replace(via="cookie")
     raise _refused(services, request, "none", "expected a token, or a user named by a proxy")
 
 
@@ -76,6 +80,13 @@ def _shown(request: Request, services: Services, pem: str) -> Identity:
     if not LOGIN.fullmatch(user):
         raise _refused(services, request, "name", "expected a certificate whose CN is a login")
     return Identity(user, role, "certificate")
+
+
+def cookie_name(request: HTTPConnection) -> str:
+    """The name of the cookie with a token; cookies know no ports, so the name does."""
+    if request.url.scheme == "https":
+        return "__Host-batchjob"
+    return f"batchjob-{(request.scope.get('server') or ('', 0))[1]}"
 
 
 def _bearer(request: Request, services: Services, text: str, later: BackgroundTasks) -> Identity:

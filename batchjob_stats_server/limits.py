@@ -17,6 +17,7 @@ _BODY_SECONDS = 10.0  # less than a connection gives the whole request
 SECURITY = (
     (b"x-content-type-options", b"nosniff"),
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+    (b"cross-origin-resource-policy", b"same-origin"),
     (b"referrer-policy", b"no-referrer"),
 )
 

@@ -94,6 +94,14 @@ class WebOptions:
     )
     tls_cert_file: str = option("", "Certificate chain (PEM); with it only TLS is spoken.")
     tls_key_file: str = option("", "Key of the certificate (PEM).")
+    allowed_host: tuple[str, ...] = option(
+        (),
+        "Name or address under which the server may be asked; without any, all names, or on"
+        " loopback its own.",
+        parse=text,
+        repeat=True,
+        metavar="NAME",
+    )
     threads: int = option(
         16, "Questions answered at once, and connections to the database.", parse=_at_least_one
     )

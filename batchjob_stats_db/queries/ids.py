@@ -68,6 +68,17 @@ def written_as(
     return runs
 
 
+def parts_of(db: Connection, access: Access, text: str) -> list[RowMapping]:
+    """The tasks of an array, or the parts of a het job, by the id of the whole."""
+    return [
+        row
+        for part in _PARTS
+        for row in _where(
+            db, access, None, part.whole != sa.literal_column("''"), part.whole == text
+        )
+    ]
+
+
 def _where(
     db: Connection, access: Access, cluster: str | None, *conditions: ColumnElement[bool]
 ) -> list[RowMapping]:

@@ -5,6 +5,12 @@ from sqlalchemy.engine import Connection, RowMapping
 
 from batchjob_stats_db import schema
 from batchjob_stats_db.access import Access, visible
+from batchjob_stats_db.days import DAY
+from batchjob_stats_db.queries.clusters import known_clusters
+from batchjob_stats_db.queries.derived import columns
+
+LONGEST_RUN = 60 * DAY
+"""How long before a window a job may have started and still be looked for."""
 
 
 def running_on(db: Connection, access: Access, cluster: str, node: str) -> list[RowMapping]:
@@ -41,3 +47,44 @@ def busy(db: Connection, access: Access, cluster: str) -> list[RowMapping]:
         .order_by(share.c.node)
     )
     return list(db.execute(query).mappings())
+
+
+def stays(
+    db: Connection, access: Access, cluster: str, node: str, since: int, until: int, most: int
+) -> list[RowMapping]:
+    """Jobs that were on a node in [since, until) and may be seen, the latest to start first.
+
+    `share_cpus`, `share_memory_bytes` and `share_gpus` are what they had there.
+    """
+    job, share = schema.job, schema.job_node
+    shares = (share.c[name].label(f"share_{name}") for name in ("cpus", "memory_bytes", "gpus"))
+    query = (
+        sa.select(*columns(), *shares)
+        .select_from(share.join(job, job.c.id == share.c.job_id).outerjoin(schema.job_usage))
+        .where(
+            share.c.cluster == cluster,
+            share.c.node == node,
+            share.c.start_time < until,
+            share.c.start_time >= since - LONGEST_RUN,
+            sa.or_(job.c.end_time.is_(None), job.c.end_time >= since),
+            visible(access),
+        )
+        .order_by(share.c.start_time.desc(), share.c.job_id.desc())
+        .limit(most)
+    )
+    return list(db.execute(query).mappings())
+
+
+def clusters_of(db: Connection, access: Access, node: str) -> list[str]:
+    """Clusters on which a node of this name had a job that may be seen."""
+    job, share = schema.job, schema.job_node
+    return [
+        cluster
+        for cluster in known_clusters(db, None)
+        if db.execute(
+            sa.select(share.c.job_id)
+            .select_from(share.join(job, job.c.id == share.c.job_id))
+            .where(share.c.cluster == cluster, share.c.node == node, visible(access))
+            .limit(1)
+        ).first()
+    ]

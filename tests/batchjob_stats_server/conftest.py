@@ -127,7 +127,7 @@ def services(path, tmp_path, site_authority):
     )
     settings = Settings(
         DbOptions(f"sqlite:///{path}"),
-        WebOptions(threads=4),
+        WebOptions(threads=4, allowed_host=("testserver",)),
         auth,
         EmissionsOptions(provider=("owid:FR",)),
     )

@@ -13,7 +13,7 @@ from batchjob_stats_db.sources.source import Batch
 from batchjob_stats_db.store import Store, UsagePolicy
 from batchjob_stats_db.tokens import TokenRole
 from batchjob_stats_server import app
-from batchjob_stats_server.options import AuthOptions, Settings
+from batchjob_stats_server.options import AuthOptions, Settings, WebOptions
 from batchjob_stats_server.services import build
 from tests.batchjob_stats_server.conftest import record
 
@@ -125,7 +125,13 @@ def test_slurm_s_administrators_see_their_cluster(tmp_path, least, seen, now):
         store.write(Batch(tuple(rows), (), "", 0), "s")
         store.write_people(people, "people")
     auth = AuthOptions(slurm_admins=least)
-    made = build(Settings(DbOptions(f"sqlite:///{tmp_path}/admins.db"), auth=auth))
+    made = build(
+        Settings(
+            DbOptions(f"sqlite:///{tmp_path}/admins.db"),
+            WebOptions(allowed_host=("testserver",)),
+            auth,
+        )
+    )
     with engine.begin() as db:
         texts = {user: tokens.create(db, user, TokenRole.USER, "", 1) for user in seen}
         elsewhere = tokens.create(db, "adam", TokenRole.USER, "", 1, cluster="c2")

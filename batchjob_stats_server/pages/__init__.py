@@ -1,0 +1,1 @@
+"""Web pages: the same answers as the API's, for people. They read, and change nothing."""

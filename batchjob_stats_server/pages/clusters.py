@@ -1,0 +1,178 @@
+"""Clusters: what waits and runs, which nodes are busy, who used most, and what wants attention."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, NamedTuple
+
+from fastapi import APIRouter, Path, Query, Response
+from sqlalchemy.engine import RowMapping
+
+from batchjob_stats_db.days import DAY, day_of
+from batchjob_stats_db.queries import jobs as jobs_queries
+from batchjob_stats_db.queries import nodes, stats
+from batchjob_stats_db.queries import usage as usage_queries
+from batchjob_stats_db.queries.filters import Filter
+from batchjob_stats_server import audit
+from batchjob_stats_server.identity import Caller
+from batchjob_stats_server.pages import shares
+from batchjob_stats_server.pages.frame import Shown
+from batchjob_stats_server.parameters import Query as Form
+from batchjob_stats_server.parameters import Word
+from batchjob_stats_server.problems import Problem
+from batchjob_stats_server.services import Given
+
+router = APIRouter(include_in_schema=False)
+
+_RUNNING_ROWS = 1000
+_LISTED = 10
+_LOW = 0.25
+_YOUNG_SECONDS = 1800  # what starts up may be idle
+
+Row = Mapping[Any, Any]
+
+
+class NoForm(Form):
+    """No parameters."""
+
+
+class Waste(NamedTuple):
+    """Of a user's jobs in some days: what was allocated and not used."""
+
+    user: str
+    cpu_seconds: float
+    gpu_seconds: float
+    cpu_ratio: float | None
+    gpu_ratio: float | None
+    row: Row
+
+
+class Source(NamedTuple):
+    """A source of job records, and how its last reading went."""
+
+    name: str
+    success_time: int | None
+    error_time: int | None
+
+    @property
+    def failing(self) -> bool:
+        """Whether the last try was in vain."""
+        return self.error_time is not None and self.error_time > (self.success_time or 0)
+
+
+@router.get("/clusters")
+def clusters(
+    services: Given, page: Shown, access: Caller, _which: Annotated[NoForm, Query()]
+) -> Response:
+    """All clusters, with the jobs that the caller may see."""
+    with services.reader.connect() as db:
+        known = stats.clusters(db)
+        counts = _counts(stats.unfinished_by_state(db, access))
+    sources = {name: _sources(known, name) for name in dict.fromkeys(row["name"] for row in known)}
+    return page.show(
+        "clusters.html", sources=sources, counts=counts, confined=not access.everything
+    )
+
+
+@router.get("/clusters/{cluster}")
+def cluster(
+    services: Given, page: Shown, access: Caller,
+    cluster: Annotated[Word, Path()], _which: Annotated[NoForm, Query()],
+) -> Response:  # fmt: skip
+    """One cluster: its jobs, nodes and users, as far as the caller may see them."""
+    since = day_of(page.now) - 6 * DAY
+    with services.reader.connect() as db:
+        sources = _sources(stats.clusters(db), cluster)
+        if sources is None:
+            raise Problem(404, f"there is no cluster {cluster}")
+        counts = _counts(stats.unfinished_by_state(db, access, cluster))
+        busy = nodes.busy(db, access, cluster)
+        running = jobs_queries.running(db, access, _RUNNING_ROWS, Filter(cluster=cluster))
+        used = usage_queries.summed(
+            db, access, ["username"], since, day_of(page.now) + DAY, cluster=cluster
+        )
+        waiting = jobs_queries.pending(db, access, _RUNNING_ROWS, Filter(cluster=cluster))
+    audit.seen(page.known, f"cluster {cluster}", [*running, *used, *waiting])
+    return page.show(
+        "cluster.html", cluster=cluster, sources=sources, counts=counts[cluster], busy=busy,
+        idle_gpus=_idle_gpus(running, page.now), idle_cpus=_idle_cpus(running, page.now),
+        longest_waits=sorted(waiting, key=lambda row: row["submit_time"])[:_LISTED],
+        wastes=_wastes(used), since=since, confined=not access.everything,
+        allocated=_allocated(running), partial=len(running) == _RUNNING_ROWS,
+        waits=_median([page.now - row["submit_time"] for row in waiting]),
+    )  # fmt: skip
+
+
+def _sources(known: Sequence[RowMapping], cluster: str) -> list[Source] | None:
+    """None for a cluster that is not there."""
+    rows = [row for row in known if row["name"] == cluster]
+    if not rows:
+        return None
+    return [
+        Source(row["source"], row["success_time"], row["error_time"])
+        for row in rows
+        if row["source"] is not None
+    ]
+
+
+def _counts(rows: Sequence[RowMapping]) -> dict[str, dict[str, int]]:
+    counts: dict[str, dict[str, int]] = defaultdict(dict)
+    for row in rows:
+        counts[row["cluster"]][row["state"]] = row["jobs"]
+    return counts
+
+
+def _allocated(running: Sequence[RowMapping]) -> dict[str, int]:
+    return {
+        name: sum(row[f"allocated_{name}"] or 0 for row in running)
+        for name in ("cpus", "gpus", "nodes")
+    }
+
+
+def _idle_gpus(running: Sequence[RowMapping], now: int) -> list[RowMapping]:
+    """Jobs that hold GPUs and hardly use them, those with the most GPU time held first."""
+    return _idle(running, now, "usage_gpu_utilization_ratio", "allocated_gpus")
+
+
+def _idle_cpus(running: Sequence[RowMapping], now: int) -> list[RowMapping]:
+    """The same of CPUs."""
+    low = [row for row in running if (shares.of(row, now).cpu.ratio or 1) < _LOW]
+    return _longest(low, now, "allocated_cpus")
+
+
+def _idle(running: Sequence[RowMapping], now: int, ratio: str, held: str) -> list[RowMapping]:
+    low = [row for row in running if row[ratio] is not None and row[ratio] < _LOW]
+    return _longest(low, now, held)
+
+
+def _longest(rows: Sequence[RowMapping], now: int, held: str) -> list[RowMapping]:
+    old = [row for row in rows if (shares.elapsed(row, now) or 0) >= _YOUNG_SECONDS]
+
+    def wasted(row: RowMapping) -> float:
+        return (row[held] or 0) * (shares.elapsed(row, now) or 0)
+
+    return sorted(old, key=wasted, reverse=True)[:_LISTED]
+
+
+def _wastes(used: Sequence[RowMapping]) -> list[Waste]:
+    wastes = [
+        Waste(
+            row["username"],
+            row["measured_cpu_allocated_seconds"] - row["cpu_seconds"],
+            row["measured_gpu_allocated_seconds"] - row["gpu_seconds"],
+            _ratio(row["cpu_seconds"], row["measured_cpu_allocated_seconds"]),
+            _ratio(row["gpu_seconds"], row["measured_gpu_allocated_seconds"]),
+            row,
+        )
+        for row in used
+    ]
+    wastes = [waste for waste in wastes if waste.cpu_seconds > 0 or waste.gpu_seconds > 0]
+    # A GPU is worth some dozens of CPUs, on most machines.
+    return sorted(wastes, key=lambda w: w.cpu_seconds + 32 * w.gpu_seconds, reverse=True)[:_LISTED]
+
+
+def _ratio(part: float, whole: float) -> float | None:
+    return part / whole if whole > 0 else None
+
+
+def _median(values: Sequence[float]) -> float | None:
+    return sorted(values)[len(values) // 2] if values else None

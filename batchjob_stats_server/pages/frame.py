@@ -1,0 +1,137 @@
+"""What all pages share: the templates, the headers, who is signed in, and problems as pages."""
+
+import json
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from typing import Annotated, Any, NamedTuple
+
+import jinja2
+from fastapi import Depends, FastAPI, Request
+from fastapi.responses import HTMLResponse
+from starlette.responses import Response
+
+from batchjob import __version__
+from batchjob_stats_server.identity import Identity, Known, cookie_name
+from batchjob_stats_server.pages import addresses, cookie, drawing, shares, written
+from batchjob_stats_server.pages.assets import Assets
+from batchjob_stats_server.routes import PREFIX
+from batchjob_stats_server.services import Given
+
+_STRICT = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; {styles}img-src 'self' data:; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+POLICY = _STRICT.format(styles="")
+# Plotly writes `style` attributes. Its style rules go into a sheet of ours (job.html), so that
+# neither <style> elements nor scripts in the page need to be let in.
+PLOT_POLICY = _STRICT.format(styles="style-src-attr 'unsafe-inline'; ")
+
+Handler = Callable[[Request, Any], Awaitable[Response]]
+
+
+class Frame(NamedTuple):
+    """Made once for an application."""
+
+    templates: jinja2.Environment
+    assets: Assets
+
+
+def make() -> Frame:
+    """Read the templates and the assets."""
+    templates = jinja2.Environment(
+        loader=jinja2.PackageLoader("batchjob_stats_server.pages"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    assets = Assets()
+    templates.filters.update(written.FILTERS)
+    templates.globals.update(
+        absent=written.absent, static=assets.address, version=__version__, api=PREFIX,
+        job_path=addresses.job, reference=addresses.reference, path=addresses.path,
+        shares_of=shares.of, used_of=shares.used, elapsed_of=shares.elapsed, drawing=drawing,
+    )  # fmt: skip
+    return Frame(templates, assets)
+
+
+class Page(NamedTuple):
+    """The frame around the answer to one request."""
+
+    frame: Frame
+    request: Request
+    known: Identity
+    now: int
+    grafana: str = ""
+
+    def show(self, template: str, *, plots: bool = False, **values: Any) -> HTMLResponse:
+        """The page; no cache between here and the browser may keep it."""
+        text = self.frame.templates.get_template(template).render(
+            request=self.request, known=self.known, now=self.now, page=self, **values
+        )
+        headers = {
+            "Content-Security-Policy": PLOT_POLICY if plots else POLICY,
+            "Cache-Control": "private, no-store",
+        }
+        return HTMLResponse(text, headers=headers)
+
+    def address(self, **changes: str | None) -> str:
+        """The address of this page with other parameters; None leaves one out."""
+        url = self.request.url.remove_query_params(list(changes))
+        kept = {name: value for name, value in changes.items() if value is not None}
+        url = url.include_query_params(**kept) if kept else url
+        return f"{url.path}?{url.query}" if url.query else url.path
+
+
+def _page(request: Request, services: Given, known: Known) -> Page:
+    return Page(request.app.state.pages, request, known, int(services.clock()))
+
+
+Shown = Annotated[Page, Depends(_page)]
+
+
+def plain(request: Request, template: str, status: int = 200, **values: Any) -> HTMLResponse:
+    """A page for somebody who need not be signed in."""
+    frame: Frame = request.app.state.pages
+    text = frame.templates.get_template(template).render(
+        request=request, known=None, status=status, **values
+    )
+    headers = {"Content-Security-Policy": POLICY, "Cache-Control": "no-store"}
+    return HTMLResponse(text, status, headers)
+
+
+def install(app: FastAPI) -> None:
+    """Show problems as pages to browsers; what asks for the API gets documents."""
+    app.state.pages = make()
+    for error, handler in list(app.exception_handlers.items()):
+        app.add_exception_handler(error, _shown(handler))
+
+
+def _shown(handler: Any) -> Handler:
+    async def handle(request: Request, error: Any) -> Response:
+        answer: Response = await handler(request, error)
+        wanted = "text/html" in request.headers.get("accept", "")
+        if not wanted or request.url.path.startswith(f"{PREFIX}/"):
+            return answer
+        return _problem(request, answer)
+
+    return handle
+
+
+def _problem(request: Request, answer: Response) -> Response:
+    status = answer.status_code
+    detail = json.loads(bytes(answer.body)).get("detail", "")
+    # A link on another site brings no SameSite=Strict cookie along; once more from here does.
+    again = status == 401 and request.headers.get("sec-fetch-site") == "cross-site"
+    had_token = cookie_name(request) in request.cookies
+    page = plain(
+        request, "problem.html", status, title=HTTPStatus(status).phrase, detail=detail,
+        again=again, had_token=had_token,
+    )  # fmt: skip
+    for name in ("retry-after", "www-authenticate"):
+        if name in answer.headers:
+            page.headers[name] = answer.headers[name]
+    if status == 401 and had_token:
+        cookie.forget(request, page)
+    return page

@@ -1,0 +1,152 @@
+"""Pages of jobs: those that run first, then those that wait, then those that ended."""
+
+from collections.abc import Sequence
+from typing import Annotated, Any, NamedTuple
+
+import sqlalchemy as sa
+from fastapi import APIRouter, Query, Response
+from pydantic import Field
+from sqlalchemy.engine import Connection, RowMapping
+
+from batchjob.states import JobState
+from batchjob_stats_db.access import Access
+from batchjob_stats_db.queries import jobs as queries
+from batchjob_stats_db.queries import stats
+from batchjob_stats_db.queries.filters import Filter
+from batchjob_stats_db.queries.pages import SORTS, TooManyError
+from batchjob_stats_db.queries.pages import page as page_of
+from batchjob_stats_server import audit, cursor
+from batchjob_stats_server.identity import Caller
+from batchjob_stats_server.pages.frame import Page, Shown
+from batchjob_stats_server.problems import Problem
+from batchjob_stats_server.routes.jobs import JobsQuery
+from batchjob_stats_server.services import Given, Services
+
+router = APIRouter(include_in_schema=False)
+
+ENDED = tuple(state for state in JobState if not state.live)
+_LIVE_ROWS = 100  # of jobs that run, and of those that wait
+
+# Filters, with the words for them; the form has them in this order.
+FILTERS = {
+    "user": "User",
+    "account": "Account",
+    "cluster": "Cluster",
+    "partition": "Partition",
+    "qos": "QOS",
+    "name": "Name of the job",
+    "node": "Node",
+    "array_jobid": "Array",
+    "started_from": "Started from",
+    "started_before": "Started before",
+    "elapsed_at_least": "Ran at least (seconds)",
+    "elapsed_at_most": "Ran at most (seconds)",
+    "cpu_efficiency_at_most": "CPU used at most (0 to 1)",
+    "gpu_utilization_at_most": "GPU used at most (0 to 1)",
+    "gpus_at_least": "GPUs at least",
+}
+_TIMES = ("started_from", "started_before")
+
+
+class JobsForm(JobsQuery):
+    """The filters of the API, from a form."""
+
+    limit: int = Field(50, ge=1, le=200)
+
+
+class Section(NamedTuple):
+    """Jobs in the same condition."""
+
+    key: str
+    title: str
+    rows: Sequence[RowMapping]
+    more: bool = False  # than are shown
+    next_page: str | None = None
+
+
+class Asked(NamedTuple):
+    """A filter that is set, and the address of the page without it."""
+
+    name: str
+    value: Any
+    without: str
+
+
+@router.get("/")
+def my_jobs(
+    services: Given, page: Shown, access: Caller, which: Annotated[JobsForm, Query()]
+) -> Response:
+    """The caller's own jobs."""
+    own = which.model_copy(update={"user": page.known.user})
+    return _show(services, page, access, own, mine=True)
+
+
+@router.get("/jobs")
+def all_jobs(
+    services: Given, page: Shown, access: Caller, which: Annotated[JobsForm, Query()]
+) -> Response:
+    """All jobs that the caller may see."""
+    return _show(services, page, access, which, mine=False)
+
+
+def _show(services: Services, page: Page, access: Access, which: JobsForm, mine: bool) -> Response:
+    with services.reader.connect() as db:
+        sections = _sections(db, page, access, which)
+        clusters = list(dict.fromkeys(row["name"] for row in stats.clusters(db)))
+    rows = [row for section in sections for row in section.rows]
+    audit.seen(page.known, "jobs", rows)
+    return page.show(
+        "jobs.html", sections=sections, mine=mine, which=which, clusters=clusters,
+        asked=_asked(page, which, mine), states=list(JobState), filters=FILTERS, times=_TIMES,
+        first=which.cursor is None, sparks=None,
+        several_users=not mine and len({row["username"] for row in rows}) != 1,
+        several_clusters=len(clusters) > 1,
+    )  # fmt: skip
+
+
+def _sections(db: Connection, page: Page, access: Access, which: JobsForm) -> list[Section]:
+    chosen = which.filter()
+    sections = []
+    first = which.cursor is None
+    if first and which.started:
+        running = queries.running(db, access, _LIVE_ROWS + 1, chosen)
+        sections.append(_live("running", "Running", running))
+    if first and which.started and not which.running:
+        waiting = queries.pending(db, access, _LIVE_ROWS + 1, chosen)
+        sections.append(_live("waiting", "Waiting", waiting))
+    ended = [state for state in which.state if not state.live] or (ENDED if not which.state else [])
+    if ended and not which.running:
+        sections.append(_ended(db, page, access, which, chosen._replace(states=tuple(ended))))
+    return [section for section in sections if section.rows or section.key == "ended"]
+
+
+def _live(key: str, title: str, rows: list[RowMapping]) -> Section:
+    return Section(key, title, rows[:_LIVE_ROWS], len(rows) > _LIVE_ROWS)
+
+
+def _ended(db: Connection, page: Page, access: Access, which: JobsForm, chosen: Filter) -> Section:
+    question, order = which.question(), which.order()
+    kind = str if isinstance(SORTS[order.key].type, sa.Text) else float
+    after = cursor.decode(question, which.cursor, kind) if which.cursor else None
+    try:
+        rows, more = page_of(
+            db, access, which.limit, chosen, after, order=order, started=which.started
+        )
+    except TooManyError as error:
+        raise Problem(422, str(error)) from error
+    following = page.address(cursor=cursor.encode(question, more)) if more else None
+    title = "Ended" if which.started else "Ended before they began"
+    return Section("ended", title, rows, next_page=following)
+
+
+def _asked(page: Page, which: JobsForm, mine: bool) -> list[Asked]:
+    names = [name for name in FILTERS if not (mine and name == "user")]
+    asked = [
+        Asked(name, value, page.address(**{name: None, "cursor": None}))
+        for name in names
+        if (value := getattr(which, name)) is not None
+    ]
+    if which.state:
+        words = ", ".join(state.value for state in which.state)
+        asked.append(Asked("state", words, page.address(state=None, cursor=None)))
+    return asked

@@ -1,0 +1,95 @@
+"""One box for ids, names, users, accounts, nodes and clusters."""
+
+from typing import Annotated, NamedTuple
+
+from fastapi import APIRouter, Query, Response
+from fastapi.responses import RedirectResponse
+from sqlalchemy.engine import Connection, RowMapping
+
+from batchjob_stats_db.access import Access
+from batchjob_stats_db.days import DAY
+from batchjob_stats_db.queries import nodes, stats
+from batchjob_stats_db.queries.filters import Filter
+from batchjob_stats_db.queries.ids import AmbiguousIdError, parts_of, written_as
+from batchjob_stats_db.queries.pages import page as page_of
+from batchjob_stats_server import audit
+from batchjob_stats_server.identity import Caller
+from batchjob_stats_server.pages import addresses
+from batchjob_stats_server.pages.frame import Shown
+from batchjob_stats_server.parameters import Query as Form
+from batchjob_stats_server.parameters import Word
+from batchjob_stats_server.services import Given
+
+router = APIRouter(include_in_schema=False)
+
+NAMED_DAYS = 90  # how far back a job's name is looked for: no index has it
+
+
+class SearchForm(Form):
+    """The words of the box."""
+
+    q: Word | None = None
+
+
+class Hit(NamedTuple):
+    """A page that is meant, perhaps."""
+
+    kind: str
+    text: str
+    path: str
+
+
+class Found(NamedTuple):
+    """What there is, and a word about what is not clear."""
+
+    hits: list[Hit]
+    jobs: list[RowMapping]
+    note: str = ""
+
+
+@router.get("/search")
+def search(
+    services: Given, page: Shown, access: Caller, which: Annotated[SearchForm, Query()]
+) -> Response:
+    """Lead to what is meant where that is one thing, else show what there is."""
+    words = (which.q or "").strip()
+    with services.reader.connect() as db:
+        found = _found(db, access, words, page.now) if words else Found([], [])
+    ids = {(row["cluster"], row["jobid"]) for row in found.jobs}
+    if not found.hits and len(ids) == 1:
+        row = found.jobs[0]
+        return _to(addresses.path("jobs", row["jobid"], cluster=row["cluster"]))
+    if len(found.hits) == 1 and not found.jobs:
+        return _to(found.hits[0].path)
+    audit.seen(page.known, "jobs", found.jobs)
+    return page.show("search.html", words=words, found=found, named_days=NAMED_DAYS)
+
+
+def _to(path: str) -> Response:
+    return RedirectResponse(path, 303, {"Cache-Control": "private, no-store"})
+
+
+def _found(db: Connection, access: Access, words: str, now: int) -> Found:
+    note = ""
+    try:
+        jobs = written_as(db, access, words)
+    except AmbiguousIdError as error:
+        jobs, note = [], f"{error}: write more of it"
+    jobs = jobs or parts_of(db, access, words)
+    filters = {
+        "user": Filter(user=words),
+        "account": Filter(account=words),
+        "name": Filter(name=words, started_from=now - NAMED_DAYS * DAY),
+    }
+    hits = [
+        Hit("job name" if key == "name" else key, words, addresses.path("jobs", **{key: words}))
+        for key, which in filters.items()
+        if page_of(db, access, 1, which).rows
+    ]
+    hits += [
+        Hit("node", f"{words} ({cluster})", addresses.path("clusters", cluster, "nodes", words))
+        for cluster in nodes.clusters_of(db, access, words)
+    ]
+    if words in {row["name"] for row in stats.clusters(db)}:
+        hits.append(Hit("cluster", words, addresses.path("clusters", words)))
+    return Found(hits, jobs, note)

@@ -1,0 +1,192 @@
+"""What users and accounts used, with energy and emissions, by day and in sum."""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, Literal, NamedTuple
+
+from fastapi import APIRouter, Query, Response
+from sqlalchemy.engine import Connection, RowMapping
+
+from batchjob_stats_db.access import Access
+from batchjob_stats_db.days import DAY
+from batchjob_stats_db.queries import stats
+from batchjob_stats_db.queries import usage as queries
+from batchjob_stats_server import audit
+from batchjob_stats_server.identity import Caller
+from batchjob_stats_server.pages import written
+from batchjob_stats_server.pages.drawing import Column, columns, round_up
+from batchjob_stats_server.pages.frame import Shown
+from batchjob_stats_server.parameters import Days, Word
+from batchjob_stats_server.services import Given
+
+router = APIRouter(include_in_schema=False)
+
+WIDTH, HEIGHT = 720.0, 160.0
+_MOST_DAYS = 400
+_MOST_ROWS = 500
+
+Row = Mapping[Any, Any]
+By = Literal["user", "account", "cluster"]
+_KEYS: dict[By, queries.By] = {"user": "username", "account": "account", "cluster": "cluster"}
+
+
+class Part(NamedTuple):
+    """What a column is made of."""
+
+    name: str
+    colour: str  # a class of the style
+
+
+_USED = Part("used", "main")
+_REST = Part("allocated, not used or not measured", "rest")
+
+
+class Measure(NamedTuple):
+    """What a chart shows of each day."""
+
+    title: str
+    parts: tuple[Part, ...]  # from the bottom upwards
+    values: Callable[[Row], tuple[float, ...]]
+    write: Callable[[float], str]
+    unit: float = 1.0  # in which the scale has round numbers
+
+
+MEASURES = {
+    "energy": Measure(
+        "Energy",
+        (Part("nodes", "main"), Part("GPUs", "other")),
+        lambda row: (row["energy_host_joules"], row["energy_gpu_joules"]),
+        written.energy,
+        3600.0,
+    ),
+    "cpu": Measure(
+        "CPU time",
+        (_USED, _REST),
+        lambda row: _split(row["cpu_seconds"], row["cpu_allocated_seconds"]),
+        written.hours,
+        3600.0,
+    ),
+    "gpu": Measure(
+        "GPU time",
+        (_USED, _REST),
+        lambda row: _split(row["gpu_seconds"], row["gpu_allocated_seconds"]),
+        written.hours,
+        3600.0,
+    ),
+    "jobs": Measure(
+        "Jobs ended",
+        (Part("completed or cancelled", "main"), Part("failed", "bad")),
+        lambda row: (row["jobs_ended"] - row["jobs_failed"], row["jobs_failed"]),
+        written.number,
+    ),
+}
+
+
+class UsageForm(Days):
+    """Of whom, when, told apart by what, and which chart."""
+
+    by: By = "user"
+    user: Word | None = None
+    account: Word | None = None
+    show: Literal["energy", "cpu", "gpu", "jobs", "emissions"] = "energy"
+
+
+class Chart(NamedTuple):
+    """Stacked columns, one a day."""
+
+    title: str
+    parts: Sequence[Part]
+    columns: Sequence[Column]
+    top: float
+    write: Callable[[float], str]
+
+
+class Line(NamedTuple):
+    """A row of the table: sums, and grams by provider."""
+
+    sums: Row
+    grams: Mapping[str, float]
+
+
+@router.get("/usage")
+def usage(
+    services: Given, page: Shown, access: Caller, which: Annotated[UsageForm, Query()]
+) -> Response:
+    """Sums of the jobs that the caller may see."""
+    since, until = which.window(services.clock())
+    since = max(since, until - _MOST_DAYS * DAY)
+    with services.reader.connect() as db:
+        known = list(dict.fromkeys(row["name"] for row in stats.clusters(db)))
+        by: list[queries.By] = [_KEYS[which.by]]
+        if len(known) > 1 and which.by != "cluster":
+            by.append("cluster")
+        lines = _lines(db, access, by, since, until, which)
+        whole = _whole(db, access, since, until, which)
+        chart = _chart(db, access, since, until, which)
+    if which.by == "user":
+        audit.seen(page.known, "usage", [line.sums for line in lines])
+    lines.sort(key=lambda line: line.sums["cpu_allocated_seconds"], reverse=True)
+    return page.show(
+        "usage.html", which=which, since=since, until=until, keys=by, lines=lines[:_MOST_ROWS],
+        left_out=max(0, len(lines) - _MOST_ROWS), whole=whole, chart=chart, clusters=known,
+        measures={**{key: each.title for key, each in MEASURES.items()}, "emissions": "Emissions"},
+        providers=sorted({name for line in lines for name in line.grams}),
+        width=WIDTH, height=HEIGHT,
+    )  # fmt: skip
+
+
+def _split(used: float, allocated: float) -> tuple[float, float]:
+    return used, max(0.0, allocated - used)
+
+
+def _lines(
+    db: Connection, access: Access, by: Sequence[queries.By], since: int, until: int,
+    which: UsageForm,
+) -> list[Line]:  # fmt: skip
+    narrowed = {"cluster": which.cluster, "account": which.account, "user": which.user}
+    sums = queries.summed(db, access, by, since, until, **narrowed)
+    grams: dict[tuple[str, ...], dict[str, float]] = defaultdict(dict)
+    for row in queries.emissions(db, access, by, since, until, **narrowed):
+        grams[tuple(row[key] for key in by)][row["provider"]] = row["grams"]
+    return [Line(row, grams[tuple(row[key] for key in by)]) for row in sums]
+
+
+def _whole(db: Connection, access: Access, since: int, until: int, which: UsageForm) -> Line | None:
+    lines = _lines(db, access, [], since, until, which)
+    if not lines or lines[0].sums["jobs_started"] is None:
+        return None
+    return lines[0]
+
+
+def _chart(
+    db: Connection, access: Access, since: int, until: int, which: UsageForm
+) -> Chart | None:
+    narrowed = {"cluster": which.cluster, "account": which.account, "user": which.user}
+    if which.show == "emissions":
+        found = queries.emissions(db, access, ["day"], since, until, **narrowed)
+        measure = _emissions_by_day(found)
+    else:
+        found = queries.summed(db, access, ["day"], since, until, **narrowed)
+        measure = MEASURES[which.show]
+    days = {row["day"]: measure.values(row) for row in found}
+    nothing = (0.0,) * len(measure.parts)
+    rows = [(day, days.get(day, nothing)) for day in range(since, until, DAY)]
+    highest = max((sum(values) for _, values in rows), default=0.0)
+    if highest <= 0:
+        return None
+    top = round_up(highest / measure.unit) * measure.unit
+    drawn = columns(rows, WIDTH, HEIGHT, top)
+    return Chart(measure.title, measure.parts, drawn, top, measure.write)
+
+
+def _emissions_by_day(found: Sequence[RowMapping]) -> Measure:
+    """Of the provider with most: the figures of several are not to be added up."""
+    sums: dict[str, float] = defaultdict(float)
+    for row in found:
+        sums[row["provider"]] += row["grams"]
+    provider = max(sums, key=lambda name: sums[name], default="")
+    days = {row["day"]: row["grams"] for row in found if row["provider"] == provider}
+    return Measure(
+        f"Emissions (CO₂ equivalent, {provider})", (Part("emissions", "main"),),
+        lambda row: (days.get(row["day"], 0.0),), written.mass,
+    )  # fmt: skip

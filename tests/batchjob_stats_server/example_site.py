@@ -1,0 +1,203 @@
+"""A site to look at: two clusters, some days of jobs of all kinds, measured and not.
+
+Nothing is random twice: the same seed makes the same site. Names are as users may choose them.
+"""
+
+import random
+import uuid
+
+from batchjob.states import JobState
+from batchjob_stats_db import tokens
+from batchjob_stats_db.engine import parse, writer
+from batchjob_stats_db.history.history import Span
+from batchjob_stats_db.measurements import write
+from batchjob_stats_db.migrate import migrate
+from batchjob_stats_db.records import (
+    Account,
+    Association,
+    JobRecord,
+    NodeShare,
+    People,
+    Role,
+    StepRecord,
+)
+from batchjob_stats_db.rollup import due_days, roll_up
+from batchjob_stats_db.schema import job
+from batchjob_stats_db.sources.source import Batch
+from batchjob_stats_db.store import Store, UsagePolicy
+from batchjob_stats_db.tokens import TokenRole
+from batchjob_stats_db.usage import Gpu, Measured, Usage
+
+NOW = 1_775_300_000
+DAY = 86400
+GIB = 1 << 30
+HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'&{{ 7*7 }}"
+LONG = "parameter-sweep-" + "lr_0.0001_batch_4096_" * 8
+
+USERS = {
+    "alice": "physics",
+    "bob": "chemistry",
+    "carol": "physics",
+    "dave": "climate",
+    "a.very.long.login@department.example.org": "chemistry",
+}
+NAMES = ("train", "relax", "postproc", "gromacs-prod", "wrf_eu", "sweep", LONG, HOSTILE, "", "bash")
+ENDS = (
+    [JobState.COMPLETED] * 14
+    + [JobState.FAILED] * 3
+    + [JobState.TIMEOUT, JobState.OUT_OF_MEMORY, JobState.CANCELLED, JobState.NODE_FAIL]
+)
+
+
+def make(path, jobs=200):
+    """Make the database at `path`; returns tokens of alice, and of an admin."""
+    rng = random.Random(20260404)
+    engine = writer(parse(f"sqlite:///{path}"), create=True)
+    migrate(engine)
+    for cluster, share in (("alpha", 0.85), ("beta-gpu", 0.15)):
+        store = Store(engine, cluster, UsagePolicy(), clock=lambda: NOW)
+        records = [_record(rng, cluster, number) for number in range(int(jobs * share))]
+        store.write(Batch(tuple(records), (), "", 0), "sacct")
+        store.write_people(_people(cluster), "sacctmgr")
+        with engine.begin() as db:
+            rows = db.execute(job.select().where(job.c.cluster == cluster)).mappings().all()
+            usages = dict(_usage(rng, row) for row in rows if row["start_time"] is not None)
+            write(db, cluster, "prometheus", usages, UsagePolicy(), NOW)
+        with engine.begin() as db:
+            for day in due_days(db, cluster, 1000):
+                roll_up(db, cluster, day, NOW)
+    with engine.begin() as db:
+        made = (
+            tokens.create(db, "alice", TokenRole.USER, "laptop", NOW, expiry_time=NOW + 400 * DAY),
+            tokens.create(db, "root", TokenRole.ADMIN, "admin", NOW, expiry_time=NOW + 400 * DAY),
+        )
+    engine.dispose()
+    return made
+
+
+def _people(cluster):
+    members = (Association(cluster, account, user, Role.MEMBER) for user, account in USERS.items())
+    accounts = (Account(cluster, name, "root") for name in dict.fromkeys(USERS.values()))
+    return People(tuple(members), (), tuple(accounts))
+
+
+def _record(rng, cluster, number):
+    user = rng.choice(list(USERS))
+    gpus = rng.choice((0, 0, 1, 2, 4, 8)) if cluster == "beta-gpu" else rng.choice((0, 0, 0, 0, 4))
+    nodes = 1 if rng.random() < 0.7 else rng.choice((2, 4, 16))
+    cpus, memory = rng.choice((1, 4, 16, 64)), rng.choice((4, 16, 64, 256)) * GIB
+    names = [f"{cluster[0]}{1 + (number * 3 + place) % 40:03d}" for place in range(nodes)]
+    state = JobState.RUNNING if number % 12 == 0 else rng.choice(ENDS)
+    state = JobState.PENDING if number % 25 == 7 else state
+    submit = NOW - rng.randrange(600, 9 * DAY)
+    limit = rng.choice((3600, 4 * 3600, DAY, 3 * DAY))
+    start = end = elapsed = None
+    if state is JobState.RUNNING:
+        start = NOW - rng.randrange(300, min(limit, 2 * DAY))
+        submit = start - rng.randrange(5, 9000)
+    elif state is not JobState.PENDING:
+        start = submit + rng.randrange(1, 9000)
+        elapsed = limit if state is JobState.TIMEOUT else int(limit * rng.random() ** 2) + 3
+        end = min(start + elapsed, NOW - 60)
+        start = min(start, end - 1)
+        elapsed = end - start
+    jobid, more = str(40_000 + number), {}
+    if number % 17 == 3:
+        more = {"array_jobid": "39000", "array_index": number}
+    if number % 31 == 5:
+        jobid = str(uuid.UUID(int=rng.getrandbits(128)))
+    held = start is not None
+    return JobRecord(
+        cluster=cluster, jobid=jobid, submit_time=submit, state=state, state_word=state.value,
+        source="sacct", user=user, uid=1000 + list(USERS).index(user), account=USERS[user],
+        partition="gpu" if gpus else rng.choice(("cpu", "long", "bigmem")), qos="normal",
+        name=NAMES[number % len(NAMES)], start_time=start, end_time=end, elapsed_seconds=elapsed,
+        eligible_time=submit, time_limit_seconds=limit,
+        exit_code=1 if state is JobState.FAILED else 0 if end else None,
+        reason=rng.choice(("Priority", "Resources", "QOSMaxGRESPerUser")) if not held else "",
+        requested_cpus=cpus * nodes, requested_memory_bytes=memory * nodes,
+        requested_gpus=gpus * nodes or None, requested_nodes=nodes,
+        allocated_cpus=cpus * nodes if held else None,
+        allocated_memory_bytes=memory * nodes if held else None,
+        allocated_gpus=gpus * nodes or None if held else None,
+        allocated_nodes=nodes if held else None,
+        node_list=",".join(names) if held else "",
+        submit_line=f"sbatch --cpus-per-task={cpus} --mem={memory // GIB}G run.sh '{HOSTILE}'",
+        work_dir=f"/home/{user}/work", stdout_path=f"/home/{user}/work/slurm-{jobid}.out",
+        nodes=tuple(NodeShare(name, cpus, memory, gpus or None) for name in names) if held else (),
+        steps=_steps(rng, start, end, state, cpus, nodes) if held else (),
+        **more,
+    )  # fmt: skip
+
+
+def _steps(rng, start, end, state, cpus, nodes):
+    return tuple(
+        StepRecord(
+            step, state, state.value, name, start, end, end and end - start, 0 if end else None,
+            nodes=nodes, tasks=nodes, cpus=cpus * nodes, cpu_seconds=rng.random() * 1000,
+            memory_bytes=int(rng.random() * GIB),
+        )
+        for step, name in (("batch", "batch"), ("0", "a.out"))
+    )  # fmt: skip
+
+
+def _usage(rng, row):
+    start, end = row["start_time"], row["end_time"]
+    until = end or NOW
+    seconds = until - start
+    span = Span(row["cluster"], row["jobid"], start, until + 390)
+    measured = Measured(
+        row["id"], row["cluster"], row["jobid"], row["username"], row["uid"], start, end,
+        row["allocated_nodes"], row["allocated_cpus"], span,
+    )  # fmt: skip
+    if row["id"] % 19 == 4:
+        return measured, Usage(row["id"], 0, 0, 0, 0.0, "no samples", {}, (), {})
+    busy = min(1.0, rng.betavariate(2, 1))
+    cpu = row["allocated_cpus"] * seconds * busy
+    memory = row["allocated_memory_bytes"] * rng.betavariate(2, 2)
+    host = row["allocated_cpus"] * seconds * (2 + 5 * busy)
+    gpus = _gpus(rng, row)
+    ratio = sum(gpu.utilization_ratio for gpu in gpus) / len(gpus) if gpus else None
+    values = {
+        "user_cpu_seconds": cpu * 0.93, "system_cpu_seconds": cpu * 0.07,
+        "throttled_seconds": 0.0, "memory_peak_bytes": int(memory),
+        "memory_peak_node_bytes": int(memory / row["allocated_nodes"]),
+        "memory_limit_bytes": row["allocated_memory_bytes"],
+        "memory_average_bytes": memory * 0.7, "working_set_average_bytes": memory * 0.6,
+        "io_read_bytes": int(seconds * 2e5), "io_written_bytes": int(seconds * 5e4),
+        "process_io_read_bytes": int(seconds * 9e6), "process_io_written_bytes": int(seconds * 1e6),
+        "major_page_faults": 12, "memory_limit_hits": 0,
+        "oom_kills": int(row["state"] == "OUT_OF_MEMORY"),
+        "threads_peak": 4 * row["allocated_cpus"],
+        "cpu_waiting_seconds": seconds * 0.02, "memory_waiting_seconds": 0.4,
+        "io_waiting_seconds": seconds * 0.01,
+        "energy_host_active_joules": host * 0.7, "energy_host_idle_joules": host * 0.3,
+    }  # fmt: skip
+    if gpus:
+        values |= {
+            "gpus": len(gpus), "gpu_utilization_ratio": ratio,
+            "gpu_memory_peak_bytes": max(gpu.memory_peak_bytes for gpu in gpus),
+            "energy_gpu_active_joules": len(gpus) * seconds * 300 * ratio,
+            "energy_gpu_idle_joules": len(gpus) * seconds * 60,
+        }  # fmt: skip
+    joules = sum(values.get(name, 0) for name in values if name.startswith("energy_"))
+    return measured, Usage(
+        row["id"], seconds // 30, 0, row["allocated_nodes"], 1.0, "" if end else "running",
+        values, gpus, {"rte": joules / 3.6e6 * 38.0},
+    )  # fmt: skip
+
+
+def _gpus(rng, row):
+    """Every fourth job leaves one of its GPUs idle."""
+    count = row["allocated_gpus"] or 0
+    per_node = max(1, count // (row["allocated_nodes"] or 1))
+    names = row["node_list"].split(",")
+    return [
+        Gpu(
+            names[place // per_node], f"GPU-{row['id']:08x}-{place:04x}-4000-8000-000000000000",
+            "", str(place % per_node),
+            0.0 if place == count - 1 and row["id"] % 4 == 0 else rng.betavariate(4, 1.5),
+            int(rng.random() * 70 * GIB), 100,
+        )
+        for place in range(count)
+    ]  # fmt: skip

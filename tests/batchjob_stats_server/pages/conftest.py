@@ -1,0 +1,46 @@
+"""Pages as a browser gets them."""
+
+import html5lib
+import pytest
+
+HTML = {"Accept": "text/html,application/xhtml+xml"}
+
+
+def parsed(answer):
+    """The document of a page; whatever is not valid HTML fails."""
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+    parser = html5lib.HTMLParser(strict=False, namespaceHTMLElements=False)
+    document = parser.parse(answer.text)
+    assert not parser.errors, [
+        (place, code, answer.text.splitlines()[place[0] - 1][:200])
+        for place, code, _ in parser.errors
+    ]
+    ids = [each.get("id") for each in document.iter() if each.get("id")]
+    assert len(ids) == len(set(ids)), sorted(ids)
+    return document
+
+
+def drawings(document, name):
+    """The SVG elements of a class."""
+    return [
+        each
+        for each in document.iter("{http://www.w3.org/2000/svg}svg")
+        if each.get("class") == name
+    ]
+
+
+def words(element):
+    """The text of an element, spaces folded; as people read it, without what is hidden."""
+    return " ".join("".join(element.itertext()).replace("\u202f", " ").split())
+
+
+@pytest.fixture
+def page(proxied):
+    """Get a page as somebody: `page("alice", "/jobs", state="FAILED")` is its document."""
+
+    def get(who, path, status=200, /, **params):
+        answer = proxied(who).get(path, params=params, headers=HTML)
+        assert answer.status_code == status, answer.text
+        return parsed(answer)
+
+    return get

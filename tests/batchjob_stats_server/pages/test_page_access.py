@@ -1,0 +1,76 @@
+"""Every page, every role: whose jobs are on it. A page without a rule fails."""
+
+import re
+
+import pytest
+
+from batchjob_stats_server.app import PAGES
+from tests.batchjob_stats_server.pages.conftest import HTML, parsed
+
+ROLES = ("nobody", "alice", "dave", "vera", "root")
+NONE, MINE, PHYSICS, ALL = "", "alice", "alice carol", "alice bob carol"
+
+# Whose jobs a page shows to nobody, alice (user), dave (coordinates physics), vera (viewer) and
+# root (admin): names, or a status.
+RULES = {
+    ("/", ""): (401, MINE, NONE, NONE, NONE),
+    ("/", "user=bob"): (401, MINE, NONE, NONE, NONE),
+    ("/jobs", ""): (401, MINE, PHYSICS, ALL, ALL),
+    ("/jobs", "user=bob"): (401, NONE, NONE, "bob", "bob"),
+    ("/usage", "since=0&by=user"): (401, MINE, PHYSICS, ALL, ALL),
+    ("/clusters", ""): (401, NONE, NONE, NONE, NONE),
+    ("/clusters/{cluster}", "c1"): (401, MINE, PHYSICS, PHYSICS, PHYSICS),
+    ("/clusters/{cluster}/nodes/{node}", "c1 n001"): (401, MINE, MINE, "alice bob", "alice bob"),
+    ("/clusters/{cluster}/nodes/{node}", "c1 n002"): (401, NONE, "carol", "carol", "carol"),
+    ("/search", "q=1"): (401, MINE, 303, MINE, MINE),
+    ("/search", "q=bob"): (401, NONE, NONE, 303, 303),
+    ("/search", "q=2"): (401, NONE, NONE, 303, 303),
+    ("/search", "q=n002"): (401, NONE, 303, 303, 303),
+}
+OPEN = {"/signed-out", "/static/{name}"}
+CHANGING = {"/sign-in", "/sign-out"}
+SECRETS = {"bob": ("=cmd()", "chem"), "carol": ("n002",)}
+
+
+def test_every_page_has_a_rule():
+    routes = {
+        (method, route.path)
+        for router in PAGES
+        for route in router.routes
+        for method in route.methods
+    }
+    reading = {path for path, _ in RULES} | OPEN
+    assert routes == {("GET", path) for path in reading} | {("POST", path) for path in CHANGING}
+
+
+def address(path, what):
+    values = iter(what.split())
+    filled = re.sub(r"\{\w+\}", lambda _: next(values), path)
+    return filled if filled != path else f"{path}?{what}"
+
+
+@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("rule", RULES, ids=" ".join)
+def test_matrix(rule, role, client, proxied):
+    asker = client if role == "nobody" else proxied(role)
+    answer = asker.get(address(*rule), headers=HTML, follow_redirects=False)
+    expected = RULES[rule][ROLES.index(role)]
+    if isinstance(expected, int):
+        assert answer.status_code == expected
+        return
+    main = parsed(answer).find(".//main")
+    shown = " ".join([*main.itertext(), *(each.get("href") or "" for each in main.iter("a"))])
+    named = {user for user in ("alice", "bob", "carol") if re.search(rf"\b{user}\b", shown)}
+    asked = {role, rule[1].removeprefix("user=").removeprefix("q=")}
+    assert named - asked <= set(expected.split())
+    if rule[0] in ("/jobs", "/usage"):
+        assert named - asked == set(expected.split()) - asked
+    for user, secrets in SECRETS.items():
+        if user not in expected.split():
+            assert not [each for each in secrets if each not in rule[1] and each in shown]
+
+
+def test_nothing_can_be_changed_without_a_post():
+    for router in PAGES:
+        for route in router.routes:
+            assert route.methods in ({"GET"}, {"POST"})
