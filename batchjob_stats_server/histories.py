@@ -1,12 +1,17 @@
 """Past measurements for several questions at once, but not for many."""
 
 import queue
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TypeVar
 
 from batchjob_stats_db.history.history import History, HistoryError
+from batchjob_stats_server.gate.bounds import TooMany, Unavailable
+from batchjob_stats_server.gate.turns import Turns
 
-_PATIENCE_SECONDS = 5.0
+T = TypeVar("T")
+
+_PATIENCE_SECONDS = 2.0
 
 
 class HistoriesBusy(HistoryError):
@@ -16,7 +21,9 @@ class HistoriesBusy(HistoryError):
 class Histories:
     """Each is lent to one thread: a slow store must not take all that answer questions."""
 
-    def __init__(self, histories: Sequence[History]) -> None:
+    def __init__(self, histories: Sequence[History], turns: Turns | None = None) -> None:
+        """`turns`: those of others who ask the same store."""
+        self._turns = turns or Turns(len(histories), max(1, len(histories) // 2))
         self._idle: queue.LifoQueue[History] = queue.LifoQueue()
         for history in histories:
             self._idle.put(history)
@@ -32,3 +39,18 @@ class Histories:
             yield history
         finally:
             self._idle.put(history)
+
+    async def ask(self, who: Hashable, work: Callable[[History], T]) -> T:
+        """Do the work in a thread of the store's own, when it is this user's turn.
+
+        Raises HistoryError.
+        """
+
+        def with_one() -> T:
+            with self.lent() as history:
+                return work(history)
+
+        try:
+            return await self._turns.run(who, with_one)
+        except (TooMany, Unavailable) as error:
+            raise HistoriesBusy from error

@@ -83,7 +83,7 @@ def build(settings: Settings) -> Services:
         Rates(Rate(limit.user_rate, limit.user_burst), Rate(limit.peer_rate, limit.peer_burst)),
         tsdb,
         Certificates(auth.client_ca_file, auth.client_crl_file) if auth.client_ca_file else None,
-        Histories([Prometheus(endpoint) for _ in range(asked)]) if asked else None,
+        Histories([Prometheus(endpoint) for _ in range(asked)], tsdb.turns) if tsdb else None,
         rules,
     )
 

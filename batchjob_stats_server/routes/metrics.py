@@ -4,13 +4,18 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
+from anyio.to_thread import run_sync
 from fastapi import APIRouter, Query, Response
 from pydantic import AfterValidator, BaseModel, Field
+from sqlalchemy.engine import RowMapping
 
+from batchjob_stats_db.access import Access
+from batchjob_stats_db.history.history import History
 from batchjob_stats_db.queries.jobs import parts_of
 from batchjob_stats_db.queries.spans import span_of
+from batchjob_stats_db.usage import Measured
 from batchjob_stats_server import audit
-from batchjob_stats_server.course import Line, devices_of, lines
+from batchjob_stats_server.course import Device, Line, devices_of, lines
 from batchjob_stats_server.curves import CURVES
 from batchjob_stats_server.identity import Caller, Known
 from batchjob_stats_server.parameters import Table, Word
@@ -19,7 +24,7 @@ from batchjob_stats_server.routes import PREFIX
 from batchjob_stats_server.routes.jobs import JobId
 from batchjob_stats_server.rows import answer, chosen
 from batchjob_stats_server.runs import run_of
-from batchjob_stats_server.services import Given
+from batchjob_stats_server.services import Given, Services
 
 router = APIRouter(prefix=PREFIX)
 
@@ -70,7 +75,7 @@ class MetricRow(BaseModel):
 
 
 @router.get("/jobs/{jobid}/metrics", response_model=list[MetricRow])
-def job_metrics(
+async def job_metrics(
     services: Given, known: Known, access: Caller, jobid: JobId,
     which: Annotated[MetricsQuery, Query()],
 ) -> Response:  # fmt: skip
@@ -78,21 +83,34 @@ def job_metrics(
     keys = chosen(which.fields, MetricRow)
     if services.histories is None:
         raise Problem(503, "no time series database is configured")
+    found = await run_sync(_job, services, access, jobid, which)
+    if found is None:
+        return answer([], keys, which.format)
+    run, job, gpus = found
+    audit.seen(known, f"metrics of job {jobid}", [run])
+
+    def drawn(history: History) -> Response:
+        curves = [CURVES[name] for name in which.metric]
+        points = _points(which.points, (job.nodes or 1) * len(curves))
+        rows = _rows(run, list(lines(history, job, curves, points, gpus)))
+        whole = [dict(zip(MetricRow.model_fields, row, strict=True)) for row in rows]
+        return answer(whole, keys, which.format)
+
+    return await services.histories.ask(known.user, drawn)
+
+
+def _job(
+    services: Services, access: Access, jobid: str, which: MetricsQuery
+) -> tuple[RowMapping, Measured, list[Device]] | None:
+    """The run, where its measurements are to be looked for, and its GPUs."""
+    policy, now = services.settings.tsdb.policy(), int(services.clock())
     with services.reader.connect() as db:
         run = run_of(db, access, jobid, which.cluster, which.run)
-        if run is None or run["start_time"] is None:
-            return answer([], keys, which.format)
-        policy, now = services.settings.tsdb.policy(), int(services.clock())
-        job = span_of(db, access, run["id"], policy, now)
-        gpus = devices_of((parts_of(db, access, run["id"]) or {}).get("gpus", ()))
-    if job is None:  # it was deleted meanwhile
-        return answer([], keys, which.format)
-    audit.seen(known, f"metrics of job {jobid}", [run])
-    points = _points(which.points, (job.nodes or 1) * len(which.metric))
-    with services.histories.lent() as history:
-        found = list(lines(history, job, [CURVES[name] for name in which.metric], points, gpus))
-    rows = [dict(zip(MetricRow.model_fields, row, strict=True)) for row in _rows(run, found)]
-    return answer(rows, keys, which.format)
+        job = span_of(db, access, run["id"], policy, now) if run else None
+        if run is None or job is None:
+            return None
+        parts = parts_of(db, access, run["id"]) or {}
+    return run, job, devices_of(parts.get("gpus", ()))
 
 
 def _points(wanted: int, lines: int) -> int:

@@ -2,6 +2,8 @@
 
 import csv
 import io
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 
@@ -181,3 +183,28 @@ def test_the_page_about_the_server_names_every_curve():
     page = (Path(__file__).parents[2] / "docs" / "server.md").read_text()
     for curve in CURVES.values():
         assert f"| `{curve.name}` | {curve.unit} | {curve.about} |" in page
+
+
+def test_a_slow_store_does_not_keep_other_questions_waiting(services):
+    """Of sixteen who ask for curves at once one is served; jobs are answered meanwhile."""
+    asked, let_go = threading.Event(), threading.Event()
+
+    class Slow:
+        def courses(self, asked_for, span, stretches):
+            asked.set()
+            let_go.wait(20)
+            return []
+
+    made = app.make(services._replace(histories=Histories([Slow()])))
+    headers = {"X-Grafana-User": "vera", "X-Batchjob-Secret": SECRET}
+    with (
+        TestClient(made, client=(PROXY, 50000), headers=headers) as client,
+        ThreadPoolExecutor(16) as pool,
+    ):
+        curves = [pool.submit(client.get, "/api/v1/jobs/1/metrics") for _ in range(16)]
+        try:
+            assert asked.wait(20)
+            assert client.get("/api/v1/jobs/1").status_code == 200
+        finally:
+            let_go.set()
+        assert {each.result().status_code for each in curves} == {200}
