@@ -118,6 +118,15 @@ def test_the_job_s_dashboard_shows_its_course_in_the_window_it_gives(run, folder
     assert runs["jobid"] == [run.job]
 
 
+@pytest.mark.parametrize("folder", API)
+def test_the_job_s_report_is_in_its_dashboard(run, folder):
+    (frame,) = run.panel(f"{folder}/job", "What was used of what there was", job=run.job)
+    ratio = dict(zip(frame["what"], frame["ratio"], strict=True))
+    assert 0.2 < ratio["cpu"] < 1.1
+    assert 0 < ratio["time"] < 1
+    assert ratio["gpu"] is None
+
+
 def test_prometheus_shows_the_same_job_through_the_gate(run):
     frames = run.panel("prometheus/job-live", "CPUs in use", job=run.job)
     assert 0.5 < max(value for frame in frames for value in frame["Value"]) < 3

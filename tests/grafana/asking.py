@@ -34,6 +34,14 @@ class Chosen(NamedTuple):
         return self.value in (ALL, [ALL])
 
 
+class Refused(Exception):
+    """An answer that Grafana shows as a panel's error."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(f"{status} {text}")
+        self.status = status
+
+
 class Viewer(NamedTuple):
     """Who looks, from when to when (epoch seconds), and with which choices."""
 
@@ -133,7 +141,7 @@ class Grafana(NamedTuple):
                 return json.load(answer)
         except urllib.error.HTTPError as error:
             asked = f"{path} {urllib.parse.unquote((body or b'').decode())}"
-            raise AssertionError(f"{error.code} {error.read().decode()} for {asked}") from error
+            raise Refused(error.code, f"{error.read().decode()} for {asked}") from error
 
 
 def _prometheus(grafana: Grafana, target: Json, viewer: Viewer) -> list[Frame]:
@@ -174,13 +182,19 @@ def _component(text: str) -> str:
 
 
 def _path(path: str, answer: Any) -> list[Any]:
-    """`$[*].key`, `$.root[*].key`: rows without the key give nothing, as with jsonpath-plus."""
-    match = re.fullmatch(r"\$(?:\.(\w+))?\[\*\]\.(\w+)", path)
+    """`$[*].key`, `$.root[*].key`; rows without the key give nothing, as with jsonpath-plus."""
+    match = re.fullmatch(r"\$(?:\.([\w.]+))?\[\*\]\.(\w+)", path)
     assert match, path
     root, key = match.groups()
-    rows = answer[root] if root else answer
+    rows = _at(root or "", answer)
     assert isinstance(rows, list), answer
     return [row[key] for row in rows if key in row]
+
+
+def _at(root: str, answer: Any) -> Any:
+    for key in filter(None, root.split(".")):
+        answer = answer[key]
+    return answer
 
 
 def _infinity(grafana: Grafana, target: Json, viewer: Viewer) -> list[Frame]:
@@ -189,8 +203,7 @@ def _infinity(grafana: Grafana, target: Json, viewer: Viewer) -> list[Frame]:
     query = urllib.parse.urlencode(sorted(pairs, key=lambda pair: pair[0]))  # Go's url.Values
     path = f"/api/v1{viewer.text(target['url'])}?{query}"
     answer = grafana.get(path, target["datasource"]["type"], viewer)
-    if target["root_selector"]:
-        answer = answer[target["root_selector"]]
+    answer = _at(target["root_selector"], answer)
     assert isinstance(answer, list), answer
     frame: Frame = {}
     for column in target["columns"]:

@@ -69,8 +69,9 @@ def running(folder: Path) -> Iterator[Stack]:
         grafana = Grafana(f"http://{server}", headers)
         time.sleep(12 * SCRAPE_SECONDS)
         with jobs.open("a") as file:
-            ended = {"state": "COMPLETED", "end_time": int(time.time()), "exit_code": 0}
-            file.write(json.dumps(_job(int(began), ENDED, OTHER, "chemistry") | ended) + "\n")
+            for job, state in ((_others(began), "COMPLETED"), (_thirds(began), "OUT_OF_MEMORY")):
+                ended = {**job, "state": state, "end_time": int(time.time())}
+                file.write(json.dumps(ended) + "\n")
         until(lambda: _measured(grafana, ENDED), "usage of the ended job", 60, 1)
         until(lambda: _measured(grafana, RUNNING), "usage of the running job", 60, 1)
         until(lambda: rows(grafana, "/usage?by=day"), "sums of the day", 60, 1)
@@ -89,12 +90,21 @@ def _job(began: int, jobid: str, user: str, account: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _others(began: float) -> dict[str, Any]:
+    return _job(int(began), ENDED, OTHER, "chemistry")
+
+
+def _thirds(began: float) -> dict[str, Any]:
+    job = _job(int(began), THIRDS, THIRD, "physics")
+    return job | {"allocated_gpus": 0, "node_list": "node001", "nodes": ["node001"]}
+
+
 def _records(began: int) -> list[dict[str, Any]]:
     waiting = {"state": "PENDING", "start_time": None, "reason": "Resources", "steps": []}
     return [
         _job(began, RUNNING, USER, "physics"),
-        _job(began, ENDED, OTHER, "chemistry"),
-        _job(began, THIRDS, THIRD, "physics") | {"allocated_gpus": 0, "node_list": "node001"},
+        _others(began),
+        _thirds(began),
         _job(began, WAITING, USER, "physics") | waiting,
     ]
 
@@ -305,4 +315,7 @@ def rows(grafana: Grafana, path: str) -> Any:
 
 def _measured(grafana: Grafana, jobid: str) -> bool:
     found = rows(grafana, f"/jobs/{jobid}") or []
-    return any(row["usage_energy_host_idle_joules"] for row in found)
+    return any(
+        row["usage_energy_host_idle_joules"] and (row["end_time"] or jobid != ENDED)
+        for row in found
+    )

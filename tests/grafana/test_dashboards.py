@@ -141,9 +141,9 @@ def test_paths_into_answers_are_those_that_all_dialects_read_alike(name):
     for panel in panels(name):
         for target in panel["targets"]:
             for field in target.get("fields", ()):
-                assert re.fullmatch(r"\$(\.[a-z_]+)?\[\*\]\.[a-z_0-9]+", field["jsonPath"])
+                assert re.fullmatch(r"\$(\.[a-z_.]+)?\[\*\]\.[a-z_0-9]+", field["jsonPath"])
                 assert target["cacheDurationSeconds"] == 0
-            assert re.fullmatch("[a-z_]*", target.get("root_selector", ""))
+            assert re.fullmatch("[a-z_.]*", target.get("root_selector", ""))
             for column in target.get("columns", ()):
                 assert re.fullmatch(r"[a-z_0-9]+", column["selector"])
 

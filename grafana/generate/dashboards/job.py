@@ -23,6 +23,12 @@ def _parts(title: str, part: str, about: str, *columns: Column) -> Panel:
     return Panel(title, (rows,), about=about, kind="table", height=7)
 
 
+def _report(title: str, root: str, about: str, *columns: Column, width: int = 12) -> Panel:
+    # Infinity prefers text to JSON, in its header Accept.
+    rows = Rows(f"{_PATH}/report", columns, (IN_CLUSTER, ("format", "json")), root)
+    return Panel(title, (rows,), about=about, kind="table", width=width, height=7)
+
+
 def _course(
     title: str, unit: str, about: str, *curves: str, value: str = "mean", stacked: bool = False
 ) -> Panel:
@@ -83,6 +89,40 @@ DASHBOARD = Dashboard(
             kind="table",
             width=24,
             height=6,
+        ),
+        _report(
+            "Advice",
+            "advice",
+            "What the report of the latest run found, with its numbers and a next step.",
+            Column("severity", "Severity"),
+            Column("title", "What"),
+            Column("reason", "Why"),
+            Column("step", "Next step"),
+            width=24,
+        ),
+        _report(
+            "What was used of what there was",
+            "efficiency",
+            "CPU, memory, GPU and time, each with its formula; or why there is no figure.",
+            Column("what", "Of"),
+            Column("ratio", "Use", "percentunit", "number"),
+            Column("used", "Used", "sishort", "number"),
+            Column("available", "Held", "sishort", "number"),
+            Column("unit", "Unit"),
+            Column("formula", "Formula"),
+            Column("missing", "Not known because"),
+        ),
+        _report(
+            "Beside similar jobs",
+            "similar.comparisons",
+            "Earlier jobs of the same user like this one that ended well.",
+            Column("what", "What"),
+            Column("this", "This job", "sishort", "number"),
+            Column("lower_quartile", "A quarter had less than", "sishort", "number"),
+            Column("median", "Half had less than", "sishort", "number"),
+            Column("upper_quartile", "Three quarters had less than", "sishort", "number"),
+            Column("unit", "Unit"),
+            Column("jobs", "Jobs", "none", "number"),
         ),
         _row("CPU"),
         _course(
@@ -171,6 +211,13 @@ DASHBOARD = Dashboard(
             Column("grams", "Grams of CO2e", "massg", "number"),
         ),
         _row("Parts"),
+        _report(
+            "Advice that could not be given",
+            "silent",
+            "Rules that might have had something to say, and why they do not.",
+            Column("rule", "Rule"),
+            Column("reason", "Reason"),
+        ),
         _parts(
             "Nodes",
             "nodes",
