@@ -18,7 +18,11 @@ class Command(NamedTuple):
 
 
 COMMANDS = (
+    Command("up", "batchjob_cli.up.command", "Run all of batchjob on this machine, with pages."),
     Command("run", "batchjob_cli.run.command", "Run a command as a job: measured and recorded."),
+    Command("jobs", "batchjob_cli.ask.jobs", "What has run."),
+    Command("job", "batchjob_cli.ask.job", "One job's report, with advice."),
+    Command("stats", "batchjob_cli.ask.stats", "Totals, and how often work succeeds."),
     Command("logs", "batchjob_cli.logs", "What a run wrote."),
     Command("stop", "batchjob_cli.stop", "End a run."),
     Command("cancel", "batchjob_cli.cancel", "Cancel a run that has not started."),

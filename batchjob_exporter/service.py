@@ -71,6 +71,11 @@ class Service:
         limits = Limits(web.max_requests, web.allow_from)
         self._server = Server(self.sockets, self.web.answer, limits, self.web.wrap)
 
+    @property
+    def collectors(self) -> list["Collector"]:
+        """The collectors, for who wants readings rather than their metrics."""
+        return self._exporter.collectors
+
     def start(self) -> None:
         """Start collectors, then listen."""
         self._exporter.start()

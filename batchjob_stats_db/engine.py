@@ -23,6 +23,10 @@ class DatabaseError(Exception):
     """The database cannot be used; the text is one line for the person who runs the program."""
 
 
+class WriterBusyError(DatabaseError):
+    """Another process writes job records into the SQLite file."""
+
+
 _EXPECTED = "db.url: expected sqlite:///PATH or postgresql://..."
 
 
@@ -150,7 +154,7 @@ def only_writer(url: URL) -> Iterator[None]:
     """Be the one process that writes job records into an SQLite file.
 
     PostgreSQL needs no such lock: there each write takes an advisory one for its cluster.
-    Raises DatabaseError naming the process that has the lock.
+    Raises WriterBusyError naming the process that has the lock, DatabaseError.
     """
     if url.get_backend_name() != "sqlite":
         yield
@@ -165,7 +169,7 @@ def only_writer(url: URL) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             holder = os.read(descriptor, 32).decode("ascii", "replace").strip()
-            raise DatabaseError(
+            raise WriterBusyError(
                 f"{url.database}: process {holder or 'unknown'} writes to it already; "
                 "SQLite has one writer"
             ) from None

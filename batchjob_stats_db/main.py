@@ -29,8 +29,7 @@ from batchjob_stats_db.history.history import HistoryError
 from batchjob_stats_db.measurements import recompute
 from batchjob_stats_db.options import SECTIONS, Settings, problems, settings
 from batchjob_stats_db.progress import Progress
-from batchjob_stats_db.revision import found, require_current
-from batchjob_stats_db.schema import REVISION
+from batchjob_stats_db.revision import require_current
 from batchjob_stats_db.service import Service, serve
 
 log = logging.getLogger(__name__)
@@ -195,22 +194,15 @@ def _check_config(chosen: Settings) -> int:
 
 def _migrate(chosen: Settings, _given: Arguments) -> int:
     # Alembic costs 49 MB, which no daemon need carry.
-    from batchjob_stats_db.migrate import migrate
+    from batchjob_stats_db.migrate import bring_up_to_date
 
     url = _url(chosen)
-    engine = writer(url, create=True)
-    try:
-        with only_writer(url):
-            with engine.connect() as db:
-                before = found(db)
-            path = Path(url.database or "")
-            if before and before != REVISION and url.get_backend_name() == "sqlite":
-                copy = path.with_name(f"{path.name}.before-{before}-{_stamp()}")
-                print(f"backup: {copy}, {backup(url, copy)} bytes")
-            before, after = migrate(engine)
-    finally:
-        engine.dispose()
-    print(f"schema {after}" if before == after else f"schema {before or 'none'} -> {after}")
+    with only_writer(url):
+        done = bring_up_to_date(url)
+    if done.copy:
+        print(f"backup: {done.copy}, {done.copy.stat().st_size} bytes")
+    told = f"{done.before or 'none'} -> {done.after}"
+    print(f"schema {done.after}" if done.before == done.after else f"schema {told}")
     return 0
 
 

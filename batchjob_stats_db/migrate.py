@@ -1,14 +1,18 @@
 """Bring a database to the present schema, or say that it is not there."""
 
+import time
 from pathlib import Path
+from typing import NamedTuple
 
 import sqlalchemy as sa
 from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
-from sqlalchemy.engine import Engine
+from sqlalchemy.engine import URL, Engine
 
-from batchjob_stats_db import revision
+from batchjob_stats_db import revision, schema
+from batchjob_stats_db.backup import backup
+from batchjob_stats_db.engine import writer
 
 DIRECTORY = Path(__file__).with_name("migrations")
 
@@ -43,3 +47,31 @@ def migrate(engine: Engine, target: str = "head") -> tuple[str, str]:
         with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             connection.execute(sa.text("ANALYZE"))
     return before, after
+
+
+class Done(NamedTuple):
+    """What was done: revisions ("" for an empty file), and the copy that was made first."""
+
+    before: str
+    after: str
+    copy: Path | None
+
+
+def bring_up_to_date(url: URL) -> Done:
+    """Make the tables, or upgrade them; of an SQLite file in use so far a copy is kept.
+
+    For the one writer of the database (engine.only_writer). Raises DatabaseError.
+    """
+    engine = writer(url, create=True)
+    try:
+        with engine.connect() as db:
+            before = revision.found(db)
+        copy = None
+        if before and before != schema.REVISION and url.get_backend_name() == "sqlite":
+            path = Path(url.database or "")
+            stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+            copy = path.with_name(f"{path.name}.before-{before}-{stamp}")
+            backup(url, copy)
+        return Done(*migrate(engine), copy)
+    finally:
+        engine.dispose()

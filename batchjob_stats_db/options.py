@@ -167,6 +167,7 @@ class ClusterSettings(NamedTuple):
     sources: tuple[Source, ...]
     people: tuple[PeopleSource, ...]
     tsdb: TsdbOptions
+    samples: str = ""  # a directory of sample files, where no server keeps measurements
 
 
 class Settings(NamedTuple):
@@ -203,7 +204,7 @@ def _cluster(number: int, raw: Any, tsdb: TsdbOptions) -> ClusterSettings:
     where = f"clusters[{number}]"
     if not isinstance(raw, dict) or not isinstance(raw.get("name"), str) or not raw["name"]:
         raise SettingsError(f"{where}: expected a mapping with the cluster's name")
-    known = ("name", "sources", "tsdb")
+    known = ("name", "sources", "tsdb", "samples")
     _refuse_unknown(where, raw, known)
     chosen = raw.get("sources")
     if not isinstance(chosen, dict) or not chosen:
@@ -219,7 +220,10 @@ def _cluster(number: int, raw: Any, tsdb: TsdbOptions) -> ClusterSettings:
     own = _made(TsdbOptions, f"{where}.tsdb", raw.get("tsdb"))
     changed = {each.name for each in fields(own) if getattr(own, each.name) != each.default}
     merged = replace(tsdb, **{name: getattr(own, name) for name in changed})
-    return ClusterSettings(raw["name"], tuple(sources), tuple(people), merged)
+    samples = raw.get("samples", "")
+    if not isinstance(samples, str):
+        raise SettingsError(f"{where}.samples: expected a directory, got {samples!r}")
+    return ClusterSettings(raw["name"], tuple(sources), tuple(people), merged, samples)
 
 
 def _made(cls: type[Any], where: str, given: Any) -> Any:

@@ -5,13 +5,17 @@ import queue
 import signal
 import threading
 import time
+from pathlib import Path
 
 from sqlalchemy.engine import Engine
 
 from batchjob.sd_notify import notify
 from batchjob.settings import SettingsError
 from batchjob_stats_db.health import Health
+from batchjob_stats_db.history.history import History
 from batchjob_stats_db.history.prometheus import Prometheus
+from batchjob_stats_db.history.samples import SampleHistory
+from batchjob_stats_db.job_row import UsagePolicy
 from batchjob_stats_db.options import ClusterSettings, Settings
 from batchjob_stats_db.poller import Poller
 from batchjob_stats_db.self_metrics import PollerMetrics
@@ -22,6 +26,8 @@ log = logging.getLogger(__name__)
 _PATIENCE = 900.0  # a thread without a sign of life for so long is stuck
 _WATCHDOG_SECONDS = 5.0
 _STOP_SECONDS = 20.0
+_SAMPLES_SETTLE_SECONDS = 60  # a job's last sample is its booked energy, 30 s after its end
+_SAMPLES_REFRESH_SECONDS = 60
 
 
 class Service:
@@ -41,9 +47,10 @@ class Service:
         self._health: Health | None = None
 
     def _poller(self, settings: Settings, cluster: ClusterSettings, engine: Engine) -> Poller:
-        history = Prometheus(cluster.tsdb.endpoint()) if cluster.tsdb.url else None
-        store = Store(engine, cluster.name, cluster.tsdb.policy())
-        return Poller(cluster, store, history, settings.poll, settings.retention, self._metrics)
+        store = Store(engine, cluster.name, _policy(cluster))
+        return Poller(
+            cluster, store, _history(cluster), settings.poll, settings.retention, self._metrics
+        )
 
     def unhealthy(self) -> str:
         """Which cluster's thread has ended or is stuck; "" when none."""
@@ -80,6 +87,19 @@ class Service:
                 thread.join(max(0.0, deadline - time.monotonic()))
         if self._health:
             self._health.stop()
+
+
+def _history(cluster: ClusterSettings) -> History | None:
+    """Where the measurements of its jobs are; None: nowhere."""
+    if cluster.tsdb.url:
+        return Prometheus(cluster.tsdb.endpoint())
+    return SampleHistory(Path(cluster.samples), cluster.name) if cluster.samples else None
+
+
+def _policy(cluster: ClusterSettings) -> UsagePolicy:
+    if cluster.samples and not cluster.tsdb.url:
+        return UsagePolicy(_SAMPLES_SETTLE_SECONDS, _SAMPLES_REFRESH_SECONDS)
+    return cluster.tsdb.policy()
 
 
 def serve(service: Service) -> None:

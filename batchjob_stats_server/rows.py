@@ -120,11 +120,11 @@ def _csv(rows: Sequence[Row], keys: Sequence[str]) -> tuple[str, str]:
     out = io.StringIO()
     writer = csv.DictWriter(out, keys)
     writer.writeheader()
-    writer.writerows({key: _harmless(value) for key, value in row.items()} for row in rows)
+    writer.writerows({key: harmless(value) for key, value in row.items()} for row in rows)
     return out.getvalue(), "text/csv"
 
 
-def _harmless(value: Any) -> Any:
+def harmless(value: Any) -> Any:
     """A job's name is not to be a formula in somebody's spreadsheet (OWASP, "CSV Injection")."""
     return f"'{value}" if isinstance(value, str) and value[:1] in tuple("=+-@\t\r") else value
 

@@ -23,6 +23,7 @@ class Filter(NamedTuple):
     array_jobid: str | None = None
     het_jobid: str | None = None
     name: str | None = None
+    tool: str | None = None
     node: str | None = None
     started_from: int | None = None
     started_before: int | None = None
@@ -57,6 +58,7 @@ _EQUAL: dict[str, ColumnElement[Any]] = {
     "array_jobid": _job.array_jobid,
     "het_jobid": _job.het_jobid,
     "name": _job.name,
+    "tool": _job.tool,
 }
 _BETWEEN: dict[str, ColumnElement[Any]] = {
     "elapsed": _job.elapsed_seconds,

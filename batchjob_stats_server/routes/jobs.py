@@ -60,6 +60,7 @@ class JobsQuery(Table):
     qos: Word | None = None
     state: Annotated[list[JobState], OneOrMore] = Field([], description="One or several states.")
     name: Word | None = None
+    tool: Word | None = None
     node: Word | None = None
     started_from: Time | None = None
     started_before: Time | None = None

@@ -1,0 +1,1 @@
+"""`batchjob jobs`, `job` and `stats`: questions about what has run."""

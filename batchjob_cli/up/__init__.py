@@ -1,0 +1,1 @@
+"""`batchjob up`: all of batchjob on one machine, in one process."""

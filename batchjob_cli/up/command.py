@@ -1,0 +1,79 @@
+"""`batchjob up`: everything on this machine, and five lines that say where to look."""
+
+import contextlib
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+
+from batchjob import logs
+from batchjob.data import data_directory
+from batchjob.settings import SettingsError
+from batchjob_cli.up import demo, stack, token
+from batchjob_cli.up.options import Settings, settings
+from batchjob_stats_db.engine import DatabaseError
+from batchjob_stats_server import main as server_main
+
+
+def run(arguments: list[str]) -> int:
+    """Run until SIGINT or SIGTERM; the exit status. Raises SettingsError."""
+    chosen = settings(arguments)
+    logs.set_up(chosen.log)
+    data = data_directory(chosen.up.data)
+    try:
+        return _run(chosen, data)
+    except DatabaseError as error:
+        raise SettingsError(str(error)) from error
+    except OSError as error:
+        raise SettingsError(f"{error.filename or data}: {error.strerror or error}") from error
+    except KeyboardInterrupt:
+        return 130
+
+
+def _run(chosen: Settings, data: Path) -> int:
+    with (
+        _ended_by(signal.SIGTERM),
+        _listener(chosen.up.listen_address) as listener,
+        stack.running(chosen, data) as parts,
+    ):
+        print("\n".join(_lines(chosen, data, parts)), flush=True)
+        if chosen.up.demo:
+            print(f"demo      {len(demo.start(data))} jobs started", flush=True)
+        parts.server.run(sockets=[listener])
+        return 0 if parts.server.started else 1
+
+
+@contextlib.contextmanager
+def _ended_by(number: signal.Signals) -> Iterator[None]:
+    """As Ctrl-C does. The server, while it runs, has handlers of its own and calls ours after."""
+
+    def end(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(number, end)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+
+
+def _listener(address: tuple[str, int]) -> socket.socket:
+    """The socket of pages and API, before anything is begun: a taken port is a common mistake."""
+    try:
+        return server_main.listening(address)
+    except SettingsError as error:
+        told = str(error).removeprefix("web.")
+        raise SettingsError(f"{told}; --listen-address names another port") from error
+
+
+def _lines(chosen: Settings, data: Path, parts: stack.Stack) -> Iterator[str]:
+    host, port = chosen.up.listen_address
+    host = f"[{host}]" if ":" in host else host
+    scheduler = parts.scheduler
+    found = f"{scheduler.title}, cluster {scheduler.cluster}" if scheduler else "no scheduler"
+    yield f"pages     http://{host}:{port}/?token={parts.token}"
+    yield f"token     {data / token.FILE} (new at each start)"
+    yield f"jobs      {found}; and what `batchjob run -- COMMAND` starts"
+    yield f"kept      {parts.database}, {chosen.tsdb.url or f'samples in {data}'}"
+    yield f"metrics   http://{parts.exporter.addresses[0]}/metrics, for Prometheus"

@@ -1,0 +1,184 @@
+"""Exporter, recorder, pollers and server, put together from the settings."""
+
+import contextlib
+import logging
+import os
+import pwd
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from sqlalchemy.engine import URL
+
+from batchjob.data import LOGS, RUNS, SAMPLES, prepare
+from batchjob.settings import SettingsError
+from batchjob_cli.recorded import sources_of
+from batchjob_cli.recorder import Recorder
+from batchjob_cli.up import found, token
+from batchjob_cli.up.options import Settings
+from batchjob_exporter import options as exporter_options
+from batchjob_exporter.service import Service as ExporterService
+from batchjob_stats_db import options as poller_options
+from batchjob_stats_db.engine import WriterBusyError, only_writer, parse, writer
+from batchjob_stats_db.revision import found as revision_found
+from batchjob_stats_db.schema import REVISION
+from batchjob_stats_db.service import Service as PollerService
+from batchjob_stats_server import main as server_main
+from batchjob_stats_server import options as server_options
+from batchjob_stats_server import services as server_services
+
+log = logging.getLogger(__name__)
+
+LOCAL = "local"
+"""The cluster that this machine's own runs belong to."""
+
+_SCHEDULER_INTERVAL = "30s"
+
+
+class Stack(NamedTuple):
+    """What runs, and what there is to say of it."""
+
+    exporter: ExporterService
+    recorder: Recorder | None
+    pollers: tuple[PollerService, ...]
+    server: server_main.AnsweringServer
+    scheduler: found.Scheduler | None
+    token: str
+    database: str
+
+
+@contextlib.contextmanager
+def running(settings: Settings, data: Path) -> Iterator[Stack]:
+    """Build and start everything but the server's loop; end it in the other order.
+
+    Raises SettingsError, DatabaseError, OSError.
+    """
+    for part in (RUNS, LOGS, SAMPLES):
+        prepare(data, part)
+    url = database(settings, data)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(only_writer(url))
+        _bring_up_to_date(url)
+        engine = writer(url)
+        stack.callback(engine.dispose)
+        scheduler = found.scheduler(LOCAL)
+        pollers = tuple(
+            PollerService(each, engine) for each in _poller_settings(settings, data, url, scheduler)
+        )
+        exporter = ExporterService(_exporter_settings(settings))
+        recorder = _recorder(settings, exporter, data)
+        services = server_services.build(server_settings(settings, url))
+        made = server_main.server(services.settings, services)
+        secret = token.renew(engine, _user(), data)
+        for each in (exporter, recorder, *pollers):
+            if each is not None:
+                each.start()
+                stack.callback(each.stop)
+        shown = url.render_as_string(hide_password=True)
+        yield Stack(exporter, recorder, pollers, made, scheduler, secret, shown)
+
+
+def database(settings: Settings, data: Path) -> URL:
+    """Where this machine's records are; raises SettingsError, DatabaseError."""
+    return parse(settings.db.url or f"sqlite:///{data / 'jobs.db'}", settings.db.password_file)
+
+
+def record_runs(settings: Settings, data: Path) -> None:
+    """Bring the records of this machine's runs up to date, unless `batchjob up` does already.
+
+    Raises DatabaseError, OSError.
+    """
+    prepare(data, RUNS)
+    url = database(settings, data)
+    try:
+        with only_writer(url):
+            _bring_up_to_date(url)
+            engine = writer(url)
+            try:
+                for each in _poller_settings(settings, data, url, None):
+                    for poller in PollerService(each, engine).pollers:
+                        poller.cycle()
+            finally:
+                engine.dispose()
+    except WriterBusyError:
+        return
+
+
+def _user() -> str:
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())
+
+
+def _bring_up_to_date(url: URL) -> None:
+    engine = writer(url, create=True)
+    try:
+        with engine.connect() as db:
+            current = revision_found(db) == REVISION
+    finally:
+        engine.dispose()
+    if not current:
+        from batchjob_stats_db.migrate import bring_up_to_date  # Alembic is megabytes
+
+        done = bring_up_to_date(url)
+        if done.copy:
+            log.warning("the database has a new schema; the old one is %s", done.copy)
+
+
+def _exporter_settings(settings: Settings) -> exporter_options.Settings:
+    host, port = settings.up.exporter_address
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return exporter_options.settings([f"--web.listen-address={address}", "--collector.jobs.name"])
+
+
+def _recorder(settings: Settings, exporter: ExporterService, data: Path) -> Recorder | None:
+    sources = sources_of(exporter.collectors)
+    if sources is None or settings.tsdb.url:
+        return None
+    return Recorder(sources, data / SAMPLES, settings.samples)
+
+
+def _poller_settings(
+    settings: Settings, data: Path, url: URL, scheduler: found.Scheduler | None
+) -> Iterator[poller_options.Settings]:
+    """The machine's own runs are looked for often; a scheduler is asked less often."""
+    asked: list[tuple[str, Mapping[str, Any], str]] = [
+        (LOCAL, {"runs": {"path": str(data / RUNS)}}, f"{settings.up.interval:g}s")
+    ]
+    if scheduler:
+        asked.append((scheduler.cluster, scheduler.sources, _SCHEDULER_INTERVAL))
+    for name, sources, interval in asked:
+        cluster: dict[str, Any] = {"name": name, "sources": sources}
+        if settings.tsdb.url:
+            cluster["tsdb"] = {"url": settings.tsdb.url}
+        else:
+            cluster["samples"] = str(data / SAMPLES)
+        given: Mapping[str, Any] = {
+            **_database(settings, url),
+            "poll.interval": interval,
+            "poll.rollup-interval": "60s",
+            "clusters": [cluster],
+        }
+        yield poller_options.settings(given, "")
+
+
+def server_settings(settings: Settings, url: URL) -> server_options.Settings:
+    """The server's own settings for this machine; raises SettingsError."""
+    host, port = settings.up.listen_address
+    given: dict[str, Any] = {
+        **_database(settings, url),
+        "web.listen-address": f"{host}:{port}",
+        **({"tsdb.url": settings.tsdb.url} if settings.tsdb.url else {}),
+    }
+    made = server_options.settings(given, "")
+    if wrong := list(server_options.problems(made)):
+        raise SettingsError("; ".join(wrong))
+    return made
+
+
+def _database(settings: Settings, url: URL) -> dict[str, Any]:
+    return {
+        "db.url": url.render_as_string(hide_password=False),
+        "db.password-file": settings.db.password_file,
+    }

@@ -1,0 +1,170 @@
+"""Questions on the command line, of this machine's own runs and of a server."""
+
+import csv
+import io
+import json
+import os
+import threading
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+import uvicorn
+
+from batchjob import runs
+from batchjob.settings import SettingsError
+from batchjob.states import JobState
+from batchjob_cli.ask import job, jobs, stats
+from batchjob_cli.ask.server import Server
+from batchjob_cli.up import options, stack, token
+from batchjob_stats_server import main as server_main
+from batchjob_stats_server import services
+
+NOW = int(time.time())
+
+
+def finished(name, state=JobState.COMPLETED, **more):
+    """A run that took a minute."""
+    return runs.Run(
+        jobid=str(uuid.uuid4()), node=os.uname().nodename, user="alice", uid=1000,
+        submit_time=NOW - 90, start_time=NOW - 90, end_time=NOW - 30, state=state, name=name,
+        supervisor=runs.Supervisor(1, 1, "gone"), exit_code=0 if state == "COMPLETED" else 1,
+        user_cpu_seconds=50.0, system_cpu_seconds=4.0, peak_memory_bytes=3 << 30,
+        allocated_cpus=1, **more,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def data(tmp_path):
+    """A data directory with three runs."""
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    for run in (
+        finished("align", tool="blast"),
+        finished("align", JobState.FAILED, tool="blast"),
+        finished("plot\x1b[2J", tool="=cmd()"),
+    ):
+        runs.write(folder, run)
+    return str(tmp_path)
+
+
+def asked(capsys, command, *arguments):
+    assert command.run(list(arguments)) == 0
+    return capsys.readouterr().out
+
+
+def test_a_table_of_jobs(data, capsys):
+    lines = asked(capsys, jobs, "--data", data).splitlines()
+    assert lines[0].split()[:3] == ["JOB", "NAME", "USER"]
+    assert len(lines) == 4
+    assert all("0:01:00" in line and "90 %" in line and "3 GiB" in line for line in lines[1:])
+
+
+def test_a_name_cannot_move_the_cursor(data, capsys):
+    out = asked(capsys, jobs, "--data", data)
+    assert "\x1b" not in out
+    assert "plot?[2J" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "count"),
+    [
+        (["--name", "align"], 2),
+        (["--tool", "blast", "--state", "failed"], 1),
+        (["--user", "bob"], 0),
+        (["--since", "1m"], 0),
+        (["--since", "10m"], 3),
+        (["--limit", "2"], 2),
+        (["--running"], 0),
+    ],
+)
+def test_filters(data, capsys, arguments, count):
+    rows = json.loads(asked(capsys, jobs, "--data", data, "--format", "json", *arguments))
+    assert len(rows) == count
+
+
+def test_csv_holds_no_formula(data, capsys):
+    text = asked(capsys, jobs, "--data", data, "--format", "csv")
+    assert {row["tool"] for row in csv.DictReader(io.StringIO(text))} == {"blast", "'=cmd()"}
+
+
+def test_a_report_by_the_beginning_of_an_id(data, capsys):
+    (row,) = json.loads(asked(capsys, jobs, "--data", data, "--format=json", "--state=failed"))
+    text = asked(capsys, job, "--data", data, row["jobid"][:8])
+    assert f"Job {row['jobid']}" in text
+    assert "FAILED" in text
+
+
+def test_totals_and_success(data, capsys):
+    rows = json.loads(asked(capsys, stats, "--data", data, "--format=json", "--by=tool"))
+    assert [(row["key"], row["jobs"], row["success_ratio"]) for row in rows] == [
+        ("blast", 2, 0.5),
+        ("=cmd()", 1, 1.0),
+    ]
+    assert rows[0]["cpu_seconds"] == 108.0
+    assert rows[0]["peak_memory_bytes"] == 3 << 30
+    table = asked(capsys, stats, "--data", data, "--by=tool")
+    assert "50 %" in table
+
+
+def test_nothing_has_run_yet(tmp_path, capsys):
+    assert asked(capsys, jobs, "--data", str(tmp_path / "new")) == "no job\n"
+    assert asked(capsys, stats, "--data", str(tmp_path / "new")) == "no job\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "told"),
+    [
+        (jobs, ["--limit", "0"], "--limit: expected 1 or more"),
+        (jobs, ["--state", "done"], "'done' is none of"),
+        (jobs, ["--since", "yesterday"], "--since"),
+        (jobs, ["--server", "example.org"], "expected http://HOST or https://HOST"),
+        (jobs, ["--server", "http://127.0.0.1:1"], "http://127.0.0.1:1/api/v1/: "),
+        (jobs, ["--token-file", "/nonexistent", "--server", "http://127.0.0.1:1"], "--token-file"),
+        (job, ["no-such-job"], "there is no job no-such-job"),
+    ],
+)
+def test_bad_input_is_one_line(data, command, arguments, told):
+    with pytest.raises(SettingsError) as error:
+        command.run(["--data", data, *arguments])
+    assert told in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.fixture
+def server(data, tmp_path):
+    """The same database, served; address and the path of a token's file."""
+    chosen = options.settings([f"--data={data}"])
+    stack.record_runs(chosen, Path(data))
+    url = stack.database(chosen, Path(data))
+    settings = stack.server_settings(chosen, url)
+    made = services.build(settings)
+    token.renew(made.writer, "alice", tmp_path)
+    answering = server_main.server(settings, made)
+    with server_main.listening(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=uvicorn.Server.run, args=(answering, [listener]))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}", str(tmp_path / token.FILE)
+        finally:
+            answering.should_exit = True
+            thread.join()
+
+
+def test_a_server_gives_the_same_answers(data, server, capsys, monkeypatch):
+    url, file = server
+    local = asked(capsys, jobs, "--data", data, "--format=json")
+    remote = asked(capsys, jobs, "--server", url, "--token-file", file, "--format=json")
+    assert json.loads(remote) == json.loads(local)
+    monkeypatch.setenv("BATCHJOB_SERVER", url)
+    monkeypatch.setenv("BATCHJOB_TOKEN", Path(file).read_text().strip())
+    pages = asked(capsys, jobs, "--limit=3", "--format=json")
+    assert json.loads(pages) == json.loads(local)
+    with pytest.raises(SettingsError, match=r"token.*\(status 401\)"):
+        jobs.run(["--server", url, "--token-file", "/dev/null"])
+
+
+def test_a_next_page_elsewhere_is_not_followed():
+    with pytest.raises(SettingsError, match="names a next page elsewhere"):
+        Server("https://jobs.example.org", "secret")("https://evil.example.org/api/v1/jobs", {})

@@ -1,0 +1,217 @@
+"""`batchjob up` as somebody meets it: started, a job run, looked at, killed, started again."""
+
+import contextlib
+import gzip
+import json
+import os
+import random
+import signal
+import sqlite3
+import stat
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.e2e.exporter import parse
+from tests.e2e.processes import free_ports, until
+
+pytestmark = pytest.mark.e2e
+
+ROOT = Path(__file__).parents[2]
+KILLS = int(os.environ.get("BATCHJOB_KILLS", "10"))
+ENVIRONMENT = {
+    "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "PYTHONPATH": str(ROOT), "HOME": "/nonexistent",
+    "LANG": "C.UTF-8",
+}  # fmt: skip
+
+
+class Up(NamedTuple):
+    """A running `batchjob up`."""
+
+    process: subprocess.Popen[bytes]
+    data: Path
+    log: Path
+    web: str
+    exporter: str
+
+    def token(self) -> str:
+        return (self.data / "token").read_text().strip()
+
+    def get(self, path: str, **headers: str) -> str:
+        request = urllib.request.Request(f"http://{self.web}{path}", headers=headers)
+        try:
+            with urllib.request.urlopen(request, timeout=10) as answer:
+                return str(answer.read().decode())
+        except urllib.error.HTTPError as error:
+            error.close()
+            raise
+
+    def api(self, path: str) -> Any:
+        return json.loads(self.get(f"/api/v1/{path}", Authorization=f"Bearer {self.token()}"))
+
+    def answers(self) -> bool:
+        try:
+            self.get("/-/ready")
+        except OSError:
+            return False
+        return True
+
+
+@contextlib.contextmanager
+def up(data: Path, log: Path, *flags: str) -> Iterator[Up]:
+    web, exporter = (f"127.0.0.1:{port}" for port in free_ports(2))
+    argv = [
+        sys.executable, "-m", "batchjob_cli", "up", f"--data={data}", f"--listen-address={web}",
+        f"--exporter-address={exporter}", *flags,
+    ]  # fmt: skip
+    with log.open("ab") as out:
+        process = subprocess.Popen(argv, stdout=out, stderr=out, env=ENVIRONMENT, cwd="/")
+    made = Up(process, data, log, web, exporter)
+    try:
+        until(lambda: process.poll() is not None or made.answers(), f"up: {log}", 60)
+        assert process.poll() is None, log.read_text()
+        yield made
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+            process.wait(30)
+    assert "Traceback" not in log.read_text()
+
+
+def run(data: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-m", "batchjob_cli", "run", "--data", str(data), *command]
+    return subprocess.run(
+        argv, capture_output=True, text=True, env=ENVIRONMENT, timeout=120, check=False
+    )
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    folder = tmp_path_factory.mktemp("up")
+    with up(folder / "data", folder / "log") as made:
+        yield made
+
+
+CPU_SECONDS = 5
+BUSY = f"import time\nwhile time.process_time() < {CPU_SECONDS}: pass\ntime.sleep(6)"
+
+
+def test_a_job_appears_everywhere_within_ten_seconds(machine: Up) -> None:
+    begun = time.monotonic()
+    done = run(machine.data, "--detach", "--name", "busy", "--", sys.executable, "-c", BUSY)
+    jobid = done.stdout.strip()
+    assert len(jobid) == 36, done.stderr
+
+    def seen() -> bool:
+        with urllib.request.urlopen(f"http://{machine.exporter}/metrics", timeout=5) as answer:
+            scrape = parse(answer.read().decode(), 0)
+        return bool(
+            scrape.series("batchjob_job_cpu_seconds_total", jobid=jobid)
+            and machine.api(f"jobs/{jobid}")
+        )
+
+    def safely() -> bool:
+        with contextlib.suppress(OSError):
+            return seen()
+        return False
+
+    until(safely, "metrics and API", 10)
+    assert time.monotonic() - begun < 20  # the start of Python included
+    until(lambda: machine.api(f"jobs/{jobid}")[0]["end_time"] is not None, "ended", 90)
+    (totals,) = machine.api(f"jobs/{jobid}")
+    assert totals["state"] == "COMPLETED"
+    cpu = totals["user_cpu_seconds"] + totals["system_cpu_seconds"]
+    samples = [
+        json.loads(line)
+        for path in (machine.data / "samples" / jobid).glob("*.jsonl.gz")
+        for line in _lines(path)
+    ]
+    assert len(samples) >= 2
+    assert CPU_SECONDS <= cpu < CPU_SECONDS + 1.5  # the start of Python is work too
+
+
+def _lines(path: Path) -> list[str]:
+    data = b""
+    with contextlib.suppress(EOFError), gzip.open(path) as file:
+        while piece := file.read1(1 << 16):
+            data += piece
+    return data.decode().splitlines()
+
+
+def test_the_token_is_its_owners_alone(machine: Up) -> None:
+    assert stat.S_IMODE((machine.data / "token").stat().st_mode) == 0o600
+    assert stat.S_IMODE(machine.data.stat().st_mode) == 0o700
+    for headers in ({}, {"Authorization": "Bearer bj_wrong"}):
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            machine.get("/api/v1/jobs", **headers)
+        assert refused.value.code == 401
+
+
+def test_a_second_one_says_what_is_wrong(machine: Up, tmp_path: Path) -> None:
+    argv = [sys.executable, "-m", "batchjob_cli", "up", "--data", str(machine.data)]
+    taken = subprocess.run(
+        [*argv, f"--listen-address={machine.web}"], capture_output=True, text=True,
+        env=ENVIRONMENT, timeout=60, check=False,
+    )  # fmt: skip
+    assert taken.returncode == 2
+    assert f"{machine.web}: Address already in use" in taken.stderr
+    (port,) = free_ports(1)
+    twice = subprocess.run(
+        [*argv, f"--listen-address=127.0.0.1:{port}"], capture_output=True, text=True,
+        env=ENVIRONMENT, timeout=60, check=False,
+    )  # fmt: skip
+    assert twice.returncode == 2
+    assert f"process {machine.process.pid} writes to it already" in twice.stderr
+    assert "Traceback" not in taken.stderr + twice.stderr
+
+
+def test_the_demo_has_something_to_see(tmp_path: Path) -> None:
+    with up(tmp_path / "data", tmp_path / "log", "--demo") as made:
+        until(lambda: len(made.api("jobs")) >= 5, "five jobs", 60)
+        until(lambda: "FAILED" in {job["state"] for job in made.api("jobs")}, "one fails", 60)
+        for job in made.api("jobs"):
+            run_stop(made.data, job["jobid"])
+    assert "pages" in (tmp_path / "log").read_text()
+
+
+def run_stop(data: Path, jobid: str) -> None:
+    argv = [sys.executable, "-m", "batchjob_cli", "stop", "--data", str(data), jobid]
+    subprocess.run(argv, capture_output=True, env=ENVIRONMENT, timeout=60, check=False)
+
+
+def test_killed_at_any_instant_it_loses_no_job_and_doubles_none(tmp_path: Path) -> None:
+    chance = random.Random(3)
+    data = tmp_path / "data"
+    ids = []
+    for number in range(KILLS):
+        log = tmp_path / f"log{number}"
+        with up(data, log, "--samples.interval=0.5s", "--interval=0.5s") as made:
+            done = run(data, "--detach", "--quiet", "--", "sleep", "1.5")
+            ids.append(done.stdout.strip())
+            time.sleep(chance.uniform(0.2, 3))
+            made.process.kill()
+            made.process.wait()
+    for path in (data / "samples").rglob("*.jsonl.gz"):
+        lines = _lines(path)
+        assert lines
+        for line in lines:
+            json.loads(line)
+    with up(data, tmp_path / "log") as made:
+        until(
+            lambda: (
+                all(job["end_time"] for job in made.api("jobs?limit=1000"))
+                and len(made.api("jobs?limit=1000")) == KILLS
+            ),
+            "all jobs have ended",
+            60,
+        )
+        assert sorted(job["jobid"] for job in made.api("jobs?limit=1000")) == sorted(ids)
+    with contextlib.closing(sqlite3.connect(data / "jobs.db")) as db:
+        assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
