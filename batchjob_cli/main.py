@@ -23,6 +23,7 @@ COMMANDS = (
     Command("jobs", "batchjob_cli.ask.jobs", "What has run."),
     Command("job", "batchjob_cli.ask.job", "One job's report, with advice."),
     Command("stats", "batchjob_cli.ask.stats", "Totals, and how often work succeeds."),
+    Command("metrics", "batchjob_cli.metrics", "A job's measurements over time, followed live."),
     Command("logs", "batchjob_cli.logs", "What a run wrote."),
     Command("stop", "batchjob_cli.stop", "End a run."),
     Command("cancel", "batchjob_cli.cancel", "Cancel a run that has not started."),

@@ -5,6 +5,7 @@ sample to the next, and so a number that stands still costs nothing here.
 """
 
 import logging
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -145,9 +146,10 @@ def _within(
     Two recorders of one node may have recorded a job both; then the first one counts.
     """
     begin = span.start - (CARRIED_SECONDS if span.alone else 0)
+    seen_until = latest.get(who, -math.inf)
     whole = True
     for at in times:
-        if at > span.until or at <= latest.get(who, begin - 1) or at < begin:
+        if at > span.until or at < begin or at <= seen_until:
             whole = True
             continue
         yield at, whole or latest[who] < span.start <= at

@@ -4,6 +4,7 @@ The recorder ends what it writes of each sample so that it can be unpacked at on
 flush); a file whose writer was killed so gives everything up to its last sample.
 """
 
+import contextlib
 import fcntl
 import os
 import zlib
@@ -43,24 +44,36 @@ class Unpacker:
     def lines(self) -> Iterator[bytes]:
         """The whole lines that have come since the last call; raises OSError."""
         while not self.damage and (packed := self._file.read(_PIECE)):
-            while packed and not self.damage:
-                try:
-                    text, packed = self._unpack(packed)
-                except zlib.error as error:
-                    self.damage = f"not gzip from here on: {error}"
-                    break
+            while packed:
+                text, packed = self._unpack(packed)
                 *whole, self._rest = (self._rest + text).split(b"\n")
                 yield from whole
                 if len(self._rest) > LONGEST_LINE:
                     self.damage = f"a line of more than {LONGEST_LINE} bytes"
+                if self.damage:
+                    return
 
     def _unpack(self, packed: bytes) -> tuple[bytes, bytes]:
         """Some text, and what is still packed: a file made to blow up is unpacked by pieces."""
         if self._member.eof:
             self._member = zlib.decompressobj(_GZIP)
-        text = self._member.decompress(packed, _PIECE)
+        before = self._member.copy()
+        try:
+            text = self._member.decompress(packed, _PIECE)
+        except zlib.error as error:
+            self.damage = f"not gzip from here on: {error}"
+            return _until_damage(before, packed), b""
         self.ended = self._member.eof
         return text, self._member.unused_data if self.ended else self._member.unconsumed_tail
+
+
+def _until_damage(member: "zlib._Decompress", packed: bytes) -> bytes:
+    """What can be unpacked before the place that cannot; zlib itself throws it away."""
+    text = bytearray()
+    with contextlib.suppress(zlib.error):
+        for at in range(len(packed)):
+            text += member.decompress(member.unconsumed_tail + packed[at : at + 1], _PIECE)
+    return bytes(text)
 
 
 class SampleFile:

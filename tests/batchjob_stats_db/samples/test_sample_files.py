@@ -4,8 +4,10 @@ import contextlib
 import errno
 import gzip
 import json
+import random
 import subprocess
 import zlib
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -180,6 +182,18 @@ def test_a_file_with_garbage_gives_what_is_before_and_says_so(tmp_path_factory, 
     assert found[: len(samples)] == samples[: len(found)] or file.damage or not file.ended
 
 
+def test_garbage_costs_nothing_of_what_is_before(tmp_path):
+    file = Writer(tmp_path, ALICE, T)
+    for number in range(20):
+        file.write(busy(number))
+    so_far = file.path.read_bytes()
+    file.close()
+    file.path.write_bytes(so_far + random.Random(1).randbytes(1000))
+    found, reader = read(file.path)
+    assert len(found) == 20
+    assert "not gzip from here on" in reader.damage
+
+
 def test_garbage_is_named(tmp_path):
     path = tmp_path / "x.jsonl.gz"
     for content, said in (
@@ -226,3 +240,11 @@ def test_a_full_disk_takes_nothing_of_what_was_there(tmp_path, monkeypatch):
     file.abandon()
     assert read(file.path)[0] == [busy(0)]
     assert zlib.decompressobj(31).decompress(file.path.read_bytes()).endswith(b"}\n")
+
+
+@pytest.mark.parametrize("quantity", QUANTITIES, ids=lambda each: each.name)
+def test_every_key_is_documented(quantity):
+    page = (Path(__file__).parents[3] / "docs" / "samples.md").read_text()
+    key = f"{quantity.group}.<of>.{quantity.key}".rstrip(".") if quantity.group else quantity.key
+    assert f"| `{key}` |" in page
+    assert f"| {quantity.name} |" in page

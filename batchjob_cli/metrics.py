@@ -1,0 +1,133 @@
+"""`batchjob metrics`: a job's samples, from the first on, and then as they come."""
+
+import argparse
+import json
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+
+from batchjob import runs
+from batchjob.data import RUNS, SAMPLES, data_directory
+from batchjob.settings import Parser, SettingsError, integer
+from batchjob_cli.run.times import past_time
+from batchjob_cli.sample_table import TYPES, heading, row
+from batchjob_stats_db.samples.derived import document
+from batchjob_stats_db.samples.folder import NoSuchJob, matching
+from batchjob_stats_db.samples.replay import Replay, Step
+
+_PAUSE_SECONDS = 0.5
+
+
+def run(arguments: list[str]) -> int:
+    """Print samples until the job has ended. Raises SettingsError."""
+    given = _parser().parse_args(arguments)
+    data = data_directory(given.data)
+    samples = Path(given.samples).absolute() if given.samples else data / SAMPLES
+    try:
+        replay = Replay(samples, _jobid(samples, data / RUNS, given.job))
+    except OSError as error:
+        raise SettingsError(f"{error.filename}: {error.strerror}") from error
+    try:
+        _print(given, replay)
+    except KeyboardInterrupt:
+        return 130
+    except OSError as error:
+        if isinstance(error, BrokenPipeError):
+            raise
+        raise SettingsError(f"{error.filename}: {error.strerror}") from error
+    finally:
+        replay.close()
+    for damage in replay.damages:
+        print(f"batchjob metrics: {damage}", file=sys.stderr)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    made = Parser(
+        prog="batchjob metrics", allow_abbrev=False,
+        description="Prints a job's samples from its start on, and follows it until it ends.",
+    )  # fmt: skip
+    made.add_argument("job", metavar="JOB", help="a job's id, or the beginning of it")
+    made.add_argument("--type", choices=TYPES, default="overview", help="which numbers")
+    made.add_argument("--since", type=_moment, metavar="TIME", help="from a time on: 10m (ago), "
+                      "22:30, 2026-04-04T22:30")  # fmt: skip
+    made.add_argument("--until", type=_moment, metavar="TIME", help="up to a time")
+    made.add_argument("--limit", type=_count, metavar="N", help="only the last N samples of now")
+    made.add_argument("--json", action="store_true", help="one object for each sample, all of it")
+    made.add_argument("--no-follow", dest="follow", action="store_false",
+                      help="do not wait for more")  # fmt: skip
+    made.add_argument("--data", default="", metavar="DIRECTORY", help="data directory (default: "
+                      "$BATCHJOB_DATA or ~/.local/state/batchjob)")  # fmt: skip
+    made.add_argument("--samples", default="", metavar="DIRECTORY",
+                      help="samples that lie elsewhere")  # fmt: skip
+    return made
+
+
+def _moment(text: str) -> float:
+    try:
+        return past_time(text, time.time())
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _count(text: str) -> int:
+    try:
+        return integer(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _jobid(samples: Path, records: Path, text: str) -> str:
+    """The job meant: one with samples, or a local run that has none yet."""
+    known = [path.stem for path in records.glob("[!.]*.json")] if records.is_dir() else []
+    try:
+        jobid = matching(samples, text, known)
+    except NoSuchJob as error:
+        raise SettingsError(str(error)) from error
+    if jobid in known and not (samples / jobid).is_dir():
+        _wait(samples / jobid, records / f"{jobid}.json")
+    return jobid
+
+
+def _wait(folder: Path, record: Path) -> None:
+    """For the first sample of a run that lives; raises SettingsError where none will come."""
+    deadline = time.monotonic() + 10
+    while not folder.is_dir():
+        try:
+            lives = runs.alive(runs.read(record))
+        except (OSError, runs.RunFileError):
+            lives = False
+        if not lives or time.monotonic() > deadline:
+            raise SettingsError(f"job {folder.name}: nothing has recorded samples of it")
+        time.sleep(_PAUSE_SECONDS)
+
+
+def _print(given: argparse.Namespace, replay: Replay) -> None:
+    if not given.json:
+        print(heading(given.type), flush=True)
+    found: Iterator[Step] = _within(given, replay)
+    if given.limit is not None:
+        found = iter(deque(found, maxlen=given.limit))
+    _put(given, found)
+    while given.follow and not replay.over(time.time()):
+        if given.until is not None and time.time() > given.until:
+            return
+        time.sleep(_PAUSE_SECONDS)
+        _put(given, _within(given, replay))
+
+
+def _within(given: argparse.Namespace, replay: Replay) -> Iterator[Step]:
+    return (
+        step
+        for step in replay.read()
+        if (given.since is None or step.sample.at >= given.since)
+        and (given.until is None or step.sample.at <= given.until)
+    )
+
+
+def _put(given: argparse.Namespace, found: Iterator[Step]) -> None:
+    for step in found:
+        print(json.dumps(document(step)) if given.json else row(given.type, step))
+    sys.stdout.flush()

@@ -1,0 +1,79 @@
+"""A job's samples from the first on, and then as they come."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from batchjob_stats_db.samples.file import SampleFile
+from batchjob_stats_db.samples.folder import files_of, folder_of
+from batchjob_stats_db.samples.sample import END, Sample, Who
+
+_PATIENCE_SECONDS = 2.0
+
+
+class Step(NamedTuple):
+    """A sample, and the one before it on the same node."""
+
+    who: Who
+    sample: Sample
+    before: Sample | None
+
+
+class Replay:
+    """Reads all files of one job in their order; each call gives what is new."""
+
+    def __init__(
+        self, samples: Path, jobid: str, wanted: Callable[[Who], bool] = lambda _: True
+    ) -> None:
+        """`wanted`: whose samples; an id may have been used by several people."""
+        self.damages: list[str] = []
+        self._folder = folder_of(samples, jobid)
+        self._wanted = wanted
+        self._open: dict[Path, SampleFile] = {}
+        self._done: set[Path] = set()
+        self._last: dict[tuple[str, ...], Step] = {}
+        self._from: dict[tuple[str, ...], Path] = {}  # where that one stood
+
+    def close(self) -> None:
+        """Close what is open."""
+        for file in self._open.values():
+            file.close()
+        self._open.clear()
+
+    def read(self) -> Iterator[Step]:
+        """The samples that have come since the last call; raises OSError."""
+        for path in files_of(self._folder):
+            if path in self._done:
+                continue
+            file = self._open.get(path) or SampleFile(path)
+            self._open[path] = file
+            replaced = file.replaced  # asked first: what is read then is all of the old one
+            for sample in file.read():
+                if (step := self._step(path, file.who, sample)) is not None:
+                    yield step
+            if file.damage:
+                self.damages.append(f"{path}: read in part: {file.damage}")
+            if file.damage or file.ended or replaced:
+                self._done.add(path)
+                self._open.pop(path).close()
+
+    def over(self, now: float) -> bool:
+        """Nothing more is to be expected: the job has ended, or nobody records it any more."""
+        if any(file.written for file in self._open.values()):
+            return bool(self._last) and all(END in x.sample.values for x in self._last.values())
+        return all(
+            END in step.sample.values
+            or now - step.sample.at > 3 * step.who.interval + _PATIENCE_SECONDS
+            for step in self._last.values()
+        )
+
+    def _step(self, path: Path, who: Who | None, sample: Sample) -> Step | None:
+        if who is None or not self._wanted(who):
+            return None
+        key = who[:4]
+        last = self._last.get(key)
+        if last is not None and sample.at <= last.sample.at and path != self._from[key]:
+            return None  # recorded twice, by two recorders
+        step = Step(who, sample, last and last.sample)
+        self._last[key], self._from[key] = step, path
+        return step

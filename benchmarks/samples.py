@@ -1,0 +1,169 @@
+"""What samples cost: bytes and CPU time for each, with 1 to 200 jobs.
+
+    python -m benchmarks.samples [--jobs 1,10,50,200] [--passes 720]
+
+The jobs' numbers change as real ones do: `busy` computes, `io` reads and writes as well, `idle`
+waits. An hour at the usual interval is 720 passes; they are made one after the other, without
+waiting, so that only the recorder's own work is counted: rows of the table, packing, writing. What
+reading the cgroup files takes is in `benchmarks.scrape`, for it is the same work.
+"""
+
+import argparse
+import random
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from batchjob_cli.recorded import Sources
+from batchjob_cli.recorder import Options, Recorder
+from batchjob_stats_db.history.history import Span, Statistic
+from batchjob_stats_db.history.samples import SampleHistory
+from batchjob_stats_db.samples.file import Unpacker
+from batchjob_stats_db.samples.folder import files_of, folder_of
+from collectors.energy.ledger import Accounts, JobAccount
+from collectors.jobs.reading import (
+    CgroupReading,
+    DeviceIO,
+    JobReading,
+    ProcessReading,
+    job_reading,
+)
+from collectors.jobs.view import JobName
+from collectors.metric import NO_LABELS
+
+T = 1_775_300_000.0
+PAGE = 4096
+KINDS = ("busy", "io", "idle")
+
+
+class Job:
+    """Numbers that go on as those of a job of one kind do."""
+
+    def __init__(self, number: int, kind: str) -> None:
+        self.kind = kind
+        self.name = JobName("slurm", str(1000 + number), "alice", NO_LABELS)
+        self._chance = random.Random(number)
+        self._user = self._system = self._waiting = self._joules = 0.0
+        self._faults = self._read = self._written = self._operations = 0
+        self._memory = 500_000 * PAGE
+
+    def go_on(self, passes: int) -> None:
+        """Five seconds go by."""
+        chance = self._chance
+        if self.kind == "idle":
+            self._joules += 2.5
+            return
+        self._user += 19.9 + chance.gauss(0, 0.05)
+        self._system += 0.05 + chance.random() * 0.02
+        self._waiting += chance.random() * 0.05
+        self._joules += 1500 + chance.gauss(0, 20)
+        self._faults += chance.randrange(2000)
+        self._memory += PAGE * chance.randrange(-200, 201)
+        if self.kind == "io" and passes % 3 == 0:  # processes are looked at each 15 s
+            self._read += PAGE * chance.randrange(50_000)
+            self._written += PAGE * chance.randrange(50_000)
+            self._operations += chance.randrange(5000)
+
+    def reading(self) -> JobReading:
+        """All that is read by default of a job on cgroup v2."""
+        idle = self.kind == "idle"
+        cgroup = CgroupReading(
+            cpu_user_seconds=self._user, cpu_system_seconds=self._system,
+            cpu_throttled_seconds=0.0, cpu_throttled_periods=0, cpu_periods=0, cpus=4.0,
+            memory_current=self._memory, memory_peak=700_000 * PAGE, memory_limit=1 << 33,
+            memory_anon=self._memory - 1000 * PAGE, memory_file=1000 * PAGE, memory_shmem=0,
+            memory_swap=0, page_faults=self._faults, page_faults_major=12, memory_limit_hits=0,
+            oom_kills=0, cpu_waiting_seconds=self._waiting, cpu_stalled_seconds=0.0,
+            memory_waiting_seconds=0.0, memory_stalled_seconds=0.0,
+            io_waiting_seconds=0.0 if idle else self._waiting / 3, io_stalled_seconds=0.0,
+            threads=1 if idle else 6, threads_limit=1000, threads_limit_hits=0,
+            io={"sda": DeviceIO(self._read, self._written, self._operations, self._operations)},
+        )  # fmt: skip
+        processes = ProcessReading(
+            processes=1 if idle else 5, threads=6, read_bytes=self._read,
+            written_bytes=self._written, read_characters=self._read, written_characters=1e6,
+        )  # fmt: skip
+        names = ("slurm", NO_LABELS, NO_LABELS)
+        return job_reading(names, (T, None), cgroup, processes)
+
+    def account(self) -> JobAccount:
+        """Its energy."""
+        return JobAccount(self.name, {("host", "active"): self._joules}, {})
+
+
+def record(jobs: list[Job], samples: Path, passes: int) -> tuple[float, int]:
+    """CPU seconds of the recorder, and the bytes of the files before they are packed anew."""
+    moment = T
+    recorder = Recorder(
+        Sources(
+            lambda: [(job.name, job.reading()) for job in jobs],
+            accounts=lambda: Accounts(tuple(job.account() for job in jobs)),
+        ),
+        samples, Options(most=0), lambda: moment, lambda: moment,
+    )  # fmt: skip
+    cpu = 0.0
+    for number in range(passes):
+        for job in jobs:
+            job.go_on(number)
+        begun = time.process_time()
+        recorder.record()
+        cpu += time.process_time() - begun
+        moment += 5.0
+    live = sum(path.stat().st_size for job in jobs for path in files(samples, job))
+    begun = time.process_time()
+    recorder.start()
+    recorder.stop()  # ends and packs all files
+    return cpu + time.process_time() - begun, live
+
+
+def files(samples: Path, job: Job) -> Iterator[Path]:
+    """The job's files."""
+    yield from files_of(folder_of(samples, job.name.jobid))
+
+
+def unpacked(path: Path) -> int:
+    """Bytes of a file's lines."""
+    unpacker = Unpacker(path)
+    try:
+        return sum(len(line) + 1 for line in unpacker.lines())
+    finally:
+        unpacker.close()
+
+
+def main() -> None:
+    """Print a table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--jobs", default="1,10,50,200")
+    parser.add_argument("--passes", type=int, default=720)
+    given = parser.parse_args()
+    print(
+        "jobs  kind  CPU us/sample  bytes/sample while it runs  after  kB/job and hour  text/gzip"
+    )
+    for count in map(int, given.jobs.split(",")):
+        for kind in KINDS:
+            with tempfile.TemporaryDirectory(prefix="bj-samples-") as folder:
+                samples = Path(folder)
+                jobs = [Job(number, kind) for number in range(count)]
+                cpu, live = record(jobs, samples, given.passes)
+                many = count * given.passes
+                sizes = [
+                    (p.stat().st_size, unpacked(p)) for job in jobs for p in files(samples, job)
+                ]
+                packed, text = (sum(column) for column in zip(*sizes, strict=True))
+                print(
+                    f"{count:4d}  {kind:4s}  {cpu / many * 1e6:13.0f}  {live / many:26.1f}  "
+                    f"{packed / many:5.1f}  {packed / count / given.passes * 0.72:15.1f}  "
+                    f"{text / packed:9.1f}"
+                )
+                if count == 1:
+                    begun = time.process_time()
+                    span = Span("c1", jobs[0].name.jobid, int(T), int(T) + 5 * given.passes)
+                    metric = "batchjob_job_cpu_seconds_total"
+                    SampleHistory(samples).measure(Statistic.TOTAL, [metric], [span])
+                    spent = time.process_time() - begun
+                    print(f"      all totals, peaks and means of it: {spent * 1e3:.0f} ms of CPU")
+
+
+if __name__ == "__main__":
+    main()

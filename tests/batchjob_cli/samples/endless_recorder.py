@@ -1,0 +1,41 @@
+"""Records passes as fast as it can, and says of each when it is done: to be killed at it.
+
+python -m tests.batchjob_cli.samples.endless_recorder DIRECTORY FIRST_PASS
+"""
+
+import itertools
+import sys
+from pathlib import Path
+
+from batchjob_cli import recorder
+from batchjob_cli.recorded import Sources
+from collectors.jobs.reading import UNSEEN, CgroupReading, job_reading
+from collectors.jobs.view import JobName
+from collectors.metric import NO_LABELS
+
+T = 1_775_300_000.0
+JOBS = ("1", "2[1].pbs01", "7b1e6a3c-0d5f-4a4e-9a55-0d7f43a3c1aa")
+
+
+def main() -> None:
+    directory, number = Path(sys.argv[1]), int(sys.argv[2])
+    recorder._LONGEST_FILE = 1500  # so that files end and are packed anew all the time
+    names = [JobName("slurm", jobid, "alice", NO_LABELS) for jobid in JOBS]
+    moment = T + 5.0 * number
+
+    def readings():
+        cgroup = CgroupReading(cpu_user_seconds=moment - T, cpu_system_seconds=0.0)
+        reading = job_reading(("slurm", NO_LABELS, NO_LABELS), (T, None), cgroup, UNSEEN)
+        return [(name, reading) for name in names]
+
+    made = recorder.Recorder(
+        Sources(readings), directory, recorder.Options(), lambda: moment, lambda: moment
+    )
+    for each in itertools.count(number):
+        moment = T + 5.0 * each
+        made.record()
+        print(each, flush=True)
+
+
+if __name__ == "__main__":
+    main()

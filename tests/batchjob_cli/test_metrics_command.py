@@ -1,0 +1,182 @@
+"""`batchjob metrics`: replay, follow, and what people ask for wrongly."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from batchjob_cli.main import main
+from batchjob_cli.sample_table import TYPES, size
+from batchjob_stats_db.samples.folder import folder_of
+from batchjob_stats_db.samples.sample import END, Name, Sample, Who
+from batchjob_stats_db.samples.writer import Writer
+
+T = 1_775_300_000
+RUN = "7b1e6a3c-0d5f-4a4e-9a55-0d7f43a3c1aa"
+ROOT = Path(__file__).parents[2]
+
+
+def sample(number, at=None, **more):
+    values = {
+        Name("cpu_user_seconds"): 4.5 * number,
+        Name("cpu_system_seconds"): 0.5 * number,
+        Name("memory_current"): 3.0 * (1 << 30),
+        Name("io_read_bytes", ("sda",)): 5.0 * (1 << 20) * number,
+        Name("io_read_bytes", ("sdb",)): 5.0 * (1 << 20) * number,
+        Name("energy_joules", ("host", "active")): 500.0 * number,
+    }
+    return Sample(T + 5.0 * number if at is None else at, values | more.get("values", {}))
+
+
+def begun(data, jobid=RUN, user="alice"):
+    return Writer(folder_of(data / "samples", jobid), Who("local", jobid, user, "n1", 5.0), T)
+
+
+def finished(data, jobid=RUN, count=4):
+    writer = begun(data, jobid)
+    for number in range(count):
+        ended = {END: T + 5.0 * number} if number == count - 1 else {}
+        writer.write(sample(number, values=ended))
+    writer.close()
+    return writer.path
+
+
+def metrics(capsys, data, *arguments):
+    code = main(["metrics", *arguments, f"--data={data}"])
+    said = capsys.readouterr()
+    return code, said.out.splitlines(), said.err
+
+
+def test_a_finished_job_is_replayed(tmp_path, capsys):
+    finished(tmp_path)
+    code, (head, *lines), errors = metrics(capsys, tmp_path, RUN)
+    assert (code, errors) == (0, "")
+    assert head.split() == ["TIME", "CPU", "%", "MEMORY", "THREADS", "FILES", "READ", "WRITTEN",
+                            "GPU", "%", "POWER"]  # fmt: skip
+    assert [line.split()[2:6] for line in lines] == [
+        ["-", "3", "GiB", "-"], *[["100.0", "3", "GiB", "-"]] * 3,
+    ]  # fmt: skip
+    assert lines[1].endswith("100.0 W")
+    assert len({len(line) for line in (head, *lines)}) == 1  # aligned
+
+
+@pytest.mark.parametrize("type", TYPES)
+def test_every_type_is_a_table(tmp_path, capsys, type):
+    finished(tmp_path)
+    code, lines, _ = metrics(capsys, tmp_path, "7b1e", f"--type={type}")
+    assert code == 0
+    assert len(lines) == 5
+    assert len({len(line) for line in lines}) == 1
+
+
+def test_json_has_all_numbers_by_name_with_rates_and_sums(tmp_path, capsys):
+    finished(tmp_path)
+    _, lines, _ = metrics(capsys, tmp_path, RUN, "--json", "--limit=1")
+    (found,) = map(json.loads, lines)
+    assert found["time"] == T + 15
+    assert found["cpu_percent"] == 100
+    assert found["power_watts"] == 100
+    assert found["io"]["sda"] == {"read_bytes": 15 << 20, "read_bytes_per_second": 1 << 20}
+    assert found["io_total"] == {"read_bytes": 30 << 20, "read_bytes_per_second": 2 << 20}
+    assert found["end_time_seconds"] == T + 15
+
+
+def test_a_part_of_the_time(tmp_path, capsys):
+    finished(tmp_path, count=10)
+    since = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(T + 10))
+    until = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(T + 25))
+    _, lines, _ = metrics(capsys, tmp_path, RUN, "--json", f"--since={since}", f"--until={until}")
+    assert [json.loads(line)["time"] - T for line in lines] == [10, 15, 20, 25]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["7b1"], "'7b1' begins the ids of 2 jobs: 7b1e6a3c-0d5f-4a4e-9a55-0d7f43a3c1aa, 7b1f"),
+        (["9"], "no samples of a job '9'"),
+        (["7b1f", "--type=x"], "invalid choice: 'x'"),
+        (["7b1f", "--since=soon"], "expected a"),
+        (["7b1f", "--limit=-1"], "expected a whole number"),
+        ([], "required: JOB"),
+    ],
+)
+def test_what_is_asked_wrongly(tmp_path, capsys, arguments, said):
+    finished(tmp_path)
+    finished(tmp_path, "7b1f")
+    code, lines, errors = metrics(capsys, tmp_path, *arguments)
+    assert (code, lines) == (2, [])
+    assert said in errors
+    assert errors.startswith("batchjob: ")
+    assert errors.count("\n") == 1
+
+
+def test_a_cut_or_damaged_file_is_said_and_its_samples_are_shown(tmp_path, capsys):
+    path = finished(tmp_path)
+    path.write_bytes(path.read_bytes()[:-30])
+    code, lines, errors = metrics(capsys, tmp_path, RUN, "--json")
+    assert (code, errors) == (0, "")
+    assert len(lines) in (2, 3)
+    path.write_bytes(path.read_bytes() + b"\xff" * 30)
+    code, more, errors = metrics(capsys, tmp_path, RUN, "--json")
+    assert code == 0
+    assert more == lines
+    assert f"{path}: read in part" in errors
+    assert errors.count("\n") == 1
+
+
+def test_a_running_job_is_followed_to_its_end(tmp_path, capsys):
+    writer = begun(tmp_path)
+    writer.write(sample(0, time.time()))
+
+    def go_on():
+        for number in range(1, 6):
+            time.sleep(0.1)
+            writer.write(sample(number, time.time()))
+        writer.write(sample(6, time.time(), values={END: time.time()}))
+
+    thread = threading.Thread(target=go_on)
+    thread.start()
+    try:
+        code, lines, _ = metrics(capsys, tmp_path, RUN, "--json")
+    finally:
+        thread.join()
+        writer.close()
+    assert code == 0
+    assert len(lines) == 7
+
+
+def test_nobody_waits_for_a_recorder_that_is_gone(tmp_path, capsys):
+    writer = begun(tmp_path)
+    writer.write(sample(0))
+    os.close(writer._descriptor)  # as the kernel does, of a process that was killed
+    code, lines, _ = metrics(capsys, tmp_path, RUN, "--json")
+    assert (code, len(lines)) == (0, 1)
+
+
+def test_control_c_ends_it_without_a_word(tmp_path):
+    writer = begun(tmp_path)
+    writer.write(sample(0, time.time()))
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    code = "import sys; from batchjob_cli.main import main; sys.exit(main(sys.argv[1:]))"
+    argv = [sys.executable, "-c", code, "metrics", RUN, f"--data={tmp_path}"]
+    with subprocess.Popen(
+        argv, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout.readline().startswith("TIME")
+        assert "3 GiB" in process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=30)
+    writer.close()
+    assert (process.returncode, errors) == (130, "")
+
+
+def test_sizes_for_people():
+    assert [size(n) for n in (None, 0, 812, 1536, 20 << 30, 3 << 60)] == [
+        None, "0 B", "812 B", "1.5 KiB", "20 GiB", "3145728 TiB",
+    ]  # fmt: skip
