@@ -27,6 +27,7 @@ from batchjob_stats_server.routes import (
     people,
     prometheus,
     report,
+    samples,
     stats,
     tokens,
     usage,
@@ -39,6 +40,7 @@ ROUTERS = (
     me.router,
     metrics.router,  # before the parts of jobs, which would take its path
     report.router,
+    samples.router,  # as well
     jobs.router,
     groups.router,
     stats.router,

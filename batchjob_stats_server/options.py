@@ -214,6 +214,16 @@ class ReportOptions:
     similar: int = option(20, "Similar jobs that a job is compared with.", parse=_at_least_one)
 
 
+@dataclass(frozen=True)
+class SamplesOptions:
+    """Sample files, where `batchjob up` records them."""
+
+    directory: str = option(
+        "", "Directory of samples; measurements come from there without a tsdb.url.", parse=text
+    )
+    streams: int = option(32, "Streams of samples that are open at once.", parse=_at_least_one)
+
+
 def gate_endpoint(tsdb: TsdbOptions, gate: GateOptions) -> Endpoint:
     """How the gate asks the database; raises SettingsError."""
     return replace(tsdb.endpoint(), answer_bytes=gate.answer_bytes)
@@ -227,6 +237,7 @@ SECTIONS: Mapping[str, type[Any]] = {
     "tsdb": TsdbOptions,
     "gate": GateOptions,
     "report": ReportOptions,
+    "samples": SamplesOptions,
     "emissions": EmissionsOptions,
     "log": LogOptions,
 }
@@ -243,6 +254,7 @@ class Settings(NamedTuple):
     gate: GateOptions = GateOptions()
     limit: LimitOptions = LimitOptions()
     report: ReportOptions = ReportOptions()
+    samples: SamplesOptions = SamplesOptions()
     log: LogOptions = LogOptions()
 
 

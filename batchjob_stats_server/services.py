@@ -2,13 +2,15 @@
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, NamedTuple
 
 from fastapi import Depends, Request
 from sqlalchemy.engine import Engine
 
 from batchjob_stats_db.engine import parse, reader, writer
-from batchjob_stats_db.history.prometheus import Prometheus
+from batchjob_stats_db.history.prometheus import Endpoint, Prometheus
+from batchjob_stats_db.history.samples import SampleHistory
 from batchjob_stats_db.revision import require_current
 from batchjob_stats_server.certificates import Certificates
 from batchjob_stats_server.gate.tsdb import Tsdb
@@ -18,6 +20,7 @@ from batchjob_stats_server.rate import Rate
 from batchjob_stats_server.report.quantities import UNITS
 from batchjob_stats_server.report.rules import Rule, load
 from batchjob_stats_server.self_metrics import ServerMetrics
+from batchjob_stats_server.streams import Streams
 from collectors.emissions.factors import SiteFactors, site_factors
 
 
@@ -42,6 +45,7 @@ class Services(NamedTuple):
     certificates: Certificates | None = None  # None: clients have none
     histories: Histories | None = None  # None: nor anything else that keeps measurements
     rules: tuple[Rule, ...] = ()  # of the advice in reports
+    streams: Streams | None = None  # None: no samples are kept here
     clock: Callable[[], float] = time.time
 
     def start(self) -> None:
@@ -83,9 +87,17 @@ def build(settings: Settings) -> Services:
         Rates(Rate(limit.user_rate, limit.user_burst), Rate(limit.peer_rate, limit.peer_burst)),
         tsdb,
         Certificates(auth.client_ca_file, auth.client_crl_file) if auth.client_ca_file else None,
-        Histories([Prometheus(endpoint) for _ in range(asked)], tsdb.turns) if tsdb else None,
+        _histories(settings, endpoint, tsdb),
         rules,
+        Streams(settings.samples.streams) if settings.samples.directory else None,
     )
+
+
+def _histories(settings: Settings, endpoint: Endpoint, tsdb: Tsdb | None) -> Histories | None:
+    many, directory = range(settings.gate.concurrent), settings.samples.directory
+    if tsdb:
+        return Histories([Prometheus(endpoint) for _ in many], tsdb.turns)
+    return Histories([SampleHistory(Path(directory)) for _ in many]) if directory else None
 
 
 async def _of(request: Request) -> Services:

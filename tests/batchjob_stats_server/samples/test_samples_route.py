@@ -1,0 +1,114 @@
+"""A job's samples over HTTP: replayed, followed, kept."""
+
+import gzip
+import json
+import threading
+import time
+
+import pytest
+
+from tests.batchjob_stats_server.conftest import NOW
+from tests.batchjob_stats_server.samples.recording import at, begun, recorded, with_samples
+
+P = "/api/v1/jobs"
+START, END = NOW - 6000, NOW - 3400  # of job 2, bob's
+
+
+@pytest.fixture
+def services(services, tmp_path):
+    return with_samples(services, tmp_path / "samples")
+
+
+@pytest.fixture
+def samples(tmp_path):
+    return tmp_path / "samples"
+
+
+def times(answer):
+    assert answer.status_code == 200, answer.text
+    return [json.loads(line)["time"] for line in answer.text.splitlines()]
+
+
+def test_the_samples_of_a_job(proxied, samples):
+    recorded(samples, "2", "bob", [START + 5, START + 10])
+    answer = proxied("bob").get(f"{P}/2/samples")
+    assert answer.headers["content-type"].startswith("application/x-ndjson")
+    one, two = map(json.loads, answer.text.splitlines())
+    assert (one["jobid"], one["node"], one["time"]) == ("2", "n001", START + 5)
+    assert two["cpu_percent"] == 100
+
+
+def test_only_the_run_and_the_time_asked_for(proxied, samples):
+    recorded(samples, "2", "bob", [START - 500, START + 5, START + 10, START + 15, NOW + 99999])
+    recorded(samples, "2", "mallory", [START + 6, START + 7])
+    bob = proxied("bob")
+    assert times(bob.get(f"{P}/2/samples")) == [START + 5, START + 10, START + 15]
+    assert times(bob.get(f"{P}/2/samples?since={START + 8}&until={START + 12}")) == [START + 10]
+
+
+def test_a_file_to_keep(proxied, samples):
+    recorded(samples, "2", "bob", list(range(START + 5, START + 2000, 1)))
+    answer = proxied("bob").get(f"{P}/2/samples?format=gzip")
+    assert answer.headers["content-type"] == "application/gzip"
+    assert "2.jsonl.gz" in answer.headers["content-disposition"]
+    assert "content-encoding" not in answer.headers
+    assert len(gzip.decompress(answer.content).splitlines()) == 1995
+
+
+def test_a_running_job_is_followed_to_its_end(proxied, samples, services):
+    begin = NOW - 5000  # of job 3, carol's, which runs
+    writer = begun(samples, "3", "carol", begin)
+    writer.write(at(begin + 5))
+
+    def go_on():
+        for number in range(2, 5):
+            time.sleep(0.2)
+            writer.write(at(begin + 5 * number))
+        writer.write(at(begin + 25, end_time_seconds=float(begin + 24)))
+
+    thread = threading.Thread(target=go_on)
+    thread.start()
+    try:
+        answer = proxied("vera").get(f"{P}/3/samples?follow=true")
+    finally:
+        thread.join()
+        writer.close()
+    assert times(answer) == [begin + 5 * number for number in range(1, 6)]
+    assert services.streams._open == 0
+
+
+def test_there_are_so_many_streams_and_no_more(proxied, samples, services):
+    recorded(samples, "2", "bob", [START + 5])
+    for _ in range(4):
+        services.streams.enter()
+    answer = proxied("bob").get(f"{P}/2/samples")
+    assert answer.status_code == 503
+    assert answer.json()["detail"] == "too many streams are open"
+    services.streams.leave()
+    for _ in range(3):
+        assert times(proxied("bob").get(f"{P}/2/samples")) == [START + 5]
+
+
+def test_a_job_without_samples_or_of_somebody_else(proxied, samples):
+    recorded(samples, "2", "bob", [START + 5])
+    assert times(proxied("bob").get(f"{P}/77/samples")) == []
+    assert times(proxied("alice").get(f"{P}/2/samples")) == []
+    assert times(proxied("alice").get(f"{P}/1/samples")) == []
+
+
+def test_a_damaged_file_gives_what_can_be_read(proxied, samples):
+    path = recorded(samples, "2", "bob", [START + 5, START + 10])
+    path.write_bytes(path.read_bytes() + b"\xff" * 20)
+    assert times(proxied("bob").get(f"{P}/2/samples")) == [START + 5, START + 10]
+
+
+def test_curves_and_usage_come_from_samples_as_well(proxied, samples):
+    recorded(samples, "2", "bob", list(range(START + 5, START + 105, 5)))
+    rows = proxied("bob").get(f"{P}/2/metrics?metric=cpu").json()
+    assert {row["node"] for row in rows} == {"n001"}
+    assert rows[1]["mean"] == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("query", ["follow=perhaps", "format=xml", "since=soon", "page=1"])
+def test_what_is_asked_wrongly(proxied, query):
+    assert proxied("bob").get(f"{P}/2/samples?{query}").status_code == 422
