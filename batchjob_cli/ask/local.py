@@ -31,7 +31,7 @@ def local(data: Path) -> Iterator[Ask]:
     try:
         stack.record_runs(settings, data)
         url = stack.database(settings, data)
-        made = services.build(stack.server_settings(settings, url))
+        made = services.build(stack.server_settings(settings, data, url))
     except DatabaseError as error:
         raise SettingsError(str(error)) from error
     except OSError as error:

@@ -67,7 +67,7 @@ def running(settings: Settings, data: Path) -> Iterator[Stack]:
         )
         exporter = ExporterService(_exporter_settings(settings))
         recorder = _recorder(settings, exporter, data)
-        services = server_services.build(server_settings(settings, url))
+        services = server_services.build(server_settings(settings, data, url))
         made = server_main.server(services.settings, services)
         secret = token.renew(engine, _user(), data)
         for each in (exporter, recorder, *pollers):
@@ -163,14 +163,17 @@ def _poller_settings(
         yield poller_options.settings(given, "")
 
 
-def server_settings(settings: Settings, url: URL) -> server_options.Settings:
+def server_settings(settings: Settings, data: Path, url: URL) -> server_options.Settings:
     """The server's own settings for this machine; raises SettingsError."""
     host, port = settings.up.listen_address
     given: dict[str, Any] = {
         **_database(settings, url),
         "web.listen-address": f"{host}:{port}",
-        **({"tsdb.url": settings.tsdb.url} if settings.tsdb.url else {}),
     }
+    if settings.tsdb.url:
+        given["tsdb.url"] = settings.tsdb.url
+    else:
+        given["samples.directory"] = str(data / SAMPLES)
     made = server_options.settings(given, "")
     if wrong := list(server_options.problems(made)):
         raise SettingsError("; ".join(wrong))

@@ -115,6 +115,7 @@ def test_a_job_appears_everywhere_within_ten_seconds(machine: Up) -> None:
         return bool(
             scrape.series("batchjob_job_cpu_seconds_total", jobid=jobid)
             and machine.api(f"jobs/{jobid}")
+            and jobid[:8] in machine.get("/", Cookie=_cookie(machine))
         )
 
     def safely() -> bool:
@@ -122,7 +123,7 @@ def test_a_job_appears_everywhere_within_ten_seconds(machine: Up) -> None:
             return seen()
         return False
 
-    until(safely, "metrics and API", 10)
+    until(safely, "metrics, API and page", 10)
     assert time.monotonic() - begun < 20  # the start of Python included
     until(lambda: machine.api(f"jobs/{jobid}")[0]["end_time"] is not None, "ended", 90)
     (totals,) = machine.api(f"jobs/{jobid}")
@@ -135,6 +136,21 @@ def test_a_job_appears_everywhere_within_ten_seconds(machine: Up) -> None:
     ]
     assert len(samples) >= 2
     assert CPU_SECONDS <= cpu < CPU_SECONDS + 1.5  # the start of Python is work too
+
+
+def _cookie(machine: Up) -> str:
+    """What a browser gets for the address that was printed."""
+    opener = urllib.request.build_opener(_NoRedirect)
+    with pytest.raises(urllib.error.HTTPError) as answer:
+        opener.open(f"http://{machine.web}/?token={machine.token()}", timeout=10)
+    with contextlib.closing(answer.value) as redirect:
+        assert redirect.code in (302, 303, 307)
+        return str(redirect.headers["Set-Cookie"]).partition(";")[0]
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: Any) -> None:
+        return None
 
 
 def _lines(path: Path) -> list[str]:
@@ -152,6 +168,12 @@ def test_the_token_is_its_owners_alone(machine: Up) -> None:
         with pytest.raises(urllib.error.HTTPError) as refused:
             machine.get("/api/v1/jobs", **headers)
         assert refused.value.code == 401
+
+
+def test_another_host_name_is_refused(machine: Up) -> None:
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        machine.get("/", Host="rebound.example", Cookie=_cookie(machine))
+    assert refused.value.code in (400, 403, 421)
 
 
 def test_a_second_one_says_what_is_wrong(machine: Up, tmp_path: Path) -> None:
@@ -198,11 +220,10 @@ def test_killed_at_any_instant_it_loses_no_job_and_doubles_none(tmp_path: Path) 
             time.sleep(chance.uniform(0.2, 3))
             made.process.kill()
             made.process.wait()
-    for path in (data / "samples").rglob("*.jsonl.gz"):
-        lines = _lines(path)
-        assert lines
-        for line in lines:
-            json.loads(line)
+    samples = [
+        json.loads(line) for path in (data / "samples").rglob("*.jsonl.gz") for line in _lines(path)
+    ]
+    assert samples  # a file may be killed before its first line
     with up(data, tmp_path / "log") as made:
         until(
             lambda: (

@@ -138,7 +138,7 @@ def server(data, tmp_path):
     chosen = options.settings([f"--data={data}"])
     stack.record_runs(chosen, Path(data))
     url = stack.database(chosen, Path(data))
-    settings = stack.server_settings(chosen, url)
+    settings = stack.server_settings(chosen, Path(data), url)
     made = services.build(settings)
     token.renew(made.writer, "alice", tmp_path)
     answering = server_main.server(settings, made)
