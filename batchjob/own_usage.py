@@ -1,7 +1,8 @@
 """What this process uses while pieces of work run in it, one inside another or side by side.
 
 CPU time of a piece of work is the whole process's and its ended children's as long as no other
-piece runs beside it; else it is that of its own thread, the only part that is surely its own.
+piece runs beside it; else it is that of its own thread, the only part that is surely its own, and
+unknown where others take turns in that thread (tasks, greenlets).
 Peak memory is the process's: the kernel keeps it (VmHWM) and lets us begin anew (`5` into
 /proc/self/clear_refs, proc(5)); each piece remembers the highest of its time.
 """
@@ -9,6 +10,7 @@ Peak memory is the process's: the kernel keeps it (VmHWM) and lets us begin anew
 import contextlib
 import os
 import resource
+import sys
 import threading
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -37,12 +39,14 @@ class Piece:
     """A piece of work that is being done."""
 
     pid: int
-    thread: int
+    flow: tuple[int, int]
+    thread: int  # the kernel's
     process: _Cpu
     own: _Cpu
     child_peak: int
     peak: int | None = None
     beside: bool = False  # another ran at the same time in another thread or task
+    mingled: bool = False  # ... and took turns with it in one thread
 
 
 class OwnUsage:
@@ -52,18 +56,19 @@ class OwnUsage:
         self._lock = threading.Lock()
         self._pieces: list[Piece] = []
 
-    def begin(self, concurrent: bool = False) -> Piece:
-        """A piece begins, in the calling thread. `concurrent`: its thread does others meanwhile."""
-        piece = Piece(
-            os.getpid(), threading.get_ident(), _process_cpu(), _thread_cpu(), _children_peak()
-        )
+    def begin(self) -> Piece:
+        """A piece begins, in the calling thread or task."""
+        thread = threading.get_native_id()
+        piece = Piece(os.getpid(), _flow(), thread, _process_cpu(), _thread_cpu(), _children_peak())
         with self._lock:
             self._pieces = [each for each in self._pieces if each.pid == piece.pid]  # after fork()
             self._note_peak()
             _forget_peak()
             for other in self._pieces:
-                if concurrent or other.thread != piece.thread:
+                if other.flow != piece.flow:
                     other.beside = piece.beside = True
+                    if other.thread == piece.thread:
+                        other.mingled = piece.mingled = True
             self._pieces.append(piece)
         return piece
 
@@ -79,8 +84,8 @@ class OwnUsage:
         elif own is not None:
             cpu = _Cpu(*own)
         else:
-            same = piece.thread == threading.get_ident()
-            cpu = _thread_cpu().since(piece.own) if same else None
+            alone = piece.thread == threading.get_native_id() and not piece.mingled
+            cpu = _thread_cpu().since(piece.own) if alone else None
         peak = piece.peak
         if not piece.beside and _children_peak() > piece.child_peak:
             peak = max(peak or 0, _children_peak())
@@ -96,6 +101,16 @@ class OwnUsage:
 def thread_cpu() -> tuple[float, float]:
     """User and system seconds of the calling thread."""
     return _thread_cpu()
+
+
+def _flow() -> tuple[int, int]:
+    """Which thread (or greenlet), and which task of asyncio, does what comes next."""
+    asyncio = sys.modules.get("asyncio")  # without it there is no task
+    try:
+        task = None if asyncio is None else asyncio.current_task()
+    except RuntimeError:  # no loop runs in this thread
+        task = None
+    return threading.get_ident(), 0 if task is None else id(task)
 
 
 def _thread_cpu() -> _Cpu:

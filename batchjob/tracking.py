@@ -27,6 +27,7 @@ import traceback
 import types
 import uuid
 from collections.abc import Callable, Coroutine, Generator, Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, ParamSpec, TypeVar, cast, overload
 
@@ -70,13 +71,13 @@ class Outcome(NamedTuple):
 class Work:
     """A piece of work that is being done; `jobid` is its id in all lists."""
 
-    def __init__(self, first: Run, data: str, concurrent: bool = False) -> None:
+    def __init__(self, first: Run, data: str) -> None:
         self.run = first
         self._data = data_directory(data)
         self._said: Outcome | None = None
         self._begun = time.monotonic()
-        self._record(first)
-        self._piece = _USAGE.begin(concurrent)
+        _record(first, self._data)
+        self._piece = _USAGE.begin()
 
     @property
     def jobid(self) -> str:
@@ -96,30 +97,43 @@ class Work:
         if self._said is not None and outcome.status == "success":
             outcome = self._said
         used = _USAGE.end(self._piece, own_cpu)
-        code = outcome.return_code
-        self.run = self.run._replace(
-            state=_STATES[outcome.status],
-            state_word=outcome.status,
-            end_time=max(int(time.time()), self.run.start_time or 0),
-            wall_seconds=round(time.monotonic() - self._begun, 6),
-            exit_code=code if code is None or code >= 0 else None,
-            exit_signal=-code if code is not None and code < 0 else None,
-            error=outcome.error[:_LONGEST],
+        run = self.run._replace(
             user_cpu_seconds=_rounded(used.user_cpu_seconds),
             system_cpu_seconds=_rounded(used.system_cpu_seconds),
             peak_memory_bytes=used.peak_memory_bytes,
         )
-        self._record(self.run)
-        _say(self.run)
-        sweep_daily(self._data, Keep())
+        self.run = put_on_record(run, outcome, self._data, time.monotonic() - self._begun)
         return self.run
 
-    def _record(self, run: Run) -> None:
-        try:
-            write(prepare(self._data, RUNS), run, durable=False)
-        except OSError as error:
-            where = error.filename or self._data
-            log.warning("%s is not recorded: %s: %s", run.name or "work", where, error.strerror)
+    def leave(self) -> None:
+        """Follow it no longer: somebody else has put its end on record."""
+        _USAGE.end(self._piece)
+
+
+def put_on_record(run: Run, outcome: Outcome, data: Path, wall_seconds: float) -> Run:
+    """Put the end of a piece of work on record and into the log."""
+    code = outcome.return_code
+    ended = run._replace(
+        state=_STATES[outcome.status],
+        state_word=outcome.status,
+        end_time=max(int(time.time()), run.start_time or 0),
+        wall_seconds=round(wall_seconds, 6),
+        exit_code=code if code is None or code >= 0 else None,
+        exit_signal=-code if code is not None and code < 0 else None,
+        error=outcome.error[:_LONGEST],
+    )
+    _record(ended, data)
+    _say(ended)
+    sweep_daily(data, Keep())
+    return ended
+
+
+def _record(run: Run, data: Path) -> None:
+    try:
+        write(prepare(data, RUNS), run, durable=False)
+    except OSError as error:
+        where = error.filename or data
+        log.warning("%s is not recorded: %s: %s", run.name or "work", where, error.strerror)
 
 
 def first_record(name: str, tool: str, parameters: Mapping[str, Any] | None, by: str) -> Run:
@@ -157,7 +171,7 @@ class Tracker:
 
     def __enter__(self) -> Work:
         """Begin."""
-        return self._enter(concurrent=False)
+        return self._enter()
 
     def __exit__(
         self,
@@ -170,7 +184,7 @@ class Tracker:
 
     async def __aenter__(self) -> Work:
         """Begin."""
-        return self._enter(concurrent=True)
+        return self._enter()
 
     async def __aexit__(
         self,
@@ -205,10 +219,10 @@ class Tracker:
 
         return followed
 
-    def _enter(self, concurrent: bool) -> Work:
+    def _enter(self) -> Work:
         if self._work is not None:
             raise RuntimeError("track: already entered; each `with` needs a track(...) of its own")
-        self._work = self._begin(self._name, concurrent)
+        self._work = self._begin(self._name)
         return self._work
 
     def _leave(self, error: BaseException | None) -> None:
@@ -219,7 +233,7 @@ class Tracker:
     def _follow_coroutine(self, function: Callable[..., Any], name: str) -> Any:
         @functools.wraps(function)
         async def followed(*args: Any, **kwargs: Any) -> Any:
-            work = self._begin(name, concurrent=True)
+            work = self._begin(name)
             used = [0.0, 0.0]
             try:
                 result = await _in_steps(function(*args, **kwargs), used)
@@ -231,9 +245,9 @@ class Tracker:
 
         return followed
 
-    def _begin(self, name: str, concurrent: bool = False) -> Work:
+    def _begin(self, name: str) -> Work:
         first = first_record(name, self._tool, self._parameters, "track")
-        return Work(first, self._data, concurrent)
+        return Work(first, self._data)
 
 
 @overload

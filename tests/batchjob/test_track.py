@@ -50,7 +50,7 @@ def test_a_block(caplog):
     assert run.peak_memory_bytes > 100 << 20
     assert batchjob.job("resize") == run
     assert caplog.records[-1].levelname == "INFO"
-    assert caplog.records[-1].getMessage().startswith("resize: success after 0.")
+    assert caplog.records[-1].getMessage().startswith("resize: success after ")
 
 
 @pytest.mark.parametrize(
@@ -282,3 +282,20 @@ def test_it_is_light():
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     loaded = set(told.stdout.split())
     assert not loaded & {"sqlalchemy", "yaml", "asyncio", "prometheus_client", "argparse"}
+
+
+def test_blocks_of_tasks_that_take_turns_have_no_cpu_time_of_their_own():
+    async def work(name):
+        async with track(name):
+            async with track(f"{name}-inside"):
+                pass
+            await asyncio.sleep(0.05)
+
+    async def main():
+        await work("alone")
+        await asyncio.gather(work("one"), work("other"))
+
+    asyncio.run(main())
+    assert batchjob.job("alone").cpu_seconds is not None
+    assert batchjob.job("one").cpu_seconds is None
+    assert batchjob.job("one").duration_seconds >= 0.05

@@ -1,0 +1,151 @@
+"""Celery's tasks as jobs: each attempt is on record, with its retries, time limits and errors.
+
+    from batchjob.celery import follow
+
+    app = Celery("tasks", broker=...)
+    follow(app)
+
+Signals: docs.celeryq.dev, userguide/signals. What a worker process does itself it records itself.
+When it is killed (hard time limit, terminated, lost) the worker's main process is told, and ends
+the record.
+"""
+
+import os
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from celery import Celery, signals  # type: ignore[import-untyped]
+from celery.exceptions import (  # type: ignore[import-untyped]
+    SoftTimeLimitExceeded,
+    TimeLimitExceeded,
+)
+
+from batchjob import runs as run_files
+from batchjob.data import RUNS, data_directory
+from batchjob.runs import Run, RunFileError
+from batchjob.states import JobState
+from batchjob.tracking import Outcome, Work, first_record, outcome_of, put_on_record
+
+_NAMESPACE = uuid.UUID("6f1d3c5e-6f0e-4b7e-9a52-6d1f4b0c2a77")  # ours, random
+_MOST_RETRIES = 10_000
+_OUTCOMES: dict[str | None, Outcome] = {
+    "SUCCESS": Outcome("success"),
+    "IGNORED": Outcome("success"),
+    "REJECTED": Outcome("failed", "rejected"),
+}
+
+
+def follow(app: Celery, *, arguments: bool = False, data: str = "") -> None:
+    """Put each task of the app on record; call it where the app is made, once.
+
+    `arguments`: record what tasks are called with, which may hold what nobody else should see.
+    `data`: the data directory (default: $BATCHJOB_DATA or ~/.local/state/batchjob).
+    """
+    follower = _Follower(app, arguments, data)
+    handlers: dict[Any, Callable[..., None]] = {
+        signals.task_prerun: follower.begin,
+        signals.task_retry: follower.retry,
+        signals.task_failure: follower.failure,
+        signals.task_revoked: follower.revoked,
+        signals.task_postrun: follower.end,
+    }
+    for signal, handler in handlers.items():
+        signal.connect(handler, weak=False)
+
+
+def jobid_of(task_id: str, retries: int) -> str:
+    """The id of an attempt's record: the main process of a worker can tell it as well."""
+    return str(uuid.uuid5(_NAMESPACE, f"{task_id}/{retries}"))
+
+
+class _Follower:
+    """What is being done in this process, by task id. Handlers get what Celery's signals give."""
+
+    def __init__(self, app: Celery, arguments: bool, data: str) -> None:
+        self._app = app
+        self._arguments = arguments
+        self._data = data
+        self._works: dict[str, Work] = {}
+        self._outcomes: dict[str, Outcome] = {}
+
+    def begin(self, task_id: str, task: Any, args: Any, kwargs: Any, **_: Any) -> None:
+        """A worker process starts an attempt."""
+        if task.app.main != self._app.main:
+            return
+        request = task.request
+        given: dict[str, Any] = {"args": args, "kwargs": kwargs} if self._arguments else {}
+        first = first_record(task.name, "celery", given, "celery")
+        retries = int(request.retries or 0)
+        soft_and_hard = [limit for limit in reversed(request.timelimit or ()) if limit]
+        first = first._replace(
+            jobid=jobid_of(task_id, retries),
+            record_id=task_id,
+            restarts=retries,
+            time_limit_seconds=int(min(soft_and_hard)) if soft_and_hard else None,
+        )
+        self._works[task_id] = Work(first, self._data)
+
+    def retry(self, request: Any, reason: Any, **_: Any) -> None:
+        """It is to be tried again: this attempt ends."""
+        self._outcomes[request.id] = Outcome("retry", str(reason))
+
+    def failure(self, task_id: str, exception: BaseException, **_: Any) -> None:
+        """It failed, here or in a worker process that is no more."""
+        if task_id in self._works:
+            self._outcomes[task_id] = _outcome(exception)
+        else:
+            self._end_of_another(task_id, _outcome(exception))
+
+    def revoked(self, request: Any, terminated: bool = False, **_: Any) -> None:
+        """Somebody revoked it while it was done."""
+        if terminated:
+            self._end_of_another(request.id, Outcome("cancelled", "revoked"))
+
+    def end(self, task_id: str, state: str | None = None, **_: Any) -> None:
+        """An attempt has ended in this process. Without a state the process is being ended."""
+        work = self._works.pop(task_id, None)
+        outcome = self._outcomes.pop(task_id, None)
+        if work is None:
+            return
+        if outcome is None and state is None and self._ended_by_another(work.jobid):
+            work.leave()
+        else:
+            work.end(outcome or _OUTCOMES.get(state, Outcome("cancelled", "the worker ended")))
+
+    def _ended_by_another(self, jobid: str) -> bool:
+        """The worker's main process writes the end before it ends us."""
+        run = _read(data_directory(self._data) / RUNS / f"{jobid}.json")
+        return run is not None and not run.state.live
+
+    def _end_of_another(self, task_id: str, outcome: Outcome) -> None:
+        """End the record of a process that was killed; what it used nobody knows."""
+        directory = data_directory(self._data) / RUNS
+        run = _last_attempt(directory, task_id)
+        if run is not None and run.state == JobState.RUNNING and run.node == os.uname().nodename:
+            put_on_record(run, outcome, directory.parent, max(0.0, time.time() - run.submit_time))
+
+
+def _outcome(exception: BaseException) -> Outcome:
+    if isinstance(exception, (SoftTimeLimitExceeded, TimeLimitExceeded)):
+        return Outcome("timeout", outcome_of(exception).error)
+    return outcome_of(exception)
+
+
+def _last_attempt(directory: Path, task_id: str) -> Run | None:
+    found = None
+    for retries in range(_MOST_RETRIES):
+        path = directory / f"{jobid_of(task_id, retries)}.json"
+        if not path.exists():
+            break
+        found = path
+    return None if found is None else _read(found)
+
+
+def _read(path: Path) -> Run | None:
+    try:
+        return run_files.decoded(run_files.read(path))
+    except (OSError, RunFileError):
+        return None

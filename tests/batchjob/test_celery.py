@@ -1,0 +1,151 @@
+"""Celery's tasks on record, by a real worker."""
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+pytest.importorskip("celery")
+
+import batchjob
+from batchjob.states import JobState
+
+TASKS = """
+import os, time
+from celery import Celery
+from batchjob.celery import follow
+
+folder = {folder!r}
+app = Celery("tasks", broker="filesystem://", backend="file://" + folder + "/results")
+app.conf.broker_transport_options = dict(
+    data_folder_in=folder + "/queue", data_folder_out=folder + "/queue",
+    control_folder=folder + "/control",
+)
+app.conf.worker_hijack_root_logger = False
+follow(app, arguments=True)
+
+@app.task
+def add(a, b):
+    until = time.process_time() + 0.1
+    while time.process_time() < until: pass
+    return a + b
+
+@app.task
+def broken():
+    raise ValueError("no such column")
+
+@app.task(soft_time_limit=1, time_limit=30)
+def slow():
+    time.sleep(20)
+
+@app.task(time_limit=1)
+def deaf():
+    time.sleep(20)
+
+@app.task(bind=True, max_retries=2, default_retry_delay=0)
+def flaky(self):
+    if self.request.retries < 1:
+        raise self.retry(exc=OSError("not yet"), countdown=0)
+    return "at last"
+
+@app.task
+def lost():
+    os.kill(os.getpid(), 9)
+
+@app.task
+def last():
+    pass
+"""
+
+
+@pytest.fixture(scope="module")
+def history(tmp_path_factory):
+    """What is on record after a worker has done one task of each kind."""
+    folder = tmp_path_factory.mktemp("celery")
+    for name in ("queue", "results", "control"):
+        (folder / name).mkdir()
+    (folder / "tasks.py").write_text(TASKS.format(folder=str(folder)))
+    environment = {**os.environ, "BATCHJOB_DATA": str(folder / "data"), "C_FORCE_ROOT": "1"}
+    environment["PYTHONPATH"] = os.pathsep.join((os.getcwd(), str(folder)))
+    send = "import tasks\ntasks.add.delay(2, b=3)\nfor t in (tasks.broken, tasks.slow, tasks.deaf, tasks.flaky, tasks.lost): t.delay()"  # noqa: E501
+    subprocess.run([sys.executable, "-c", send], env=environment, cwd=folder, check=True)
+    with (folder / "log").open("w") as log:
+        worker = subprocess.Popen(
+            [sys.executable, "-m", "celery", "-A", "tasks", "worker", "-P", "prefork", "-c", "2",
+             "--without-gossip", "--without-mingle", "--without-heartbeat", "-l", "INFO"],
+            env=environment, cwd=folder, stdout=log, stderr=log,
+        )  # fmt: skip
+    try:
+        end = time.monotonic() + 60
+        while len(found := _ended(folder)) < 7:
+            assert time.monotonic() < end, (folder / "log").read_text()[-4000:]
+            time.sleep(0.2)
+    finally:
+        worker.send_signal(signal.SIGTERM)
+        worker.wait(30)
+    assert len(found) == 7
+    return {f"{run.name.removeprefix('tasks.')}{run.restarts or ''}": run for run in found}
+
+
+def _ended(folder):
+    return [run for run in batchjob.history(data=str(folder / "data")) if not run.state.live
+            and run.state != JobState.VANISHED]  # fmt: skip
+
+
+def test_success(history):
+    run = history["add"]
+    assert (run.status, run.tool, run.by, run.restarts) == ("success", "celery", "celery", 0)
+    assert run.parameters == '{"args": [2], "kwargs": {"b": 3}}'
+    assert 0.1 <= run.cpu_seconds < 5
+    assert run.peak_memory_bytes > 1 << 20
+    assert run.record_id != run.jobid
+
+
+@pytest.mark.parametrize(
+    ("name", "state", "status", "error"),
+    [
+        ("broken", JobState.FAILED, "error", "ValueError: no such column"),
+        ("slow", JobState.TIMEOUT, "timeout", "SoftTimeLimitExceeded"),
+        ("deaf", JobState.TIMEOUT, "timeout", "TimeLimitExceeded"),
+        ("lost", JobState.FAILED, "error", "WorkerLostError"),
+        ("flaky", JobState.REQUEUED, "retry", "not yet"),
+        ("flaky1", JobState.COMPLETED, "success", ""),
+    ],
+)
+def test_ends(history, name, state, status, error):
+    run = history[name]
+    assert (run.state, run.status) == (state, status)
+    assert error in run.error
+    assert run.end_time is not None
+
+
+def test_attempts_of_one_task(history):
+    assert history["flaky"].record_id == history["flaky1"].record_id
+    assert history["slow"].time_limit_seconds == 1
+    assert history["deaf"].time_limit_seconds == 1
+
+
+def test_in_the_same_process(tmp_path, monkeypatch, caplog):
+    """task_always_eager, as tests of applications have it."""
+    from celery import Celery
+
+    from batchjob.celery import follow
+
+    caplog.set_level(logging.INFO)
+    monkeypatch.setenv("BATCHJOB_DATA", str(tmp_path))
+    app = Celery("eager", set_as_current=False)
+    app.conf.task_always_eager = True
+    follow(app)
+
+    @app.task(name="eager.double")
+    def double(x):
+        return 2 * x
+
+    assert double.delay(4).get() == 8
+    (run,) = batchjob.history()
+    assert (run.name, run.status, run.parameters) == ("eager.double", "success", "")
+    assert "eager.double: success after" in caplog.text
