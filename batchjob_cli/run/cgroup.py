@@ -18,7 +18,7 @@ from collectors.host import Host
 from collectors.jobs import part
 from collectors.jobs.devices import DeviceNames
 from collectors.jobs.directory import Descriptors, Trouble, descendants, read_path
-from collectors.jobs.layouts import LAYOUTS, RUN_PREFIX, RUNS_DIRECTORY
+from collectors.jobs.layouts import LAYOUTS, RUN_PREFIX, RUNS_DIRECTORY, Found
 from collectors.jobs.mounts import Hierarchy, hierarchies
 from collectors.jobs.places import match
 from collectors.jobs.processes import pids_of
@@ -27,6 +27,7 @@ from collectors.jobs.reading import CgroupReading
 _V1 = frozenset({"cpu", "cpuacct", "memory", "blkio", "pids"})
 _V2 = ("cpu", "io", "memory", "pids")
 _GROUPS = frozenset({"cpu", "memory", "io", "processes", "pressure"})
+_ROW = next(row for row in LAYOUTS if row.name == "local")
 _RACES = 20  # another run that ends removes the slice between our two mkdir
 _REMOVAL_SECONDS = 2.0  # a process that was killed may take a moment to go
 
@@ -47,14 +48,11 @@ class _Made(NamedTuple):
 class Cgroup:
     """The directories of one run, in one hierarchy or several."""
 
-    def __init__(self, made: tuple[_Made, ...], version: int, host: Host) -> None:
+    def __init__(self, jobid: str, made: tuple[_Made, ...], version: int, host: Host) -> None:
         self.version = version
         self.directories = tuple(each.absolute for each in made)
-        path = made[0].path
-        found = match(path, LAYOUTS, version)
-        assert found is not None, path
         tables = part.tables(_GROUPS, DeviceNames(host.sysfs), Descriptors(32), Trouble())
-        self._part = part.Part(path, found, None, tables)
+        self._part = part.Part(made[0].path, Found(_ROW, _ROW.manager, jobid), None, tables)
         self._host = host
         for each in made:
             self._part.add(each.hierarchy)
@@ -147,10 +145,10 @@ def existing(host: Host | None = None) -> dict[str, Cgroup]:
             top = f"{parent}/{RUNS_DIRECTORY}"
             for name in os.listdir(top) if os.path.isdir(top) else ():
                 made = _Made(hierarchy, os.path.relpath(f"{top}/{name}", hierarchy.root))
-                if match(made.path, LAYOUTS, hierarchy.version):
+                if name.startswith(RUN_PREFIX) and os.path.isdir(made.absolute):
                     found.setdefault(name.removeprefix(RUN_PREFIX), []).append(made)
     return {
-        jobid: Cgroup(_memory_first(made), made[0].hierarchy.version, host)
+        jobid: Cgroup(jobid, _memory_first(made), made[0].hierarchy.version, host)
         for jobid, made in found.items()
     }
 
@@ -172,15 +170,21 @@ def _make_v1(jobid: str, mounted: Iterable[Hierarchy], host: Host) -> Cgroup:
             refusals.append(f"{hierarchy.root}: {error.strerror}")
     if not made:
         raise NoCgroup(refusals[0])
-    return Cgroup(_memory_first(made), 1, host)
+    return Cgroup(jobid, _memory_first(made), 1, host)
 
 
 def _make_v2(jobid: str, hierarchy: Hierarchy, limits: Limits, host: Host) -> Cgroup:
     """Below the first cgroup that gives all we want, or else the one that gives most."""
     wanted = {"cpu", "memory", *limiting.controllers(limits, 2)}
+
+    def unseen(parent: str) -> bool:
+        """Whether the exporter does not look there, as in most of user.slice."""
+        path = f"{parent}/{RUNS_DIRECTORY}/{RUN_PREFIX}{jobid}"
+        return match(os.path.relpath(path, hierarchy.root), LAYOUTS, 2) is None
+
     best: tuple[int, str] | None = None
     refusal = f"{hierarchy.root}: no cgroup of ours"
-    for parent in _parents(hierarchy.root, host):
+    for parent in sorted(_parents(hierarchy.root, host), key=unseen):
         try:
             has = _make_directory(parent, jobid)
         except OSError as error:
@@ -201,7 +205,8 @@ def _make_v2(jobid: str, hierarchy: Hierarchy, limits: Limits, host: Host) -> Cg
 
 def _made_v2(hierarchy: Hierarchy, parent: str, jobid: str, host: Host) -> Cgroup:
     path = f"{parent}/{RUNS_DIRECTORY}/{RUN_PREFIX}{jobid}"
-    return Cgroup((_Made(hierarchy, os.path.relpath(path, hierarchy.root)),), 2, host)
+    made = _Made(hierarchy, os.path.relpath(path, hierarchy.root))
+    return Cgroup(jobid, (made,), 2, host)
 
 
 def _parents(root: str, host: Host) -> Iterator[str]:

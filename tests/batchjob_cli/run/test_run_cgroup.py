@@ -1,0 +1,183 @@
+"""A run's own cgroup and its limits, where this machine lets us make one."""
+
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from batchjob_cli.run import cgroup, limits
+from batchjob_cli.run.limits import LimitError, Limits
+from collectors.host import Host
+from collectors.jobs.layouts import LAYOUTS
+from collectors.jobs.places import match
+from tests.batchjob_cli.run.conftest import own_cgroups, until
+
+BURN = "import time\nwhile time.process_time() < {}: pass"
+
+
+@pytest.fixture(scope="module")
+def own():
+    """Skips where no cgroup can be made, or none with the controllers that limits need."""
+    jobid = "00000000-0000-4000-8000-000000000001"
+    try:
+        made = cgroup.make(jobid, Limits(1, 1 << 20))
+    except (cgroup.NoCgroup, OSError) as error:
+        pytest.skip(f"no cgroup: {error}")
+    try:
+        made.limit(Limits(1, 1 << 20), "/")
+    except LimitError as error:
+        pytest.skip(str(error))
+    finally:
+        assert made.remove() == []
+
+
+def test_the_exporter_knows_it(own, batchjob):
+    run = batchjob.start("run", "--", "sh", "-c", "cat /proc/self/cgroup; sleep 600")
+    record = until(lambda: batchjob.data.exists() and batchjob.records())[0]
+    directories = until(lambda: own_cgroups(record["jobid"]))
+    for directory in directories:
+        path = str(directory.relative_to("/sys/fs/cgroup")).partition("batchjob.slice")
+        assert match("".join(path[1:]), LAYOUTS, 1).jobid == record["jobid"]
+    run.terminate()
+    said, _ = run.communicate(timeout=30)
+    assert f"/batchjob.slice/run-{record['jobid']}" in said
+    assert own_cgroups(record["jobid"]) == []
+
+
+def test_memory(own, batchjob):
+    hold = "x = bytearray(300 << 20)"
+    done = batchjob("run", "--memory", "60M", "--", sys.executable, "-c", hold)
+    record = batchjob.record()
+    assert done.returncode == 128 + 9
+    assert record["state"] == "OUT_OF_MEMORY"
+    assert record["allocated_memory_bytes"] == 60 << 20
+    assert record["peak_memory_bytes"] <= 60 << 20
+    assert "ended for want of memory, signal 9" in done.stderr
+    assert "of 60.0 MiB" in done.stderr
+
+
+def test_cpus(own, batchjob):
+    """0.5 s of CPU time at 0.2 CPUs take 2.5 s, less the first period's share."""
+    begun = time.monotonic()
+    done = batchjob("run", "--cpus", "0.2", "--", sys.executable, "-c", BURN.format(0.5))
+    assert time.monotonic() - begun > 1.9
+    assert "throttled" in done.stderr
+    assert "% of 0.2 CPUs" in done.stderr
+    assert batchjob.record()["allocated_cpus"] == 1
+
+
+def test_io(own, batchjob, tmp_path):
+    """8 MB at 4 MB a second; where the folder lies on no disk it is refused."""
+    file = tmp_path / "file"
+    write = f"dd if=/dev/zero of={file} bs=1M count=8 oflag=direct 2>/dev/null"
+    begun = time.monotonic()
+    done = batchjob("run", "--io", "4M", "--", "sh", "-c", write, cwd=tmp_path)
+    if "no controller" in done.stderr or "lies on no block device" in done.stderr:
+        assert not file.exists()
+        pytest.skip(done.stderr)
+    assert done.returncode == 0
+    assert time.monotonic() - begun > 1.3
+    assert "8.0 MiB written" in done.stderr
+
+
+def test_io_on_no_disk_is_refused(batchjob):
+    done = batchjob("run", "--io", "4M", "--", "true", cwd="/proc")
+    assert done.returncode == 125
+    assert "--io: " in done.stderr
+
+
+def test_many_runs_at_once_make_and_remove_the_same_slice(own, batchjob):
+    jobids = [f"00000000-0000-4000-8000-0000000001{n:02}" for n in range(8)]
+    failures = []
+
+    def work(jobid):
+        for _ in range(20):
+            try:
+                made = cgroup.make(jobid, Limits())
+                made.read()
+                failures.extend(made.remove())
+            except Exception as error:
+                failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(jobid,)) for jobid in jobids]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+
+
+def test_nested_cgroups_of_the_job_go_as_well(own, batchjob):
+    script = """
+    for each in $(grep batchjob.slice /proc/self/cgroup | cut -d: -f2,3); do
+        top=/sys/fs/cgroup/${each%%:*}
+        test -d $top && mkdir -p $top/${each#*:}/inner/most
+    done; true"""
+    assert batchjob("run", "--", "sh", "-c", script).returncode == 0
+    assert own_cgroups(batchjob.record()["jobid"]) == []
+
+
+class Tree:
+    """A cgroup v2 file system as plain files."""
+
+    def __init__(self, root: Path, own: str = "/user.slice/me") -> None:
+        self.host = Host(procfs=str(root / "proc"), cgroupfs=str(root / "cgroup"))
+        self.top = root / "cgroup"
+        (root / "proc/self").mkdir(parents=True)
+        (root / "proc/self/cgroup").write_text(f"0::{own}\n")
+        for path in (self.top, self.top / own[1:]):
+            path.mkdir(parents=True, exist_ok=True)
+            for name in ("cgroup.procs", "cgroup.controllers", "cgroup.subtree_control"):
+                (path / name).write_text("")
+
+
+def test_root_makes_it_at_the_top_others_in_what_is_theirs(tmp_path, monkeypatch):
+    tree = Tree(tmp_path)
+    jobid = "00000000-0000-4000-8000-000000000002"
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    made = cgroup.make(jobid, Limits(), tree.host)
+    assert made.directories == (f"{tree.top}/batchjob.slice/run-{jobid}",)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    made = cgroup.make(jobid, Limits(), tree.host)
+    assert made.directories == (f"{tree.top}/user.slice/me/batchjob.slice/run-{jobid}",)
+
+
+def test_nothing_of_ours(tmp_path, monkeypatch):
+    tree = Tree(tmp_path, own="/")
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(cgroup.NoCgroup, match="no cgroup of ours"):
+        cgroup.make("00000000-0000-4000-8000-000000000003", Limits(), tree.host)
+    with pytest.raises(cgroup.NoCgroup, match="no cgroup file system"):
+        cgroup.make("x", Limits(), Host(cgroupfs=str(tmp_path / "none")))
+
+
+@pytest.mark.parametrize(
+    ("asked", "version", "expected"),
+    [
+        (Limits(cpus=1.5), 2, [("cpu.max", "150000 100000")]),
+        (Limits(cpus=0.001), 2, [("cpu.max", "1000 100000")]),
+        (Limits(cpus=2), 1, [("cpu.cfs_period_us", "100000"), ("cpu.cfs_quota_us", "200000")]),
+        (Limits(memory_bytes=5), 2, [("memory.max", "5"), ("memory.swap.max", "0")]),
+        (
+            Limits(memory_bytes=5), 1,
+            [("memory.limit_in_bytes", "5"), ("memory.memsw.limit_in_bytes", "5")],
+        ),
+    ],
+)  # fmt: skip
+def test_files_and_values(asked, version, expected):
+    assert [(each.file, each.value) for each in limits.settings(asked, version, "/")] == expected
+
+
+def test_the_disk_of_a_partition(tmp_path):
+    device = os.stat(tmp_path).st_dev
+    number = f"{os.major(device)}:{os.minor(device)}"
+    disk = tmp_path / "sys/devices/sda"
+    (disk / "sda1").mkdir(parents=True)
+    (disk / "dev").write_text("8:0\n")
+    (disk / "sda1/partition").write_text("1\n")
+    (tmp_path / "sys/dev/block").mkdir(parents=True)
+    (tmp_path / "sys/dev/block" / number).symlink_to(disk / "sda1")
+    assert limits.disk_of(str(tmp_path), str(tmp_path / "sys")) == "8:0"
