@@ -63,7 +63,7 @@ def test_option_files_that_are_shown_can_be_read(page, block, tmp_path):
     assert settings([f"--config.file={tmp_path}/exporter.yml"])
 
 
-UNITS = sorted((REPOSITORY / "deploy" / "systemd").glob("*.service"))
+UNITS = sorted((REPOSITORY / "deploy").glob("*/*.service"))
 
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd is not installed")

@@ -1,0 +1,88 @@
+"""VictoriaMetrics' own programs and kubectl read what deploy/victoriametrics has."""
+
+import base64
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import trustme
+import yaml
+
+REPOSITORY = Path(__file__).parents[2]
+OPERATOR = REPOSITORY / "deploy/victoriametrics/operator"
+
+
+def needs(program):
+    return pytest.mark.skipif(shutil.which(program) is None, reason=f"not installed: {program}")
+
+
+def succeed(*argv):
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@needs("vmagent")
+def test_the_agent_reads_the_scrape_configuration():
+    config = REPOSITORY / "prometheus/prometheus.yml"
+    flags = ["-promscrape.config.strictParse=false", "-remoteWrite.url=http://127.0.0.1"]
+    succeed("vmagent", "-dryRun", f"-promscrape.config={config}", *flags)
+
+
+@needs("vmagent")
+def test_the_agent_knows_every_key_of_the_operators_scrape_jobs(tmp_path):
+    account = tmp_path / "serviceaccount"  # what Kubernetes mounts into the agent's pod
+    account.mkdir()
+    (account / "token").touch()
+    trustme.CA().cert_pem.write_to_path(str(account / "ca.crt"))
+    text = (OPERATOR / "scrape.yml").read_text()
+    text = text.replace("/var/run/secrets/kubernetes.io/serviceaccount", str(account))
+    config = tmp_path / "scrape.yml"
+    config.write_text(yaml.safe_dump({"scrape_configs": yaml.safe_load(text)}))
+    flags = [f"-promscrape.config={config}", "-remoteWrite.url=http://127.0.0.1"]
+    succeed("vmagent", "-dryRun", *flags)
+
+
+@needs("vmalert")
+def test_vmalert_reads_the_rules():
+    succeed("vmalert", "-dryRun", f"-rule={REPOSITORY}/prometheus/rules/*.yml")
+
+
+def manifests():
+    names = yaml.safe_load((OPERATOR / "kustomization.yml").read_text())["resources"]
+    return {
+        each["kind"]: each["spec"]
+        for each in (yaml.safe_load((OPERATOR / name).read_text()) for name in names)
+    }
+
+
+def test_thirty_days_on_thirty_gibibytes():
+    store = manifests()["VMSingle"]
+    assert store["retentionPeriod"] == "30d"
+    assert store["storage"]["resources"]["requests"]["storage"] == "30Gi"
+
+
+def test_the_agent_writes_to_the_store_and_can_write_elsewhere():
+    text = (OPERATOR / "vmagent.yml").read_text()
+    lines = [
+        line.replace("# -", "-").replace("#  ", " ")
+        if "metrics.example.org" in line or "bearerTokenSecret" in line
+        else line
+        for line in text.splitlines()
+    ]
+    near, far = yaml.safe_load("\n".join(lines))["spec"]["remoteWrite"]
+    assert near == {"url": "http://vmsingle-batchjob.monitoring.svc:8429/api/v1/write"}
+    assert far["bearerTokenSecret"] == {"name": "metrics-elsewhere", "key": "token"}
+
+
+@needs("kubectl")
+def test_kustomize_puts_the_scrape_jobs_into_the_agents_secret():
+    made = list(yaml.safe_load_all(succeed("kubectl", "kustomize", str(OPERATOR))))
+    secret = next(each for each in made if each["kind"] == "Secret")
+    agent = next(each for each in made if each["kind"] == "VMAgent")
+    chosen = agent["spec"]["additionalScrapeConfigs"]
+    assert secret["metadata"]["name"] == chosen["name"]
+    text = base64.b64decode(secret["data"][chosen["key"]]).decode()
+    assert text == (OPERATOR / "scrape.yml").read_text()
+    assert {each["metadata"]["namespace"] for each in made} == {"monitoring"}
