@@ -11,7 +11,16 @@ from batchjob_stats_server import problems
 from batchjob_stats_server.limits import Bounded, Counted, Throttled, Timely
 from batchjob_stats_server.once import once
 from batchjob_stats_server.origins import OwnNames, allowed_hosts
-from batchjob_stats_server.pages import assets, clusters, frame, nodes, search, session
+from batchjob_stats_server.pages import (
+    assets,
+    clusters,
+    compare,
+    frame,
+    job,
+    nodes,
+    search,
+    session,
+)
 from batchjob_stats_server.pages import jobs as job_pages
 from batchjob_stats_server.pages import usage as usage_page
 from batchjob_stats_server.revalidation import Revalidated
@@ -53,6 +62,8 @@ ROUTERS = (
 
 PAGES = (
     job_pages.router,
+    job.router,
+    compare.router,
     usage_page.router,
     clusters.router,
     nodes.router,
@@ -75,6 +86,7 @@ def make(services: Services) -> FastAPI:
         try:
             yield
         finally:
+            app.state.pages.sparks.stop()
             services.stop()
 
     app = FastAPI(

@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 from batchjob.settings import (
     LogOptions,
@@ -224,6 +225,28 @@ class SamplesOptions:
     streams: int = option(32, "Streams of samples that are open at once.", parse=_at_least_one)
 
 
+def _address_of_grafana(value: Any) -> str:
+    parts = urlsplit(text(value))
+    if parts.scheme in ("http", "https") and parts.netloc and not parts.query:
+        return text(value).rstrip("/")
+    raise ValueError(f"expected http://HOST or https://HOST, got {value!r}")
+
+
+_address_of_grafana.metavar = "URL"  # type: ignore[attr-defined]
+
+
+@dataclass(frozen=True)
+class GrafanaOptions:
+    """Where pages lead to for all measurements of a job or node."""
+
+    url: str = option(
+        "", "Address of a Grafana with our dashboards, as browsers reach it.",
+        parse=_address_of_grafana,
+    )  # fmt: skip
+    job: str = option("batchjob-job", "The uid of the dashboard of a job.")
+    node: str = option("batchjob-node", "The uid of the dashboard of a node.")
+
+
 def gate_endpoint(tsdb: TsdbOptions, gate: GateOptions) -> Endpoint:
     """How the gate asks the database; raises SettingsError."""
     return replace(tsdb.endpoint(), answer_bytes=gate.answer_bytes)
@@ -238,6 +261,7 @@ SECTIONS: Mapping[str, type[Any]] = {
     "gate": GateOptions,
     "report": ReportOptions,
     "samples": SamplesOptions,
+    "grafana": GrafanaOptions,
     "emissions": EmissionsOptions,
     "log": LogOptions,
 }
@@ -255,6 +279,7 @@ class Settings(NamedTuple):
     limit: LimitOptions = LimitOptions()
     report: ReportOptions = ReportOptions()
     samples: SamplesOptions = SamplesOptions()
+    grafana: GrafanaOptions = GrafanaOptions()
     log: LogOptions = LogOptions()
 
 

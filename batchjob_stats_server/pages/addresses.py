@@ -1,6 +1,6 @@
 """Addresses of pages, and the names that jobs have in them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
@@ -42,6 +42,11 @@ class Reference(NamedTuple):
 def reference(row: Row) -> str:
     """A run in one word."""
     return f"{row['cluster']}:{row['submit_time']}:{row['run']}:{row['jobid']}"
+
+
+def references(rows: Sequence[Row], without: Row) -> tuple[str, ...]:
+    """The words of all runs but one."""
+    return tuple(reference(row) for row in rows if row["id"] != without["id"])
 
 
 def referred(word: str) -> Reference:

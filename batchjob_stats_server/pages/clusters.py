@@ -19,6 +19,7 @@ from batchjob_stats_server.pages.frame import Shown
 from batchjob_stats_server.parameters import Query as Form
 from batchjob_stats_server.parameters import Word
 from batchjob_stats_server.problems import Problem
+from batchjob_stats_server.report.efficiency import elapsed
 from batchjob_stats_server.services import Given
 
 router = APIRouter(include_in_schema=False)
@@ -145,10 +146,10 @@ def _idle(running: Sequence[RowMapping], now: int, ratio: str, held: str) -> lis
 
 
 def _longest(rows: Sequence[RowMapping], now: int, held: str) -> list[RowMapping]:
-    old = [row for row in rows if (shares.elapsed(row, now) or 0) >= _YOUNG_SECONDS]
+    old = [row for row in rows if (elapsed(row, now) or 0) >= _YOUNG_SECONDS]
 
     def wasted(row: RowMapping) -> float:
-        return (row[held] or 0) * (shares.elapsed(row, now) or 0)
+        return (row[held] or 0) * (elapsed(row, now) or 0)
 
     return sorted(old, key=wasted, reverse=True)[:_LISTED]
 

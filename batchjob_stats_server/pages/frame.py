@@ -12,8 +12,11 @@ from starlette.responses import Response
 
 from batchjob import __version__
 from batchjob_stats_server.identity import Identity, Known, cookie_name
+from batchjob_stats_server.options import GrafanaOptions
 from batchjob_stats_server.pages import addresses, cookie, drawing, shares, written
 from batchjob_stats_server.pages.assets import Assets
+from batchjob_stats_server.pages.sparks import Sparks
+from batchjob_stats_server.report.efficiency import elapsed
 from batchjob_stats_server.routes import PREFIX
 from batchjob_stats_server.services import Given
 
@@ -34,6 +37,7 @@ class Frame(NamedTuple):
 
     templates: jinja2.Environment
     assets: Assets
+    sparks: Sparks
 
 
 def make() -> Frame:
@@ -50,10 +54,11 @@ def make() -> Frame:
     templates.filters.update(written.FILTERS)
     templates.globals.update(
         absent=written.absent, static=assets.address, version=__version__, api=PREFIX,
-        job_path=addresses.job, reference=addresses.reference, path=addresses.path,
-        shares_of=shares.of, used_of=shares.used, elapsed_of=shares.elapsed, drawing=drawing,
+        path=addresses.path, job_path=addresses.job, reference=addresses.reference,
+        references=addresses.references, shares_of=shares.of, used_of=shares.used,
+        elapsed_of=elapsed, drawing=drawing,
     )  # fmt: skip
-    return Frame(templates, assets)
+    return Frame(templates, assets, Sparks())
 
 
 class Page(NamedTuple):
@@ -63,18 +68,31 @@ class Page(NamedTuple):
     request: Request
     known: Identity
     now: int
-    grafana: str = ""
+    grafana: GrafanaOptions
 
     def show(self, template: str, *, plots: bool = False, **values: Any) -> HTMLResponse:
         """The page; no cache between here and the browser may keep it."""
         text = self.frame.templates.get_template(template).render(
-            request=self.request, known=self.known, now=self.now, page=self, **values
+            request=self.request,
+            known=self.known,
+            now=self.now,
+            page=self,
+            plotly_marks=self.frame.assets.plotly_marks if plots else (),
+            **values,
         )
         headers = {
             "Content-Security-Policy": PLOT_POLICY if plots else POLICY,
             "Cache-Control": "private, no-store",
         }
         return HTMLResponse(text, headers=headers)
+
+    def in_grafana(self, dashboard: str, since: object, until: object, **variables: str) -> str:
+        """The address of a dashboard at a time (epoch milliseconds, or `now`); "" without one."""
+        if not (self.grafana.url and dashboard):
+            return ""
+        given = {f"var-{name}": value for name, value in variables.items()}
+        where = addresses.path("d", dashboard, **given, **{"from": since, "to": until})
+        return self.grafana.url + where
 
     def address(self, **changes: str | None) -> str:
         """The address of this page with other parameters; None leaves one out."""
@@ -85,7 +103,9 @@ class Page(NamedTuple):
 
 
 def _page(request: Request, services: Given, known: Known) -> Page:
-    return Page(request.app.state.pages, request, known, int(services.clock()))
+    return Page(
+        request.app.state.pages, request, known, int(services.clock()), services.settings.grafana
+    )
 
 
 Shown = Annotated[Page, Depends(_page)]

@@ -92,13 +92,14 @@ def all_jobs(
 def _show(services: Services, page: Page, access: Access, which: JobsForm, mine: bool) -> Response:
     with services.reader.connect() as db:
         sections = _sections(db, page, access, which)
+        rows = [row for section in sections for row in section.rows]
+        sparks = page.frame.sparks.of(services, db, access, rows)
         clusters = list(dict.fromkeys(row["name"] for row in stats.clusters(db)))
-    rows = [row for section in sections for row in section.rows]
     audit.seen(page.known, "jobs", rows)
     return page.show(
         "jobs.html", sections=sections, mine=mine, which=which, clusters=clusters,
         asked=_asked(page, which, mine), states=list(JobState), filters=FILTERS, times=_TIMES,
-        first=which.cursor is None, sparks=None,
+        first=which.cursor is None, sparks=sparks,
         several_users=not mine and len({row["username"] for row in rows}) != 1,
         several_clusters=len(clusters) > 1,
     )  # fmt: skip

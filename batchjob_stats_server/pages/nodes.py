@@ -68,6 +68,9 @@ def node(
         "node.html", cluster=cluster, node=node, rows=rows, more=more, since=since, until=until,
         earlier=(since - span, since), later=(until, until + span) if until < page.now else None,
         timeline=_timeline(rows, since, until), width=WIDTH, confined=not access.everything,
+        grafana=page.in_grafana(
+            page.grafana.node, since * 1000, until * 1000, cluster=cluster, node=node
+        ),
         lookback_days=queries.LONGEST_RUN // DAY,
     )  # fmt: skip
 

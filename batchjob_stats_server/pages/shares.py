@@ -1,9 +1,22 @@
-"""How much of what it was given a job used: CPU, memory, GPUs and time."""
+"""How much of what it was given a job used, and which colour that has."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from batchjob_stats_server.report import efficiency
+from batchjob_stats_server.report.model import Efficiency
+
 Row = Mapping[Any, Any]
+
+NAMES = {"cpu": "CPU", "memory": "Memory", "gpu": "GPU", "time": "Time"}
+
+# Below the first is low, below the second fair, above the third high.
+_LEVELS = {
+    "cpu": (0.25, 0.6, 99.0),
+    "memory": (0.2, 0.5, 0.95),
+    "gpu": (0.25, 0.6, 99.0),
+    "time": (0.0, 0.0, 0.95),
+}
 
 
 class Share(NamedTuple):
@@ -12,7 +25,7 @@ class Share(NamedTuple):
     name: str
     ratio: float | None  # may be above 1
     level: str = ""  # low, fair, good or high, for the colour
-    detail: str = ""  # where it comes from
+    detail: str = ""  # how it was made
     reason: str = ""  # why there is none
 
 
@@ -27,82 +40,64 @@ class Shares(NamedTuple):
 
 def of(row: Row, now: int) -> Shares:
     """The shares of a row of `job` with its usage."""
-    return Shares(_cpu(row), _memory(row), _gpu(row), _time(row, now))
-
-
-def elapsed(row: Row, now: int) -> int | None:
-    """Seconds a run has taken, or took, without its suspensions."""
-    if row["elapsed_seconds"] is not None and row["end_time"] is not None:
-        return int(row["elapsed_seconds"])
-    if row["start_time"] is None:
-        return None
-    return max(
-        0, int((row["end_time"] or now) - row["start_time"] - (row["suspended_seconds"] or 0))
+    gpu = efficiency.gpu(row)
+    return Shares(
+        shown(efficiency.cpu(row, now)),
+        shown(efficiency.memory(row)),
+        shown(gpu) if gpu else None,
+        shown(efficiency.time(row, now)),
     )
 
 
-def unmeasured(row: Row) -> str:
-    """Why there are no measurements of a run."""
-    if row["start_time"] is None:
-        return "it has not started"
-    if row["usage_source"] is None:
-        return "not measured yet" if row["end_time"] is None else "not measured"
-    return row["usage_doubt"] or "not measured"
+def shown(found: Efficiency) -> Share:
+    """An efficiency of a report, with its colour."""
+    name = NAMES[found.what]
+    if found.ratio is None:
+        return Share(name, None, reason=found.missing)
+    return Share(name, found.ratio, _level(found.what, found.ratio), found.formula)
 
 
-def _used(level: tuple[float, float], ratio: float) -> str:
-    return "low" if ratio < level[0] else "fair" if ratio < level[1] else "good"
-
-
-def _cpu(row: Row) -> Share:
-    ratio = row["cpu_efficiency"]
-    if ratio is None:
-        return Share("CPU", None, reason=unmeasured(row))
-    return Share("CPU", ratio, _used((0.25, 0.6), ratio), f"of {row['allocated_cpus']} CPUs")
-
-
-def _memory(row: Row) -> Share:
-    ratio = row["memory_efficiency"]
-    if ratio is None:
-        known = row["allocated_memory_bytes"] or row["usage_memory_peak_bytes"] is None
-        return Share("Memory", None, reason=unmeasured(row) if known else "no limit is known")
-    level = "high" if ratio > 0.95 else _used((0.2, 0.5), ratio)
-    return Share("Memory", ratio, level, "peak, of what was allocated")
-
-
-def _gpu(row: Row) -> Share | None:
-    if not (row["allocated_gpus"] or row["usage_gpus"]):
-        return None
-    ratio = row["usage_gpu_utilization_ratio"]
-    if ratio is None:
-        return Share("GPU", None, reason=unmeasured(row))
-    count = row["usage_gpus"] or row["allocated_gpus"]
-    return Share(
-        "GPU", ratio, _used((0.25, 0.6), ratio), f"mean of {count} GPUs over the time held"
-    )
-
-
-def _time(row: Row, now: int) -> Share:
-    limit, lasted = row["time_limit_seconds"], elapsed(row, now)
-    if not limit:
-        return Share("Time", None, reason="no time limit is known")
-    if lasted is None:
-        return Share("Time", None, reason="it has not started")
-    ratio = lasted / limit
-    return Share("Time", ratio, "high" if ratio > 0.95 else "good", "of the time limit")
+def _level(what: str, ratio: float) -> str:
+    low, fair, high = _LEVELS[what]
+    if ratio > high:
+        return "high"
+    return "low" if ratio < low else "fair" if ratio < fair else "good"
 
 
 _SUMS = {
-    "cpu": ("CPU", "cpu_seconds", "measured_cpu_allocated_seconds"),
-    "gpu": ("GPU", "gpu_seconds", "measured_gpu_allocated_seconds"),
-    "memory": ("Memory", "memory_byte_seconds", "measured_memory_allocated_byte_seconds"),
+    "cpu": ("cpu_seconds", "measured_cpu_allocated_seconds"),
+    "gpu": ("gpu_seconds", "measured_gpu_allocated_seconds"),
+    "memory": ("memory_byte_seconds", "measured_memory_allocated_byte_seconds"),
 }
 
 
 def used(sums: Row, what: str) -> Share:
     """The same of sums over days."""
-    name, part, whole = _SUMS[what]
+    part, whole = _SUMS[what]
     if not sums[whole]:
-        return Share(name, None, reason="not measured")
+        return Share(NAMES[what], None, reason="not measured")
     ratio = sums[part] / sums[whole]
-    return Share(name, ratio, _used((0.25, 0.6), ratio), "of the allocation that was measured")
+    return Share(NAMES[what], ratio, _level(what, ratio), "of the allocation that was measured")
+
+
+class Part(NamedTuple):
+    """One of several that should do the same, such as a node or a GPU."""
+
+    name: str
+    value: float | None
+    share: Share
+
+
+def compared(parts: Mapping[str, float | None], whole: float | None = None) -> list[Part]:
+    """Each against `whole`, or against the largest: what does less than the others shows."""
+    known = [value for value in parts.values() if value is not None]
+    top = whole or max(known, default=0.0)
+    mean = sum(known) / len(known) if known else 0.0
+    made = []
+    for name, value in parts.items():
+        if value is None or top <= 0:
+            made.append(Part(name, value, Share(name, None, reason="not measured")))
+            continue
+        level = "low" if value < 0.5 * mean else "good"
+        made.append(Part(name, value, Share(name, value / top, level)))
+    return made

@@ -1,11 +1,36 @@
 """What stands on the pages."""
 
 import re
+import time
 
 import pytest
+from fastapi.testclient import TestClient
 
+from batchjob_stats_db.options import DbOptions
+from batchjob_stats_server import app
+from batchjob_stats_server.histories import Histories
+from batchjob_stats_server.options import GrafanaOptions, Settings, WebOptions
+from batchjob_stats_server.pages import sparks
 from batchjob_stats_server.pages.frame import POLICY
+from batchjob_stats_server.services import build
+from tests.batchjob_stats_server import example_site
+from tests.batchjob_stats_server.conftest import PROXY, SECRET
 from tests.batchjob_stats_server.pages.conftest import HTML, drawings, parsed, words
+from tests.batchjob_stats_server.pages.example_history import ExampleHistory
+
+
+@pytest.fixture(scope="module")
+def example(tmp_path_factory):
+    """Get a page of the example site as its admin."""
+    path = tmp_path_factory.mktemp("example") / "jobs.db"
+    _, root = example_site.make(path)
+    web = WebOptions(allowed_host=("testserver",))
+    made = build(Settings(DbOptions(f"sqlite:///{path}"), web))
+    histories = Histories([ExampleHistory(made.reader) for _ in range(4)])
+    services = made._replace(histories=histories, clock=lambda: example_site.NOW)
+    with TestClient(app.make(services)) as client:
+        headers = {"Authorization": f"Bearer {root}", **HTML}
+        yield lambda there: client.get(there, headers=headers)
 
 
 def table(document, heading):
@@ -178,3 +203,91 @@ def test_static_files(client):
     assert b"plotly.js v" in plotly.content[:200]
     for name in ("none.css", "..%2Fframe.py", "style.css%00"):
         assert client.get(f"/static/{name}").status_code == 404
+
+
+def test_a_job(page):
+    document = page("alice", "/jobs/5", cluster="c1")
+    assert words(document.find(".//h1")) == "Job 4_7 completed train"
+    time_of_limit = table(document, "What it made")[2]
+    assert time_of_limit[:3] == ["Time", "\u2013no time limit is known", "1 h"]
+    assert [row[0] for row in table(document, "Nodes")] == ["n001"]
+    assert "Nothing is known of what it used" in words(document.find(".//main"))
+
+
+def test_a_job_that_waits(page):
+    document = page("alice", "/jobs/8")
+    assert "it has not started" in words(document.find(".//dl"))
+    assert table(document, "What it made") is None
+
+
+def test_several_jobs_of_one_id_are_a_choice(page):
+    rows = table(page("root", "/jobs/1"), "Which one?")
+    assert {row[1] for row in rows} == {"c1", "c2"}
+
+
+def test_runs_of_one_id(page, now):
+    document = page("root", "/jobs/1", cluster="c1")
+    assert len(table(document, "Runs of this id")) == 2
+    older = page("root", "/jobs/1", cluster="c1", submitted=now - 7200)
+    assert "2026-04-04 08:53 UTC" in words(older.find(".//dl"))
+    page("root", "/jobs/1", 404, cluster="c1", submitted=now)
+
+
+def test_links_to_grafana_have_the_window(services, proxied, now):
+    del proxied
+    settings = services.settings._replace(grafana=GrafanaOptions("https://grafana.example.org"))
+    client = TestClient(
+        app.make(services._replace(settings=settings)), client=(PROXY, 1),
+        headers={"X-Grafana-User": "root", "X-Batchjob-Secret": SECRET, **HTML},
+    )  # fmt: skip
+    links = [each.get("href") for each in parsed(client.get("/jobs/2")).iter("a")]
+    assert (
+        "https://grafana.example.org/d/batchjob-job?var-cluster=c1&var-job=2"
+        f"&from={(now - 6060) * 1000}&to={(now - 3340) * 1000}"
+    ) in links
+    node = parsed(client.get(f"/clusters/c1/nodes/n001?until={now}"))
+    assert any("/d/batchjob-node?var-cluster=c1&var-node=n001&" in each.get("href", "")
+               for each in node.iter("a"))  # fmt: skip
+
+
+def test_compare(page):
+    document = page("root", "/compare", job=["2", "c1:5", "nono", "c1:1775292800:1:1"])
+    assert [words(each) for each in document.findall(".//thead//a")] == ["2", "4_7", "1"]
+    assert "There is no job nono" in words(document.find(".//main"))
+    page("root", "/compare", 422, job=[str(number) for number in range(9)])
+
+
+def test_lines_of_jobs_in_a_list(example):
+    document = parsed(example("/jobs?limit=20"))
+    (line, *_) = drawings(document, "spark")
+    assert line.get("role") == "img"
+    assert re.match(r"CPU use between \d", line.get("aria-label"))
+
+
+def test_a_slow_store_keeps_nobody_waiting(example, monkeypatch):
+    monkeypatch.setattr(sparks, "_PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(ExampleHistory, "courses", lambda *_: time.sleep(0.5) or [])
+    document = parsed(example("/jobs?limit=20&state=COMPLETED&sort=start_time"))
+    assert not drawings(document, "spark")
+    assert "no measurements in time" in words(document.find(".//main"))
+
+
+def test_what_does_less_than_the_others_shows(example):
+    document = parsed(example("/jobs/40133?cluster=alpha"))
+    nodes = table(document, "Nodes")
+    assert [row[4].endswith("(low)") for row in nodes] == [False, True]
+    assert "unbalanced-nodes" in words(document.find(".//main"))
+    policy = example("/jobs/40133?cluster=alpha").headers["content-security-policy"]
+    assert "style-src 'self'; style-src-attr 'unsafe-inline';" in policy
+    assert "script-src 'self';" in policy
+
+
+def test_every_page_of_the_example_is_valid(example):
+    for there in (
+        "/", "/jobs", "/usage", "/usage?show=emissions&by=account", "/clusters/alpha",
+        "/clusters/alpha/nodes/a010", "/search?q=39000", "/jobs/40120?cluster=alpha",
+        "/jobs/40107?cluster=alpha", "/compare?job=alpha:40120&job=alpha:40133", "/jobs/40012",
+    ):  # fmt: skip
+        document = parsed(example(there))
+        assert not [each for each in document.iter() if each.tag == "img"]
+        assert example_site.HOSTILE not in example(there).text

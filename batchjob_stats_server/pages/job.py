@@ -1,0 +1,130 @@
+"""The page of a job: what it used of what it had, over time, by node and GPU, and what to do."""
+
+from collections.abc import Sequence
+from typing import Annotated, Any, NamedTuple
+
+from fastapi import APIRouter, Query, Response
+from pydantic import Field
+from sqlalchemy.engine import Connection, RowMapping
+
+from batchjob_stats_db.access import Access
+from batchjob_stats_db.queries import ids
+from batchjob_stats_db.queries.jobs import parts_of
+from batchjob_stats_server import audit, windows
+from batchjob_stats_server.identity import Caller
+from batchjob_stats_server.pages import shares
+from batchjob_stats_server.pages.addresses import Reference
+from batchjob_stats_server.pages.frame import Page, Shown
+from batchjob_stats_server.pages.plots import plots_for
+from batchjob_stats_server.parameters import Query as Form
+from batchjob_stats_server.parameters import Time, Word
+from batchjob_stats_server.problems import Problem
+from batchjob_stats_server.reports import report_of
+from batchjob_stats_server.routes.jobs import JobId
+from batchjob_stats_server.runs import runs_of
+from batchjob_stats_server.services import Given
+
+router = APIRouter(include_in_schema=False)
+
+_SIBLINGS = 12
+
+
+class JobForm(Form):
+    """Which run, where the id alone does not say it."""
+
+    cluster: Word | None = None
+    submitted: Time | None = None
+    run: int | None = Field(None, ge=1, lt=2**31)
+
+
+class Window(NamedTuple):
+    """When it ran; epoch seconds."""
+
+    since: int | None
+    until: int | None
+
+
+@router.get("/jobs/{jobid}")
+def job(
+    services: Given, page: Shown, access: Caller, jobid: JobId, which: Annotated[JobForm, Query()]
+) -> Response:
+    """One run; a list where several jobs are meant."""
+    wanted = Reference(jobid, which.cluster, which.submitted, which.run)
+    with services.reader.connect() as db:
+        runs = find(db, access, wanted)
+        if len({(row["cluster"], row["jobid"]) for row in runs}) > 1:
+            audit.seen(page.known, f"job {jobid}", runs)
+            return page.show("runs.html", jobid=jobid, runs=runs)
+        run = next((row for row in runs if wanted.means(row)), None)
+        if run is None:
+            raise Problem(404, f"there is no job {jobid} that you may see")
+        parts = parts_of(db, access, run["id"]) or {}
+        siblings = _siblings(db, access, run)
+    report = report_of(services, access, run)
+    audit.seen(page.known, f"job {jobid}", [run])
+    return page.show(
+        "job.html", plots=True, job=run, runs=runs, siblings=siblings[:_SIBLINGS],
+        more_siblings=len(siblings) > _SIBLINGS, report=report,
+        efficiency=[(each, shares.shown(each)) for each in report.efficiency],
+        nodes=_nodes(parts.get("nodes", ()), report.nodes), steps=parts.get("steps", ()),
+        gpus=_gpus(report.gpus), drawings=plots_for(run["allocated_gpus"] or run["usage_gpus"]),
+        measured=services.histories is not None and run["start_time"] is not None,
+        window=_window(run, page.now), grafana=_grafana(page, run),
+    )  # fmt: skip
+
+
+def find(db: Connection, access: Access, wanted: Reference) -> Sequence[RowMapping]:
+    """All runs of the id; else the tasks of an array, or the parts of a het job."""
+    runs = runs_of(db, access, wanted.jobid, wanted.cluster)
+    return runs or [
+        row
+        for row in ids.parts_of(db, access, wanted.jobid)
+        if wanted.cluster in (None, row["cluster"])
+    ]
+
+
+def _siblings(db: Connection, access: Access, run: RowMapping) -> list[RowMapping]:
+    """The other tasks of its array, or parts of its het job."""
+    whole = run["array_jobid"] or run["het_jobid"]
+    if not whole:
+        return []
+    found = ids.parts_of(db, access, whole)
+    return [row for row in found if row["cluster"] == run["cluster"] and row["id"] != run["id"]]
+
+
+def _nodes(held: Sequence[Any], used: Sequence[Any]) -> list[dict[str, Any]]:
+    """Each node with what the job had and used there; what does less than the others shows."""
+    by_node = {each.node: each for each in used}
+    cpu = shares.compared({node: each.cpu_seconds for node, each in by_node.items()})
+    memory = shares.compared({node: each.memory_peak_bytes for node, each in by_node.items()})
+    bars = {one.name: (one, other) for one, other in zip(cpu, memory, strict=True)}
+    return [
+        {"held": row, "cpu": bars.get(row["node"], (None, None))[0],
+         "memory": bars.get(row["node"], (None, None))[1]}
+        for row in held
+    ]  # fmt: skip
+
+
+def _gpus(used: Sequence[Any]) -> list[tuple[Any, shares.Part, shares.Part]]:
+    ratios = {str(place): each.utilization_ratio for place, each in enumerate(used)}
+    peaks = {str(place): each.memory_peak_bytes for place, each in enumerate(used)}
+    whole = max((each.memory_total_bytes or 0 for each in used), default=0)
+    return list(
+        zip(
+            used, shares.compared(ratios, 1.0), shares.compared(peaks, float(whole) or None),
+            strict=True,
+        )
+    )  # fmt: skip
+
+
+def _window(run: RowMapping, now: int) -> Window:
+    start = run["start_time"]
+    return Window(start, None if start is None else run["end_time"] or now)
+
+
+def _grafana(page: Page, run: RowMapping) -> str:
+    (row,) = windows.added([run])
+    return page.in_grafana(
+        page.grafana.job, row["window_from"], row["window_to"],
+        cluster=run["cluster"], job=run["jobid"],
+    )  # fmt: skip

@@ -1,0 +1,238 @@
+/* Draws what the API has about a job's time, a plot when it comes into view. */
+"use strict";
+
+(() => {
+  const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const COLOURS = {
+    light: ["#1f5fa8", "#c05621", "#2f855a", "#7a4fb5", "#b7791f", "#b83280", "#2c7a7b", "#5a6472"],
+    dark: ["#6aa5e8", "#e98a4b", "#5cc08a", "#b794f4", "#e0b050", "#f08ac0", "#5cc4c4", "#a5b0bd"],
+  };
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  const UNITS = {
+    bytes: (v) => scaled(v, 1024, ["B", "KiB", "MiB", "GiB", "TiB"]),
+    "bytes/s": (v) => scaled(v, 1024, ["B/s", "KiB/s", "MiB/s", "GiB/s"]),
+    ratio: (v) => `${(v * 100).toPrecision(3)} %`,
+    watts: (v) => scaled(v, 1000, ["W", "kW", "MW"]),
+    cores: (v) => `${short(v)} CPUs`,
+    celsius: (v) => `${short(v)} °C`,
+    "1/s": (v) => `${short(v)} /s`,
+  };
+  const short = (v) => String(Number(v.toPrecision(3)));
+  const write = (unit, v) => (UNITS[unit] || short)(v);
+
+  function scaled(value, step, units) {
+    let power = 0;
+    while (Math.abs(value) >= step && power < units.length - 1) { value /= step; power += 1; }
+    return `${short(value)} ${units[power]}`;
+  }
+
+  /* Rows of the API as lines: {metric, line, unit, points: [{time, min, mean, max}]}. */
+  async function lines(api, curves) {
+    const url = new URL(api, location.href);
+    for (const curve of curves) url.searchParams.append("metric", curve);
+    url.searchParams.set("points", "600");
+    url.searchParams.set("fields", "metric,line,unit,time,min,mean,max");
+    const answer = await fetch(url, { credentials: "same-origin" });
+    if (!answer.ok) throw new Error((await answer.json()).detail || answer.statusText);
+    const found = new Map();
+    for (const row of await answer.json()) {
+      const key = `${row.metric}\n${row.line}`;
+      if (!found.has(key)) found.set(key, { metric: row.metric, line: row.line, unit: row.unit, points: [] });
+      found.get(key).points.push(row);
+    }
+    return [...found.values()];
+  }
+
+  /* A gap in time is a gap in the line. */
+  function withGaps(points) {
+    const steps = points.slice(1).map((point, i) => point.time - points[i].time).sort((a, b) => a - b);
+    const usual = steps[Math.floor(steps.length / 2)] || 0;
+    const made = [];
+    points.forEach((point, i) => {
+      if (i && point.time - points[i - 1].time > 2.5 * usual) made.push({ time: point.time - 1, min: null, mean: null, max: null });
+      made.push(point);
+    });
+    return made;
+  }
+
+  const WORDS = {
+    cpu: "", memory: "all", memory_working_set: "without idle page cache", file_read: "read", file_write: "written",
+    io_read: "read", io_write: "written", pressure_cpu: "CPU", pressure_memory: "memory", pressure_io: "storage",
+    network_receive: "received", network_transmit: "sent",
+  };
+  const named = (each, several) => [several ? (WORDS[each.metric] ?? each.metric.replaceAll("_", " ")) : "", each.line].filter(Boolean).join(", ") || "job";
+  const translucent = (colour) => `${colour}30`;
+
+  function traces(found, several) {
+    const colours = COLOURS[dark.matches ? "dark" : "light"];
+    const made = [];
+    const metrics = [...new Set(found.map((each) => each.metric))];
+    const places = [...new Set(found.map((each) => each.line))];
+    found.forEach((each) => {
+      // A colour is a node or GPU; where there is one, it is a curve.
+      const many = places.length > 1;
+      const place = many ? places.indexOf(each.line) : metrics.indexOf(each.metric);
+      const dotted = (many && metrics.indexOf(each.metric) > 0) || place >= colours.length;
+      const colour = colours[place % colours.length];
+      const points = withGaps(each.points);
+      const x = points.map((point) => new Date(point.time));
+      const name = escaped(named(each, several));
+      if (found.length <= 4 && points.some((point) => point.max !== point.min)) {
+        const edge = { x, mode: "lines", line: { width: 0, color: colour }, hoverinfo: "skip", showlegend: false, legendgroup: name };
+        made.push({ ...edge, y: points.map((point) => point.min) });
+        made.push({ ...edge, y: points.map((point) => point.max), fill: "tonexty", fillcolor: translucent(colour) });
+      }
+      made.push({
+        x, y: points.map((point) => point.mean), name, legendgroup: name, mode: points.length > 1 ? "lines" : "markers",
+        line: { color: colour, width: 1.6, dash: dotted ? "dot" : "solid" },
+        text: points.map((point) => point.mean === null ? "" : write(each.unit, point.mean)), hovertemplate: "%{text}<extra>%{fullData.name}</extra>",
+      });
+    });
+    return made;
+  }
+
+  /* Plotly reads some markup in names, which are users' own. */
+  const escaped = (text) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
+
+  function axis(unit, top) {
+    const base = unit.startsWith("bytes") ? 1024 : 1000;
+    let factor = 1;
+    while (top / factor >= base && (unit.startsWith("bytes") || unit === "watts")) factor *= base;
+    const raw = (unit === "ratio" ? top : top / factor) / 4;
+    const power = 10 ** Math.floor(Math.log10(raw || 1));
+    const step = [1, 2, 2.5, 5, 10].map((n) => n * power).find((n) => n >= raw * 0.999) * (unit === "ratio" ? 1 : factor);
+    const values = [];
+    for (let v = 0; v <= top * 1.001 + step && values.length < 8; v += step) values.push(v);
+    return { tickvals: values, ticktext: values.map((v) => v ? write(unit, v) : "0") };
+  }
+
+  function layout(unit, top, x) {
+    const text = css("--soft"), grid = css("--line");
+    return {
+      margin: { l: 78, r: 12, t: 8, b: 34 }, height: 240, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
+      font: { color: text, size: 12, family: "system-ui, sans-serif" }, hovermode: "x unified",
+      hoverlabel: { bgcolor: css("--ground"), bordercolor: grid, font: { color: css("--text") } },
+      xaxis: { gridcolor: grid, linecolor: grid, zeroline: false, ...x },
+      yaxis: { gridcolor: grid, linecolor: grid, zeroline: false, range: [0, top * 1.06], fixedrange: true, ...axis(unit, top) },
+      legend: { orientation: "h", x: 0, y: 1, yanchor: "bottom", font: { color: text, size: 11 } }, dragmode: "zoom",
+    };
+  }
+
+  const CONFIG = { responsive: true, displayModeBar: false, displaylogo: false, doubleClick: "reset" };
+  const utc = (seconds) => new Date(seconds * 1000).toISOString().slice(0, 19);
+
+  function limits(figure, found) {
+    const bounds = found.map((each) => ({ value: Math.max(...each.points.map((point) => point.max)), line: each.line, unit: each.unit }));
+    if (figure.dataset.ceiling) bounds.push({ value: Number(figure.dataset.ceiling), line: "", unit: "" });
+    const values = [...new Set(bounds.map((each) => each.value))].filter((value) => Number.isFinite(value) && value > 0);
+    return values.slice(0, 4);
+  }
+
+  function highest(found) {
+    return Math.max(0, ...found.flatMap((each) => each.points.map((point) => point.max)));
+  }
+
+  function tell(figure, found, bounds) {
+    const unit = found[0].unit;
+    const means = found.map((each) => each.points.reduce((sum, point) => sum + point.mean, 0) / each.points.length);
+    let words = `Highest ${write(unit, highest(found))}`;
+    if (bounds.length) words += `, limit ${bounds.map((value) => write(unit, value)).join(", ")}`;
+    if (found.length > 1 && new Set(found.map((each) => each.metric)).size === 1) words += `; means from ${write(unit, Math.min(...means))} to ${write(unit, Math.max(...means))} over ${found.length} lines`;
+    if (found.length > 8) words += "; point at a line for its name";
+    figure.querySelector(".told").textContent = `${words}.`;
+  }
+
+  async function draw(figure, plots) {
+    const { api, since, until } = plots.dataset;
+    const curves = figure.dataset.curves.split(" ");
+    const asked = figure.dataset.limit ? [...curves, figure.dataset.limit] : curves;
+    const all = await lines(api, asked);
+    const found = all.filter((each) => curves.includes(each.metric));
+    if (!found.length) return void nothing(figure, "Not measured for this job.");
+    const bounds = limits(figure, all.filter((each) => each.metric === figure.dataset.limit));
+    const unit = found[0].unit;
+    const seen = highest(found);
+    const near = bounds.filter((value) => value <= Math.max(seen, 1e-12) * 12);
+    const top = Math.max(seen, ...near, unit === "ratio" && !bounds.length ? 0.1 : 1e-9);
+    const style = layout(unit, top, { type: "date", range: [utc(since), utc(until)], title: undefined });
+    style.shapes = near.map((value) => ({ type: "line", xref: "paper", x0: 0, x1: 1, y0: value, y1: value, line: { color: css("--low"), width: 1.2, dash: "dash" } }));
+    style.annotations = near.slice(0, 1).map((value) => ({ xref: "paper", x: 1, y: value, xanchor: "right", yanchor: "bottom", text: `limit ${write(unit, value)}`, showarrow: false, font: { color: css("--bad-text"), size: 11 } }));
+    style.showlegend = found.length > 1 && found.length <= 8;
+    const shown = found.slice(0, 64);
+    const target = figure.querySelector(".drawing");
+    await Plotly.react(target, traces(shown, curves.length > 1), style, CONFIG);
+    tell(figure, found, bounds);
+    if (!target.dataset.linked) {
+      target.dataset.linked = "yes";
+      target.on("plotly_relayout", (change) => together(plots, target, change));
+    }
+  }
+
+  /* One zoom for all plots of a job. */
+  let moving = false;
+  function together(plots, from, change) {
+    const range = change["xaxis.range[0]"] !== undefined ? [change["xaxis.range[0]"], change["xaxis.range[1]"]] : null;
+    if (moving || (range === null && !change["xaxis.autorange"])) return;
+    moving = true;
+    const whole = [utc(plots.dataset.since), utc(plots.dataset.until)];
+    const others = [...plots.querySelectorAll(".drawing")].filter((each) => each.dataset.linked && (each !== from || range === null));
+    Promise.all(others.map((each) => Plotly.relayout(each, { "xaxis.range": range || whole }))).finally(() => { moving = false; });
+  }
+
+  async function drawCompared(figure, plots) {
+    const jobs = [...plots.querySelectorAll(".job")];
+    const colours = COLOURS[dark.matches ? "dark" : "light"];
+    let unit = "", top = 0;
+    const made = await Promise.all(jobs.map(async (job, i) => {
+      const found = await lines(job.dataset.api, [figure.dataset.curves]);
+      const sums = new Map();
+      for (const each of found) {
+        unit = each.unit;
+        for (const point of each.points) {
+          const sum = sums.get(point.time) || { value: 0, count: 0 };
+          sums.set(point.time, { value: sum.value + point.mean, count: sum.count + 1 });
+        }
+      }
+      const points = [...sums].sort((a, b) => a[0] - b[0]).map(([time, sum]) => [time, found[0].unit === "ratio" ? sum.value / sum.count : sum.value]);
+      top = Math.max(top, ...points.map((point) => point[1]));
+      return {
+        x: points.map(([time]) => (time / 1000 - job.dataset.since) / 3600), y: points.map((point) => point[1]), name: escaped(job.dataset.name),
+        mode: "lines", line: { color: colours[i % colours.length], width: 1.6 }, text: points.map((point) => write(unit, point[1])), hovertemplate: "%{text}<extra>%{fullData.name}</extra>",
+      };
+    }));
+    if (!made.some((each) => each.x.length)) return void nothing(figure, "Not measured for these jobs.");
+    const style = layout(unit, top || 1, { title: { text: "hours since the start" }, rangemode: "tozero" });
+    style.showlegend = true;
+    style.margin.b = 52;
+    await Plotly.react(figure.querySelector(".drawing"), made.filter((each) => each.x.length), style, CONFIG);
+    figure.querySelector(".told").textContent = `Highest ${write(unit, top)}.`;
+  }
+
+  function nothing(figure, words) {
+    figure.classList.add("nothing");
+    figure.querySelector(".told").textContent = words;
+  }
+
+  function show(figure) {
+    const plots = figure.closest(".plots");
+    const how = plots.classList.contains("compared") ? drawCompared : draw;
+    how(figure, plots).catch((error) => nothing(figure, `Cannot be drawn: ${error.message}`));
+  }
+
+  const figures = [...document.querySelectorAll("figure.plot")];
+  if (typeof Plotly === "undefined") {
+    figures.forEach((figure) => nothing(figure, "Plots need the Python package plotly on the server."));
+    return;
+  }
+  const seen = new Set();
+  const watch = new IntersectionObserver((entries) => {
+    for (const entry of entries) {
+      if (entry.isIntersecting && !seen.has(entry.target)) {
+        seen.add(entry.target);
+        show(entry.target);
+      }
+    }
+  }, { rootMargin: "300px" });
+  figures.forEach((figure) => watch.observe(figure));
+  dark.addEventListener("change", () => seen.forEach(show));
+})();

@@ -1,0 +1,133 @@
+"""Measurements of the example site's jobs: waves, made from the job and the time alone."""
+
+import math
+import zlib
+
+import sqlalchemy as sa
+
+from batchjob_stats_db import schema
+from batchjob_stats_db.history.courses import stretches as cut_of
+from batchjob_stats_db.history.history import Course, Point, Sample, Statistic
+
+J = "batchjob_job_"
+GIB = 1 << 30
+
+# Of each metric: its mean on a node (as a function of the job's share there), and how much it
+# swings. Parts are values of a label.
+NODE = {
+    f"{J}cpu_seconds_total": (lambda n: 0.7 * n.cpus, 0.25),
+    f"{J}cpus": (lambda n: n.cpus, 0.0),
+    f"{J}memory_current_bytes": (lambda n: 0.55 * n.memory_bytes, 0.4),
+    f"{J}memory_working_set_bytes": (lambda n: 0.45 * n.memory_bytes, 0.4),
+    f"{J}memory_limit_bytes": (lambda n: n.memory_bytes, 0.0),
+    f"{J}process_io_read_bytes_total": (lambda _: 40e6, 0.9),
+    f"{J}process_io_written_bytes_total": (lambda _: 9e6, 0.9),
+    f"{J}threads": (lambda n: 2 * n.cpus, 0.0),
+    f"{J}processes": (lambda _: 6, 0.0),
+}
+GPU = {
+    f"{J}gpu_info": (1.0, 0.0),
+    f"{J}gpu_utilization_ratio": (0.8, 0.2),
+    f"{J}gpu_memory_bytes": (52 * GIB, 0.1),
+    "batchjob_gpu_memory_total_bytes": (80 * GIB, 0.0),
+    "batchjob_gpu_power_watts": (390.0, 0.25),
+}
+
+
+class ExampleHistory:
+    """A History over the example's database; the second node of a job does little."""
+
+    source = "prometheus"
+
+    def __init__(self, engine):
+        self._engine = engine
+
+    def courses(self, asked, span, stretches):
+        cut = cut_of(span, stretches, 30)
+        with self._engine.connect() as db:
+            job, nodes, gpus = self._job(db, span)
+        if job is None or job["id"] % 23 == 2:  # of some there is nothing
+            return []
+        if asked.metric in NODE:
+            mean, swing = NODE[asked.metric]
+            return [
+                self._course(cut, {"instance": f"{n.node}:10910", "user": job["username"]},
+                             mean(n) * (0.12 if place == 1 else 1.0) if swing else mean(n), swing)
+                for place, n in enumerate(nodes)
+            ]  # fmt: skip
+        if asked.metric == f"{J}energy_joules_total":
+            return [
+                self._course(cut, {"instance": f"{n.node}:10910", "user": job["username"],
+                                   "component": "host"}, 5.0 * n.cpus, 0.2)
+                for n in nodes
+            ]  # fmt: skip
+        if asked.metric == f"{J}pressure_waiting_seconds_total":
+            part = asked.where["resource"][0]
+            return [
+                self._course(cut, {"instance": f"{n.node}:10910", "user": job["username"]},
+                             {"cpu": 0.05, "memory": 0.001, "io": 0.2}[part], 0.8)
+                for n in nodes[:1]
+            ]  # fmt: skip
+        if asked.metric in GPU:
+            mean, swing = GPU[asked.metric]
+            return [
+                self._course(
+                    cut,
+                    {"instance": f"{g.node}:10910", "user": job["username"], "gpu": g.gpu,
+                     "uuid": g.uuid, "gpu_instance": ""},
+                    mean * (0.02 if g.utilization_ratio == 0 and swing else 1.0), swing,
+                )
+                for g in gpus
+            ]  # fmt: skip
+        return []
+
+    def measure(self, statistic, metrics, spans):
+        wanted = {
+            f"{J}cpu_seconds_total": Statistic.TOTAL,
+            f"{J}memory_peak_bytes": Statistic.PEAK,
+        }
+        found = []
+        for span in spans:
+            with self._engine.connect() as db:
+                job, nodes, _ = self._job(db, span)
+            if job is None or job["end_time"] is None or len(nodes) < 2:
+                continue
+            seconds = job["end_time"] - job["start_time"]
+            for place, n in enumerate(nodes):
+                labels = {"instance": f"{n.node}:10910", "user": job["username"],
+                          "jobid": job["jobid"]}  # fmt: skip
+                part = 0.12 if place == 1 else 1.0 - 0.01 * place
+                values = {
+                    f"{J}cpu_seconds_total": 0.7 * n.cpus * seconds * part,
+                    f"{J}memory_peak_bytes": 0.6 * n.memory_bytes * part,
+                }
+                found += [
+                    Sample(metric, labels, values[metric])
+                    for metric in metrics
+                    if wanted.get(metric) is statistic
+                ]
+        return found
+
+    def _job(self, db, span):
+        job, node, gpu = schema.job, schema.job_node, schema.job_gpu
+        row = db.execute(
+            sa.select(job).where(job.c.cluster == span.cluster, job.c.jobid == span.jobid)
+        ).mappings().first()  # fmt: skip
+        if row is None:
+            return None, [], []
+        nodes = db.execute(sa.select(node).where(node.c.job_id == row["id"])).all()
+        gpus = db.execute(sa.select(gpu).where(gpu.c.job_id == row["id"])).all()
+        return row, nodes, gpus
+
+    def _course(self, cut, labels, mean, swing):
+        phase = zlib.crc32(repr(sorted(labels.items())).encode()) % 628 / 100
+        points = []
+        for number in range(cut.many):
+            x = number / cut.many
+            wave = math.sin(6 * x + phase) * 0.6 + math.sin(31 * x + 2 * phase) * 0.4
+            middle = mean * (1 + swing * wave) * (min(1.0, 0.15 + 8 * x) if swing else 1.0)
+            width = mean * swing * 0.25
+            points.append(
+                Point(cut.ends(number), max(0, middle - width), max(0, middle), middle + width)
+            )
+        return Course(labels, points)

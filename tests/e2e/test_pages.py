@@ -1,0 +1,209 @@
+"""Every page in a real browser: light and dark, wide and narrow; nothing breaks or shuts out.
+
+Chromium from Debian, driven by Playwright; axe-core looks for what people with disabilities would
+stumble over. `PAGES_SCREENSHOTS=FOLDER` keeps pictures to look at.
+"""
+
+import os
+import shutil
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import uvicorn
+
+from batchjob_stats_db.options import DbOptions
+from batchjob_stats_server import app
+from batchjob_stats_server.histories import Histories
+from batchjob_stats_server.options import Settings, WebOptions
+from batchjob_stats_server.services import build
+from tests.batchjob_stats_server import example_site
+from tests.batchjob_stats_server.pages.example_history import ExampleHistory
+
+pytestmark = pytest.mark.e2e
+playwright = pytest.importorskip("playwright.sync_api")
+axe = pytest.importorskip("axe_playwright_python.sync_playwright")
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or ""
+ARGUMENTS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
+)
+PAGES = (
+    "/", "/jobs", "/jobs?user=bob&state=FAILED&cpu_efficiency_at_most=0.9",
+    "/jobs?sort=-usage_energy_joules&limit=5", "/usage", "/usage?by=account&show=emissions",
+    "/usage?show=cpu&since=2026-03-28", "/clusters", "/clusters/alpha", "/clusters/beta-gpu",
+    "/clusters/alpha/nodes/a010", "/search", "/search?q=39000", "/search?q=%3Cb%3Enothing",
+    "/jobs/40120?cluster=alpha", "/jobs/40133?cluster=alpha", "/jobs/40107?cluster=alpha",
+    "/jobs/40012", "/compare", "/compare?job=alpha:40120&job=alpha:40133&job=beta-gpu:40024",
+    "/jobs/nothing", "/usage?since=yesterday", "/signed-out",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """Where the example site is served, and tokens for a user and an admin."""
+    path = tmp_path_factory.mktemp("site") / "jobs.db"
+    tokens = example_site.make(path)
+    made = build(Settings(DbOptions(f"sqlite:///{path}"), WebOptions(("127.0.0.1", 0))))
+    histories = Histories([ExampleHistory(made.reader) for _ in range(4)])
+    services = made._replace(histories=histories, clock=lambda: example_site.NOW)
+    config = uvicorn.Config(app.make(services), port=0, log_level="warning", access_log=False)
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        thread.join(0.05)
+        assert thread.is_alive()
+    port = server.servers[0].sockets[0].getsockname()[1]
+    yield f"http://127.0.0.1:{port}", *tokens
+    server.should_exit = True
+    thread.join()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    if not CHROMIUM:
+        pytest.skip("no chromium")
+    with playwright.sync_playwright() as driver:
+        made = driver.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        yield made
+        made.close()
+
+
+@pytest.fixture
+def visit(browser, site):
+    """Open pages as somebody, and note what goes wrong and where the browser asks."""
+    address, alice, root = site
+    contexts = []
+
+    def opened(who="root", **settings):
+        context = browser.new_context(**settings)
+        contexts.append(context)
+        page = context.new_page()
+        page.troubles, page.asked = [], set()
+        # A 401, 404 or 422 of the page itself is told on the console as well.
+        page.on("console", lambda said: _noted(page, said))
+        page.on("pageerror", lambda error: page.troubles.append(str(error)))
+        page.on("request", lambda request: page.asked.add(request.url))
+        page.goto(f"{address}/?token={root if who == 'root' else alice}")
+        assert "token" not in page.url
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+
+
+def _noted(page, said):
+    if said.type in ("error", "warning") and "Failed to load resource" not in said.text:
+        page.troubles.append(said.text)
+
+
+def _until(page, expression):
+    """Wait for it; Playwright's own way runs text as code in the page, which the policy forbids."""
+    end = time.monotonic() + 30
+    while not page.evaluate(expression):
+        assert time.monotonic() < end, expression
+        page.wait_for_timeout(50)
+
+
+def _drawn(page):
+    """Scroll through the plots, and wait for them."""
+    for figure in page.query_selector_all("figure.plot"):
+        figure.scroll_into_view_if_needed()
+    _until(
+        page,
+        "[...document.querySelectorAll('figure.plot')]"
+        ".every(each => each.querySelector('.told').textContent)",
+    )
+
+
+@pytest.mark.parametrize("width", [1400, 390])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_page(visit, site, scheme, width):
+    page = visit(color_scheme=scheme, viewport={"width": width, "height": 900})
+    for number, path in enumerate(PAGES):
+        page.goto(site[0] + path)
+        _drawn(page)
+        assert page.troubles == [], path
+        sideways = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+        assert sideways <= 0, f"{path} is {sideways} pixels too wide"
+        found = axe.Axe().run(page).response["violations"]
+        told = [(each["id"], each["help"], each["nodes"][0]["html"][:200]) for each in found]
+        assert told == [], path
+        _pictured(page, f"{number:02}-{scheme}-{width}")
+    assert all(url.startswith((site[0], "data:", "blob:")) for url in page.asked), page.asked
+
+
+def _pictured(page, name):
+    if folder := os.environ.get("PAGES_SCREENSHOTS"):
+        page.screenshot(path=Path(folder) / f"{name}.png", full_page=True)
+
+
+def test_plots_show_limits_nodes_and_gpus_and_zoom_together(visit, site):
+    page = visit()
+    page.goto(f"{site[0]}/jobs/40120?cluster=alpha")
+    _drawn(page)
+    assert "limit 64 GiB" in page.inner_text("#told-2")
+    traces = page.evaluate("document.querySelector('.drawing').data.map(each => each.name)")
+    assert {"a001", "a002", "a003", "a004"} <= set(filter(None, traces))
+    gpus = page.evaluate("document.querySelectorAll('.drawing')[2].data.length")
+    assert gpus == 16
+    page.evaluate(
+        "Plotly.relayout(document.querySelector('.drawing'),"
+        "{'xaxis.range[0]': '2026-04-04T09:00:00', 'xaxis.range[1]': '2026-04-04T09:30:00'})"
+    )
+    _until(page, "document.querySelectorAll('.drawing')[1].layout.xaxis.range[0].includes('09:00')")
+    assert page.troubles == []
+
+
+def test_names_do_nothing(visit, site):
+    """Names with markup are on these pages; none of it runs or is an element."""
+    page = visit()
+    page.on("dialog", lambda dialog: page.troubles.append(f"dialog: {dialog.message}"))
+    for path in ("/jobs?limit=200", "/jobs/40107?cluster=alpha"):
+        page.goto(site[0] + path)
+        assert "<script>alert(1)" in page.inner_text("main")
+        assert page.query_selector("main img, main script") is None
+    assert page.troubles == []
+
+
+def test_without_javascript(visit, site):
+    page = visit(java_script_enabled=False)
+    page.goto(f"{site[0]}/jobs?limit=5")
+    assert page.locator("svg.spark").count() > 5
+    page.goto(f"{site[0]}/jobs/40133?cluster=alpha")
+    assert "Plots need JavaScript" in page.inner_text("main")
+    assert "unbalanced-nodes" in page.inner_text("main")
+
+
+def test_a_user_walks_through(visit, site):
+    """From the list to a job, by keyboard and mouse, to the comparison, and out."""
+    page = visit("alice")
+    page.goto(site[0])
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    ticks = page.locator("input[name=job]")
+    ticks.nth(0).check()
+    ticks.nth(1).check()
+    page.get_by_role("button", name="Compare the ticked").first.click()
+    assert "2 jobs" in page.inner_text("h1")
+    page.fill("#q", "bob")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/search?q=bob")
+    assert "Nothing that you may see" in page.inner_text("main")
+    page.get_by_role("button", name="Sign out").click()
+    page.goto(f"{site[0]}/jobs")
+    assert page.inner_text("h1") == "Sign in"
+    page.fill("#token", site[1])
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/jobs")
+    assert page.troubles == []
