@@ -80,11 +80,7 @@ class Page(NamedTuple):
             plotly_marks=self.frame.assets.plotly_marks if plots else (),
             **values,
         )
-        headers = {
-            "Content-Security-Policy": PLOT_POLICY if plots else POLICY,
-            "Cache-Control": "private, no-store",
-        }
-        return HTMLResponse(text, headers=headers)
+        return HTMLResponse(text, headers=_headers(PLOT_POLICY if plots else POLICY))
 
     def in_grafana(self, dashboard: str, since: object, until: object, **variables: str) -> str:
         """The address of a dashboard at a time (epoch milliseconds, or `now`); "" without one."""
@@ -117,8 +113,16 @@ def plain(request: Request, template: str, status: int = 200, **values: Any) -> 
     text = frame.templates.get_template(template).render(
         request=request, known=None, status=status, **values
     )
-    headers = {"Content-Security-Policy": POLICY, "Cache-Control": "no-store"}
-    return HTMLResponse(text, status, headers)
+    return HTMLResponse(text, status, _headers(POLICY))
+
+
+def _headers(policy: str) -> dict[str, str]:
+    return {
+        "Content-Security-Policy": policy,
+        "Cache-Control": "private, no-store",
+        # With `no-referrer` the forms of our own pages would have the origin `null`.
+        "Referrer-Policy": "same-origin",
+    }
 
 
 def install(app: FastAPI) -> None:

@@ -185,6 +185,23 @@ def test_without_javascript(visit, site):
     assert "unbalanced-nodes" in page.inner_text("main")
 
 
+def test_a_list_renews_itself_but_not_under_somebody_s_hand(visit, site):
+    page = visit()
+    page.clock.install()
+    page.goto(f"{site[0]}/jobs?limit=5")
+    marked = "document.querySelector('form.live caption').textContent = 'old'"
+    page.evaluate(marked)
+    page.locator("input[name=job]").first.check()
+    page.clock.run_for(40_000)
+    page.wait_for_timeout(500)
+    assert page.evaluate("document.querySelector('form.live caption').textContent") == "old"
+    page.locator("input[name=job]").first.uncheck()
+    page.evaluate("document.activeElement.blur()")
+    page.clock.run_for(40_000)
+    _until(page, "document.querySelector('form.live caption').textContent === 'Running jobs'")
+    assert page.troubles == []
+
+
 def test_a_user_walks_through(visit, site):
     """From the list to a job, by keyboard and mouse, to the comparison, and out."""
     page = visit("alice")
@@ -201,6 +218,7 @@ def test_a_user_walks_through(visit, site):
     page.wait_for_url("**/search?q=bob")
     assert "Nothing that you may see" in page.inner_text("main")
     page.get_by_role("button", name="Sign out").click()
+    page.wait_for_url("**/signed-out")
     page.goto(f"{site[0]}/jobs")
     assert page.inner_text("h1") == "Sign in"
     page.fill("#token", site[1])

@@ -26,13 +26,30 @@
     return `${short(value)} ${units[power]}`;
   }
 
+  /* Two questions at a time; the server lets users take turns, and says when to come again. */
+  let free = 2;
+  const waiting = [];
+  async function ask(url) {
+    if (free === 0) await new Promise((go) => waiting.push(go)); else free -= 1;
+    try {
+      for (let tries = 1; ; tries += 1) {
+        const answer = await fetch(url, { credentials: "same-origin" });
+        if (tries === 5 || ![429, 503].includes(answer.status)) return answer;
+        const seconds = Number(answer.headers.get("retry-after")) || 2;
+        await new Promise((go) => setTimeout(go, 1000 * Math.min(seconds, 10)));
+      }
+    } finally {
+      if (waiting.length) waiting.shift()(); else free += 1;
+    }
+  }
+
   /* Rows of the API as lines: {metric, line, unit, points: [{time, min, mean, max}]}. */
   async function lines(api, curves) {
     const url = new URL(api, location.href);
     for (const curve of curves) url.searchParams.append("metric", curve);
     url.searchParams.set("points", "600");
     url.searchParams.set("fields", "metric,line,unit,time,min,mean,max");
-    const answer = await fetch(url, { credentials: "same-origin" });
+    const answer = await ask(url);
     if (!answer.ok) throw new Error((await answer.json()).detail || answer.statusText);
     const found = new Map();
     for (const row of await answer.json()) {
@@ -138,7 +155,7 @@
     let words = `Highest ${write(unit, highest(found))}`;
     if (bounds.length) words += `, limit ${bounds.map((value) => write(unit, value)).join(", ")}`;
     if (found.length > 1 && new Set(found.map((each) => each.metric)).size === 1) words += `; means from ${write(unit, Math.min(...means))} to ${write(unit, Math.max(...means))} over ${found.length} lines`;
-    if (found.length > 8) words += "; point at a line for its name";
+    if (found.length > 6) words += "; point at a line for its name";
     figure.querySelector(".told").textContent = `${words}.`;
   }
 
@@ -157,7 +174,7 @@
     const style = layout(unit, top, { type: "date", range: [utc(since), utc(until)], title: undefined });
     style.shapes = near.map((value) => ({ type: "line", xref: "paper", x0: 0, x1: 1, y0: value, y1: value, line: { color: css("--low"), width: 1.2, dash: "dash" } }));
     style.annotations = near.slice(0, 1).map((value) => ({ xref: "paper", x: 1, y: value, xanchor: "right", yanchor: "bottom", text: `limit ${write(unit, value)}`, showarrow: false, font: { color: css("--bad-text"), size: 11 } }));
-    style.showlegend = found.length > 1 && found.length <= 8;
+    style.showlegend = found.length > 1 && found.length <= 6;
     const shown = found.slice(0, 64);
     const target = figure.querySelector(".drawing");
     await Plotly.react(target, traces(shown, curves.length > 1), style, CONFIG);
@@ -234,5 +251,6 @@
     }
   }, { rootMargin: "300px" });
   figures.forEach((figure) => watch.observe(figure));
+  addEventListener("beforeprint", () => figures.filter((each) => !seen.has(each)).forEach((each) => { seen.add(each); show(each); }));
   dark.addEventListener("change", () => seen.forEach(show));
 })();

@@ -174,6 +174,7 @@ def test_headers(proxied):
     assert "unsafe" not in POLICY
     assert answer.headers["cache-control"] == "private, no-store"
     assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers.get_list("referrer-policy") == ["same-origin"]
 
 
 @pytest.mark.parametrize("there", ["/", "/jobs", "/usage", "/clusters", "/clusters/c1", "/search"])
