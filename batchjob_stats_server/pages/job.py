@@ -68,6 +68,7 @@ def job(
         efficiency=[(each, shares.shown(each)) for each in report.efficiency],
         nodes=_nodes(parts.get("nodes", ()), report.nodes), steps=parts.get("steps", ()),
         gpus=_gpus(report.gpus), drawings=plots_for(run["allocated_gpus"] or run["usage_gpus"]),
+        samples=bool(services.settings.samples.directory) and run["start_time"] is not None,
         measured=services.histories is not None and run["start_time"] is not None,
         window=_window(run, page.now), grafana=_grafana(page, run),
     )  # fmt: skip
