@@ -37,8 +37,8 @@ PROGRAMS = {
     "batchjob_stats_server": "batchjob_stats_server.main",
 }
 OTHERS = {
-    "apt", "cp", "curl", "done", "dnf", "echo", "fi", "for", "grafana", "htpasswd", "if",
-    "install", "lint-imports", "mkdir", "modprobe", "mypy", "openssl", "pip", "podman",
+    "apt", "cp", "curl", "done", "dnf", "echo", "export", "fi", "for", "grafana", "gzip", "htpasswd",
+    "if", "install", "jq", "lint-imports", "mkdir", "modprobe", "mypy", "openssl", "pip", "podman",
     "promtool", "pytest", "python", "python3", "python3.11", "qmgr", "ruff", "scontrol",
     "sed", "sphinx-build", "systemctl", "systemd-run",
 }  # fmt: skip
@@ -84,7 +84,7 @@ def commands(text):
     """The words of each command line; a pipe or `&&` ends one."""
     for line in text.replace("\\\n", " ").splitlines():
         try:
-            words = shlex.split(line, comments=True)
+            words = shlex.split(line.removeprefix("$ "), comments=True)
         except ValueError:
             continue  # part of a longer text
         command = []
@@ -108,7 +108,7 @@ def ours(command):
     return (name, command[1:]) if name in PROGRAMS or name == "batchjob" else None
 
 
-@of("sh", "")
+@of("sh", "console", "")
 def test_our_commands_are_accepted(block):
     for command in commands(block.text):
         if found := ours(command):
@@ -207,13 +207,5 @@ def test_ini_is_ini(block):
 def test_every_language_is_known():
     languages = {block.language for block in BLOCKS}
     assert languages <= {
-        "",
-        "sh",
-        "yaml",
-        "promql",
-        "json",
-        "ini",
-        "python",
-        "{toctree}",
-        "{include}",
-    }
+        "", "console", "sh", "yaml", "promql", "json", "ini", "python", "{toctree}", "{include}",
+    }  # fmt: skip
