@@ -37,10 +37,11 @@ PROGRAMS = {
     "batchjob_stats_server": "batchjob_stats_server.main",
 }
 OTHERS = {
-    "apt", "cp", "curl", "done", "dnf", "echo", "export", "fi", "for", "grafana", "gzip", "htpasswd",
-    "if", "install", "jq", "lint-imports", "mkdir", "modprobe", "mypy", "openssl", "pip", "podman",
-    "promtool", "pytest", "python", "python3", "python3.11", "qmgr", "ruff", "scontrol",
-    "sed", "sphinx-build", "systemctl", "systemd-run",
+    "apt", "cp", "curl", "dnf", "done", "echo", "export", "fi", "for", "grafana", "gzip",
+    "helm", "htpasswd", "if", "install", "jq", "kubectl", "lint-imports", "mkdir", "modprobe",
+    "mypy", "openssl", "pip", "podman", "promtool", "pytest", "python", "python3",
+    "python3.11", "qmgr", "ruff", "scontrol", "sed", "sphinx-build", "systemctl",
+    "systemd-run", "victoria-metrics", "vmagent",
 }  # fmt: skip
 WRAPPERS = {"runuser": 4, "sudo": 1}  # words until the command that they run
 
@@ -144,7 +145,7 @@ def test_a_shell_reads_it_and_knows_the_programs(block):
 def test_configurations_are_accepted(block, tmp_path):
     path = tmp_path / "configuration.yml"
     path.write_text(block.text)
-    keys = set(yaml.safe_load(block.text))
+    keys = {key for each in yaml.safe_load_all(block.text) for key in each}
     for known, read in READERS:
         if known(block.page, keys):
             read(path)
@@ -159,6 +160,12 @@ def _prometheus(path):
     subprocess.run(command, check=True, capture_output=True)
 
 
+def _kubernetes(path):
+    for document in yaml.safe_load_all(path.read_text()):
+        assert document["metadata"]["name"]
+        assert document["spec"]
+
+
 def _of_exporter(page, keys):
     return all(key.startswith("collector.") for key in keys) or page == "docs/options.md"
 
@@ -167,11 +174,12 @@ def _of_exporter(page, keys):
 READERS = (
     (_of_exporter, lambda path: exporter_settings([f"--config.file={path}"])),
     (lambda _, keys: keys & {"scrape_configs", "rule_files"}, _prometheus),
+    (lambda _, keys: {"apiVersion", "kind"} <= keys, _kubernetes),
     (lambda _, keys: "tls_server_config" in keys, lambda path: web_config(str(path))),
     (lambda _, keys: "rules" in keys, lambda path: load_rules(UNITS, str(path))),
     (lambda page, _: page == "docs/energy.md", lambda path: idle_watts(str(path), ())),
     (
-        lambda page, keys: "clusters" in keys or "stats_db" in page,
+        lambda page, keys: keys & {"clusters", "poll"} or keys == {"tsdb"},
         lambda path: poller_settings({}, str(path)),
     ),
     (
