@@ -183,7 +183,7 @@ READERS = (
         lambda path: poller_settings({}, str(path)),
     ),
     (
-        lambda _, keys: keys & {"db", "auth", "web", "emissions"},
+        lambda _, keys: keys & {"db", "auth", "web", "emissions", "pages", "grafana", "samples"},
         lambda path: server_settings({}, str(path)),
     ),
 )
