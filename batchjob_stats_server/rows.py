@@ -1,14 +1,16 @@
 """Rows of the database as flat rows of an answer, in JSON, JSON lines or CSV."""
 
 import csv
+import functools
 import io
-import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
 from types import GenericAlias
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
+import orjson
 import sqlalchemy as sa
 from fastapi import Response
 from pydantic import BaseModel, create_model
@@ -21,6 +23,7 @@ _INTERNAL = {"usage_due_time"}
 _RFC3339 = "_rfc3339"
 
 Row = dict[str, Any]
+Rows = Sequence[Mapping[Any, Any]]
 
 
 class Format(StrEnum):
@@ -63,24 +66,69 @@ def listed(row: type[BaseModel]) -> Any:
 
 def flat(row: Mapping[Any, Any]) -> Row:
     """Every key of the row; times in epoch milliseconds, and in RFC 3339 beside."""
-    made: Row = {}
-    for name, value in row.items():
-        if name in _INTERNAL:
-            continue
-        key = _RENAMED.get(name, name)
-        if _is_time(name):
-            made[key] = None if value is None else value * 1000
-            made[key + _RFC3339] = None if value is None else _rfc3339(value)
-        else:
-            made[key] = value
-    return made
+    keys = tuple(key for name in row for key in _keys(name))
+    return dict(zip(keys, next(_values([row], keys)), strict=True))
+
+
+def _keys(name: str) -> Sequence[str]:
+    """The keys that a column of the database has in an answer."""
+    if name in _INTERNAL:
+        return ()
+    key = _RENAMED.get(name, name)
+    return (key, key + _RFC3339) if _is_time(name) else (key,)
+
+
+class _Plan(NamedTuple):
+    """Where the values of some keys are in a row, and which of them are times."""
+
+    pick: Callable[[Sequence[Any]], Sequence[Any]]
+    milliseconds: Sequence[int]
+    rfc3339: Sequence[int]
+
+
+@functools.cache
+def _plan(names: tuple[str, ...], keys: tuple[str, ...]) -> _Plan:
+    """Rows have the same names over and over: what to do with each is found out once."""
+    places = {key: place for place, name in enumerate(names) for key in _keys(name)}
+    nothing = len(names)  # one more value, for keys that the row does not have
+    timed = {key for name in names if _is_time(name) for key in _keys(name)}
+    return _Plan(
+        # With one place alone it would give a value instead of a tuple.
+        operator.itemgetter(*(places.get(key, nothing) for key in keys), nothing),
+        [n for n, key in enumerate(keys) if key in timed and not key.endswith(_RFC3339)],
+        [n for n, key in enumerate(keys) if key in timed and key.endswith(_RFC3339)],
+    )
+
+
+def _values(rows: Sequence[Mapping[Any, Any]], keys: Sequence[str]) -> Iterator[list[Any]]:
+    """The values of the keys, row by row."""
+    if not rows:
+        return
+    pick, milliseconds, texts = _plan(tuple(rows[0]), tuple(keys))
+    for row in rows:
+        made = list(pick((*row.values(), None)))
+        del made[-1]
+        for place in texts:
+            if made[place] is not None:
+                made[place] = _rfc3339(made[place])
+        for place in milliseconds:
+            if made[place] is not None:
+                made[place] *= 1000
+        yield made
 
 
 def _rfc3339(seconds: int) -> str | None:
+    second = seconds % 86400
+    day = _date(seconds - second)
+    return day and f"{day}T{second // 3600:02}:{second // 60 % 60:02}:{second % 60:02}Z"
+
+
+@functools.lru_cache(10_000)
+def _date(midnight: int) -> str | None:
     try:
-        return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
-    except (OverflowError, ValueError):  # a clock far out: RFC 3339 ends with the year 9999
-        return None
+        return datetime.fromtimestamp(midnight, UTC).date().isoformat()
+    except (ValueError, OverflowError, OSError):
+        return None  # beyond the year 9999
 
 
 def chosen(fields: str | None, row: type[BaseModel]) -> tuple[str, ...]:
@@ -102,26 +150,29 @@ def answer(
     headers: Mapping[str, str] | None = None,
 ) -> Response:
     """The rows with these keys; no rows are an empty list."""
-    made = [flat(row) for row in rows]
-    text, media_type = _FORMATS[form]([{key: row.get(key) for key in keys} for row in made], keys)
+    text, media_type = _FORMATS[form](rows, keys)
     return Response(text, media_type=media_type, headers=headers)
 
 
-def _json(rows: Sequence[Row], _keys: Sequence[str]) -> tuple[str, str]:
-    return json.dumps(rows, ensure_ascii=False, separators=(",", ":")), "application/json"
+def _objects(rows: Rows, keys: Sequence[str]) -> Iterator[Row]:
+    return (dict(zip(keys, values, strict=True)) for values in _values(rows, keys))
 
 
-def _ndjson(rows: Sequence[Row], _keys: Sequence[str]) -> tuple[str, str]:
-    lines = (json.dumps(row, ensure_ascii=False, separators=(",", ":")) + "\n" for row in rows)
-    return "".join(lines), "application/x-ndjson"
+def _json(rows: Rows, keys: Sequence[str]) -> tuple[bytes, str]:
+    return orjson.dumps(list(_objects(rows, keys))), "application/json"
 
 
-def _csv(rows: Sequence[Row], keys: Sequence[str]) -> tuple[str, str]:
+def _ndjson(rows: Rows, keys: Sequence[str]) -> tuple[bytes, str]:
+    lines = (orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in _objects(rows, keys))
+    return b"".join(lines), "application/x-ndjson"
+
+
+def _csv(rows: Rows, keys: Sequence[str]) -> tuple[bytes, str]:
     out = io.StringIO()
-    writer = csv.DictWriter(out, keys)
-    writer.writeheader()
-    writer.writerows({key: harmless(value) for key, value in row.items()} for row in rows)
-    return out.getvalue(), "text/csv"
+    writer = csv.writer(out)
+    writer.writerow(keys)
+    writer.writerows(map(harmless, values) for values in _values(rows, keys))
+    return out.getvalue().encode(), "text/csv"
 
 
 def harmless(value: Any) -> Any:
@@ -129,7 +180,7 @@ def harmless(value: Any) -> Any:
     return f"'{value}" if isinstance(value, str) and value[:1] in tuple("=+-@\t\r") else value
 
 
-_FORMATS: Mapping[Format, Callable[[Sequence[Row], Sequence[str]], tuple[str, str]]] = {
+_FORMATS: Mapping[Format, Callable[[Rows, Sequence[str]], tuple[bytes, str]]] = {
     Format.JSON: _json,
     Format.NDJSON: _ndjson,
     Format.CSV: _csv,

@@ -9,7 +9,10 @@ FIELDS: dict[str, Any] = {"window_from": (str, ""), "window_to": (str, "")}
 
 def added(rows: Iterable[Mapping[Any, Any]]) -> list[Mapping[Any, Any]]:
     """The rows with `window_from` and `window_to`: epoch milliseconds, or `now`."""
-    return [{**row, "window_from": _from(row), "window_to": _to(row)} for row in rows]
+    return [
+        dict(zip(row.keys(), row.values(), strict=True), window_from=_from(row), window_to=_to(row))
+        for row in rows
+    ]
 
 
 def _from(row: Mapping[Any, Any]) -> str:

@@ -43,6 +43,14 @@ SORTS: Mapping[str, ColumnElement[Any]] = {
 """What jobs may be ordered by: names of their columns."""
 
 
+# Made once: of a hundred labels SQLAlchemy makes a statement more slowly than SQLite answers it.
+_WITH_USAGE = schema.job.outerjoin(schema.job_usage)
+_JOBS = sa.select(*columns())
+_EACH = _JOBS.select_from(_WITH_USAGE)
+_OF_NODE = schema.job_node.join(schema.job, schema.job_node.c.job_id == schema.job.c.id)
+_BY_NODE = _JOBS.select_from(_OF_NODE.outerjoin(schema.job_usage))
+
+
 class After(NamedTuple):
     """Where a page ends: the value it is ordered by, and the job; the next one goes on beyond."""
 
@@ -117,8 +125,7 @@ class _Walk(NamedTuple):
         others = looked_at(self.which)
         end = self._end(db, ranges, after) if others else None
         query = (
-            sa.select(*columns())
-            .select_from(self._tables().outerjoin(schema.job_usage))
+            (_EACH if self.which.node is None else _BY_NODE)
             .where(*others, *self._beyond(after), *self._begun())
             .order_by(*self._order())
             .limit(limit + 1)
@@ -143,9 +150,7 @@ class _Walk(NamedTuple):
         return self.place[0] if self.which.node is not None else schema.job.c.start_time
 
     def _tables(self) -> Any:
-        if self.which.node is None:
-            return schema.job
-        return schema.job_node.join(schema.job, schema.job_node.c.job_id == schema.job.c.id)
+        return schema.job if self.which.node is None else _OF_NODE
 
     def _place(self) -> Sequence[ColumnElement[Any]]:
         """Without times it is the second half alone: no NULL is below another."""

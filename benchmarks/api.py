@@ -1,0 +1,214 @@
+"""How fast the server answers from a database of many jobs, beside the same SQL without it.
+
+    python benchmarks/ingest.py read --jobs 10000000 --database /var/tmp/many.db   # makes it
+    python benchmarks/api.py --database /var/tmp/many.db
+
+Starts the server and asks it with wrk (in Debian) by 1, 10 and 50 clients at once, each over a
+connection of its own and without a pause. Beside: as many threads with connections of their own
+that run the same statement through sqlite3 and fetch its rows. Makes two tokens in the database,
+and takes them away again.
+"""
+
+import argparse
+import contextlib
+import re
+import signal
+import socket
+import sqlite3
+import statistics
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import sqlalchemy as sa
+from measure import resident_bytes
+
+from batchjob_stats_db import tokens
+from batchjob_stats_db.access import Access, UserOn
+from batchjob_stats_db.days import DAY
+from batchjob_stats_db.engine import parse, reader, writer
+from batchjob_stats_db.queries.pages import page
+from batchjob_stats_db.tokens import TokenRole
+
+BEGIN = 1_735_689_600  # of the year in benchmarks/ingest.py
+END = BEGIN + 365 * DAY
+USER = "user0042"
+BESIDE = "a user's newest 100"
+
+QUESTIONS: dict[str, tuple[str, str]] = {
+    BESIDE: ("user", "jobs"),
+    "the same, 5 keys of each": (
+        "user", "jobs?fields=jobid,state,start_time,elapsed_seconds,cpu_efficiency"),
+    "everybody's newest 100": ("admin", "jobs"),
+    "an account's newest 100": ("admin", "jobs?account=account042"),
+    "a node's newest 100": ("admin", "jobs?node=n0500"),
+    "everybody's failed jobs": ("admin", "jobs?state=FAILED"),
+    "a name, once in a million": ("admin", "jobs?name=nothing-like-it"),
+    "last ended 100": ("admin", "jobs?sort=-end_time"),
+    "running now": ("admin", "jobs?running=true"),
+    "a user's year by CPU efficiency": ("user", "jobs?sort=cpu_efficiency"),
+    "everybody's day by energy": (
+        "admin", f"jobs?sort=-usage_energy_joules&started_from={END - 9 * DAY}"
+                 f"&started_before={END - 8 * DAY}"),
+    "three days by energy": (
+        "admin", f"jobs?sort=-usage_energy_joules&started_from={END - 9 * DAY}"
+                 f"&started_before={END - 6 * DAY}"),
+    "a job by id": ("user", "jobs/7654321"),
+    "a user's arrays of a year": ("user", f"job-groups?started_from={BEGIN}"),
+    "everybody's arrays of a day": (
+        "admin", f"job-groups?started_from={END - 9 * DAY}&started_before={END - 8 * DAY}"),
+    "sums by account, 30 days": (
+        "admin", f"usage?by=account&since={END - 30 * DAY}&until={END}"),
+    "sums by day, a year": ("admin", f"usage?by=day&since={BEGIN}&until={END}"),
+    "sums by user, a year": ("admin", f"usage?by=user&since={BEGIN}&until={END}"),
+    "a user's year by day": ("user", f"usage?by=day&since={BEGIN}&until={END}"),
+    "most CPU time wasted, a year": ("admin", f"stats/waste?since={BEGIN}&until={END}"),
+    "waits, a year": ("admin", f"stats/waits?since={BEGIN}&until={END}"),
+    "a user's waits, a year": ("user", f"stats/waits?since={BEGIN}&until={END}"),
+    "idle GPUs": ("admin", "stats/idle-gpus"),
+}  # fmt: skip
+
+
+class Served(NamedTuple):
+    """A server and whom it knows."""
+
+    pid: int
+    port: int
+    tokens: dict[str, str]
+
+
+@contextlib.contextmanager
+def served(database: Path) -> Iterator[Served]:
+    """A server with a token for each role."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+    engine = writer(parse(f"sqlite:///{database}"))
+    with engine.begin() as db:
+        made = {
+            "user": tokens.create(db, USER, TokenRole.USER, "benchmark", END),
+            "admin": tokens.create(db, "root", TokenRole.ADMIN, "benchmark", END),
+        }
+    argv = [
+        sys.executable, "-m", "batchjob_stats_server", f"--db.url=sqlite:///{database}",
+        f"--web.listen-address=127.0.0.1:{port}", "--limit.user-rate=0", "--limit.peer-rate=0",
+    ]  # fmt: skip
+    try:
+        with subprocess.Popen(argv, stderr=subprocess.DEVNULL) as server:
+            try:
+                _await(server, port)
+                yield Served(server.pid, port, made)
+            finally:
+                server.send_signal(signal.SIGTERM)
+                server.wait(60)
+    finally:
+        with engine.begin() as db:
+            db.execute(sa.text("DELETE FROM api_token WHERE label = 'benchmark'"))
+        engine.dispose()
+
+
+def _await(server: subprocess.Popen[bytes], port: int) -> None:
+    for _ in range(200):
+        assert server.poll() is None, "the server did not start"
+        with contextlib.suppress(OSError):
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/-/ready", timeout=5).close()
+            return
+        time.sleep(0.1)
+    raise TimeoutError("the server did not start")
+
+
+_LATENCY = re.compile(r"^\s+(50|99)%\s+([\d.]+)(us|ms|s)$", re.MULTILINE)
+_UNITS = {"us": 0.001, "ms": 1.0, "s": 1000.0}
+
+
+def asked(
+    server: Served, question: tuple[str, str], clients: int, seconds: float
+) -> tuple[float, float]:
+    """Milliseconds of the median and the 99th percentile; nothing but 200 is an answer."""
+    role, path = question
+    argv = [
+        "wrk", "-t1", f"-c{clients}", f"-d{seconds}s", "--latency", "--timeout", "60s",
+        "-H", f"Authorization: Bearer {server.tokens[role]}", f"http://127.0.0.1:{server.port}/api/v1/{path}",
+    ]  # fmt: skip
+    said = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+    assert not re.search("Non-2xx|Socket errors", said), f"{path}: {said}"
+    found = {share: float(value) * _UNITS[unit] for share, value, unit in _LATENCY.findall(said)}
+    return found["50"], found["99"]
+
+
+def statement(database: Path, access: Access) -> tuple[str, tuple[object, ...]]:
+    """The SQL of a page of 100 jobs."""
+    engine = reader(parse(f"sqlite:///{database}"))
+    seen: list[tuple[str, tuple[object, ...]]] = []
+    sa.event.listen(
+        engine, "before_cursor_execute", lambda _c, _cur, sql, given, *_: seen.append((sql, given))
+    )
+    with engine.connect() as db:
+        page(db, access, 100)
+    engine.dispose()
+    return seen[-1]
+
+
+def raw(
+    database: Path, sql: str, given: tuple[object, ...], clients: int, seconds: float
+) -> tuple[float, float]:
+    """The same of as many threads that do no more than that."""
+    times: list[float] = []
+    until = time.perf_counter() + seconds
+
+    def work() -> None:
+        connection = sqlite3.connect(f"file:{database}?mode=ro", uri=True)
+        connection.execute("PRAGMA cache_size=-65536")
+        while (begun := time.perf_counter()) < until:
+            connection.execute(sql, given).fetchall()
+            times.append(1000 * (time.perf_counter() - begun))
+        connection.close()
+
+    threads = [threading.Thread(target=work) for _ in range(clients)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return statistics.median(times), statistics.quantiles(times, n=100)[98]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--database", type=Path, required=True)
+    parser.add_argument("--clients", type=int, nargs="+", default=[1, 10, 50])
+    parser.add_argument("--seconds", type=int, default=2, help="for each question and number")
+    parser.add_argument("--only", default="", help="questions with this in their name")
+    given = parser.parse_args()
+    chosen = {name: each for name, each in QUESTIONS.items() if given.only in name}
+    print("ms, median / 99th percentile, by clients at once")
+    print(f"  {'':34}" + "".join(f"{clients:>20}" for clients in given.clients))
+
+    def show(name: str, figures: list[tuple[float, float]]) -> None:
+        cells = (f"{median:.1f} / {worst:.1f}" for median, worst in figures)
+        print(f"  {name:34}" + "".join(f"{cell:>20}" for cell in cells), flush=True)
+
+    with served(given.database) as server:
+        for question in chosen.values():
+            asked(server, question, 1, 1)
+        begun = resident_bytes(server.pid)
+        for name, question in chosen.items():
+            show(name, [asked(server, question, n, given.seconds) for n in given.clients])
+            if name == BESIDE:
+                sql, values = statement(given.database, Access((UserOn("", USER),)))
+                show("  its SQL alone", [
+                    raw(given.database, sql, values, n, given.seconds) for n in given.clients
+                ])  # fmt: skip
+        print(
+            f"  the server's memory: {begun >> 20} MiB after each question was asked once, "
+            f"{resident_bytes(server.pid) >> 20} MiB at the end, "
+            f"{resident_bytes(server.pid, peak=True) >> 20} MiB at most"
+        )
+
+
+if __name__ == "__main__":
+    main()
