@@ -68,9 +68,13 @@ def find(db: Connection, text: str, now: int) -> Token | None:
 
 
 def used(db: Connection, token: Token, now: int) -> None:
-    """Note the use of a token, at most once an hour."""
-    if token.last_used_time is None or token.last_used_time <= now - _USED_EVERY:
-        db.execute(sa.update(TABLE).where(TABLE.c.id == token.id).values(last_used_time=now))
+    """Note the use of a token."""
+    db.execute(sa.update(TABLE).where(TABLE.c.id == token.id).values(last_used_time=now))
+
+
+def worth_noting(token: Token, now: int) -> bool:
+    """Whether its last use on record is an hour ago: who only asks does not write each time."""
+    return token.last_used_time is None or token.last_used_time <= now - _USED_EVERY
 
 
 def listed(db: Connection, username: str | None = None) -> list[Token]:

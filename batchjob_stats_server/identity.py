@@ -95,7 +95,8 @@ def _bearer(request: Request, services: Services, text: str, later: BackgroundTa
         token = tokens.find(db, text, now)
     if token is None:
         raise _refused(services, request, "token", "the token is unknown, revoked or expired")
-    later.add_task(_note_use, services, token, now)
+    if tokens.worth_noting(token, now):
+        later.add_task(_note_use, services, token, now)
     clusters = (token.cluster,) if token.cluster else ()
     return Identity(token.username, token.role, "token", clusters, token.expiry_time)
 
@@ -138,7 +139,27 @@ def _refused(
     return Problem(status, detail, headers)
 
 
-Known = Annotated[Identity, Depends(_identify)]
+class _Asker(NamedTuple):
+    identity: Identity
+    access: Access
+
+
+def _ask(request: Request, services: Given, later: BackgroundTasks) -> _Asker:
+    """Both in one thread: handing a request to another one costs as much as the look-up."""
+    known = _identify(request, services, later)
+    return _Asker(known, _access(services, known))
+
+
+async def _identity(asker: Annotated[_Asker, Depends(_ask)]) -> Identity:
+    return asker.identity
+
+
+async def _rights(asker: Annotated[_Asker, Depends(_ask)]) -> Access:
+    return asker.access
+
+
+Known = Annotated[Identity, Depends(_identity)]
+Caller = Annotated[Access, Depends(_rights)]
 
 
 def _scraper(request: Request, services: Given, later: BackgroundTasks) -> None:
@@ -151,7 +172,7 @@ def _scraper(request: Request, services: Given, later: BackgroundTasks) -> None:
 Scraper = Annotated[None, Depends(_scraper)]
 
 
-def _access(services: Given, known: Known) -> Access:
+def _access(services: Services, known: Identity) -> Access:
     if known.role is not TokenRole.USER:
         return EVERYTHING
     level = services.settings.auth.slurm_admins.replace("none", "")
@@ -162,6 +183,3 @@ def _access(services: Given, known: Known) -> Access:
         tuple(account for part in parts for account in part.accounts),
         clusters=tuple(cluster for part in parts for cluster in part.clusters),
     )
-
-
-Caller = Annotated[Access, Depends(_access)]

@@ -24,6 +24,9 @@ _RFC3339 = "_rfc3339"
 
 Row = dict[str, Any]
 Rows = Sequence[Mapping[Any, Any]]
+Values = Iterable[Sequence[Any]]
+Made = Mapping[str, Callable[[Mapping[Any, Any]], Any]]
+_NONE: Made = {}
 
 
 class Format(StrEnum):
@@ -86,7 +89,7 @@ class _Plan(NamedTuple):
     rfc3339: Sequence[int]
 
 
-@functools.cache
+@functools.lru_cache(256)
 def _plan(names: tuple[str, ...], keys: tuple[str, ...]) -> _Plan:
     """Rows have the same names over and over: what to do with each is found out once."""
     places = {key: place for place, name in enumerate(names) for key in _keys(name)}
@@ -100,13 +103,13 @@ def _plan(names: tuple[str, ...], keys: tuple[str, ...]) -> _Plan:
     )
 
 
-def _values(rows: Sequence[Mapping[Any, Any]], keys: Sequence[str]) -> Iterator[list[Any]]:
+def _values(rows: Rows, keys: Sequence[str], more: Made = _NONE) -> Iterator[list[Any]]:
     """The values of the keys, row by row."""
     if not rows:
         return
-    pick, milliseconds, texts = _plan(tuple(rows[0]), tuple(keys))
+    pick, milliseconds, texts = _plan((*rows[0], *more), tuple(keys))
     for row in rows:
-        made = list(pick((*row.values(), None)))
+        made = list(pick((*row.values(), *(make(row) for make in more.values()), None)))
         del made[-1]
         for place in texts:
             if made[place] is not None:
@@ -148,30 +151,31 @@ def answer(
     keys: Sequence[str],
     form: Format,
     headers: Mapping[str, str] | None = None,
+    made: Made = _NONE,
 ) -> Response:
-    """The rows with these keys; no rows are an empty list."""
-    text, media_type = _FORMATS[form](rows, keys)
+    """The rows with these keys, of which some are made of others; no rows are an empty list."""
+    text, media_type = _FORMATS[form](_values(rows, keys, made), keys)
     return Response(text, media_type=media_type, headers=headers)
 
 
-def _objects(rows: Rows, keys: Sequence[str]) -> Iterator[Row]:
-    return (dict(zip(keys, values, strict=True)) for values in _values(rows, keys))
+def _objects(values: Values, keys: Sequence[str]) -> Iterator[Row]:
+    return (dict(zip(keys, each, strict=True)) for each in values)
 
 
-def _json(rows: Rows, keys: Sequence[str]) -> tuple[bytes, str]:
-    return orjson.dumps(list(_objects(rows, keys))), "application/json"
+def _json(values: Values, keys: Sequence[str]) -> tuple[bytes, str]:
+    return orjson.dumps(list(_objects(values, keys))), "application/json"
 
 
-def _ndjson(rows: Rows, keys: Sequence[str]) -> tuple[bytes, str]:
-    lines = (orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in _objects(rows, keys))
+def _ndjson(values: Values, keys: Sequence[str]) -> tuple[bytes, str]:
+    lines = (orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in _objects(values, keys))
     return b"".join(lines), "application/x-ndjson"
 
 
-def _csv(rows: Rows, keys: Sequence[str]) -> tuple[bytes, str]:
+def _csv(values: Values, keys: Sequence[str]) -> tuple[bytes, str]:
     out = io.StringIO()
     writer = csv.writer(out)
     writer.writerow(keys)
-    writer.writerows(map(harmless, values) for values in _values(rows, keys))
+    writer.writerows(map(harmless, each) for each in values)
     return out.getvalue().encode(), "text/csv"
 
 
@@ -180,7 +184,7 @@ def harmless(value: Any) -> Any:
     return f"'{value}" if isinstance(value, str) and value[:1] in tuple("=+-@\t\r") else value
 
 
-_FORMATS: Mapping[Format, Callable[[Rows, Sequence[str]], tuple[bytes, str]]] = {
+_FORMATS: Mapping[Format, Callable[[Values, Sequence[str]], tuple[bytes, str]]] = {
     Format.JSON: _json,
     Format.NDJSON: _ndjson,
     Format.CSV: _csv,

@@ -1,18 +1,9 @@
 """When to look at a job's measurements, as a dashboard's address takes it."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 PAD_SECONDS = 60  # a scrape or two before the first sample, and after the last
-FIELDS: dict[str, Any] = {"window_from": (str, ""), "window_to": (str, "")}
-
-
-def added(rows: Iterable[Mapping[Any, Any]]) -> list[Mapping[Any, Any]]:
-    """The rows with `window_from` and `window_to`: epoch milliseconds, or `now`."""
-    return [
-        dict(zip(row.keys(), row.values(), strict=True), window_from=_from(row), window_to=_to(row))
-        for row in rows
-    ]
 
 
 def _from(row: Mapping[Any, Any]) -> str:
@@ -23,3 +14,8 @@ def _from(row: Mapping[Any, Any]) -> str:
 def _to(row: Mapping[Any, Any]) -> str:
     start, end = row["start_time"], row["end_time"]
     return "now" if start is None or end is None else str((end + PAD_SECONDS) * 1000)
+
+
+FIELDS: dict[str, Any] = {"window_from": (str, ""), "window_to": (str, "")}
+MADE: Mapping[str, Callable[[Mapping[Any, Any]], str]] = {"window_from": _from, "window_to": _to}
+"""Epoch milliseconds, or `now`; made of a job's row."""

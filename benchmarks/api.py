@@ -122,8 +122,8 @@ def _await(server: subprocess.Popen[bytes], port: int) -> None:
     raise TimeoutError("the server did not start")
 
 
-_LATENCY = re.compile(r"^\s+(50|99)%\s+([\d.]+)(us|ms|s)$", re.MULTILINE)
-_UNITS = {"us": 0.001, "ms": 1.0, "s": 1000.0}
+_LATENCY = re.compile(r"^\s+(50|99)%\s+([\d.]+)(us|ms|s|m)$", re.MULTILINE)
+_UNITS = {"us": 0.001, "ms": 1.0, "s": 1000.0, "m": 60_000.0}
 
 
 def asked(

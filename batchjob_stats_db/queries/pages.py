@@ -135,7 +135,7 @@ class _Walk(NamedTuple):
             query = query.where(at >= last if self.descending else at <= last)
         found: dict[int, RowMapping] = {}
         for conditions in ranges:
-            for row in db.execute(query.where(*conditions)).mappings():
+            for row in db.execute(query.where(*conditions)).mappings().all():
                 found[row["id"]] = row
         rows = sorted(found.values(), key=self._of, reverse=self.descending)
         if len(rows) > limit:
@@ -252,5 +252,5 @@ def _rows(db: Connection, ids: Sequence[int]) -> list[RowMapping]:
     query = (
         sa.select(*columns()).select_from(job.outerjoin(schema.job_usage)).where(job.c.id.in_(ids))
     )
-    found = {row["id"]: row for row in db.execute(query).mappings()}
+    found = {row["id"]: row for row in db.execute(query).mappings().all()}
     return [found[each] for each in ids if each in found]

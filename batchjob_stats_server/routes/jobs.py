@@ -120,7 +120,7 @@ def jobs(
             raise Problem(422, str(error)) from error
     audit.seen(known, "jobs", rows)
     headers = cursor.link(request, which.question(), more)
-    return answer(windows.added(rows), keys, which.format, headers)
+    return answer(rows, keys, which.format, headers, windows.MADE)
 
 
 class RunsQuery(Table):
@@ -142,7 +142,7 @@ def job(
     with services.reader.connect() as db:
         rows = runs_of(db, access, jobid, which.cluster)
     audit.seen(known, f"job {jobid}", rows)
-    return answer(windows.added(rows), keys, which.format)
+    return answer(rows, keys, which.format, made=windows.MADE)
 
 
 _AnyPart = functools.reduce(operator.or_, map(listed, PART_ROWS.values()))
