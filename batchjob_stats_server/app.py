@@ -7,7 +7,7 @@ import anyio.to_thread
 from fastapi import Depends, FastAPI
 
 from batchjob import __version__
-from batchjob_stats_server import problems
+from batchjob_stats_server import openapi, problems
 from batchjob_stats_server.limits import Bounded, Counted, Throttled, Timely
 from batchjob_stats_server.once import once
 from batchjob_stats_server.origins import OwnNames, allowed_hosts
@@ -99,6 +99,7 @@ def make(services: Services) -> FastAPI:
         generate_unique_id_function=lambda route: route.name,
     )
     app.state.services = services
+    openapi.install(app)
     problems.install(app)
     prometheus.install(app)
     frame.install(app)
