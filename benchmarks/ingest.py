@@ -34,6 +34,7 @@ from batchjob_stats_db.records import JobRecord, NodeShare
 from batchjob_stats_db.rollup import roll_up, sum_day, sum_month
 from batchjob_stats_db.sources.source import Batch
 from batchjob_stats_db.store import Store
+from batchjob_stats_db.waits import add_waits
 
 BEGIN = 1_735_689_600  # 2025-01-01
 YEAR = 365 * DAY
@@ -201,6 +202,7 @@ def roll(path: Path) -> None:
             for sums in schema.SUMS:
                 by_user(db, sums, day)
             sum_day(db, "alpha", day)
+            add_waits(db, "alpha", day)
         for month in {month_of(day) for day in days}:
             sum_month(db, "alpha", month)
         db.execute(sa.text("ANALYZE"))
