@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import sqlalchemy as sa
-from measure import resident_bytes
+from measure import cpu_seconds, resident_bytes
 
 from batchjob_stats_db import tokens
 from batchjob_stats_db.access import Access, UserOn
@@ -121,6 +121,14 @@ def _await(server: subprocess.Popen[bytes], port: int) -> None:
     raise TimeoutError("the server did not start")
 
 
+def _drained(pid: int) -> None:
+    """Wait until the questions that wrk left behind are done with."""
+    spent = -1.0
+    while (now := cpu_seconds(pid)) - spent > 0.01:
+        spent = now
+        time.sleep(0.3)
+
+
 _LATENCY = re.compile(r"^\s+(50|99)%\s+([\d.]+)(us|ms|s|m)\s*$", re.MULTILINE)
 _UNITS = {"us": 0.001, "ms": 1.0, "s": 1000.0, "m": 60_000.0}
 
@@ -135,6 +143,7 @@ def asked(
         "-H", f"Authorization: Bearer {server.tokens[role]}", f"http://127.0.0.1:{server.port}/api/v1/{path}",
     ]  # fmt: skip
     said = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+    _drained(server.pid)
     assert not re.search("Non-2xx|Socket errors", said), f"{path}: {said}"
     found = {share: float(value) * _UNITS[unit] for share, value, unit in _LATENCY.findall(said)}
     return found["50"], found["99"]
