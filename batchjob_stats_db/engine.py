@@ -27,6 +27,9 @@ class WriterBusyError(DatabaseError):
     """Another process writes job records into the SQLite file."""
 
 
+_READERS_CACHE_KIBIBYTES = 131072  # beside it the kernel keeps the file's pages, for all
+_LEAST_CACHE_KIBIBYTES = 4096
+
 _EXPECTED = "db.url: expected sqlite:///PATH or postgresql://..."
 
 
@@ -96,7 +99,7 @@ def reader(url: URL, statement_seconds: float = 30.0, connections: int = 5) -> E
         poolclass=sa.pool.QueuePool,
         **pool,
     )
-    sa.event.listen(engine, "connect", _set_up_reader)
+    sa.event.listen(engine, "connect", _set_up_reader(connections))
     sa.event.listen(engine, "before_cursor_execute", _deadline(statement_seconds))
     return engine
 
@@ -130,9 +133,15 @@ def _begin_immediate(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
-def _set_up_reader(raw: Any, _record: Any) -> None:
-    for pragma in ("query_only=ON", "cache_size=-65536", "temp_store=MEMORY"):
-        raw.execute(f"PRAGMA {pragma}")
+def _set_up_reader(connections: int) -> Any:
+    """Settings of a new connection, one of so many that share what memory there is for pages."""
+    kibibytes = max(_LEAST_CACHE_KIBIBYTES, _READERS_CACHE_KIBIBYTES // connections)
+
+    def set_up(raw: Any, _record: Any) -> None:
+        for pragma in ("query_only=ON", f"cache_size=-{kibibytes}", "temp_store=MEMORY"):
+            raw.execute(f"PRAGMA {pragma}")
+
+    return set_up
 
 
 def _deadline(seconds: float) -> Any:
