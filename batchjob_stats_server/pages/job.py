@@ -124,8 +124,8 @@ def _window(run: RowMapping, now: int) -> Window:
 
 
 def _grafana(page: Page, run: RowMapping) -> str:
-    (row,) = windows.added([run])
+    begin, end = (windows.MADE[name](run) for name in ("window_from", "window_to"))
     return page.in_grafana(
-        page.grafana.job, row["window_from"], row["window_to"],
+        page.grafana.job, begin, end,
         cluster=run["cluster"], job=run["jobid"],
     )  # fmt: skip
