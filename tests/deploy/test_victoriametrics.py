@@ -9,6 +9,8 @@ import pytest
 import trustme
 import yaml
 
+from tests.deploy import crds
+
 REPOSITORY = Path(__file__).parents[2]
 OPERATOR = REPOSITORY / "deploy/victoriametrics/operator"
 
@@ -55,6 +57,11 @@ def manifests():
         each["kind"]: each["spec"]
         for each in (yaml.safe_load((OPERATOR / name).read_text()) for name in names)
     }
+
+
+def test_the_operator_knows_every_field():
+    for kind, spec in manifests().items():
+        crds.check({"kind": kind, "spec": spec})
 
 
 def test_thirty_days_on_thirty_gibibytes():
