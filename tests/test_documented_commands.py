@@ -15,6 +15,7 @@ import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
+import jsonschema
 import promql_parser
 import pytest
 import yaml
@@ -166,6 +167,11 @@ def _kubernetes(path):
         assert document["spec"]
 
 
+def _chart(path):
+    schema = json.loads((REPOSITORY / "deploy/kubernetes/values.schema.json").read_text())
+    jsonschema.validate(yaml.safe_load(path.read_text()), schema)
+
+
 def _of_exporter(page, keys):
     return all(key.startswith("collector.") for key in keys) or page == "docs/options.md"
 
@@ -175,6 +181,7 @@ READERS = (
     (_of_exporter, lambda path: exporter_settings([f"--config.file={path}"])),
     (lambda _, keys: keys & {"scrape_configs", "rule_files"}, _prometheus),
     (lambda _, keys: {"apiVersion", "kind"} <= keys, _kubernetes),
+    (lambda _, keys: "clusterName" in keys, _chart),
     (lambda _, keys: "tls_server_config" in keys, lambda path: web_config(str(path))),
     (lambda _, keys: "rules" in keys, lambda path: load_rules(UNITS, str(path))),
     (lambda page, _: page == "docs/energy.md", lambda path: idle_watts(str(path), ())),
