@@ -20,7 +20,7 @@ from tests.deploy import crds
 REPOSITORY = Path(__file__).parents[2]
 CHART = REPOSITORY / "deploy/kubernetes"
 VALUES = sorted((REPOSITORY / "tests/fixtures/chart").glob("*.yaml"))
-OLDEST, NEWEST = "1.25", "1.34"
+VERSIONS = OLDEST, NEWEST = "1.25", "1.34"
 
 pytestmark = pytest.mark.skipif(shutil.which("helm") is None, reason="not installed: helm")
 
@@ -43,13 +43,19 @@ def values_of_the_documentation():
     return block
 
 
+@pytest.fixture(scope="module", params=VERSIONS)
+def version(request):
+    """Of the Kubernetes that the chart is rendered for."""
+    return request.param
+
+
 @pytest.fixture(scope="module", params=[*VALUES, "docs"], ids=lambda each: Path(each).stem)
-def resources(request, tmp_path_factory):
+def resources(request, version, tmp_path_factory):
     path = request.param
     if path == "docs":
         path = tmp_path_factory.mktemp("docs") / "values.yaml"
         path.write_text(values_of_the_documentation())
-    return rendered("--values", str(path))
+    return rendered("--values", str(path), "--kube-version", version)
 
 
 @pytest.fixture(scope="module")
@@ -58,12 +64,11 @@ def everything():
     return {(each["kind"], each["metadata"]["name"]): each for each in made}
 
 
-def test_every_resource_is_valid(resources):
+def test_every_resource_is_valid(resources, version):
     for each in resources:
-        if "." in each["apiVersion"].partition("/")[0] and "k8s.io" not in each["apiVersion"]:
+        if each["kind"] in crds.SPECS:
             crds.check(each)
-            continue
-        for version in (OLDEST, NEWEST):
+        else:
             kubernetes_validate.validate(each, version, strict=True)
 
 
@@ -115,12 +120,18 @@ def test_no_container_may_more_than_is_named(resources):
         assert pod.get("hostPID", False) == (name == "bj-exporter")
 
 
-def test_what_is_the_nodes_is_read_only(resources):
+def test_what_is_the_nodes_is_read_only(resources, version):
     for _, pod in pods(resources):
-        hosts = {each["name"] for each in pod["volumes"] if "hostPath" in each}
+        hosts = {
+            each["name"]: each["hostPath"]["path"] for each in pod["volumes"] if "hostPath" in each
+        }
+        assert not {"/", "/sys", "/proc", "/dev"} & set(hosts.values())
         for container in pod["containers"]:
             mounts = {each["name"]: each for each in container["volumeMounts"]}
-            assert all(mounts[name]["readOnly"] for name in hosts)
+            for name in hosts:
+                assert mounts[name]["readOnly"] is True
+                known = {"recursiveReadOnly": "IfPossible"} if version == NEWEST else {}
+                assert known.items() <= mounts[name].items()
 
 
 def test_every_mount_has_its_volume(resources):

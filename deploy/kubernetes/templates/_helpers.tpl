@@ -57,6 +57,12 @@ capabilities:
   drop: [ALL]
 {{- end }}
 
+{{- /* How what is the node's is mounted: with the mounts below it, where Kubernetes can do that. */}}
+{{- define "batchjob.readOnly" -}}
+readOnly: true
+{{- if semverCompare ">=1.30-0" .Capabilities.KubeVersion.Version }}, recursiveReadOnly: IfPossible{{ end }}
+{{- end }}
+
 {{- define "batchjob.checksum" -}}
 checksum/config: {{ .config | sha256sum }}
 {{- end }}
