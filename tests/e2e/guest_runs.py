@@ -1,0 +1,122 @@
+"""Run inside User Mode Linux by `uml.run`: `batchjob run` on cgroup v2, for root and for others.
+
+Writes what test_runs_cgroup2_uml.py looks at.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.e2e import exporter
+from tests.e2e.processes import until
+
+CGROUPS = Path("/sys/fs/cgroup")
+DISK = "/dev/ubda"
+ALICE = 2001
+BATCHJOB = (
+    sys.executable,
+    "-c",
+    "import sys; from batchjob_cli.main import main; sys.exit(main())",
+)
+BURN = f"{sys.executable} -c 'import time\nwhile time.process_time() < {{}}: pass'"
+
+
+def command(data: Path, *arguments: str, uid: int = 0) -> list[str]:
+    """`batchjob ARGUMENTS` as a user."""
+    drop = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"] if uid else []
+    return [*drop, "env", f"BATCHJOB_DATA={data}", f"HOME={data}", *BATCHJOB, *arguments]
+
+
+def once(data: Path, *arguments: str, uid: int = 0, **options: Any) -> dict[str, Any]:
+    """Run to the end: what it said, how long it took, its record, the cgroups left."""
+    begun = time.monotonic()
+    done = subprocess.run(
+        command(data, "run", *arguments, uid=uid), capture_output=True, text=True, **options
+    )
+    seconds = time.monotonic() - begun
+    return {
+        "status": done.returncode, "stdout": done.stdout, "stderr": done.stderr,
+        "seconds": seconds, "record": newest(data), "left": slices(),
+    }  # fmt: skip
+
+
+def newest(data: Path) -> dict[str, Any]:
+    """The record of the last run."""
+    paths = sorted((data / "runs").glob("*.json"), key=lambda path: path.stat().st_mtime_ns)
+    found: dict[str, Any] = json.loads(paths[-1].read_text())
+    return found
+
+
+def slices() -> list[str]:
+    """All cgroups of runs."""
+    return [str(path) for path in CGROUPS.rglob("batchjob.slice")]
+
+
+def delegated() -> Path:
+    """A cgroup that was handed to alice, as `Delegate=yes` does, with its processes in a leaf."""
+    parent = CGROUPS / "lab.slice"
+    parent.mkdir()
+    (parent / "cgroup.subtree_control").write_text("+cpu +io +memory +pids")
+    hers = parent / "alice"
+    (hers / "shell").mkdir(parents=True)
+    for path in (hers, hers / "shell"):
+        for each in (path, path / "cgroup.procs", path / "cgroup.subtree_control"):
+            os.chown(each, ALICE, ALICE)
+    (hers / "cgroup.subtree_control").write_text("+cpu +io +memory +pids")
+    return hers / "shell"
+
+
+def main() -> None:
+    """Run all, and report."""
+    out = Path(sys.argv[1])
+    subprocess.run(["mkfs.ext4", "-q", "-F", DISK], check=True)
+    disk = Path("/run/disk")
+    disk.mkdir()
+    subprocess.run(["mount", DISK, disk], check=True)
+    data = {uid: Path(f"/run/data-{uid}") for uid in (0, ALICE)}
+    for uid, path in data.items():
+        path.mkdir()
+        os.chown(path, uid, uid)
+    hold = f"{sys.executable} -c 'x = bytearray(200 << 20)'"
+    write = "dd if=/dev/zero of=file bs=1M count=8 oflag=direct"
+    cat = "cat /proc/self/cgroup"
+    report: dict[str, Any] = {
+        "plain": once(data[0], "--", "sh", "-c", f"{cat}; {BURN.format(0.5)}; exit 3"),
+        "memory": once(data[0], "--memory", "80M", "--", "sh", "-c", f"{hold}"),
+        "cpus": once(data[0], "--cpus", "0.3", "--", "sh", "-c", BURN.format(0.6)),
+        "io": once(data[0], "--io", "4M", "--", "sh", "-c", write, cwd=disk),
+        "left_behind": once(data[0], "--", "sh", "-c", "setsid sleep 600 & exit 0"),
+        "alice_without": once(data[ALICE], "--", "sh", "-c", cat, uid=ALICE),
+        "alice_refused": once(data[ALICE], "--memory", "1G", "--", "true", uid=ALICE),
+    }
+    shell = delegated()
+
+    def join() -> None:
+        (shell / "cgroup.procs").write_text("0")
+
+    report["alice"] = once(
+        data[ALICE], "--memory", "80M", "--", "sh", "-c", f"{cat}; {hold}",
+        uid=ALICE, preexec_fn=join,
+    )  # fmt: skip
+    with exporter.running("--collector.disable-defaults", "--collector.jobs") as target:
+        busy = subprocess.Popen(
+            command(data[ALICE], "run", "--", "sleep", "600", uid=ALICE), preexec_fn=join
+        )
+        until(lambda: target.scrape(60).series("batchjob_job_info", manager="local"), "seen", 60)
+        scrape = target.scrape(60)
+        record = newest(data[ALICE])
+        stopped = subprocess.run(
+            command(data[ALICE], "stop", record["jobid"], uid=ALICE), capture_output=True, text=True
+        )
+        busy.wait(30)
+        report["stopped"] = [stopped.returncode, stopped.stdout, stopped.stderr, slices()]
+        report["seen"] = {"text": scrape.text, "jobid": record["jobid"]}
+    (out / "report.json").write_text(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main()
