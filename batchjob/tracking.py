@@ -15,7 +15,6 @@ once, as a warning, and not raised.
 """
 
 import functools
-import getpass
 import inspect
 import json
 import logging
@@ -33,6 +32,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar, cast, overload
 
 from batchjob.data import RUNS, data_directory, prepare
 from batchjob.keep import Keep, sweep_daily
+from batchjob.login import login
 from batchjob.own_usage import OwnUsage, thread_cpu
 from batchjob.runs import Run, Supervisor, this_process, write
 from batchjob.states import JobState
@@ -142,7 +142,7 @@ def first_record(name: str, tool: str, parameters: Mapping[str, Any] | None, by:
     return Run(
         jobid=str(uuid.uuid4()),
         node=os.uname().nodename,
-        user=_user(),
+        user=login(),
         uid=os.geteuid(),
         submit_time=now,
         start_time=now,
@@ -362,13 +362,6 @@ def _watcher() -> Supervisor:
         return this_process()
     except OSError:  # no /proc: nobody will be able to tell whether we live
         return Supervisor(os.getpid(), 0, "")
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return str(os.geteuid())
 
 
 def _work_dir() -> str:

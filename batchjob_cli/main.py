@@ -40,6 +40,8 @@ def main(arguments: list[str] | None = None) -> int:
     except SettingsError as error:
         print(f"batchjob: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        return 130
     except BrokenPipeError:  # `batchjob doctor | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

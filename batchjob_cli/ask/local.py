@@ -2,8 +2,6 @@
 
 import asyncio
 import ipaddress
-import os
-import pwd
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +11,7 @@ from urllib.parse import urlencode, urljoin
 
 from requests.utils import parse_header_links
 
+from batchjob.login import login
 from batchjob.settings import SettingsError
 from batchjob_cli.ask.asked import Answer, Ask, Parameters
 from batchjob_cli.up import options, stack
@@ -37,7 +36,7 @@ def local(data: Path) -> Iterator[Ask]:
     except OSError as error:
         raise SettingsError(f"{error.filename or data}: {error.strerror or error}") from error
     # The application wants to know who asks: it is told as a trusted proxy would tell it.
-    user, secret = _user(), secrets.token_urlsafe()
+    user, secret = login(), secrets.token_urlsafe()
     auth = AuthOptions(trusted_peer=(ipaddress.ip_network(f"{_HOST}/32"),), admin=(user,))
     made = made._replace(settings=made.settings._replace(auth=auth), proxy_secret=secret)
     application = app.make(made)
@@ -57,13 +56,6 @@ def local(data: Path) -> Iterator[Ask]:
         yield ask
     finally:
         made.stop()
-
-
-def _user() -> str:
-    try:
-        return pwd.getpwuid(os.geteuid()).pw_name
-    except KeyError:
-        return f"uid-{os.geteuid()}"
 
 
 async def _get(application: Any, path: str, query: str, headers: dict[str, str]) -> Answer:

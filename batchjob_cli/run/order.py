@@ -1,6 +1,5 @@
 """What `batchjob run` was told to do, and the record it begins with."""
 
-import getpass
 import grp
 import math
 import os
@@ -10,6 +9,7 @@ import uuid
 from pathlib import Path
 from typing import NamedTuple
 
+from batchjob.login import login
 from batchjob.runs import Run, this_process
 from batchjob.states import JobState
 from batchjob_cli.run.limits import Limits
@@ -40,7 +40,7 @@ def first_record(order: Order) -> Run:
     return Run(
         jobid=str(uuid.uuid4()),
         node=os.uname().nodename,
-        user=_user(),
+        user=login(),
         uid=os.geteuid(),
         submit_time=int(now),
         start_time=None if waits else int(now),
@@ -54,13 +54,6 @@ def first_record(order: Order) -> Run:
         allocated_memory_bytes=order.limits.memory_bytes,
         time_limit_seconds=None if order.time_limit is None else math.ceil(order.time_limit),
     )
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser() if os.getuid() == os.geteuid() else str(os.geteuid())
-    except (KeyError, OSError):  # no such name
-        return str(os.geteuid())
 
 
 def _group() -> str:

@@ -1,10 +1,11 @@
 """`<data>/runs/<uuid>.stop`: somebody wants a run to end. Its supervisor reads it at SIGTERM."""
 
-import getpass
 import json
 import os
 from pathlib import Path
 from typing import NamedTuple
+
+from batchjob.login import login
 
 
 class StopRequest(NamedTuple):
@@ -23,7 +24,7 @@ def leave(runs: Path, jobid: str, grace_seconds: float) -> None:
     path = _path(runs, jobid)
     temporary = runs / f".{jobid}.{os.getpid()}.stop"
     try:
-        temporary.write_text(json.dumps({"user": getpass.getuser(), "grace": grace_seconds}))
+        temporary.write_text(json.dumps({"user": login(), "grace": grace_seconds}))
         temporary.chmod(0o644)
         temporary.replace(path)
     finally:

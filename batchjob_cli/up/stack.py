@@ -2,8 +2,6 @@
 
 import contextlib
 import logging
-import os
-import pwd
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,6 +9,7 @@ from typing import Any, NamedTuple
 from sqlalchemy.engine import URL
 
 from batchjob.data import LOGS, RUNS, SAMPLES, prepare
+from batchjob.login import login
 from batchjob.settings import SettingsError
 from batchjob_cli.recorded import sources_of
 from batchjob_cli.recorder import Recorder
@@ -69,7 +68,7 @@ def running(settings: Settings, data: Path) -> Iterator[Stack]:
         recorder = _recorder(settings, exporter, data)
         services = server_services.build(server_settings(settings, data, url))
         made = server_main.server(services.settings, services)
-        secret = token.renew(engine, _user(), data)
+        secret = token.renew(engine, login(), data)
         for each in (exporter, recorder, *pollers):
             if each is not None:
                 each.start()
@@ -102,13 +101,6 @@ def record_runs(settings: Settings, data: Path) -> None:
                 engine.dispose()
     except WriterBusyError:
         return
-
-
-def _user() -> str:
-    try:
-        return pwd.getpwuid(os.geteuid()).pw_name
-    except KeyError:
-        return str(os.geteuid())
 
 
 def _bring_up_to_date(url: URL) -> None:

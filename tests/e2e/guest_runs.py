@@ -5,30 +5,35 @@ Writes what test_runs_cgroup2_uml.py looks at.
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
+import yaml
+
+import batchjob
+import batchjob_cli
+import collectors
 from tests.e2e import exporter
 from tests.e2e.processes import until
 
 CGROUPS = Path("/sys/fs/cgroup")
 DISK = "/dev/ubda"
 ALICE = 2001
-BATCHJOB = (
-    sys.executable,
-    "-c",
-    "import sys; from batchjob_cli.main import main; sys.exit(main())",
-)
-BURN = f"{sys.executable} -c 'import time\nwhile time.process_time() < {{}}: pass'"
+PYTHON = "/usr/bin/python3"  # the tests' own may lie where only root may look
+LIBRARY = Path("/run/lib")
+BATCHJOB = (PYTHON, "-m", "batchjob_cli")
+BURN = f"{PYTHON} -c 'import time\nwhile time.process_time() < {{}}: pass'"
 
 
 def command(data: Path, *arguments: str, uid: int = 0) -> list[str]:
     """`batchjob ARGUMENTS` as a user."""
     drop = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"] if uid else []
-    return [*drop, "env", f"BATCHJOB_DATA={data}", f"HOME={data}", *BATCHJOB, *arguments]
+    environment = [f"BATCHJOB_DATA={data}", f"HOME={data}", f"PYTHONPATH={LIBRARY}"]
+    return [*drop, "env", *environment, *BATCHJOB, *arguments]
 
 
 def once(data: Path, *arguments: str, uid: int = 0, **options: Any) -> dict[str, Any]:
@@ -57,11 +62,13 @@ def slices() -> list[str]:
 
 
 def delegated() -> Path:
-    """A cgroup that was handed to alice, as `Delegate=yes` does, with its processes in a leaf."""
-    parent = CGROUPS / "lab.slice"
-    parent.mkdir()
-    (parent / "cgroup.subtree_control").write_text("+cpu +io +memory +pids")
-    hers = parent / "alice"
+    """The cgroup that systemd hands to alice (`Delegate=yes`), with her processes in a leaf."""
+    parent = CGROUPS
+    for name in ("user.slice", f"user-{ALICE}.slice"):
+        parent /= name
+        parent.mkdir(exist_ok=True)
+        (parent / "cgroup.subtree_control").write_text("+cpu +io +memory +pids")
+    hers = parent / f"user@{ALICE}.service"
     (hers / "shell").mkdir(parents=True)
     for path in (hers, hers / "shell"):
         for each in (path, path / "cgroup.procs", path / "cgroup.subtree_control"):
@@ -73,6 +80,9 @@ def delegated() -> Path:
 def main() -> None:
     """Run all, and report."""
     out = Path(sys.argv[1])
+    for package in (batchjob, batchjob_cli, collectors, yaml):
+        source = Path(package.__path__[0])
+        shutil.copytree(source, LIBRARY / source.name, ignore=shutil.ignore_patterns("*.so"))
     subprocess.run(["mkfs.ext4", "-q", "-F", DISK], check=True)
     disk = Path("/run/disk")
     disk.mkdir()
@@ -81,7 +91,7 @@ def main() -> None:
     for uid, path in data.items():
         path.mkdir()
         os.chown(path, uid, uid)
-    hold = f"{sys.executable} -c 'x = bytearray(200 << 20)'"
+    hold = f"{PYTHON} -c 'x = bytearray(200 << 20)'"
     write = "dd if=/dev/zero of=file bs=1M count=8 oflag=direct"
     cat = "cat /proc/self/cgroup"
     report: dict[str, Any] = {
@@ -112,6 +122,7 @@ def main() -> None:
         stopped = subprocess.run(
             command(data[ALICE], "stop", record["jobid"], uid=ALICE), capture_output=True, text=True
         )
+        assert stopped.returncode == 0, f"{record}: {stopped}"
         busy.wait(30)
         report["stopped"] = [stopped.returncode, stopped.stdout, stopped.stderr, slices()]
         report["seen"] = {"text": scrape.text, "jobid": record["jobid"]}

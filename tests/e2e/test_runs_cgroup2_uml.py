@@ -66,9 +66,12 @@ def test_a_user_without_a_cgroup(report: Any) -> None:
     assert "--memory: no cgroup can be made: " in refused["stderr"]
 
 
+HERS = f"/user.slice/user-{guest_runs.ALICE}.slice/user@{guest_runs.ALICE}.service"
+
+
 def test_a_user_in_a_cgroup_handed_to_him(report: Any) -> None:
     jobid = report["alice"]["record"]["jobid"]
-    assert report["alice"]["stdout"] == f"0::/lab.slice/alice/batchjob.slice/run-{jobid}\n"
+    assert report["alice"]["stdout"] == f"0::{HERS}/batchjob.slice/run-{jobid}\n"
 
 
 def test_the_exporter_sees_it_with_its_owner(report: Any) -> None:
