@@ -18,27 +18,27 @@ class Demo(NamedTuple):
 DEMOS = (
     Demo(
         "busy",
-        (),
+        ("--cpus=1", "--memory=256M"),
         "import time\nend = time.time() + 120\nwhile time.time() < end: sum(range(10_000))",
     ),
-    Demo("idle", (), "import time\ntime.sleep(180)"),
+    Demo("idle", ("--cpus=2", "--memory=1G"), "import time\ntime.sleep(180)"),
     Demo(
         "memory-hungry",
-        (),
+        ("--cpus=1", "--memory=512M"),
         "import time\nheld = []\n"
         "for step in range(60):\n    held.append(bytearray(4 << 20)); print(step, flush=True)\n"
         "    time.sleep(2)",
     ),
     Demo(
         "input-output",
-        (),
+        ("--cpus=1", "--memory=256M"),
         "import os, tempfile, time\nwith tempfile.TemporaryFile(dir='.') as file:\n"
         "    for step in range(100):\n        file.seek(0); file.write(os.urandom(8 << 20))\n"
         "        file.flush(); os.fsync(file.fileno()); time.sleep(1)",
     ),
     Demo(
         "failing",
-        (),
+        ("--cpus=1", "--memory=128M"),
         "import sys, time\ntime.sleep(5)\nprint('no such input: data.csv', file=sys.stderr)\n"
         "sys.exit(3)",
     ),
@@ -53,7 +53,8 @@ def start(data: Path) -> list[str]:
     for demo in DEMOS:
         argv = [
             sys.executable, "-m", "batchjob_cli", "run", "--detach", "--data", str(data),
-            "--name", demo.name, *demo.options, "--", sys.executable, "-c", demo.program,
+            "--name", demo.name, "--best-effort", *demo.options,
+            "--", sys.executable, "-c", demo.program,
         ]  # fmt: skip
         with contextlib.suppress(OSError, subprocess.SubprocessError):
             done = subprocess.run(  # noqa: S603 (our own command)
