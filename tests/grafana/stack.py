@@ -213,10 +213,14 @@ def scraping(
     config["rule_files"] = [str(shipped / each) for each in config["rule_files"]]
     nodes = [{"targets": found, "labels": {"cluster": name}} for name, found in targets.items()]
     (folder / "targets.json").write_text(json.dumps(nodes))
-    exporters, *others = config["scrape_configs"]
+    jobs = {job["job_name"]: job for job in config["scrape_configs"]}
+    exporters = jobs["batchjob_exporter"]
     exporters["file_sd_configs"] = [{"files": [str(folder / "targets.json")]}]
-    for job, address in zip(others, (poller, server), strict=True):
-        job["static_configs"] = [{"targets": [address]}]
+    exporters["relabel_configs"].pop()  # adds the usual port, and ours are others
+    jobs["batchjob_stats_db"]["static_configs"] = [{"targets": [poller]}]
+    jobs["batchjob_stats_server"]["static_configs"] = [{"targets": [server]}]
+    here = ("batchjob_exporter", "batchjob_stats_db", "batchjob_stats_server")
+    config["scrape_configs"] = [jobs[name] for name in here]
     return config
 
 
