@@ -23,7 +23,7 @@ from batchjob_stats_server import app, tls
 from batchjob_stats_server.connection import (
     LARGEST_HEAD,
     Connection,
-    drop_those_who_do_not_read,
+    set_up,
 )
 from batchjob_stats_server.identity import LOGIN
 from batchjob_stats_server.options import SECTIONS, Settings, problems, settings
@@ -179,7 +179,7 @@ def listening(address: tuple[str, int]) -> socket.socket:
     except OSError as error:
         told = error.strerror or error
         raise SettingsError(f"web.listen-address: {address[0]}:{address[1]}: {told}") from error
-    drop_those_who_do_not_read(listener)
+    set_up(listener)
     return listener
 
 

@@ -15,6 +15,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from batchjob_stats_server.certificates import Certificates
 from batchjob_stats_server.connection import Connection
+from batchjob_stats_server.main import listening
 from tests.batchjob_stats_server.authority import Authority, pem, write_pair
 from tests.batchjob_stats_server.serving import serving, spoken
 
@@ -227,3 +228,12 @@ def test_who_does_not_read_is_dropped(services, monkeypatch):
 def _read_all(client):
     while client.recv(65536):
         pass
+
+
+def test_short_answers_do_not_wait_for_acknowledgements():
+    with (
+        listening(("127.0.0.1", 0)) as listener,
+        socket.create_connection(listener.getsockname()),
+        listener.accept()[0] as connection,
+    ):
+        assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
