@@ -4,6 +4,7 @@ from typing import Literal, NamedTuple
 
 Json = dict[str, object]
 
+PAGES = "http://localhost:10912"  # the server's own; docs/grafana.md says how to set another
 SUFFIX = "@SUFFIX@"  # in an address: what the uids of this plugin's dashboards end with
 
 

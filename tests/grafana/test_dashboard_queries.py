@@ -135,7 +135,7 @@ def test_the_window_of_a_job_comes_from_its_number(running):
         seen = asking.look(
             running.grafana, DASHBOARDS[name], stack.OPERATOR, (0, 1), job=stack.ENDED
         )
-        (link,) = [each for each in DASHBOARDS[name]["links"] if each["type"] == "link"]
+        (link,) = [each for each in DASHBOARDS[name]["links"] if "window_from" in str(each)]
         address = seen.text(link["url"])
         start = int(running.began) - 60
         assert f"var-job={stack.ENDED}&from={start}000&to=" in address

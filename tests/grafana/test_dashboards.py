@@ -10,6 +10,7 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from batchjob_stats_server.app import ROUTERS
 from grafana.generate.__main__ import FOLDER, files
+from grafana.generate.model import PAGES
 from grafana.generate.plugins import PLUGINS
 from tests.prometheus import families
 
@@ -134,6 +135,19 @@ def test_links_lead_to_dashboards_of_ours(name):
         for uid in re.findall(r"/d/([a-z-]+)", text):
             assert uid in uids, text
             assert "@" not in text
+
+
+@parametrized
+def test_links_lead_to_pages_of_ours(name):
+    pages = {
+        "/jobs/${job:percentencode}",
+        "/clusters/${cluster:percentencode}/nodes/${node:percentencode}",
+    }
+    for link in DASHBOARDS[name]["links"]:
+        if "localhost" in link.get("url", ""):
+            address, _, query = link["url"].removeprefix(PAGES).partition("?")
+            assert address in pages
+            assert "cluster=" in query or "/clusters/" in address
 
 
 @parametrized

@@ -13,7 +13,7 @@ from grafana.generate.dashboards.rows import (
     USER_OF,
     WINDOW,
 )
-from grafana.generate.model import SUFFIX, Column, Dashboard, Panel, Rows, Variable
+from grafana.generate.model import PAGES, SUFFIX, Column, Dashboard, Panel, Rows, Variable
 
 _PATH = "/jobs/${job:percentencode}"
 
@@ -260,6 +260,10 @@ DASHBOARD = Dashboard(
             "Time of this job",
             f"/d/batchjob-job{SUFFIX}?var-cluster=${{cluster}}&var-job=${{job:percentencode}}"
             "&from=${window_from}&to=${window_to}",
+        ),
+        (
+            "Page of this job",
+            f"{PAGES}/jobs/${{job:percentencode}}?cluster=${{cluster:percentencode}}",
         ),
     ),
 )

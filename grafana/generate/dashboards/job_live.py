@@ -1,6 +1,6 @@
 """One job as Prometheus has it: at full resolution, and by the user's own right alone."""
 
-from grafana.generate.model import Dashboard, Panel, Promql, Variable
+from grafana.generate.model import PAGES, Dashboard, Panel, Promql, Variable
 
 _JOB = 'cluster="$cluster",jobid="$job"'
 _HERE = f'{_JOB},instance=~"$node"'
@@ -257,4 +257,10 @@ DASHBOARD = Dashboard(
     ),
     since="now-1h",
     refresh="30s",
+    links=(
+        (
+            "Page of this job",
+            f"{PAGES}/jobs/${{job:percentencode}}?cluster=${{cluster:percentencode}}",
+        ),
+    ),
 )

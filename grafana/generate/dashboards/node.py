@@ -1,6 +1,6 @@
 """A node, and what its jobs do to it. For operators: the series belong to nobody."""
 
-from grafana.generate.model import Column, Dashboard, Panel, Promql, Variable
+from grafana.generate.model import PAGES, Column, Dashboard, Panel, Promql, Variable
 
 _N = 'cluster="$cluster",instance="$node"'
 
@@ -175,4 +175,11 @@ DASHBOARD = Dashboard(
     ),
     since="now-1h",
     refresh="30s",
+    links=(
+        (
+            "Page of this node",
+            f"{PAGES}/clusters/${{cluster:percentencode}}/nodes/${{node:percentencode}}"
+            "?since=${__from}&until=${__to}",
+        ),
+    ),
 )
