@@ -14,7 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, NamedTuple
 
-from batchjob.settings import duration, option, text
+from batchjob.settings import option
+from batchjob.values import duration, text
 
 
 class SchedulerError(Exception):

@@ -12,11 +12,23 @@ flag or key, what was expected and, for a name nobody knows, the nearest one tha
 
 import argparse
 import difflib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 import yaml
+
+from batchjob.values import (
+    DURATION_UNITS,
+    Parse,
+    boolean,
+    duration,
+    integer,
+    metavar_of,
+    number,
+    one_of,
+    text,
+)
 
 
 class SettingsError(ValueError):
@@ -28,7 +40,6 @@ class _Dataclass(Protocol):
 
 
 T = TypeVar("T", bound=_Dataclass)
-Parse = Callable[[Any], Any]
 
 
 class _Spec(NamedTuple):
@@ -58,7 +69,7 @@ def option(
     name where that is not the field's with dashes.
     """
     chosen = parse or _parser_for(default)
-    spec = _Spec(help, chosen, metavar or getattr(chosen, "metavar", "VALUE"), repeat, flag, key)
+    spec = _Spec(help, chosen, metavar or metavar_of(chosen), repeat, flag, key)
     return field(default=default, metadata={"option": spec})
 
 
@@ -99,6 +110,18 @@ class Parser(argparse.ArgumentParser):
         raise SettingsError(message)
 
 
+def argument(parse: Parse) -> dict[str, Any]:
+    """`type` and `metavar` for argparse, so that it says what `parse` expects."""
+
+    def parsed(text: str) -> Any:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return {"type": parsed, "metavar": metavar_of(parse)}
+
+
 def add_flags(parser: argparse.ArgumentParser, sections: Mapping[str, type[Any]]) -> None:
     """A flag for each option; what the command line does not say stays out of the namespace."""
     for each in named(sections):
@@ -129,7 +152,7 @@ def _written(value: Any, parse: Parse) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
     if parse is duration:
-        units = reversed(_DURATION_UNITS.items())
+        units = reversed(DURATION_UNITS.items())
         whole = ((u, s) for u, s in units if value and round(value / s, 9).is_integer())
         unit, size = next(whole, ("s", 1.0))
         return f"{value / size:g}{unit}"
@@ -223,82 +246,6 @@ def nearest(name: str, known: Any) -> str:
     """`; did you mean ...?` for the closest of the known names, or nothing."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f"; did you mean {close[0]}?" if close else ""
-
-
-def text(value: Any) -> str:
-    """A string; YAML numbers and booleans where a name is wanted are refused."""
-    if not isinstance(value, str):
-        raise ValueError(f"expected text, got {value!r}")
-    return value
-
-
-def boolean(value: Any) -> bool:
-    """true or false."""
-    if isinstance(value, bool):
-        return value
-    raise ValueError(f"expected true or false, got {value!r}")
-
-
-def integer(value: Any) -> int:
-    """A whole number of at least 0."""
-    if not isinstance(value, bool) and str(value).isascii() and str(value).isdigit():
-        return int(value)
-    raise ValueError(f"expected a whole number of at least 0, got {value!r}")
-
-
-def number(value: Any) -> float:
-    """A number of at least 0."""
-    if not isinstance(value, bool):
-        try:
-            parsed = float(value)
-        except (TypeError, ValueError):
-            parsed = -1.0
-        if 0 <= parsed < float("inf"):
-            return parsed
-    raise ValueError(f"expected a number of at least 0, got {value!r}")
-
-
-_DURATION_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
-
-
-def duration(value: Any) -> float:
-    """Seconds from `90`, `90s`, `5m`, `1h30m`, `2d` (Prometheus' units)."""
-    raw = str(value).strip() if not isinstance(value, bool) else ""
-    if raw.isascii() and raw.replace(".", "", 1).isdigit():
-        return float(raw)
-    total, digits, unit = 0.0, "", ""
-    try:
-        for character in raw + "0":
-            if unit and (character.isdigit() or character == "."):
-                total += float(digits) * _DURATION_UNITS[unit]
-                digits, unit = "", ""
-            if character.isdigit() or character == ".":
-                digits += character
-            else:
-                unit += character
-        if total > 0 or raw in ("0s", "0m", "0h"):
-            return total
-    except (KeyError, ValueError):
-        pass
-    raise ValueError(f"expected a duration such as 30s, 5m or 1h30m, got {value!r}")
-
-
-def one_of(*choices: str) -> Parse:
-    """One of the given words."""
-
-    def parse(value: Any) -> str:
-        if value in choices:
-            return str(value)
-        raise ValueError(f"expected one of {', '.join(choices)}, got {value!r}")
-
-    parse.metavar = "|".join(choices)  # type: ignore[attr-defined]  # shown in --help
-    return parse
-
-
-# A function may carry attributes, which mypy does not know; --help shows this one.
-duration.metavar = "DURATION"  # type: ignore[attr-defined]
-integer.metavar = "N"  # type: ignore[attr-defined]
-number.metavar = "X"  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ from typing import Any
 from urllib.parse import SplitResult, urlencode, urlsplit
 
 from batchjob.call import SchedulerError
-from batchjob.settings import duration, option, text
+from batchjob.settings import option
+from batchjob.values import duration, text
 
 VERSIONS = tuple(f"v0.0.{number}" for number in range(46, 36, -1))  # newest first
 ANSWER_LIMIT = 512 * 1024 * 1024

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator
 from batchjob import past
 from batchjob.data import LOGS
 from batchjob.run_logs import STREAMS, Line, Reader
-from batchjob.settings import SettingsError, integer
+from batchjob.settings import SettingsError, argument
+from batchjob.values import integer
 from batchjob_cli.run.choose import one, parser
 from batchjob_cli.run.times import past_time, shown
 
@@ -22,9 +23,9 @@ def run(arguments: list[str]) -> int:
     made = parser("logs", "Prints what a run wrote, as it was written.")
     made.add_argument("--follow", "-f", action="store_true", help="go on until the run ends")
     made.add_argument("--stream", choices=STREAMS, help="only this one (default: both, by time)")
-    made.add_argument("--since", type=_since, metavar="TIME", help="from a time on: 10m (ago), "
+    made.add_argument("--since", **argument(past_time), help="from a time on: 10m (ago), "
                       "22:30, 2026-04-04T22:30")  # fmt: skip
-    made.add_argument("--limit", type=_count, metavar="N", help="only the last N lines")
+    made.add_argument("--limit", **argument(integer), help="only the last N lines")
     made.add_argument("--timestamps", action="store_true", help="say when each line was written")
     given = made.parse_args(arguments)
     data, chosen = one(given)
@@ -102,17 +103,3 @@ def _running(jobid: str, data: str) -> bool:
         return past.job(jobid, data).state.live
     except past.UnknownRun:  # deleted
         return False
-
-
-def _since(text: str) -> float:
-    try:
-        return past_time(text, time.time())
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-
-
-def _count(text: str) -> int:
-    try:
-        return integer(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error

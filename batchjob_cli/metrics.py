@@ -10,7 +10,8 @@ from pathlib import Path
 
 from batchjob import runs
 from batchjob.data import RUNS, SAMPLES, data_directory
-from batchjob.settings import Parser, SettingsError, integer
+from batchjob.settings import Parser, SettingsError, argument
+from batchjob.values import integer
 from batchjob_cli.run.times import past_time
 from batchjob_cli.sample_table import TYPES, heading, row
 from batchjob_stats_db.samples.derived import document
@@ -51,10 +52,10 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     made.add_argument("job", metavar="JOB", help="a job's id, or the beginning of it")
     made.add_argument("--type", choices=TYPES, default="overview", help="which numbers")
-    made.add_argument("--since", type=_moment, metavar="TIME", help="from a time on: 10m (ago), "
+    made.add_argument("--since", **argument(past_time), help="from a time on: 10m (ago), "
                       "22:30, 2026-04-04T22:30")  # fmt: skip
-    made.add_argument("--until", type=_moment, metavar="TIME", help="up to a time")
-    made.add_argument("--limit", type=_count, metavar="N", help="only the last N samples of now")
+    made.add_argument("--until", **argument(past_time), help="up to a time")
+    made.add_argument("--limit", **argument(integer), help="only the last N samples of now")
     made.add_argument("--json", action="store_true", help="one object for each sample, all of it")
     made.add_argument("--no-follow", dest="follow", action="store_false",
                       help="do not wait for more")  # fmt: skip
@@ -63,20 +64,6 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("--samples", default="", metavar="DIRECTORY",
                       help="samples that lie elsewhere")  # fmt: skip
     return made
-
-
-def _moment(text: str) -> float:
-    try:
-        return past_time(text, time.time())
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def _count(text: str) -> int:
-    try:
-        return integer(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _jobid(samples: Path, records: Path, text: str) -> str:

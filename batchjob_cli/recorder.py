@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from batchjob.logs import Once
-from batchjob.settings import duration, option
-from batchjob.units import size_bytes
+from batchjob.settings import option
+from batchjob.values import duration, size
 from batchjob_cli.recorded import Key, Sources, Taken, Values, key_of, take
 from batchjob_stats_db.samples.folder import files_of, folder_of, folders
 from batchjob_stats_db.samples.retention import expire
@@ -27,13 +27,6 @@ _SETTLED_SECONDS = 30.0  # without a change after its end, a job's energy is boo
 _TIDY_SECONDS = 600.0
 
 
-def _size(value: Any) -> int:
-    return size_bytes(str(value))
-
-
-_size.metavar = "SIZE"  # type: ignore[attr-defined]  # shown in --help
-
-
 @dataclass(frozen=True)
 class Options:
     """How samples are recorded and kept."""
@@ -43,7 +36,7 @@ class Options:
         30 * 86400.0, "How long a finished job's samples are kept; 0: for ever.", parse=duration
     )
     most: int = option(
-        1 << 30, "How much disk samples may take; the oldest go first. 0: no limit.", parse=_size
+        1 << 30, "How much disk samples may take; the oldest go first. 0: no limit.", parse=size
     )
 
 

@@ -1,6 +1,5 @@
 """`batchjob stop` and `batchjob cancel`: end a run that goes on, or one that has not begun."""
 
-import argparse
 import contextlib
 import os
 import signal
@@ -12,8 +11,9 @@ from batchjob import past
 from batchjob import runs as run_files
 from batchjob.data import RUNS
 from batchjob.runs import Run
-from batchjob.settings import SettingsError, duration
+from batchjob.settings import SettingsError, argument
 from batchjob.states import JobState
+from batchjob.values import duration
 from batchjob_cli.run import stop_request
 from batchjob_cli.run.abandoned import end_abandoned
 from batchjob_cli.run.choose import one, parser
@@ -24,7 +24,7 @@ _PATIENCE_SECONDS = 10.0  # beyond the grace, for a supervisor to write the end
 def run(arguments: list[str]) -> int:
     """`stop`: SIGTERM, and SIGKILL after the grace. Raises SettingsError."""
     made = parser("stop", "Ends a run: SIGTERM to its processes, SIGKILL after the grace.")
-    made.add_argument("--grace", type=_seconds, default=10.0, metavar="DURATION",
+    made.add_argument("--grace", **argument(duration), default=10.0,
                       help="from SIGTERM to SIGKILL (default: 10s)")  # fmt: skip
     given = made.parse_args(arguments)
     data, chosen = one(given)
@@ -87,10 +87,3 @@ def _ended(data: Path, jobid: str, seconds: float) -> Run | None:
             return found
         time.sleep(0.05)
     return None
-
-
-def _seconds(text: str) -> float:
-    try:
-        return duration(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error

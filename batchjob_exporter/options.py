@@ -10,14 +10,13 @@ from batchjob.settings import (
     Parser,
     SettingsError,
     add_flags,
-    boolean,
-    duration,
     load_file,
     make,
     option,
     parse_flags,
 )
-from batchjob_exporter.http.addresses import Network, listen_address, network
+from batchjob.values import Network, boolean, called, duration, network
+from batchjob_exporter.http.addresses import listen_address
 from batchjob_exporter.self_metrics import version_text
 from collectors.collector import COLLECTORS, Entry
 from collectors.host import Host
@@ -29,6 +28,7 @@ def _path(value: Any) -> str:
     raise ValueError(f"expected a path such as /metrics, got {value!r}")
 
 
+@called("first|all|LIST")
 def cpu_list(value: Any) -> str:
     """`first`, `all`, or CPUs in the kernel's list format; raises ValueError."""
     word = str(value)
@@ -39,9 +39,6 @@ def cpu_list(value: Any) -> str:
             message = f"expected first, all, or a list such as 0,64-65, got {value!r}"
             raise ValueError(message) from None
     return word
-
-
-cpu_list.metavar = "first|all|LIST"  # type: ignore[attr-defined]  # shown in --help
 
 
 def cpus_of(text: str) -> set[int]:

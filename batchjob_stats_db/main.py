@@ -15,13 +15,8 @@ from sqlalchemy.engine import URL, Engine
 
 from batchjob import __version__, logs
 from batchjob.call import SchedulerError
-from batchjob.settings import (
-    Parser,
-    SettingsError,
-    add_flags,
-    duration,
-    parse_flags,
-)
+from batchjob.settings import Parser, SettingsError, add_flags, argument, parse_flags
+from batchjob.values import called, duration, integer
 from batchjob_stats_db import check, privacy, transfer
 from batchjob_stats_db.backup import backup, prune
 from batchjob_stats_db.engine import DatabaseError, only_writer, parse, reader, writer
@@ -89,20 +84,20 @@ def _parser() -> Parser:
     again = add("recompute", _recompute, "Measure jobs again, and make the days' sums anew.")
     copy = add("backup", _backup, "Copy the database while it is in use.")
     copy.add_argument("target", type=Path, help="A file; or a directory, for a name with the time.")
-    copy.add_argument("--keep", type=int, default=0, metavar="N", help="Keep the newest N there.")
+    copy.add_argument("--keep", **argument(integer), default=0, help="Keep the newest N there.")
     add("check", _check, "Look for damage, gaps and rows without their job.")
     out = add("export", _export, "Write job records to standard output.")
     out.add_argument("--format", choices=("json", "csv"), default="json")
     for command in (backfill, again):
-        command.add_argument("--since", required=True, type=_day, metavar="DAY", help="2025-01-31")
-    out.add_argument("--since", default=0, type=_day, metavar="DAY", help="2025-01-31")
-    again.add_argument("--until", type=_day, metavar="DAY", help="2025-02-28")
+        command.add_argument("--since", required=True, **argument(_day), help="2025-01-31")
+    out.add_argument("--since", default=0, **argument(_day), help="2025-01-31")
+    again.add_argument("--until", **argument(_day), help="2025-02-28")
     add("import", _import, "Read exported JSON lines.").add_argument("file", type=Path)
     hide = add("anonymise", _anonymise, "Give users of ended jobs pseudonyms.")
     hide.add_argument(
         "--key-file", required=True, type=Path, help="Secret; the same gives the same."
     )
-    hide.add_argument("--older-than", type=_seconds, metavar="DURATION", help="Such as 365d.")
+    hide.add_argument("--older-than", **argument(duration), help="Such as 365d.")
     forget = add("forget", _forget, "Take one user out of all that is kept.")
     forget.add_argument("--user", required=True)
     for command in (backfill, again, out, forget):
@@ -110,20 +105,12 @@ def _parser() -> Parser:
     return parser
 
 
+@called("DAY")
 def _day(text: str) -> int:
     try:
         return int(datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC).timestamp())
     except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"expected a day such as 2025-01-31, got {text!r}"
-        ) from None
-
-
-def _seconds(text: str) -> float:
-    try:
-        return float(duration(text))
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+        raise ValueError(f"expected a day such as 2025-01-31, got {text!r}") from None
 
 
 def _url(chosen: Settings) -> URL:

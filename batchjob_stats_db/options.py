@@ -16,33 +16,11 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from batchjob.settings import (
-    LogOptions,
-    SettingsError,
-    duration,
-    load_file,
-    make,
-    named,
-    nearest,
-    option,
-    text,
-)
+from batchjob.settings import LogOptions, SettingsError, load_file, make, named, nearest, option
+from batchjob.values import Address, address, duration, http_url, text
 from batchjob_stats_db.history.prometheus import Endpoint
 from batchjob_stats_db.job_row import UsagePolicy
 from batchjob_stats_db.sources.source import SOURCES, PeopleSource, Source
-
-
-def _url(value: Any) -> str:
-    if isinstance(value, str) and value.startswith(("http://", "https://")):
-        return value
-    raise ValueError(f"expected http://HOST:PORT or https://HOST:PORT, got {value!r}")
-
-
-def _address(value: Any) -> tuple[str, int]:
-    host, colon, port = str(value).rpartition(":")
-    if colon and port.isascii() and port.isdigit() and int(port) < 65536:
-        return host.strip("[]"), int(port)
-    raise ValueError(f"expected HOST:PORT or :PORT, got {value!r}")
 
 
 def _header(value: Any) -> tuple[str, str]:
@@ -50,10 +28,6 @@ def _header(value: Any) -> tuple[str, str]:
     if colon and name.strip() and rest.strip() and "\n" not in rest:
         return name.strip(), rest.strip()
     raise ValueError(f"expected a header such as 'X-Scope-OrgID: hpc', got {value!r}")
-
-
-_url.metavar = "URL"  # type: ignore[attr-defined]
-_address.metavar = "HOST:PORT"  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True)
@@ -73,8 +47,8 @@ class DbOptions:
 class WebOptions:
     """Health and metrics of the poller itself."""
 
-    listen_address: tuple[str, int] | None = option(
-        None, "Where to serve /metrics, /-/healthy and /-/ready.", parse=_address
+    listen_address: Address | None = option(
+        None, "Where to serve /metrics, /-/healthy and /-/ready.", parse=address
     )
 
 
@@ -99,7 +73,7 @@ class PollOptions:
 class TsdbOptions:
     """Where the exporters' measurements are kept; no URL: usage is not measured."""
 
-    url: str = option("", "A server with the Prometheus HTTP API.", parse=_url)
+    url: str = option("", "A server with the Prometheus HTTP API.", parse=http_url)
     username: str = option("", "User for basic authentication.", parse=text)
     password_file: str = option("", "File with that user's password.", parse=text)
     token_file: str = option("", "File with a bearer token.", parse=text)

@@ -15,7 +15,8 @@ import uvicorn
 
 from batchjob import __version__, logs
 from batchjob.sd_notify import notify
-from batchjob.settings import Parser, SettingsError, add_flags, duration, parse_flags
+from batchjob.settings import Parser, SettingsError, add_flags, argument, parse_flags
+from batchjob.values import Address, duration
 from batchjob_stats_db import tokens
 from batchjob_stats_db.engine import DatabaseError
 from batchjob_stats_db.tokens import TokenRole
@@ -100,16 +101,9 @@ def _parser() -> Parser:
     token.add_argument("--role", choices=[role.value for role in TokenRole], default="user")
     token.add_argument("--label", default="made on the server", help="What it is for.")
     token.add_argument("--cluster", default="", help="Only for jobs of this cluster.")
-    token.add_argument("--lifetime", type=_lifetime, default=90 * 86400.0, metavar="DURATION",
+    token.add_argument("--lifetime", **argument(duration), default=90 * 86400.0,
                        help="How long it works (default: 90d).")  # fmt: skip
     return parser
-
-
-def _lifetime(text: str) -> float:
-    try:
-        return duration(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 class AnsweringServer(uvicorn.Server):
@@ -172,13 +166,13 @@ def _tls(chosen: Settings, services: Services) -> ssl.SSLContext | None:
     return tls.context(chosen.web, chosen.auth, refused.inc) if chosen.web.tls_cert_file else None
 
 
-def listening(address: tuple[str, int]) -> socket.socket:
+def listening(address: Address) -> socket.socket:
     """The socket; raises SettingsError."""
     try:
         listener = _bound(*address)
     except OSError as error:
         told = error.strerror or error
-        raise SettingsError(f"web.listen-address: {address[0]}:{address[1]}: {told}") from error
+        raise SettingsError(f"web.listen-address: {address}: {told}") from error
     set_up(listener)
     return listener
 

@@ -14,64 +14,35 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
 
-from batchjob.settings import (
-    LogOptions,
-    SettingsError,
+from batchjob.settings import LogOptions, SettingsError, load_file, make, option
+from batchjob.values import (
+    Address,
+    Network,
+    address,
+    at_least_one,
+    called,
     duration,
-    integer,
-    load_file,
-    make,
+    http_url,
+    network,
     number,
     one_of,
-    option,
     text,
 )
 from batchjob_stats_db.access import LEVELS
 from batchjob_stats_db.history.prometheus import Endpoint
 from batchjob_stats_db.options import DbOptions, TsdbOptions, secret
 from batchjob_stats_server.gate.bounds import Limits
-from batchjob_stats_server.peers import Network
 from collectors.emissions.options import Options as EmissionsOptions
 
 _SHORTEST_SECRET = 16
 
 
-class Address(NamedTuple):
-    """Where to listen; without a host on all addresses."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
-def _address(value: Any) -> Address:
-    host, colon, port = str(value).rpartition(":")
-    if colon and port.isascii() and port.isdigit() and int(port) < 65536:
-        return Address(host.strip("[]"), int(port))
-    raise ValueError(f"expected HOST:PORT or :PORT, got {value!r}")
-
-
-def _network(value: Any) -> Network:
-    try:
-        return ipaddress.ip_network(str(value))
-    except ValueError:
-        raise ValueError(f"expected an address or network, got {value!r}") from None
-
-
+@called("NAME")
 def _header_name(value: Any) -> str:
     if isinstance(value, str) and re.fullmatch(r"[A-Za-z0-9-]+", value):
         return value
     raise ValueError(f"expected the name of a header, got {value!r}")
-
-
-def _at_least_one(value: Any) -> int:
-    if (parsed := integer(value)) > 0:
-        return parsed
-    raise ValueError(f"expected a whole number of at least 1, got {value!r}")
 
 
 def _pue(value: Any) -> float:
@@ -80,19 +51,11 @@ def _pue(value: Any) -> float:
     raise ValueError(f"expected a number of at least 1, or 0 for none, got {value!r}")
 
 
-_address.metavar = "HOST:PORT"  # type: ignore[attr-defined]
-_network.metavar = "NETWORK"  # type: ignore[attr-defined]
-_header_name.metavar = "NAME"  # type: ignore[attr-defined]
-_at_least_one.metavar = "N"  # type: ignore[attr-defined]
-
-
 @dataclass(frozen=True)
 class WebOptions:
     """Where and how answers are given."""
 
-    listen_address: tuple[str, int] = option(
-        Address("127.0.0.1", 10912), "Where to listen.", parse=_address
-    )
+    listen_address: Address = option(Address("127.0.0.1", 10912), "Where to listen.", parse=address)
     tls_cert_file: str = option("", "Certificate chain (PEM); with it only TLS is spoken.")
     tls_key_file: str = option("", "Key of the certificate (PEM).")
     allowed_host: tuple[str, ...] = option(
@@ -104,7 +67,7 @@ class WebOptions:
         metavar="NAME",
     )
     threads: int = option(
-        16, "Questions answered at once, and connections to the database.", parse=_at_least_one
+        16, "Questions answered at once, and connections to the database.", parse=at_least_one
     )
     query_timeout: float = option(
         30.0, "How long a question to the database may take.", parse=duration
@@ -115,7 +78,7 @@ class WebOptions:
     metrics_from: tuple[Network, ...] = option(
         tuple(map(ipaddress.ip_network, ("127.0.0.0/8", "::1/128"))),
         "Address that may read /metrics without a token.",
-        parse=_network,
+        parse=network,
         repeat=True,
     )
 
@@ -125,7 +88,7 @@ class AuthOptions:
     """Who is believed about who asks, and who may see more than their own jobs."""
 
     trusted_peer: tuple[Network, ...] = option(
-        (), "Address of a Grafana or proxy that names the user.", parse=_network, repeat=True
+        (), "Address of a Grafana or proxy that names the user.", parse=network, repeat=True
     )
     secret_file: str = option("", "File with the secret that such a peer sends along.")
     secret_header: str = option("X-Batchjob-Secret", "Header with that secret.", parse=_header_name)
@@ -169,12 +132,12 @@ class LimitOptions:
 
     user_rate: float = option(20.0, "Requests a second of one user; 0: no limit.", parse=number)
     user_burst: int = option(
-        200, "Requests at once of one who has not asked for a while.", parse=_at_least_one
+        200, "Requests at once of one who has not asked for a while.", parse=at_least_one
     )
     peer_rate: float = option(
         50.0, "Requests a second of one address, but for trusted peers; 0: no limit.", parse=number
     )
-    peer_burst: int = option(500, "As many at once.", parse=_at_least_one)
+    peer_burst: int = option(500, "As many at once.", parse=at_least_one)
 
 
 @dataclass(frozen=True)
@@ -182,13 +145,13 @@ class GateOptions:
     """What users' own PromQL may cost."""
 
     concurrent: int = option(
-        4, "Questions to the time series database at once.", parse=_at_least_one
+        4, "Questions to the time series database at once.", parse=at_least_one
     )
-    concurrent_per_user: int = option(2, "Of these, those of one user.", parse=_at_least_one)
+    concurrent_per_user: int = option(2, "Of these, those of one user.", parse=at_least_one)
     timeout: float = option(30.0, "How long one of them may take.", parse=duration)
-    answer_bytes: int = option(32 << 20, "Largest answer passed on.", parse=_at_least_one)
+    answer_bytes: int = option(32 << 20, "Largest answer passed on.", parse=at_least_one)
     series: int = option(
-        10_000, "Most series of an answer, where the database knows a limit.", parse=_at_least_one
+        10_000, "Most series of an answer, where the database knows a limit.", parse=at_least_one
     )
     longest_window: float = option(400 * 86400.0, "Longest time from start to end.", parse=duration)
     longest_range: float = option(
@@ -212,7 +175,7 @@ class ReportOptions:
         parse=_pue,
         metavar="RATIO",
     )
-    similar: int = option(20, "Similar jobs that a job is compared with.", parse=_at_least_one)
+    similar: int = option(20, "Similar jobs that a job is compared with.", parse=at_least_one)
 
 
 @dataclass(frozen=True)
@@ -222,17 +185,7 @@ class SamplesOptions:
     directory: str = option(
         "", "Directory of samples; measurements come from there without a tsdb.url.", parse=text
     )
-    streams: int = option(32, "Streams of samples that are open at once.", parse=_at_least_one)
-
-
-def _address_of_grafana(value: Any) -> str:
-    parts = urlsplit(text(value))
-    if parts.scheme in ("http", "https") and parts.netloc and not parts.query:
-        return text(value).rstrip("/")
-    raise ValueError(f"expected http://HOST or https://HOST, got {value!r}")
-
-
-_address_of_grafana.metavar = "URL"  # type: ignore[attr-defined]
+    streams: int = option(32, "Streams of samples that are open at once.", parse=at_least_one)
 
 
 @dataclass(frozen=True)
@@ -241,7 +194,7 @@ class GrafanaOptions:
 
     url: str = option(
         "", "Address of a Grafana with our dashboards, as browsers reach it.",
-        parse=_address_of_grafana,
+        parse=http_url,
     )  # fmt: skip
     job: str = option("batchjob-job", "The uid of the dashboard of a job.")
     node: str = option("batchjob-node", "The uid of the dashboard of a node.")

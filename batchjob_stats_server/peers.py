@@ -5,8 +5,9 @@ from collections.abc import Iterable
 
 from starlette.types import Scope
 
+from batchjob.values import Network
+
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 def address(scope: Scope) -> Address | None:

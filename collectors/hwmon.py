@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 from batchjob.logs import Once
 from batchjob.refresher import Refresher
-from batchjob.settings import duration, option
+from batchjob.settings import option
+from batchjob.values import duration
 from collectors.collector import Collector
 from collectors.energy.meter import Meter, Reading, Scope
 from collectors.host import Host

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from batchjob.logs import Once
-from batchjob.settings import duration, option
+from batchjob.settings import option
+from batchjob.values import duration
 from collectors import powercap
 from collectors.collector import Collector
 from collectors.energy.meter import Meter, Reading, Scope, new_series

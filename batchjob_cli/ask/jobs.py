@@ -7,8 +7,9 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from batchjob.settings import SettingsError
+from batchjob.settings import argument
 from batchjob.states import JobState
+from batchjob.values import at_least_one, called
 from batchjob_cli.ask.asked import asked, pages, parser
 from batchjob_cli.ask.known import peak_memory_bytes
 from batchjob_cli.ask.table import Column, show, written
@@ -31,10 +32,10 @@ def add_filters(add: Any) -> None:
     """Options that choose jobs."""
     for name, (_, text) in _FILTERS.items():
         add(f"--{name}", metavar=name.upper(), help=f"only jobs {text}")
-    add("--state", action="append", default=[], type=_state, metavar="STATE",
+    add("--state", action="append", default=[], **argument(_state),
         help="only jobs in this state, such as failed; may be repeated")  # fmt: skip
-    add("--since", type=_time, metavar="TIME", help="started after: 2026-03-31, 14:30, or 2d ago")
-    add("--until", type=_time, metavar="TIME", help="started before")
+    add("--since", **argument(past_time), help="started after: 2026-03-31, 14:30, or 2d ago")
+    add("--until", **argument(past_time), help="started before")
 
 
 def chosen(given: argparse.Namespace) -> dict[str, Any]:
@@ -53,19 +54,13 @@ def chosen(given: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
+@called("STATE")
 def _state(text: str) -> JobState:
     try:
         return JobState(text.upper())
     except ValueError:
         known = ", ".join(state.lower() for state in JobState)
-        raise argparse.ArgumentTypeError(f"{text!r} is none of {known}") from None
-
-
-def _time(text: str) -> float:
-    try:
-        return past_time(text, time.time())
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
+        raise ValueError(f"{text!r} is none of {known}") from None
 
 
 def run(arguments: list[str]) -> int:
@@ -75,11 +70,9 @@ def run(arguments: list[str]) -> int:
     add = made.add_argument
     add("--running", action="store_true", help="only jobs that run now")
     add("--sort", default="", metavar="KEY", help="such as energy_joules; -KEY: largest first")
-    add("--limit", type=int, default=50, metavar="N", help="at most so many (default: 50)")
+    add("--limit", **argument(at_least_one), default=50, help="at most so many (default: 50)")
     add("--format", choices=("table", "json", "csv"), default="table")
     given = made.parse_args(arguments)
-    if given.limit < 1:
-        raise SettingsError(f"--limit: expected 1 or more, got {given.limit}")
     parameters = chosen(given) | {"limit": min(given.limit, 1000)}
     if given.running:
         parameters["running"] = "true"

@@ -3,12 +3,11 @@
 import argparse
 import os
 import signal
-import time
 
 from batchjob.data import data_directory
 from batchjob.runs import Run
-from batchjob.settings import Parser, SettingsError, duration
-from batchjob.units import size_bytes
+from batchjob.settings import Parser, SettingsError, argument
+from batchjob.values import called, duration, size
 from batchjob_cli.run.detach import Tell, detached
 from batchjob_cli.run.job import Failed, perform, recorded, say, wait_for_start
 from batchjob_cli.run.launch import OUR_FAULT
@@ -74,21 +73,21 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--name", default="", help="what the run is called, in lists and reports")
-    add("--cpus", type=_positive, metavar="N", help="at most so many CPUs' time, such as 2 or 0.5")
-    add("--memory", type=_size, metavar="SIZE", help="at most so much memory, such as 4G")
-    add("--io", type=_size, metavar="SIZE", help="read at most so many bytes a second, and write "
+    add("--cpus", **argument(_positive), help="at most so many CPUs' time, such as 2 or 0.5")
+    add("--memory", **argument(_size), help="at most so much memory, such as 4G")
+    add("--io", **argument(_size), help="read at most so many bytes a second, and write "
         "as many, on the disk of the working directory")  # fmt: skip
-    add("--time-limit", type=_seconds, metavar="DURATION", help="end it after, such as 90s or 2h")
-    add("--grace", type=_seconds, default=10.0, metavar="DURATION",
+    add("--time-limit", **argument(duration), help="end it after, such as 90s or 2h")
+    add("--grace", **argument(duration), default=10.0,
         help="from SIGTERM to SIGKILL at the time limit (default: 10s)")  # fmt: skip
-    add("--at", type=_time, metavar="TIME", help="start at 22:30, 2026-04-04T22:30 or +90m")
+    add("--at", **argument(start_time), help="start at 22:30, 2026-04-04T22:30 or +90m")
     add("--detach", action="store_true", help="go to the background; prints the run's id")
     add("--cgroup", choices=("auto", "always", "never"), default="auto",
         help="auto: a cgroup if one can be made, else the process tree")  # fmt: skip
     add("--best-effort", action="store_true", help="go on without limits that cannot be applied")
     add("--quiet", action="store_true", help="no report at the end")
     add("--no-logs", dest="logs", action="store_false", help="do not keep the output")
-    add("--log-size", type=_size, default=32 << 20, metavar="SIZE",
+    add("--log-size", **argument(_size), default=32 << 20,
         help="so much of each stream is kept, compressed (default: 32M)")  # fmt: skip
     add("--data", default="", metavar="DIRECTORY",
         help="data directory (default: $BATCHJOB_DATA or ~/.local/state/batchjob)")  # fmt: skip
@@ -117,35 +116,19 @@ def _order(given: argparse.Namespace) -> Order:
     )
 
 
+@called("N")
 def _positive(text: str) -> float:
     try:
         value = float(text)
     except ValueError:
         value = 0.0
     if not 0 < value < 1e6:
-        raise argparse.ArgumentTypeError(f"expected a number above 0, got {text!r}")
+        raise ValueError(f"expected a number above 0, got {text!r}")
     return value
 
 
+@called("SIZE")
 def _size(text: str) -> int:
-    try:
-        size = size_bytes(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-    if not size:
-        raise argparse.ArgumentTypeError("expected a size above 0")
-    return size
-
-
-def _seconds(text: str) -> float:
-    try:
-        return duration(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-
-
-def _time(text: str) -> float:
-    try:
-        return start_time(text, time.time())
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
+    if parsed := size(text):
+        return parsed
+    raise ValueError("expected a size above 0")

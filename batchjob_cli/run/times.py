@@ -3,14 +3,16 @@
 import time
 from datetime import datetime, timedelta
 
-from batchjob.settings import duration
+from batchjob.values import called, duration
 
 
-def start_time(text: str, now: float) -> float:
+@called("TIME")
+def start_time(text: str, now: float | None = None) -> float:
     """Epoch seconds of `+90m`, `22:30` (the next one), `2026-04-04T22:30` in local time or a zone.
 
-    Raises ValueError.
+    Without `now` as seen from the time of the call. Raises ValueError.
     """
+    now = time.time() if now is None else now
     if text.startswith("+"):
         return now + duration(text[1:])
     here = datetime.fromtimestamp(now).astimezone()
@@ -26,11 +28,13 @@ def start_time(text: str, now: float) -> float:
         ) from error
 
 
-def past_time(text: str, now: float) -> float:
+@called("TIME")
+def past_time(text: str, now: float | None = None) -> float:
     """Epoch seconds of `10m` (ago), `22:30` (the last one), `2026-04-04T22:30`.
 
-    Raises ValueError.
+    Without `now` as seen from the time of the call. Raises ValueError.
     """
+    now = time.time() if now is None else now
     if text[-1:].isalpha() and "T" not in text and "Z" not in text:
         return now - duration(text)
     at = start_time(text, now)

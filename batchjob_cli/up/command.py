@@ -10,6 +10,7 @@ from types import FrameType
 from batchjob import logs
 from batchjob.data import data_directory
 from batchjob.settings import SettingsError
+from batchjob.values import Address
 from batchjob_cli.up import demo, stack, token
 from batchjob_cli.up.options import Settings, settings
 from batchjob_stats_db.engine import DatabaseError
@@ -58,7 +59,7 @@ def _ended_by(number: signal.Signals) -> Iterator[None]:
         signal.signal(number, before)
 
 
-def _listener(address: tuple[str, int]) -> socket.socket:
+def _listener(address: Address) -> socket.socket:
     """The socket of pages and API, before anything is begun: a taken port is a common mistake."""
     try:
         return server_main.listening(address)
@@ -68,11 +69,9 @@ def _listener(address: tuple[str, int]) -> socket.socket:
 
 
 def _lines(chosen: Settings, data: Path, parts: stack.Stack) -> Iterator[str]:
-    host, port = chosen.up.listen_address
-    host = f"[{host}]" if ":" in host else host
     scheduler = parts.scheduler
     found = f"{scheduler.title}, cluster {scheduler.cluster}" if scheduler else "no scheduler"
-    yield f"pages     http://{host}:{port}/?token={parts.token}"
+    yield f"pages     http://{chosen.up.listen_address}/?token={parts.token}"
     yield f"token     {data / token.FILE} (new at each start)"
     yield f"jobs      {found}; and what `batchjob run -- COMMAND` starts"
     yield f"kept      {parts.database}, {chosen.tsdb.url or f'samples in {data}'}"

@@ -5,28 +5,16 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from batchjob import data
-from batchjob.settings import (
-    LogOptions,
-    Parser,
-    add_flags,
-    boolean,
-    duration,
-    make,
-    option,
-    parse_flags,
-    text,
-)
+from batchjob.settings import LogOptions, Parser, add_flags, make, option, parse_flags
+from batchjob.values import Address, address, boolean, called, duration, http_url, text
 from batchjob_cli import recorder
 
 
-def _address(value: Any) -> tuple[str, int]:
-    host, colon, port = str(value).rpartition(":")
-    if colon and host and port.isascii() and port.isdigit() and int(port) < 65536:
-        return host.strip("[]"), int(port)
+@called("HOST:PORT")
+def _with_host(value: Any) -> Address:
+    if (parsed := address(value)).host:
+        return parsed
     raise ValueError(f"expected HOST:PORT, got {value!r}")
-
-
-_address.metavar = "HOST:PORT"  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True)
@@ -45,11 +33,11 @@ class UpOptions:
     interval: float = option(
         3.0, "Time between two looks at this machine's own runs.", parse=duration
     )
-    listen_address: tuple[str, int] = option(
-        ("127.0.0.1", 10912), "Where pages and API are.", parse=_address
+    listen_address: Address = option(
+        Address("127.0.0.1", 10912), "Where pages and API are.", parse=_with_host
     )
-    exporter_address: tuple[str, int] = option(
-        ("127.0.0.1", 10910), "Where Prometheus may scrape this machine.", parse=_address
+    exporter_address: Address = option(
+        Address("127.0.0.1", 10910), "Where Prometheus may scrape this machine.", parse=_with_host
     )
 
 
@@ -72,9 +60,8 @@ class TsdbOptions:
     """Where measurements are kept, if not as samples in the data directory."""
 
     url: str = option(
-        "", "A server with the Prometheus HTTP API that scrapes this machine.", parse=text,
-        metavar="URL",
-    )  # fmt: skip
+        "", "A server with the Prometheus HTTP API that scrapes this machine.", parse=http_url
+    )
 
 
 SECTIONS: Mapping[str, type[Any]] = {

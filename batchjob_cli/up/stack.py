@@ -119,9 +119,9 @@ def _bring_up_to_date(url: URL) -> None:
 
 
 def _exporter_settings(settings: Settings) -> exporter_options.Settings:
-    host, port = settings.up.exporter_address
-    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    return exporter_options.settings([f"--web.listen-address={address}", "--collector.jobs.name"])
+    return exporter_options.settings(
+        [f"--web.listen-address={settings.up.exporter_address}", "--collector.jobs.name"]
+    )
 
 
 def _recorder(settings: Settings, exporter: ExporterService, data: Path) -> Recorder | None:
@@ -157,10 +157,9 @@ def _poller_settings(
 
 def server_settings(settings: Settings, data: Path, url: URL) -> server_options.Settings:
     """The server's own settings for this machine; raises SettingsError."""
-    host, port = settings.up.listen_address
     given: dict[str, Any] = {
         **_database(settings, url),
-        "web.listen-address": f"{host}:{port}",
+        "web.listen-address": str(settings.up.listen_address),
     }
     if settings.tsdb.url:
         given["tsdb.url"] = settings.tsdb.url

@@ -8,89 +8,64 @@ import stat
 from typing import Any
 
 from batchjob.settings import SettingsError
+from batchjob.values import Network, address, called
 
 _BACKLOG = 128
 _FIRST_DESCRIPTOR = 3  # sd_listen_fds(3)
 
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
-
+@called("ADDRESS")
 def listen_address(value: Any) -> str:
     """Check the text of `--web.listen-address`; raises ValueError."""
     if isinstance(value, str) and value.startswith("unix:/"):
         return value
-    host, port = _split(value)
-    if host:
-        try:
-            ipaddress.ip_address(host.partition("%")[0])
-        except ValueError:
-            if not host.replace("-", "").replace(".", "").isalnum():
-                raise _expected(value) from None
-    if not 0 <= port <= 65535:
-        raise _expected(value)
-    return str(value)
-
-
-def _split(value: Any) -> tuple[str, int]:
-    host, colon, port = str(value).rpartition(":")
-    if not colon or not (port.isascii() and port.isdigit()):
-        raise _expected(value)
-    bracketed = host.startswith("[") and host.endswith("]")
-    if ":" in host and not bracketed:
-        raise _expected(value)
-    return host[1:-1] if bracketed else host, int(port)
-
-
-def _expected(value: Any) -> ValueError:
-    return ValueError(
+    try:
+        if _sound(address(value).host):
+            return str(value)
+    except ValueError:
+        pass
+    raise ValueError(
         f"expected :PORT, HOST:PORT, [IPV6]:PORT or unix:/PATH with a port up to 65535, "
         f"got {value!r}"
     )
 
 
-def network(value: Any) -> Network:
-    """Check the text of `--web.allow-from`; raises ValueError."""
+def _sound(host: str) -> bool:
     try:
-        return ipaddress.ip_network(str(value))
+        ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
-        message = f"expected a network such as 192.0.2.0/24 or 2001:db8::/32, got {value!r}"
-        raise ValueError(message) from None
-
-
-network.metavar = "CIDR"  # type: ignore[attr-defined]  # shown in --help
-listen_address.metavar = "ADDRESS"  # type: ignore[attr-defined]  # shown in --help
+        return not host or host.replace("-", "").replace(".", "").isalnum()
+    return True
 
 
 def listeners(addresses: tuple[str, ...]) -> list[socket.socket]:
     """Open all addresses. Raises SettingsError naming the one that cannot be had."""
     opened: list[socket.socket] = []
-    for address in addresses:
+    for each in addresses:
         try:
-            opened.append(_listener(address))
+            opened.append(_listener(each))
         except OSError as error:
-            for each in opened:
-                each.close()
+            for listener in opened:
+                listener.close()
             reason = error.strerror or str(error)
-            raise SettingsError(f"web.listen-address: cannot listen on {address}: {reason}") from (
-                error
-            )
+            raise SettingsError(f"web.listen-address: cannot listen on {each}: {reason}") from error
     return opened
 
 
-def _listener(address: str) -> socket.socket:
-    if address.startswith("unix:"):
-        return _unix_listener(address.removeprefix("unix:"))
-    host, port = _split(address)
+def _listener(where: str) -> socket.socket:
+    if where.startswith("unix:"):
+        return _unix_listener(where.removeprefix("unix:"))
+    host, port = address(where)
     if not host:  # all addresses of the machine, of both kinds where it has both
         dual = socket.has_dualstack_ipv6()
         family = socket.AF_INET6 if dual else socket.AF_INET
         return socket.create_server(
             ("", port), family=family, backlog=_BACKLOG, dualstack_ipv6=dual
         )
-    family, *_, where = socket.getaddrinfo(
+    family, *_, found = socket.getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
-    return socket.create_server(where[:2], family=family, backlog=_BACKLOG)
+    return socket.create_server(found[:2], family=family, backlog=_BACKLOG)
 
 
 def _unix_listener(path: str) -> socket.socket:
@@ -109,10 +84,10 @@ def _unix_listener(path: str) -> socket.socket:
 
 def remove_socket_files(addresses: tuple[str, ...]) -> None:
     """Take away the files that `listeners` made."""
-    for address in addresses:
-        if address.startswith("unix:"):
+    for each in addresses:
+        if each.startswith("unix:"):
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(address.removeprefix("unix:"))
+                os.unlink(each.removeprefix("unix:"))
 
 
 def _abandoned(path: str) -> bool:
@@ -160,7 +135,7 @@ def allowed(peer: str, networks: tuple[Network, ...]) -> bool:
     """Whether a client with this address may come; no networks: everybody may."""
     if not networks or not peer:  # a client of a unix socket has no address
         return True
-    address = ipaddress.ip_address(peer.partition("%")[0])
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped:
-        address = address.ipv4_mapped  # an IPv4 client of a socket for both
-    return any(address in network for network in networks)
+    found = ipaddress.ip_address(peer.partition("%")[0])
+    # An IPv4 client of a socket for both families.
+    known = getattr(found, "ipv4_mapped", None) or found
+    return any(known in network for network in networks)

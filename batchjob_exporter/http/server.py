@@ -19,7 +19,8 @@ from http import HTTPStatus
 from typing import NamedTuple
 
 from batchjob.logs import Once
-from batchjob_exporter.http.addresses import Network, allowed
+from batchjob.values import Network
+from batchjob_exporter.http.addresses import allowed
 from batchjob_exporter.http.connection import Connection, Patience, TimedOut, Wait
 from batchjob_exporter.http.message import Request, Response, compressed, render, text
 from batchjob_exporter.http.stream import PlainStream, Stream

@@ -11,18 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from batchjob.settings import (
-    SettingsError,
-    boolean,
-    duration,
-    load_file,
-    make,
-    nearest,
-    one_of,
-    option,
-    text,
-)
-from batchjob.settings import integer as whole
+from batchjob.settings import SettingsError, load_file, make, nearest, option
+from batchjob.values import boolean, duration, one_of, text
+from batchjob.values import integer as whole
 
 log = logging.getLogger(__name__)
 

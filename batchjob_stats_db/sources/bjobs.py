@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from batchjob.call import CommandFailedError, CommandOptions, run
 from batchjob.hostlist import HostListError, lsf_hosts
 from batchjob.lsf_time import lsf_time
-from batchjob.settings import boolean, option, text
+from batchjob.settings import option
 from batchjob.states import LSF, LSF_EXIT_INFO, JobState
 from batchjob.units import lsf_duration, size_bytes
+from batchjob.values import boolean, text
 from batchjob_stats_db.records import JobRecord, NodeShare, Quarantined, folded
 from batchjob_stats_db.sources.lsf_rows import aligned, job_text
 from batchjob_stats_db.sources.row import Row, RowError, count, integer, quarantined

@@ -5,7 +5,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from batchjob.settings import option, text
+from batchjob.settings import option
+from batchjob.values import text
 from batchjob_stats_db.records import JobRecord, Quarantined, folded
 from batchjob_stats_db.sources.json_record import decode
 from batchjob_stats_db.sources.row import RowError, quarantined

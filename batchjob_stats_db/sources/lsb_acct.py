@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from batchjob.settings import option, text
+from batchjob.settings import option
+from batchjob.values import text
 from batchjob_stats_db.records import JobRecord, Quarantined, folded
 from batchjob_stats_db.sources.lsb_acct_rows import finish
 from batchjob_stats_db.sources.lsb_line import Word, begins, records, words

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from batchjob.settings import option, text
+from batchjob.settings import option
+from batchjob.values import text
 from batchjob_stats_db.records import JobRecord
 from batchjob_stats_db.sources.lsb_acct import LsfLog
 from batchjob_stats_db.sources.lsb_line import Word

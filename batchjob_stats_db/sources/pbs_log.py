@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import NamedTuple
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from batchjob.settings import one_of, option, text
+from batchjob.settings import option
 from batchjob.states import JobState
+from batchjob.values import one_of, text
 from batchjob_stats_db.records import JobRecord, Quarantined, folded
 from batchjob_stats_db.sources.pbs_rows import ACCOUNTS, Incarnation, end_state, job_id, job_record
 from batchjob_stats_db.sources.row import Row, RowError, integer, quarantined

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from batchjob.call import CommandOptions, SchedulerError, run
-from batchjob.settings import boolean, one_of, option, text
+from batchjob.settings import option
 from batchjob.states import PBS, JobState
+from batchjob.values import boolean, one_of, text
 from batchjob_stats_db.records import JobRecord, Quarantined, folded
 from batchjob_stats_db.sources.pbs_rows import (
     ACCOUNTS,

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from batchjob.runs import TOMBSTONE, RunFileError, alive, read
-from batchjob.settings import option, text
+from batchjob.settings import option
+from batchjob.values import text
 from batchjob_stats_db.records import JobRecord, Quarantined
 from batchjob_stats_db.sources.json_record import Decoded, decode
 from batchjob_stats_db.sources.row import RowError, quarantined

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from batchjob.call import CommandOptions, run
-from batchjob.settings import option, text
+from batchjob.settings import option
+from batchjob.values import text
 from batchjob_stats_db.sources.sacct_rows import FIELDS, NEEDED, SOURCE, jobs, rows
 from batchjob_stats_db.sources.slurm_rights import hidden
 from batchjob_stats_db.sources.slurm_windows import EVER, Parsed, WindowOptions, Windows

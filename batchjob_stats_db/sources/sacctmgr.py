@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from batchjob.call import CommandOptions, run
-from batchjob.settings import one_of, option, text
+from batchjob.settings import option
 from batchjob.slurm_json import envelope, rows, state_words
 from batchjob.slurmrestd import RestOptions, Slurmrestd
+from batchjob.values import one_of, text
 from batchjob_stats_db.records import (
     Account,
     Administrator,

@@ -16,7 +16,8 @@ from typing import NamedTuple, Protocol
 
 from batchjob.call import SchedulerError
 from batchjob.logs import Once
-from batchjob.settings import boolean, duration, option, text
+from batchjob.settings import option
+from batchjob.values import boolean, duration, text
 from batchjob_stats_db.records import JobRecord, Quarantined, folded
 from batchjob_stats_db.sources.runaway import Runaways
 from batchjob_stats_db.sources.source import (

@@ -12,7 +12,8 @@ from typing import Any
 
 from batchjob.call import CommandOptions
 from batchjob.refresher import Refresher
-from batchjob.settings import SettingsError, duration, one_of, option, text
+from batchjob.settings import SettingsError, option
+from batchjob.values import duration, one_of, text
 from collectors.cluster.failures import Failures
 from collectors.cluster.job_metrics import Jobs
 from collectors.cluster.metrics import AGE, ERRORS, INFO, METRICS, PARTS, families

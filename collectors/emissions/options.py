@@ -2,10 +2,12 @@
 
 from dataclasses import dataclass
 
-from batchjob.settings import duration, option
+from batchjob.settings import option
+from batchjob.values import called, duration, http_url
 from collectors.emissions.providers import PROVIDERS, split
 
 
+@called("PROVIDER:ZONE")
 def provider_and_zone(value: object) -> str:
     """`owid:FR`, `rte:FR`, `electricity_maps:DK-DK1`, `uk_grid:GB`, `watttime:CAISO_NORTH`."""
     if not isinstance(value, str):
@@ -14,24 +16,13 @@ def provider_and_zone(value: object) -> str:
     return value
 
 
+@called("PROVIDER=URL")
 def provider_and_url(value: object) -> str:
     """`rte=https://mirror.example.org`."""
     name, _, url = str(value).partition("=")
     if name not in PROVIDERS or not url.startswith(("https://", "http://")):
         raise ValueError(f"expected PROVIDER=URL with one of {', '.join(PROVIDERS)}, got {value!r}")
     return f"{name}={url.rstrip('/')}"
-
-
-def https_url(value: object) -> str:
-    """An http or https URL without a slash at its end."""
-    if not isinstance(value, str) or not value.startswith(("https://", "http://")):
-        raise ValueError(f"expected an https URL, got {value!r}")
-    return value.rstrip("/")
-
-
-provider_and_zone.metavar = "PROVIDER:ZONE"  # type: ignore[attr-defined]
-provider_and_url.metavar = "PROVIDER=URL"  # type: ignore[attr-defined]
-https_url.metavar = "URL"  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True)
@@ -46,7 +37,7 @@ class Options:
         repeat=True,
     )
     server_url: str = option(
-        "", "URL of a batchjob_stats_server that hands its factors on.", parse=https_url
+        "", "URL of a batchjob_stats_server that hands its factors on.", parse=http_url
     )
     server_token_file: str = option("", "File with a token for that server, if it wants one.")
     electricity_maps_token_file: str = option("", "File with the token for Electricity Maps.")

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from batchjob.logs import Once
-from batchjob.settings import duration, number, one_of, option, text
+from batchjob.settings import option
+from batchjob.values import duration, number, one_of, text
 from collectors.collector import Collector
 from collectors.emissions.factor import Factor, Factors
 from collectors.energy import idle, processors, state

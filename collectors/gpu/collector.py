@@ -10,7 +10,8 @@ from typing import Any
 
 from batchjob.logs import Once
 from batchjob.refresher import Refresher
-from batchjob.settings import SettingsError, duration, integer, one_of, option
+from batchjob.settings import SettingsError, option
+from batchjob.values import called, duration, integer, one_of
 from collectors.collector import Collector
 from collectors.energy.meter import GpuHolding, GpuReading
 from collectors.gpu.allocations import Site, look
@@ -31,6 +32,7 @@ __all__ = ["METRICS", "Options", "build"]
 log = logging.getLogger(__name__)
 
 
+@called("GPU")
 def _device(value: Any) -> str:
     """A GPU as a site writes it."""
     if isinstance(value, str) and re.fullmatch(
@@ -43,17 +45,12 @@ def _device(value: Any) -> str:
     )
 
 
-_device.metavar = "GPU"  # type: ignore[attr-defined]  # how settings learn the word for --help
-
-
+@called("DIRECTORY")
 def _directory(value: Any) -> str:
     """An absolute path."""
     if isinstance(value, str) and (value == "" or os.path.isabs(value)):
         return value
     raise ValueError(f"expected an absolute path, got {value!r}")
-
-
-_directory.metavar = "DIRECTORY"  # type: ignore[attr-defined]  # as above
 
 
 @dataclass(frozen=True)

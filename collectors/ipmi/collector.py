@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from batchjob.refresher import AbsentError, PostponedError, Refresher
-from batchjob.settings import SettingsError, duration, integer, one_of, option
+from batchjob.settings import SettingsError, option
+from batchjob.values import duration, integer, one_of
 from collectors.collector import Collector
 from collectors.energy.meter import Meter, Reading
 from collectors.host import Host

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from batchjob.settings import boolean, duration, integer, option
+from batchjob.settings import option
+from batchjob.values import boolean, duration, integer
 from collectors.collector import Collector
 from collectors.host import Host
 from collectors.jobs import metrics, steps

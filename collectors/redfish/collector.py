@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from batchjob.refresher import PostponedError, Refresher
-from batchjob.settings import duration, option
+from batchjob.settings import option
+from batchjob.values import duration
 from collectors.collector import Collector
 from collectors.energy.meter import Meter, Reading
 from collectors.host import Host

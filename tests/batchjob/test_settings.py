@@ -11,20 +11,15 @@ from hypothesis import strategies as st
 from batchjob.settings import (
     SettingsError,
     add_flags,
-    boolean,
-    duration,
-    integer,
     load_file,
     make,
     named,
     nearest,
-    number,
-    one_of,
     option,
     parse_flags,
     shown,
-    text,
 )
+from batchjob.values import duration
 
 
 @dataclass(frozen=True)
@@ -41,46 +36,6 @@ class Options:
 
 
 SECTIONS = {"jobs": Options}
-
-
-@pytest.mark.parametrize(
-    ("value", "seconds"),
-    [
-        ("90", 90),
-        (90, 90),
-        (0.5, 0.5),
-        ("90s", 90),
-        ("5m", 300),
-        ("1h30m", 5400),
-        ("2d", 172800),
-        ("1w", 604800),
-        ("250ms", 0.25),
-        ("1.5h", 5400),
-        ("0s", 0),
-    ],
-)
-def test_durations(value, seconds):
-    assert duration(value) == seconds
-
-
-@pytest.mark.parametrize(
-    "value", ["", "s", "5x", "m5", "-5s", "1..5s", "5 m", True, None, [], "nan", "inf", "²"]
-)
-def test_no_durations(value):
-    with pytest.raises(ValueError, match="expected a duration"):
-        duration(value)
-
-
-@given(st.text() | st.floats() | st.integers() | st.booleans() | st.none())
-@pytest.mark.parametrize("parse", [duration, integer, number, boolean, text, one_of("a", "b")])
-def test_a_parser_gives_a_value_or_says_what_it_expected(parse, value):
-    try:
-        parse(value)
-    except ValueError as error:
-        wrong = str(error)
-    else:
-        return
-    assert wrong.startswith("expected ")
 
 
 def test_defaults_are_shown_as_people_write_them():

@@ -58,7 +58,7 @@ def run(url, tmp_path, capsys):
         ("clusters: [{name: a, sources: {sacct: {timeout: x}}}]", "sacct.timeout: expected a dur"),
         ("clusters: [{sources: {sacct: }}]", "expected a mapping with the cluster's name"),
         ("clusters: [{name: a, sources: {sacct: }}, {name: a, sources: {sacct: }}]", "twice"),
-        ("tsdb: {url: prometheus}", "tsdb.url: expected http://HOST:PORT"),
+        ("tsdb: {url: prometheus}", "tsdb.url: expected http://HOST"),
         ("dbb: {url: x}", "unknown key dbb"),
         ("", "expected at least one cluster"),
         ("clusters: [{name: a, sources: {sacct: }, tsdb: {token-file: /none}}]", "a: tsdb.token"),

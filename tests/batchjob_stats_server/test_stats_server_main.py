@@ -26,7 +26,7 @@ def test_check(path, capsys):
         (["--web.tls-cert-file=x"], "both or neither"),
         (["--web.tls-cert-file=/x", "--web.tls-key-file=/y"], "/x"),
         (["--web.listen-address=x"], "expected HOST:PORT"),
-        (["--auth.trusted-peer=10.0.0.1/8"], "expected an address or network"),
+        (["--auth.trusted-peer=10.0.0.1/8"], "expected a network"),
         (["--auth.trusted-peer=10.0.0.1"], "auth.secret-file: expected"),
         (["--auth.user-header=a b"], "expected the name of a header"),
         (["--auth.user-header=X-Batchjob-Secret"], "two different headers"),

@@ -116,7 +116,7 @@ def test_nothing_has_run_yet(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("command", "arguments", "told"),
     [
-        (jobs, ["--limit", "0"], "--limit: expected 1 or more"),
+        (jobs, ["--limit", "0"], "--limit: expected a whole number of at least 1"),
         (jobs, ["--state", "done"], "'done' is none of"),
         (jobs, ["--since", "yesterday"], "--since"),
         (jobs, ["--server", "example.org"], "expected http://HOST or https://HOST"),

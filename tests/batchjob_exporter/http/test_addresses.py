@@ -12,7 +12,6 @@ from batchjob_exporter.http.addresses import (
     beyond_loopback,
     listen_address,
     listeners,
-    network,
     shown,
     systemd_listeners,
 )
@@ -31,17 +30,6 @@ def test_addresses(text):
 def test_wrong_addresses(text):
     with pytest.raises(ValueError, match="expected :PORT"):
         listen_address(text)
-
-
-@pytest.mark.parametrize("text", ["10.0.0.0/8", "192.0.2.7", "2001:db8::/32", "::1"])
-def test_networks(text):
-    assert network(text) == ip_network(text)
-
-
-@pytest.mark.parametrize("text", ["", "10.0.0.1/8", "host", "10.0.0.0/33"])
-def test_wrong_networks(text):
-    with pytest.raises(ValueError, match="expected a network"):
-        network(text)
 
 
 @pytest.mark.parametrize(

@@ -306,7 +306,7 @@ def test_every_failure_of_a_request_has_its_reason():
         ({"provider": ["electricity_maps:FR"]}, "electricity-maps-token-file: expected with"),
         ({"provider": ["watttime:X"]}, "watttime-user: expected with watttime"),
         ({"provider": ["rte:FR"], "url": ["rte"]}, "url: expected PROVIDER=URL"),
-        ({"server-url": "stats"}, "server-url: expected an https URL"),
+        ({"server-url": "stats"}, "server-url: expected http://HOST"),
         ({"provider": ["rte:FR"], "ca-file": "/nonexistent"}, "ca-file: /nonexistent: No such"),
     ],
 )
