@@ -1,21 +1,31 @@
-"""Asking LSF about its cluster: bhosts, bjobs and bqueues with `-json`.
+"""Asking LSF about its cluster: bhosts, bjobs and bqueues with `-json`, and lshosts.
 
-Facts: bhosts(1), bjobs(1), bqueues(1) of LSF 10.1. All values are text, and text may stand before
-the JSON; times are in the client's zone, which is UTC here. A host's CPUs are its job slots.
+Facts: bhosts(1), bjobs(1), bqueues(1), lshosts(1) and LSB_BHOSTS_FORMAT in lsf.conf(5) of LSF 10.1.
+All values are text, and text may stand before the JSON; times are in the client's zone, which is
+UTC here. A host's CPUs are its job slots. Its memory is lshosts' maxmem, for what bhosts calls
+total memory is what is free at the moment.
 """
 
+import contextlib
+import logging
 import re
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from batchjob.call import CommandFailedError, CommandOptions, SchedulerError, run
+from batchjob.logs import Once
 from batchjob.lsf_time import lsf_time
 from batchjob.states import LSF, JobState
+from batchjob.units import size_bytes
 from collectors.cluster.json_answer import NotJsonError, json_object
 from collectors.cluster.reading import Job, Node, Partition, Sources, reason_word
 
+log = logging.getLogger(__name__)
+
 _HOST_FIELDS = "host_name status max njobs"
+_GPU_FIELDS = f"{_HOST_FIELDS} ngpus ngpus_alloc"
+_ALL_HOST_FIELDS = f"{_GPU_FIELDS} reserved_mem"
 _JOB_FIELDS = (
     "jobid jobindex stat queue nreq_slot slots gpu_num pend_reason submit_time start_time"
     " user proj_name"
@@ -25,9 +35,10 @@ _QUEUE_FIELDS = "queue_name status max"
 
 def by_commands(options: CommandOptions) -> Sources:
     """The ways to ask; ended jobs stay in bjobs' answer for CLEAN_PERIOD."""
+    once = Once(log)
 
     def read_nodes() -> list[Node]:
-        return nodes(_records(run(options, ("bhosts", "-X", "-json", "-o", _HOST_FIELDS)).stdout))
+        return nodes(_hosts(options), _memory(options, once))
 
     def read_jobs() -> list[Job]:
         argv = ("bjobs", "-u", "all", "-a", "-json", "-o", _JOB_FIELDS)
@@ -46,6 +57,44 @@ def by_commands(options: CommandOptions) -> Sources:
     return Sources(nodes=read_nodes, jobs=read_jobs, partitions=read_partitions)
 
 
+def _hosts(options: CommandOptions) -> list[dict[str, str]]:
+    """bhosts' records; fix packs added fields, and a bhosts that lacks one fails at its name."""
+    for fields in (_ALL_HOST_FIELDS, _GPU_FIELDS):
+        with contextlib.suppress(CommandFailedError, NotJsonError):
+            return _records(_bhosts(options, fields))
+    return _records(_bhosts(options, _HOST_FIELDS))
+
+
+def _bhosts(options: CommandOptions, fields: str) -> bytes:
+    return run(options, ("bhosts", "-X", "-json", "-o", fields)).stdout
+
+
+def _memory(options: CommandOptions, once: Once) -> dict[str, int]:
+    """Memory of each host in bytes; none where lshosts does not answer, for the rest is known."""
+    try:
+        found = memory(run(options, ("lshosts", "-w")).stdout)
+    except SchedulerError as error:
+        once.warning("lshosts", "memory of LSF's hosts: %s", error)
+        return {}
+    once.over("lshosts")
+    return found
+
+
+def memory(output: bytes) -> dict[str, int]:
+    """Bytes of each host in `lshosts -w`; a host whose daemon has not reported has a dash there."""
+    found: dict[str, int] = {}
+    place = None
+    for line in output.decode("utf-8", "replace").splitlines():
+        words = line.split()
+        if words[:1] == ["HOST_NAME"]:
+            place = words.index("maxmem") if "maxmem" in words else None
+        elif place is not None and len(words) > place:
+            size = _bytes(words[place])
+            if size is not None:
+                found[words[0]] = size
+    return found
+
+
 def _records(output: bytes) -> list[dict[str, str]]:
     found = json_object(output).get("RECORDS")
     if not isinstance(found, list):
@@ -57,9 +106,9 @@ def _texts(record: Mapping[str, Any]) -> dict[str, str]:
     return {str(name): str(value) for name, value in record.items()}
 
 
-def nodes(records: Sequence[Mapping[str, str]]) -> list[Node]:
-    """Of bhosts' records."""
-    found = [_node(record) for record in records if record.get("HOST_NAME")]
+def nodes(records: Sequence[Mapping[str, str]], memory_bytes: Mapping[str, int]) -> list[Node]:
+    """Of bhosts' records and the hosts' memory."""
+    found = [_node(record, memory_bytes) for record in records if record.get("HOST_NAME")]
     if not found:
         raise SchedulerError("bhosts names no host")
     return found
@@ -68,7 +117,8 @@ def nodes(records: Sequence[Mapping[str, str]]) -> list[Node]:
 _DOWN = {"unavail": "not_responding", "unreach": "not_responding"}
 
 
-def _node(record: Mapping[str, str]) -> Node:
+def _node(record: Mapping[str, str], memory_bytes: Mapping[str, int]) -> Node:
+    name = record["HOST_NAME"]
     status = record.get("STATUS", "").lower()
     slots, held = _count(record.get("MAX")), _count(record.get("NJOBS"))
     flags = set()
@@ -78,7 +128,18 @@ def _node(record: Mapping[str, str]) -> Node:
         flags.add("closed")
     if status == "closed_adm":
         flags.add("drain")
-    return Node(record["HOST_NAME"], _base(status, slots, held), frozenset(flags), (), slots, held)
+    return Node(
+        name,
+        _base(status, slots, held),
+        frozenset(flags),
+        (),
+        slots,
+        held,
+        memory_bytes.get(name),
+        _bytes(record.get("RESERVED_MEM")),
+        _count(record.get("NGPUS")),
+        _count(record.get("NGPUS_ALLOC")),
+    )
 
 
 def _base(status: str, slots: int | None, held: int | None) -> str:
@@ -146,6 +207,18 @@ def _gpus(record: Mapping[str, str]) -> int | None:
 
 def _count(text: str | None) -> int | None:
     return int(text) if text and text.isascii() and text.isdecimal() else None
+
+
+def _bytes(text: str | None) -> int | None:
+    """Of `143M` or `7.5G`; a number without a unit may be of any, unless it is 0."""
+    if text in ("0", "0.0"):
+        return 0
+    if not text or text[-1].isdigit():
+        return None
+    try:
+        return size_bytes(text)
+    except ValueError:
+        return None
 
 
 def _moment(text: str, now: int) -> int | None:

@@ -1,4 +1,4 @@
-"""LSF's JSON, in the form that bhosts(1) and bjobs(1) describe."""
+"""LSF's answers in the forms that bhosts(1), bjobs(1) and lshosts(1) describe."""
 
 import json
 
@@ -14,7 +14,8 @@ NOW = 1776000000  # 12 April 2026
 
 
 def host(status, slots="16", jobs="0"):
-    (node,) = lsf.nodes([{"HOST_NAME": "h1", "STATUS": status, "MAX": slots, "NJOBS": jobs}])
+    record = {"HOST_NAME": "h1", "STATUS": status, "MAX": slots, "NJOBS": jobs}
+    (node,) = lsf.nodes([record], {})
     return node
 
 
@@ -40,6 +41,92 @@ def test_states_of_a_host(status, jobs, state, flags, usable):
 def test_a_host_without_a_slot_limit_shows_no_cpus():
     node = host("ok", slots="-", jobs="3")
     assert (node.state, node.cpus, node.cpus_allocated) == ("mixed", None, 3)
+
+
+LSHOSTS = b"""\
+You have new mail in /var/spool/mail/lsfadmin
+HOST_NAME                       type       model  cpuf ncpus maxmem maxswp server RESOURCES
+h1                              X86_64   Intel_E5  12.5    32 503.5G  15.8G    Yes (mg docker)
+h2                        LINUXPPC64LE     POWER9  25.0    32 16030M      -    Yes (mg)
+h3                             UNKNOWN    UNKNOWN   1.0     -      -      -    Dyn ()
+"""
+GIB = 1 << 30
+
+
+def test_memory_of_hosts():
+    assert lsf.memory(LSHOSTS) == {"h1": 503.5 * GIB, "h2": 16030 << 20}
+
+
+@pytest.mark.parametrize("output", [b"", b"lim is down; try later\n", b"HOST_NAME type\nh1 x\n"])
+def test_no_memory_where_lshosts_names_none(output):
+    assert lsf.memory(output) == {}
+
+
+@pytest.mark.parametrize(
+    ("reserved", "expected"),
+    [
+        ("0M", 0),
+        ("143M", 143 << 20),
+        ("7.5G", 7.5 * GIB),
+        ("1.2T", round(1.2 * 1024 * GIB)),
+        ("0.0", 0),
+        ("-", None),
+        ("", None),
+        ("143", None),  # of what unit?
+    ],
+)
+def test_memory_that_jobs_have_reserved(reserved, expected):
+    record = {"HOST_NAME": "h1", "STATUS": "ok", "RESERVED_MEM": reserved}
+    (node,) = lsf.nodes([record], {"h1": 16 * GIB})
+    assert (node.memory_bytes, node.memory_allocated_bytes) == (16 * GIB, expected)
+
+
+def test_gpus_of_hosts():
+    records = [
+        {"HOST_NAME": "gpu1", "STATUS": "ok", "NGPUS": "8", "NGPUS_ALLOC": "3"},
+        {"HOST_NAME": "cpu1", "STATUS": "ok", "NGPUS": "0", "NGPUS_ALLOC": "0"},
+        {"HOST_NAME": "gone", "STATUS": "unavail", "NGPUS": "-", "NGPUS_ALLOC": "-"},
+        {"HOST_NAME": "old", "STATUS": "ok"},
+    ]
+    assert [(node.gpus, node.gpus_allocated) for node in lsf.nodes(records, {})] == [
+        (8, 3),
+        (0, 0),
+        (None, None),
+        (None, None),
+    ]
+
+
+def bhosts(**fields):
+    record = {"HOST_NAME": "h1", "STATUS": "ok", "MAX": "32", "NJOBS": "0", **fields}
+    return json.dumps({"COMMAND": "bhosts", "HOSTS": 1, "RECORDS": [record]}).encode()
+
+
+def asked():
+    (node,) = lsf.by_commands(CommandOptions(timeout=5)).nodes()
+    return node.memory_bytes, node.memory_allocated_bytes, node.gpus, node.gpus_allocated
+
+
+def test_hosts_of_a_late_fix_pack(command):
+    command("lshosts", **{"-w": LSHOSTS})
+    gpus = {"NGPUS": "4", "NGPUS_ALLOC": "1"}
+    command("bhosts", **{"ngpus_alloc reserved_mem": bhosts(**gpus, RESERVED_MEM="3.5G")})
+    assert asked() == (503.5 * GIB, 3.5 * GIB, 4, 1)
+
+
+def test_hosts_of_fix_packs_without_some_fields(command):
+    command("lshosts", **{"-w": LSHOSTS})
+    gpus = {"NGPUS": "4", "NGPUS_ALLOC": "1"}
+    # What bhosts does not know, it refuses.
+    old = {"reserved_mem": b"Bad field name", "ngpus ngpus_alloc": bhosts(**gpus)}
+    command("bhosts", **old)
+    assert asked() == (503.5 * GIB, None, 4, 1)
+    command("bhosts", ngpus=b"Bad field name", njobs=bhosts())
+    assert asked() == (503.5 * GIB, None, None, None)
+
+
+def test_hosts_without_lshosts(command):
+    command("bhosts", njobs=bhosts(NGPUS="4", NGPUS_ALLOC="1", RESERVED_MEM="0M"))
+    assert asked() == (None, 0, 4, 1)
 
 
 PENDING = {
@@ -98,4 +185,17 @@ def test_no_job_is_no_error_and_no_host_is_one(command):
 @given(st.text())
 def test_any_text_is_read(text):
     lsf.jobs([dict.fromkeys(PENDING, text)], NOW)
-    lsf.nodes([{"HOST_NAME": "h", "STATUS": text, "MAX": text, "NJOBS": text}])
+    names = ("STATUS", "MAX", "NJOBS", "NGPUS", "NGPUS_ALLOC", "RESERVED_MEM")
+    lsf.nodes([{"HOST_NAME": "h"} | dict.fromkeys(names, text)], {})
+
+
+@given(st.text())
+def test_any_memory_is_a_size_or_none(text):
+    found = lsf.memory(f"HOST_NAME ncpus maxmem\nh1 4 {text}\n".encode("utf-8", "replace"))
+    assert all(size >= 0 for size in found.values())
+
+
+@given(st.binary())
+def test_any_answer_of_lshosts_is_read(output):
+    lsf.memory(output)
+    lsf.memory(b"HOST_NAME maxmem\n" + output)
