@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from batchjob.readable import size
 from batchjob_cli.run.times import shown
 from batchjob_stats_db.samples.derived import cpu_percent, rate, rates
 from batchjob_stats_db.samples.replay import Step
@@ -18,24 +19,16 @@ class Column(NamedTuple):
     text: Callable[[Step], str | None]
 
 
-def size(number: float | None, unit: str = "B") -> str | None:
-    """Up to three digits and a unit: `812 B`, `1.5 KiB`, `20 GiB`."""
-    if number is None:
-        return None
-    for letter in ("", "Ki", "Mi", "Gi", "Ti"):
-        if abs(number) < 1000 or letter == "Ti":
-            break
-        number /= 1024
-    digits = f"{number:.0f}" if not letter or number >= 100 else f"{number:.1f}"
-    return f"{digits.removesuffix('.0')} {letter}{unit}"
-
-
 def _plain(digits: int, unit: str = "") -> Callable[[float | None], str | None]:
     return lambda number: None if number is None else f"{number:.{digits}f}{unit}"
 
 
+def _size(number: float | None) -> str | None:
+    return None if number is None else size(number)
+
+
 def _speed(number: float | None) -> str | None:
-    return size(number, "B/s")
+    return None if number is None else f"{size(number)}/s"
 
 
 _Told = Callable[[float | None], str | None]
@@ -68,7 +61,7 @@ def _mean(name: str) -> Callable[[Step], str | None]:
 
 _COUNT = _plain(0)
 _CPU = Column("CPU %", 8, lambda step: _plain(1)(cpu_percent(step)))
-_MEMORY = _value("MEMORY", 10, "memory_current", size)
+_MEMORY = _value("MEMORY", 10, "memory_current", _size)
 _THREADS = _value("THREADS", 8, "threads", _COUNT)
 _POWER = Column("POWER", 9, lambda step: _plain(1, " W")(rates(step, "energy_joules")))
 _GPU = Column("GPU %", 6, _mean("gpu_utilization"))
@@ -89,11 +82,11 @@ TYPES: Mapping[str, Sequence[Column]] = {
     ),
     "memory": (
         _MEMORY,
-        _value("PEAK", 10, "memory_peak", size),
-        _value("LIMIT", 10, "memory_limit", size),
-        _value("ANONYMOUS", 10, "memory_anon", size),
-        _value("CACHE", 10, "memory_file", size),
-        _value("SWAP", 10, "memory_swap", size),
+        _value("PEAK", 10, "memory_peak", _size),
+        _value("LIMIT", 10, "memory_limit", _size),
+        _value("ANONYMOUS", 10, "memory_anon", _size),
+        _value("CACHE", 10, "memory_file", _size),
+        _value("SWAP", 10, "memory_swap", _size),
         _grown("FAULTS/s", 9, "page_faults_minor", _COUNT),
         _grown("MAJOR/s", 8, "page_faults_major", _plain(1)),
         _percent("WAITING %", "memory_waiting_seconds")._replace(width=10),
@@ -122,7 +115,7 @@ TYPES: Mapping[str, Sequence[Column]] = {
     ),
     "gpu": (
         _GPU,
-        _value("MEMORY", 10, "gpu_memory", size),
+        _value("MEMORY", 10, "gpu_memory", _size),
         _value("PROCESSES", 10, "gpu_processes", _COUNT),
         _value("BOARD POWER", 12, "gpu_power_watts", _plain(1, " W")),
     ),

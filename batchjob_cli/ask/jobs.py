@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from batchjob.readable import clock, share, size
 from batchjob.settings import argument
 from batchjob.states import JobState
 from batchjob.values import at_least_one, called
@@ -14,7 +15,6 @@ from batchjob_cli.ask.asked import asked, pages, parser
 from batchjob_cli.ask.known import peak_memory_bytes
 from batchjob_cli.ask.table import Column, show, written
 from batchjob_cli.run.times import past_time
-from batchjob_stats_server.report.units import duration, share, size
 
 # Option -> parameter of the API, and what it means.
 _FILTERS = {
@@ -121,10 +121,10 @@ def _known(key: str, form: Any) -> Any:
 
 def _took(row: Mapping[str, Any]) -> str:
     if row.get("elapsed_seconds") is not None:
-        return duration(row["elapsed_seconds"])
+        return clock(row["elapsed_seconds"])
     if row.get("start_time") is None:
         return "-"
-    return duration(max(0.0, time.time() - row["start_time"] / 1000))
+    return clock(max(0.0, time.time() - row["start_time"] / 1000))
 
 
 def _peak(row: Mapping[str, Any]) -> str:

@@ -4,12 +4,12 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from batchjob.readable import clock, energy, share, size
 from batchjob.states import JobState
 from batchjob_cli.ask import known
 from batchjob_cli.ask.asked import asked, pages, parser
 from batchjob_cli.ask.jobs import add_filters, as_csv, as_json, chosen
 from batchjob_cli.ask.table import Column, show, written
-from batchjob_stats_server.report.units import duration, energy, share, size
 
 _KEYS = ("name", "tool", "account", "user", "partition", "state", "cluster")
 _MOST = 200_000  # jobs looked at
@@ -90,8 +90,8 @@ def _columns(by: str) -> tuple[Column, ...]:
         Column("JOBS", cell("jobs", str), right=True),
         Column("ENDED", cell("ended", str), right=True),
         Column("SUCCEEDED", cell("success_ratio", share), right=True),
-        Column("TIME", cell("elapsed_seconds", duration), right=True),
-        Column("CPU TIME", cell("cpu_seconds", duration), right=True),
+        Column("TIME", cell("elapsed_seconds", clock), right=True),
+        Column("CPU TIME", cell("cpu_seconds", clock), right=True),
         Column("PEAK MEMORY", cell("peak_memory_bytes", size), right=True),
         Column("ENERGY", cell("energy_joules", energy), right=True),
     )

@@ -3,12 +3,15 @@
 import math
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 
 from markupsafe import Markup
 
+from batchjob import readable
+from batchjob.readable import digits
+
 _THIN = "\u202f"  # narrow no-break space: between thousands, and before a unit
 _ABSENT = "not known"
-_DAY = 86400
 
 
 def absent(reason: str = _ABSENT) -> Markup:
@@ -23,54 +26,15 @@ def number(value: float | None) -> str:
     """`12 345`; three digits of what is small."""
     if value is None:
         return ""
-    if value and abs(value) < 100 and value != int(value):
-        return f"{value:.{1 if abs(value) >= 10 else 2}f}".rstrip("0").rstrip(".")
-    return f"{value:,.0f}".replace(",", _THIN)
+    return f"{value:,.0f}".replace(",", _THIN) if abs(value) >= 100 else digits(value)
 
 
-def _scaled(value: float, step: float, units: tuple[str, ...]) -> str:
-    power = 0
-    while abs(value) >= step * 0.9995 and power < len(units) - 1:
-        value /= step
-        power += 1
-    digits = 0 if abs(value) >= 100 or (not power and value == int(value)) else 1
-    digits = 2 if digits and abs(value) < 10 else digits
-    text = f"{value:.{digits}f}"
-    return f"{text.rstrip('0').rstrip('.') if digits else text}{_THIN}{units[power]}"
+def _thin(write: Callable[..., str]) -> Callable[..., str]:
+    return partial(write, space=_THIN)
 
 
-def size(value: float) -> str:
-    """Bytes, by 1024: `1.5 GiB`."""
-    return _scaled(value, 1024, ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"))
-
-
-def energy(joules: float) -> str:
-    """Joules as `12.3 kWh`."""
-    return _scaled(joules / 3600, 1000, ("Wh", "kWh", "MWh", "GWh"))
-
-
-def mass(grams: float) -> str:
-    """Grams of CO2 equivalent as `1.2 kg`."""
-    return _scaled(grams, 1000, ("g", "kg", "t", "kt"))
-
-
-def share(ratio: float) -> str:
-    """A ratio as `42 %`; small ones keep a digit."""
-    value = ratio * 100
-    text = f"{value:.1f}" if 0 < value < 9.95 else f"{value:.0f}"
-    return f"{text.removesuffix('.0')}{_THIN}%"
-
-
-def lasting(seconds: float) -> str:
-    """`2 d 3 h`, `1 h 23 min`, `45 s`: two units, the second one cut off."""
-    if seconds < 0:
-        return f"\u2212{lasting(-seconds)}"
-    if seconds < 60:
-        return f"{number(round(seconds, 1))}{_THIN}s"
-    days, rest = divmod(int(seconds), _DAY)
-    parts = ((days, "d"), (rest // 3600, "h"), (rest % 3600 // 60, "min"), (rest % 60, "s"))
-    first = next(place for place, (count, _) in enumerate(parts) if count)
-    return " ".join(f"{count}{_THIN}{unit}" for count, unit in parts[first : first + 2] if count)
+size, energy, mass = _thin(readable.size), _thin(readable.energy), _thin(readable.mass)
+share, lasting = _thin(readable.share), _thin(readable.lasting)
 
 
 def hours(seconds: float) -> str:
@@ -114,7 +78,8 @@ def or_absent(write: Callable[..., str]) -> Callable[..., str]:
     return written
 
 
-FILTERS: dict[str, Callable[..., str]] = {
-    write.__name__: or_absent(write)
-    for write in (number, size, energy, mass, share, lasting, hours, moment, date)
-}
+_WRITERS: dict[str, Callable[..., str]] = {
+    "number": number, "size": size, "energy": energy, "mass": mass, "share": share,
+    "lasting": lasting, "hours": hours, "moment": moment, "date": date,
+}  # fmt: skip
+FILTERS = {name: or_absent(write) for name, write in _WRITERS.items()}

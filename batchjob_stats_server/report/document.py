@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from batchjob.readable import clock, digits, energy, share, size
 from batchjob_stats_server.report.model import Advice, Efficiency, Report
-from batchjob_stats_server.report.units import WRITTEN, count, duration, emissions, energy, share
-from batchjob_stats_server.report.units import size as bytes_
+from batchjob_stats_server.report.units import WRITTEN, emissions
 
 _MOST_LINES = 16  # of nodes or GPUs; the JSON form has all
 _TITLES = {"cpu": "CPU", "memory": "Memory", "gpu": "GPUs", "time": "Time"}
@@ -82,8 +82,8 @@ def _job(report: Report) -> Iterator[Line]:
     if job.partition:
         yield Line("Partition", plain(job.partition))
     has = (
-        (job.nodes, "node", count), (job.cpus, "CPU", count), (job.gpus, "GPU", count),
-        (job.memory_bytes, "", bytes_),
+        (job.nodes, "node", digits), (job.cpus, "CPU", digits), (job.gpus, "GPU", digits),
+        (job.memory_bytes, "", size),
     )  # fmt: skip
     words = [
         f"{form(n)} {what}{'s' if what and n != 1 else ''}".strip() for n, what, form in has if n
@@ -100,7 +100,7 @@ def _efficiency(each: Efficiency) -> Line:
     title = _TITLES[each.what]
     if each.ratio is None:
         return Line(title, f"not known: {each.missing}")
-    form = WRITTEN.get(each.unit, count)
+    form = WRITTEN.get(each.unit, digits)
     of = f"{form(each.used or 0)} of {form(each.available or 0)}"
     text = f"{share(each.ratio)}, {of}{' GPUs' if each.unit == 'GPUs' else ''}"
     return Line(title, f"{text} ({each.formula})", each.ratio)
@@ -111,8 +111,8 @@ def _nodes(report: Report) -> Iterator[Line]:
         words = [
             f"{form(value)} {what}"
             for value, form, what in (
-                (node.cpu_seconds, duration, "CPU time"),
-                (node.memory_peak_bytes, bytes_, "peak memory"),
+                (node.cpu_seconds, clock, "CPU time"),
+                (node.memory_peak_bytes, size, "peak memory"),
             )
             if value is not None
         ]
@@ -125,7 +125,7 @@ def _gpus(report: Report) -> Iterator[Line]:
         ratio, peak, total = gpu.utilization_ratio, gpu.memory_peak_bytes, gpu.memory_total_bytes
         words = ["utilisation not known" if ratio is None else f"{share(ratio)} utilisation"]
         if peak is not None:
-            words.append(f"{bytes_(peak)}{f' of {bytes_(total)}' if total else ''} peak memory")
+            words.append(f"{size(peak)}{f' of {size(total)}' if total else ''} peak memory")
         label = f"{gpu.node} GPU {gpu.gpu or gpu.uuid} {gpu.gpu_instance}".strip()
         yield Line(plain(label), ", ".join(words), ratio)
     yield from _rest(len(report.gpus))

@@ -4,12 +4,11 @@ import math
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from batchjob.readable import clock, size
 from batchjob_stats_server.report import efficiency, similar
 from batchjob_stats_server.report.conditions import Value, Values
 from batchjob_stats_server.report.material import Material, Row
 from batchjob_stats_server.report.units import (
-    duration,
-    size,
     worth_asking_bytes,
     worth_asking_seconds,
 )
@@ -131,8 +130,8 @@ def _time_request(material: Material) -> Value:
     asked = _time_to_ask(material)
     if asked is None:
         return None
-    option = _REQUESTS.get(material.job["source"], ("", ""))[1].format(hms=duration(asked))
-    return duration(asked) + (f" ({option})" if option else "")
+    option = _REQUESTS.get(material.job["source"], ("", ""))[1].format(hms=clock(asked))
+    return clock(asked) + (f" ({option})" if option else "")
 
 
 def _gpu_ratios(material: Material) -> list[float]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from batchjob_cli.main import main
-from batchjob_cli.sample_table import TYPES, size
+from batchjob_cli.sample_table import TYPES
 from batchjob_stats_db.samples.folder import folder_of
 from batchjob_stats_db.samples.sample import END, Name, Sample, Who
 from batchjob_stats_db.samples.writer import Writer
@@ -174,9 +174,3 @@ def test_control_c_ends_it_without_a_word(tmp_path):
         _, errors = process.communicate(timeout=30)
     writer.close()
     assert (process.returncode, errors) == (130, "")
-
-
-def test_sizes_for_people():
-    assert [size(n) for n in (None, 0, 812, 1536, 20 << 30, 3 << 60)] == [
-        None, "0 B", "812 B", "1.5 KiB", "20 GiB", "3145728 TiB",
-    ]  # fmt: skip

@@ -27,7 +27,7 @@ from batchjob_stats_server.pages.written import FILTERS
         ("share", 0.42, "42 %"),
         ("share", 1.034, "103 %"),
         ("lasting", 0, "0 s"),
-        ("lasting", 0.25, "0.2 s"),
+        ("lasting", 0.25, "0.25 s"),
         ("lasting", 59, "59 s"),
         ("lasting", 3600, "1 h"),
         ("lasting", 5025, "1 h 23 min"),

@@ -16,11 +16,6 @@ from batchjob_stats_server.report.model import NodeUse
 from batchjob_stats_server.report.quantities import UNITS
 from batchjob_stats_server.report.rules import load
 from batchjob_stats_server.report.units import (
-    duration,
-    emissions,
-    energy,
-    share,
-    size,
     worth_asking_bytes,
     worth_asking_seconds,
 )
@@ -143,20 +138,6 @@ def test_too_few_similar_jobs_are_no_comparison():
     found = made(similar=others(8, 10)).similar
     assert found.comparisons == ()
     assert found.missing == "2 similar jobs ended well; at least 3 are needed"
-
-
-@pytest.mark.parametrize(
-    ("written_", "expected"),
-    [
-        (size(3.1 * GIB), "3.1 GiB"), (size(800), "800 B"), (size(150 << 20), "150 MiB"),
-        (duration(3723), "1:02:03"), (duration(100 * 3600), "100:00:00"),
-        (share(0.4213), "42 %"), (share(0.0512), "5.1 %"), (share(0), "0 %"),
-        (energy(4.5e6), "1.25 kWh"), (energy(3600), "1 Wh"),
-        (emissions(12), "12 g CO2e"), (emissions(12_345), "12.3 kg CO2e"),
-    ],
-)  # fmt: skip
-def test_units_as_people_read_them(written_, expected):
-    assert written_ == expected
 
 
 @pytest.mark.parametrize(
