@@ -19,7 +19,7 @@ from batchjob.lsf_time import lsf_time
 from batchjob.states import LSF, JobState
 from batchjob.units import size_bytes
 from collectors.cluster.json_answer import NotJsonError, json_object
-from collectors.cluster.reading import Job, Node, Partition, Sources, reason_word
+from collectors.cluster.reading import Job, Node, Partition, Sources, count, reason_word
 
 log = logging.getLogger(__name__)
 
@@ -120,7 +120,7 @@ _DOWN = {"unavail": "not_responding", "unreach": "not_responding"}
 def _node(record: Mapping[str, str], memory_bytes: Mapping[str, int]) -> Node:
     name = record["HOST_NAME"]
     status = record.get("STATUS", "").lower()
-    slots, held = _count(record.get("MAX")), _count(record.get("NJOBS"))
+    slots, held = count(record.get("MAX")), count(record.get("NJOBS"))
     flags = set()
     if status in _DOWN:
         flags.add(_DOWN[status])
@@ -137,8 +137,8 @@ def _node(record: Mapping[str, str], memory_bytes: Mapping[str, int]) -> Node:
         held,
         memory_bytes.get(name),
         _bytes(record.get("RESERVED_MEM")),
-        _count(record.get("NGPUS")),
-        _count(record.get("NGPUS_ALLOC")),
+        count(record.get("NGPUS")),
+        count(record.get("NGPUS_ALLOC")),
     )
 
 
@@ -164,14 +164,14 @@ def _job(record: Mapping[str, str], now: int) -> Job:
     word = record.get("STAT", "")
     state = LSF.get(word, JobState.UNKNOWN)
     pending = state is JobState.PENDING
-    index = _count(record.get("JOBINDEX"))
+    index = count(record.get("JOBINDEX"))
     return Job(
         f"{record['JOBID']}[{index}]" if index else record["JOBID"],
         record.get("QUEUE", ""),
         state,
         _STATES.get(word) or reason_word(_NUMBERS.sub("", record.get("PEND_REASON", ""))),
         1,
-        _count(record.get("NREQ_SLOT" if pending else "SLOTS")),
+        count(record.get("NREQ_SLOT" if pending else "SLOTS")),
         _gpus(record),
         _moment(record.get("SUBMIT_TIME", ""), now),
         None if pending else _moment(record.get("START_TIME", ""), now),
@@ -190,7 +190,7 @@ def partitions(records: Sequence[Mapping[str, str]]) -> list[Partition]:
     found = []
     for record in records:
         accepts, _, starts = record.get("STATUS", "").lower().partition(":")
-        limit = _count(record.get("MAX"))
+        limit = count(record.get("MAX"))
         name = record.get("QUEUE_NAME", "")
         found.append(Partition(name, _ACCEPTS.get(accepts), _STARTS.get(starts), limit))
     return [queue for queue in found if queue.name]
@@ -202,11 +202,7 @@ _NUMBERS = re.compile(r"\d+")
 def _gpus(record: Mapping[str, str]) -> int | None:
     """An empty field is a job without GPUs; no field is an answer that does not say."""
     text = record.get("GPU_NUM")
-    return 0 if text in ("", "-") else _count(text)
-
-
-def _count(text: str | None) -> int | None:
-    return int(text) if text and text.isascii() and text.isdecimal() else None
+    return 0 if text in ("", "-") else count(text)
 
 
 def _bytes(text: str | None) -> int | None:

@@ -1,31 +1,38 @@
-"""Asking PBS about its cluster: pbsnodes and qstat with `-F json`, and pbs_rstat.
+"""Asking PBS about its cluster: pbsnodes and qstat with `-F json`, pbs_rstat, qmgr, pbsfs.
 
 Facts: pbsnodes(8B), qstat(1B) and answers of OpenPBS 23.06. Resources that nobody holds are left
 out of `resources_assigned`. Times of jobs are text in the client's zone, which is UTC here.
 """
 
 import calendar
+import shlex
 import time
 from collections.abc import Mapping
 from typing import Any
 
-from batchjob.call import CommandOptions, SchedulerError, run
+from batchjob.call import SchedulerError, run
 from batchjob.states import PBS, JobState
 from batchjob.units import size_bytes
 from collectors.cluster.json_answer import NotJsonError, json_object
+from collectors.cluster.options import Options
+from collectors.cluster.pbs_sharing import fairshare, licenses
 from collectors.cluster.reading import (
     Job,
+    License,
     Node,
     Partition,
     Reservation,
+    Share,
     Sources,
     bounded,
+    count,
     reason_word,
 )
 
 
-def by_commands(options: CommandOptions) -> Sources:
+def by_commands(options: Options) -> Sources:
     """The ways to ask; PBS' server says nothing of its own work."""
+    pbsfs = shlex.split(options.pbsfs)
 
     def read_nodes() -> list[Node]:
         return nodes(json_object(run(options, ("pbsnodes", "-a", "-v", "-F", "json")).stdout))
@@ -45,10 +52,19 @@ def by_commands(options: CommandOptions) -> Sources:
     def read_reservations() -> list[Reservation]:
         return reservations(run(options, ("pbs_rstat", "-f")).stdout)
 
+    def read_licenses() -> list[License]:
+        server = json_object(run(options, ("qstat", "-B", "-f", "-F", "json")).stdout)
+        return licenses(server, run(options, ("qmgr", "-c", "print server")).stdout)
+
+    def read_fairshare() -> list[Share]:
+        return fairshare(run(options, pbsfs).stdout, options.users)
+
     return Sources(
         nodes=read_nodes,
         jobs=read_jobs,
         partitions=read_partitions,
+        fairshare=read_fairshare if pbsfs else None,
+        licenses=read_licenses,
         reservations=read_reservations,
     )
 
@@ -72,8 +88,8 @@ _NO_FLAG = frozenset(("free", "down", "job-busy"))
 def _node(name: str, vnode: Mapping[str, Any]) -> Node:
     words = [word.strip() for word in str(vnode.get("state", "")).split(",") if word.strip()]
     there, held = _dict(vnode, "resources_available"), _dict(vnode, "resources_assigned")
-    cpus = _count(there.get("ncpus"))
-    cpus_held = _count(held.get("ncpus", 0))
+    cpus = count(there.get("ncpus"))
+    cpus_held = count(held.get("ncpus", 0))
     return Node(
         name,
         _base(words, cpus_held),
@@ -87,10 +103,10 @@ def _node(name: str, vnode: Mapping[str, Any]) -> Node:
         cpus_held,
         _bytes(there.get("mem")),
         _bytes(held.get("mem", 0)),
-        _count(there.get("ngpus", 0)),
-        _count(held.get("ngpus", 0)),
+        count(there.get("ngpus", 0)),
+        count(held.get("ngpus", 0)),
         bounded(str(vnode.get("comment") or "")),
-        _count(vnode.get("last_state_change_time")) or None,
+        count(vnode.get("last_state_change_time")) or None,
     )
 
 
@@ -140,8 +156,8 @@ def reservations(output: bytes) -> list[Reservation]:
     return [
         Reservation(
             row["id"],
-            _count(row.get("Resource_List.nodect")),
-            _count(row.get("Resource_List.ncpus")),
+            count(row.get("Resource_List.nodect")),
+            count(row.get("Resource_List.ncpus")),
             _epoch(row.get("reserve_start")),
             _epoch(row.get("reserve_end")),
         )
@@ -163,8 +179,8 @@ def _job(jobid: str, job: Mapping[str, Any]) -> Job:
         state,
         _REASONS.get(letter) or _reason(str(job.get("comment") or "")),
         1,
-        _count(wanted.get("ncpus")),
-        _count(wanted.get("ngpus", 0)),
+        count(wanted.get("ncpus")),
+        count(wanted.get("ngpus", 0)),
         _epoch(job.get("etime")) or _epoch(job.get("qtime")),
         None if state is JobState.PENDING else _epoch(job.get("stime")),
         _account(job),
@@ -210,11 +226,6 @@ def text_jobs(output: str) -> dict[str, dict[str, Any]]:
 def _dict(answer: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     found = answer.get(name)
     return found if isinstance(found, dict) else {}
-
-
-def _count(value: Any) -> int | None:
-    text = str(value)
-    return int(text) if text.isascii() and text.isdecimal() else None
 
 
 def _bytes(value: Any) -> int | None:

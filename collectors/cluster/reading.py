@@ -136,3 +136,9 @@ def reason_word(text: str) -> str:
     """The scheduler's word for why a job waits, without the nodes or limits named after it."""
     match = _WORD.match(text.replace(" ", "_"))
     return match[0] if match else ""
+
+
+def count(value: object) -> int | None:
+    """The whole number that a scheduler wrote; None for everything else, such as a dash."""
+    text = str(value)
+    return int(text) if len(text) < 19 and text.isascii() and text.isdecimal() else None

@@ -23,6 +23,7 @@ from collectors.cluster.reading import (
     Rpc,
     Share,
     bounded,
+    count,
     reason_word,
 )
 from collectors.cluster.slurm_json import (
@@ -69,15 +70,15 @@ def _node(line: str) -> Node:
     words = _STATE_WORD.findall(values.get("State", ""))
     base, flags = node_state(tuple(_SIGNS.get(word, word) for word in words))
     reason = _REASON.search(line)
-    memory, allocated = _count(values.get("RealMemory")), _count(values.get("AllocMem"))
+    memory, allocated = count(values.get("RealMemory")), count(values.get("AllocMem"))
     total = gres_gpus(values.get("Gres", ""))
     return Node(
         values["NodeName"],
         base,
         flags,
         tuple(filter(None, values.get("Partitions", "").split(","))),
-        _count(values.get("CPUTot")),
-        _count(values.get("CPUAlloc")),
+        count(values.get("CPUTot")),
+        count(values.get("CPUAlloc")),
         None if memory is None else memory * MEGABYTE,
         None if allocated is None else allocated * MEGABYTE,
         total,
@@ -117,7 +118,7 @@ def _job(row: Mapping[str, str]) -> Job:
         state,
         reason_word(row.get("REASON", "")),
         1,
-        _count(row.get("CPUS")),
+        count(row.get("CPUS")),
         (tres_gpus(values) or 0) if values else None,
         _epoch(row.get("ELIGIBLE_TIME", "")) or _epoch(row.get("SUBMIT_TIME", "")),
         None if state is JobState.PENDING else _epoch(row.get("START_TIME", "")),
@@ -208,7 +209,7 @@ def licenses(output: bytes) -> list[License]:
     return [
         License(
             row["LicenseName"],
-            *(_count(row.get(name)) for name in ("Total", "Used", "Free", "Reserved")),
+            *(count(row.get(name)) for name in ("Total", "Used", "Free", "Reserved")),
         )
         for row in rows
     ]
@@ -220,17 +221,13 @@ def reservations(output: bytes) -> list[Reservation]:
     return [
         Reservation(
             row["ReservationName"],
-            _count(row.get("NodeCnt")),
-            _count(row.get("CoreCnt")),
+            count(row.get("NodeCnt")),
+            count(row.get("CoreCnt")),
             _epoch(row.get("StartTime", "")),
             _epoch(row.get("EndTime", "")),
         )
         for row in rows
     ]
-
-
-def _count(text: str | None) -> int | None:
-    return int(text) if text and text.isascii() and text.isdecimal() else None
 
 
 def _number(text: str | None) -> float | None:

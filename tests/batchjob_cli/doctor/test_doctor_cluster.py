@@ -34,9 +34,8 @@ def test_a_scheduler_that_answers_in_part(bin_directory):
     assert seen.result == "warning"
     assert "pbs gives nodes in 0." in seen.seen
     assert "jobs: qstat: exit status 1: cannot connect to server" in seen.seen
-    seen = finding(
-        cluster=Options(scheduler="pbs", timeout=5, without=("jobs", "partitions", "reservations"))
-    )
+    without = ("jobs", "partitions", "licenses", "reservations")
+    seen = finding(cluster=Options(scheduler="pbs", timeout=5, without=without))
     assert seen.result == "ok"
 
 

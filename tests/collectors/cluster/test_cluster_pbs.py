@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchjob.call import CommandOptions, SchedulerError
+from batchjob.call import SchedulerError
 from batchjob.states import PBS, JobState
 from collectors.cluster import pbs
 from collectors.cluster.json_answer import json_object
+from collectors.cluster.options import Options
 from collectors.cluster.reading import Node
 
 
@@ -98,7 +99,7 @@ TEXT = b"""Job Id: 4.pbs01
 
 def test_text_is_read_where_the_json_is_broken(command):
     command("qstat", **{"-F json": b'{"Jobs": {"4.pbs01": {"Job_Name": "a"b"', "-t -f": TEXT})
-    (job,) = pbs.by_commands(CommandOptions(timeout=5)).jobs()
+    (job,) = pbs.by_commands(Options(timeout=5)).jobs()
     assert (job.partition, job.state, job.cpus, job.gpus) == ("workq", JobState.PENDING, 3, 2)
     assert job.eligible == 1795175147
 
@@ -106,7 +107,7 @@ def test_text_is_read_where_the_json_is_broken(command):
 def test_no_job_and_no_node(command):
     command("qstat", **{"-F json": b'{"timestamp": 1}'})
     command("pbsnodes", **{"-F json": b'{"timestamp": 1, "nodes": {}}'})
-    sources = pbs.by_commands(CommandOptions(timeout=5))
+    sources = pbs.by_commands(Options(timeout=5))
     assert sources.jobs() == []
     with pytest.raises(SchedulerError, match="names no node"):
         sources.nodes()

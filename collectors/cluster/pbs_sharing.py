@@ -1,0 +1,115 @@
+"""What PBS shares out: licences (qstat -B, qmgr) and fair share (pbsfs).
+
+Facts: pbs_server_attributes(7B), pbs_resources(7B), pbsfs(8B); what fairshare.cpp and pbsfs.cpp of
+OpenPBS 23.06 count and print; recorded answers of OpenPBS 23.06.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from batchjob.call import SchedulerError
+from collectors.cluster.reading import License, Share, count
+
+_PBS_LICENSE = "PBS"
+_COUNTS = re.compile(r"(\w+):(\d{1,18})")
+
+
+def licenses(answer: Mapping[str, Any], resources: bytes) -> list[License]:
+    """Of `qstat -B -f -F json` and `qmgr -c "print server"`.
+
+    A licence that jobs ask for is a consumable of the whole server: a resource with the flag q
+    (and not h, of hosts) and a number in the server's resources_available.
+    """
+    shared = _consumables(resources.decode("utf-8", "replace"))
+    servers = answer.get("Server")
+    found = []
+    for server in servers.values() if isinstance(servers, dict) else ():
+        if isinstance(server, dict):
+            found += _own(server)
+            found += _floating(server, shared)
+    return found
+
+
+def _own(server: Mapping[str, Any]) -> list[License]:
+    """PBS' own. OpenPBS needs none, and says for form's sake that a million are free."""
+    if not server.get("pbs_license_info"):
+        return []
+    counts = dict(_COUNTS.findall(str(server.get("license_count", ""))))
+    names = ("Avail_Global", "Avail_Local", "Used")  # at the licence server, at PBS, held
+    if not all(name in counts for name in names):
+        return []
+    elsewhere, here, used = (int(counts[name]) for name in names)
+    return [License(_PBS_LICENSE, elsewhere + here + used, used, elsewhere + here, None)]
+
+
+def _floating(server: Mapping[str, Any], names: frozenset[str]) -> list[License]:
+    there, held = server.get("resources_available"), server.get("resources_assigned")
+    found = []
+    for name, value in there.items() if isinstance(there, dict) else ():
+        total = count(value)
+        if name in names and total is not None:
+            # The server lists an amount from the first job on that held some.
+            used = count(held.get(name, 0) if isinstance(held, dict) else 0)
+            free = None if used is None else max(0, total - used)
+            found.append(License(name, total, used, free, None))
+    return found
+
+
+_FLAG = re.compile(r"^set resource (\S+) flag = (\w+)\s*$", re.MULTILINE)
+
+
+def _consumables(text: str) -> frozenset[str]:
+    return frozenset(name for name, flag in _FLAG.findall(text) if "q" in flag and "h" not in flag)
+
+
+class _Vertex(NamedTuple):
+    """Of the fair-share tree; what has nothing below it is an entity, most often a user."""
+
+    name: str
+    parent: int
+    group: int
+    shares: int
+    usage: int
+
+
+_VERTEX = re.compile(
+    r"^(\S+)\s*: Grp:\s*(-?\d{1,18})\s+cgrp:\s*(-?\d{1,18})\s*Shares:\s*(-?\d{1,18})"
+    r"\s+Usage:\s*(\d{1,18})\s",
+    re.MULTILINE | re.ASCII,
+)
+_ROOT = -1  # the root's parent
+_NO_USAGE = 1  # what PBS counts from, so that it never divides by 0
+
+
+def fairshare(output: bytes, entities: bool = False) -> list[Share]:
+    """Groups of `pbsfs`, and with `entities` what is in them. Shares and usage are of the parent's.
+
+    PBS compares siblings by usage over shares at each vertex from the root on; the level is that
+    turned over, as in Slurm's Fair Tree.
+    """
+    rows = _VERTEX.findall(output.decode("utf-8", "replace"))
+    tree = [_Vertex(name, *(int(number) for number in numbers)) for name, *numbers in rows]
+    parents = {vertex.group: vertex for vertex in tree}
+    siblings: dict[int, int] = {}
+    for vertex in tree:
+        siblings[vertex.parent] = siblings.get(vertex.parent, 0) + max(0, vertex.shares)
+    if _ROOT not in siblings:
+        raise SchedulerError("pbsfs: expected a line of TREEROOT")
+    return [
+        _share(vertex, siblings[vertex.parent], parents[vertex.parent])
+        for vertex in tree
+        if vertex.parent in parents and (entities or vertex.group in siblings)
+    ]
+
+
+def _share(vertex: _Vertex, siblings: int, parent: _Vertex) -> Share:
+    shares = max(0, vertex.shares) / siblings if siblings else 0.0
+    used, of = (max(0, each.usage - _NO_USAGE) for each in (vertex, parent))
+    usage = used / of if of else None
+    level = None if usage is None or not (shares or usage) else _ratio(shares, usage)
+    return Share(vertex.name, shares, usage, level, None)
+
+
+def _ratio(shares: float, usage: float) -> float:
+    return shares / usage if usage else float("inf")

@@ -1,0 +1,151 @@
+"""PBS' licences as its server lists them, and fair share as pbsfs(8B) prints it."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batchjob.call import SchedulerError
+from collectors.cluster import pbs
+from collectors.cluster.json_answer import json_object
+from collectors.cluster.options import Options
+from collectors.cluster.pbs_sharing import fairshare, licenses
+from collectors.cluster.reading import License
+
+INFINITE = float("inf")
+# Resources of a server, as `qmgr -c "print server"` lists them.
+RESOURCES = b"""\
+create resource matlab
+set resource matlab type = long
+set resource matlab flag = q
+create resource ansys
+set resource ansys type = long
+set resource ansys flag = q
+create resource ngpus
+set resource ngpus type = long
+set resource ngpus flag = hn
+create resource site
+set resource site type = long
+set server resources_available.matlab = 20
+"""
+# The example of pbsfs(8B), printed by the format of pbsfs.cpp.
+PBSFS = """\
+Fairshare usage units are in: cput
+TREEROOT  : Grp: -1     cgrp: 0    Shares: -1     Usage: 1201   Perc: 100.000%
+group2    : Grp: 0      cgrp: 20   Shares: 60     Usage: 1001   Perc: 60.000%
+pbsuser3  : Grp: 20     cgrp: 22   Shares: 40     Usage: 1000   Perc: 24.000%
+pbsuser2  : Grp: 20     cgrp: 21   Shares: 60     Usage: 1      Perc: 36.000%
+group1    : Grp: 0      cgrp: 10   Shares: 40     Usage: 201    Perc: 40.000%
+pbsuser1  : Grp: 10     cgrp: 12   Shares: 50     Usage: 101    Perc: 20.000%
+pbsuser   : Grp: 10     cgrp: 11   Shares: 50     Usage: 101    Perc: 20.000%
+unknown   : Grp: 0      cgrp: 1    Shares: 0      Usage: 1      Perc:  0.000%
+"""
+
+
+def server(**attributes):
+    return {"Server": {"pbs01": attributes}}
+
+
+def test_openpbs_has_no_licences_of_its_own(recorded):
+    answer = json_object(recorded("openpbs-23.06/qstat-Bf.json"))
+    assert answer["Server"]["pbs01"]["license_count"].startswith("Avail_Global:1000000 ")
+    assert licenses(answer, recorded("openpbs-23.06/qmgr-print-server.txt")) == []
+
+
+def test_licences_of_pbs_itself_where_a_licence_server_gives_them():
+    counts = "Avail_Global:300 Avail_Local:60 Used:140 High_Use:180"
+    answer = server(pbs_license_info="6200@licences", license_count=counts)
+    assert licenses(answer, b"") == [License("PBS", 500, 140, 360, None)]
+    answer = server(pbs_license_info="6200@licences", license_count="Avail_Sockets:4")
+    assert licenses(answer, b"") == []
+
+
+def test_a_consumable_of_the_server_is_a_licence():
+    answer = server(
+        resources_available={"matlab": 20, "ansys": "4", "ngpus": 8, "site": 1, "ncpus": 512},
+        resources_assigned={"matlab": 5, "ncpus": 96, "mem": "100mb"},
+    )
+    assert licenses(answer, RESOURCES) == [
+        License("matlab", 20, 5, 15, None),
+        License("ansys", 4, 0, 4, None),  # nobody has held one yet
+    ]
+
+
+def test_more_held_than_there_are():
+    answer = server(resources_available={"matlab": 2}, resources_assigned={"matlab": 3})
+    assert licenses(answer, RESOURCES) == [License("matlab", 2, 3, 0, None)]
+
+
+def shares(output, entities=False):
+    return {share.account: tuple(share[1:4]) for share in fairshare(output.encode(), entities)}
+
+
+def test_groups_of_the_fair_share_tree():
+    assert shares(PBSFS) == {
+        "group2": (0.6, 1000 / 1200, pytest.approx(0.6 / (1000 / 1200))),
+        "group1": (0.4, 200 / 1200, pytest.approx(0.4 / (200 / 1200))),
+    }
+
+
+def test_what_is_in_the_groups_on_demand():
+    found = shares(PBSFS, entities=True)
+    assert found["pbsuser3"] == (0.4, 0.999, pytest.approx(0.4 / 0.999))
+    assert found["pbsuser2"] == (0.6, 0.0, INFINITE)
+    assert found["pbsuser1"] == found["pbsuser"] == (0.5, 0.5, 1.0)
+    assert found["unknown"] == (0.0, 0.0, None)  # no share, and nothing used
+
+
+def test_a_tree_that_nobody_has_used_has_no_usage():
+    tree = """\
+TREEROOT  : Grp: -1     cgrp: 0    Shares: -1     Usage: 1      Perc: 100.000%
+chemistry-and-physics: Grp: 0      cgrp: 12345Shares: 10     Usage: 1      Perc: 100.000%
+alice     : Grp: 12345  cgrp: 6    Shares: 1      Usage: 1      Perc: 100.000%
+"""
+    assert shares(tree) == {"chemistry-and-physics": (1.0, None, None)}
+
+
+def test_an_answer_without_a_tree_is_an_error():
+    with pytest.raises(SchedulerError, match="TREEROOT"):
+        fairshare(b"Unable to access fairshare data: Permission denied\n")
+
+
+def test_both_are_asked_for(command):
+    command("qstat", **{"-B -f -F json": json.dumps(server()).encode()})
+    command("qmgr", **{"-c print server": RESOURCES})
+    command("pbsfs", **{"": PBSFS.encode()})
+    assert pbs.by_commands(Options(timeout=5)).fairshare is None  # root's alone: not unasked
+    sources = pbs.by_commands(Options(timeout=5, pbsfs="pbsfs -p"))
+    assert sources.licenses() == []
+    assert [share.account for share in sources.fairshare()] == ["group2", "group1"]
+    users = pbs.by_commands(Options(timeout=5, pbsfs="pbsfs -p", users=True))
+    assert len(users.fairshare()) == 7
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=8,
+)
+
+
+@given(JSON, JSON, st.text())
+def test_any_answer_of_the_server_is_read(there, held, counts):
+    answer = server(resources_available=there, resources_assigned=held,
+                    pbs_license_info="x", license_count=counts)  # fmt: skip
+    licenses(answer, RESOURCES)
+    licenses({"Server": there}, counts.encode("utf-8", "replace"))
+
+
+NUMBERS = st.integers(-(10**6), 10**6)
+
+
+@given(st.lists(st.tuples(NUMBERS, NUMBERS, NUMBERS, NUMBERS)))
+def test_any_tree_is_read(vertices):
+    lines = [
+        f"v{at}: Grp: {parent} cgrp: {group}Shares: {part} Usage: {usage} Perc: 1.000%"
+        for at, (parent, group, part, usage) in enumerate(vertices)
+    ]
+    for share in fairshare("\n".join([PBSFS, *lines]).encode(), entities=True):
+        assert share.shares >= 0
+        assert share.usage is None or share.usage >= 0
