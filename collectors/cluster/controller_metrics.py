@@ -35,74 +35,50 @@ def _events(controller: Controller) -> Samples:
     return ((labels(event=name), controller.numbers.get(name)) for name in names)
 
 
-CONTROLLER = (
-    Row(gauge("controller_threads", "Threads that answer calls."), _said("threads"), native=True),
-    Row(
-        gauge("controller_agents", "Agents that send messages to nodes."),
-        _said("agents"),
-        native=True,
-    ),
-    Row(
-        gauge("controller_agent_queue", "Messages to nodes that wait."),
-        _said("agent_queue"),
-        native=True,
-    ),
+_SINCE = "since the controller's statistics were reset."
+_OF_THE_CONTROLLER = (
+    Row(gauge("controller_threads", "Threads that answer calls."), _said("threads")),
+    Row(gauge("controller_agents", "Agents that send messages to nodes."), _said("agents")),
+    Row(gauge("controller_agent_queue", "Messages to nodes that wait."), _said("agent_queue")),
     Row(
         gauge("controller_database_queue", "Messages that wait for the accounting database."),
         _said("dbd_queue"),
-        native=True,
     ),
     Row(
-        counter(
-            "controller_jobs_total",
-            "Jobs by what happened to them, since the controller's statistics were reset.",
-            "event",
-        ),
+        counter("controller_jobs_total", f"Jobs by what happened to them, {_SINCE}", "event"),
         _events,
-        native=True,
     ),
     Row(
-        counter(
-            "controller_cycles_total",
-            "Cycles of a scheduler, since the controller's statistics were reset.",
-            "scheduler",
-        ),
+        counter("controller_cycles_total", f"Cycles of a scheduler, {_SINCE}", "scheduler"),
         _by_cycle("cycles"),
-        native=True,
     ),
     Row(
         gauge("controller_last_cycle_seconds", "Length of the last cycle.", "scheduler"),
         _by_cycle("last"),
-        native=True,
     ),
     Row(
         gauge(
             "controller_longest_cycle_seconds",
-            "Length of the longest cycle, since the controller's statistics were reset.",
+            f"Length of the longest cycle, {_SINCE}",
             "scheduler",
         ),
         _by_cycle("longest"),
-        native=True,
     ),
     Row(
-        gauge(
-            "controller_mean_cycle_seconds",
-            "Mean length of a cycle, since the controller's statistics were reset.",
-            "scheduler",
-        ),
+        gauge("controller_mean_cycle_seconds", f"Mean length of a cycle, {_SINCE}", "scheduler"),
         _by_cycle("mean"),
-        native=True,
     ),
     Row(
         gauge("controller_queue", "Jobs that the last cycle had before it.", "scheduler"),
         _by_cycle("queue"),
-        native=True,
     ),
     Row(
         gauge("controller_backfill_depth", "Jobs that the last backfill cycle looked at."),
         _said("backfill_depth"),
-        native=True,
     ),
+)
+CONTROLLER = (
+    *(row._replace(native=True) for row in _OF_THE_CONTROLLER),
     Row(
         counter(
             "rpc_calls_total",
@@ -118,7 +94,7 @@ CONTROLLER = (
     Row(
         counter(
             "rpc_user_calls_total",
-            "Calls by the user who made them, since the controller's statistics were reset.",
+            f"Calls by the user who made them, {_SINCE}",
             "user",
         ),
         _calls("user", lambda controller: controller.by_user),

@@ -9,6 +9,8 @@ from collectors.cluster.reading import Node
 from collectors.cluster.row import Row, Samples, counted, counter, gauge
 from collectors.metric import NO_LABELS, Family, Metric, labels
 
+Value = Callable[[Node], float | None]
+
 
 class Nodes(NamedTuple):
     """Nodes of one reading, and the histograms of their spells so far."""
@@ -18,7 +20,7 @@ class Nodes(NamedTuple):
     draining: Histogram = Histogram()
 
 
-def _per_node(value: Callable[[Node], float | None]) -> Callable[[Nodes], Samples]:
+def _per_node(value: Value) -> Callable[[Nodes], Samples]:
     return lambda reading: ((labels(node=node.name), value(node)) for node in reading.nodes)
 
 
@@ -43,7 +45,7 @@ def _nodes_by_partition(reading: Nodes) -> Samples:
     return counted(found, "partition", "state")
 
 
-def _in_partitions(value: Callable[[Node], float | None]) -> Callable[[Nodes], Samples]:
+def _in_partitions(value: Value) -> Callable[[Nodes], Samples]:
     def samples(reading: Nodes) -> Samples:
         found: defaultdict[tuple[str, ...], float] = defaultdict(float)
         for node in reading.nodes:
@@ -79,6 +81,46 @@ def _since(reading: Nodes) -> Samples:
     )
 
 
+_OF_A_NODE: tuple[tuple[str, str, Value], ...] = (
+    ("cpus", "CPUs of the node.", lambda node: node.cpus),
+    ("cpus_allocated", "CPUs that jobs hold.", lambda node: node.cpus_allocated),
+    (
+        "cpus_idle",
+        "CPUs free for jobs; 0 where no job may start.",
+        lambda node: _idle(node, node.cpus, node.cpus_allocated),
+    ),
+    (
+        "memory_bytes",
+        "Memory of the node, as the scheduler counts it.",
+        lambda node: node.memory_bytes,
+    ),
+    (
+        "memory_allocated_bytes",
+        "Memory that jobs hold.",
+        lambda node: node.memory_allocated_bytes,
+    ),
+    (
+        "memory_idle_bytes",
+        "Memory free for jobs; 0 where none may start.",
+        lambda node: _idle(node, node.memory_bytes, node.memory_allocated_bytes),
+    ),
+    ("gpus", "GPUs of the node.", lambda node: node.gpus),
+    ("gpus_allocated", "GPUs that jobs hold.", lambda node: node.gpus_allocated),
+    (
+        "gpus_idle",
+        "GPUs free for jobs; 0 where no job may start.",
+        lambda node: _idle(node, node.gpus, node.gpus_allocated),
+    ),
+)
+_VALUES = {name: value for name, _, value in _OF_A_NODE}
+_OF_A_PARTITION = (
+    ("cpus", "CPUs of the partition."),
+    ("cpus_allocated", "CPUs of the partition that jobs hold."),
+    ("cpus_idle", "CPUs of the partition that are free for jobs."),
+    ("gpus", "GPUs of the partition."),
+    ("gpus_allocated", "GPUs of the partition that jobs hold."),
+    ("gpus_idle", "GPUs of the partition that are free for jobs."),
+)
 _TWICE = "A node of several partitions counts in each of them."
 NODES = (
     Row(gauge("nodes", "Nodes by base state.", "state"), _nodes_by_state, native=True),
@@ -125,77 +167,16 @@ NODES = (
         ),
         _per_node(lambda node: node.failures),
     ),
-    Row(
-        gauge("node_cpus", "CPUs of the node.", "node"),
-        _per_node(lambda node: node.cpus),
-        native=True,
-    ),
-    Row(
-        gauge("node_cpus_allocated", "CPUs that jobs hold.", "node"),
-        _per_node(lambda node: node.cpus_allocated),
-        native=True,
-    ),
-    Row(
-        gauge("node_cpus_idle", "CPUs free for jobs; 0 where no job may start.", "node"),
-        _per_node(lambda node: _idle(node, node.cpus, node.cpus_allocated)),
-        native=True,
-    ),
-    Row(
-        gauge("node_memory_bytes", "Memory of the node, as the scheduler counts it.", "node"),
-        _per_node(lambda node: node.memory_bytes),
-        native=True,
-    ),
-    Row(
-        gauge("node_memory_allocated_bytes", "Memory that jobs hold.", "node"),
-        _per_node(lambda node: node.memory_allocated_bytes),
-        native=True,
-    ),
-    Row(
-        gauge("node_memory_idle_bytes", "Memory free for jobs; 0 where none may start.", "node"),
-        _per_node(lambda node: _idle(node, node.memory_bytes, node.memory_allocated_bytes)),
-        native=True,
-    ),
-    Row(
-        gauge("node_gpus", "GPUs of the node.", "node"),
-        _per_node(lambda node: node.gpus),
-        native=True,
-    ),
-    Row(
-        gauge("node_gpus_allocated", "GPUs that jobs hold.", "node"),
-        _per_node(lambda node: node.gpus_allocated),
-        native=True,
-    ),
-    Row(
-        gauge("node_gpus_idle", "GPUs free for jobs; 0 where no job may start.", "node"),
-        _per_node(lambda node: _idle(node, node.gpus, node.gpus_allocated)),
-        native=True,
+    *(
+        Row(gauge(f"node_{name}", help, "node"), _per_node(value), native=True)
+        for name, help, value in _OF_A_NODE
     ),
     *(
-        Row(gauge(f"partition_{name}", f"{help} {_TWICE}", "partition"), value)
-        for name, help, value in (
-            ("cpus", "CPUs of the partition.", _in_partitions(lambda node: node.cpus)),
-            (
-                "cpus_allocated",
-                "CPUs of the partition that jobs hold.",
-                _in_partitions(lambda node: node.cpus_allocated),
-            ),
-            (
-                "cpus_idle",
-                "CPUs of the partition that are free for jobs.",
-                _in_partitions(lambda node: _idle(node, node.cpus, node.cpus_allocated)),
-            ),
-            ("gpus", "GPUs of the partition.", _in_partitions(lambda node: node.gpus)),
-            (
-                "gpus_allocated",
-                "GPUs of the partition that jobs hold.",
-                _in_partitions(lambda node: node.gpus_allocated),
-            ),
-            (
-                "gpus_idle",
-                "GPUs of the partition that are free for jobs.",
-                _in_partitions(lambda node: _idle(node, node.gpus, node.gpus_allocated)),
-            ),
+        Row(
+            gauge(f"partition_{name}", f"{help} {_TWICE}", "partition"),
+            _in_partitions(_VALUES[name]),
         )
+        for name, help in _OF_A_PARTITION
     ),
 )
 UNAVAILABLE = Metric(
