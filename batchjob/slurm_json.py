@@ -33,17 +33,8 @@ def plain(value: Any) -> Any:
     return value
 
 
-class Envelope(NamedTuple):
-    """What stands around the answer."""
-
-    release: str  # such as "24.11.5"; "" where the answer does not say
-    parser: str  # such as "v0.0.42"
-    cluster: str
-    warnings: tuple[str, ...]
-
-
-def envelope(document: Any) -> Envelope:
-    """Read `meta`, `errors` and `warnings`; raises SlurmJsonError for an answer with errors."""
+def refuse_errors(document: Any) -> None:
+    """Raise SlurmJsonError for an answer that says what went wrong, or is no answer of Slurm."""
     if not isinstance(document, dict):
         raise SlurmJsonError("not an answer of Slurm: expected a JSON object")
     errors = [
@@ -53,16 +44,6 @@ def envelope(document: Any) -> Envelope:
     ]
     if errors:
         raise SlurmJsonError(f"Slurm answers with an error: {errors[0]}")
-    meta = _dict(document, "meta")
-    slurm = _dict(meta, "slurm") or _dict(meta, "Slurm")
-    plugin = _dict(meta, "plugin") or _dict(meta, "plugins")
-    parser = plugin.get("data_parser") or plugin.get("type") or ""
-    return Envelope(
-        release=str(slurm.get("release") or ""),
-        parser=str(parser).rpartition("/")[2].removeprefix("db"),
-        cluster=str(slurm.get("cluster") or ""),
-        warnings=tuple(_complaint(each) for each in document.get("warnings") or ()),
-    )
 
 
 def _complaint(item: Any) -> str:
@@ -70,11 +51,6 @@ def _complaint(item: Any) -> str:
         return str(item)
     parts = (item.get("error"), item.get("description"), item.get("source"))
     return ": ".join(str(part) for part in parts if part) or str(item)
-
-
-def _dict(document: dict[str, Any], name: str) -> dict[str, Any]:
-    inner = document.get(name)
-    return inner if isinstance(inner, dict) else {}
 
 
 def rows(document: Any, root: str) -> list[dict[str, Any]]:
@@ -173,7 +149,7 @@ def job_ids_in_queue(document: Any) -> set[str]:
 
     slurmctld keeps ended jobs for MinJobAge.
     """
-    envelope(document)
+    refuse_errors(document)
     ended = ("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "PREEMPTED",
              "BOOT_FAIL", "DEADLINE", "OUT_OF_MEMORY")  # fmt: skip
     return {

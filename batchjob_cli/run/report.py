@@ -17,7 +17,6 @@ class Outcome(NamedTuple):
     read_bytes: float | None = None
     written_bytes: float | None = None
     throttled_seconds: float | None = None
-    measured_by: str = ""  # "cgroup", "processes"
 
 
 def report(outcome: Outcome) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from batchjob.call import CommandOptions, run
 from batchjob.settings import option
-from batchjob.slurm_json import envelope, rows, state_words
+from batchjob.slurm_json import refuse_errors, rows, state_words
 from batchjob.slurmrestd import RestOptions, Slurmrestd
 from batchjob.values import one_of, text
 from batchjob_stats_db.records import (
@@ -114,8 +114,8 @@ class Sacctmgr:
         query = {"with_assocs": "true", "with_coords": "true"}
         users = server.get("slurmdb", "users", query if _takes_flags(server) else None)
         associations = server.get("slurmdb", "associations")
-        envelope(users)
-        envelope(associations)
+        refuse_errors(users)
+        refuse_errors(associations)
         name = self._slurm_name()
         return self._people(
             [

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from batchjob.call import SchedulerError
-from batchjob.slurm_json import envelope, job_ids_in_queue, rows, state_words
+from batchjob.slurm_json import job_ids_in_queue, refuse_errors, rows, state_words
 from batchjob.slurmrestd import RestOptions, Slurmrestd
 from batchjob_stats_db.sources.slurm_rest_rows import parsed
 from batchjob_stats_db.sources.slurm_windows import EVER, Parsed, WindowOptions, Windows
@@ -48,7 +48,7 @@ class SlurmRest:
             return ()
         try:
             document = self._server.get("slurmdb", f"user/{self._options.user}")
-            envelope(document)
+            refuse_errors(document)
             users = rows(document, "users")
         except SchedulerError as error:
             return (f"cannot find out whether all jobs may be seen: {error}",)

@@ -14,10 +14,10 @@ from batchjob.slurm_json import (
     Exit,
     count,
     cpu_seconds,
-    envelope,
     epoch,
     exit_of,
     plain,
+    refuse_errors,
     resources,
     rows,
     state_words,
@@ -32,7 +32,7 @@ from batchjob_stats_db.sources.slurm_windows import Parsed
 
 def parsed(source: str, cluster: str, document: Any) -> Iterator[Parsed]:
     """The jobs of an answer; raises SlurmJsonError if it is none."""
-    envelope(document)
+    refuse_errors(document)
     for raw in rows(document, "jobs"):
         complaints: list[str] = []
         try:

@@ -11,9 +11,9 @@ from typing import Any
 from batchjob.slurm_json import (
     SlurmJsonError,
     count,
-    envelope,
     epoch,
     plain,
+    refuse_errors,
     rows,
     state_words,
 )
@@ -155,7 +155,7 @@ _MICROSECONDS = {
 
 def controller(answer: Any) -> Controller:
     """Of `sdiag --json` or /slurm/.../diag."""
-    envelope(answer)
+    refuse_errors(answer)
     found = plain(answer.get("statistics"))
     if not isinstance(found, dict) or "server_thread_count" not in found:
         raise SlurmJsonError("not an answer of Slurm: expected an object 'statistics'")
@@ -214,7 +214,7 @@ def partition(name: str, state: str) -> Partition:
 
 def fairshare(answer: Any) -> list[Share]:
     """Accounts of /slurm/.../shares (v0.0.40 and later)."""
-    envelope(answer)
+    refuse_errors(answer)
     outer = plain(answer.get("shares"))
     return [
         Share(
@@ -262,5 +262,5 @@ def reservations(answer: Any) -> list[Reservation]:
 
 
 def _plain_rows(answer: Any, root: str) -> list[dict[str, Any]]:
-    envelope(answer)
+    refuse_errors(answer)
     return [plain(row) for row in rows(answer, root)]

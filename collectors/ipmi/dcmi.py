@@ -11,7 +11,6 @@ from collectors.ipmi.message import Bmc, CompletionError, IpmiError, Request
 
 _GROUP_EXTENSION = 0x2C
 _DCMI = 0xDC
-_CAPABILITIES = Request(_GROUP_EXTENSION, 0x01, bytes((_DCMI, 0x01)))
 _POWER_READING = Request(_GROUP_EXTENSION, 0x02, bytes((_DCMI, 0x01, 0x00, 0x00)))
 _LAYOUT = struct.Struct("<BHHHHIIB")
 _ACTIVE = 0x40
@@ -30,13 +29,6 @@ class PowerReading(NamedTuple):
     bmc_time: int  # epoch seconds by the BMC's own clock, which is often wrong
     period_seconds: float  # the statistics reporting period; 0: the BMC keeps no statistics
     active: bool  # the BMC says it measures; some that say no give right watts all the same
-
-
-class Capabilities(NamedTuple):
-    """Get DCMI Capabilities, parameter 1."""
-
-    version: str
-    power_management: bool
 
 
 def parse_power_reading(data: bytes) -> PowerReading:
@@ -59,13 +51,6 @@ def _watts(raw: int) -> int | None:
     return None if raw in _NOT_MEASURED else raw
 
 
-def parse_capabilities(data: bytes) -> Capabilities:
-    """Decode group id, version, revision and the three bytes of parameter 1."""
-    if len(data) < 6 or data[0] != _DCMI:
-        raise IpmiError("malformed", f"DCMI capabilities of {len(data)} bytes: {data.hex(' ')}")
-    return Capabilities(f"{data[1]}.{data[2]}", bool(data[5] & 1))
-
-
 def power_reading(bmc: Bmc, timeout: float) -> PowerReading:
     """Ask for the power of the node; IpmiError `no_reading` when the BMC measures none."""
     reading = parse_power_reading(_ask_patiently(bmc, _POWER_READING, timeout))
@@ -73,11 +58,6 @@ def power_reading(bmc: Bmc, timeout: float) -> PowerReading:
         state = "active" if reading.active else "deactivated"
         raise IpmiError("no_reading", f"DCMI shows no power (measurement is {state})")
     return reading
-
-
-def capabilities(bmc: Bmc, timeout: float) -> Capabilities:
-    """Ask what the BMC's DCMI can do."""
-    return parse_capabilities(_ask_patiently(bmc, _CAPABILITIES, timeout))
 
 
 def _ask_patiently(bmc: Bmc, request: Request, timeout: float) -> bytes:

@@ -47,11 +47,6 @@ class Place(NamedTuple):
         """A layout's tree has begun here: new children may be jobs, or lead to them."""
         return bool(self.begun)
 
-    @property
-    def holds_jobs(self) -> bool:
-        """A new child may be a job."""
-        return any(begun.matched == len(begun.layout.parents) for begun in self.begun)
-
 
 def start(layouts: Iterable[Layout], version: int) -> Place:
     """The mount point of a hierarchy of cgroup version 1 or 2."""
@@ -96,19 +91,3 @@ def place_of(path: str, layouts: Iterable[Layout], version: int) -> Place:
 def match(path: str, layouts: Iterable[Layout], version: int) -> Found | None:
     """The job whose own directory this is."""
     return place_of(path, layouts, version).found
-
-
-def job_above(path: str, layouts: Iterable[Layout], version: int) -> tuple[Found, str] | None:
-    """The innermost job that a path lies in, and the rest of the path below its directory.
-
-    For lines of /proc/<pid>/cgroup: `/slurm/uid_1000/job_42/step_batch/task_0`.
-    """
-    place, within = start(layouts, version), None
-    names = [name for name in path.split("/") if name]
-    for position, name in enumerate(names):
-        place = enter(place, name)
-        if place.found:
-            within = place.found, "/".join(names[position + 1 :])
-        if not place.leads_on:
-            break
-    return within

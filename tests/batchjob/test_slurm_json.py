@@ -10,10 +10,10 @@ from batchjob.slurm_json import (
     SlurmJsonError,
     count,
     cpu_seconds,
-    envelope,
     exit_of,
     job_ids_in_queue,
     plain,
+    refuse_errors,
     resources,
     rows,
     state_words,
@@ -30,29 +30,12 @@ def test_number_objects_become_numbers():
     assert plain(document) == {"a": [5, None, INFINITE], "b": {"c": 1}}
 
 
-@pytest.mark.parametrize(
-    ("meta", "release", "parser", "cluster"),
-    [
-        ({"plugin": {"type": "openapi/dbv0.0.38"}, "Slurm": {"release": "22.05.8"}},
-         "22.05.8", "v0.0.38", ""),
-        ({"plugins": {"data_parser": "v0.0.39"}, "Slurm": {"release": "23.02.7"}},
-         "23.02.7", "v0.0.39", ""),
-        ({"plugin": {"data_parser": "data_parser/v0.0.42"},
-          "slurm": {"release": "24.11.5", "cluster": "c1"}}, "24.11.5", "v0.0.42", "c1"),
-        ({}, "", "", ""),
-    ],
-)  # fmt: skip
-def test_envelope(meta, release, parser, cluster):
-    found = envelope({"meta": meta, "errors": [], "warnings": [{"description": "old"}]})
-    assert found == (release, parser, cluster, ("old",))
-
-
 def test_errors_are_errors_except_that_nothing_was_found():
-    envelope({"errors": [{"error_number": 9003, "error": "Nothing found"}]})
+    refuse_errors({"errors": [{"error_number": 9003, "error": "Nothing found"}]})
     with pytest.raises(SlurmJsonError, match="Unable to connect: slurmdbd"):
-        envelope({"errors": [{"error": "Unable to connect", "description": "slurmdbd"}]})
+        refuse_errors({"errors": [{"error": "Unable to connect", "description": "slurmdbd"}]})
     with pytest.raises(SlurmJsonError, match="expected a JSON object"):
-        envelope([])
+        refuse_errors([])
     with pytest.raises(SlurmJsonError, match="expected a list 'nodes'"):
         rows({"jobs": []}, "nodes")
 

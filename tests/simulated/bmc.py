@@ -48,7 +48,6 @@ class SimulatedBmc:
     def answer(self, netfn, command, data, lun=0):
         self.asked.append((netfn, command, bytes(data), lun))
         handler = {
-            (0x2C, 0x01): self._capabilities,
             (0x2C, 0x02): self._power,
             (0x0A, 0x22): self._reserve,
             (0x0A, 0x23): self._get_sdr,
@@ -56,9 +55,6 @@ class SimulatedBmc:
             (0x04, 0x23): self._factors,
         }.get((netfn, command))
         return handler(bytes(data)) if handler else b"\xc1"
-
-    def _capabilities(self, data):
-        return bytes((0, 0xDC, 1, 5, 2, 0, 1, 7)) if self.dcmi else b"\xc1"
 
     def _power(self, data):
         if not self.dcmi:

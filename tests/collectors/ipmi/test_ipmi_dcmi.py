@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collectors.ipmi import dcmi
-from collectors.ipmi.dcmi import Capabilities, PowerReading, parse_capabilities, parse_power_reading
+from collectors.ipmi.dcmi import PowerReading, parse_power_reading
 from collectors.ipmi.message import CompletionError, IpmiError, payload
 from collectors.ipmi.power import Power, from_dcmi
 from tests.simulated.bmc import InProcess, SimulatedBmc
@@ -52,20 +52,6 @@ def test_any_bytes_are_a_reading_or_malformed(data):
     reading = parse_power_reading(data)
     assert reading.current_watts is None or 0 < reading.current_watts < 65535
     assert reading.period_seconds >= 0
-
-
-@given(st.binary(max_size=12))
-def test_any_bytes_are_capabilities_or_malformed(data):
-    if len(data) < 6 or data[0] != 0xDC:
-        with pytest.raises(IpmiError):
-            parse_capabilities(data)
-    else:
-        assert parse_capabilities(data).power_management in (True, False)
-
-
-def test_capabilities_tell_power_management():
-    bmc = InProcess(SimulatedBmc(), payload)
-    assert dcmi.capabilities(bmc, 1) == Capabilities("1.5", True)
 
 
 class Stubborn(SimulatedBmc):

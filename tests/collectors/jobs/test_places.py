@@ -3,39 +3,39 @@
 import pytest
 
 from collectors.jobs.layouts import LAYOUTS
-from collectors.jobs.places import job_above, place_of
+from collectors.jobs.places import place_of
 
 POD = "kubepods/pod0a1b2c3d-0000-4111-8222-0a1b2c3d4e5f"
 
 
 @pytest.mark.parametrize(
-    ("version", "path", "leads_on", "watch", "holds_jobs"),
+    ("version", "path", "leads_on", "watch"),
     [
-        (1, "", True, True, False),
-        (1, "slurm_node001", True, True, False),
-        (1, "slurm_node001/uid_1000", True, True, True),
-        (1, "slurm_node001/uid_1000/job_1", False, False, False),
-        (1, "slurm_node001/system", False, False, False),
-        (1, "system.slice", False, False, False),
-        (1, "user.slice/user-1000.slice", False, False, False),
-        (1, "pbs_jobs.service/jobid", True, True, True),
-        (1, "lsf/cluster1", True, True, True),
-        (2, "system.slice", True, True, False),
-        (2, "system.slice/n1_slurmstepd.scope", True, True, True),
-        (2, "system.slice/n1_slurmstepd.scope/job_1", False, False, False),
-        (2, "system.slice/n1_slurmstepd.scope/system", True, False, False),
-        (2, "system.slice/ssh.service", True, False, False),  # slurmd may run in a container
-        (2, "user.slice/user-1000.slice/session-2.scope", False, False, False),
-        (2, "user.slice/user-1000.slice/user@1000.service/app.slice/x.scope", False, False, False),
-        (2, "init.scope", False, False, False),
-        (2, "a/b/c/d/e/f/g", True, False, False),
-        (2, "a/b/c/d/e/f/g/h", False, False, False),
-        (2, POD, True, False, False),  # a pod is a job, and may be a node of Slurm
+        (1, "", True, True),
+        (1, "slurm_node001", True, True),
+        (1, "slurm_node001/uid_1000", True, True),
+        (1, "slurm_node001/uid_1000/job_1", False, False),
+        (1, "slurm_node001/system", False, False),
+        (1, "system.slice", False, False),
+        (1, "user.slice/user-1000.slice", False, False),
+        (1, "pbs_jobs.service/jobid", True, True),
+        (1, "lsf/cluster1", True, True),
+        (2, "system.slice", True, True),
+        (2, "system.slice/n1_slurmstepd.scope", True, True),
+        (2, "system.slice/n1_slurmstepd.scope/job_1", False, False),
+        (2, "system.slice/n1_slurmstepd.scope/system", True, False),
+        (2, "system.slice/ssh.service", True, False),  # slurmd may run in a container
+        (2, "user.slice/user-1000.slice/session-2.scope", False, False),
+        (2, "user.slice/user-1000.slice/user@1000.service/app.slice/x.scope", False, False),
+        (2, "init.scope", False, False),
+        (2, "a/b/c/d/e/f/g", True, False),
+        (2, "a/b/c/d/e/f/g/h", False, False),
+        (2, POD, True, False),  # a pod is a job, and may be a node of Slurm
     ],
 )
-def test_where_to_go(version, path, leads_on, watch, holds_jobs):
+def test_where_to_go(version, path, leads_on, watch):
     place = place_of(path, LAYOUTS, version)
-    assert (place.leads_on, place.watch, place.holds_jobs) == (leads_on, watch, holds_jobs)
+    assert (place.leads_on, place.watch) == (leads_on, watch)
 
 
 def test_version_1_leaves_everything_else_alone():
@@ -47,26 +47,12 @@ def test_version_1_leaves_everything_else_alone():
     assert entered == ["ssh.service", "slurm", "oar"]  # PBS calls its service as it likes
 
 
-def test_a_process_is_in_the_job_above_it():
-    above = job_above("/slurm_n1/uid_1000/job_42/step_batch/task_0", LAYOUTS, 1)
-    assert above is not None
-    job, below = above
-    assert (job.jobid, below) == ("42", "step_batch/task_0")
-
-
 def test_the_innermost_of_nested_jobs_counts():
-    above = job_above(f"/{POD}/1f/slurmstepd.scope/job_3/step_0/user/task_0", LAYOUTS, 2)
-    assert above is not None
-    assert (above[0].manager, above[1]) == ("slurm", "step_0/user/task_0")
+    found = place_of(f"{POD}/1f/slurmstepd.scope/job_3", LAYOUTS, 2).found
+    assert found is not None
+    assert (found.manager, found.jobid) == ("slurm", "3")
 
 
 def test_a_forged_tree_inside_a_job_is_part_of_the_job():
-    path = "/system.slice/slurmstepd.scope/job_1/step_0/user/task_0/slurmstepd.scope/job_2"
-    above = job_above(path, LAYOUTS, 2)
-    assert above is not None
-    assert above[0].jobid == "1"
-
-
-@pytest.mark.parametrize("path", ["/", "/user.slice/user-1.slice/session-1.scope", "/system.slice"])
-def test_other_processes_are_in_no_job(path):
-    assert job_above(path, LAYOUTS, 2) is None
+    path = "system.slice/slurmstepd.scope/job_1/step_0/user/task_0/slurmstepd.scope/job_2"
+    assert place_of(path, LAYOUTS, 2).found is None
