@@ -98,23 +98,23 @@ LEVELS = ("operator", "administrator")
 """Slurm's AdminLevel, lowest first: each may do what those before it may."""
 
 
+_association = schema.association.c
+_RIGHTS = sa.select(_association.cluster, _association.account, _association.role).where(
+    _association.username == sa.bindparam("user"),
+    _association.role.in_(("coordinator", *LEVELS)),
+)
+_TREE = sa.select(schema.account.c.cluster, schema.account.c.account, schema.account.c.parent)
+
+
 def of_user(db: Connection, user: str, cluster: str = "", level: str = "") -> Access:
     """What a user may see by the schedulers' word: own jobs, and accounts coordinated.
 
     `level`: who has this AdminLevel of Slurm's, or a higher one, sees all jobs of its cluster.
     """
-    table = schema.association.c
-    query = sa.select(table.cluster, table.account).where(
-        table.username == user, table.role == "coordinator"
-    )
-    tree = schema.account.c
-    parents = sa.select(tree.cluster, tree.account, tree.parent)
-    if cluster:
-        query = query.where(table.cluster == cluster)
-        parents = parents.where(tree.cluster == cluster)
-    found = {AccountOn(*row) for row in db.execute(query)}
+    rights = [row for row in db.execute(_RIGHTS, {"user": user}) if cluster in ("", row.cluster)]
+    found = {AccountOn(row.cluster, row.account) for row in rights if row.role == "coordinator"}
     # A coordinator of an account is one of the accounts below it as well (sacctmgr(1)).
-    rows = db.execute(parents).all() if found else []
+    rows = db.execute(_TREE).all() if found else []
     grown = True
     while grown:
         below = {
@@ -124,12 +124,6 @@ def of_user(db: Connection, user: str, cluster: str = "", level: str = "") -> Ac
         }
         grown = not below <= found
         found |= below
-    whole: tuple[str, ...] = ()
-    if level:
-        enough = sa.select(table.cluster).distinct().where(
-            table.username == user, table.account == "",
-            table.role.in_(LEVELS[LEVELS.index(level) :]),
-        )  # fmt: skip
-        here = (table.cluster == cluster,) if cluster else ()
-        whole = tuple(sorted(db.scalars(enough.where(*here))))
-    return Access((UserOn(cluster, user),), tuple(sorted(found)), clusters=whole)
+    enough = LEVELS[LEVELS.index(level) :] if level else ()
+    whole = {row.cluster for row in rights if row.account == "" and row.role in enough}
+    return Access((UserOn(cluster, user),), tuple(sorted(found)), clusters=tuple(sorted(whole)))

@@ -61,7 +61,7 @@ def create(
 
 def find(db: Connection, text: str, now: int) -> Token | None:
     """Whose token this is; None when it is unknown, revoked or expired."""
-    row = db.execute(_COLUMNS.where(TABLE.c.digest == _digest(text))).first()
+    row = db.execute(_OF_DIGEST, {"digest": _digest(text)}).first()
     if row is None or (row.expiry_time is not None and row.expiry_time <= now):
         return None
     return _token(row)
@@ -97,6 +97,7 @@ _COLUMNS = sa.select(
     TABLE.c.id, TABLE.c.username, TABLE.c.cluster, TABLE.c.role, TABLE.c.label,
     TABLE.c.created_time, TABLE.c.expiry_time, TABLE.c.last_used_time,
 )  # fmt: skip
+_OF_DIGEST = _COLUMNS.where(TABLE.c.digest == sa.bindparam("digest"))
 
 
 def _token(row: Any) -> Token:

@@ -7,9 +7,11 @@ from sqlalchemy.engine import Connection
 
 from batchjob_stats_db import schema
 
+_NAMES = sa.select(schema.cluster.c.name)
+
 
 def known_clusters(db: Connection, cluster: str | None) -> Sequence[str]:
     """This cluster, or all."""
     if cluster is not None:
         return [cluster]
-    return db.execute(sa.select(schema.cluster.c.name)).scalars().all()
+    return db.scalars(_NAMES).all()

@@ -10,9 +10,9 @@ from sqlalchemy.sql.elements import ColumnElement
 from batchjob_stats_db import schema
 from batchjob_stats_db.access import Access, visible
 from batchjob_stats_db.queries.clusters import known_clusters
-from batchjob_stats_db.queries.derived import columns
 from batchjob_stats_db.queries.jobs import runs_of
 from batchjob_stats_db.queries.pages import MOST
+from batchjob_stats_db.queries.whole import whole
 
 _JOB = schema.job.c
 _PREFIX = re.compile(r"(?=.*[a-f-]|.{8})[0-9a-f-]{4,35}")  # of a UUID; not any number
@@ -83,10 +83,9 @@ def _where(
     db: Connection, access: Access, cluster: str | None, *conditions: ColumnElement[bool]
 ) -> list[RowMapping]:
     query = (
-        sa.select(*columns())
-        .select_from(schema.job.outerjoin(schema.job_usage))
+        sa.select(_JOB.id)
         .where(_JOB.cluster.in_(known_clusters(db, cluster)), visible(access), *conditions)
         .order_by(_JOB.submit_time.desc(), _JOB.run.desc())
         .limit(MOST)
     )
-    return list(db.execute(query).mappings())
+    return whole(db, query)

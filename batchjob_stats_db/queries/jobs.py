@@ -9,9 +9,9 @@ from sqlalchemy.sql.elements import ColumnElement
 from batchjob_stats_db import schema
 from batchjob_stats_db.access import Access, visible
 from batchjob_stats_db.queries.clusters import known_clusters
-from batchjob_stats_db.queries.derived import columns
 from batchjob_stats_db.queries.filters import RUNNING, Filter, found_by, looked_at
 from batchjob_stats_db.queries.pages import MOST
+from batchjob_stats_db.queries.whole import whole
 
 
 def pending(
@@ -33,7 +33,7 @@ def _unfinished(
 ) -> list[RowMapping]:
     job = schema.job.c
     query = (
-        sa.select(*columns())
+        sa.select(job.id)
         .select_from(schema.job.outerjoin(schema.job_usage))
         .where(
             job.end_time.is_(None), job.state.in_(states), visible(access),
@@ -42,34 +42,28 @@ def _unfinished(
         .order_by(sa.func.coalesce(job.start_time, job.submit_time).desc(), job.id.desc())
         .limit(min(limit, MOST))
     )  # fmt: skip
-    return list(db.execute(query).mappings())
+    return whole(db, query)
 
 
 def by_id(db: Connection, access: Access, job_id: int) -> RowMapping | None:
     """A job by the number of its row."""
-    job = schema.job
-    query = (
-        sa.select(*columns())
-        .select_from(job.outerjoin(schema.job_usage))
-        .where(job.c.id == job_id, visible(access))
-    )
-    return db.execute(query).mappings().first()
+    job = schema.job.c
+    return next(iter(whole(db, sa.select(job.id).where(job.id == job_id, visible(access)))), None)
 
 
 def runs_of(
     db: Connection, access: Access, jobid: str, cluster: str | None = None
 ) -> list[RowMapping]:
     """All runs under a scheduler's job id, the latest first."""
-    job = schema.job
+    job = schema.job.c
     clusters = known_clusters(db, cluster)  # the unique index begins with it
     query = (
-        sa.select(*columns())
-        .select_from(job.outerjoin(schema.job_usage))
-        .where(job.c.cluster.in_(clusters), job.c.jobid == jobid, visible(access))
-        .order_by(job.c.submit_time.desc(), job.c.run.desc())
+        sa.select(job.id)
+        .where(job.cluster.in_(clusters), job.jobid == jobid, visible(access))
+        .order_by(job.submit_time.desc(), job.run.desc())
         .limit(MOST)
     )
-    return list(db.execute(query).mappings())
+    return whole(db, query)
 
 
 def parts_of(db: Connection, access: Access, job_id: int) -> dict[str, list[RowMapping]] | None:

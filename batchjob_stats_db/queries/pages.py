@@ -18,6 +18,7 @@ from batchjob_stats_db.access import Access, terms, visible
 from batchjob_stats_db.queries.clusters import known_clusters
 from batchjob_stats_db.queries.derived import columns
 from batchjob_stats_db.queries.filters import Filter, found_by, looked_at
+from batchjob_stats_db.queries.whole import numbered
 
 MOST = 1000  # rows of a page
 MOST_READ = 100_000  # rows read for one
@@ -43,12 +44,7 @@ SORTS: Mapping[str, ColumnElement[Any]] = {
 """What jobs may be ordered by: names of their columns."""
 
 
-# Made once: of a hundred labels SQLAlchemy makes a statement more slowly than SQLite answers it.
-_WITH_USAGE = schema.job.outerjoin(schema.job_usage)
-_JOBS = sa.select(*columns())
-_EACH = _JOBS.select_from(_WITH_USAGE)
 _OF_NODE = schema.job_node.join(schema.job, schema.job_node.c.job_id == schema.job.c.id)
-_BY_NODE = _JOBS.select_from(_OF_NODE.outerjoin(schema.job_usage))
 
 
 class After(NamedTuple):
@@ -125,7 +121,8 @@ class _Walk(NamedTuple):
         others = looked_at(self.which)
         end = self._end(db, ranges, after) if others else None
         query = (
-            (_EACH if self.which.node is None else _BY_NODE)
+            sa.select(*self._place())
+            .select_from(self._tables().outerjoin(schema.job_usage) if others else self._tables())
             .where(*others, *self._beyond(after), *self._begun())
             .order_by(*self._order())
             .limit(limit + 1)
@@ -133,13 +130,11 @@ class _Walk(NamedTuple):
         if end is not None:
             at, last = sa.tuple_(*self._place()), sa.tuple_(*end)
             query = query.where(at >= last if self.descending else at <= last)
-        found: dict[int, RowMapping] = {}
-        for conditions in ranges:
-            for row in db.execute(query.where(*conditions)).mappings().all():
-                found[row["id"]] = row
-        rows = sorted(found.values(), key=self._of, reverse=self.descending)
-        if len(rows) > limit:
-            return Page(rows[:limit], After(*self._padded(self._of(rows[limit - 1]))))
+        found = {tuple(row) for each in ranges for row in db.execute(query.where(*each))}
+        places = sorted(found, reverse=self.descending)
+        if len(places) > limit:
+            places, end = places[:limit], places[limit - 1]
+        rows = numbered(db, [number for *_, number in places])
         return Page(rows, After(*self._padded(end)) if end is not None else None)
 
     def _begun(self) -> list[ColumnElement[bool]]:
@@ -182,10 +177,6 @@ class _Walk(NamedTuple):
         nearest = max if self.descending else min
         return nearest(ends) if ends else None
 
-    def _of(self, row: RowMapping) -> tuple[Any, ...]:
-        name = "end_time" if self.place[0] is schema.job.c.end_time else "start_time"
-        return (row[name], row["id"]) if self.known else (row["id"],)
-
     def _padded(self, place: tuple[Any, ...]) -> tuple[Any, ...]:
         return place if self.known else (None, *place)
 
@@ -217,7 +208,7 @@ def _sorted(
     )
     found = db.execute(query).all()
     more = After(found[limit - 1][1], found[limit - 1][0]) if len(found) > limit else None
-    return Page(_rows(db, [row[0] for row in found[:limit]]), more)
+    return Page(numbered(db, [row[0] for row in found[:limit]]), more)
 
 
 def bounded(
@@ -244,13 +235,3 @@ def _beyond(
         return [key.is_(None) & number]
     further = key < after.value if descending else key > after.value
     return [further | ((key == after.value) & number) | key.is_(None)]
-
-
-def _rows(db: Connection, ids: Sequence[int]) -> list[RowMapping]:
-    """The jobs with these numbers, in this order."""
-    job = schema.job
-    query = (
-        sa.select(*columns()).select_from(job.outerjoin(schema.job_usage)).where(job.c.id.in_(ids))
-    )
-    found = {row["id"]: row for row in db.execute(query).mappings().all()}
-    return [found[each] for each in ids if each in found]

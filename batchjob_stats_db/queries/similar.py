@@ -9,7 +9,7 @@ from sqlalchemy.engine import Connection, RowMapping
 from batchjob_stats_db import schema
 from batchjob_stats_db.access import Access, visible
 from batchjob_stats_db.days import DAY
-from batchjob_stats_db.queries.derived import columns
+from batchjob_stats_db.queries.whole import whole
 
 _LOOKED_AT = 5000  # of the user's jobs before this one; the rest is too long ago to compare with
 _SHORT_SECONDS = 60
@@ -56,10 +56,8 @@ def _ended_well(
         .subquery()
     )
     query = (
-        sa.select(*columns())
-        .select_from(
-            before.join(table, table.c.id == before.c.id).outerjoin(schema.job_usage)
-        )
+        sa.select(table.c.id)
+        .select_from(before.join(table, table.c.id == before.c.id))
         .where(
             table.c.state == "COMPLETED",
             table.c.end_time.is_not(None),
@@ -68,7 +66,7 @@ def _ended_well(
         .order_by(table.c.start_time.desc(), table.c.id.desc())
         .limit(most)
     )  # fmt: skip
-    return db.execute(query).mappings().all()
+    return whole(db, query)
 
 
 def short_jobs(db: Connection, access: Access, job: Mapping[Any, Any]) -> int | None:

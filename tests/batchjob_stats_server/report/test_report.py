@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 import pytest
 
 from batchjob_stats_db import schema
-from batchjob_stats_db.queries.jobs import columns
+from batchjob_stats_db.queries.derived import columns
 from batchjob_stats_server.report import written
 from batchjob_stats_server.report.accept import preferred
 from batchjob_stats_server.report.build import report

@@ -1,0 +1,66 @@
+"""Every answer of every route is what its model promises, over jobs of all kinds.
+
+Rows are written without a look at their models, which are there for the OpenAPI document.
+"""
+
+from typing import get_args
+
+import pytest
+import sqlalchemy as sa
+from fastapi.testclient import TestClient
+from pydantic import TypeAdapter
+
+from batchjob_stats_db import schema
+from batchjob_stats_db.options import DbOptions
+from batchjob_stats_server import app
+from batchjob_stats_server.histories import Histories
+from batchjob_stats_server.options import LimitOptions, Settings, WebOptions
+from batchjob_stats_server.routes import prometheus
+from batchjob_stats_server.routes.jobs import PART_ROWS
+from batchjob_stats_server.services import build
+from tests.batchjob_stats_server import example_site
+from tests.batchjob_stats_server.pages.example_history import ExampleHistory
+
+ANSWERS = {
+    route.path.replace("{part}", part): list[model] if part else route.response_model
+    for router in app.ROUTERS
+    if router is not prometheus.router  # whose answers are those of a time series database
+    for route in router.routes
+    if "GET" in route.methods and route.response_model
+    for part, model in (PART_ROWS.items() if "{part}" in route.path else [("", None)])
+}
+
+
+@pytest.fixture(scope="module")
+def services(tmp_path_factory):
+    path = tmp_path_factory.mktemp("answers") / "jobs.db"
+    _, root = example_site.make(path)
+    web, limit = WebOptions(allowed_host=("testserver",)), LimitOptions(0, 1, 0, 1)
+    made = build(Settings(DbOptions(f"sqlite:///{path}"), web, limit=limit))
+    return root, made._replace(
+        histories=Histories([ExampleHistory(made.reader)]), clock=lambda: example_site.NOW
+    )
+
+
+@pytest.fixture(scope="module")
+def ask(services):
+    root, made = services
+    with TestClient(app.make(made), headers={"Authorization": f"Bearer {root}"}) as client:
+        yield client.get
+
+
+@pytest.fixture(scope="module")
+def jobids(services):
+    with services[1].reader.connect() as db:
+        return db.scalars(sa.select(schema.job.c.jobid).limit(20)).all()
+
+
+@pytest.mark.parametrize("path", ANSWERS)
+def test_an_answer_fits_its_model(path, ask, jobids):
+    model = ANSWERS[path]
+    keys = {name for row in get_args(model) for name in getattr(row, "model_fields", ())}
+    for there in {path.format(jobid=jobid) for jobid in jobids}:
+        answer = ask(there)
+        assert answer.status_code == 200, answer.text
+        TypeAdapter(model).validate_json(answer.content, strict=True)
+        assert all(set(row) == keys for row in answer.json() if keys)
