@@ -1,13 +1,36 @@
-"""What the operators' resources may hold, as far as the chart and deploy/victoriametrics use it.
+"""What the operators' resources may hold.
 
-Their schemas are in no package that a test could use: the tables below have the fields we need,
-from the API references of the operators (docs/api.md of VictoriaMetrics/operator, and in
-prometheus-operator Documentation/api-reference/api.md). Whatever is not in them is refused.
+`.ci/schemas.py` gets prometheus-operator's schemas. VictoriaMetrics' are in no package that a test
+could use: the tables below have the fields we need, from the operator's API reference (docs/api.md
+of VictoriaMetrics/operator). Whatever is not in them is refused.
 """
 
+import json
+import os
+from pathlib import Path
 from typing import Any
 
 import jsonschema
+
+SCHEMAS = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "batchjob-ci/schemas"
+
+
+def there(kind: str) -> bool:
+    """Whether there is something to hold such a resource against."""
+    return kind in SPECS or (SCHEMAS / f"{kind}.json").exists()
+
+
+def strict(schema: Any) -> Any:
+    """Without fields beside those named, and without null for a field that is left out."""
+    if isinstance(schema, list):
+        return [strict(each) for each in schema if each != {"type": "null"}]
+    if not isinstance(schema, dict):
+        return schema
+    inner = {key: strict(value) for key, value in schema.items()}
+    if isinstance(inner.get("properties"), dict) and inner.get("type") == "object":
+        inner.setdefault("additionalProperties", False)
+    return inner
+
 
 TEXT = {"type": "string"}
 TEXTS = {"type": "object", "additionalProperties": TEXT}
@@ -48,22 +71,16 @@ POD = {
 }
 
 
-def scrape(relabelings: str) -> dict[str, Any]:
-    """What both operators have; they call the relabeling of targets differently."""
-    endpoint = fields(
-        "port",
-        port=TEXT, path=TEXT, honorLabels=SWITCH,
-        interval={"type": "string", "pattern": "^[0-9]+(ms|s|m|h)$"},
-        scheme={"enum": ["http", "https"]},
-        tlsConfig=fields(serverName=TEXT, insecureSkipVerify=SWITCH),
-        **{relabelings: listed(RELABELING)},
-    )  # fmt: skip
-    return fields("selector endpoints", selector=SELECTOR, endpoints=listed(endpoint))
-
-
+ENDPOINT = fields(
+    "port",
+    port=TEXT, path=TEXT, honorLabels=SWITCH,
+    interval={"type": "string", "pattern": "^[0-9]+(ms|s|m|h)$"},
+    scheme={"enum": ["http", "https"]},
+    tlsConfig=fields(serverName=TEXT, insecureSkipVerify=SWITCH),
+    relabelConfigs=listed(RELABELING),
+)  # fmt: skip
 SPECS = {
-    "ServiceMonitor": scrape("relabelings"),
-    "VMServiceScrape": scrape("relabelConfigs"),
+    "VMServiceScrape": fields("selector endpoints", selector=SELECTOR, endpoints=listed(ENDPOINT)),
     "VMAgent": fields(
         "remoteWrite",
         replicaCount={"type": "integer"}, scrapeInterval=TEXT, selectAllByDefault=SWITCH,
@@ -83,4 +100,9 @@ SPECS = {
 
 def check(resource: dict[str, Any]) -> None:
     """Raise jsonschema.ValidationError where it holds what its operator does not know."""
-    jsonschema.validate(resource["spec"], SPECS[resource["kind"]])
+    kind = resource["kind"]
+    if kind in SPECS:
+        jsonschema.validate(resource["spec"], SPECS[kind])
+    else:
+        schema = json.loads((SCHEMAS / f"{kind}.json").read_text())
+        jsonschema.validate(resource, strict(schema))
