@@ -17,11 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from celery import Celery, signals  # type: ignore[import-untyped]
-from celery.exceptions import (  # type: ignore[import-untyped]
-    SoftTimeLimitExceeded,
-    TimeLimitExceeded,
-)
+from celery import Celery, signals
+from celery.exceptions import SoftTimeLimitExceeded, TimeLimitExceeded
 
 from batchjob import runs as run_files
 from batchjob.data import RUNS, data_directory

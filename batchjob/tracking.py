@@ -295,7 +295,8 @@ def _in_steps(coroutine: Coroutine[Any, Any, R], used: list[float]) -> Generator
         try:
             waits_for = step(given)
         except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]  # the coroutine's own type
+            returned: R = end.value
+            return returned
         finally:
             after = thread_cpu()
             used[0] += after[0] - before[0]
@@ -366,6 +367,6 @@ def _watcher() -> Supervisor:
 
 def _work_dir() -> str:
     try:
-        return os.getcwd()  # noqa: PTH109
+        return str(Path.cwd())
     except OSError:
         return ""

@@ -158,7 +158,8 @@ def _run(chosen: Settings, given: Arguments) -> int:
     with _writing(chosen) as engine:
         service = Service(chosen, engine)
         if given.once:
-            return 0 if all([poller.cycle() for poller in service.pollers]) else 1  # noqa: C419 (all of them)
+            done = [poller.cycle() for poller in service.pollers]  # all of them, whatever one says
+            return 0 if all(done) else 1
         serve(service)
     return 0
 

@@ -196,7 +196,7 @@ def _sums(parts: sa.CTE, cluster: str, day: int) -> sa.Select[Any]:
     # 1 TiB for a day is 9.5e16 byte seconds: a hundred such jobs are more than a BIGINT.
     memory = sa.cast(job.seconds, sa.Float) * sa.func.coalesce(job.allocated_memory_bytes, 0)
     ready = sa.func.coalesce(job.eligible_time, job.submit_time)
-    used = {name: _or_zero(usage.c[name]) for name in usage.columns.keys()}  # noqa: SIM118 (columns)
+    used = {each.key: _or_zero(each) for each in usage.columns}
     sums: dict[str, Number] = {
         "jobs_started": _count(started),
         "jobs_ended": _count(ended),

@@ -28,7 +28,9 @@ class Connection(H11Protocol):
     _deadline: asyncio.TimerHandle | None = None
     _refused = False
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(  # type: ignore[override]  # uvicorn's own is as narrow
+        self, transport: asyncio.Transport
+    ) -> None:
         """Note who is there; the first request is awaited no longer than any other."""
         super().connection_made(transport)
         tls: ssl.SSLObject | None = transport.get_extra_info("ssl_object")

@@ -25,7 +25,7 @@ def install(app: FastAPI) -> None:
         assert app.openapi_schema is not None
         return app.openapi_schema
 
-    app.openapi = complete  # type: ignore[method-assign]
+    app.openapi = complete  # type: ignore[method-assign]  # as FastAPI's documentation does
 
 
 def _operations(document: Document) -> Iterator[tuple[str, Document]]:

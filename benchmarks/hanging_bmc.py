@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from benchmarks import trees
@@ -104,7 +105,7 @@ def exporters(jobs: int) -> Iterator[dict[str, exporter.Target]]:
             for name, (flags, inside) in cases.items()
         }
         for target in targets.values():
-            until(lambda: _sees(target, jobs), "all jobs seen", timeout=60, interval=0.5)  # noqa: B023 (called at once)
+            until(partial(_sees, target, jobs), "all jobs seen", timeout=60, interval=0.5)
         until(lambda: _watts(targets["BMC answers"]), "the BMC's watts", timeout=30, interval=0.5)
         yield targets
 

@@ -152,7 +152,7 @@ class Cray:
         return now - self._fresh_since[1] > _DEAD_SECONDS
 
 
-def build(host: Host, options: Options, built: Mapping[str, Collector]) -> Cray:  # noqa: ARG001  # the interface of all collectors
+def build(host: Host, _options: Options, _built: Mapping[str, Collector]) -> Cray:
     """Make the collector."""
     return Cray(host)
 

@@ -241,7 +241,7 @@ class Hwmon:
         return Reading(seen.at, watts=total) if total > 0 else None  # what runs draws something
 
 
-def build(host: Host, options: Options, built: Mapping[str, Collector]) -> Hwmon:  # noqa: ARG001  # the interface of all collectors
+def build(host: Host, options: Options, _built: Mapping[str, Collector]) -> Hwmon:
     """Make the collector."""
     return Hwmon(host, options)
 

@@ -152,6 +152,6 @@ def parse_meminfo(text: bytes) -> Memory:
     return Memory(found[b"MemTotal"], found[b"MemAvailable"])
 
 
-def build(host: Host, options: Options, built: Mapping[str, Collector]) -> Node:  # noqa: ARG001  # the interface of all collectors
+def build(host: Host, _options: Options, _built: Mapping[str, Collector]) -> Node:
     """Make the collector."""
     return Node(host)

@@ -280,7 +280,7 @@ class Rapl:
         return watts * _PSYS_TIMES if zone.place.zone == "psys" else watts
 
 
-def build(host: Host, options: Options, built: Mapping[str, Collector]) -> Rapl:  # noqa: ARG001  every collector's signature
+def build(host: Host, options: Options, _built: Mapping[str, Collector]) -> Rapl:
     """Make the collector."""
     return Rapl(host, options)
 

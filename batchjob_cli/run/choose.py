@@ -12,7 +12,8 @@ from batchjob.settings import Parser, SettingsError
 def parser(name: str, description: str, job: str | None = None) -> argparse.ArgumentParser:
     """A parser with `--data`, and the argument JOB (`job`: its number of times)."""
     made = Parser(prog=f"batchjob {name}", description=description, allow_abbrev=False)
-    made.add_argument("job", nargs=job, metavar="JOB", help="a run's id, the beginning of it, or its name")  # fmt: skip  # noqa: E501
+    made.add_argument("job", nargs=job, metavar="JOB", help="a run's id, the beginning of it, "
+                      "or its name")  # fmt: skip
     made.add_argument("--data", default="", metavar="DIRECTORY", help="data directory (default: "
                       "$BATCHJOB_DATA or ~/.local/state/batchjob)")  # fmt: skip
     return made

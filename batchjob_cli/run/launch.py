@@ -91,7 +91,7 @@ def _become(
             signal.signal(ignored_by_python, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         stage = _EXECUTE
-        os.execvp(command[0], list(command))  # noqa: S606
+        os.execvp(command[0], list(command))  # noqa: S606 (what the user asks for, no shell)
     except OSError as error:
         os.write(writer, _FORM.pack(stage, error.errno or 0))
     finally:

@@ -39,7 +39,7 @@ def watermark_since(since: int) -> str:
 def follow(
     files: Sequence[Path],
     watermark: str,
-    begins: Callable[[bytes], bool] = lambda line: True,  # noqa: ARG005 (every line does)
+    begins: Callable[[bytes], bool] = lambda _: True,
 ) -> Iterator[Chunk]:
     """Whole lines behind the watermark; `files` stand in the order in which they were written.
 

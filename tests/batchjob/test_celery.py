@@ -71,7 +71,8 @@ def history(tmp_path_factory):
     (folder / "tasks.py").write_text(TASKS.format(folder=str(folder)))
     environment = {**os.environ, "BATCHJOB_DATA": str(folder / "data"), "C_FORCE_ROOT": "1"}
     environment["PYTHONPATH"] = os.pathsep.join((os.getcwd(), str(folder)))
-    send = "import tasks\ntasks.add.delay(2, b=3)\nfor t in (tasks.broken, tasks.slow, tasks.deaf, tasks.flaky, tasks.lost): t.delay()"  # noqa: E501
+    others = "tasks.broken, tasks.slow, tasks.deaf, tasks.flaky, tasks.lost"
+    send = f"import tasks\ntasks.add.delay(2, b=3)\nfor t in ({others}): t.delay()"
     subprocess.run([sys.executable, "-c", send], env=environment, cwd=folder, check=True)
     with (folder / "log").open("w") as log:
         worker = subprocess.Popen(

@@ -1,6 +1,7 @@
 """Runs and tracked work, asked from Python."""
 
 import os
+from functools import partial
 
 import pytest
 
@@ -50,7 +51,7 @@ def test_nothing_has_run_yet(tmp_path):
 def test_one_job(written, tmp_path):
     one = written(0x10, name="train")
     two = written(0x11, name="other")
-    ask = lambda text: batchjob.job(text, data=str(tmp_path))  # noqa: E731
+    ask = partial(batchjob.job, data=str(tmp_path))
     assert (ask(one.jobid), ask("00000010"), ask("other")) == (one, one, two)
     for text in ("0000001", ""):
         with pytest.raises(past.UnknownRun):

@@ -78,7 +78,10 @@ class Simulated:
 def poller(engine, source, **tsdb) -> Poller:
     """A poller of one simulated cluster, at the end of its time."""
     cluster = ClusterSettings("c1", (source,), (), TsdbOptions(**tsdb))
-    clock = lambda: float(source.now)  # noqa: E731 (a clock)
+
+    def clock() -> float:
+        return float(source.now)
+
     store = Store(engine, "c1", cluster.tsdb.policy(), clock)
     options = PollOptions(interval=0.0, rollup_interval=0.0)
     return Poller(cluster, store, None, options, RetentionOptions(), PollerMetrics(), clock)

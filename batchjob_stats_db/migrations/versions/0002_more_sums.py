@@ -86,7 +86,7 @@ def _fold(
     groups = f"cluster{', day' if time == 'day' else ''}{listed}"
     db.execute(
         sa.text(
-            f"INSERT INTO {into} (cluster, {name}{listed}, {', '.join(sums)}) "  # noqa: S608
+            f"INSERT INTO {into} (cluster, {name}{listed}, {', '.join(sums)}) "  # noqa: S608 (names of ours)
             f"SELECT cluster, {time}{listed}, {added} FROM {source} {where} GROUP BY {groups}"
         ),
         span,

@@ -14,7 +14,8 @@ def started(batchjob):
 
 
 def test_the_output_again(batchjob):
-    batchjob("run", "--name", "talk", "--", "sh", "-c", "echo one; sleep 0.1; echo two >&2; sleep 0.1; echo three")  # fmt: skip  # noqa: E501
+    talk = "echo one; sleep 0.1; echo two >&2; sleep 0.1; echo three"
+    batchjob("run", "--name", "talk", "--", "sh", "-c", talk)
     jobid = batchjob.record()["jobid"]
     assert batchjob("logs", jobid[:6]).stdout == "one\ntwo\nthree\n"
     assert batchjob("logs", "talk", "--stream", "stderr").stdout == "two\n"
