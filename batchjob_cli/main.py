@@ -57,9 +57,21 @@ def _run(given: list[str]) -> int:
         return 0
     for command in COMMANDS:
         if command.name == first:
-            return int(importlib.import_module(command.module).run(given[1:]))
+            return _do(command, given[1:])
     known = [command.name for command in COMMANDS]
     raise SettingsError(f"unknown command {first}{nearest(first, known)}")
+
+
+def _do(command: Command, arguments: list[str]) -> int:
+    """What a node lacks of what servers have is no fault of the command."""
+    try:
+        return int(importlib.import_module(command.module).run(arguments))
+    except ModuleNotFoundError as error:
+        missing = str(error.name).partition(".")[0]
+        raise SettingsError(
+            f"{command.name}: {missing} is not installed here; "
+            "pip install 'batchjob-monitoring[server]' brings it"
+        ) from error
 
 
 def _usage() -> str:

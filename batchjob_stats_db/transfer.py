@@ -13,6 +13,7 @@ from typing import IO, Any, get_args, get_type_hints
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
+from batchjob.cells import harmless
 from batchjob.states import JobState
 from batchjob_stats_db import schema
 from batchjob_stats_db.bulk import parts, upsert
@@ -67,17 +68,12 @@ def export_csv(db: Connection, out: IO[str], cluster: str | None = None, since: 
     for rows in _jobs(db, cluster, since):
         measured = _by_job(db, schema.job_usage, [row["id"] for row in rows])
         for row in rows:
-            line = {_RENAMED.get(k, k): _harmless(v) for k, v in row.items()}
+            line = {_RENAMED.get(k, k): harmless(v) for k, v in row.items()}
             for each in measured.get(row["id"], []):
                 line |= {usage[k]: v for k, v in each.items()}
             writer.writerow(line)
             count += 1
     return count
-
-
-def _harmless(value: Any) -> Any:
-    """A job's name is not to be a formula in somebody's spreadsheet (OWASP, "CSV Injection")."""
-    return f"'{value}" if isinstance(value, str) and value[:1] in tuple("=+-@\t\r") else value
 
 
 def _jobs(db: Connection, cluster: str | None, since: int) -> Iterator[Sequence[dict[str, Any]]]:

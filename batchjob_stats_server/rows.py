@@ -15,6 +15,7 @@ from fastapi import Response
 from pydantic import BaseModel, create_model
 from sqlalchemy.sql.elements import ColumnElement
 
+from batchjob.cells import harmless
 from batchjob_stats_server.problems import Problem
 
 _RENAMED = {"username": "user", "groupname": "group"}
@@ -174,11 +175,6 @@ def _csv(keys: Keys, columns: Sequence[Column]) -> tuple[bytes, str]:
     writer.writerow(keys)
     writer.writerows(map(harmless, each) for each in zip(*columns, strict=True))
     return out.getvalue().encode(), "text/csv"
-
-
-def harmless(value: Any) -> Any:
-    """A job's name is not to be a formula in somebody's spreadsheet (OWASP, "CSV Injection")."""
-    return f"'{value}" if isinstance(value, str) and value[:1] in tuple("=+-@\t\r") else value
 
 
 _FORMATS: Mapping[Format, Callable[[Keys, Sequence[Column]], tuple[bytes, str]]] = {

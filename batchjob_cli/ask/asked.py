@@ -6,6 +6,7 @@ asked without a socket, so there is one place that knows filters, formats and re
 
 import argparse
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -88,6 +89,12 @@ def parser(name: str, description: str) -> Parser:
     made = Parser(prog=f"batchjob {name}", description=description, allow_abbrev=False)
     add_arguments(made)
     return made
+
+
+def next_page(link: str) -> str:
+    """The target of a header Link (RFC 8288) with rel=next, as our server writes it; or ""."""
+    found = re.search(r'<([^<>]*)>; *rel="?next"?', link)
+    return found[1] if found else ""
 
 
 def good(answer: Answer) -> Answer:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from batchjob.cells import harmless
 from batchjob.readable import clock, share, size
 from batchjob.settings import argument
 from batchjob.states import JobState
@@ -97,8 +98,6 @@ def as_json(rows: Sequence[Mapping[str, Any]]) -> None:
 def as_csv(rows: Sequence[Mapping[str, Any]]) -> None:
     """With a header; no text can be a formula of a spreadsheet."""
     import csv
-
-    from batchjob_stats_server.rows import harmless
 
     if rows:
         out = csv.DictWriter(sys.stdout, list(rows[0]), lineterminator="\n")

@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urljoin
 
-from requests.utils import parse_header_links
-
 from batchjob.login import login
 from batchjob.settings import SettingsError
-from batchjob_cli.ask.asked import Answer, Ask, Parameters
+from batchjob_cli.ask.asked import Answer, Ask, Parameters, next_page
 from batchjob_cli.up import options, stack
 from batchjob_stats_db.engine import DatabaseError
 from batchjob_stats_server import app, services
@@ -89,5 +87,4 @@ async def _get(application: Any, path: str, query: str, headers: dict[str, str])
                 answered.set()
 
     await application(scope, receive, send)
-    following = [link["url"] for link in parse_header_links(links) if link.get("rel") == "next"]
-    return Answer(status, body, following[0] if following else "")
+    return Answer(status, body, next_page(links))

@@ -4,6 +4,8 @@ import csv
 import io
 import json
 import os
+import subprocess
+import sys
 import threading
 import time
 import uuid
@@ -16,6 +18,7 @@ from batchjob import runs
 from batchjob.settings import SettingsError
 from batchjob.states import JobState
 from batchjob_cli.ask import job, jobs, stats
+from batchjob_cli.ask.asked import next_page
 from batchjob_cli.ask.server import Server
 from batchjob_cli.up import options, stack, token
 from batchjob_stats_server import main as server_main
@@ -168,3 +171,29 @@ def test_a_server_gives_the_same_answers(data, server, capsys, monkeypatch):
 def test_a_next_page_elsewhere_is_not_followed():
     with pytest.raises(SettingsError, match="names a next page elsewhere"):
         Server("https://jobs.example.org", "secret")("https://evil.example.org/api/v1/jobs", {})
+
+
+def test_the_next_page_stands_in_a_header():
+    assert next_page('</api/v1/jobs?cursor=7>; rel="next"') == "/api/v1/jobs?cursor=7"
+    assert next_page('</a>; rel="prev", </b>; rel=next') == "/b"
+    assert next_page("") == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--server", "http://127.0.0.1:1"), "http://127.0.0.1:1/api/v1/: 127.0.0.1:1: "),
+        ((), "jobs: sqlalchemy is not installed here; pip install 'batchjob-monitoring[server]'"),
+    ],
+)
+def test_a_node_without_a_server_s_libraries_can_ask_one(arguments, told, tmp_path):
+    program = (
+        "import sys; sys.modules |= dict.fromkeys(('sqlalchemy', 'requests', 'fastapi', 'orjson'));"
+        "from batchjob_cli.main import main; sys.exit(main(sys.argv[1:]))"
+    )
+    argv = [sys.executable, "-c", program, "jobs", *arguments]
+    environment = {**os.environ, "BATCHJOB_DATA": str(tmp_path)}
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert told in done.stderr
+    assert done.stderr.count("\n") == 1
