@@ -1,7 +1,7 @@
 """How fast the server answers from a database of many jobs, beside the same SQL without it.
 
-    python benchmarks/ingest.py read --jobs 10000000 --database /var/tmp/many.db   # makes it
-    python benchmarks/api.py --database /var/tmp/many.db
+    python -m benchmarks.ingest read --jobs 10000000 --database /var/tmp/many.db   # makes it
+    python -m benchmarks.api --database /var/tmp/many.db
 
 Starts the server and asks it with wrk (in Debian) by 1, 10 and 50 clients at once, each over a
 connection of its own and without a pause. Beside: as many threads with connections of their own
@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import sqlalchemy as sa
-from measure import cpu_seconds, resident_bytes
 
 from batchjob_stats_db import tokens
 from batchjob_stats_db.access import Access, UserOn
@@ -34,6 +33,7 @@ from batchjob_stats_db.days import DAY
 from batchjob_stats_db.engine import parse, reader, writer
 from batchjob_stats_db.queries.pages import page
 from batchjob_stats_db.tokens import TokenRole
+from benchmarks.measure import cpu_seconds, resident_bytes
 
 BEGIN = 1_735_689_600  # of the year in benchmarks/ingest.py
 END = BEGIN + 365 * DAY

@@ -1,8 +1,8 @@
 """How fast job records are written, and how fast a database of many answers.
 
-    PYTHONPATH=. python benchmarks/ingest.py write                # 1,000,000 jobs
-    PYTHONPATH=. python benchmarks/ingest.py write --quick        # 100,000
-    PYTHONPATH=. python benchmarks/ingest.py read --jobs 10000000 --database /var/tmp/many.db
+    python -m benchmarks.ingest write                # 1,000,000 jobs
+    python -m benchmarks.ingest write --quick        # 100,000
+    python -m benchmarks.ingest read --jobs 10000000 --database /var/tmp/many.db
 
 `write`: records through the store, beside raw sqlite3 executemany of the same rows: one of `job`
 and one of `job_node` for each job; the memory used meanwhile. `read`: makes the database unless it
