@@ -1,9 +1,11 @@
 """Daemons as children of the test process: started, awaited, and ended by their own pid."""
 
 import contextlib
+import os
 import socket
 import subprocess
 import time
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -66,3 +68,25 @@ def free_ports(count: int) -> list[int]:
 def succeeds(argv: Sequence[str], env: Mapping[str, str] | None = None) -> bool:
     """Whether the command exits with 0; its output is dropped."""
     return subprocess.run(argv, env=env, capture_output=True, check=False, cwd="/").returncode == 0
+
+
+def call(*argv: str, **options: object) -> str:
+    """What the command printed; AssertionError with all it said where it fails."""
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, **options)
+    assert done.returncode == 0, f"{' '.join(argv)}: {done.stdout}{done.stderr}"
+    return done.stdout
+
+
+@contextlib.contextmanager
+def served(argv: list[str], path: str, port: int, log: Path) -> Iterator[str]:
+    """Start a daemon and yield what it answers."""
+
+    def answer() -> str:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as response:
+                return str(response.read().decode())
+        except OSError:
+            return ""
+
+    with daemon(argv, log, {"PATH": os.environ["PATH"]}):
+        yield until(answer, f"{argv}: {log}", 30)

@@ -1,13 +1,10 @@
 """Packages are built, installed into a clean Debian, and what they bring is started and asked."""
 
-import contextlib
 import os
 import re
 import shutil
-import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,19 +12,13 @@ import pytest
 
 from batchjob import __version__
 from tests.e2e.exporter import parse
-from tests.e2e.processes import daemon, free_ports, until
+from tests.e2e.processes import call, free_ports, served
 
 pytestmark = pytest.mark.e2e
 
 ROOT = Path(__file__).parents[2]
 PYTHON = "/usr/bin/python3"
 TOOLS = ("mmdebstrap", "dpkg-deb", "rpmbuild", "unshare", "setpriv")
-
-
-def call(*argv: str, **options: object) -> str:
-    done = subprocess.run(argv, capture_output=True, text=True, check=False, **options)
-    assert done.returncode == 0, f"{' '.join(argv)}: {done.stdout}{done.stderr}"
-    return done.stdout
 
 
 @pytest.fixture(scope="module")
@@ -81,21 +72,6 @@ def entered(root: Path, *command: str, user: str = "") -> list[str]:
 
 def inside(root: Path, *command: str, user: str = "") -> str:
     return call(*entered(root, *command, user=user))
-
-
-@contextlib.contextmanager
-def served(argv: list[str], path: str, port: int, log: Path) -> Iterator[str]:
-    """Start a daemon and yield what it answers."""
-
-    def answer() -> str:
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as response:
-                return str(response.read().decode())
-        except OSError:
-            return ""
-
-    with daemon(argv, log, {"PATH": os.environ["PATH"]}):
-        yield until(answer, f"{argv}: {log}", 30)
 
 
 def test_the_units_command_is_scraped(debian: Path, tmp_path: Path) -> None:
