@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 from typing import Any
+from urllib.parse import quote, urlencode
 
 from fastapi import Request
 
@@ -36,8 +37,9 @@ def link(request: Request, question: str, more: After | None) -> dict[str, str]:
     """The header that leads to the next page, if there is one."""
     if more is None:
         return {}
-    query = request.url.include_query_params(cursor=encode(question, more)).query
-    return {"Link": f'<{request.url.path}?{query}>; rel="next"'}
+    given = [pair for pair in request.query_params.multi_items() if pair[0] != "cursor"]
+    query = urlencode([*given, ("cursor", encode(question, more))])
+    return {"Link": f'<{quote(request.scope["path"])}?{query}>; rel="next"'}
 
 
 def _sound(value: Any, number: Any, kind: type) -> bool:

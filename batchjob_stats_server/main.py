@@ -1,6 +1,7 @@
 """The command `batchjob_stats_server`."""
 
 import argparse
+import gc
 import logging
 import math
 import os
@@ -107,13 +108,14 @@ def _parser() -> Parser:
 
 
 class AnsweringServer(uvicorn.Server):
-    """Tells systemd when requests are taken."""
+    """Tells systemd when requests are taken; what is there by then stays."""
 
     # A thread that waits for a database cannot be cancelled; the process need not wait for it.
     ends_process = False
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        gc.freeze()  # or each full collection looks at all of it again, which a request waits for
         if self.started:
             notify("READY=1")
 

@@ -46,18 +46,16 @@ def _milliseconds(values: Column) -> Column:
 
 
 def _rfc3339(values: Column) -> Column:
-    return [None if seconds is None else _moment(seconds) for seconds in values]
+    return [
+        f"{date}{_MINUTES[seconds // 60 % 1440]}{_SECONDS[seconds % 60]}"
+        if seconds is not None and (date := _date(seconds // 86400))
+        else None
+        for seconds in values
+    ]
 
 
-_MINUTES = tuple(f"T{minute // 60:02}:{minute % 60:02}:" for minute in range(24 * 60))
+_MINUTES = tuple(f"T{minute // 60:02}:{minute % 60:02}:" for minute in range(1440))
 _SECONDS = tuple(f"{second:02}Z" for second in range(60))
-
-
-def _moment(seconds: int) -> str | None:
-    minutes, second = divmod(seconds, 60)
-    days, minute = divmod(minutes, 24 * 60)
-    date = _date(days)
-    return date and date + _MINUTES[minute] + _SECONDS[second]
 
 
 @functools.lru_cache(10_000)

@@ -5,7 +5,7 @@
 
 Starts the server and asks it with wrk (in Debian) by 1, 10 and 50 clients at once, each over a
 connection of its own and without a pause. Beside: as many threads with connections of their own
-that run the same statement through sqlite3 and fetch its rows. Makes two tokens in the database,
+that run the same statements through sqlite3 and fetch their rows. Makes two tokens in the database,
 and takes them away again.
 """
 
@@ -149,21 +149,24 @@ def asked(
     return found["50"], found["99"]
 
 
-def statement(database: Path, access: Access) -> tuple[str, tuple[object, ...]]:
+Statement = tuple[str, tuple[object, ...]]
+
+
+def statements(database: Path, access: Access) -> list[Statement]:
     """The SQL of a page of 100 jobs."""
     engine = reader(parse(f"sqlite:///{database}"))
-    seen: list[tuple[str, tuple[object, ...]]] = []
+    seen: list[Statement] = []
     sa.event.listen(
         engine, "before_cursor_execute", lambda _c, _cur, sql, given, *_: seen.append((sql, given))
     )
     with engine.connect() as db:
         page(db, access, 100)
     engine.dispose()
-    return seen[-1]
+    return seen
 
 
 def raw(
-    database: Path, sql: str, given: tuple[object, ...], clients: int, seconds: float
+    database: Path, wanted: list[Statement], clients: int, seconds: float
 ) -> tuple[float, float]:
     """The same of as many threads that do no more than that."""
     times: list[float] = []
@@ -173,7 +176,8 @@ def raw(
         connection = sqlite3.connect(f"file:{database}?mode=ro", uri=True)
         connection.execute("PRAGMA cache_size=-65536")
         while (begun := time.perf_counter()) < until:
-            connection.execute(sql, given).fetchall()
+            for sql, given in wanted:
+                connection.execute(sql, given).fetchall()
             times.append(1000 * (time.perf_counter() - begun))
         connection.close()
 
@@ -207,9 +211,9 @@ def main() -> None:
         for name, question in chosen.items():
             show(name, [asked(server, question, n, given.seconds) for n in given.clients])
             if name == BESIDE:
-                sql, values = statement(given.database, Access((UserOn("", USER),)))
+                wanted = statements(given.database, Access((UserOn("", USER),)))
                 show("  its SQL alone", [
-                    raw(given.database, sql, values, n, given.seconds) for n in given.clients
+                    raw(given.database, wanted, n, given.seconds) for n in given.clients
                 ])  # fmt: skip
         print(
             f"  the server's memory: {begun >> 20} MiB after each question was asked once, "

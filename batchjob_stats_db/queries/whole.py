@@ -24,7 +24,7 @@ def numbered(db: Connection, ids: Sequence[int]) -> list[RowMapping]:
     """The jobs with these numbers, in this order; the caller found that they may be seen."""
     if not ids:
         return []
-    found = {row["id"]: row for row in db.execute(_WHOLE, {"ids": ids}).mappings()}
+    found = {row["id"]: row for row in db.execute(_WHOLE, {"ids": ids}).mappings().all()}
     return [found[each] for each in ids if each in found]
 
 
