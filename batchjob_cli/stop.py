@@ -14,7 +14,7 @@ from batchjob.runs import Run
 from batchjob.settings import SettingsError, argument
 from batchjob.states import JobState
 from batchjob.values import duration
-from batchjob_cli.run import stop_request
+from batchjob_cli.run import cgroup, stop_request
 from batchjob_cli.run.abandoned import end_abandoned
 from batchjob_cli.run.choose import one, parser
 
@@ -50,6 +50,10 @@ def _end(data: Path, chosen: Run, grace: float) -> int:
         raise SettingsError(f"run {jobid} is on {chosen.node}; end it there")
     if chosen.state == JobState.VANISHED:
         end_abandoned(data / RUNS)
+        if jobid in cgroup.existing():
+            raise SettingsError(
+                f"run {jobid} had lost its supervisor, and goes on as {chosen.user}'s"
+            )
         print(f"batchjob: run {jobid} had lost its supervisor; nothing of it runs now")
         return 0
     if not chosen.state.live:

@@ -15,9 +15,9 @@ def end_abandoned(runs: Path) -> None:
 
     Only runs of this data directory: of another we cannot know.
     """
-    with contextlib.suppress(OSError):
-        for jobid, left in cgroup.existing().items():
-            if _abandoned(runs / f"{jobid}.json"):
+    for jobid, left in cgroup.existing().items():
+        if _abandoned(runs / f"{jobid}.json"):
+            with contextlib.suppress(OSError):  # another user's, in a directory that several share
                 left.signal(signal.SIGKILL)
                 left.remove()
 

@@ -143,7 +143,7 @@ def existing(host: Host | None = None) -> dict[str, Cgroup]:
         v1 = hierarchy.version == 1
         for parent in [hierarchy.root] if v1 else _parents(hierarchy.root, host):
             top = f"{parent}/{RUNS_DIRECTORY}"
-            for name in os.listdir(top) if os.path.isdir(top) else ():
+            for name in _names(top):
                 made = _Made(hierarchy, os.path.relpath(f"{top}/{name}", hierarchy.root))
                 if name.startswith(RUN_PREFIX) and os.path.isdir(made.absolute):
                     found.setdefault(name.removeprefix(RUN_PREFIX), []).append(made)
@@ -151,6 +151,13 @@ def existing(host: Host | None = None) -> dict[str, Cgroup]:
         jobid: Cgroup(jobid, _memory_first(made), made[0].hierarchy.version, host)
         for jobid, made in found.items()
     }
+
+
+def _names(directory: str) -> list[str]:
+    try:
+        return os.listdir(directory)
+    except OSError:  # not there, or not for us
+        return []
 
 
 def _memory_first(made: Iterable[_Made]) -> tuple[_Made, ...]:

@@ -30,7 +30,6 @@ class Site(NamedTuple):
     slurm_numbers: str = "index"  # or minor
     cuda_numbers: str = "local"  # or index, minor
     positions: tuple[str, ...] = ()  # scheduler's number → GPU, where the order is another
-    job_files: str = ""  # a directory as dcgm-exporter reads it, written by the prolog
     pbs_homes: tuple[str, ...] = ()
 
 
@@ -44,7 +43,9 @@ class Look(NamedTuple):
     hostname: str
 
 
-def look(host: Host, table: Table, site: Site) -> Look:
+def look(
+    host: Host, table: Table, site: Site, named_by_prolog: Mapping[str, frozenset[str]]
+) -> Look:
     """Read what does not depend on a job."""
     try:
         with open(os.path.join(host.procfs, "sys/kernel/hostname"), encoding="utf-8") as file:
@@ -54,39 +55,10 @@ def look(host: Host, table: Table, site: Site) -> Look:
     return Look(
         table,
         site,
-        read_job_files(site.job_files) if site.job_files else {},
+        named_by_prolog,
         read_device_majors(host).get("nvidia-caps"),
         hostname.partition(".")[0],
     )
-
-
-def read_job_files(directory: str) -> dict[str, frozenset[str]]:
-    """Job id → names of the files that hold it.
-
-    A file is named after a GPU's number (`0`; `0.3` is GPU instance 3 of GPU 0) or UUID and holds
-    one job id per line (dcgm-exporter's --hpc-job-mapping-dir); what follows a space is not read,
-    since some prologs put the uid there.
-    """
-    jobs: dict[str, set[str]] = {}
-    try:
-        names = os.listdir(directory)
-    except OSError:
-        return {}
-    for name in names:
-        if not _JOB_FILE.fullmatch(name):
-            continue
-        try:
-            with open(os.path.join(directory, name), encoding="utf-8", errors="replace") as file:
-                lines = file.read(65536).splitlines()
-        except OSError:
-            continue
-        for line in lines:
-            if line.strip():
-                jobs.setdefault(line.split()[0], set()).add(name)
-    return {job: frozenset(names) for job, names in jobs.items()}
-
-
-_JOB_FILE = re.compile(r"\d+(\.\d+)?|(GPU|MIG)-[0-9A-Fa-f-]+")
 
 
 def allocations(holder: JobHolder, seen: Look) -> list[Allocation]:

@@ -22,6 +22,7 @@ from collectors.gpu.driver import Driver
 from collectors.gpu.families import families
 from collectors.gpu.holders import Disagreement, Holding, Map, make_map
 from collectors.gpu.metrics import METRICS, POWER, UTILIZATION
+from collectors.gpu.prolog_files import PrologFiles
 from collectors.gpu.reading import Known, Reading, longest_age
 from collectors.host import Host
 from collectors.jobs.view import JobName, Jobs
@@ -107,9 +108,9 @@ class GpuCollector:
             options.slurm_numbers,
             options.cuda_numbers,
             options.position,
-            options.job_files,
             options.pbs_home,
         )
+        self._prolog = PrologFiles(options.job_files)
         self._nvidia = Driver(host, options.interval)
         self._amd = Cards(host, options.interval)
         self._table = Table(())
@@ -189,7 +190,7 @@ class GpuCollector:
         table = self._table_of(tuple(each.gpu for each in known))
         readings = {each.gpu.uuid: each.observed.value for each in known if each.observed}
         holders = self._jobs.holders() if self._jobs else []
-        seen = look(self._host, table, self._site)
+        seen = look(self._host, table, self._site, self._prolog.read())
         return make_map(holders, seen, readings, self._options.shards_per_gpu)
 
     def _count(self, disagreements: frozenset[Disagreement]) -> None:

@@ -1,14 +1,16 @@
 # ruff: noqa: E501 - the table reads best with a case on few lines
 """Which GPUs a job was given: by variable, scheduler, confinement, and MIG, MPS or shards."""
 
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.gpu.allocations import Look, Site, allocations, look, read_job_files
+from collectors.gpu.allocations import Look, Site, allocations, look
 from collectors.gpu.devices import Gpu, Instance, Table
+from collectors.gpu.prolog_files import PrologFiles
 from collectors.host import Host
 from collectors.jobs.view import GPU_VARIABLES, JobHolder, JobName
 from collectors.metric import labels
@@ -243,13 +245,31 @@ def prolog(tmp_path):
     ],
 )
 def test_a_prolog_notes_jobs_as_dcgm_exporter_reads_them(prolog, jobid, table, expected, unknown):
-    seen = look(Host(), table, Site(job_files=prolog))
+    seen = look(Host(), table, Site(), PrologFiles(prolog).read())
     (found,) = allocations(job(jobid=jobid), seen)
     assert (found.source, said(found.units), found.unknown) == ("prolog", expected, unknown)
 
 
-def test_a_prolog_that_wrote_nothing(tmp_path):
-    assert read_job_files(str(tmp_path / "missing")) == {}
+def test_a_prolog_that_wrote_nothing(tmp_path, caplog):
+    assert PrologFiles(str(tmp_path / "missing")).read() == {}
+    assert PrologFiles("").read() == {}
+    assert caplog.messages == []
+
+
+def test_what_a_prolog_wrote_and_nobody_may_read_is_said_once(prolog, caplog):
+    files = PrologFiles(prolog)
+    assert files.read()["2"] == {"1"}  # whatever is wrong with another file
+    files.read()
+    (told,) = caplog.messages
+    assert told.startswith(f"{prolog}/3: ")
+    (Path(prolog) / "3").rmdir()
+    files.read()
+    assert len(caplog.messages) == 1
+    away = PrologFiles(f"{prolog}/0")  # no directory
+    assert (away.read(), away.read()) == ({}, {})
+    assert caplog.messages[1:] == [
+        f"{prolog}/0: Not a directory; who holds GPUs goes by other sources"
+    ]
 
 
 def test_pbs_writes_its_own_files(tmp_path):
@@ -276,7 +296,7 @@ def test_the_real_pbs_gpu_jobs(tree):
     table = Table(
         [Gpu("nvidia", n, u, n, f"00000000:0{n}:00.0", "") for n, u in enumerate((first, second))]
     )
-    seen = look(host, table, Site())
+    seen = look(host, table, Site(), {})
     for jobid, expected in (("11.pbs01", "0"), ("12.pbs01", "1")):
         directory = f"{host.cgroupfs}/devices/pbs_jobs.service/jobid/{jobid}"
         (found,) = allocations(job("pbs", (), jobid, (directory,)), seen)
