@@ -18,6 +18,7 @@ from collectors.jobs.families import JobFamilies
 from collectors.jobs.identity import Identity
 from collectors.jobs.inspector import Inspector, Wanted
 from collectors.jobs.job import Job
+from collectors.jobs.kernel_log import KernelLog
 from collectors.jobs.layouts import LAYOUTS, Layout
 from collectors.jobs.metrics import DEFAULT_GROUPS, GROUPS
 from collectors.jobs.names import Names
@@ -78,7 +79,14 @@ class JobsCollector:
         shown = groups | ({"executables"} if options.executables else set())
         self._families = JobFamilies(metrics.wanted(shown))
         self._trouble = Trouble()
-        files = tables(_file_groups(groups), DeviceNames(host.sysfs), _descriptors(), self._trouble)
+        self._kernel_log = KernelLog(f"{host.dev}/kmsg")
+        files = tables(
+            _file_groups(groups),
+            DeviceNames(host.sysfs),
+            _descriptors(),
+            self._kernel_log,
+            self._trouble,
+        )
         self._registry = Registry(host, files, options.linger, options.max, options.max_ended)
         wanted = Wanted(
             interval=options.processes_interval,
@@ -113,6 +121,7 @@ class JobsCollector:
         if self._steps is not None:
             self._steps.close()
         self._registry.close()
+        self._kernel_log.close()
 
     def look(self) -> None:
         """Find jobs and look at their processes now, in the calling thread."""

@@ -12,6 +12,11 @@ from collectors.jobs.job import Job, Tree
 from collectors.jobs.layouts import step_of
 from collectors.jobs.processes import Accounts, Clock, Process, pids_of
 
+# The programs that start jobs' processes, as the kernel names them (15 bytes at most).
+SCHEDULERS = frozenset(
+    {"slurmstepd", "pbs_mom", "sbatchd", "res", "condor_starter", "sge_shepherd", "flux-imp"}
+)
+
 
 @dataclass
 class Notes:
@@ -43,13 +48,17 @@ class Look:
         return [p for places in self.trees.values() for found in places.values() for p in found]
 
     def users(self) -> list[Process]:
-        """Without slurmstepd and its like, and the placeholder of Slurm's external step."""
+        """Without slurmstepd and its like, and the placeholder of Slurm's external step.
+
+        A task begins as root's fork of its scheduler, and bears the name of that until it has
+        become its user's and runs his program.
+        """
         found = []
         for tree, places in self.trees.items():
             for below, members in places.items():
                 step = step_of(tree.found, below)
                 if step is None or (step.role != "scheduler" and step.name != "extern"):
-                    found += members
+                    found += [one for one in members if one.program not in SCHEDULERS]
         return found
 
     def owned(self, owner: int | None) -> list[Process]:

@@ -15,6 +15,7 @@ from collectors.jobs.directory import (
     descendants,
     read_path,
 )
+from collectors.jobs.kernel_log import KernelLog
 from collectors.jobs.layouts import Found
 from collectors.jobs.mounts import Hierarchy
 from collectors.jobs.reading import NOTHING, CgroupReading
@@ -30,11 +31,16 @@ class Tables(NamedTuple):
     v1: Mapping[str, tuple[Source, ...]]
     v2: tuple[Source, ...]
     descriptors: Descriptors
+    kernel_log: KernelLog
     trouble: Trouble
 
 
 def tables(
-    groups: frozenset[str], devices: DeviceNames, descriptors: Descriptors, trouble: Trouble
+    groups: frozenset[str],
+    devices: DeviceNames,
+    descriptors: Descriptors,
+    kernel_log: KernelLog,
+    trouble: Trouble,
 ) -> Tables:
     """The files of the metric groups wanted."""
     ticks = os.sysconf("SC_CLK_TCK")
@@ -42,6 +48,7 @@ def tables(
         cgroup1.sources(groups, devices, ticks),
         cgroup2.sources(groups, devices),
         descriptors,
+        kernel_log,
         trouble,
     )
 
@@ -60,7 +67,8 @@ class Part:
         self._directories: dict[Hierarchy, Directory] = {}
         self._kept: dict[str, Any] = {}  # of directories that are gone
         self._reading = NOTHING
-        self._oom_kills: dict[str, int] = {}
+        self._oom_kills: dict[str, int] = {}  # by directory below; v1 only
+        self._born_at = tables.kernel_log.position()
         self._cpu_user_seconds = 0.0
         self._has_v1 = False
 
@@ -147,7 +155,10 @@ class Part:
         return "" if best is None else self._directories[best].path
 
     def count_oom_kills(self) -> None:
-        """Take over the OOM kills of v1's directories below, before they are removed."""
+        """Take over the OOM kills of v1's directories below, before they are removed.
+
+        What was removed before it could be read is in the kernel's log.
+        """
         for hierarchy, directory in self._directories.items():
             if "memory" not in hierarchy.controllers:
                 continue
@@ -158,6 +169,7 @@ class Part:
                     continue
                 if kills is not None:
                     self._oom_kills[each] = kills
+            self._hear_of_oom_kills(hierarchy)
         self._reading = self._finished()
 
     def close(self) -> None:
@@ -169,6 +181,17 @@ class Part:
         directory = self._directories.pop(hierarchy)
         self._kept.update(directory.values)
         directory.close()
+        if "memory" in hierarchy.controllers and self._hear_of_oom_kills(hierarchy):
+            self._reading = self._finished()
+
+    def _hear_of_oom_kills(self, hierarchy: Hierarchy) -> bool:
+        """Whether the kernel's log tells of more than the directories did."""
+        before = dict(self._oom_kills)
+        told = self._tables.kernel_log.kills(f"/{self.path}", self._born_at)
+        for victim, kills in told.items():
+            each = f"{hierarchy.root}{victim}"
+            self._oom_kills[each] = max(kills, self._oom_kills.get(each, 0))
+        return self._oom_kills != before
 
 
 def _completeness(hierarchy: Hierarchy) -> int:

@@ -34,13 +34,16 @@ def own():
         assert made.remove() == []
 
 
-def test_the_exporter_knows_it(own, batchjob):
-    run = batchjob.start("run", "--", "sh", "-c", "cat /proc/self/cgroup; sleep 600")
+def test_the_exporter_knows_it(own, batchjob, tmp_path):
+    said_all = tmp_path / "said-all"
+    script = f"cat /proc/self/cgroup; touch {said_all}; sleep 600"
+    run = batchjob.start("run", "--", "sh", "-c", script)
     record = until(lambda: batchjob.data.exists() and batchjob.records())[0]
     directories = until(lambda: own_cgroups(record["jobid"]))
     for directory in directories:
         path = str(directory.relative_to("/sys/fs/cgroup")).partition("batchjob.slice")
         assert match("".join(path[1:]), LAYOUTS, 1).jobid == record["jobid"]
+    until(said_all.exists)
     run.terminate()
     said, _ = run.communicate(timeout=30)
     assert f"/batchjob.slice/run-{record['jobid']}" in said

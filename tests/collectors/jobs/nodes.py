@@ -25,6 +25,7 @@ class Node:
             procfs=str(self.proc),
             sysfs=str(top / "sys"),
             cgroupfs=str(self.cgroup),
+            dev=str(top / "dev"),
             clock=lambda: self.now,
             monotonic=lambda: self.now - 1_700_000_000.0,
         )
@@ -56,6 +57,13 @@ class Node:
 
     def populate(self, job, populated):
         (job / "cgroup.events").write_text(f"populated {int(populated)}\nfrozen 0\n")
+
+    def kernel_log(self):
+        """Make /dev/kmsg, still empty; the collector reads what is added to it."""
+        kmsg = Path(self.host.dev) / "kmsg"
+        kmsg.parent.mkdir()
+        kmsg.touch()
+        return kmsg
 
     def process(self, pid, uid=1000, parent=1, io=(0, 0, 0, 0), environ=b"", started=50_000,
                 cpu=(0, 0, 0, 0), program="a.out"):  # fmt: skip

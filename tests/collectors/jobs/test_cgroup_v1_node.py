@@ -73,6 +73,18 @@ def test_kills_are_counted_in_the_directories_of_tasks(v1):
     assert samples(jobs)["oom_kills_total", "7"] == 2
 
 
+def test_kills_in_directories_gone_unread_are_in_the_kernels_log(v1):
+    kmsg = v1.kernel_log()
+    jobs = whole_job(v1)
+    told = f"task_memcg=/{JOB}/step_1/task_0,task=python3,pid=11,uid=1000"
+    with kmsg.open("a") as file:
+        file.write(f"6,1,1,-;oom-kill:constraint=CONSTRAINT_MEMCG,oom_memcg=/{JOB},{told}\n")
+    for controller in ("memory", "cpuacct", "freezer"):
+        shutil.rmtree(v1.cgroup / controller / "slurm")
+    jobs._registry.removed(jobs._registry.all()[0])
+    assert samples(jobs)["oom_kills_total", "7"] == 2 + 1
+
+
 def test_a_host_with_the_freezer_alone_sums_its_processes(v1):
     directory(v1, "freezer", f"{JOB}/step_0", pids=[10])
     (v1.cgroup / "memory").mkdir()

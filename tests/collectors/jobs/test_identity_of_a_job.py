@@ -63,6 +63,17 @@ def test_a_job_of_root_alone_is_roots_after_a_while(node):
     assert users(jobs) == {"1": "root"}
 
 
+def test_roots_fork_of_the_scheduler_is_not_the_jobs_owner(node):
+    """A task that is slow to become its user's; of a short job it is perhaps all that is seen."""
+    node.job(pids=[10])
+    node.process(10, uid=0, program="slurmstepd")
+    jobs = look(node)
+    node.now += 3
+    jobs._inspector.look()
+    assert users(jobs) == {"1": ""}
+    assert samples(jobs)["processes", "1"] == 0
+
+
 def test_an_owner_who_stays_unknown_is_left_empty(node):
     """hidepid or a foreign pid namespace: /proc does not show the processes."""
     jobs = look(node)

@@ -1,0 +1,84 @@
+"""OOM kills as the kernel's log tells them, for cgroups that are gone before anybody looked.
+
+    log = KernelLog("/dev/kmsg")
+    log.kills("/slurm/uid_1000/job_42", since=0)     # {"/slurm/uid_1000/job_42/step_0/task_0": 1}
+
+Linux Documentation/ABI/testing/dev-kmsg: each read gives one record,
+`6,1234,11930570567,-;oom-kill:constraint=CONSTRAINT_MEMCG,...,task_memcg=PATH,task=NAME,pid=1,uid=0`
+(mm/oom_kill.c, dump_oom_victim; since Linux 5.0, and at most ten in five seconds).
+"""
+
+import logging
+import os
+import re
+import threading
+from collections import Counter, deque
+
+log = logging.getLogger(__name__)
+
+_RECORD = 8192  # bytes; the longest record the kernel gives
+_KEPT = 1000  # kills remembered
+# Priorities from 8 on are of other facilities than the kernel: root's own words in /dev/kmsg.
+_VICTIM = re.compile(rb"[0-7],\d+,\d+,[^;]*;oom-kill:constraint=.*?,task_memcg=(.+?),task=")
+_FIELD = b",task_memcg="
+
+
+class KernelLog:
+    """Reads what is new whenever it is asked, without waiting. Safe in many threads.
+
+    Where the log may not be read (CAP_SYSLOG, while kernel.dmesg_restrict is 1), it knows nothing.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._lock = threading.Lock()
+        self._victims: deque[tuple[int, str]] = deque(maxlen=_KEPT)  # number of the kill, cgroup
+        self._kills = 0
+        self._descriptor: int | None = None
+        try:
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            os.lseek(self._descriptor, 0, os.SEEK_END)
+        except OSError as error:
+            log.info("%s: %s; OOM kills are told by cgroups alone", path, error.strerror)
+
+    def position(self) -> int:
+        """Kills up to now, by which `kills` tells later ones from them."""
+        with self._lock:
+            self._read()
+            return self._kills
+
+    def kills(self, path: str, since: int) -> Counter[str]:
+        """Kills in the cgroup `path` and below it after the position `since`, by cgroup."""
+        with self._lock:
+            self._read()
+            return Counter(
+                victim
+                for number, victim in self._victims
+                if number > since and f"{victim}/".startswith(f"{path}/")
+            )
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        with self._lock:
+            if self._descriptor is not None:
+                os.close(self._descriptor)
+                self._descriptor = None
+
+    def _read(self) -> None:
+        while self._descriptor is not None:
+            try:
+                text = os.read(self._descriptor, _RECORD)
+            except BrokenPipeError:
+                continue  # records were overwritten unread; the next read goes on after them
+            except OSError:
+                return  # EAGAIN: nothing new
+            if not text:
+                return
+            for line in text.splitlines():
+                self._note(line)
+
+    def _note(self, line: bytes) -> None:
+        """A user may name cgroups of his own: what holds the field twice could be a forgery."""
+        victim = _VICTIM.match(line)
+        if victim and line.count(_FIELD) == 1:
+            self._kills += 1
+            self._victims.append((self._kills, os.fsdecode(victim[1])))
