@@ -18,6 +18,7 @@ from collectors.host import Host
 from collectors.jobs import part
 from collectors.jobs.devices import DeviceNames
 from collectors.jobs.directory import Descriptors, Trouble, descendants, read_path
+from collectors.jobs.kernel_log import KernelLog
 from collectors.jobs.layouts import LAYOUTS, RUN_PREFIX, RUNS_DIRECTORY, Found
 from collectors.jobs.mounts import Hierarchy, hierarchies
 from collectors.jobs.places import match
@@ -51,7 +52,10 @@ class Cgroup:
     def __init__(self, jobid: str, made: tuple[_Made, ...], version: int, host: Host) -> None:
         self.version = version
         self.directories = tuple(each.absolute for each in made)
-        tables = part.tables(_GROUPS, DeviceNames(host.sysfs), Descriptors(32), Trouble())
+        self._kernel_log = KernelLog(f"{host.dev}/kmsg")
+        tables = part.tables(
+            _GROUPS, DeviceNames(host.sysfs), Descriptors(32), self._kernel_log, Trouble()
+        )
         self._part = part.Part(made[0].path, Found(_ROW, _ROW.manager, jobid), None, tables)
         self._host = host
         for each in made:
@@ -107,6 +111,7 @@ class Cgroup:
     def remove(self) -> list[str]:
         """Remove it, with what the job made below; the directories that would not go."""
         self._part.close()
+        self._kernel_log.close()
         until = time.monotonic() + _REMOVAL_SECONDS
         while left := [path for path in self.directories if not _removed(path)]:
             if time.monotonic() > until:

@@ -14,6 +14,7 @@ from collectors.jobs import metrics, steps
 from collectors.jobs.devices import DeviceNames
 from collectors.jobs.directory import Descriptors, Trouble
 from collectors.jobs.discovery import Discovery
+from collectors.jobs.exits import Exits
 from collectors.jobs.families import JobFamilies
 from collectors.jobs.identity import Identity
 from collectors.jobs.inspector import Inspector, Wanted
@@ -80,10 +81,11 @@ class JobsCollector:
         self._families = JobFamilies(metrics.wanted(shown))
         self._trouble = Trouble()
         self._kernel_log = KernelLog(f"{host.dev}/kmsg")
+        descriptors = _descriptors()
         files = tables(
             _file_groups(groups),
             DeviceNames(host.sysfs),
-            _descriptors(),
+            descriptors,
             self._kernel_log,
             self._trouble,
         )
@@ -96,7 +98,10 @@ class JobsCollector:
             programs=options.executables,
             job_name=options.name,
         )
-        self._inspector = Inspector(host, self._registry, Names(), wanted, self._trouble)
+        self._exits = Exits(self._registry.removed, descriptors)
+        self._inspector = Inspector(
+            host, self._registry, Names(), wanted, self._exits, self._trouble
+        )
         self._watcher = Watcher(self._registry, self._inspector.wake, self._trouble)
         self._discovery = Discovery(
             self._registry, (*options.layouts, *LAYOUTS), self._watcher, self._trouble
@@ -118,6 +123,7 @@ class JobsCollector:
         """End the threads and close all descriptors."""
         self._watcher.stop()
         self._inspector.stop()
+        self._exits.stop()
         if self._steps is not None:
             self._steps.close()
         self._registry.close()
@@ -192,11 +198,14 @@ class JobsCollector:
         self, job: Job, identity: Identity, now: float, group: str | None = None
     ) -> JobReading:
         cgroup = job.read(now, group)  # may end it
+        processes = job.processes(now, self._fresh)
+        if cgroup.cpu_user_seconds is None and not job.counted_by_processes(self._host.clock()):
+            processes = processes._replace(cpu_user_seconds=None, cpu_system_seconds=None)
         return job_reading(
             (job.found.manager, identity.name.labels, identity.info),
             (job.started_at or job.noticed_at, job.ended_at),
             cgroup,
-            job.processes(now, self._fresh),
+            processes,
         )
 
     def _own(self) -> list[Family]:

@@ -12,6 +12,7 @@ from batchjob.logs import Once
 from collectors.host import Host
 from collectors.jobs import processes
 from collectors.jobs.directory import Trouble
+from collectors.jobs.exits import Exits
 from collectors.jobs.job import Job, Seen
 from collectors.jobs.look import Eyes, Notes
 from collectors.jobs.names import Names
@@ -43,11 +44,18 @@ class Inspector:
     """Owns the thread; publishes `Job.seen`, and has `Naming` publish who the job is."""
 
     def __init__(
-        self, host: Host, registry: Registry, names: Names, wanted: Wanted, trouble: Trouble
+        self,
+        host: Host,
+        registry: Registry,
+        names: Names,
+        wanted: Wanted,
+        exits: Exits,
+        trouble: Trouble,
     ) -> None:
         self._host = host
         self._registry = registry
         self._wanted = wanted
+        self._exits = exits
         self._trouble = trouble
         self._eyes = Eyes(host, trouble, wanted.io)
         self._naming = Naming(self._eyes, names, trouble, wanted.job_name)
@@ -151,6 +159,9 @@ class Inspector:
         job.started_at = min(began, job.started_at or began)
         self._naming.identify(job, notes, look)
         owned = look.owned(notes.owner)
+        if job.on_v1():
+            earliest = sorted(owned, key=lambda process: process.started)
+            self._exits.follow(job, [process.pid for process in earliest])
         sums = notes.accounts.update(everyone)
         if self._wanted.io and sums is not None and sums.read_bytes is None:
             self._naming.denied(notes)

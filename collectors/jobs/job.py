@@ -18,6 +18,8 @@ from collectors.jobs.reading import (
     total,
 )
 
+SETTLING_SECONDS = 2.0  # so long directories of a new job may appear one by one
+
 
 class Seen(NamedTuple):
     """What the inspector saw of a job's processes, and when (monotonic seconds)."""
@@ -59,6 +61,7 @@ class Job:
         self._parts: dict[str, Part] = {}
         self._gone: list[CgroupReading] = []  # of parts that vanished while others live
         self._reading = NOTHING
+        self._counted = False  # a cgroup told its CPU time
 
     def add(self, hierarchy: Hierarchy, path: str, found: Found, delegate: int | None) -> bool:
         """A directory of this job is there; False if it was known already.
@@ -151,10 +154,25 @@ class Job:
             return UNSEEN
         return seen.processes
 
+    def counted_by_processes(self, at: float) -> bool:
+        """Whether the CPU time of its processes is the job's, as no cgroup of it counts any.
+
+        At the epoch second `at`. The directory that does so may come after the others, and its
+        number be less than the sum over processes, which is made of ticks.
+        """
+        born_at = None if self.ended_at is not None else self.noticed_at
+        settled = born_at is None or at - born_at >= SETTLING_SECONDS
+        return settled and not self._counted
+
+    def on_v1(self) -> bool:
+        """Whether any directory of it is in a v1 hierarchy."""
+        return any(hierarchy.version == 1 for hierarchy, _ in self.directories())
+
     def _read(self, now: float, group: str | None) -> None:
         readings = [part.read(now, group) for part in self._parts.values()]
         if readings:
             self._reading = total([*self._gone, *readings])
+            self._counted = self._counted or self._reading.cpu_user_seconds is not None
         self._forget_gone()
 
     def _drop_removed(self) -> None:

@@ -1,6 +1,7 @@
 """cgroup v1: a job is in several hierarchies, or in one only, and nobody says when it ends."""
 
 import shutil
+import subprocess
 
 import pytest
 
@@ -127,3 +128,34 @@ def test_steps_on_demand(v1):
     numbers = samples(jobs)
     assert numbers["step_cpu_seconds_total", "7", "0", "user"] == 1.0
     assert users(jobs).keys() == {"7"}
+
+
+def test_cpu_of_processes_does_not_stand_in_for_a_directory_to_come(v1):
+    """The sum over processes, in ticks, may be more than what the cgroup says a moment later."""
+    (v1.cgroup / "cpuacct" / "slurm").mkdir(parents=True)
+    jobs = v1.jobs()
+    jobs.look()
+    directory(v1, "freezer", f"{JOB}/step_0", pids=[10])
+    v1.process(10, cpu=(300, 100, 0, 0))
+    jobs._discovery.look(born=True)
+    jobs._inspector.look()
+    assert ("cpu_seconds_total", "7", "user") not in samples(jobs)
+    directory(v1, "cpuacct", JOB, cpuacct())
+    jobs._discovery.look(born=True)
+    assert samples(jobs)["cpu_seconds_total", "7", "user"] == 2.0
+
+
+def test_the_exit_of_a_process_tells_of_the_end_too(v1):
+    """Of a real process, before any directory is removed."""
+    process = subprocess.Popen(["sleep", "600"])
+    try:
+        directory(v1, "freezer", f"{JOB}/step_0", pids=[process.pid])
+        directory(v1, "cpuacct", JOB, cpuacct())
+        v1.process(process.pid)
+        jobs = v1.jobs()
+        jobs.look()
+        (v1.cgroup / "cpuacct" / JOB / "cpuacct.usage").write_text("9500000000\n")
+    finally:
+        process.kill()
+        process.wait()
+    wait_until(lambda: jobs._registry.all()[0]._reading.cpu_user_seconds == 9.0)
