@@ -62,7 +62,7 @@ ProctrackType=proctrack/cgroup
 TaskPlugin={task_plugin}
 PrologFlags=contain
 JobAcctGatherType=jobacct_gather/cgroup
-JobAcctGatherFrequency=task=1
+JobAcctGatherFrequency=task=30
 SchedulerType=sched/backfill
 SchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=1,default_queue_depth=1000
 SelectType=select/cons_tres

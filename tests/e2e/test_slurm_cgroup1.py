@@ -56,6 +56,10 @@ JOBS: Mapping[str, Job] = {
     "short": Job("carol", command(cpu=0.2), (f"--array=1-{SHORT_JOBS}", "--mem=60M")),
 }
 
+BURNT: Mapping[str, Sequence[float]] = {  # kind → user seconds of each program of one job
+    "batch": (4,), "array": (1.5,), "steps": (2, 2, 1, 1), "het": (1.5,), "oom": (1,),
+}  # fmt: skip
+
 
 class Run(NamedTuple):
     """What is left to ask when all jobs have ended."""
@@ -163,14 +167,30 @@ def test_info_tells_account_and_partition(run: Run, kind: str) -> None:
             assert info["partition"] == accounted["Partition"], job
 
 
-@pytest.mark.parametrize("kind", [kind for kind in JOBS if kind not in ("short", "cancelled")])
+@pytest.mark.parametrize("kind", BURNT)
+def test_cpu_seconds_are_what_the_programs_burnt(run: Run, kind: str) -> None:
+    """Each says when it has used its seconds; starting it and the shell takes some more."""
+    for job in run.jobs[kind]:
+        burnt = sum(BURNT[kind])
+        assert burnt <= run.later.total(CPU, jobid=job) <= 1.05 * burnt + 0.3, job
+
+
+@pytest.mark.parametrize("kind", BURNT)
 def test_cpu_seconds_agree_with_sacct(run: Run, kind: str) -> None:
-    """User and system time, within 5 % and a tenth of a second."""
+    """User and system time, within 5 % and a tenth of a second.
+
+    On a busy machine Slurm 22.05 now and then counts a program twice: sampled as it ended, and
+    then again among the ended children of its shell. Then sacct is right but for that program.
+    """
     for job in run.jobs[kind]:
         for mode, column in (("user", "UserCPU"), ("system", "SystemCPU")):
             accounted = sum(seconds(row[column]) for row in steps(run, job))
+            twice = BURNT[kind] if mode == "user" else ()
             counted = run.later.value(CPU, jobid=job, mode=mode)
-            assert counted == pytest.approx(accounted, rel=0.05, abs=0.1), (job, mode)
+            possible = [accounted, *(accounted - burnt for burnt in twice)]
+            assert any(counted == pytest.approx(each, rel=0.05, abs=0.1) for each in possible), (
+                job, mode, counted, accounted,
+            )  # fmt: skip
 
 
 def test_cpu_seconds_of_short_jobs(run: Run) -> None:
@@ -237,7 +257,7 @@ def test_counters_never_fall(run: Run) -> None:
             if not (name.startswith("batchjob_job_") and name.endswith("_total")):
                 continue
             for labels, value in scrape.samples[name]:
-                key = (name, labels["jobid"], str(sorted(labels.items())))
+                key = (name, labels.get("jobid", ""), str(sorted(labels.items())))
                 assert value >= last.get(key, 0.0), key
                 last[key] = value
 
