@@ -8,7 +8,8 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from batchjob_stats_db import schema
-from batchjob_stats_db.days import DAY
+from batchjob_stats_db.days import DAY, SPANS
+from batchjob_stats_db.rollup import of_length
 
 _STALE_SECONDS = 6 * 3600
 _OVERDUE_SECONDS = DAY
@@ -73,19 +74,22 @@ def _gaps(db: Connection, cluster: str) -> Iterator[str]:
 def _differing(db: Connection, cluster: str) -> Iterator[str]:
     """Sums made from the users' days that are not theirs."""
     for sums in schema.SUMS:
-        first = _total(db, cluster, sums.by_user, sums.columns)
-        for table in sums.folded():
-            for name, total in _total(db, cluster, table, sums.columns).items():
+        first = _total(db, sums.columns, sums.by_user, cluster)
+        made = [(sums.by_account, 1), (sums.by_day, 1)]
+        made += [(table, days) for _, table in sums.spans() for days in SPANS]
+        for table, days in made:
+            for name, total in _total(db, sums.columns, table, cluster, days).items():
                 # Floats added up in another order differ in their last digits.
                 if not isclose(total, first[name], rel_tol=1e-9, abs_tol=1e-6):
-                    yield f"{cluster}: {table.name}: {name} is {total}, by user {first[name]}"
+                    where = f"{cluster}: {table.name}" + (f" of {days} days" if days > 1 else "")
+                    yield f"{where}: {name} is {total}, by user {first[name]}"
 
 
 def _total(
-    db: Connection, cluster: str, table: sa.Table, columns: Iterable[str]
+    db: Connection, columns: Iterable[str], table: sa.Table, cluster: str, days: int = 1
 ) -> dict[str, float]:
     added = (sa.func.coalesce(sa.func.sum(table.c[name]), 0.0).label(name) for name in columns)
-    query = sa.select(*added).where(table.c.cluster == cluster)
+    query = sa.select(*added).where(*of_length(table, cluster, days))
     return dict(db.execute(query).mappings().one())
 
 

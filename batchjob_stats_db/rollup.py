@@ -1,6 +1,7 @@
 """Daily sums per cluster, account and user, made anew for each day that changed.
 
-From them come the sums of the day without the user, and of its month, in the same transaction.
+From them come the sums of the day without the user, and of the spans of days that it is in, in the
+same transaction.
 
 A job's time and usage are split over the days (UTC) it ran; all columns may be added up. The days
 to make are in `rollup_due`, written with the rows that changed them; a day is made, and its mark
@@ -11,14 +12,13 @@ from collections.abc import Collection
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy import Column
 from sqlalchemy.engine import Connection
 from sqlalchemy.sql.elements import ColumnElement
 
 from batchjob.states import JobState
 from batchjob_stats_db import schema
 from batchjob_stats_db.bulk import upsert
-from batchjob_stats_db.days import DAY, day_of, month_after, month_of
+from batchjob_stats_db.days import DAY, SPANS, day_of, span_of
 from batchjob_stats_db.waits import add_waits
 
 # "Runs that overlap a day" is two open ranges, which no B-tree answers. But a run of up to a day
@@ -72,68 +72,79 @@ def due_days(db: Connection, cluster: str, limit: int) -> list[int]:
 
 
 def roll_up(db: Connection, cluster: str, day: int, now: int) -> None:
-    """Make one day's rows anew, those of its month, and remove its mark."""
+    """Make one day's rows anew, those of its spans, and remove its mark."""
     for table in (*_OF_RUNS, schema.rollup_due):
         db.execute(sa.delete(table).where(table.c.cluster == cluster, table.c.day == day))
     if day <= now:  # else a job is from the future: some clock is wrong
         _add_runs(db, cluster, day, now)
         add_waits(db, cluster, day)
     sum_day(db, cluster, day)
-    sum_month(db, cluster, month_of(day))
+    sum_spans(db, cluster, day)
 
 
 def drop_days(db: Connection, cluster: str, before: int) -> int:
     """Delete the sums of days that begin before a time; returns how many rows by user."""
     rows = 0
-    month = month_of(before)
     for sums in schema.SUMS:
-        rows += _drop(db, cluster, sums.by_user.c.day, before)
-        for table in sums.folded():
-            time = _time(table)
-            _drop(db, cluster, time, month if time.name == "month" else before)
-    _drop(db, cluster, schema.daily_wait.c.day, before)
-    sum_month(db, cluster, month)
+        rows += _drop(db, cluster, sums.by_user, before)
+        for table in (sums.by_account, sums.by_day, sums.user_spans, sums.account_spans):
+            _drop(db, cluster, table, before)
+    _drop(db, cluster, schema.daily_wait, before)
+    sum_spans(db, cluster, before)  # the days that stay, of spans that began earlier
     return rows
 
 
-def _drop(db: Connection, cluster: str, time: Column[Any], before: int) -> int:
-    old = (time.table.c.cluster == cluster) & (time < before)
-    return db.execute(sa.delete(time.table).where(old)).rowcount
-
-
-def _time(table: sa.Table) -> Column[Any]:
-    """The column after the cluster in its key: the day or the month."""
-    return table.primary_key.columns[1]
+def _drop(db: Connection, cluster: str, table: sa.Table, before: int) -> int:
+    old = (table.c.cluster == cluster) & (table.c.day < before)
+    return db.execute(sa.delete(table).where(old)).rowcount
 
 
 def sum_day(db: Connection, cluster: str, day: int) -> None:
     """Make a day's sums without the user anew, from those by user."""
     for sums in schema.SUMS:
-        _fold(db, cluster, sums.by_account, sums.by_user, day, day + DAY)
-        _fold(db, cluster, sums.by_day, sums.by_account, day, day + DAY)
+        _fold(db, cluster, sums.by_user, 1, sums.by_account, 1, day)
+        _fold(db, cluster, sums.by_account, 1, sums.by_day, 1, day)
 
 
-def sum_month(db: Connection, cluster: str, month: int) -> None:
-    """Make a month's sums anew, from its days."""
+def sum_spans(db: Connection, cluster: str, time: int) -> None:
+    """Make the sums of the spans that a time lies in anew, each from the shorter ones."""
     for sums in schema.SUMS:
-        _fold(db, cluster, sums.by_month, sums.by_account, month, month_after(month))
-        _fold(db, cluster, sums.by_user_month, sums.by_user, month, month_after(month))
+        for days, spans in sums.spans():
+            source, part = days, 1
+            for length in SPANS:
+                _fold(db, cluster, source, part, spans, length, span_of(time, length))
+                source, part = spans, length
 
 
 def _fold(
-    db: Connection, cluster: str, into: sa.Table, days: sa.Table, begin: int, until: int
+    db: Connection, cluster: str, source: sa.Table, part: int, into: sa.Table, length: int, day: int
 ) -> None:
-    """Make the rows of one time anew, from the days in [begin, until)."""
-    _, time, *keys = into.primary_key.columns
-    db.execute(sa.delete(into).where(into.c.cluster == cluster, time == begin))
-    groups = [days.c[key.name] for key in keys]
-    added = [sa.func.sum(days.c[each.name]) for each in into.columns if not each.primary_key]
+    """Make the rows of so many days from `day` on anew, from those of `part` days each."""
+    db.execute(sa.delete(into).where(*of_length(into, cluster, length), into.c.day == day))
+    given = {"cluster": sa.literal(cluster), "days": _at(length), "day": _at(day)}
+    keys = [key.name for key in into.primary_key if key.name not in given]
+    groups = [source.c[name] for name in keys]
+    added = [source.c[each.name] for each in into.columns if not each.primary_key]
     rows = (
-        sa.select(sa.literal(cluster), _at(begin), *groups, *added)
-        .where(days.c.cluster == cluster, days.c.day >= begin, days.c.day < until)
-        .group_by(days.c.cluster, *groups)
+        sa.select(
+            *(given[key.name] for key in into.primary_key if key.name in given),
+            *groups,
+            *map(sa.func.sum, added),
+        )
+        .where(
+            *of_length(source, cluster, part),
+            source.c.day >= day,
+            source.c.day < day + length * DAY,
+        )
+        .group_by(source.c.cluster, *groups)
     )
     db.execute(sa.insert(into).from_select([each.name for each in into.columns], rows))
+
+
+def of_length(table: sa.Table, cluster: str, days: int) -> list[ColumnElement[bool]]:
+    """A cluster's rows of this length; a table without `days` has those of one day alone."""
+    length = [table.c.days == days] if "days" in table.c else []
+    return [table.c.cluster == cluster, *length]
 
 
 def _add_runs(db: Connection, cluster: str, day: int, now: int) -> None:

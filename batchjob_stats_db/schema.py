@@ -21,7 +21,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-REVISION = "0003"
+REVISION = "0004"
 """The migration that makes these tables; who does not migrate compares this one word."""
 
 metadata = MetaData(
@@ -282,17 +282,17 @@ daily_emissions = Table(
 
 
 def _folded(
-    name: str, time: str, whose: tuple[str, ...], keys: tuple[str, ...], sums: tuple[str, ...]
+    name: str, when: tuple[str, ...], keys: tuple[str, ...], sums: tuple[str, ...], *more: Index
 ) -> Table:
     """Sums of fewer rows than those by day and user, for questions that need no more."""
     return Table(
         name,
         metadata,
         _key("cluster"),
-        Column(time, BigInteger, primary_key=True),
-        *map(_key, (*whose, *keys)),
+        *(Column(each, BigInteger, primary_key=True) for each in when),
+        *map(_key, keys),
         *(_must(column, Float) for column in sums),
-        *(Index(f"ix_{name}_{each}", "cluster", each, time) for each in whose),
+        *more,
         sqlite_with_rowid=False,
     )
 
@@ -300,30 +300,37 @@ def _folded(
 class Sums(NamedTuple):
     """The same sums five times, each table but the first made from another.
 
-    A year of 2000 users is 730,000 rows by user and day, 24,000 by user and month, 110,000 by
-    account and day, 3600 by account and month, and 365 by day.
+    Spans (days.py) are of several days, so that any window is the sum of few of them: a year of
+    2000 users is 730,000 rows by day, of which a question over it reads 18,000 by span.
     """
 
     by_user: Table  # a row for each day, account and user
     by_account: Table  # for each day and account
     by_day: Table  # for each day
-    by_month: Table  # for each month (its first midnight, UTC) and account
-    by_user_month: Table  # for each month, account and user
+    user_spans: Table  # for each span, account and user
+    account_spans: Table  # for each span and account
     keys: tuple[str, ...]  # what is kept apart beside
     columns: tuple[str, ...]  # what is added up
 
-    def folded(self) -> tuple[Table, ...]:
-        """Those that are made from others."""
-        return (self.by_account, self.by_day, self.by_month, self.by_user_month)
+    def spans(self) -> tuple[tuple[Table, Table], ...]:
+        """Tables of days, each with that of its spans."""
+        return (self.by_user, self.user_spans), (self.by_account, self.account_spans)
 
 
 SUMS = tuple(
     Sums(
         by_user,
-        _folded(f"daily_account_{what}", "day", ("account",), keys, columns),
-        _folded(f"daily_cluster_{what}", "day", (), keys, columns),
-        _folded(f"monthly_account_{what}", "month", ("account",), keys, columns),
-        _folded(f"monthly_user_{what}", "month", ("account", "username"), keys, columns),
+        _folded(
+            f"daily_account_{what}",
+            ("day",),
+            ("account", *keys),
+            columns,
+            Index(f"ix_daily_account_{what}_account", "cluster", "account", "day"),
+        ),
+        _folded(f"daily_cluster_{what}", ("day",), keys, columns),
+        # `day` is the first of so many `days`.
+        _folded(f"span_user_{what}", ("days", "day"), ("account", "username", *keys), columns),
+        _folded(f"span_account_{what}", ("days", "day"), ("account", *keys), columns),
         keys,
         columns,
     )

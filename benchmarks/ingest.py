@@ -24,14 +24,14 @@ import sqlalchemy as sa
 from batchjob.states import JobState
 from batchjob_stats_db import schema
 from batchjob_stats_db.access import EVERYTHING, Access, AccountOn, UserOn
-from batchjob_stats_db.days import DAY, month_of
+from batchjob_stats_db.days import DAY, SPANS
 from batchjob_stats_db.engine import parse, reader, writer
 from batchjob_stats_db.job_row import said
 from batchjob_stats_db.migrate import migrate
 from batchjob_stats_db.queries import jobs, nodes, pages, stats, usage
 from batchjob_stats_db.queries.filters import Filter
 from batchjob_stats_db.records import JobRecord, NodeShare
-from batchjob_stats_db.rollup import roll_up, sum_day, sum_month
+from batchjob_stats_db.rollup import roll_up, sum_day, sum_spans
 from batchjob_stats_db.sources.source import Batch
 from batchjob_stats_db.store import Store
 from batchjob_stats_db.waits import add_waits
@@ -203,8 +203,9 @@ def roll(path: Path) -> None:
                 by_user(db, sums, day)
             sum_day(db, "alpha", day)
             add_waits(db, "alpha", day)
-        for month in {month_of(day) for day in days}:
-            sum_month(db, "alpha", month)
+        for day in days:
+            if (day // DAY + 1) % SPANS[0] == 0 or day == days[-1]:
+                sum_spans(db, "alpha", day)
         db.execute(sa.text("ANALYZE"))
     days = range(BEGIN + 100 * DAY, BEGIN + 105 * DAY, DAY)
     begun = time.perf_counter()

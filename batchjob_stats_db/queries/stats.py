@@ -5,6 +5,7 @@ from sqlalchemy.engine import Connection, RowMapping
 
 from batchjob_stats_db import schema
 from batchjob_stats_db.access import Access, visible
+from batchjob_stats_db.queries.usage import kept
 
 
 def clusters(db: Connection) -> list[RowMapping]:
@@ -38,15 +39,9 @@ def users(
     db: Connection, access: Access, since: int, until: int, cluster: str | None = None
 ) -> list[RowMapping]:
     """Who had jobs on the days that begin in [since, until), with their accounts."""
-    daily = schema.daily_usage.c
-    query = (
-        sa.select(daily.cluster, daily.username, daily.account)
-        .where(visible(access, schema.daily_usage), daily.day >= since, daily.day < until)
-        .distinct()
-        .order_by(daily.cluster, daily.username, daily.account)
-    )
-    if cluster is not None:
-        query = query.where(daily.cluster == cluster)
+    names = ("cluster", "username", "account")
+    rows = kept(db, schema.USAGE, access, names, since, until, cluster=cluster).subquery().c
+    query = sa.select(*rows).distinct().order_by(*rows)
     return list(db.execute(query).mappings())
 
 
@@ -54,19 +49,18 @@ def accounts(
     db: Connection, access: Access, since: int, until: int, cluster: str | None = None
 ) -> list[RowMapping]:
     """Which accounts had jobs on the days that begin in [since, until), and what they are."""
-    daily, account = schema.daily_usage.c, schema.account
-    about = account.c
+    names = ("cluster", "account")
+    rows = kept(db, schema.USAGE, access, names, since, until, cluster=cluster).subquery()
+    about = schema.account.c
     query = (
-        sa.select(daily.cluster, daily.account, about.parent)
+        sa.select(*rows.c, about.parent)
         .select_from(
-            schema.daily_usage.outerjoin(
-                account, (about.cluster == daily.cluster) & (about.account == daily.account)
+            rows.outerjoin(
+                schema.account,
+                (about.cluster == rows.c.cluster) & (about.account == rows.c.account),
             )
         )
-        .where(visible(access, schema.daily_usage), daily.day >= since, daily.day < until)
         .distinct()
-        .order_by(daily.cluster, daily.account)
+        .order_by(*rows.c)
     )
-    if cluster is not None:
-        query = query.where(daily.cluster == cluster)
     return list(db.execute(query).mappings())

@@ -1,17 +1,26 @@
-"""Sums of use over days: of whole months where they answer the question, else of days."""
+"""Sums of use over days, made of the few spans of days that they consist of."""
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Collection, Sequence
+from typing import Any, Literal
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
+from sqlalchemy.sql.elements import ColumnElement
 
 from batchjob_stats_db import schema
-from batchjob_stats_db.access import Access, visible
-from batchjob_stats_db.days import month_after, month_of
+from batchjob_stats_db.access import EVERYTHING, Access, visible
+from batchjob_stats_db.days import spans
 from batchjob_stats_db.queries.clusters import known_clusters
 
 By = Literal["cluster", "account", "username", "day"]
+
+
+MOST = 20_000
+"""Rows of an answer that is not to fill the memory: a row of Python and its JSON take 2 kB."""
+
+
+class TooManyRowsError(ValueError):
+    """An answer would have more rows than it may; the text says what would help."""
 
 
 def summed(
@@ -24,9 +33,18 @@ def summed(
     cluster: str | None = None,
     account: str | None = None,
     user: str | None = None,
+    columns: Sequence[str] = schema.DAILY_SUMS,
+    most: int | None = None,
 ) -> list[RowMapping]:
-    """Sums of the days that begin in [since, until), one row per value of `by`."""
-    return _added_up(db, schema.USAGE, access, by, since, until, (cluster, account, user))
+    """Sums of the days that begin in [since, until), one row per value of `by`.
+
+    Raises TooManyRowsError, where there is a limit.
+    """
+    rows = kept(
+        db, schema.USAGE, access, (*by, *columns), since, until,
+        cluster=cluster, account=account, user=user,
+    )  # fmt: skip
+    return _added_up(db, rows, by, columns, most)
 
 
 def emissions(
@@ -39,60 +57,88 @@ def emissions(
     cluster: str | None = None,
     account: str | None = None,
     user: str | None = None,
+    most: int | None = None,
 ) -> list[RowMapping]:
-    """Grams by provider, one row per provider and value of `by`; providers are never added up."""
-    return _added_up(db, schema.EMISSIONS, access, by, since, until, (cluster, account, user))
+    """Grams by provider, one row per provider and value of `by`; providers are never added up.
+
+    Raises TooManyRowsError, where there is a limit.
+    """
+    sums = schema.EMISSIONS
+    names = (*by, *sums.keys)
+    rows = kept(
+        db, sums, access, (*names, *sums.columns), since, until,
+        cluster=cluster, account=account, user=user,
+    )  # fmt: skip
+    return _added_up(db, rows, names, sums.columns, most)
 
 
 def _added_up(
     db: Connection,
+    each: sa.CompoundSelect[Any],
+    by: Sequence[str],
+    columns: Sequence[str],
+    most: int | None,
+) -> list[RowMapping]:
+    rows = each.subquery().c
+    groups = [rows[name] for name in by]
+    added = (sa.func.sum(rows[name]).label(name) for name in columns)
+    query = sa.select(*groups, *added).group_by(*groups).order_by(*groups)
+    if most is not None:
+        query = query.limit(most + 1)
+    found = list(db.execute(query).mappings())
+    if most is not None and len(found) > most:
+        raise TooManyRowsError(
+            f"the answer would have more than {most} rows; ask for fewer days, or by fewer keys"
+        )
+    return found
+
+
+def kept(
+    db: Connection,
     sums: schema.Sums,
     access: Access,
-    by: Sequence[By],
+    names: Sequence[str],
     since: int,
     until: int,
-    wanted: tuple[str | None, str | None, str | None],
-) -> list[RowMapping]:
-    """One sum of the sums of each table that is read."""
-    names = (*by, *sums.keys)
-    clusters = known_clusters(db, wanted[0])  # the indexes begin with it
-    pieces = []
-    for time, begin, end in _read(sums, access, by, since, until, wanted):
-        column = time.table.c
-        keys = [column[name] for name in names]
-        equal = zip(("account", "username"), wanted[1:], strict=True)
-        pieces.append(
-            sa.select(*keys, *(sa.func.sum(column[name]).label(name) for name in sums.columns))
-            .where(column.cluster.in_(clusters), visible(access, time.table))
-            .where(time >= begin, time < end)
-            .where(*(column[name] == value for name, value in equal if value is not None))
-            .group_by(*keys)
+    *,
+    cluster: str | None = None,
+    account: str | None = None,
+    user: str | None = None,
+) -> sa.CompoundSelect[Any]:
+    """These columns of the rows that stand for the days that begin in [since, until)."""
+    wanted = {"account": account, "username": user}
+    equal = {name: value for name, value in wanted.items() if value is not None}
+    clusters = known_clusters(db, cluster)  # the keys begin with it
+    if set(clusters) <= set(access.clusters):
+        access = EVERYTHING  # of these, whose names are asked for
+    return sa.union_all(
+        *(
+            sa.select(*(table.c[name] for name in names))
+            .where(table.c.cluster.in_(clusters), *days, visible(access, table))
+            .where(*(table.c[name] == value for name, value in equal.items()))
+            for table, days in _read(sums, access, {*names, *equal}, since, until)
         )
-    rows = sa.union_all(*pieces).subquery().c
-    groups = [rows[name] for name in names]
-    query = sa.select(*groups, *(sa.func.sum(rows[name]).label(name) for name in sums.columns))
-    return list(db.execute(query.group_by(*groups).order_by(*groups)).mappings())
+    )
 
 
 def _read(
-    sums: schema.Sums,
-    access: Access,
-    by: Sequence[By],
-    since: int,
-    until: int,
-    wanted: tuple[str | None, str | None, str | None],
-) -> list[tuple[sa.Column[int], int, int]]:
-    """The columns of time to read, each in [begin, end): those with the fewest rows."""
-    _, account, user = wanted
-    if user is not None or "username" in by or access.by_person():
-        day, month = sums.by_user.c.day, sums.by_user_month.c.month
-    elif account is None and "account" not in by and access.everything:
-        return [(sums.by_day.c.day, since, until)]
+    sums: schema.Sums, access: Access, names: Collection[str], since: int, until: int
+) -> list[tuple[sa.Table, list[ColumnElement[bool]]]]:
+    """The tables to read, and what of them: those with the fewest rows that have these columns."""
+    if "username" in names or access.by_person():
+        each, longer = sums.by_user, sums.user_spans
+    elif "account" in names or not access.everything:
+        each, longer = sums.by_account, sums.account_spans
     else:
-        day, month = sums.by_account.c.day, sums.by_month.c.month
-    first, last = month_of(since), month_of(until)
-    if first < since:
-        first = month_after(first)
-    if "day" in by or first >= last or access.dated():
-        return [(day, since, until)]
-    return [(day, since, first), (month, first, last), (day, last, until)]
+        each, longer = sums.by_day, None
+    if longer is None or "day" in names or access.dated():
+        return [(each, [each.c.day >= since, each.c.day < until])]
+    found = spans(since, until)
+    return [
+        (each, [each.c.day.in_(found.pop(1))]),
+        *(
+            (longer, [longer.c.days == days, longer.c.day.in_(begin)])
+            for days, begin in found.items()
+            if begin
+        ),
+    ]

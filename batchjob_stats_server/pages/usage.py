@@ -143,7 +143,11 @@ def _lines(
     db: Connection, access: Access, by: Sequence[queries.By], since: int, until: int,
     which: UsageForm,
 ) -> list[Line]:  # fmt: skip
-    narrowed = {"cluster": which.cluster, "account": which.account, "user": which.user}
+    narrowed: dict[str, Any] = {
+        "cluster": which.cluster,
+        "account": which.account,
+        "user": which.user,
+    }
     sums = queries.summed(db, access, by, since, until, **narrowed)
     grams: dict[tuple[str, ...], dict[str, float]] = defaultdict(dict)
     for row in queries.emissions(db, access, by, since, until, **narrowed):
@@ -161,7 +165,11 @@ def _whole(db: Connection, access: Access, since: int, until: int, which: UsageF
 def _chart(
     db: Connection, access: Access, since: int, until: int, which: UsageForm
 ) -> Chart | None:
-    narrowed = {"cluster": which.cluster, "account": which.account, "user": which.user}
+    narrowed: dict[str, Any] = {
+        "cluster": which.cluster,
+        "account": which.account,
+        "user": which.user,
+    }
     if which.show == "emissions":
         found = queries.emissions(db, access, ["day"], since, until, **narrowed)
         measure = _emissions_by_day(found)

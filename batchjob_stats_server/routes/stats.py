@@ -72,6 +72,7 @@ def waste(services: Given, access: Caller, which: Annotated[WasteQuery, Query()]
         sums = usage.summed(
             db, access, [KEYS[which.by]], *which.window(services.clock()),
             cluster=which.cluster, account=which.account, user=which.user,
+            columns=[name for pair in operators.RESOURCES.values() for name in pair],
         )  # fmt: skip
     return answer(operators.wasted(sums, which.of, which.limit), keys, which.format)
 
@@ -84,6 +85,7 @@ def failures(services: Given, access: Caller, which: Annotated[SumsQuery, Query(
         sums = usage.summed(
             db, access, [KEYS[which.by]], *which.window(services.clock()),
             cluster=which.cluster, account=which.account, user=which.user,
+            columns=["jobs_ended", "jobs_failed"],
         )  # fmt: skip
     return answer(operators.failing(sums, which.limit), keys, which.format)
 

@@ -1,5 +1,7 @@
 """Sums of use over days."""
 
+import contextlib
+from collections.abc import Iterator
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
@@ -9,6 +11,7 @@ from batchjob_stats_db import schema
 from batchjob_stats_db.queries import usage as queries
 from batchjob_stats_server.identity import Caller
 from batchjob_stats_server.parameters import Days, OneOrMore, Word
+from batchjob_stats_server.problems import Problem
 from batchjob_stats_server.routes import PREFIX
 from batchjob_stats_server.rows import answer, chosen, listed, model
 from batchjob_stats_server.services import Given
@@ -44,10 +47,12 @@ class UsageQuery(Days):
 def usage(services: Given, access: Caller, which: Annotated[UsageQuery, Query()]) -> Response:
     """Sums of the caller's jobs, or of all they may see; keys that are not told apart are null."""
     keys = chosen(which.fields, UsageRow)
-    with services.reader.connect() as db:
+    columns = [name for name in schema.DAILY_SUMS if name in keys]
+    with services.reader.connect() as db, _bounded():
         rows = queries.summed(
             db, access, which.keys(), *which.window(services.clock()),
             cluster=which.cluster, account=which.account, user=which.user,
+            columns=columns or schema.DAILY_SUMS, most=queries.MOST,
         )  # fmt: skip
     return answer(rows, keys, which.format)
 
@@ -58,9 +63,17 @@ def usage_emissions(
 ) -> Response:
     """Grams of CO2 equivalent by provider, whose figures are not to be added up."""
     keys = chosen(which.fields, EmissionsRow)
-    with services.reader.connect() as db:
+    with services.reader.connect() as db, _bounded():
         rows = queries.emissions(
             db, access, which.keys(), *which.window(services.clock()),
-            cluster=which.cluster, account=which.account, user=which.user,
+            cluster=which.cluster, account=which.account, user=which.user, most=queries.MOST,
         )  # fmt: skip
     return answer(rows, keys, which.format)
+
+
+@contextlib.contextmanager
+def _bounded() -> Iterator[None]:
+    try:
+        yield
+    except queries.TooManyRowsError as error:
+        raise Problem(422, str(error)) from error

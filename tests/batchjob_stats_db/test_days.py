@@ -1,11 +1,9 @@
-"""Days and months."""
-
-from datetime import UTC, datetime
+"""Days and spans of days."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchjob_stats_db.days import DAY, day_of, days_of, month_after, month_of
+from batchjob_stats_db.days import DAY, SPANS, day_of, days_of, span_of, spans
 
 
 def test_days_of_a_run():
@@ -15,20 +13,22 @@ def test_days_of_a_run():
     assert list(days_of(100, 50)) == [0]  # clocks disagree
 
 
-def test_months():
-    leap_day = int(datetime(2028, 2, 29, 13, tzinfo=UTC).timestamp())
-    assert datetime.fromtimestamp(month_of(leap_day), UTC) == datetime(2028, 2, 1, tzinfo=UTC)
-    after = month_after(month_of(leap_day))
-    assert datetime.fromtimestamp(after, UTC) == datetime(2028, 3, 1, tzinfo=UTC)
+def test_a_window_is_made_up_of_few_spans():
+    assert spans(DAY, 7 * DAY) == {1: [DAY, 6 * DAY], 2: [2 * DAY, 4 * DAY]}
+    assert {days: each for days, each in spans(0, 256 * DAY).items() if each} == {256: [0]}
+    assert spans(1, 2 * DAY + 1) == {1: [DAY, 2 * DAY]}  # days that begin in it
+    assert spans(5 * DAY, 5 * DAY) == {1: []}
 
 
-@given(st.integers(0, 200_000 * DAY))
-def test_every_day_is_in_one_month(time):
-    month = month_of(time)
-    assert month <= day_of(time) < month_after(month)
-    assert month_of(month) == month == day_of(month)
-
-
-@given(st.integers())
-def test_any_number_has_a_month(time):
-    month_of(time)
+@given(st.integers(0, 30_000 * DAY), st.integers(0, 1000 * DAY))
+def test_each_day_of_a_window_is_in_one_span(since, length):
+    found = spans(since, since + length)
+    days = [
+        day
+        for days, begins in found.items()
+        for begin in begins
+        for day in range(begin, begin + days * DAY, DAY)
+    ]
+    assert sorted(days) == list(range(-day_of(-since), since + length, DAY))
+    assert all(begin == span_of(begin, days) for days, each in found.items() for begin in each)
+    assert all(len(begins) <= 2 for days, begins in found.items() if days < SPANS[-1])

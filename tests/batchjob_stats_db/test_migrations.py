@@ -12,6 +12,11 @@ from batchjob_stats_db.migrate import migrate, revisions
 from batchjob_stats_db.rollup import due_days, roll_up
 from batchjob_stats_db.sources.source import Batch
 
+REPLACED = {
+    f"monthly_{whose}_{what}" for whose in ("account", "user") for what in ("usage", "emissions")
+}
+"""Tables whose sums are in others now."""
+
 
 def test_the_last_revision_is_the_one_the_programs_compare():
     assert revisions()[-1] == schema.REVISION
@@ -33,8 +38,11 @@ def test_upgrade_with_data(empty_url, released):
         for table in tables:
             db.execute(table.insert().values(_row(table)))
     assert migrate(engine)[1] == schema.REVISION
+    assert {table.name for table in tables} - set(schema.metadata.tables) <= REPLACED
     with engine.connect() as db:
         for table in tables:
+            if table.name in REPLACED:
+                continue
             kept = db.execute(sa.select(schema.metadata.tables[table.name])).mappings().one()
             assert {name: kept[name] for name in _row(table)} == _row(table)
     engine.dispose()
@@ -67,7 +75,7 @@ def test_upgrade_fills_what_is_new_from_what_was_there(engine, store, job, empty
     old.reflect(upgraded)
     with upgraded.begin() as db:
         for table in old.sorted_tables:
-            if table.name != "alembic_version" and (
+            if table.name in schema.metadata.tables and (
                 kept := rows(schema.metadata.tables[table.name])
             ):
                 db.execute(table.insert(), kept)
@@ -78,7 +86,7 @@ def test_upgrade_fills_what_is_new_from_what_was_there(engine, store, job, empty
             made = [dict(row) for row in db.execute(query).mappings()]
             assert made == [pytest.approx(row) for row in rows(table)], table.name
     assert rows(schema.daily_wait)
-    assert rows(schema.EMISSIONS.by_user_month)
+    assert rows(schema.EMISSIONS.user_spans)
     upgraded.dispose()
 
 

@@ -5,7 +5,6 @@ import sqlalchemy as sa
 from batchjob.states import JobState
 from batchjob_stats_db import privacy, schema
 from batchjob_stats_db.check import findings
-from batchjob_stats_db.days import month_of
 from batchjob_stats_db.options import RetentionOptions
 from batchjob_stats_db.records import Association, People, Quarantined, Role, StepRecord
 from batchjob_stats_db.retention import drop_old
@@ -75,7 +74,7 @@ def test_forget(store, job, rows, engine, now):
                 assert not any("alice|" in str(value) for value in row)
 
 
-def test_sums_by_account_and_month_go_with_the_days(store, job, rows, engine, now):
+def test_sums_by_account_and_of_spans_go_with_the_days(store, job, rows, engine, now):
     fill(store, job, now)
     roll_all(engine, now)
     drop_old(store, RetentionOptions(daily=50 * DAY), now)
@@ -83,8 +82,8 @@ def test_sums_by_account_and_month_go_with_the_days(store, job, rows, engine, no
     for sums in schema.SUMS:
         for table in (sums.by_user, sums.by_account, sums.by_day):
             assert all(row["day"] >= first for row in rows(table))
-        for table in (sums.by_month, sums.by_user_month):
-            assert all(row["month"] >= month_of(first) for row in rows(table))
+        for table in (sums.user_spans, sums.account_spans):
+            assert all(row["day"] + row["days"] * DAY > first for row in rows(table))
     assert all(row["day"] >= first for row in rows(schema.daily_wait))
     with engine.connect() as db:
         assert [line for line in findings(db, now) if "by user" in line] == []
@@ -94,7 +93,8 @@ def test_check_tells_sums_that_differ(store, job, engine, now):
     fill(store, job, now)
     roll_all(engine, now)
     with engine.begin() as db:
-        db.execute(sa.delete(schema.USAGE.by_month).where(sa.text("wall_seconds > 2000000")))
+        db.execute(sa.delete(schema.USAGE.account_spans).where(sa.text("days > 16")))
         told = [line for line in findings(db, now) if "by user" in line]
-    assert told
-    assert all(line.startswith("c1: monthly_account_usage: ") for line in told)
+    for days in (32, 64, 128, 256):
+        assert any(line.startswith(f"c1: span_account_usage of {days} days: ") for line in told)
+    assert all(line.startswith("c1: span_account_usage of ") for line in told)

@@ -1,5 +1,6 @@
 """Usage, people, factors and tokens."""
 
+from batchjob_stats_db.queries import usage
 from collectors.emissions.server import PATH, parse
 
 API = "/api/v1"
@@ -15,6 +16,24 @@ def test_usage_by_user_and_day(proxied):
     assert bob["account"] is None  # not told apart
     days = proxied("vera").get(f"{API}/usage?since=0&by=day").json()
     assert all(row["day_rfc3339"].endswith("T00:00:00Z") for row in days)
+
+
+def test_usage_of_chosen_keys(proxied):
+    ask = f"{API}/usage?since=0&by=user&user=bob&cluster=c1&fields="
+    (row,) = proxied("vera").get(ask + "user,jobs_started").json()
+    assert row == {"user": "bob", "jobs_started": 1}
+    assert proxied("vera").get(ask + "user").json() == [{"user": "bob"}]
+    everybody = proxied("vera").get(f"{API}/usage?since=0&by=&fields=cluster").json()
+    assert everybody == [{"cluster": None}]
+
+
+def test_usage_refuses_more_rows_than_memory_should_hold(proxied, monkeypatch):
+    monkeypatch.setattr(usage, "MOST", 1)
+    for path in ("usage", "usage/emissions"):
+        assert proxied("bob").get(f"{API}/{path}?since=0&by=user").status_code == 200
+    answer = proxied("vera").get(f"{API}/usage?since=0&by=user&by=day")
+    assert answer.status_code == 422
+    assert "fewer days" in answer.json()["detail"]
 
 
 def test_usage_refuses_what_it_does_not_know(proxied):
