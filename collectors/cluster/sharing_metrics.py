@@ -37,7 +37,8 @@ FAIRSHARE = (
     ),
     _share(
         "account_fairshare_level",
-        "Shares divided by usage (Fair Tree): above 1 the account has used less than its share.",
+        "Shares divided by usage (Fair Tree, PBS): above 1 the account has used less than its"
+        " share.",
         lambda s: s.level,
     ),
     _share(
