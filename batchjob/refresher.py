@@ -1,12 +1,12 @@
 """A slow source, read in a thread of its own; whoever wants the value takes the last one."""
 
 import logging
-import threading
 import time
 from collections.abc import Callable
 from typing import Generic, NamedTuple, TypeVar
 
 from batchjob.logs import Once
+from batchjob.loop import Loop
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -60,19 +60,15 @@ class Refresher(Generic[T]):
         self._failures_in_a_row = 0
         self._published: Observed[T] | None = None
         self._once = Once(log)
-        self._stopped = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._loop = Loop(name, self._step, first_pause)
 
     def start(self) -> None:
         """Begin reading; the first value comes as soon as the source answers."""
-        self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-        self._thread.start()
+        self._loop.start()
 
     def stop(self) -> None:
-        """End the thread; one that hangs in its source is left behind (it is a daemon thread)."""
-        self._stopped.set()
-        if self._thread is not None:
-            self._thread.join(timeout=2)
+        """End the thread; one that hangs in its source is left behind."""
+        self._loop.stop()
 
     def latest(self) -> Observed[T] | None:
         """The last value, or None when there is none or it has become too old."""
@@ -85,7 +81,7 @@ class Refresher(Generic[T]):
         try:
             value = self._read()
         except Exception as error:  # whatever a source raises must not end its thread
-            if self._stopped.is_set():
+            if self._loop.stopping:
                 return  # its connection was closed under it
             self.failures += 1
             self._failures_in_a_row += 1
@@ -103,9 +99,9 @@ class Refresher(Generic[T]):
         pause = min(self._interval * 2.0**doublings, self._longest_pause)
         return max(pause, error.seconds) if isinstance(error, PostponedError) else pause
 
-    def _run(self) -> None:
-        while not self._stopped.wait(self._pause):
-            self.refresh()
+    def _step(self) -> float:
+        self.refresh()
+        return self._pause
 
 
 def _told(error: Exception) -> str:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from batchjob.logs import Once
+from batchjob.loop import Loop
 from batchjob.settings import option
 from batchjob.values import duration
 from collectors import powercap
@@ -143,19 +144,15 @@ class Rapl:
         self._scanned_at = float("-inf")
         self._once = Once(log)
         self._lock = threading.Lock()
-        self._stopped = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._loop = Loop("rapl", self._step)
 
     def start(self) -> None:
         """Begin to follow the counters."""
-        self._thread = threading.Thread(target=self._run, name="rapl", daemon=True)
-        self._thread.start()
+        self._loop.start()
 
     def stop(self) -> None:
         """End the thread."""
-        self._stopped.set()
-        if self._thread is not None:
-            self._thread.join(timeout=2)
+        self._loop.stop()
 
     def collect(self) -> list[Family]:
         """Show the totals of this moment: with those of the thread's last look, rates would beat.
@@ -208,14 +205,13 @@ class Rapl:
             ]
         return max(_SHORTEST_INTERVAL, min([self._options.interval, *turns]))
 
-    def _run(self) -> None:
-        while not self._stopped.is_set():
-            try:
-                self.look()
-                self._limits = tuple(powercap.limits(self._root))
-            except Exception as error:  # a tree nobody has seen yet must not end the counting
-                self._once.warning("run", "rapl: %s: %s", type(error).__name__, error)
-            self._stopped.wait(self.interval())
+    def _step(self) -> float:
+        try:
+            self.look()
+            self._limits = tuple(powercap.limits(self._root))
+        except Exception as error:  # a tree nobody has seen yet must not end the counting
+            self._once.warning("step", "rapl: %s: %s", type(error).__name__, error)
+        return self.interval()
 
     def _scan(self) -> None:
         """Look for zones; a place that gained or lost one starts anew, or its sum would jump."""

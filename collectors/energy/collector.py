@@ -2,12 +2,12 @@
 
 import logging
 import os
-import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from batchjob.logs import Once
+from batchjob.loop import Loop
 from batchjob.settings import option
 from batchjob.values import duration, number, one_of, text
 from collectors.collector import Collector
@@ -90,19 +90,15 @@ class Energy:
         self._errors = 0
         self._shown = Shown()
         self._once = Once(log)
-        self._stopped = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._loop = Loop("energy", self._step)
 
     def start(self) -> None:
         """Begin to tick."""
-        self._thread = threading.Thread(target=self._run, name="energy", daemon=True)
-        self._thread.start()
+        self._loop.start()
 
     def stop(self) -> None:
         """End the thread; what it booked last is on disk."""
-        self._stopped.set()
-        if self._thread is not None:
-            self._thread.join(timeout=2)
+        self._loop.stop()
 
     def collect(self) -> list[Family]:
         """The accounts of the last tick."""
@@ -112,16 +108,15 @@ class Energy:
         """The same as plain data; thread-safe."""
         return self._shown.accounts
 
-    def _run(self) -> None:
-        while not self._stopped.is_set():
-            try:
-                self.tick()
-                self._once.over("tick")
-            except Exception as error:  # a tick that fails must not end the accounts
-                self._errors += 1
-                self._shown = self._shown._replace(tick_errors=self._errors)
-                self._once.warning("tick", "energy: %s: %s", type(error).__name__, error)
-            self._stopped.wait(self._pause())
+    def _step(self) -> float:
+        try:
+            self.tick()
+            self._once.over("tick")
+        except Exception as error:  # a tick that fails must not end the accounts
+            self._errors += 1
+            self._shown = self._shown._replace(tick_errors=self._errors)
+            self._once.warning("tick", "energy: %s: %s", type(error).__name__, error)
+        return self._pause()
 
     def tick(self) -> None:
         """Book what there is to book: at every new reading, and at least every interval."""

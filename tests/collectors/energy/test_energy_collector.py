@@ -229,8 +229,7 @@ def test_a_tick_that_fails_is_counted_and_the_next_one_makes_up_for_it(host, tim
     run(collector, time, 10)
     jobs.broken = True
     time.pass_(10)
-    collector._stopped.wait = lambda seconds: collector._stopped.set()
-    collector._run()
+    collector._step()
     assert shown(collector, "energy_tick_errors_total") == {"": 1}
     assert "no such tree" in caplog.text
     jobs.broken = False
