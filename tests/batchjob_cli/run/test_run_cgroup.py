@@ -50,6 +50,25 @@ def test_the_exporter_knows_it(own, batchjob, tmp_path):
     assert own_cgroups(record["jobid"]) == []
 
 
+READ_OWN_CPU = """
+import time
+while time.process_time() < 0.5: sum(range(1000))
+with open("/proc/self/cgroup") as lines:
+    [path] = [line.strip().split(":")[2] for line in lines if ":cpuacct:" in line]
+with open(f"/sys/fs/cgroup/cpuacct{path}/cpuacct.usage") as file:
+    print(int(file.read()) / 1e9)
+"""
+
+
+def test_totals_agree_with_the_kernels(own, batchjob):
+    """What it says of the cgroup at the end of the job, and what the end of a process takes."""
+    done = batchjob("run", "--", sys.executable, "-S", "-c", READ_OWN_CPU)
+    record = batchjob.record()
+    kernels = float(done.stdout)
+    assert kernels >= 0.49  # a moment of it was before the process was in its cgroup
+    assert kernels <= record["user_cpu_seconds"] + record["system_cpu_seconds"] <= kernels + 0.05
+
+
 def test_memory(own, batchjob):
     hold = "x = bytearray(300 << 20)"
     done = batchjob("run", "--memory", "60M", "--", sys.executable, "-c", hold)
