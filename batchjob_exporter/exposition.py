@@ -7,6 +7,7 @@ OpenMetrics 1.0: prometheus/OpenMetrics specification/OpenMetrics.md.
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import islice, zip_longest
+from operator import is_
 from typing import NamedTuple
 
 from batchjob_exporter.http.accept import accepted
@@ -74,23 +75,27 @@ class Exposition:
 
     def _block(self, name: str, samples: Sequence[Sample]) -> str:
         before = self._written.get(name, _NOTHING_WRITTEN)
+        if len(samples) == len(before.samples) and all(map(is_, samples, before.samples)):
+            return before.block
         kept = zip_longest(samples, before.samples, before.texts)
         texts = [
             text if sample is old else _text(sample)
             for sample, old, text in islice(kept, len(samples))
         ]
-        self._written[name] = _Written(samples, texts)
-        return name + name.join(texts)
+        block = name + name.join(texts)
+        self._written[name] = _Written(samples, texts, block)
+        return block
 
 
 class _Written(NamedTuple):
-    """Samples of one name, and the text of each behind the name: labels, value, line feed."""
+    """Samples of one name, the text of each behind the name (labels, value, line feed), and all."""
 
     samples: Sequence[Sample]
     texts: Sequence[str]
+    block: str
 
 
-_NOTHING_WRITTEN = _Written((), ())
+_NOTHING_WRITTEN = _Written((), (), "")
 
 
 def _text(sample: Sample) -> str:
