@@ -23,10 +23,9 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from tests.e2e import slurm_files
 from tests.e2e.processes import daemon, free_ports, succeeds, until
 
-USERS = {"alice": 20001, "bob": 20002, "carol": 20003, "dave": 20004}
-ACCOUNTS = {"physics": ("alice",), "chem": ("bob", "dave"), "astro": ("carol", "alice")}
 FINAL_STATES = frozenset(
     ("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY",
      "PREEMPTED", "TIMEOUT")
@@ -35,101 +34,6 @@ PROGRAMS = ("slurmctld", "slurmd", "sbatch", "munged", "unshare", "setpriv")
 ACCOUNTING_PROGRAMS = ("slurmdbd", "mariadbd", "mariadb-install-db")
 V1_HIERARCHIES = ("cpuacct", "cpuset", "devices", "freezer", "memory")
 PATH = "/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-
-SLURM_CONF = """\
-ClusterName={name}
-SlurmctldHost={host}(127.0.0.1)
-SlurmctldPort={ports[0]}
-CommunicationParameters=NoInAddrAny,NoCtldInAddrAny
-AuthType=auth/munge
-AuthInfo=socket={root}/munge/socket
-SlurmUser=slurm
-SlurmdUser=root
-StateSaveLocation={root}/ctld
-SlurmdSpoolDir={root}/spool/%n
-SlurmctldPidFile={root}/ctld/slurmctld.pid
-SlurmdPidFile={root}/slurmd-%n.pid
-SlurmctldLogFile={root}/log/slurmctld.log
-SlurmdLogFile={root}/log/slurmd-%n.log
-SlurmdParameters=config_overrides
-FirstJobId={first_job}
-MinJobAge=600
-KillWait=5
-ReturnToService=2
-MpiDefault=none
-SwitchType=switch/none
-ProctrackType=proctrack/cgroup
-TaskPlugin={task_plugin}
-PrologFlags=contain
-JobAcctGatherType=jobacct_gather/cgroup
-JobAcctGatherFrequency=task=30
-SchedulerType=sched/backfill
-SchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=1,default_queue_depth=1000
-SelectType=select/cons_tres
-SelectTypeParameters=CR_Core_Memory
-DefMemPerCPU=100
-PartitionName=cpu Nodes={nodes} Default=YES MaxTime=60 DefaultTime=5 State=UP
-"""
-ACCOUNTING_CONF = """\
-AccountingStorageType=accounting_storage/slurmdbd
-AccountingStorageHost=127.0.0.1
-AccountingStoragePort={ports[1]}
-AccountingStoragePass={root}/munge/socket
-AccountingStorageEnforce=associations,limits,qos
-AccountingStoreFlags=job_script,job_env,job_comment
-PriorityType=priority/multifactor
-"""
-NODE_CONF = (
-    "NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={cpus} Boards=1 "
-    "SocketsPerBoard=1 CoresPerSocket={cpus} ThreadsPerCore=1 RealMemory={memory_mb}\n"
-)
-SLURMDBD_CONF = """\
-AuthType=auth/munge
-AuthInfo=socket={root}/munge/socket
-DbdHost={host}
-DbdAddr=127.0.0.1
-DbdPort={ports[1]}
-CommunicationParameters=NoInAddrAny
-SlurmUser=slurm
-LogFile={root}/log/slurmdbd.log
-PidFile={root}/dbd/slurmdbd.pid
-StorageType=accounting_storage/mysql
-StorageHost=127.0.0.1
-StoragePort={ports[2]}
-StorageUser=slurm
-StoragePass=slurm
-StorageLoc=slurm_acct_db
-"""
-CGROUP_CONF = {
-    1: """\
-CgroupPlugin=cgroup/v1
-CgroupMountpoint=/sys/fs/cgroup
-CgroupAutomount=no
-ConstrainCores=yes
-ConstrainDevices=yes
-ConstrainRAMSpace=yes
-ConstrainSwapSpace=yes
-AllowedSwapSpace=0
-""",
-    # IgnoreSystemd: slurmd makes its scope with mkdir instead of asking systemd over D-Bus.
-    2: """\
-CgroupPlugin=cgroup/v2
-CgroupMountpoint=/sys/fs/cgroup
-IgnoreSystemd=yes
-ConstrainCores=no
-ConstrainDevices=no
-ConstrainRAMSpace=yes
-ConstrainSwapSpace=yes
-AllowedSwapSpace=0
-""",
-}
-# Run a command where the cluster's users and the machine's name are known.
-INSIDE = """\
-#!/bin/sh
-exec unshare --mount --propagation private -- /bin/sh -c '
-for file in passwd group hosts; do mount --bind {root}/etc/$file /etc/$file || exit 125; done
-exec "$@"' inside "$@"
-"""
 
 
 class Cluster:
@@ -244,75 +148,9 @@ def cluster(
     made = Cluster(root, cgroup, nodes, cpus, memory_mb)
     with contextlib.ExitStack() as stack:
         stack.callback(shutil.rmtree, root)
-        _write_files(made, accounting)
+        slurm_files.write(made, accounting)
         _start(made, accounting, stack)
         yield made
-
-
-def _write_files(made: Cluster, accounting: bool) -> None:
-    root = made.root
-    root.chmod(0o755)
-    for folder, owner in {
-        "etc": "root", "home": "root", "spool": "root", "log": "slurm", "ctld": "slurm",
-        "dbd": "slurm", "munge": "munge", "mysql": "mysql" if accounting else "root",
-    }.items():  # fmt: skip
-        (root / folder).mkdir(mode=0o755)
-        shutil.chown(root / folder, owner)
-    _write_users(made)
-    key = root / "munge/munge.key"
-    key.write_bytes(os.urandom(128))
-    key.chmod(0o400)
-    shutil.chown(key, "munge")
-    values = {
-        **vars(made),
-        "nodes": ",".join(made.nodes),
-        "task_plugin": "task/cgroup,task/affinity" if made.cgroup == 1 else "task/cgroup",
-    }
-    conf = SLURM_CONF + (ACCOUNTING_CONF if accounting else "")
-    for node, port in zip(made.nodes, made.ports[3:], strict=True):
-        conf += NODE_CONF.format(**values, node=node, port=port)
-        (root / "spool" / node).mkdir()
-    (root / "etc/slurm.conf").write_text(conf.format(**values))
-    (root / "etc/cgroup.conf").write_text(CGROUP_CONF[made.cgroup])
-    dbd_conf = root / "etc/slurmdbd.conf"
-    dbd_conf.write_text(SLURMDBD_CONF.format(**values))
-    dbd_conf.chmod(0o600)
-    shutil.chown(dbd_conf, "slurm")
-    (root / "etc/associations").write_text("\n".join(_associations(made.name)))
-
-
-def _write_users(made: Cluster) -> None:
-    etc = made.root / "etc"
-    names = USERS.items()
-    passwd = [f"{name}:x:{uid}:{uid}::{made.home(name)}:/bin/bash\n" for name, uid in names]
-    group = [f"{name}:x:{uid}:\n" for name, uid in names]
-    (etc / "passwd").write_text(Path("/etc/passwd").read_text() + "".join(passwd))
-    (etc / "group").write_text(Path("/etc/group").read_text() + "".join(group))
-    # Slurm binds to the address of the host's own name.
-    (etc / "hosts").write_text(f"127.0.0.1 localhost {made.host}\n")
-    for name, uid in names:
-        made.home(name).mkdir(mode=0o700)
-        os.chown(made.home(name), uid, uid)
-    inside = made.root / "inside"
-    inside.write_text(INSIDE.format(root=made.root))
-    inside.chmod(0o755)
-
-
-def _associations(name: str) -> Iterator[str]:
-    """What `sacctmgr load` reads: one call instead of one `sacctmgr add` per row."""
-    yield f"Cluster - '{name}':Fairshare=1:QOS='normal'"
-    yield "Parent - 'root'"
-    yield "User - 'root':DefaultAccount='root':AdminLevel='Administrator':Fairshare=1"
-    for account in ACCOUNTS:
-        yield f"Account - '{account}':Description='{account}':Organization='science':Fairshare=1"
-    seen: set[str] = set()
-    for account, users in ACCOUNTS.items():
-        yield f"Parent - '{account}'"
-        for user in users:
-            default = "" if user in seen else f"DefaultAccount='{account}':"
-            seen.add(user)
-            yield f"User - '{user}':{default}Fairshare=1"
-    yield ""
 
 
 def _start(made: Cluster, accounting: bool, stack: contextlib.ExitStack) -> None:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.e2e import exporter, prometheus, slurm
+from tests.e2e import exporter, prometheus, slurm, slurm_files
 from tests.e2e.prometheus import Server
 from tests.e2e.workload import command
 
@@ -158,7 +158,7 @@ def test_info_tells_account_and_partition(run: Run, kind: str) -> None:
         [(info, value)] = run.later.series("batchjob_job_info", jobid=job)
         accounted = run.accounting[job][0]
         assert value == 1
-        assert info["uid"] == str(slurm.USERS[accounted["User"]])
+        assert info["uid"] == str(slurm_files.USERS[accounted["User"]])
         if kind == "het" and part > 0:
             assert info["het_job_id"] == run.jobs[kind][0]
             assert "account" not in info

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.e2e import exporter, guest_slurm, slurm, uml
+from tests.e2e import exporter, guest_slurm, slurm, slurm_files, uml
 
 pytestmark = pytest.mark.e2e
 
@@ -54,7 +54,8 @@ def test_every_job_is_seen_with_its_owner(report: Report) -> None:
     """Ended ones too; of the short ones, here where one CPU is emulated, at times without."""
     for kind, ids in report.jobs.items():
         user = guest_slurm.JOBS[kind][0]
-        known = {(user, str(slurm.USERS[user]))} | ({("", None)} if kind == "short" else set())
+        uid = str(slurm_files.USERS[user])
+        known = {(user, uid)} | ({("", None)} if kind == "short" else set())
         for job in ids:
             [(info, _)] = report.ended.series("batchjob_job_info", jobid=job)
             assert (info["user"], info.get("uid")) in known, kind
