@@ -22,9 +22,10 @@ from celery.exceptions import SoftTimeLimitExceeded, TimeLimitExceeded
 
 from batchjob import runs as run_files
 from batchjob.data import RUNS, data_directory
+from batchjob.outcome import Outcome, outcome_of
 from batchjob.runs import Run, RunFileError
 from batchjob.states import JobState
-from batchjob.tracking import Outcome, Work, first_record, outcome_of, put_on_record
+from batchjob.work import Work, first_record, put_on_record
 
 _NAMESPACE = uuid.UUID("6f1d3c5e-6f0e-4b7e-9a52-6d1f4b0c2a77")  # ours, random
 _MOST_RETRIES = 10_000

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from batchjob.readable import lasting
 from batchjob.settings import SettingsError
 from batchjob_cli.doctor.check import Check, Finding, Node
 from collectors.emissions.factor import Factor
@@ -34,13 +35,7 @@ def _factors(node: Node) -> Finding | None:
 
 def _shown(factor: Factor) -> str:
     grams = f"{factor.grams_per_kilowatt_hour:g} g/kWh"
-    return f"{factor.provider} {factor.zone}: {grams} ({factor.scope}, {_age(factor.age)} old)"
-
-
-def _age(seconds: float) -> str:
-    if seconds < 2 * 86400:
-        return f"{seconds / 3600:.1f} h"
-    return f"{seconds / 86400:.0f} days"
+    return f"{factor.provider} {factor.zone}: {grams} ({factor.scope}, {lasting(factor.age)} old)"
 
 
 def _reasons(sources: Sequence[Source]) -> str:

@@ -14,7 +14,7 @@ import pytest
 import batchjob
 from batchjob import track
 from batchjob.states import JobState
-from batchjob.tracking import as_text
+from batchjob.work import as_text
 
 
 @pytest.fixture(autouse=True)
