@@ -67,7 +67,7 @@ class WebOptions:
         metavar="NAME",
     )
     threads: int = option(
-        16, "Questions answered at once, and connections to the database.", parse=at_least_one
+        8, "Questions answered at once, and connections to the database.", parse=at_least_one
     )
     query_timeout: float = option(
         30.0, "How long a question to the database may take.", parse=duration

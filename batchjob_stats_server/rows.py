@@ -134,6 +134,14 @@ def chosen(fields: str | None, row: type[BaseModel]) -> tuple[str, ...]:
     return names
 
 
+def written(rows: Rows, keys: Keys, form: Format, made: Made = _NONE) -> tuple[bytes, str]:
+    """The rows with these keys, of which some are made of others, and their media type.
+
+    No rows are an empty list.
+    """
+    return _FORMATS[form](keys, _columns(rows, keys, made))
+
+
 def answer(
     rows: Rows,
     keys: Keys,
@@ -141,8 +149,8 @@ def answer(
     headers: Mapping[str, str] | None = None,
     made: Made = _NONE,
 ) -> Response:
-    """The rows with these keys, of which some are made of others; no rows are an empty list."""
-    text, media_type = _FORMATS[form](keys, _columns(rows, keys, made))
+    """The same as an answer."""
+    text, media_type = written(rows, keys, form, made)
     return Response(text, media_type=media_type, headers=headers)
 
 

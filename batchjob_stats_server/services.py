@@ -17,6 +17,7 @@ from batchjob_stats_server.gate.tsdb import Tsdb
 from batchjob_stats_server.histories import Histories
 from batchjob_stats_server.options import Settings, gate_endpoint, proxy_secret
 from batchjob_stats_server.rate import Rate
+from batchjob_stats_server.recent import Recent
 from batchjob_stats_server.report.quantities import UNITS
 from batchjob_stats_server.report.rules import Rule, load
 from batchjob_stats_server.self_metrics import ServerMetrics
@@ -41,6 +42,7 @@ class Services(NamedTuple):
     factors: SiteFactors | None  # None: no provider is configured
     metrics: ServerMetrics
     rates: Rates
+    recent: Recent
     tsdb: Tsdb | None = None  # None: no time series database is configured
     certificates: Certificates | None = None  # None: clients have none
     histories: Histories | None = None  # None: nor anything else that keeps measurements
@@ -85,6 +87,7 @@ def build(settings: Settings) -> Services:
         site_factors(emissions, "emissions") if wanted else None,
         metrics,
         Rates(Rate(limit.user_rate, limit.user_burst), Rate(limit.peer_rate, limit.peer_burst)),
+        Recent(),
         tsdb,
         Certificates(auth.client_ca_file, auth.client_crl_file) if auth.client_ca_file else None,
         _histories(settings, endpoint, tsdb),

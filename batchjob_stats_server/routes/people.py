@@ -6,10 +6,11 @@ from fastapi import APIRouter, Query, Response
 
 from batchjob_stats_db import schema
 from batchjob_stats_db.queries import stats
-from batchjob_stats_server.identity import Caller, Known
+from batchjob_stats_server.identity import Caller
 from batchjob_stats_server.parameters import Days, Table
 from batchjob_stats_server.routes import PREFIX
-from batchjob_stats_server.rows import answer, chosen, listed, model
+from batchjob_stats_server.routes.tables import table
+from batchjob_stats_server.rows import listed, model
 from batchjob_stats_server.services import Given
 
 router = APIRouter(prefix=PREFIX)
@@ -29,25 +30,20 @@ ClusterRow = model(
 @router.get("/users", response_model=listed(UserRow))
 def users(services: Given, access: Caller, which: Annotated[Days, Query()]) -> Response:
     """Who had jobs on these days, once for each account; only what the caller may see."""
-    keys = chosen(which.fields, UserRow)
-    with services.reader.connect() as db:
-        rows = stats.users(db, access, *which.window(services.clock()), which.cluster)
-    return answer(rows, keys, which.format)
+    return table(services, access, which, UserRow, lambda db: stats.users(
+        db, access, *which.window(services.clock()), which.cluster
+    ))  # fmt: skip
 
 
 @router.get("/accounts", response_model=listed(AccountRow))
 def accounts(services: Given, access: Caller, which: Annotated[Days, Query()]) -> Response:
     """Which accounts had jobs on these days; only those of jobs that the caller may see."""
-    keys = chosen(which.fields, AccountRow)
-    with services.reader.connect() as db:
-        rows = stats.accounts(db, access, *which.window(services.clock()), which.cluster)
-    return answer(rows, keys, which.format)
+    return table(services, access, which, AccountRow, lambda db: stats.accounts(
+        db, access, *which.window(services.clock()), which.cluster
+    ))  # fmt: skip
 
 
 @router.get("/clusters", response_model=listed(ClusterRow))
-def clusters(services: Given, _known: Known, which: Annotated[Table, Query()]) -> Response:
+def clusters(services: Given, access: Caller, which: Annotated[Table, Query()]) -> Response:
     """All clusters, once for each source of job records, and when it was last read."""
-    keys = chosen(which.fields, ClusterRow)
-    with services.reader.connect() as db:
-        rows = stats.clusters(db)
-    return answer(rows, keys, which.format)
+    return table(services, access, which, ClusterRow, stats.clusters)

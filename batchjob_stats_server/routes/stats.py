@@ -1,22 +1,24 @@
 """Statistics for operators; a user's are of the jobs that they may see."""
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import sqlalchemy as sa
 from fastapi import APIRouter, Query, Response
 from pydantic import Field
+from sqlalchemy.engine import Connection, RowMapping
 
 from batchjob_stats_db import schema
+from batchjob_stats_db.access import Access
 from batchjob_stats_db.queries import operators, stats, usage
-from batchjob_stats_db.queries.pages import TooManyError
 from batchjob_stats_server import audit
 from batchjob_stats_server.identity import Caller, Known
 from batchjob_stats_server.parameters import Days, Duration, Ratio, Table, Word
-from batchjob_stats_server.problems import Problem
 from batchjob_stats_server.routes import PREFIX
+from batchjob_stats_server.routes.tables import table
 from batchjob_stats_server.routes.usage import KEYS, By
-from batchjob_stats_server.rows import answer, chosen, listed, model
-from batchjob_stats_server.services import Given
+from batchjob_stats_server.rows import Rows, answer, chosen, listed, model
+from batchjob_stats_server.services import Given, Services
 
 router = APIRouter(prefix=f"{PREFIX}/stats")
 
@@ -67,27 +69,32 @@ class WasteQuery(SumsQuery):
 @router.get("/waste", response_model=listed(WasteRow))
 def waste(services: Given, access: Caller, which: Annotated[WasteQuery, Query()]) -> Response:
     """Who left most of what they were given unused; of jobs that were measured alone."""
-    keys = chosen(which.fields, WasteRow)
-    with services.reader.connect() as db:
-        sums = usage.summed(
-            db, access, [KEYS[which.by]], *which.window(services.clock()),
-            cluster=which.cluster, account=which.account, user=which.user,
-            columns=[name for pair in operators.RESOURCES.values() for name in pair],
-        )  # fmt: skip
-    return answer(operators.wasted(sums, which.of, which.limit), keys, which.format)
+    columns = [name for pair in operators.RESOURCES.values() for name in pair]
+
+    def ask(db: Connection) -> Rows:
+        return operators.wasted(_sums(services, access, which, db, columns), which.of, which.limit)
+
+    return table(services, access, which, WasteRow, ask)
 
 
 @router.get("/failures", response_model=listed(FailureRow))
 def failures(services: Given, access: Caller, which: Annotated[SumsQuery, Query()]) -> Response:
     """Whose jobs failed most often: also by time-out, lack of memory and nodes that failed."""
-    keys = chosen(which.fields, FailureRow)
-    with services.reader.connect() as db:
-        sums = usage.summed(
-            db, access, [KEYS[which.by]], *which.window(services.clock()),
-            cluster=which.cluster, account=which.account, user=which.user,
-            columns=["jobs_ended", "jobs_failed"],
-        )  # fmt: skip
-    return answer(operators.failing(sums, which.limit), keys, which.format)
+
+    def ask(db: Connection) -> Rows:
+        sums = _sums(services, access, which, db, ["jobs_ended", "jobs_failed"])
+        return operators.failing(sums, which.limit)
+
+    return table(services, access, which, FailureRow, ask)
+
+
+def _sums(
+    services: Services, access: Access, which: SumsQuery, db: Connection, columns: Sequence[str]
+) -> Sequence[RowMapping]:
+    return usage.summed(
+        db, access, [KEYS[which.by]], *which.window(services.clock()),
+        cluster=which.cluster, account=which.account, user=which.user, columns=columns,
+    )  # fmt: skip
 
 
 class WaitsQuery(Days):
@@ -99,14 +106,10 @@ class WaitsQuery(Days):
 @router.get("/waits", response_model=listed(WaitRow))
 def waits(services: Given, access: Caller, which: Annotated[WaitsQuery, Query()]) -> Response:
     """How long the jobs that started on a day had waited, by partition: percentiles."""
-    keys = chosen(which.fields, WaitRow)
     window = which.window(services.clock())
-    with services.reader.connect() as db:
-        try:
-            rows = operators.waited(db, access, *window, which.cluster, which.partition)
-        except TooManyError as error:
-            raise Problem(422, str(error)) from error
-    return answer(rows, keys, which.format)
+    return table(services, access, which, WaitRow, lambda db: operators.waited(
+        db, access, *window, which.cluster, which.partition
+    ))  # fmt: skip
 
 
 class IdleQuery(Table):
@@ -143,7 +146,6 @@ def unfinished(
     services: Given, access: Caller, which: Annotated[ClusterQuery, Query()]
 ) -> Response:
     """How many jobs wait, run and are suspended."""
-    keys = chosen(which.fields, UnfinishedRow)
-    with services.reader.connect() as db:
-        rows = stats.unfinished_by_state(db, access, which.cluster)
-    return answer(rows, keys, which.format)
+    return table(services, access, which, UnfinishedRow, lambda db: stats.unfinished_by_state(
+        db, access, which.cluster
+    ))  # fmt: skip

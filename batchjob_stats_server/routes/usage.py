@@ -1,7 +1,5 @@
 """Sums of use over days."""
 
-import contextlib
-from collections.abc import Iterator
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
@@ -11,9 +9,9 @@ from batchjob_stats_db import schema
 from batchjob_stats_db.queries import usage as queries
 from batchjob_stats_server.identity import Caller
 from batchjob_stats_server.parameters import Days, OneOrMore, Word
-from batchjob_stats_server.problems import Problem
 from batchjob_stats_server.routes import PREFIX
-from batchjob_stats_server.rows import answer, chosen, listed, model
+from batchjob_stats_server.routes.tables import table
+from batchjob_stats_server.rows import chosen, listed, model
 from batchjob_stats_server.services import Given
 
 router = APIRouter(prefix=PREFIX)
@@ -46,15 +44,13 @@ class UsageQuery(Days):
 @router.get("/usage", response_model=listed(UsageRow))
 def usage(services: Given, access: Caller, which: Annotated[UsageQuery, Query()]) -> Response:
     """Sums of the caller's jobs, or of all they may see; keys that are not told apart are null."""
-    keys = chosen(which.fields, UsageRow)
-    columns = [name for name in schema.DAILY_SUMS if name in keys]
-    with services.reader.connect() as db, _bounded():
-        rows = queries.summed(
-            db, access, which.keys(), *which.window(services.clock()),
-            cluster=which.cluster, account=which.account, user=which.user,
-            columns=columns or schema.DAILY_SUMS, most=queries.MOST,
-        )  # fmt: skip
-    return answer(rows, keys, which.format)
+    wanted = chosen(which.fields, UsageRow)
+    columns = [name for name in schema.DAILY_SUMS if name in wanted]
+    return table(services, access, which, UsageRow, lambda db: queries.summed(
+        db, access, which.keys(), *which.window(services.clock()),
+        cluster=which.cluster, account=which.account, user=which.user,
+        columns=columns or schema.DAILY_SUMS, most=queries.MOST,
+    ))  # fmt: skip
 
 
 @router.get("/usage/emissions", response_model=listed(EmissionsRow))
@@ -62,18 +58,7 @@ def usage_emissions(
     services: Given, access: Caller, which: Annotated[UsageQuery, Query()]
 ) -> Response:
     """Grams of CO2 equivalent by provider, whose figures are not to be added up."""
-    keys = chosen(which.fields, EmissionsRow)
-    with services.reader.connect() as db, _bounded():
-        rows = queries.emissions(
-            db, access, which.keys(), *which.window(services.clock()),
-            cluster=which.cluster, account=which.account, user=which.user, most=queries.MOST,
-        )  # fmt: skip
-    return answer(rows, keys, which.format)
-
-
-@contextlib.contextmanager
-def _bounded() -> Iterator[None]:
-    try:
-        yield
-    except queries.TooManyRowsError as error:
-        raise Problem(422, str(error)) from error
+    return table(services, access, which, EmissionsRow, lambda db: queries.emissions(
+        db, access, which.keys(), *which.window(services.clock()),
+        cluster=which.cluster, account=which.account, user=which.user, most=queries.MOST,
+    ))  # fmt: skip

@@ -104,3 +104,12 @@ def test_bad_tokens_are_refused(proxied):
     assert proxied("root").post(
         f"{API}/tokens", json={"label": "x", "user": "a, b"}
     ).status_code == 422  # fmt: skip
+
+
+def test_nobody_has_the_answer_to_somebody_else(proxied):
+    def users(who):
+        return {row["user"] for row in proxied(who).get(f"{API}/usage?by=user&since=0").json()}
+
+    assert users("vera") == {"alice", "bob", "carol"}
+    assert users("alice") == {"alice"}
+    assert users("bob") == {"bob"}
