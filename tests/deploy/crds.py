@@ -1,8 +1,9 @@
 """What the operators' resources may hold.
 
 `.ci/schemas.py` gets prometheus-operator's schemas. VictoriaMetrics' are in no package that a test
-could use: the tables below have the fields we need, from the operator's API reference (docs/api.md
-of VictoriaMetrics/operator). Whatever is not in them is refused.
+could use: the tables below have the fields we need, as its operator's CustomResourceDefinitions
+have them (config/crd of VictoriaMetrics/operator). Whatever is not in them is refused, also where
+those let everything pass, as in `securityContext`.
 """
 
 import json
@@ -35,6 +36,9 @@ def strict(schema: Any) -> Any:
 TEXT = {"type": "string"}
 TEXTS = {"type": "object", "additionalProperties": TEXT}
 SWITCH = {"type": "boolean"}
+NUMBER = {"type": "integer"}
+DURATION = {"type": "string", "pattern": "^[0-9]+(ms|s|m|h)$"}
+QUANTITY = {"type": "string", "pattern": "^[0-9]+(m|[KMGT]i?)?$"}
 
 
 def fields(required: str = "", **known: Any) -> dict[str, Any]:
@@ -61,20 +65,25 @@ SELECTOR = fields(matchLabels=TEXTS)
 CLAIM = fields(
     "resources",
     accessModes=listed({"enum": ["ReadWriteOnce"]}),
-    resources=fields("requests", requests=fields("storage", storage=TEXT)),
+    resources=fields("requests", requests=fields("storage", storage=QUANTITY)),
     storageClassName=TEXT,
 )
+AMOUNTS = fields(cpu=QUANTITY, memory=QUANTITY)
 POD = {
-    "securityContext": {"type": "object"},
-    "resources": {"type": "object"},
+    "securityContext": fields(
+        runAsNonRoot=SWITCH, runAsUser=NUMBER, runAsGroup=NUMBER, fsGroup=NUMBER,
+        seccompProfile=fields("type", type={"enum": ["RuntimeDefault"]}),
+    ),
+    "resources": fields(requests=AMOUNTS, limits=AMOUNTS),
     "extraArgs": TEXTS,
-}
+    "port": {"type": "string", "pattern": "^[0-9]+$"},
+}  # fmt: skip
 
 
 ENDPOINT = fields(
     "port",
     port=TEXT, path=TEXT, honorLabels=SWITCH,
-    interval={"type": "string", "pattern": "^[0-9]+(ms|s|m|h)$"},
+    interval=DURATION,
     scheme={"enum": ["http", "https"]},
     tlsConfig=fields(serverName=TEXT, insecureSkipVerify=SWITCH),
     relabelConfigs=listed(RELABELING),
@@ -83,7 +92,7 @@ SPECS = {
     "VMServiceScrape": fields("selector endpoints", selector=SELECTOR, endpoints=listed(ENDPOINT)),
     "VMAgent": fields(
         "remoteWrite",
-        replicaCount={"type": "integer"}, scrapeInterval=TEXT, selectAllByDefault=SWITCH,
+        replicaCount=NUMBER, scrapeInterval=DURATION, selectAllByDefault=SWITCH,
         externalLabels=TEXTS, inlineRelabelConfig=listed(RELABELING),
         additionalScrapeConfigs=KEY, statefulMode=SWITCH,
         statefulStorage=fields(volumeClaimTemplate=fields("spec", spec=CLAIM)),

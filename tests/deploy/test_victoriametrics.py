@@ -4,6 +4,7 @@ import base64
 import shutil
 import subprocess
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 import trustme
@@ -68,6 +69,12 @@ def test_thirty_days_on_thirty_gibibytes():
     store = manifests()["VMSingle"]
     assert store["retentionPeriod"] == "30d"
     assert store["storage"]["resources"]["requests"]["storage"] == "30Gi"
+
+
+def test_the_agent_writes_to_the_stores_port():
+    both = manifests()
+    (near,) = both["VMAgent"]["remoteWrite"]
+    assert urlsplit(near["url"]).port == int(both["VMSingle"]["port"])
 
 
 def test_the_agent_writes_to_the_store_and_can_write_elsewhere():
