@@ -19,6 +19,14 @@ class Observed(NamedTuple, Generic[T]):
     at: float
 
 
+def lifetime(interval: float, timeout: float = 0.0) -> float:
+    """Seconds for which a value stands that is read anew every `interval` seconds.
+
+    Two readings may fail, and a third may take as long as the source may take.
+    """
+    return 3 * interval + timeout
+
+
 class PostponedError(Exception):
     """A source failed, and is to be left alone for some seconds: it said so, or it never will."""
 

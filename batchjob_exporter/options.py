@@ -10,6 +10,7 @@ from batchjob.settings import (
     Parser,
     SettingsError,
     add_flags,
+    argument,
     load_file,
     make,
     option,
@@ -172,8 +173,8 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--once.wait",
         dest="once.wait",
-        metavar="DURATION",
-        default="0s",
+        **argument(duration),
+        default=0.0,
         help="With --once: give slow collectors this long for their first value (default: 0s).",
     )
     made.add_argument(
@@ -201,16 +202,12 @@ def parser() -> argparse.ArgumentParser:
 def settings(arguments: list[str]) -> Settings:
     """Settings from the command line and the file it names. Raises SettingsError."""
     given = parse_flags(parser(), arguments)
-    try:
-        once_wait = duration(given["once.wait"])
-    except ValueError as error:
-        raise SettingsError(f"once.wait: {error}") from error
     switches = ("collector.disable-defaults", *map(_section, COLLECTORS))
     path = given["config.file"]
     values = (load_file(path, sections(), switches) if path else {}) | given
     return Settings(
         action="check" if given["check"] else "once" if given["once"] else "serve",
-        once_wait=once_wait,
+        once_wait=given["once.wait"],
         web=make(WebOptions, "web", values),
         host=_host(make(PathOptions, "path", values)),
         runtime=make(RuntimeOptions, "runtime", values),

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from batchjob.logs import Once
-from batchjob.refresher import Refresher
+from batchjob.refresher import Refresher, lifetime
 from batchjob.settings import option
 from batchjob.values import duration
 from collectors.collector import Collector
@@ -25,7 +25,6 @@ from collectors.metric import NO_LABELS, Family, Metric, labels
 log = logging.getLogger(__name__)
 
 _INPUT = re.compile(r"(power|energy)(\d+)_(input|average)")
-_PERIODS_VALID = 3
 _RESCAN_SECONDS = 300.0
 
 POWER = Metric(
@@ -174,7 +173,7 @@ class Hwmon:
             "hwmon",
             self._read,
             options.interval,
-            options.interval * _PERIODS_VALID,
+            lifetime(options.interval),
             host.monotonic,
         )
 

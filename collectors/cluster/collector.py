@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Mapping
 from typing import Any
 
-from batchjob.refresher import Refresher
+from batchjob.refresher import Refresher, lifetime
 from batchjob.settings import SettingsError
 from collectors.cluster.failures import Failures
 from collectors.cluster.job_metrics import Jobs
@@ -24,8 +24,6 @@ from collectors.host import Host
 from collectors.metric import Family, labels
 
 __all__ = ["METRICS", "Options", "build", "ways"]
-
-_PERIODS_VALID = 3  # a value lives for so many intervals
 
 
 class Cluster:
@@ -49,7 +47,7 @@ class Cluster:
                 f"cluster {part}",
                 read,
                 options.interval,
-                options.interval * _PERIODS_VALID + options.timeout,
+                lifetime(options.interval, options.timeout),
                 host.monotonic,
             )
             for part, read in reads.items()

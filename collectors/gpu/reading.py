@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from batchjob.refresher import Observed
+from batchjob.refresher import Observed, lifetime
 from collectors.gpu.devices import Gpu, Unit
 from collectors.gpu.metrics import ENERGY, POWER, Quantity
 
@@ -23,7 +23,7 @@ class Process(NamedTuple):
 
 def longest_age(interval: float) -> float:
     """Seconds for which a reading stands, if its GPU is read every `interval` seconds."""
-    return 3 * interval + 1.0
+    return lifetime(interval, timeout=1.0)
 
 
 class Energy(NamedTuple):

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from batchjob.refresher import AbsentError, PostponedError, Refresher
+from batchjob.refresher import AbsentError, PostponedError, Refresher, lifetime
 from batchjob.settings import SettingsError, option
 from batchjob.values import duration, integer, one_of
 from collectors.collector import Collector
@@ -51,7 +51,6 @@ ERRORS = Metric(
 )
 METRICS = (POWER, PERIOD, ACTIVE, SENSOR, AGE, DURATION, ERRORS)
 
-_PERIODS_VALID = 3  # a value lives for so many intervals
 _LONGEST_PAUSE = 600.0  # a BMC in trouble is asked less and less often
 _PAUSES = {
     "authentication": 600.0,  # refused logins lock accounts
@@ -118,7 +117,7 @@ class IpmiCollector:
             "ipmi",
             self._read,
             options.interval,
-            options.interval * _PERIODS_VALID + options.timeout,
+            lifetime(options.interval, options.timeout),
             host.monotonic,
             longest_pause=_LONGEST_PAUSE,
         )

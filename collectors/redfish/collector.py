@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from batchjob.refresher import PostponedError, Refresher
+from batchjob.refresher import PostponedError, Refresher, lifetime
 from batchjob.settings import option
 from batchjob.values import duration
 from collectors.collector import Collector
@@ -31,7 +31,6 @@ ERRORS = Metric(
 )
 METRICS = (POWER, AGE, ERRORS)
 
-_PERIODS_VALID = 3  # a value lives for so many intervals
 _LONGEST_PAUSE = 600.0
 _LOGIN_PAUSE = 600.0  # refused logins lock accounts
 
@@ -80,7 +79,7 @@ class RedfishCollector:
             "redfish",
             self._read,
             options.interval,
-            options.interval * _PERIODS_VALID + options.timeout,
+            lifetime(options.interval, options.timeout),
             host.monotonic,
             longest_pause=_LONGEST_PAUSE,
         )
