@@ -85,7 +85,9 @@ ENDPOINT = fields(
     port=TEXT, path=TEXT, honorLabels=SWITCH,
     interval=DURATION,
     scheme={"enum": ["http", "https"]},
-    tlsConfig=fields(serverName=TEXT, insecureSkipVerify=SWITCH),
+    tlsConfig=fields(
+        serverName=TEXT, insecureSkipVerify=SWITCH, ca=fields(secret=KEY, configMap=KEY)
+    ),
     relabelConfigs=listed(RELABELING),
 )  # fmt: skip
 SPECS = {

@@ -222,6 +222,15 @@ def test_scrapers_find_every_part_by_its_alerts_name(everything):
             assert endpoint[key][-1]["action"] == "labeldrop"
 
 
+@pytest.mark.parametrize("kind", SCRAPES)
+def test_scrapers_know_the_ca_of_the_servers_certificate(everything, kind):
+    (endpoint,) = everything[kind, "bj-stats-server"]["spec"]["endpoints"]
+    assert endpoint["tlsConfig"] == {
+        "serverName": "bj-stats-server.hpc.svc",
+        "ca": {"secret": {"name": "stats-tls", "key": "ca.crt"}},
+    }
+
+
 def test_sqlite_is_on_one_node_and_outlives_the_release(everything):
     server = everything["Deployment", "bj-stats-server"]["spec"]["template"]["spec"]
     assert "podAffinity" in server["affinity"]
