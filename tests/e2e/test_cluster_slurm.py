@@ -98,7 +98,8 @@ def test_jobs_that_must_wait_are_seen_with_their_reason(site: Site) -> None:
         assert scrape.total(PREFIX + "pending_cpus") == 4
         assert scrape.value(PREFIX + "user_jobs", user="bob", state="PENDING") == 4
         assert scrape.value(PREFIX + "user_cpus", user="alice") == cpus
-        assert all_of("node_cpus_allocated") == cpus
+        # Nodes are read by another thread than jobs.
+        until(lambda: all_of("node_cpus_allocated") == cpus, "all CPUs are held", 2 * INTERVAL)
     finally:
         site.slurm.command("scancel", fills, waits, held)
     site.within_an_interval("node_info", 1, node=_first(site), state="idle")
