@@ -90,6 +90,12 @@ def model(name: str, columns: Iterable[ColumnElement[Any]]) -> type[BaseModel]:
 _KINDS: Mapping[type[Any], type] = {sa.Text: str, sa.Integer: int, object: float}
 
 
+@functools.lru_cache(256)
+def behind(keys: Keys, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Which of these columns of the database the keys are made of."""
+    return tuple(name for name in names if not _shown(name).keys().isdisjoint(keys))
+
+
 def listed(row: type[BaseModel]) -> Any:
     """The type of an answer with such rows, for `response_model`."""
     return GenericAlias(list, (row,))

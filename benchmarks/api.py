@@ -11,6 +11,7 @@ and takes them away again.
 
 import argparse
 import contextlib
+import math
 import re
 import signal
 import socket
@@ -205,11 +206,15 @@ def main() -> None:
         print(f"  {name:34}" + "".join(f"{cell:>20}" for cell in cells), flush=True)
 
     with served(given.database) as server:
-        for question in chosen.values():
-            asked(server, question, 1, 1)
+        alone = {name: asked(server, question, 1, 1)[0] for name, question in chosen.items()}
         begun = resident_bytes(server.pid)
         for name, question in chosen.items():
-            show(name, [asked(server, question, n, given.seconds) for n in given.clients])
+            # So long that each client is answered, and not only those who were first in line.
+            least = 3 * alone[name] / 1000
+            show(name, [
+                asked(server, question, n, max(given.seconds, math.ceil(n * least)))
+                for n in given.clients
+            ])  # fmt: skip
             if name == BESIDE:
                 wanted = statements(given.database, Access((UserOn("", USER),)))
                 show("  its SQL alone", [

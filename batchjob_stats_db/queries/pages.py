@@ -18,7 +18,7 @@ from batchjob_stats_db.access import Access, terms, visible
 from batchjob_stats_db.queries.clusters import known_clusters
 from batchjob_stats_db.queries.derived import columns
 from batchjob_stats_db.queries.filters import Filter, found_by, looked_at
-from batchjob_stats_db.queries.whole import numbered
+from batchjob_stats_db.queries.whole import NAMES, Names, numbered
 
 MOST = 1000  # rows of a page
 MOST_READ = 100_000  # rows read for one
@@ -81,12 +81,13 @@ def page(
     *,
     order: Order | None = None,
     started: bool = True,
+    names: Names = NAMES,
 ) -> Page:
     """Jobs that have started, or those that have not: they wait, or were cancelled before.
 
     Each with its usage; the newest first unless `order` says otherwise. Jobs without the value
     come last, but for `end_time`, by which only jobs that have ended are listed where an index is
-    walked. Raises TooManyError.
+    walked. `names`: of which columns. Raises TooManyError.
     """
     wanted, by = which or Filter(), order or Order()
     limit = min(limit, MOST)
@@ -95,12 +96,12 @@ def page(
         if wanted.node is not None:
             # A node's jobs are one range of job_node's index; there the order is by its columns.
             place = (schema.job_node.c.start_time, schema.job_node.c.job_id)
-        return _Walk(place, wanted, by.descending, started).page(db, access, limit, after)
+        return _Walk(place, wanted, by.descending, started).page(db, access, limit, after, names)
     narrowed = (wanted.user, wanted.account, wanted.node)
     if by.key == "end_time" and access.everything and narrowed == (None,) * 3 and started:
         place = (schema.job.c.end_time, schema.job.c.id)
-        return _Walk(place, wanted, by.descending, True).page(db, access, limit, after)
-    return _sorted(db, access, limit, wanted, after, by, started)
+        return _Walk(place, wanted, by.descending, True).page(db, access, limit, after, names)
+    return _sorted(db, access, limit, wanted, after, by, started, names)
 
 
 class _Walk(NamedTuple):
@@ -111,7 +112,9 @@ class _Walk(NamedTuple):
     descending: bool
     known: bool  # whether the time is
 
-    def page(self, db: Connection, access: Access, limit: int, after: After | None) -> Page:
+    def page(
+        self, db: Connection, access: Access, limit: int, after: After | None, names: Names
+    ) -> Page:
         """No database finds the newest of several ranges at once; so each is asked for its own."""
         ranges = [
             [term, *found_by(self.which._replace(cluster=cluster), self._start())]
@@ -134,7 +137,7 @@ class _Walk(NamedTuple):
         places = sorted(found, reverse=self.descending)
         if len(places) > limit:
             places, end = places[:limit], places[limit - 1]
-        rows = numbered(db, [number for *_, number in places])
+        rows = numbered(db, [number for *_, number in places], names)
         return Page(rows, After(*self._padded(end)) if end is not None else None)
 
     def _begun(self) -> list[ColumnElement[bool]]:
@@ -183,7 +186,7 @@ class _Walk(NamedTuple):
 
 def _sorted(
     db: Connection, access: Access, limit: int, which: Filter, after: After | None, by: Order,
-    started: bool,
+    started: bool, names: Names,
 ) -> Page:  # fmt: skip
     job = schema.job.c
     source: Any = schema.job
@@ -208,7 +211,7 @@ def _sorted(
     )
     found = db.execute(query).all()
     more = After(found[limit - 1][1], found[limit - 1][0]) if len(found) > limit else None
-    return Page(numbered(db, [row[0] for row in found[:limit]]), more)
+    return Page(numbered(db, [row[0] for row in found[:limit]], names), more)
 
 
 def bounded(

@@ -4,6 +4,7 @@ So the statement with all columns is always the same one, made and compiled once
 columns SQLAlchemy makes a statement more slowly than SQLite answers it.
 """
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,18 +14,29 @@ from sqlalchemy.engine import Connection, RowMapping
 from batchjob_stats_db import schema
 from batchjob_stats_db.queries.derived import columns
 
-_WHOLE = (
-    sa.select(*columns())
-    .select_from(schema.job.outerjoin(schema.job_usage))
-    .where(schema.job.c.id.in_(sa.bindparam("ids", expanding=True)))
-)
+Names = tuple[str, ...]
+
+NAMES: Names = tuple(str(column.name) for column in columns())
+"""What there is of a job."""
 
 
-def numbered(db: Connection, ids: Sequence[int]) -> list[RowMapping]:
-    """The jobs with these numbers, in this order; the caller found that they may be seen."""
+@functools.lru_cache(256)
+def _statement(names: Names) -> sa.Select[Any]:
+    return (
+        sa.select(*(column for column in columns() if column.name in {"id", *names}))
+        .select_from(schema.job.outerjoin(schema.job_usage))
+        .where(schema.job.c.id.in_(sa.bindparam("ids", expanding=True)))
+    )
+
+
+def numbered(db: Connection, ids: Sequence[int], names: Names = NAMES) -> list[RowMapping]:
+    """The jobs with these numbers, in this order; the caller found that they may be seen.
+
+    `names`: of which columns.
+    """
     if not ids:
         return []
-    found = {row["id"]: row for row in db.execute(_WHOLE, {"ids": ids}).mappings().all()}
+    found = {row["id"]: row for row in db.execute(_statement(names), {"ids": ids}).mappings().all()}
     return [found[each] for each in ids if each in found]
 
 

@@ -15,12 +15,13 @@ from batchjob_stats_db.queries.derived import columns
 from batchjob_stats_db.queries.filters import Filter
 from batchjob_stats_db.queries.jobs import parts_of
 from batchjob_stats_db.queries.pages import MOST, SORTS, Order, TooManyError, page
+from batchjob_stats_db.queries.whole import NAMES
 from batchjob_stats_server import audit, cursor, windows
 from batchjob_stats_server.identity import Caller, Known
 from batchjob_stats_server.parameters import Duration, OneOrMore, Ratio, Table, Time, Word
 from batchjob_stats_server.problems import Problem
 from batchjob_stats_server.routes import PREFIX
-from batchjob_stats_server.rows import answer, chosen, listed, model
+from batchjob_stats_server.rows import answer, behind, chosen, listed, model
 from batchjob_stats_server.runs import runs_of
 from batchjob_stats_server.services import Given
 
@@ -101,6 +102,9 @@ class JobsQuery(Table):
         return Order(_SORTS[self.sort.lstrip("-")], self.sort.startswith("-"))
 
 
+_NOTED = ("username", "start_time", "end_time")  # whose jobs; and what a window is made of
+
+
 @router.get("/jobs", response_model=listed(JobRow))
 def jobs(
     services: Given, known: Known, access: Caller, request: Request,
@@ -114,8 +118,9 @@ def jobs(
     with services.reader.connect() as db:
         try:
             rows, more = page(
-                db, access, which.limit, which.filter(), after, order=order, started=which.started
-            )
+                db, access, which.limit, which.filter(), after, order=order, started=which.started,
+                names=(*_NOTED, *behind(keys, NAMES)),
+            )  # fmt: skip
         except TooManyError as error:
             raise Problem(422, str(error)) from error
     audit.seen(known, "jobs", rows)

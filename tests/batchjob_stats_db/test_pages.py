@@ -147,3 +147,12 @@ def test_a_rare_job_is_found_page_by_page(db, key, descending, access, monkeypat
     assert first.more is not None
     assert len(first.rows) < 7
     assert [row["id"] for row in whole(db, access, order, which)] == expected
+
+
+@pytest.mark.parametrize("order", [None, Order("cpu_efficiency")])
+def test_only_the_columns_that_are_wanted_are_read(db, order):
+    rows, _ = page(db, EVERYTHING, 5, order=order, names=("state", "usage_energy_joules"))
+    assert [set(row) for row in rows] == [{"id", "state", "usage_energy_joules"}] * 5
+    assert rows == [
+        {key: row[key] for key in rows[0]} for row in page(db, EVERYTHING, 5, order=order).rows
+    ]
