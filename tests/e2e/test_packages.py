@@ -50,7 +50,7 @@ def debian(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pa
     version = ".".join(map(str, _version_of(PYTHON)))
     call(
         "mmdebstrap", "--variant=minbase", f"--include=python{version}", codename[1],
-        str(root), "http://deb.debian.org/debian",
+        str(root),
     )  # fmt: skip
     for package in ("exporter", "server"):
         (deb,) = built.glob(f"batchjob-{package}_*.deb")
