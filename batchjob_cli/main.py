@@ -6,6 +6,7 @@ import sys
 from typing import NamedTuple
 
 from batchjob import __version__
+from batchjob.extras import lacking
 from batchjob.settings import SettingsError, nearest
 
 
@@ -67,11 +68,7 @@ def _do(command: Command, arguments: list[str]) -> int:
     try:
         return int(importlib.import_module(command.module).run(arguments))
     except ModuleNotFoundError as error:
-        missing = str(error.name).partition(".")[0]
-        raise SettingsError(
-            f"{command.name}: {missing} is not installed here; "
-            "pip install 'batchjob-monitoring[server]' brings it"
-        ) from error
+        raise SettingsError(f"{command.name}: {lacking(error, 'server')}") from error
 
 
 def _usage() -> str:

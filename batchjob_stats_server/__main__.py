@@ -1,7 +1,14 @@
-"""`python -m batchjob_stats_server` is the command."""
+"""The command, which `python -m batchjob_stats_server` runs too."""
 
 import sys
 
-from batchjob_stats_server.main import main
+from batchjob.extras import run
 
-sys.exit(main())
+
+def main() -> int:
+    """Run it; returns the exit status."""
+    return run("batchjob_stats_server", "server")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,20 @@
+"""Parts of batchjob that need libraries which not everybody installs."""
+
+import importlib
+import sys
+
+
+def lacking(error: ModuleNotFoundError, extra: str) -> str:
+    """What to say of a library that is not there, and of the extra that brings it."""
+    missing = str(error.name).partition(".")[0]
+    return f"{missing} is not installed here; pip install 'batchjob-monitoring[{extra}]' brings it"
+
+
+def run(command: str, extra: str) -> int:
+    """Run the `main` of a package that needs an extra; returns its exit status."""
+    try:
+        module = importlib.import_module(f"{command}.main")
+    except ModuleNotFoundError as error:
+        print(f"{command}: {lacking(error, extra)}", file=sys.stderr)
+        return 2
+    return int(module.main())

@@ -1,0 +1,14 @@
+"""The command, which `python -m batchjob_stats_db` runs too."""
+
+import sys
+
+from batchjob.extras import run
+
+
+def main() -> int:
+    """Run it; returns the exit status."""
+    return run("batchjob_stats_db", "db")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
