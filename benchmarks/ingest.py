@@ -10,6 +10,7 @@ is there, and times the server's questions. Its daily sums have every user on ev
 """
 
 import argparse
+import functools
 import itertools
 import resource
 import sqlite3
@@ -216,6 +217,33 @@ def roll(path: Path) -> None:
     engine.dispose()
 
 
+def of_all_users(db: sa.Connection, end: int) -> dict[str, Callable[[], object]]:
+    """Sums by user over windows of several lengths, and of fewer columns."""
+    windows = {
+        "a year": (BEGIN, end),
+        "a year and odd days": (BEGIN + 3 * DAY, end - 3 * DAY),
+        "30 days": (end - 30 * DAY, end),
+        "30 days of two months": (end - 50 * DAY, end - 20 * DAY),
+        "7 days": (end - 7 * DAY, end),
+    }
+    month = windows["30 days"]
+    return {
+        **{
+            f"by user, {name}": functools.partial(
+                usage.summed, db, EVERYTHING, ["username"], *window
+            )
+            for name, window in windows.items()
+        },
+        "by user, 30 days, failed jobs": lambda: usage.summed(
+            db, EVERYTHING, ["username"], *month, columns=["jobs_ended", "jobs_failed"]
+        ),
+        "grams by user, a year": lambda: usage.emissions(
+            db, EVERYTHING, ["username"], *windows["a year"]
+        ),
+        "grams by user, 30 days": lambda: usage.emissions(db, EVERYTHING, ["username"], *month),
+    }
+
+
 def read(total: int, path: Path) -> None:
     print(f"{total} jobs, {USERS} users, {ACCOUNTS} accounts, {NODES} nodes")
     if not path.exists():
@@ -274,6 +302,10 @@ def read(total: int, path: Path) -> None:
             "by account, a year": lambda: usage.summed(
                 db, EVERYTHING, ["account"], BEGIN, end, cluster="alpha"
             ),
+            **of_all_users(db, end),
+            "who had jobs, 30 days": lambda: stats.users(db, EVERYTHING, *month),
+            "who had jobs, a year": lambda: stats.users(db, EVERYTHING, BEGIN, end),
+            "accounts that had jobs, a year": lambda: stats.accounts(db, EVERYTHING, BEGIN, end),
         }
         for what, question in questions.items():
             times, busy = [], []
