@@ -16,7 +16,7 @@ from collectors.jobs.exits import Exits
 from collectors.jobs.job import Job, Seen
 from collectors.jobs.look import Eyes, Notes
 from collectors.jobs.names import Names
-from collectors.jobs.naming import PATIENCE_SECONDS, Naming
+from collectors.jobs.naming import PATIENCE_SECONDS, ROOT_SECONDS, Naming
 from collectors.jobs.processes import Counters, Process
 from collectors.jobs.reading import Interface, ProcessReading
 from collectors.jobs.registry import Registry
@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 
 STUCK_SECONDS = 5.0  # a look at one process that lasts longer is given up
 _SOON = 0.03  # seconds between looks at a young job, whose owner is there for a moment perhaps
+_WITHOUT_OWNER = 0.5  # and between looks at one that is slow to become its user's
 _RESTED, _RESTED_WHILE_YOUNG = 50, 4  # looks take 1/50 of the time, and 1/4 after a birth
 
 
@@ -141,6 +142,8 @@ class Inspector:
         age = notes.looked_at - notes.first_at
         if age < PATIENCE_SECONDS and (notes.owner is None or not notes.details):
             return _SOON if age < 1.0 else 4 * _SOON
+        if age < ROOT_SECONDS and not notes.owner:
+            return min(_WITHOUT_OWNER, self._wanted.interval)
         return self._wanted.interval
 
     def _inspect(self, job: Job, notes: Notes) -> None:

@@ -12,7 +12,7 @@ from collectors.jobs.registry import CONFLICT, UNTRUSTED
 from collectors.jobs.view import GPU_VARIABLES
 
 PATIENCE_SECONDS = 2.0  # so long an owner is waited for before a job is shown without one
-_ROOT_SECONDS = 60.0  # so long root's job may turn out to be a user's that was slow to start
+ROOT_SECONDS = 60.0  # so long root's job may turn out to be a user's that was slow to start
 _ENVIRONMENTS = 16  # processes whose environment is read per job and look
 _GPU_SETTINGS = 256  # distinct sets of GPU variables kept per job
 _TIMES = 3  # a process just forked has not its own environment yet, so it is asked again
@@ -32,7 +32,7 @@ class Naming:
         age = self._eyes.host.monotonic() - notes.first_at
         patience = age > PATIENCE_SECONDS
         owners = _owners(look)
-        doubtful = notes.owner is None or (notes.owner == 0 and age < _ROOT_SECONDS)
+        doubtful = notes.owner is None or (notes.owner == 0 and age < ROOT_SECONDS)
         if doubtful and owners:
             notes.owner = min(owners)
         elif notes.owner is None and patience and look.users():

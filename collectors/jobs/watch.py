@@ -177,6 +177,7 @@ class Watcher:
         populated = job.populated()
         if populated:
             job.revive()
+            job.read(self._registry.host.monotonic())  # one of its roots may be empty, and go soon
             self._born()
         elif populated is False:
             job.end(self._registry.host.monotonic(), self._registry.host.clock())

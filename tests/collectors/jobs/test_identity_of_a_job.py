@@ -74,6 +74,20 @@ def test_roots_fork_of_the_scheduler_is_not_the_jobs_owner(node):
     assert samples(jobs)["processes", "1"] == 0
 
 
+def test_a_job_that_is_slow_to_become_its_users_is_looked_at_again_soon(node):
+    job = node.job(pids=[10])
+    node.process(10, uid=0, program="slurmstepd")
+    jobs = look(node)
+    node.now += 10
+    assert jobs._inspector.look() <= 0.5
+    assert users(jobs) == {"1": ""}
+    node.process(11, uid=54321)
+    (job / "step_batch/user/task_0/cgroup.procs").write_text("11\n")
+    node.now += 0.5
+    assert jobs._inspector.look() > 0.5
+    assert users(jobs) == {"1": "54321"}
+
+
 def test_an_owner_who_stays_unknown_is_left_empty(node):
     """hidepid or a foreign pid namespace: /proc does not show the processes."""
     jobs = look(node)

@@ -140,6 +140,21 @@ def test_when_one_of_two_roots_goes_the_sum_does_not_fall(node):
     assert samples(jobs)["cpu_seconds_total", "1", "user"] == 8
 
 
+def test_a_root_that_ends_between_two_looks_counts_to_its_end(node):
+    node.job(scope="system.slice/n1_slurmstepd.scope", cpu=(5_000_000, 0), pids=[10])
+    other = node.job(scope="system.slice/n2_slurmstepd.scope", cpu=(1_000_000, 0), pids=[11])
+    node.process(10)
+    node.process(11)
+    jobs = listening(node)
+    assert samples(jobs)["cpu_seconds_total", "1", "user"] == 6
+    node.set_cpu(other, (3_000_000, 0))
+    node.populate(other, False)
+    wait_until(lambda: jobs._registry.all()[0]._reading.cpu_user_seconds == 8)
+    shutil.rmtree(other)
+    wait_until(lambda: len(jobs._registry.all()[0]._parts) == 1)
+    assert samples(jobs)["cpu_seconds_total", "1", "user"] == 8
+
+
 def test_the_number_of_jobs_is_bounded_and_the_rest_counted(node):
     for number in range(5):
         node.job(f"job_{number}", pids=[10 + number])
