@@ -1,8 +1,9 @@
-"""A thread that is told when processes of jobs exit, to read what cgroup v1 counted of them.
+"""A thread that is told when processes of jobs exit, to read what their cgroups counted by then.
 
-v1 does not say that a cgroup is empty, and a scheduler removes it some milliseconds after its last
-process; on a busy node that is sooner than the watcher hears of it. pidfd_open(2), since Linux 5.3,
-tells of the exit itself, when the scheduler hears of it too.
+A scheduler removes a cgroup some milliseconds after its last process. v1 does not say that it is
+empty; on v2 slurmstepd itself is in the job's cgroup, leaves it and removes it at once. On a busy
+node either is sooner than the watcher hears of it. pidfd_open(2), since Linux 5.3, tells of the
+exit itself, when the scheduler hears of it too.
 """
 
 import logging
@@ -17,7 +18,7 @@ from collectors.jobs.job import Job
 
 log = logging.getLogger(__name__)
 
-_FOLLOWED = 8  # processes of a job at a time: its earliest, of which the batch script is one
+_FOLLOWED = 4  # processes of a job at a time: its earliest, of which the batch script is one
 
 
 class Exits:

@@ -162,9 +162,8 @@ class Inspector:
         job.started_at = min(began, job.started_at or began)
         self._naming.identify(job, notes, look)
         owned = look.owned(notes.owner)
-        if job.on_v1():
-            earliest = sorted(owned, key=lambda process: process.started)
-            self._exits.follow(job, [process.pid for process in earliest])
+        earliest = sorted(owned, key=lambda process: process.started)
+        self._exits.follow(job, [process.pid for process in earliest])
         sums = notes.accounts.update(everyone)
         if self._wanted.io and sums is not None and sums.read_bytes is None:
             self._naming.denied(notes)

@@ -164,10 +164,6 @@ class Job:
         settled = born_at is None or at - born_at >= SETTLING_SECONDS
         return settled and not self._counted
 
-    def on_v1(self) -> bool:
-        """Whether any directory of it is in a v1 hierarchy."""
-        return any(hierarchy.version == 1 for hierarchy, _ in self.directories())
-
     def _read(self, now: float, group: str | None) -> None:
         readings = [part.read(now, group) for part in self._parts.values()]
         if readings:
