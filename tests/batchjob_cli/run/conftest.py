@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -11,6 +12,11 @@ import pytest
 
 PROGRAM = (sys.executable, "-c", "import sys; from batchjob_cli.main import main; sys.exit(main())")
 WAYS = ("never", "auto")
+
+
+def _heed_hangups() -> None:
+    """The tests may run under nohup, whose children would ignore SIGHUP and could not trap it."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 class Bench:
@@ -31,7 +37,7 @@ class Bench:
         return subprocess.Popen(
             [*PROGRAM, *arguments],
             **{"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE,
-               "text": True, "env": self.environment} | options,
+               "text": True, "env": self.environment, "preexec_fn": _heed_hangups} | options,
         )  # fmt: skip
 
     def records(self) -> list[dict]:
