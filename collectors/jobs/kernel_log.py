@@ -30,6 +30,7 @@ class KernelLog:
     """
 
     def __init__(self, path: str) -> None:
+        self._path = path
         self._lock = threading.Lock()
         self._victims: deque[tuple[int, str]] = deque(maxlen=_KEPT)  # number of the kill, cgroup
         self._kills = 0
@@ -38,7 +39,7 @@ class KernelLog:
             self._descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             os.lseek(self._descriptor, 0, os.SEEK_END)
         except OSError as error:
-            log.info("%s: %s; OOM kills are told by cgroups alone", path, error.strerror)
+            self._give_up(error)
 
     def position(self) -> int:
         """Kills up to now, by which `kills` tells later ones from them."""
@@ -59,9 +60,18 @@ class KernelLog:
     def close(self) -> None:
         """Give the descriptor back."""
         with self._lock:
-            if self._descriptor is not None:
-                os.close(self._descriptor)
-                self._descriptor = None
+            self._close()
+
+    def _close(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _give_up(self, error: OSError) -> None:
+        log.info(
+            "%s: %s; on cgroup v1, cgroups alone tell of OOM kills", self._path, error.strerror
+        )
+        self._close()
 
     def _read(self) -> None:
         while self._descriptor is not None:
@@ -69,8 +79,11 @@ class KernelLog:
                 text = os.read(self._descriptor, _RECORD)
             except BrokenPipeError:
                 continue  # records were overwritten unread; the next read goes on after them
-            except OSError:
-                return  # EAGAIN: nothing new
+            except BlockingIOError:
+                return  # nothing new
+            except OSError as error:
+                self._give_up(error)
+                return
             if not text:
                 return
             for line in text.splitlines():

@@ -46,7 +46,7 @@ def upgrade() -> None:
 def _fill(
     db: Connection, name: str, days: str, keys: tuple[str, ...], sums: tuple[str, ...]
 ) -> None:
-    """Each length from the one before; names come from this file alone."""
+    """Each length from the one before."""
     source = days
     for length in _SPANS:
         begin = f"day - day % {length * _DAY}"
@@ -54,7 +54,7 @@ def _fill(
         columns = ", ".join(keys)
         db.execute(
             sa.text(
-                f"INSERT INTO {name} (cluster, days, day, {columns}, {', '.join(sums)}) "  # noqa: S608
+                f"INSERT INTO {name} (cluster, days, day, {columns}, {', '.join(sums)}) "  # noqa: S608 (names of ours)
                 f"SELECT cluster, {length}, {begin}, {columns}, {added} FROM {source} "
                 f"GROUP BY cluster, {begin}, {columns}"
             )

@@ -82,6 +82,17 @@ def test_without_the_log_nothing_is_known(tmp_path):
     log.close()
 
 
+def test_a_log_that_fails_is_given_up_and_said(tmp_path, caplog):
+    """A directory can be opened like a file, and has no end to begin at."""
+    caplog.set_level("INFO")
+    log = KernelLog(str(tmp_path))
+    assert log.kills(JOB, since=0) == {}
+    assert log.kills(JOB, since=0) == {}
+    assert [record.message for record in caplog.records] == [
+        f"{tmp_path}: Invalid argument; on cgroup v1, cgroups alone tell of OOM kills"
+    ]
+
+
 MEMORY = Path("/sys/fs/cgroup/memory")
 
 
