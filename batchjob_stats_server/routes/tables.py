@@ -24,7 +24,8 @@ def table(
 ) -> Response:
     """The rows that `ask` finds; made once for all who ask the same at a time and may see the same.
 
-    Many look at one dashboard, which asks for all of them again and again.
+    Many look at one dashboard, which asks for all of them again and again. The route's function
+    `ask` and its parameters are the question: `ask` depends on nothing else.
     """
     keys = chosen(which.fields, row)
 
@@ -35,5 +36,6 @@ def table(
         except (TooManyError, TooManyRowsError) as error:
             raise Problem(422, str(error)) from error
 
-    text, media_type = services.recent.of((row, access, which.model_dump_json()), made)
+    question = ask.__module__, ask.__qualname__, which.model_dump_json()
+    text, media_type = services.recent.of((question, access), made)
     return Response(text, media_type=media_type)
