@@ -75,7 +75,9 @@ class Exposition:
 
     def _block(self, name: str, samples: Sequence[Sample]) -> str:
         before = self._written.get(name, _NOTHING_WRITTEN)
-        if len(samples) == len(before.samples) and all(map(is_, samples, before.samples)):
+        if samples is before.samples or (
+            len(samples) == len(before.samples) and all(map(is_, samples, before.samples))
+        ):
             return before.block
         kept = zip_longest(samples, before.samples, before.texts)
         texts = [

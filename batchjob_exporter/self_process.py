@@ -10,6 +10,7 @@ import resource
 from collections.abc import Callable
 from typing import NamedTuple
 
+from collectors.jobs.files import read_path
 from collectors.jobs.processes import clock
 from collectors.metric import NO_LABELS, Family, Metric
 
@@ -40,9 +41,8 @@ def process_reader(procfs: str = "/proc") -> Callable[[], list[Family]]:
     page = os.sysconf("SC_PAGE_SIZE")
 
     def families() -> list[Family]:
-        with open(f"{procfs}/self/stat", "rb") as file:
-            # proc_pid_stat(5), from the third field on: the name before may hold anything.
-            fields = file.read().rpartition(b")")[2].split()
+        # proc_pid_stat(5), from the third field on: the name before may hold anything.
+        fields = read_path(f"{procfs}/self/stat").rpartition(b")")[2].split()
         process = Process(
             cpu_seconds=(int(fields[11]) + int(fields[12])) / ticks,
             started_at=booted_at + int(fields[19]) / ticks,

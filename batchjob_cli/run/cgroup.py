@@ -17,7 +17,8 @@ from batchjob_cli.run.limits import LimitError, Limits
 from collectors.host import Host
 from collectors.jobs import part
 from collectors.jobs.devices import DeviceNames
-from collectors.jobs.directory import Descriptors, Trouble, descendants, read_path
+from collectors.jobs.directory import Descriptors, Trouble, descendants
+from collectors.jobs.files import read_path
 from collectors.jobs.kernel_log import KernelLog
 from collectors.jobs.layouts import LAYOUTS, RUN_PREFIX, RUNS_DIRECTORY, Found
 from collectors.jobs.mounts import Hierarchy, hierarchies

@@ -4,6 +4,7 @@ import re
 import time
 import zlib
 from collections.abc import Mapping
+from functools import lru_cache
 from http import HTTPStatus
 from typing import NamedTuple
 from urllib.parse import parse_qsl, unquote
@@ -52,6 +53,7 @@ def text(status: HTTPStatus, message: str, *headers: tuple[str, str]) -> Respons
     return Response(status, f"{message}\n".encode(), (plain, *headers))
 
 
+@lru_cache(16)  # a scraper asks in the same words each time
 def parse(head: bytes) -> Request:
     """Read request line and headers, without the empty line. Raises Refused."""
     first, *lines = head.decode("latin-1").split("\r\n")

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from collectors.jobs.devices import DeviceNames
-from collectors.jobs.directory import Source, read_path
+from collectors.jobs.files import Source, read_path
 from collectors.jobs.parsers import Parse, count_list, flat_keyed, single, whole
 from collectors.jobs.reading import DeviceIO
 

@@ -5,31 +5,14 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
-from collectors.jobs.parsers import Parse
+from collectors.jobs.files import File, Source, completed, read_path, replace
 
 # Limits and CPU sets change when an administrator or the scheduler changes them, not with the job's
 # work; files that were not there may come (a controller switched on by hand).
-RARE_SECONDS = 30.0
+RARE_SECONDS = 60.0
 _AT_FIRST_SECONDS = 0.5  # but a scheduler sets limits and enables controllers when a job is born
-
-_PAGE = 4096
-_RECORD = 24  # longer than a line of cgroup.procs
-_SMALL = 500  # most files are; Python keeps objects up to 512 bytes without waste
-
-
-class Source(NamedTuple):
-    """A file of a directory and the fields of a reading that it fills.
-
-    `parse` returns field → value and raises ValueError for text that is not in the file's format.
-    """
-
-    file: str
-    group: str
-    parse: Parse
-    rare: bool = False
-    may_be_empty: bool = False  # others end with a line feed, even without a value
 
 
 class CgroupGone(Exception):
@@ -84,19 +67,6 @@ class Descriptors:
             self._left += number
 
 
-class _File:
-    """A file that is there: how it is read, and what it said last."""
-
-    __slots__ = ("data", "descriptor", "room", "source", "values")
-
-    def __init__(self, source: Source, descriptor: int) -> None:
-        self.source = source
-        self.descriptor = descriptor  # -1: to be opened for each read
-        self.room = _SMALL  # bytes; more than the file has, as far as is known
-        self.data: bytes | None = None  # None: nothing that could be understood
-        self.values: Mapping[str, Any] = {}
-
-
 class Directory:
     """Reads one cgroup directory again and again.
 
@@ -111,55 +81,60 @@ class Directory:
         sources: Iterable[Source],
         descriptors: Descriptors,
         trouble: Trouble,
+        values: dict[str, Any],
         rarely: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
+        """`values` takes field → value as last read; they stay when the directory is gone."""
         self.path = path
-        self.values: dict[str, Any] = {}
-        """Field → value, as last read."""
+        self.often: list[File] = []
+        """The files that are there and change with the job's work."""
+        self.settle_at = float("-inf")
+        """When to look for limits and new files next (monotonic seconds)."""
+        self._values = values
         self._rarely = rarely
         self._descriptors = descriptors
         self._trouble = trouble
         self._missing: list[Source] = list(sources)
-        self._present: list[_File] = []
-        self._often: list[_File] = []  # of those, what is read each time
-        self._failed: list[_File] = []  # of those, what could not be read
-        self._settled: dict[str, Any] = {}  # the rarely changing fields
-        self._settle_at = float("-inf")
+        self._present: list[File] = []
+        self._failed: list[File] = []  # of those, what could not be read
+        self._limits: Mapping[str, Any] = {}  # what `rarely` gave
         self._settle_pause = _AT_FIRST_SECONDS
         self._inode = _inode(path)
 
     def read(self, now: float, group: str | None = None) -> bool:
-        """Read all files that are there, or one group's, into `values`. Raises CgroupGone.
+        """Read all files that are there, or one group's, into the values. Raises CgroupGone.
 
         `now` is monotonic seconds. A file that is not there, not readable or not in its format
         leaves its fields out. False if nothing changed: most files of most jobs say what they said
         before, and then nobody needs to look at them again.
         """
-        changed = now >= self._settle_at
-        if changed:
+        settled = now >= self.settle_at
+        if settled:
             self._settle(now)
-        files = self._often
+        files = self.often
         if group is not None:
             files = [file for file in files if file.source.group == group]
-        if self._read_files(files) or changed:
-            self.values = self._settled.copy()
-            for file in self._often:
-                self.values.update(file.values)
-            changed = True
-        return changed
+        return self._read_files(files) or settled
 
     def _settle(self, now: float) -> None:
         if self.removed():
             raise CgroupGone(self.path)
         self._find_files()
-        rare = [file for file in self._present if file.source.rare]
-        self._read_files(rare)
-        self._settled = dict(self._rarely())
-        for file in rare:
-            self._settled.update(file.values)
-        self._often = [file for file in self._present if not file.source.rare]
-        self._settle_at = now + self._settle_pause
+        self._read_files([file for file in self._present if file.source.rare])
+        limits = self._rarely()
+        replace(self._values, self._limits, limits)
+        self._limits = limits
+        self._sort()
+        self.settle_at = now + self._settle_pause
         self._settle_pause = min(2 * self._settle_pause, RARE_SECONDS)
+
+    def _sort(self) -> None:
+        self.often = [file for file in self._present if not file.source.rare]
+
+    @property
+    def kept_open(self) -> bool:
+        """There were descriptors enough for its files."""
+        return all(file.descriptor >= 0 for file in self.often)
 
     def removed(self) -> bool:
         """The directory is no more, or another one has its name by now."""
@@ -171,9 +146,9 @@ class Directory:
         for descriptor in kept:
             os.close(descriptor)
         self._descriptors.give_back(len(kept))
-        self._present, self._often, self._missing = [], [], []
+        self._present, self.often, self._missing = [], [], []
 
-    def _read_files(self, files: Iterable[_File]) -> bool:
+    def _read_files(self, files: Iterable[File]) -> bool:
         """Whether any of them says something new. Raises CgroupGone."""
         changed = False
         for file in files:
@@ -195,30 +170,24 @@ class Directory:
             self._set_aside()
         return changed
 
-    def _take(self, file: _File, data: bytes) -> None:
-        """Understand what a file says."""
-        if file.descriptor >= 0 and len(data) > file.room - _RECORD:
+    def _take(self, file: File, data: bytes) -> None:
+        if file.descriptor >= 0 and file.overflows(data):
             data = completed(file.descriptor, data, file.room)
             file.room = 2 * len(data)
-        try:
-            if data[-1:] != b"\n" and (data or not file.source.may_be_empty):
-                raise ValueError("half a line")
-            file.values, file.data = file.source.parse(data), data
-        except (ValueError, LookupError):
+        if not file.take(data):
             self._trouble.count("malformed")
-            file.values, file.data = {}, None
 
     def _set_aside(self) -> None:
         """Treat files that cannot be read, such as pressure with PSI off, as not there."""
         for file in self._failed:
             self._present.remove(file)
             self._missing.append(file.source)
-            file.values = {}
+            file.show({})
             if file.descriptor >= 0:
                 os.close(file.descriptor)
                 self._descriptors.give_back(1)
         self._failed.clear()
-        self._often = [file for file in self._present if not file.source.rare]
+        self._sort()
 
     def _find_files(self) -> None:
         """Open what is there by now; what is not, is asked for again later."""
@@ -236,7 +205,7 @@ class Directory:
             if not self._descriptors.take():
                 os.close(descriptor)
                 descriptor = -1
-            self._present.append(_File(source, descriptor))
+            self._present.append(File(source, descriptor, self._values))
         if missing and self.removed():
             raise CgroupGone(self.path)
         self._missing = missing
@@ -250,38 +219,6 @@ def _inode(path: str) -> int | None:
         return os.stat(path).st_ino
     except OSError:
         return None
-
-
-def read_all(descriptor: int, room: int = _PAGE) -> bytes:
-    """The whole file behind a descriptor, from its start; `room` bytes are more than it has.
-
-    What is read is kept, and a buffer of a page for each of thousands of files would be as well.
-    """
-    return completed(descriptor, os.pread(descriptor, room, 0), room)
-
-
-def completed(descriptor: int, data: bytes, room: int) -> bytes:
-    """The whole file of which `data` is what a read of `room` bytes gave.
-
-    A read that falls short by some bytes only may not be the last: of a list, such as cgroup.procs,
-    the kernel hands out whole records (filesystems/seq_file.rst).
-    """
-    if len(data) < room - _RECORD:
-        return data
-    parts, offset = [data], len(data)
-    while part := os.pread(descriptor, 16 * _PAGE, offset):
-        parts.append(part)
-        offset += len(part)
-    return b"".join(parts)
-
-
-def read_path(path: str) -> bytes:
-    """The whole file, opened and closed."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return read_all(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def descendants(path: str) -> list[str]:

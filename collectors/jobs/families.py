@@ -16,64 +16,81 @@ _Shown = Sample | tuple[Sample, ...] | None  # what a row shows of one job
 class JobFamilies:
     """Makes families of readings. For one thread at a time.
 
-    A job's numbers are picked and compared with those before in a few calls; what did not change
-    is given again in the same samples.
+    A job's numbers are picked and compared with those before in a few calls. What did not change
+    is given again: in the same sample, and a metric of which no job has news in the same list.
     """
 
     def __init__(self, table: Sequence[JobMetric]) -> None:
-        self._table = table
         self._rows: list[JobRow] = [row for entry in table for row in entry.rows]
         self._pick = itemgetter(*(FLAT_FIELDS.index(row.field) for row in self._rows))
         self._given: dict[Labels, _Given] = {}  # by the job's labels
+        self._running: list[_Given] = []
+        at, self._columns = 0, []
+        for entry in table:
+            self._columns.append(_Columns(entry, range(at, at + len(entry.rows))))
+            at += len(entry.rows)
 
     def of(self, readings: Sequence[JobReading]) -> list[Family]:
         """The families of these jobs, no two of which have the same labels."""
-        before = self._given
+        before, were_running = self._given, self._running
         self._given = {
             reading.labels: before.get(reading.labels) or _Given(reading.labels, len(self._rows))
             for reading in readings
         }
+        all_given = list(self._given.values())
+        changed: set[int] = set()
+        for reading, given in zip(readings, all_given, strict=True):
+            changed.update(given.update(self._rows, self._pick(reading.flat())))
         running = [reading for reading in readings if reading.ended_at is None]
-        of_running = self._columns(running)
-        of_all = of_running if len(running) == len(readings) else self._columns(readings)
-        made, at = [], 0
-        for entry in self._table:
-            columns = (of_all if entry.lasting else of_running)[at : at + len(entry.rows)]
-            at += len(entry.rows)
-            samples = list(
-                chain.from_iterable(
-                    row.together(column) for row, column in zip(entry.rows, columns, strict=False)
-                )
-            )
-            if samples:
-                made.append(Family(entry.metric, samples, distinct=True))
+        self._running = [self._given[reading.labels] for reading in running]
+        if list(before.values()) != all_given or were_running != self._running:
+            changed.update(range(len(self._rows)))
+        families = [
+            columns.family(all_given if columns.lasting else self._running, changed)
+            for columns in self._columns
+        ]
+        made = [family for family in families if family.samples]
         return [*made[:1], _count(running), *made[1:]]
 
-    def _columns(self, readings: Sequence[JobReading]) -> list[tuple[_Shown, ...]]:
-        """For each row of the table what it shows of each job; nothing without jobs."""
-        given = [
-            self._given[reading.labels].update(self._rows, self._pick(reading.flat()))
-            for reading in readings
-        ]
-        return list(zip(*given, strict=True))
+
+class _Columns:
+    """A metric's rows: what they show of all jobs, kept until some job has news."""
+
+    def __init__(self, entry: JobMetric, places: range) -> None:
+        self.lasting = entry.lasting
+        self._rows = list(zip(entry.rows, places, strict=True))
+        self._places = frozenset(places)
+        self._family = Family(entry.metric, (), distinct=True)
+
+    def family(self, jobs: Sequence["_Given"], changed: set[int]) -> Family:
+        """The metric's family, of which `changed` says where there is something new."""
+        if not self._places.isdisjoint(changed):
+            shown = (row.together([job.shown[at] for job in jobs]) for row, at in self._rows)
+            self._family = self._family._replace(samples=list(chain.from_iterable(shown)))
+        return self._family
 
 
 class _Given:
     """What was last shown of one job, row by row."""
 
+    __slots__ = ("_labels", "_numbers", "shown")
+
     def __init__(self, own: Labels, rows: int) -> None:
         self._labels = JoinedLabels(own)
         self._numbers: tuple[Any, ...] = (None,) * rows
-        self._shown: list[_Shown] = [None] * rows
+        self.shown: list[_Shown] = [None] * rows
 
-    def update(self, rows: Sequence[JobRow], numbers: tuple[Any, ...]) -> list[_Shown]:
-        """What shows these numbers."""
-        before = self._numbers
-        for at in compress(count(), map(is_not, numbers, before)):
-            if numbers[at] != before[at]:
-                self._shown[at] = rows[at].shown(numbers[at], self._labels)
-        self._numbers = numbers
-        return self._shown
+    def update(self, rows: Sequence[JobRow], numbers: tuple[Any, ...]) -> list[int]:
+        """Show these numbers; at which places they are new."""
+        before, self._numbers = self._numbers, numbers
+        changed = [
+            at
+            for at in compress(count(), map(is_not, numbers, before))
+            if numbers[at] != before[at]
+        ]
+        for at in changed:
+            self.shown[at] = rows[at].shown(numbers[at], self._labels)
+        return changed
 
 
 def _count(running: Sequence[JobReading]) -> Family:

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 
 from collectors.jobs import identity, processes
-from collectors.jobs.directory import Trouble, read_path
+from collectors.jobs.directory import Trouble
+from collectors.jobs.files import read_path
 from collectors.jobs.job import Job
 from collectors.jobs.look import Eyes, Look, Notes
 from collectors.jobs.names import Names

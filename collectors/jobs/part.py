@@ -10,11 +10,10 @@ from collectors.jobs.directory import (
     CgroupGone,
     Descriptors,
     Directory,
-    Source,
     Trouble,
     descendants,
-    read_path,
 )
+from collectors.jobs.files import Glance, Source, read_path
 from collectors.jobs.kernel_log import KernelLog
 from collectors.jobs.layouts import Found
 from collectors.jobs.mounts import Hierarchy
@@ -65,7 +64,10 @@ class Part:
         self.delegate = delegate
         self._tables = tables
         self._directories: dict[Hierarchy, Directory] = {}
-        self._kept: dict[str, Any] = {}  # of directories that are gone
+        # Of all directories: no field comes from two, and what a vanished one said stays.
+        self._values: dict[str, Any] = {}
+        self._glances: dict[str | None, Glance] = {}  # by group; None: all
+        self._settle_at = float("-inf")
         self._reading = NOTHING
         self._oom_kills: dict[str, int] = {}  # by directory below; v1 only
         self._born_at = tables.kernel_log.position()
@@ -78,7 +80,7 @@ class Part:
             return False
         self._has_v1 |= hierarchy.version == 1
         path = f"{hierarchy.root}/{self.path}"
-        shared = (self._tables.descriptors, self._tables.trouble)
+        shared = (self._tables.descriptors, self._tables.trouble, self._values)
         if hierarchy.version == 2:
             directory = Directory(
                 path, self._tables.v2, *shared, lambda: _limit(path, hierarchy.root)
@@ -87,6 +89,7 @@ class Part:
             files = [f for c in hierarchy.controllers for f in self._tables.v1.get(c, ())]
             directory = Directory(path, files, *shared)
         self._directories[hierarchy] = directory
+        self._forget_glances()
         return True
 
     @property
@@ -96,6 +99,30 @@ class Part:
 
     def read(self, now: float, group: str | None = None) -> CgroupReading:
         """Read what is left of it; the same reading again if nothing changed."""
+        quick = now < self._settle_at
+        changed = self._glance(group).read() if quick else None
+        if changed is None:
+            changed = self._read_each(now, group) or quick
+        if changed:
+            self._reading = self._finished()
+        return self._reading
+
+    def _glance(self, group: str | None) -> Glance:
+        glance = self._glances.get(group)
+        if glance is None:
+            glance = self._glances[group] = Glance(
+                [
+                    file
+                    for directory in self._directories.values()
+                    for file in directory.often
+                    if group in (None, file.source.group)
+                ]
+            )
+        return glance
+
+    def _read_each(self, now: float, group: str | None) -> bool:
+        """The same with care: look for limits and new files, and let go of what is gone."""
+        self._forget_glances()
         changed, gone = False, []
         for hierarchy, directory in self._directories.items():
             try:
@@ -106,18 +133,22 @@ class Part:
             self._drop(hierarchy)
         if gone:  # the others go with it, and those without a file to read don't say so
             self.drop_removed()
-        if changed:
-            self._reading = self._finished()
-        return self._reading
+        if all(directory.kept_open for directory in self._directories.values()):
+            settle = (directory.settle_at for directory in self._directories.values())
+            self._settle_at = min(settle, default=float("-inf"))
+        return changed
+
+    def _forget_glances(self) -> None:
+        """A descriptor may be closed, and its number be another file's soon."""
+        self._glances.clear()
+        self._settle_at = float("-inf")
 
     def reading(self) -> CgroupReading:
         """What was read last."""
         return self._reading
 
     def _finished(self) -> CgroupReading:
-        values = self._kept.copy()
-        for directory in self._directories.values():  # no field comes from two hierarchies
-            values.update(directory.values)
+        values = self._values.copy()
         if self._has_v1:
             values = cgroup1.finish(values, self._cpu_user_seconds)
             self._cpu_user_seconds = values.get("cpu_user_seconds", 0.0)
@@ -179,7 +210,7 @@ class Part:
 
     def _drop(self, hierarchy: Hierarchy) -> None:
         directory = self._directories.pop(hierarchy)
-        self._kept.update(directory.values)
+        self._forget_glances()
         directory.close()
         if "memory" in hierarchy.controllers and self._hear_of_oom_kills(hierarchy):
             self._reading = self._finished()

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from collectors.jobs.directory import read_path
+from collectors.jobs.files import read_path
 from collectors.jobs.parsers import whole
 from collectors.jobs.reading import Interface
 

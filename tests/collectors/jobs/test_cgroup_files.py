@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from collectors.jobs import cgroup1, cgroup2
 from collectors.jobs.devices import DeviceNames
-from collectors.jobs.directory import read_path
+from collectors.jobs.files import read_path
 from collectors.jobs.parsers import count_list, flat_keyed, single
 
 NAMES = DeviceNames("/nonexistent")

@@ -1,9 +1,18 @@
 """A scrape of jobs that did nothing since the last one makes nothing anew."""
 
-from collectors.jobs.directory import Descriptors, Directory, Source, Trouble
+import os
+
+import pytest
+
+from collectors.jobs.directory import RARE_SECONDS, Descriptors, Directory, Trouble
 from collectors.jobs.families import JobFamilies
+from collectors.jobs.files import Glance, Source
+from collectors.jobs.kernel_log import KernelLog
+from collectors.jobs.layouts import LAYOUTS, Found
 from collectors.jobs.metrics import JOB_METRICS
+from collectors.jobs.mounts import Hierarchy
 from collectors.jobs.parsers import single
+from collectors.jobs.part import Part, Tables
 from collectors.jobs.reading import UNSEEN, CgroupReading, DeviceIO, job_reading
 from collectors.metric import Labels
 
@@ -28,6 +37,17 @@ def test_a_number_that_did_not_change_comes_in_the_same_sample():
     second = given(families, reading(memory_current=11, memory_peak=20))
     assert second["memory_peak_bytes"][0] is first["memory_peak_bytes"][0]
     assert second["memory_current_bytes"] == [('jobid="1"', 11)]
+
+
+def test_a_metric_without_news_comes_in_the_same_list():
+    families = JobFamilies(JOB_METRICS)
+    first = given(families, reading("1", memory_current=1, memory_peak=2), reading("2"))
+    second = given(families, reading("1", memory_current=3, memory_peak=2), reading("2"))
+    assert second["memory_peak_bytes"] is first["memory_peak_bytes"]
+    assert second["memory_current_bytes"] == [('jobid="1"', 3)]
+    third = given(families, reading("2"), reading("1", memory_current=3, memory_peak=2))
+    assert [of for of, _ in third["info"]] == ['jobid="2",uid="7"', 'jobid="1",uid="7"']
+    assert "memory_peak_bytes" not in given(families, reading("2"))
 
 
 def test_a_number_that_is_no_longer_read_has_no_sample():
@@ -61,33 +81,34 @@ def test_no_jobs():
     assert given(JobFamilies(JOB_METRICS)) == {"batchjob_jobs": []}
 
 
+def directory_of(path, *sources, trouble=None):
+    """A directory, and where its values are."""
+    values = {}
+    return Directory(str(path), sources, Descriptors(9), trouble or Trouble(), values), values
+
+
 def test_a_directory_says_whether_it_has_something_new(tmp_path):
     file = tmp_path / "memory.current"
     file.write_text("1\n")
     trouble = Trouble()
-    directory = Directory(
-        str(tmp_path),
-        [Source("memory.current", "memory", single("bytes"))],
-        Descriptors(9),
-        trouble,
-    )
+    source = Source("memory.current", "memory", single("bytes"))
+    directory, values = directory_of(tmp_path, source, trouble=trouble)
     try:
         assert directory.read(0.0)
-        known = directory.values
         assert not directory.read(0.1)
-        assert directory.values is known
+        assert values == {"bytes": 1}
         file.write_text("2\n")
         assert directory.read(0.2)
-        assert directory.values == {"bytes": 2}
+        assert values == {"bytes": 2}
         file.write_text("half")
         assert directory.read(0.3)
-        assert directory.values == {}
+        assert values == {}
         file.write_text("2\n")
         assert directory.read(0.4)
-        assert directory.values == {"bytes": 2}
+        assert values == {"bytes": 2}
         file.write_text("3" * 19 + "\n")
         assert directory.read(0.4)
-        assert directory.values == {"bytes": int("3" * 19)}
+        assert values == {"bytes": int("3" * 19)}
     finally:
         directory.close()
     assert trouble.counts() == {"malformed": 1}
@@ -97,11 +118,99 @@ def test_a_file_that_grows_is_read_to_its_end(tmp_path):
     file = tmp_path / "memory.stat"
     file.write_text("anon 1\n")
     source = Source("memory.stat", "memory", lambda data: {"size": len(data)})
-    directory = Directory(str(tmp_path), [source], Descriptors(9), Trouble())
+    directory, values = directory_of(tmp_path, source)
     try:
-        for size in (7, 490, 500, 501, 3000, 40, 5000):
+        for size in (7, 470, 479, 480, 3000, 40, 5000):
             file.write_text("x" * (size - 1) + "\n")
             directory.read(0.0)
-            assert directory.values == {"size": size}
+            assert values == {"size": size}
     finally:
         directory.close()
+
+
+def test_what_a_limit_said_goes_with_it(tmp_path):
+    limits = {"memory_limit": 7}
+    values = {}
+    directory = Directory(
+        str(tmp_path), [], Descriptors(9), Trouble(), values, lambda: limits.copy()
+    )
+    directory.read(0.0)
+    assert values == {"memory_limit": 7}
+    limits.clear()
+    directory.read(RARE_SECONDS)
+    assert values == {}
+
+
+class Glanced:
+    """Two files of a directory, and a glance at them."""
+
+    def __init__(self, path):
+        self.one, self.two = path / "memory.current", path / "memory.peak"
+        self.one.write_text("1\n")
+        self.two.write_text("2\n")
+        self.directory, self.values = directory_of(
+            path,
+            Source("memory.current", "memory", single("current")),
+            Source("memory.peak", "memory", single("peak")),
+        )
+        self.directory.read(0.0)
+        self.glance = Glance(self.directory.often)
+
+
+@pytest.fixture
+def glanced(tmp_path):
+    made = Glanced(tmp_path)
+    yield made
+    made.directory.close()
+
+
+def test_a_glance_takes_what_changed(glanced):
+    assert glanced.glance.read() is False
+    glanced.two.write_text("3\n")
+    assert glanced.glance.read() is True
+    assert glanced.values == {"current": 1, "peak": 3}
+    assert glanced.glance.read() is False
+
+
+@pytest.mark.parametrize("text", ["half", "7\n" * 300], ids=["malformed", "too long for its room"])
+def test_a_glance_at_something_amiss_asks_for_care(glanced, text):
+    glanced.one.write_text("5\n")
+    glanced.two.write_text(text)
+    assert glanced.glance.read() is None
+    glanced.directory.read(0.1)
+    assert glanced.values == {"current": 5}
+
+
+def test_a_glance_at_what_cannot_be_read_asks_for_care(glanced):
+    os.close(glanced.directory.often[1].descriptor)
+    try:
+        assert glanced.glance.read() is None
+    finally:
+        glanced.directory.often[1].descriptor = -1
+
+
+def test_a_part_shows_what_a_glance_saw_before_something_was_amiss(tmp_path):
+    (tmp_path / "job").mkdir()
+    glanced = Glanced(tmp_path / "job")
+    glanced.directory.close()
+    found = Found(LAYOUTS[0], "slurm", "1")
+    files = tuple(
+        Source(f"memory.{which}", "memory", single(f"memory_{which}"))
+        for which in ("current", "peak")
+    )
+    log = KernelLog(str(tmp_path / "none"))
+    part = Part("job", found, None, Tables({}, files, Descriptors(9), log, Trouble()))
+    part.add(Hierarchy(2, frozenset(), str(tmp_path)))
+    try:
+        assert part.read(0.0)[6:8] == (1, 2)
+        glanced.one.write_text("5\n")
+        glanced.two.write_text("half")
+        assert part.read(0.1)[6:8] == (5, None)
+        glanced.two.write_text("6\n")
+        assert part.read(0.2)[6:8] == (5, 6)
+        assert part.read(0.3, "cpu")[6:8] == (5, 6)
+        glanced.one.write_text("8\n")
+        assert part.read(0.4, "cpu")[6:8] == (5, 6)
+        assert part.read(0.4, "memory")[6:8] == (8, 6)
+    finally:
+        part.close()

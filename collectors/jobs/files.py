@@ -1,0 +1,132 @@
+"""Files of cgroup directories: which fields they fill, and how they are read again and again."""
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from itertools import repeat
+from typing import Any, NamedTuple
+
+from collectors.jobs.parsers import Parse
+
+_PAGE = 4096
+_RECORD = 24  # longer than a line of cgroup.procs
+# Most files are smaller. With the head of `bytes` these are the 512 bytes up to which Python has
+# memory of its own, without malloc().
+_SMALL = 512 - sys.getsizeof(b"")
+_FROM_START = repeat(0)
+
+
+class Source(NamedTuple):
+    """A file of a directory and the fields of a reading that it fills.
+
+    `parse` returns field → value and raises ValueError for text that is not in the file's format.
+    """
+
+    file: str
+    group: str
+    parse: Parse
+    rare: bool = False
+    may_be_empty: bool = False  # others end with a line feed, even without a value
+
+
+class File:
+    """A file that is there: how it is read, and what it said last."""
+
+    __slots__ = ("data", "descriptor", "room", "said", "source", "values")
+
+    def __init__(self, source: Source, descriptor: int, values: dict[str, Any]) -> None:
+        self.source = source
+        self.descriptor = descriptor  # -1: to be opened for each read
+        self.room = _SMALL  # bytes; more than the file has, as far as is known
+        self.data: bytes | None = None  # None: nothing that could be understood
+        self.said: Mapping[str, Any] = {}
+        self.values = values  # of all files, this one's among them
+
+    def take(self, data: bytes) -> bool:
+        """Show what the file says by now; False if that is not in its format."""
+        try:
+            if data[-1:] != b"\n" and (data or not self.source.may_be_empty):
+                raise ValueError("half a line")
+            said, self.data = self.source.parse(data), data
+        except (ValueError, LookupError):
+            said, self.data = {}, None
+        self.show(said)
+        return self.data is not None
+
+    def overflows(self, data: bytes) -> bool:
+        """Whether a read that gave this much may have left something."""
+        return len(data) > self.room - _RECORD
+
+    def show(self, said: Mapping[str, Any]) -> None:
+        """Put these values in the place of what it said before."""
+        replace(self.values, self.said, said)
+        self.said = said
+
+
+class Glance:
+    """Files of some directories, read in one go as long as nothing is amiss with any of them.
+
+    A scrape comes to thousands of files with cold caches: whatever Python touches between two reads
+    costs as much as a read.
+    """
+
+    __slots__ = ("_descriptors", "_files", "_rooms")
+
+    def __init__(self, files: Sequence[File]) -> None:
+        self._files = files
+        self._descriptors = [file.descriptor for file in files]
+        self._rooms = [file.room for file in files]
+
+    def read(self) -> bool | None:
+        """Whether any file says something new; None: each must be read with care by now."""
+        try:
+            read = list(map(os.pread, self._descriptors, self._rooms, _FROM_START))
+        except OSError:
+            return None
+        changed = False
+        for file, data in zip(self._files, read, strict=True):
+            if data != file.data:
+                changed = True
+                if file.overflows(data) or not file.take(data):
+                    return None
+        return changed
+
+
+def replace(values: dict[str, Any], before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """What of the values was `before`, is `now`."""
+    if before.keys() != now.keys():
+        for field in before.keys() - now.keys():
+            values.pop(field, None)
+    values.update(now)
+
+
+def read_all(descriptor: int, room: int = _PAGE) -> bytes:
+    """The whole file behind a descriptor, from its start; `room` bytes are more than it has.
+
+    What is read is kept, and a buffer of a page for each of thousands of files would be as well.
+    """
+    return completed(descriptor, os.pread(descriptor, room, 0), room)
+
+
+def completed(descriptor: int, data: bytes, room: int) -> bytes:
+    """The whole file of which `data` is what a read of `room` bytes gave.
+
+    A read that falls short by some bytes only may not be the last: of a list, such as cgroup.procs,
+    the kernel hands out whole records (filesystems/seq_file.rst).
+    """
+    if len(data) < room - _RECORD:
+        return data
+    parts, offset = [data], len(data)
+    while part := os.pread(descriptor, 16 * _PAGE, offset):
+        parts.append(part)
+        offset += len(part)
+    return b"".join(parts)
+
+
+def read_path(path: str) -> bytes:
+    """The whole file, opened and closed."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return read_all(descriptor)
+    finally:
+        os.close(descriptor)
