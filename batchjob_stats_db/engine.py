@@ -80,7 +80,10 @@ def reader(url: URL, statement_seconds: float = 30.0, connections: int = 5) -> E
 
     At most so many connections are open at once; whoever comes then waits for one.
     """
-    pool: dict[str, Any] = {"pool_size": connections, "max_overflow": 0}
+    # The last one that was used has the pages at hand that everybody asks for.
+    pool: dict[str, Any] = {
+        "pool_size": connections, "max_overflow": 0, "pool_use_lifo": True,
+    }  # fmt: skip
     if url.get_backend_name() != "sqlite":
         options = (
             "-c default_transaction_read_only=on "
