@@ -7,6 +7,7 @@ from typing import Annotated, Literal, NamedTuple
 
 import sqlalchemy as sa
 from fastapi import BackgroundTasks, Depends, Request
+from fastapi.concurrency import run_in_threadpool
 from starlette.requests import HTTPConnection
 
 from batchjob_stats_db import tokens
@@ -19,6 +20,8 @@ from batchjob_stats_server.problems import Problem, too_fast
 from batchjob_stats_server.services import Given, Services
 
 log = logging.getLogger(__name__)
+
+_READING = ("GET", "HEAD")
 
 LOGIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,127}")
 
@@ -33,12 +36,10 @@ class Identity(NamedTuple):
     expiry_time: int | None = None
 
 
-def _identify(request: Request, services: Given, later: BackgroundTasks) -> Identity:
-    known = _believed(request, services, later)
+def _throttle(services: Services, known: Identity) -> None:
     if wait := services.rates.user.wait((known.user, known.clusters)):
         services.metrics.limited.labels("user").inc()
         raise too_fast(wait)
-    return known
 
 
 def _believed(request: Request, services: Services, later: BackgroundTasks) -> Identity:
@@ -60,7 +61,7 @@ def _believed(request: Request, services: Services, later: BackgroundTasks) -> I
     if bearers:
         return _bearer(request, services, bearers[0], later)
     # A browser sends the cookie whoever makes it ask: it may read, and nothing else.
-    if request.method in ("GET", "HEAD") and (text := request.cookies.get(cookie_name(request))):
+    if request.method in _READING and (text := request.cookies.get(cookie_name(request))):
         return _bearer(request, services, text, later)._replace(via="cookie")
     raise _refused(services, request, "none", "expected a token, or a user named by a proxy")
 
@@ -144,10 +145,33 @@ class _Asker(NamedTuple):
     access: Access
 
 
-def _ask(request: Request, services: Given, later: BackgroundTasks) -> _Asker:
-    """Both in one thread: handing a request to another one costs as much as the look-up."""
-    known = _identify(request, services, later)
-    return _Asker(known, _access(services, known))
+async def _ask(request: Request, services: Given, later: BackgroundTasks) -> _Asker:
+    """Both in one thread, and once for what one asks within a moment.
+
+    Handing a request to a thread costs as much as the look-up.
+    """
+
+    def make() -> _Asker:
+        known = _believed(request, services, later)
+        return _Asker(known, _access(services, known))
+
+    if services.certificates and _certificate(request):
+        asker = await run_in_threadpool(make)  # one that is revoked counts from that moment
+    else:
+        asker = await services.askers.of(_credentials(request, services), make)
+    _throttle(services, asker.identity)
+    return asker
+
+
+def _credentials(request: Request, services: Services) -> tuple[object, ...]:
+    """All that says who asks."""
+    auth = services.settings.auth
+    names = ("authorization", "cookie", auth.user_header, auth.secret_header)
+    return (
+        request.client and request.client.host,
+        request.method in _READING,
+        *(tuple(request.headers.getlist(name)) for name in names),
+    )
 
 
 async def _identity(asker: Annotated[_Asker, Depends(_ask)]) -> Identity:
@@ -165,7 +189,9 @@ Caller = Annotated[Access, Depends(_rights)]
 def _scraper(request: Request, services: Given, later: BackgroundTasks) -> None:
     if peers.within(request.scope, services.settings.web.metrics_from):
         return
-    if _identify(request, services, later).role is TokenRole.USER:
+    known = _believed(request, services, later)
+    _throttle(services, known)
+    if known.role is TokenRole.USER:
         raise Problem(403, "only viewers, admins and the peers of web.metrics-from may read this")
 
 

@@ -1,17 +1,22 @@
 """Parameters of questions: what is accepted, and in which words."""
 
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar, get_origin
 
+from fastapi import Request
+from fastapi.exceptions import RequestValidationError
 from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
     StringConstraints,
+    ValidationError,
     model_validator,
 )
 
+from batchjob_stats_server.problems import Problem
 from batchjob_stats_server.rows import Format
 
 _MILLISECONDS = 100_000_000_000  # from here on; as seconds that were the year 5138
@@ -59,6 +64,63 @@ class Query(BaseModel):
         if not isinstance(given, dict):
             return given
         return {name: value for name, value in given.items() if value not in _ANY}
+
+
+Q = TypeVar("Q", bound=Query)
+
+
+def read(kind: type[Q]) -> Callable[[Request], Awaitable[Q]]:
+    """A dependency that reads a question, as FastAPI's own `Query()` would.
+
+    That one looks for each parameter that there might be: for thirty as long as SQLite needs to
+    find a page of jobs. The OpenAPI document is told of them by `described`.
+    """
+    lists = {name for name, field in kind.model_fields.items() if _is_list(field.annotation)}
+
+    async def question(request: Request) -> Q:
+        given: dict[str, Any] = {}
+        for name, value in request.query_params.multi_items():
+            if name in lists:
+                given.setdefault(name, []).append(value)
+            elif name in given:
+                raise Problem(422, f"{name}: expected once")
+            else:
+                given[name] = value
+        try:
+            return kind.model_validate(given)
+        except ValidationError as error:
+            wrong = [{**each, "loc": ("query", *each["loc"])} for each in error.errors()]
+            raise RequestValidationError(wrong) from error
+
+    return question
+
+
+def _is_list(annotation: Any) -> bool:
+    return get_origin(annotation) is list
+
+
+def described(kind: type[Query]) -> dict[str, Any]:
+    """The parameters for the OpenAPI document: a route's `openapi_extra`."""
+    schema = kind.model_json_schema()
+    return {
+        "parameters": [
+            {"name": name, "in": "query", "required": False,
+             "schema": _whole(known, schema.get("$defs", {})),
+             **{key: known[key] for key in ("description",) if key in known}}
+            for name, known in schema["properties"].items()
+        ]
+    }  # fmt: skip
+
+
+def _whole(part: Any, defined: dict[str, Any]) -> Any:
+    """A part of a schema with what it refers to in its place."""
+    if isinstance(part, list):
+        return [_whole(each, defined) for each in part]
+    if not isinstance(part, dict):
+        return part
+    if "$ref" in part:
+        return _whole(defined[part["$ref"].rpartition("/")[2]], defined)
+    return {key: _whole(value, defined) for key, value in part.items()}
 
 
 def _words(given: Any) -> Any:

@@ -1,23 +1,31 @@
 """Answers of the last moment: what many ask at once is looked up once."""
 
-import threading
-from collections import deque
+import asyncio
 from collections.abc import Callable, Hashable
-from concurrent.futures import Future
 from time import monotonic
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
+
+from starlette.concurrency import run_in_threadpool
 
 T = TypeVar("T")
 
 _SECONDS = 1.0
-_MOST = 100
+_MOST = 1000
+_MOST_BYTES = 16 << 20
+
+
+class _Kept(NamedTuple):
+    value: asyncio.Future[Any]
+    until: float
 
 
 class Recent:
     """Keeps what was made for a key for a moment; who asks while it is made waits for it.
 
     A key says everything that the value depends on but the database: what was asked, and what the
-    one who asks may see. What cannot be made is told to all who wait for it, and not kept.
+    one who asks may see. The moment begins when the value is begun, so that nobody is told what
+    the database did not hold within it. What cannot be made is told to all who wait for it, and not
+    kept. To be used in one event loop; values are made in threads.
     """
 
     def __init__(
@@ -25,36 +33,58 @@ class Recent:
         seconds: float = _SECONDS,
         most: int = _MOST,
         clock: Callable[[], float] = monotonic,
+        *,
+        size: Callable[[Any], int] = lambda _: 0,
+        most_bytes: int = _MOST_BYTES,
     ) -> None:
         self._seconds = seconds
         self._most = most
         self._clock = clock
-        self._values: dict[Hashable, Future[Any]] = {}
-        self._ends: deque[tuple[float, Hashable]] = deque()  # of those that are made
-        self._lock = threading.Lock()
+        self._size = size
+        self._most_bytes = most_bytes
+        self._kept: dict[Hashable, _Kept] = {}  # the oldest first
+        self._sizes: dict[Hashable, int] = {}  # of those that are made
+        self._bytes = 0
 
-    def of(self, key: Hashable, make: Callable[[], T]) -> T:
-        """The value for this key."""
-        own: Future[T] = Future()
-        with self._lock:
-            self._forget()
-            found: Future[T] = self._values.setdefault(key, own)
-        if found is own:
-            self._fill(key, own, make)
-        return found.result()
+    async def of(self, key: Hashable, make: Callable[[], T]) -> T:
+        """The value for this key; `make` runs in a thread."""
+        self._shrink()
+        kept = self._kept.get(key) or self._begin(key, make)
+        value: T = await asyncio.shield(kept.value)  # who goes away ends it for nobody else
+        return value
 
-    def _fill(self, key: Hashable, own: Future[Any], make: Callable[[], Any]) -> None:
-        try:
-            own.set_result(make())
-        except BaseException as error:
-            own.set_exception(error)
-            with self._lock:
-                del self._values[key]
+    def forget(self) -> None:
+        """Begin everything anew: something was changed here."""
+        while self._kept:
+            self._drop(next(iter(self._kept)))
+
+    def _begin(self, key: Hashable, make: Callable[[], Any]) -> _Kept:
+        value = asyncio.ensure_future(run_in_threadpool(make))
+        kept = self._kept[key] = _Kept(value, self._clock() + self._seconds)
+        value.add_done_callback(lambda _: self._ended(key, kept))
+        return kept
+
+    def _ended(self, key: Hashable, kept: _Kept) -> None:
+        failed = kept.value.cancelled() or kept.value.exception() is not None
+        if self._kept.get(key) is not kept:
+            return  # forgotten meanwhile
+        if failed:
+            self._drop(key)
         else:
-            with self._lock:
-                self._ends.append((self._clock() + self._seconds, key))
+            self._sizes[key] = self._size(kept.value.result())
+            self._bytes += self._sizes[key]
+            self._shrink()
 
-    def _forget(self) -> None:
+    def _shrink(self) -> None:
+        """Drop what is too old, and the oldest of what is too much."""
         now = self._clock()
-        while self._ends and (self._ends[0][0] <= now or len(self._ends) > self._most):
-            del self._values[self._ends.popleft()[1]]
+        while self._kept:
+            oldest, kept = next(iter(self._kept.items()))
+            much = len(self._kept) > self._most or self._bytes > self._most_bytes
+            if kept.until > now and not much:
+                return
+            self._drop(oldest)
+
+    def _drop(self, key: Hashable) -> None:
+        del self._kept[key]
+        self._bytes -= self._sizes.pop(key, 0)

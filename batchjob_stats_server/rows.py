@@ -26,7 +26,7 @@ Keys = tuple[str, ...]
 Column = Sequence[Any]
 Shown = Callable[[Column], Column]
 Made = Mapping[str, Callable[[Mapping[Any, Any]], Any]]
-_NONE: Made = {}
+NOTHING_MADE: Made = {}
 
 
 class Format(StrEnum):
@@ -46,12 +46,14 @@ def _milliseconds(values: Column) -> Column:
 
 
 def _rfc3339(values: Column) -> Column:
-    return [
-        f"{date}{_MINUTES[seconds // 60 % 1440]}{_SECONDS[seconds % 60]}"
-        if seconds is not None and (date := _date(seconds // 86400))
-        else None
-        for seconds in values
-    ]
+    return list(map(_moment, values))
+
+
+@functools.lru_cache(20_000)  # a job's times are alike, and those of one array
+def _moment(seconds: int | None) -> str | None:
+    if seconds is None or not (date := _date(seconds // 86400)):
+        return None
+    return f"{date}{_MINUTES[seconds // 60 % 1440]}{_SECONDS[seconds % 60]}"
 
 
 _MINUTES = tuple(f"T{minute // 60:02}:{minute % 60:02}:" for minute in range(1440))
@@ -107,7 +109,7 @@ def flat(row: Mapping[Any, Any]) -> dict[str, Any]:
     return {key: value for key, (value,) in zip(keys, _columns([row], keys), strict=True)}
 
 
-def _columns(rows: Rows, keys: Keys, made: Made = _NONE) -> list[Column]:
+def _columns(rows: Rows, keys: Keys, made: Made = NOTHING_MADE) -> list[Column]:
     """The values of each key, of one row after the other; null where rows do not have the key."""
     if not rows:
         return []
@@ -140,7 +142,7 @@ def chosen(fields: str | None, row: type[BaseModel]) -> tuple[str, ...]:
     return names
 
 
-def written(rows: Rows, keys: Keys, form: Format, made: Made = _NONE) -> tuple[bytes, str]:
+def written(rows: Rows, keys: Keys, form: Format, made: Made = NOTHING_MADE) -> tuple[bytes, str]:
     """The rows with these keys, of which some are made of others, and their media type.
 
     No rows are an empty list.
@@ -153,7 +155,7 @@ def answer(
     keys: Keys,
     form: Format,
     headers: Mapping[str, str] | None = None,
-    made: Made = _NONE,
+    made: Made = NOTHING_MADE,
 ) -> Response:
     """The same as an answer."""
     text, media_type = written(rows, keys, form, made)

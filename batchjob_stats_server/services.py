@@ -42,7 +42,8 @@ class Services(NamedTuple):
     factors: SiteFactors | None  # None: no provider is configured
     metrics: ServerMetrics
     rates: Rates
-    recent: Recent
+    recent: Recent  # answers in rows
+    askers: Recent  # who asks, and what they may see
     tsdb: Tsdb | None = None  # None: no time series database is configured
     certificates: Certificates | None = None  # None: clients have none
     histories: Histories | None = None  # None: nor anything else that keeps measurements
@@ -87,6 +88,7 @@ def build(settings: Settings) -> Services:
         site_factors(emissions, "emissions") if wanted else None,
         metrics,
         Rates(Rate(limit.user_rate, limit.user_burst), Rate(limit.peer_rate, limit.peer_burst)),
+        Recent(size=lambda answer: len(answer.text)),
         Recent(),
         tsdb,
         Certificates(auth.client_ca_file, auth.client_crl_file) if auth.client_ca_file else None,

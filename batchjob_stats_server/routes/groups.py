@@ -2,19 +2,19 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Depends, Request, Response
 from pydantic import Field
+from sqlalchemy.engine import Connection
 
 from batchjob_stats_db.queries import groups as queries
 from batchjob_stats_db.queries.filters import Filter
 from batchjob_stats_db.queries.groups import Kind
-from batchjob_stats_db.queries.pages import TooManyError
 from batchjob_stats_server import audit, cursor
 from batchjob_stats_server.identity import Caller, Known
-from batchjob_stats_server.parameters import DAY, Table, Time, Word
-from batchjob_stats_server.problems import Problem
+from batchjob_stats_server.parameters import DAY, Table, Time, Word, described, read
 from batchjob_stats_server.routes import PREFIX
-from batchjob_stats_server.rows import answer, chosen, listed, model
+from batchjob_stats_server.routes.tables import Found, answered
+from batchjob_stats_server.rows import chosen, listed, model
 from batchjob_stats_server.services import Given
 
 router = APIRouter(prefix=PREFIX)
@@ -52,21 +52,21 @@ class GroupsQuery(Table):
         return same._replace(started_from=int(now) - _DEFAULT_DAYS * DAY)
 
 
-@router.get("/job-groups", response_model=listed(GroupRow))
-def job_groups(
+@router.get("/job-groups", response_model=listed(GroupRow), openapi_extra=described(GroupsQuery))
+async def job_groups(
     services: Given, known: Known, access: Caller, request: Request,
-    which: Annotated[GroupsQuery, Query()],
+    which: Annotated[GroupsQuery, Depends(read(GroupsQuery))],
 ) -> Response:  # fmt: skip
     """Arrays, or het jobs, by the latest start of one of their jobs, with all jobs in the sums."""
     keys = chosen(which.fields, GroupRow)
     after = cursor.decode(which.question(), which.cursor, float) if which.cursor else None
-    with services.reader.connect() as db:
-        try:
-            rows, more = queries.groups(
-                db, access, which.kind, which.limit, which.filter(services.clock()), after
-            )
-        except TooManyError as error:
-            raise Problem(422, str(error)) from error
-    audit.seen(known, f"{which.kind} jobs", rows)
-    headers = cursor.link(request, which.question(), more)
-    return answer(rows, keys, which.format, headers)
+
+    def ask(db: Connection) -> Found:
+        rows, more = queries.groups(
+            db, access, which.kind, which.limit, which.filter(services.clock()), after
+        )
+        return Found(rows, more, audit.whose(rows))
+
+    answer = await answered(services, access, which, keys, ask)
+    audit.saw(known, f"{which.kind} jobs", answer.users)
+    return answer.response(cursor.link(request, which.question(), answer.more))

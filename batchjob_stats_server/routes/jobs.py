@@ -6,21 +6,31 @@ from enum import StrEnum
 from typing import Annotated
 
 import sqlalchemy as sa
-from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from pydantic import Field, create_model
+from sqlalchemy.engine import Connection
 
 from batchjob.states import JobState
 from batchjob_stats_db import schema
 from batchjob_stats_db.queries.derived import columns
 from batchjob_stats_db.queries.filters import Filter
 from batchjob_stats_db.queries.jobs import parts_of
-from batchjob_stats_db.queries.pages import MOST, SORTS, Order, TooManyError, page
+from batchjob_stats_db.queries.pages import MOST, SORTS, Order, page, reads_only_its_rows
 from batchjob_stats_db.queries.whole import NAMES
 from batchjob_stats_server import audit, cursor, windows
 from batchjob_stats_server.identity import Caller, Known
-from batchjob_stats_server.parameters import Duration, OneOrMore, Ratio, Table, Time, Word
-from batchjob_stats_server.problems import Problem
+from batchjob_stats_server.parameters import (
+    Duration,
+    OneOrMore,
+    Ratio,
+    Table,
+    Time,
+    Word,
+    described,
+    read,
+)
 from batchjob_stats_server.routes import PREFIX
+from batchjob_stats_server.routes.tables import Found, answered
 from batchjob_stats_server.rows import answer, behind, chosen, listed, model
 from batchjob_stats_server.runs import runs_of
 from batchjob_stats_server.services import Given
@@ -105,27 +115,29 @@ class JobsQuery(Table):
 _NOTED = ("username", "start_time", "end_time")  # whose jobs; and what a window is made of
 
 
-@router.get("/jobs", response_model=listed(JobRow))
-def jobs(
+@router.get("/jobs", response_model=listed(JobRow), openapi_extra=described(JobsQuery))
+async def jobs(
     services: Given, known: Known, access: Caller, request: Request,
-    which: Annotated[JobsQuery, Query()],
+    which: Annotated[JobsQuery, Depends(read(JobsQuery))],
 ) -> Response:  # fmt: skip
     """Jobs, the newest first; the header `Link` leads to the next page."""
     keys = chosen(which.fields, JobRow)
     order = which.order()
     kind = str if isinstance(SORTS[order.key].type, sa.Text) else float
     after = cursor.decode(which.question(), which.cursor, kind) if which.cursor else None
-    with services.reader.connect() as db:
-        try:
-            rows, more = page(
-                db, access, which.limit, which.filter(), after, order=order, started=which.started,
-                names=(*_NOTED, *behind(keys, NAMES)),
-            )  # fmt: skip
-        except TooManyError as error:
-            raise Problem(422, str(error)) from error
-    audit.seen(known, "jobs", rows)
-    headers = cursor.link(request, which.question(), more)
-    return answer(rows, keys, which.format, headers, windows.MADE)
+    wanted = which.filter()
+
+    def ask(db: Connection) -> Found:
+        rows, more = page(
+            db, access, which.limit, wanted, after, order=order, started=which.started,
+            names=(*_NOTED, *behind(keys, NAMES)),
+        )  # fmt: skip
+        return Found(rows, more, audit.whose(rows))
+
+    shared = not reads_only_its_rows(wanted, order)
+    found = await answered(services, access, which, keys, ask, windows.MADE, shared=shared)
+    audit.saw(known, "jobs", found.users)
+    return found.response(cursor.link(request, which.question(), found.more))
 
 
 class RunsQuery(Table):

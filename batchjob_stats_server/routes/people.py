@@ -28,22 +28,22 @@ ClusterRow = model(
 
 
 @router.get("/users", response_model=listed(UserRow))
-def users(services: Given, access: Caller, which: Annotated[Days, Query()]) -> Response:
+async def users(services: Given, access: Caller, which: Annotated[Days, Query()]) -> Response:
     """Who had jobs on these days, once for each account; only what the caller may see."""
-    return table(services, access, which, UserRow, lambda db: stats.users(
+    return await table(services, access, which, UserRow, lambda db: stats.users(
         db, access, *which.window(services.clock()), which.cluster
     ))  # fmt: skip
 
 
 @router.get("/accounts", response_model=listed(AccountRow))
-def accounts(services: Given, access: Caller, which: Annotated[Days, Query()]) -> Response:
+async def accounts(services: Given, access: Caller, which: Annotated[Days, Query()]) -> Response:
     """Which accounts had jobs on these days; only those of jobs that the caller may see."""
-    return table(services, access, which, AccountRow, lambda db: stats.accounts(
+    return await table(services, access, which, AccountRow, lambda db: stats.accounts(
         db, access, *which.window(services.clock()), which.cluster
     ))  # fmt: skip
 
 
 @router.get("/clusters", response_model=listed(ClusterRow))
-def clusters(services: Given, access: Caller, which: Annotated[Table, Query()]) -> Response:
+async def clusters(services: Given, access: Caller, which: Annotated[Table, Query()]) -> Response:
     """All clusters, once for each source of job records, and when it was last read."""
-    return table(services, access, which, ClusterRow, stats.clusters)
+    return await table(services, access, which, ClusterRow, stats.clusters)

@@ -15,9 +15,9 @@ from batchjob_stats_server import audit
 from batchjob_stats_server.identity import Caller, Known
 from batchjob_stats_server.parameters import Days, Duration, Ratio, Table, Word
 from batchjob_stats_server.routes import PREFIX
-from batchjob_stats_server.routes.tables import table
+from batchjob_stats_server.routes.tables import Found, answered, table
 from batchjob_stats_server.routes.usage import KEYS, By
-from batchjob_stats_server.rows import Rows, answer, chosen, listed, model
+from batchjob_stats_server.rows import Rows, chosen, listed, model
 from batchjob_stats_server.services import Given, Services
 
 router = APIRouter(prefix=f"{PREFIX}/stats")
@@ -67,25 +67,27 @@ class WasteQuery(SumsQuery):
 
 
 @router.get("/waste", response_model=listed(WasteRow))
-def waste(services: Given, access: Caller, which: Annotated[WasteQuery, Query()]) -> Response:
+async def waste(services: Given, access: Caller, which: Annotated[WasteQuery, Query()]) -> Response:
     """Who left most of what they were given unused; of jobs that were measured alone."""
     columns = [name for pair in operators.RESOURCES.values() for name in pair]
 
     def ask(db: Connection) -> Rows:
         return operators.wasted(_sums(services, access, which, db, columns), which.of, which.limit)
 
-    return table(services, access, which, WasteRow, ask)
+    return await table(services, access, which, WasteRow, ask)
 
 
 @router.get("/failures", response_model=listed(FailureRow))
-def failures(services: Given, access: Caller, which: Annotated[SumsQuery, Query()]) -> Response:
+async def failures(
+    services: Given, access: Caller, which: Annotated[SumsQuery, Query()]
+) -> Response:
     """Whose jobs failed most often: also by time-out, lack of memory and nodes that failed."""
 
     def ask(db: Connection) -> Rows:
         sums = _sums(services, access, which, db, ["jobs_ended", "jobs_failed"])
         return operators.failing(sums, which.limit)
 
-    return table(services, access, which, FailureRow, ask)
+    return await table(services, access, which, FailureRow, ask)
 
 
 def _sums(
@@ -104,10 +106,10 @@ class WaitsQuery(Days):
 
 
 @router.get("/waits", response_model=listed(WaitRow))
-def waits(services: Given, access: Caller, which: Annotated[WaitsQuery, Query()]) -> Response:
+async def waits(services: Given, access: Caller, which: Annotated[WaitsQuery, Query()]) -> Response:
     """How long the jobs that started on a day had waited, by partition: percentiles."""
     window = which.window(services.clock())
-    return table(services, access, which, WaitRow, lambda db: operators.waited(
+    return await table(services, access, which, WaitRow, lambda db: operators.waited(
         db, access, *window, which.cluster, which.partition
     ))  # fmt: skip
 
@@ -122,17 +124,21 @@ class IdleQuery(Table):
 
 
 @router.get("/idle-gpus", response_model=listed(IdleGpuRow))
-def idle_gpus(
+async def idle_gpus(
     services: Given, known: Known, access: Caller, which: Annotated[IdleQuery, Query()]
 ) -> Response:
     """Running jobs that hold GPUs and do not use them, as they were last measured."""
-    keys = chosen(which.fields, IdleGpuRow)
-    with services.reader.connect() as db:
+
+    def ask(db: Connection) -> Found:
         rows = operators.idle_gpus(
             db, access, which.utilization_at_most, which.held_at_least, which.limit, which.cluster
         )
-    audit.seen(known, "idle GPUs", rows)
-    return answer(rows, keys, which.format)
+        return Found(rows, users=audit.whose(rows))
+
+    keys = chosen(which.fields, IdleGpuRow)
+    answer = await answered(services, access, which, keys, ask)
+    audit.saw(known, "idle GPUs", answer.users)
+    return answer.response()
 
 
 class ClusterQuery(Table):
@@ -142,10 +148,10 @@ class ClusterQuery(Table):
 
 
 @router.get("/unfinished", response_model=listed(UnfinishedRow))
-def unfinished(
+async def unfinished(
     services: Given, access: Caller, which: Annotated[ClusterQuery, Query()]
 ) -> Response:
     """How many jobs wait, run and are suspended."""
-    return table(services, access, which, UnfinishedRow, lambda db: stats.unfinished_by_state(
+    return await table(services, access, which, UnfinishedRow, lambda db: stats.unfinished_by_state(
         db, access, which.cluster
     ))  # fmt: skip

@@ -1,41 +1,88 @@
-"""Tables in which nobody's jobs are named: sums, waits, who had jobs."""
+"""Answers in rows; those that cost something are made once for all who ask the same at a time.
 
-from collections.abc import Callable
+Many look at one dashboard, which asks for all of them again and again.
+"""
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 from fastapi import Response
+from fastapi.concurrency import run_in_threadpool
 from pydantic import BaseModel
 from sqlalchemy.engine import Connection
 
 from batchjob_stats_db.access import Access
-from batchjob_stats_db.queries.pages import TooManyError
+from batchjob_stats_db.queries.pages import After, TooManyError
 from batchjob_stats_db.queries.usage import TooManyRowsError
 from batchjob_stats_server.parameters import Table
 from batchjob_stats_server.problems import Problem
-from batchjob_stats_server.rows import Rows, chosen, written
+from batchjob_stats_server.rows import NOTHING_MADE, Keys, Made, Rows, chosen, written
 from batchjob_stats_server.services import Services
 
 
-def table(
+class Found(NamedTuple):
+    """What the database says."""
+
+    rows: Rows
+    more: After | None = None  # where the next page begins
+    users: frozenset[str] = frozenset()  # whose jobs are named
+
+
+class Answer(NamedTuple):
+    """The same as it is sent."""
+
+    text: bytes
+    media_type: str
+    more: After | None
+    users: frozenset[str]
+
+    def response(self, headers: Mapping[str, str] | None = None) -> Response:
+        """For the one who asked."""
+        return Response(self.text, media_type=self.media_type, headers=headers)
+
+
+async def answered(
+    services: Services,
+    access: Access,
+    which: Table,
+    keys: Keys,
+    ask: Callable[[Connection], Found],
+    made: Made = NOTHING_MADE,
+    *,
+    shared: bool = True,
+) -> Answer:
+    """What `ask` finds; `shared`: with all who ask the same at a time and may see the same.
+
+    The route's function `ask` and its parameters are the question: `ask` depends on nothing else.
+    """
+
+    def make() -> Answer:
+        try:
+            with services.reader.connect() as db:
+                rows, more, users = ask(db)
+                return Answer(*written(rows, keys, which.format, made), more, users)
+        except (TooManyError, TooManyRowsError) as error:
+            raise Problem(422, str(error)) from error
+
+    if not shared:
+        return await run_in_threadpool(make)
+    question = ask.__module__, ask.__qualname__, which.model_dump_json()
+    return await services.recent.of((question, access), make)
+
+
+async def table(
     services: Services,
     access: Access,
     which: Table,
     row: type[BaseModel],
     ask: Callable[[Connection], Rows],
 ) -> Response:
-    """The rows that `ask` finds; made once for all who ask the same at a time and may see the same.
+    """Rows in which nobody's jobs are named: sums, waits, who had jobs."""
 
-    Many look at one dashboard, which asks for all of them again and again. The route's function
-    `ask` and its parameters are the question: `ask` depends on nothing else.
-    """
-    keys = chosen(which.fields, row)
+    @functools.wraps(ask)
+    def found(db: Connection) -> Found:
+        return Found(ask(db))
 
-    def made() -> tuple[bytes, str]:
-        try:
-            with services.reader.connect() as db:
-                return written(ask(db), keys, which.format)
-        except (TooManyError, TooManyRowsError) as error:
-            raise Problem(422, str(error)) from error
-
-    question = ask.__module__, ask.__qualname__, which.model_dump_json()
-    text, media_type = services.recent.of((question, access), made)
-    return Response(text, media_type=media_type)
+    answer = await answered(services, access, which, chosen(which.fields, row), found)
+    return answer.response()

@@ -3,6 +3,7 @@
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Response
+from fastapi.concurrency import run_in_threadpool
 from pydantic import BaseModel, ConfigDict, Field
 
 from batchjob_stats_db import tokens as kept
@@ -13,7 +14,7 @@ from batchjob_stats_server.parameters import Word
 from batchjob_stats_server.problems import Problem
 from batchjob_stats_server.routes import PREFIX
 from batchjob_stats_server.rows import flat
-from batchjob_stats_server.services import Given
+from batchjob_stats_server.services import Given, Services
 
 router = APIRouter(prefix=PREFIX)
 
@@ -111,11 +112,16 @@ def _within_rights(known: Identity, wanted: NewToken) -> None:
 
 
 @router.delete("/tokens/{token_id}", status_code=204)
-def revoke_token(
+async def revoke_token(
     services: Given, known: Known, token_id: Annotated[int, Path(ge=1, lt=2**63)]
 ) -> None:
     """Revoke a token of the caller's; an admin any."""
     user = None if known.role is TokenRole.ADMIN else known.user
+    await run_in_threadpool(_revoke, services, token_id, user)
+    services.askers.forget()
+
+
+def _revoke(services: Services, token_id: int, user: str | None) -> None:
     with services.writer.begin() as db:
         if not kept.revoke(db, token_id, user):
             raise Problem(404, "there is no such token")

@@ -42,11 +42,11 @@ class UsageQuery(Days):
 
 
 @router.get("/usage", response_model=listed(UsageRow))
-def usage(services: Given, access: Caller, which: Annotated[UsageQuery, Query()]) -> Response:
+async def usage(services: Given, access: Caller, which: Annotated[UsageQuery, Query()]) -> Response:
     """Sums of the caller's jobs, or of all they may see; keys that are not told apart are null."""
     wanted = chosen(which.fields, UsageRow)
     columns = [name for name in schema.DAILY_SUMS if name in wanted]
-    return table(services, access, which, UsageRow, lambda db: queries.summed(
+    return await table(services, access, which, UsageRow, lambda db: queries.summed(
         db, access, which.keys(), *which.window(services.clock()),
         cluster=which.cluster, account=which.account, user=which.user,
         columns=columns or schema.DAILY_SUMS, most=queries.MOST,
@@ -54,11 +54,11 @@ def usage(services: Given, access: Caller, which: Annotated[UsageQuery, Query()]
 
 
 @router.get("/usage/emissions", response_model=listed(EmissionsRow))
-def usage_emissions(
+async def usage_emissions(
     services: Given, access: Caller, which: Annotated[UsageQuery, Query()]
 ) -> Response:
     """Grams of CO2 equivalent by provider, whose figures are not to be added up."""
-    return table(services, access, which, EmissionsRow, lambda db: queries.emissions(
+    return await table(services, access, which, EmissionsRow, lambda db: queries.emissions(
         db, access, which.keys(), *which.window(services.clock()),
         cluster=which.cluster, account=which.account, user=which.user, most=queries.MOST,
     ))  # fmt: skip

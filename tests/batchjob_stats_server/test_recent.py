@@ -1,7 +1,7 @@
 """What many ask at once is looked up once, and forgotten a moment later."""
 
+import asyncio
 import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -27,28 +27,58 @@ def make(asked):
 def test_an_answer_holds_for_a_moment(make):
     now = 0.0
     recent = Recent(1.0, clock=lambda: now)
-    assert recent.of("a", make) == recent.of("a", make) == 1
-    assert recent.of("b", make) == 2
-    now = 1.0
-    assert recent.of("a", make) == 3
+
+    async def ask():
+        nonlocal now
+        assert await recent.of("a", make) == await recent.of("a", make) == 1
+        assert await recent.of("b", make) == 2
+        now = 1.0
+        assert await recent.of("a", make) == 3
+
+    asyncio.run(ask())
 
 
 def test_who_asks_meanwhile_waits_for_the_same(asked):
-    recent, begun, go = Recent(), threading.Event(), threading.Event()
+    recent, go = Recent(), threading.Event()
 
     def slow():
         asked.append(None)
-        begun.set()
         assert go.wait(10)
         return "answer"
 
-    with ThreadPoolExecutor(5) as threads:
-        first = threads.submit(recent.of, "a", slow)
-        assert begun.wait(10)
-        others = [threads.submit(recent.of, "a", slow) for _ in range(4)]
+    async def ask():
+        several = [asyncio.ensure_future(recent.of("a", slow)) for _ in range(5)]
+        await asyncio.sleep(0)
+        several.pop().cancel()  # one does not wait for it
         go.set()
-        assert {each.result(10) for each in (first, *others)} == {"answer"}
+        assert await asyncio.gather(*several) == ["answer"] * 4
+
+    asyncio.run(ask())
     assert len(asked) == 1
+
+
+def test_the_moment_begins_when_the_answer_is_begun(asked):
+    """Who comes later than that is not told what the database held before."""
+    now, go = 0.0, threading.Event()
+    recent = Recent(1.0, clock=lambda: now)
+
+    def slow():
+        asked.append(None)
+        assert go.wait(10)
+        return len(asked)
+
+    async def ask():
+        nonlocal now
+        first = asyncio.ensure_future(recent.of("a", slow))
+        await asyncio.sleep(0)
+        now = 1.0
+        second = asyncio.ensure_future(recent.of("a", slow))
+        await asyncio.sleep(0)
+        go.set()
+        await asyncio.gather(first, second)
+
+    asyncio.run(ask())
+    assert len(asked) == 2
 
 
 def test_a_failure_is_told_and_not_kept(make):
@@ -57,14 +87,59 @@ def test_a_failure_is_told_and_not_kept(make):
     def broken():
         raise ValueError("no database")
 
-    with pytest.raises(ValueError, match="no database"):
-        recent.of("a", broken)
-    assert recent.of("a", make) == 1
+    async def ask():
+        with pytest.raises(ValueError, match="no database"):
+            await recent.of("a", broken)
+        assert await recent.of("a", make) == 1
+
+    asyncio.run(ask())
+
+
+def test_what_was_changed_is_looked_up_anew(asked, make):
+    """Also what somebody is about to be told of the time before."""
+    recent, go = Recent(60.0), threading.Event()
+
+    def slow():
+        assert go.wait(10)
+        return "before"
+
+    async def ask():
+        first = asyncio.ensure_future(recent.of("a", slow))
+        await asyncio.sleep(0)
+        recent.forget()
+        go.set()
+        assert await first == "before"
+        assert await recent.of("a", make) == await recent.of("a", make) == 1
+
+    asyncio.run(ask())
 
 
 def test_its_memory_is_bounded(make):
     recent = Recent(60.0, most=3)
-    for key in range(100):
-        recent.of(key, make)
-    assert recent.of(99, make) == 100
-    assert recent.of(0, make) == 101
+
+    async def ask():
+        for key in range(100):
+            await recent.of(key, make)
+        assert await recent.of(99, make) == 100
+        assert await recent.of(0, make) == 101
+
+    asyncio.run(ask())
+
+
+def test_large_answers_are_fewer(asked):
+    recent = Recent(60.0, size=len, most_bytes=250)
+
+    def large():
+        asked.append(None)
+        return b"x" * 100
+
+    async def ask():
+        for key in "abc":
+            await recent.of(key, large)
+        await recent.of("c", large)
+        await recent.of("b", large)
+        assert len(asked) == 3
+        await recent.of("a", large)
+        assert len(asked) == 4
+
+    asyncio.run(ask())
