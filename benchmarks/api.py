@@ -4,9 +4,10 @@
     python -m benchmarks.api --database /var/tmp/many.db
 
 Starts the server and asks it with wrk (in Debian) by 1, 10 and 50 clients at once, each over a
-connection of its own and without a pause. Beside: as many threads with connections of their own
-that run the same statements through sqlite3 and fetch their rows. Makes two tokens in the database,
-and takes them away again.
+connection of its own and without a pause. What the server shares among all who ask the same within
+a second is asked twice: so that all ask the same, and so that no two questions are the same.
+Beside: as many threads with connections of their own that run the same statements through sqlite3
+and fetch their rows. Makes two tokens in the database, and takes them away again.
 """
 
 import argparse
@@ -19,6 +20,7 @@ import sqlite3
 import statistics
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import urllib.request
@@ -41,6 +43,7 @@ END = BEGIN + 365 * DAY
 USER = "user0042"
 BESIDE = "a user's newest 100"
 
+# At `+n` questions can differ, and the answers hardly do: those that the server shares.
 QUESTIONS: dict[str, tuple[str, str]] = {
     BESIDE: ("user", "jobs"),
     "the same, 5 keys of each": (
@@ -48,29 +51,29 @@ QUESTIONS: dict[str, tuple[str, str]] = {
     "everybody's newest 100": ("admin", "jobs"),
     "an account's newest 100": ("admin", "jobs?account=account042"),
     "a node's newest 100": ("admin", "jobs?node=n0500"),
-    "everybody's failed jobs": ("admin", "jobs?state=FAILED"),
-    "a name, once in a million": ("admin", "jobs?name=nothing-like-it"),
-    "last ended 100": ("admin", "jobs?sort=-end_time"),
-    "running now": ("admin", "jobs?running=true"),
-    "a user's year by CPU efficiency": ("user", "jobs?sort=cpu_efficiency"),
+    "everybody's failed jobs": ("admin", f"jobs?state=FAILED&started_before={END}+n"),
+    "a name, once in a million": ("admin", f"jobs?name=nothing-like-it&started_before={END}+n"),
+    "last ended 100": ("admin", f"jobs?sort=-end_time&ended_before={END}+n"),
+    "running now": ("admin", f"jobs?running=true&started_before={END}+n"),
+    "a user's year by CPU efficiency": ("user", f"jobs?sort=cpu_efficiency&started_before={END}+n"),
     "everybody's day by energy": (
         "admin", f"jobs?sort=-usage_energy_joules&started_from={END - 9 * DAY}"
-                 f"&started_before={END - 8 * DAY}"),
+                 f"&started_before={END - 8 * DAY}+n"),
     "three days by energy": (
         "admin", f"jobs?sort=-usage_energy_joules&started_from={END - 9 * DAY}"
-                 f"&started_before={END - 6 * DAY}"),
+                 f"&started_before={END - 6 * DAY}+n"),
     "a job by id": ("admin", "jobs/7654321"),
     "everybody's arrays of a day": (
-        "admin", f"job-groups?started_from={END - 9 * DAY}&started_before={END - 8 * DAY}"),
+        "admin", f"job-groups?started_from={END - 9 * DAY}&started_before={END - 8 * DAY}+n"),
     "sums by account, 30 days": (
-        "admin", f"usage?by=account&since={END - 30 * DAY}&until={END}"),
-    "sums by day, a year": ("admin", f"usage?by=day&since={BEGIN}&until={END}"),
-    "sums by user, a year": ("admin", f"usage?by=user&since={BEGIN}&until={END}"),
-    "a user's year by day": ("user", f"usage?by=day&since={BEGIN}&until={END}"),
-    "most CPU time wasted, a year": ("admin", f"stats/waste?since={BEGIN}&until={END}"),
-    "waits, a year": ("admin", f"stats/waits?since={BEGIN}&until={END}"),
-    "a user's waits, a year": ("user", f"stats/waits?since={BEGIN}&until={END}"),
-    "idle GPUs": ("admin", "stats/idle-gpus"),
+        "admin", f"usage?by=account&since={END - 30 * DAY}&until={END}+n"),
+    "sums by day, a year": ("admin", f"usage?by=day&since={BEGIN}&until={END}+n"),
+    "sums by user, a year": ("admin", f"usage?by=user&since={BEGIN}&until={END}+n"),
+    "a user's year by day": ("user", f"usage?by=day&since={BEGIN}&until={END}+n"),
+    "most CPU time wasted, a year": ("admin", f"stats/waste?since={BEGIN}&until={END}+n"),
+    "waits, a year": ("admin", f"stats/waits?since={BEGIN}&until={END}+n"),
+    "a user's waits, a year": ("user", f"stats/waits?since={BEGIN}&until={END}+n"),
+    "idle GPUs": ("admin", "stats/idle-gpus?held_at_least=1800+n"),
 }  # fmt: skip
 
 
@@ -130,20 +133,32 @@ def _drained(pid: int) -> None:
         time.sleep(0.3)
 
 
+_EACH_ANOTHER = """
+local n = 0
+function request()
+  n = n + 1
+  return wrk.format(nil, (("%s"):gsub("(%%d+)%%+n", function(from) return from + n end)))
+end
+"""
 _LATENCY = re.compile(r"^\s+(50|99)%\s+([\d.]+)(us|ms|s|m)\s*$", re.MULTILINE)
 _UNITS = {"us": 0.001, "ms": 1.0, "s": 1000.0, "m": 60_000.0}
 
 
 def asked(
-    server: Served, question: tuple[str, str], clients: int, seconds: float
+    server: Served, question: tuple[str, str], clients: int, seconds: float, *, same: bool = True
 ) -> tuple[float, float]:
     """Milliseconds of the median and the 99th percentile; nothing but 200 is an answer."""
     role, path = question
-    argv = [
-        "wrk", "-t1", f"-c{clients}", f"-d{seconds}s", "--latency", "--timeout", "60s",
-        "-H", f"Authorization: Bearer {server.tokens[role]}", f"http://127.0.0.1:{server.port}/api/v1/{path}",
-    ]  # fmt: skip
-    said = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+    path = f"/api/v1/{path}"
+    with tempfile.NamedTemporaryFile("w", suffix=".lua") as script:
+        script.write("" if same else _EACH_ANOTHER % path)
+        script.flush()
+        argv = [
+            "wrk", "-t1", f"-c{clients}", f"-d{seconds}s", "--latency", "--timeout", "60s",
+            "-s", script.name, "-H", f"Authorization: Bearer {server.tokens[role]}",
+            f"http://127.0.0.1:{server.port}{path.replace('+n', '')}",
+        ]  # fmt: skip
+        said = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
     _drained(server.pid)
     assert not re.search("Non-2xx|Socket errors", said), f"{path}: {said}"
     found = {share: float(value) * _UNITS[unit] for share, value, unit in _LATENCY.findall(said)}
@@ -206,15 +221,19 @@ def main() -> None:
         print(f"  {name:34}" + "".join(f"{cell:>20}" for cell in cells), flush=True)
 
     with served(given.database) as server:
-        alone = {name: asked(server, question, 1, 1)[0] for name, question in chosen.items()}
+        alone = {
+            name: asked(server, question, 1, 1, same="+n" not in question[1])[0]
+            for name, question in chosen.items()
+        }
         begun = resident_bytes(server.pid)
         for name, question in chosen.items():
             # So long that each client is answered, and not only those who were first in line.
             least = 3 * alone[name] / 1000
-            show(name, [
-                asked(server, question, n, max(given.seconds, math.ceil(n * least)))
-                for n in given.clients
-            ])  # fmt: skip
+            for same in (True, False) if "+n" in question[1] else (True,):
+                show(name if same else "  each another", [
+                    asked(server, question, n, max(given.seconds, math.ceil(n * least)), same=same)
+                    for n in given.clients
+                ])  # fmt: skip
             if name == BESIDE:
                 wanted = statements(given.database, Access((UserOn("", USER),)))
                 show("  its SQL alone", [
