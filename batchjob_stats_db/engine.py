@@ -16,6 +16,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Engine, make_url
 
+from batchjob_stats_db.fetching import FetchingConnection
 from batchjob_stats_db.filesystem import NETWORK, type_of
 
 
@@ -97,7 +98,11 @@ def reader(url: URL, statement_seconds: float = 30.0, connections: int = 5) -> E
     engine = sa.create_engine(
         "sqlite://",
         creator=lambda: sqlite3.connect(
-            f"file:{quoted}?mode=ro", uri=True, timeout=5, check_same_thread=False
+            f"file:{quoted}?mode=ro",
+            uri=True,
+            timeout=5,
+            check_same_thread=False,
+            factory=FetchingConnection,
         ),
         poolclass=sa.pool.QueuePool,
         **pool,

@@ -28,7 +28,7 @@ def running_on(db: Connection, access: Access, cluster: str, node: str) -> list[
         )
         .order_by(job.c.start_time.desc(), job.c.id.desc())
     )
-    return list(db.execute(query).mappings())
+    return list(db.execute(query).mappings().all())
 
 
 def busy(db: Connection, access: Access, cluster: str) -> list[RowMapping]:
@@ -46,7 +46,7 @@ def busy(db: Connection, access: Access, cluster: str) -> list[RowMapping]:
         .group_by(share.c.node)
         .order_by(share.c.node)
     )
-    return list(db.execute(query).mappings())
+    return list(db.execute(query).mappings().all())
 
 
 def stays(
@@ -72,7 +72,7 @@ def stays(
         .order_by(share.c.start_time.desc(), share.c.job_id.desc())
         .limit(most)
     )
-    return list(db.execute(query).mappings())
+    return list(db.execute(query).mappings().all())
 
 
 def clusters_of(db: Connection, access: Access, node: str) -> list[str]:

@@ -68,7 +68,7 @@ def waited(
         query = query.where(kept.cluster.in_(known_clusters(db, cluster)))
         if partition is not None:
             query = query.where(kept.partition == partition)
-        return list(db.execute(query.order_by(*schema.daily_wait.primary_key)).mappings())
+        return list(db.execute(query.order_by(*schema.daily_wait.primary_key)).mappings().all())
     which = [
         job.cluster.in_(known_clusters(db, cluster)), visible(access),
         job.start_time >= since, job.start_time < until,
@@ -76,7 +76,7 @@ def waited(
     pages.bounded(db, schema.job, which, "waits")
     if partition is not None:
         which.append(job.partition == partition)
-    return list(db.execute(waits(*which)).mappings())
+    return list(db.execute(waits(*which)).mappings().all())
 
 
 _held = schema.job_usage.c.until_time - schema.job.c.start_time
@@ -132,4 +132,4 @@ def idle_gpus(
         .order_by(sa.desc("idle_gpu_seconds"), job.id)
         .limit(limit)
     )  # fmt: skip
-    return list(db.execute(query, {"at_most": at_most}).mappings())
+    return list(db.execute(query, {"at_most": at_most}).mappings().all())

@@ -131,7 +131,7 @@ class _Walk(NamedTuple):
         for reach in _reaches() if looked_at(self.which) else [None]:
             end = None if reach is None else self._end(db, access, clusters, after, reach)
             queries = self._queries(access, clusters, after, end, limit + 1 - len(places))
-            found = {tuple(row) for query in queries for row in db.execute(query)}
+            found = {tuple(row) for query in queries for row in db.execute(query).all()}
             places += sorted(found, reverse=self.descending)
             if len(places) > limit or end is None:
                 break

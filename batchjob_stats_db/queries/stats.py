@@ -16,7 +16,7 @@ def clusters(db: Connection) -> list[RowMapping]:
         .select_from(schema.cluster.outerjoin(state, state.c.cluster == schema.cluster.c.name))
         .order_by(schema.cluster.c.name, state.c.source)
     )
-    return list(db.execute(query).mappings())
+    return list(db.execute(query).mappings().all())
 
 
 def unfinished_by_state(
@@ -32,7 +32,7 @@ def unfinished_by_state(
     )
     if cluster is not None:
         query = query.where(job.cluster == cluster)
-    return list(db.execute(query).mappings())
+    return list(db.execute(query).mappings().all())
 
 
 def users(
@@ -42,7 +42,7 @@ def users(
     names = ("cluster", "username", "account")
     rows = kept(db, schema.USAGE, access, names, since, until, cluster=cluster).subquery().c
     query = sa.select(*rows).distinct().order_by(*rows)
-    return list(db.execute(query).mappings())
+    return list(db.execute(query).mappings().all())
 
 
 def accounts(
@@ -63,4 +63,4 @@ def accounts(
         .distinct()
         .order_by(*rows.c)
     )
-    return list(db.execute(query).mappings())
+    return list(db.execute(query).mappings().all())

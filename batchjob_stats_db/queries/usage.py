@@ -85,7 +85,7 @@ def _added_up(
     query = sa.select(*groups, *added).group_by(*groups).order_by(*groups)
     if most is not None:
         query = query.limit(most + 1)
-    found = list(db.execute(query).mappings())
+    found = list(db.execute(query).mappings().all())
     if most is not None and len(found) > most:
         raise TooManyRowsError(
             f"the answer would have more than {most} rows; ask for fewer days, or by fewer keys"

@@ -5,11 +5,12 @@ columns SQLAlchemy makes a statement more slowly than SQLite answers it.
 """
 
 import functools
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
+from sqlalchemy.sql.elements import ColumnElement
 
 from batchjob_stats_db import schema
 from batchjob_stats_db.queries.derived import columns
@@ -20,12 +21,29 @@ NAMES: Names = tuple(str(column.name) for column in columns())
 """What there is of a job."""
 
 
+class _Among(NamedTuple):
+    """How a database is asked for many numbers."""
+
+    condition: ColumnElement[bool]
+    value: Callable[[Sequence[int]], object]  # all as one: the statement is never written anew
+
+
+_each = sa.func.json_each(sa.bindparam("ids", type_=sa.Text)).table_valued("value")
+_AMONG: Mapping[str, _Among] = {
+    "sqlite": _Among(schema.job.c.id.in_(sa.select(_each.c.value)), str),
+    "postgresql": _Among(
+        schema.job.c.id == sa.any_(sa.bindparam("ids", type_=sa.ARRAY(sa.BigInteger))),
+        list,
+    ),
+}
+
+
 @functools.lru_cache(256)
-def _statement(names: Names) -> sa.Select[Any]:
+def _statement(names: Names, among: _Among) -> sa.Select[Any]:
     return (
         sa.select(*(column for column in columns() if column.name in {"id", *names}))
         .select_from(schema.job.outerjoin(schema.job_usage))
-        .where(schema.job.c.id.in_(sa.bindparam("ids", expanding=True)))
+        .where(among.condition)
     )
 
 
@@ -36,7 +54,9 @@ def numbered(db: Connection, ids: Sequence[int], names: Names = NAMES) -> list[R
     """
     if not ids:
         return []
-    found = {row["id"]: row for row in db.execute(_statement(names), {"ids": ids}).mappings().all()}
+    among = _AMONG[db.dialect.name]
+    rows = db.execute(_statement(names, among), {"ids": among.value(ids)}).mappings().all()
+    found = {row["id"]: row for row in rows}
     return [found[each] for each in ids if each in found]
 
 
