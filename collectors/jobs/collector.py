@@ -2,7 +2,7 @@
 
 import resource
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +29,7 @@ from collectors.jobs.registry import IGNORED_REASONS, OVERFLOW, Registry
 from collectors.jobs.site_layouts import site_layouts
 from collectors.jobs.view import JobHolder, JobName, JobUsage
 from collectors.jobs.watch import Watcher
-from collectors.metric import Family, labels
+from collectors.metric import Family, Labels, labels
 
 METRICS = (*metrics.METRICS, *steps.METRICS)
 
@@ -185,14 +185,14 @@ class JobsCollector:
             self._registry.prune()
             return read
 
-    def _shown(self) -> list[tuple[Job, Identity]]:
+    def _shown(self) -> Iterator[tuple[Job, Identity]]:
         """Jobs with a name that are believed; of two with one name the first."""
-        shown: dict[str, tuple[Job, Identity]] = {}
+        names: set[Labels] = set()
         for job in self._registry.believed():
             identity = job.identity
-            if identity is not None:
-                shown.setdefault(identity.name.labels, (job, identity))
-        return list(shown.values())
+            if identity is not None and identity.name.labels not in names:
+                names.add(identity.name.labels)
+                yield job, identity
 
     def _reading(
         self, job: Job, identity: Identity, now: float, group: str | None = None
@@ -202,7 +202,7 @@ class JobsCollector:
         if cgroup.cpu_user_seconds is None and not job.counted_by_processes(self._host.clock()):
             processes = processes._replace(cpu_user_seconds=None, cpu_system_seconds=None)
         return job_reading(
-            (job.found.manager, identity.name.labels, identity.info),
+            (identity.name.manager, identity.name.labels, identity.info),
             (job.started_at or job.noticed_at, job.ended_at),
             cgroup,
             processes,

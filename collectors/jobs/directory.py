@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from collectors.jobs.files import File, Source, completed, read_path, replace
+from collectors.jobs.files import File, Source, completed, read_path
 
 # Limits and CPU sets change when an administrator or the scheduler changes them, not with the job's
 # work; files that were not there may come (a controller switched on by hand).
@@ -121,9 +121,10 @@ class Directory:
             raise CgroupGone(self.path)
         self._find_files()
         self._read_files([file for file in self._present if file.source.rare])
-        limits = self._rarely()
-        replace(self._values, self._limits, limits)
-        self._limits = limits
+        for field in self._limits:
+            self._values.pop(field, None)
+        self._limits = self._rarely()
+        self._values.update(self._limits)
         self._sort()
         self.settle_at = now + self._settle_pause
         self._settle_pause = min(2 * self._settle_pause, RARE_SECONDS)

@@ -47,6 +47,11 @@ class Job:
     immutable values that the inspector's thread rebinds.
     """
 
+    __slots__ = (
+        "_counted", "_gone", "_lock", "_parts", "_reading", "_tables", "delegated", "disbelieved",
+        "ended_at", "found", "identity", "noticed_at", "seen", "started_at",
+    )  # fmt: skip
+
     def __init__(self, found: Found, noticed_at: float | None, tables: Tables) -> None:
         self.found = found
         self.noticed_at = noticed_at  # epoch seconds; None: it was there before us

@@ -58,6 +58,11 @@ class Part:
     What a vanished directory said last stays: on v1 the controllers' directories go one by one.
     """
 
+    __slots__ = (
+        "_born_at", "_cpu_user_seconds", "_directories", "_glances", "_has_v1", "_oom_kills",
+        "_reading", "_settle_at", "_tables", "_values", "delegate", "found", "path",
+    )  # fmt: skip
+
     def __init__(self, path: str, found: Found, delegate: int | None, tables: Tables) -> None:
         self.path = path
         self.found = found

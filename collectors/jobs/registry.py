@@ -30,6 +30,7 @@ class Registry:
         self._most_ended = most_ended
         self._jobs: dict[tuple[str, str], Job] = {}
         self._overflow: set[tuple[str, str]] = set()
+        self._nests = False  # whether any job may be the host of others
         self._lock = threading.Lock()
         self._once = Once(log)
 
@@ -68,7 +69,7 @@ class Registry:
         A pod in which a scheduler's node runs is that node, not a job: what it uses is in its jobs.
         """
         jobs = [job for job in self.all() if job.disbelieved is None]
-        if not any(job.found.layout.nests for job in jobs):
+        if not self._nests:
             return jobs
         hosts = {
             str(above)
@@ -116,6 +117,7 @@ class Registry:
         if len(self._jobs) >= self._most + self._most_ended:
             self.prune()  # nobody scrapes
         job = Job(found, self.host.clock() if born else None, self._tables)
+        self._nests |= found.layout.nests
         with self._lock:
             live = sum(each.ended_at is None for each in self._jobs.values())
             if live < self._most:
