@@ -142,19 +142,17 @@ def job_reading(
     user, system, threads = cgroup.cpu_user_seconds, cgroup.cpu_system_seconds, cgroup.threads
     current, inactive = cgroup.memory_current, cgroup.memory_inactive_file
     every, major = cgroup.page_faults, cgroup.page_faults_major
-    return JobReading._make(
-        (
-            *name,
-            *times,
-            processes.cpu_user_seconds if user is None else user,
-            processes.cpu_system_seconds if system is None else system,
-            processes.threads if threads is None else threads,
-            # Read at two moments.
-            None if current is None or inactive is None else max(0, current - inactive),
-            None if every is None or major is None else every - major,
-            cgroup,
-            processes,
-        )
+    return JobReading(
+        *name,
+        *times,
+        cpu_user_seconds=processes.cpu_user_seconds if user is None else user,
+        cpu_system_seconds=processes.cpu_system_seconds if system is None else system,
+        threads=processes.threads if threads is None else threads,
+        # Read at two moments.
+        working_set=None if current is None or inactive is None else max(0, current - inactive),
+        minor_faults=None if every is None or major is None else every - major,
+        cgroup=cgroup,
+        processes=processes,
     )
 
 
