@@ -4,8 +4,7 @@ import os
 import sys
 from array import array
 from collections.abc import Mapping, Sequence
-from itertools import compress, count, repeat
-from operator import ne
+from itertools import repeat
 from typing import Any, NamedTuple
 
 from collectors.jobs.parsers import Parse
@@ -72,17 +71,16 @@ class File:
 class Glance:
     """Files of some directories, read in one go as long as nothing is amiss with any of them.
 
-    A scrape comes to thousands of files with cold caches, so what counts is how many objects it
-    touches: of a file that says what it said before, only that text.
+    A scrape comes to thousands of files with cold caches: whatever Python touches between two reads
+    costs as much as a read.
     """
 
-    __slots__ = ("_before", "_descriptors", "_files", "_rooms")
+    __slots__ = ("_descriptors", "_files", "_rooms")
 
     def __init__(self, files: Sequence[File]) -> None:
         self._files = files
         self._descriptors = array("i", [file.descriptor for file in files])
         self._rooms = [file.room for file in files]
-        self._before = [file.data for file in files]
 
     def read(self) -> bool | None:
         """Whether any file says something new; None: each must be read with care by now."""
@@ -91,12 +89,11 @@ class Glance:
         except OSError:
             return None
         changed = False
-        for at in compress(count(), map(ne, read, self._before)):
-            changed = True
-            file, data = self._files[at], read[at]
-            if file.overflows(data) or not file.take(data):
-                return None
-            self._before[at] = data
+        for file, data in zip(self._files, read, strict=True):
+            if data != file.data:
+                changed = True
+                if file.overflows(data) or not file.take(data):
+                    return None
         return changed
 
 

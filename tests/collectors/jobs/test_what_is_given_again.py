@@ -212,5 +212,7 @@ def test_a_part_shows_what_a_glance_saw_before_something_was_amiss(tmp_path):
         glanced.one.write_text("8\n")
         assert part.read(0.4, "cpu")[6:8] == (5, 6)
         assert part.read(0.4, "memory")[6:8] == (8, 6)
+        glanced.one.write_text("5\n")
+        assert part.read(0.5)[6:8] == (5, 6)
     finally:
         part.close()
