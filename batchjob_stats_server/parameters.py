@@ -102,12 +102,12 @@ def _is_list(annotation: Any) -> bool:
 def described(kind: type[Query]) -> dict[str, Any]:
     """The parameters for the OpenAPI document: a route's `openapi_extra`."""
     schema = kind.model_json_schema()
+    known = _whole(schema["properties"], schema.get("$defs", {}))
     return {
         "parameters": [
-            {"name": name, "in": "query", "required": False,
-             "schema": _whole(known, schema.get("$defs", {})),
-             **{key: known[key] for key in ("description",) if key in known}}
-            for name, known in schema["properties"].items()
+            {"name": name, "in": "query", "required": False, "schema": each,
+             **{key: each[key] for key in ("description",) if key in each}}
+            for name, each in known.items()
         ]
     }  # fmt: skip
 
@@ -119,7 +119,8 @@ def _whole(part: Any, defined: dict[str, Any]) -> Any:
     if not isinstance(part, dict):
         return part
     if "$ref" in part:
-        return _whole(defined[part["$ref"].rpartition("/")[2]], defined)
+        meant = defined[part["$ref"].rpartition("/")[2]]
+        part = {**meant, **{key: value for key, value in part.items() if key != "$ref"}}
     return {key: _whole(value, defined) for key, value in part.items()}
 
 

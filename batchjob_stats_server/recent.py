@@ -2,8 +2,9 @@
 
 import asyncio
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from time import monotonic
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from starlette.concurrency import run_in_threadpool
 
@@ -14,9 +15,11 @@ _MOST = 1000
 _MOST_BYTES = 16 << 20
 
 
-class _Kept(NamedTuple):
+@dataclass(eq=False)
+class _Kept:
     value: asyncio.Future[Any]
     until: float
+    waiting: int = 0  # who asked and has no answer yet
 
 
 class Recent:
@@ -50,13 +53,25 @@ class Recent:
         """The value for this key; `make` runs in a thread."""
         self._shrink()
         kept = self._kept.get(key) or self._begin(key, make)
-        value: T = await asyncio.shield(kept.value)  # who goes away ends it for nobody else
-        return value
+        kept.waiting += 1
+        try:
+            value: T = await asyncio.shield(kept.value)  # who goes away ends it for nobody else
+            return value
+        finally:
+            kept.waiting -= 1
+            if not kept.waiting and not kept.value.done():
+                self._give_up(key, kept)
 
     def forget(self) -> None:
         """Begin everything anew: something was changed here."""
         while self._kept:
             self._drop(next(iter(self._kept)))
+
+    def _give_up(self, key: Hashable, kept: _Kept) -> None:
+        """Nobody waits for it any more; what has no thread yet needs none."""
+        if self._kept.get(key) is kept:
+            self._drop(key)
+        kept.value.cancel()
 
     def _begin(self, key: Hashable, make: Callable[[], Any]) -> _Kept:
         value = asyncio.ensure_future(run_in_threadpool(make))

@@ -105,6 +105,7 @@ def page(
     return _sorted(db, access, limit, wanted, after, by, started, names)
 
 
+_FEW = 8
 _Place = tuple[Any, ...]  # time and number; where no times are, the number
 
 
@@ -130,7 +131,8 @@ class _Walk(NamedTuple):
         end: _Place | None = None
         for reach in _reaches() if looked_at(self.which) else [None]:
             end = None if reach is None else self._end(db, access, clusters, after, reach)
-            queries = self._queries(access, clusters, after, end, limit + 1 - len(places))
+            made = _remembered if _few(access) else _Walk._queries
+            queries = made(self, access, clusters, after, end, limit + 1 - len(places))
             found = {tuple(row) for query in queries for row in db.execute(query).all()}
             places += sorted(found, reverse=self.descending)
             if len(places) > limit or end is None:
@@ -149,7 +151,6 @@ class _Walk(NamedTuple):
             found = found_by(self.which._replace(cluster=cluster), self._start())
             yield from ([term, *found] for term in terms(access, cluster=cluster))
 
-    @functools.lru_cache(256)  # noqa: B019  # of values; a statement takes longer to make than to answer
     def _queries(
         self, access: Access, clusters: tuple[str, ...], after: After | None, end: _Place | None,
         most: int,
@@ -212,6 +213,15 @@ class _Walk(NamedTuple):
 
     def _after(self, place: _Place) -> After:
         return After(*(place if self.known else (None, *place)))
+
+
+# A statement takes longer to make than to answer.
+_remembered = functools.lru_cache(256)(_Walk._queries)
+
+
+def _few(access: Access) -> bool:
+    """Whether its statements may be remembered: each account has its own."""
+    return len(access.users) + len(access.accounts) + len(access.clusters) <= _FEW
 
 
 def _reaches() -> tuple[int, ...]:

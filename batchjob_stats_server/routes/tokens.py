@@ -117,8 +117,10 @@ async def revoke_token(
 ) -> None:
     """Revoke a token of the caller's; an admin any."""
     user = None if known.role is TokenRole.ADMIN else known.user
-    await run_in_threadpool(_revoke, services, token_id, user)
-    services.askers.forget()
+    try:
+        await run_in_threadpool(_revoke, services, token_id, user)
+    finally:  # it may have been revoked though nobody waits for the answer any more
+        services.askers.forget()
 
 
 def _revoke(services: Services, token_id: int, user: str | None) -> None:

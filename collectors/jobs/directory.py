@@ -81,16 +81,15 @@ class Directory:
         sources: Iterable[Source],
         descriptors: Descriptors,
         trouble: Trouble,
-        values: dict[str, Any],
         rarely: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
-        """`values` takes field → value as last read; they stay when the directory is gone."""
         self.path = path
+        self.values: dict[str, Any] = {}
+        """Field → value, as last read."""
         self.often: list[File] = []
         """The files that are there and change with the job's work."""
         self.settle_at = float("-inf")
         """When to look for limits and new files next (monotonic seconds)."""
-        self._values = values
         self._rarely = rarely
         self._descriptors = descriptors
         self._trouble = trouble
@@ -122,9 +121,9 @@ class Directory:
         self._find_files()
         self._read_files([file for file in self._present if file.source.rare])
         for field in self._limits:
-            self._values.pop(field, None)
+            self.values.pop(field, None)
         self._limits = self._rarely()
-        self._values.update(self._limits)
+        self.values.update(self._limits)
         self._sort()
         self.settle_at = now + self._settle_pause
         self._settle_pause = min(2 * self._settle_pause, RARE_SECONDS)
@@ -206,7 +205,7 @@ class Directory:
             if not self._descriptors.take():
                 os.close(descriptor)
                 descriptor = -1
-            self._present.append(File(source, descriptor, self._values))
+            self._present.append(File(source, descriptor, self.values))
         if missing and self.removed():
             raise CgroupGone(self.path)
         self._missing = missing

@@ -25,6 +25,7 @@ class JobFamilies:
         self._pick = itemgetter(*(FLAT_FIELDS.index(row.field) for row in self._rows))
         self._given: dict[Labels, _Given] = {}  # by the job's labels
         self._running: list[_Given] = []
+        self._changed: set[int] = set()  # places of which some job has news
         at, self._columns = 0, []
         for entry in table:
             self._columns.append(_Columns(entry, range(at, at + len(entry.rows))))
@@ -38,7 +39,7 @@ class JobFamilies:
             for reading in readings
         }
         all_given = list(self._given.values())
-        changed: set[int] = set()
+        changed = self._changed
         for reading, given in zip(readings, all_given, strict=True):
             changed.update(given.update(self._rows, self._pick(reading.flat())))
         running = [reading for reading in readings if reading.ended_at is None]
@@ -49,6 +50,7 @@ class JobFamilies:
             columns.family(all_given if columns.lasting else self._running, changed)
             for columns in self._columns
         ]
+        self._changed = set()
         made = [family for family in families if family.samples]
         return [*made[:1], _count(running), *made[1:]]
 
@@ -82,7 +84,7 @@ class _Given:
 
     def update(self, rows: Sequence[JobRow], numbers: tuple[Any, ...]) -> list[int]:
         """Show these numbers; at which places they are new."""
-        before, self._numbers = self._numbers, numbers
+        before = self._numbers
         changed = [
             at
             for at in compress(count(), map(is_not, numbers, before))
@@ -90,6 +92,7 @@ class _Given:
         ]
         for at in changed:
             self.shown[at] = rows[at].shown(numbers[at], self._labels)
+        self._numbers = numbers
         return changed
 
 

@@ -59,8 +59,8 @@ class Part:
     """
 
     __slots__ = (
-        "_born_at", "_cpu_user_seconds", "_directories", "_glances", "_has_v1", "_oom_kills",
-        "_reading", "_settle_at", "_tables", "_values", "delegate", "found", "path",
+        "_born_at", "_cpu_user_seconds", "_directories", "_glances", "_has_v1", "_kept",
+        "_oom_kills", "_reading", "_settle_at", "_tables", "delegate", "found", "path",
     )  # fmt: skip
 
     def __init__(self, path: str, found: Found, delegate: int | None, tables: Tables) -> None:
@@ -69,8 +69,7 @@ class Part:
         self.delegate = delegate
         self._tables = tables
         self._directories: dict[Hierarchy, Directory] = {}
-        # Of all directories: no field comes from two, and what a vanished one said stays.
-        self._values: dict[str, Any] = {}
+        self._kept: dict[str, Any] = {}  # of directories that are gone
         self._glances: dict[str | None, Glance] = {}  # by group; None: all
         self._settle_at = float("-inf")
         self._reading = NOTHING
@@ -85,7 +84,7 @@ class Part:
             return False
         self._has_v1 |= hierarchy.version == 1
         path = f"{hierarchy.root}/{self.path}"
-        shared = (self._tables.descriptors, self._tables.trouble, self._values)
+        shared = (self._tables.descriptors, self._tables.trouble)
         if hierarchy.version == 2:
             directory = Directory(
                 path, self._tables.v2, *shared, lambda: _limit(path, hierarchy.root)
@@ -153,7 +152,11 @@ class Part:
         return self._reading
 
     def _finished(self) -> CgroupReading:
-        values = self._values.copy()
+        values = self._kept.copy()
+        # In a hybrid hierarchy v1's cpuacct and v2's cpu.stat both say what the job has used, each
+        # in its own grain: the same one must always win.
+        for directory in self._directories.values():
+            values.update(directory.values)
         if self._has_v1:
             values = cgroup1.finish(values, self._cpu_user_seconds)
             self._cpu_user_seconds = values.get("cpu_user_seconds", 0.0)
@@ -215,6 +218,7 @@ class Part:
 
     def _drop(self, hierarchy: Hierarchy) -> None:
         directory = self._directories.pop(hierarchy)
+        self._kept.update(directory.values)
         self._forget_glances()
         directory.close()
         if "memory" in hierarchy.controllers and self._hear_of_oom_kills(hierarchy):

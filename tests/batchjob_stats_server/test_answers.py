@@ -15,8 +15,9 @@ from batchjob_stats_db.options import DbOptions
 from batchjob_stats_server import app
 from batchjob_stats_server.histories import Histories
 from batchjob_stats_server.options import LimitOptions, Settings, WebOptions
+from batchjob_stats_server.parameters import described
 from batchjob_stats_server.routes import prometheus
-from batchjob_stats_server.routes.jobs import PART_ROWS
+from batchjob_stats_server.routes.jobs import PART_ROWS, JobsQuery
 from batchjob_stats_server.services import build
 from tests.batchjob_stats_server import example_site
 from tests.batchjob_stats_server.pages.example_history import ExampleHistory
@@ -64,3 +65,11 @@ def test_an_answer_fits_its_model(path, ask, jobids):
         assert answer.status_code == 200, answer.text
         TypeAdapter(model).validate_json(answer.content, strict=True)
         assert all(set(row) == keys for row in answer.json() if keys)
+
+
+def test_the_document_describes_what_a_question_takes():
+    known = {each["name"]: each for each in described(JobsQuery)["parameters"]}
+    assert known["format"]["schema"]["default"] == "json"
+    assert known["format"]["schema"]["enum"] == ["json", "ndjson", "csv"]
+    assert "PENDING" in known["state"]["schema"]["items"]["enum"]
+    assert known["state"]["description"] == "One or several states."

@@ -4,6 +4,7 @@ import asyncio
 import threading
 
 import pytest
+from anyio import to_thread
 
 from batchjob_stats_server.recent import Recent
 
@@ -55,6 +56,35 @@ def test_who_asks_meanwhile_waits_for_the_same(asked):
 
     asyncio.run(ask())
     assert len(asked) == 1
+
+
+def test_what_nobody_waits_for_any_more_is_not_begun(asked):
+    """Nor does it keep a thread from those who do wait."""
+    recent, started, go = Recent(), threading.Event(), threading.Event()
+
+    def busy():
+        started.set()
+        assert go.wait(30)
+
+    async def ask():
+        to_thread.current_default_thread_limiter().total_tokens = 1
+        first = asyncio.create_task(recent.of("busy", busy))
+        await asyncio.to_thread(started.wait, 30)
+        left = [asyncio.create_task(recent.of("slow", lambda: asked.append("slow"))) for _ in "ab"]
+        await asyncio.sleep(0)
+        left[0].cancel()
+        await asyncio.sleep(0.01)
+        assert not left[1].done()
+        left[1].cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+        after = asyncio.create_task(recent.of("next", lambda: asked.append("next")))
+        await asyncio.sleep(0.01)
+        go.set()
+        await asyncio.gather(first, after)
+        assert asked == ["next"]
+        assert await recent.of("slow", lambda: "anew") == "anew"
+
+    asyncio.run(ask())
 
 
 def test_the_moment_begins_when_the_answer_is_begun(asked):

@@ -83,8 +83,8 @@ def test_no_jobs():
 
 def directory_of(path, *sources, trouble=None):
     """A directory, and where its values are."""
-    values = {}
-    return Directory(str(path), sources, Descriptors(9), trouble or Trouble(), values), values
+    directory = Directory(str(path), sources, Descriptors(9), trouble or Trouble())
+    return directory, directory.values
 
 
 def test_a_directory_says_whether_it_has_something_new(tmp_path):
@@ -130,15 +130,12 @@ def test_a_file_that_grows_is_read_to_its_end(tmp_path):
 
 def test_what_a_limit_said_goes_with_it(tmp_path):
     limits = {"memory_limit": 7}
-    values = {}
-    directory = Directory(
-        str(tmp_path), [], Descriptors(9), Trouble(), values, lambda: limits.copy()
-    )
+    directory = Directory(str(tmp_path), [], Descriptors(9), Trouble(), lambda: limits.copy())
     directory.read(0.0)
-    assert values == {"memory_limit": 7}
+    assert directory.values == {"memory_limit": 7}
     limits.clear()
     directory.read(RARE_SECONDS)
-    assert values == {}
+    assert directory.values == {}
 
 
 class Glanced:
@@ -214,5 +211,30 @@ def test_a_part_shows_what_a_glance_saw_before_something_was_amiss(tmp_path):
         assert part.read(0.4, "memory")[6:8] == (8, 6)
         glanced.one.write_text("5\n")
         assert part.read(0.5)[6:8] == (5, 6)
+    finally:
+        part.close()
+
+
+def test_where_two_hierarchies_tell_the_same_one_of_them_is_believed(tmp_path):
+    """On a hybrid machine v2's cpu.stat has the CPU time as well as v1's cpuacct.stat."""
+    coarse, fine = (tmp_path / mount / "job/cpu" for mount in ("v1", "v2"))
+    for file in (coarse, fine):
+        file.parent.mkdir(parents=True)
+    source = Source("cpu", "cpu", single("cpu_user_seconds"))
+    log = KernelLog(str(tmp_path / "none"))
+    tables = Tables({"cpuacct": (source,)}, (source,), Descriptors(9), log, Trouble())
+    part = Part("job", Found(LAYOUTS[0], "slurm", "1"), None, tables)
+    coarse.write_text("100\n")
+    fine.write_text("104\n")
+    part.add(Hierarchy(2, frozenset(), str(tmp_path / "v2")))
+    part.add(Hierarchy(1, frozenset({"cpuacct"}), str(tmp_path / "v1")))
+    try:
+        assert part.read(0.0).cpu_user_seconds == 100
+        fine.write_text("105\n")
+        assert part.read(0.1).cpu_user_seconds == 100
+        coarse.write_text("101\n")
+        assert part.read(0.2).cpu_user_seconds == 101
+        coarse.write_text("half")
+        assert part.read(0.3).cpu_user_seconds == 105
     finally:
         part.close()
