@@ -84,17 +84,18 @@ class Glance:
 
     def read(self) -> bool | None:
         """Whether any file says something new; None: each must be read with care by now."""
+        read: list[bytes] = []
+        changed = amiss = False
         try:
-            read = list(map(os.pread, self._descriptors, self._rooms, _FROM_START))
+            read.extend(map(os.pread, self._descriptors, self._rooms, _FROM_START))
         except OSError:
-            return None
-        changed = False
-        for file, data in zip(self._files, read, strict=True):
+            amiss = True
+        # The directories of a job go one after the other: what could be read is the last of them.
+        for file, data in zip(self._files, read, strict=False):
             if data != file.data:
                 changed = True
-                if file.overflows(data) or not file.take(data):
-                    return None
-        return changed
+                amiss |= file.overflows(data) or not file.take(data)
+        return None if amiss else changed
 
 
 def read_all(descriptor: int, room: int = _PAGE) -> bytes:

@@ -180,8 +180,10 @@ def test_a_glance_at_something_amiss_asks_for_care(glanced, text):
 
 def test_a_glance_at_what_cannot_be_read_asks_for_care(glanced):
     os.close(glanced.directory.often[1].descriptor)
+    glanced.one.write_text("5\n")
     try:
         assert glanced.glance.read() is None
+        assert glanced.values["current"] == 5  # it may be gone a moment later
     finally:
         glanced.directory.often[1].descriptor = -1
 
