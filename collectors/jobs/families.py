@@ -40,12 +40,12 @@ class JobFamilies:
         }
         all_given = list(self._given.values())
         changed = self._changed
-        for reading, given in zip(readings, all_given, strict=True):
-            changed.update(given.update(self._rows, self._pick(reading.flat())))
         running = [reading for reading in readings if reading.ended_at is None]
         self._running = [self._given[reading.labels] for reading in running]
         if list(before.values()) != all_given or were_running != self._running:
             changed.update(range(len(self._rows)))
+        for reading, given in zip(readings, all_given, strict=True):
+            changed.update(given.update(self._rows, self._pick(reading.flat())))
         families = [
             columns.family(all_given if columns.lasting else self._running, changed)
             for columns in self._columns

@@ -140,7 +140,7 @@ class Part:
         if all(directory.kept_open for directory in self._directories.values()):
             settle = (directory.settle_at for directory in self._directories.values())
             self._settle_at = min(settle, default=float("-inf"))
-        return changed
+        return changed or bool(gone)  # some of its files may have been read before it was
 
     def _forget_glances(self) -> None:
         """A descriptor may be closed, and its number be another file's soon."""
