@@ -25,12 +25,13 @@ class FetchingConnection(sqlite3.Connection):
 
 class _Cursor(sqlite3.Cursor):
     def fetchall(self) -> list[Any]:
-        with _turn():
+        with turn():
             return super().fetchall()
 
 
 @contextmanager
-def _turn() -> Iterator[None]:
+def turn() -> Iterator[None]:
+    """To fetch rows in; who has one does not ask for another."""
     mine = _fetching.acquire(timeout=_LONGEST_WAIT_SECONDS)
     try:
         yield

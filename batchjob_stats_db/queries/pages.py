@@ -19,7 +19,7 @@ from batchjob_stats_db.access import Access, terms, visible
 from batchjob_stats_db.queries.clusters import known_clusters
 from batchjob_stats_db.queries.derived import columns
 from batchjob_stats_db.queries.filters import Filter, found_by, looked_at
-from batchjob_stats_db.queries.whole import NAMES, Names, numbered
+from batchjob_stats_db.queries.whole import numbered
 
 MOST = 1000  # rows of a page
 MOST_READ = 100_000  # rows read for one
@@ -62,8 +62,15 @@ class Order(NamedTuple):
     descending: bool = True
 
 
+class Numbers(NamedTuple):
+    """Those of jobs, and where the next page begins; None: this was the last."""
+
+    ids: list[int]
+    more: After | None
+
+
 class Page(NamedTuple):
-    """Jobs, and where the next page begins; None: this was the last."""
+    """The same with all there is of the jobs."""
 
     rows: list[RowMapping]
     more: After | None
@@ -82,13 +89,27 @@ def page(
     *,
     order: Order | None = None,
     started: bool = True,
-    names: Names = NAMES,
 ) -> Page:
+    """Jobs as `numbers` finds them, each with its usage."""
+    ids, more = numbers(db, access, limit, which, after, order=order, started=started)
+    return Page(numbered(db, ids), more)
+
+
+def numbers(
+    db: Connection,
+    access: Access,
+    limit: int = 100,
+    which: Filter | None = None,
+    after: After | None = None,
+    *,
+    order: Order | None = None,
+    started: bool = True,
+) -> Numbers:
     """Jobs that have started, or those that have not: they wait, or were cancelled before.
 
-    Each with its usage; the newest first unless `order` says otherwise. Jobs without the value
-    come last, but for `end_time`, by which only jobs that have ended are listed where an index is
-    walked. `names`: of which columns. Raises TooManyError.
+    The newest first unless `order` says otherwise. Jobs without the value come last, but for
+    `end_time`, by which only jobs that have ended are listed where an index is walked. Raises
+    TooManyError.
     """
     wanted, by = which or Filter(), order or Order()
     limit = min(limit, MOST)
@@ -97,12 +118,12 @@ def page(
         if wanted.node is not None:
             # A node's jobs are one range of job_node's index; there the order is by its columns.
             place = (schema.job_node.c.start_time, schema.job_node.c.job_id)
-        return _Walk(place, wanted, by.descending, started).page(db, access, limit, after, names)
+        return _Walk(place, wanted, by.descending, started).numbers(db, access, limit, after)
     narrowed = (wanted.user, wanted.account, wanted.node)
     if by.key == "end_time" and access.everything and narrowed == (None,) * 3 and started:
         place = (schema.job.c.end_time, schema.job.c.id)
-        return _Walk(place, wanted, by.descending, True).page(db, access, limit, after, names)
-    return _sorted(db, access, limit, wanted, after, by, started, names)
+        return _Walk(place, wanted, by.descending, True).numbers(db, access, limit, after)
+    return _sorted(db, access, limit, wanted, after, by, started)
 
 
 _FEW = 8
@@ -122,9 +143,7 @@ class _Walk(NamedTuple):
     descending: bool
     known: bool  # whether the time is
 
-    def page(
-        self, db: Connection, access: Access, limit: int, after: After | None, names: Names
-    ) -> Page:
+    def numbers(self, db: Connection, access: Access, limit: int, after: After | None) -> Numbers:
         """As far as it takes."""
         clusters = tuple(known_clusters(db, self.which.cluster))
         places: list[_Place] = []
@@ -140,8 +159,8 @@ class _Walk(NamedTuple):
             after = self._after(end)
         if len(places) > limit:
             places, end = places[:limit], places[limit - 1]
-        rows = numbered(db, [number for *_, number in places], names)
-        return Page(rows, None if end is None else self._after(end))
+        ids = [number for *_, number in places]
+        return Numbers(ids, None if end is None else self._after(end))
 
     def _ranges(
         self, access: Access, clusters: Sequence[str]
@@ -234,8 +253,8 @@ def _reaches() -> tuple[int, ...]:
 
 def _sorted(
     db: Connection, access: Access, limit: int, which: Filter, after: After | None, by: Order,
-    started: bool, names: Names,
-) -> Page:  # fmt: skip
+    started: bool,
+) -> Numbers:  # fmt: skip
     job = schema.job.c
     source: Any = schema.job
     start: ColumnElement[Any] = job.start_time
@@ -259,7 +278,7 @@ def _sorted(
     )
     found = db.execute(query).all()
     more = After(found[limit - 1][1], found[limit - 1][0]) if len(found) > limit else None
-    return Page(numbered(db, [row[0] for row in found[:limit]], names), more)
+    return Numbers([row[0] for row in found[:limit]], more)
 
 
 def bounded(

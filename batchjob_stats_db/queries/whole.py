@@ -6,19 +6,24 @@ columns SQLAlchemy makes a statement more slowly than SQLite answers it.
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 from sqlalchemy.sql.elements import ColumnElement
 
 from batchjob_stats_db import schema
+from batchjob_stats_db.fetching import turn
 from batchjob_stats_db.queries.derived import columns
 
 Names = tuple[str, ...]
 
 NAMES: Names = tuple(str(column.name) for column in columns())
 """What there is of a job."""
+
+T = TypeVar("T")
+Shape = Callable[[Names], Callable[[tuple[Any, ...]], T]]
+"""What makes something of a row, whose values have these names."""
 
 
 class _Among(NamedTuple):
@@ -47,17 +52,32 @@ def _statement(names: Names, among: _Among) -> sa.Select[Any]:
     )
 
 
-def numbered(db: Connection, ids: Sequence[int], names: Names = NAMES) -> list[RowMapping]:
-    """The jobs with these numbers, in this order; the caller found that they may be seen.
+def numbered(db: Connection, ids: Sequence[int]) -> list[RowMapping]:
+    """The jobs with these numbers, in this order; the caller found that they may be seen."""
+    if not ids:
+        return []
+    found = {row["id"]: row for row in _read(db, ids, NAMES).mappings().all()}
+    return [found[each] for each in ids if each in found]
 
-    `names`: of which columns.
+
+def shaped(db: Connection, ids: Sequence[int], names: Names, shape: Shape[T]) -> list[T]:
+    """The same, each as `shape` makes it of these columns, and of the number.
+
+    A job is shaped as soon as it is read: one after the other they pass through the processor's
+    caches, in which all of them together have no room.
     """
     if not ids:
         return []
-    among = _AMONG[db.dialect.name]
-    rows = db.execute(_statement(names, among), {"ids": among.value(ids)}).mappings().all()
-    found = {row["id"]: row for row in rows}
+    rows = _read(db, ids, names)
+    made = shape(tuple(rows.keys()))
+    with turn():
+        found = {row[0]: made(row) for row in map(tuple, rows)}
     return [found[each] for each in ids if each in found]
+
+
+def _read(db: Connection, ids: Sequence[int], names: Names) -> sa.CursorResult[Any]:
+    among = _AMONG[db.dialect.name]
+    return db.execute(_statement(names, among), {"ids": among.value(ids)})
 
 
 def whole(db: Connection, which: sa.Select[Any]) -> list[RowMapping]:

@@ -124,8 +124,8 @@ def _window(run: RowMapping, now: int) -> Window:
 
 
 def _grafana(page: Page, run: RowMapping) -> str:
-    begin, end = (windows.MADE[name](run) for name in ("window_from", "window_to"))
+    start, end = run["start_time"], run["end_time"]
     return page.in_grafana(
-        page.grafana.job, begin, end,
+        page.grafana.job, windows.begin(start), windows.end(start, end),
         cluster=run["cluster"], job=run["jobid"],
     )  # fmt: skip

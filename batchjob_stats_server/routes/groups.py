@@ -11,10 +11,11 @@ from batchjob_stats_db.queries.filters import Filter
 from batchjob_stats_db.queries.groups import Kind
 from batchjob_stats_server import audit, cursor
 from batchjob_stats_server.identity import Caller, Known
+from batchjob_stats_server.keys import chosen, listed, model
 from batchjob_stats_server.parameters import DAY, Table, Time, Word, described, read
 from batchjob_stats_server.routes import PREFIX
 from batchjob_stats_server.routes.tables import Found, answered
-from batchjob_stats_server.rows import chosen, listed, model
+from batchjob_stats_server.rows import lines
 from batchjob_stats_server.services import Given
 
 router = APIRouter(prefix=PREFIX)
@@ -65,7 +66,7 @@ async def job_groups(
         rows, more = queries.groups(
             db, access, which.kind, which.limit, which.filter(services.clock()), after
         )
-        return Found(rows, more, audit.whose(rows))
+        return Found(lines(rows, keys, which.format), more, audit.whose(rows))
 
     answer = await answered(services, access, which, keys, ask)
     audit.saw(known, f"{which.kind} jobs", answer.users)

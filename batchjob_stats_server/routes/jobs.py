@@ -2,6 +2,7 @@
 
 import functools
 import operator
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Annotated
 
@@ -15,10 +16,11 @@ from batchjob_stats_db import schema
 from batchjob_stats_db.queries.derived import columns
 from batchjob_stats_db.queries.filters import Filter
 from batchjob_stats_db.queries.jobs import parts_of
-from batchjob_stats_db.queries.pages import MOST, SORTS, Order, page, reads_only_its_rows
-from batchjob_stats_db.queries.whole import NAMES
+from batchjob_stats_db.queries.pages import MOST, SORTS, Order, numbers, reads_only_its_rows
+from batchjob_stats_db.queries.whole import NAMES, Names, shaped
 from batchjob_stats_server import audit, cursor, windows
 from batchjob_stats_server.identity import Caller, Known
+from batchjob_stats_server.keys import Row, behind, chosen, listed, model
 from batchjob_stats_server.parameters import (
     Duration,
     OneOrMore,
@@ -31,7 +33,7 @@ from batchjob_stats_server.parameters import (
 )
 from batchjob_stats_server.routes import PREFIX
 from batchjob_stats_server.routes.tables import Found, answered
-from batchjob_stats_server.rows import answer, behind, chosen, listed, model
+from batchjob_stats_server.rows import answer, line
 from batchjob_stats_server.runs import runs_of
 from batchjob_stats_server.services import Given
 
@@ -127,15 +129,19 @@ async def jobs(
     after = cursor.decode(which.question(), which.cursor, kind) if which.cursor else None
     wanted = which.filter()
 
+    def shape(names: Names) -> Callable[[Row], tuple[str, bytes]]:
+        write, whose = line(names, keys, which.format, windows.MADE), names.index("username")
+        return lambda row: (row[whose], write(row))
+
     def ask(db: Connection) -> Found:
-        rows, more = page(
-            db, access, which.limit, wanted, after, order=order, started=which.started,
-            names=(*_NOTED, *behind(keys, NAMES)),
-        )  # fmt: skip
-        return Found(rows, more, audit.whose(rows))
+        ids, more = numbers(
+            db, access, which.limit, wanted, after, order=order, started=which.started
+        )
+        found = shaped(db, ids, (*_NOTED, *behind(keys, NAMES)), shape)
+        return Found([text for _, text in found], more, frozenset(user for user, _ in found))
 
     shared = not reads_only_its_rows(wanted, order)
-    found = await answered(services, access, which, keys, ask, windows.MADE, shared=shared)
+    found = await answered(services, access, which, keys, ask, shared=shared)
     audit.saw(known, "jobs", found.users)
     return found.response(cursor.link(request, which.question(), found.more))
 
@@ -159,7 +165,7 @@ def job(
     with services.reader.connect() as db:
         rows = runs_of(db, access, jobid, which.cluster)
     audit.seen(known, f"job {jobid}", rows)
-    return answer(rows, keys, which.format, made=windows.MADE)
+    return answer(rows, keys, which.format, windows.MADE)
 
 
 _AnyPart = functools.reduce(operator.or_, map(listed, PART_ROWS.values()))

@@ -18,11 +18,12 @@ from batchjob_stats_server import audit
 from batchjob_stats_server.course import Device, Line, devices_of, lines
 from batchjob_stats_server.curves import CURVES
 from batchjob_stats_server.identity import Caller, Known
+from batchjob_stats_server.keys import chosen
 from batchjob_stats_server.parameters import Table, Word
 from batchjob_stats_server.problems import Problem
 from batchjob_stats_server.routes import PREFIX
 from batchjob_stats_server.routes.jobs import JobId
-from batchjob_stats_server.rows import answer, chosen
+from batchjob_stats_server.rows import answer
 from batchjob_stats_server.runs import run_of
 from batchjob_stats_server.services import Given, Services
 

@@ -7,10 +7,10 @@ from fastapi import APIRouter, Query, Response
 from batchjob_stats_db import schema
 from batchjob_stats_db.queries import stats
 from batchjob_stats_server.identity import Caller
+from batchjob_stats_server.keys import listed, model
 from batchjob_stats_server.parameters import Days, Table
 from batchjob_stats_server.routes import PREFIX
 from batchjob_stats_server.routes.tables import table
-from batchjob_stats_server.rows import listed, model
 from batchjob_stats_server.services import Given
 
 router = APIRouter(prefix=PREFIX)

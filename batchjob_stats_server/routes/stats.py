@@ -13,11 +13,12 @@ from batchjob_stats_db.access import Access
 from batchjob_stats_db.queries import operators, stats, usage
 from batchjob_stats_server import audit
 from batchjob_stats_server.identity import Caller, Known
+from batchjob_stats_server.keys import chosen, listed, model
 from batchjob_stats_server.parameters import Days, Duration, Ratio, Table, Word
 from batchjob_stats_server.routes import PREFIX
 from batchjob_stats_server.routes.tables import Found, answered, table
 from batchjob_stats_server.routes.usage import KEYS, By
-from batchjob_stats_server.rows import Rows, chosen, listed, model
+from batchjob_stats_server.rows import Rows, lines
 from batchjob_stats_server.services import Given, Services
 
 router = APIRouter(prefix=f"{PREFIX}/stats")
@@ -128,14 +129,14 @@ async def idle_gpus(
     services: Given, known: Known, access: Caller, which: Annotated[IdleQuery, Query()]
 ) -> Response:
     """Running jobs that hold GPUs and do not use them, as they were last measured."""
+    keys = chosen(which.fields, IdleGpuRow)
 
     def ask(db: Connection) -> Found:
         rows = operators.idle_gpus(
             db, access, which.utilization_at_most, which.held_at_least, which.limit, which.cluster
         )
-        return Found(rows, users=audit.whose(rows))
+        return Found(lines(rows, keys, which.format), users=audit.whose(rows))
 
-    keys = chosen(which.fields, IdleGpuRow)
     answer = await answered(services, access, which, keys, ask)
     audit.saw(known, "idle GPUs", answer.users)
     return answer.response()

@@ -4,7 +4,7 @@ Many look at one dashboard, which asks for all of them again and again.
 """
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from fastapi import Response
@@ -15,16 +15,17 @@ from sqlalchemy.engine import Connection
 from batchjob_stats_db.access import Access
 from batchjob_stats_db.queries.pages import After, TooManyError
 from batchjob_stats_db.queries.usage import TooManyRowsError
+from batchjob_stats_server.keys import Keys, chosen
 from batchjob_stats_server.parameters import Table
 from batchjob_stats_server.problems import Problem
-from batchjob_stats_server.rows import NOTHING_MADE, Keys, Made, Rows, chosen, written
+from batchjob_stats_server.rows import Rows, framed, lines
 from batchjob_stats_server.services import Services
 
 
 class Found(NamedTuple):
     """What the database says."""
 
-    rows: Rows
+    lines: Sequence[bytes]  # a row is one as soon as it is read
     more: After | None = None  # where the next page begins
     users: frozenset[str] = frozenset()  # whose jobs are named
 
@@ -48,7 +49,6 @@ async def answered(
     which: Table,
     keys: Keys,
     ask: Callable[[Connection], Found],
-    made: Made = NOTHING_MADE,
     *,
     shared: bool = True,
 ) -> Answer:
@@ -60,8 +60,8 @@ async def answered(
     def make() -> Answer:
         try:
             with services.reader.connect() as db:
-                rows, more, users = ask(db)
-                return Answer(*written(rows, keys, which.format, made), more, users)
+                written, more, users = ask(db)
+            return Answer(*framed(written, keys, which.format), more, users)
         except (TooManyError, TooManyRowsError) as error:
             raise Problem(422, str(error)) from error
 
@@ -80,9 +80,11 @@ async def table(
 ) -> Response:
     """Rows in which nobody's jobs are named: sums, waits, who had jobs."""
 
+    keys = chosen(which.fields, row)
+
     @functools.wraps(ask)
     def found(db: Connection) -> Found:
-        return Found(ask(db))
+        return Found(lines(ask(db), keys, which.format))
 
-    answer = await answered(services, access, which, chosen(which.fields, row), found)
+    answer = await answered(services, access, which, keys, found)
     return answer.response()

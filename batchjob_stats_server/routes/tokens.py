@@ -9,11 +9,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from batchjob_stats_db import tokens as kept
 from batchjob_stats_db.tokens import TokenRole
 from batchjob_stats_server.identity import LOGIN, Identity, Known
+from batchjob_stats_server.keys import flat
 from batchjob_stats_server.parameters import Query as Parameters
 from batchjob_stats_server.parameters import Word
 from batchjob_stats_server.problems import Problem
 from batchjob_stats_server.routes import PREFIX
-from batchjob_stats_server.rows import flat
 from batchjob_stats_server.services import Given, Services
 
 router = APIRouter(prefix=PREFIX)

@@ -8,10 +8,10 @@ from pydantic import Field
 from batchjob_stats_db import schema
 from batchjob_stats_db.queries import usage as queries
 from batchjob_stats_server.identity import Caller
+from batchjob_stats_server.keys import chosen, listed, model
 from batchjob_stats_server.parameters import Days, OneOrMore, Word
 from batchjob_stats_server.routes import PREFIX
 from batchjob_stats_server.routes.tables import table
-from batchjob_stats_server.rows import chosen, listed, model
 from batchjob_stats_server.services import Given
 
 router = APIRouter(prefix=PREFIX)

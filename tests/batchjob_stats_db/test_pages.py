@@ -8,7 +8,8 @@ from batchjob_stats_db import schema
 from batchjob_stats_db.access import EVERYTHING, Access, AccountOn, UserOn
 from batchjob_stats_db.queries import pages
 from batchjob_stats_db.queries.filters import Filter
-from batchjob_stats_db.queries.pages import SORTS, Order, TooManyError, page
+from batchjob_stats_db.queries.pages import SORTS, Order, TooManyError, numbers, page
+from batchjob_stats_db.queries.whole import shaped
 from batchjob_stats_db.sources.source import Batch
 
 COORDINATOR = Access((UserOn("", "user0"),), (AccountOn("c1", "account1"),))
@@ -150,9 +151,19 @@ def test_a_rare_job_is_found_page_by_page(db, key, descending, access, monkeypat
 
 
 @pytest.mark.parametrize("order", [None, Order("cpu_efficiency")])
-def test_only_the_columns_that_are_wanted_are_read(db, order):
-    rows, _ = page(db, EVERYTHING, 5, order=order, names=("state", "usage_energy_joules"))
-    assert [set(row) for row in rows] == [{"id", "state", "usage_energy_joules"}] * 5
-    assert rows == [
-        {key: row[key] for key in rows[0]} for row in page(db, EVERYTHING, 5, order=order).rows
+def test_jobs_are_shaped_as_they_are_read(db, order):
+    ids, _ = numbers(db, EVERYTHING, 5, order=order)
+    shaped_so = shaped(
+        db, ids, ("state", "usage_energy_joules"), lambda names: lambda row: (names, row)
+    )
+    columns = ("id", "state", "usage_energy_joules")
+    assert shaped_so == [
+        (columns, tuple(row[name] for name in columns))
+        for row in page(db, EVERYTHING, 5, order=order).rows
     ]
+
+
+def test_a_job_that_is_gone_by_then_is_left_out(db):
+    ids, _ = numbers(db, EVERYTHING, 3)
+    assert shaped(db, [ids[0], -1, ids[1]], (), lambda _: lambda row: row[0]) == ids[:2]
+    assert shaped(db, [], (), lambda _: tuple) == []
