@@ -7,7 +7,6 @@ knows which of the two it talks to, but for `dialect.name` where SQL itself diff
 import fcntl
 import os
 import sqlite3
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -107,8 +106,7 @@ def reader(url: URL, statement_seconds: float = 30.0, connections: int = 5) -> E
         poolclass=sa.pool.QueuePool,
         **pool,
     )
-    sa.event.listen(engine, "connect", _set_up_reader(connections))
-    sa.event.listen(engine, "before_cursor_execute", _deadline(statement_seconds))
+    sa.event.listen(engine, "connect", _set_up_reader(connections, statement_seconds))
     return engine
 
 
@@ -141,29 +139,17 @@ def _begin_immediate(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
-def _set_up_reader(connections: int) -> Any:
+def _set_up_reader(connections: int, statement_seconds: float) -> Any:
     """Settings of a new connection, one of so many that share what memory there is for pages."""
     kibibytes = max(_LEAST_CACHE_KIBIBYTES, _READERS_CACHE_KIBIBYTES // connections)
 
     def set_up(raw: Any, _record: Any) -> None:
         for pragma in ("query_only=ON", f"cache_size=-{kibibytes}", "temp_store=MEMORY"):
             raw.execute(f"PRAGMA {pragma}")
+        raw.statement_seconds = statement_seconds
+        raw.watch()
 
     return set_up
-
-
-def _deadline(seconds: float) -> Any:
-    """A hook that interrupts each statement of a connection after its time."""
-
-    def before(
-        connection: Connection, _cursor: Any, _statement: str, _parameters: Any, _c: Any, _m: Any
-    ) -> None:
-        until = time.monotonic() + seconds
-        raw = connection.connection.driver_connection
-        assert isinstance(raw, sqlite3.Connection)
-        raw.set_progress_handler(lambda: time.monotonic() > until, 10_000)
-
-    return before
 
 
 @contextmanager

@@ -46,6 +46,7 @@ from batchjob_stats_server.services import Services
 _QUEUE_SECONDS = 15.0  # a request may wait so long for a thread to answer it
 
 ROUTERS = (
+    jobs.lists,  # they are looked at in turn, and this one is asked for most
     me.router,
     metrics.router,  # before the parts of jobs, which would take its path
     report.router,

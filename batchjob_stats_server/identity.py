@@ -3,7 +3,7 @@
 import hmac
 import logging
 import re
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple, cast
 
 import sqlalchemy as sa
 from fastapi import BackgroundTasks, Depends, Request
@@ -145,11 +145,14 @@ class _Asker(NamedTuple):
     access: Access
 
 
-async def _ask(request: Request, services: Given, later: BackgroundTasks) -> _Asker:
-    """Both in one thread, and once for what one asks within a moment.
+async def _asker(request: Request, later: BackgroundTasks) -> _Asker:
+    """Both in one thread, once for a request, and for what one asks within a moment.
 
     Handing a request to a thread costs as much as the look-up.
     """
+    if (known := getattr(request.state, "asker", None)) is not None:
+        return cast(_Asker, known)
+    services: Services = request.app.state.services
 
     def make() -> _Asker:
         known = _believed(request, services, later)
@@ -160,6 +163,7 @@ async def _ask(request: Request, services: Given, later: BackgroundTasks) -> _As
     else:
         asker = await services.askers.of(_credentials(request, services), make)
     _throttle(services, asker.identity)
+    request.state.asker = asker
     return asker
 
 
@@ -174,12 +178,12 @@ def _credentials(request: Request, services: Services) -> tuple[object, ...]:
     )
 
 
-async def _identity(asker: Annotated[_Asker, Depends(_ask)]) -> Identity:
-    return asker.identity
+async def _identity(request: Request, later: BackgroundTasks) -> Identity:
+    return (await _asker(request, later)).identity
 
 
-async def _rights(asker: Annotated[_Asker, Depends(_ask)]) -> Access:
-    return asker.access
+async def _rights(request: Request, later: BackgroundTasks) -> Access:
+    return (await _asker(request, later)).access
 
 
 Known = Annotated[Identity, Depends(_identity)]

@@ -20,6 +20,7 @@ from batchjob.settings import Parser, SettingsError, add_flags, argument, parse_
 from batchjob.values import Address, duration
 from batchjob_stats_db import tokens
 from batchjob_stats_db.engine import DatabaseError
+from batchjob_stats_db.fetching import one_thread_for_each
 from batchjob_stats_db.tokens import TokenRole
 from batchjob_stats_server import app, tls
 from batchjob_stats_server.connection import (
@@ -154,6 +155,7 @@ def server(chosen: Settings, services: Services) -> AnsweringServer:
 
 
 def _serve(chosen: Settings) -> int:
+    one_thread_for_each()
     services = build(chosen)
     made = server(chosen, services)
     made.ends_process = True

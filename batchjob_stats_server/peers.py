@@ -1,5 +1,6 @@
 """Who is at the other end of a connection; what a header says of it does not count."""
 
+import functools
 import ipaddress
 from collections.abc import Iterable
 
@@ -12,7 +13,11 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 def address(scope: Scope) -> Address | None:
     """None for a peer without one, as of a Unix socket."""
-    host = (scope.get("client") or ("",))[0]
+    return _address((scope.get("client") or ("",))[0])
+
+
+@functools.lru_cache(1000)
+def _address(host: str) -> Address | None:
     try:
         found = ipaddress.ip_address(host)
     except ValueError:

@@ -37,6 +37,7 @@ from batchjob_stats_server.rows import answer, line
 from batchjob_stats_server.runs import runs_of
 from batchjob_stats_server.services import Given
 
+lists = APIRouter(prefix=PREFIX)
 router = APIRouter(prefix=PREFIX)
 
 JobRow = create_model("JobRow", __base__=model("JobRow", columns()), **windows.FIELDS)
@@ -117,7 +118,7 @@ class JobsQuery(Table):
 _NOTED = ("username", "start_time", "end_time")  # whose jobs; and what a window is made of
 
 
-@router.get("/jobs", response_model=listed(JobRow), openapi_extra=described(JobsQuery))
+@lists.get("/jobs", response_model=listed(JobRow), openapi_extra=described(JobsQuery))
 async def jobs(
     services: Given, known: Known, access: Caller, request: Request,
     which: Annotated[JobsQuery, Depends(read(JobsQuery))],
