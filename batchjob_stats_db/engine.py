@@ -7,10 +7,10 @@ knows which of the two it talks to, but for `dialect.name` where SQL itself diff
 import fcntl
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Engine, make_url
@@ -29,6 +29,7 @@ class WriterBusyError(DatabaseError):
 
 _READERS_CACHE_KIBIBYTES = 131072  # beside it the kernel keeps the file's pages, for all
 _LEAST_CACHE_KIBIBYTES = 4096
+_QUICK_CACHE_KIBIBYTES = 16384
 
 _EXPECTED = "db.url: expected sqlite:///PATH or postgresql://..."
 
@@ -90,6 +91,29 @@ def reader(url: URL, statement_seconds: float = 30.0, connections: int = 5) -> E
             f"-c statement_timeout={max(1, int(statement_seconds * 1000))}"
         )
         return sa.create_engine(url, pool_pre_ping=True, connect_args={"options": options}, **pool)
+    cache = max(_LEAST_CACHE_KIBIBYTES, _READERS_CACHE_KIBIBYTES // connections)
+    return _sqlite_reader(url, _Reading(statement_seconds, cache), pool)
+
+
+def quick_reader(url: URL, statement_seconds: float) -> Engine:
+    """One connection to SQLite that gives up rather than make anybody wait.
+
+    A statement that takes longer than this, or that would have to wait for a lock, fails.
+    """
+    reading = _Reading(statement_seconds, _QUICK_CACHE_KIBIBYTES, lock_seconds=0, instructions=2000)
+    return _sqlite_reader(url, reading, {"pool_size": 1, "max_overflow": 0})
+
+
+class _Reading(NamedTuple):
+    """How a connection reads from SQLite."""
+
+    statement_seconds: float
+    cache_kibibytes: int
+    lock_seconds: float = 5.0
+    instructions: int = 10_000  # of SQLite's machine, between two looks at the time
+
+
+def _sqlite_reader(url: URL, reading: _Reading, pool: Mapping[str, Any]) -> Engine:
     path = _local(url)
     if not os.path.exists(path):
         raise DatabaseError(f"{path}: no such database; `batchjob_stats_db migrate` makes it")
@@ -99,14 +123,14 @@ def reader(url: URL, statement_seconds: float = 30.0, connections: int = 5) -> E
         creator=lambda: sqlite3.connect(
             f"file:{quoted}?mode=ro",
             uri=True,
-            timeout=5,
+            timeout=reading.lock_seconds,
             check_same_thread=False,
             factory=FetchingConnection,
         ),
         poolclass=sa.pool.QueuePool,
         **pool,
     )
-    sa.event.listen(engine, "connect", _set_up_reader(connections, statement_seconds))
+    sa.event.listen(engine, "connect", _set_up_reader(reading))
     return engine
 
 
@@ -139,15 +163,12 @@ def _begin_immediate(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
-def _set_up_reader(connections: int, statement_seconds: float) -> Any:
-    """Settings of a new connection, one of so many that share what memory there is for pages."""
-    kibibytes = max(_LEAST_CACHE_KIBIBYTES, _READERS_CACHE_KIBIBYTES // connections)
-
-    def set_up(raw: Any, _record: Any) -> None:
-        for pragma in ("query_only=ON", f"cache_size=-{kibibytes}", "temp_store=MEMORY"):
+def _set_up_reader(reading: _Reading) -> Any:
+    def set_up(raw: FetchingConnection, _record: Any) -> None:
+        cache = f"cache_size=-{reading.cache_kibibytes}"
+        for pragma in ("query_only=ON", cache, "temp_store=MEMORY"):
             raw.execute(f"PRAGMA {pragma}")
-        raw.statement_seconds = statement_seconds
-        raw.watch()
+        raw.watch(reading.statement_seconds, reading.instructions)
 
     return set_up
 

@@ -15,7 +15,6 @@ from time import monotonic
 from typing import Any
 
 _LONGEST_WAIT_SECONDS = 0.05  # nobody waits longer for what a disk is slow to give another
-_INSTRUCTIONS = 10_000  # of SQLite's machine, between two looks at the time
 _fetching = threading.Lock()
 
 
@@ -29,9 +28,10 @@ class FetchingConnection(sqlite3.Connection):
         """One that takes turns."""
         return super().cursor(factory or _Cursor)
 
-    def watch(self) -> None:
-        """Look at the time while a statement runs; without rows, it cannot be ended otherwise."""
-        self.set_progress_handler(lambda: monotonic() > self.statement_ends, _INSTRUCTIONS)
+    def watch(self, statement_seconds: float, instructions: int) -> None:
+        """End statements after this time; between two looks at it SQLite's machine does so much."""
+        self.statement_seconds = statement_seconds
+        self.set_progress_handler(lambda: monotonic() > self.statement_ends, instructions)
 
 
 class _Cursor(sqlite3.Cursor):

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Annotated, NamedTuple
 
 from fastapi import Depends, Request
-from sqlalchemy.engine import Engine
+from sqlalchemy.engine import URL, Engine
 
-from batchjob_stats_db.engine import parse, reader, writer
+from batchjob_stats_db.engine import parse, quick_reader, reader, writer
 from batchjob_stats_db.history.prometheus import Endpoint, Prometheus
 from batchjob_stats_db.history.samples import SampleHistory
 from batchjob_stats_db.revision import require_current
@@ -16,6 +16,7 @@ from batchjob_stats_server.certificates import Certificates
 from batchjob_stats_server.gate.tsdb import Tsdb
 from batchjob_stats_server.histories import Histories
 from batchjob_stats_server.options import Settings, gate_endpoint, proxy_secret
+from batchjob_stats_server.quick import STATEMENT_SECONDS, Quick
 from batchjob_stats_server.rate import Rate
 from batchjob_stats_server.recent import Recent
 from batchjob_stats_server.report.quantities import UNITS
@@ -44,6 +45,7 @@ class Services(NamedTuple):
     rates: Rates
     recent: Recent  # answers in rows
     askers: Recent  # who asks, and what they may see
+    quick: Quick | None = None  # None: the database is on another machine
     tsdb: Tsdb | None = None  # None: no time series database is configured
     certificates: Certificates | None = None  # None: clients have none
     histories: Histories | None = None  # None: nor anything else that keeps measurements
@@ -62,6 +64,8 @@ class Services(NamedTuple):
             self.factors.stop()
         if self.tsdb:
             self.tsdb.close()
+        if self.quick:
+            self.quick.stop()
         self.reader.dispose()
         self.writer.dispose()
 
@@ -90,12 +94,18 @@ def build(settings: Settings) -> Services:
         Rates(Rate(limit.user_rate, limit.user_burst), Rate(limit.peer_rate, limit.peer_burst)),
         Recent(size=lambda answer: len(answer.text)),
         Recent(),
+        _quick(url),
         tsdb,
         Certificates(auth.client_ca_file, auth.client_crl_file) if auth.client_ca_file else None,
         _histories(settings, endpoint, tsdb),
         rules,
         Streams(settings.samples.streams) if settings.samples.directory else None,
     )
+
+
+def _quick(url: URL) -> Quick | None:
+    local = url.get_backend_name() == "sqlite"
+    return Quick(quick_reader(url, STATEMENT_SECONDS)) if local else None
 
 
 def _histories(settings: Settings, endpoint: Endpoint, tsdb: Tsdb | None) -> Histories | None:

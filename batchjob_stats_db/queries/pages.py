@@ -130,9 +130,10 @@ _FEW = 8
 _Place = tuple[Any, ...]  # time and number; where no times are, the number
 
 
-def reads_only_its_rows(which: Filter, order: Order) -> bool:
+def reads_only_its_rows(access: Access, which: Filter, order: Order) -> bool:
     """Whether a page of these is as cheap as one can be."""
-    return order.key == "start_time" and not which.running and not looked_at(which)
+    walked = order.key == "start_time" and not which.running
+    return walked and not looked_at(which) and _few(access)
 
 
 class _Walk(NamedTuple):

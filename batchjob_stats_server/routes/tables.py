@@ -49,26 +49,47 @@ async def answered(
     which: Table,
     keys: Keys,
     ask: Callable[[Connection], Found],
-    *,
-    shared: bool = True,
 ) -> Answer:
-    """What `ask` finds; `shared`: with all who ask the same at a time and may see the same.
+    """What `ask` finds, with all who ask the same at a time and may see the same.
 
     The route's function `ask` and its parameters are the question: `ask` depends on nothing else.
     """
 
     def make() -> Answer:
-        try:
-            with services.reader.connect() as db:
-                written, more, users = ask(db)
-            return Answer(*framed(written, keys, which.format), more, users)
-        except (TooManyError, TooManyRowsError) as error:
-            raise Problem(422, str(error)) from error
+        with services.reader.connect() as db:
+            return _answer(db, which, keys, ask)
 
-    if not shared:
-        return await run_in_threadpool(make)
     question = ask.__module__, ask.__qualname__, which.model_dump_json()
     return await services.recent.of((question, access), make)
+
+
+async def answered_alone(
+    services: Services,
+    which: Table,
+    keys: Keys,
+    ask: Callable[[Connection], Found],
+    *,
+    quick: bool,
+) -> Answer:
+    """The same for one, which is cheaper where little is looked up; `quick`: very little."""
+    if quick and services.quick:
+        answer = services.quick.ask(lambda db: _answer(db, which, keys, ask))
+        if answer:
+            return answer
+
+    def make() -> Answer:
+        with services.reader.connect() as db:
+            return _answer(db, which, keys, ask)
+
+    return await run_in_threadpool(make)
+
+
+def _answer(db: Connection, which: Table, keys: Keys, ask: Callable[[Connection], Found]) -> Answer:
+    try:
+        written, more, users = ask(db)
+    except (TooManyError, TooManyRowsError) as error:
+        raise Problem(422, str(error)) from error
+    return Answer(*framed(written, keys, which.format), more, users)
 
 
 async def table(
