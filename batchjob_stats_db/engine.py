@@ -7,6 +7,7 @@ knows which of the two it talks to, but for `dialect.name` where SQL itself diff
 import fcntl
 import os
 import sqlite3
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -95,13 +96,21 @@ def reader(url: URL, statement_seconds: float = 30.0, connections: int = 5) -> E
     return _sqlite_reader(url, _Reading(statement_seconds, cache), pool)
 
 
-def quick_reader(url: URL, statement_seconds: float) -> Engine:
-    """One connection to SQLite that gives up rather than make anybody wait.
+def quick_reader(url: URL, seconds: float) -> Engine:
+    """One connection to SQLite, for what is looked up within so many seconds or not at all.
 
-    A statement that takes longer than this, or that would have to wait for a lock, fails.
+    What takes longer, or would have to wait for a lock, fails: all statements from the moment that
+    the connection is taken until it is given back.
     """
-    reading = _Reading(statement_seconds, _QUICK_CACHE_KIBIBYTES, lock_seconds=0, instructions=2000)
-    return _sqlite_reader(url, reading, {"pool_size": 1, "max_overflow": 0})
+    reading = _Reading(seconds, _QUICK_CACHE_KIBIBYTES, lock_seconds=0, instructions=200)
+    pool = {"pool_size": 1, "max_overflow": 0, "pool_timeout": 0}
+    engine = _sqlite_reader(url, reading, pool)
+
+    def taken(raw: FetchingConnection, _record: Any, _proxy: Any) -> None:
+        raw.all_end = time.monotonic() + seconds
+
+    sa.event.listen(engine, "checkout", taken)
+    return engine
 
 
 class _Reading(NamedTuple):

@@ -79,10 +79,9 @@ def make(services: Services) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        # As many threads as connections: nobody waits for one while holding the other.
-        limiter = anyio.to_thread.current_default_thread_limiter()
-        limiter.total_tokens = services.settings.web.threads
-        services.metrics.watch_threads(limiter)
+        light = anyio.to_thread.current_default_thread_limiter()
+        light.total_tokens = services.threads.light
+        services.metrics.watch_threads(light, services.threads.heavy)
         services.start()
         try:
             yield

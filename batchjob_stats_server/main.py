@@ -39,8 +39,11 @@ _CUT_OFF_SECONDS = 3.0  # beyond the time that requests have to end
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns the exit status: 1 for a failure, 2 for wrong settings."""
+    if arguments is None:
+        arguments = sys.argv[1:]
+        one_thread_for_each()  # in a process that is this program alone
     try:
-        return _main(sys.argv[1:] if arguments is None else arguments)
+        return _main(arguments)
     except (SettingsError, DatabaseError) as error:
         print(f"batchjob_stats_server: {error}", file=sys.stderr)
         return 2
@@ -155,7 +158,6 @@ def server(chosen: Settings, services: Services) -> AnsweringServer:
 
 
 def _serve(chosen: Settings) -> int:
-    one_thread_for_each()
     services = build(chosen)
     made = server(chosen, services)
     made.ends_process = True

@@ -67,7 +67,10 @@ class WebOptions:
         metavar="NAME",
     )
     threads: int = option(
-        8, "Questions answered at once, and connections to the database.", parse=at_least_one
+        8,
+        "Questions answered at once, each with a connection to the database; of the API's costly"
+        " ones at most half as many, and with SQLite at most one more than there are CPUs.",
+        parse=at_least_one,
     )
     query_timeout: float = option(
         30.0, "How long a question to the database may take.", parse=duration

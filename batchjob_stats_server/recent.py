@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any, TypeVar
 
-from starlette.concurrency import run_in_threadpool
+from anyio import CapacityLimiter, to_thread
 
 T = TypeVar("T")
 
@@ -20,6 +20,7 @@ class _Kept:
     value: asyncio.Future[Any]
     until: float
     waiting: int = 0  # who asked and has no answer yet
+    begun: bool = False  # by a thread, which ends it
 
 
 class Recent:
@@ -39,12 +40,15 @@ class Recent:
         *,
         size: Callable[[Any], int] = lambda _: 0,
         most_bytes: int = _MOST_BYTES,
+        threads: CapacityLimiter | None = None,
     ) -> None:
+        """`threads`: how many make values at a time, in turn; None: as many as there are."""
         self._seconds = seconds
         self._most = most
         self._clock = clock
         self._size = size
         self._most_bytes = most_bytes
+        self._threads = threads
         self._kept: dict[Hashable, _Kept] = {}  # the oldest first
         self._sizes: dict[Hashable, int] = {}  # of those that are made
         self._bytes = 0
@@ -69,12 +73,18 @@ class Recent:
 
     def _give_up(self, key: Hashable, kept: _Kept) -> None:
         """Nobody waits for it any more; what has no thread yet needs none."""
+        if kept.begun:
+            return  # its thread is not free any sooner
         if self._kept.get(key) is kept:
             self._drop(key)
         kept.value.cancel()
 
     def _begin(self, key: Hashable, make: Callable[[], Any]) -> _Kept:
-        value = asyncio.ensure_future(run_in_threadpool(make))
+        def begun() -> Any:
+            kept.begun = True
+            return make()
+
+        value = asyncio.ensure_future(to_thread.run_sync(begun, limiter=self._threads))
         kept = self._kept[key] = _Kept(value, self._clock() + self._seconds)
         value.add_done_callback(lambda _: self._ended(key, kept))
         return kept

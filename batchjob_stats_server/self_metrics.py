@@ -44,6 +44,9 @@ class ServerMetrics:
         )
         self.refused = counter("refused", "Requests whose sender was not believed.", "reason")
         self.limited = counter("rate_limited", "Requests that came too fast.", "by")
+        self.quick = counter(
+            "quick", "Pages of jobs tried in the event loop, by how that ended.", "result"
+        )
         self.tsdb_seconds = histogram(
             "tsdb_request_duration_seconds",
             "Time of questions to the time series database, by how they ended.",
@@ -70,11 +73,11 @@ class ServerMetrics:
             self.asked.set_function(turns.asked)
             self.questions.set_function(turns.questions)
 
-    def watch_threads(self, limiter: CapacityLimiter) -> None:
+    def watch_threads(self, *limiters: CapacityLimiter) -> None:
         """The same of the threads; they come with the event loop."""
-        self.threads.set_function(lambda: limiter.borrowed_tokens)
-        self.threads_limit.set_function(lambda: limiter.total_tokens)
-        self.waiting.set_function(lambda: limiter.statistics().tasks_waiting)
+        self.threads.set_function(lambda: sum(each.borrowed_tokens for each in limiters))
+        self.threads_limit.set_function(lambda: sum(each.total_tokens for each in limiters))
+        self.waiting.set_function(lambda: sum(each.statistics().tasks_waiting for each in limiters))
 
     @contextmanager
     def tsdb(self, question: str) -> Iterator[None]:

@@ -1,10 +1,12 @@
 """What the routes work with, made once from the settings."""
 
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
+from anyio import CapacityLimiter
 from fastapi import Depends, Request
 from sqlalchemy.engine import URL, Engine
 
@@ -16,7 +18,7 @@ from batchjob_stats_server.certificates import Certificates
 from batchjob_stats_server.gate.tsdb import Tsdb
 from batchjob_stats_server.histories import Histories
 from batchjob_stats_server.options import Settings, gate_endpoint, proxy_secret
-from batchjob_stats_server.quick import STATEMENT_SECONDS, Quick
+from batchjob_stats_server.quick import SECONDS, Quick
 from batchjob_stats_server.rate import Rate
 from batchjob_stats_server.recent import Recent
 from batchjob_stats_server.report.quantities import UNITS
@@ -33,6 +35,26 @@ class Rates(NamedTuple):
     peer: Rate
 
 
+class Threads(NamedTuple):
+    """How many answer at a time; each has a connection of its own to the database."""
+
+    light: int
+    heavy: CapacityLimiter  # for what costs something, so that all else need not wait for it
+
+    def connections(self) -> int:
+        """To the database: one for each."""
+        return self.light + int(self.heavy.total_tokens)
+
+
+def threads_of(url: URL, most: int) -> Threads:
+    """So many, of which some are kept for either kind."""
+    heavy = most // 2
+    if url.get_backend_name() == "sqlite":  # which works in this process
+        heavy = min(heavy, len(os.sched_getaffinity(0)) + 1)
+    heavy = max(heavy, 1)
+    return Threads(max(most - heavy, 1), CapacityLimiter(heavy))
+
+
 class Services(NamedTuple):
     """The collaborators of an application."""
 
@@ -43,9 +65,10 @@ class Services(NamedTuple):
     factors: SiteFactors | None  # None: no provider is configured
     metrics: ServerMetrics
     rates: Rates
+    threads: Threads
     recent: Recent  # answers in rows
     askers: Recent  # who asks, and what they may see
-    quick: Quick | None = None  # None: the database is on another machine
+    quick: Quick | None = None  # None: the database is PostgreSQL, which is asked over a socket
     tsdb: Tsdb | None = None  # None: no time series database is configured
     certificates: Certificates | None = None  # None: clients have none
     histories: Histories | None = None  # None: nor anything else that keeps measurements
@@ -74,7 +97,8 @@ def build(settings: Settings) -> Services:
     """Open the database; raises DatabaseError, SettingsError."""
     rules = load(UNITS, settings.report.rules_file)
     url = parse(settings.db.url, settings.db.password_file)
-    readers = reader(url, settings.web.query_timeout, settings.web.threads)
+    threads = threads_of(url, settings.web.threads)
+    readers = reader(url, settings.web.query_timeout, threads.connections())
     require_current(readers)
     emissions, auth = settings.emissions, settings.auth
     wanted = emissions.provider or emissions.server_url
@@ -92,9 +116,10 @@ def build(settings: Settings) -> Services:
         site_factors(emissions, "emissions") if wanted else None,
         metrics,
         Rates(Rate(limit.user_rate, limit.user_burst), Rate(limit.peer_rate, limit.peer_burst)),
-        Recent(size=lambda answer: len(answer.text)),
+        threads,
+        Recent(size=lambda answer: len(answer.text), threads=threads.heavy),
         Recent(),
-        _quick(url),
+        _quick(url, metrics, threads.heavy),
         tsdb,
         Certificates(auth.client_ca_file, auth.client_crl_file) if auth.client_ca_file else None,
         _histories(settings, endpoint, tsdb),
@@ -103,9 +128,10 @@ def build(settings: Settings) -> Services:
     )
 
 
-def _quick(url: URL) -> Quick | None:
-    local = url.get_backend_name() == "sqlite"
-    return Quick(quick_reader(url, STATEMENT_SECONDS)) if local else None
+def _quick(url: URL, metrics: ServerMetrics, heavy: CapacityLimiter) -> Quick | None:
+    if url.get_backend_name() != "sqlite":
+        return None
+    return Quick(quick_reader(url, SECONDS), metrics.quick, lambda: heavy.borrowed_tokens)
 
 
 def _histories(settings: Settings, endpoint: Endpoint, tsdb: Tsdb | None) -> Histories | None:

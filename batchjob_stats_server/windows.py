@@ -7,14 +7,14 @@ from batchjob_stats_server.keys import Made, MadeKeys
 PAD_SECONDS = 60  # a scrape or two before the first sample, and after the last
 
 
-def begin(start: int | None) -> str:
+def begin(started: int | None) -> str:
     """Epoch milliseconds, or before now."""
-    return "now-1h" if start is None else str((start - PAD_SECONDS) * 1000)
+    return "now-1h" if started is None else str((started - PAD_SECONDS) * 1000)
 
 
-def end(start: int | None, end: int | None) -> str:
+def end(started: int | None, ended: int | None) -> str:
     """Epoch milliseconds, or now."""
-    return "now" if start is None or end is None else str((end + PAD_SECONDS) * 1000)
+    return "now" if started is None or ended is None else str((ended + PAD_SECONDS) * 1000)
 
 
 FIELDS: dict[str, Any] = {"window_from": (str, ""), "window_to": (str, "")}

@@ -47,7 +47,8 @@ BESIDE = "a user's newest 100"
 QUESTIONS: dict[str, tuple[str, str]] = {
     BESIDE: ("user", "jobs"),
     "the same, 5 keys of each": (
-        "user", "jobs?fields=jobid,state,start_time,elapsed_seconds,cpu_efficiency"),
+        "user", "jobs?fields=jobid,state,start_time,elapsed_seconds,cpu_efficiency"
+                f"&started_before={END}+n"),
     "everybody's newest 100": ("admin", "jobs"),
     "an account's newest 100": ("admin", "jobs?account=account042"),
     "a node's newest 100": ("admin", "jobs?node=n0500"),

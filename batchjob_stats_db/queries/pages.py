@@ -131,9 +131,17 @@ _Place = tuple[Any, ...]  # time and number; where no times are, the number
 
 
 def reads_only_its_rows(access: Access, which: Filter, order: Order) -> bool:
-    """Whether a page of these is as cheap as one can be."""
-    walked = order.key == "start_time" and not which.running
-    return walked and not looked_at(which) and _few(access)
+    """Whether a page of these is a few ranges of an index, of which no row is passed over."""
+    narrowed = [each for each in (which.user, which.account, which.node) if each is not None]
+    ranges = len(narrowed) <= 1 if access.everything else narrowed in ([], _only_login(access))
+    by_end = (which.ended_from, which.ended_before) != (None, None)
+    passed_over = which.running or by_end or access.dated() or looked_at(which)
+    return order.key == "start_time" and ranges and not passed_over and _few(access)
+
+
+def _only_login(access: Access) -> list[str]:
+    alone = len(access.users) == 1 and not access.accounts and not access.clusters
+    return [access.users[0].user] if alone else []
 
 
 class _Walk(NamedTuple):
@@ -240,7 +248,7 @@ _remembered = functools.lru_cache(256)(_Walk._queries)
 
 
 def _few(access: Access) -> bool:
-    """Whether its statements may be remembered: each account has its own."""
+    """Whether its statements are few, and may be remembered: each account has its own."""
     return len(access.users) + len(access.accounts) + len(access.clusters) <= _FEW
 
 

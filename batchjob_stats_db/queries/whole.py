@@ -6,6 +6,7 @@ columns SQLAlchemy makes a statement more slowly than SQLite answers it.
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, nullcontext
 from typing import Any, NamedTuple, TypeVar
 
 import sqlalchemy as sa
@@ -68,10 +69,12 @@ def shaped(db: Connection, ids: Sequence[int], names: Names, shape: Shape[T]) ->
     """
     if not ids:
         return []
-    rows = _read(db, ids, names)
-    made = shape(tuple(rows.keys()))
-    with turn():
-        found = {row[0]: made(row) for row in map(tuple, rows)}
+    # What is left of an answer that was not read to its end would hold the connection back.
+    in_turn = turn() if db.dialect.name == "sqlite" else nullcontext()
+    with closing(_read(db, ids, names)) as rows, in_turn:
+        there = tuple(rows.keys())
+        made, number = shape(there), there.index("id")
+        found = {row[number]: made(row) for row in map(tuple, rows)}
     return [found[each] for each in ids if each in found]
 
 

@@ -55,33 +55,30 @@ async def answered(
     The route's function `ask` and its parameters are the question: `ask` depends on nothing else.
     """
 
-    def make() -> Answer:
-        with services.reader.connect() as db:
-            return _answer(db, which, keys, ask)
-
     question = ask.__module__, ask.__qualname__, which.model_dump_json()
+    make = _reading(services, which, keys, ask)
     return await services.recent.of((question, access), make)
 
 
 async def answered_alone(
-    services: Services,
-    which: Table,
-    keys: Keys,
-    ask: Callable[[Connection], Found],
-    *,
-    quick: bool,
+    services: Services, which: Table, keys: Keys, ask: Callable[[Connection], Found]
 ) -> Answer:
-    """The same for one, which is cheaper where little is looked up; `quick`: very little."""
-    if quick and services.quick:
+    """The same for one who asks for so little that to share it would cost more."""
+    if services.quick:
         answer = services.quick.ask(lambda db: _answer(db, which, keys, ask))
         if answer:
             return answer
+    return await run_in_threadpool(_reading(services, which, keys, ask))
 
+
+def _reading(
+    services: Services, which: Table, keys: Keys, ask: Callable[[Connection], Found]
+) -> Callable[[], Answer]:
     def make() -> Answer:
         with services.reader.connect() as db:
             return _answer(db, which, keys, ask)
 
-    return await run_in_threadpool(make)
+    return make
 
 
 def _answer(db: Connection, which: Table, keys: Keys, ask: Callable[[Connection], Found]) -> Answer:

@@ -1,5 +1,8 @@
 """Pages of jobs in any order: each job once, whatever is unknown or equal."""
 
+import sqlite3
+
+import psycopg
 import pytest
 import sqlalchemy as sa
 
@@ -161,6 +164,59 @@ def test_jobs_are_shaped_as_they_are_read(db, order):
         (columns, tuple(row[name] for name in columns))
         for row in page(db, EVERYTHING, 5, order=order).rows
     ]
+
+
+def test_a_row_that_cannot_be_shaped_does_not_keep_the_answer_open(db):
+    ids, _ = numbers(db, EVERYTHING, 5)
+    results = []
+
+    def shape(_names):
+        def broken(_row):
+            raise ValueError("no such shape")
+
+        return broken
+
+    sa.event.listen(db, "after_cursor_execute", lambda _c, cursor, *_: results.append(cursor))
+    with pytest.raises(ValueError, match="no such shape"):
+        shaped(db, ids, (), shape)
+    with pytest.raises((sqlite3.ProgrammingError, psycopg.InterfaceError)):
+        results[0].fetchone()  # closed
+
+
+@pytest.mark.parametrize(
+    ("which", "cheap"),
+    [
+        (Filter(), True),
+        (Filter(cluster="c1", started_from=5), True),
+        (Filter(user="user1"), True),
+        (Filter(node="n1", started_before=9), True),
+        (Filter(user="user1", account="a"), False),  # of an index the others are passed over
+        (Filter(ended_before=5), False),
+        (Filter(states=(JobState.FAILED,)), False),
+        (Filter(running=True), False),
+    ],
+)
+def test_which_pages_read_their_own_rows_alone(which, cheap):
+    newest, own = Order("start_time"), Access((UserOn("", "user1"),))
+    assert pages.reads_only_its_rows(EVERYTHING, which, newest) is cheap
+    assert not pages.reads_only_its_rows(EVERYTHING, which, Order("cpu_efficiency"))
+    of_others = which.account or which.node
+    assert pages.reads_only_its_rows(own, which, newest) is (cheap and not of_others)
+
+
+def test_which_pages_of_ones_own_read_other_rows():
+    newest, own = Order("start_time"), Access((UserOn("", "user1"),))
+    dated = Access((UserOn("", "user1", until=5),))
+    coordinator = Access((UserOn("", "user1"),), (AccountOn("c1", "a"),))
+    assert pages.reads_only_its_rows(coordinator, Filter(), newest)
+    assert not pages.reads_only_its_rows(own, Filter(user="user2"), newest)
+    assert not pages.reads_only_its_rows(dated, Filter(), newest)
+    assert not pages.reads_only_its_rows(coordinator, Filter(user="user1"), newest)
+
+
+def test_a_page_of_many_accounts_is_not_one_range():
+    many = Access((), tuple(AccountOn("c1", f"a{number}") for number in range(9)))
+    assert not pages.reads_only_its_rows(many, Filter(), Order("start_time"))
 
 
 def test_a_job_that_is_gone_by_then_is_left_out(db):

@@ -4,9 +4,12 @@ import csv
 import json
 
 import pytest
+from fastapi.testclient import TestClient
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from batchjob_stats_db.tokens import TokenRole
+from batchjob_stats_server import app
 from batchjob_stats_server.parameters import seconds
 from batchjob_stats_server.routes.jobs import JobRow
 
@@ -31,6 +34,31 @@ def test_rows_are_flat_and_have_every_key(ask, now):
     assert row["start_time"] == (now - 6000) * 1000
     assert row["start_time_rfc3339"] == "2026-04-04T09:13:20Z"
     assert row["usage_energy_host_active_joules"] is None  # not measured is not zero
+
+
+def test_a_page_is_the_same_from_the_event_loop_and_from_a_thread(services, token):
+    users = {name: token(name, TokenRole.ADMIN if name == "root" else TokenRole.USER)
+             for name in ("root", "alice", "nobody")}  # fmt: skip
+    paused = services.quick._tried.labels("given up")._value.get
+
+    def answers(made):
+        with TestClient(app.make(made), client=("203.0.113.5", 50000)) as client:
+            return [
+                (answer.status_code, answer.text, answer.headers.get("link"))
+                for headers in users.values()
+                for params in (
+                    {},
+                    {"limit": 2},
+                    {"format": "csv"},
+                    {"user": "alice"},
+                    {"node": "x"},
+                )
+                for answer in [client.get(JOBS, params=params, headers=headers)]
+            ]
+
+    assert answers(services) == answers(services._replace(quick=None))
+    tried = services.quick._tried.labels("answered")._value.get()
+    assert tried >= 10, f"given up {paused()} times"
 
 
 def test_the_window_of_a_job_is_ready_for_a_dashboard_s_address(ask, now):

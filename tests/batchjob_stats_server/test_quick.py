@@ -7,7 +7,9 @@ import pytest
 import sqlalchemy as sa
 
 from batchjob_stats_db.engine import DatabaseError, parse, quick_reader
+from batchjob_stats_db.fetching import turn
 from batchjob_stats_server.quick import Quick
+from batchjob_stats_server.self_metrics import ServerMetrics
 
 _ENDLESS = """
 WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i FROM n WHERE i < 0
@@ -30,8 +32,13 @@ def clock():
 
 
 @pytest.fixture
-def quick(url, clock):
-    made = Quick(quick_reader(url, 0.02), lambda: clock[0])
+def busy():
+    return []
+
+
+@pytest.fixture
+def quick(url, busy, clock):
+    made = Quick(quick_reader(url, 0.5), ServerMetrics().quick, lambda: len(busy), lambda: clock[0])
     yield made
     made.stop()
 
@@ -65,15 +72,44 @@ def test_what_stays_slow_is_tried_ever_more_rarely_until_it_is_quick(quick, cloc
         tries += 1
         return endless(db)
 
-    for _ in range(300):
+    for _ in range(70):
         assert quick.ask(slow) is None
+        assert quick.ask(count) in (None, 2)  # what is quick between does not help
         clock[0] += 1
-    assert tries == 10  # after 1, 3, 7, 15, 31, 63, 123, 183 and 243 seconds
-    clock[0] += 60
+    assert tries == 7  # after 1, 3, 7, 15, 31 and 63 seconds
+    clock[0] += 180
     assert quick.ask(count) == 2
     assert quick.ask(slow) is None
     clock[0] += 1
     assert quick.ask(count) == 2
+
+
+def test_all_statements_of_a_look_up_have_one_time(quick):
+    def several(db):
+        for _ in range(5):
+            assert count(db) == 2
+            time.sleep(0.2)
+
+    assert quick.ask(several) is None
+
+
+def test_what_came_too_late_is_answered_and_not_tried_again(quick, clock):
+    def late(db):
+        clock[0] += 1
+        return count(db)
+
+    assert quick.ask(late) == 2
+    assert quick.ask(count) is None
+
+
+def test_it_is_not_tried_while_others_are_busy(quick, busy):
+    busy.append("sums")
+    assert quick.ask(count) is None
+    busy.clear()
+    assert quick.ask(count) == 2
+    with turn():
+        assert quick.ask(count) is None
+    assert quick.ask(count) == 2  # without a pause
 
 
 def test_nobody_waits_for_a_lock(quick, url, clock):

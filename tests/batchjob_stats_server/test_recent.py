@@ -2,9 +2,10 @@
 
 import asyncio
 import threading
+import time
 
 import pytest
-from anyio import to_thread
+from anyio import CapacityLimiter, to_thread
 
 from batchjob_stats_server.recent import Recent
 
@@ -85,6 +86,26 @@ def test_what_nobody_waits_for_any_more_is_not_begun(asked):
         assert await recent.of("slow", lambda: "anew") == "anew"
 
     asyncio.run(ask())
+
+
+def test_what_a_thread_has_begun_keeps_its_turn_when_all_go_away():
+    recent, running, most = Recent(threads=CapacityLimiter(1)), [], []
+
+    def make():
+        running.append(None)
+        most.append(len(running))
+        time.sleep(0.05)
+        running.pop()
+
+    async def ask():
+        for number in range(4):
+            asked = asyncio.create_task(recent.of(number, make))
+            await asyncio.sleep(0.02)
+            asked.cancel()
+        await recent.of("last", make)
+
+    asyncio.run(ask())
+    assert set(most) == {1}
 
 
 def test_the_moment_begins_when_the_answer_is_begun(asked):
@@ -173,3 +194,22 @@ def test_large_answers_are_fewer(asked):
         assert len(asked) == 4
 
     asyncio.run(ask())
+
+
+def test_values_are_made_in_turn_by_so_many_threads():
+    recent, made = Recent(threads=CapacityLimiter(1)), []
+
+    async def ask():
+        free = to_thread.run_sync(lambda: "free")
+        go = threading.Event()
+        slow = [
+            asyncio.ensure_future(recent.of(n, lambda n=n: (go.wait(10), made.append(n))))
+            for n in range(20)
+        ]
+        await asyncio.sleep(0)
+        assert await free == "free"  # all others have threads of their own
+        go.set()
+        await asyncio.gather(*slow)
+
+    asyncio.run(ask())
+    assert made == list(range(20))
