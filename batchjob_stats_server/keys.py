@@ -11,12 +11,12 @@ import sqlalchemy as sa
 from pydantic import BaseModel, create_model
 from sqlalchemy.sql.elements import ColumnElement
 
+from batchjob_stats_db.queries.whole import Names
 from batchjob_stats_server.problems import Problem
 
 _RENAMED = {"username": "user", "groupname": "group"}
 _INTERNAL = {"usage_due_time"}
 
-Names = tuple[str, ...]  # of columns
 Keys = tuple[str, ...]
 
 

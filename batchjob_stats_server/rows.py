@@ -11,7 +11,8 @@ import msgspec
 from fastapi import Response
 
 from batchjob.cells import harmless
-from batchjob_stats_server.keys import Keys, MadeKeys, Names, Row, values
+from batchjob_stats_db.queries.whole import Names
+from batchjob_stats_server.keys import Keys, MadeKeys, Row, values
 
 Rows = Sequence[Mapping[Any, Any]]
 Write = Callable[[Row], bytes]

@@ -34,7 +34,7 @@ from batchjob_stats_db import tokens
 from batchjob_stats_db.access import Access, UserOn
 from batchjob_stats_db.days import DAY
 from batchjob_stats_db.engine import parse, reader, writer
-from batchjob_stats_db.queries.pages import page
+from batchjob_stats_db.queries.pages import numbers, read
 from batchjob_stats_db.tokens import TokenRole
 from benchmarks.measure import cpu_seconds, resident_bytes
 
@@ -177,7 +177,7 @@ def statements(database: Path, access: Access) -> list[Statement]:
         engine, "before_cursor_execute", lambda _c, _cur, sql, given, *_: seen.append((sql, given))
     )
     with engine.connect() as db:
-        page(db, access, 100)
+        read(db, numbers(db, access, 100))
     engine.dispose()
     return seen
 

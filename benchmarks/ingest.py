@@ -255,21 +255,23 @@ def read(total: int, path: Path) -> None:
     end = BEGIN + YEAR
     month = (end - 30 * DAY, end)
     with engine.connect() as db:
-        page = pages.page(db, EVERYTHING, 50).rows
+        page = pages.read(db, pages.numbers(db, EVERYTHING, 50)).rows
         middle = pages.After(end - 100 * DAY, 0)
         questions: dict[str, Callable[[], object]] = {
-            "a user's newest 50": lambda: pages.page(db, user, 50),
-            "the same, 100 days back": lambda: pages.page(db, user, 50, after=middle),
-            "a coordinator's newest 50": lambda: pages.page(db, member, 50),
-            "everybody's newest 50": lambda: pages.page(db, EVERYTHING, 50),
-            "an account's newest 50": lambda: pages.page(
-                db, EVERYTHING, 50, Filter("alpha", account="account042")
+            "a user's newest 50": lambda: pages.read(db, pages.numbers(db, user, 50)),
+            "the same, 100 days back": lambda: pages.read(
+                db, pages.numbers(db, user, 50, after=middle)
             ),
-            "a node's newest 50": lambda: pages.page(
-                db, EVERYTHING, 50, Filter("alpha", node="n0500")
+            "a coordinator's newest 50": lambda: pages.read(db, pages.numbers(db, member, 50)),
+            "everybody's newest 50": lambda: pages.read(db, pages.numbers(db, EVERYTHING, 50)),
+            "an account's newest 50": lambda: pages.read(
+                db, pages.numbers(db, EVERYTHING, 50, Filter("alpha", account="account042"))
             ),
-            "a user's failed jobs, newest 50": lambda: pages.page(
-                db, user, 50, Filter("alpha", states=("FAILED",))
+            "a node's newest 50": lambda: pages.read(
+                db, pages.numbers(db, EVERYTHING, 50, Filter("alpha", node="n0500"))
+            ),
+            "a user's failed jobs, newest 50": lambda: pages.read(
+                db, pages.numbers(db, user, 50, Filter("alpha", states=("FAILED",)))
             ),
             "running now, 100": lambda: jobs.running(db, EVERYTHING, 100),
             "a user's, running now": lambda: jobs.running(db, user, 100),

@@ -80,21 +80,6 @@ class TooManyError(ValueError):
     """More jobs would have to be read than one question may; the text says what would help."""
 
 
-def page(
-    db: Connection,
-    access: Access,
-    limit: int = 100,
-    which: Filter | None = None,
-    after: After | None = None,
-    *,
-    order: Order | None = None,
-    started: bool = True,
-) -> Page:
-    """Jobs as `numbers` finds them, each with its usage."""
-    ids, more = numbers(db, access, limit, which, after, order=order, started=started)
-    return Page(numbered(db, ids), more)
-
-
 def numbers(
     db: Connection,
     access: Access,
@@ -124,6 +109,11 @@ def numbers(
         place = (schema.job.c.end_time, schema.job.c.id)
         return _Walk(place, wanted, by.descending, True).numbers(db, access, limit, after)
     return _sorted(db, access, limit, wanted, after, by, started)
+
+
+def read(db: Connection, found: Numbers) -> Page:
+    """The jobs that `numbers` found."""
+    return Page(numbered(db, found.ids), found.more)
 
 
 _FEW = 8

@@ -13,8 +13,7 @@ from batchjob_stats_db.access import Access
 from batchjob_stats_db.queries import jobs as queries
 from batchjob_stats_db.queries import stats
 from batchjob_stats_db.queries.filters import Filter
-from batchjob_stats_db.queries.pages import SORTS, TooManyError
-from batchjob_stats_db.queries.pages import page as page_of
+from batchjob_stats_db.queries.pages import SORTS, TooManyError, numbers, read
 from batchjob_stats_server import audit, cursor
 from batchjob_stats_server.identity import Caller
 from batchjob_stats_server.pages.frame import Page, Shown
@@ -130,8 +129,8 @@ def _ended(db: Connection, page: Page, access: Access, which: JobsForm, chosen: 
     kind = str if isinstance(SORTS[order.key].type, sa.Text) else float
     after = cursor.decode(question, which.cursor, kind) if which.cursor else None
     try:
-        rows, more = page_of(
-            db, access, which.limit, chosen, after, order=order, started=which.started
+        rows, more = read(
+            db, numbers(db, access, which.limit, chosen, after, order=order, started=which.started)
         )
     except TooManyError as error:
         raise Problem(422, str(error)) from error

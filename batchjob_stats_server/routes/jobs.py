@@ -64,6 +64,9 @@ _SORTS = {"user" if name == "username" else name: name for name in SORTS}
 Sort = Annotated[str, Field(pattern=f"^-?({'|'.join(_SORTS)})$")]
 
 
+_ROWS = 100  # of a page, where nobody says how many
+
+
 class JobsQuery(Table):
     """Which jobs, in which order, and how many."""
 
@@ -98,7 +101,7 @@ class JobsQuery(Table):
     sort: Sort = Field(
         "-start_time", description="A key of the rows; with `-` before it the largest first."
     )
-    limit: int = Field(100, ge=1, le=MOST)
+    limit: int = Field(_ROWS, ge=1, le=MOST)
     cursor: Word | None = Field(None, description="From the `next` link of the page before.")
 
     def question(self) -> str:
@@ -115,7 +118,6 @@ class JobsQuery(Table):
         return Order(_SORTS[self.sort.lstrip("-")], self.sort.startswith("-"))
 
 
-_PLAIN_ROWS = 100  # as many as there are where nobody says how many
 _NOTED = ("username", "start_time", "end_time")  # whose jobs; and what a window is made of
 
 
@@ -143,7 +145,7 @@ async def jobs(
         return Found([text for _, text in found], more, frozenset(user for user, _ in found))
 
     # Other keys have a statement of their own, which may have to be made first.
-    plain = which.limit <= _PLAIN_ROWS and which.fields is None
+    plain = which.limit <= _ROWS and which.fields is None
     if plain and reads_only_its_rows(access, wanted, order):
         found = await answered_alone(services, which, keys, ask)
     else:

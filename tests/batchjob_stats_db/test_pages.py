@@ -11,7 +11,7 @@ from batchjob_stats_db import schema
 from batchjob_stats_db.access import EVERYTHING, Access, AccountOn, UserOn
 from batchjob_stats_db.queries import pages
 from batchjob_stats_db.queries.filters import Filter
-from batchjob_stats_db.queries.pages import SORTS, Order, TooManyError, numbers, page
+from batchjob_stats_db.queries.pages import SORTS, Order, TooManyError, numbers, read
 from batchjob_stats_db.queries.whole import shaped
 from batchjob_stats_db.sources.source import Batch
 
@@ -60,7 +60,7 @@ def whole(db, access, order, which=None, size=7):
     """All pages, one after the other."""
     found, after = [], None
     while True:
-        rows, after = page(db, access, size, which, after, order=order)
+        rows, after = read(db, numbers(db, access, size, which, after, order=order))
         found += rows
         if after is None:
             return found
@@ -127,14 +127,16 @@ def test_efficiencies_say_nothing_where_little_is_known(db, engine):
 def test_accounting_s_cpu_time_stands_in_for_what_was_not_measured(store, job, engine):
     store.write(Batch((job("1", user_cpu_seconds=7200.0, system_cpu_seconds=0.0),), (), "", 0), "s")
     with engine.connect() as db:
-        assert page(db, EVERYTHING).rows[0]["cpu_efficiency"] == 0.5
+        assert read(db, numbers(db, EVERYTHING)).rows[0]["cpu_efficiency"] == 0.5
 
 
 def test_what_would_read_too_much_is_refused(db, monkeypatch):
     monkeypatch.setattr(pages, "MOST_READ", 20)
     with pytest.raises(TooManyError, match="jobs by usage_energy_joules more than 20"):
-        page(db, EVERYTHING, order=Order("usage_energy_joules"))
-    assert page(db, EVERYTHING, which=Filter(user="user1"), order=Order("usage_energy_joules")).rows
+        read(db, numbers(db, EVERYTHING, order=Order("usage_energy_joules")))
+    assert read(
+        db, numbers(db, EVERYTHING, which=Filter(user="user1"), order=Order("usage_energy_joules"))
+    ).rows
 
 
 @pytest.mark.parametrize(
@@ -147,7 +149,7 @@ def test_a_rare_job_is_found_page_by_page(db, key, descending, access, monkeypat
     order, which = Order(key, descending), Filter(partition="gpu")
     expected = [row["id"] for row in whole(db, access, order, which, size=100)]
     monkeypatch.setattr(pages, "MOST_READ", 4)
-    first = page(db, access, 7, which, order=order)
+    first = read(db, numbers(db, access, 7, which, order=order))
     assert first.more is not None
     assert len(first.rows) < 7
     assert [row["id"] for row in whole(db, access, order, which)] == expected
@@ -162,7 +164,7 @@ def test_jobs_are_shaped_as_they_are_read(db, order):
     columns = ("id", "state", "usage_energy_joules")
     assert shaped_so == [
         (columns, tuple(row[name] for name in columns))
-        for row in page(db, EVERYTHING, 5, order=order).rows
+        for row in read(db, numbers(db, EVERYTHING, 5, order=order)).rows
     ]
 
 

@@ -56,36 +56,40 @@ def ids(rows):
 
 
 def test_newest_first(db):
-    assert ids(pages.page(db, EVERYTHING).rows) == [
+    assert ids(pages.read(db, pages.numbers(db, EVERYTHING)).rows) == [
         ("c2", "1"), ("c1", "4"), ("c1", "3"), ("c1", "2"), ("c1", "1"),
     ]  # fmt: skip
-    assert ids(pages.page(db, NOTHING).rows) == []
-    assert ids(pages.page(db, ALICE).rows) == [("c1", "4"), ("c1", "1")]
+    assert ids(pages.read(db, pages.numbers(db, NOTHING)).rows) == []
+    assert ids(pages.read(db, pages.numbers(db, ALICE)).rows) == [("c1", "4"), ("c1", "1")]
 
 
 def test_pages_follow_each_other(db):
     found, after = [], None
     while found == [] or after:
-        page, after = pages.page(db, EVERYTHING, 2, after=after)
+        page, after = pages.read(db, pages.numbers(db, EVERYTHING, 2, after=after))
         found += ids(page)
-    assert found == ids(pages.page(db, EVERYTHING).rows)
+    assert found == ids(pages.read(db, pages.numbers(db, EVERYTHING)).rows)
 
 
 def test_a_coordinator_sees_the_account_and_own_jobs_once(db):
     both = Access((UserOn("c1", "alice"),), (AccountOn("c1", "physics"),))
-    assert ids(pages.page(db, both).rows) == [("c1", "4"), ("c1", "3"), ("c1", "1")]
+    assert ids(pages.read(db, pages.numbers(db, both)).rows) == [
+        ("c1", "4"),
+        ("c1", "3"),
+        ("c1", "1"),
+    ]
 
 
 def test_a_login_is_somebody_s_for_a_time_only(db, now):
     new_alice = Access((UserOn("c1", "alice", since=now - 10),))
-    assert ids(pages.page(db, new_alice).rows) == []
+    assert ids(pages.read(db, pages.numbers(db, new_alice)).rows) == []
     old_alice = Access((UserOn("c1", "alice", until=now),))
-    assert len(pages.page(db, old_alice).rows) == 2
+    assert len(pages.read(db, pages.numbers(db, old_alice)).rows) == 2
 
 
 def test_filters(db, now):
     def of(**which):
-        return ids(pages.page(db, EVERYTHING, which=Filter(**which)).rows)
+        return ids(pages.read(db, pages.numbers(db, EVERYTHING, which=Filter(**which))).rows)
 
     assert of(user="bob") == [("c1", "2")]
     assert of(account="chem") == [("c1", "2")]
