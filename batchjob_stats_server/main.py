@@ -39,21 +39,21 @@ _CUT_OFF_SECONDS = 3.0  # beyond the time that requests have to end
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns the exit status: 1 for a failure, 2 for wrong settings."""
-    if arguments is None:
-        arguments = sys.argv[1:]
-        one_thread_for_each()  # in a process that is this program alone
     try:
-        return _main(arguments)
+        return _main(sys.argv[1:], alone=True) if arguments is None else _main(arguments)
     except (SettingsError, DatabaseError) as error:
         print(f"batchjob_stats_server: {error}", file=sys.stderr)
         return 2
 
 
-def _main(arguments: list[str]) -> int:
+def _main(arguments: list[str], *, alone: bool = False) -> int:
+    """`alone`: nothing else runs in this process."""
     given = parse_flags(_parser(), arguments)
     extra = {name: given.pop(name) for name in list(given) if "." not in name}
     chosen = settings(given, extra["config_file"])
     logs.set_up(chosen.log)
+    if alone and not one_thread_for_each():
+        log.info("SQLite takes a lock for each value that it reads: it is part of this Python")
     wrong = list(problems(chosen))
     if wrong:
         raise SettingsError("; ".join(wrong))
