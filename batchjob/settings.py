@@ -167,6 +167,8 @@ def parse_flags(parser: argparse.ArgumentParser, arguments: list[str]) -> dict[s
             raise SettingsError(f"unexpected argument {argument!r}")
         flags = [flag for action in parser._actions for flag in action.option_strings]
         wrong = argument.split("=", 1)[0]
+        if wrong in flags:
+            raise SettingsError(f"{wrong} is to stand before the command")
         raise SettingsError(f"unknown flag {wrong}{nearest(wrong, flags)}")
     return vars(known)
 

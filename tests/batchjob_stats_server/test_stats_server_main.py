@@ -59,6 +59,7 @@ def test_the_first_token_comes_from_the_command(path, capsys, client, services):
         (["token", "a", "--role=god"], "--role"),
         (["token", "a", "--lifetime=x"], "expected a duration"),
         (["tokn", "a"], "tokn"),
+        (["token", "a", "--web.threads=3"], "--web.threads is to stand before the command"),
     ],
 )
 def test_wrong_commands_are_one_line(argv, words, capsys, path):
