@@ -10,10 +10,15 @@ __version__ = "0.1.0"
 __all__ = ["history", "job", "stats", "track"]
 
 if TYPE_CHECKING:
-    from batchjob.past import history, job, stats
-    from batchjob.tracking import track
+    from batchjob.local_runs.history import history, job, stats
+    from batchjob.tracking.tracker import track
 
-_MODULES = {"track": "tracking", "history": "past", "job": "past", "stats": "past"}
+_MODULES = {
+    "track": "tracking.tracker",
+    "history": "local_runs.history",
+    "job": "local_runs.history",
+    "stats": "local_runs.history",
+}
 
 
 def __getattr__(name: str) -> Any:

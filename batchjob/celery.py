@@ -20,19 +20,19 @@ from typing import Any
 from celery import Celery, signals
 from celery.exceptions import SoftTimeLimitExceeded, TimeLimitExceeded
 
-from batchjob import runs as run_files
-from batchjob.data import RUNS, data_directory
-from batchjob.outcome import Outcome, outcome_of
-from batchjob.runs import Run, RunFileError
-from batchjob.states import JobState
-from batchjob.work import Work, first_record, put_on_record
+from batchjob.local_runs import record as run_files
+from batchjob.local_runs.directory import RUNS, data_directory
+from batchjob.local_runs.record import Run, RunFileError
+from batchjob.schedulers.states import JobState
+from batchjob.tracking.outcome import WorkOutcome, outcome_of
+from batchjob.tracking.work import Work, first_record, put_on_record
 
 _NAMESPACE = uuid.UUID("6f1d3c5e-6f0e-4b7e-9a52-6d1f4b0c2a77")  # ours, random
 _MOST_RETRIES = 10_000
-_OUTCOMES: dict[str | None, Outcome] = {
-    "SUCCESS": Outcome("success"),
-    "IGNORED": Outcome("success"),
-    "REJECTED": Outcome("failed", "rejected"),
+_OUTCOMES: dict[str | None, WorkOutcome] = {
+    "SUCCESS": WorkOutcome("success"),
+    "IGNORED": WorkOutcome("success"),
+    "REJECTED": WorkOutcome("failed", "rejected"),
 }
 
 
@@ -67,7 +67,7 @@ class _Follower:
         self._arguments = arguments
         self._data = data
         self._works: dict[str, Work] = {}
-        self._outcomes: dict[str, Outcome] = {}
+        self._outcomes: dict[str, WorkOutcome] = {}
 
     def begin(self, task_id: str, task: Any, args: Any, kwargs: Any, **_: Any) -> None:
         """A worker process starts an attempt."""
@@ -88,7 +88,7 @@ class _Follower:
 
     def retry(self, request: Any, reason: Any, **_: Any) -> None:
         """It is to be tried again: this attempt ends."""
-        self._outcomes[request.id] = Outcome("retry", str(reason))
+        self._outcomes[request.id] = WorkOutcome("retry", str(reason))
 
     def failure(self, task_id: str, exception: BaseException, **_: Any) -> None:
         """It failed, here or in a worker process that is no more."""
@@ -100,7 +100,7 @@ class _Follower:
     def revoked(self, request: Any, terminated: bool = False, **_: Any) -> None:
         """Somebody revoked it while it was done."""
         if terminated:
-            self._end_of_another(request.id, Outcome("cancelled", "revoked"))
+            self._end_of_another(request.id, WorkOutcome("cancelled", "revoked"))
 
     def end(self, task_id: str, state: str | None = None, **_: Any) -> None:
         """An attempt has ended in this process. Without a state the process is being ended."""
@@ -111,14 +111,14 @@ class _Follower:
         if outcome is None and state is None and self._ended_by_another(work.jobid):
             work.leave()
         else:
-            work.end(outcome or _OUTCOMES.get(state, Outcome("cancelled", "the worker ended")))
+            work.end(outcome or _OUTCOMES.get(state, WorkOutcome("cancelled", "the worker ended")))
 
     def _ended_by_another(self, jobid: str) -> bool:
         """The worker's main process writes the end before it ends us."""
         run = _read(data_directory(self._data) / RUNS / f"{jobid}.json")
         return run is not None and not run.state.live
 
-    def _end_of_another(self, task_id: str, outcome: Outcome) -> None:
+    def _end_of_another(self, task_id: str, outcome: WorkOutcome) -> None:
         """End the record of a process that was killed; what it used nobody knows."""
         directory = data_directory(self._data) / RUNS
         run = _last_attempt(directory, task_id)
@@ -126,9 +126,9 @@ class _Follower:
             put_on_record(run, outcome, directory.parent, max(0.0, time.time() - run.submit_time))
 
 
-def _outcome(exception: BaseException) -> Outcome:
+def _outcome(exception: BaseException) -> WorkOutcome:
     if isinstance(exception, (SoftTimeLimitExceeded, TimeLimitExceeded)):
-        return Outcome("timeout", outcome_of(exception).error)
+        return WorkOutcome("timeout", outcome_of(exception).error)
     return outcome_of(exception)
 
 

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from batchjob.settings import Named, named, shown
+from batchjob.runtime.settings import Named, named, shown
 
 HEAD = ("Option", "Default", "Meaning")
 

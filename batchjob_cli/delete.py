@@ -9,11 +9,12 @@ import shutil
 import sys
 from pathlib import Path
 
-from batchjob import past
-from batchjob.data import LOGS, RUNS, SAMPLES, data_directory
-from batchjob.runs import TOMBSTONE, Run
-from batchjob.settings import SettingsError
-from batchjob_cli.run.choose import one, parser
+from batchjob.local_runs import history
+from batchjob.local_runs.directory import LOGS, RUNS, SAMPLES, data_directory
+from batchjob.local_runs.record import TOMBSTONE, Run
+from batchjob.runtime.settings import SettingsError
+from batchjob_cli.client import remote_runs
+from batchjob_cli.client.selection import one, parser
 
 
 def run(arguments: list[str]) -> int:
@@ -23,30 +24,34 @@ def run(arguments: list[str]) -> int:
     given = made.parse_args(arguments)
     if (given.job is None) != given.all_ended:
         raise SettingsError("expected a JOB, or --all-ended")
+    if given.server:
+        return remote_runs.delete(given)
     if given.job is not None:
         data, chosen = one(given)
         if chosen.state.live:
             raise SettingsError(f"run {chosen.jobid} has not ended; batchjob stop ends it")
         return _delete_all(data, [chosen])
     data = data_directory(given.data)
-    own = [run for run in past.all_runs(data) if run.uid == os.geteuid() and not run.state.live]
-    return _delete_all(data, own)
+    own = [run for run in history.all_runs(data) if run.uid == os.geteuid()]
+    ended = [run for run in own if not run.state.live]
+    return _delete_all(data, ended, f", {len(own) - len(ended)} skipped that have not ended")
 
 
-def _delete_all(data: Path, runs: list[Run]) -> int:
+def _delete_all(data: Path, runs: list[Run], more: str = "") -> int:
     failed = 0
     for each in runs:
         try:
-            _delete(data, each)
+            delete(data, each)
         except OSError as error:
             failed += 1
             where = error.filename or data
             print(f"batchjob: run {each.jobid}: {where}: {error.strerror}", file=sys.stderr)
-    print(f"batchjob: {len(runs) - failed} deleted")
+    print(f"batchjob: {len(runs) - failed} deleted{more}")
     return 1 if failed else 0
 
 
-def _delete(data: Path, run: Run) -> None:
+def delete(data: Path, run: Run) -> None:
+    """Delete a run that has ended; raises OSError."""
     (data / RUNS / f"{run.jobid}{TOMBSTONE}").touch(mode=0o600)
     for kind in (LOGS, SAMPLES):
         directory = data / kind / run.jobid

@@ -6,14 +6,17 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
+from datetime import tzinfo
 
-from batchjob import past
-from batchjob.data import LOGS
-from batchjob.run_logs import STREAMS, Line, Reader
-from batchjob.settings import SettingsError, argument
-from batchjob.values import integer
-from batchjob_cli.run.choose import one, parser
-from batchjob_cli.run.times import past_time, shown
+from batchjob.local_runs import history
+from batchjob.local_runs.directory import LOGS
+from batchjob.local_runs.output import STREAMS, OutputLine, Reader
+from batchjob.runtime.settings import SettingsError, argument
+from batchjob.runtime.times import past_time, time_in_words
+from batchjob.runtime.values import integer
+from batchjob_cli.client import remote_runs
+from batchjob_cli.client.selection import one, parser
+from batchjob_cli.client.table import add_zone
 
 _PAUSE_SECONDS = 0.3
 
@@ -27,12 +30,16 @@ def run(arguments: list[str]) -> int:
                       "22:30, 2026-04-04T22:30")  # fmt: skip
     made.add_argument("--limit", **argument(integer), help="only the last N lines")
     made.add_argument("--timestamps", action="store_true", help="say when each line was written")
+    add_zone(made)
     given = made.parse_args(arguments)
+    if given.server:
+        return remote_runs.logs(given)
     data, chosen = one(given)
     directory = data / LOGS / chosen.jobid
     if not directory.is_dir():
         raise SettingsError(f"run {chosen.jobid}: its output was not kept, or is no longer")
-    readers = [Reader(directory, each) for each in STREAMS if given.stream in (None, each)]
+    wanted = [each for each in STREAMS if given.stream in (None, each)]
+    readers = [Reader(directory, each, chosen.uid) for each in wanted]
     try:
         _print(given, readers, chosen.jobid)
     except KeyboardInterrupt:
@@ -45,10 +52,10 @@ def run(arguments: list[str]) -> int:
 
 
 def _print(given: argparse.Namespace, readers: list[Reader], jobid: str) -> None:
-    lines: Iterable[Line] = _new(readers, given.since)
+    lines: Iterable[OutputLine] = _new(readers, given.since)
     if given.limit is not None:
         lines = _last(lines, given.limit)
-    printer = _Printer(given.timestamps)
+    printer = _Printer(given.timestamps, given.zone)
     printer.put(lines)
     while given.follow:
         running = _running(jobid, given.data)  # asked first, so that the end is read after it
@@ -58,15 +65,15 @@ def _print(given: argparse.Namespace, readers: list[Reader], jobid: str) -> None
         time.sleep(_PAUSE_SECONDS)
 
 
-def _new(readers: list[Reader], since: float | None) -> Iterator[Line]:
+def _new(readers: list[Reader], since: float | None) -> Iterator[OutputLine]:
     merged = heapq.merge(*(reader.read() for reader in readers), key=lambda line: line.at)
     return (line for line in merged if since is None or line.at >= since)
 
 
-def _last(lines: Iterable[Line], count: int) -> Iterator[Line]:
+def _last(lines: Iterable[OutputLine], count: int) -> Iterator[OutputLine]:
     """The last lines; a long one that was kept in parts is one."""
-    kept: deque[list[Line]] = deque(maxlen=count)
-    begun: dict[str, list[Line]] = {}
+    kept: deque[list[OutputLine]] = deque(maxlen=count)
+    begun: dict[str, list[OutputLine]] = {}
     for line in lines:
         if line.stream not in begun:
             begun[line.stream] = []
@@ -78,11 +85,12 @@ def _last(lines: Iterable[Line], count: int) -> Iterator[Line]:
 
 
 class _Printer:
-    def __init__(self, timestamps: bool) -> None:
+    def __init__(self, timestamps: bool, zone: tzinfo | None) -> None:
         self._timestamps = timestamps
+        self._zone = zone
         self._within: str | None = None  # the stream whose line is not complete yet
 
-    def put(self, lines: Iterable[Line]) -> None:
+    def put(self, lines: Iterable[OutputLine]) -> None:
         out = sys.stdout.buffer
         for line in lines:
             if self._within not in (None, line.stream):
@@ -92,7 +100,7 @@ class _Printer:
                 sys.stdout.flush()
                 print(f"batchjob: a part of {line.stream} was not kept", file=sys.stderr)
             if self._timestamps and self._within is None:
-                out.write(f"{shown(line.at)} {line.stream} ".encode())
+                out.write(f"{time_in_words(line.at, self._zone)} {line.stream} ".encode())
             out.write(line.text + b"\n" * line.whole)
             self._within = None if line.whole else line.stream
         out.flush()
@@ -100,6 +108,6 @@ class _Printer:
 
 def _running(jobid: str, data: str) -> bool:
     try:
-        return past.job(jobid, data).state.live
-    except past.UnknownRun:  # deleted
+        return history.job(jobid, data).state.live
+    except history.UnknownRun:  # deleted
         return False

@@ -6,8 +6,8 @@ import sys
 from typing import NamedTuple
 
 from batchjob import __version__
-from batchjob.extras import lacking
-from batchjob.settings import SettingsError, nearest
+from batchjob.runtime.extras import lacking
+from batchjob.runtime.settings import SettingsError, nearest
 
 
 class Command(NamedTuple):
@@ -21,9 +21,9 @@ class Command(NamedTuple):
 COMMANDS = (
     Command("up", "batchjob_cli.up.command", "Run all of batchjob on this machine, with pages."),
     Command("run", "batchjob_cli.run.command", "Run a command as a job: measured and recorded."),
-    Command("jobs", "batchjob_cli.ask.jobs", "What has run."),
-    Command("job", "batchjob_cli.ask.job", "One job's report, with advice."),
-    Command("stats", "batchjob_cli.ask.stats", "Totals, and how often work succeeds."),
+    Command("jobs", "batchjob_cli.jobs", "What has run."),
+    Command("job", "batchjob_cli.job", "One job's report, with advice."),
+    Command("stats", "batchjob_cli.stats", "Totals, and how often work succeeds."),
     Command("metrics", "batchjob_cli.metrics", "A job's measurements over time, followed live."),
     Command("logs", "batchjob_cli.logs", "What a run wrote."),
     Command("stop", "batchjob_cli.stop", "End a run."),

@@ -7,16 +7,22 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 
-from batchjob import runs
-from batchjob.data import RUNS, SAMPLES, data_directory
-from batchjob.settings import Parser, SettingsError, argument
-from batchjob.values import integer
-from batchjob_cli.run.times import past_time
-from batchjob_cli.sample_table import TYPES, heading, row
-from batchjob_stats_db.samples.derived import document
+from batchjob.local_runs import history
+from batchjob.local_runs import record as runs
+from batchjob.local_runs.directory import RUNS, SAMPLES, data_directory
+from batchjob.quantities.sample import JobSample, SampleHeader
+from batchjob.runtime.settings import Parser, SettingsError, argument
+from batchjob.runtime.times import past_time
+from batchjob.runtime.values import integer
+from batchjob_cli.client.connect import add_arguments, server
+from batchjob_cli.client.remote import Server
+from batchjob_cli.client.sample_table import TYPES, heading, row
+from batchjob_cli.client.table import add_zone
 from batchjob_stats_db.samples.folder import NoSuchJob, matching
-from batchjob_stats_db.samples.replay import Replay, Step
+from batchjob_stats_db.samples.rates import document, sample_of
+from batchjob_stats_db.samples.replay import Replay, SamplePair
 
 _PAUSE_SECONDS = 0.5
 
@@ -24,6 +30,8 @@ _PAUSE_SECONDS = 0.5
 def run(arguments: list[str]) -> int:
     """Print samples until the job has ended. Raises SettingsError."""
     given = _parser().parse_args(arguments)
+    if given.server:
+        return _of_server(given)
     data = data_directory(given.data)
     samples = Path(given.samples).absolute() if given.samples else data / SAMPLES
     try:
@@ -50,20 +58,66 @@ def _parser() -> argparse.ArgumentParser:
         prog="batchjob metrics", allow_abbrev=False,
         description="Prints a job's samples from its start on, and follows it until it ends.",
     )  # fmt: skip
-    made.add_argument("job", metavar="JOB", help="a job's id, or the beginning of it")
+    made.add_argument(
+        "job", metavar="JOB", help="a job's id, or the beginning of it; of a run also its name"
+    )
     made.add_argument("--type", choices=TYPES, default="overview", help="which numbers")
     made.add_argument("--since", **argument(past_time), help="from a time on: 10m (ago), "
                       "22:30, 2026-04-04T22:30")  # fmt: skip
     made.add_argument("--until", **argument(past_time), help="up to a time")
     made.add_argument("--limit", **argument(integer), help="only the last N samples of now")
+    add_zone(made)
     made.add_argument("--json", action="store_true", help="one object for each sample, all of it")
     made.add_argument("--no-follow", dest="follow", action="store_false",
                       help="do not wait for more")  # fmt: skip
-    made.add_argument("--data", default="", metavar="DIRECTORY", help="data directory (default: "
-                      "$BATCHJOB_DATA or ~/.local/state/batchjob)")  # fmt: skip
+    add_arguments(made)
     made.add_argument("--samples", default="", metavar="DIRECTORY",
                       help="samples that lie elsewhere")  # fmt: skip
     return made
+
+
+def _of_server(given: argparse.Namespace) -> int:
+    """The same from a server that keeps samples. Raises SettingsError."""
+    parameters = {
+        "since": None if given.since is None else int(given.since),
+        "until": None if given.until is None else int(given.until),
+        "follow": "true" if given.follow and given.limit is None else None,
+    }
+    asker = server(given)
+    path = f"jobs/{quote(_remote_id(asker, given.job), safe='')}/samples"
+    if not given.json:
+        print(heading(given.type), flush=True)
+    found: Iterator[SamplePair] = _steps(asker.stream(path, parameters))
+    if given.limit is not None:
+        found = iter(deque(found, maxlen=given.limit))
+    try:
+        for step in found:
+            print(json.dumps(document(step)) if given.json else row(given.type, step, given.zone))
+            sys.stdout.flush()
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def _remote_id(asker: Server, text: str) -> str:
+    """The id of a run by its name, where the server knows runs; else the text as it is."""
+    answer = asker.request("GET", f"runs/{quote(text, safe='')}", {})
+    return str(json.loads(answer.body)["id"]) if answer.status == 200 else text
+
+
+def _steps(stream: Iterator[bytes]) -> Iterator[SamplePair]:
+    """Samples of lines that come in any pieces."""
+    before: dict[str, JobSample] = {}
+    rest = b""
+    for text in stream:
+        *lines, rest = (rest + text).split(b"\n")
+        for line in lines:
+            made = json.loads(line)
+            sample, node = sample_of(made), made.get("node", "")
+            yield SamplePair(
+                SampleHeader("", made["jobid"], "", node, 0.0), sample, before.get(node)
+            )
+            before[node] = sample
 
 
 def _jobid(samples: Path, records: Path, text: str) -> str:
@@ -72,7 +126,10 @@ def _jobid(samples: Path, records: Path, text: str) -> str:
     try:
         jobid = matching(samples, text, known)
     except NoSuchJob as error:
-        raise SettingsError(str(error)) from error
+        try:
+            jobid = history.job(text, str(records.parent)).jobid
+        except (history.UnknownRun, OSError):
+            raise SettingsError(str(error)) from error
     if jobid in known and not (samples / jobid).is_dir():
         _wait(samples / jobid, records / f"{jobid}.json")
     return jobid
@@ -94,7 +151,7 @@ def _wait(folder: Path, record: Path) -> None:
 def _print(given: argparse.Namespace, replay: Replay) -> None:
     if not given.json:
         print(heading(given.type), flush=True)
-    found: Iterator[Step] = _within(given, replay)
+    found: Iterator[SamplePair] = _within(given, replay)
     if given.limit is not None:
         found = iter(deque(found, maxlen=given.limit))
     _put(given, found)
@@ -105,7 +162,7 @@ def _print(given: argparse.Namespace, replay: Replay) -> None:
         _put(given, _within(given, replay))
 
 
-def _within(given: argparse.Namespace, replay: Replay) -> Iterator[Step]:
+def _within(given: argparse.Namespace, replay: Replay) -> Iterator[SamplePair]:
     return (
         step
         for step in replay.read()
@@ -114,7 +171,7 @@ def _within(given: argparse.Namespace, replay: Replay) -> Iterator[Step]:
     )
 
 
-def _put(given: argparse.Namespace, found: Iterator[Step]) -> None:
+def _put(given: argparse.Namespace, found: Iterator[SamplePair]) -> None:
     for step in found:
-        print(json.dumps(document(step)) if given.json else row(given.type, step))
+        print(json.dumps(document(step)) if given.json else row(given.type, step, given.zone))
     sys.stdout.flush()

@@ -2,25 +2,27 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from batchjob_stats_db.samples.sample import QUANTITIES, Name
+from batchjob.local_runs import record
+from batchjob.quantities.sample import QUANTITIES, SampleKey
 from collectors.collector import Collector
-from collectors.energy.collector import Energy
-from collectors.energy.ledger import Accounts
+from collectors.energy.collector import EnergyCollector
+from collectors.energy.ledger import EnergyAccounts
 from collectors.gpu.collector import GpuCollector
 from collectors.gpu.holders import Holding
 from collectors.jobs.collector import JobsCollector
-from collectors.jobs.metrics import JOB_METRICS, InfoRow, Rows
+from collectors.jobs.metrics import JOB_METRICS, InfoRow, MetricValues
 from collectors.jobs.reading import FLAT_FIELDS, JobReading
 from collectors.jobs.view import JobName
 from collectors.metric import NO_LABELS, labels
 
-Values = dict[Name, float]
+Values = dict[SampleKey, float]
 Key = tuple[str, str, str]  # manager, job id, user
 
 
-class Taken(NamedTuple):
+class JobSamples(NamedTuple):
     """A job's numbers at one moment."""
 
     job: JobName
@@ -28,44 +30,74 @@ class Taken(NamedTuple):
     ended: bool
 
 
-class Sources(NamedTuple):
+class SampleSources(NamedTuple):
     """Who is asked, in one pass for all jobs."""
 
     readings: Callable[[], list[tuple[JobName, JobReading]]]
     held: Callable[[], list[tuple[Holding, float | None]]] = list
-    accounts: Callable[[], Accounts] = Accounts
+    accounts: Callable[[], EnergyAccounts] = EnergyAccounts
 
 
-def sources_of(collectors: Iterable[Collector]) -> Sources | None:
+def sources_of(collectors: Iterable[Collector]) -> SampleSources | None:
     """The exporter's own collectors; None where it reads no jobs."""
-    found = Sources(list)
+    found = SampleSources(list)
     jobs = False
     for each in collectors:
         if isinstance(each, JobsCollector):
             found, jobs = found._replace(readings=each.readings), True
         elif isinstance(each, GpuCollector):
             found = found._replace(held=each.held)
-        elif isinstance(each, Energy):
+        elif isinstance(each, EnergyCollector):
             found = found._replace(accounts=each.accounts)
     return found if jobs else None
 
 
-def take(sources: Sources) -> list[Taken]:
+def take(sources: SampleSources) -> list[JobSamples]:
     """Every job's numbers of now."""
     more: dict[Key, Values] = defaultdict(dict)
     for job, joules, grams in sources.accounts().jobs:
         numbers = more[key_of(job)]
         for (component, kind), value in joules.items():
-            numbers[Name("energy_joules", (component, kind))] = value
+            numbers[SampleKey("energy_joules", (component, kind))] = value
         for provider, value in grams.items():
-            numbers[Name("emissions_grams", (provider,))] = value
+            numbers[SampleKey("emissions_grams", (provider,))] = value
     for holding, watts in sources.held():
         more[key_of(holding.job)].update(_gpu(holding, watts))
     taken = []
     for job, reading in sources.readings():
         values = dict(_numbers(reading)) | more.get(key_of(job), {})
-        taken.append(Taken(job, values, reading.ended_at is not None))
+        taken.append(JobSamples(job, values, reading.ended_at is not None))
     return taken
+
+
+def with_totals(taken: JobSamples, runs: Path) -> JobSamples:
+    """An ended run of this machine with the totals of its record, where those are larger.
+
+    Its supervisor has read them after the last process had ended, and summed up the processes one
+    by one; our last look may be from seconds before.
+    """
+    job = taken.job
+    if job.manager != "local" or not taken.ended:
+        return taken
+    try:
+        run = record.decoded(record.read(runs / f"{job.jobid}.json"))
+    except (OSError, record.RunFileError):
+        return taken
+    if run.state.live or run.user != job.user:
+        return taken
+    totals = {SampleKey(name): getattr(run, field) for name, field in _TOTALS.items()}
+    known = {name: float(value) for name, value in totals.items() if value is not None}
+    larger = {name: max(value, taken.values.get(name, value)) for name, value in known.items()}
+    return taken._replace(values={**taken.values, **larger})
+
+
+_TOTALS = {
+    "cpu_user_seconds": "user_cpu_seconds",
+    "cpu_system_seconds": "system_cpu_seconds",
+    "memory_peak": "peak_memory_bytes",
+    "process_io_read_bytes": "read_bytes",
+    "process_io_written_bytes": "written_bytes",
+}
 
 
 def key_of(job: JobName) -> Key:
@@ -83,7 +115,7 @@ def _gpu(holding: Holding, watts: float | None) -> Values:
         "gpu_share": holding.share,
         "gpu_power_watts": watts,
     }
-    return {Name(name, of): value for name, value in numbers.items() if value is not None}
+    return {SampleKey(name, of): value for name, value in numbers.items() if value is not None}
 
 
 def _quantity(metric: str, text: str) -> str:
@@ -100,7 +132,7 @@ def _quantity(metric: str, text: str) -> str:
 class _Single(NamedTuple):
     place: int  # in a flat reading
     lasting: bool
-    name: Name
+    name: SampleKey
 
 
 class _Several(NamedTuple):
@@ -117,11 +149,11 @@ _TABLE: tuple[_Single | _Several, ...] = tuple(
         _quantity(entry.metric.name, NO_LABELS),
         row.of_each,
     )
-    if isinstance(row, Rows)
+    if isinstance(row, MetricValues)
     else _Single(
         FLAT_FIELDS.index(row.field),
         entry.lasting,
-        Name(_quantity(entry.metric.name, row.labels)),
+        SampleKey(_quantity(entry.metric.name, row.labels)),
     )
     for entry in JOB_METRICS
     for row in entry.rows
@@ -129,7 +161,7 @@ _TABLE: tuple[_Single | _Several, ...] = tuple(
 )
 
 
-def _numbers(reading: JobReading) -> Iterator[tuple[Name, float]]:
+def _numbers(reading: JobReading) -> Iterator[tuple[SampleKey, float]]:
     flat, ended = reading.flat(), reading.ended_at is not None
     for row in _TABLE:
         if ended and not row.lasting:
@@ -140,4 +172,4 @@ def _numbers(reading: JobReading) -> Iterator[tuple[Name, float]]:
                 yield row.name, value
         else:
             for of, each in (value or {}).items():
-                yield Name(row.quantity, (of,)), row.of_each(each)
+                yield SampleKey(row.quantity, (of,)), row.of_each(each)

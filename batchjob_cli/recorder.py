@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from batchjob.logs import Once
-from batchjob.settings import option
-from batchjob.values import duration, size
-from batchjob_cli.recorded import Key, Sources, Taken, Values, key_of, take
+from batchjob.quantities.sample import JobSample, SampleHeader
+from batchjob.runtime.log import Once
+from batchjob.runtime.settings import option
+from batchjob.runtime.values import duration, size
+from batchjob_cli.recorded import JobSamples, Key, SampleSources, Values, key_of, take, with_totals
 from batchjob_stats_db.samples.folder import files_of, folder_of, folders
 from batchjob_stats_db.samples.retention import expire
-from batchjob_stats_db.samples.sample import Sample, Who
 from batchjob_stats_db.samples.writer import Writer, repack
 from collectors.jobs.view import JobName
 
@@ -28,7 +28,7 @@ _TIDY_SECONDS = 600.0
 
 
 @dataclass(frozen=True)
-class Options:
+class RecorderOptions:
     """How samples are recorded and kept."""
 
     interval: float = option(5.0, "Time from one sample of a job to the next.", parse=duration)
@@ -53,15 +53,19 @@ class Recorder:
 
     def __init__(
         self,
-        sources: Sources,
+        sources: SampleSources,
         samples: Path,
-        options: Options,
+        options: RecorderOptions,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
+        runs: Path | None = None,
     ) -> None:
-        """`samples`: the directory, which is made with the first sample."""
+        """`samples`: the directory, which is made with the first sample. `runs`: where
+        this machine's own runs are on record.
+        """
         self._sources = sources
         self._samples = samples
+        self._runs = runs
         self._options = options
         self._clock = clock
         self._monotonic = monotonic
@@ -100,6 +104,8 @@ class Recorder:
         at, now = self._clock(), self._monotonic()
         with self._isolated("read", "samples: jobs cannot be read"):
             taken = take(self._sources)
+            if self._runs is not None:
+                taken = [with_totals(each, self._runs) for each in taken]
             self._once.over("read")
             whole = [self._recorded(each, at, now) for each in taken]
             present = {key_of(each.job) for each in taken}
@@ -111,7 +117,7 @@ class Recorder:
             self._tidy_at = now + _TIDY_SECONDS
             self._tidy()
 
-    def _recorded(self, taken: Taken, at: float, now: float) -> bool:
+    def _recorded(self, taken: JobSamples, at: float, now: float) -> bool:
         """Write a sample of the job if there is news; False where that failed."""
         key = key_of(taken.job)
         course = self._courses.get(key)
@@ -126,12 +132,12 @@ class Recorder:
             return self._close(key)
         return self._write(key, taken, at, now)
 
-    def _write(self, key: Key, taken: Taken, at: float, now: float) -> bool:
+    def _write(self, key: Key, taken: JobSamples, at: float, now: float) -> bool:
         course = self._courses.pop(key, None)
         writer: Writer | None = course.writer if course else None
         try:
             writer = writer or self._begun(taken.job, at)
-            writer.write(Sample(at, taken.values))
+            writer.write(JobSample(at, taken.values))
         except OSError as error:
             self._once.warning("write", "samples cannot be written: %s", error)
             if writer is not None:
@@ -141,7 +147,7 @@ class Recorder:
         return writer.bytes < _LONGEST_FILE or self._close(key)
 
     def _begun(self, job: JobName, at: float) -> Writer:
-        who = Who(job.manager, job.jobid, job.user, self._node, self._options.interval)
+        who = SampleHeader(job.manager, job.jobid, job.user, self._node, self._options.interval)
         return Writer(folder_of(self._samples, job.jobid), who, at)
 
     def _close(self, key: Key) -> bool:

@@ -1,22 +1,22 @@
 """`batchjob stop` and `batchjob cancel`: end a run that goes on, or one that has not begun."""
 
-import contextlib
 import os
 import signal
 import sys
 import time
 from pathlib import Path
 
-from batchjob import past
-from batchjob import runs as run_files
-from batchjob.data import RUNS
-from batchjob.runs import Run
-from batchjob.settings import SettingsError, argument
-from batchjob.states import JobState
-from batchjob.values import duration
+from batchjob.local_runs import history
+from batchjob.local_runs import record as run_files
+from batchjob.local_runs.directory import RUNS
+from batchjob.local_runs.record import Run
+from batchjob.runtime.settings import SettingsError, argument
+from batchjob.runtime.values import duration
+from batchjob.schedulers.states import JobState
+from batchjob_cli.client import remote_runs
+from batchjob_cli.client.selection import one, parser
 from batchjob_cli.run import cgroup, stop_request
 from batchjob_cli.run.abandoned import end_abandoned
-from batchjob_cli.run.choose import one, parser
 
 _PATIENCE_SECONDS = 10.0  # beyond the grace, for a supervisor to write the end
 
@@ -27,20 +27,36 @@ def run(arguments: list[str]) -> int:
     made.add_argument("--grace", **argument(duration), default=10.0,
                       help="from SIGTERM to SIGKILL (default: 10s)")  # fmt: skip
     given = made.parse_args(arguments)
+    if given.server:
+        return remote_runs.end(given, "stop", given.grace)
     data, chosen = one(given)
-    return _end(data, chosen, given.grace)
+    return _told(end(data, chosen, given.grace))
 
 
 def cancel(arguments: list[str]) -> int:
     """`cancel`: a run that still waits for its time. Raises SettingsError."""
     given = parser("cancel", "Cancels a run that has not started yet.").parse_args(arguments)
+    if given.server:
+        return remote_runs.end(given, "cancel", 0.0)
     data, chosen = one(given)
     if chosen.state not in (JobState.PENDING, JobState.VANISHED) and chosen.state.live:
         raise SettingsError(f"run {chosen.jobid} has started; batchjob stop ends it")
-    return _end(data, chosen, 0.0)
+    return _told(end(data, chosen, 0.0))
 
 
-def _end(data: Path, chosen: Run, grace: float) -> int:
+def _told(run: Run) -> int:
+    if run.state == JobState.VANISHED:
+        print(f"batchjob: run {run.jobid} had lost its supervisor; nothing of it runs now")
+        return 0
+    if run.state.live:
+        print(f"batchjob: run {run.jobid} has not ended yet", file=sys.stderr)
+        return 1
+    print(f"batchjob: run {run.jobid}: {run.status}")
+    return 0
+
+
+def end(data: Path, chosen: Run, grace: float) -> Run:
+    """End a run; how it is then: it may go on for a while yet. Raises SettingsError."""
     jobid = chosen.jobid
     if chosen.by != "run":
         raise SettingsError(
@@ -54,39 +70,32 @@ def _end(data: Path, chosen: Run, grace: float) -> int:
             raise SettingsError(
                 f"run {jobid} had lost its supervisor, and goes on as {chosen.user}'s"
             )
-        print(f"batchjob: run {jobid} had lost its supervisor; nothing of it runs now")
-        return 0
+        return chosen
     if not chosen.state.live:
         raise SettingsError(f"run {jobid} has ended already: {chosen.status}")
     _ask(data / RUNS, chosen, grace)
     ended = _ended(data, jobid, grace + _PATIENCE_SECONDS)
-    if ended is None:
-        print(f"batchjob: run {jobid} has not ended yet", file=sys.stderr)
-        return 1
-    print(f"batchjob: run {jobid}: {ended.status}")
-    return 0
+    stop_request.take(data / RUNS, jobid)  # where the run's user may not remove what root has left
+    return chosen if ended is None else ended
 
 
 def _ask(runs: Path, chosen: Run, grace: float) -> None:
-    """Leave word and send SIGTERM, to no other process that has the pid by now."""
+    """Leave word and send SIGTERM."""
     try:
-        with contextlib.ExitStack() as opened:
-            process = os.pidfd_open(chosen.supervisor.pid)
-            opened.callback(os.close, process)
-            if run_files.alive({"supervisor": chosen.supervisor._asdict()}):
-                stop_request.leave(runs, chosen.jobid, grace)
-                signal.pidfd_send_signal(process, signal.SIGTERM)
-    except ProcessLookupError:
-        pass  # it ends just now
+        stop_request.leave(runs, chosen.jobid, grace)
+        if not run_files.signal_supervisor(chosen, signal.SIGTERM):  # it ends just now
+            stop_request.take(runs, chosen.jobid)
     except PermissionError as error:
         stop_request.take(runs, chosen.jobid)
-        raise SettingsError(f"run {chosen.jobid} is {chosen.user}'s: {error.strerror}") from error
+        raise SettingsError(
+            f"run {chosen.jobid} of {chosen.user} cannot be ended: {error.strerror}"
+        ) from error
 
 
 def _ended(data: Path, jobid: str, seconds: float) -> Run | None:
     until = time.monotonic() + seconds
     while time.monotonic() < until:
-        found = past.job(jobid, str(data))
+        found = history.job(jobid, str(data))
         if not found.state.live:
             return found
         time.sleep(0.05)

@@ -6,7 +6,7 @@ python -m batchjob_exporter.document [DIRECTORY]
 from collections.abc import Iterable, Iterator
 
 from batchjob.option_page import how_to_set, made_by, section_of, table, write
-from batchjob.settings import named
+from batchjob.runtime.settings import named
 from batchjob_exporter import exporter, self_metrics
 from batchjob_exporter.options import parser, sections
 from collectors.collector import COLLECTORS
@@ -29,7 +29,7 @@ def metrics_page() -> str:
             f"## {entry.name}",
             f"{entry.description} By default {state}: `--collector.{entry.name}`, "
             f"`--no-collector.{entry.name}`.",
-            _metric_table(entry.load().METRICS),
+            _metric_table(entry.load().metrics),
         ]
     parts += [
         "## The exporter itself",

@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
-from batchjob.logs import Once
-from collectors.collector import Collector
-from collectors.metric import Family, Labels, Metric, labels
+from batchjob.runtime.log import Once
+from collectors.collector import Awaited, Collector
+from collectors.metric import Labels, Metric, MetricFamily, labels
 
 log = logging.getLogger(__name__)
 
@@ -37,12 +37,12 @@ METRICS = (DURATION, SUCCESS, FAILURES)
 class Pass(NamedTuple):
     """What one run of a collector gave; no families when it failed."""
 
-    families: list[Family]
+    families: list[MetricFamily]
     seconds: float
     succeeded: bool
 
 
-class Source:
+class CollectorRunner:
     """One collector and its last pass, shared by those who asked while it was under way."""
 
     def __init__(self, name: str, collector: Collector | None, once: Once) -> None:
@@ -100,7 +100,7 @@ class Source:
 
     def _run(self) -> Pass:
         begin = time.perf_counter()
-        families: list[Family] = []
+        families: list[MetricFamily] = []
         succeeded = False
         if self.collector is not None:
             try:
@@ -115,7 +115,7 @@ class Source:
         self.failures += not succeeded
         return Pass(families, time.perf_counter() - begin, succeeded)
 
-    def _distinct(self, family: Family) -> Family:
+    def _distinct(self, family: MetricFamily) -> MetricFamily:
         """The family without repeated series: one of them makes Prometheus drop the scrape."""
         if family.distinct:
             return family
@@ -133,12 +133,12 @@ class Exporter:
     def __init__(
         self,
         collectors: Mapping[str, Collector | None],
-        own: Callable[[], list[Family]] = list,
+        own: Callable[[], list[MetricFamily]] = list,
     ) -> None:
         """`own` gives the exporter's families about itself; they come with every scrape."""
         once = Once(log)
         self._sources = {
-            name: Source(name, collector, once) for name, collector in collectors.items()
+            name: CollectorRunner(name, collector, once) for name, collector in collectors.items()
         }
         self._own = own
         self.ready = False
@@ -159,21 +159,30 @@ class Exporter:
             source.start()
         self.ready = True
 
+    def wait(self, seconds: float) -> None:
+        """Return when all collectors have first values, after `seconds` at the latest."""
+        until = time.monotonic() + seconds
+        for collector in self.collectors:
+            if isinstance(collector, Awaited):
+                collector.wait(until - time.monotonic())
+
     def stop(self) -> None:
         """Stop all collectors, the last one first: it may use those before it."""
         self.ready = False
         for source in reversed(self._sources.values()):
             source.stop()
 
-    def collect(self, names: Collection[str] | None = None, seconds: float = 10.0) -> list[Family]:
+    def collect(
+        self, names: Collection[str] | None = None, seconds: float = 10.0
+    ) -> list[MetricFamily]:
         """The families of the named collectors (None: of all) at this moment.
 
         `seconds`: how long the scraper waits; a collector that another scrape holds for longer
         is left out.
         """
         until = time.monotonic() + seconds
-        families: list[Family] = []
-        passes: list[tuple[Source, Pass]] = []
+        families: list[MetricFamily] = []
+        passes: list[tuple[CollectorRunner, Pass]] = []
         for name, source in self._sources.items():
             if names is None or name in names:
                 result = source.collect(until - time.monotonic())
@@ -182,9 +191,11 @@ class Exporter:
         return families + _about(passes) + self._own()
 
 
-def _about(passes: list[tuple[Source, Pass]]) -> list[Family]:
+def _about(passes: list[tuple[CollectorRunner, Pass]]) -> list[MetricFamily]:
     return [
-        Family(DURATION, [(source.labels, result.seconds) for source, result in passes]),
-        Family(SUCCESS, [(source.labels, float(result.succeeded)) for source, result in passes]),
-        Family(FAILURES, [(source.labels, float(source.failures)) for source, _ in passes]),
+        MetricFamily(DURATION, [(source.labels, result.seconds) for source, result in passes]),
+        MetricFamily(
+            SUCCESS, [(source.labels, float(result.succeeded)) for source, result in passes]
+        ),
+        MetricFamily(FAILURES, [(source.labels, float(source.failures)) for source, _ in passes]),
     ]

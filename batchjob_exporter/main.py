@@ -1,5 +1,7 @@
 """The command `batchjob_exporter`."""
 
+import contextlib
+import ctypes
 import gc
 import logging
 import os
@@ -8,34 +10,38 @@ import signal
 import sys
 import time
 
-from batchjob import logs
-from batchjob.sd_notify import notify
-from batchjob.settings import SettingsError
+from batchjob.runtime import log as logs
+from batchjob.runtime.sd_notify import notify
+from batchjob.runtime.settings import SettingsError, exit_status
 from batchjob_exporter import exposition
-from batchjob_exporter.http.web import Web
-from batchjob_exporter.options import Settings, cpus_of, settings
-from batchjob_exporter.service import Service, exporter_of
+from batchjob_exporter.options import ExporterSettings, cpus_of, settings
+from batchjob_exporter.service import ExporterService, exporter_of
+from batchjob_exporter.web.auth import Web
 
 log = logging.getLogger(__name__)
 
-_WATCHDOG_PATIENCE = 5.0  # seconds the server may take to show that it still turns
+_FIRST_VALUES_SECONDS = 5.0  # --once waits this long for jobs to be identified
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
+_LARGE_BYTES = 128 << 10
+_WATCHDOG_PATIENCE = 10.0  # seconds a listener may take to answer a request of our own
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the exporter; returns the exit status."""
+    """Run the exporter; returns the exit status: 2 for wrong settings, 1 for what may pass."""
     try:
         chosen = settings(sys.argv[1:] if arguments is None else arguments)
         logs.set_up(chosen.log)
         return {"serve": _serve, "once": _once, "check": _check}[chosen.action](chosen)
     except SettingsError as error:
         print(f"batchjob_exporter: {error}", file=sys.stderr)
-        return 2
+        return exit_status(error)
 
 
-def _once(chosen: Settings) -> int:
+def _once(chosen: ExporterSettings) -> int:
     exporter = exporter_of(chosen)
     exporter.start()
     try:
+        exporter.wait(_FIRST_VALUES_SECONDS)
         time.sleep(chosen.once_wait)
         body = exposition.render(exporter.collect())
     finally:
@@ -48,7 +54,7 @@ def _once(chosen: Settings) -> int:
     return 0
 
 
-def _check(chosen: Settings) -> int:
+def _check(chosen: ExporterSettings) -> int:
     """Say all that is wrong. Flags and file have been read already: what comes here is valid."""
     wrong = []
     try:
@@ -66,15 +72,16 @@ def _check(chosen: Settings) -> int:
     return 2 if wrong else 0
 
 
-def _serve(chosen: Settings) -> int:
+def _serve(chosen: ExporterSettings) -> int:
     # A SimpleQueue may be filled from a signal handler; an Event may deadlock there.
     signals: queue.SimpleQueue[int] = queue.SimpleQueue()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda number, _: signals.put(number))
     _keep_to(chosen.runtime.cpus)
+    _give_back_large_buffers()
     if os.geteuid() == 0:
         log.warning("running as root; docs/exporter.md says which capabilities are enough")
-    service = Service(chosen)
+    service = ExporterService(chosen)
     service.start()
     gc.collect()
     gc.freeze()  # what lives now lives for ever: later collections need not look at it
@@ -87,15 +94,17 @@ def _serve(chosen: Settings) -> int:
     return 0
 
 
-def _until_stopped(signals: "queue.SimpleQueue[int]", service: Service) -> None:
+def _until_stopped(signals: "queue.SimpleQueue[int]", service: ExporterService) -> None:
     """Wait for SIGTERM or SIGINT; SIGHUP re-reads the web configuration."""
     interval = _watchdog_interval()
     while True:
         try:
             number = signals.get(timeout=interval)
         except queue.Empty:
-            if service.responds(_WATCHDOG_PATIENCE):
+            if service.answers(_WATCHDOG_PATIENCE):
                 notify("WATCHDOG=1")
+            else:
+                log.error("no answer on %s", ", ".join(service.addresses))
             continue
         if number != signal.SIGHUP:
             log.info("stopping on %s", signal.Signals(number).name)
@@ -108,6 +117,18 @@ def _watchdog_interval() -> float | None:
     microseconds = os.environ.get("WATCHDOG_USEC", "")
     meant = os.environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
     return int(microseconds) / 2e6 if microseconds.isdigit() and meant else None
+
+
+def _give_back_large_buffers() -> None:
+    """Have what is used for one scrape returned to the kernel: mallopt(3).
+
+    By default glibc raises the size from which a buffer is mapped by itself to the largest that was
+    freed; texts of scrapes then come from the heap, and leave it fragmented.
+    """
+    with contextlib.suppress(AttributeError, OSError):  # another C library
+        mallopt = ctypes.CDLL(None).mallopt
+        for parameter in (_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD):
+            mallopt(parameter, _LARGE_BYTES)
 
 
 def _keep_to(cpus: str) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from batchjob.settings import (
+from batchjob.runtime.settings import (
     LogOptions,
     Parser,
     SettingsError,
@@ -16,10 +16,10 @@ from batchjob.settings import (
     option,
     parse_flags,
 )
-from batchjob.values import Network, boolean, called, duration, network
-from batchjob_exporter.http.addresses import listen_address
+from batchjob.runtime.values import Network, boolean, called, duration, network
 from batchjob_exporter.self_metrics import version_text
-from collectors.collector import COLLECTORS, Entry
+from batchjob_exporter.web.addresses import listen_address
+from collectors.collector import COLLECTORS, CollectorEntry
 from collectors.host import Host
 
 
@@ -55,7 +55,7 @@ def cpus_of(text: str) -> set[int]:
 
 
 @dataclass(frozen=True)
-class WebOptions:
+class ExporterWebOptions:
     """Where and to whom metrics are served."""
 
     listen_address: tuple[str, ...] = option(
@@ -77,7 +77,9 @@ class WebOptions:
         key="config.file",
     )
     max_requests: int = option(
-        40, "Requests answered or waiting at once; more get status 503. 0: no limit."
+        40,
+        "Requests answered or waiting at once, beside one of each address; more get status 503. "
+        "0: no limit.",
     )
     allow_from: tuple[Network, ...] = option(
         (),
@@ -105,46 +107,46 @@ class RuntimeOptions:
     """How much of the node the exporter may take."""
 
     cpus: str = option(
-        "first",
-        "CPUs the exporter keeps to, so that jobs have the others for themselves: the first one "
-        "it may use, all, or a list such as 0,64.",
+        "all",
+        "CPUs the exporter keeps to: all, the first one it may use, or a list such as 0,64. On few "
+        "CPUs that jobs keep busy it reads a short job's last values too late.",
         parse=cpu_list,
     )
 
 
 SECTIONS: dict[str, type[Any]] = {
-    "web": WebOptions,
+    "web": ExporterWebOptions,
     "path": PathOptions,
     "runtime": RuntimeOptions,
     "log": LogOptions,
 }
 
 
-class Chosen(NamedTuple):
+class EnabledCollector(NamedTuple):
     """A collector that shall run, and its options."""
 
-    entry: Entry
+    entry: CollectorEntry
     options: Any
 
 
-class Settings(NamedTuple):
+class ExporterSettings(NamedTuple):
     """All that the command line and the file say."""
 
     action: str  # serve, once or check
     once_wait: float
-    web: WebOptions
+    web: ExporterWebOptions
     host: Host
     runtime: RuntimeOptions
     log: LogOptions
-    collectors: tuple[Chosen, ...]
+    collectors: tuple[EnabledCollector, ...]
 
 
 def sections() -> dict[str, type[Any]]:
     """Options of the exporter and of all collectors, by the prefix of their flags."""
-    return SECTIONS | {_section(entry): entry.load().Options for entry in COLLECTORS}
+    return SECTIONS | {_section(entry): entry.load().options for entry in COLLECTORS}
 
 
-def _section(entry: Entry) -> str:
+def _section(entry: CollectorEntry) -> str:
     return f"collector.{entry.name}"
 
 
@@ -199,16 +201,16 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def settings(arguments: list[str]) -> Settings:
+def settings(arguments: list[str]) -> ExporterSettings:
     """Settings from the command line and the file it names. Raises SettingsError."""
     given = parse_flags(parser(), arguments)
     switches = ("collector.disable-defaults", *map(_section, COLLECTORS))
     path = given["config.file"]
     values = (load_file(path, sections(), switches) if path else {}) | given
-    return Settings(
+    return ExporterSettings(
         action="check" if given["check"] else "once" if given["once"] else "serve",
         once_wait=given["once.wait"],
-        web=make(WebOptions, "web", values),
+        web=make(ExporterWebOptions, "web", values),
         host=_host(make(PathOptions, "path", values)),
         runtime=make(RuntimeOptions, "runtime", values),
         log=make(LogOptions, "log", values),
@@ -220,14 +222,14 @@ def _host(paths: PathOptions) -> Host:
     return Host(paths.procfs, paths.sysfs, paths.cgroupfs, paths.dev)
 
 
-def _chosen(values: Mapping[str, Any]) -> list[Chosen]:
+def _chosen(values: Mapping[str, Any]) -> list[EnabledCollector]:
     """The collectors that are on; the options of those that are off are checked nevertheless."""
     defaults = not _switch(values, "collector.disable-defaults", default=False)
     chosen = []
     for entry in COLLECTORS:
-        options = make(entry.load().Options, _section(entry), values)
+        options = make(entry.load().options, _section(entry), values)
         if _switch(values, _section(entry), default=entry.enabled and defaults):
-            chosen.append(Chosen(entry, options))
+            chosen.append(EnabledCollector(entry, options))
     return chosen
 
 

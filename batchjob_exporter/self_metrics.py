@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import batchjob
 from batchjob_exporter.self_process import process_reader
-from collectors.metric import Family, Metric, labels
+from collectors.metric import Metric, MetricFamily, labels
 
 BUILD_INFO = Metric(
     "batchjob_exporter_build_info",
@@ -24,9 +24,9 @@ def version_text() -> str:
     return f"batchjob_exporter {pairs['version']} (Python {pairs['python']}{revision})"
 
 
-def own_families(process_metrics: bool) -> Callable[[], list[Family]]:
+def own_families(process_metrics: bool) -> Callable[[], list[MetricFamily]]:
     """A function that gives the exporter's families about itself."""
-    build = Family(BUILD_INFO, [(labels(**_build()), 1.0)])
+    build = MetricFamily(BUILD_INFO, [(labels(**_build()), 1.0)])
     if not process_metrics:
         return lambda: [build]
     read = process_reader()

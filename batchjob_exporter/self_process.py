@@ -10,9 +10,9 @@ import resource
 from collections.abc import Callable
 from typing import NamedTuple
 
-from collectors.jobs.files import read_path
-from collectors.jobs.processes import clock
-from collectors.metric import NO_LABELS, Family, Metric
+from collectors.jobs.cgroups.reader import read_path
+from collectors.jobs.processes.proc import clock
+from collectors.metric import NO_LABELS, Metric, MetricFamily
 
 PROCESS_METRICS = (
     Metric("process_cpu_seconds_total", "counter", "CPU time, user and system."),
@@ -24,7 +24,7 @@ PROCESS_METRICS = (
 )
 
 
-class Process(NamedTuple):
+class OwnProcess(NamedTuple):
     """A process at one moment; the fields are in the order of `PROCESS_METRICS`."""
 
     cpu_seconds: float
@@ -35,15 +35,15 @@ class Process(NamedTuple):
     most_files: float
 
 
-def process_reader(procfs: str = "/proc") -> Callable[[], list[Family]]:
+def process_reader(procfs: str = "/proc") -> Callable[[], list[MetricFamily]]:
     """A function that gives the families of this process."""
     ticks, booted_at = clock(procfs)
     page = os.sysconf("SC_PAGE_SIZE")
 
-    def families() -> list[Family]:
+    def families() -> list[MetricFamily]:
         # proc_pid_stat(5), from the third field on: the name before may hold anything.
         fields = read_path(f"{procfs}/self/stat").rpartition(b")")[2].split()
-        process = Process(
+        process = OwnProcess(
             cpu_seconds=(int(fields[11]) + int(fields[12])) / ticks,
             started_at=booted_at + int(fields[19]) / ticks,
             resident_bytes=int(fields[21]) * page,
@@ -52,7 +52,7 @@ def process_reader(procfs: str = "/proc") -> Callable[[], list[Family]]:
             most_files=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         )
         return [
-            Family(metric, [(NO_LABELS, float(value))])
+            MetricFamily(metric, [(NO_LABELS, float(value))])
             for metric, value in zip(PROCESS_METRICS, process, strict=True)
         ]
 

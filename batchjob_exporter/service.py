@@ -2,22 +2,26 @@
 
 import logging
 import os
+import socket
 from typing import TYPE_CHECKING
 
-from batchjob.settings import SettingsError
+from batchjob.runtime.loop import Loop
+from batchjob.runtime.settings import SettingsError
 from batchjob_exporter.exporter import Exporter
-from batchjob_exporter.http.addresses import (
+from batchjob_exporter.options import ExporterSettings
+from batchjob_exporter.self_metrics import own_families, version_text
+from batchjob_exporter.web.addresses import (
+    answers,
     beyond_loopback,
     listeners,
     remove_socket_files,
     shown,
     systemd_listeners,
 )
-from batchjob_exporter.http.server import Limits, Server
-from batchjob_exporter.http.site import Site
-from batchjob_exporter.http.web import Web
-from batchjob_exporter.options import Settings
-from batchjob_exporter.self_metrics import own_families, version_text
+from batchjob_exporter.web.auth import Web
+from batchjob_exporter.web.bearer import LOOPBACK, bearer_only
+from batchjob_exporter.web.server import ConnectionLimits, HttpServer
+from batchjob_exporter.web.site import MetricsSite
 
 if TYPE_CHECKING:
     from collectors.collector import Collector
@@ -25,7 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def exporter_of(settings: Settings) -> Exporter:
+def exporter_of(settings: ExporterSettings) -> Exporter:
     """The chosen collectors, not yet started.
 
     A collector that refuses its options ends the start (SettingsError); one that cannot be built
@@ -51,25 +55,31 @@ def exporter_of(settings: Settings) -> Exporter:
     return Exporter(collectors, own_families(not settings.web.disable_exporter_metrics))
 
 
-class Service:
+class ExporterService:
     """An exporter that listens."""
 
-    def __init__(self, settings: Settings) -> None:
-        """Builds everything and opens the sockets; raises SettingsError."""
+    def __init__(self, settings: ExporterSettings, secret: str = "") -> None:
+        """Builds everything and opens the sockets; raises SettingsError.
+
+        `secret`: each request must bear it; "": none is needed.
+        """
         web = settings.web
         self._exporter = exporter_of(settings)
-        site = Site(self._exporter, web.telemetry_path, version_text())
-        self.web = Web(web.config_file, site.answer)
+        site = MetricsSite(self._exporter, web.telemetry_path, version_text())
         self.sockets = systemd_listeners() if web.systemd_socket else listeners(web.listen_address)
+        answer = bearer_only(site.answer, secret, _names(self.sockets)) if secret else site.answer
+        self.web = Web(web.config_file, answer)
         self._systemd, self._addresses = web.systemd_socket, web.listen_address
         self.addresses = [shown(each) for each in self.sockets]
-        if any(map(beyond_loopback, self.sockets)) and not (web.allow_from or self.web.guarded):
+        guarded = web.allow_from or self.web.guarded or secret
+        if any(map(beyond_loopback, self.sockets)) and not guarded:
             log.warning(
                 "whoever reaches this node can read what its jobs do: "
                 "set --web.allow-from, or authentication in --web.config.file"
             )
-        limits = Limits(web.max_requests, web.allow_from)
-        self._server = Server(self.sockets, self.web.answer, limits, self.web.wrap)
+        self._limits = ConnectionLimits(web.max_requests, web.allow_from)
+        self._server = HttpServer(self.sockets, self.web, self._limits)
+        self._heard: set[socket.socket] = set()
 
     @property
     def collectors(self) -> list["Collector"]:
@@ -90,6 +100,44 @@ class Service:
             remove_socket_files(self._addresses)
         self._exporter.stop()
 
-    def responds(self, seconds: float) -> bool:
-        """Whether the server still turns."""
+    def answers(self, seconds: float) -> bool:
+        """Whether each listener answers a request within `seconds`, asked as clients ask.
+
+        Of one that never did, as behind a firewall that filters loopback too, only the server's
+        thread is asked: a restart would not mend it.
+        """
+        for listener in self.sockets:
+            if answers(listener, seconds):
+                self._heard.add(listener)
+            elif listener in self._heard:
+                return False
         return self._server.responds(seconds)
+
+    def listen_again(self) -> None:
+        """Replace the server by another on the same addresses; raises SettingsError."""
+        self._server.stop(1.0)
+        self.sockets = listeners(self._addresses)
+        self._server = HttpServer(self.sockets, self.web, self._limits)
+        self._server.start()
+
+
+def watch(service: ExporterService, seconds: float = 30.0, patience: float = 10.0) -> Loop:
+    """Have a listener that answers no more opened again, where no systemd restarts the process."""
+
+    def look() -> float:
+        if not service.answers(patience):
+            log.error("no answer on %s: listening again", ", ".join(service.addresses))
+            try:
+                service.listen_again()
+            except SettingsError as error:
+                log.error("%s", error)
+        return seconds
+
+    return Loop("exporter-watch", look, seconds)
+
+
+def _names(sockets: list[socket.socket]) -> frozenset[str] | None:
+    """Under which names listeners are asked that only this machine reaches; None: any."""
+    local = not any(map(beyond_loopback, sockets))
+    tcp = any(each.family != socket.AF_UNIX for each in sockets)
+    return LOOPBACK if local and tcp else None

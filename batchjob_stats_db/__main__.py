@@ -2,7 +2,7 @@
 
 import sys
 
-from batchjob.extras import run
+from batchjob.runtime.extras import run
 
 
 def main() -> int:

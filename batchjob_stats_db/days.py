@@ -1,13 +1,8 @@
-"""Days and spans of days (UTC), each named by the epoch second it begins at."""
+"""Days and calendar months (UTC), each named by the epoch second it begins at."""
+
+from time import gmtime
 
 DAY = 86400
-
-SPANS = (2, 4, 8, 16, 32, 64, 128, 256)
-"""Days in the spans for which sums are kept too, each made of two of the shorter ones.
-
-Spans of one length follow each other from the epoch on, so that a window is made up of two of each
-length at most, and of half as many most often: 31 days of 5, a year of 8 or 9.
-"""
 
 
 def day_of(time: int) -> int:
@@ -22,28 +17,38 @@ def days_of(start: int | None, end: int) -> range:
     return range(day_of(start), max(start, end) + 1, DAY)
 
 
-def span_of(time: int, days: int) -> int:
-    """The midnight at which the span of so many days begins that a time lies in."""
-    return time - time % (days * DAY)
+def month_of(time: int) -> int:
+    """The midnight at which the month of a time begins."""
+    return _midnight_of(_months(time))
 
 
-def spans(since: int, until: int) -> dict[int, list[int]]:
-    """The fewest spans that make up the days that begin in [since, until).
+def next_month(time: int) -> int:
+    """The midnight at which the month after that of a time begins."""
+    return _midnight_of(_months(time) + 1)
 
-    Their beginnings by their length in days, of which one is a day.
+
+def _months(time: int) -> int:
+    """Months from the year 0 to a time; `datetime` ends with the year 9999, and clocks may not."""
+    at = gmtime(time)
+    return 12 * at.tm_year + at.tm_mon - 1
+
+
+def _midnight_of(months: int) -> int:
+    # In years that begin with March a leap day is the last, and months of 31, 30, 31, 30, 31 days
+    # follow each other: 153 days in five.
+    year, month = divmod(months - 2, 12)
+    days = 365 * year + year // 4 - year // 100 + year // 400 + (153 * month + 2) // 5
+    return (days - _DAYS_TO_EPOCH) * DAY
+
+
+_DAYS_TO_EPOCH = 719_468  # from 0000-03-01 to 1970-01-01, Gregorian
+
+
+def whole_months(since: int, until: int) -> tuple[int, int]:
+    """From where to where a window consists of whole months; twice `until` where it has none.
+
+    The other days that begin in [since, until) are those before and those after.
     """
-    begin, end = _midnight_after(since), _midnight_after(until)
-    found = {}
-    days = 1
-    for longer in SPANS:
-        first, last = -span_of(-begin, longer), span_of(end, longer)
-        if first >= last:
-            break
-        found[days] = [*range(begin, first, days * DAY), *range(last, end, days * DAY)]
-        begin, end, days = first, last, longer
-    found[days] = list(range(begin, end, days * DAY))
-    return found
-
-
-def _midnight_after(time: int) -> int:
-    return -day_of(-time)
+    first = since if since == month_of(since) else next_month(since)
+    last = month_of(until)
+    return (first, last) if first < last else (until, until)

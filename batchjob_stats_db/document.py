@@ -4,8 +4,8 @@ python -m batchjob_stats_db.document [DIRECTORY]
 """
 
 from batchjob.option_page import how_to_set, made_by, section_of, write
-from batchjob_stats_db.options import SECTIONS
-from batchjob_stats_db.sources.source import SOURCES
+from batchjob.schedulers.accounting import SOURCES
+from batchjob_stats_db.poller.options import SECTIONS
 
 
 def options_page() -> str:
@@ -23,7 +23,7 @@ def options_page() -> str:
         '      sacctmgr: {}\n    tsdb: {url: "http://prometheus-alpha:9090"}\n```',
     ]
     for name, entry in SOURCES.items():
-        parts += section_of(f"{name}: {entry.description}", {"": entry.load().Options})
+        parts += section_of(f"{name}: {entry.description}", {"": entry.load().options})
     return "\n\n".join(parts) + "\n"
 
 

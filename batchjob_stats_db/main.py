@@ -13,19 +13,29 @@ from typing import IO, Any
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, Engine
 
-from batchjob import __version__, logs
-from batchjob.call import SchedulerError
-from batchjob.settings import Parser, SettingsError, add_flags, argument, parse_flags
-from batchjob.values import called, duration, integer
-from batchjob_stats_db import check, privacy, transfer
-from batchjob_stats_db.backup import backup, prune
-from batchjob_stats_db.engine import DatabaseError, only_writer, parse, reader, writer
-from batchjob_stats_db.history.history import HistoryError
-from batchjob_stats_db.measurements import recompute
-from batchjob_stats_db.options import SECTIONS, Settings, problems, settings
-from batchjob_stats_db.progress import Progress
-from batchjob_stats_db.revision import require_current
-from batchjob_stats_db.service import Service, serve
+from batchjob import __version__
+from batchjob.runtime import log as logs
+from batchjob.runtime.settings import (
+    Parser,
+    SettingsError,
+    add_flags,
+    argument,
+    exit_status,
+    parse_flags,
+)
+from batchjob.runtime.subprocesses import SchedulerError
+from batchjob.runtime.values import called, duration, integer
+from batchjob.secret_files import SecretFileError, read_key
+from batchjob_stats_db.admin import check, privacy, transfer
+from batchjob_stats_db.admin.backup import backup, place, prune
+from batchjob_stats_db.admin.progress import Progress
+from batchjob_stats_db.admin.restore import restore
+from batchjob_stats_db.database.engine import DatabaseError, only_writer, parse, reader, writer
+from batchjob_stats_db.database.revision import require_current
+from batchjob_stats_db.measure.pending import recompute
+from batchjob_stats_db.poller.options import SECTIONS, PollerSettings, problems, settings
+from batchjob_stats_db.poller.service import PollerService, serve
+from batchjob_stats_db.timeseries.base import TimeSeriesError
 
 log = logging.getLogger(__name__)
 
@@ -38,8 +48,8 @@ def main(arguments: list[str] | None = None) -> int:
         return _main(sys.argv[1:] if arguments is None else arguments)
     except (SettingsError, DatabaseError) as error:
         print(f"batchjob_stats_db: {error}", file=sys.stderr)
-        return 2
-    except (SchedulerError, HistoryError, transfer.TransferError) as error:
+        return exit_status(error)
+    except (SchedulerError, TimeSeriesError, transfer.TransferError) as error:
         print(f"batchjob_stats_db: {error}", file=sys.stderr)
     except sa.exc.DBAPIError as error:
         print(f"batchjob_stats_db: the database: {error.orig}", file=sys.stderr)
@@ -58,7 +68,7 @@ def _main(arguments: list[str]) -> int:
     logs.set_up(chosen.log)
     if extra["check_config"]:
         return _check_config(chosen)
-    command: Callable[[Settings, Arguments], int] = extra.get("function", _run)
+    command: Callable[[PollerSettings, Arguments], int] = extra.get("function", _run)
     return command(chosen, Arguments(**extra))
 
 
@@ -83,8 +93,13 @@ def _parser() -> Parser:
     backfill = add("backfill", _backfill, "Read the schedulers' accounting from a day on.")
     again = add("recompute", _recompute, "Measure jobs again, and make the days' sums anew.")
     copy = add("backup", _backup, "Copy the database while it is in use.")
-    copy.add_argument("target", type=Path, help="A file; or a directory, for a name with the time.")
-    copy.add_argument("--keep", **argument(integer), default=0, help="Keep the newest N there.")
+    copy.add_argument("target", type=Path, nargs="?",
+                      help="A directory; or a file, whose name ends in .db or .dump "
+                      "(default: backup.directory).")  # fmt: skip
+    copy.add_argument("--keep", **argument(integer), help="Keep the newest N in the directory "
+                      "(default: backup.keep in backup.directory, all elsewhere).")  # fmt: skip
+    back = add("restore", _restore, "Put a backup in the place of the database.")
+    back.add_argument("file", type=Path, help="What `backup` has written.")
     add("check", _check, "Look for damage, gaps and rows without their job.")
     out = add("export", _export, "Write job records to standard output.")
     out.add_argument("--format", choices=("json", "csv"), default="json")
@@ -95,7 +110,7 @@ def _parser() -> Parser:
     add("import", _import, "Read exported JSON lines.").add_argument("file", type=Path)
     hide = add("anonymise", _anonymise, "Give users of ended jobs pseudonyms.")
     hide.add_argument(
-        "--key-file", required=True, type=Path, help="Secret; the same gives the same."
+        "--key-file", required=True, metavar="FILE", help="Secret; the same gives the same."
     )
     hide.add_argument("--older-than", **argument(duration), help="Such as 365d.")
     forget = add("forget", _forget, "Take one user out of all that is kept.")
@@ -113,12 +128,12 @@ def _day(text: str) -> int:
         raise ValueError(f"expected a day such as 2025-01-31, got {text!r}") from None
 
 
-def _url(chosen: Settings) -> URL:
+def _url(chosen: PollerSettings) -> URL:
     return parse(chosen.db.url, chosen.db.password_file)
 
 
 @contextmanager
-def _writing(chosen: Settings) -> Iterator[Engine]:
+def _writing(chosen: PollerSettings) -> Iterator[Engine]:
     """The database, open for the one process that writes to it."""
     url = _url(chosen)
     engine = writer(url)
@@ -131,7 +146,7 @@ def _writing(chosen: Settings) -> Iterator[Engine]:
 
 
 @contextmanager
-def _reading(chosen: Settings) -> Iterator[Engine]:
+def _reading(chosen: PollerSettings) -> Iterator[Engine]:
     engine = reader(_url(chosen), statement_seconds=3600)
     try:
         require_current(engine)
@@ -140,7 +155,7 @@ def _reading(chosen: Settings) -> Iterator[Engine]:
         engine.dispose()
 
 
-def _clusters(chosen: Settings, given: Arguments) -> Settings:
+def _clusters(chosen: PollerSettings, given: Arguments) -> PollerSettings:
     for problem in problems(chosen):
         raise SettingsError(problem)
     wanted = getattr(given, "cluster", None)
@@ -153,10 +168,10 @@ def _clusters(chosen: Settings, given: Arguments) -> Settings:
     return chosen._replace(clusters=kept)
 
 
-def _run(chosen: Settings, given: Arguments) -> int:
+def _run(chosen: PollerSettings, given: Arguments) -> int:
     chosen = _clusters(chosen, given)
     with _writing(chosen) as engine:
-        service = Service(chosen, engine)
+        service = PollerService(chosen, engine)
         if given.once:
             done = [poller.cycle() for poller in service.pollers]  # all of them, whatever one says
             return 0 if all(done) else 1
@@ -164,12 +179,12 @@ def _run(chosen: Settings, given: Arguments) -> int:
     return 0
 
 
-def _check_config(chosen: Settings) -> int:
+def _check_config(chosen: PollerSettings) -> int:
     wrong = list(problems(chosen))
     try:
         with _reading(chosen) as engine:
             if not wrong:
-                for poller in Service(chosen, engine).pollers:
+                for poller in PollerService(chosen, engine).pollers:
                     wrong += poller.check()
     except DatabaseError as error:
         wrong.append(str(error))
@@ -180,9 +195,9 @@ def _check_config(chosen: Settings) -> int:
     return 2 if wrong else 0
 
 
-def _migrate(chosen: Settings, _given: Arguments) -> int:
+def _migrate(chosen: PollerSettings, _given: Arguments) -> int:
     # Alembic costs 49 MB, which no daemon need carry.
-    from batchjob_stats_db.migrate import bring_up_to_date
+    from batchjob_stats_db.admin.migrate import bring_up_to_date
 
     url = _url(chosen)
     with only_writer(url):
@@ -198,10 +213,10 @@ def _stamp() -> str:
     return datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
 
 
-def _backfill(chosen: Settings, given: Arguments) -> int:
+def _backfill(chosen: PollerSettings, given: Arguments) -> int:
     chosen = _clusters(chosen, given)
     with _writing(chosen) as engine:
-        service = Service(chosen, engine)
+        service = PollerService(chosen, engine)
         now = time.time()
         for poller in service.pollers:
             for source in poller.cluster.sources:
@@ -214,10 +229,10 @@ def _backfill(chosen: Settings, given: Arguments) -> int:
     return 0
 
 
-def _recompute(chosen: Settings, given: Arguments) -> int:
+def _recompute(chosen: PollerSettings, given: Arguments) -> int:
     chosen = _clusters(chosen, given)
     with _writing(chosen) as engine:
-        service = Service(chosen, engine)
+        service = PollerService(chosen, engine)
         for poller in service.pollers:
             name = poller.cluster.name
             with engine.begin() as db:
@@ -235,22 +250,38 @@ def _settle(name: str, work: Callable[[], int], what: str) -> None:
     print(f"{name}: {work()} {what} summed up", file=sys.stderr)
 
 
-def _backup(chosen: Settings, given: Arguments) -> int:
+def _backup(chosen: PollerSettings, given: Arguments) -> int:
+    if given.target is None and not chosen.backup.directory:
+        raise SettingsError("backup: expected a directory or file, or backup.directory")
     url = _url(chosen)
-    target: Path = given.target
-    suffix = "db" if url.get_backend_name() == "sqlite" else "dump"
-    directory = target if target.is_dir() else None
-    if directory:
-        target = directory / f"batchjob-{_stamp()}.{suffix}"
+    kind = "db" if url.get_backend_name() == "sqlite" else "dump"
+    target, directory = place(given.target or Path(chosen.backup.directory), kind, _stamp())
     size = backup(url, target)
     print(f"{target}: {size} bytes")
-    if directory and given.keep:
-        for path in prune(directory, f"batchjob-*.{suffix}", given.keep):
-            print(f"{path}: deleted")
+    keep = given.keep
+    if keep is None:
+        keep = chosen.backup.keep if given.target is None else 0
+    for path in prune(directory, keep) if directory else ():
+        print(f"{path}: deleted")
     return 0
 
 
-def _check(chosen: Settings, _given: Arguments) -> int:
+def _restore(chosen: PollerSettings, given: Arguments) -> int:
+    url = _url(chosen)
+    before = restore(url, given.file)
+    kept = f"; the database before is {before}" if before else ""
+    print(f"{url.database}: restored from {given.file}{kept}")
+    engine = writer(url)
+    try:
+        require_current(engine)
+    except DatabaseError as error:
+        print(f"batchjob_stats_db: {error}", file=sys.stderr)
+    finally:
+        engine.dispose()
+    return 0
+
+
+def _check(chosen: PollerSettings, _given: Arguments) -> int:
     with _reading(chosen) as engine, engine.connect() as db:
         lines = list(check.findings(db, int(time.time())))
     for line in lines:
@@ -258,7 +289,7 @@ def _check(chosen: Settings, _given: Arguments) -> int:
     return 1 if lines else 0
 
 
-def _export(chosen: Settings, given: Arguments) -> int:
+def _export(chosen: PollerSettings, given: Arguments) -> int:
     write = transfer.export_csv if given.format == "csv" else transfer.export_json
     with _reading(chosen) as engine, engine.connect() as db:
         write(db, sys.stdout, given.cluster, given.since)
@@ -266,7 +297,7 @@ def _export(chosen: Settings, given: Arguments) -> int:
     return 0
 
 
-def _import(chosen: Settings, given: Arguments) -> int:
+def _import(chosen: PollerSettings, given: Arguments) -> int:
     with _writing(chosen) as engine:
         try:
             with _text(given.file) as lines:
@@ -281,10 +312,10 @@ def _text(path: Path) -> IO[str]:
     return path.open(encoding="utf-8", newline="\n")
 
 
-def _anonymise(chosen: Settings, given: Arguments) -> int:
+def _anonymise(chosen: PollerSettings, given: Arguments) -> int:
     try:
-        key = given.key_file.read_bytes().strip()
-    except OSError as error:
+        key = read_key(given.key_file).strip()
+    except SecretFileError as error:
         raise SettingsError(f"--key-file: {error}") from error
     if len(key) < 16:
         raise SettingsError("--key-file: expected at least 16 bytes")
@@ -294,7 +325,7 @@ def _anonymise(chosen: Settings, given: Arguments) -> int:
     return 0
 
 
-def _forget(chosen: Settings, given: Arguments) -> int:
+def _forget(chosen: PollerSettings, given: Arguments) -> int:
     with _writing(chosen) as engine, engine.begin() as db:
         print(f"{privacy.forget(db, given.user, given.cluster)} jobs")
     return 0

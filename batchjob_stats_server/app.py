@@ -5,35 +5,21 @@ from contextlib import asynccontextmanager
 
 import anyio.to_thread
 from fastapi import Depends, FastAPI
+from starlette.middleware.gzip import GZipMiddleware
 
 from batchjob import __version__
-from batchjob_stats_server import openapi, problems
-from batchjob_stats_server.limits import Bounded, Counted, Throttled, Timely
-from batchjob_stats_server.once import once
-from batchjob_stats_server.origins import OwnNames, allowed_hosts
-from batchjob_stats_server.pages import (
-    assets,
-    clusters,
-    compare,
-    frame,
-    job,
-    nodes,
-    search,
-    session,
-)
-from batchjob_stats_server.pages import jobs as job_pages
-from batchjob_stats_server.pages import usage as usage_page
-from batchjob_stats_server.revalidation import Revalidated
-from batchjob_stats_server.routes import (
+from batchjob_stats_server.api import (
     PREFIX,
+    accounts,
+    arrays,
     docs,
-    factors,
-    groups,
+    emission_factors,
     health,
     jobs,
+    local_runs,
     me,
     metrics,
-    people,
+    openapi,
     prometheus,
     report,
     samples,
@@ -41,24 +27,36 @@ from batchjob_stats_server.routes import (
     tokens,
     usage,
 )
+from batchjob_stats_server.api.params import once
+from batchjob_stats_server.http import problems
+from batchjob_stats_server.http.hosts import TrustedHosts, allowed_hosts
+from batchjob_stats_server.http.middleware import (
+    RateLimitMiddleware,
+    RequestMetrics,
+    RequestSizeLimit,
+    RequestTimeout,
+)
+from batchjob_stats_server.pages import clusters, compare, job, nodes, search, sign_in
+from batchjob_stats_server.pages import jobs as job_pages
+from batchjob_stats_server.pages import usage as usage_page
+from batchjob_stats_server.pages.rendering import assets, frame
 from batchjob_stats_server.services import Services
 
 _QUEUE_SECONDS = 15.0  # a request may wait so long for a thread to answer it
 
 ROUTERS = (
-    jobs.lists,  # they are looked at in turn, and this one is asked for most
     me.router,
-    metrics.router,  # before the parts of jobs, which would take its path
+    metrics.router,  # this and the next two before `jobs/{id}/{part}`, which would take their paths
     report.router,
-    samples.router,  # as well
+    samples.router,
     jobs.router,
-    groups.router,
+    arrays.router,
     stats.router,
-    people.router,
+    accounts.router,
     usage.router,
     tokens.router,
-    factors.router,
-    prometheus.router,
+    local_runs.router,
+    emission_factors.router,
 )
 
 PAGES = (
@@ -69,7 +67,7 @@ PAGES = (
     clusters.router,
     nodes.router,
     search.router,
-    session.router,
+    sign_in.router,
     assets.router,
 )
 
@@ -107,15 +105,22 @@ def make(services: Services) -> FastAPI:
     app.include_router(docs.router)
     for router in ROUTERS:
         app.include_router(router, responses=problems.RESPONSES, dependencies=[Depends(once)])
+    app.include_router(prometheus.router, responses=problems.RESPONSES)
+    if services.provider:
+        from batchjob_stats_server.pages import log_in  # OAuth and HTTP, for this alone
+
+        app.include_router(log_in.router)
     for router in PAGES:
         app.include_router(router, dependencies=[Depends(once)])
-    auth = services.settings.auth
-    app.add_middleware(session.TokenInAddress)
-    app.add_middleware(OwnNames, hosts=allowed_hosts(services.settings.web))
-    app.add_middleware(Revalidated, vary=("Authorization", auth.user_header, "Cookie"))
-    app.add_middleware(Bounded)
-    app.add_middleware(Throttled, services=services)
+    app.add_middleware(sign_in.TokenInAddress)
+    app.add_middleware(TrustedHosts, hosts=allowed_hosts(services.settings.web))
+    app.add_middleware(RequestSizeLimit)
+    app.add_middleware(RateLimitMiddleware, services=services)
     longest = max(services.settings.web.query_timeout, services.settings.gate.timeout)
-    app.add_middleware(Timely, seconds=longest + _QUEUE_SECONDS)
-    app.add_middleware(Counted, metrics=services.metrics)
+    app.add_middleware(RequestTimeout, seconds=longest + _QUEUE_SECONDS)
+    # Compressing an answer tells its length, and by that a secret that stands in it beside text of
+    # an attacker's choice (BREACH). No page or document has one: cookies are headers, forms are
+    # guarded by SameSite and Origin in place of a token, and a new API token is shown only once.
+    app.add_middleware(GZipMiddleware, minimum_size=2048, compresslevel=5)
+    app.add_middleware(RequestMetrics, metrics=services.metrics)
     return app

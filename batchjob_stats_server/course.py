@@ -1,16 +1,22 @@
 """A job's curves, from its history."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from batchjob_stats_db.history.history import Asked, Course, History, Kind, Span
-from batchjob_stats_db.usage import Measured, node_of
-from batchjob_stats_server.curves import Curve, Source
+from batchjob_stats_db.measure.job_usage import JobToMeasure, node_of
+from batchjob_stats_db.timeseries.base import (
+    JobWindow,
+    SeriesKind,
+    SeriesQuery,
+    TimeSeries,
+    TimeSeriesStore,
+)
+from batchjob_stats_server.curves import Curve, CurveSource
 
 _HELD = "batchjob_job_gpu_info"
 
 
-class Device(NamedTuple):
+class JobGpu(NamedTuple):
     """A GPU, or an instance of one, that the job had."""
 
     node: str
@@ -19,13 +25,13 @@ class Device(NamedTuple):
     gpu_instance: str
 
 
-class Line(NamedTuple):
+class JobSeries(NamedTuple):
     """One line of a plot."""
 
     curve: Curve
-    device: Device  # of which only `node` is set where it is no GPU's
+    device: JobGpu  # of which only `node` is set where it is no GPU's
     part: str
-    course: Course
+    course: TimeSeries
 
     @property
     def title(self) -> str:
@@ -36,28 +42,21 @@ class Line(NamedTuple):
 
 
 def lines(
-    history: History,
-    job: Measured,
-    curves: Sequence[Curve],
-    stretches: int,
-    known: Sequence[Device] = (),
-) -> Iterator[Line]:
-    """The lines of the curves, by node, GPU and part; raises HistoryError.
-
-    `known`: the job's GPUs, where the history does not tell which it held.
-    """
-    devices: Sequence[Device] | None = None
+    history: TimeSeriesStore, job: JobToMeasure, curves: Sequence[Curve], stretches: int
+) -> Iterator[JobSeries]:
+    """The lines of the curves, by node, GPU and part; raises HistoryError."""
+    devices: Sequence[JobGpu] | None = None
     for curve in curves:
         for source in curve.sources:
             if source.of_gpu and devices is None:
-                devices = held(history, job) or known
+                devices = confirmed_gpus(history, job)
             found = (
                 _of_gpus(history, job.span, source, stretches, devices or ())
                 if source.of_gpu
                 else _of_job(history, job, source, stretches)
             )
             made = [
-                Line(curve, device, part, _scaled(course, source.scale))
+                JobSeries(curve, device, part, _scaled(course, source.scale))
                 for device, part, course in found
                 if course.points
             ]
@@ -66,32 +65,39 @@ def lines(
                 break
 
 
-def held(history: History, job: Measured) -> list[Device]:
-    """The GPUs that the job was seen to have."""
-    asked = Asked(_HELD, Kind.GAUGE, {"jobid": [job.jobid]})
+def confirmed_gpus(history: TimeSeriesStore, job: JobToMeasure) -> list[JobGpu]:
+    """The GPUs that the job had, as something says that its user cannot write.
+
+    A job's environment may name the GPUs of others, whose series would tell what these do.
+    """
+    asked = SeriesQuery(_HELD, SeriesKind.GAUGE, {"jobid": [job.jobid], "confirmed": ["true"]})
     found = history.courses(asked, job.span, 1)
     return sorted({_device(course.labels) for course in found if _own(job, course.labels)})
 
 
 def _of_job(
-    history: History, job: Measured, source: Source, stretches: int
-) -> Iterator[tuple[Device, str, Course]]:
+    history: TimeSeriesStore, job: JobToMeasure, source: CurveSource, stretches: int
+) -> Iterator[tuple[JobGpu, str, TimeSeries]]:
     where = {"jobid": [job.jobid], **{label: [value] for label, value in source.where}}
-    asked = Asked(source.metric, source.kind, where, source.summed)
+    asked = SeriesQuery(source.metric, source.kind, where, source.summed)
     for course in history.courses(asked, job.span, stretches):
         if _own(job, course.labels):
             yield _device(course.labels), course.labels.get(source.part, ""), course
 
 
 def _of_gpus(
-    history: History, span: Span, source: Source, stretches: int, devices: Sequence[Device]
-) -> Iterator[tuple[Device, str, Course]]:
+    history: TimeSeriesStore,
+    span: JobWindow,
+    source: CurveSource,
+    stretches: int,
+    devices: Sequence[JobGpu],
+) -> Iterator[tuple[JobGpu, str, TimeSeries]]:
     """Series of whole GPUs, which say nothing of jobs: DCGM calls the label `UUID`."""
     label = "UUID" if source.metric.startswith("DCGM_") else "uuid"
     by_uuid = {(each.uuid, each.gpu_instance): each for each in devices if each.uuid}
     if not by_uuid:
         return
-    asked = Asked(source.metric, source.kind, {label: sorted({uuid for uuid, _ in by_uuid})})
+    asked = SeriesQuery(source.metric, source.kind, {label: sorted({uuid for uuid, _ in by_uuid})})
     for course in history.courses(asked, span, stretches):
         instance = course.labels.get("gpu_instance", course.labels.get("GPU_I_ID", ""))
         device = by_uuid.get((course.labels[label], instance))
@@ -99,17 +105,17 @@ def _of_gpus(
             yield device, "", course
 
 
-def _own(job: Measured, labels: Mapping[str, str]) -> bool:
+def _own(job: JobToMeasure, labels: Mapping[str, str]) -> bool:
     """Not of somebody else who had this job id; without a name the exporter writes the uid."""
     return labels.get("user", "") in {user for user in (job.user, str(job.uid or "")) if user}
 
 
-def _device(labels: Mapping[str, str]) -> Device:
+def _device(labels: Mapping[str, str]) -> JobGpu:
     node = node_of(labels.get("instance", ""))
-    return Device(node, *(labels.get(name, "") for name in Device._fields[1:]))
+    return JobGpu(node, *(labels.get(name, "") for name in JobGpu._fields[1:]))
 
 
-def _scaled(course: Course, scale: float) -> Course:
+def _scaled(course: TimeSeries, scale: float) -> TimeSeries:
     if scale == 1.0:
         return course
     points = [
@@ -117,8 +123,3 @@ def _scaled(course: Course, scale: float) -> Course:
         for point in course.points
     ]
     return course._replace(points=points)
-
-
-def devices_of(rows: Sequence[Mapping[Any, Any]]) -> list[Device]:
-    """The GPUs of a job as its usage has them."""
-    return [Device(*(row[name] for name in Device._fields)) for row in rows]

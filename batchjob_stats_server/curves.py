@@ -2,14 +2,14 @@
 
 from typing import NamedTuple
 
-from batchjob_stats_db.history.history import Kind
+from batchjob_stats_db.timeseries.base import SeriesKind
 
 
-class Source(NamedTuple):
+class CurveSource(NamedTuple):
     """A family of metrics that gives a curve."""
 
     metric: str
-    kind: Kind
+    kind: SeriesKind
     where: tuple[tuple[str, str], ...] = ()
     part: str = ""  # the label that tells apart the parts of a job on one node
     summed: tuple[str, ...] = ()
@@ -23,32 +23,34 @@ class Curve(NamedTuple):
     name: str
     unit: str
     about: str
-    sources: tuple[Source, ...]
+    sources: tuple[CurveSource, ...]
 
 
 def _gauge(name: str, unit: str, about: str, metric: str, part: str = "") -> Curve:
-    return Curve(name, unit, about, (Source(f"batchjob_job_{metric}", Kind.GAUGE, part=part),))
+    return Curve(
+        name, unit, about, (CurveSource(f"batchjob_job_{metric}", SeriesKind.GAUGE, part=part),)
+    )
 
 
 def _rate(
     name: str, unit: str, about: str, metric: str, part: str = "", summed: str = "", **where: str
 ) -> Curve:
-    source = Source(
-        f"batchjob_job_{metric}", Kind.RATE, tuple(where.items()), part, tuple(summed.split())
+    source = CurveSource(
+        f"batchjob_job_{metric}", SeriesKind.RATE, tuple(where.items()), part, tuple(summed.split())
     )
     return Curve(name, unit, about, (source,))
 
 
-def _gpu(name: str, unit: str, about: str, *sources: Source) -> Curve:
+def _gpu(name: str, unit: str, about: str, *sources: CurveSource) -> Curve:
     return Curve(name, unit, about, sources)
 
 
-def _of_gpu(metric: str, scale: float = 1.0) -> Source:
-    return Source(metric, Kind.GAUGE, scale=scale, of_gpu=True)
+def _of_gpu(metric: str, scale: float = 1.0) -> CurveSource:
+    return CurveSource(metric, SeriesKind.GAUGE, scale=scale, of_gpu=True)
 
 
-def _of_job_gpu(metric: str) -> Source:
-    return Source(f"batchjob_job_{metric}", Kind.GAUGE)
+def _of_job_gpu(metric: str) -> CurveSource:
+    return CurveSource(f"batchjob_job_{metric}", SeriesKind.GAUGE)
 
 
 _ALL = (

@@ -14,22 +14,28 @@ import time
 import sqlalchemy as sa
 import uvicorn
 
-from batchjob import __version__, logs
-from batchjob.sd_notify import notify
-from batchjob.settings import Parser, SettingsError, add_flags, argument, parse_flags
-from batchjob.values import Address, duration
-from batchjob_stats_db import tokens
-from batchjob_stats_db.engine import DatabaseError
-from batchjob_stats_db.fetching import one_thread_for_each
-from batchjob_stats_db.tokens import TokenRole
-from batchjob_stats_server import app, tls
-from batchjob_stats_server.connection import (
-    LARGEST_HEAD,
-    Connection,
-    set_up,
+from batchjob import __version__
+from batchjob.runtime import log as logs
+from batchjob.runtime.sd_notify import notify
+from batchjob.runtime.settings import (
+    Parser,
+    SettingsError,
+    add_flags,
+    argument,
+    cannot_listen,
+    exit_status,
+    parse_flags,
 )
-from batchjob_stats_server.identity import LOGIN
-from batchjob_stats_server.options import SECTIONS, Settings, problems, settings
+from batchjob.runtime.values import ListenAddress, duration
+from batchjob_stats_db.database import tokens
+from batchjob_stats_db.database.engine import DatabaseError
+from batchjob_stats_db.database.tokens import TokenRole
+from batchjob_stats_server import app
+from batchjob_stats_server.auth.identity import LOGIN
+from batchjob_stats_server.http import tls
+from batchjob_stats_server.http.accept import BACKLOG, Acceptor, OpenConnections
+from batchjob_stats_server.http.protocol import Connection, set_up
+from batchjob_stats_server.options import SECTIONS, ServerSettings, problems, settings
 from batchjob_stats_server.services import Services, build
 
 log = logging.getLogger(__name__)
@@ -38,22 +44,19 @@ _CUT_OFF_SECONDS = 3.0  # beyond the time that requests have to end
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command; returns the exit status: 1 for a failure, 2 for wrong settings."""
+    """Run the command; returns the exit status: 2 for wrong settings, 1 for what may pass."""
     try:
-        return _main(sys.argv[1:], alone=True) if arguments is None else _main(arguments)
+        return _main(sys.argv[1:] if arguments is None else arguments)
     except (SettingsError, DatabaseError) as error:
         print(f"batchjob_stats_server: {error}", file=sys.stderr)
-        return 2
+        return exit_status(error)
 
 
-def _main(arguments: list[str], *, alone: bool = False) -> int:
-    """`alone`: nothing else runs in this process."""
+def _main(arguments: list[str]) -> int:
     given = parse_flags(_parser(), arguments)
     extra = {name: given.pop(name) for name in list(given) if "." not in name}
     chosen = settings(given, extra["config_file"])
     logs.set_up(chosen.log)
-    if alone and not one_thread_for_each():
-        log.info("SQLite takes a lock for each value that it reads: it is part of this Python")
     wrong = list(problems(chosen))
     if wrong:
         raise SettingsError("; ".join(wrong))
@@ -68,7 +71,7 @@ def _main(arguments: list[str], *, alone: bool = False) -> int:
     return _serve(chosen)
 
 
-def _make_token(chosen: Settings, given: argparse.Namespace) -> int:
+def _make_token(chosen: ServerSettings, given: argparse.Namespace) -> int:
     """Print a token: the first one cannot come from the API."""
     if not LOGIN.fullmatch(given.user):
         raise SettingsError(f"token: expected the name of a user, got {given.user!r}")
@@ -117,11 +120,25 @@ class AnsweringServer(uvicorn.Server):
     # A thread that waits for a database cannot be cancelled; the process need not wait for it.
     ends_process = False
 
+    def __init__(self, config: uvicorn.Config, connections: OpenConnections) -> None:
+        super().__init__(config)
+        self._connections = connections
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        await super().startup([])
+        accepting = [
+            Acceptor(each, self._connections, self._connection, self.config.ssl)
+            for each in sockets or ()
+        ]
+        self.servers += accepting  # type: ignore[arg-type]  # closed like uvicorn's own
         gc.freeze()  # or each full collection looks at all of it again, which a request waits for
         if self.started:
             notify("READY=1")
+
+    def _connection(self) -> Connection:
+        return Connection(
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         notify("STOPPING=1")
@@ -137,12 +154,12 @@ def _end(seconds: float) -> None:
     os._exit(0)
 
 
-def server(chosen: Settings, services: Services) -> AnsweringServer:
+def server(chosen: ServerSettings, services: Services) -> AnsweringServer:
     """What answers, to be run with a socket of `listening`."""
     config = uvicorn.Config(
         app.make(services),
         http=Connection,
-        h11_max_incomplete_event_size=LARGEST_HEAD,
+        ws="none",
         # Who the peer is decides who is believed: it is never taken from a header.
         proxy_headers=False,
         server_header=False,
@@ -150,14 +167,17 @@ def server(chosen: Settings, services: Services) -> AnsweringServer:
         log_config=None,
         timeout_keep_alive=75,
         timeout_graceful_shutdown=math.ceil(chosen.web.stop_timeout),
-        limit_concurrency=1000,
     )
     config.load()
     config.ssl = _tls(chosen, services)
-    return AnsweringServer(config)
+    limit, trusted = chosen.limit, chosen.auth.trusted_peer
+    dropped = services.metrics.dropped
+    connections = OpenConnections(limit.connections, limit.peer_connections, trusted, dropped)
+    services.metrics.clients.set_function(lambda: len(connections))
+    return AnsweringServer(config, connections)
 
 
-def _serve(chosen: Settings) -> int:
+def _serve(chosen: ServerSettings) -> int:
     services = build(chosen)
     made = server(chosen, services)
     made.ends_process = True
@@ -166,28 +186,29 @@ def _serve(chosen: Settings) -> int:
     return 0 if made.started else 1
 
 
-def _tls(chosen: Settings, services: Services) -> ssl.SSLContext | None:
+def _tls(chosen: ServerSettings, services: Services) -> ssl.SSLContext | None:
     """None: plain HTTP."""
     refused = services.metrics.refused.labels("certificate")
     return tls.context(chosen.web, chosen.auth, refused.inc) if chosen.web.tls_cert_file else None
 
 
-def listening(address: Address) -> socket.socket:
+def listening(address: ListenAddress) -> socket.socket:
     """The socket; raises SettingsError."""
     try:
         listener = _bound(*address)
     except OSError as error:
-        told = error.strerror or error
-        raise SettingsError(f"web.listen-address: {address}: {told}") from error
+        raise cannot_listen(address, error) from error
     set_up(listener)
     return listener
 
 
 def _bound(host: str, port: int) -> socket.socket:
     if not host and socket.has_dualstack_ipv6():
-        return socket.create_server(("::", port), family=socket.AF_INET6, dualstack_ipv6=True)
+        return socket.create_server(
+            ("::", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=BACKLOG
+        )
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    return socket.create_server((host, port), family=family)
+    return socket.create_server((host, port), family=family, backlog=BACKLOG)
 
 
 if __name__ == "__main__":

@@ -14,10 +14,11 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
-from batchjob.settings import LogOptions, SettingsError, load_file, make, option
-from batchjob.values import (
-    Address,
+from batchjob.runtime.settings import LogOptions, SettingsError, load_file, make, option
+from batchjob.runtime.values import (
+    ListenAddress,
     Network,
     address,
     at_least_one,
@@ -29,11 +30,12 @@ from batchjob.values import (
     one_of,
     text,
 )
-from batchjob_stats_db.access import LEVELS
-from batchjob_stats_db.history.prometheus import Endpoint
-from batchjob_stats_db.options import DbOptions, TsdbOptions, secret
-from batchjob_stats_server.gate.bounds import Limits
-from collectors.emissions.options import Options as EmissionsOptions
+from batchjob.secret_files import secret_file
+from batchjob_stats_db.database.access import LEVELS
+from batchjob_stats_db.poller.options import DatabaseOptions, TsdbOptions, secret
+from batchjob_stats_db.timeseries.prometheus_client import Endpoint
+from batchjob_stats_server.promql.query_limits import QueryLimits
+from collectors.emissions.options import EmissionsOptions
 
 _SHORTEST_SECRET = 16
 
@@ -51,11 +53,47 @@ def _pue(value: Any) -> float:
     raise ValueError(f"expected a number of at least 1, or 0 for none, got {value!r}")
 
 
+class AccountGroup(NamedTuple):
+    """A group, and the account whose jobs its members may see."""
+
+    group: str
+    cluster: str
+    account: str
+
+    def __str__(self) -> str:
+        return f"{self.group}={self.cluster}/{self.account}"
+
+
+@called("GROUP=CLUSTER/ACCOUNT")
+def _account_group(value: Any) -> AccountGroup:
+    found = re.fullmatch(r"([^=]+)=([^/]+)/(.+)", str(value))
+    if found:
+        return AccountGroup(*found.groups())
+    raise ValueError(f"expected GROUP=CLUSTER/ACCOUNT, got {value!r}")
+
+
+@called("URL")
+def _provider(value: Any) -> str:
+    url = http_url(value)
+    if url.startswith("https:") or urlsplit(url).hostname in ("localhost", "127.0.0.1", "::1"):
+        return url
+    raise ValueError(f"expected https://HOST, got {value!r}")
+
+
+@called("ORIGIN")
+def _origin(value: Any) -> str:
+    if re.fullmatch(r"https?://[A-Za-z0-9.*-]+(:[0-9]+)?", str(value)):
+        return str(value)
+    raise ValueError(f"expected an origin such as https://ondemand.example.org, got {value!r}")
+
+
 @dataclass(frozen=True)
-class WebOptions:
+class ServerWebOptions:
     """Where and how answers are given."""
 
-    listen_address: Address = option(Address("127.0.0.1", 10912), "Where to listen.", parse=address)
+    listen_address: ListenAddress = option(
+        ListenAddress("127.0.0.1", 10912), "Where to listen.", parse=address
+    )
     tls_cert_file: str = option("", "Certificate chain (PEM); with it only TLS is spoken.")
     tls_key_file: str = option("", "Key of the certificate (PEM).")
     allowed_host: tuple[str, ...] = option(
@@ -65,6 +103,13 @@ class WebOptions:
         parse=text,
         repeat=True,
         metavar="NAME",
+    )
+    frame_ancestors: tuple[str, ...] = option(
+        (),
+        "Origin whose pages may show pages of this server in a frame, such as"
+        " https://ondemand.example.org.",
+        parse=_origin,
+        repeat=True,
     )
     threads: int = option(
         8,
@@ -93,12 +138,15 @@ class AuthOptions:
     trusted_peer: tuple[Network, ...] = option(
         (), "Address of a Grafana or proxy that names the user.", parse=network, repeat=True
     )
-    secret_file: str = option("", "File with the secret that such a peer sends along.")
+    secret_file: str = option(
+        "", "File with the secret that such a peer sends along.", parse=secret_file
+    )
     secret_header: str = option("X-Batchjob-Secret", "Header with that secret.", parse=_header_name)
     user_header: str = option("X-Grafana-User", "Header with the user's name.", parse=_header_name)
     cluster: tuple[str, ...] = option(
         (),
-        "Cluster on which that name is this person's login; without any, on all.",
+        "Cluster on which that name, or one from the OpenID provider, is this person's login;"
+        " without any, on all.",
         parse=text,
         repeat=True,
         metavar="NAME",
@@ -111,13 +159,36 @@ class AuthOptions:
         "", "That CA's list of revoked certificates (PEM); read again when it changes."
     )
     viewer: tuple[str, ...] = option(
-        (), "User that a trusted peer names who may see all jobs.", parse=text, repeat=True
+        (),
+        "User named by a trusted peer or the OpenID provider who may see all jobs.",
+        parse=text,
+        repeat=True,
     )
     admin: tuple[str, ...] = option(
         (),
-        "User that a trusted peer names who may see all jobs and manage tokens.",
+        "User named by a trusted peer or the OpenID provider who may see all jobs and manage"
+        " tokens.",
         parse=text,
         repeat=True,
+    )
+    viewer_group: tuple[str, ...] = option(
+        (), "Group whose members, named so, may see all jobs.", parse=text, repeat=True
+    )
+    admin_group: tuple[str, ...] = option(
+        (),
+        "Group whose members, named so, may see all jobs and manage tokens.",
+        parse=text,
+        repeat=True,
+    )
+    account_group: tuple[AccountGroup, ...] = option(
+        (),
+        "Group whose members may see all jobs of an account, as its coordinators do.",
+        parse=_account_group,
+        repeat=True,
+    )
+    unix_groups: bool = option(
+        False,
+        "Whether groups of a login on this host count as well (NSS, so LDAP and SSSD).",
     )
     slurm_admins: str = option(
         "none",
@@ -130,8 +201,44 @@ class AuthOptions:
 
 
 @dataclass(frozen=True)
+class OidcOptions:
+    """Log-in through the site's OpenID provider."""
+
+    issuer: str = option(
+        "",
+        "Address of the provider, whose description is at /.well-known/openid-configuration"
+        " below it.",
+        parse=_provider,
+    )
+    client_id: str = option("", "Name under which this server is known to it.")
+    client_secret_file: str = option(
+        "", "File with the secret for that name; without one the client is public.",
+        parse=secret_file,
+    )  # fmt: skip
+    server_url: str = option(
+        "",
+        "Address of this server as browsers reach it; the provider has to know"
+        " ADDRESS/oidc/callback.",
+        parse=http_url,
+    )
+    name: str = option("the site's log-in", "What people call the provider.")
+    scope: tuple[str, ...] = option(
+        ("openid", "profile"), "Scope to ask for.", parse=text, repeat=True, metavar="NAME"
+    )
+    user_claim: str = option("preferred_username", "Claim with the login.", metavar="NAME")
+    groups_claim: str = option("groups", "Claim with the names of groups.", metavar="NAME")
+    session: float = option(10 * 3600.0, "How long a log-in lasts.", parse=duration)
+    remember: float = option(
+        30 * 86400.0,
+        "How long after a log-in its groups count for the person's tokens.",
+        parse=duration,
+    )
+    ca_file: str = option("", "CA certificates to trust for the provider (PEM).")
+
+
+@dataclass(frozen=True)
 class LimitOptions:
-    """How often somebody may ask; health and metrics do not count."""
+    """How often somebody may ask."""
 
     user_rate: float = option(20.0, "Requests a second of one user; 0: no limit.", parse=number)
     user_burst: int = option(
@@ -141,6 +248,14 @@ class LimitOptions:
         50.0, "Requests a second of one address, but for trusted peers; 0: no limit.", parse=number
     )
     peer_burst: int = option(500, "As many at once.", parse=at_least_one)
+    connections: int = option(
+        1000,
+        "Connections at once; one that waits for its client makes room for another.",
+        parse=at_least_one,
+    )
+    peer_connections: int = option(
+        100, "Of these, those of one address, but for trusted peers.", parse=at_least_one
+    )
 
 
 @dataclass(frozen=True)
@@ -161,9 +276,9 @@ class GateOptions:
         100 * 86400.0, "Longest range of a selector or subquery.", parse=duration
     )
 
-    def limits(self) -> Limits:
+    def limits(self) -> QueryLimits:
         """For the queries themselves."""
-        return Limits(window_seconds=self.longest_window, range_seconds=self.longest_range)
+        return QueryLimits(window_seconds=self.longest_window, range_seconds=self.longest_range)
 
 
 @dataclass(frozen=True)
@@ -189,6 +304,7 @@ class SamplesOptions:
         "", "Directory of samples; measurements come from there without a tsdb.url.", parse=text
     )
     streams: int = option(32, "Streams of samples that are open at once.", parse=at_least_one)
+    streams_per_user: int = option(8, "Of these, those of one user.", parse=at_least_one)
 
 
 @dataclass(frozen=True)
@@ -209,9 +325,10 @@ def gate_endpoint(tsdb: TsdbOptions, gate: GateOptions) -> Endpoint:
 
 
 SECTIONS: Mapping[str, type[Any]] = {
-    "db": DbOptions,
-    "web": WebOptions,
+    "db": DatabaseOptions,
+    "web": ServerWebOptions,
     "auth": AuthOptions,
+    "oidc": OidcOptions,
     "limit": LimitOptions,
     "tsdb": TsdbOptions,
     "gate": GateOptions,
@@ -223,11 +340,11 @@ SECTIONS: Mapping[str, type[Any]] = {
 }
 
 
-class Settings(NamedTuple):
+class ServerSettings(NamedTuple):
     """All that the program is told."""
 
-    db: DbOptions
-    web: WebOptions = WebOptions()
+    db: DatabaseOptions
+    web: ServerWebOptions = ServerWebOptions()
     auth: AuthOptions = AuthOptions()
     emissions: EmissionsOptions = EmissionsOptions()
     tsdb: TsdbOptions = TsdbOptions()
@@ -235,19 +352,20 @@ class Settings(NamedTuple):
     limit: LimitOptions = LimitOptions()
     report: ReportOptions = ReportOptions()
     samples: SamplesOptions = SamplesOptions()
+    oidc: OidcOptions = OidcOptions()
     grafana: GrafanaOptions = GrafanaOptions()
     log: LogOptions = LogOptions()
 
 
-def settings(flags: Mapping[str, Any], config_file: str) -> Settings:
+def settings(flags: Mapping[str, Any], config_file: str) -> ServerSettings:
     """Flags over file over defaults; raises SettingsError."""
     given = load_file(config_file, SECTIONS) if config_file else {}
     given |= flags
     made = {section: make(cls, section, given) for section, cls in SECTIONS.items()}
-    return Settings(**made)
+    return ServerSettings(**made)
 
 
-def problems(chosen: Settings) -> Iterator[str]:
+def problems(chosen: ServerSettings) -> Iterator[str]:
     """What is wrong with the settings beyond their form, one line each."""
     web, auth = chosen.web, chosen.auth
     if bool(web.tls_cert_file) != bool(web.tls_key_file):
@@ -263,6 +381,11 @@ def problems(chosen: Settings) -> Iterator[str]:
             proxy_secret(auth)
         except SettingsError as error:
             yield str(error)
+    oidc = chosen.oidc
+    if oidc.issuer and not (oidc.client_id and oidc.server_url):
+        yield "oidc.client-id, oidc.server-url: expected with oidc.issuer"
+    if oidc.issuer and "openid" not in oidc.scope:
+        yield "oidc.scope: expected openid among them"
     if auth.user_header.lower() == auth.secret_header.lower():
         yield "auth.user-header, auth.secret-header: expected two different headers"
 

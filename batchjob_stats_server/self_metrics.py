@@ -18,8 +18,8 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.pool import QueuePool
 
 from batchjob import __version__
-from batchjob_stats_server.gate.tsdb import Rejected
-from batchjob_stats_server.gate.turns import Turns
+from batchjob_stats_server.promql.backend import Rejected
+from batchjob_stats_server.promql.fair_queue import FairQueue
 
 _PREFIX = "batchjob_stats_server"
 
@@ -44,8 +44,10 @@ class ServerMetrics:
         )
         self.refused = counter("refused", "Requests whose sender was not believed.", "reason")
         self.limited = counter("rate_limited", "Requests that came too fast.", "by")
-        self.quick = counter(
-            "quick", "Pages of jobs tried in the event loop, by how that ended.", "result"
+        self.dropped = counter(
+            "connections_dropped",
+            "Connections that made room for others, or found none, by whose maximum.",
+            "of",
         )
         self.tsdb_seconds = histogram(
             "tsdb_request_duration_seconds",
@@ -61,11 +63,12 @@ class ServerMetrics:
         self.threads = gauge("busy_threads", "Threads that answer a request.")
         self.threads_limit = gauge("threads", "The most of these.")
         self.waiting = gauge("waiting_requests", "Requests that wait for a thread.")
+        self.clients = gauge("connections", "Connections of clients.")
         self.connections = gauge("database_connections", "Connections to the database in use.")
         self.asked = gauge("tsdb_requests", "Questions that the time series database answers now.")
         self.questions = gauge("tsdb_questions", "These, and the questions in line for it.")
 
-    def watch(self, reader: Engine, turns: Turns | None) -> None:
+    def watch(self, reader: Engine, turns: FairQueue | None) -> None:
         """Look up what is in use whenever it is asked for."""
         if isinstance(reader.pool, QueuePool):
             self.connections.set_function(reader.pool.checkedout)

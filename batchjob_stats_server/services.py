@@ -2,37 +2,49 @@
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple, cast
 
 from anyio import CapacityLimiter
 from fastapi import Depends, Request
-from sqlalchemy.engine import URL, Engine
+from sqlalchemy.engine import URL, Engine, RowMapping
 
-from batchjob_stats_db.engine import parse, quick_reader, reader, writer
-from batchjob_stats_db.history.prometheus import Endpoint, Prometheus
-from batchjob_stats_db.history.samples import SampleHistory
-from batchjob_stats_db.revision import require_current
-from batchjob_stats_server.certificates import Certificates
-from batchjob_stats_server.gate.tsdb import Tsdb
-from batchjob_stats_server.histories import Histories
-from batchjob_stats_server.options import Settings, gate_endpoint, proxy_secret
-from batchjob_stats_server.quick import SECONDS, Quick
-from batchjob_stats_server.rate import Rate
-from batchjob_stats_server.recent import Recent
-from batchjob_stats_server.report.quantities import UNITS
-from batchjob_stats_server.report.rules import Rule, load
+from batchjob_stats_db.database.engine import parse, reader, writer
+from batchjob_stats_db.database.revision import require_current
+from batchjob_stats_db.poller.options import secret
+from batchjob_stats_db.timeseries.prometheus_client import Endpoint
+from batchjob_stats_db.timeseries.prometheus_store import Prometheus
+from batchjob_stats_db.timeseries.sample_store import SampleHistory
+from batchjob_stats_server.auth.certificates import Certificates
+from batchjob_stats_server.auth.groups import Groups
+from batchjob_stats_server.auth.rate_limit import RateLimiter
+from batchjob_stats_server.auth.rights import ProcessToken
+from batchjob_stats_server.live_usage import LiveUsage
+from batchjob_stats_server.options import (
+    SamplesOptions,
+    ServerSettings,
+    gate_endpoint,
+    proxy_secret,
+)
+from batchjob_stats_server.promql.backend import PromqlBackend
+from batchjob_stats_server.promql.histories import TimeSeriesPool
+from batchjob_stats_server.report.facts import UNITS
+from batchjob_stats_server.report.rules import AdviceRule, load
+from batchjob_stats_server.run_control import RunControl
 from batchjob_stats_server.self_metrics import ServerMetrics
-from batchjob_stats_server.streams import Streams
-from collectors.emissions.factors import SiteFactors, site_factors
+from batchjob_stats_server.streams import StreamLimit
+from collectors.emissions.site_factors import SiteFactors, site_factors
+
+if TYPE_CHECKING:
+    from batchjob_stats_server.auth.oidc import OidcProvider
 
 
 class Rates(NamedTuple):
     """How often one may ask."""
 
-    user: Rate
-    peer: Rate
+    user: RateLimiter
+    peer: RateLimiter
 
 
 class Threads(NamedTuple):
@@ -58,22 +70,24 @@ def threads_of(url: URL, most: int) -> Threads:
 class Services(NamedTuple):
     """The collaborators of an application."""
 
-    settings: Settings
+    settings: ServerSettings
     reader: Engine
-    writer: Engine  # for tokens, and nothing else
+    writer: Engine  # for tokens and sessions, and nothing else
     proxy_secret: str
+    groups: Groups
     factors: SiteFactors | None  # None: no provider is configured
     metrics: ServerMetrics
     rates: Rates
     threads: Threads
-    recent: Recent  # answers in rows
-    askers: Recent  # who asks, and what they may see
-    quick: Quick | None = None  # None: the database is PostgreSQL, which is asked over a socket
-    tsdb: Tsdb | None = None  # None: no time series database is configured
+    tsdb: PromqlBackend | None = None  # None: no time series database is configured
     certificates: Certificates | None = None  # None: clients have none
-    histories: Histories | None = None  # None: nor anything else that keeps measurements
-    rules: tuple[Rule, ...] = ()  # of the advice in reports
-    streams: Streams | None = None  # None: no samples are kept here
+    histories: TimeSeriesPool | None = None  # None: nor anything else that keeps measurements
+    rules: tuple[AdviceRule, ...] = ()  # of the advice in reports
+    streams: StreamLimit | None = None  # None: no samples are kept here
+    run_control: RunControl | None = None  # None: nobody starts or ends runs over the API
+    process_token: ProcessToken | None = None  # None: tokens are in the database alone
+    provider: "OidcProvider | None" = None  # None: nobody logs in here
+    live: LiveUsage | None = None  # of running jobs; None: nothing is measured
     clock: Callable[[], float] = time.time
 
     def start(self) -> None:
@@ -85,15 +99,15 @@ class Services(NamedTuple):
         """End threads and connections."""
         if self.factors:
             self.factors.stop()
+        if self.live:
+            self.live.stop()
         if self.tsdb:
             self.tsdb.close()
-        if self.quick:
-            self.quick.stop()
         self.reader.dispose()
         self.writer.dispose()
 
 
-def build(settings: Settings) -> Services:
+def build(settings: ServerSettings) -> Services:
     """Open the database; raises DatabaseError, SettingsError."""
     rules = load(UNITS, settings.report.rules_file)
     url = parse(settings.db.url, settings.db.password_file)
@@ -105,7 +119,8 @@ def build(settings: Settings) -> Services:
     limit, gate = settings.limit, settings.gate
     endpoint = gate_endpoint(settings.tsdb, gate)
     asked = gate.concurrent if settings.tsdb.url else 0
-    tsdb = Tsdb(endpoint, asked, gate.concurrent_per_user) if asked else None
+    tsdb = PromqlBackend(endpoint, asked, gate.concurrent_per_user) if asked else None
+    histories = _histories(settings, endpoint, tsdb)
     metrics = ServerMetrics()
     metrics.watch(readers, tsdb.turns if tsdb else None)
     return Services(
@@ -113,32 +128,54 @@ def build(settings: Settings) -> Services:
         readers,
         writer(url),
         proxy_secret(auth),
+        Groups(auth, readers if settings.oidc.issuer else None, settings.oidc.remember, time.time),
         site_factors(emissions, "emissions") if wanted else None,
         metrics,
-        Rates(Rate(limit.user_rate, limit.user_burst), Rate(limit.peer_rate, limit.peer_burst)),
+        Rates(
+            RateLimiter(limit.user_rate, limit.user_burst),
+            RateLimiter(limit.peer_rate, limit.peer_burst),
+        ),
         threads,
-        Recent(size=lambda answer: len(answer.text), threads=threads.heavy),
-        Recent(),
-        _quick(url, metrics, threads.heavy),
         tsdb,
         Certificates(auth.client_ca_file, auth.client_crl_file) if auth.client_ca_file else None,
-        _histories(settings, endpoint, tsdb),
+        histories,
         rules,
-        Streams(settings.samples.streams) if settings.samples.directory else None,
+        _streams(settings.samples),
+        live=LiveUsage(readers, histories, settings.tsdb.policy(), settings.tsdb.scrape_interval)
+        if histories
+        else None,
+        provider=_provider(settings),
     )
 
 
-def _quick(url: URL, metrics: ServerMetrics, heavy: CapacityLimiter) -> Quick | None:
-    if url.get_backend_name() != "sqlite":
+def _provider(settings: ServerSettings) -> "OidcProvider | None":
+    if not settings.oidc.issuer:
         return None
-    return Quick(quick_reader(url, SECONDS), metrics.quick, lambda: heavy.borrowed_tokens)
+    from batchjob_stats_server.auth.oidc import OidcProvider  # OAuth and HTTP, for this alone
+
+    name = "oidc.client-secret-file"
+    return OidcProvider(settings.oidc, secret(name, settings.oidc.client_secret_file))
 
 
-def _histories(settings: Settings, endpoint: Endpoint, tsdb: Tsdb | None) -> Histories | None:
+def _streams(samples: SamplesOptions) -> StreamLimit | None:
+    if not samples.directory:
+        return None
+    return StreamLimit(samples.streams, samples.streams_per_user)
+
+
+def _histories(
+    settings: ServerSettings, endpoint: Endpoint, tsdb: PromqlBackend | None
+) -> TimeSeriesPool | None:
     many, directory = range(settings.gate.concurrent), settings.samples.directory
     if tsdb:
-        return Histories([Prometheus(endpoint) for _ in many], tsdb.turns)
-    return Histories([SampleHistory(Path(directory)) for _ in many]) if directory else None
+        return TimeSeriesPool([Prometheus(endpoint) for _ in many], tsdb.turns)
+    return TimeSeriesPool([SampleHistory(Path(directory)) for _ in many]) if directory else None
+
+
+def live_rows(services: Services, rows: Sequence[RowMapping]) -> list[RowMapping]:
+    """Jobs with the usage that running ones have by now."""
+    found = services.live.rows(rows, services.clock()) if services.live else rows
+    return cast(list[RowMapping], list(found))
 
 
 async def _of(request: Request) -> Services:

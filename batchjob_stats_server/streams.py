@@ -1,26 +1,68 @@
 """Streams that are open at once: each holds a connection for as long as a job may run."""
 
 import threading
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Hashable
+from typing import Any
 
-from batchjob_stats_server.problems import Problem
+from fastapi.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from batchjob_stats_server.auth.rights import Principal
+from batchjob_stats_server.http.problems import Problem
+
+_AGAIN = {"Retry-After": "30"}
 
 
-class Streams:
-    """Counts them."""
+class StreamLimit:
+    """Counts them, in all and of each user."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._open = 0
+    def __init__(self, maximum: int, maximum_of_user: int) -> None:
+        self._maximum = maximum
+        self._maximum_of_user = maximum_of_user
+        self._of_user: Counter[Hashable] = Counter()
         self._lock = threading.Lock()
 
-    def enter(self) -> None:
-        """One more; Problem 503 where there are enough."""
+    def enter(self, user: Hashable) -> None:
+        """One more; Problem 429 where the user has enough, 503 where all together have."""
         with self._lock:
-            if self._open >= self._most:
-                raise Problem(503, "too many streams are open", {"Retry-After": "30"})
-            self._open += 1
+            if self._of_user[user] >= self._maximum_of_user:
+                raise Problem(
+                    429, f"at most {self._maximum_of_user} streams of one user at once", _AGAIN
+                )
+            if self._of_user.total() >= self._maximum:
+                raise Problem(503, "too many streams are open", _AGAIN)
+            self._of_user[user] += 1
 
-    def leave(self) -> None:
+    def leave(self, user: Hashable) -> None:
         """One less."""
         with self._lock:
-            self._open -= 1
+            self._of_user[user] -= 1
+            if not self._of_user[user]:
+                del self._of_user[user]
+
+    def open(self) -> int:
+        """How many there are."""
+        return self._of_user.total()
+
+
+def reader(known: Principal) -> Hashable:
+    """Whose streams it counts among."""
+    return known.on_behalf or known.user, known.clusters
+
+
+class OpenStream(StreamingResponse):
+    """An answer that gives its place back whatever becomes of it; `end` is called then."""
+
+    def __init__(
+        self, lines: AsyncIterator[bytes], end: Callable[[], None], **options: Any
+    ) -> None:
+        super().__init__(lines, **options)
+        self._end = end
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the lines as they come."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._end()

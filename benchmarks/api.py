@@ -3,9 +3,9 @@
     python -m benchmarks.ingest read --jobs 10000000 --database /var/tmp/many.db   # makes it
     python -m benchmarks.api --database /var/tmp/many.db
 
-Starts the server and asks it with wrk (in Debian) by 1, 10 and 50 clients at once, each over a
-connection of its own and without a pause. What the server shares among all who ask the same within
-a second is asked twice: so that all ask the same, and so that no two questions are the same.
+Starts the server and asks it with wrk (in Debian): by 1 and 10 clients without a pause, and by 50
+that each ask every two seconds, at random. Each has a connection of its own, and no two questions
+that cost something are the same.
 Beside: as many threads with connections of their own that run the same statements through sqlite3
 and fetch their rows. Makes two tokens in the database, and takes them away again.
 """
@@ -30,20 +30,22 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from batchjob_stats_db import tokens
-from batchjob_stats_db.access import Access, UserOn
+from batchjob_stats_db.database import tokens
+from batchjob_stats_db.database.access import Access, UserOn
+from batchjob_stats_db.database.engine import parse, reader, writer
+from batchjob_stats_db.database.tokens import TokenRole
 from batchjob_stats_db.days import DAY
-from batchjob_stats_db.engine import parse, reader, writer
-from batchjob_stats_db.queries.pages import numbers, read
-from batchjob_stats_db.tokens import TokenRole
+from batchjob_stats_db.queries.paging import numbers, read
 from benchmarks.measure import cpu_seconds, resident_bytes
 
 BEGIN = 1_735_689_600  # of the year in benchmarks/ingest.py
 END = BEGIN + 365 * DAY
 USER = "user0042"
 BESIDE = "a user's newest 100"
+MANY = 50  # so many clients and more pause between two questions
+PAUSE_SECONDS = 2
 
-# At `+n` questions can differ, and the answers hardly do: those that the server shares.
+# At `+n` questions differ, and the answers hardly do.
 QUESTIONS: dict[str, tuple[str, str]] = {
     BESIDE: ("user", "jobs"),
     "the same, 5 keys of each": (
@@ -134,11 +136,14 @@ def _drained(pid: int) -> None:
         time.sleep(0.3)
 
 
-_EACH_ANOTHER = """
+_SCRIPT = """
 local n = 0
 function request()
   n = n + 1
   return wrk.format(nil, (("%s"):gsub("(%%d+)%%+n", function(from) return from + n end)))
+end
+function delay()
+  return math.random(0, %d)
 end
 """
 _LATENCY = re.compile(r"^\s+(50|99)%\s+([\d.]+)(us|ms|s|m)\s*$", re.MULTILINE)
@@ -146,13 +151,14 @@ _UNITS = {"us": 0.001, "ms": 1.0, "s": 1000.0, "m": 60_000.0}
 
 
 def asked(
-    server: Served, question: tuple[str, str], clients: int, seconds: float, *, same: bool = True
+    server: Served, question: tuple[str, str], clients: int, seconds: float
 ) -> tuple[float, float]:
     """Milliseconds of the median and the 99th percentile; nothing but 200 is an answer."""
     role, path = question
     path = f"/api/v1/{path}"
     with tempfile.NamedTemporaryFile("w", suffix=".lua") as script:
-        script.write("" if same else _EACH_ANOTHER % path)
+        pause = 2 * 1000 * PAUSE_SECONDS if clients >= MANY else 0
+        script.write(_SCRIPT % (path, pause))
         script.flush()
         argv = [
             "wrk", "-t1", f"-c{clients}", f"-d{seconds}s", "--latency", "--timeout", "60s",
@@ -222,19 +228,17 @@ def main() -> None:
         print(f"  {name:34}" + "".join(f"{cell:>20}" for cell in cells), flush=True)
 
     with served(given.database) as server:
-        alone = {
-            name: asked(server, question, 1, 1, same="+n" not in question[1])[0]
-            for name, question in chosen.items()
-        }
+        alone = {name: asked(server, question, 1, 1)[0] for name, question in chosen.items()}
         begun = resident_bytes(server.pid)
         for name, question in chosen.items():
             # So long that each client is answered, and not only those who were first in line.
             least = 3 * alone[name] / 1000
-            for same in (True, False) if "+n" in question[1] else (True,):
-                show(name if same else "  each another", [
-                    asked(server, question, n, max(given.seconds, math.ceil(n * least)), same=same)
-                    for n in given.clients
-                ])  # fmt: skip
+            show(name, [
+                asked(server, question, n, max(
+                    given.seconds, math.ceil(n * least), 5 * PAUSE_SECONDS * (n >= MANY)
+                ))
+                for n in given.clients
+            ])  # fmt: skip
             if name == BESIDE:
                 wanted = statements(given.database, Access((UserOn("", USER),)))
                 show("  its SQL alone", [

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from collectors.gpu import nvml
+from collectors.gpu.nvidia import nvml
 
 Call = Callable[[Any, Any], Any]
 

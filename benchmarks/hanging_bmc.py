@@ -38,15 +38,15 @@ IN_BAND = (sys.executable, "-m", "benchmarks.hanging_bmc", "--in-band")
 def main_with_silent_device(arguments: list[str]) -> None:
     """The exporter, on a kernel driver whose BMC never answers."""
     from batchjob_exporter.main import main
-    from collectors.ipmi import collector
-    from collectors.ipmi.ioctl import Device
+    from collectors.power.ipmi import collector
+    from collectors.power.ipmi.in_band import IpmiDevice
     from tests.simulated.bmc import SimulatedBmc
     from tests.simulated.ipmi_driver import SimulatedDriver
 
-    def open_device(_dev: str) -> Device:
+    def open_device(_dev: str) -> IpmiDevice:
         driver = SimulatedDriver(SimulatedBmc())
         driver.silent = True
-        return Device(driver.descriptor, driver.ioctl)
+        return IpmiDevice(driver.descriptor, driver.ioctl)
 
     collector.open_device = open_device
     sys.argv = ["batchjob_exporter", *arguments]

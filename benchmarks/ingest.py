@@ -22,20 +22,20 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from batchjob.states import JobState
-from batchjob_stats_db import schema
-from batchjob_stats_db.access import EVERYTHING, Access, AccountOn, UserOn
-from batchjob_stats_db.days import DAY, SPANS
-from batchjob_stats_db.engine import parse, reader, writer
-from batchjob_stats_db.job_row import said
-from batchjob_stats_db.migrate import migrate
-from batchjob_stats_db.queries import jobs, nodes, pages, stats, usage
+from batchjob.schedulers.accounting import Batch
+from batchjob.schedulers.records import JobRecord, NodeShare
+from batchjob.schedulers.states import JobState
+from batchjob_stats_db.admin.migrate import migrate
+from batchjob_stats_db.database import schema
+from batchjob_stats_db.database.access import EVERYTHING, Access, AccountOn, UserOn
+from batchjob_stats_db.database.engine import parse, reader, writer
+from batchjob_stats_db.database.record_rows import said
+from batchjob_stats_db.database.store import Store
+from batchjob_stats_db.days import DAY, month_of
+from batchjob_stats_db.measure.rollup import roll_up, sum_day, sum_month
+from batchjob_stats_db.measure.waits import add_waits
+from batchjob_stats_db.queries import jobs, nodes, paging, stats, usage
 from batchjob_stats_db.queries.filters import Filter
-from batchjob_stats_db.records import JobRecord, NodeShare
-from batchjob_stats_db.rollup import roll_up, sum_day, sum_spans
-from batchjob_stats_db.sources.source import Batch
-from batchjob_stats_db.store import Store
-from batchjob_stats_db.waits import add_waits
 
 BEGIN = 1_735_689_600  # 2025-01-01
 YEAR = 365 * DAY
@@ -205,8 +205,8 @@ def roll(path: Path) -> None:
             sum_day(db, "alpha", day)
             add_waits(db, "alpha", day)
         for day in days:
-            if (day // DAY + 1) % SPANS[0] == 0 or day == days[-1]:
-                sum_spans(db, "alpha", day)
+            if day == month_of(day):
+                sum_month(db, "alpha", day)
         db.execute(sa.text("ANALYZE"))
     days = range(BEGIN + 100 * DAY, BEGIN + 105 * DAY, DAY)
     begun = time.perf_counter()
@@ -255,23 +255,23 @@ def read(total: int, path: Path) -> None:
     end = BEGIN + YEAR
     month = (end - 30 * DAY, end)
     with engine.connect() as db:
-        page = pages.read(db, pages.numbers(db, EVERYTHING, 50)).rows
-        middle = pages.After(end - 100 * DAY, 0)
+        page = paging.read(db, paging.numbers(db, EVERYTHING, 50)).rows
+        middle = paging.After(end - 100 * DAY, 0)
         questions: dict[str, Callable[[], object]] = {
-            "a user's newest 50": lambda: pages.read(db, pages.numbers(db, user, 50)),
-            "the same, 100 days back": lambda: pages.read(
-                db, pages.numbers(db, user, 50, after=middle)
+            "a user's newest 50": lambda: paging.read(db, paging.numbers(db, user, 50)),
+            "the same, 100 days back": lambda: paging.read(
+                db, paging.numbers(db, user, 50, after=middle)
             ),
-            "a coordinator's newest 50": lambda: pages.read(db, pages.numbers(db, member, 50)),
-            "everybody's newest 50": lambda: pages.read(db, pages.numbers(db, EVERYTHING, 50)),
-            "an account's newest 50": lambda: pages.read(
-                db, pages.numbers(db, EVERYTHING, 50, Filter("alpha", account="account042"))
+            "a coordinator's newest 50": lambda: paging.read(db, paging.numbers(db, member, 50)),
+            "everybody's newest 50": lambda: paging.read(db, paging.numbers(db, EVERYTHING, 50)),
+            "an account's newest 50": lambda: paging.read(
+                db, paging.numbers(db, EVERYTHING, 50, Filter("alpha", account="account042"))
             ),
-            "a node's newest 50": lambda: pages.read(
-                db, pages.numbers(db, EVERYTHING, 50, Filter("alpha", node="n0500"))
+            "a node's newest 50": lambda: paging.read(
+                db, paging.numbers(db, EVERYTHING, 50, Filter("alpha", node="n0500"))
             ),
-            "a user's failed jobs, newest 50": lambda: pages.read(
-                db, pages.numbers(db, user, 50, Filter("alpha", states=("FAILED",)))
+            "a user's failed jobs, newest 50": lambda: paging.read(
+                db, paging.numbers(db, user, 50, Filter("alpha", states=("FAILED",)))
             ),
             "running now, 100": lambda: jobs.running(db, EVERYTHING, 100),
             "a user's, running now": lambda: jobs.running(db, user, 100),

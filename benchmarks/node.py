@@ -4,6 +4,7 @@
     python -m benchmarks.node crowd        one job with 10,000 processes
     python -m benchmarks.node strangers    1000 cgroups that are no jobs
     python -m benchmarks.node idle         wake-ups and CPU per minute without a scrape
+    python -m benchmarks.node short        what is kept of short jobs while all CPUs are busy
 
 Each prints what it measured, a line per number. Needs root; `crowd` needs cc.
 """
@@ -19,7 +20,7 @@ from pathlib import Path
 
 from benchmarks import measure, trees
 from benchmarks.scrape import JOBS_ALONE, compile_c, cost, scraper
-from tests.e2e import exporter
+from tests.e2e import exporter, short_jobs
 from tests.e2e.processes import until
 
 TREE = "v1"
@@ -115,6 +116,29 @@ def idle(jobs: int = 100, seconds: float = 60.0) -> Iterator[str]:
         yield f"{jobs} jobs: {background(target, seconds)}"
 
 
+def short(jobs: int = 60, at_once: int = 6) -> Iterator[str]:
+    """Jobs of 0.3 to 3 s whose cgroups go 5 ms after their last process, on a full node.
+
+    As the systemd unit runs the exporter, and with a drop-in for a quiet node.
+    """
+    runs: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
+        "the unit": ({}, ()),
+        "nice 10, first CPU": ({"Nice": "10"}, ("--runtime.cpus=first",)),
+    }
+    versions: tuple[short_jobs.Version, ...] = (2, 1)
+    for version in versions:
+        for name, (changed, flags) in runs.items():
+            own = ("--collector.disable-defaults", "--collector.jobs", *flags)
+            with (
+                short_jobs.scopes(version) as tops,
+                exporter.as_the_unit(*own, changed=changed) as target,
+                short_jobs.full_node(),
+            ):
+                kept = short_jobs.measured(tops, target, jobs, at_once, removed_after=0.005)
+            seen = len(kept.unseen)
+            yield f"v{version}, {name}: {100 * kept.part:.2f} % of CPU seconds, {seen} unseen"
+
+
 def shown(target: exporter.Target, scrape: Callable[[], bytes]) -> str:
     """Cost of a scrape and memory, in words."""
     each = cost(target.pid, scrape, 50)
@@ -131,7 +155,7 @@ def background(target: exporter.Target, seconds: float) -> str:
     return f"{wakes * per_minute:.0f} wake-ups and {1e3 * cpu * per_minute:.1f} ms CPU per minute"
 
 
-SUBJECTS = {each.__name__: each for each in (churn, crowd, strangers, idle)}
+SUBJECTS = {each.__name__: each for each in (churn, crowd, strangers, idle, short)}
 
 
 def main() -> None:

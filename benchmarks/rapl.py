@@ -4,7 +4,8 @@
 
 Simulated sockets run at a steady power; a Prometheus scrapes every 60 s for a day. The raw way
 shows `energy_uj` as it is, so that Prometheus takes each wrap for a restart of the counter and
-loses what was counted between the last scrape and the wrap. The other column is `collectors.rapl`.
+loses what was counted between the last scrape and the wrap. The other column is
+`collectors.power.rapl`.
 """
 
 import tempfile
@@ -13,7 +14,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from collectors.host import Host
-from collectors.rapl import ENERGY, Options, build
+from collectors.power.rapl import ENERGY, RaplOptions, build
 from tests.simulated.powercap import AMD_RANGE_UJ, INTEL_RANGE_UJ, Powercap, Zone
 
 SCRAPE_SECONDS = 60
@@ -66,7 +67,7 @@ def _scrapes(
 ) -> Iterator[tuple[float, float]]:
     now = 0.0
     host = Host(sysfs=str(tree.sysfs), procfs=str(tree.procfs), monotonic=lambda: now)
-    rapl = build(host, Options(), {})
+    rapl = build(host, RaplOptions(), {})
     rapl.look()
     interval = rapl.interval()
     looks_per_scrape = round(SCRAPE_SECONDS / interval)

@@ -18,8 +18,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 from batchjob_exporter.exposition import render
-from collectors.metric import Family, labels
 from collectors.metric import Metric as OurMetric
+from collectors.metric import MetricFamily, labels
 
 SECONDS = 2.0
 
@@ -57,10 +57,10 @@ class Kept(Renewed):
         return self.families
 
 
-def ours(families: list[Metric]) -> list[Family]:
+def ours(families: list[Metric]) -> list[MetricFamily]:
     """The same as the exporter has them."""
     return [
-        Family(
+        MetricFamily(
             OurMetric(
                 family.samples[0].name,
                 "counter" if family.type == "counter" else "gauge",

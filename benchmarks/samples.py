@@ -15,13 +15,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from batchjob_cli.recorded import Sources
-from batchjob_cli.recorder import Options, Recorder
-from batchjob_stats_db.history.history import Span, Statistic
-from batchjob_stats_db.history.samples import SampleHistory
+from batchjob_cli.recorded import SampleSources
+from batchjob_cli.recorder import Recorder, RecorderOptions
 from batchjob_stats_db.samples.file import Unpacker
 from batchjob_stats_db.samples.folder import files_of, folder_of
-from collectors.energy.ledger import Accounts, JobAccount
+from batchjob_stats_db.timeseries.base import JobWindow, Statistic
+from batchjob_stats_db.timeseries.sample_store import SampleHistory
+from collectors.energy.ledger import EnergyAccounts, JobAccount
 from collectors.jobs.reading import (
     CgroupReading,
     DeviceIO,
@@ -96,11 +96,11 @@ def record(jobs: list[Job], samples: Path, passes: int) -> tuple[float, int]:
     """CPU seconds of the recorder, and the bytes of the files before they are packed anew."""
     moment = T
     recorder = Recorder(
-        Sources(
+        SampleSources(
             lambda: [(job.name, job.reading()) for job in jobs],
-            accounts=lambda: Accounts(tuple(job.account() for job in jobs)),
+            accounts=lambda: EnergyAccounts(tuple(job.account() for job in jobs)),
         ),
-        samples, Options(most=0), lambda: moment, lambda: moment,
+        samples, RecorderOptions(most=0), lambda: moment, lambda: moment,
     )  # fmt: skip
     cpu = 0.0
     for number in range(passes):
@@ -158,7 +158,7 @@ def main() -> None:
                 )
                 if count == 1:
                     begun = time.process_time()
-                    span = Span("c1", jobs[0].name.jobid, int(T), int(T) + 5 * given.passes)
+                    span = JobWindow("c1", jobs[0].name.jobid, int(T), int(T) + 5 * given.passes)
                     metric = "batchjob_job_cpu_seconds_total"
                     SampleHistory(samples).measure(Statistic.TOTAL, [metric], [span])
                     spent = time.process_time() - begun

@@ -1,16 +1,15 @@
 """What a collector is, and which ones there are.
 
-A collector's module is cheap to import and has three names: `Options` (a frozen dataclass from
-which flags, YAML keys and docs are made), `METRICS` (every family it may ever return) and
-`build()`. Libraries that only it needs are imported by `build()`.
+A collector's module is cheap to import and ends in `COLLECTOR`. Libraries that only it needs are
+imported by `build()`.
 """
 
 import importlib
-from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol, cast
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
 
 from collectors.host import Host
-from collectors.metric import Family, Metric
+from collectors.metric import Metric, MetricFamily
 
 
 class Collector(Protocol):
@@ -22,21 +21,28 @@ class Collector(Protocol):
     def stop(self) -> None:
         """End the threads and close what is open; safe to call twice."""
 
-    def collect(self) -> list[Family]:
+    def collect(self) -> list[MetricFamily]:
         """The families of this moment. Called from one thread at a time."""
 
 
-class Module(Protocol):
-    """What a collector's module offers."""
+@runtime_checkable
+class Awaited(Protocol):
+    """A collector that has something to show only some time after its start."""
 
-    Options: type[Any]
-    METRICS: tuple[Metric, ...]
-
-    def build(self, host: Host, options: Any, built: Mapping[str, Collector]) -> Collector:
-        """Make the collector; `built` holds those that stand before it in `COLLECTORS`."""
+    def wait(self, seconds: float) -> None:
+        """Return when its first values are there, after `seconds` at the latest."""
 
 
-class Entry(NamedTuple):
+class CollectorModule(NamedTuple):
+    """What a collector's module offers, under the name `COLLECTOR`."""
+
+    options: type[Any]  # a frozen dataclass, from which flags, YAML keys and docs are made
+    metrics: tuple[Metric, ...]  # every family it may ever return
+    build: Callable[[Host, Any, Mapping[str, Collector]], Collector]
+    """Makes the collector from its options and from those before it in `COLLECTORS`."""
+
+
+class CollectorEntry(NamedTuple):
     """A row of the table: the collector's flag, its module, and whether it is on by default."""
 
     name: str
@@ -44,34 +50,44 @@ class Entry(NamedTuple):
     enabled: bool
     description: str
 
-    def load(self) -> Module:
+    def load(self) -> CollectorModule:
         """Import the module."""
-        return cast("Module", importlib.import_module(self.module))
+        return cast(CollectorModule, importlib.import_module(self.module).COLLECTOR)
 
 
 # In the order in which they are built: a collector may use those above it.
-COLLECTORS: tuple[Entry, ...] = (
-    Entry("node", "collectors.node", True, "CPU time, memory and boot time of the node."),
-    Entry("jobs", "collectors.jobs.collector", True, "What each batch job of the node uses."),
-    Entry("rapl", "collectors.rapl", True, "Energy and power limits of the processors (RAPL)."),
-    Entry("hwmon", "collectors.hwmon", True, "Power and energy sensors of the kernel."),
-    Entry("cray", "collectors.cray", True, "Power and energy of HPE Cray nodes."),
-    Entry(
+COLLECTORS: tuple[CollectorEntry, ...] = (
+    CollectorEntry("node", "collectors.node", True, "CPU time, memory and boot time of the node."),
+    CollectorEntry(
+        "jobs", "collectors.jobs.collector", True, "What each batch job of the node uses."
+    ),
+    CollectorEntry(
+        "rapl", "collectors.power.rapl", True, "Energy and power limits of the processors (RAPL)."
+    ),
+    CollectorEntry(
+        "hwmon", "collectors.power.hwmon", True, "Power and energy sensors of the kernel."
+    ),
+    CollectorEntry("cray", "collectors.power.cray", True, "Power and energy of HPE Cray nodes."),
+    CollectorEntry(
         "redfish",
-        "collectors.redfish.collector",
+        "collectors.power.redfish.collector",
         False,
         "Power that the management controller shows over Redfish.",
     ),
-    Entry("ipmi", "collectors.ipmi.collector", True, "Power of the node as its BMC measures it."),
-    Entry("gpu", "collectors.gpu.collector", True, "GPUs, and the jobs that hold them."),
-    Entry(
+    CollectorEntry(
+        "ipmi", "collectors.power.ipmi.collector", True, "Power of the node as its BMC measures it."
+    ),
+    CollectorEntry("gpu", "collectors.gpu.collector", True, "GPUs, and the jobs that hold them."),
+    CollectorEntry(
         "emissions",
         "collectors.emissions.collector",
         False,
         "Emission factors of the electricity, from tables or live providers.",
     ),
-    Entry("energy", "collectors.energy.collector", True, "Energy and emissions of each batch job."),
-    Entry(
+    CollectorEntry(
+        "energy", "collectors.energy.collector", True, "Energy and emissions of each batch job."
+    ),
+    CollectorEntry(
         "cluster",
         "collectors.cluster.collector",
         False,

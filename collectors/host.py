@@ -3,6 +3,18 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Moment(NamedTuple):
+    """A point in time: `epoch` is shown to people; spans are measured by `monotonic`."""
+
+    epoch: float  # seconds, of a clock that may be set
+    monotonic: float  # seconds
+
+    def at(self, epoch: float) -> "Moment":
+        """Another moment, by what the clock shows now."""
+        return Moment(epoch, self.monotonic - (self.epoch - epoch))
 
 
 @dataclass(frozen=True)
@@ -15,3 +27,7 @@ class Host:
     dev: str = "/dev"
     clock: Callable[[], float] = time.time
     monotonic: Callable[[], float] = time.monotonic
+
+    def now(self) -> Moment:
+        """This moment."""
+        return Moment(self.clock(), self.monotonic())

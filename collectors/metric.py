@@ -1,6 +1,7 @@
 """Metrics, labels and families as plain data; `batchjob_exporter.exposition` writes them down."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple, NewType
 
 Labels = NewType("Labels", str)
@@ -23,17 +24,31 @@ class Metric(NamedTuple):
     labels: tuple[str, ...] = ()
 
 
-class Family(NamedTuple):
+class MetricFamily(NamedTuple):
     """A metric with its samples of one moment. A sample without a value does not exist.
 
     `suffix` is what a histogram's samples have behind its name: `_bucket`, `_count`, `_sum`.
     `distinct`: no two samples have the same labels, for which the collector vouches.
+    `created`: the epoch second at which a counter was 0, by the labels of its sample.
     """
 
     metric: Metric
     samples: Sequence[Sample]
     suffix: str = ""
     distinct: bool = False
+    created: Mapping[Labels, float] | None = None
+
+
+_NOT_UTF8 = re.compile("[\ud800-\udfff]")
+
+
+def displayable(text: str) -> str:
+    """The text with U+FFFD for each byte that was not UTF-8.
+
+    Python keeps such bytes of file names as surrogates (os.fsdecode), which nothing that writes
+    UTF-8 takes.
+    """
+    return text if text.isascii() else _NOT_UTF8.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def labels(**pairs: str) -> Labels:
@@ -52,6 +67,7 @@ def join(*parts: Labels) -> Labels:
 
 def escape(value: str) -> str:
     """A label value as the text formats write it; almost none needs the translation."""
+    value = displayable(value)
     if '"' in value or "\\" in value or "\n" in value:
         return value.translate(_ESCAPES)
     return value

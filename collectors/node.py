@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from collectors.collector import Collector
+from collectors.collector import Collector, CollectorModule
 from collectors.host import Host
-from collectors.metric import NO_LABELS, Family, Labels, Metric, labels
+from collectors.metric import NO_LABELS, Labels, Metric, MetricFamily, labels
 
 # Order of the columns of a `cpu` line. guest and guest_nice follow, and are in user and nice.
 MODES = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
@@ -45,7 +45,7 @@ _MODE_LABELS: tuple[Labels, ...] = tuple(labels(mode=mode) for mode in MODES)
 
 
 @dataclass(frozen=True)
-class Options:
+class NodeOptions:
     """None."""
 
 
@@ -66,10 +66,10 @@ class Memory(NamedTuple):
     """Bytes."""
 
     total: float
-    available: float
+    available: float | None  # None: a kernel before 3.14
 
 
-class Node:
+class NodeCollector:
     """Reads /proc/stat and /proc/meminfo through descriptors that stay open."""
 
     def __init__(self, host: Host) -> None:
@@ -87,16 +87,19 @@ class Node:
         while self._descriptors:
             os.close(self._descriptors.popitem()[1])
 
-    def collect(self) -> list[Family]:
+    def collect(self) -> list[MetricFamily]:
         """CPU, memory, boot time and name."""
         cpu, memory = self.cpu_times(), self.memory()
         return [
-            Family(CPU_SECONDS, list(zip(_MODE_LABELS, cpu.modes, strict=False))),
-            Family(CPUS, [(NO_LABELS, float(cpu.cpus))]),
-            Family(MEMORY_TOTAL, [(NO_LABELS, memory.total)]),
-            Family(MEMORY_AVAILABLE, [(NO_LABELS, memory.available)]),
-            Family(BOOT_TIME, [(NO_LABELS, cpu.boot_time)]),
-            Family(INFO, [(self._info, 1.0)]),
+            MetricFamily(CPU_SECONDS, list(zip(_MODE_LABELS, cpu.modes, strict=False))),
+            MetricFamily(CPUS, [(NO_LABELS, float(cpu.cpus))]),
+            MetricFamily(MEMORY_TOTAL, [(NO_LABELS, memory.total)]),
+            MetricFamily(
+                MEMORY_AVAILABLE,
+                [] if memory.available is None else [(NO_LABELS, memory.available)],
+            ),
+            MetricFamily(BOOT_TIME, [(NO_LABELS, cpu.boot_time)]),
+            MetricFamily(INFO, [(self._info, 1.0)]),
         ]
 
     def cpu_times(self) -> CpuTimes:
@@ -147,11 +150,14 @@ def parse_meminfo(text: bytes) -> Memory:
             if unit != b"kB":
                 raise ValueError(f"/proc/meminfo: unit of {key.decode()} is not kB")
             found[key] = int(value) * 1024.0
-    if len(found) != 2:
-        raise ValueError("/proc/meminfo: no line MemTotal or MemAvailable")
-    return Memory(found[b"MemTotal"], found[b"MemAvailable"])
+    if b"MemTotal" not in found:
+        raise ValueError("/proc/meminfo: no line MemTotal")
+    return Memory(found[b"MemTotal"], found.get(b"MemAvailable"))
 
 
-def build(host: Host, _options: Options, _built: Mapping[str, Collector]) -> Node:
+def build(host: Host, _options: NodeOptions, _built: Mapping[str, Collector]) -> NodeCollector:
     """Make the collector."""
-    return Node(host)
+    return NodeCollector(host)
+
+
+COLLECTOR = CollectorModule(NodeOptions, METRICS, build)

@@ -22,6 +22,20 @@ settings.load_profile("busy")
 TREES = Path(__file__).parent / "fixtures" / "trees"
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--long",
+        action="store_true",
+        help="run attack and stress tests in their long form: minutes instead of seconds",
+    )
+
+
+@pytest.fixture(scope="session")
+def long_form(request) -> bool:
+    """Whether the tests run with --long; a test takes more clients, rounds or cases then."""
+    return bool(request.config.getoption("--long"))
+
+
 @pytest.fixture(autouse=True)
 def keep_log_handlers():
     """A program's own log lines go to a standard error that is gone after its test."""

@@ -36,7 +36,7 @@ def test_every_flag_is_documented():
 
 @pytest.mark.parametrize("entry", COLLECTORS, ids=lambda entry: entry.name)
 def test_metrics_follow_the_conventions(entry):
-    for metric in entry.load().METRICS:
+    for metric in entry.load().metrics:
         assert metric.name.startswith("batchjob_"), metric.name
         assert metric.name.endswith("_total") == (metric.type == "counter"), metric.name
         assert metric.help.endswith("."), metric.name
@@ -63,6 +63,8 @@ def test_option_files_that_are_shown_can_be_read(page, block, tmp_path):
     assert settings([f"--config.file={tmp_path}/exporter.yml"])
 
 
+# The exporter sees processes of others and BMCs; vmagent and vmalert are not ours.
+EXPOSED = {"batchjob_exporter": 22, "vmagent": 30, "vmalert": 30}
 UNITS = sorted((REPOSITORY / "deploy").glob("*/*.service"))
 
 
@@ -73,9 +75,10 @@ def test_units_are_valid_and_hardened(unit, tmp_path):
     text = re.sub(r"ExecStart=\S+", "ExecStart=/bin/true", unit.read_text())
     copy = tmp_path / unit.name
     copy.write_text(text)
-    command = ["systemd-analyze", "verify", str(copy)]
+    command = ["systemd-analyze", "verify", "--man=no", str(copy)]
     verified = subprocess.run(command, capture_output=True, text=True, check=False)
     assert unit.name not in verified.stderr
-    command = ["systemd-analyze", "security", "--offline=true", "--threshold=30", str(copy)]
+    exposed = EXPOSED.get(unit.stem, 13)
+    command = ["systemd-analyze", "security", "--offline=true", f"--threshold={exposed}", str(copy)]
     rated = subprocess.run(command, capture_output=True, text=True, check=False)
     assert rated.returncode == 0, rated.stdout[-300:]

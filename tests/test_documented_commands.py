@@ -21,11 +21,11 @@ import pytest
 import yaml
 
 from batchjob_cli.main import COMMANDS
-from batchjob_exporter.http.web_config import read as web_config
 from batchjob_exporter.options import settings as exporter_settings
-from batchjob_stats_db.options import settings as poller_settings
+from batchjob_exporter.web.config import read as web_config
+from batchjob_stats_db.poller.options import settings as poller_settings
 from batchjob_stats_server.options import settings as server_settings
-from batchjob_stats_server.report.quantities import UNITS
+from batchjob_stats_server.report.facts import UNITS
 from batchjob_stats_server.report.rules import load as load_rules
 from collectors.energy.idle import from_file as idle_watts
 from deploy.packages.manuals import parser_of
@@ -38,11 +38,11 @@ PROGRAMS = {
     "batchjob_stats_server": "batchjob_stats_server.main",
 }
 OTHERS = {
-    "apt", "cp", "curl", "dnf", "done", "echo", "export", "fi", "for", "grafana", "gzip",
-    "helm", "htpasswd", "if", "install", "jq", "kubectl", "lint-imports", "mkdir", "modprobe",
-    "mypy", "openssl", "pip", "podman", "promtool", "pytest", "python", "python3",
-    "python3.11", "qmgr", "ruff", "scontrol", "sed", "sphinx-build", "systemctl",
-    "systemd-run", "victoria-metrics", "vmagent",
+    "apt", "cd", "cosign", "cp", "curl", "dnf", "done", "echo", "export", "fi", "for", "grafana",
+    "groupadd", "gzip", "helm", "htpasswd", "if", "install", "jq", "kubectl", "lint-imports",
+    "loginctl", "minisign", "mkdir", "modprobe", "mypy", "openssl", "pip", "podman", "promtool",
+    "pytest", "python", "python3", "python3.11", "qmgr", "ruff", "scontrol", "sed", "sha256sum",
+    "sphinx-build", "systemctl", "systemd-run", "udevadm", "victoria-metrics", "vmagent",
 }  # fmt: skip
 WRAPPERS = {"runuser": 4, "sudo": 1}  # words until the command that they run
 
@@ -186,7 +186,7 @@ READERS = (
     (lambda _, keys: "rules" in keys, lambda path: load_rules(UNITS, str(path))),
     (lambda page, _: page == "docs/energy.md", lambda path: idle_watts(str(path), ())),
     (
-        lambda page, keys: keys & {"clusters", "poll"} or keys == {"tsdb"},
+        lambda page, keys: keys & {"backup", "clusters", "poll"} or keys == {"tsdb"},
         lambda path: poller_settings({}, str(path)),
     ),
     (
@@ -222,5 +222,6 @@ def test_ini_is_ini(block):
 def test_every_language_is_known():
     languages = {block.language for block in BLOCKS}
     assert languages <= {
-        "", "console", "sh", "yaml", "promql", "json", "ini", "python", "{toctree}", "{include}",
+        "", "console", "sh", "yaml", "promql", "json", "ini", "python", "nginx", "apache",
+            "{toctree}", "{include}",
     }  # fmt: skip

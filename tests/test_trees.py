@@ -6,8 +6,8 @@ from pathlib import Path, PurePath
 
 import pytest
 
+from collectors.jobs.discovery.places import match
 from collectors.jobs.layouts import LAYOUTS
-from collectors.jobs.places import match
 
 TREES = Path(__file__).parent / "fixtures" / "trees"
 

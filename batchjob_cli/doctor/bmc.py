@@ -8,12 +8,12 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from batchjob.settings import SettingsError
-from batchjob_cli.doctor.check import Check, Finding, Node
-from collectors.ipmi import collector as ipmi
-from collectors.ipmi.ioctl import find_device
-from collectors.ipmi.message import IpmiError
-from collectors.redfish.error import RedfishError
+from batchjob.runtime.settings import SettingsError
+from batchjob_cli.doctor.finding import Check, ExaminedNode, Finding
+from collectors.power.ipmi import collector as ipmi
+from collectors.power.ipmi.in_band import find_device
+from collectors.power.ipmi.message import IpmiError
+from collectors.power.redfish.error import RedfishError
 
 T = TypeVar("T")
 
@@ -44,7 +44,7 @@ _REDFISH_ADVICE = {
 }
 
 
-def _ipmi(node: Node) -> Finding:
+def _ipmi(node: ExaminedNode) -> Finding:
     """Asks the BMC once, unless the collector is off."""
     options = node.options.get("ipmi")
     if options is None or options.access == "device":
@@ -64,7 +64,7 @@ def _ipmi(node: Node) -> Finding:
     )
 
 
-def _device(node: Node) -> Finding | None:
+def _device(node: ExaminedNode) -> Finding | None:
     """What keeps this process from asking through the kernel's driver."""
     path = find_device(node.host.dev)
     if path is None:
@@ -89,11 +89,11 @@ def _name(look_up: Callable[[int], tuple[object, ...]], number: int) -> object:
         return number
 
 
-def _redfish(node: Node) -> Finding | None:
+def _redfish(node: ExaminedNode) -> Finding | None:
     options = node.options.get("redfish")
     if options is None:
         return None
-    from collectors.redfish.service import service  # HTTP and TLS only where it is configured
+    from collectors.power.redfish.reader import service  # HTTP and TLS only where it is configured
 
     try:
         asked = service(options)

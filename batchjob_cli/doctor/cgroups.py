@@ -2,10 +2,10 @@
 
 import os
 
-from batchjob_cli.doctor.check import Check, Finding, Node
+from batchjob_cli.doctor.finding import Check, ExaminedNode, Finding
 
 
-def _mounted(node: Node) -> Finding:
+def _mounted(node: ExaminedNode) -> Finding:
     found = node.survey.hierarchies
     if not found:
         return Finding(
@@ -21,7 +21,7 @@ def _mounted(node: Node) -> Finding:
     return Finding("ok", "; ".join(parts))
 
 
-def _hybrid(node: Node) -> Finding | None:
+def _hybrid(node: ExaminedNode) -> Finding | None:
     versions = {each.version for each in node.survey.hierarchies}
     if 2 in versions:
         if versions == {2}:
@@ -41,7 +41,7 @@ def _hybrid(node: Node) -> Finding | None:
     )
 
 
-def _whole(node: Node) -> Finding | None:
+def _whole(node: ExaminedNode) -> Finding | None:
     """A cgroup2 root has no cgroup.type and no cgroup.events (cgroup-v2.rst, "Core Interface")."""
     roots = [each.root for each in node.survey.hierarchies if each.version == 2]
     if not roots:

@@ -2,14 +2,14 @@
 
 import time
 
-from batchjob.call import SchedulerError
-from batchjob.refresher import PostponedError
-from batchjob.settings import SettingsError
-from batchjob_cli.doctor.check import Check, Finding, Node
+from batchjob.runtime.background import PostponedError
+from batchjob.runtime.settings import SettingsError
+from batchjob.runtime.subprocesses import SchedulerError
+from batchjob_cli.doctor.finding import Check, ExaminedNode, Finding
 from collectors.cluster.collector import ways
 
 
-def _cluster(node: Node) -> Finding | None:
+def _cluster(node: ExaminedNode) -> Finding | None:
     """Asks for each part once; nothing is asked where the collector is off."""
     options = node.options.get("cluster")
     if options is None:

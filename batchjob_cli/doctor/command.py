@@ -3,12 +3,14 @@
 import argparse
 import sys
 
-from batchjob.settings import Parser
-from batchjob_cli.doctor.check import Node
+from batchjob.runtime.settings import Parser
+from batchjob_cli.doctor.finding import ExaminedNode
 from batchjob_cli.doctor.report import as_json, as_text
 from batchjob_cli.doctor.subjects import examine, jobs_visible
-from batchjob_exporter.options import Chosen, settings
-from collectors.jobs.layouts import LAYOUTS, Layout
+from batchjob_exporter.options import EnabledCollector, settings
+from collectors.jobs.discovery.site_layouts import all_layouts
+from collectors.jobs.layouts import Layout
+from collectors.metric import displayable
 
 _DESCRIPTION = """\
 Says what this node offers to the exporter, and what is missing.
@@ -31,18 +33,19 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="write the report as JSON")
     own, of_exporter = parser.parse_known_args(arguments)
     chosen = settings(of_exporter)
-    node = Node(
+    node = ExaminedNode(
         chosen.host,
         _layouts(chosen.collectors),
         chosen.web.listen_address,
         {each.entry.name: each.options for each in chosen.collectors},
     )
     answers, visible = examine(node), jobs_visible(node)
-    sys.stdout.write((as_json if own.json else as_text)(answers, visible))
+    report = (as_json if own.json else as_text)(answers, visible)
+    sys.stdout.write(displayable(report))  # paths of cgroups may hold any bytes
     return 0 if visible else 1
 
 
-def _layouts(collectors: tuple[Chosen, ...]) -> tuple[Layout, ...]:
+def _layouts(collectors: tuple[EnabledCollector, ...]) -> tuple[Layout, ...]:
     """The site's own rows come first, as in the exporter."""
     jobs = [each.options for each in collectors if each.entry.name == "jobs"]
-    return (*(jobs[0].layouts if jobs else ()), *LAYOUTS)
+    return all_layouts(jobs[0].layouts if jobs else ())

@@ -2,15 +2,15 @@
 
 from collections.abc import Sequence
 
-from batchjob.readable import lasting
-from batchjob.settings import SettingsError
-from batchjob_cli.doctor.check import Check, Finding, Node
-from collectors.emissions.factor import Factor
-from collectors.emissions.factors import site_factors
-from collectors.emissions.source import Source
+from batchjob.runtime.formatting import lasting
+from batchjob.runtime.settings import SettingsError
+from batchjob_cli.doctor.finding import Check, ExaminedNode, Finding
+from collectors.emissions.factor import EmissionFactor
+from collectors.emissions.provider_poller import ProviderPoller
+from collectors.emissions.site_factors import site_factors
 
 
-def _factors(node: Node) -> Finding | None:
+def _factors(node: ExaminedNode) -> Finding | None:
     """Asks each provider once; nothing is asked where none is configured."""
     options = node.options.get("emissions")
     if options is None:
@@ -33,12 +33,12 @@ def _factors(node: Node) -> Finding | None:
     )
 
 
-def _shown(factor: Factor) -> str:
+def _shown(factor: EmissionFactor) -> str:
     grams = f"{factor.grams_per_kilowatt_hour:g} g/kWh"
     return f"{factor.provider} {factor.zone}: {grams} ({factor.scope}, {lasting(factor.age)} old)"
 
 
-def _reasons(sources: Sequence[Source]) -> str:
+def _reasons(sources: Sequence[ProviderPoller]) -> str:
     found = {reason for each in sources for reason, count in each.errors().items() if count}
     return ", ".join(sorted(found))
 

@@ -9,19 +9,20 @@ import threading
 from collections import Counter
 from typing import Any
 
-from batchjob_cli.doctor.check import Check, Finding, Node, read
-from collectors.gpu import amd, nvml
+from batchjob_cli.doctor.finding import Check, ExaminedNode, Finding, read
+from collectors.gpu import amd
 from collectors.gpu.metrics import ENERGY
-from collectors.gpu.reading import Reading
+from collectors.gpu.nvidia import nvml
+from collectors.gpu.reading import GpuReading
 
 _SECONDS = 10.0  # for a driver that hangs
 
 
-def _device_files(node: Node) -> list[str]:
+def _device_files(node: ExaminedNode) -> list[str]:
     return sorted(glob.glob(f"{glob.escape(node.host.dev)}/nvidia[0-9]*"))
 
 
-def _devices(node: Node) -> Finding | None:
+def _devices(node: ExaminedNode) -> Finding | None:
     devices = _device_files(node)
     version = read(f"{node.host.procfs}/driver/nvidia/version")
     if not devices and version is None:
@@ -31,7 +32,7 @@ def _devices(node: Node) -> Finding | None:
     return Finding("ok", f"{len(devices)} devices; {version.splitlines()[0].strip()}")
 
 
-def _permission(node: Node) -> Finding | None:
+def _permission(node: ExaminedNode) -> Finding | None:
     """NVML opens these for reading and writing, whatever is asked of it."""
     files = [*_device_files(node), f"{node.host.dev}/nvidiactl"]
     refused = [
@@ -49,7 +50,7 @@ def _permission(node: Node) -> Finding | None:
     )
 
 
-def _library(node: Node) -> Finding | None:
+def _library(node: ExaminedNode) -> Finding | None:
     if _devices(node) is None:
         return None
     try:
@@ -70,7 +71,7 @@ def _library(node: Node) -> Finding | None:
     return Finding("ok", "libnvidia-ml.so.1 and pynvml")
 
 
-def _readings(node: Node) -> Finding | None:
+def _readings(node: ExaminedNode) -> Finding | None:
     """Ask NVML what the exporter will ask it, but wait only so long."""
     library = _library(node)
     if library is None or library.result != "ok":
@@ -108,7 +109,7 @@ def _ask() -> Finding:
     return _judged(count, readings, errors)
 
 
-def _asked(pynvml: Any, index: int, errors: Counter[tuple[str, str]]) -> Reading | None:
+def _asked(pynvml: Any, index: int, errors: Counter[tuple[str, str]]) -> GpuReading | None:
     try:
         return nvml.read(pynvml, index, 0.0, errors)
     except pynvml.NVMLError as error:
@@ -116,7 +117,7 @@ def _asked(pynvml: Any, index: int, errors: Counter[tuple[str, str]]) -> Reading
         return None
 
 
-def _judged(count: int, readings: list[Reading], errors: Counter[tuple[str, str]]) -> Finding:
+def _judged(count: int, readings: list[GpuReading], errors: Counter[tuple[str, str]]) -> Finding:
     cut = [each.gpu for each in readings if each.gpu.partitioned]
     instances = sum(len(gpu.instances) for gpu in cut)
     seen = f"{len(readings)} of {count} GPUs answer"
@@ -134,7 +135,7 @@ def _judged(count: int, readings: list[Reading], errors: Counter[tuple[str, str]
     return Finding("ok", seen)
 
 
-def _order(node: Node) -> Finding | None:
+def _order(node: ExaminedNode) -> Finding | None:
     """Whether Slurm's numbers mean the same by index and by device file."""
     known = sorted(glob.glob(f"{glob.escape(node.host.procfs)}/driver/nvidia/gpus/*/information"))
     minors = []
@@ -153,7 +154,7 @@ def _order(node: Node) -> Finding | None:
     )
 
 
-def _amd(node: Node) -> Finding | None:
+def _amd(node: ExaminedNode) -> Finding | None:
     cards = amd.cards(node.host)
     if not cards:
         return None

@@ -1,13 +1,13 @@
 """Which of the meters will stand for the node."""
 
-from batchjob_cli.doctor import bmc, energy
-from batchjob_cli.doctor.check import Check, Finding, Node
-from collectors.energy.meter import BEST_FIRST
+from batchjob_cli.doctor import bmc, power
+from batchjob_cli.doctor.finding import Check, ExaminedNode, Finding
+from collectors.power.meter import BEST_FIRST
 
-_METERS = {check.name: check for check in (*energy.CHECKS, *bmc.CHECKS)}
+_METERS = {check.name: check for check in (*power.CHECKS, *bmc.CHECKS)}
 
 
-def _source(node: Node) -> Finding | None:
+def _source(node: ExaminedNode) -> Finding | None:
     """As the energy collector would choose: by configuration, else the best that answers."""
     options = node.options.get("energy")
     if node.options and options is None:
@@ -28,12 +28,12 @@ def _source(node: Node) -> Finding | None:
     return Finding("ok", f"from {found[0]} (of {', '.join(found)})")
 
 
-def _is_on(name: str, node: Node) -> bool:
+def _is_on(name: str, node: ExaminedNode) -> bool:
     """Without options nobody said what is on; a BMC is asked only where somebody did."""
     return name in node.options or (not node.options and name in ("cray", "hwmon", "rapl"))
 
 
-def _answers(name: str, node: Node) -> bool:
+def _answers(name: str, node: ExaminedNode) -> bool:
     finding = _METERS[name].look(node)
     return finding is not None and finding.result == "ok"
 

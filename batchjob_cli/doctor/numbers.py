@@ -5,8 +5,8 @@ import os
 from functools import partial
 from typing import NamedTuple
 
-from batchjob_cli.doctor.check import Check, Finding, Node, Result, read
-from batchjob_cli.doctor.trees import Tree
+from batchjob_cli.doctor.finding import Check, ExaminedNode, Finding, Result, read
+from batchjob_cli.doctor.survey import SchedulerTree
 
 
 class Number(NamedTuple):
@@ -53,13 +53,16 @@ ADVICE = {
 }
 
 
-def _number(number: Number, node: Node) -> Finding | None:
+def _number(number: Number, node: ExaminedNode) -> Finding | None:
     lacking = [
         (tree, controller)
         for tree in _trees(node)
         if (controller := _lacks(tree, number, node)) is not None
     ]
     if not _trees(node):
+        return None
+    # Slurm makes its tree in a hierarchy of version 1 with the first job that is confined there.
+    if lacking and all(_idle_on_v1(tree, node) for tree, _ in lacking):
         return None
     if not lacking:
         return Finding("ok", f"{number.what} of each job")
@@ -76,7 +79,7 @@ def _number(number: Number, node: Node) -> Finding | None:
     )
 
 
-def _trees(node: Node) -> list[Tree]:
+def _trees(node: ExaminedNode) -> list[SchedulerTree]:
     """The trees of one hierarchy per scheduler and version; on v1 each has the same ones.
 
     Without those on v2 that hand no controller on as yet: Slurm does it with the first job.
@@ -85,14 +88,18 @@ def _trees(node: Node) -> list[Tree]:
     return [tree for tree in first.values() if tree.hierarchy.version == 1 or _used(tree, node)]
 
 
-def _used(tree: Tree, node: Node) -> bool:
+def _idle_on_v1(tree: SchedulerTree, node: ExaminedNode) -> bool:
+    return tree.hierarchy.version == 1 and not node.survey.jobids(tree.manager)
+
+
+def _used(tree: SchedulerTree, node: ExaminedNode) -> bool:
     below = f"{tree.path}/"
     return bool(_handed_on(tree)) or any(
         job.hierarchy == tree.hierarchy and job.path.startswith(below) for job in node.survey.jobs
     )
 
 
-def _lacks(tree: Tree, number: Number, node: Node) -> str | None:
+def _lacks(tree: SchedulerTree, number: Number, node: ExaminedNode) -> str | None:
     if tree.hierarchy.version == 2:
         return None if number.v2 is None or number.v2 in _handed_on(tree) else number.v2
     having = {
@@ -104,12 +111,12 @@ def _lacks(tree: Tree, number: Number, node: Node) -> str | None:
     return None if number.v1 in having else number.v1
 
 
-def _handed_on(tree: Tree) -> list[str]:
+def _handed_on(tree: SchedulerTree) -> list[str]:
     text = read(f"{tree.hierarchy.root}/{tree.path}/cgroup.subtree_control")
     return (text or "").split()
 
 
-def _peak(node: Node) -> Finding | None:
+def _peak(node: ExaminedNode) -> Finding | None:
     """memory.peak came with Linux 5.19 (cgroup-v2.rst)."""
     tops = [
         f"{tree.hierarchy.root}/{tree.path}"
@@ -127,11 +134,11 @@ def _peak(node: Node) -> Finding | None:
     )
 
 
-def _file(tree: Tree, name: str) -> str:
+def _file(tree: SchedulerTree, name: str) -> str:
     return f"{tree.hierarchy.root}/{tree.path}/{name}"
 
 
-def _pressure(node: Node) -> Finding | None:
+def _pressure(node: ExaminedNode) -> Finding | None:
     """Pressure stall information: Linux Documentation/accounting/psi.rst."""
     reason = _pressure_error(f"{node.host.procfs}/pressure/cpu")
     if reason is not None:

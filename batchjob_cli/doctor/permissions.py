@@ -6,8 +6,8 @@ import resource
 from functools import partial
 from typing import NamedTuple
 
-from batchjob_cli.doctor.check import Check, Finding, Node, read
-from collectors.jobs.inotify import Inotify
+from batchjob_cli.doctor.finding import Check, ExaminedNode, Finding, read
+from collectors.jobs.discovery.inotify import Inotify
 
 
 class Capability(NamedTuple):
@@ -26,16 +26,17 @@ CAPABILITIES = (
     ),
     Capability("CAP_DAC_READ_SEARCH", 2, "the environment of jobs and RAPL's counters"),
 )
+_GRANTED = "CAP_DAC_READ_SEARCH"  # in the unit; a line of a drop-in takes its place
 
 
-def _who(_: Node) -> Finding:
+def _who(_: ExaminedNode) -> Finding:
     uid = os.geteuid()
     if uid == 0:
         return Finding("ok", "this is root; the service needs less, see docs/exporter.md")
     return Finding("ok", f"this is uid {uid}; the answers below hold for it")
 
 
-def _capability(wanted: Capability, node: Node) -> Finding | None:
+def _capability(wanted: Capability, node: ExaminedNode) -> Finding | None:
     held = re.search(
         r"^CapEff:\s*([0-9a-f]+)$", read(f"{node.host.procfs}/self/status") or "", re.MULTILINE
     )
@@ -46,12 +47,13 @@ def _capability(wanted: Capability, node: Node) -> Finding | None:
     return Finding(
         "warning",
         f"not held, so what is absent: {wanted.gives}",
-        f"AmbientCapabilities={wanted.name} in a drop-in of the service (systemctl edit "
+        "CapabilityBoundingSet= and AmbientCapabilities=, both with "
+        f"{' '.join(sorted({wanted.name, _GRANTED}))}, in a drop-in of the service (systemctl edit "
         "batchjob_exporter)",
     )
 
 
-def _hidepid(node: Node) -> Finding | None:
+def _hidepid(node: ExaminedNode) -> Finding | None:
     """proc(5), "Mount options"."""
     table = read(f"{node.host.procfs}/self/mountinfo") or ""
     for line in table.splitlines():
@@ -71,7 +73,7 @@ def _hidepid(node: Node) -> Finding | None:
     return None
 
 
-def _container(node: Node) -> Finding | None:
+def _container(node: ExaminedNode) -> Finding | None:
     """A pid of another namespace is printed as 0 (cgroup-v2.rst, "Namespace")."""
     for job in node.survey.jobs:
         top = f"{job.hierarchy.root}/{job.path}"
@@ -94,7 +96,7 @@ def _visible(pids: list[str]) -> Finding:
     return Finding("ok", "processes of jobs can be named")
 
 
-def _inotify(node: Node) -> Finding | None:
+def _inotify(node: ExaminedNode) -> Finding | None:
     """A watch for each directory that leads to jobs, and a few for each job."""
     text = read(f"{node.host.procfs}/sys/fs/inotify/max_user_watches")
     if text is None or not text.isdigit():
@@ -119,7 +121,7 @@ def _inotify(node: Node) -> Finding | None:
     )
 
 
-def _descriptors(_: Node) -> Finding:
+def _descriptors(_: ExaminedNode) -> Finding:
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if soft == resource.RLIM_INFINITY or soft >= 4096:
         return Finding("ok", f"{'any number of' if soft < 0 else soft} open files")

@@ -5,12 +5,12 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from batchjob_cli.doctor.check import Answer
+from batchjob_cli.doctor.finding import CheckResult
 
 _WIDTH = 100
 
 
-def as_text(answers: Sequence[Answer], jobs_visible: bool) -> str:
+def as_text(answers: Sequence[CheckResult], jobs_visible: bool) -> str:
     """A block of lines for each subject, and one last line."""
     width = max((len(each.name) for each in answers), default=0)
     lines: list[str] = []
@@ -19,7 +19,7 @@ def as_text(answers: Sequence[Answer], jobs_visible: bool) -> str:
     return "\n".join([*lines, _summary(answers, jobs_visible), ""])
 
 
-def _lines(row: Answer, width: int) -> Iterator[str]:
+def _lines(row: CheckResult, width: int) -> Iterator[str]:
     result, seen, advice = row.finding
     head = f"  {result:<7}  {row.name:<{width}}  "
     yield from _wrapped(seen, head)
@@ -38,7 +38,7 @@ def _wrapped(text: str, head: str) -> list[str]:
     )
 
 
-def _summary(answers: Sequence[Answer], jobs_visible: bool) -> str:
+def _summary(answers: Sequence[CheckResult], jobs_visible: bool) -> str:
     counts = {
         result: sum(each.finding.result == result for each in answers)
         for result in ("ok", "warning", "missing")
@@ -48,7 +48,7 @@ def _summary(answers: Sequence[Answer], jobs_visible: bool) -> str:
     return f"{verdict} on this node ({shown})."
 
 
-def as_json(answers: Sequence[Answer], jobs_visible: bool) -> str:
+def as_json(answers: Sequence[CheckResult], jobs_visible: bool) -> str:
     """`{"jobs_visible": ..., "checks": [{subject, name, result, seen, advice}]}`."""
     checks = [
         {"subject": each.subject, "name": each.name, **each.finding._asdict()} for each in answers

@@ -4,10 +4,10 @@ import os
 from functools import partial
 from typing import NamedTuple
 
-from batchjob_cli.doctor.check import Check, Finding, Node, read
+from batchjob_cli.doctor.finding import Check, ExaminedNode, Finding, read
 
 
-class Scheduler(NamedTuple):
+class SchedulerDaemons(NamedTuple):
     """How a scheduler shows itself, and what makes it use cgroups."""
 
     manager: str
@@ -16,51 +16,51 @@ class Scheduler(NamedTuple):
 
 
 SCHEDULERS = (
-    Scheduler(
+    SchedulerDaemons(
         "slurm",
         frozenset({"slurmd"}),
         "set ProctrackType=proctrack/cgroup and TaskPlugin=task/cgroup in slurm.conf; see "
         "docs/schedulers/slurm.md",
     ),
-    Scheduler(
+    SchedulerDaemons(
         "pbs",
         frozenset({"pbs_mom"}),
         "enable the cgroup hook: qmgr -c 'set hook pbs_cgroups enabled=true'; see "
         "docs/schedulers/pbs.md",
     ),
-    Scheduler(
+    SchedulerDaemons(
         "torque",
         frozenset(),  # its daemon is called pbs_mom as well
         "build Torque with --enable-cgroups; see docs/schedulers/pbs.md",
     ),
-    Scheduler(
+    SchedulerDaemons(
         "lsf",
         frozenset({"sbatchd"}),
         "set LSF_PROCESS_TRACKING=Y and LSF_LINUX_CGROUP_ACCT=Y in lsf.conf; see "
         "docs/schedulers/lsf.md",
     ),
-    Scheduler(
+    SchedulerDaemons(
         "flux",
         frozenset({"flux-broker-0", "flux-broker"}),
         "let Flux run jobs by sdexec; see docs/schedulers/others.md",
     ),
-    Scheduler(
+    SchedulerDaemons(
         "htcondor",
         frozenset({"condor_startd", "condor_master"}),
         "set BASE_CGROUP = htcondor; see docs/schedulers/others.md",
     ),
-    Scheduler("oar", frozenset(), "see docs/schedulers/others.md"),
-    Scheduler(
+    SchedulerDaemons("oar", frozenset(), "see docs/schedulers/others.md"),
+    SchedulerDaemons(
         "sge",
         frozenset({"sge_execd"}),
         "start jobs through a shepherd that makes cgroups; see docs/schedulers/others.md",
     ),
-    Scheduler("joblet", frozenset({"joblet"}), "see docs/schedulers/others.md"),
-    Scheduler("kubernetes", frozenset({"kubelet"}), "see docs/schedulers/others.md"),
+    SchedulerDaemons("joblet", frozenset({"joblet"}), "see docs/schedulers/others.md"),
+    SchedulerDaemons("kubernetes", frozenset({"kubelet"}), "see docs/schedulers/others.md"),
 )
 
 
-def _scheduler(scheduler: Scheduler, node: Node) -> Finding | None:
+def _scheduler(scheduler: SchedulerDaemons, node: ExaminedNode) -> Finding | None:
     trees = node.survey.trees_of(scheduler.manager)
     jobs = node.survey.jobids(scheduler.manager)
     if trees or jobs:
@@ -72,7 +72,7 @@ def _scheduler(scheduler: Scheduler, node: Node) -> Finding | None:
     return None
 
 
-def _others(node: Node) -> Finding | None:
+def _others(node: ExaminedNode) -> Finding | None:
     """Managers of the site's own rows, and our local runs."""
     known = {scheduler.manager for scheduler in SCHEDULERS}
     others = [each for each in node.survey.managers() if each not in known]
@@ -82,7 +82,7 @@ def _others(node: Node) -> Finding | None:
     return Finding("ok", "; ".join(parts))
 
 
-def _any(node: Node) -> Finding:
+def _any(node: ExaminedNode) -> Finding:
     managers = node.survey.managers()
     if managers:
         return Finding("ok", f"jobs of {', '.join(managers)} can be seen")
@@ -98,7 +98,7 @@ def _counted(jobs: int) -> str:
     return "1 job" if jobs == 1 else f"{jobs or 'no'} jobs"
 
 
-def _where(node: Node, manager: str) -> str:
+def _where(node: ExaminedNode, manager: str) -> str:
     trees = node.survey.trees_of(manager)
     places = sorted({tree.path for tree in trees})
     shown = ", ".join(places[:4]) + (f" and {len(places) - 4} more" if len(places) > 4 else "")

@@ -7,15 +7,15 @@ from batchjob_cli.doctor import (
     cgroups,
     cluster,
     emissions,
-    energy,
+    exporter,
     gpus,
     job_energy,
     numbers,
     permissions,
+    power,
     schedulers,
-    service,
 )
-from batchjob_cli.doctor.check import Answer, Check, Node, answer
+from batchjob_cli.doctor.finding import Check, CheckResult, ExaminedNode, answer
 
 
 class Subject(NamedTuple):
@@ -30,17 +30,17 @@ SUBJECTS = (
     Subject("schedulers", (*schedulers.CHECKS, *cluster.CHECKS)),
     Subject("numbers", numbers.CHECKS),
     Subject("permissions", permissions.CHECKS),
-    Subject("energy", (*energy.CHECKS, *bmc.CHECKS, *job_energy.CHECKS, *emissions.CHECKS)),
+    Subject("energy", (*power.CHECKS, *bmc.CHECKS, *job_energy.CHECKS, *emissions.CHECKS)),
     Subject("gpus", gpus.CHECKS),
-    Subject("service", service.CHECKS),
+    Subject("service", exporter.CHECKS),
 )
 
 
-def examine(node: Node) -> list[Answer]:
+def examine(node: ExaminedNode) -> list[CheckResult]:
     """Ask everything."""
     return [each for subject in SUBJECTS for each in answer(node, subject.name, subject.checks)]
 
 
-def jobs_visible(node: Node) -> bool:
+def jobs_visible(node: ExaminedNode) -> bool:
     """Some scheduler's tree stands in a hierarchy that can be read."""
     return bool(node.survey.trees or node.survey.jobs)

@@ -13,17 +13,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 from batchjob_cli.run import limits as limiting
-from batchjob_cli.run.limits import LimitError, Limits
+from batchjob_cli.run.limits import LimitError, RunLimits
+from batchjob_cli.run.process_tree import signal_all
 from collectors.host import Host
-from collectors.jobs import part
-from collectors.jobs.devices import DeviceNames
-from collectors.jobs.directory import Descriptors, Trouble, descendants
-from collectors.jobs.files import read_path
-from collectors.jobs.kernel_log import KernelLog
-from collectors.jobs.layouts import LAYOUTS, RUN_PREFIX, RUNS_DIRECTORY, Found
-from collectors.jobs.mounts import Hierarchy, hierarchies
-from collectors.jobs.places import match
-from collectors.jobs.processes import pids_of
+from collectors.jobs.cgroups import job_cgroup
+from collectors.jobs.cgroups.devices import DeviceNames
+from collectors.jobs.cgroups.directory import Descriptors, Trouble, descendants, pids_of
+from collectors.jobs.cgroups.kernel_log import KernelLog
+from collectors.jobs.cgroups.mounts import Hierarchy, hierarchies
+from collectors.jobs.cgroups.reader import read_path
+from collectors.jobs.discovery.places import match
+from collectors.jobs.layouts import LAYOUTS, RUN_PREFIX, RUNS_DIRECTORY, LayoutMatch
 from collectors.jobs.reading import CgroupReading
 
 _V1 = frozenset({"cpu", "cpuacct", "memory", "blkio", "pids"})
@@ -54,10 +54,12 @@ class Cgroup:
         self.version = version
         self.directories = tuple(each.absolute for each in made)
         self._kernel_log = KernelLog(f"{host.dev}/kmsg")
-        tables = part.tables(
+        tables = job_cgroup.tables(
             _GROUPS, DeviceNames(host.sysfs), Descriptors(32), self._kernel_log, Trouble()
         )
-        self._part = part.Part(made[0].path, Found(_ROW, _ROW.manager, jobid), None, tables)
+        self._part = job_cgroup.JobCgroup(
+            made[0].path, LayoutMatch(_ROW, _ROW.manager, jobid), None, tables
+        )
         self._host = host
         for each in made:
             self._part.add(each.hierarchy)
@@ -67,8 +69,8 @@ class Cgroup:
         for directory in self.directories:
             _write(f"{directory}/cgroup.procs", "0")
 
-    def limit(self, limits: Limits, directory: str) -> None:
-        """Apply limits; raises LimitError."""
+    def limit(self, limits: RunLimits, directory: str) -> None:
+        """Apply limits; raises LimitError for the first that cannot be."""
         for each in limiting.settings(limits, self.version, directory):
             paths = [f"{path}/{each.file}" for path in self.directories]
             there = next((path for path in paths if os.path.exists(path)), None)
@@ -97,9 +99,11 @@ class Cgroup:
         """Send a signal to every process in it."""
         if number == signal.SIGKILL and self._kill():
             return
-        for pid in self.processes():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
+        signal_all(self.processes, number)
+
+    def owners(self) -> set[int]:
+        """The uids that its directories belong to: who made it."""
+        return {os.lstat(path).st_uid for path in self.directories}
 
     def _kill(self) -> bool:
         """cgroup.kill, since Linux 5.14, misses nobody who forks meanwhile."""
@@ -124,7 +128,7 @@ class Cgroup:
         return left
 
 
-def make(jobid: str, limits: Limits, host: Host | None = None) -> Cgroup:
+def make(jobid: str, limits: RunLimits, host: Host | None = None) -> Cgroup:
     """Make the cgroup of a run, with the controllers that its limits need where that can be.
 
     Raises NoCgroup.
@@ -186,7 +190,7 @@ def _make_v1(jobid: str, mounted: Iterable[Hierarchy], host: Host) -> Cgroup:
     return Cgroup(jobid, _memory_first(made), 1, host)
 
 
-def _make_v2(jobid: str, hierarchy: Hierarchy, limits: Limits, host: Host) -> Cgroup:
+def _make_v2(jobid: str, hierarchy: Hierarchy, limits: RunLimits, host: Host) -> Cgroup:
     """Below the first cgroup that gives all we want, or else the one that gives most."""
     wanted = {"cpu", "memory", *limiting.controllers(limits, 2)}
 

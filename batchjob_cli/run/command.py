@@ -4,17 +4,20 @@ import argparse
 import os
 import signal
 
-from batchjob.data import data_directory
-from batchjob.runs import Run
-from batchjob.settings import Parser, SettingsError, argument
-from batchjob.values import called, duration, size
+from batchjob.local_runs.directory import data_directory
+from batchjob.local_runs.record import Run
+from batchjob.runtime.settings import Parser, SettingsError, argument
+from batchjob.runtime.times import start_time, time_in_words
+from batchjob.runtime.values import called, duration, size
+from batchjob_cli.client import remote_runs
+from batchjob_cli.client.connect import add_arguments
 from batchjob_cli.run.detach import Tell, detached
-from batchjob_cli.run.job import Failed, perform, recorded, say, wait_for_start
 from batchjob_cli.run.launch import OUR_FAULT
-from batchjob_cli.run.limits import Limits
-from batchjob_cli.run.order import Order, first_record
-from batchjob_cli.run.supervise import block_signals
-from batchjob_cli.run.times import shown, start_time
+from batchjob_cli.run.lifecycle import Failed, perform, recorded, say, wait_for_start
+from batchjob_cli.run.limits import RunLimits
+from batchjob_cli.run.request import RunSpecification, first_record
+from batchjob_cli.run.summary import begun
+from batchjob_cli.run.supervisor import block_signals
 
 _DESCRIPTION = """\
 Runs a command as a job of its own: measured, limited, recorded, its output kept.
@@ -26,14 +29,17 @@ could not begin the run."""
 
 def run(arguments: list[str]) -> int:
     """Run a command; its exit status. Raises SettingsError."""
-    order = _order(_parser().parse_args(arguments))
+    given = _parser().parse_args(arguments)
+    if given.server:
+        return remote_runs.start(given, _command(given))
+    order = _order(given)
     mask = block_signals()
     if order.detach:
         return detached(lambda tell: _guarded(order, mask, tell))
     return _guarded(order, mask, lambda _: None)
 
 
-def _guarded(order: Order, mask: set[int], tell: Tell) -> int:
+def _guarded(order: RunSpecification, mask: set[int], tell: Tell) -> int:
     try:
         status = _run(order, mask, tell)
     except Failed as error:
@@ -48,19 +54,25 @@ def _guarded(order: Order, mask: set[int], tell: Tell) -> int:
     return status
 
 
-def _run(order: Order, mask: set[int], tell: Tell) -> int:
+def _run(order: RunSpecification, mask: set[int], tell: Tell) -> int:
     record: Run | None = first_record(order)
     assert record is not None
     jobid = record.jobid
     with recorded(order, record):
         if order.start_at is not None:
-            tell(jobid)
+            tell(_word(order, record))
             if not (order.quiet or order.detach):
-                say(f"run {jobid} starts at {shown(order.start_at)}")
+                say(f"run {jobid} starts at {time_in_words(order.start_at)}")
             record = wait_for_start(order, record)
             if record is None:
                 return 128 + signal.SIGTERM
-        return perform(order, record, mask, lambda: tell(jobid))
+        return perform(order, record, mask, lambda begun: tell(_word(order, begun)))
+
+
+def _word(order: RunSpecification, run: Run) -> str:
+    """What is told of a run in the background: the id on a line of its own, then the rest."""
+    at = order.start_at
+    return run.jobid if order.quiet else f"{run.jobid}\n{begun(run, at)}"
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -89,20 +101,23 @@ def _parser() -> argparse.ArgumentParser:
     add("--no-logs", dest="logs", action="store_false", help="do not keep the output")
     add("--log-size", **argument(_size), default=32 << 20,
         help="so much of each stream is kept, compressed (default: 32M)")  # fmt: skip
-    add("--data", default="", metavar="DIRECTORY",
-        help="data directory (default: $BATCHJOB_DATA or ~/.local/state/batchjob)")  # fmt: skip
+    add_arguments(parser)
     add("command", nargs=argparse.REMAINDER, metavar="COMMAND", help="what to run")
     return parser
 
 
-def _order(given: argparse.Namespace) -> Order:
-    command = given.command[1:] if given.command[:1] == ["--"] else given.command
+def _command(given: argparse.Namespace) -> list[str]:
+    command: list[str] = given.command[1:] if given.command[:1] == ["--"] else given.command
     if not command:
         raise SettingsError("expected a command: batchjob run [OPTION ...] -- COMMAND ...")
-    return Order(
-        tuple(command),
+    return command
+
+
+def _order(given: argparse.Namespace) -> RunSpecification:
+    return RunSpecification(
+        tuple(_command(given)),
         data_directory(given.data),
-        Limits(given.cpus, given.memory, given.io),
+        RunLimits(given.cpus, given.memory, given.io),
         given.name,
         given.time_limit,
         given.grace,

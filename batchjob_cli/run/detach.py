@@ -10,7 +10,8 @@ Tell = Callable[[str], None]
 def detached(work: Callable[[Tell], int]) -> int:
     """Do the work in a process of its own; returns when it has told its first word, or failed.
 
-    The word goes to standard output; what the work says before that to standard error.
+    The word's first line goes to standard output, the rest of it, and what the work says before
+    that, to standard error.
     """
     reader, writer = os.pipe2(os.O_CLOEXEC)
     pid = os.fork()
@@ -21,7 +22,10 @@ def detached(work: Callable[[Tell], int]) -> int:
     with os.fdopen(reader) as answer:
         word = answer.read()
     if word:
-        print(word, flush=True)
+        first, _, rest = word.partition("\n")
+        print(first, flush=True)
+        if rest:
+            print(f"batchjob: {rest}", file=sys.stderr, flush=True)
         return 0
     _, status = os.waitpid(pid, 0)
     return os.waitstatus_to_exitcode(status)

@@ -23,7 +23,7 @@ class LaunchError(Exception):
         self.status = status
 
 
-class Streams(NamedTuple):
+class ChildStreams(NamedTuple):
     """Descriptors that become the command's 0, 1 and 2."""
 
     stdin: int
@@ -41,7 +41,7 @@ def become_subreaper() -> None:
 
 def launch(
     command: Sequence[str],
-    streams: Streams,
+    streams: ChildStreams,
     mask: set[int],
     join: Callable[[], None] | None,
 ) -> int:
@@ -72,7 +72,7 @@ _JOIN, _EXECUTE = 0, 1
 
 def _become(
     command: Sequence[str],
-    streams: Streams,
+    streams: ChildStreams,
     mask: set[int],
     join: Callable[[], None] | None,
     parent: int,

@@ -5,6 +5,7 @@ blkio-controller.rst; scheduler/sched-bwc.rst.
 """
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,12 +17,29 @@ class LimitError(Exception):
     """A limit cannot be applied; the text says which and why."""
 
 
-class Limits(NamedTuple):
+class RunLimits(NamedTuple):
     """What was asked for; None: as much as there is."""
 
     cpus: float | None = None
     memory_bytes: int | None = None
     io_bytes_per_second: int | None = None  # for reading, and as much for writing
+
+    def plus(self, other: "RunLimits") -> "RunLimits":
+        """These, and what the other says."""
+        return RunLimits(
+            self.cpus if other.cpus is None else other.cpus,
+            self.memory_bytes if other.memory_bytes is None else other.memory_bytes,
+            self.io_bytes_per_second
+            if other.io_bytes_per_second is None
+            else other.io_bytes_per_second,
+        )
+
+
+def one_by_one(limits: RunLimits) -> Iterator[RunLimits]:
+    """Each limit that was asked for, alone."""
+    for name, value in limits._asdict().items():
+        if value:
+            yield RunLimits(**{name: value})
 
 
 class Setting(NamedTuple):
@@ -34,17 +52,14 @@ class Setting(NamedTuple):
     if_there: bool = False  # a kernel without swap accounting has no such file
 
 
-def controllers(limits: Limits, version: int) -> dict[str, str]:
+def controllers(limits: RunLimits, version: int) -> dict[str, str]:
     """The controllers that the limits need, each with the flag that needs it."""
-    names = {"cpu": "cpu", "memory": "memory", "io": "io" if version == 2 else "blkio"}
-    return {names[flag]: f"--{flag}" for flag in _asked(limits)}
+    names = ("cpu", "memory", "io" if version == 2 else "blkio")
+    asked = zip(names, ("--cpus", "--memory", "--io"), limits, strict=True)
+    return {name: flag for name, flag, value in asked if value}
 
 
-def _asked(limits: Limits) -> list[str]:
-    return [flag for flag, value in zip(("cpu", "memory", "io"), limits, strict=True) if value]
-
-
-def settings(limits: Limits, version: int, directory: str) -> list[Setting]:
+def settings(limits: RunLimits, version: int, directory: str) -> list[Setting]:
     """What to write, in this order. `directory`: on whose device IO is limited."""
     chosen: list[Setting] = []
     if limits.cpus:

@@ -1,11 +1,20 @@
-"""`<data>/runs/<uuid>.stop`: somebody wants a run to end. Its supervisor reads it at SIGTERM."""
+"""`<data>/runs/<uuid>.stop`: somebody wants a run to end. Its supervisor reads it at SIGTERM.
 
+Only the run's user and root can ask. In a directory that several users share, a file of anybody
+else says nothing.
+"""
+
+import contextlib
 import json
 import os
+import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-from batchjob.login import login
+from batchjob.local_runs.directory import plain_file
+from batchjob.runtime.process import login_of
+
+_LARGEST = 1000  # bytes
 
 
 class StopRequest(NamedTuple):
@@ -21,21 +30,25 @@ def _path(runs: Path, jobid: str) -> Path:
 
 def leave(runs: Path, jobid: str, grace_seconds: float) -> None:
     """Write the request, readable for the run's owner; raises OSError."""
-    path = _path(runs, jobid)
-    temporary = runs / f".{jobid}.{os.getpid()}.stop"
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{jobid}.", dir=runs)
     try:
-        temporary.write_text(json.dumps({"user": login(), "grace": grace_seconds}))
-        temporary.chmod(0o644)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+        with os.fdopen(descriptor, "w", encoding="ascii") as file:
+            json.dump({"grace": grace_seconds}, file)
+            os.fchmod(file.fileno(), 0o644)
+        Path(temporary).replace(_path(runs, jobid))
+    except BaseException:  # whatever stops us, no temporary file may stay
+        Path(temporary).unlink(missing_ok=True)
+        raise
 
 
 def read(runs: Path, jobid: str) -> StopRequest | None:
-    """The request, if there is one."""
+    """The request, if there is one that we have to heed."""
     try:
-        document = json.loads(_path(runs, jobid).read_bytes())
-        return StopRequest(str(document["user"]), float(document["grace"]))
+        with plain_file(_path(runs, jobid)) as (file, status):
+            document = json.loads(file.read(_LARGEST))
+        if status.st_uid not in (0, os.geteuid()):
+            return None
+        return StopRequest(login_of(status.st_uid), float(document["grace"]))
     except (OSError, ValueError, TypeError, KeyError):
         return None
 
@@ -49,5 +62,6 @@ def grace(runs: Path, jobid: str) -> float | None:
 def take(runs: Path, jobid: str) -> StopRequest | None:
     """The request, which is done with now."""
     request = read(runs, jobid)
-    _path(runs, jobid).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # another user's, in a directory that several share
+        _path(runs, jobid).unlink()
     return request

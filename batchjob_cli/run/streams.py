@@ -18,7 +18,7 @@ import time
 import tty
 from typing import NamedTuple
 
-from batchjob.run_logs import StreamLog
+from batchjob.local_runs.output import StreamLog
 
 _AT_ONCE = 1 << 16
 _FLUSH_SECONDS = 1.0

@@ -7,20 +7,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
-from batchjob import logs
-from batchjob.data import data_directory
-from batchjob.settings import SettingsError
-from batchjob.values import Address
+from batchjob.local_runs.directory import data_directory
+from batchjob.runtime import log
+from batchjob.runtime.settings import SettingsError
+from batchjob.runtime.values import ListenAddress
 from batchjob_cli.up import demo, stack, token
-from batchjob_cli.up.options import Settings, settings
-from batchjob_stats_db.engine import DatabaseError
+from batchjob_cli.up.options import UpSettings, settings
+from batchjob_stats_db.database.engine import DatabaseError
 from batchjob_stats_server import main as server_main
 
 
 def run(arguments: list[str]) -> int:
     """Run until SIGINT or SIGTERM; the exit status. Raises SettingsError."""
     chosen = settings(arguments)
-    logs.set_up(chosen.log)
+    log.set_up(chosen.log)
     data = data_directory(chosen.up.data)
     try:
         return _run(chosen, data)
@@ -32,7 +32,7 @@ def run(arguments: list[str]) -> int:
         return 130
 
 
-def _run(chosen: Settings, data: Path) -> int:
+def _run(chosen: UpSettings, data: Path) -> int:
     with (
         _ended_by(signal.SIGTERM),
         _listener(chosen.up.listen_address) as listener,
@@ -59,7 +59,7 @@ def _ended_by(number: signal.Signals) -> Iterator[None]:
         signal.signal(number, before)
 
 
-def _listener(address: Address) -> socket.socket:
+def _listener(address: ListenAddress) -> socket.socket:
     """The socket of pages and API, before anything is begun: a taken port is a common mistake."""
     try:
         return server_main.listening(address)
@@ -68,11 +68,19 @@ def _listener(address: Address) -> socket.socket:
         raise SettingsError(f"{told}; --listen-address names another port") from error
 
 
-def _lines(chosen: Settings, data: Path, parts: stack.Stack) -> Iterator[str]:
+def _lines(chosen: UpSettings, data: Path, parts: stack.Stack) -> Iterator[str]:
     scheduler = parts.scheduler
+    scheme = "https" if chosen.web.tls_cert_file else "http"
     found = f"{scheduler.title}, cluster {scheduler.cluster}" if scheduler else "no scheduler"
-    yield f"pages     http://{chosen.up.listen_address}/?token={parts.token}"
+    yield f"pages     {scheme}://{chosen.up.listen_address}/?token={parts.token}"
     yield f"token     {data / token.FILE} (new at each start)"
     yield f"jobs      {found}; and what `batchjob run -- COMMAND` starts"
     yield f"kept      {parts.database}, {chosen.tsdb.url or f'samples in {data}'}"
-    yield f"metrics   http://{parts.exporter.addresses[0]}/metrics, for Prometheus"
+    yield f"metrics   {_scraped_at(parts.metrics_address)}"
+
+
+def _scraped_at(address: str) -> str:
+    if not address:
+        return "not served; --exporter-address=127.0.0.1:10910 lets Prometheus scrape this machine"
+    url = address if address.startswith("unix:") else f"http://{address}/metrics"
+    return f"{url}, with the token, for Prometheus"

@@ -52,8 +52,8 @@ def start(data: Path) -> list[str]:
     begun = []
     for demo in DEMOS:
         argv = [
-            sys.executable, "-m", "batchjob_cli", "run", "--detach", "--data", str(data),
-            "--name", demo.name, "--best-effort", *demo.options,
+            sys.executable, "-m", "batchjob_cli", "run", "--server=", "--detach",
+            "--data", str(data), "--name", demo.name, "--best-effort", *demo.options,
             "--", sys.executable, "-c", demo.program,
         ]  # fmt: skip
         with contextlib.suppress(OSError, subprocess.SubprocessError):

@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from batchjob.call import SchedulerError, call
+from batchjob.runtime.subprocesses import SchedulerError, call
 
 _TIMEOUT = 10.0
 _PBS_CONFIG = Path("/etc/pbs.conf")
 
 
-class Scheduler(NamedTuple):
+class DetectedCluster(NamedTuple):
     """A scheduler, as people call it, its cluster's name and the poller's sources for it."""
 
     title: str
@@ -20,7 +20,7 @@ class Scheduler(NamedTuple):
     sources: Mapping[str, Mapping[str, Any]]
 
 
-def scheduler(local: str) -> Scheduler | None:
+def scheduler(local: str) -> DetectedCluster | None:
     """The scheduler whose commands are here and answer; None on a machine without one.
 
     `local` is the name of the machine's own cluster, which the scheduler's may not have.
@@ -34,19 +34,19 @@ def scheduler(local: str) -> Scheduler | None:
     return None
 
 
-def _slurm() -> Scheduler | None:
+def _slurm() -> DetectedCluster | None:
     name = _line_value(("scontrol", "show", "config"), "ClusterName")
-    return Scheduler("Slurm", name, {"sacct": {}, "sacctmgr": {}}) if name else None
+    return DetectedCluster("Slurm", name, {"sacct": {}, "sacctmgr": {}}) if name else None
 
 
-def _pbs() -> Scheduler | None:
+def _pbs() -> DetectedCluster | None:
     name = _line_value(("qstat", "-B", "-f"), "server_host")
     if not name:
         return None
     logs = _pbs_home() / "server_priv/accounting"
     if os.access(logs, os.R_OK | os.X_OK):
-        return Scheduler("PBS", name, {"pbs_log": {"path": str(logs)}})
-    return Scheduler("PBS", name, {"qstat": {}})
+        return DetectedCluster("PBS", name, {"pbs_log": {"path": str(logs)}})
+    return DetectedCluster("PBS", name, {"qstat": {}})
 
 
 def _pbs_home() -> Path:
@@ -58,13 +58,13 @@ def _pbs_home() -> Path:
     return Path(homes[-1] if homes else "/var/spool/pbs")
 
 
-def _lsf() -> Scheduler | None:
+def _lsf() -> DetectedCluster | None:
     answer = _answer(("lsid",))
     names = [line.split()[-1] for line in answer if line.startswith("My cluster name is")]
-    return Scheduler("LSF", names[0], {"bjobs": {}}) if names else None
+    return DetectedCluster("LSF", names[0], {"bjobs": {}}) if names else None
 
 
-_WAYS: Mapping[str, Callable[[], Scheduler | None]] = {
+_WAYS: Mapping[str, Callable[[], DetectedCluster | None]] = {
     "scontrol": _slurm,
     "qstat": _pbs,
     "lsid": _lsf,

@@ -4,17 +4,40 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from batchjob import data
-from batchjob.settings import LogOptions, Parser, add_flags, make, option, parse_flags
-from batchjob.values import Address, address, boolean, called, duration, http_url, text
+from batchjob.local_runs import directory as data
+from batchjob.runtime.settings import (
+    LogOptions,
+    Parser,
+    add_flags,
+    load_file,
+    make,
+    option,
+    parse_flags,
+)
+from batchjob.runtime.values import (
+    ListenAddress,
+    address,
+    boolean,
+    called,
+    duration,
+    http_url,
+    text,
+)
+from batchjob.secret_files import secret_file
 from batchjob_cli import recorder
 
 
 @called("HOST:PORT")
-def _with_host(value: Any) -> Address:
+def _with_host(value: Any) -> ListenAddress:
     if (parsed := address(value)).host:
         return parsed
     raise ValueError(f"expected HOST:PORT, got {value!r}")
+
+
+@called("ADDRESS")
+def _scraped(value: Any) -> str:
+    plain = not value or str(value).startswith("unix:/")
+    return str(value) if plain else str(_with_host(value))
 
 
 @dataclass(frozen=True)
@@ -33,16 +56,19 @@ class UpOptions:
     interval: float = option(
         3.0, "Time between two looks at this machine's own runs.", parse=duration
     )
-    listen_address: Address = option(
-        Address("127.0.0.1", 10912), "Where pages and API are.", parse=_with_host
+    listen_address: ListenAddress = option(
+        ListenAddress("127.0.0.1", 10912), "Where pages and API are.", parse=_with_host
     )
-    exporter_address: Address = option(
-        Address("127.0.0.1", 10910), "Where Prometheus may scrape this machine.", parse=_with_host
+    exporter_address: str = option(
+        "",
+        "Where Prometheus may scrape this machine with the token, HOST:PORT or unix:/PATH; without "
+        "it nowhere.",
+        parse=_scraped,
     )
 
 
 @dataclass(frozen=True)
-class DbOptions:
+class UpDatabaseOptions:
     """Where records are kept."""
 
     url: str = option(
@@ -52,11 +78,11 @@ class DbOptions:
         parse=text,
         metavar="URL",
     )
-    password_file: str = option("", "File with the password for PostgreSQL.", parse=text)
+    password_file: str = option("", "File with the password for PostgreSQL.", parse=secret_file)
 
 
 @dataclass(frozen=True)
-class TsdbOptions:
+class UpTsdbOptions:
     """Where measurements are kept, if not as samples in the data directory."""
 
     url: str = option(
@@ -64,33 +90,84 @@ class TsdbOptions:
     )
 
 
+@dataclass(frozen=True)
+class RunsOptions:
+    """What may be done with runs."""
+
+    remote: bool = option(
+        False,
+        "Let admins start, stop and delete runs over the API, with the rights of whoever started "
+        "this.",
+        parse=boolean,
+    )
+
+
+@dataclass(frozen=True)
+class UpWebOptions:
+    """How pages and API are reached from elsewhere."""
+
+    tls_cert_file: str = option("", "Certificate chain (PEM); with it only TLS is spoken.")
+    tls_key_file: str = option("", "Key of the certificate (PEM).")
+    allowed_host: tuple[str, ...] = option(
+        (),
+        "Name or address under which the server may be asked; on loopback only its own unless "
+        "some are named.",
+        parse=text,
+        repeat=True,
+        metavar="NAME",
+    )
+
+
+@dataclass(frozen=True)
+class UpAuthOptions:
+    """Who is believed beside the bearer of the token."""
+
+    client_ca_file: str = option(
+        "",
+        "CA (PEM) whose certificates give clients a name (CN) and a role (OU admin or viewer).",
+    )
+    client_crl_file: str = option("", "That CA's list of revoked certificates (PEM).")
+
+
 SECTIONS: Mapping[str, type[Any]] = {
     "": UpOptions,
-    "samples": recorder.Options,
-    "db": DbOptions,
-    "tsdb": TsdbOptions,
+    "runs": RunsOptions,
+    "web": UpWebOptions,
+    "auth": UpAuthOptions,
+    "samples": recorder.RecorderOptions,
+    "db": UpDatabaseOptions,
+    "tsdb": UpTsdbOptions,
     "log": LogOptions,
 }
 
 
-class Settings(NamedTuple):
+class UpSettings(NamedTuple):
     """All that the command is told."""
 
     up: UpOptions
-    samples: recorder.Options
-    db: DbOptions
-    tsdb: TsdbOptions
+    runs: RunsOptions
+    web: UpWebOptions
+    auth: UpAuthOptions
+    samples: recorder.RecorderOptions
+    db: UpDatabaseOptions
+    tsdb: UpTsdbOptions
     log: LogOptions
 
 
-def settings(arguments: list[str]) -> Settings:
-    """Settings from the command line; raises SettingsError."""
+def settings(arguments: list[str]) -> UpSettings:
+    """Settings from the command line, and a file that it goes over; raises SettingsError."""
     parser = Parser(
         prog="batchjob up",
         description="Runs exporter, poller, server and pages on this machine, in one process.",
         allow_abbrev=False,
     )
+    parser.add_argument(
+        "--config.file", dest="config.file", default="", metavar="FILE",
+        help="YAML file with the names of the flags as keys; flags go over it",
+    )  # fmt: skip
     add_flags(parser, SECTIONS)
+    flags = parse_flags(parser, arguments)
+    path = flags.pop("config.file")
     # A terminal is for what one should know; log lines say the rest when they are asked for.
-    given = {"log.level": "warning"} | parse_flags(parser, arguments)
-    return Settings(*(make(cls, section, given) for section, cls in SECTIONS.items()))
+    given = {"log.level": "warning"} | (load_file(path, SECTIONS) if path else {}) | flags
+    return UpSettings(*(make(cls, section, given) for section, cls in SECTIONS.items()))

@@ -8,20 +8,22 @@ from typing import Any, NamedTuple
 
 from sqlalchemy.engine import URL
 
-from batchjob.data import LOGS, RUNS, SAMPLES, prepare
-from batchjob.login import login
-from batchjob.settings import SettingsError
+from batchjob.local_runs.directory import LOGS, RUNS, SAMPLES, prepare
+from batchjob.runtime.process import login
+from batchjob.runtime.settings import SettingsError
 from batchjob_cli.recorded import sources_of
 from batchjob_cli.recorder import Recorder
 from batchjob_cli.up import found, token
-from batchjob_cli.up.options import Settings
+from batchjob_cli.up.options import UpSettings
+from batchjob_cli.up.run_control import LocalRunControl
 from batchjob_exporter import options as exporter_options
-from batchjob_exporter.service import Service as ExporterService
-from batchjob_stats_db import options as poller_options
-from batchjob_stats_db.engine import WriterBusyError, only_writer, parse, writer
-from batchjob_stats_db.revision import found as revision_found
-from batchjob_stats_db.schema import REVISION
-from batchjob_stats_db.service import Service as PollerService
+from batchjob_exporter.exporter import Exporter
+from batchjob_exporter.service import ExporterService, exporter_of, watch
+from batchjob_stats_db.database.engine import WriterBusyError, only_writer, parse, writer
+from batchjob_stats_db.database.revision import found as revision_found
+from batchjob_stats_db.database.schema import REVISION
+from batchjob_stats_db.poller import options as poller_options
+from batchjob_stats_db.poller.service import PollerService
 from batchjob_stats_server import main as server_main
 from batchjob_stats_server import options as server_options
 from batchjob_stats_server import services as server_services
@@ -37,17 +39,17 @@ _SCHEDULER_INTERVAL = "30s"
 class Stack(NamedTuple):
     """What runs, and what there is to say of it."""
 
-    exporter: ExporterService
+    metrics_address: str  # "" where nobody can scrape
     recorder: Recorder | None
     pollers: tuple[PollerService, ...]
     server: server_main.AnsweringServer
-    scheduler: found.Scheduler | None
+    scheduler: found.DetectedCluster | None
     token: str
     database: str
 
 
 @contextlib.contextmanager
-def running(settings: Settings, data: Path) -> Iterator[Stack]:
+def running(settings: UpSettings, data: Path) -> Iterator[Stack]:
     """Build and start everything but the server's loop; end it in the other order.
 
     Raises SettingsError, DatabaseError, OSError.
@@ -64,25 +66,31 @@ def running(settings: Settings, data: Path) -> Iterator[Stack]:
         pollers = tuple(
             PollerService(each, engine) for each in _poller_settings(settings, data, url, scheduler)
         )
-        exporter = ExporterService(_exporter_settings(settings))
+        own = token.fresh(login(), url)
+        exporter = _exporter(settings, own.text)
         recorder = _recorder(settings, exporter, data)
         services = server_services.build(server_settings(settings, data, url))
+        control = LocalRunControl(data, LOCAL) if settings.runs.remote else None
+        services = services._replace(process_token=own, run_control=control)
         made = server_main.server(services.settings, services)
-        secret = token.renew(engine, login(), data)
-        for each in (exporter, recorder, *pollers):
+        stack.enter_context(token.written(own, data))
+        watching = watch(exporter) if isinstance(exporter, ExporterService) else None
+        for each in (exporter, watching, recorder, *pollers):
             if each is not None:
                 each.start()
                 stack.callback(each.stop)
         shown = url.render_as_string(hide_password=True)
-        yield Stack(exporter, recorder, pollers, made, scheduler, secret, shown)
+        yield Stack(
+            settings.up.exporter_address, recorder, pollers, made, scheduler, own.text, shown
+        )
 
 
-def database(settings: Settings, data: Path) -> URL:
+def database(settings: UpSettings, data: Path) -> URL:
     """Where this machine's records are; raises SettingsError, DatabaseError."""
     return parse(settings.db.url or f"sqlite:///{data / 'jobs.db'}", settings.db.password_file)
 
 
-def record_runs(settings: Settings, data: Path) -> None:
+def record_runs(settings: UpSettings, data: Path) -> None:
     """Bring the records of this machine's runs up to date, unless `batchjob up` does already.
 
     Raises DatabaseError, OSError.
@@ -111,29 +119,33 @@ def _bring_up_to_date(url: URL) -> None:
     finally:
         engine.dispose()
     if not current:
-        from batchjob_stats_db.migrate import bring_up_to_date  # Alembic is megabytes
+        from batchjob_stats_db.admin.migrate import bring_up_to_date  # Alembic is megabytes
 
         done = bring_up_to_date(url)
         if done.copy:
             log.warning("the database has a new schema; the old one is %s", done.copy)
 
 
-def _exporter_settings(settings: Settings) -> exporter_options.Settings:
-    return exporter_options.settings(
-        [f"--web.listen-address={settings.up.exporter_address}", "--collector.jobs.name"]
-    )
+def _exporter(settings: UpSettings, secret: str) -> ExporterService | Exporter:
+    """It reads for the samples; it listens only where that was asked for."""
+    address = settings.up.exporter_address
+    listening = [f"--web.listen-address={address}"] if address else []
+    chosen = exporter_options.settings([*listening, "--collector.jobs.name"])
+    return ExporterService(chosen, secret) if address else exporter_of(chosen)
 
 
-def _recorder(settings: Settings, exporter: ExporterService, data: Path) -> Recorder | None:
+def _recorder(
+    settings: UpSettings, exporter: ExporterService | Exporter, data: Path
+) -> Recorder | None:
     sources = sources_of(exporter.collectors)
     if sources is None or settings.tsdb.url:
         return None
-    return Recorder(sources, data / SAMPLES, settings.samples)
+    return Recorder(sources, data / SAMPLES, settings.samples, runs=data / RUNS)
 
 
 def _poller_settings(
-    settings: Settings, data: Path, url: URL, scheduler: found.Scheduler | None
-) -> Iterator[poller_options.Settings]:
+    settings: UpSettings, data: Path, url: URL, scheduler: found.DetectedCluster | None
+) -> Iterator[poller_options.PollerSettings]:
     """The machine's own runs are looked for often; a scheduler is asked less often."""
     asked: list[tuple[str, Mapping[str, Any], str]] = [
         (LOCAL, {"runs": {"path": str(data / RUNS)}}, f"{settings.up.interval:g}s")
@@ -155,11 +167,17 @@ def _poller_settings(
         yield poller_options.settings(given, "")
 
 
-def server_settings(settings: Settings, data: Path, url: URL) -> server_options.Settings:
+def server_settings(settings: UpSettings, data: Path, url: URL) -> server_options.ServerSettings:
     """The server's own settings for this machine; raises SettingsError."""
     given: dict[str, Any] = {
         **_database(settings, url),
         "web.listen-address": str(settings.up.listen_address),
+        "web.metrics-from": [],  # other people of this machine are on loopback too
+        "web.tls-cert-file": settings.web.tls_cert_file,
+        "web.tls-key-file": settings.web.tls_key_file,
+        "web.allowed-host": list(settings.web.allowed_host),
+        "auth.client-ca-file": settings.auth.client_ca_file,
+        "auth.client-crl-file": settings.auth.client_crl_file,
     }
     if settings.tsdb.url:
         given["tsdb.url"] = settings.tsdb.url
@@ -171,7 +189,7 @@ def server_settings(settings: Settings, data: Path, url: URL) -> server_options.
     return made
 
 
-def _database(settings: Settings, url: URL) -> dict[str, Any]:
+def _database(settings: UpSettings, url: URL) -> dict[str, Any]:
     return {
         "db.url": url.render_as_string(hide_password=False),
         "db.password-file": settings.db.password_file,

@@ -1,34 +1,49 @@
-"""The token of a start: in a file that its owner alone may read, and good until the next start.
+"""The token of a start: in a file that its owner alone may read, and good until the stop.
 
-Other people may reach a port of loopback too, so having it open is not enough to be believed.
+Other people may reach a port of loopback too, so having it open is not enough to be believed. The
+token is known to this process and to no database, so that it ends with the process in any case, and
+no other server on the same database takes it.
 """
 
+import contextlib
 import os
+import secrets
 import tempfile
-import time
+from collections.abc import Iterator
 from pathlib import Path
 
-from sqlalchemy.engine import Engine
+from sqlalchemy.engine import URL
 
-from batchjob_stats_db import tokens
+from batchjob_stats_db.database.tokens import TokenRole
+from batchjob_stats_server.auth.rights import ProcessToken
 
-LABEL = "batchjob up"
 FILE = "token"
 
 
-def renew(engine: Engine, user: str, data: Path) -> str:
-    """Make a token, revoke that of the start before, and write the file; raises OSError."""
-    with engine.begin() as db:
-        for old in tokens.listed(db, user):
-            if old.label == LABEL:
-                tokens.revoke(db, old.id)
-        text = tokens.create(db, user, tokens.TokenRole.ADMIN, LABEL, int(time.time()))
+def fresh(user: str, database: URL) -> ProcessToken:
+    """Who starts it sees all jobs; tokens are theirs to make in a database of their own alone.
+
+    One behind a server is a site's: a token in it would be good for the site's server as well.
+    """
+    own = database.get_backend_name() == "sqlite"
+    role = TokenRole.ADMIN if own else TokenRole.VIEWER
+    return ProcessToken(f"bj_{secrets.token_urlsafe(32)}", user, role, makes_tokens=own)
+
+
+@contextlib.contextmanager
+def written(token: ProcessToken, data: Path) -> Iterator[None]:
+    """Keep it in a file until the stop; raises OSError."""
     descriptor, temporary = tempfile.mkstemp(prefix=f".{FILE}-", dir=data)  # mode 0600
     try:
         with os.fdopen(descriptor, "w", encoding="ascii") as file:
-            file.write(f"{text}\n")
+            file.write(f"{token.text}\n")
         Path(temporary).replace(data / FILE)
     except BaseException:
         Path(temporary).unlink()
         raise
-    return text
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            if (data / FILE).read_text(encoding="ascii").strip() == token.text:
+                (data / FILE).unlink()

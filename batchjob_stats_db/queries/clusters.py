@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from batchjob_stats_db import schema
+from batchjob_stats_db.database import schema
 
 _NAMES = sa.select(schema.cluster.c.name)
 

@@ -4,10 +4,8 @@ from typing import Any, NamedTuple
 
 from sqlalchemy.sql.elements import ColumnElement
 
-from batchjob_stats_db import schema
-from batchjob_stats_db.queries.derived import DERIVED
-
-RUNNING = ("RUNNING", "SUSPENDED")
+from batchjob_stats_db.database import schema
+from batchjob_stats_db.queries.efficiency import DERIVED, RUN_TIME, RUNNING
 
 
 class Filter(NamedTuple):
@@ -61,7 +59,7 @@ _EQUAL: dict[str, ColumnElement[Any]] = {
     "tool": _job.tool,
 }
 _BETWEEN: dict[str, ColumnElement[Any]] = {
-    "elapsed": _job.elapsed_seconds,
+    "elapsed": RUN_TIME,
     "cpu_efficiency": _derived["cpu_efficiency"],
     "memory_efficiency": _derived["memory_efficiency"],
     "gpu_utilization": _usage.gpu_utilization_ratio,

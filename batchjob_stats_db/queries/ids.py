@@ -7,12 +7,12 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 from sqlalchemy.sql.elements import ColumnElement
 
-from batchjob_stats_db import schema
-from batchjob_stats_db.access import Access, visible
+from batchjob_stats_db.database import schema
+from batchjob_stats_db.database.access import Access, visible
 from batchjob_stats_db.queries.clusters import known_clusters
+from batchjob_stats_db.queries.job_rows import whole
 from batchjob_stats_db.queries.jobs import runs_of
-from batchjob_stats_db.queries.pages import MOST
-from batchjob_stats_db.queries.whole import whole
+from batchjob_stats_db.queries.paging import MOST
 
 _JOB = schema.job.c
 _PREFIX = re.compile(r"(?=.*[a-f-]|.{8})[0-9a-f-]{4,35}")  # of a UUID; not any number
@@ -22,7 +22,7 @@ class AmbiguousIdError(ValueError):
     """The beginning of an id that several jobs have."""
 
 
-class _Part(NamedTuple):
+class _PartNotation(NamedTuple):
     """A way to write a part of a whole: `123_4` is task 4 of array 123."""
 
     written: re.Pattern[str]
@@ -31,8 +31,8 @@ class _Part(NamedTuple):
 
 
 _PARTS = (
-    _Part(re.compile(r"(\d{1,18})_(\d{1,9})"), _JOB.array_jobid, _JOB.array_index),
-    _Part(re.compile(r"(\d{1,18})\+(\d{1,9})"), _JOB.het_jobid, _JOB.het_offset),
+    _PartNotation(re.compile(r"(\d{1,18})_(\d{1,9})"), _JOB.array_jobid, _JOB.array_index),
+    _PartNotation(re.compile(r"(\d{1,18})\+(\d{1,9})"), _JOB.het_jobid, _JOB.het_offset),
 )
 
 

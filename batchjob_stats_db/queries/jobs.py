@@ -6,12 +6,13 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 from sqlalchemy.sql.elements import ColumnElement
 
-from batchjob_stats_db import schema
-from batchjob_stats_db.access import Access, visible
+from batchjob_stats_db.database import schema
+from batchjob_stats_db.database.access import Access, visible
 from batchjob_stats_db.queries.clusters import known_clusters
-from batchjob_stats_db.queries.filters import RUNNING, Filter, found_by, looked_at
-from batchjob_stats_db.queries.pages import MOST
-from batchjob_stats_db.queries.whole import whole
+from batchjob_stats_db.queries.efficiency import RUNNING
+from batchjob_stats_db.queries.filters import Filter, found_by, looked_at
+from batchjob_stats_db.queries.job_rows import whole
+from batchjob_stats_db.queries.paging import MOST
 
 
 def pending(

@@ -3,11 +3,11 @@
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
-from batchjob_stats_db import schema
-from batchjob_stats_db.access import Access, visible
+from batchjob_stats_db.database import schema
+from batchjob_stats_db.database.access import Access, visible
 from batchjob_stats_db.days import DAY
 from batchjob_stats_db.queries.clusters import known_clusters
-from batchjob_stats_db.queries.derived import columns
+from batchjob_stats_db.queries.efficiency import columns
 
 LONGEST_RUN = 60 * DAY
 """How long before a window a job may have started and still be looked for."""

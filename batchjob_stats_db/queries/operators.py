@@ -6,12 +6,12 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
-from batchjob_stats_db import schema
-from batchjob_stats_db.access import Access, visible
-from batchjob_stats_db.queries import pages
+from batchjob_stats_db.database import schema
+from batchjob_stats_db.database.access import Access, visible
+from batchjob_stats_db.measure.waits import waits
+from batchjob_stats_db.queries import paging
 from batchjob_stats_db.queries.clusters import known_clusters
-from batchjob_stats_db.queries.filters import RUNNING
-from batchjob_stats_db.waits import waits
+from batchjob_stats_db.queries.efficiency import RUNNING
 
 RESOURCES = {
     "cpu": ("measured_cpu_allocated_seconds", "cpu_seconds"),
@@ -73,7 +73,7 @@ def waited(
         job.cluster.in_(known_clusters(db, cluster)), visible(access),
         job.start_time >= since, job.start_time < until,
     ]  # fmt: skip
-    pages.bounded(db, schema.job, which, "waits")
+    paging.bounded(db, schema.job, which, "waits")
     if partition is not None:
         which.append(job.partition == partition)
     return list(db.execute(waits(*which)).mappings().all())

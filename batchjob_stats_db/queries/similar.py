@@ -6,10 +6,10 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
-from batchjob_stats_db import schema
-from batchjob_stats_db.access import Access, visible
+from batchjob_stats_db.database import schema
+from batchjob_stats_db.database.access import Access, visible
 from batchjob_stats_db.days import DAY
-from batchjob_stats_db.queries.whole import whole
+from batchjob_stats_db.queries.job_rows import whole
 
 _LOOKED_AT = 5000  # of the user's jobs before this one; the rest is too long ago to compare with
 _SHORT_SECONDS = 60

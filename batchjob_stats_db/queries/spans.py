@@ -3,16 +3,16 @@
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from batchjob_stats_db import schema
-from batchjob_stats_db.access import Access, visible
-from batchjob_stats_db.job_row import UsagePolicy
-from batchjob_stats_db.measurements import WANTED, measured, runs_of_ids
-from batchjob_stats_db.usage import Measured
+from batchjob_stats_db.database import schema
+from batchjob_stats_db.database.access import Access, visible
+from batchjob_stats_db.database.record_rows import UsagePolicy
+from batchjob_stats_db.measure.job_usage import JobToMeasure
+from batchjob_stats_db.measure.pending import WANTED, measured, runs_of_ids
 
 
 def span_of(
     db: Connection, access: Access, job_id: int, policy: UsagePolicy, now: int
-) -> Measured | None:
+) -> JobToMeasure | None:
     """The time and owner of a run, by the number of its row.
 
     None for one that has not started, or may not be seen.

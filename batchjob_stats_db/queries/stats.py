@@ -1,19 +1,26 @@
 """Numbers about the whole: clusters, states, users, accounts."""
 
+from itertools import accumulate
+
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
-from batchjob_stats_db import schema
-from batchjob_stats_db.access import Access, visible
+from batchjob_stats_db.database import schema
+from batchjob_stats_db.database.access import Access, visible
+from batchjob_stats_db.days import DAY
 from batchjob_stats_db.queries.usage import kept
+
+_USUAL_DAYS = 30
+_USUAL_JOBS = 10  # of fewer, a median would tell of single jobs
 
 
 def clusters(db: Connection) -> list[RowMapping]:
     """All clusters, with how their sources were last read. There is nothing personal in it."""
     state = schema.poll_state
+    of_source = (state.c.cluster == schema.cluster.c.name) & state.c.source.not_like("%.reread")
     query = (
         sa.select(schema.cluster, state.c.source, state.c.success_time, state.c.error_time)
-        .select_from(schema.cluster.outerjoin(state, state.c.cluster == schema.cluster.c.name))
+        .select_from(schema.cluster.outerjoin(state, of_source))
         .order_by(schema.cluster.c.name, state.c.source)
     )
     return list(db.execute(query).mappings().all())
@@ -64,3 +71,29 @@ def accounts(
         .order_by(*rows.c)
     )
     return list(db.execute(query).mappings().all())
+
+
+def usual_wait(db: Connection, cluster: str, partition: str, now: int) -> float | None:
+    """Seconds that jobs of a partition waited in the last 30 days; None after too few jobs.
+
+    The median of the days' medians, each weighted with the jobs of its day. It is told to
+    everybody, as the scheduler tells everybody the state of its queues.
+    """
+    waits = schema.daily_wait.c
+    rows = db.execute(
+        sa.select(waits.wait_p50_seconds, waits.jobs_started)
+        .where(
+            waits.cluster == cluster, waits.partition == partition,
+            waits.day >= now - _USUAL_DAYS * DAY,
+        )
+        .order_by(waits.wait_p50_seconds)
+    ).all()  # fmt: skip
+    jobs = sum(row.jobs_started for row in rows)
+    if jobs < _USUAL_JOBS:
+        return None
+    reached = accumulate(row.jobs_started for row in rows)
+    return next(
+        float(row.wait_p50_seconds)
+        for row, count in zip(rows, reached, strict=True)
+        if count * 2 >= jobs
+    )

@@ -1,15 +1,14 @@
-"""Sums of use over days, made of the few spans of days that they consist of."""
+"""Sums of use over days, made of whole months and the days around them."""
 
 from collections.abc import Collection, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
-from sqlalchemy.sql.elements import ColumnElement
 
-from batchjob_stats_db import schema
-from batchjob_stats_db.access import EVERYTHING, Access, visible
-from batchjob_stats_db.days import spans
+from batchjob_stats_db.database import schema
+from batchjob_stats_db.database.access import EVERYTHING, Access, visible
+from batchjob_stats_db.days import whole_months
 from batchjob_stats_db.queries.clusters import known_clusters
 
 By = Literal["cluster", "account", "username", "day"]
@@ -114,31 +113,41 @@ def kept(
     return sa.union_all(
         *(
             sa.select(*(table.c[name] for name in names))
-            .where(table.c.cluster.in_(clusters), *days, visible(access, table))
+            .where(table.c.cluster.in_(clusters), when >= begin, when < end, visible(access, table))
             .where(*(table.c[name] == value for name, value in equal.items()))
-            for table, days in _read(sums, access, {*names, *equal}, since, until)
+            for table, when, begin, end in _read(sums, access, {*names, *equal}, since, until)
         )
     )
 
 
+class _Rows(NamedTuple):
+    """Rows of a table whose day or month begins in [begin, end)."""
+
+    table: sa.Table
+    when: sa.Column[int]
+    begin: int
+    end: int
+
+
 def _read(
     sums: schema.Sums, access: Access, names: Collection[str], since: int, until: int
-) -> list[tuple[sa.Table, list[ColumnElement[bool]]]]:
-    """The tables to read, and what of them: those with the fewest rows that have these columns."""
+) -> list[_Rows]:
+    """What to read: of the tables that have these columns those with the fewest rows."""
     if "username" in names or access.by_person():
-        each, longer = sums.by_user, sums.user_spans
+        days, months = sums.by_user, sums.monthly_by_user
     elif "account" in names or not access.everything:
-        each, longer = sums.by_account, sums.account_spans
+        days, months = sums.by_account, sums.monthly_by_account
     else:
-        each, longer = sums.by_day, None
-    if longer is None or "day" in names or access.dated():
-        return [(each, [each.c.day >= since, each.c.day < until])]
-    found = spans(since, until)
-    return [
-        (each, [each.c.day.in_(found.pop(1))]),
-        *(
-            (longer, [longer.c.days == days, longer.c.day.in_(begin)])
-            for days, begin in found.items()
-            if begin
-        ),
-    ]
+        return [_Rows(sums.by_day, sums.by_day.c.day, since, until)]
+    day = days.c.day
+    if "day" in names or access.dated():
+        return [_Rows(days, day, since, until)]
+    first, last = whole_months(since, until)
+    if first == last:
+        return [_Rows(days, day, since, until)]
+    parts = (
+        _Rows(days, day, since, first),
+        _Rows(months, months.c.month, first, last),
+        _Rows(days, day, last, until),
+    )
+    return [part for part in parts if part.begin < part.end]

@@ -13,8 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from batchjob_stats_db.samples.line import Decoder, LineError, who
-from batchjob_stats_db.samples.sample import Sample, Who
+from batchjob.quantities.sample import JobSample, SampleHeader
+from batchjob_stats_db.samples.format import Decoder, LineError, who
 
 _GZIP = 31  # wbits of zlib for a window of 32 kB and gzip's header
 _PIECE = 1 << 16
@@ -82,7 +82,7 @@ class SampleFile:
     def __init__(self, path: Path) -> None:
         """Raises OSError."""
         self.path = path
-        self.who: Who | None = None  # None: not even the first line was there yet
+        self.who: SampleHeader | None = None  # None: not even the first line was there yet
         self.decoder = Decoder()
         self._unpacker = Unpacker(path)
         self._damage = ""
@@ -132,7 +132,7 @@ class SampleFile:
         fcntl.flock(self._unpacker.descriptor, fcntl.LOCK_UN)
         return False
 
-    def read(self) -> Iterator[Sample]:
+    def read(self) -> Iterator[JobSample]:
         """The samples that have come since the last call; raises OSError."""
         return (sample for line in self._lines() if (sample := self._sample(line)) is not None)
 
@@ -144,7 +144,7 @@ class SampleFile:
             except LineError as error:
                 self._damage = str(error)
 
-    def _sample(self, line: bytes) -> Sample | None:
+    def _sample(self, line: bytes) -> JobSample | None:
         try:
             return self.decoder.sample(line)
         except LineError as error:

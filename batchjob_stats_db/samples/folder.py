@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from urllib.parse import quote, unquote
 
+from batchjob.quantities.sample import SampleHeader
 from batchjob_stats_db.samples.file import SampleFile
-from batchjob_stats_db.samples.sample import Who
 from batchjob_stats_db.samples.writer import SUFFIX
 
 _PLAIN = "[]+,:@="  # beside letters, digits and -._~
@@ -49,7 +49,7 @@ def folders(samples: Path) -> list[Path]:
         return []
 
 
-def owners(folder: Path) -> set[Who]:
+def owners(folder: Path) -> set[SampleHeader]:
     """Whose samples a folder holds, as far as they can be read, whatever the interval."""
     found = set()
     for path in files_of(folder):

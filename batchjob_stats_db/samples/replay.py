@@ -4,26 +4,26 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from batchjob.quantities.sample import END, JobSample, SampleHeader
 from batchjob_stats_db.samples.file import SampleFile
 from batchjob_stats_db.samples.folder import files_of, folder_of
-from batchjob_stats_db.samples.sample import END, Sample, Who
 
 _PATIENCE_SECONDS = 2.0
 
 
-class Step(NamedTuple):
+class SamplePair(NamedTuple):
     """A sample, and the one before it on the same node."""
 
-    who: Who
-    sample: Sample
-    before: Sample | None
+    who: SampleHeader
+    sample: JobSample
+    before: JobSample | None
 
 
 class Replay:
     """Reads all files of one job in their order; each call gives what is new."""
 
     def __init__(
-        self, samples: Path, jobid: str, wanted: Callable[[Who], bool] = lambda _: True
+        self, samples: Path, jobid: str, wanted: Callable[[SampleHeader], bool] = lambda _: True
     ) -> None:
         """`wanted`: whose samples; an id may have been used by several people."""
         self.damages: list[str] = []
@@ -31,7 +31,7 @@ class Replay:
         self._wanted = wanted
         self._open: dict[Path, SampleFile] = {}
         self._done: set[Path] = set()
-        self._last: dict[tuple[str, ...], Step] = {}
+        self._last: dict[tuple[str, ...], SamplePair] = {}
         self._from: dict[tuple[str, ...], Path] = {}  # where that one stood
 
     def close(self) -> None:
@@ -40,7 +40,7 @@ class Replay:
             file.close()
         self._open.clear()
 
-    def read(self) -> Iterator[Step]:
+    def read(self) -> Iterator[SamplePair]:
         """The samples that have come since the last call; raises OSError."""
         for path in files_of(self._folder):
             if path in self._done:
@@ -57,6 +57,11 @@ class Replay:
                 self._done.add(path)
                 self._open.pop(path).close()
 
+    @property
+    def begun(self) -> bool:
+        """Whether there was any sample."""
+        return bool(self._last)
+
     def over(self, now: float) -> bool:
         """Nothing more is to be expected: the job has ended, or nobody records it any more."""
         if any(file.written for file in self._open.values()):
@@ -67,13 +72,13 @@ class Replay:
             for step in self._last.values()
         )
 
-    def _step(self, path: Path, who: Who | None, sample: Sample) -> Step | None:
+    def _step(self, path: Path, who: SampleHeader | None, sample: JobSample) -> SamplePair | None:
         if who is None or not self._wanted(who):
             return None
         key = who[:4]
         last = self._last.get(key)
         if last is not None and sample.at <= last.sample.at and path != self._from[key]:
             return None  # recorded twice, by two recorders
-        step = Step(who, sample, last and last.sample)
+        step = SamplePair(who, sample, last and last.sample)
         self._last[key], self._from[key] = step, path
         return step

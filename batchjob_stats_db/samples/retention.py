@@ -11,7 +11,7 @@ from batchjob_stats_db.samples.folder import folders, sizes
 log = logging.getLogger(__name__)
 
 
-class Job(NamedTuple):
+class SampleFolder(NamedTuple):
     """What a job's samples weigh, and when the last one came."""
 
     last: float
@@ -49,10 +49,10 @@ def expire(
     return deleted
 
 
-def _job(folder: Path) -> Job:
+def _job(folder: Path) -> SampleFolder:
     found = list(sizes(folder))
     last = max((last for last, _ in found), default=_changed(folder))
-    return Job(last, sum(size for _, size in found), folder)
+    return SampleFolder(last, sum(size for _, size in found), folder)
 
 
 def _changed(folder: Path) -> float:

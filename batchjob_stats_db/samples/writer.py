@@ -14,9 +14,9 @@ import time
 import zlib
 from pathlib import Path
 
+from batchjob.quantities.sample import JobSample, SampleHeader
 from batchjob_stats_db.samples.file import Unpacker
-from batchjob_stats_db.samples.line import Encoder, first
-from batchjob_stats_db.samples.sample import Sample, Who
+from batchjob_stats_db.samples.format import Encoder, first
 
 SUFFIX = ".jsonl.gz"
 _TRIES = 100
@@ -30,7 +30,7 @@ _LIVE_WINDOW, _LIVE_MEMORY = 16 + 12, 5
 class Writer:
     """One file of a job's samples, from its first to its last."""
 
-    def __init__(self, folder: Path, who: Who, now: float) -> None:
+    def __init__(self, folder: Path, who: SampleHeader, now: float) -> None:
         """Make the folder, and a file in it named by the time; raises OSError."""
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.path, self._descriptor = _created(folder, now)
@@ -39,7 +39,7 @@ class Writer:
         self._before = first(who)
         self.bytes = 0
 
-    def write(self, sample: Sample) -> None:
+    def write(self, sample: JobSample) -> None:
         """Append a sample; after an OSError the file holds what it held, and must be closed."""
         text = self._before + self._encoder.line(sample)
         self._append(self._packer.compress(text) + self._packer.flush(zlib.Z_PARTIAL_FLUSH))

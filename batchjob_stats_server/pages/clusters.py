@@ -12,15 +12,15 @@ from batchjob_stats_db.queries import jobs as jobs_queries
 from batchjob_stats_db.queries import nodes, stats
 from batchjob_stats_db.queries import usage as usage_queries
 from batchjob_stats_db.queries.filters import Filter
-from batchjob_stats_server import audit
-from batchjob_stats_server.identity import Caller
-from batchjob_stats_server.pages import shares
-from batchjob_stats_server.pages.frame import Shown
-from batchjob_stats_server.parameters import Query as Form
-from batchjob_stats_server.parameters import Word
-from batchjob_stats_server.problems import Problem
-from batchjob_stats_server.report.efficiency import elapsed
-from batchjob_stats_server.services import Given
+from batchjob_stats_server.api.params import Query as Form
+from batchjob_stats_server.api.params import Word
+from batchjob_stats_server.auth import audit
+from batchjob_stats_server.auth.identity import Caller
+from batchjob_stats_server.http.problems import Problem
+from batchjob_stats_server.pages.rendering import usage_bars
+from batchjob_stats_server.pages.rendering.frame import Shown
+from batchjob_stats_server.report.explain import elapsed
+from batchjob_stats_server.services import Given, live_rows
 
 router = APIRouter(include_in_schema=False)
 
@@ -47,7 +47,7 @@ class Waste(NamedTuple):
     row: Row
 
 
-class Source(NamedTuple):
+class PollStatus(NamedTuple):
     """A source of job records, and how its last reading went."""
 
     name: str
@@ -92,6 +92,7 @@ def cluster(
             db, access, ["username"], since, day_of(page.now) + DAY, cluster=cluster
         )
         waiting = jobs_queries.pending(db, access, _RUNNING_ROWS, Filter(cluster=cluster))
+    running = live_rows(services, running)
     audit.seen(page.known, f"cluster {cluster}", [*running, *used, *waiting])
     return page.show(
         "cluster.html", cluster=cluster, sources=sources, counts=counts[cluster], busy=busy,
@@ -99,17 +100,19 @@ def cluster(
         longest_waits=sorted(waiting, key=lambda row: row["submit_time"])[:_LISTED],
         wastes=_wastes(used), since=since, confined=not access.everything,
         allocated=_allocated(running), partial=len(running) == _RUNNING_ROWS,
+        unknown_gpus=sum(_unknown(row, "usage_gpu_utilization_ratio") for row in running),
+        unknown_cpus=sum(_unknown(row, "cpu_efficiency") for row in running),
         waits=_median([page.now - row["submit_time"] for row in waiting]),
     )  # fmt: skip
 
 
-def _sources(known: Sequence[RowMapping], cluster: str) -> list[Source] | None:
+def _sources(known: Sequence[RowMapping], cluster: str) -> list[PollStatus] | None:
     """None for a cluster that is not there."""
     rows = [row for row in known if row["name"] == cluster]
     if not rows:
         return None
     return [
-        Source(row["source"], row["success_time"], row["error_time"])
+        PollStatus(row["source"], row["success_time"], row["error_time"])
         for row in rows
         if row["source"] is not None
     ]
@@ -136,13 +139,23 @@ def _idle_gpus(running: Sequence[RowMapping], now: int) -> list[RowMapping]:
 
 def _idle_cpus(running: Sequence[RowMapping], now: int) -> list[RowMapping]:
     """The same of CPUs."""
-    low = [row for row in running if (shares.of(row, now).cpu.ratio or 1) < _LOW]
+    low = [row for row in running if _below(usage_bars.of(row, now).cpu.ratio)]
     return _longest(low, now, "allocated_cpus")
 
 
 def _idle(running: Sequence[RowMapping], now: int, ratio: str, held: str) -> list[RowMapping]:
-    low = [row for row in running if row[ratio] is not None and row[ratio] < _LOW]
+    low = [row for row in running if _below(row[ratio])]
     return _longest(low, now, held)
+
+
+def _unknown(row: Row, ratio: str) -> bool:
+    """Whether nobody can say if a job's GPUs, or CPUs, are used."""
+    return row[ratio] is None and (ratio == "cpu_efficiency" or bool(row["allocated_gpus"]))
+
+
+def _below(ratio: float | None) -> bool:
+    """Whether so little is used; nothing at all is little, unknown is not."""
+    return ratio is not None and ratio < _LOW
 
 
 def _longest(rows: Sequence[RowMapping], now: int, held: str) -> list[RowMapping]:

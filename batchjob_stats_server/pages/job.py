@@ -7,21 +7,22 @@ from fastapi import APIRouter, Query, Response
 from pydantic import Field
 from sqlalchemy.engine import Connection, RowMapping
 
-from batchjob_stats_db.access import Access
+from batchjob_stats_db.database.access import Access
 from batchjob_stats_db.queries import ids
 from batchjob_stats_db.queries.jobs import parts_of
-from batchjob_stats_server import audit, windows
-from batchjob_stats_server.identity import Caller
-from batchjob_stats_server.pages import shares
-from batchjob_stats_server.pages.addresses import Reference
-from batchjob_stats_server.pages.frame import Page, Shown
-from batchjob_stats_server.pages.plots import plots_for
-from batchjob_stats_server.parameters import Query as Form
-from batchjob_stats_server.parameters import Time, Word
-from batchjob_stats_server.problems import Problem
-from batchjob_stats_server.reports import report_of
-from batchjob_stats_server.routes.jobs import JobId
-from batchjob_stats_server.runs import runs_of
+from batchjob_stats_server.api import windows
+from batchjob_stats_server.api.jobs import JobId
+from batchjob_stats_server.api.params import Query as Form
+from batchjob_stats_server.api.params import Time, Word
+from batchjob_stats_server.api.reports import report_of
+from batchjob_stats_server.api.runs import runs_of
+from batchjob_stats_server.auth import audit
+from batchjob_stats_server.auth.identity import Caller
+from batchjob_stats_server.http.problems import Problem
+from batchjob_stats_server.pages.rendering import usage_bars
+from batchjob_stats_server.pages.rendering.frame import PageRenderer, Shown
+from batchjob_stats_server.pages.rendering.links import Reference
+from batchjob_stats_server.pages.rendering.plots import plots_for
 from batchjob_stats_server.services import Given
 
 router = APIRouter(include_in_schema=False)
@@ -37,7 +38,7 @@ class JobForm(Form):
     run: int | None = Field(None, ge=1, lt=2**31)
 
 
-class Window(NamedTuple):
+class RunWindow(NamedTuple):
     """When it ran; epoch seconds."""
 
     since: int | None
@@ -65,7 +66,7 @@ def job(
     return page.show(
         "job.html", plots=True, job=run, runs=runs, siblings=siblings[:_SIBLINGS],
         more_siblings=len(siblings) > _SIBLINGS, report=report,
-        efficiency=[(each, shares.shown(each)) for each in report.efficiency],
+        efficiency=[(each, usage_bars.shown(each)) for each in report.efficiency],
         nodes=_nodes(parts.get("nodes", ()), report.nodes), steps=parts.get("steps", ()),
         gpus=_gpus(report.gpus), drawings=plots_for(run["allocated_gpus"] or run["usage_gpus"]),
         samples=bool(services.settings.samples.directory) and run["start_time"] is not None,
@@ -96,8 +97,8 @@ def _siblings(db: Connection, access: Access, run: RowMapping) -> list[RowMappin
 def _nodes(held: Sequence[Any], used: Sequence[Any]) -> list[dict[str, Any]]:
     """Each node with what the job had and used there; what does less than the others shows."""
     by_node = {each.node: each for each in used}
-    cpu = shares.compared({node: each.cpu_seconds for node, each in by_node.items()})
-    memory = shares.compared({node: each.memory_peak_bytes for node, each in by_node.items()})
+    cpu = usage_bars.compared({node: each.cpu_seconds for node, each in by_node.items()})
+    memory = usage_bars.compared({node: each.memory_peak_bytes for node, each in by_node.items()})
     bars = {one.name: (one, other) for one, other in zip(cpu, memory, strict=True)}
     return [
         {"held": row, "cpu": bars.get(row["node"], (None, None))[0],
@@ -106,24 +107,26 @@ def _nodes(held: Sequence[Any], used: Sequence[Any]) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def _gpus(used: Sequence[Any]) -> list[tuple[Any, shares.Part, shares.Part]]:
+def _gpus(used: Sequence[Any]) -> list[tuple[Any, usage_bars.ComparedBar, usage_bars.ComparedBar]]:
     ratios = {str(place): each.utilization_ratio for place, each in enumerate(used)}
     peaks = {str(place): each.memory_peak_bytes for place, each in enumerate(used)}
     whole = max((each.memory_total_bytes or 0 for each in used), default=0)
     return list(
         zip(
-            used, shares.compared(ratios, 1.0), shares.compared(peaks, float(whole) or None),
+            used,
+            usage_bars.compared(ratios, 1.0),
+            usage_bars.compared(peaks, float(whole) or None),
             strict=True,
         )
-    )  # fmt: skip
+    )
 
 
-def _window(run: RowMapping, now: int) -> Window:
+def _window(run: RowMapping, now: int) -> RunWindow:
     start = run["start_time"]
-    return Window(start, None if start is None else run["end_time"] or now)
+    return RunWindow(start, None if start is None else run["end_time"] or now)
 
 
-def _grafana(page: Page, run: RowMapping) -> str:
+def _grafana(page: PageRenderer, run: RowMapping) -> str:
     start, end = run["start_time"], run["end_time"]
     return page.in_grafana(
         page.grafana.job, windows.begin(start), windows.end(start, end),

@@ -8,18 +8,19 @@ from fastapi import APIRouter, Query, Response
 from pydantic import Field
 from sqlalchemy.engine import Connection, RowMapping
 
-from batchjob.states import JobState
-from batchjob_stats_db.access import Access
+from batchjob.schedulers.states import JobState
+from batchjob_stats_db.database.access import Access
 from batchjob_stats_db.queries import jobs as queries
 from batchjob_stats_db.queries import stats
 from batchjob_stats_db.queries.filters import Filter
-from batchjob_stats_db.queries.pages import SORTS, TooManyError, numbers, read
-from batchjob_stats_server import audit, cursor
-from batchjob_stats_server.identity import Caller
-from batchjob_stats_server.pages.frame import Page, Shown
-from batchjob_stats_server.problems import Problem
-from batchjob_stats_server.routes.jobs import JobsQuery
-from batchjob_stats_server.services import Given, Services
+from batchjob_stats_db.queries.paging import SORTS, TooManyError, numbers, read
+from batchjob_stats_server.api import cursor
+from batchjob_stats_server.api.jobs import JobsQuery
+from batchjob_stats_server.auth import audit
+from batchjob_stats_server.auth.identity import Caller
+from batchjob_stats_server.http.problems import Problem
+from batchjob_stats_server.pages.rendering.frame import PageRenderer, Shown
+from batchjob_stats_server.services import Given, Services, live_rows
 
 router = APIRouter(include_in_schema=False)
 
@@ -51,9 +52,10 @@ class JobsForm(JobsQuery):
     """The filters of the API, from a form."""
 
     limit: int = Field(50, ge=1, le=200)
+    started: bool = True  # jobs that wait have a section of their own
 
 
-class Section(NamedTuple):
+class JobsSection(NamedTuple):
     """Jobs in the same condition."""
 
     key: str
@@ -63,7 +65,7 @@ class Section(NamedTuple):
     next_page: str | None = None
 
 
-class Asked(NamedTuple):
+class ActiveFilter(NamedTuple):
     """A filter that is set, and the address of the page without it."""
 
     name: str
@@ -88,9 +90,11 @@ def all_jobs(
     return _show(services, page, access, which, mine=False)
 
 
-def _show(services: Services, page: Page, access: Access, which: JobsForm, mine: bool) -> Response:
+def _show(
+    services: Services, page: PageRenderer, access: Access, which: JobsForm, mine: bool
+) -> Response:
     with services.reader.connect() as db:
-        sections = _sections(db, page, access, which)
+        sections = _sections(services, db, page, access, which)
         rows = [row for section in sections for row in section.rows]
         sparks = page.frame.sparks.of(services, db, access, rows)
         clusters = list(dict.fromkeys(row["name"] for row in stats.clusters(db)))
@@ -104,13 +108,15 @@ def _show(services: Services, page: Page, access: Access, which: JobsForm, mine:
     )  # fmt: skip
 
 
-def _sections(db: Connection, page: Page, access: Access, which: JobsForm) -> list[Section]:
+def _sections(
+    services: Services, db: Connection, page: PageRenderer, access: Access, which: JobsForm
+) -> list[JobsSection]:
     chosen = which.filter()
     sections = []
     first = which.cursor is None
     if first and which.started:
         running = queries.running(db, access, _LIVE_ROWS + 1, chosen)
-        sections.append(_live("running", "Running", running))
+        sections.append(_live("running", "Running", live_rows(services, running)))
     if first and which.started and not which.running:
         waiting = queries.pending(db, access, _LIVE_ROWS + 1, chosen)
         sections.append(_live("waiting", "Waiting", waiting))
@@ -120,11 +126,13 @@ def _sections(db: Connection, page: Page, access: Access, which: JobsForm) -> li
     return [section for section in sections if section.rows or section.key == "ended"]
 
 
-def _live(key: str, title: str, rows: list[RowMapping]) -> Section:
-    return Section(key, title, rows[:_LIVE_ROWS], len(rows) > _LIVE_ROWS)
+def _live(key: str, title: str, rows: list[RowMapping]) -> JobsSection:
+    return JobsSection(key, title, rows[:_LIVE_ROWS], len(rows) > _LIVE_ROWS)
 
 
-def _ended(db: Connection, page: Page, access: Access, which: JobsForm, chosen: Filter) -> Section:
+def _ended(
+    db: Connection, page: PageRenderer, access: Access, which: JobsForm, chosen: Filter
+) -> JobsSection:
     question, order = which.question(), which.order()
     kind = str if isinstance(SORTS[order.key].type, sa.Text) else float
     after = cursor.decode(question, which.cursor, kind) if which.cursor else None
@@ -136,17 +144,17 @@ def _ended(db: Connection, page: Page, access: Access, which: JobsForm, chosen: 
         raise Problem(422, str(error)) from error
     following = page.address(cursor=cursor.encode(question, more)) if more else None
     title = "Ended" if which.started else "Ended before they began"
-    return Section("ended", title, rows, next_page=following)
+    return JobsSection("ended", title, rows, next_page=following)
 
 
-def _asked(page: Page, which: JobsForm, mine: bool) -> list[Asked]:
+def _asked(page: PageRenderer, which: JobsForm, mine: bool) -> list[ActiveFilter]:
     names = [name for name in FILTERS if not (mine and name == "user")]
     asked = [
-        Asked(name, value, page.address(**{name: None, "cursor": None}))
+        ActiveFilter(name, value, page.address(**{name: None, "cursor": None}))
         for name in names
         if (value := getattr(which, name)) is not None
     ]
     if which.state:
         words = ", ".join(state.value for state in which.state)
-        asked.append(Asked("state", words, page.address(state=None, cursor=None)))
+        asked.append(ActiveFilter("state", words, page.address(state=None, cursor=None)))
     return asked

@@ -8,13 +8,13 @@ from sqlalchemy.engine import RowMapping
 from batchjob_stats_db.days import DAY
 from batchjob_stats_db.queries import nodes as queries
 from batchjob_stats_db.queries import stats
-from batchjob_stats_server import audit
-from batchjob_stats_server.identity import Caller
-from batchjob_stats_server.pages import drawing
-from batchjob_stats_server.pages.frame import Shown
-from batchjob_stats_server.parameters import Query as Form
-from batchjob_stats_server.parameters import Time, Word
-from batchjob_stats_server.problems import Problem
+from batchjob_stats_server.api.params import Query as Form
+from batchjob_stats_server.api.params import Time, Word
+from batchjob_stats_server.auth import audit
+from batchjob_stats_server.auth.identity import Caller
+from batchjob_stats_server.http.problems import Problem
+from batchjob_stats_server.pages.rendering import charts
+from batchjob_stats_server.pages.rendering.frame import Shown
 from batchjob_stats_server.services import Given
 
 router = APIRouter(include_in_schema=False)
@@ -43,7 +43,7 @@ class NodeForm(Form):
 class Timeline(NamedTuple):
     """The jobs of a node on lanes, with the hour lines."""
 
-    stays: list[drawing.Stay]
+    stays: list[charts.Stay]
     lanes: int
     ticks: list[tuple[float, int]]  # (x, epoch seconds)
     colours: list[int]  # of each job, by its user
@@ -77,9 +77,9 @@ def node(
 
 def _timeline(rows: list[RowMapping], since: int, until: int) -> Timeline:
     spans = [(row["start_time"], row["end_time"] or until) for row in rows]
-    stays = drawing.stays(spans, since, until, WIDTH)
+    stays = charts.stays(spans, since, until, WIDTH)
     ticks = [
-        (round((at - since) * WIDTH / (until - since), 1), at) for at in drawing.ticks(since, until)
+        (round((at - since) * WIDTH / (until - since), 1), at) for at in charts.ticks(since, until)
     ]
     users = list(dict.fromkeys(row["username"] for row in reversed(rows)))
     colours = [users.index(row["username"]) % _COLOURS for row in rows]

@@ -6,18 +6,18 @@ from fastapi import APIRouter, Query, Response
 from fastapi.responses import RedirectResponse
 from sqlalchemy.engine import Connection, RowMapping
 
-from batchjob_stats_db.access import Access
+from batchjob_stats_db.database.access import Access
 from batchjob_stats_db.days import DAY
 from batchjob_stats_db.queries import nodes, stats
 from batchjob_stats_db.queries.filters import Filter
 from batchjob_stats_db.queries.ids import AmbiguousIdError, parts_of, written_as
-from batchjob_stats_db.queries.pages import numbers
-from batchjob_stats_server import audit
-from batchjob_stats_server.identity import Caller
-from batchjob_stats_server.pages import addresses
-from batchjob_stats_server.pages.frame import Shown
-from batchjob_stats_server.parameters import Query as Form
-from batchjob_stats_server.parameters import Word
+from batchjob_stats_db.queries.paging import numbers
+from batchjob_stats_server.api.params import Query as Form
+from batchjob_stats_server.api.params import Word
+from batchjob_stats_server.auth import audit
+from batchjob_stats_server.auth.identity import Caller
+from batchjob_stats_server.pages.rendering import links
+from batchjob_stats_server.pages.rendering.frame import Shown
 from batchjob_stats_server.services import Given
 
 router = APIRouter(include_in_schema=False)
@@ -39,7 +39,7 @@ class Hit(NamedTuple):
     path: str
 
 
-class Found(NamedTuple):
+class SearchResults(NamedTuple):
     """What there is, and a word about what is not clear."""
 
     hits: list[Hit]
@@ -54,11 +54,11 @@ def search(
     """Lead to what is meant where that is one thing, else show what there is."""
     words = (which.q or "").strip()
     with services.reader.connect() as db:
-        found = _found(db, access, words, page.now) if words else Found([], [])
+        found = _found(db, access, words, page.now) if words else SearchResults([], [])
     ids = {(row["cluster"], row["jobid"]) for row in found.jobs}
     if not found.hits and len(ids) == 1:
         row = found.jobs[0]
-        return _to(addresses.path("jobs", row["jobid"], cluster=row["cluster"]))
+        return _to(links.path("jobs", row["jobid"], cluster=row["cluster"]))
     if len(found.hits) == 1 and not found.jobs:
         return _to(found.hits[0].path)
     audit.seen(page.known, "jobs", found.jobs)
@@ -69,7 +69,7 @@ def _to(path: str) -> Response:
     return RedirectResponse(path, 303, {"Cache-Control": "private, no-store"})
 
 
-def _found(db: Connection, access: Access, words: str, now: int) -> Found:
+def _found(db: Connection, access: Access, words: str, now: int) -> SearchResults:
     note = ""
     try:
         jobs = written_as(db, access, words)
@@ -82,14 +82,14 @@ def _found(db: Connection, access: Access, words: str, now: int) -> Found:
         "name": Filter(name=words, started_from=now - NAMED_DAYS * DAY),
     }
     hits = [
-        Hit("job name" if key == "name" else key, words, addresses.path("jobs", **{key: words}))
+        Hit("job name" if key == "name" else key, words, links.path("jobs", **{key: words}))
         for key, which in filters.items()
         if numbers(db, access, 1, which).ids
     ]
     hits += [
-        Hit("node", f"{words} ({cluster})", addresses.path("clusters", cluster, "nodes", words))
+        Hit("node", f"{words} ({cluster})", links.path("clusters", cluster, "nodes", words))
         for cluster in nodes.clusters_of(db, access, words)
     ]
     if words in {row["name"] for row in stats.clusters(db)}:
-        hits.append(Hit("cluster", words, addresses.path("clusters", words)))
-    return Found(hits, jobs, note)
+        hits.append(Hit("cluster", words, links.path("clusters", words)))
+    return SearchResults(hits, jobs, note)

@@ -7,16 +7,16 @@ from typing import Annotated, Any, Literal, NamedTuple
 from fastapi import APIRouter, Query, Response
 from sqlalchemy.engine import Connection, RowMapping
 
-from batchjob_stats_db.access import Access
+from batchjob_stats_db.database.access import Access
 from batchjob_stats_db.days import DAY
 from batchjob_stats_db.queries import stats
 from batchjob_stats_db.queries import usage as queries
-from batchjob_stats_server import audit
-from batchjob_stats_server.identity import Caller
-from batchjob_stats_server.pages import written
-from batchjob_stats_server.pages.drawing import Column, columns, round_up
-from batchjob_stats_server.pages.frame import Shown
-from batchjob_stats_server.parameters import Days, Word
+from batchjob_stats_server.api.params import Days, Word
+from batchjob_stats_server.auth import audit
+from batchjob_stats_server.auth.identity import Caller
+from batchjob_stats_server.pages.rendering import template_filters
+from batchjob_stats_server.pages.rendering.charts import DayBar, columns, round_up
+from batchjob_stats_server.pages.rendering.frame import Shown
 from batchjob_stats_server.services import Given
 
 router = APIRouter(include_in_schema=False)
@@ -30,22 +30,22 @@ By = Literal["user", "account", "cluster"]
 _KEYS: dict[By, queries.By] = {"user": "username", "account": "account", "cluster": "cluster"}
 
 
-class Part(NamedTuple):
+class BarSegment(NamedTuple):
     """What a column is made of."""
 
     name: str
     colour: str  # a class of the style
 
 
-_USED = Part("used", "main")
-_REST = Part("allocated, not used or not measured", "rest")
+_USED = BarSegment("used", "main")
+_REST = BarSegment("allocated, not used or not measured", "rest")
 
 
 class Measure(NamedTuple):
     """What a chart shows of each day."""
 
     title: str
-    parts: tuple[Part, ...]  # from the bottom upwards
+    parts: tuple[BarSegment, ...]  # from the bottom upwards
     values: Callable[[Row], tuple[float, ...]]
     write: Callable[[float], str]
     unit: float = 1.0  # in which the scale has round numbers
@@ -54,30 +54,30 @@ class Measure(NamedTuple):
 MEASURES = {
     "energy": Measure(
         "Energy",
-        (Part("nodes", "main"), Part("GPUs", "other")),
+        (BarSegment("nodes", "main"), BarSegment("GPUs", "other")),
         lambda row: (row["energy_host_joules"], row["energy_gpu_joules"]),
-        written.energy,
+        template_filters.energy,
         3600.0,
     ),
     "cpu": Measure(
         "CPU time",
         (_USED, _REST),
         lambda row: _split(row["cpu_seconds"], row["cpu_allocated_seconds"]),
-        written.hours,
+        template_filters.hours,
         3600.0,
     ),
     "gpu": Measure(
         "GPU time",
         (_USED, _REST),
         lambda row: _split(row["gpu_seconds"], row["gpu_allocated_seconds"]),
-        written.hours,
+        template_filters.hours,
         3600.0,
     ),
     "jobs": Measure(
         "Jobs ended",
-        (Part("completed or cancelled", "main"), Part("failed", "bad")),
+        (BarSegment("completed or cancelled", "main"), BarSegment("failed", "bad")),
         lambda row: (row["jobs_ended"] - row["jobs_failed"], row["jobs_failed"]),
-        written.number,
+        template_filters.number,
     ),
 }
 
@@ -95,13 +95,13 @@ class Chart(NamedTuple):
     """Stacked columns, one a day."""
 
     title: str
-    parts: Sequence[Part]
-    columns: Sequence[Column]
+    parts: Sequence[BarSegment]
+    columns: Sequence[DayBar]
     top: float
     write: Callable[[float], str]
 
 
-class Line(NamedTuple):
+class UsageTableRow(NamedTuple):
     """A row of the table: sums, and grams by provider."""
 
     sums: Row
@@ -142,7 +142,7 @@ def _split(used: float, allocated: float) -> tuple[float, float]:
 def _lines(
     db: Connection, access: Access, by: Sequence[queries.By], since: int, until: int,
     which: UsageForm,
-) -> list[Line]:  # fmt: skip
+) -> list[UsageTableRow]:  # fmt: skip
     narrowed: dict[str, Any] = {
         "cluster": which.cluster,
         "account": which.account,
@@ -152,10 +152,12 @@ def _lines(
     grams: dict[tuple[str, ...], dict[str, float]] = defaultdict(dict)
     for row in queries.emissions(db, access, by, since, until, **narrowed):
         grams[tuple(row[key] for key in by)][row["provider"]] = row["grams"]
-    return [Line(row, grams[tuple(row[key] for key in by)]) for row in sums]
+    return [UsageTableRow(row, grams[tuple(row[key] for key in by)]) for row in sums]
 
 
-def _whole(db: Connection, access: Access, since: int, until: int, which: UsageForm) -> Line | None:
+def _whole(
+    db: Connection, access: Access, since: int, until: int, which: UsageForm
+) -> UsageTableRow | None:
     lines = _lines(db, access, [], since, until, which)
     if not lines or lines[0].sums["jobs_started"] is None:
         return None
@@ -195,6 +197,6 @@ def _emissions_by_day(found: Sequence[RowMapping]) -> Measure:
     provider = max(sums, key=lambda name: sums[name], default="")
     days = {row["day"]: row["grams"] for row in found if row["provider"] == provider}
     return Measure(
-        f"Emissions (CO₂ equivalent, {provider})", (Part("emissions", "main"),),
-        lambda row: (days.get(row["day"], 0.0),), written.mass,
+        f"Emissions (CO₂ equivalent, {provider})", (BarSegment("emissions", "main"),),
+        lambda row: (days.get(row["day"], 0.0),), template_filters.mass,
     )  # fmt: skip

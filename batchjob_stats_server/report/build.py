@@ -1,37 +1,42 @@
 """The report of a job, from rows and rules alone."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 
-from batchjob.states import JobState
-from batchjob_stats_server.report import efficiency, similar
-from batchjob_stats_server.report.material import Material, Row
+from batchjob.runtime.times import rfc3339
+from batchjob.schedulers.states import JobState
+from batchjob_stats_db.queries.efficiency import ACCOUNTING, MEASURED
+from batchjob_stats_server.report import explain, similar
+from batchjob_stats_server.report.facts import UNITS, values
+from batchjob_stats_server.report.headline import headline
+from batchjob_stats_server.report.material import ReportInput, Row
 from batchjob_stats_server.report.model import (
     Basis,
     Emission,
-    Energy,
     GpuUse,
-    Job,
+    JobEnergy,
+    JobSummary,
+    JobUse,
     Report,
 )
-from batchjob_stats_server.report.quantities import UNITS, values
-from batchjob_stats_server.report.rules import Rule, advise
+from batchjob_stats_server.report.rules import AdviceRule, advise
 
 
-def report(material: Material, rules: Sequence[Rule], pue: float | None = None) -> Report:
+def report(material: ReportInput, rules: Sequence[AdviceRule], pue: float | None = None) -> Report:
     """What there is to say; `pue` is the site's power usage effectiveness, 1 or more."""
     job, now = material.job, material.now
     advice, silent = advise(rules, values(material), UNITS)
-    gpu = efficiency.gpu(job)
+    gpu = explain.gpu(job)
     return Report(
-        job=_job(job, efficiency.elapsed(job, now)),
+        headline=headline(material),
+        job=_job(job, explain.elapsed(job, now)),
+        use=_use(job),
         interim=JobState(job["state"]).live,
         basis=_basis(job),
         efficiency=(
-            efficiency.cpu(job, now),
-            efficiency.memory(job),
+            explain.cpu(job),
+            explain.memory(job),
             *([gpu] if gpu else []),
-            efficiency.time(job, now),
+            explain.time(job, now),
         ),
         nodes=tuple(material.nodes),
         gpus=tuple(
@@ -53,40 +58,62 @@ def report(material: Material, rules: Sequence[Rule], pue: float | None = None) 
     )  # fmt: skip
 
 
-def _job(job: Row, elapsed: int | None) -> Job:
+def _job(job: Row, elapsed: float | None) -> JobSummary:
     start, end = job["start_time"], job["end_time"]
-    return Job(
+    return JobSummary(
         cluster=job["cluster"], jobid=job["jobid"], job_id=job["id"], user=job["username"],
         account=job["account"], partition=job["partition"], name=job["name"],
-        state=job["state"], state_word=job["state_word"],
+        state=job["state"], state_word=_state_word(job),
         submit_time=job["submit_time"] * 1000,
-        start_time=_milliseconds(start), start_time_rfc3339=_rfc3339(start),
-        end_time=_milliseconds(end), end_time_rfc3339=_rfc3339(end),
+        start_time=_milliseconds(start), start_time_rfc3339=rfc3339(start),
+        end_time=_milliseconds(end), end_time_rfc3339=rfc3339(end),
         elapsed_seconds=elapsed, time_limit_seconds=job["time_limit_seconds"],
         exit_code=job["exit_code"], exit_signal=job["exit_signal"],
         nodes=job["allocated_nodes"], cpus=job["allocated_cpus"],
         memory_bytes=job["allocated_memory_bytes"], gpus=job["allocated_gpus"],
+        submit_line=job["submit_line"], work_dir=job["work_dir"],
+        allocated_resources=job["allocated_resources"], cancelled_by=job["cancelled_by"],
+        tool=job["tool"], parameters=job["parameters"], error=job["error"],
+        record_id=job["record_id"],
     )  # fmt: skip
+
+
+def _use(job: Row) -> JobUse:
+    prefix = {MEASURED: "usage_", ACCOUNTING: ""}.get(job["cpu_basis"])
+    user, system = (
+        None if prefix is None else job[f"{prefix}{mode}_cpu_seconds"]
+        for mode in ("user", "system")
+    )  # fmt: skip
+    return JobUse(
+        job["cpu_used_seconds"], user, system, job["memory_used_bytes"],
+        job["usage_process_io_read_bytes"], job["usage_process_io_written_bytes"],
+        job["usage_io_read_bytes"], job["usage_io_written_bytes"],
+    )  # fmt: skip
+
+
+def _state_word(job: Row) -> str:
+    """The scheduler's word, but for a job that the scheduler knows no more."""
+    return str(job["state"] if job["state"] == JobState.VANISHED else job["state_word"])
 
 
 def _basis(job: Row) -> Basis:
-    if not efficiency.measured(job):
+    if not explain.measured(job):
         known = job["cpu_seconds"] is not None or job["peak_memory_bytes"] is not None
-        source = efficiency.ACCOUNTING if known and job["end_time"] is not None else ""
-        return Basis(source, 0, 0, None, None, efficiency.doubts(job))
+        source = ACCOUNTING if known and job["end_time"] is not None else ""
+        return Basis(source, 0, 0, None, None, bool(source), explain.doubts(job))
     return Basis(
         job["usage_source"], job["usage_samples"], job["usage_nodes"], job["usage_coverage"],
-        _milliseconds(job["usage_until_time"]), efficiency.doubts(job),
+        _milliseconds(job["usage_until_time"]), bool(job["usage_final"]), explain.doubts(job),
     )  # fmt: skip
 
 
-def _energy(job: Row, pue: float | None) -> Energy:
+def _energy(job: Row, pue: float | None) -> JobEnergy:
     found = {name: job[f"usage_energy_{name}_joules"] for name in similar.COMPONENTS}
     components = {name: joules for name, joules in found.items() if joules is not None}
-    total = similar.energy(job)
+    total = job["energy_used_joules"]
     site = total * pue if total is not None and pue else None
-    source = job["usage_source"] if components else efficiency.ACCOUNTING
-    return Energy(components, total, site, pue, source if total is not None else "")
+    source = job["usage_source"] if components else ACCOUNTING
+    return JobEnergy(components, total, site, pue, source if total is not None else "")
 
 
 def _whole(number: float | None) -> int | None:
@@ -95,11 +122,3 @@ def _whole(number: float | None) -> int | None:
 
 def _milliseconds(seconds: int | None) -> int | None:
     return None if seconds is None else seconds * 1000
-
-
-def _rfc3339(seconds: int | None) -> str | None:
-    try:
-        moment = datetime.fromtimestamp(seconds, UTC) if seconds is not None else None
-    except (OverflowError, ValueError):
-        return None
-    return moment.strftime("%Y-%m-%dT%H:%M:%SZ") if moment else None

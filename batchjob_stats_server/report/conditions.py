@@ -64,7 +64,7 @@ class Comparison(NamedTuple):
         yield self
 
 
-class Group(NamedTuple):
+class ConditionGroup(NamedTuple):
     """All, or any, of several conditions."""
 
     every: bool
@@ -84,8 +84,8 @@ class Group(NamedTuple):
             yield from part.comparisons()
 
 
-Condition = Comparison | Group
-ALWAYS = Group(True, ())
+Condition = Comparison | ConditionGroup
+ALWAYS = ConditionGroup(True, ())
 
 
 def parse(raw: Any, units: Mapping[str, str]) -> Condition:
@@ -100,7 +100,7 @@ def parse(raw: Any, units: Mapping[str, str]) -> Condition:
     if isinstance(raw, dict) and len(raw) == 1 and (word := next(iter(raw))) in ("all", "any"):
         parts = raw[word]
         if isinstance(parts, list) and parts:
-            return Group(word == "all", tuple(parse(part, units) for part in parts))
+            return ConditionGroup(word == "all", tuple(parse(part, units) for part in parts))
     raise ConditionError(
         f"expected a comparison, or all: or any: with a list of them, got {str(raw)[:80]!r}"
     )

@@ -4,16 +4,19 @@ from collections.abc import Mapping, Sequence
 
 from sqlalchemy.engine import Connection
 
-from batchjob_stats_db.access import Access
-from batchjob_stats_db.history.history import History, Statistic
-from batchjob_stats_db.job_row import UsagePolicy
+from batchjob.schedulers.states import JobState
+from batchjob_stats_db.database.access import Access
+from batchjob_stats_db.database.record_rows import UsagePolicy
+from batchjob_stats_db.measure.job_usage import JobToMeasure, MeasuredUsage, measure, node_of
+from batchjob_stats_db.queries.efficiency import with_usage
 from batchjob_stats_db.queries.jobs import parts_of
 from batchjob_stats_db.queries.similar import short_jobs, similar
 from batchjob_stats_db.queries.spans import span_of
-from batchjob_stats_db.usage import Measured, Usage, measure, node_of
-from batchjob_stats_server.course import devices_of, lines
+from batchjob_stats_db.queries.stats import usual_wait
+from batchjob_stats_db.timeseries.base import Statistic, TimeSeriesStore
+from batchjob_stats_server.course import lines
 from batchjob_stats_server.curves import CURVES
-from batchjob_stats_server.report.material import Material, Row
+from batchjob_stats_server.report.material import ReportInput, Row
 from batchjob_stats_server.report.model import NodeUse
 
 _CPU = "batchjob_job_cpu_seconds_total"
@@ -22,52 +25,62 @@ _PEAK = "batchjob_job_memory_peak_bytes"
 
 def known(
     db: Connection, access: Access, job: Row, policy: UsagePolicy, now: int, most_similar: int = 20
-) -> tuple[Material, Measured | None]:
+) -> tuple[ReportInput, JobToMeasure | None]:
     """What the database knows of a job, and where its measurements are to be looked for."""
     parts = parts_of(db, access, job["id"]) or {}
     alike, jobs = similar(db, access, job, most_similar)
-    material = Material(
+    material = ReportInput(
         dict(job), now, parts.get("gpus", ()), parts.get("emissions", ()),
         similar=jobs, alike=alike, short_jobs=short_jobs(db, access, job),
+        steps=parts.get("steps", ()), usual_wait=_usual_wait(db, job, now),
     )  # fmt: skip
     return material, span_of(db, access, job["id"], policy, now)
 
 
-def measured(material: Material, job: Measured, history: History, interval: float) -> Material:
+def _usual_wait(db: Connection, job: Row, now: int) -> float | None:
+    if job["state"] != JobState.PENDING:
+        return None
+    return usual_wait(db, job["cluster"], job["partition"], now)
+
+
+def measured(
+    material: ReportInput, job: JobToMeasure, history: TimeSeriesStore, interval: float
+) -> ReportInput:
     """The same with what only the measurements tell.
 
-    That is: the use of a job that runs or was not measured yet, each node's part, and the memory
-    of its GPUs. Raises HistoryError.
+    That is: the use of a job that runs, or was not measured since its end, each node's part, and
+    the memory of its GPUs. Raises HistoryError.
     """
-    if job.end is None or not material.job["usage_samples"]:
+    until = material.job["usage_until_time"]
+    if job.end is None or not material.job["usage_samples"] or until < job.end:
         material = _with_usage(material, job, measure(history, [job], interval)[0], history)
     return material._replace(
         nodes=_nodes(history, job), gpu_memory=_gpu_memory(history, job, material)
     )
 
 
-def _with_usage(material: Material, job: Measured, usage: Usage, history: History) -> Material:
+def _with_usage(
+    material: ReportInput, job: JobToMeasure, usage: MeasuredUsage, history: TimeSeriesStore
+) -> ReportInput:
     if not usage.samples:
         return material
-    columns = {
-        **dict.fromkeys(name for name in material.job if name.startswith("usage_")),
-        **{f"usage_{name}": value for name, value in usage.values.items()},
-        "usage_due_time": material.job["usage_due_time"],
-        "usage_source": history.source,
-        "usage_samples": usage.samples,
-        "usage_nodes": usage.nodes,
-        "usage_coverage": usage.coverage,
-        "usage_doubt": usage.doubt,
-        "usage_until_time": min(job.end or material.now, material.now),
+    found = {
+        **usage.values,
+        "source": history.source,
+        "samples": usage.samples,
+        "nodes": usage.nodes,
+        "coverage": usage.coverage,
+        "doubt": usage.doubt,
+        "until_time": min(job.end or material.now, material.now),
     }
     return material._replace(
-        job={**material.job, **columns},
+        job=with_usage(material.job, found),
         gpus=[gpu._asdict() for gpu in usage.devices],
         emissions=[{"provider": name, "grams": grams} for name, grams in usage.emissions.items()],
     )
 
 
-def _nodes(history: History, job: Measured) -> Sequence[NodeUse]:
+def _nodes(history: TimeSeriesStore, job: JobToMeasure) -> Sequence[NodeUse]:
     """Node by node, of jobs with several."""
     if (job.nodes or 1) < 2:
         return ()
@@ -88,11 +101,12 @@ def _nodes(history: History, job: Measured) -> Sequence[NodeUse]:
     ]
 
 
-def _gpu_memory(history: History, job: Measured, material: Material) -> Mapping[str, float]:
+def _gpu_memory(
+    history: TimeSeriesStore, job: JobToMeasure, material: ReportInput
+) -> Mapping[str, float]:
     if not material.gpus:
         return {}
-    devices = devices_of(material.gpus)
-    found = lines(history, job, [CURVES["gpu_memory_total"]], 1, devices)
+    found = lines(history, job, [CURVES["gpu_memory_total"]], 1)
     return {
         line.device.uuid + line.device.gpu_instance: line.course.points[-1].high for line in found
     }

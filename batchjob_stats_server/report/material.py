@@ -8,7 +8,7 @@ from batchjob_stats_server.report.model import NodeUse
 Row = Mapping[Any, Any]
 
 
-class Material(NamedTuple):
+class ReportInput(NamedTuple):
     """Rows as the database has them (queries/jobs.py), and what only the measurements tell."""
 
     job: Row  # with its usage under usage_...
@@ -20,3 +20,5 @@ class Material(NamedTuple):
     similar: Sequence[Row] = ()  # jobs with usage, the latest first
     alike: str = ""  # in what they are
     short_jobs: int | None = None  # of this user, a minute long or less, in the day before
+    steps: Sequence[Row] = ()
+    usual_wait: float | None = None  # seconds; of a job that waits: of others in its partition

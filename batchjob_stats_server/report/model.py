@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Job:
+class JobSummary:
     """The job as its scheduler tells it; times in epoch milliseconds."""
 
     cluster: str
@@ -22,14 +22,36 @@ class Job:
     start_time_rfc3339: str | None
     end_time: int | None
     end_time_rfc3339: str | None
-    elapsed_seconds: int | None
+    elapsed_seconds: float | None
     time_limit_seconds: int | None
     exit_code: int | None
     exit_signal: int | None
     nodes: int | None
-    cpus: int | None
+    cpus: float | None
     memory_bytes: int | None
     gpus: int | None
+    submit_line: str
+    work_dir: str
+    allocated_resources: str  # in the scheduler's words
+    cancelled_by: str
+    tool: str  # of tracked work, as is what follows
+    parameters: str  # a JSON object
+    error: str
+    record_id: str  # the id that another system has for it
+
+
+@dataclass(frozen=True)
+class JobUse:
+    """What it used as a whole, measured or else by the scheduler's accounting."""
+
+    cpu_seconds: float | None
+    user_cpu_seconds: float | None
+    system_cpu_seconds: float | None
+    peak_memory_bytes: int | None
+    read_bytes: int | None  # by its processes, network file systems included
+    written_bytes: int | None
+    device_read_bytes: int | None  # of that, what reached block devices
+    device_written_bytes: int | None
 
 
 @dataclass(frozen=True)
@@ -40,7 +62,8 @@ class Basis:
     samples: int
     nodes: int
     coverage: float | None  # part of the job's node time that they stand for
-    until_time: int | None  # epoch milliseconds; a running job is measured to then
+    until_time: int | None  # epoch milliseconds; the job is measured to then
+    final: bool  # the job has ended, and its figures will not change
     doubts: tuple[str, ...]
 
 
@@ -56,6 +79,7 @@ class Efficiency:
     formula: str
     source: str
     missing: str  # why there is no ratio; "" where there is one
+    until_time: int | None = None  # epoch milliseconds; the job went on after this measurement
 
 
 @dataclass(frozen=True)
@@ -81,7 +105,7 @@ class NodeUse:
 
 
 @dataclass(frozen=True)
-class Energy:
+class JobEnergy:
     """Energy at the nodes by component and kind, and at the site's meter."""
 
     components: Mapping[str, float]  # host active, host idle, gpu active, gpu idle: joules
@@ -101,7 +125,7 @@ class Emission:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class SimilarComparison:
     """Where this job lies among the user's similar ones."""
 
     what: str
@@ -120,7 +144,7 @@ class Similar:
 
     alike: str  # in what: the name, or the request
     jobs: int
-    comparisons: tuple[Comparison, ...]
+    comparisons: tuple[SimilarComparison, ...]
     missing: str  # why there is nothing to compare; "" where there is
 
 
@@ -148,13 +172,15 @@ class Silence:
 class Report:
     """All of it."""
 
-    job: Job
+    headline: str  # why it waits or how it ended, in a sentence or two; "": nothing to explain
+    job: JobSummary
+    use: JobUse
     interim: bool  # the job runs on; all this may change
     basis: Basis
     efficiency: tuple[Efficiency, ...]
     nodes: tuple[NodeUse, ...]
     gpus: tuple[GpuUse, ...]
-    energy: Energy
+    energy: JobEnergy
     emissions: tuple[Emission, ...]
     similar: Similar
     advice: tuple[Advice, ...]

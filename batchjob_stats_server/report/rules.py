@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from batchjob.settings import SettingsError, nearest
+from batchjob.runtime.settings import SettingsError, nearest
 from batchjob_stats_server.report.conditions import (
     ALWAYS,
     Condition,
@@ -27,7 +27,7 @@ _SENTENCES = re.compile(r"(?<=\.) ")
 _OWN = Path(__file__).with_name("advice.yaml")
 
 
-class Rule(NamedTuple):
+class AdviceRule(NamedTuple):
     """When what is said. Not applicable: nothing; needs not met: silent, with the reason."""
 
     id: str
@@ -40,7 +40,7 @@ class Rule(NamedTuple):
     step: str
 
 
-def load(units: Mapping[str, str], site_file: str = "") -> tuple[Rule, ...]:
+def load(units: Mapping[str, str], site_file: str = "") -> tuple[AdviceRule, ...]:
     """Our own rules, with a site's added, changed or switched off; raises SettingsError."""
     rules = {rule.id: rule for rule in _read(_OWN, units)[0]}
     if site_file:
@@ -56,7 +56,7 @@ def load(units: Mapping[str, str], site_file: str = "") -> tuple[Rule, ...]:
     return tuple(sorted(rules.values(), key=lambda rule: order[rule.severity]))
 
 
-def _read(path: Path, units: Mapping[str, str]) -> tuple[list[Rule], list[str]]:
+def _read(path: Path, units: Mapping[str, str]) -> tuple[list[AdviceRule], list[str]]:
     """The rules of a file, and the ids that it switches off."""
     try:
         raw = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -77,7 +77,7 @@ def _read(path: Path, units: Mapping[str, str]) -> tuple[list[Rule], list[str]]:
     return rules, [str(name) for name in off]
 
 
-def _rule(where: str, raw: Any, units: Mapping[str, str]) -> Rule:
+def _rule(where: str, raw: Any, units: Mapping[str, str]) -> AdviceRule:
     if not isinstance(raw, dict):
         raise SettingsError(f"{where}: expected a mapping with {', '.join(_REQUIRED)}")
     where = f"{where} ({raw['id']})" if isinstance(raw.get("id"), str) else where
@@ -99,7 +99,7 @@ def _rule(where: str, raw: Any, units: Mapping[str, str]) -> Rule:
         _condition(f"{where}: {key}", raw[key], units) if key in raw else ALWAYS
         for key in ("applies", "needs", "when")
     )
-    return Rule(name, severity, title, applies, needs, when, reason, step)
+    return AdviceRule(name, severity, title, applies, needs, when, reason, step)
 
 
 def _condition(where: str, raw: Any, units: Mapping[str, str]) -> Condition:
@@ -119,7 +119,7 @@ def _text(where: str, text: Any, units: Mapping[str, str]) -> str:
 
 
 def advise(
-    rules: Sequence[Rule], values: Values, units: Mapping[str, str]
+    rules: Sequence[AdviceRule], values: Values, units: Mapping[str, str]
 ) -> tuple[tuple[Advice, ...], tuple[Silence, ...]]:
     """What the rules say of a job, and which of them cannot tell."""
     advice, silent = [], []
@@ -135,7 +135,7 @@ def advise(
     return tuple(advice), tuple(silent)
 
 
-def _advice(rule: Rule, values: Values, units: Mapping[str, str]) -> Advice:
+def _advice(rule: AdviceRule, values: Values, units: Mapping[str, str]) -> Advice:
     reason, step = (_told(text, values, units) for text in (rule.reason, rule.step))
     names = {name for text in (rule.reason, rule.step) for name in _NAME.findall(text)}
     names.update(each.name for each in rule.when.comparisons())

@@ -3,23 +3,23 @@
 import math
 from collections.abc import Callable, Mapping
 
-from batchjob import readable
+from batchjob.runtime import formatting
 
 _GIB = 1 << 30
 
 
 def emissions(grams: float) -> str:
     """`120 g CO2e`, or kg."""
-    return f"{readable.mass(grams)} CO2e"
+    return f"{formatting.mass(grams)} CO2e"
 
 
 WRITTEN: Mapping[str, Callable[[float], str]] = {
-    "bytes": readable.size,
-    "seconds": readable.clock,
-    "ratio": readable.share,
-    "joules": readable.energy,
+    "bytes": formatting.size,
+    "seconds": formatting.clock,
+    "ratio": formatting.share,
+    "joules": formatting.energy,
     "grams": emissions,
-    "count": readable.digits,
+    "count": formatting.digits,
 }
 
 

@@ -9,32 +9,37 @@ import shutil
 from collections.abc import Mapping
 from typing import Any
 
-from batchjob.refresher import Refresher, lifetime
-from batchjob.settings import SettingsError
-from collectors.cluster.failures import Failures
-from collectors.cluster.job_metrics import Jobs
+from batchjob.runtime.background import Refresher, lifetime
+from batchjob.runtime.settings import SettingsError
+from collectors.cluster.durations import ConditionDurations, draining, unavailable
+from collectors.cluster.failures import NodeFailures
+from collectors.cluster.job_metrics import JobsReading
 from collectors.cluster.metrics import AGE, ERRORS, INFO, METRICS, families
 from collectors.cluster.node_metrics import Nodes
-from collectors.cluster.options import SCHEDULERS, Options
-from collectors.cluster.reading import Sources
-from collectors.cluster.spells import Spells, draining, unavailable
-from collectors.cluster.waits import Waits
-from collectors.collector import Collector
+from collectors.cluster.options import SCHEDULERS, ClusterOptions
+from collectors.cluster.reading import ClusterReaders
+from collectors.cluster.waits import WaitDurations
+from collectors.collector import Collector, CollectorModule
 from collectors.host import Host
-from collectors.metric import Family, labels
+from collectors.metric import MetricFamily, labels
 
-__all__ = ["METRICS", "Options", "build", "ways"]
+__all__ = ["METRICS", "ClusterOptions", "build", "ways"]
 
 
 class Cluster:
     """The last reading of each part."""
 
-    def __init__(self, host: Host, scheduler: str, sources: Sources, options: Options) -> None:
+    def __init__(
+        self, host: Host, scheduler: str, sources: ClusterReaders, options: ClusterOptions
+    ) -> None:
         self._host = host
         self._scheduler = scheduler
         self._options = options
-        self._waits, self._failures = Waits(), Failures()
-        self._unavailable, self._draining = Spells(unavailable), Spells(draining)
+        self._waits, self._failures = WaitDurations(), NodeFailures()
+        self._unavailable, self._draining = (
+            ConditionDurations(unavailable),
+            ConditionDurations(draining),
+        )
         reads = {part: read for part, read in sources._asdict().items() if read is not None}
         if "nodes" in reads:
             self._read_nodes = reads["nodes"]
@@ -69,11 +74,11 @@ class Cluster:
         for refresher in self._parts.values():
             refresher.refresh()
 
-    def collect(self) -> list[Family]:
+    def collect(self) -> list[MetricFamily]:
         """What each part said last, with its age."""
         found = [
-            Family(INFO, [(labels(scheduler=self._scheduler), 1.0)]),
-            Family(
+            MetricFamily(INFO, [(labels(scheduler=self._scheduler), 1.0)]),
+            MetricFamily(
                 ERRORS,
                 [(labels(part=name), float(part.failures)) for name, part in self._parts.items()],
             ),
@@ -81,7 +86,9 @@ class Cluster:
         for name, part in self._parts.items():
             seen = part.latest()
             if seen is not None:
-                found.append(Family(AGE, [(labels(part=name), self._host.monotonic() - seen.at)]))
+                found.append(
+                    MetricFamily(AGE, [(labels(part=name), self._host.monotonic() - seen.at)])
+                )
                 found += families(name, seen.value, self._options.native, self._options.users)
         return found
 
@@ -91,15 +98,15 @@ class Cluster:
             nodes, self._unavailable.observe(nodes, now), self._draining.observe(nodes, now)
         )
 
-    def _jobs(self) -> Jobs:
+    def _jobs(self) -> JobsReading:
         jobs = self._read_jobs()
-        return Jobs(jobs, self._waits.observe(jobs), self._host.clock())
+        return JobsReading(jobs, self._waits.observe(jobs), self._host.clock())
 
 
-def ways(options: Options) -> tuple[str, Sources]:
+def ways(options: ClusterOptions) -> tuple[str, ClusterReaders]:
     """The scheduler's name and how it is asked; raises SettingsError where none is found."""
     if options.slurmrestd_url:
-        from batchjob.slurmrestd import RestOptions
+        from batchjob.schedulers.slurm.slurmrestd import RestOptions
         from collectors.cluster import slurm
 
         rest = RestOptions(
@@ -115,7 +122,7 @@ def ways(options: Options) -> tuple[str, Sources]:
     return name, importlib.import_module(module).by_commands(options)
 
 
-def build(host: Host, options: Options, _built: Mapping[str, Collector]) -> Collector:
+def build(host: Host, options: ClusterOptions, _built: Mapping[str, Collector]) -> Collector:
     """The collector; raises SettingsError where no scheduler is to be found."""
     return Cluster(host, *ways(options), options)
 
@@ -129,3 +136,6 @@ def _found() -> str:
         f"collector.cluster.scheduler: none of the commands {commands} is in PATH; "
         "expected the scheduler's name, or collector.cluster.slurmrestd-url"
     )
+
+
+COLLECTOR = CollectorModule(ClusterOptions, METRICS, build)

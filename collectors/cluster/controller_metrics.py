@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Mapping
 
+from collectors.cluster.metric_types import ClusterMetric, Samples, counter, gauge
 from collectors.cluster.reading import Controller, Rpc
-from collectors.cluster.row import Row, Samples, counter, gauge
 from collectors.metric import NO_LABELS, labels
 
 
@@ -37,26 +37,30 @@ def _events(controller: Controller) -> Samples:
 
 _SINCE = "since the controller's statistics were reset."
 _OF_THE_CONTROLLER = (
-    Row(gauge("controller_threads", "Threads that answer calls."), _said("threads")),
-    Row(gauge("controller_agents", "Agents that send messages to nodes."), _said("agents")),
-    Row(gauge("controller_agent_queue", "Messages to nodes that wait."), _said("agent_queue")),
-    Row(
+    ClusterMetric(gauge("controller_threads", "Threads that answer calls."), _said("threads")),
+    ClusterMetric(
+        gauge("controller_agents", "Agents that send messages to nodes."), _said("agents")
+    ),
+    ClusterMetric(
+        gauge("controller_agent_queue", "Messages to nodes that wait."), _said("agent_queue")
+    ),
+    ClusterMetric(
         gauge("controller_database_queue", "Messages that wait for the accounting database."),
         _said("dbd_queue"),
     ),
-    Row(
+    ClusterMetric(
         counter("controller_jobs_total", f"Jobs by what happened to them, {_SINCE}", "event"),
         _events,
     ),
-    Row(
+    ClusterMetric(
         counter("controller_cycles_total", f"Cycles of a scheduler, {_SINCE}", "scheduler"),
         _by_cycle("cycles"),
     ),
-    Row(
+    ClusterMetric(
         gauge("controller_last_cycle_seconds", "Length of the last cycle.", "scheduler"),
         _by_cycle("last"),
     ),
-    Row(
+    ClusterMetric(
         gauge(
             "controller_longest_cycle_seconds",
             f"Length of the longest cycle, {_SINCE}",
@@ -64,22 +68,22 @@ _OF_THE_CONTROLLER = (
         ),
         _by_cycle("longest"),
     ),
-    Row(
+    ClusterMetric(
         gauge("controller_mean_cycle_seconds", f"Mean length of a cycle, {_SINCE}", "scheduler"),
         _by_cycle("mean"),
     ),
-    Row(
+    ClusterMetric(
         gauge("controller_queue", "Jobs that the last cycle had before it.", "scheduler"),
         _by_cycle("queue"),
     ),
-    Row(
+    ClusterMetric(
         gauge("controller_backfill_depth", "Jobs that the last backfill cycle looked at."),
         _said("backfill_depth"),
     ),
 )
 CONTROLLER = (
     *(row._replace(native=True) for row in _OF_THE_CONTROLLER),
-    Row(
+    ClusterMetric(
         counter(
             "rpc_calls_total",
             "Calls that the controller answered, since its statistics were reset.",
@@ -87,11 +91,11 @@ CONTROLLER = (
         ),
         _calls("type", lambda controller: controller.by_type),
     ),
-    Row(
+    ClusterMetric(
         counter("rpc_seconds_total", "Time the controller took for those calls.", "type"),
         _seconds("type", lambda controller: controller.by_type),
     ),
-    Row(
+    ClusterMetric(
         counter(
             "rpc_user_calls_total",
             f"Calls by the user who made them, {_SINCE}",
@@ -99,7 +103,7 @@ CONTROLLER = (
         ),
         _calls("user", lambda controller: controller.by_user),
     ),
-    Row(
+    ClusterMetric(
         counter("rpc_user_seconds_total", "Time the controller took for those calls.", "user"),
         _seconds("user", lambda controller: controller.by_user),
     ),

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
-from collectors.cluster.reading import Node
+from collectors.cluster.reading import ClusterNode
 
 _FAILED_STATES = frozenset(("down", "error"))
 
 
-class Failures:
+class NodeFailures:
     """Counts a node each time that it has failed and had not at the reading before.
 
     A node that failed before we looked counts 0; one that is gone is forgotten.
@@ -16,7 +16,7 @@ class Failures:
     def __init__(self) -> None:
         self._known: dict[str, tuple[bool, int]] = {}  # node -> failed, how often
 
-    def observe(self, nodes: Sequence[Node]) -> list[Node]:
+    def observe(self, nodes: Sequence[ClusterNode]) -> list[ClusterNode]:
         """The nodes with their counts."""
         known: dict[str, tuple[bool, int]] = {}
         for node in nodes:

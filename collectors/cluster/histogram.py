@@ -4,7 +4,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from collectors.metric import Family, Labels, Metric, join, labels
+from collectors.metric import Labels, Metric, MetricFamily, join, labels
 
 BOUNDS = (10, 60, 300, 900, 3600, 4 * 3600, 12 * 3600, 86400, 3 * 86400, 7 * 86400)
 """Seconds; the last bucket has no bound."""
@@ -23,7 +23,7 @@ class Histogram(NamedTuple):
         return Histogram(tuple(counts), self.seconds + seconds)
 
 
-def families(metric: Metric, by_labels: Mapping[Labels, Histogram]) -> Iterator[Family]:
+def families(metric: Metric, by_labels: Mapping[Labels, Histogram]) -> Iterator[MetricFamily]:
     """All samples of one label set together, as OpenMetrics demands."""
     for own, histogram in sorted(by_labels.items()):
         total = 0
@@ -31,6 +31,6 @@ def families(metric: Metric, by_labels: Mapping[Labels, Histogram]) -> Iterator[
         for bound, number in zip((*map(float, BOUNDS), "+Inf"), histogram.counts, strict=True):
             total += number
             buckets.append((join(own, labels(le=str(bound))), float(total)))
-        yield Family(metric, buckets, "_bucket")
-        yield Family(metric, [(own, float(total))], "_count")
-        yield Family(metric, [(own, histogram.seconds)], "_sum")
+        yield MetricFamily(metric, buckets, "_bucket")
+        yield MetricFamily(metric, [(own, float(total))], "_count")
+        yield MetricFamily(metric, [(own, histogram.seconds)], "_sum")

@@ -4,26 +4,26 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from batchjob.states import JobState
+from batchjob.schedulers.states import JobState
 from collectors.cluster.histogram import Histogram, families
-from collectors.cluster.reading import Job
-from collectors.cluster.row import Row, Samples, counted, gauge
-from collectors.metric import Family, Metric, labels
+from collectors.cluster.metric_types import ClusterMetric, Samples, counted, gauge
+from collectors.cluster.reading import ClusterJob
+from collectors.metric import Metric, MetricFamily, labels
 
 
-class Jobs(NamedTuple):
+class JobsReading(NamedTuple):
     """Jobs of one reading, the histogram of waits so far, and when it was read (Unix time)."""
 
-    jobs: Sequence[Job]
+    jobs: Sequence[ClusterJob]
     waited: Mapping[str, Histogram]
     at: float
 
 
-def _pending(reading: Jobs) -> Iterator[Job]:
+def _pending(reading: JobsReading) -> Iterator[ClusterJob]:
     return (job for job in reading.jobs if job.state is JobState.PENDING)
 
 
-def _jobs_by_state(reading: Jobs) -> Samples:
+def _jobs_by_state(reading: JobsReading) -> Samples:
     found: Counter[tuple[str, ...]] = Counter()
     for job in reading.jobs:
         if job.state.live:
@@ -31,15 +31,15 @@ def _jobs_by_state(reading: Jobs) -> Samples:
     return counted(found, "partition", "state")
 
 
-def _jobs_by_reason(reading: Jobs) -> Samples:
+def _jobs_by_reason(reading: JobsReading) -> Samples:
     found: Counter[tuple[str, ...]] = Counter()
     for job in _pending(reading):
         found[job.partition, job.reason] += job.tasks
     return counted(found, "partition", "reason")
 
 
-def _wanted(value: Callable[[Job], int | None]) -> Callable[[Jobs], Samples]:
-    def samples(reading: Jobs) -> Samples:
+def _wanted(value: Callable[[ClusterJob], int | None]) -> Callable[[JobsReading], Samples]:
+    def samples(reading: JobsReading) -> Samples:
         found: defaultdict[tuple[str, ...], float] = defaultdict(float)
         for job in _pending(reading):
             each = value(job)
@@ -50,7 +50,7 @@ def _wanted(value: Callable[[Job], int | None]) -> Callable[[Jobs], Samples]:
     return samples
 
 
-def _oldest(reading: Jobs) -> Samples:
+def _oldest(reading: JobsReading) -> Samples:
     oldest: dict[tuple[str, ...], float] = {}
     for job in _pending(reading):
         if job.eligible is not None and job.eligible <= reading.at:
@@ -59,17 +59,19 @@ def _oldest(reading: Jobs) -> Samples:
     return counted(oldest, "partition")
 
 
-def _people(kind: str, who: Callable[[Job], str], on_demand: bool) -> tuple[Row, ...]:
+def _people(
+    kind: str, who: Callable[[ClusterJob], str], on_demand: bool
+) -> tuple[ClusterMetric, ...]:
     """The live jobs of each account, or of each user, and the CPUs they hold."""
 
-    def live(reading: Jobs) -> Samples:
+    def live(reading: JobsReading) -> Samples:
         found: Counter[tuple[str, ...]] = Counter()
         for job in reading.jobs:
             if job.state.live and who(job):
                 found[who(job), job.state] += job.tasks
         return counted(found, kind, "state")
 
-    def held(reading: Jobs) -> Samples:
+    def held(reading: JobsReading) -> Samples:
         found: Counter[tuple[str, ...]] = Counter()
         for job in reading.jobs:
             if job.state is JobState.RUNNING and job.cpus is not None and who(job):
@@ -78,8 +80,10 @@ def _people(kind: str, who: Callable[[Job], str], on_demand: bool) -> tuple[Row,
 
     about = f"Jobs of the {kind} that wait, run or are suspended."
     return (
-        Row(gauge(f"{kind}_jobs", about, kind, "state"), live, native=True, on_demand=on_demand),
-        Row(
+        ClusterMetric(
+            gauge(f"{kind}_jobs", about, kind, "state"), live, native=True, on_demand=on_demand
+        ),
+        ClusterMetric(
             gauge(f"{kind}_cpus", f"CPUs that running jobs of the {kind} hold.", kind),
             held,
             on_demand=on_demand,
@@ -88,7 +92,7 @@ def _people(kind: str, who: Callable[[Job], str], on_demand: bool) -> tuple[Row,
 
 
 JOBS = (
-    Row(
+    ClusterMetric(
         gauge(
             "jobs",
             "Jobs that wait, run or are suspended; each task of an array counts. A job that waits "
@@ -99,19 +103,19 @@ JOBS = (
         _jobs_by_state,
         native=True,
     ),
-    Row(
+    ClusterMetric(
         gauge("jobs_pending", "Jobs that wait, by reason.", "partition", "reason"),
         _jobs_by_reason,
     ),
-    Row(
+    ClusterMetric(
         gauge("pending_cpus", "CPUs asked for by jobs that wait.", "partition"),
         _wanted(lambda job: job.cpus),
     ),
-    Row(
+    ClusterMetric(
         gauge("pending_gpus", "GPUs asked for by jobs that wait.", "partition"),
         _wanted(lambda job: job.gpus),
     ),
-    Row(
+    ClusterMetric(
         gauge(
             "pending_longest_wait_seconds",
             "How long the job that waits longest has been eligible.",
@@ -130,7 +134,7 @@ WAIT = Metric(
 )
 
 
-def waits(reading: Jobs) -> Iterator[Family]:
+def waits(reading: JobsReading) -> Iterator[MetricFamily]:
     """The histogram by partition."""
     return families(
         WAIT, {labels(partition=name): waited for name, waited in reading.waited.items()}

@@ -4,7 +4,7 @@ import json
 import re
 from typing import Any
 
-from batchjob.call import SchedulerError
+from batchjob.runtime.subprocesses import SchedulerError
 
 
 class NotJsonError(SchedulerError):

@@ -13,13 +13,20 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from batchjob.call import CommandFailedError, CommandOptions, SchedulerError, run
-from batchjob.logs import Once
-from batchjob.lsf_time import lsf_time
-from batchjob.states import LSF, JobState
-from batchjob.units import size_bytes
+from batchjob.runtime.log import Once
+from batchjob.runtime.subprocesses import CommandFailedError, CommandOptions, SchedulerError, run
+from batchjob.schedulers.lsf.formats import lsf_time
+from batchjob.schedulers.slurm.formats import size_bytes
+from batchjob.schedulers.states import LSF, JobState
 from collectors.cluster.json_answer import NotJsonError, json_object
-from collectors.cluster.reading import Job, Node, Partition, Sources, count, reason_word
+from collectors.cluster.reading import (
+    ClusterJob,
+    ClusterNode,
+    ClusterReaders,
+    Partition,
+    count,
+    reason_word,
+)
 
 log = logging.getLogger(__name__)
 
@@ -33,14 +40,14 @@ _JOB_FIELDS = (
 _QUEUE_FIELDS = "queue_name status max"
 
 
-def by_commands(options: CommandOptions) -> Sources:
+def by_commands(options: CommandOptions) -> ClusterReaders:
     """The ways to ask; ended jobs stay in bjobs' answer for CLEAN_PERIOD."""
     once = Once(log)
 
-    def read_nodes() -> list[Node]:
+    def read_nodes() -> list[ClusterNode]:
         return nodes(_hosts(options), _memory(options, once))
 
-    def read_jobs() -> list[Job]:
+    def read_jobs() -> list[ClusterJob]:
         argv = ("bjobs", "-u", "all", "-a", "-json", "-o", _JOB_FIELDS)
         try:
             output = run(options, argv, {"LSB_DISPLAY_YEAR": "Y"}).stdout
@@ -54,7 +61,7 @@ def by_commands(options: CommandOptions) -> Sources:
         output = run(options, ("bqueues", "-json", "-o", _QUEUE_FIELDS)).stdout
         return partitions(_records(output))
 
-    return Sources(nodes=read_nodes, jobs=read_jobs, partitions=read_partitions)
+    return ClusterReaders(nodes=read_nodes, jobs=read_jobs, partitions=read_partitions)
 
 
 def _hosts(options: CommandOptions) -> list[dict[str, str]]:
@@ -106,7 +113,9 @@ def _texts(record: Mapping[str, Any]) -> dict[str, str]:
     return {str(name): str(value) for name, value in record.items()}
 
 
-def nodes(records: Sequence[Mapping[str, str]], memory_bytes: Mapping[str, int]) -> list[Node]:
+def nodes(
+    records: Sequence[Mapping[str, str]], memory_bytes: Mapping[str, int]
+) -> list[ClusterNode]:
     """Of bhosts' records and the hosts' memory."""
     found = [_node(record, memory_bytes) for record in records if record.get("HOST_NAME")]
     if not found:
@@ -117,7 +126,7 @@ def nodes(records: Sequence[Mapping[str, str]], memory_bytes: Mapping[str, int])
 _DOWN = {"unavail": "not_responding", "unreach": "not_responding"}
 
 
-def _node(record: Mapping[str, str], memory_bytes: Mapping[str, int]) -> Node:
+def _node(record: Mapping[str, str], memory_bytes: Mapping[str, int]) -> ClusterNode:
     name = record["HOST_NAME"]
     status = record.get("STATUS", "").lower()
     slots, held = count(record.get("MAX")), count(record.get("NJOBS"))
@@ -128,7 +137,7 @@ def _node(record: Mapping[str, str], memory_bytes: Mapping[str, int]) -> Node:
         flags.add("closed")
     if status == "closed_adm":
         flags.add("drain")
-    return Node(
+    return ClusterNode(
         name,
         _base(status, slots, held),
         frozenset(flags),
@@ -152,7 +161,7 @@ def _base(status: str, slots: int | None, held: int | None) -> str:
     return "allocated" if slots is not None and held >= slots else "mixed"
 
 
-def jobs(records: Sequence[Mapping[str, str]], now: int) -> list[Job]:
+def jobs(records: Sequence[Mapping[str, str]], now: int) -> list[ClusterJob]:
     """Of bjobs' records; times without a year are the last that is not to come."""
     return [_job(record, now) for record in records if record.get("JOBID")]
 
@@ -160,12 +169,12 @@ def jobs(records: Sequence[Mapping[str, str]], now: int) -> list[Job]:
 _STATES = {"PSUSP": "Held", "WAIT": "Waiting"}
 
 
-def _job(record: Mapping[str, str], now: int) -> Job:
+def _job(record: Mapping[str, str], now: int) -> ClusterJob:
     word = record.get("STAT", "")
     state = LSF.get(word, JobState.UNKNOWN)
     pending = state is JobState.PENDING
     index = count(record.get("JOBINDEX"))
-    return Job(
+    return ClusterJob(
         f"{record['JOBID']}[{index}]" if index else record["JOBID"],
         record.get("QUEUE", ""),
         state,

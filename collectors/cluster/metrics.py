@@ -5,12 +5,12 @@ from typing import Any
 
 from collectors.cluster.controller_metrics import CONTROLLER
 from collectors.cluster.job_metrics import JOBS, WAIT, waits
+from collectors.cluster.metric_types import ClusterMetric, counter, gauge
 from collectors.cluster.node_metrics import DRAINING, NODES, UNAVAILABLE, spells
-from collectors.cluster.row import Row, counter, gauge
 from collectors.cluster.sharing_metrics import FAIRSHARE, LICENSES, PARTITIONS, RESERVATIONS
-from collectors.metric import Family
+from collectors.metric import MetricFamily
 
-PARTS: Mapping[str, tuple[Row, ...]] = {
+PARTS: Mapping[str, tuple[ClusterMetric, ...]] = {
     "nodes": NODES,
     "jobs": JOBS,
     "controller": CONTROLLER,
@@ -19,7 +19,10 @@ PARTS: Mapping[str, tuple[Row, ...]] = {
     "licenses": LICENSES,
     "reservations": RESERVATIONS,
 }
-_HISTOGRAMS: Mapping[str, Callable[[Any], Iterator[Family]]] = {"nodes": spells, "jobs": waits}
+_HISTOGRAMS: Mapping[str, Callable[[Any], Iterator[MetricFamily]]] = {
+    "nodes": spells,
+    "jobs": waits,
+}
 
 INFO = gauge("info", "1 with the scheduler that is asked.", "scheduler")
 AGE = gauge("age_seconds", "Time since the scheduler gave the part shown.", "part")
@@ -35,7 +38,9 @@ METRICS = (
 )
 
 
-def families(part: str, reading: Any, native: bool = True, users: bool = True) -> Iterator[Family]:
+def families(
+    part: str, reading: Any, native: bool = True, users: bool = True
+) -> Iterator[MetricFamily]:
     """The families of one part's reading.
 
     `native`: also what Slurm shows itself; `users`: also what has a series for every user.
@@ -45,6 +50,6 @@ def families(part: str, reading: Any, native: bool = True, users: bool = True) -
             continue
         samples = row.samples(reading)
         known = {label: float(number) for label, number in samples if number is not None}
-        yield Family(row.metric, list(known.items()))
+        yield MetricFamily(row.metric, list(known.items()))
     if part in _HISTOGRAMS:
         yield from _HISTOGRAMS[part](reading)

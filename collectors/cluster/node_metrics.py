@@ -5,17 +5,17 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from collectors.cluster.histogram import Histogram, families
-from collectors.cluster.reading import Node
-from collectors.cluster.row import Row, Samples, counted, counter, gauge
-from collectors.metric import NO_LABELS, Family, Metric, labels
+from collectors.cluster.metric_types import ClusterMetric, Samples, counted, counter, gauge
+from collectors.cluster.reading import ClusterNode
+from collectors.metric import NO_LABELS, Metric, MetricFamily, labels
 
-Value = Callable[[Node], float | None]
+Value = Callable[[ClusterNode], float | None]
 
 
 class Nodes(NamedTuple):
     """Nodes of one reading, and the histograms of their spells so far."""
 
-    nodes: Sequence[Node]
+    nodes: Sequence[ClusterNode]
     unavailable: Histogram = Histogram()
     draining: Histogram = Histogram()
 
@@ -24,7 +24,7 @@ def _per_node(value: Value) -> Callable[[Nodes], Samples]:
     return lambda reading: ((labels(node=node.name), value(node)) for node in reading.nodes)
 
 
-def _idle(node: Node, total: int | None, allocated: int | None) -> float | None:
+def _idle(node: ClusterNode, total: int | None, allocated: int | None) -> float | None:
     if total is None or allocated is None:
         return None
     return max(0, total - allocated) if node.usable else 0
@@ -123,13 +123,13 @@ _OF_A_PARTITION = (
 )
 _TWICE = "A node of several partitions counts in each of them."
 NODES = (
-    Row(gauge("nodes", "Nodes by base state.", "state"), _nodes_by_state, native=True),
-    Row(
+    ClusterMetric(gauge("nodes", "Nodes by base state.", "state"), _nodes_by_state, native=True),
+    ClusterMetric(
         gauge("nodes_flagged", "Nodes by flag beside the state; a node may have several.", "flag"),
         _nodes_by_flag,
         native=True,
     ),
-    Row(
+    ClusterMetric(
         gauge(
             "partition_nodes",
             "Nodes of a partition or queue by base state; a node counts in each of its partitions.",
@@ -139,9 +139,9 @@ NODES = (
         _nodes_by_partition,
         native=True,
     ),
-    Row(gauge("node_info", "1 for the node's base state.", "node", "state"), _node_info),
-    Row(gauge("node_flag", "1 for each flag that is set.", "node", "flag"), _node_flags),
-    Row(
+    ClusterMetric(gauge("node_info", "1 for the node's base state.", "node", "state"), _node_info),
+    ClusterMetric(gauge("node_flag", "1 for each flag that is set.", "node", "flag"), _node_flags),
+    ClusterMetric(
         gauge(
             "node_unavailable_info",
             "1 with the reason given for a node that takes no jobs: cut to 64 characters, without "
@@ -151,7 +151,7 @@ NODES = (
         ),
         _reasons,
     ),
-    Row(
+    ClusterMetric(
         gauge(
             "node_unavailable_since_seconds",
             "Unix time at which that reason was given.",
@@ -159,7 +159,7 @@ NODES = (
         ),
         _since,
     ),
-    Row(
+    ClusterMetric(
         counter(
             "node_failures_total",
             "Times the node was seen to become down, error or failing since the exporter began.",
@@ -168,11 +168,11 @@ NODES = (
         _per_node(lambda node: node.failures),
     ),
     *(
-        Row(gauge(f"node_{name}", help, "node"), _per_node(value), native=True)
+        ClusterMetric(gauge(f"node_{name}", help, "node"), _per_node(value), native=True)
         for name, help, value in _OF_A_NODE
     ),
     *(
-        Row(
+        ClusterMetric(
             gauge(f"partition_{name}", f"{help} {_TWICE}", "partition"),
             _in_partitions(_VALUES[name]),
         )
@@ -192,7 +192,7 @@ DRAINING = Metric(
 )
 
 
-def spells(reading: Nodes) -> Iterator[Family]:
+def spells(reading: Nodes) -> Iterator[MetricFamily]:
     """The histograms."""
     yield from families(UNAVAILABLE, {NO_LABELS: reading.unavailable})
     yield from families(DRAINING, {NO_LABELS: reading.draining})

@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 from typing import Any
 
-from batchjob.call import CommandOptions
-from batchjob.settings import option
-from batchjob.values import duration, one_of, text
+from batchjob.runtime.settings import option
+from batchjob.runtime.subprocesses import CommandOptions
+from batchjob.runtime.values import duration, one_of, text
+from batchjob.secret_files import secret_file
 from collectors.cluster.metrics import PARTS
 
 SCHEDULERS = {
@@ -22,13 +23,13 @@ Imported when it is needed: HTTP and TLS are megabytes that compute nodes do wit
 def _url(value: Any) -> str:
     if value == "":
         return ""
-    from batchjob.slurmrestd import server
+    from batchjob.schedulers.slurm.slurmrestd import server
 
     return server(value)
 
 
 @dataclass(frozen=True)
-class Options(CommandOptions):
+class ClusterOptions(CommandOptions):
     """Which scheduler is asked, and how."""
 
     timeout: float = option(20.0, "Longest wait for one answer.", parse=duration)
@@ -64,7 +65,9 @@ class Options(CommandOptions):
     )
     slurmrestd_user: str = option("", "User whom the token belongs to.", parse=text)
     slurmrestd_token_file: str = option(
-        "", "File with the JSON Web Token (`scontrol token`); read for each request.", parse=text
+        "",
+        "File with the JSON Web Token (`scontrol token`); read for each request.",
+        parse=secret_file,
     )
     slurmrestd_ca_file: str = option(
         "", "File with the certificates to trust, for https.", parse=text

@@ -10,34 +10,34 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from batchjob.call import SchedulerError, run
-from batchjob.states import PBS, JobState
-from batchjob.units import size_bytes
+from batchjob.runtime.subprocesses import SchedulerError, run
+from batchjob.schedulers.slurm.formats import size_bytes
+from batchjob.schedulers.states import PBS, JobState
 from collectors.cluster.json_answer import NotJsonError, json_object
-from collectors.cluster.options import Options
+from collectors.cluster.options import ClusterOptions
 from collectors.cluster.pbs_sharing import fairshare, licenses
 from collectors.cluster.reading import (
-    Job,
+    ClusterJob,
+    ClusterNode,
+    ClusterReaders,
+    FairShare,
     License,
-    Node,
     Partition,
     Reservation,
-    Share,
-    Sources,
     bounded,
     count,
     reason_word,
 )
 
 
-def by_commands(options: Options) -> Sources:
+def by_commands(options: ClusterOptions) -> ClusterReaders:
     """The ways to ask; PBS' server says nothing of its own work."""
     pbsfs = shlex.split(options.pbsfs)
 
-    def read_nodes() -> list[Node]:
+    def read_nodes() -> list[ClusterNode]:
         return nodes(json_object(run(options, ("pbsnodes", "-a", "-v", "-F", "json")).stdout))
 
-    def read_jobs() -> list[Job]:
+    def read_jobs() -> list[ClusterJob]:
         output = run(options, ("qstat", "-t", "-f", "-F", "json")).stdout
         try:
             return jobs(json_object(output).get("Jobs", {}))
@@ -56,10 +56,10 @@ def by_commands(options: Options) -> Sources:
         server = json_object(run(options, ("qstat", "-B", "-f", "-F", "json")).stdout)
         return licenses(server, run(options, ("qmgr", "-c", "print server")).stdout)
 
-    def read_fairshare() -> list[Share]:
+    def read_fairshare() -> list[FairShare]:
         return fairshare(run(options, pbsfs).stdout, options.users)
 
-    return Sources(
+    return ClusterReaders(
         nodes=read_nodes,
         jobs=read_jobs,
         partitions=read_partitions,
@@ -69,7 +69,7 @@ def by_commands(options: Options) -> Sources:
     )
 
 
-def nodes(answer: Mapping[str, Any]) -> list[Node]:
+def nodes(answer: Mapping[str, Any]) -> list[ClusterNode]:
     """Of `pbsnodes -av -F json`: one per vnode."""
     found = _dict(answer, "nodes")
     if not found:
@@ -85,12 +85,12 @@ _FLAGS = {"offline": "drain", "state-unknown": "not_responding", "unresponsive":
 _NO_FLAG = frozenset(("free", "down", "job-busy"))
 
 
-def _node(name: str, vnode: Mapping[str, Any]) -> Node:
+def _node(name: str, vnode: Mapping[str, Any]) -> ClusterNode:
     words = [word.strip() for word in str(vnode.get("state", "")).split(",") if word.strip()]
     there, held = _dict(vnode, "resources_available"), _dict(vnode, "resources_assigned")
     cpus = count(there.get("ncpus"))
     cpus_held = count(held.get("ncpus", 0))
-    return Node(
+    return ClusterNode(
         name,
         _base(words, cpus_held),
         frozenset(
@@ -121,7 +121,7 @@ def _base(words: list[str], cpus_held: int | None) -> str:
     return "mixed" if cpus_held else "idle"
 
 
-def jobs(found: Mapping[str, Any]) -> list[Job]:
+def jobs(found: Mapping[str, Any]) -> list[ClusterJob]:
     """Of `qstat -t -f -F json`: sub-jobs count, the array that holds them does not."""
     return [
         _job(jobid, job)
@@ -169,11 +169,11 @@ _REASONS = {"H": "Held", "W": "Waiting", "T": "Transit"}
 _WHY = ("Not Running: ", "Can Never Run: ")
 
 
-def _job(jobid: str, job: Mapping[str, Any]) -> Job:
+def _job(jobid: str, job: Mapping[str, Any]) -> ClusterJob:
     letter = str(job.get("job_state", ""))
     state = PBS.get(letter, JobState.UNKNOWN)
     wanted = _dict(job, "Resource_List")
-    return Job(
+    return ClusterJob(
         jobid,
         str(job.get("queue", "")),
         state,

@@ -8,8 +8,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from batchjob.call import SchedulerError
-from collectors.cluster.reading import License, Share, count
+from batchjob.runtime.subprocesses import SchedulerError
+from collectors.cluster.reading import FairShare, License, count
 
 _PBS_LICENSE = "PBS"
 _COUNTS = re.compile(r"(\w+):(\d{1,18})")
@@ -82,7 +82,7 @@ _ROOT = -1  # the root's parent
 _NO_USAGE = 1  # what PBS counts from, so that it never divides by 0
 
 
-def fairshare(output: bytes, entities: bool = False) -> list[Share]:
+def fairshare(output: bytes, entities: bool = False) -> list[FairShare]:
     """Groups of `pbsfs`, and with `entities` what is in them. Shares and usage are of the parent's.
 
     PBS compares siblings by usage over shares at each vertex from the root on; the level is that
@@ -103,12 +103,12 @@ def fairshare(output: bytes, entities: bool = False) -> list[Share]:
     ]
 
 
-def _share(vertex: _Vertex, siblings: int, parent: _Vertex) -> Share:
+def _share(vertex: _Vertex, siblings: int, parent: _Vertex) -> FairShare:
     shares = max(0, vertex.shares) / siblings if siblings else 0.0
     used, of = (max(0, each.usage - _NO_USAGE) for each in (vertex, parent))
     usage = used / of if of else None
     level = None if usage is None or not (shares or usage) else _ratio(shares, usage)
-    return Share(vertex.name, shares, usage, level, None)
+    return FairShare(vertex.name, shares, usage, level, None)
 
 
 def _ratio(shares: float, usage: float) -> float:

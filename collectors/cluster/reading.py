@@ -7,10 +7,10 @@ import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from batchjob.states import JobState
+from batchjob.schedulers.states import JobState
 
 
-class Node(NamedTuple):
+class ClusterNode(NamedTuple):
     """A node; `state` is the base state, `flags` are what is set beside it, both lower case."""
 
     name: str
@@ -37,7 +37,7 @@ _UNUSABLE_STATES = frozenset(("down", "error", "future", "unknown"))
 _UNUSABLE_FLAGS = frozenset(("closed", "drain", "fail", "not_responding"))
 
 
-class Job(NamedTuple):
+class ClusterJob(NamedTuple):
     """A job that waits, runs, or ended a moment ago; an array's waiting tasks are one record."""
 
     jobid: str
@@ -77,7 +77,7 @@ class Partition(NamedTuple):
     cpus_limit: int | None = None  # that its jobs may hold at once
 
 
-class Share(NamedTuple):
+class FairShare(NamedTuple):
     """An account's fair share."""
 
     account: str
@@ -107,14 +107,14 @@ class Reservation(NamedTuple):
     end: int | None
 
 
-class Sources(NamedTuple):
+class ClusterReaders(NamedTuple):
     """The ways to ask one scheduler; None for what it has not. Each may raise SchedulerError."""
 
-    nodes: Callable[[], Sequence[Node]] | None = None
-    jobs: Callable[[], Sequence[Job]] | None = None
+    nodes: Callable[[], Sequence[ClusterNode]] | None = None
+    jobs: Callable[[], Sequence[ClusterJob]] | None = None
     controller: Callable[[], Controller] | None = None
     partitions: Callable[[], Sequence[Partition]] | None = None
-    fairshare: Callable[[], Sequence[Share]] | None = None
+    fairshare: Callable[[], Sequence[FairShare]] | None = None
     licenses: Callable[[], Sequence[License]] | None = None
     reservations: Callable[[], Sequence[Reservation]] | None = None
 

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from collectors.cluster.reading import License, Partition, Reservation, Share
-from collectors.cluster.row import Row, Samples, gauge
+from collectors.cluster.metric_types import ClusterMetric, Samples, gauge
+from collectors.cluster.reading import FairShare, License, Partition, Reservation
 from collectors.metric import labels
 
 
@@ -14,16 +14,18 @@ def _each(name: str, key: str, value: Callable[[Any], float | None]) -> Callable
     )
 
 
-def _share(name: str, help: str, value: Callable[[Share], float | None]) -> Row:
-    return Row(gauge(name, help, "account"), _each("account", "account", value))
+def _share(name: str, help: str, value: Callable[[FairShare], float | None]) -> ClusterMetric:
+    return ClusterMetric(gauge(name, help, "account"), _each("account", "account", value))
 
 
-def _license(name: str, help: str, value: Callable[[License], float | None]) -> Row:
-    return Row(gauge(name, help, "license"), _each("license", "name", value))
+def _license(name: str, help: str, value: Callable[[License], float | None]) -> ClusterMetric:
+    return ClusterMetric(gauge(name, help, "license"), _each("license", "name", value))
 
 
-def _reservation(name: str, help: str, value: Callable[[Reservation], float | None]) -> Row:
-    return Row(gauge(name, help, "reservation"), _each("reservation", "name", value))
+def _reservation(
+    name: str, help: str, value: Callable[[Reservation], float | None]
+) -> ClusterMetric:
+    return ClusterMetric(gauge(name, help, "reservation"), _each("reservation", "name", value))
 
 
 FAIRSHARE = (
@@ -61,8 +63,8 @@ RESERVATIONS = (
 )
 
 
-def _partition(name: str, help: str, value: Callable[[Partition], float | None]) -> Row:
-    return Row(gauge(name, help, "partition"), _each("partition", "name", value))
+def _partition(name: str, help: str, value: Callable[[Partition], float | None]) -> ClusterMetric:
+    return ClusterMetric(gauge(name, help, "partition"), _each("partition", "name", value))
 
 
 PARTITIONS = (

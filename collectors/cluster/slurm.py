@@ -7,13 +7,13 @@ JSON plugin) is asked for text from then on; so both ways are tried once, whatev
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from batchjob.call import CommandFailedError, CommandOptions, run
-from batchjob.refresher import AbsentError
-from batchjob.slurm_json import SlurmJsonError
-from batchjob.slurmrestd import RestError, RestOptions, Slurmrestd
+from batchjob.runtime.background import AbsentError
+from batchjob.runtime.subprocesses import CommandFailedError, CommandOptions, run
+from batchjob.schedulers.slurm.json_format import SlurmJsonError
+from batchjob.schedulers.slurm.slurmrestd import RestError, RestOptions, Slurmrestd
 from collectors.cluster import slurm_json, slurm_text
 from collectors.cluster.json_answer import NotJsonError, json_object
-from collectors.cluster.reading import Sources
+from collectors.cluster.reading import ClusterReaders
 
 
 class _Way(NamedTuple):
@@ -61,15 +61,15 @@ _WAYS: Mapping[str, _Way] = {
 _ABSENT_PAUSE = 3600.0
 
 
-def by_commands(options: CommandOptions) -> Sources:
+def by_commands(options: CommandOptions) -> ClusterReaders:
     """The ways to ask by scontrol, squeue, sdiag and sshare."""
-    return Sources(**{part: _command(options, part) for part in _WAYS})
+    return ClusterReaders(**{part: _command(options, part) for part in _WAYS})
 
 
-def by_rest(options: RestOptions) -> Sources:
+def by_rest(options: RestOptions) -> ClusterReaders:
     """The ways to ask slurmrestd; what its version has not is asked for once in an hour."""
     server = Slurmrestd(options)
-    return Sources(**{part: _rest(server, part) for part in _WAYS})
+    return ClusterReaders(**{part: _rest(server, part) for part in _WAYS})
 
 
 def _command(options: CommandOptions, part: str) -> Callable[[], Any]:

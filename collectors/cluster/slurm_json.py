@@ -8,7 +8,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from batchjob.slurm_json import (
+from batchjob.schedulers.slurm.formats import gpus as tres_gpus
+from batchjob.schedulers.slurm.formats import tres
+from batchjob.schedulers.slurm.json_format import (
     SlurmJsonError,
     count,
     epoch,
@@ -17,18 +19,16 @@ from batchjob.slurm_json import (
     rows,
     state_words,
 )
-from batchjob.states import SLURM, JobState
-from batchjob.units import gpus as tres_gpus
-from batchjob.units import tres
+from batchjob.schedulers.states import SLURM, JobState
 from collectors.cluster.reading import (
+    ClusterJob,
+    ClusterNode,
     Controller,
-    Job,
+    FairShare,
     License,
-    Node,
     Partition,
     Reservation,
     Rpc,
-    Share,
     bounded,
     reason_word,
 )
@@ -36,7 +36,7 @@ from collectors.cluster.reading import (
 MEGABYTE = 1024**2
 
 
-def nodes(answer: Any) -> list[Node]:
+def nodes(answer: Any) -> list[ClusterNode]:
     """Of `scontrol show nodes --json` or /slurm/.../nodes; a controller has at least one node."""
     found = [_node(row) for row in _plain_rows(answer, "nodes") if row.get("name")]
     if not found:
@@ -44,12 +44,12 @@ def nodes(answer: Any) -> list[Node]:
     return found
 
 
-def _node(row: Mapping[str, Any]) -> Node:
+def _node(row: Mapping[str, Any]) -> ClusterNode:
     words = (*state_words(row.get("state")), *state_words(row.get("state_flags")))
     base, flags = node_state(words)
     memory, allocated = count(row.get("real_memory")), count(row.get("alloc_memory"))
     total = gres_gpus(str(row.get("gres") or ""))
-    return Node(
+    return ClusterNode(
         str(row["name"]),
         base,
         flags,
@@ -79,16 +79,16 @@ def gres_gpus(text: str) -> int:
     return sum(int(each[1]) for each in re.finditer(rf"(?:^|,){_GRES.pattern}", text))
 
 
-def jobs(answer: Any) -> list[Job]:
+def jobs(answer: Any) -> list[ClusterJob]:
     """Of `squeue --json` or /slurm/.../jobs, with those that ended within MinJobAge."""
     return [_job(row) for row in _plain_rows(answer, "jobs")]
 
 
-def _job(row: Mapping[str, Any]) -> Job:
+def _job(row: Mapping[str, Any]) -> ClusterJob:
     state = job_state(state_words(row.get("job_state")))
     wanted = str(row.get("tres_req_str") or "")
     values = _tres(wanted)
-    return Job(
+    return ClusterJob(
         str(row.get("job_id")),
         first_partition(str(row.get("partition") or "")),
         state,
@@ -212,12 +212,12 @@ def partition(name: str, state: str) -> Partition:
     return Partition(name, *PARTITION_STATES.get(state.upper(), (None, None)))
 
 
-def fairshare(answer: Any) -> list[Share]:
+def fairshare(answer: Any) -> list[FairShare]:
     """Accounts of /slurm/.../shares (v0.0.40 and later)."""
     refuse_errors(answer)
     outer = plain(answer.get("shares"))
     return [
-        Share(
+        FairShare(
             str(row.get("name")),
             _number(row.get("shares_normalized")),
             _number(row.get("effective_usage")),

@@ -9,19 +9,19 @@ import re
 import time
 from collections.abc import Iterator, Mapping
 
-from batchjob.call import SchedulerError
-from batchjob.states import JobState
-from batchjob.units import gpus as tres_gpus
-from batchjob.units import tres
+from batchjob.runtime.subprocesses import SchedulerError
+from batchjob.schedulers.slurm.formats import gpus as tres_gpus
+from batchjob.schedulers.slurm.formats import tres
+from batchjob.schedulers.states import JobState
 from collectors.cluster.reading import (
+    ClusterJob,
+    ClusterNode,
     Controller,
-    Job,
+    FairShare,
     License,
-    Node,
     Partition,
     Reservation,
     Rpc,
-    Share,
     bounded,
     count,
     reason_word,
@@ -46,7 +46,7 @@ _PAIR = re.compile(r"(\S+?)=(\S*)")
 _REASON = re.compile(r" Reason=(.*?)(?: \[[^\]@]*@([^\]]*)\])?(?: +Comment=.*)?$")
 
 
-def nodes(output: bytes) -> list[Node]:
+def nodes(output: bytes) -> list[ClusterNode]:
     """Of `scontrol -o -d show nodes`; a controller has at least one node."""
     found = [_node(line) for line in _lines(output) if line.startswith("NodeName=")]
     if not found:
@@ -65,14 +65,14 @@ def _values(line: str) -> dict[str, str]:
     return values
 
 
-def _node(line: str) -> Node:
+def _node(line: str) -> ClusterNode:
     values = _values(line)
     words = _STATE_WORD.findall(values.get("State", ""))
     base, flags = node_state(tuple(_SIGNS.get(word, word) for word in words))
     reason = _REASON.search(line)
     memory, allocated = count(values.get("RealMemory")), count(values.get("AllocMem"))
     total = gres_gpus(values.get("Gres", ""))
-    return Node(
+    return ClusterNode(
         values["NodeName"],
         base,
         flags,
@@ -88,7 +88,7 @@ def _node(line: str) -> Node:
     )
 
 
-def jobs(output: bytes) -> list[Job]:
+def jobs(output: bytes) -> list[ClusterJob]:
     """Of `squeue -O` with names and columns apart by `|`; a header even where there is no job."""
     return [_job(row) for row in _table(output, "JOBID", "squeue")]
 
@@ -106,13 +106,13 @@ def _table(output: bytes, column: str, command: str) -> Iterator[dict[str, str]]
         raise SchedulerError(f"{command}: expected a table with the column {column}")
 
 
-def _job(row: Mapping[str, str]) -> Job:
+def _job(row: Mapping[str, str]) -> ClusterJob:
     state = job_state((row.get("STATE", ""),))
     try:
         values = tres(row.get("TRES_ALLOC", ""))
     except ValueError:  # "N/A" of a job that waits
         values = {}
-    return Job(
+    return ClusterJob(
         row["JOBID"],
         first_partition(row.get("PARTITION", "")),
         state,
@@ -188,10 +188,10 @@ def partitions(output: bytes) -> list[Partition]:
     return [partition(row["PartitionName"], row.get("State", "")) for row in rows]
 
 
-def fairshare(output: bytes) -> list[Share]:
+def fairshare(output: bytes) -> list[FairShare]:
     """Accounts of `sshare -P -l`; users have a name in the column User, root has no share."""
     return [
-        Share(
+        FairShare(
             row["Account"],
             _number(row.get("NormShares")),
             _number(row.get("EffectvUsage")),

@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Mapping
 
 from collectors.cluster.histogram import Histogram
-from collectors.cluster.reading import Job
+from collectors.cluster.reading import ClusterJob
 
 
-class Waits:
+class WaitDurations:
     """Counts each job once, at the reading that first shows it started.
 
     The jobs of the first reading began before we looked, so they are not counted. A job counts
@@ -17,7 +17,7 @@ class Waits:
         self._known: set[tuple[str, int]] | None = None
         self._waited: Mapping[str, Histogram] = {}
 
-    def observe(self, jobs: Iterable[Job]) -> Mapping[str, Histogram]:
+    def observe(self, jobs: Iterable[ClusterJob]) -> Mapping[str, Histogram]:
         """The histogram by partition, with the jobs that began since the reading before."""
         begun = {(job.jobid, job.started): job for job in jobs if job.started is not None}
         keys = {(jobid, started) for jobid, started in begun if started is not None}

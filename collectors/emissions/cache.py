@@ -6,10 +6,10 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from collectors.emissions.observation import Observation
+from collectors.emissions.providers.provider import Observation
 
 
-class Kept(NamedTuple):
+class CachedObservation(NamedTuple):
     """Observations, and when the provider was asked for them (epoch seconds)."""
 
     asked_at: float
@@ -20,7 +20,7 @@ def _path(directory: str, name: str) -> Path:
     return Path(directory) / f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', name)}.json"
 
 
-def save(directory: str, name: str, kept: Kept) -> None:
+def save(directory: str, name: str, kept: CachedObservation) -> None:
     """Replace the file in one step; raises OSError."""
     path = _path(directory, name)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -30,12 +30,12 @@ def save(directory: str, name: str, kept: Kept) -> None:
     new.replace(path)
 
 
-def load(directory: str, name: str) -> Kept | None:
+def load(directory: str, name: str) -> CachedObservation | None:
     """What was kept; None where there is nothing, or nothing that can be read."""
     try:
         document = json.loads(_path(directory, name).read_text(encoding="utf-8"))
         observations = tuple(_observation(row) for row in document["observations"])
-        return Kept(float(document["asked_at"]), observations)
+        return CachedObservation(float(document["asked_at"]), observations)
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

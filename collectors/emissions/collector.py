@@ -2,15 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 
-from collectors.collector import Collector
-from collectors.emissions.factor import Factor
-from collectors.emissions.factors import SiteFactors, site_factors
-from collectors.emissions.options import Options
-from collectors.emissions.providers import credit
+from collectors.collector import Collector, CollectorModule
+from collectors.emissions.factor import EmissionFactor
+from collectors.emissions.options import EmissionsOptions
+from collectors.emissions.providers.registry import credit
+from collectors.emissions.site_factors import SiteFactors, site_factors
 from collectors.host import Host
-from collectors.metric import Family, Labels, Metric, labels
+from collectors.metric import Labels, Metric, MetricFamily, labels
 
-__all__ = ["METRICS", "EmissionsCollector", "Options", "build"]
+__all__ = ["METRICS", "EmissionsCollector", "EmissionsOptions", "build"]
 
 FACTOR = Metric(
     "batchjob_emission_factor_grams_per_kilowatt_hour",
@@ -60,21 +60,25 @@ class EmissionsCollector:
         """End the threads."""
         self._factors.stop()
 
-    def current(self) -> Sequence[Factor]:
+    def current(self) -> Sequence[EmissionFactor]:
         """For the energy accounts."""
         return self._factors.current()
 
-    def collect(self) -> list[Family]:
+    def collect(self) -> list[MetricFamily]:
         """Factors, ages, credits and failures."""
         factors = self._factors.current()
         estimated = {each.provider: each.estimated for each in self._factors.observations()}
         zones = [(each, labels(provider=each.provider, zone=each.zone)) for each in factors]
         return [
-            Family(FACTOR, [(_named(each), each.grams_per_kilowatt_hour) for each in factors]),
-            Family(AGE, [(zone, each.age) for each, zone in zones]),
-            Family(ESTIMATED, [(z, float(estimated.get(f.provider, False))) for f, z in zones]),
-            Family(INFO, [(_credited(each), 1.0) for each in factors]),
-            Family(
+            MetricFamily(
+                FACTOR, [(_named(each), each.grams_per_kilowatt_hour) for each in factors]
+            ),
+            MetricFamily(AGE, [(zone, each.age) for each, zone in zones]),
+            MetricFamily(
+                ESTIMATED, [(z, float(estimated.get(f.provider, False))) for f, z in zones]
+            ),
+            MetricFamily(INFO, [(_credited(each), 1.0) for each in factors]),
+            MetricFamily(
                 ERRORS,
                 [
                     (labels(provider=source.name, reason=reason), float(count))
@@ -85,14 +89,17 @@ class EmissionsCollector:
         ]
 
 
-def _named(factor: Factor) -> Labels:
+def _named(factor: EmissionFactor) -> Labels:
     return labels(provider=factor.provider, zone=factor.zone, scope=factor.scope)
 
 
-def _credited(factor: Factor) -> Labels:
+def _credited(factor: EmissionFactor) -> Labels:
     return labels(provider=factor.provider, zone=factor.zone, credit=credit(factor.provider))
 
 
-def build(host: Host, options: Options, _built: Mapping[str, Collector]) -> Collector:
+def build(host: Host, options: EmissionsOptions, _built: Mapping[str, Collector]) -> Collector:
     """A collector of the factors that the options name."""
     return EmissionsCollector(site_factors(options, clock=host.clock))
+
+
+COLLECTOR = CollectorModule(EmissionsOptions, METRICS, build)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 
-class Factor(NamedTuple):
+class EmissionFactor(NamedTuple):
     """Grams of CO2 (equivalent, where the scope is the life cycle) for a kilowatt-hour used."""
 
     provider: str
@@ -15,8 +15,8 @@ class Factor(NamedTuple):
 
 
 @runtime_checkable
-class Factors(Protocol):
+class CurrentFactors(Protocol):
     """The emissions collector, as far as the energy collector needs it."""
 
-    def current(self) -> Sequence[Factor]:
+    def current(self) -> Sequence[EmissionFactor]:
         """The factors that hold now, at most one per provider. Thread-safe; waits for nothing."""

@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 
-from batchjob.settings import option
-from batchjob.values import called, duration, http_url
-from collectors.emissions.providers import PROVIDERS, split
+from batchjob.runtime.settings import option
+from batchjob.runtime.values import called, duration, http_url
+from batchjob.secret_files import secret_file
+from collectors.emissions.providers.registry import PROVIDERS, split
 
 
 @called("PROVIDER:ZONE")
@@ -26,7 +27,7 @@ def provider_and_url(value: object) -> str:
 
 
 @dataclass(frozen=True)
-class Options:
+class EmissionsOptions:
     """Where emission factors come from."""
 
     provider: tuple[str, ...] = option(
@@ -39,10 +40,16 @@ class Options:
     server_url: str = option(
         "", "URL of a batchjob_stats_server that hands its factors on.", parse=http_url
     )
-    server_token_file: str = option("", "File with a token for that server, if it wants one.")
-    electricity_maps_token_file: str = option("", "File with the token for Electricity Maps.")
+    server_token_file: str = option(
+        "", "File with a token for that server, if it wants one.", parse=secret_file
+    )
+    electricity_maps_token_file: str = option(
+        "", "File with the token for Electricity Maps.", parse=secret_file
+    )
     watttime_user: str = option("", "User of WattTime.")
-    watttime_password_file: str = option("", "File with the password for WattTime.")
+    watttime_password_file: str = option(
+        "", "File with the password for WattTime.", parse=secret_file
+    )
     url: tuple[str, ...] = option(
         (), "Another address for a provider, such as a mirror.", parse=provider_and_url, repeat=True
     )

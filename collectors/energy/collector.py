@@ -6,22 +6,21 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from batchjob.logs import Once
-from batchjob.loop import Loop
-from batchjob.settings import option
-from batchjob.values import duration, number, one_of, text
-from collectors.collector import Collector
-from collectors.emissions.factor import Factor, Factors
-from collectors.energy import idle, processors, state
-from collectors.energy.choice import choose
-from collectors.energy.interval import Look, key_of
-from collectors.energy.ledger import Accounts, Ledger
-from collectors.energy.meter import BEST_FIRST, GpuMetered, Meter, Metered, Reading
-from collectors.energy.metrics import METRICS as METRICS
-from collectors.energy.metrics import Shown, families
+from batchjob.runtime.log import Once
+from batchjob.runtime.loop import Loop
+from batchjob.runtime.settings import option
+from batchjob.runtime.values import duration, number, one_of, text
+from collectors.collector import Collector, CollectorModule
+from collectors.emissions.factor import CurrentFactors, EmissionFactor
+from collectors.energy import checkpoint, idle, processors
+from collectors.energy.interval import NodeSnapshot, key_of
+from collectors.energy.ledger import EnergyAccounts, Ledger
+from collectors.energy.metrics import METRICS, Shown, families
 from collectors.host import Host
-from collectors.jobs.view import Jobs
-from collectors.metric import Family
+from collectors.jobs.view import JobsView
+from collectors.metric import MetricFamily
+from collectors.power.choice import choose
+from collectors.power.meter import BEST_FIRST, GpuMetered, Meter, Metered, MeterReading
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -32,7 +31,7 @@ _POLL_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
-class Options:
+class EnergyOptions:
     """How the node's energy is taken and divided."""
 
     source: str = option(
@@ -61,13 +60,13 @@ class Options:
     )
 
 
-class Energy:
+class EnergyCollector:
     """Chooses the meter, ticks, and shows the accounts of the last tick."""
 
     def __init__(
         self,
         host: Host,
-        options: Options,
+        options: EnergyOptions,
         idle_watts: float | None,
         built: Mapping[str, Collector],
     ) -> None:
@@ -75,14 +74,16 @@ class Energy:
         self._options = options
         self._idle_watts = idle_watts
         self._metered = {n: each for n, each in built.items() if isinstance(each, Metered)}
-        self._jobs = _only(x for x in built.values() if isinstance(x, Jobs))
+        self._jobs = _only(x for x in built.values() if isinstance(x, JobsView))
         self._gpus = _only(x for x in built.values() if isinstance(x, GpuMetered))
-        self._factors = _only(x for x in built.values() if isinstance(x, Factors))
+        self._factors = _only(x for x in built.values() if isinstance(x, CurrentFactors))
         self._directory = _state_directory(options)
-        self._boot = state.boot_id(host.procfs)
+        self._boot = checkpoint.boot_id(host.procfs)
         self._document: dict[str, Any] | None = None
         self._started_at: float | None = None
-        self._first: dict[str, Look] = {}  # by meter, to begin the books where it first answered
+        self._first: dict[
+            str, NodeSnapshot
+        ] = {}  # by meter, to begin the books where it first answered
         self._meter: Meter | None = None
         self._ledger: Ledger | None = None
         self._ticked_at = float("-inf")
@@ -100,11 +101,11 @@ class Energy:
         """End the thread; what it booked last is on disk."""
         self._loop.stop()
 
-    def collect(self) -> list[Family]:
+    def collect(self) -> list[MetricFamily]:
         """The accounts of the last tick."""
         return families(self._shown, self._host.monotonic())
 
-    def accounts(self) -> Accounts:
+    def accounts(self) -> EnergyAccounts:
         """The same as plain data; thread-safe."""
         return self._shown.accounts
 
@@ -142,7 +143,7 @@ class Energy:
             self._ticked_at = now
             self._book(self._ledger, reading)
 
-    def _readings(self) -> dict[str, tuple[Meter, Reading]]:
+    def _readings(self) -> dict[str, tuple[Meter, MeterReading]]:
         """Every meter that has a value now."""
         found = {}
         for metered in self._metered.values():
@@ -153,11 +154,11 @@ class Energy:
                     self._read_at[meter.name] = reading.at
         return found
 
-    def _elect(self, readings: Mapping[str, tuple[Meter, Reading]], now: float) -> None:
+    def _elect(self, readings: Mapping[str, tuple[Meter, MeterReading]], now: float) -> None:
         """Choose once: a source that changes in the midst of a job would falsify its energy."""
         assert self._started_at is not None
         settled = now - self._started_at >= _SETTLE_SECONDS
-        last = state.meter_of(self._document, self._boot, sorted(self._metered))
+        last = checkpoint.meter_of(self._document, self._boot, sorted(self._metered))
         name = choose(self._options.source, readings.keys(), self._metered.keys(), last, settled)
         if name is not None:
             self._meter = readings[name][0]
@@ -175,19 +176,19 @@ class Energy:
     def _opened(self, meter: str) -> Ledger:
         """The books of the last run where they belong to this meter, else new ones."""
         if self._document is not None:
-            ledger = Ledger(idle.Idle(self._idle_watts))
+            ledger = Ledger(idle.IdlePower(self._idle_watts))
             try:
-                state.restore(self._document, self._boot, meter, ledger)
+                checkpoint.restore(self._document, self._boot, meter, ledger)
             except ValueError as error:
                 log.warning("energy begins anew: %s", error)
             else:
                 return ledger
-        return Ledger(idle.Idle(self._idle_watts))
+        return Ledger(idle.IdlePower(self._idle_watts))
 
-    def _look(self, reading: Reading | None) -> Look:
+    def _look(self, reading: MeterReading | None) -> NodeSnapshot:
         gpus = self._gpus.gpu_energy() if self._gpus else ()
         usage = self._jobs.usage() if self._jobs else ()
-        return Look(
+        return NodeSnapshot(
             at=self._host.monotonic(),
             epoch=self._host.clock(),
             meter=reading,
@@ -196,8 +197,8 @@ class Energy:
             gpus={gpu.uuid: gpu for gpu in gpus},
         )
 
-    def _book(self, ledger: Ledger, reading: Reading | None) -> None:
-        factors: Iterable[Factor] = self._factors.current() if self._factors else ()
+    def _book(self, ledger: Ledger, reading: MeterReading | None) -> None:
+        factors: Iterable[EmissionFactor] = self._factors.current() if self._factors else ()
         accounts = ledger.book(self._look(reading), factors)
         self._save(ledger)
         self._shown = Shown(
@@ -218,7 +219,7 @@ class Energy:
         if not self._directory:
             return None
         try:
-            return state.load(self._directory)
+            return checkpoint.load(self._directory)
         except (OSError, ValueError) as error:
             log.warning("energy begins anew: %s", error)
             return None
@@ -228,7 +229,7 @@ class Energy:
             return
         meter = self._meter.name if self._meter else ""
         try:
-            state.save(self._directory, self._boot, meter, sorted(self._metered), ledger)
+            checkpoint.save(self._directory, self._boot, meter, sorted(self._metered), ledger)
             self._once.over("state")
         except OSError as error:
             self._once.warning("state", "energy will begin anew after a restart: %s", error)
@@ -245,18 +246,21 @@ class Energy:
         return min(interval, max(_POLL_SECONDS, -overdue))
 
 
-def build(host: Host, options: Options, built: Mapping[str, Collector]) -> Energy:
+def build(host: Host, options: EnergyOptions, built: Mapping[str, Collector]) -> EnergyCollector:
     """Make the collector. Raises SettingsError for an idle file that is none."""
     watts = options.idle_watts
     if watts is None and options.idle_file:
         watts = idle.from_file(options.idle_file, idle.node_names(host, options.node_type))
-    return Energy(host, options, watts, built)
+    return EnergyCollector(host, options, watts, built)
 
 
-def _state_directory(options: Options) -> str:
+def _state_directory(options: EnergyOptions) -> str:
     """systemd.exec(5): several directories are separated by colons."""
     return options.state_directory or os.environ.get("STATE_DIRECTORY", "").partition(":")[0]
 
 
 def _only(found: Iterable[T]) -> T | None:
     return next(iter(found), None)
+
+
+COLLECTOR = CollectorModule(EnergyOptions, METRICS, build)

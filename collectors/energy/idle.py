@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import yaml
 
-from batchjob.settings import SettingsError
+from batchjob.runtime.settings import SettingsError
 from collectors.host import Host
 
 log = logging.getLogger(__name__)
@@ -20,20 +20,22 @@ _RISES_PER_DAY = 0.01
 _DAY_SECONDS = 86400.0
 
 
-class Learned(NamedTuple):
+class LearnedIdlePower(NamedTuple):
     """The least minute's mean seen at rest, and when."""
 
     watts: float
     epoch: float
 
 
-class Idle:
+class IdlePower:
     """Power at rest. Until a quiet minute was seen it is 0, which splits all energy by CPU time.
 
     Busy minutes teach nothing: the least power of a node that is never idle is not its idle power.
     """
 
-    def __init__(self, configured: float | None = None, learned: Learned | None = None) -> None:
+    def __init__(
+        self, configured: float | None = None, learned: LearnedIdlePower | None = None
+    ) -> None:
         self.configured = configured
         self.learned = learned
         self._joules = 0.0
@@ -63,9 +65,9 @@ class Idle:
             return
         mean = self._joules / self._seconds
         self._joules = self._seconds = 0.0
-        known = None if self.learned is None else Idle(learned=self.learned).watts(epoch)
+        known = None if self.learned is None else IdlePower(learned=self.learned).watts(epoch)
         if known is None or mean <= known:
-            self.learned = Learned(mean, epoch)
+            self.learned = LearnedIdlePower(mean, epoch)
 
 
 def node_names(host: Host, node_type: str) -> tuple[str, ...]:

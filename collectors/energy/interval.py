@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from collectors.energy.meter import GpuHolding, GpuReading, Reading
 from collectors.energy.processors import Processors
 from collectors.energy.split import Claim, GpuClaim
 from collectors.jobs.view import JobName, JobUsage
+from collectors.power.meter import GpuEnergyReading, GpuEnergyShare, MeterReading
 
 # A job is listed once its owner is known, which takes some seconds at most.
 _LISTED_LATE_SECONDS = 5.0
@@ -20,19 +20,19 @@ class Key(NamedTuple):
     user: str
 
 
-class Look(NamedTuple):
+class NodeSnapshot(NamedTuple):
     """The node at one moment, everything read together."""
 
     at: float  # Host.monotonic()
     epoch: float  # Host.clock()
-    meter: Reading | None
+    meter: MeterReading | None
     processors: Processors
     jobs: Mapping[Key, JobUsage]
-    gpus: Mapping[str, GpuReading]  # by UUID
+    gpus: Mapping[str, GpuEnergyReading]  # by UUID
 
 
-class Span(NamedTuple):
-    """An interval in epoch seconds, as the clock stands at its end."""
+class EnergyInterval(NamedTuple):
+    """An interval in monotonic seconds: a clock that is set moves nobody's part of it."""
 
     start: float
     end: float
@@ -51,17 +51,17 @@ def key_of(name: JobName) -> Key:
     return Key(name.manager, name.jobid, name.user)
 
 
-def span(earlier: Look, later: Look) -> Span:
-    """The time between; its length is the monotonic clock's, since the other may be set."""
-    return Span(later.epoch - (later.at - earlier.at), later.epoch)
+def span(earlier: NodeSnapshot, later: NodeSnapshot) -> EnergyInterval:
+    """The time between."""
+    return EnergyInterval(earlier.at, later.at)
 
 
-def busy_seconds(earlier: Look, later: Look) -> float:
+def busy_seconds(earlier: NodeSnapshot, later: NodeSnapshot) -> float:
     """CPU seconds the node was at work; CPUs that go offline take theirs with them."""
     return max(0.0, later.processors.busy_seconds - earlier.processors.busy_seconds)
 
 
-def claims(earlier: Look, later: Look) -> dict[Key, Claim]:
+def claims(earlier: NodeSnapshot, later: NodeSnapshot) -> dict[Key, Claim]:
     """CPU time and allocation of every job that lived in the interval.
 
     A job without a known allocation counts for an equal part of the CPUs nobody has allocated.
@@ -83,7 +83,7 @@ def claims(earlier: Look, later: Look) -> dict[Key, Claim]:
     }
 
 
-def _used(before: JobUsage | None, now: JobUsage, during: Span, most: float) -> float:
+def _used(before: JobUsage | None, now: JobUsage, during: EnergyInterval, most: float) -> float:
     """CPU seconds within the interval; what cannot be told falls to the system."""
     if now.cpu_seconds is None:
         return 0.0
@@ -95,7 +95,7 @@ def _used(before: JobUsage | None, now: JobUsage, during: Span, most: float) -> 
     return used if used >= 0 else now.cpu_seconds  # another incarnation, counted from 0
 
 
-def _born(job: JobUsage, during: Span, most: float) -> bool:
+def _born(job: JobUsage, during: EnergyInterval, most: float) -> bool:
     """Whether all of the job's CPU time is of this interval."""
     if job.started_at is None:
         return (job.cpu_seconds or 0.0) <= most
@@ -103,7 +103,10 @@ def _born(job: JobUsage, during: Span, most: float) -> bool:
 
 
 def gpu_claims(
-    earlier: GpuReading, later: GpuReading, jobs: Mapping[Key, JobUsage], during: Span
+    earlier: GpuEnergyReading,
+    later: GpuEnergyReading,
+    jobs: Mapping[Key, JobUsage],
+    during: EnergyInterval,
 ) -> dict[Key, GpuClaim]:
     """Who held the GPU at either end of the interval, each for the time it lived."""
     held = _by_job(earlier.holdings) | _by_job(later.holdings)
@@ -116,14 +119,14 @@ def gpu_claims(
     return {key: claim for key, claim in claimed.items() if claim.share > 0}
 
 
-def _by_job(holdings: Iterable[GpuHolding]) -> dict[Key, list[GpuHolding]]:
-    jobs: dict[Key, list[GpuHolding]] = {}
+def _by_job(holdings: Iterable[GpuEnergyShare]) -> dict[Key, list[GpuEnergyShare]]:
+    jobs: dict[Key, list[GpuEnergyShare]] = {}
     for holding in holdings:
         jobs.setdefault(key_of(holding.job), []).append(holding)
     return jobs
 
 
-def _activity(parts: list[GpuHolding]) -> float | None:
+def _activity(parts: list[GpuEnergyShare]) -> float | None:
     """Mean over a job's instances, by size; None as soon as one is not known."""
     whole = sum(each.share for each in parts)
     if whole <= 0 or any(each.activity is None for each in parts):

@@ -4,12 +4,19 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal, NamedTuple
 
-from collectors.emissions.factor import Factor
-from collectors.energy.idle import Idle
-from collectors.energy.interval import Key, Look, Span, busy_seconds, claims, gpu_claims
-from collectors.energy.meter import GpuReading, Reading, energy_between
-from collectors.energy.split import Split, split_gpu, split_host
+from collectors.emissions.factor import EmissionFactor
+from collectors.energy.idle import IdlePower
+from collectors.energy.interval import (
+    EnergyInterval,
+    Key,
+    NodeSnapshot,
+    busy_seconds,
+    claims,
+    gpu_claims,
+)
+from collectors.energy.split import Split, carried_over, split_gpu, split_host
 from collectors.jobs.view import JobName
+from collectors.power.meter import GpuEnergyReading, MeterReading, energy_between
 
 Component = Literal["host", "gpu"]
 Kind = Literal["active", "idle"]
@@ -33,7 +40,7 @@ class JobAccount(NamedTuple):
     grams: Mapping[str, float]  # by provider
 
 
-class Accounts(NamedTuple):
+class EnergyAccounts(NamedTuple):
     """What the ledger shows to others; it is never changed."""
 
     jobs: tuple[JobAccount, ...] = ()
@@ -51,7 +58,7 @@ class Accounts(NamedTuple):
         return abs(sum(self.node.values()) - self.metered_joules) / self.metered_joules
 
 
-class Job:
+class LedgerEntry:
     """A job's page in the books."""
 
     def __init__(self, seen_at: float) -> None:
@@ -63,23 +70,24 @@ class Job:
 class Ledger:
     """Written by one thread alone."""
 
-    def __init__(self, idle: Idle, includes_gpus: bool = False, longest: float = 30.0) -> None:
+    def __init__(self, idle: IdlePower, includes_gpus: bool = False, longest: float = 30.0) -> None:
         """`longest`: seconds between two powers of the meter that may be joined by a line."""
         self.includes_gpus = includes_gpus
         self.longest = longest
         self.idle = idle
-        self.gpu_idle: dict[str, Idle] = defaultdict(Idle)
-        self.jobs: dict[Key, Job] = {}
+        self.gpu_idle: dict[str, IdlePower] = defaultdict(IdlePower)
+        self.jobs: dict[Key, LedgerEntry] = {}
         self.node: dict[tuple[Component, Consumer], float] = defaultdict(float)
         self.metered_joules = 0.0
         self.overdrawn_joules = 0.0
         self.seconds_without_data = 0.0
         self.gpu_seconds_without_data = 0.0
-        self.since: Look | None = None  # the node is booked from here on
-        self.gpus_since: dict[str, GpuReading] = {}
+        self.since: NodeSnapshot | None = None  # the node is booked from here on
+        self._carried: dict[Key, float] = {}  # CPU seconds that /proc/stat had not counted yet
+        self.gpus_since: dict[str, GpuEnergyReading] = {}
         self.settled_until: float | None = None  # what came before is booked or counted as missing
 
-    def book(self, look: Look, factors: Iterable[Factor] = ()) -> Accounts:
+    def book(self, look: NodeSnapshot, factors: Iterable[EmissionFactor] = ()) -> EnergyAccounts:
         """Book what happened since the last look, and show the accounts."""
         rates = {x.provider: x.grams_per_kilowatt_hour / _JOULES_PER_KWH for x in factors}
         if self.settled_until is None:
@@ -89,7 +97,7 @@ class Ledger:
         self._forget(look)
         return self._accounts(look)
 
-    def _host(self, look: Look) -> Iterator[tuple[Component, Split[Key]]]:
+    def _host(self, look: NodeSnapshot) -> Iterator[tuple[Component, Split[Key]]]:
         since = self.since
         if not self._is_new(look):
             if since is None or look.at - since.at > self._bridges(since):
@@ -105,7 +113,7 @@ class Ledger:
         self.metered_joules += joules
         yield "host", self._split_host(joules, since, look)
 
-    def _split_host(self, joules: float, since: Look, look: Look) -> Split[Key]:
+    def _split_host(self, joules: float, since: NodeSnapshot, look: NodeSnapshot) -> Split[Key]:
         assert since.meter is not None
         assert look.meter is not None
         seconds = look.meter.at - since.meter.at
@@ -114,9 +122,12 @@ class Ledger:
         quiet = busy < _QUIET * cpus * (look.at - since.at)
         self.idle.observe(joules, seconds, look.epoch, quiet)
         idle = self.idle.joules(seconds, look.epoch)
-        return split_host(joules, idle, cpus, busy, claims(since, look))
+        most = cpus * (look.at - since.at)
+        carried = {key: used for key, used in self._carried.items() if key in look.jobs}
+        held, self._carried = carried_over(claims(since, look), carried, busy, most)
+        return split_host(joules, idle, cpus, busy, held)
 
-    def _host_joules(self, since: Look, look: Look) -> float | None:
+    def _host_joules(self, since: NodeSnapshot, look: NodeSnapshot) -> float | None:
         """The node without its GPUs; None when a part of the figure is not known."""
         assert since.meter is not None
         assert look.meter is not None
@@ -132,7 +143,7 @@ class Ledger:
         self.overdrawn_joules += max(0.0, taken - node)
         return max(0.0, node - taken)
 
-    def _gpus(self, look: Look) -> Iterator[tuple[Component, Split[Key]]]:
+    def _gpus(self, look: NodeSnapshot) -> Iterator[tuple[Component, Split[Key]]]:
         """Each GPU by itself, from its own reading to the next."""
         for uuid, now in look.gpus.items():
             since = self.gpus_since.get(uuid)
@@ -145,14 +156,14 @@ class Ledger:
             if joules is None:
                 self.gpu_seconds_without_data += now.at - since.at
                 continue
-            during = Span(look.epoch - (look.at - since.at), look.epoch - (look.at - now.at))
+            during = EnergyInterval(since.at, now.at)
             held = gpu_claims(since, now, look.jobs, during)
             idle = self.gpu_idle[uuid]
             idle.observe(joules, now.at - since.at, look.epoch, quiet=not held)
             self.metered_joules += joules
             yield "gpu", split_gpu(joules, idle.joules(now.at - since.at, look.epoch), held)
 
-    def _is_new(self, look: Look) -> bool:
+    def _is_new(self, look: NodeSnapshot) -> bool:
         """Whether the meter, and each GPU that must be taken out of it, has been read anew."""
         since = self.since
         if look.meter is None or since is None or since.meter is None:
@@ -162,12 +173,13 @@ class Ledger:
             look.gpus[uuid].at > since.gpus[uuid].at for uuid in both
         )
 
-    def _bridges(self, since: Look) -> float:
+    def _bridges(self, since: NodeSnapshot) -> float:
         counts = since.meter is not None and since.meter.joules is not None
         return max(self.longest, _COUNTERS_BRIDGE_SECONDS) if counts else self.longest
 
-    def _missed(self, look: Look) -> None:
+    def _missed(self, look: NodeSnapshot) -> None:
         assert self.settled_until is not None
+        self._carried = {}
         self.seconds_without_data += look.at - self.settled_until
         self.settled_until = look.at
 
@@ -180,7 +192,7 @@ class Ledger:
         )
         for kind, shares in kinds:
             for key, joules in shares.items():
-                job = self.jobs.setdefault(key, Job(at))
+                job = self.jobs.setdefault(key, LedgerEntry(at))
                 job.joules[component, kind] += joules
                 self.node[component, "jobs"] += joules
                 for provider, grams_per_joule in rates.items():
@@ -190,14 +202,14 @@ class Ledger:
         if component == "host":
             self.node[component, "system"] += split.system
 
-    def _forget(self, look: Look) -> None:
+    def _forget(self, look: NodeSnapshot) -> None:
         for key in look.jobs.keys() & self.jobs.keys():
             self.jobs[key].seen_at = look.at
         kept = {k: job for k, job in self.jobs.items() if look.at - job.seen_at <= _KEPT_SECONDS}
         self.jobs = kept
 
-    def _accounts(self, look: Look) -> Accounts:
-        return Accounts(
+    def _accounts(self, look: NodeSnapshot) -> EnergyAccounts:
+        return EnergyAccounts(
             jobs=tuple(
                 JobAccount(look.jobs[key].name, dict(job.joules), dict(job.grams))
                 for key, job in self.jobs.items()
@@ -212,8 +224,8 @@ class Ledger:
         )
 
 
-def _gpu_joules(since: GpuReading | None, now: GpuReading | None) -> float | None:
+def _gpu_joules(since: GpuEnergyReading | None, now: GpuEnergyReading | None) -> float | None:
     if since is None or now is None:
         return None
-    earlier, later = (Reading(x.at, joules=x.joules, series=x.series) for x in (since, now))
+    earlier, later = (MeterReading(x.at, joules=x.joules, series=x.series) for x in (since, now))
     return energy_between(earlier, later, _COUNTERS_BRIDGE_SECONDS)

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from collectors.energy.ledger import Accounts
-from collectors.energy.meter import Meter
-from collectors.metric import Family, Metric, join, labels
+from collectors.energy.ledger import EnergyAccounts
+from collectors.metric import Metric, MetricFamily, join, labels
+from collectors.power.meter import Meter
 
 JOB_ENERGY = Metric(
     "batchjob_job_energy_joules_total",
@@ -87,35 +87,35 @@ class Shown(NamedTuple):
     meter: Meter | None = None
     includes_gpus: bool = False
     idle_configured: bool = False
-    accounts: Accounts = Accounts()
+    accounts: EnergyAccounts = EnergyAccounts()
     read_at: Mapping[str, float] = {}  # by meter, Host.monotonic()
     tick_errors: int = 0
 
 
-def families(shown: Shown, now: float) -> list[Family]:
+def families(shown: Shown, now: float) -> list[MetricFamily]:
     """Render; families without samples are left out."""
     accounts = shown.accounts
     made = [
         *_jobs(accounts),
-        Family(
+        MetricFamily(
             NODE_ENERGY,
             [
                 (labels(component=component, consumer=consumer), joules)
                 for (component, consumer), joules in accounts.node.items()
             ],
         ),
-        Family(AGE, [(labels(meter=name), now - at) for name, at in shown.read_at.items()]),
-        Family(TICK_ERRORS, [(labels(), shown.tick_errors)]),
+        MetricFamily(AGE, [(labels(meter=name), now - at) for name, at in shown.read_at.items()]),
+        MetricFamily(TICK_ERRORS, [(labels(), shown.tick_errors)]),
         *(_chosen(shown) if shown.meter else ()),
     ]
     if (deviation := accounts.deviation()) is not None:
-        made.append(Family(DEVIATION, [(labels(), deviation)]))
+        made.append(MetricFamily(DEVIATION, [(labels(), deviation)]))
     return [family for family in made if family.samples]
 
 
-def _jobs(accounts: Accounts) -> tuple[Family, Family]:
+def _jobs(accounts: EnergyAccounts) -> tuple[MetricFamily, MetricFamily]:
     return (
-        Family(
+        MetricFamily(
             JOB_ENERGY,
             [
                 (join(job.name.labels, labels(component=component, kind=kind)), joules)
@@ -123,7 +123,7 @@ def _jobs(accounts: Accounts) -> tuple[Family, Family]:
                 for (component, kind), joules in job.joules.items()
             ],
         ),
-        Family(
+        MetricFamily(
             JOB_EMISSIONS,
             [
                 (join(job.name.labels, labels(provider=provider)), grams)
@@ -134,16 +134,16 @@ def _jobs(accounts: Accounts) -> tuple[Family, Family]:
     )
 
 
-def _chosen(shown: Shown) -> list[Family]:
+def _chosen(shown: Shown) -> list[MetricFamily]:
     assert shown.meter is not None
     accounts = shown.accounts
     gpus = "included" if shown.includes_gpus else "apart"
     made = [
-        Family(
+        MetricFamily(
             SOURCE,
             [(labels(source=shown.meter.name, scope=shown.meter.scope, gpus=gpus), 1.0)],
         ),
-        Family(
+        MetricFamily(
             WITHOUT_DATA,
             [(labels(meter=shown.meter.name), accounts.seconds_without_data)]
             + (
@@ -154,12 +154,12 @@ def _chosen(shown: Shown) -> list[Family]:
         ),
     ]
     if shown.includes_gpus:
-        made.append(Family(OVERDRAWN, [(labels(), accounts.overdrawn_joules)]))
+        made.append(MetricFamily(OVERDRAWN, [(labels(), accounts.overdrawn_joules)]))
     if accounts.idle_watts is not None:
         origin = "configured" if shown.idle_configured else "learned"
-        made.append(Family(IDLE, [(labels(origin=origin), accounts.idle_watts)]))
+        made.append(MetricFamily(IDLE, [(labels(origin=origin), accounts.idle_watts)]))
     return made
 
 
-def _has_gpus(accounts: Accounts) -> bool:
+def _has_gpus(accounts: EnergyAccounts) -> bool:
     return any(component == "gpu" for component, _ in accounts.node)

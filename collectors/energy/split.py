@@ -62,6 +62,31 @@ def split_host(
     )
 
 
+def carried_over(
+    claims: Mapping[K, Claim], carried: Mapping[K, float], busy_seconds: float, most: float
+) -> tuple[dict[K, Claim], dict[K, float]]:
+    """The claims of an interval with CPU seconds carried over, and those to carry to the next.
+
+    Jobs and node are read one after the other. What jobs have used beyond the node's busy time, the
+    node counts in the next interval, and would be the system's there. `most` seconds are carried at
+    most: more is no skew but two clocks that differ for good.
+    """
+    wanted = {
+        key: carried.get(key, 0.0) + (claims[key].cpu_seconds if key in claims else 0.0)
+        for key in (*claims, *(key for key in carried if key not in claims))
+    }
+    total = sum(wanted.values())
+    part = min(1.0, busy_seconds / total) if total > 0 and busy_seconds > 0 else 1.0
+    kept = min(1.0, most / (total - total * part)) if part < 1 else 0.0
+    return (
+        {
+            key: Claim(seconds * part, claims[key].cpus if key in claims else 0.0)
+            for key, seconds in wanted.items()
+        },
+        {key: seconds * (1 - part) * kept for key, seconds in wanted.items()} if kept else {},
+    )
+
+
 def split_gpu(joules: float, idle_joules: float, claims: Mapping[K, GpuClaim]) -> Split[K]:
     """Divide what one GPU used: at rest by slices, the rest by slices times activity.
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import NamedTuple
 
-from batchjob.refresher import Refresher
+from batchjob.runtime.background import Refresher
 from collectors.gpu.devices import Gpu
 from collectors.gpu.metrics import (
     CLOCK,
@@ -24,9 +24,9 @@ from collectors.gpu.metrics import (
     POWER_LIMIT,
     TEMPERATURE,
     UTILIZATION,
-    Quantity,
+    GpuMetric,
 )
-from collectors.gpu.reading import EnergyCounter, Known, Process, Reading, longest_age
+from collectors.gpu.reading import EnergyCounter, GpuProcess, GpuReading, KnownGpu, longest_age
 from collectors.host import Host
 
 _AMD = "0x1002"  # PCI vendor id
@@ -54,18 +54,18 @@ def cards(host: Host) -> list[Card]:
     return [found[address] for address in sorted(found)]
 
 
-def read(host: Host, card: Card, index: int) -> Reading:
+def read(host: Host, card: Card, index: int) -> GpuReading:
     """Read one card; raises OSError if it has gone."""
     os.stat(card.directory)
     directory = card.directory
-    values: dict[Quantity, float | None] = {
+    values: dict[GpuMetric, float | None] = {
         UTILIZATION: _number(os.path.join(directory, "gpu_busy_percent"), 0.01),
         MEMORY_USED: _number(os.path.join(directory, "mem_info_vram_used")),
         MEMORY_TOTAL: _number(os.path.join(directory, "mem_info_vram_total")),
         **_sensors(directory),
         **_memory_errors(directory),
     }
-    return Reading(
+    return GpuReading(
         describe(card, index),
         {quantity: value for quantity, value in values.items() if value is not None},
         {},
@@ -101,7 +101,7 @@ _LABELLED = {
 }
 
 
-def _sensors(directory: str) -> dict[Quantity, float | None]:
+def _sensors(directory: str) -> dict[GpuMetric, float | None]:
     """Power (uW), energy (uJ), temperatures (mC) and clocks (Hz) from the card's hwmon."""
     root = os.path.join(directory, "hwmon")
     for name in _listed(root):
@@ -121,7 +121,7 @@ def _sensors(directory: str) -> dict[Quantity, float | None]:
     return {}
 
 
-def _channels(hwmon: str) -> Iterator[tuple[Quantity, float | None]]:
+def _channels(hwmon: str) -> Iterator[tuple[GpuMetric, float | None]]:
     for name in _listed(hwmon):
         if name.endswith("_label"):
             quantity, factor = _LABELLED.get(_text(os.path.join(hwmon, name)), (None, 1.0))
@@ -130,7 +130,7 @@ def _channels(hwmon: str) -> Iterator[tuple[Quantity, float | None]]:
                 yield quantity, _number(path, factor)
 
 
-def _memory_errors(directory: str) -> dict[Quantity, float | None]:
+def _memory_errors(directory: str) -> dict[GpuMetric, float | None]:
     """`ue: 0` and `ce: 0` of the memory controller (RAS); absent without RAS."""
     counts = dict(
         line.split(": ", 1)
@@ -141,7 +141,7 @@ def _memory_errors(directory: str) -> dict[Quantity, float | None]:
     return {kinds[kind]: float(count) for kind, count in counts.items()}
 
 
-def _processes(host: Host, card: Card) -> tuple[Process, ...] | None:
+def _processes(host: Host, card: Card) -> tuple[GpuProcess, ...] | None:
     """Processes that have opened the GPU for compute, with their VRAM; None without KFD."""
     root = os.path.join(host.sysfs, "class/kfd/kfd")
     number = _kfd_number(root, card)
@@ -151,7 +151,7 @@ def _processes(host: Host, card: Card) -> tuple[Process, ...] | None:
     for pid in _listed(os.path.join(root, "proc")):
         path = os.path.join(root, "proc", pid, f"vram_{number}")
         if pid.isdigit() and os.path.exists(path):
-            found.append(Process(int(pid), _number(path)))
+            found.append(GpuProcess(int(pid), _number(path)))
     return tuple(found)
 
 
@@ -199,7 +199,7 @@ class Cards:
     def __init__(self, host: Host, interval: float) -> None:
         self._host = host
         self._interval = interval
-        self._cards: list[tuple[Gpu, Refresher[Reading]]] = []
+        self._cards: list[tuple[Gpu, Refresher[GpuReading]]] = []
         self._seen: dict[str, float] = {}
 
     def start(self) -> None:
@@ -217,15 +217,16 @@ class Cards:
         for _, refresher in self._cards:
             refresher.stop()
 
-    def known(self) -> list[Known]:
+    def known(self) -> list[KnownGpu]:
         """The cards and what they say now."""
         return [
-            Known(gpu, self._seen.get(gpu.uuid), refresher.latest())
+            KnownGpu(gpu, self._seen.get(gpu.uuid), refresher.latest())
             for gpu, refresher in self._cards
         ]
 
-    def _read(self, card: Card, index: int, counter: EnergyCounter) -> Reading:
+    def _read(self, card: Card, index: int, counter: EnergyCounter) -> GpuReading:
         reading = read(self._host, card, index)
         at = self._host.monotonic()
         self._seen[reading.gpu.uuid] = at
-        return reading._replace(energy=counter.follow(reading.values, at, session=0))
+        values = counter.believed(reading.values)
+        return reading._replace(values=values, energy=counter.follow(values, at, session=0))

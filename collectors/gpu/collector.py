@@ -8,27 +8,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from batchjob.logs import Once
-from batchjob.refresher import Refresher
-from batchjob.settings import SettingsError, option
-from batchjob.values import called, duration, integer, one_of
-from collectors.collector import Collector
-from collectors.energy.meter import GpuHolding, GpuReading
-from collectors.gpu.allocations import Site, look
+from batchjob.runtime.background import Refresher
+from batchjob.runtime.log import Once
+from batchjob.runtime.settings import SettingsError, option
+from batchjob.runtime.values import called, duration, integer, one_of
+from collectors.collector import Collector, CollectorModule
+from collectors.gpu.allocation import Site, look
 from collectors.gpu.amd import Cards
 from collectors.gpu.dcgm_files import JobFiles
-from collectors.gpu.devices import Gpu, Table, read_mig_minors
-from collectors.gpu.driver import Driver
+from collectors.gpu.devices import Gpu, GpuTable, read_mig_minors
 from collectors.gpu.families import families
 from collectors.gpu.holders import Disagreement, Holding, Map, make_map
+from collectors.gpu.job_files import PrologFiles
 from collectors.gpu.metrics import METRICS, POWER, UTILIZATION
-from collectors.gpu.prolog_files import PrologFiles
-from collectors.gpu.reading import Known, Reading, longest_age
+from collectors.gpu.nvidia.driver import NvidiaGpus
+from collectors.gpu.reading import GpuReading, KnownGpu, longest_age
 from collectors.host import Host
-from collectors.jobs.view import JobName, Jobs
-from collectors.metric import Family
+from collectors.jobs.view import JobName, JobsView
+from collectors.metric import MetricFamily
+from collectors.power.meter import GpuEnergyReading, GpuEnergyShare
 
-__all__ = ["METRICS", "Options", "build"]
+__all__ = ["METRICS", "GpuOptions", "build"]
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ def _directory(value: Any) -> str:
 
 
 @dataclass(frozen=True)
-class Options:
+class GpuOptions:
     """How GPUs are read and mapped to jobs."""
 
     interval: float = option(10.0, "Time between two readings of a GPU.", parse=duration)
@@ -100,7 +100,7 @@ class Options:
 class GpuCollector:
     """Reads GPUs in the background; a scrape shows what was read last."""
 
-    def __init__(self, host: Host, options: Options, jobs: Jobs | None) -> None:
+    def __init__(self, host: Host, options: GpuOptions, jobs: JobsView | None) -> None:
         self._host = host
         self._options = options
         self._jobs = jobs
@@ -111,13 +111,14 @@ class GpuCollector:
             options.pbs_home,
         )
         self._prolog = PrologFiles(options.job_files)
-        self._nvidia = Driver(host, options.interval)
+        self._nvidia = NvidiaGpus(host, options.interval)
         self._amd = Cards(host, options.interval)
-        self._table = Table(())
+        self._table = GpuTable(())
         self._files = JobFiles(options.write_job_files) if options.write_job_files else None
         self._disagreeing: frozenset[tuple[str, JobName]] = frozenset()
         self._disagreements: Counter[str] = Counter()
         self._once = Once(log)
+        self._last_map = Map()
         # More often than GPUs are read: it is cheap, and short jobs have GPUs as well.
         self._mapper = Refresher(
             "gpu-map",
@@ -141,7 +142,7 @@ class GpuCollector:
         if self._files is not None:
             self._files.remove()
 
-    def collect(self) -> list[Family]:
+    def collect(self) -> list[MetricFamily]:
         """What was read last, for the jobs that run now."""
         return families(
             known=self._known(),
@@ -152,7 +153,7 @@ class GpuCollector:
             driver=self._nvidia.version,
         )
 
-    def gpu_energy(self) -> list[GpuReading]:
+    def gpu_energy(self) -> list[GpuEnergyReading]:
         """The energy of each GPU that answers, with its holders."""
         holdings = self._map().holdings
         result = []
@@ -166,7 +167,9 @@ class GpuCollector:
                 for holding in holdings
                 if holding.unit.gpu.uuid == each.gpu.uuid and holding.share
             )
-            result.append(GpuReading(each.gpu.uuid, energy.at, energy.joules, energy.series, held))
+            result.append(
+                GpuEnergyReading(each.gpu.uuid, energy.at, energy.joules, energy.series, held)
+            )
         return result
 
     def held(self) -> list[tuple[Holding, float | None]]:
@@ -186,12 +189,15 @@ class GpuCollector:
         self._write(current)
         return current
 
-    def _mapped(self, known: list[Known]) -> Map:
+    def _mapped(self, known: list[KnownGpu]) -> Map:
         table = self._table_of(tuple(each.gpu for each in known))
         readings = {each.gpu.uuid: each.observed.value for each in known if each.observed}
         holders = self._jobs.holders() if self._jobs else []
         seen = look(self._host, table, self._site, self._prolog.read())
-        return make_map(holders, seen, readings, self._options.shards_per_gpu)
+        self._last_map = make_map(
+            holders, seen, readings, self._options.shards_per_gpu, self._last_map
+        )
+        return self._last_map
 
     def _count(self, disagreements: frozenset[Disagreement]) -> None:
         """Count a contradiction once per job while it lasts, whatever else changes about it."""
@@ -211,14 +217,14 @@ class GpuCollector:
         except OSError as error:
             self._once.warning("files", "cannot write for dcgm-exporter: %s", error)
 
-    def _table_of(self, gpus: tuple[Gpu, ...]) -> Table:
+    def _table_of(self, gpus: tuple[Gpu, ...]) -> GpuTable:
         """The table, made anew only when the devices have changed."""
         complete = self._nvidia.complete
         if gpus != self._table.gpus or complete != self._table.complete:
-            self._table = Table(gpus, read_mig_minors(self._host), complete)
+            self._table = GpuTable(gpus, read_mig_minors(self._host), complete)
         return self._table
 
-    def _known(self) -> list[Known]:
+    def _known(self) -> list[KnownGpu]:
         return [*self._nvidia.known(), *self._amd.known()]
 
     def _map(self) -> Map:
@@ -230,7 +236,7 @@ class GpuCollector:
         return Map(tuple(each for each in latest.value.holdings if each.job in running))
 
 
-def _holding(holding: Holding, reading: Reading) -> GpuHolding:
+def _holding(holding: Holding, reading: GpuReading) -> GpuEnergyShare:
     """A job's part of the physical GPU; the work of a sharing job is measured against its part."""
     share = holding.share or 0.0
     busy = holding.utilization
@@ -238,10 +244,10 @@ def _holding(holding: Holding, reading: Reading) -> GpuHolding:
         activity = reading.of(holding.unit).get(UTILIZATION)
     else:
         activity = busy / share if share else None
-    return GpuHolding(holding.job, holding.unit.part * share, activity)
+    return GpuEnergyShare(holding.job, holding.unit.part * share, activity)
 
 
-def build(host: Host, options: Options, built: Mapping[str, Collector]) -> GpuCollector:
+def build(host: Host, options: GpuOptions, built: Mapping[str, Collector]) -> GpuCollector:
     """Make the collector; without a jobs collector GPUs are read and not mapped."""
     if options.write_job_files and os.path.realpath(options.write_job_files) == os.path.realpath(
         options.job_files or "/"
@@ -250,5 +256,8 @@ def build(host: Host, options: Options, built: Mapping[str, Collector]) -> GpuCo
             "collector.gpu.write-job-files: expected another directory than "
             "collector.gpu.job-files, whose files would be taken for a prolog's"
         )
-    jobs = next((each for each in built.values() if isinstance(each, Jobs)), None)
+    jobs = next((each for each in built.values() if isinstance(each, JobsView)), None)
     return GpuCollector(host, options, jobs)
+
+
+COLLECTOR = CollectorModule(GpuOptions, METRICS, build)

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from batchjob.logs import Once
+from batchjob.runtime.log import Once
 from collectors.gpu.holders import Holding
 
 log = logging.getLogger(__name__)

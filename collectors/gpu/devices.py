@@ -65,7 +65,7 @@ class Unit(NamedTuple):
         return min(1.0, self.instance.slices / whole) if whole else 0.0
 
 
-class Table:
+class GpuTable:
     """The devices of a node; immutable, made anew when the set of devices changes."""
 
     def __init__(

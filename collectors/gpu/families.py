@@ -21,11 +21,11 @@ from collectors.gpu.metrics import (
     QUANTITIES,
     READING_AGE,
 )
-from collectors.gpu.reading import Known
-from collectors.metric import Family, Labels, Metric, join, labels
+from collectors.gpu.reading import KnownGpu
+from collectors.metric import Labels, Metric, MetricFamily, join, labels
 
 
-class Sample(NamedTuple):
+class GpuSample(NamedTuple):
     """A value that may be missing."""
 
     metric: Metric
@@ -34,53 +34,53 @@ class Sample(NamedTuple):
 
 
 def families(
-    known: Sequence[Known],
+    known: Sequence[KnownGpu],
     now: float,
     holdings: Iterable[Holding],
     disagreements: Mapping[str, int],
     errors: Mapping[tuple[str, str], int],
     driver: str,
-) -> list[Family]:
+) -> list[MetricFamily]:
     """All families that have a sample."""
-    samples: list[Sample] = []
+    samples: list[GpuSample] = []
     for each in known:
         samples += _of_gpu(each, now)
     for holding in holdings:
         samples += _of_holding(holding)
     if driver:
-        samples.append(Sample(DRIVER_INFO, labels(vendor="nvidia", version=driver), 1))
+        samples.append(GpuSample(DRIVER_INFO, labels(vendor="nvidia", version=driver), 1))
     for (gpu, error), count in sorted(errors.items()):
-        samples.append(Sample(ERRORS, labels(gpu=gpu, error=error), count))
+        samples.append(GpuSample(ERRORS, labels(gpu=gpu, error=error), count))
     for kind in KINDS if known else ():
-        samples.append(Sample(DISAGREEMENTS, labels(kind=kind), disagreements.get(kind, 0)))
+        samples.append(GpuSample(DISAGREEMENTS, labels(kind=kind), disagreements.get(kind, 0)))
     grouped: dict[Metric, list[tuple[Labels, float]]] = {metric: [] for metric in METRICS}
     for sample in samples:
         if sample.value is not None:
             grouped[sample.metric].append((sample.labels, sample.value))
-    return [Family(metric, found) for metric, found in grouped.items() if found]
+    return [MetricFamily(metric, found) for metric, found in grouped.items() if found]
 
 
-def _of_gpu(each: Known, now: float) -> Iterator[Sample]:
+def _of_gpu(each: KnownGpu, now: float) -> Iterator[GpuSample]:
     gpu = each.gpu
     reading = each.observed.value if each.observed else None
     for unit in dict.fromkeys((Unit(gpu), *units_of(gpu))):
-        yield Sample(INFO, _description(unit), 1)
+        yield GpuSample(INFO, _description(unit), 1)
         if reading is None:
             continue
         name = unit_labels(unit)
         values = reading.of(unit)
         for quantity in QUANTITIES:
-            yield Sample(quantity.metric, join(name, quantity.labels), values.get(quantity))
+            yield GpuSample(quantity.metric, join(name, quantity.labels), values.get(quantity))
         processes = reading.processes_on(unit)
-        yield Sample(PROCESSES, name, None if processes is None else len(processes))
+        yield GpuSample(PROCESSES, name, None if processes is None else len(processes))
     if each.last_seen is not None:
         age = labels(gpu=str(gpu.index), uuid=gpu.uuid)
-        yield Sample(READING_AGE, age, max(0.0, now - each.last_seen))
+        yield GpuSample(READING_AGE, age, max(0.0, now - each.last_seen))
     if reading is not None and reading.energy is not None and ENERGY not in reading.values:
-        yield Sample(ENERGY.metric, unit_labels(Unit(gpu)), reading.energy.joules)
+        yield GpuSample(ENERGY.metric, unit_labels(Unit(gpu)), reading.energy.joules)
 
 
-def _of_holding(holding: Holding) -> Iterator[Sample]:
+def _of_holding(holding: Holding) -> Iterator[GpuSample]:
     unit, gpu = holding.unit, holding.unit.gpu
     info = labels(
         gpu=str(gpu.index),
@@ -89,13 +89,14 @@ def _of_holding(holding: Holding) -> Iterator[Sample]:
         minor=_text(gpu.minor),
         gpu_instance=unit.gpu_instance,
         source=holding.source,
+        confirmed="true" if holding.confirmed else "false",
     )
-    yield Sample(JOB_INFO, join(holding.job.labels, info), 1)
+    yield GpuSample(JOB_INFO, join(holding.job.labels, info), 1)
     name = join(holding.job.labels, unit_labels(unit))
-    yield Sample(JOB_SHARE, name, holding.share)
-    yield Sample(JOB_UTILIZATION, name, holding.utilization)
-    yield Sample(JOB_MEMORY, name, holding.memory_bytes)
-    yield Sample(JOB_PROCESSES, name, holding.processes)
+    yield GpuSample(JOB_SHARE, name, holding.share)
+    yield GpuSample(JOB_UTILIZATION, name, holding.utilization)
+    yield GpuSample(JOB_MEMORY, name, holding.memory_bytes)
+    yield GpuSample(JOB_PROCESSES, name, holding.processes)
 
 
 def unit_labels(unit: Unit) -> Labels:

@@ -7,10 +7,10 @@ processes use, as long as nobody else was given that. A GPU that is held and idl
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from collectors.gpu.allocations import Allocation, Look, allocations
+from collectors.gpu.allocation import Allocation, AllocationContext, allocations
 from collectors.gpu.devices import Unit
 from collectors.gpu.metrics import UTILIZATION
-from collectors.gpu.reading import Process, Reading
+from collectors.gpu.reading import GpuProcess, GpuReading
 from collectors.jobs.view import JobHolder, JobName
 
 PROCESSES = "process"
@@ -26,17 +26,21 @@ class Holding(NamedTuple):
     processes: int | None = None
     memory_bytes: float | None = None
     utilization: float | None = None
+    confirmed: bool = False  # by something that the job's user cannot write
 
 
 class Disagreement(NamedTuple):
     """A contradiction between sources."""
 
-    kind: str  # unknown_gpu, sources, process, overlap
+    kind: str  # one of KINDS
     job: JobName
     what: str  # the GPU or its name
 
 
-KINDS = ("unknown_gpu", "sources", "process", "overlap")
+KINDS = ("unknown_gpu", "sources", "process", "overlap", "unconfirmed")
+
+# What root or the kernel says; all other sources are variables of the user's own processes.
+TRUSTED = frozenset({"prolog", "pbs", "devices"})
 
 
 class Map(NamedTuple):
@@ -49,25 +53,29 @@ class Map(NamedTuple):
 class _Job(NamedTuple):
     holder: JobHolder
     given: Allocation | None
-    used: Mapping[Unit, tuple[Process, ...]]
+    used: Mapping[Unit, tuple[GpuProcess, ...]]
 
 
 def make_map(
     holders: Sequence[JobHolder],
-    seen: Look,
-    readings: Mapping[str, Reading],
+    seen: AllocationContext,
+    readings: Mapping[str, GpuReading],
     shards_per_gpu: int = 0,
+    before: Map | None = None,
 ) -> Map:
     """The map of this moment; `readings` by GPU UUID, only of GPUs that answer.
 
     `shards_per_gpu` is how many shards a GPU has under Slurm (gres.conf); 0: not known, then the
-    jobs that hold shards of a GPU hold all of it between them.
+    jobs that hold shards of a GPU hold all of it between them. `before` is the last map: a job
+    whose process was once seen on a GPU that its environment names stays confirmed while idle.
     """
     disagreements: set[Disagreement] = set()
     jobs = []
     for holder in holders:
         given = _choose(holder, allocations(holder, seen), disagreements)
         jobs.append(_Job(holder, given, _used(holder, seen, readings)))
+    last = before.holdings if before else ()
+    confirmed = {(each.job, each.unit) for each in last if each.confirmed}
     units: dict[Unit, list[_Job]] = {}
     for job in jobs:
         for unit in set(job.used) | (set(job.given.units) if job.given else set()):
@@ -75,7 +83,7 @@ def make_map(
     holdings = [
         holding
         for unit, on_it in units.items()
-        for holding in _holdings(unit, on_it, readings, shards_per_gpu, disagreements)
+        for holding in _holdings(unit, on_it, confirmed, readings, shards_per_gpu, disagreements)
     ]
     holdings.sort(key=lambda each: (each.job, each.unit.gpu.index, each.unit.gpu_instance))
     return Map(tuple(holdings), frozenset(disagreements))
@@ -99,8 +107,8 @@ def _choose(
 
 
 def _used(
-    holder: JobHolder, seen: Look, readings: Mapping[str, Reading]
-) -> dict[Unit, tuple[Process, ...]]:
+    holder: JobHolder, seen: AllocationContext, readings: Mapping[str, GpuReading]
+) -> dict[Unit, tuple[GpuProcess, ...]]:
     pids = frozenset(holder.pids)
     used = {}
     for unit in seen.table.units:
@@ -115,19 +123,29 @@ def _used(
 def _holdings(
     unit: Unit,
     jobs: list[_Job],
-    readings: Mapping[str, Reading],
+    confirmed: set[tuple[JobName, Unit]],
+    readings: Mapping[str, GpuReading],
     shards_per_gpu: int,
     disagreements: set[Disagreement],
 ) -> Iterable[Holding]:
     given = [job for job in jobs if job.given and unit in job.given.units]
+    told = [job for job in given if job.given and job.given.source in TRUSTED]
+    sure = [
+        job
+        for job in jobs
+        if job in told or unit in job.used or (job.holder.name, unit) in confirmed
+    ]
     # Nobody was given the unit: those whose GPUs no source tells hold it by using it.
-    holding = given or [job for job in jobs if job.given is None]
+    holding = _believed(given, told, sure) or [job for job in jobs if job.given is None]
     shares = _shares(holding, shards_per_gpu)
     wholes = [job for job in given if not _is_part(job)]
     name = f"{unit.gpu.uuid}/{unit.gpu_instance}"
     for job in wholes if len(wholes) > 1 else ():
         disagreements.add(Disagreement("overlap", job.holder.name, name))
     reading = readings.get(unit.gpu.uuid)
+    for job in given:
+        if job not in holding:
+            disagreements.add(Disagreement("unconfirmed", job.holder.name, name))
     for job in jobs:
         if job.given and job not in given:
             disagreements.add(Disagreement("process", job.holder.name, name))
@@ -137,11 +155,25 @@ def _holdings(
             job.given.source if job.given and job in given else PROCESSES,
             shares.get(job.holder.name),
             *_use(unit, job, len(jobs) == 1, reading),
+            confirmed=job in sure,
         )
 
 
+def _believed(given: list[_Job], told: list[_Job], sure: list[_Job]) -> list[_Job]:
+    """Who holds a unit, of those that were given it.
+
+    What a job's environment names is believed unless something contradicts that no user writes:
+    root or the kernel gave the unit to others, or others work on it that claim all of it as well.
+    """
+    if told:
+        return told
+    if any(job in sure and not _is_part(job) for job in given):
+        return [job for job in given if job in sure]
+    return given
+
+
 def _use(
-    unit: Unit, job: _Job, alone: bool, reading: Reading | None
+    unit: Unit, job: _Job, alone: bool, reading: GpuReading | None
 ) -> tuple[int | None, float | None, float | None]:
     """Processes, memory and utilisation of a job on a unit."""
     if reading is None:

@@ -8,7 +8,7 @@ UNIT = ("gpu", "uuid", "gpu_instance")
 JOB = ("manager", "jobid", "user")
 
 
-class Quantity(NamedTuple):
+class GpuMetric(NamedTuple):
     """Something a GPU or MIG instance tells, in the unit of its metric."""
 
     metric: Metric
@@ -19,11 +19,11 @@ def _gpu(name: str, kind: Literal["gauge", "counter"], help: str, *extra: str) -
     return Metric(f"batchjob_gpu_{name}", kind, help, UNIT + extra)
 
 
-def _by(metric: Metric, label: str, *values: str) -> dict[str, Quantity]:
-    return {value: Quantity(metric, labels(**{label: value})) for value in values}
+def _by(metric: Metric, label: str, *values: str) -> dict[str, GpuMetric]:
+    return {value: GpuMetric(metric, labels(**{label: value})) for value in values}
 
 
-UTILIZATION = Quantity(
+UTILIZATION = GpuMetric(
     _gpu(
         "utilization_ratio",
         "gauge",
@@ -32,17 +32,17 @@ UTILIZATION = Quantity(
         "last reading, on Hopper and later; else absent.",
     )
 )
-MEMORY_USED = Quantity(_gpu("memory_used_bytes", "gauge", "GPU memory in use."))
-MEMORY_TOTAL = Quantity(_gpu("memory_total_bytes", "gauge", "GPU memory installed or assigned."))
-POWER = Quantity(
+MEMORY_USED = GpuMetric(_gpu("memory_used_bytes", "gauge", "GPU memory in use."))
+MEMORY_TOTAL = GpuMetric(_gpu("memory_total_bytes", "gauge", "GPU memory installed or assigned."))
+POWER = GpuMetric(
     _gpu(
         "power_watts",
         "gauge",
         "Power draw of the whole board; a mean over 1 s on Ampere and later except A100.",
     )
 )
-POWER_LIMIT = Quantity(_gpu("power_limit_watts", "gauge", "Power limit that is enforced now."))
-ENERGY = Quantity(
+POWER_LIMIT = GpuMetric(_gpu("power_limit_watts", "gauge", "Power limit that is enforced now."))
+ENERGY = GpuMetric(
     _gpu(
         "energy_joules_total",
         "counter",
@@ -50,8 +50,8 @@ ENERGY = Quantity(
         "GPU has no counter.",
     )
 )
-TEMPERATURE = Quantity(_gpu("temperature_celsius", "gauge", "Temperature of the GPU core."))
-MEMORY_TEMPERATURE = Quantity(
+TEMPERATURE = GpuMetric(_gpu("temperature_celsius", "gauge", "Temperature of the GPU core."))
+MEMORY_TEMPERATURE = GpuMetric(
     _gpu("memory_temperature_celsius", "gauge", "Temperature of the GPU's memory.")
 )
 CLOCK = _by(
@@ -122,7 +122,7 @@ NVLINK = _by(
     "receive",
 )
 
-QUANTITIES: tuple[Quantity, ...] = (
+QUANTITIES: tuple[GpuMetric, ...] = (
     UTILIZATION,
     MEMORY_USED,
     MEMORY_TOTAL,
@@ -170,8 +170,9 @@ DRIVER_INFO = Metric(
 JOB_INFO = Metric(
     "batchjob_job_gpu_info",
     "gauge",
-    "1 for each GPU or MIG instance that a running job holds or uses; `source` is what told.",
-    (*JOB, "gpu", "uuid", "pci_bus_id", "minor", "gpu_instance", "source"),
+    "1 for each GPU or MIG instance that a running job holds or uses; `source` is what told; "
+    "`confirmed` is false where only the environment of the user's own processes did.",
+    (*JOB, "gpu", "uuid", "pci_bus_id", "minor", "gpu_instance", "source", "confirmed"),
 )
 JOB_SHARE = Metric(
     "batchjob_job_gpu_share_ratio",
@@ -205,7 +206,7 @@ DISAGREEMENTS = Metric(
     "Contradictions met while mapping GPUs to jobs, each counted once while it lasts: "
     "`unknown_gpu` an allocation names a GPU that is not there; `sources` two allocation sources "
     "differ; `process` a job's process runs on a GPU that was not given to it; `overlap` several "
-    "jobs claim the whole GPU.",
+    "jobs claim the whole GPU; `unconfirmed` a job's environment names a GPU that is another's.",
     ("kind",),
 )
 

@@ -3,15 +3,16 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from batchjob.refresher import Observed, lifetime
+from batchjob.runtime.background import Observed, lifetime
 from collectors.gpu.devices import Gpu, Unit
-from collectors.gpu.metrics import ENERGY, POWER, Quantity
+from collectors.gpu.metrics import ENERGY, POWER, POWER_LIMIT, GpuMetric
+from collectors.power.plausible import PlausiblePower
 
-Values = Mapping[Quantity, float]
+Values = Mapping[GpuMetric, float]
 """What was told; a quantity that the GPU does not offer is not in it."""
 
 
-class Process(NamedTuple):
+class GpuProcess(NamedTuple):
     """A process with a context on a GPU. `None`: not told."""
 
     pid: int
@@ -26,7 +27,7 @@ def longest_age(interval: float) -> float:
     return lifetime(interval, timeout=1.0)
 
 
-class Energy(NamedTuple):
+class GpuEnergy(NamedTuple):
     """A GPU's energy; counters of different `series` have nothing to do with each other."""
 
     joules: float
@@ -34,14 +35,14 @@ class Energy(NamedTuple):
     at: float  # monotonic seconds
 
 
-class Reading(NamedTuple):
+class GpuReading(NamedTuple):
     """One GPU with its MIG instances and processes."""
 
     gpu: Gpu
     values: Values
     instances: Mapping[str, Values]  # by the instances' UUID
-    processes: tuple[Process, ...] | None  # None: the driver does not list them
-    energy: Energy | None = None
+    processes: tuple[GpuProcess, ...] | None  # None: the driver does not list them
+    energy: GpuEnergy | None = None
 
     def of(self, unit: Unit) -> Values:
         """The values of the GPU itself or of one of its instances."""
@@ -49,7 +50,7 @@ class Reading(NamedTuple):
             return self.values
         return self.instances.get(unit.instance.uuid, {})
 
-    def processes_on(self, unit: Unit) -> tuple[Process, ...] | None:
+    def processes_on(self, unit: Unit) -> tuple[GpuProcess, ...] | None:
         """The processes on the unit; None where that is not known."""
         if unit.instance is None or self.processes is None:
             return self.processes
@@ -63,12 +64,12 @@ class Reading(NamedTuple):
         )
 
 
-class Known(NamedTuple):
+class KnownGpu(NamedTuple):
     """A GPU of the node, and what it says now, if it does."""
 
     gpu: Gpu
     last_seen: float | None  # monotonic seconds
-    observed: Observed[Reading] | None
+    observed: Observed[GpuReading] | None
 
 
 class EnergyCounter:
@@ -77,11 +78,20 @@ class EnergyCounter:
     def __init__(self, longest_gap: float) -> None:
         """Power readings more than `longest_gap` seconds apart say nothing of the time between."""
         self._longest_gap = longest_gap
-        self._last: Energy | None = None
+        self._last: GpuEnergy | None = None
         self._watts: float | None = None  # None: the last energy was a counter's
         self._session = 0
+        self._plausible = PlausiblePower()
 
-    def follow(self, values: Values, at: float, session: int) -> Energy | None:
+    def believed(self, values: Values) -> Values:
+        """The values without a power that the GPU cannot have taken."""
+        watts = values.get(POWER)
+        if watts is None or self._plausible.accepts(watts, values.get(POWER_LIMIT)):
+            return values
+        self._watts = None  # and nothing is known of the time around it
+        return {quantity: value for quantity, value in values.items() if quantity != POWER}
+
+    def follow(self, values: Values, at: float, session: int) -> GpuEnergy | None:
         """The energy at `at`; None while there is neither counter nor power.
 
         `session` changes with each loading of the driver, when counters begin anew.
@@ -95,18 +105,18 @@ class EnergyCounter:
         self._last, self._watts, self._session = energy, watts, session
         return energy
 
-    def _counted(self, joules: float, at: float, session: int) -> Energy:
+    def _counted(self, joules: float, at: float, session: int) -> GpuEnergy:
         last = self._last
         if last is None:
-            return Energy(joules, 0, at)
+            return GpuEnergy(joules, 0, at)
         same = self._watts is None and session == self._session and joules >= last.joules
-        return Energy(joules, last.series if same else last.series + 1, at)
+        return GpuEnergy(joules, last.series if same else last.series + 1, at)
 
-    def _integrated(self, watts: float, at: float) -> Energy:
+    def _integrated(self, watts: float, at: float) -> GpuEnergy:
         last = self._last
         if last is None:
-            return Energy(0.0, 0, at)
+            return GpuEnergy(0.0, 0, at)
         if self._watts is None or at - last.at > self._longest_gap:
-            return Energy(last.joules, last.series + 1, at)
+            return GpuEnergy(last.joules, last.series + 1, at)
         added = (self._watts + watts) / 2 * (at - last.at)
-        return Energy(last.joules + added, last.series, at)
+        return GpuEnergy(last.joules + added, last.series, at)

@@ -2,40 +2,43 @@
 
 import resource
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from batchjob.settings import option
-from batchjob.values import boolean, duration, integer
-from collectors.collector import Collector
-from collectors.host import Host
+from batchjob.runtime.settings import option
+from batchjob.runtime.values import boolean, duration, integer
+from collectors.collector import Collector, CollectorModule
+from collectors.host import Host, Moment
 from collectors.jobs import metrics, steps
-from collectors.jobs.devices import DeviceNames
-from collectors.jobs.directory import Descriptors, Trouble
-from collectors.jobs.discovery import Discovery
-from collectors.jobs.exits import Exits
+from collectors.jobs.cgroups.devices import DeviceNames
+from collectors.jobs.cgroups.directory import Descriptors, Trouble
+from collectors.jobs.cgroups.job_cgroup import tables
+from collectors.jobs.cgroups.kernel_log import KernelLog
+from collectors.jobs.discovery.site_layouts import all_layouts, site_layouts
+from collectors.jobs.discovery.walk import CgroupWalker
+from collectors.jobs.discovery.watch import CgroupWatcher
 from collectors.jobs.families import JobFamilies
-from collectors.jobs.identity import Identity
-from collectors.jobs.inspector import Inspector, Wanted
-from collectors.jobs.job import Job
-from collectors.jobs.kernel_log import KernelLog
-from collectors.jobs.layouts import LAYOUTS, Layout
+from collectors.jobs.layouts import Layout
 from collectors.jobs.metrics import DEFAULT_GROUPS, GROUPS
-from collectors.jobs.names import Names
-from collectors.jobs.part import tables
+from collectors.jobs.processes.exits import ExitWatcher
+from collectors.jobs.processes.scanner import ProcessScanner, ScanSettings
+from collectors.jobs.processes.user_names import UserNames
 from collectors.jobs.reading import JobReading, job_reading
-from collectors.jobs.registry import IGNORED_REASONS, OVERFLOW, Registry
-from collectors.jobs.site_layouts import site_layouts
+from collectors.jobs.state.job import Job
+from collectors.jobs.state.job_identity import JobIdentity
+from collectors.jobs.state.job_table import IGNORED_REASONS, OVERFLOW, JobTable
+from collectors.jobs.state.sampler import Sampler
 from collectors.jobs.view import JobHolder, JobName, JobUsage
-from collectors.jobs.watch import Watcher
-from collectors.metric import Family, Labels, labels
+from collectors.metric import Labels, MetricFamily, labels
 
 METRICS = (*metrics.METRICS, *steps.METRICS)
 
 # Beyond what the watcher is told: trees that appear where nobody watched.
 _LOOK_AGAIN_SECONDS = 60.0
 _STALE_LOOKS = 3.0
+_SETTLED_POLL_SECONDS = 0.01
 
 
 def _group(value: Any) -> str:
@@ -45,7 +48,7 @@ def _group(value: Any) -> str:
 
 
 @dataclass(frozen=True)
-class Options:
+class JobsOptions:
     """Flags --collector.jobs.*"""
 
     metrics: tuple[str, ...] = option(
@@ -65,20 +68,29 @@ class Options:
     steps: bool = option(False, "CPU and memory of each step, too.", parse=boolean)
     executables: int = option(0, "Show CPU time of so many programs in each job.", parse=integer)
     name: bool = option(False, "Put the job's name on batchjob_job_info.", parse=boolean)
+    created: bool = option(
+        False,
+        "With each counter of a job, say when the job began (`_created`, OpenMetrics only). "
+        "Prometheus stores it as one more series, unless it ingests created timestamps.",
+        parse=boolean,
+    )
     layouts: tuple[Layout, ...] = option(
-        (), "Further cgroup layouts of this site.", parse=site_layouts, flag=False
+        (),
+        "Further cgroup layouts of this site, or built-in ones switched on or off by name.",
+        parse=site_layouts,
+        flag=False,
     )
 
 
 class JobsCollector:
     """Families of all jobs; and, for its siblings, `usage()` and `holders()`."""
 
-    def __init__(self, host: Host, options: Options) -> None:
+    def __init__(self, host: Host, options: JobsOptions) -> None:
         groups = frozenset(options.metrics)
         self._host = host
         self._options = options
         shown = groups | ({"executables"} if options.executables else set())
-        self._families = JobFamilies(metrics.wanted(shown))
+        self._families = JobFamilies(metrics.wanted(shown), options.created)
         self._trouble = Trouble()
         self._kernel_log = KernelLog(f"{host.dev}/kmsg")
         descriptors = _descriptors()
@@ -89,8 +101,8 @@ class JobsCollector:
             self._kernel_log,
             self._trouble,
         )
-        self._registry = Registry(host, files, options.linger, options.max, options.max_ended)
-        wanted = Wanted(
+        self._registry = JobTable(host, files, options.linger, options.max, options.max_ended)
+        wanted = ScanSettings(
             interval=options.processes_interval,
             io="process-io" in groups,
             open_files="open-files" in groups,
@@ -98,13 +110,14 @@ class JobsCollector:
             programs=options.executables,
             job_name=options.name,
         )
-        self._exits = Exits(self._registry.removed, descriptors)
-        self._inspector = Inspector(
-            host, self._registry, Names(), wanted, self._exits, self._trouble
+        self._exits = ExitWatcher(self._exited, descriptors)
+        self._inspector = ProcessScanner(
+            host, self._registry, UserNames(), wanted, self._exits, self._trouble
         )
-        self._watcher = Watcher(self._registry, self._inspector.wake, self._trouble)
-        self._discovery = Discovery(
-            self._registry, (*options.layouts, *LAYOUTS), self._watcher, self._trouble
+        self._sampler = Sampler(host, self._registry)
+        self._watcher = CgroupWatcher(self._registry, self._born, self._trouble)
+        self._discovery = CgroupWalker(
+            self._registry, all_layouts(options.layouts), self._watcher, self._trouble
         )
         self._watcher.discovery = self._discovery
         self._steps = steps.Steps(files) if options.steps else None
@@ -118,10 +131,12 @@ class JobsCollector:
         self._look_at = self._host.monotonic() + _LOOK_AGAIN_SECONDS
         self._watcher.start()
         self._inspector.start()
+        self._sampler.start()
 
     def stop(self) -> None:
         """End the threads and close all descriptors."""
         self._watcher.stop()
+        self._sampler.stop()
         self._inspector.stop()
         self._exits.stop()
         if self._steps is not None:
@@ -134,12 +149,18 @@ class JobsCollector:
         self._discovery.look()
         self._inspector.look()
 
-    def collect(self) -> list[Family]:
+    def wait(self, seconds: float) -> None:
+        """Wait until every job that is there has been identified, for `seconds` at the most."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until and not self._inspector.settled():
+            time.sleep(_SETTLED_POLL_SECONDS)
+
+    def collect(self) -> list[MetricFamily]:
         """Read every job and make families of it."""
         read = self._read()
         of_jobs = self._families.of([reading for _, _, reading in read])
         if self._steps is not None:
-            running = {job: identity for job, identity, _ in read if job.ended_at is None}
+            running = {job: identity for job, identity, _ in read if job.ended is None}
             of_jobs += self._steps.families(running, self._host.monotonic())
         return [*of_jobs, *self._own()]
 
@@ -156,7 +177,13 @@ class JobsCollector:
             user, system = reading.cpu_user_seconds, reading.cpu_system_seconds
             seconds = None if user is None or system is None else user + system
             found.append(
-                JobUsage(identity.name, seconds, reading.cgroup.cpus, job.ended_at, job.started_at)
+                JobUsage(
+                    identity.name,
+                    seconds,
+                    reading.cgroup.cpus,
+                    ended_at=None if job.ended is None else job.ended.monotonic,
+                    started_at=None if job.started is None else job.started.monotonic,
+                )
             )
         return found
 
@@ -165,13 +192,21 @@ class JobsCollector:
         found = []
         for job, identity in self._shown():
             seen = job.seen
-            if job.ended_at is None and seen is not None:
+            if job.ended is None and seen is not None:
                 paths = tuple(path for _, path in job.directories())
                 uid = -1 if identity.uid is None else identity.uid
                 found.append(JobHolder(identity.name, uid, seen.pids, seen.environs, paths))
         return found
 
-    def _read(self) -> list[tuple[Job, Identity, JobReading]]:
+    def _born(self) -> None:
+        self._inspector.wake()
+        self._sampler.wake()
+
+    def _exited(self, job: Job) -> None:
+        self._registry.removed(job)
+        self._inspector.exited(job)
+
+    def _read(self) -> list[tuple[Job, JobIdentity, JobReading]]:
         with self._passing:
             now = self._host.monotonic()
             if now >= self._look_at or not self._watcher.complete:
@@ -183,9 +218,10 @@ class JobsCollector:
                 for job, identity in self._shown()
             ]
             self._registry.prune()
+            self._inspector.scraped()
             return read
 
-    def _shown(self) -> Iterator[tuple[Job, Identity]]:
+    def _shown(self) -> Iterator[tuple[Job, JobIdentity]]:
         """Jobs with a name that are believed; of two with one name the first."""
         names: set[Labels] = set()
         for job in self._registry.believed():
@@ -195,32 +231,39 @@ class JobsCollector:
                 yield job, identity
 
     def _reading(
-        self, job: Job, identity: Identity, now: float, group: str | None = None
+        self, job: Job, identity: JobIdentity, now: float, group: str | None = None
     ) -> JobReading:
         cgroup = job.read(now, group)  # may end it
+        seen = job.seen
+        if cgroup.cpus is None and seen is not None and seen.cpus is not None:
+            cgroup = cgroup._replace(cpus=seen.cpus)
         processes = job.processes(now, self._fresh)
-        if cgroup.cpu_user_seconds is None and not job.counted_by_processes(self._host.clock()):
+        if cgroup.cpu_user_seconds is None and not job.counted_by_processes(now):
             processes = processes._replace(cpu_user_seconds=None, cpu_system_seconds=None)
         return job_reading(
             (identity.name.manager, identity.name.labels, identity.info),
-            (job.started_at or job.noticed_at, job.ended_at),
+            (_epoch(job.started or job.noticed), _epoch(job.ended)),
             cgroup,
             processes,
         )
 
-    def _own(self) -> list[Family]:
+    def _own(self) -> list[MetricFamily]:
         ignored = dict.fromkeys(IGNORED_REASONS, 0)
         ignored[OVERFLOW] = self._registry.overflow()
         for job in self._registry.all():
             if job.disbelieved is not None:
                 ignored[job.disbelieved] += 1
         return [
-            Family(metrics.IGNORED, [(labels(reason=r), n) for r, n in ignored.items()]),
-            Family(
+            MetricFamily(metrics.IGNORED, [(labels(reason=r), n) for r, n in ignored.items()]),
+            MetricFamily(
                 metrics.ERRORS,
                 [(labels(reason=r), n) for r, n in sorted(self._trouble.counts().items())],
             ),
         ]
+
+
+def _epoch(moment: Moment | None) -> float | None:
+    return None if moment is None else moment.epoch
 
 
 def _file_groups(groups: frozenset[str]) -> frozenset[str]:
@@ -235,7 +278,10 @@ def _descriptors() -> Descriptors:
     return Descriptors(soft // 2)
 
 
-def build(host: Host, options: Options, built: Mapping[str, Collector]) -> JobsCollector:
+def build(host: Host, options: JobsOptions, built: Mapping[str, Collector]) -> JobsCollector:
     """Make the collector; it needs no other."""
     del built
     return JobsCollector(host, options)
+
+
+COLLECTOR = CollectorModule(JobsOptions, METRICS, build)

@@ -1,14 +1,14 @@
 """Families of all jobs, metric by metric, as the text formats demand."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain, compress, count
 from operator import is_not, itemgetter
 from typing import Any
 
 from collectors.jobs.metrics import JOBS, JobMetric, JobRow
 from collectors.jobs.reading import FLAT_FIELDS, JobReading
-from collectors.metric import Family, JoinedLabels, Labels, Sample, labels
+from collectors.metric import JoinedLabels, Labels, MetricFamily, Sample, labels
 
 _Shown = Sample | tuple[Sample, ...] | None  # what a row shows of one job
 
@@ -20,7 +20,9 @@ class JobFamilies:
     is given again: in the same sample, and a metric of which no job has news in the same list.
     """
 
-    def __init__(self, table: Sequence[JobMetric]) -> None:
+    def __init__(self, table: Sequence[JobMetric], created: bool = False) -> None:
+        """`created`: say of each counter when its job began."""
+        self._created = created
         self._rows: list[JobRow] = [row for entry in table for row in entry.rows]
         self._pick = itemgetter(*(FLAT_FIELDS.index(row.field) for row in self._rows))
         self._given: dict[Labels, _Given] = {}  # by the job's labels
@@ -31,7 +33,7 @@ class JobFamilies:
             self._columns.append(_Columns(entry, range(at, at + len(entry.rows))))
             at += len(entry.rows)
 
-    def of(self, readings: Sequence[JobReading]) -> list[Family]:
+    def of(self, readings: Sequence[JobReading]) -> list[MetricFamily]:
         """The families of these jobs, no two of which have the same labels."""
         before, were_running = self._given, self._running
         self._given = {
@@ -51,6 +53,12 @@ class JobFamilies:
             for columns in self._columns
         ]
         self._changed = set()
+        if self._created:
+            began = {reading.labels: reading.started_at for reading in readings}
+            families = [
+                columns.with_creation(family, all_given, began)
+                for columns, family in zip(self._columns, families, strict=True)
+            ]
         made = [family for family in families if family.samples]
         return [*made[:1], _count(running), *made[1:]]
 
@@ -62,22 +70,38 @@ class _Columns:
         self.lasting = entry.lasting
         self._rows = list(zip(entry.rows, places, strict=True))
         self._places = frozenset(places)
-        self._family = Family(entry.metric, (), distinct=True)
+        self._family = MetricFamily(entry.metric, (), distinct=True)
 
-    def family(self, jobs: Sequence["_Given"], changed: set[int]) -> Family:
+    def family(self, jobs: Sequence["_Given"], changed: set[int]) -> MetricFamily:
         """The metric's family, of which `changed` says where there is something new."""
         if not self._places.isdisjoint(changed):
             shown = (row.together([job.shown[at] for job in jobs]) for row, at in self._rows)
             self._family = self._family._replace(samples=list(chain.from_iterable(shown)))
         return self._family
 
+    def with_creation(
+        self, family: MetricFamily, jobs: Sequence["_Given"], began: Mapping[Labels, float | None]
+    ) -> MetricFamily:
+        """The family of a counter with the time at which each sample was 0: the job's start."""
+        if family.metric.type != "counter":
+            return family
+        created: dict[Labels, float] = {}
+        for job in jobs:
+            at_zero = began[job.labels]
+            if at_zero is not None:
+                for row, place in self._rows:
+                    for of, _ in row.together([job.shown[place]]):
+                        created[of] = at_zero
+        return family._replace(created=created)
+
 
 class _Given:
     """What was last shown of one job, row by row."""
 
-    __slots__ = ("_labels", "_numbers", "shown")
+    __slots__ = ("_labels", "_numbers", "labels", "shown")
 
     def __init__(self, own: Labels, rows: int) -> None:
+        self.labels = own
         self._labels = JoinedLabels(own)
         self._numbers: tuple[Any, ...] = (None,) * rows
         self.shown: list[_Shown] = [None] * rows
@@ -96,6 +120,6 @@ class _Given:
         return changed
 
 
-def _count(running: Sequence[JobReading]) -> Family:
+def _count(running: Sequence[JobReading]) -> MetricFamily:
     counts = Counter(reading.manager for reading in running)
-    return Family(JOBS, [(labels(manager=m), number) for m, number in sorted(counts.items())])
+    return MetricFamily(JOBS, [(labels(manager=m), number) for m, number in sorted(counts.items())])

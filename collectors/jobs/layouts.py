@@ -19,7 +19,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Literal, NamedTuple
 
-from batchjob import sluid
+from batchjob.schedulers.slurm import sluid
+from collectors.metric import displayable
 
 Role = Literal["job", "step", "scheduler", "user", "task"]
 
@@ -46,15 +47,18 @@ class Layout(NamedTuple):
     jobid_variable: str | None = None  # where a process of the job has the id, if the path has not
     nests: bool = False  # other jobs' trees may stand inside; then it is their host, no job
     enabled: bool = True
+    by_user: bool = False  # the job's user makes the directory, so its owner is the job's
 
     @property
-    def owner(self) -> Literal["path-uid", "process"]:
+    def owner(self) -> Literal["path-uid", "directory", "process"]:
         """Where the owner's uid comes from."""
+        if self.by_user:
+            return "directory"
         named = any("uid" in part.groupindex for part in (*self.parents, self.job))
         return "path-uid" if named else "process"
 
 
-class Found(NamedTuple):
+class LayoutMatch(NamedTuple):
     """What the path of a job's directory says."""
 
     layout: Layout
@@ -68,7 +72,7 @@ class Found(NamedTuple):
     info: tuple[tuple[str, str], ...] = ()
 
 
-class Step(NamedTuple):
+class JobStep(NamedTuple):
     """What a directory of a job is for."""
 
     name: str | None  # 0, batch, extern, 0+1; None at the job itself or without steps
@@ -87,6 +91,7 @@ def layout(
     jobid_variable: str | None = None,
     nests: bool = False,
     enabled: bool = True,
+    by_user: bool = False,
 ) -> Layout:
     """Make a row of a path; `**/` in front of it: it may begin anywhere."""
     anywhere = path.startswith("**/")
@@ -103,6 +108,7 @@ def layout(
         jobid_variable,
         nests,
         enabled,
+        by_user,
     )
 
 
@@ -283,6 +289,7 @@ LAYOUTS: tuple[Layout, ...] = (
         "local",
         "local",
         rf"{re.escape(RUNS_DIRECTORY)}/{RUN_PREFIX}(?P<jobid>{_UUID})(?:\.scope)?",
+        by_user=True,
     ),
     # A cgroup that was handed to somebody else lies elsewhere in the tree.
     layout(
@@ -290,6 +297,7 @@ LAYOUTS: tuple[Layout, ...] = (
         "local",
         rf"**/{re.escape(RUNS_DIRECTORY)}/{RUN_PREFIX}(?P<jobid>{_UUID})(?:\.scope)?",
         versions=V2,
+        by_user=True,
     ),
     layout(
         "local-user",
@@ -301,11 +309,12 @@ LAYOUTS: tuple[Layout, ...] = (
 )
 
 
-def found(row: Layout, groups: Mapping[str, str]) -> Found:
+def found(row: Layout, groups: Mapping[str, str]) -> LayoutMatch:
     """What the named groups of a matched path say."""
+    groups = {name: displayable(value) for name, value in groups.items()}
     text = groups["jobid"] if "jobid" in groups else groups["alias"]
     started = groups.get("started")
-    return Found(
+    return LayoutMatch(
         row,
         row.manager,
         row.decode(text) if row.decode else text,
@@ -328,20 +337,20 @@ def _submitted_at(text: str) -> float | None:
         return None  # the right shape, but more than 64 bits
 
 
-def step_of(job: Found, below: str) -> Step | None:
+def step_of(job: LayoutMatch, below: str) -> JobStep | None:
     """What a directory `below` the job's own (a relative path, "" the job's) is for.
 
     None: the scheduler has no steps, or the job made the directory itself.
     """
     if not below:
-        return Step(None, "job")
+        return JobStep(None, "job")
     pattern = job.layout.steps
     matched = pattern.fullmatch(below) if pattern else None
     if matched is None:
         return None
     groups = {name: text for name, text in matched.groupdict().items() if text is not None}
     role: Role = next((role for role in _ROLES if role in groups), "step")
-    return Step(groups.get("step"), role, groups.get("task"))
+    return JobStep(groups.get("step"), role, groups.get("task"))
 
 
 _ROLES: tuple[Role, ...] = ("scheduler", "task", "user")  # the innermost first

@@ -5,11 +5,11 @@ from itertools import chain
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from collectors.jobs.identity import INFO_LABELS
+from collectors.jobs.state.job_identity import INFO_LABELS
 from collectors.metric import NO_LABELS, JoinedLabels, Labels, Metric, Sample, labels
 
 
-class Row(NamedTuple):
+class MetricValue(NamedTuple):
     """One sample per job: a number of its `JobReading`, by name. None: not read, so no sample."""
 
     field: str
@@ -24,7 +24,7 @@ class Row(NamedTuple):
         return filter(None, column)
 
 
-class Rows(NamedTuple):
+class MetricValues(NamedTuple):
     """One sample per job and device, interface or program, from a mapping in its `JobReading`."""
 
     field: str
@@ -57,7 +57,7 @@ class InfoRow(NamedTuple):
         return filter(None, column)
 
 
-JobRow = Row | Rows | InfoRow
+JobRow = MetricValue | MetricValues | InfoRow
 
 
 class JobMetric(NamedTuple):
@@ -101,11 +101,19 @@ def _counter(name: str, help: str, *extra: str) -> Metric:
     return Metric(f"batchjob_job_{name}_total", "counter", help, (*JOB_LABELS, *extra))
 
 
-def _device(field: str) -> tuple[Rows]:
-    return (Rows("cgroup.io", "device", attrgetter(field)),)
+def _device(field: str) -> tuple[MetricValues]:
+    return (MetricValues("cgroup.io", "device", attrgetter(field)),)
 
 
 _FEW = "; approximate: what an ended process used between two looks may be missing"
+_PROCESSES = (
+    ", summed over the job's processes (/proc/PID/io, with CAP_SYS_PTRACE); a lower bound: "
+    "processes are looked at when some begin or end and after each scrape, and what one did after "
+    "its last look is missing."
+)
+_DEVICES = (
+    "; without network file systems and, on cgroup v1, without what the kernel wrote back later"
+)
 
 JOB_METRICS: tuple[JobMetric, ...] = (
     JobMetric(
@@ -118,107 +126,111 @@ JOB_METRICS: tuple[JobMetric, ...] = (
     ),
     JobMetric(
         "", True, _gauge("start_time_seconds", "Start of the job's first process here, epoch."),
-        (Row("started_at"),),
+        (MetricValue("started_at"),),
     ),
     JobMetric(
         "", True,
         _gauge("end_time_seconds", "When the job's last process here was noticed to have ended."),
-        (Row("ended_at"),),
+        (MetricValue("ended_at"),),
     ),
     JobMetric(
         "cpu", True,
         _counter("cpu_seconds", "CPU time of all processes the job has had.", "mode"),
         (
-            Row("cpu_user_seconds", labels(mode="user")),
-            Row("cpu_system_seconds", labels(mode="system")),
+            MetricValue("cpu_user_seconds", labels(mode="user")),
+            MetricValue("cpu_system_seconds", labels(mode="system")),
         ),
     ),
     JobMetric(
         "cpu", False,
-        _gauge("cpus", "CPUs allocated to the job: its CPU set, or its quota where it has none."),
-        (Row("cgroup.cpus"),),
+        _gauge(
+            "cpus",
+            "CPUs allocated to the job: its CPU set, its quota where it has none, or for LSF its "
+            "slots here.",
+        ),
+        (MetricValue("cgroup.cpus"),),
     ),
     JobMetric(
         "throttling", True,
         _counter("cpu_throttled_seconds", "Time in which the CPU quota kept tasks from running."),
-        (Row("cgroup.cpu_throttled_seconds"),),
+        (MetricValue("cgroup.cpu_throttled_seconds"),),
     ),
     JobMetric(
         "throttling", True,
         _counter("cpu_throttled_periods", "Quota periods in which the job was held back."),
-        (Row("cgroup.cpu_throttled_periods"),),
+        (MetricValue("cgroup.cpu_throttled_periods"),),
     ),
     JobMetric(
         "throttling", True,
         _counter("cpu_periods", "Quota periods in which the job had something to run."),
-        (Row("cgroup.cpu_periods"),),
+        (MetricValue("cgroup.cpu_periods"),),
     ),
     JobMetric(
         "memory", False,
         _gauge("memory_current_bytes", "Memory charged to the job, page cache included."),
-        (Row("cgroup.memory_current"),),
+        (MetricValue("cgroup.memory_current"),),
     ),
     JobMetric(
         "memory", True,
         _gauge("memory_peak_bytes", "Most memory ever charged to the job, page cache included."),
-        (Row("cgroup.memory_peak"),),
+        (MetricValue("cgroup.memory_peak"),),
     ),
     JobMetric(
         "memory", False,
         _gauge("memory_limit_bytes", "Nearest memory limit that holds for the job."),
-        (Row("cgroup.memory_limit"),),
+        (MetricValue("cgroup.memory_limit"),),
     ),
     JobMetric(
         "memory", False,
         _gauge("memory_anon_bytes", "Anonymous memory: heap and stack, not shared memory."),
-        (Row("cgroup.memory_anon"),),
+        (MetricValue("cgroup.memory_anon"),),
     ),
     JobMetric(
         "memory", False, _gauge("memory_file_bytes", "Page cache, shared memory included."),
-        (Row("cgroup.memory_file"),),
+        (MetricValue("cgroup.memory_file"),),
     ),
     JobMetric(
         "memory", False, _gauge("memory_shmem_bytes", "Shared memory and tmpfs."),
-        (Row("cgroup.memory_shmem"),),
+        (MetricValue("cgroup.memory_shmem"),),
     ),
     JobMetric(
         "memory-detail", False, _gauge("memory_kernel_bytes", "Kernel memory charged to the job."),
-        (Row("cgroup.memory_kernel"),),
+        (MetricValue("cgroup.memory_kernel"),),
     ),
     JobMetric(
         "memory-detail", False, _gauge("memory_mapped_bytes", "Page cache mapped by processes."),
-        (Row("cgroup.memory_mapped"),),
+        (MetricValue("cgroup.memory_mapped"),),
     ),
     JobMetric(
         "memory-detail", False,
         _gauge("memory_inactive_file_bytes", "Page cache that is reclaimed first."),
-        (Row("cgroup.memory_inactive_file"),),
+        (MetricValue("cgroup.memory_inactive_file"),),
     ),
     JobMetric(
         "memory-detail", False,
         _gauge("memory_working_set_bytes", "Memory charged less inactive page cache."),
-        (Row("working_set"),),
+        (MetricValue("working_set"),),
     ),
     JobMetric(
         "memory", False, _gauge("memory_swap_bytes", "Swap in use."),
-        (Row("cgroup.memory_swap"),),
+        (MetricValue("cgroup.memory_swap"),),
     ),
     JobMetric(
         "faults", True,
         _counter("page_faults", "Page faults; major ones had to wait for storage.", "kind"),
         (
-            Row("minor_faults", labels(kind="minor")),
-            Row("cgroup.page_faults_major", labels(kind="major")),
+            MetricValue("minor_faults", labels(kind="minor")),
+            MetricValue("cgroup.page_faults_major", labels(kind="major")),
         ),
     ),
     JobMetric(
         "memory", True,
         _counter("memory_limit_hits", "Times the job reached its memory limit."),
-        (Row("cgroup.memory_limit_hits"),),
+        (MetricValue("cgroup.memory_limit_hits"),),
     ),
     JobMetric(
         "memory", True, _counter("oom_kills", "Processes of the job ended by the OOM killer."),
-        (Row("cgroup.oom_kills"),),
+        (MetricValue("cgroup.oom_kills"),),
     ),
     JobMetric(
         "pressure", True,
@@ -226,9 +238,9 @@ JOB_METRICS: tuple[JobMetric, ...] = (
             "pressure_waiting_seconds", "Time in which some task waited for a resource.", "resource"
         ),
         (
-            Row("cgroup.cpu_waiting_seconds", labels(resource="cpu")),
-            Row("cgroup.memory_waiting_seconds", labels(resource="memory")),
-            Row("cgroup.io_waiting_seconds", labels(resource="io")),
+            MetricValue("cgroup.cpu_waiting_seconds", labels(resource="cpu")),
+            MetricValue("cgroup.memory_waiting_seconds", labels(resource="memory")),
+            MetricValue("cgroup.io_waiting_seconds", labels(resource="io")),
         ),
     ),
     JobMetric(
@@ -237,66 +249,78 @@ JOB_METRICS: tuple[JobMetric, ...] = (
             "pressure_stalled_seconds", "Time in which all tasks waited for a resource.", "resource"
         ),
         (
-            Row("cgroup.cpu_stalled_seconds", labels(resource="cpu")),
-            Row("cgroup.memory_stalled_seconds", labels(resource="memory")),
-            Row("cgroup.io_stalled_seconds", labels(resource="io")),
+            MetricValue("cgroup.cpu_stalled_seconds", labels(resource="cpu")),
+            MetricValue("cgroup.memory_stalled_seconds", labels(resource="memory")),
+            MetricValue("cgroup.io_stalled_seconds", labels(resource="io")),
         ),
     ),
     JobMetric(
-        "io", True, _counter("io_read_bytes", "Bytes read from block devices.", "device"),
+        "io", True,
+        _counter("io_read_bytes", f"Bytes read from block devices{_DEVICES}.", "device"),
         _device("read_bytes"),
     ),
     JobMetric(
-        "io", True, _counter("io_written_bytes", "Bytes written to block devices.", "device"),
+        "io", True,
+        _counter("io_written_bytes", f"Bytes written to block devices{_DEVICES}.", "device"),
         _device("written_bytes"),
     ),
     JobMetric(
-        "io", True, _counter("io_reads", "Read operations on block devices.", "device"),
+        "io", True,
+        _counter("io_reads", f"Read operations on block devices{_DEVICES}.", "device"),
         _device("reads"),
     ),
     JobMetric(
-        "io", True, _counter("io_writes", "Write operations on block devices.", "device"),
+        "io", True,
+        _counter("io_writes", f"Write operations on block devices{_DEVICES}.", "device"),
         _device("writes"),
     ),
     JobMetric(
         "process-io", True,
-        _counter("process_io_read_bytes", f"Bytes fetched from storage, all file systems{_FEW}."),
-        (Row("processes.read_bytes"),),
+        _counter(
+            "process_io_read_bytes", f"Bytes fetched from storage, all file systems{_PROCESSES}"
+        ),
+        (MetricValue("processes.read_bytes"),),
     ),
     JobMetric(
         "process-io", True,
-        _counter("process_io_written_bytes", f"Bytes sent to storage, all file systems{_FEW}."),
-        (Row("processes.written_bytes"),),
+        _counter(
+            "process_io_written_bytes", f"Bytes sent to storage, all file systems{_PROCESSES}"
+        ),
+        (MetricValue("processes.written_bytes"),),
     ),
     JobMetric(
         "process-io", True,
-        _counter("process_io_read_characters", f"Bytes of all read calls, cached ones too{_FEW}."),
-        (Row("processes.read_characters"),),
+        _counter(
+            "process_io_read_characters", f"Bytes of all read calls, cached ones too{_PROCESSES}"
+        ),
+        (MetricValue("processes.read_characters"),),
     ),
     JobMetric(
         "process-io", True,
-        _counter("process_io_written_characters", f"Bytes of all write calls{_FEW}."),
-        (Row("processes.written_characters"),),
+        _counter(
+            "process_io_written_characters", f"Bytes of all write calls{_PROCESSES}"
+        ),
+        (MetricValue("processes.written_characters"),),
     ),
     JobMetric(
         "processes", False, _gauge("processes", "Processes of the job's user in the job."),
-        (Row("processes.processes"),),
+        (MetricValue("processes.processes"),),
     ),
     JobMetric(
-        "processes", False, _gauge("threads", "Threads in the job."), (Row("threads"),),
+        "processes", False, _gauge("threads", "Threads in the job."), (MetricValue("threads"),),
     ),
     JobMetric(
         "processes", False, _gauge("threads_limit", "Most threads the job may have."),
-        (Row("cgroup.threads_limit"),),
+        (MetricValue("cgroup.threads_limit"),),
     ),
     JobMetric(
         "processes", True,
         _counter("threads_limit_hits", "Times a fork failed at the limit of threads."),
-        (Row("cgroup.threads_limit_hits"),),
+        (MetricValue("cgroup.threads_limit_hits"),),
     ),
     JobMetric(
         "open-files", False, _gauge("open_files", "Open file descriptors of the job's processes."),
-        (Row("processes.open_files"),),
+        (MetricValue("processes.open_files"),),
     ),
     *(
         JobMetric(
@@ -305,7 +329,7 @@ JOB_METRICS: tuple[JobMetric, ...] = (
                 f"network_{direction}_{what}",
                 f"{what.capitalize()} {verb} in the job's own network namespace.", "device",
             ),
-            (Rows("processes.network", "device", attrgetter(f"{direction}_{what}")),),
+            (MetricValues("processes.network", "device", attrgetter(f"{direction}_{what}")),),
         )
         for direction, verb in (("receive", "received"), ("transmit", "sent"))
         for what in ("bytes", "packets", "errors", "drops")
@@ -315,7 +339,7 @@ JOB_METRICS: tuple[JobMetric, ...] = (
         _counter(
             "executable_cpu_seconds", f"CPU time of the busiest programs{_FEW}.", "executable"
         ),
-        (Rows("processes.programs", "executable"),),
+        (MetricValues("processes.programs", "executable"),),
     ),
 )  # fmt: skip
 

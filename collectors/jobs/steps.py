@@ -4,12 +4,12 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from collectors.jobs.identity import Identity
-from collectors.jobs.job import Job
+from collectors.jobs.cgroups.job_cgroup import JobCgroup, Tables
 from collectors.jobs.layouts import step_of
-from collectors.jobs.part import Part, Tables
 from collectors.jobs.reading import CgroupReading, total
-from collectors.metric import NO_LABELS, Family, Labels, Metric, join, labels
+from collectors.jobs.state.job import Job
+from collectors.jobs.state.job_identity import JobIdentity
+from collectors.metric import NO_LABELS, Labels, Metric, MetricFamily, join, labels
 
 _LABELS = ("manager", "jobid", "user", "step")
 
@@ -59,18 +59,18 @@ class Steps:
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
-        self._parts: dict[tuple[Job, str, str], Part] = {}  # job, step, path → its directories
+        self._parts: dict[tuple[Job, str, str], JobCgroup] = {}  # job, step, path → its directories
 
-    def families(self, jobs: Mapping[Job, Identity], now: float) -> list[Family]:
+    def families(self, jobs: Mapping[Job, JobIdentity], now: float) -> list[MetricFamily]:
         """Read every step of these jobs."""
-        self._find(jobs)
+        self._find(jobs, now)
         steps: dict[Labels, list[CgroupReading]] = {}
         for (job, step, _), part in self._parts.items():
             of = join(jobs[job].name.labels, labels(step=step))
             steps.setdefault(of, []).append(part.read(now))
         readings = [(of, total(parts)) for of, parts in steps.items()]
         return [
-            Family(metric, [sample for row in rows for sample in _samples(row, readings)])
+            MetricFamily(metric, [sample for row in rows for sample in _samples(row, readings)])
             for metric, rows in STEP_METRICS
         ]
 
@@ -80,7 +80,7 @@ class Steps:
             part.close()
         self._parts.clear()
 
-    def _find(self, jobs: Iterable[Job]) -> None:
+    def _find(self, jobs: Iterable[Job], now: float) -> None:
         before, self._parts = self._parts, {}
         for job in jobs:
             for hierarchy, directory in job.directories():
@@ -92,8 +92,8 @@ class Steps:
                     key = (job, step.name, f"{top}/{name}")
                     part = self._parts.get(key) or before.pop(key, None)
                     if part is None:
-                        part = Part(key[2], job.found, None, self._tables)
-                    part.drop_removed()
+                        part = JobCgroup(key[2], job.found, None, self._tables)
+                    part.drop_removed(now)
                     part.add(hierarchy)
                     self._parts[key] = part
         for part in before.values():

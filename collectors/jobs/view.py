@@ -29,8 +29,8 @@ class JobUsage(NamedTuple):
     name: JobName
     cpu_seconds: float | None  # counts up; final once `ended_at` is set
     cpus: float | None  # CPUs allocated on this node
-    ended_at: float | None  # epoch seconds; None while it runs
-    started_at: float | None = None  # epoch seconds; None: not known
+    ended_at: float | None  # Host.monotonic(); None while it runs
+    started_at: float | None = None  # Host.monotonic(); None: not known
 
 
 class JobHolder(NamedTuple):
@@ -46,7 +46,7 @@ class JobHolder(NamedTuple):
 
 
 @runtime_checkable
-class Jobs(Protocol):
+class JobsView(Protocol):
     """The jobs collector, as far as its siblings need it. Both calls are thread-safe."""
 
     def usage(self) -> list[JobUsage]:

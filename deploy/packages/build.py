@@ -1,18 +1,33 @@
 """python -m deploy.packages.build [--output dist] [--python /usr/bin/python3] WHAT ...
 
-WHAT is wheel, sdist, one-file, deb or rpm; without any, all of them. Packages for a distribution
-are built on it, or with `--python` naming an interpreter of its minor version.
+WHAT is wheel, sdist, one-file, deb or rpm; without any, all for which there are tools. Packages
+for a distribution are built on it, or with `--python` naming an interpreter of its minor version.
+Beside them lie a bill of materials (CycloneDX) for each package, and SHA256SUMS. The same checkout
+gives the same bytes, whatever directory, user or day; its date is SOURCE_DATE_EPOCH, or the last
+commit's.
 """
 
 import argparse
+import hashlib
+import os
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from deploy.packages import deb, one_file, rpm
-from deploy.packages.contents import PACKAGES, ROOT, interpreter, run, stage
+from deploy.packages import deb, one_file, rpm, sbom
+from deploy.packages.contents import (
+    HOME,
+    PACKAGES,
+    ROOT,
+    interpreter,
+    run,
+    source_date,
+    stage,
+    version,
+)
 
 KINDS = ("wheel", "sdist", "one-file", "deb", "rpm")
 _TOOLS = {"deb": "dpkg-deb", "rpm": "rpmbuild"}
@@ -29,18 +44,39 @@ def main(arguments: list[str] | None = None) -> int:
     for kind in wanted:
         if kind not in KINDS:
             raise SystemExit(f"{kind}: expected one of {', '.join(KINDS)}")
-        if kind in _TOOLS and shutil.which(_TOOLS[kind]) is None:
-            raise SystemExit(f"{kind}: {_TOOLS[kind]} is not installed")
+    missing = [kind for kind in wanted if kind in _TOOLS and not shutil.which(_TOOLS[kind])]
+    for kind in missing:
+        print(f"{kind}: {_TOOLS[kind]} is not installed", file=sys.stderr)
+    if missing and given.what:
+        return 1
+    wanted = [kind for kind in wanted if kind not in missing]
+    os.environ["SOURCE_DATE_EPOCH"] = str(source_date())
+    os.environ["TZ"] = "UTC"  # of manual pages' dates, and of times in zip archives
+    time.tzset()
+    os.umask(0o022)
     given.output.mkdir(parents=True, exist_ok=True)
     output = given.output.resolve()
     wheel = _distribution("wheel", output)
+    made = []
     for path in _built(wanted, wheel, given.python, output):
         print(f"{path} {path.stat().st_size / 1e6:.1f} MB", flush=True)
-    return 0
+        made.append(path)
+    _sums(made, output / "SHA256SUMS")
+    return 1 if missing else 0
+
+
+def _sums(paths: Sequence[Path], target: Path) -> None:
+    """What `sha256sum --check` reads."""
+    rows = [
+        f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n"
+        for path in sorted(paths, key=lambda path: path.name)
+    ]
+    target.write_text("".join(rows))
 
 
 def _distribution(kind: str, output: Path) -> Path:
-    run(sys.executable, "-m", "build", f"--{kind}", "--outdir", str(output), str(ROOT))
+    argv = (sys.executable, "-m", "build", f"--{kind}", "--no-isolation", "--outdir", str(output))
+    run(*argv, str(ROOT))
     pattern = {"wheel": "*.whl", "sdist": "*.tar.gz"}[kind]
     return max(output.glob(f"batchjob_monitoring-{pattern}"), key=lambda path: path.stat().st_mtime)
 
@@ -62,6 +98,9 @@ def _built(kinds: Sequence[str], wheel: Path, python: str, output: Path) -> Iter
             tree = Path(folder, "tree")
             tree.mkdir(mode=0o755)
             stage(package, wheel, distribution, tree)
+            site = next((tree / HOME / package.environment).glob("lib/*/site-packages"))
+            bill = output / f"{package.name}-{version()}.cdx.json"
+            yield sbom.write(package.name, site, source_date(), bill)
             for build in wanted:
                 yield build(package, tree, distribution, output)
 

@@ -18,6 +18,15 @@ from deploy.packages import manuals
 
 ROOT = Path(__file__).parents[2]
 HOME = "opt/batchjob"
+_HATCHLINGS_DATE = 1_580_601_600  # hatchling.builders.utils, DEFAULT_TIMESTAMP
+
+
+class PackagedDirectory(NamedTuple):
+    """A directory that is made on installation, and again at boot where it is gone by then."""
+
+    path: str
+    mode: str  # octal, as tmpfiles.d(5) and install(1) take it
+    user: str = "root"  # and the group of that name
 
 
 class Package(NamedTuple):
@@ -32,6 +41,18 @@ class Package(NamedTuple):
     configuration: Mapping[str, str]  # below /etc -> file in deploy/config
     user: str = ""  # made on installation
     needs: str = ""  # another package of the same version
+    user_units: tuple[str, ...] = ()  # of deploy/systemd/user
+    directories: tuple[PackagedDirectory, ...] = ()
+    scripts: Mapping[str, str] = {}  # below /usr/libexec/batchjob -> file in deploy/
+    examples: Mapping[str, str] = {}  # below /usr/share/batchjob -> path here
+
+    def enabled(self) -> tuple[str, ...]:
+        """Units that `systemctl enable` knows; the others are started by these."""
+        return tuple(unit for unit in self.units if unit != BACKUP)
+
+    def restarted(self) -> tuple[str, ...]:
+        """Units that run the programs of this package all the time."""
+        return tuple(unit for unit in self.units if unit.endswith(".service") and unit != BACKUP)
 
     def documented(self) -> dict[str, str]:
         """The commands that this package brings pages for: `batchjob` is the exporter package's."""
@@ -41,6 +62,9 @@ class Package(NamedTuple):
         """Whether the command's place in /opt/batchjob/bin is this package's."""
         return command != SHARED or not self.needs
 
+
+BACKUP = "batchjob_backup.service"
+"""Runs for a moment, started by its timer."""
 
 SHARED = "batchjob"
 """A command of both packages: with the server's installed it has more to work with."""
@@ -54,6 +78,8 @@ EXPORTER = Package(
     {"batchjob_exporter": "batchjob_exporter.main", "batchjob": "batchjob_cli.main"},
     ("batchjob_exporter.service",),
     {"default/batchjob_exporter": "batchjob_exporter.default"},
+    directories=(PackagedDirectory("/run/batchjob-gpus", "0755"),),
+    scripts={"gpu_prolog.sh": "slurm/gpu_prolog.sh", "gpu_epilog.sh": "slurm/gpu_epilog.sh"},
 )
 SERVER = Package(
     "batchjob-server",
@@ -65,10 +91,32 @@ SERVER = Package(
         "batchjob_stats_server": "batchjob_stats_server.main",
         "batchjob": "batchjob_cli.main",
     },
-    ("batchjob_stats_db.service", "batchjob_stats_server.service"),
-    {"batchjob/stats_db.yml": "stats_db.yml", "batchjob/server.yml": "server.yml"},
+    (
+        "batchjob_stats_db.service",
+        "batchjob_stats_server.service",
+        "batchjob_cluster.service",
+        BACKUP,
+        "batchjob_backup.timer",
+    ),
+    {
+        "batchjob/stats_db.yml": "stats_db.yml",
+        "batchjob/server.yml": "server.yml",
+        "batchjob/cluster.yml": "cluster.yml",
+    },
     user="batchjob",
     needs="batchjob-exporter",
+    user_units=("batchjob_up.service",),
+    directories=(
+        PackagedDirectory("/var/lib/batchjob", "0750", "batchjob"),
+        PackagedDirectory("/var/backups/batchjob", "0700", "batchjob"),
+    ),
+    examples={
+        "prometheus/prometheus.yml": "prometheus/prometheus.yml",
+        "prometheus/rules": "prometheus/rules",
+        "grafana/dashboards": "grafana/dashboards",
+        "grafana/provisioning": "grafana/provisioning",
+        "victoriametrics": "deploy/victoriametrics",
+    },
 )
 PACKAGES = (EXPORTER, SERVER)
 
@@ -100,10 +148,74 @@ def stage(package: Package, wheel: Path, python: Interpreter, tree: Path) -> Non
     _environment(environment, package, wheel, python)
     for command, module in package.commands.items():
         _command(tree, package, command, module)
-    for unit in package.units:
-        _copy(ROOT / "deploy/systemd" / unit, tree / "usr/lib/systemd/system" / unit)
+    _systemd(package, tree)
+    for target, source in package.scripts.items():
+        _copy(ROOT / "deploy" / source, tree / "usr/libexec/batchjob" / target)
+        (tree / "usr/libexec/batchjob" / target).chmod(0o755)
+    for target, source in package.examples.items():
+        _copy_all(ROOT / source, tree / "usr/share/batchjob" / target)
     for target, source in package.configuration.items():
         _copy(ROOT / "deploy/config" / source, tree / "etc" / target)
+    _documents(package, tree)
+    settle(tree)
+
+
+def install(locked: str, wheel: Path, site: Path, *flags: str) -> None:
+    """Install the wheel into a directory, with what deploy/locked has for it and nothing else."""
+    pip = (
+        sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet",
+        "--no-compile", "--no-deps", "--target", str(site), *flags,
+    )  # fmt: skip
+    run(*pip, "--require-hashes", "-r", str(ROOT / "deploy/locked" / f"{locked}.txt"))
+    shutil.rmtree(site / "bin", ignore_errors=True)  # their first line names this machine's Python
+    run(*pip, "--no-index", str(wheel))
+    shutil.rmtree(site / "bin")
+    for record in site.glob("*.dist-info/RECORD"):
+        _forget_this_machine(record)
+
+
+def _forget_this_machine(record: Path) -> None:
+    """Take out what names a directory of this machine: scripts, and where the wheel lay."""
+    record.with_name("direct_url.json").unlink(missing_ok=True)
+    kept = [
+        line
+        for line in record.read_text(encoding="utf-8").splitlines(keepends=True)
+        if not line.startswith(("../", "bin/")) and "/direct_url.json," not in line
+    ]
+    record.write_text("".join(kept), encoding="utf-8")
+
+
+def settle(tree: Path) -> None:
+    """Give all files modes and times that depend on neither this machine nor the hour."""
+    seconds = source_date()
+    for path in (tree, *tree.rglob("*")):
+        if not path.is_symlink():
+            path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)
+        os.utime(path, (seconds, seconds), follow_symlinks=False)
+
+
+def source_date() -> int:
+    """SOURCE_DATE_EPOCH: of the environment, else the last commit's, else hatchling's default."""
+    if given := os.environ.get("SOURCE_DATE_EPOCH"):
+        return int(given)
+    argv = ["git", "-C", str(ROOT), "log", "-1", "--format=%ct"]
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, check=False)  # noqa: S603 (our own arguments)
+    except OSError:
+        return _HATCHLINGS_DATE
+    return int(done.stdout) if done.stdout.strip().isdigit() else _HATCHLINGS_DATE
+
+
+def _systemd(package: Package, tree: Path) -> None:
+    for unit in package.units:
+        _copy(ROOT / "deploy/systemd" / unit, tree / "usr/lib/systemd/system" / unit)
+    for unit in package.user_units:
+        _copy(ROOT / "deploy/systemd/user" / unit, tree / "usr/lib/systemd/user" / unit)
+    for place, text in _of_the_host(package).items():
+        _write(tree / "usr/lib" / place / f"{package.name}.conf", text)
+
+
+def _documents(package: Package, tree: Path) -> None:
     for page, text in manuals.manuals(package.documented()).items():
         _write(tree / "usr/share/man/man1" / page, text)
     for shell, directory in manuals.COMPLETIONS.items():
@@ -119,12 +231,7 @@ def _environment(folder: Path, package: Package, wheel: Path, python: Interprete
     """A virtual environment (PEP 405) that will be at home in /opt/batchjob."""
     site = folder / f"lib/python{python.version}/site-packages"
     site.mkdir(parents=True)
-    run(
-        sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet",
-        "--no-compile", "--only-binary=:all:", "--python-version", python.version,
-        "--target", str(site), f"{wheel}[{package.extra}]",
-    )  # fmt: skip
-    shutil.rmtree(site / "bin", ignore_errors=True)  # their first line names this machine's Python
+    install(package.extra, wheel, site, "--only-binary=:all:", "--python-version", python.version)
     _write(
         folder / "pyvenv.cfg",
         f"home = {os.path.dirname(python.path)}\n"
@@ -179,6 +286,28 @@ def _command(tree: Path, package: Package, name: str, module: str) -> None:
     link = tree / "usr/bin" / name
     link.parent.mkdir(parents=True, exist_ok=True)
     link.symlink_to(f"/{HOME}/bin/{name}")
+
+
+def _of_the_host(package: Package) -> dict[str, str]:
+    """What makes user and directories on a system whose /etc, /run or /var begins empty."""
+    made = {}
+    if package.user:
+        home = f"/var/lib/{package.user}"
+        made["sysusers.d"] = f'u {package.user} - "Job records" {home}\n'
+    if package.directories:
+        made["tmpfiles.d"] = "".join(
+            f"d {each.path} {each.mode} {each.user} {each.user} -\n" for each in package.directories
+        )
+    return made
+
+
+def _copy_all(source: Path, target: Path) -> None:
+    if source.is_file():
+        _copy(source, target)
+        return
+    for path in sorted(source.rglob("*")):
+        if path.is_file():
+            _copy(path, target / path.relative_to(source))
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 from deploy.packages import scripts
-from deploy.packages.contents import Interpreter, Package, run, version
+from deploy.packages.contents import Interpreter, Package, run, settle, version
 
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "ppc64le": "ppc64el"}
 
@@ -32,6 +32,7 @@ def build(package: Package, tree: Path, python: Interpreter, output: Path) -> Pa
     architecture = _ARCHITECTURES.get(platform.machine(), platform.machine())
     target = output / f"{package.name}_{version()}_{architecture}.deb"
     _control(package, python, architecture, tree)
+    settle(tree)
     run("dpkg-deb", "--root-owner-group", "-Zxz", "-z3", "--build", str(tree), str(target))
     shutil.rmtree(tree / "DEBIAN")
     return target

@@ -4,16 +4,13 @@ Nothing is unpacked, so a /tmp without exec does no harm. What cannot be importe
 compiled modules, is not in it: bcrypt (passwords of the web file) and pyghmi's cryptography.
 """
 
-import os
-import sys
 import tempfile
 import zipapp
 from pathlib import Path
 
-from deploy.packages.contents import run
+from deploy.packages.contents import install, run, settle
 
 NAME = "batchjob_exporter.pyz"
-_EPOCH = 315_532_800  # 1980-01-01, where the times of zip archives begin
 
 _MAIN = """\
 import sys
@@ -32,17 +29,12 @@ _LEFT_OUT = ("*.so", "*.dist-info", "bin", "batchjob_cli", "batchjob_stats_db",
 def build(wheel: Path, output: Path) -> Path:
     """Write `batchjob_exporter.pyz`, the same bytes for the same inputs; raises SystemExit."""
     with tempfile.TemporaryDirectory() as folder:
-        run(
-            sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet",
-            "--no-compile", "--target", folder, f"{wheel}[gpu]",
-        )  # fmt: skip
+        install("gpu", wheel, Path(folder))
         for pattern in _LEFT_OUT:
             for path in list(Path(folder).rglob(pattern)):
                 run("rm", "-r", str(path))
         Path(folder, "__main__.py").write_text(_MAIN)
-        date = int(os.environ.get("SOURCE_DATE_EPOCH", _EPOCH))
-        for path in Path(folder).rglob("*"):
-            os.utime(path, (date, date))
+        settle(Path(folder))
         target = output / NAME
         zipapp.create_archive(folder, target, "/usr/bin/env python3", compressed=True)
         target.chmod(0o755)

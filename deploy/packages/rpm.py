@@ -51,6 +51,9 @@ def build(package: Package, tree: Path, python: Interpreter, output: Path) -> Pa
         spec.write_text(_spec(package, python, tree))
         run(
             "rpmbuild", "-bb", "--define", f"_topdir {folder}/rpmbuild",
+            "--define", "use_source_date_epoch_as_buildtime 1",
+            "--define", "clamp_mtime_to_source_date_epoch 1",
+            "--define", "_buildhost batchjob",
             "--define", f"_rpmdir {output}",
             "--define", "_rpmfilename %{NAME}-%{VERSION}-%{RELEASE}.%{ARCH}.rpm",
             "--define", "_binary_payload w3.xzdio", str(spec),

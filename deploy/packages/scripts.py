@@ -9,6 +9,8 @@ if ! getent passwd {user} >/dev/null; then
 fi
 """
 
+_DIRECTORY = "install -d -o {user} -g {user} -m {mode} {path}\n"
+
 _SYSTEMD = "if [ -d /run/systemd/system ]; then\n    {command}\nfi\n"
 
 
@@ -18,15 +20,16 @@ def before_install(package: Package) -> str:
 
 
 def after_install(package: Package) -> str:
-    """Nothing starts by itself; what runs already is begun anew."""
-    units = " ".join(package.units)
+    """Makes directories. Nothing starts by itself; what runs already is restarted."""
+    directories = "".join(_DIRECTORY.format(**each._asdict()) for each in package.directories)
+    units = " ".join(package.restarted())
     command = f"systemctl daemon-reload\n    systemctl try-restart {units} || :"
-    return _SYSTEMD.format(command=command)
+    return directories + _SYSTEMD.format(command=command)
 
 
 def before_remove(package: Package) -> str:
     """Ends what runs. Not on an upgrade."""
-    return _SYSTEMD.format(command=f"systemctl disable --now {' '.join(package.units)} || :")
+    return _SYSTEMD.format(command=f"systemctl disable --now {' '.join(package.enabled())} || :")
 
 
 def after_remove(package: Package) -> str:

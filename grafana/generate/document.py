@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from grafana.generate.model import Dashboard, Json, Panel, Rows, Variable
+from grafana.generate.model import ApiQuery, Dashboard, Json, Panel, Variable
 from grafana.generate.panels import panel
 from grafana.generate.plugins import PROMETHEUS, Plugin, promql_variable
 
@@ -102,7 +102,7 @@ def _fixed(each: Variable) -> Json:
     return {"type": "custom", "query": ",".join(each.words), **_choice(each)}
 
 
-def _asked(each: Variable, query: Rows | str, plugin: Plugin) -> Json:
+def _asked(each: Variable, query: ApiQuery | str, plugin: Plugin) -> Json:
     if isinstance(query, str):
         source: Json = {"type": PROMETHEUS, "uid": "${prometheus}"}
         asked, told = promql_variable(query), query

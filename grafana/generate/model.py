@@ -8,7 +8,7 @@ PAGES = "http://localhost:10912"  # the server's own; docs/grafana.md says how t
 SUFFIX = "@SUFFIX@"  # in an address: what the uids of this plugin's dashboards end with
 
 
-class Column(NamedTuple):
+class PanelColumn(NamedTuple):
     """A key of the API's rows (or a label of series), and how a table shows it."""
 
     key: str
@@ -19,11 +19,11 @@ class Column(NamedTuple):
     hidden: bool = False  # there for links alone
 
 
-class Rows(NamedTuple):
+class ApiQuery(NamedTuple):
     """A question to the server's API, and which keys of its rows are wanted."""
 
     path: str  # below /api/v1
-    columns: tuple[Column, ...]
+    columns: tuple[PanelColumn, ...]
     params: tuple[tuple[str, str], ...] = ()
     root: str = ""  # the key of an answer that has the rows; none: the answer is the rows
 
@@ -36,7 +36,7 @@ class Promql(NamedTuple):
     instant: bool = False
 
 
-Query = Rows | Promql
+Query = ApiQuery | Promql
 Kind = Literal["timeseries", "stat", "table", "bargauge", "text", "row"]
 
 
@@ -55,7 +55,7 @@ class Panel(NamedTuple):
     most: float | None = None  # end of the axis
     warn: tuple[float, ...] = ()  # from where values are orange, then red
     line_name: str = ""  # of long rows, one for each point of each line: what a line is called
-    columns: tuple[Column, ...] = ()  # of a table of Promql: labels, then "Value"
+    columns: tuple[PanelColumn, ...] = ()  # of a table of Promql: labels, then "Value"
     sort_by: str = ""  # title of a column; largest first
     text: str = ""  # Markdown
 
@@ -65,7 +65,7 @@ class Variable(NamedTuple):
 
     name: str
     label: str
-    query: Rows | str | None = None  # of the API; `label_values(…)`; None: typed in
+    query: ApiQuery | str | None = None  # of the API; `label_values(…)`; None: typed in
     every: bool = False  # offers "All", which is `.*`
     several: bool = False
     words: tuple[str, ...] = ()  # a fixed list
@@ -89,7 +89,7 @@ class Dashboard(NamedTuple):
         """Whether it is made once for each plugin that reads the API."""
         asked = [query for panel in self.panels for query in panel.queries]
         return any(
-            isinstance(query, Rows) for query in (*asked, *(v.query for v in self.variables))
+            isinstance(query, ApiQuery) for query in (*asked, *(v.query for v in self.variables))
         )
 
     def asks_prometheus(self) -> bool:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from grafana.generate.model import Column, Json, Panel, Promql, Query, Rows
+from grafana.generate.model import ApiQuery, Json, Panel, PanelColumn, Promql, Query
 from grafana.generate.plugins import PROMETHEUS, Plugin, promql
 
 _LAST: Json = {"calcs": ["lastNotNull"], "fields": "", "values": False}
@@ -72,13 +72,13 @@ def _defaults(made: Panel) -> Json:
     return defaults
 
 
-def _columns(made: Panel) -> tuple[Column, ...]:
+def _columns(made: Panel) -> tuple[PanelColumn, ...]:
     if made.columns or made.line_name:
         return made.columns
     seen = {
         column.key: column
         for query in made.queries
-        if isinstance(query, Rows)
+        if isinstance(query, ApiQuery)
         for column in query.columns
     }
     return tuple(seen.values())
@@ -92,7 +92,7 @@ def _overrides(made: Panel) -> list[Json]:
     ]
 
 
-def _properties(column: Column) -> list[Json]:
+def _properties(column: PanelColumn) -> list[Json]:
     found: list[Json] = []
     if column.title:
         found.append({"id": "displayName", "value": column.title})

@@ -8,12 +8,12 @@ marcusolsson-json-datasource 1.4 and yesoreyeram-infinity-datasource 3.11.
 from collections.abc import Callable
 from typing import NamedTuple
 
-from grafana.generate.model import Json, Promql, Rows
+from grafana.generate.model import ApiQuery, Json, Promql
 
 _EPOCH = {"string": "string", "number": "number", "time": "timestamp_epoch"}
 
 
-def _infinity(rows: Rows, ref: str) -> Json:
+def _infinity(rows: ApiQuery, ref: str) -> Json:
     return {
         "refId": ref,
         "type": "json",
@@ -36,7 +36,7 @@ def _infinity(rows: Rows, ref: str) -> Json:
     }
 
 
-def _infinity_variable(rows: Rows) -> Json:
+def _infinity_variable(rows: ApiQuery) -> Json:
     asked = _infinity(rows, "variable")
     (column,) = rows.columns
     asked["columns"] = [
@@ -45,11 +45,11 @@ def _infinity_variable(rows: Rows) -> Json:
     return {"queryType": "infinity", "query": "", "refId": "variable", "infinityQuery": asked}
 
 
-def _root(rows: Rows) -> str:
+def _root(rows: ApiQuery) -> str:
     return f"$.{rows.root}" if rows.root else "$"
 
 
-def _json_api(rows: Rows, ref: str) -> Json:
+def _json_api(rows: ApiQuery, ref: str) -> Json:
     return {
         "refId": ref,
         "method": "GET",
@@ -72,7 +72,7 @@ def _json_api(rows: Rows, ref: str) -> Json:
     }
 
 
-def _json_api_variable(rows: Rows) -> Json:
+def _json_api_variable(rows: ApiQuery) -> Json:
     return _json_api(rows, "variable")
 
 
@@ -83,8 +83,8 @@ class Plugin(NamedTuple):
     type: str
     title: str  # of a dashboard's folder
     suffix: str  # of uids, so that both may be installed side by side
-    query: Callable[[Rows, str], Json]
-    variable: Callable[[Rows], Json]
+    query: Callable[[ApiQuery, str], Json]
+    variable: Callable[[ApiQuery], Json]
 
 
 INFINITY = Plugin(

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("celery")
 
 import batchjob
-from batchjob.states import JobState
+from batchjob.schedulers.states import JobState
 
 TASKS = """
 import os, time

@@ -2,7 +2,7 @@ import logging
 
 import pytest
 
-from batchjob.refresher import AbsentError, PostponedError, Refresher
+from batchjob.runtime.background import AbsentError, PostponedError, Refresher
 
 
 def failing(error, **options):

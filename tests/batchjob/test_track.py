@@ -13,8 +13,8 @@ import pytest
 
 import batchjob
 from batchjob import track
-from batchjob.states import JobState
-from batchjob.work import as_text
+from batchjob.schedulers.states import JobState
+from batchjob.tracking.work import as_text
 
 
 @pytest.fixture(autouse=True)

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from batchjob.quantities.sample import END, JobSample, SampleHeader, SampleKey
+from batchjob_cli.client.sample_table import TYPES
 from batchjob_cli.main import main
-from batchjob_cli.sample_table import TYPES
 from batchjob_stats_db.samples.folder import folder_of
-from batchjob_stats_db.samples.sample import END, Name, Sample, Who
 from batchjob_stats_db.samples.writer import Writer
 
 T = 1_775_300_000
@@ -24,18 +24,20 @@ ROOT = Path(__file__).parents[2]
 
 def sample(number, at=None, **more):
     values = {
-        Name("cpu_user_seconds"): 4.5 * number,
-        Name("cpu_system_seconds"): 0.5 * number,
-        Name("memory_current"): 3.0 * (1 << 30),
-        Name("io_read_bytes", ("sda",)): 5.0 * (1 << 20) * number,
-        Name("io_read_bytes", ("sdb",)): 5.0 * (1 << 20) * number,
-        Name("energy_joules", ("host", "active")): 500.0 * number,
+        SampleKey("cpu_user_seconds"): 4.5 * number,
+        SampleKey("cpu_system_seconds"): 0.5 * number,
+        SampleKey("memory_current"): 3.0 * (1 << 30),
+        SampleKey("io_read_bytes", ("sda",)): 5.0 * (1 << 20) * number,
+        SampleKey("io_read_bytes", ("sdb",)): 5.0 * (1 << 20) * number,
+        SampleKey("energy_joules", ("host", "active")): 500.0 * number,
     }
-    return Sample(T + 5.0 * number if at is None else at, values | more.get("values", {}))
+    return JobSample(T + 5.0 * number if at is None else at, values | more.get("values", {}))
 
 
 def begun(data, jobid=RUN, user="alice"):
-    return Writer(folder_of(data / "samples", jobid), Who("local", jobid, user, "n1", 5.0), T)
+    return Writer(
+        folder_of(data / "samples", jobid), SampleHeader("local", jobid, user, "n1", 5.0), T
+    )
 
 
 def finished(data, jobid=RUN, count=4):
@@ -59,7 +61,7 @@ def test_a_finished_job_is_replayed(tmp_path, capsys):
     assert (code, errors) == (0, "")
     assert head.split() == ["TIME", "CPU", "%", "MEMORY", "THREADS", "FILES", "READ", "WRITTEN",
                             "GPU", "%", "POWER"]  # fmt: skip
-    assert [line.split()[2:6] for line in lines] == [
+    assert [line.split()[3:7] for line in lines] == [
         ["-", "3", "GiB", "-"], *[["100.0", "3", "GiB", "-"]] * 3,
     ]  # fmt: skip
     assert lines[1].endswith("100.0 W")

@@ -8,12 +8,16 @@ import time
 
 import pytest
 
-from batchjob_cli.recorded import Sources, sources_of, take
-from batchjob_cli.recorder import Options, Recorder
+from batchjob.local_runs.directory import prepare
+from batchjob.local_runs.record import Run, this_process, write
+from batchjob.quantities.sample import END, SampleKey
+from batchjob.runtime.process import login
+from batchjob.schedulers.states import JobState
+from batchjob_cli.recorded import SampleSources, sources_of, take
+from batchjob_cli.recorder import Recorder, RecorderOptions
 from batchjob_stats_db.samples.file import SampleFile
 from batchjob_stats_db.samples.folder import files_of, folder_of, folders
-from batchjob_stats_db.samples.sample import END, Name
-from collectors.energy.ledger import Accounts, JobAccount
+from collectors.energy.ledger import EnergyAccounts, JobAccount
 from collectors.jobs import collector as jobs_collector
 from collectors.jobs.reading import UNSEEN, CgroupReading, DeviceIO, job_reading
 from collectors.jobs.view import JobName
@@ -46,7 +50,7 @@ class Node:
         return job_reading(names, times, cgroup, UNSEEN)
 
     def accounts(self):
-        return Accounts(
+        return EnergyAccounts(
             tuple(
                 JobAccount(job, {("host", "active"): self.joules}, {"owid": 0.5})
                 for job in self.jobs.values()
@@ -54,8 +58,9 @@ class Node:
         )
 
     def recorder(self, samples, **options):
-        sources = Sources(self.readings, accounts=self.accounts)
-        return Recorder(sources, samples, Options(**options), self.clock, self.clock)
+        sources = SampleSources(self.readings, accounts=self.accounts)
+        runs = samples.parent / "runs"
+        return Recorder(sources, samples, RecorderOptions(**options), self.clock, self.clock, runs)
 
 
 def pass_by(node, recorder, passes, seconds=5.0):
@@ -76,10 +81,10 @@ def samples_of(samples, jobid):
 def test_every_number_of_the_exporter_has_a_place_in_samples():
     node = Node("1")
     node.joules = 12.5
-    (taken,) = take(Sources(node.readings, accounts=node.accounts))
+    (taken,) = take(SampleSources(node.readings, accounts=node.accounts))
     names = {name.quantity for name in taken.values}
     assert {"page_faults_minor", "memory_working_set", "io_writes", "emissions_grams"} <= names
-    assert taken.values[Name("energy_joules", ("host", "active"))] == 12.5
+    assert taken.values[SampleKey("energy_joules", ("host", "active"))] == 12.5
 
 
 def test_each_interval_each_job_has_a_sample(tmp_path):
@@ -106,6 +111,29 @@ def test_a_job_ends_and_its_energy_is_booked_later(tmp_path):
     assert found[-1].get("memory_peak") == 8192
     (path,) = files_of(folder_of(tmp_path, "1"))
     assert path.stat().st_mode & 0o777 == 0o400  # packed
+
+
+def test_an_ended_run_has_the_totals_of_its_record(tmp_path):
+    """Our last look was from before its last seconds; the record has what the kernel told then."""
+    jobid = "0f8fad5b-d9cb-469f-a165-70867728950e"
+    node = Node(jobid)
+    node.jobs[jobid] = JobName("local", jobid, login(), NO_LABELS)
+    recorder = node.recorder(tmp_path / "samples")
+    pass_by(node, recorder, 2)
+    node.ended[jobid] = node.now - 4
+    pass_by(node, recorder, 1)
+    run = Run(
+        jobid=jobid, node="n", user=login(), uid=os.geteuid(), submit_time=1, start_time=1,
+        state=JobState.COMPLETED, supervisor=this_process(), end_time=2, user_cpu_seconds=13.5,
+        system_cpu_seconds=0.1, peak_memory_bytes=1 << 20, read_bytes=0, written_bytes=800 << 20,
+    )  # fmt: skip
+    write(prepare(tmp_path, "runs"), run)
+    pass_by(node, recorder, 1)
+    *_, before, last = samples_of(tmp_path / "samples", jobid)
+    assert before.get("cpu_user_seconds") == 12
+    assert last.get("cpu_user_seconds") == 13.5
+    assert last.get("cpu_system_seconds") == 3.0  # the larger one
+    assert (last.get("memory_peak"), last.get("process_io_written_bytes")) == (1 << 20, 800 << 20)
 
 
 def test_a_job_that_lives_again_has_a_second_file(tmp_path):
@@ -208,9 +236,9 @@ def test_a_reading_that_fails_costs_its_pass_alone(tmp_path, caplog):
     recorder = node.recorder(tmp_path)
     pass_by(node, recorder, 1)
     readings, node.readings = node.readings, None
-    recorder._sources = Sources(lambda: 1 / 0, accounts=node.accounts)
+    recorder._sources = SampleSources(lambda: 1 / 0, accounts=node.accounts)
     pass_by(node, recorder, 3)
-    recorder._sources = Sources(readings, accounts=node.accounts)
+    recorder._sources = SampleSources(readings, accounts=node.accounts)
     pass_by(node, recorder, 1)
     assert len(samples_of(tmp_path, "1")) == 2
     assert [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING] == [
@@ -220,10 +248,10 @@ def test_a_reading_that_fails_costs_its_pass_alone(tmp_path, caplog):
 
 def test_a_recorded_machine(tree, tmp_path):
     host = tree("slurm-24.11-v2-r2-a")
-    collector = jobs_collector.build(host, jobs_collector.Options(), {})
+    collector = jobs_collector.build(host, jobs_collector.JobsOptions(), {})
     collector.look()
     try:
-        recorder = Recorder(sources_of([collector]), tmp_path, Options(), host.clock)
+        recorder = Recorder(sources_of([collector]), tmp_path, RecorderOptions(), host.clock)
         recorder.record()
     finally:
         collector.stop()
@@ -236,8 +264,8 @@ def test_a_recorded_machine(tree, tmp_path):
 
 def test_its_thread_ends_with_a_last_sample(tmp_path):
     node = Node("1")
-    sources = Sources(node.readings)
-    recorder = Recorder(sources, tmp_path, Options(interval=0.05), node.clock)
+    sources = SampleSources(node.readings)
+    recorder = Recorder(sources, tmp_path, RecorderOptions(interval=0.05), node.clock)
     threads = threading.active_count()
     recorder.start()
     deadline = time.monotonic() + 30

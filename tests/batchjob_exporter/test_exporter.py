@@ -6,7 +6,7 @@ import time
 import pytest
 
 from batchjob_exporter.exporter import FAILURES, SUCCESS, Exporter
-from collectors.metric import NO_LABELS, Family, Metric, labels
+from collectors.metric import NO_LABELS, Metric, MetricFamily, labels
 
 METRIC = Metric("batchjob_test_value", "gauge", "A value.")
 
@@ -14,7 +14,7 @@ METRIC = Metric("batchjob_test_value", "gauge", "A value.")
 class Fake:
     """A collector that does what it is told."""
 
-    def __init__(self, collect=lambda: [Family(METRIC, [(NO_LABELS, 1.0)])]):
+    def __init__(self, collect=lambda: [MetricFamily(METRIC, [(NO_LABELS, 1.0)])]):
         self.collect = collect
         self.events = []
 
@@ -31,7 +31,7 @@ def value(families, metric, collector):
 
 
 def broken():
-    yield Family(METRIC, [(NO_LABELS, 1.0)])
+    yield MetricFamily(METRIC, [(NO_LABELS, 1.0)])
     raise OSError("the device is gone")
 
 
@@ -40,7 +40,7 @@ def test_a_collector_that_fails_half_way_contributes_nothing_and_the_others_go_o
     exporter.collect()
     families = exporter.collect()
     assert [family for family in families if family.metric == METRIC] == [
-        Family(METRIC, [(NO_LABELS, 1.0)])
+        MetricFamily(METRIC, [(NO_LABELS, 1.0)])
     ]
     assert value(families, SUCCESS, "bad") == 0
     assert value(families, SUCCESS, "good") == 1
@@ -71,7 +71,7 @@ def test_a_collector_that_could_not_be_built_or_started_fails_at_every_scrape(ca
 
 
 def test_a_series_given_twice_is_exposed_once(caplog):
-    twice = Family(METRIC, [(NO_LABELS, 1.0), (NO_LABELS, 2.0)])
+    twice = MetricFamily(METRIC, [(NO_LABELS, 1.0), (NO_LABELS, 2.0)])
     (family, *_) = Exporter({"double": Fake(lambda: [twice])}).collect()
     assert family.samples == [(NO_LABELS, 2.0)]
     assert caplog.messages == ["collector double gave a series of batchjob_test_value twice"]
@@ -101,7 +101,7 @@ def test_stopped_in_reverse_order():
 
 
 def test_own_families_come_with_every_scrape():
-    own = Family(METRIC, [(NO_LABELS, 5.0)])
+    own = MetricFamily(METRIC, [(NO_LABELS, 5.0)])
     assert own in Exporter({}, lambda: [own]).collect([])
 
 
@@ -119,7 +119,7 @@ class Slow(Fake):
         number = float(self.passes)
         self.entered.release()
         assert self.go.acquire(timeout=10)
-        return [Family(METRIC, [(NO_LABELS, number)])]
+        return [MetricFamily(METRIC, [(NO_LABELS, number)])]
 
 
 def scrape(exporter, results, **more):

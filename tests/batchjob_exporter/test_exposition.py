@@ -2,7 +2,6 @@
 
 import math
 import shutil
-import string
 import subprocess
 
 import pytest
@@ -11,8 +10,8 @@ from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as prometheus_text
 
-from batchjob_exporter.exposition import OPENMETRICS, TEXT, Exposition, negotiate, render
-from collectors.metric import NO_LABELS, Family, Metric, labels
+from batchjob_exporter.exposition import OPENMETRICS, TEXT, Exposition, render
+from collectors.metric import NO_LABELS, Metric, MetricFamily, labels
 
 GAUGE = Metric("batchjob_jobs", "gauge", "Number of jobs.", ("manager",))
 COUNTER = Metric("batchjob_job_cpu_seconds_total", "counter", "CPU time of the job.", ("jobid",))
@@ -29,8 +28,8 @@ def parsed(parse, families, format):
 
 def test_text_format():
     families = [
-        Family(GAUGE, [(labels(manager="slurm"), 2.0)]),
-        Family(COUNTER, [(labels(jobid="17"), 1.5)]),
+        MetricFamily(GAUGE, [(labels(manager="slurm"), 2.0)]),
+        MetricFamily(COUNTER, [(labels(jobid="17"), 1.5)]),
     ]
     assert render(families).decode() == (
         "# HELP batchjob_jobs Number of jobs.\n"
@@ -43,7 +42,7 @@ def test_text_format():
 
 
 def test_openmetrics_names_the_family_of_a_counter_without_total_and_ends_with_eof():
-    text = render([Family(COUNTER, [(labels(jobid="17"), 1.5)])], OPENMETRICS).decode()
+    text = render([MetricFamily(COUNTER, [(labels(jobid="17"), 1.5)])], OPENMETRICS).decode()
     assert "# TYPE batchjob_job_cpu_seconds counter\n" in text
     assert 'batchjob_job_cpu_seconds_total{jobid="17"} 1.5\n' in text
     assert text.endswith("\n# EOF\n")
@@ -51,9 +50,9 @@ def test_openmetrics_names_the_family_of_a_counter_without_total_and_ends_with_e
 
 def test_families_of_one_metric_are_merged_at_the_place_of_the_first():
     families = [
-        Family(COUNTER, [(labels(jobid="1"), 1.0)]),
-        Family(GAUGE, [(NO_LABELS, 2.0)]),
-        Family(COUNTER, [(labels(jobid="2"), 3.0)]),
+        MetricFamily(COUNTER, [(labels(jobid="1"), 1.0)]),
+        MetricFamily(GAUGE, [(NO_LABELS, 2.0)]),
+        MetricFamily(COUNTER, [(labels(jobid="2"), 3.0)]),
     ]
     text = render(families).decode()
     assert text.count("# TYPE batchjob_job_cpu_seconds_total") == 1
@@ -61,14 +60,14 @@ def test_families_of_one_metric_are_merged_at_the_place_of_the_first():
 
 
 def test_a_family_without_samples_leaves_nothing():
-    assert render([Family(GAUGE, [])]) == b""
+    assert render([MetricFamily(GAUGE, [])]) == b""
     assert render([], OPENMETRICS) == b"# EOF\n"
 
 
 @pytest.mark.parametrize("help_text", ["back\\slash", "two\nlines", 'a "quote"', "ünïcode"])
 @pytest.mark.parametrize(("parse", "format"), [(prometheus_text, TEXT), (openmetrics, OPENMETRICS)])
 def test_help_survives(parse, format, help_text):
-    family = Family(Metric("x", "gauge", help_text), [(NO_LABELS, 1.0)])
+    family = MetricFamily(Metric("x", "gauge", help_text), [(NO_LABELS, 1.0)])
     (read,) = parse(render([family], format).decode())
     assert read.documentation == help_text
 
@@ -84,7 +83,7 @@ def test_whatever_goes_in_comes_out(values, how):
     parse, format = how
     samples = [(labels(manager=text), value) for text, value in values.items()]
     expected = {(GAUGE.name, (("manager", text),)): v for text, v in values.items()}
-    assert parsed(parse, [Family(GAUGE, samples)], format) == expected
+    assert parsed(parse, [MetricFamily(GAUGE, samples)], format) == expected
 
 
 @pytest.mark.parametrize(
@@ -92,48 +91,14 @@ def test_whatever_goes_in_comes_out(values, how):
     [(math.inf, "+Inf"), (-math.inf, "-Inf"), (math.nan, "NaN"), (True, "1"), (7, "7")],
 )
 def test_numbers_that_python_writes_otherwise(value, text):
-    assert render([Family(GAUGE, [(NO_LABELS, value)])]).endswith(f"jobs {text}\n".encode())
-
-
-PROMETHEUS_3 = (
-    "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,"
-    "application/openmetrics-text;version=0.0.1;q=0.5,"
-    "text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,text/plain;version=0.0.4;q=0.3,"
-    "*/*;q=0.2"
-)
-
-
-@pytest.mark.parametrize(
-    ("accept", "format"),
-    [
-        ("", TEXT),
-        ("*/*", TEXT),
-        (PROMETHEUS_3, OPENMETRICS),
-        ("application/openmetrics-text", OPENMETRICS),
-        ("application/openmetrics-text;version=0.0.1", TEXT),
-        ("application/openmetrics-text;q=0.2, text/plain;q=0.9", TEXT),
-        ("text/plain;q=0.2, application/openmetrics-text; version=1.0.0; q=0.9", OPENMETRICS),
-        ("text/plain;version=0.0.4, application/openmetrics-text", TEXT),
-        ("application/openmetrics-text;q=0", TEXT),
-        ("application/openmetrics-text;q=nonsense", TEXT),
-        ("application/vnd.google.protobuf;q=0.9, application/openmetrics-text;q=.5", OPENMETRICS),
-        ("text/html, application/xhtml+xml", TEXT),
-    ],
-)
-def test_negotiation(accept, format):
-    assert negotiate(accept) is format
-
-
-@given(st.text(string.printable))
-def test_any_accept_header_gets_a_format(accept):
-    assert negotiate(accept) in (TEXT, OPENMETRICS)
+    assert render([MetricFamily(GAUGE, [(NO_LABELS, value)])]).endswith(f"jobs {text}\n".encode())
 
 
 @pytest.mark.skipif(not shutil.which("promtool"), reason="promtool is not installed")
 def test_promtool_accepts_it():
     families = [
-        Family(GAUGE, [(labels(manager='a"b\\c\nd'), 2.0), (labels(manager="ü"), math.nan)]),
-        Family(COUNTER, [(labels(jobid="17"), 1e300)]),
+        MetricFamily(GAUGE, [(labels(manager='a"b\\c\nd'), 2.0), (labels(manager="ü"), math.nan)]),
+        MetricFamily(COUNTER, [(labels(jobid="17"), 1e300)]),
     ]
     checked = subprocess.run(
         ["promtool", "check", "metrics"], input=render(families), capture_output=True, check=False
@@ -160,5 +125,5 @@ def test_what_is_kept_from_one_exposition_to_the_next_never_shows(moments):
             known.setdefault((jobid, repr(number)), (labels(jobid=jobid), number))
             for jobid, number in moment
         ]
-        families = [Family(COUNTER, samples), Family(GAUGE, samples[:1])]
+        families = [MetricFamily(COUNTER, samples), MetricFamily(GAUGE, samples[:1])]
         assert writer.render(families) == render(families)

@@ -15,7 +15,8 @@ from prometheus_client.parser import text_string_to_metric_families
 import batchjob
 from batchjob_exporter.main import main
 from batchjob_exporter.options import settings
-from batchjob_exporter.service import Service
+from batchjob_exporter.service import ExporterService
+from tests.collectors.jobs.nodes import Node
 
 COMMAND = [sys.executable, "-m", "batchjob_exporter"]
 ONLY_NODE = ["--collector.disable-defaults", "--collector.node"]
@@ -32,6 +33,20 @@ def test_once():
     assert (done.returncode, done.stderr) == (0, "")
     names = {family.name for family in text_string_to_metric_families(done.stdout)}
     assert {"batchjob_node_cpus", "batchjob_exporter_build_info", "process_open_fds"} <= names
+
+
+def test_once_prints_the_jobs_that_are_there(tmp_path):
+    node = Node(tmp_path)
+    for number in range(20):
+        node.job(f"job_{number}", pids=[100 + number])
+        node.process(100 + number)
+    node.job("job_77")  # a directory that was left behind
+    paths = [f"--path.{name}={getattr(node.host, name)}" for name in ("procfs", "cgroupfs")]
+    done = run("--once", "--collector.disable-defaults", "--collector.jobs", *paths)
+    families = {each.name: each for each in text_string_to_metric_families(done.stdout)}
+    shown = {sample.labels["jobid"] for sample in families["batchjob_job_info"].samples}
+    assert shown == {str(number) for number in range(20)}
+    assert families["batchjob_job_processes"].samples
 
 
 def test_once_into_a_closed_pipe():
@@ -56,11 +71,11 @@ def test_a_wrong_flag_is_one_line_and_status_2():
     )
 
 
-def test_an_address_in_use_is_one_line_and_status_2():
+def test_an_address_in_use_is_one_line_and_status_1():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         done = run(*ONLY_NODE, f"--web.listen-address=127.0.0.1:{port}", "--log.level=error")
-    assert done.returncode == 2
+    assert done.returncode == 1
     assert "web.listen-address: cannot listen on 127.0.0.1" in done.stderr
     assert done.stderr.count("\n") == 1
 
@@ -106,6 +121,7 @@ def test_life_under_systemd(notify_socket, tmp_path):
     with running(
         f"--web.listen-address=unix:{path}",
         f"--web.config.file={web}",
+        "--runtime.cpus=first",
         NOTIFY_SOCKET=notify_socket.getsockname(),
         WATCHDOG_USEC="200000",
     ) as process:
@@ -116,6 +132,7 @@ def test_life_under_systemd(notify_socket, tmp_path):
             client.connect(path)
             client.sendall(b"GET /-/ready HTTP/1.0\r\n\r\n")
             assert b" 200 OK" in client.recv(1000)
+        assert notify_socket.recv(100) == b"WATCHDOG=1"
         web.write_text("nonsense: 1\n")
         process.send_signal(signal.SIGHUP)
         time.sleep(0.1)
@@ -125,6 +142,27 @@ def test_life_under_systemd(notify_socket, tmp_path):
     assert "web configuration not reloaded" in log
     assert "stopping on SIGTERM" in log
     assert not os.path.exists(path)
+
+
+def test_a_listener_that_nobody_reaches_any_more_is_no_sign_of_life(notify_socket, tmp_path):
+    path = f"{tmp_path}/http"
+    with running(
+        f"--web.listen-address=unix:{path}",
+        NOTIFY_SOCKET=notify_socket.getsockname(),
+        WATCHDOG_USEC="200000",
+    ) as process:
+        assert notify_socket.recv(100) == b"READY=1"
+        assert notify_socket.recv(100) == b"WATCHDOG=1"
+        os.unlink(path)
+        notify_socket.settimeout(1)
+        with contextlib.suppress(TimeoutError):  # a few were sent before
+            for _ in range(10):
+                notify_socket.recv(100)
+        with pytest.raises(TimeoutError):
+            notify_socket.recv(100)
+        process.send_signal(signal.SIGTERM)
+        _, log = process.communicate(timeout=20)
+    assert f"no answer on unix:{path}" in log
 
 
 def test_socket_activation():
@@ -152,14 +190,15 @@ def test_socket_activation():
 
 def test_two_exporters_in_one_process():
     services = [
-        Service(settings([*ONLY_NODE, "--web.listen-address=127.0.0.1:0"])) for _ in range(2)
+        ExporterService(settings([*ONLY_NODE, "--web.listen-address=127.0.0.1:0"]))
+        for _ in range(2)
     ]
     for service in services:
         service.start()
     for service in services:
         with urllib.request.urlopen(f"http://{service.addresses[0]}/metrics", timeout=10) as got:
             assert b"batchjob_node_cpus" in got.read()
-        assert service.responds(5)
+        assert service.answers(5)
     for service in services:
         service.stop()
 
@@ -173,7 +212,7 @@ def test_two_exporters_in_one_process():
     ],
 )
 def test_a_warning_when_everybody_can_read_what_jobs_do(arguments, warned, caplog):
-    service = Service(settings([*ONLY_NODE, *arguments]))
+    service = ExporterService(settings([*ONLY_NODE, *arguments]))
     service.start()
     service.stop()
     assert any("whoever reaches this node" in text for text in caplog.messages) is warned
@@ -185,8 +224,9 @@ def test_a_broken_collector_does_not_stop_the_others(monkeypatch, caplog):
     def build(host, options, built):
         raise OSError("no such device")
 
-    monkeypatch.setattr(collectors.node, "build", build)
-    service = Service(settings([*ONLY_NODE, "--web.listen-address=127.0.0.1:0"]))
+    broken = collectors.node.COLLECTOR._replace(build=build)
+    monkeypatch.setattr(collectors.node, "COLLECTOR", broken)
+    service = ExporterService(settings([*ONLY_NODE, "--web.listen-address=127.0.0.1:0"]))
     service.start()
     with urllib.request.urlopen(f"http://{service.addresses[0]}/metrics", timeout=10) as got:
         assert b'batchjob_scrape_collector_success{collector="node"} 0.0' in got.read()
@@ -195,14 +235,18 @@ def test_a_broken_collector_does_not_stop_the_others(monkeypatch, caplog):
 
 
 def test_import_is_light():
-    """What a node pays for: no TLS, no HTTP library, no bcrypt unless they are configured."""
+    """What a node pays for: no TLS, no HTTP library, no bcrypt unless they are configured.
+
+    `_hashlib` is OpenSSL's library, 4 MB, which `secrets`, `hashlib` and `hmac` load as well.
+    """
     script = (
-        "import sys; from batchjob_exporter.service import Service; "
+        "import sys; from batchjob_exporter.service import ExporterService; "
         "from batchjob_exporter.options import settings; "
-        "Service(settings(['--web.listen-address=127.0.0.1:0', "
+        "ExporterService(settings(['--web.listen-address=127.0.0.1:0', "
         "'--web.disable-exporter-metrics', '--collector.disable-defaults'])); "
         "print(*sorted({'ssl', 'http.client', 'bcrypt', 'prometheus_client', 'requests', "
-        "'pynvml', 'pyghmi', 'sqlalchemy', 'asyncio', 'email'} & set(sys.modules)))"
+        "'pynvml', 'pyghmi', 'sqlalchemy', 'asyncio', 'email', '_hashlib', 'statistics', 'html'} "
+        "& set(sys.modules)))"
     )
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=True

@@ -4,7 +4,7 @@ import ipaddress
 
 import pytest
 
-from batchjob.settings import SettingsError
+from batchjob.runtime.settings import SettingsError
 from batchjob_exporter.options import cpus_of, settings
 from collectors.collector import COLLECTORS
 
@@ -30,7 +30,7 @@ def test_defaults():
     assert chosen.web.listen_address == (":10910",)
     assert chosen.web.max_requests == 40
     assert chosen.host.procfs == "/proc"
-    assert chosen.runtime.cpus == "first"
+    assert chosen.runtime.cpus == "all"
     assert enabled(chosen) == DEFAULTS
 
 

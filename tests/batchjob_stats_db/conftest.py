@@ -13,13 +13,13 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import URL
 
-from batchjob.states import JobState
-from batchjob_stats_db import schema
-from batchjob_stats_db.engine import parse, writer
-from batchjob_stats_db.job_row import UsagePolicy
-from batchjob_stats_db.migrate import migrate
-from batchjob_stats_db.records import JobRecord, NodeShare
-from batchjob_stats_db.store import Store
+from batchjob.schedulers.records import JobRecord, NodeShare
+from batchjob.schedulers.states import JobState
+from batchjob_stats_db.admin.migrate import migrate
+from batchjob_stats_db.database import schema
+from batchjob_stats_db.database.engine import parse, writer
+from batchjob_stats_db.database.record_rows import UsagePolicy
+from batchjob_stats_db.database.store import Store
 
 NOW = 1_775_300_000
 _NUMBERS = count()

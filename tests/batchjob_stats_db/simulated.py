@@ -7,19 +7,19 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 
-from batchjob.states import JobState
-from batchjob_stats_db.engine import only_writer, parse, writer
-from batchjob_stats_db.options import (
+from batchjob.schedulers.accounting import Batch, Unfinished
+from batchjob.schedulers.records import JobRecord, NodeShare
+from batchjob.schedulers.states import JobState
+from batchjob_stats_db.database.engine import only_writer, parse, writer
+from batchjob_stats_db.database.store import Store
+from batchjob_stats_db.poller.options import (
     ClusterSettings,
     PollOptions,
     RetentionOptions,
     TsdbOptions,
 )
-from batchjob_stats_db.poller import Poller
-from batchjob_stats_db.records import JobRecord, NodeShare
-from batchjob_stats_db.self_metrics import PollerMetrics
-from batchjob_stats_db.sources.source import Batch, Unfinished
-from batchjob_stats_db.store import Store
+from batchjob_stats_db.poller.poller import Poller
+from batchjob_stats_db.poller.self_metrics import PollerMetrics
 
 BEGIN = 1_775_001_600  # a midnight, UTC
 EVERY, WAIT, RUN = 13, 30, 400  # seconds between submissions, in the queue, of the run
@@ -84,7 +84,7 @@ def poller(engine, source, **tsdb) -> Poller:
 
     store = Store(engine, "c1", cluster.tsdb.policy(), clock)
     options = PollOptions(interval=0.0, rollup_interval=0.0)
-    return Poller(cluster, store, None, options, RetentionOptions(), PollerMetrics(), clock)
+    return Poller(cluster, store, None, options, RetentionOptions(), PollerMetrics(), clock, clock)
 
 
 def main() -> None:

@@ -1,9 +1,12 @@
-"""Days and spans of days."""
+"""Days and months."""
 
+from datetime import UTC, datetime, timedelta
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchjob_stats_db.days import DAY, SPANS, day_of, days_of, span_of, spans
+from batchjob_stats_db.days import DAY, days_of, month_of, next_month, whole_months
 
 
 def test_days_of_a_run():
@@ -13,22 +16,46 @@ def test_days_of_a_run():
     assert list(days_of(100, 50)) == [0]  # clocks disagree
 
 
-def test_a_window_is_made_up_of_few_spans():
-    assert spans(DAY, 7 * DAY) == {1: [DAY, 6 * DAY], 2: [2 * DAY, 4 * DAY]}
-    assert {days: each for days, each in spans(0, 256 * DAY).items() if each} == {256: [0]}
-    assert spans(1, 2 * DAY + 1) == {1: [DAY, 2 * DAY]}  # days that begin in it
-    assert spans(5 * DAY, 5 * DAY) == {1: []}
+def at(text):
+    return int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp())
+
+
+@pytest.mark.parametrize(
+    ("time", "begin", "following"),
+    [
+        ("2024-02-29T23:59:59", "2024-02-01", "2024-03-01"),
+        ("2025-12-31", "2025-12-01", "2026-01-01"),
+        ("2026-01-01", "2026-01-01", "2026-02-01"),
+        ("2000-02-29", "2000-02-01", "2000-03-01"),
+    ],
+)
+def test_months(time, begin, following):
+    assert month_of(at(time)) == at(begin)
+    assert next_month(at(time)) == at(following)
+
+
+def test_months_go_on_after_the_year_9999():
+    last = at("9999-12-01")
+    assert next_month(last) == last + 31 * DAY == month_of(last + 40 * DAY)
+
+
+@given(st.integers(-(10**10), 2 * 10**11))
+def test_months_are_the_calendar_s(time):
+    first = (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=time)).replace(
+        day=1, hour=0, minute=0, second=0
+    )
+    assert month_of(time) == first.timestamp()
 
 
 @given(st.integers(0, 30_000 * DAY), st.integers(0, 1000 * DAY))
-def test_each_day_of_a_window_is_in_one_span(since, length):
-    found = spans(since, since + length)
-    days = [
-        day
-        for days, begins in found.items()
-        for begin in begins
-        for day in range(begin, begin + days * DAY, DAY)
-    ]
-    assert sorted(days) == list(range(-day_of(-since), since + length, DAY))
-    assert all(begin == span_of(begin, days) for days, each in found.items() for begin in each)
-    assert all(len(begins) <= 2 for days, begins in found.items() if days < SPANS[-1])
+def test_a_window_is_whole_months_and_the_days_around_them(since, length):
+    until = since + length
+    first, last = whole_months(since, until)
+    if first == last:
+        assert (first, last) == (until, until)
+        assert next_month(since) == until or next_month(next_month(since)) > until
+    else:
+        assert since <= first < last <= until
+        assert (month_of(first), month_of(last)) == (first, last)
+        assert first - since < 31 * DAY
+        assert until - last < 31 * DAY

@@ -2,13 +2,13 @@
 
 import pytest
 
-from batchjob.states import JobState
-from batchjob_stats_db.access import EVERYTHING, Access, UserOn
-from batchjob_stats_db.queries import pages
+from batchjob.schedulers.accounting import Batch
+from batchjob.schedulers.states import JobState
+from batchjob_stats_db.database.access import EVERYTHING, Access, UserOn
+from batchjob_stats_db.queries import paging
+from batchjob_stats_db.queries.arrays import JobGroupKind, groups
 from batchjob_stats_db.queries.filters import Filter
-from batchjob_stats_db.queries.groups import Kind, groups
-from batchjob_stats_db.queries.pages import TooManyError
-from batchjob_stats_db.sources.source import Batch
+from batchjob_stats_db.queries.paging import TooManyError
 
 
 @pytest.fixture
@@ -41,52 +41,53 @@ def names(page):
 
 
 def test_a_row_for_each_array(db, now):
-    page = groups(db, EVERYTHING, Kind.ARRAY, 10, Filter())
+    page = groups(db, EVERYTHING, JobGroupKind.ARRAY, 10, Filter())
     assert names(page) == ["3", "4", "5"]
     row = page.rows[0]
     assert (row["jobs"], row["jobs_running"], row["jobs_failed"]) == (3, 1, 2)
     assert (row["start_time"], row["end_time"]) == (now - 3002, None)
-    assert (row["elapsed_seconds"], row["cpu_seconds"]) == (200, 400)
+    assert row["elapsed_seconds"] > 3000  # one of them runs
+    assert row["cpu_seconds"] == 400
     assert row["cpu_efficiency"] == pytest.approx(400 / (200 * 4))
     assert row["usage_energy_joules"] is None
     assert page.rows[1]["end_time"] == now - 7
 
 
 def test_het_jobs(db):
-    (row,) = groups(db, EVERYTHING, Kind.HET, 10, Filter()).rows
+    (row,) = groups(db, EVERYTHING, JobGroupKind.HET, 10, Filter()).rows
     assert (row["jobid"], row["jobs"], row["jobs_completed"]) == ("90", 2, 2)
 
 
 def test_only_what_is_one_s_own(db):
     own = Access((UserOn("", "user0"),))
-    assert names(groups(db, own, Kind.ARRAY, 10, Filter())) == ["4"]
+    assert names(groups(db, own, JobGroupKind.ARRAY, 10, Filter())) == ["4"]
 
 
 def test_a_group_is_whole_though_few_of_it_fit(db, now):
-    page = groups(db, EVERYTHING, Kind.ARRAY, 10, Filter(started_from=now - 3000))
+    page = groups(db, EVERYTHING, JobGroupKind.ARRAY, 10, Filter(started_from=now - 3000))
     assert [(row["jobid"], row["jobs"]) for row in page.rows] == [("3", 3)]
-    running = groups(db, EVERYTHING, Kind.ARRAY, 10, Filter(running=True))
+    running = groups(db, EVERYTHING, JobGroupKind.ARRAY, 10, Filter(running=True))
     assert names(running) == ["3"]
 
 
 def test_pages_follow_each_other(db):
     found, after = [], None
     while found == [] or after:
-        page = groups(db, EVERYTHING, Kind.ARRAY, 2, Filter(), after)
+        page = groups(db, EVERYTHING, JobGroupKind.ARRAY, 2, Filter(), after)
         found += names(page)
         after = page.more
     assert found == ["3", "4", "5"]
 
 
 def test_a_page_ends_where_its_groups_are_large(db, monkeypatch):
-    monkeypatch.setattr(pages, "bounded", lambda *_: None)
-    monkeypatch.setattr(pages, "MOST_READ", 5)
-    page = groups(db, EVERYTHING, Kind.ARRAY, 10, Filter())
+    monkeypatch.setattr(paging, "bounded", lambda *_: None)
+    monkeypatch.setattr(paging, "MOST_READ", 5)
+    page = groups(db, EVERYTHING, JobGroupKind.ARRAY, 10, Filter())
     assert names(page) == ["3"]
-    assert names(groups(db, EVERYTHING, Kind.ARRAY, 10, Filter(), page.more)) == ["4"]
+    assert names(groups(db, EVERYTHING, JobGroupKind.ARRAY, 10, Filter(), page.more)) == ["4"]
 
 
 def test_too_many_are_refused(db, monkeypatch):
-    monkeypatch.setattr(pages, "MOST_READ", 5)
+    monkeypatch.setattr(paging, "MOST_READ", 5)
     with pytest.raises(TooManyError):
-        groups(db, EVERYTHING, Kind.ARRAY, 10, Filter())
+        groups(db, EVERYTHING, JobGroupKind.ARRAY, 10, Filter())

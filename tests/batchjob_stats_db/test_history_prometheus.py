@@ -6,14 +6,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from batchjob_stats_db.history.history import HistoryError, Span, Statistic
-from batchjob_stats_db.history.prometheus import (
-    Endpoint,
-    Prometheus,
-    batches,
-    selector,
-    total_of,
-)
+from batchjob_stats_db.timeseries.base import JobWindow, Statistic, TimeSeriesError
+from batchjob_stats_db.timeseries.counters import total_of
+from batchjob_stats_db.timeseries.prometheus_client import Endpoint
+from batchjob_stats_db.timeseries.prometheus_store import Prometheus
+from batchjob_stats_db.timeseries.promql import batches, selector
 from tests.batchjob_stats_db.samples.stores import STORES
 from tests.batchjob_stats_db.tsdb import line, prometheus
 
@@ -57,7 +54,7 @@ def history(request):
 
 
 def span(jobid, start=T - 10, until=T + 400, alone=False):
-    return Span("c1", jobid, start, until, alone)
+    return JobWindow("c1", jobid, start, until, alone)
 
 
 def totals(history, *spans):
@@ -109,12 +106,12 @@ def test_not_a_number_is_said_or_left_out(history):
 
 
 def test_a_refused_question_says_why():
-    with prometheus([]) as url, pytest.raises(HistoryError, match="status 4"):
+    with prometheus([]) as url, pytest.raises(TimeSeriesError, match="status 4"):
         Prometheus(Endpoint(url))._ask("query", query="sum(", time=T)
 
 
 def test_no_answer_is_an_error():
-    with pytest.raises(HistoryError, match=r"127\.0\.0\.1"):
+    with pytest.raises(TimeSeriesError, match=r"127\.0\.0\.1"):
         Prometheus(Endpoint("http://127.0.0.1:1", timeout_seconds=1)).measure(
             Statistic.TOTAL, [CPU], [span("1")]
         )
@@ -148,7 +145,7 @@ def test_total_of_raw_samples():
     [
         (None, "timed out"),
         (b"<html>login</html>", "not an answer of a Prometheus API"),
-        (b'{"status":"success","data":{"result":[]},"isPartial":true}', "an answer in part"),
+        (b'{"status":"success","data":{"result":[]},"isPartial":true}', "a partial answer"),
         (b"x" * 2000, "more than 1000 bytes"),
     ],
 )
@@ -172,7 +169,7 @@ def test_servers_that_are_slow_or_something_else(body, said):
         try:
             url = f"http://127.0.0.1:{server.server_port}"
             store = Prometheus(Endpoint(url, timeout_seconds=0.3, answer_bytes=1000))
-            with pytest.raises(HistoryError, match=said):
+            with pytest.raises(TimeSeriesError, match=said):
                 store.measure(Statistic.PEAK, [MEMORY], [span("1")])
         finally:
             answered.set()

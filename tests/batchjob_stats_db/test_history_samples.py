@@ -2,25 +2,31 @@
 
 import pytest
 
-from batchjob_stats_db.history.history import Asked, HistoryError, Kind, Span, Statistic
-from batchjob_stats_db.history.samples import SampleHistory
+from batchjob.quantities.sample import JobSample, SampleHeader, SampleKey
+from batchjob_stats_db.measure.job_usage import JobToMeasure, measure
 from batchjob_stats_db.samples.folder import files_of, folder_of
-from batchjob_stats_db.samples.sample import Name, Sample, Who
 from batchjob_stats_db.samples.writer import Writer
-from batchjob_stats_db.usage import Measured, measure
+from batchjob_stats_db.timeseries.base import (
+    JobWindow,
+    SeriesKind,
+    SeriesQuery,
+    Statistic,
+    TimeSeriesError,
+)
+from batchjob_stats_db.timeseries.sample_store import SampleHistory
 
 T = 1_775_300_000
-ALICE = Who("slurm", "1", "alice", "n001", 5.0)
-USER, SYSTEM = Name("cpu_user_seconds"), Name("cpu_system_seconds")
-MEMORY, END = Name("memory_current"), Name("end_time_seconds")
-SPAN = Span("c1", "1", T, T + 1000)
+ALICE = SampleHeader("slurm", "1", "alice", "n001", 5.0)
+USER, SYSTEM = SampleKey("cpu_user_seconds"), SampleKey("cpu_system_seconds")
+MEMORY, END = SampleKey("memory_current"), SampleKey("end_time_seconds")
+SPAN = JobWindow("c1", "1", T, T + 1000)
 
 
 def write(samples, begin, values, who=ALICE):
     """A file with a sample each 5 s."""
     writer = Writer(folder_of(samples, who.jobid), who, begin)
     for number, each in enumerate(values):
-        writer.write(Sample(begin + 5.0 * number, each))
+        writer.write(JobSample(begin + 5.0 * number, each))
     writer.close()
     return writer.path
 
@@ -52,7 +58,7 @@ def test_what_comes_later_is_seen(tmp_path):
     writer = Writer(folder_of(tmp_path, "1"), ALICE, T)
     history = SampleHistory(tmp_path)
     for number in range(1, 5):
-        writer.write(Sample(T + 5.0 * number, {USER: 10.0 * number}))
+        writer.write(JobSample(T + 5.0 * number, {USER: 10.0 * number}))
         assert numbers(history, Statistic.TOTAL, "cpu_seconds_total") == [10 * number]
         assert numbers(history, Statistic.COUNT, "cpu_seconds_total") == [number]
     writer.close()
@@ -74,14 +80,14 @@ def test_a_damaged_file_gives_what_can_be_read_and_is_named_once(tmp_path, caplo
 def test_what_cannot_be_read_at_all_is_an_error(tmp_path):
     folder_of(tmp_path, "1").mkdir()
     (folder_of(tmp_path, "1") / "20260101-000000.jsonl.gz").mkdir()
-    with pytest.raises(HistoryError, match=r"20260101-000000\.jsonl\.gz"):
+    with pytest.raises(TimeSeriesError, match=r"20260101-000000\.jsonl\.gz"):
         numbers(SampleHistory(tmp_path), Statistic.TOTAL, "cpu_seconds_total")
 
 
 def test_no_samples_no_answer(tmp_path):
     history = SampleHistory(tmp_path / "nowhere")
     assert history.measure(Statistic.TOTAL, ["batchjob_job_cpu_seconds_total"], [SPAN]) == []
-    assert history.courses(Asked("x", Kind.GAUGE, {"jobid": ["1"]}), SPAN, 10) == []
+    assert history.courses(SeriesQuery("x", SeriesKind.GAUGE, {"jobid": ["1"]}), SPAN, 10) == []
 
 
 def test_another_cluster_has_other_jobs(tmp_path):
@@ -92,26 +98,31 @@ def test_another_cluster_has_other_jobs(tmp_path):
 
 def test_a_gpu_s_curves_and_power(tmp_path):
     gpu = ("3", "GPU-abc", "")
-    write(tmp_path, T, [{Name("gpu_utilization", gpu): 0.5, Name("gpu_power_watts", gpu): 300.0}])
+    write(
+        tmp_path,
+        T,
+        [{SampleKey("gpu_utilization", gpu): 0.5, SampleKey("gpu_power_watts", gpu): 300.0}],
+    )
     history = SampleHistory(tmp_path)
-    asked = Asked("batchjob_job_gpu_info", Kind.GAUGE, {"jobid": ["1"]})
+    asked = SeriesQuery("batchjob_job_gpu_info", SeriesKind.GAUGE, {"jobid": ["1"]})
     (held,) = history.courses(asked, SPAN, 1)
     assert (held.labels["gpu"], held.labels["uuid"], held.points[0].high) == ("3", "GPU-abc", 1.0)
-    asked = Asked("batchjob_gpu_power_watts", Kind.GAUGE, {"uuid": ["GPU-abc"]})
+    asked = SeriesQuery("batchjob_gpu_power_watts", SeriesKind.GAUGE, {"uuid": ["GPU-abc"]})
     (power,) = history.courses(asked, SPAN, 1)
     assert power.points[0].mean == 300
 
 
 def test_a_job_s_usage_without_any_time_series_database(tmp_path):
     course = [
-        {USER: 9.5 * n, SYSTEM: 0.5 * n, MEMORY: 4096.0, Name("memory_peak"): 8192.0,
-         Name("io_read_bytes", ("sda",)): 100.0 * n, Name("io_read_bytes", ("sdb",)): 1.0 * n,
-         Name("energy_joules", ("host", "active")): 50.0 * n,
-         Name("gpu_utilization", ("0", "GPU-a", "")): 0.25}
+        {USER: 9.5 * n, SYSTEM: 0.5 * n, MEMORY: 4096.0, SampleKey("memory_peak"): 8192.0,
+         SampleKey("io_read_bytes", ("sda",)): 100.0 * n,
+         SampleKey("io_read_bytes", ("sdb",)): 1.0 * n,
+         SampleKey("energy_joules", ("host", "active")): 50.0 * n,
+         SampleKey("gpu_utilization", ("0", "GPU-a", "")): 0.25}
         for n in range(1, 21)
     ]  # fmt: skip
     write(tmp_path, T + 5, [*course, {**course[-1], END: T + 100.0}])
-    job = Measured(1, "c1", "1", "alice", 1001, T, T + 100, 1, 2, SPAN)
+    job = JobToMeasure(1, "c1", "1", "alice", 1001, T, T + 100, 1, 2, SPAN)
     (usage,) = measure(SampleHistory(tmp_path), [job], 5.0)
     assert usage.doubt == ""
     assert (usage.samples, usage.nodes, usage.coverage) == (21, 1, 1.0)

@@ -2,9 +2,9 @@
 
 import pytest
 
-from batchjob_stats_db.access import EVERYTHING, Access, UserOn
+from batchjob.schedulers.accounting import Batch
+from batchjob_stats_db.database.access import EVERYTHING, Access, UserOn
 from batchjob_stats_db.queries.ids import AmbiguousIdError, written_as
-from batchjob_stats_db.sources.source import Batch
 
 UUIDS = ("0f3a2b1c-aaaa-4bbb-8ccc-123456789abc", "0f3a2b1c-aaab-4bbb-8ccc-123456789abc")
 

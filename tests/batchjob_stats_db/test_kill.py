@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from batchjob_stats_db import schema
+from batchjob_stats_db.database import schema
 from tests.batchjob_stats_db.simulated import RUN, Simulated, done, poller
 
 JOBS = 20_000

@@ -1,19 +1,16 @@
 """Pages of jobs in any order: each job once, whatever is unknown or equal."""
 
-import sqlite3
-
-import psycopg
 import pytest
 import sqlalchemy as sa
 
-from batchjob.states import JobState
-from batchjob_stats_db import schema
-from batchjob_stats_db.access import EVERYTHING, Access, AccountOn, UserOn
-from batchjob_stats_db.queries import pages
+from batchjob.schedulers.accounting import Batch
+from batchjob.schedulers.states import JobState
+from batchjob_stats_db.database import schema
+from batchjob_stats_db.database.access import EVERYTHING, Access, AccountOn, UserOn
+from batchjob_stats_db.queries import paging
 from batchjob_stats_db.queries.filters import Filter
-from batchjob_stats_db.queries.pages import SORTS, Order, TooManyError, numbers, read
-from batchjob_stats_db.queries.whole import shaped
-from batchjob_stats_db.sources.source import Batch
+from batchjob_stats_db.queries.job_rows import numbered
+from batchjob_stats_db.queries.paging import SORTS, SortOrder, TooManyError, numbers, read
 
 COORDINATOR = Access((UserOn("", "user0"),), (AccountOn("c1", "account1"),))
 
@@ -27,10 +24,10 @@ def db(engine, store, job, now):
             user=f"user{n % 3}",
             account=f"account{n % 2}",
             partition="gpu" if n % 7 == 0 else "cpu",
-            state=JobState.RUNNING if n % 10 == 9 else JobState.COMPLETED,
+            state=_state(n),
             submit_time=now - 9000,
             start_time=None if n % 11 == 10 else now - 8000 + n // 4,
-            end_time=None if n % 10 == 9 else now - n // 3,
+            end_time=None if _state(n).live else now - n // 3,
             elapsed_seconds=None if n % 10 == 9 else n // 5,
             allocated_gpus=2 if n % 7 == 0 else None,
         )
@@ -44,10 +41,16 @@ def db(engine, store, job, now):
         yield connection
 
 
+def _state(n):
+    if n % 22 == 10:
+        return JobState.PENDING
+    return JobState.RUNNING if n % 10 == 9 else JobState.COMPLETED
+
+
 def _usage(job_id, jobid):
     n = int(jobid)
     return {
-        "job_id": job_id, "source": "s", "measured_time": 0, "until_time": 0, "samples": 1,
+        "job_id": job_id, "source": "s", "measured_time": 0, "until_time": 10**10, "samples": 1,
         "dropped_series": 0, "nodes": 1, "coverage": 1.0,
         "user_cpu_seconds": float(n // 6), "system_cpu_seconds": 0.1,
         "memory_peak_bytes": n // 6 << 30,
@@ -70,11 +73,13 @@ def whole(db, access, order, which=None, size=7):
 @pytest.mark.parametrize("descending", [True, False])
 @pytest.mark.parametrize("key", SORTS)
 def test_pages_in_any_order_hold_each_job_once(db, key, descending, access):
-    rows = whole(db, access, Order(key, descending))
+    rows = whole(db, access, SortOrder(key, descending))
     expected = whole(db, access, None)
     if (key, access) == ("end_time", EVERYTHING):  # the index that is walked has ended jobs
         expected = [row for row in expected if row["end_time"] is not None]
     assert sorted(row["id"] for row in rows) == sorted(row["id"] for row in expected)
+    if key == "start_time":  # waiting jobs come first there, and have a test of their own
+        rows = [row for row in rows if row["state"] != "PENDING"]
     known = [row for row in rows if row[key] is not None]
     assert rows[: len(known)] == known
     ordered = sorted(known, key=lambda row: (row[key], row["id"]), reverse=descending)
@@ -82,7 +87,7 @@ def test_pages_in_any_order_hold_each_job_once(db, key, descending, access):
 
 
 def test_a_coordinator_s_rows_are_theirs(db):
-    rows = whole(db, COORDINATOR, Order("usage_energy_joules"))
+    rows = whole(db, COORDINATOR, SortOrder("usage_energy_joules"))
     assert all(row["username"] == "user0" or row["account"] == "account1" for row in rows)
     assert {row["username"] for row in rows} == {"user0", "user1", "user2"}
 
@@ -108,7 +113,7 @@ def test_a_coordinator_s_rows_are_theirs(db):
 )  # fmt: skip
 def test_filters(db, which, holds):
     for key in ("start_time", "end_time", "usage_energy_joules"):
-        rows = whole(db, EVERYTHING, Order(key), which)
+        rows = whole(db, EVERYTHING, SortOrder(key), which)
         assert all(holds(row) for row in rows)
         if not which.running:
             assert 0 < len(rows) < 54
@@ -131,11 +136,12 @@ def test_accounting_s_cpu_time_stands_in_for_what_was_not_measured(store, job, e
 
 
 def test_what_would_read_too_much_is_refused(db, monkeypatch):
-    monkeypatch.setattr(pages, "MOST_READ", 20)
+    monkeypatch.setattr(paging, "MOST_READ", 20)
     with pytest.raises(TooManyError, match="jobs by usage_energy_joules more than 20"):
-        read(db, numbers(db, EVERYTHING, order=Order("usage_energy_joules")))
+        read(db, numbers(db, EVERYTHING, order=SortOrder("usage_energy_joules")))
     assert read(
-        db, numbers(db, EVERYTHING, which=Filter(user="user1"), order=Order("usage_energy_joules"))
+        db,
+        numbers(db, EVERYTHING, which=Filter(user="user1"), order=SortOrder("usage_energy_joules")),
     ).rows
 
 
@@ -146,43 +152,20 @@ def test_what_would_read_too_much_is_refused(db, monkeypatch):
 @pytest.mark.parametrize("descending", [True, False])
 def test_a_rare_job_is_found_page_by_page(db, key, descending, access, monkeypatch):
     """A page that has read enough ends there, and leads on."""
-    order, which = Order(key, descending), Filter(partition="gpu")
+    order, which = SortOrder(key, descending), Filter(partition="gpu")
     expected = [row["id"] for row in whole(db, access, order, which, size=100)]
-    monkeypatch.setattr(pages, "MOST_READ", 4)
+    monkeypatch.setattr(paging, "MOST_READ", 4)
     first = read(db, numbers(db, access, 7, which, order=order))
     assert first.more is not None
     assert len(first.rows) < 7
     assert [row["id"] for row in whole(db, access, order, which)] == expected
 
 
-@pytest.mark.parametrize("order", [None, Order("cpu_efficiency")])
-def test_jobs_are_shaped_as_they_are_read(db, order):
-    ids, _ = numbers(db, EVERYTHING, 5, order=order)
-    shaped_so = shaped(
-        db, ids, ("state", "usage_energy_joules"), lambda names: lambda row: (names, row)
-    )
-    columns = ("id", "state", "usage_energy_joules")
-    assert shaped_so == [
-        (columns, tuple(row[name] for name in columns))
-        for row in read(db, numbers(db, EVERYTHING, 5, order=order)).rows
-    ]
-
-
-def test_a_row_that_cannot_be_shaped_does_not_keep_the_answer_open(db):
+def test_only_the_wanted_columns_are_read(db):
     ids, _ = numbers(db, EVERYTHING, 5)
-    results = []
-
-    def shape(_names):
-        def broken(_row):
-            raise ValueError("no such shape")
-
-        return broken
-
-    sa.event.listen(db, "after_cursor_execute", lambda _c, cursor, *_: results.append(cursor))
-    with pytest.raises(ValueError, match="no such shape"):
-        shaped(db, ids, (), shape)
-    with pytest.raises((sqlite3.ProgrammingError, psycopg.InterfaceError)):
-        results[0].fetchone()  # closed
+    rows = numbered(db, ids, ("state", "usage_energy_joules"))
+    assert [row["id"] for row in rows] == ids
+    assert {tuple(row) for row in rows} == {("id", "state", "usage_energy_joules")}
 
 
 @pytest.mark.parametrize(
@@ -199,29 +182,52 @@ def test_a_row_that_cannot_be_shaped_does_not_keep_the_answer_open(db):
     ],
 )
 def test_which_pages_read_their_own_rows_alone(which, cheap):
-    newest, own = Order("start_time"), Access((UserOn("", "user1"),))
-    assert pages.reads_only_its_rows(EVERYTHING, which, newest) is cheap
-    assert not pages.reads_only_its_rows(EVERYTHING, which, Order("cpu_efficiency"))
+    newest, own = SortOrder("start_time"), Access((UserOn("", "user1"),))
+    assert paging.reads_only_its_rows(EVERYTHING, which, newest) is cheap
+    assert not paging.reads_only_its_rows(EVERYTHING, which, SortOrder("cpu_efficiency"))
     of_others = which.account or which.node
-    assert pages.reads_only_its_rows(own, which, newest) is (cheap and not of_others)
+    assert paging.reads_only_its_rows(own, which, newest) is (cheap and not of_others)
 
 
 def test_which_pages_of_ones_own_read_other_rows():
-    newest, own = Order("start_time"), Access((UserOn("", "user1"),))
+    newest, own = SortOrder("start_time"), Access((UserOn("", "user1"),))
     dated = Access((UserOn("", "user1", until=5),))
     coordinator = Access((UserOn("", "user1"),), (AccountOn("c1", "a"),))
-    assert pages.reads_only_its_rows(coordinator, Filter(), newest)
-    assert not pages.reads_only_its_rows(own, Filter(user="user2"), newest)
-    assert not pages.reads_only_its_rows(dated, Filter(), newest)
-    assert not pages.reads_only_its_rows(coordinator, Filter(user="user1"), newest)
+    assert paging.reads_only_its_rows(coordinator, Filter(), newest)
+    assert not paging.reads_only_its_rows(own, Filter(user="user2"), newest)
+    assert not paging.reads_only_its_rows(dated, Filter(), newest)
+    assert not paging.reads_only_its_rows(coordinator, Filter(user="user1"), newest)
 
 
 def test_a_page_of_many_accounts_is_not_one_range():
     many = Access((), tuple(AccountOn("c1", f"a{number}") for number in range(9)))
-    assert not pages.reads_only_its_rows(many, Filter(), Order("start_time"))
+    assert not paging.reads_only_its_rows(many, Filter(), SortOrder("start_time"))
 
 
 def test_a_job_that_is_gone_by_then_is_left_out(db):
     ids, _ = numbers(db, EVERYTHING, 3)
-    assert shaped(db, [ids[0], -1, ids[1]], (), lambda _: lambda row: row[0]) == ids[:2]
-    assert shaped(db, [], (), lambda _: tuple) == []
+    assert [row["id"] for row in numbered(db, [ids[0], -1, ids[1]])] == ids[:2]
+    assert numbered(db, []) == []
+
+
+@pytest.mark.parametrize("descending", [True, False])
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_jobs_that_wait_come_first_and_each_job_once(db, size, descending):
+    rows = whole(db, EVERYTHING, SortOrder(descending=descending), size=size)
+    waiting = [row for row in rows if row["state"] == "PENDING" and row["start_time"] is None]
+    started = [row for row in rows if row["start_time"] is not None]
+    never = [row for row in rows if row not in waiting and row not in started]
+    assert rows == waiting + started + never
+    assert waiting
+    assert started
+    assert len({row["id"] for row in rows}) == len(rows) == 60
+    submitted = [(row["submit_time"], row["id"]) for row in waiting]
+    assert submitted == sorted(submitted, reverse=descending)
+
+
+def test_waiting_jobs_are_found_by_their_state(db):
+    rows = whole(db, EVERYTHING, SortOrder(), Filter(states=("PENDING",)))
+    assert rows
+    assert {row["state"] for row in rows} == {"PENDING"}
+    running = whole(db, EVERYTHING, SortOrder(), Filter(running=True))
+    assert "PENDING" not in {row["state"] for row in running}

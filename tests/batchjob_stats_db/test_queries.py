@@ -5,9 +5,12 @@ from datetime import UTC, datetime
 import pytest
 import sqlalchemy as sa
 
-from batchjob.states import JobState
-from batchjob_stats_db import schema, tokens
-from batchjob_stats_db.access import (
+from batchjob.schedulers.accounting import Batch
+from batchjob.schedulers.records import Account, Association, Associations, NodeShare, Role
+from batchjob.schedulers.states import JobState
+from batchjob_stats_db.admin.check import findings
+from batchjob_stats_db.database import schema, tokens
+from batchjob_stats_db.database.access import (
     EVERYTHING,
     NOTHING,
     Access,
@@ -15,13 +18,10 @@ from batchjob_stats_db.access import (
     UserOn,
     of_user,
 )
-from batchjob_stats_db.check import findings
-from batchjob_stats_db.queries import jobs, nodes, pages, stats, usage
+from batchjob_stats_db.database.store import Store
+from batchjob_stats_db.measure.rollup import due_days, roll_up
+from batchjob_stats_db.queries import jobs, nodes, paging, stats, usage
 from batchjob_stats_db.queries.filters import Filter
-from batchjob_stats_db.records import Account, Association, NodeShare, People, Role
-from batchjob_stats_db.rollup import due_days, roll_up
-from batchjob_stats_db.sources.source import Batch
-from batchjob_stats_db.store import Store
 
 ALICE = Access((UserOn("c1", "alice"),))
 
@@ -55,25 +55,28 @@ def ids(rows):
     return [(row["cluster"], row["jobid"]) for row in rows]
 
 
-def test_newest_first(db):
-    assert ids(pages.read(db, pages.numbers(db, EVERYTHING)).rows) == [
-        ("c2", "1"), ("c1", "4"), ("c1", "3"), ("c1", "2"), ("c1", "1"),
+def test_waiting_jobs_first_then_the_newest(db):
+    assert ids(paging.read(db, paging.numbers(db, EVERYTHING)).rows) == [
+        ("c1", "5"), ("c2", "1"), ("c1", "4"), ("c1", "3"), ("c1", "2"), ("c1", "1"),
     ]  # fmt: skip
-    assert ids(pages.read(db, pages.numbers(db, NOTHING)).rows) == []
-    assert ids(pages.read(db, pages.numbers(db, ALICE)).rows) == [("c1", "4"), ("c1", "1")]
+    assert ids(paging.read(db, paging.numbers(db, NOTHING)).rows) == []
+    assert ids(paging.read(db, paging.numbers(db, ALICE)).rows) == [
+        ("c1", "5"), ("c1", "4"), ("c1", "1"),
+    ]  # fmt: skip
 
 
 def test_pages_follow_each_other(db):
     found, after = [], None
     while found == [] or after:
-        page, after = pages.read(db, pages.numbers(db, EVERYTHING, 2, after=after))
+        page, after = paging.read(db, paging.numbers(db, EVERYTHING, 2, after=after))
         found += ids(page)
-    assert found == ids(pages.read(db, pages.numbers(db, EVERYTHING)).rows)
+    assert found == ids(paging.read(db, paging.numbers(db, EVERYTHING)).rows)
 
 
 def test_a_coordinator_sees_the_account_and_own_jobs_once(db):
     both = Access((UserOn("c1", "alice"),), (AccountOn("c1", "physics"),))
-    assert ids(pages.read(db, pages.numbers(db, both)).rows) == [
+    assert ids(paging.read(db, paging.numbers(db, both)).rows) == [
+        ("c1", "5"),
         ("c1", "4"),
         ("c1", "3"),
         ("c1", "1"),
@@ -82,14 +85,14 @@ def test_a_coordinator_sees_the_account_and_own_jobs_once(db):
 
 def test_a_login_is_somebody_s_for_a_time_only(db, now):
     new_alice = Access((UserOn("c1", "alice", since=now - 10),))
-    assert ids(pages.read(db, pages.numbers(db, new_alice)).rows) == []
+    assert ids(paging.read(db, paging.numbers(db, new_alice)).rows) == []
     old_alice = Access((UserOn("c1", "alice", until=now),))
-    assert len(pages.read(db, pages.numbers(db, old_alice)).rows) == 2
+    assert len(paging.read(db, paging.numbers(db, old_alice)).rows) == 3
 
 
 def test_filters(db, now):
     def of(**which):
-        return ids(pages.read(db, pages.numbers(db, EVERYTHING, which=Filter(**which))).rows)
+        return ids(paging.read(db, paging.numbers(db, EVERYTHING, which=Filter(**which))).rows)
 
     assert of(user="bob") == [("c1", "2")]
     assert of(account="chem") == [("c1", "2")]
@@ -139,7 +142,7 @@ def test_sums(db, engine, now):
 
 
 def test_coordinators_see_the_accounts_below(engine, store):
-    people = People(
+    people = Associations(
         (
             Association("", "physics", "alice", Role.COORDINATOR),
             Association("", "chem", "alice", Role.MEMBER),
@@ -201,8 +204,18 @@ def test_whoever_adds_up_users_accounts_or_months_gets_the_same(
         for n in range(40)
     ]
     store.write(Batch(tuple(runs), (), "", 0), "s")
-    grams = [{"job_id": row["id"], "provider": "rte", "grams": 5.0} for row in rows(schema.job)]
+    jobs = rows(schema.job)
+    grams = [{"job_id": row["id"], "provider": "rte", "grams": 5.0} for row in jobs]
+    measured = [
+        {
+            "job_id": row["id"], "source": "prometheus", "until_time": row["end_time"],
+            "measured_time": row["end_time"], "samples": 1, "dropped_series": 0, "nodes": 1,
+            "coverage": 1.0, "doubt": "",
+        }
+        for row in jobs
+    ]  # fmt: skip
     with engine.begin() as write:
+        write.execute(sa.insert(schema.job_usage), measured)
         write.execute(sa.insert(schema.job_emissions), grams)
         for day in due_days(write, "c1", 1000):
             roll_up(write, "c1", day, _at(2026, 12, 1))

@@ -1,4 +1,4 @@
-"""Sums of any window are those of its days, whatever spans they are read from."""
+"""Sums of any window are those of its days, whether they are read by day or by month."""
 
 import itertools
 
@@ -7,12 +7,12 @@ import sqlalchemy as sa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchjob_stats_db import schema
-from batchjob_stats_db.access import EVERYTHING, Access, AccountOn, UserOn
-from batchjob_stats_db.days import DAY
+from batchjob.schedulers.accounting import Batch
+from batchjob_stats_db.database import schema
+from batchjob_stats_db.database.access import EVERYTHING, Access, AccountOn, UserOn
+from batchjob_stats_db.days import DAY, month_of
+from batchjob_stats_db.measure.rollup import drop_days, due_days, roll_up
 from batchjob_stats_db.queries import stats, usage
-from batchjob_stats_db.rollup import drop_days, due_days, roll_up
-from batchjob_stats_db.sources.source import Batch
 
 D0 = 20540 * DAY  # a midnight
 DAYS = 600
@@ -111,7 +111,7 @@ def test_who_sees_a_whole_cluster_gets_its_sums_and_no_other(filled, store):
             assert asked(db, operator, by, *window, cluster="c2") == {}
 
 
-def test_corrections_and_retention_reach_every_span(filled, store, job):
+def test_corrections_and_retention_reach_every_month(filled, store, job):
     late = job("7", user="dave", account="bio", submit_time=D0, start_time=D0, end_time=D0 + 50)
     store.write(Batch((late,), (), "", 0), "s")
     roll_all(filled)
@@ -123,6 +123,6 @@ def test_corrections_and_retention_reach_every_span(filled, store, job):
             assert asked(db, EVERYTHING, ["username"], *window) == added_up(
                 db, ["username"], *window
             )
-        spans = schema.USAGE.user_spans
-        assert not db.execute(sa.select(spans).where(spans.c.day + spans.c.days * DAY <= D0)).all()
+        months = db.execute(sa.select(schema.USAGE.monthly_by_user.c.month)).scalars()
+        assert min(months) >= month_of(D0 + 100 * DAY)
         assert min(db.execute(sa.select(schema.daily_usage.c.day)).scalars()) > D0 + 100 * DAY

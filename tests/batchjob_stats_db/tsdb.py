@@ -8,6 +8,7 @@ import time
 import urllib.error
 import urllib.request
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -22,15 +23,36 @@ def line(metric, value, at, **labels):
     return f"batchjob_job_{metric}{{{text}}} {value} {at}"
 
 
+class RunningStore(NamedTuple):
+    """Where it answers, and the process."""
+
+    url: str
+    pid: int
+
+
 @contextlib.contextmanager
-def prometheus(lines):
-    """A Prometheus whose blocks hold the samples."""
+def prometheus(lines, *flags, config="global: {}"):
+    """The URL of a Prometheus whose blocks hold the samples."""
+    with run_prometheus(lines, *flags, config=config) as store:
+        yield store.url
+
+
+@contextlib.contextmanager
+def victoria_metrics(lines):
+    """The URL of a VictoriaMetrics into which the samples were imported."""
+    with run_victoria_metrics(lines) as store:
+        yield store.url
+
+
+@contextlib.contextmanager
+def run_prometheus(lines, *flags, config="global: {}"):
+    """The same with its process."""
     if not shutil.which("prometheus") or not shutil.which("promtool"):
         pytest.skip("no prometheus is installed")
     with tempfile.TemporaryDirectory(prefix="bj-prom-") as folder:
         home = Path(folder)
         (home / "samples").write_text("".join(f"{each}\n" for each in _grouped(lines)) + "# EOF\n")
-        (home / "prometheus.yml").write_text("global: {}\n")
+        (home / "prometheus.yml").write_text(f"{config}\n")
         create = ["promtool", "tsdb", "create-blocks-from", "openmetrics", "samples", "data"]
         subprocess.run(create, check=True, cwd=home, capture_output=True)
         (port,) = free_ports(1)
@@ -40,15 +62,16 @@ def prometheus(lines):
             f"--storage.tsdb.path={home}/data",
             "--storage.tsdb.retention.time=20y",
             f"--web.listen-address=127.0.0.1:{port}",
+            *flags,
         ]
-        with daemon(argv, home / "log"):
+        with daemon(argv, home / "log") as process:
             until(lambda: _answers(f"http://127.0.0.1:{port}/-/ready"), "prometheus")
-            yield f"http://127.0.0.1:{port}"
+            yield RunningStore(f"http://127.0.0.1:{port}", process.pid)
 
 
 @contextlib.contextmanager
-def victoria_metrics(lines):
-    """A VictoriaMetrics into which the samples were imported."""
+def run_victoria_metrics(lines, *flags):
+    """The same with its process."""
     program = shutil.which("victoria-metrics")
     if not program:
         pytest.skip("no victoria-metrics is installed")
@@ -59,15 +82,16 @@ def victoria_metrics(lines):
             f"-storageDataPath={folder}/data",
             f"-httpListenAddr=127.0.0.1:{port}",
             "-retentionPeriod=20y",
+            *flags,
         ]
         url = f"http://127.0.0.1:{port}"
-        with daemon(argv, Path(folder) / "log"):
+        with daemon(argv, Path(folder) / "log") as process:
             until(lambda: _answers(f"{url}/health"), "victoria-metrics")
             body = "\n".join(_in_milliseconds(each) for each in lines).encode()
             urllib.request.urlopen(f"{url}/api/v1/import/prometheus", body, timeout=10).close()
             urllib.request.urlopen(f"{url}/internal/force_flush", timeout=10).close()
             time.sleep(0.1)
-            yield url
+            yield RunningStore(url, process.pid)
 
 
 def _grouped(lines):

@@ -7,20 +7,27 @@ import shutil
 import pytest
 from fastapi.testclient import TestClient
 
-from batchjob.states import JobState
-from batchjob_stats_db import tokens
-from batchjob_stats_db.engine import parse, writer
-from batchjob_stats_db.migrate import migrate
-from batchjob_stats_db.options import DbOptions
-from batchjob_stats_db.records import Account, Association, JobRecord, NodeShare, People, Role
-from batchjob_stats_db.rollup import due_days, roll_up
-from batchjob_stats_db.sources.source import Batch
-from batchjob_stats_db.store import Store, UsagePolicy
-from batchjob_stats_db.tokens import TokenRole
+from batchjob.schedulers.accounting import Batch
+from batchjob.schedulers.records import (
+    Account,
+    Association,
+    Associations,
+    JobRecord,
+    NodeShare,
+    Role,
+)
+from batchjob.schedulers.states import JobState
+from batchjob_stats_db.admin.migrate import migrate
+from batchjob_stats_db.database import tokens
+from batchjob_stats_db.database.engine import parse, writer
+from batchjob_stats_db.database.store import Store, UsagePolicy
+from batchjob_stats_db.database.tokens import TokenRole
+from batchjob_stats_db.measure.rollup import due_days, roll_up
+from batchjob_stats_db.poller.options import DatabaseOptions
 from batchjob_stats_server import app
-from batchjob_stats_server.options import AuthOptions, Settings, WebOptions
+from batchjob_stats_server.options import AuthOptions, ServerSettings, ServerWebOptions
 from batchjob_stats_server.services import build
-from collectors.emissions.options import Options as EmissionsOptions
+from collectors.emissions.options import EmissionsOptions
 from tests.batchjob_stats_server.authority import Authority, pem
 
 NOW = 1_775_300_000
@@ -65,7 +72,7 @@ JOBS = (
     record("0f3a2b1c-aaaa-4bbb-8ccc-123456789abc", start_time=NOW - 2000, elapsed_seconds=60),
 )
 ELSEWHERE = record("1", cluster="c2", account="x", start_time=NOW - 100, state=JobState.FAILED)
-PEOPLE = People(
+PEOPLE = Associations(
     (
         Association("c1", "physics", "alice", Role.MEMBER, True),
         Association("c1", "chem", "bob", Role.MEMBER, True),
@@ -117,6 +124,7 @@ def site_authority():
 @pytest.fixture
 def services(path, tmp_path, site_authority):
     (tmp_path / "secret").write_text(f"{SECRET}\n")
+    (tmp_path / "secret").chmod(0o600)
     (tmp_path / "clients.pem").write_bytes(pem(site_authority.certificate))
     auth = AuthOptions(
         trusted_peer=(ipaddress.ip_network(PROXY),),
@@ -125,9 +133,9 @@ def services(path, tmp_path, site_authority):
         viewer=("vera",),
         admin=("root",),
     )
-    settings = Settings(
-        DbOptions(f"sqlite:///{path}"),
-        WebOptions(threads=4, allowed_host=("testserver",)),
+    settings = ServerSettings(
+        DatabaseOptions(f"sqlite:///{path}"),
+        ServerWebOptions(threads=4, allowed_host=("testserver",)),
         auth,
         EmissionsOptions(provider=("owid:FR",)),
     )

@@ -6,27 +6,27 @@ Nothing is random twice: the same seed makes the same site. Names are as users m
 import random
 import uuid
 
-from batchjob.states import JobState
-from batchjob_stats_db import tokens
-from batchjob_stats_db.engine import parse, writer
-from batchjob_stats_db.history.history import Span
-from batchjob_stats_db.measurements import write
-from batchjob_stats_db.migrate import migrate
-from batchjob_stats_db.records import (
+from batchjob.schedulers.accounting import Batch
+from batchjob.schedulers.records import (
     Account,
     Association,
+    Associations,
     JobRecord,
     NodeShare,
-    People,
     Role,
     StepRecord,
 )
-from batchjob_stats_db.rollup import due_days, roll_up
-from batchjob_stats_db.schema import job
-from batchjob_stats_db.sources.source import Batch
-from batchjob_stats_db.store import Store, UsagePolicy
-from batchjob_stats_db.tokens import TokenRole
-from batchjob_stats_db.usage import Gpu, Measured, Usage
+from batchjob.schedulers.states import JobState
+from batchjob_stats_db.admin.migrate import migrate
+from batchjob_stats_db.database import tokens
+from batchjob_stats_db.database.engine import parse, writer
+from batchjob_stats_db.database.schema import job
+from batchjob_stats_db.database.store import Store, UsagePolicy
+from batchjob_stats_db.database.tokens import TokenRole
+from batchjob_stats_db.measure.job_usage import GpuUsage, JobToMeasure, MeasuredUsage
+from batchjob_stats_db.measure.pending import write
+from batchjob_stats_db.measure.rollup import due_days, roll_up
+from batchjob_stats_db.timeseries.base import JobWindow
 
 NOW = 1_775_300_000
 DAY = 86400
@@ -78,7 +78,7 @@ def make(path, jobs=200):
 def _people(cluster):
     members = (Association(cluster, account, user, Role.MEMBER) for user, account in USERS.items())
     accounts = (Account(cluster, name, "root") for name in dict.fromkeys(USERS.values()))
-    return People(tuple(members), (), tuple(accounts))
+    return Associations(tuple(members), (), tuple(accounts))
 
 
 def _record(rng, cluster, number):
@@ -145,13 +145,13 @@ def _usage(rng, row):
     start, end = row["start_time"], row["end_time"]
     until = end or NOW
     seconds = until - start
-    span = Span(row["cluster"], row["jobid"], start, until + 390)
-    measured = Measured(
+    span = JobWindow(row["cluster"], row["jobid"], start, until + 390)
+    measured = JobToMeasure(
         row["id"], row["cluster"], row["jobid"], row["username"], row["uid"], start, end,
         row["allocated_nodes"], row["allocated_cpus"], span,
     )  # fmt: skip
     if row["id"] % 19 == 4:
-        return measured, Usage(row["id"], 0, 0, 0, 0.0, "no samples", {}, (), {})
+        return measured, MeasuredUsage(row["id"], 0, 0, 0, 0.0, "no samples", {}, (), {})
     busy = min(1.0, rng.betavariate(2, 1))
     cpu = row["allocated_cpus"] * seconds * busy
     memory = row["allocated_memory_bytes"] * rng.betavariate(2, 2)
@@ -181,7 +181,7 @@ def _usage(rng, row):
             "energy_gpu_idle_joules": len(gpus) * seconds * 60,
         }  # fmt: skip
     joules = sum(values.get(name, 0) for name in values if name.startswith("energy_"))
-    return measured, Usage(
+    return measured, MeasuredUsage(
         row["id"], seconds // 30, 0, row["allocated_nodes"], 1.0, "" if end else "running",
         values, gpus, {"rte": joules / 3.6e6 * 38.0},
     )  # fmt: skip
@@ -193,7 +193,7 @@ def _gpus(rng, row):
     per_node = max(1, count // (row["allocated_nodes"] or 1))
     names = row["node_list"].split(",")
     return [
-        Gpu(
+        GpuUsage(
             names[place // per_node], f"GPU-{row['id']:08x}-{place:04x}-4000-8000-000000000000",
             "", str(place % per_node),
             0.0 if place == count - 1 and row["id"] % 4 == 0 else rng.betavariate(4, 1.5),

@@ -9,10 +9,10 @@ from batchjob_stats_server.main import listening, server
 
 
 @contextlib.contextmanager
-def serving(services):
+def serving(services, port=0):
     """The port on loopback at which `services` answer by their own settings."""
     made = server(services.settings, services)
-    with listening(("127.0.0.1", 0)) as listener:
+    with listening(("127.0.0.1", port)) as listener:
         port = listener.getsockname()[1]
         thread = threading.Thread(target=made.run, kwargs={"sockets": [listener]})
         thread.start()

@@ -4,7 +4,7 @@ import os
 
 from fastapi.testclient import TestClient
 
-from batchjob_stats_db.tokens import TokenRole
+from batchjob_stats_db.database.tokens import TokenRole
 from batchjob_stats_server import app
 
 
@@ -37,6 +37,8 @@ def test_own_metrics_are_for_some_peers_and_viewers(client, services, token):
     assert client.get("/metrics").status_code == 401
     assert client.get("/metrics", headers=token("alice")).status_code == 403
     assert client.get("/metrics", headers=token("vera", TokenRole.VIEWER)).status_code == 200
+    limited = token("vera", TokenRole.VIEWER, cluster="c1")
+    assert client.get("/metrics", headers=limited).status_code == 403
     for host, status in (("127.0.0.1", 200), ("::1", 200), ("::ffff:127.0.0.1", 200), ("", 401)):
         at = TestClient(app.make(services), client=(host, 1))
         assert at.get("/metrics").status_code == status
@@ -62,7 +64,8 @@ def test_a_database_that_is_gone_is_named(path, services, token):
     answer = asker.get("/api/v1/me", headers=headers)
     assert answer.status_code == 503
     assert "database" in answer.json()["detail"]
-    assert asker.get("/-/ready").status_code == 503
+    ready = asker.get("/-/ready")
+    assert (ready.status_code, ready.text) == (503, "the database is not ready\n")
     assert asker.get("/-/healthy").status_code == 200
 
 

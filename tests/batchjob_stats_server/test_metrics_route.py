@@ -10,14 +10,16 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
-from batchjob_stats_db.history.prometheus import Endpoint, Prometheus
+from batchjob_stats_db.timeseries.prometheus_client import Endpoint
+from batchjob_stats_db.timeseries.prometheus_store import Prometheus
 from batchjob_stats_server import app
 from batchjob_stats_server.curves import CURVES
-from batchjob_stats_server.histories import Histories
+from batchjob_stats_server.promql.histories import TimeSeriesPool
 from tests.batchjob_stats_db.tsdb import line, prometheus
 from tests.batchjob_stats_server.conftest import NOW, PROXY, SECRET
 
 START, END = NOW - 7000, NOW - 3400  # of job 1's first run, and of jobs 2 and 5
+OTHERS = {"gpu": "1", "uuid": "GPU-bb", "gpu_instance": ""}
 HELD = {"gpu": "0", "uuid": "GPU-aa", "gpu_instance": ""}
 
 
@@ -39,11 +41,15 @@ SAMPLES = [
     *course("cpu_seconds_total", [300, 600], NOW - 800, 50, mode="user"),
     *course("memory_current_bytes", [1 << 30] * 120),
     *course("memory_current_bytes", [5 << 30] * 120, user="mallory"),
-    *course("gpu_info", [1] * 120, **HELD),
+    *course("gpu_info", [1] * 120, **HELD, source="process", confirmed="true"),
+    # What its environment names besides: others work there.
+    *course("gpu_info", [1] * 120, **OTHERS, source="CUDA_VISIBLE_DEVICES", confirmed="false"),
+    *course("gpu_utilization_ratio", [0.1] * 120, **OTHERS),
     *course("gpu_utilization_ratio", [0.5, 0.7] * 60, **HELD),
     *(device("batchjob_gpu_power_watts", 250, START + 60, **HELD) for _ in range(1)),
     *(device("batchjob_gpu_power_watts", 99, START + 60, gpu="1", uuid="GPU-bb") for _ in "x"),
     *(device("DCGM_FI_PROF_SM_ACTIVE", 0.25, START + 60, UUID="GPU-aa") for _ in range(1)),
+    *(device("DCGM_FI_PROF_SM_ACTIVE", 0.99, START + 60, UUID="GPU-bb") for _ in range(1)),
     # Bob's job ran for half an hour without its exporter, and began anew to count.
     *course("cpu_seconds_total", [30, 60, 90], NOW - 6000, user="bob", jobid="2", mode="user"),
     *course("cpu_seconds_total", [5, 35], NOW - 4000, user="bob", jobid="2", mode="user"),
@@ -62,7 +68,7 @@ def store():
 
 @pytest.fixture
 def measured(services, store):
-    return services._replace(histories=Histories([Prometheus(Endpoint(store))]))
+    return services._replace(histories=TimeSeriesPool([Prometheus(Endpoint(store))]))
 
 
 @pytest.fixture
@@ -111,10 +117,11 @@ def test_what_another_user_had_under_this_id_is_not_shown(ask, first_run):
     assert {row["max"] for row in rows} == {1 << 30}
 
 
-def test_gpus(ask, first_run):
+def test_gpus_and_no_series_of_one_that_only_the_environment_names(ask, first_run):
     rows = ask("1", metric=["gpu_utilization", "gpu_power", "gpu_sm_active"], points=1, **first_run)
     assert [(r["metric"], r["line"], r["min"], r["mean"], r["max"]) for r in rows] == [
         ("gpu_utilization", "n001 GPU 0", 0.5, pytest.approx(0.6), 0.7),
+        ("gpu_utilization", "n001 GPU 1", 0.1, pytest.approx(0.1), 0.1),
         ("gpu_power", "n001 GPU 0", 250, 250, 250),
         ("gpu_sm_active", "n001 GPU 0", 0.25, 0.25, 0.25),
     ]
@@ -174,7 +181,7 @@ def test_a_store_that_is_gone(measured, ask, services, proxied):
 
 
 def test_too_many_at_once(measured, ask, monkeypatch):
-    monkeypatch.setattr("batchjob_stats_server.histories._PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr("batchjob_stats_server.promql.histories._PATIENCE_SECONDS", 0.01)
     with measured.histories.lent():
         assert "too many" in ask("1", status=503)["detail"]
 
@@ -195,7 +202,7 @@ def test_a_slow_store_does_not_keep_other_questions_waiting(services):
             let_go.wait(20)
             return []
 
-    made = app.make(services._replace(histories=Histories([Slow()])))
+    made = app.make(services._replace(histories=TimeSeriesPool([Slow()])))
     headers = {"X-Grafana-User": "vera", "X-Batchjob-Secret": SECRET}
     with (
         TestClient(made, client=(PROXY, 50000), headers=headers) as client,

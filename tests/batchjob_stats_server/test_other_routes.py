@@ -1,7 +1,7 @@
 """Usage, people, factors and tokens."""
 
 from batchjob_stats_db.queries import usage
-from collectors.emissions.server import PATH, parse
+from collectors.emissions.providers.stats_server import PATH, parse
 
 API = "/api/v1"
 

@@ -12,7 +12,7 @@ import urllib.request
 
 import pytest
 
-from batchjob_stats_db.tokens import TokenRole
+from batchjob_stats_db.database.tokens import TokenRole
 from tests.simulated import tsdb
 
 

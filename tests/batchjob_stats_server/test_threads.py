@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from batchjob_stats_db.engine import parse
+from batchjob_stats_db.database.engine import parse
 from batchjob_stats_server.services import threads_of
 
 SQLITE, POSTGRESQL = parse("sqlite:////var/lib/batchjob/jobs.db"), parse("postgresql://db/jobs")

@@ -11,9 +11,11 @@ from collectors.node import (
     BOOT_TIME,
     CPU_SECONDS,
     CPUS,
+    MEMORY_AVAILABLE,
+    MEMORY_TOTAL,
     METRICS,
     Memory,
-    Options,
+    NodeOptions,
     build,
     parse_meminfo,
     parse_stat,
@@ -56,13 +58,22 @@ def test_meminfo():
     assert parse_meminfo(MEMINFO) == Memory(24684096 * 1024, 23500000 * 1024)
 
 
+def test_a_kernel_without_mem_available_has_the_rest(procfs):
+    """Linux before 3.14."""
+    (procfs / "meminfo").write_bytes(b"MemTotal: 100 kB\nMemFree: 50 kB\n")
+    node = build(Host(procfs=str(procfs)), NodeOptions(), {})
+    families = {family.metric: family.samples for family in node.collect()}
+    assert families[MEMORY_TOTAL] == [("", 102400.0)]
+    assert families[MEMORY_AVAILABLE] == []
+
+
 @pytest.mark.parametrize("text", [b"", b"cpu 1 2 3\ncpu0 1\nbtime 5\n", b"\xff\xfe", STAT[:60]])
 def test_half_a_stat_is_an_error(text):
     with pytest.raises(ValueError, match="stat"):
         parse_stat(text, ticks=100)
 
 
-@pytest.mark.parametrize("text", [b"", MEMINFO[:40], b"MemTotal: 5 pages\n"])
+@pytest.mark.parametrize("text", [b"", MEMINFO[32:], b"MemTotal: 5 pages\n"])
 def test_half_a_meminfo_is_an_error(text):
     with pytest.raises(ValueError, match="meminfo"):
         parse_meminfo(text)
@@ -76,7 +87,7 @@ def test_garbage_raises_nothing_but_value_error(text):
 
 
 def test_families(procfs):
-    node = build(Host(procfs=str(procfs)), Options(), {})
+    node = build(Host(procfs=str(procfs)), NodeOptions(), {})
     families = {family.metric: family.samples for family in node.collect()}
     assert tuple(families) == METRICS
     assert ('mode="idle"', 400.0) in families[CPU_SECONDS]
@@ -89,13 +100,13 @@ def test_families(procfs):
 def test_a_stat_longer_than_one_read(procfs):
     text = STAT.replace(b"intr 12345", b"intr 12345" + b" 0" * 100_000)
     (procfs / "stat").write_bytes(text)
-    node = build(Host(procfs=str(procfs)), Options(), {})
+    node = build(Host(procfs=str(procfs)), NodeOptions(), {})
     assert node.cpu_times().boot_time == 1795181442
     node.stop()
 
 
 def test_this_machine():
-    node = build(Host(), Options(), {})
+    node = build(Host(), NodeOptions(), {})
     assert node.cpu_times().busy_seconds > 0
     assert 0 < node.memory().available <= node.memory().total
     node.stop()

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from batchjob_exporter.options import settings as exporter_settings
-from batchjob_stats_db.options import settings as poller_settings
+from batchjob_stats_db.poller.options import settings as poller_settings
 from batchjob_stats_server.options import settings as server_settings
 from tests.deploy import crds
 

@@ -1,12 +1,13 @@
 """The configuration that packages install is accepted as it is."""
 
-from pathlib import Path
+import re
 
 import yaml
 
-from batchjob_stats_db.options import settings as poller_settings
+from batchjob_exporter.options import settings as exporter_settings
+from batchjob_stats_db.poller.options import settings as poller_settings
 from batchjob_stats_server.options import settings as server_settings
-from deploy.packages.contents import PACKAGES, ROOT
+from deploy.packages.contents import PACKAGES, ROOT, SERVER
 
 CONFIG = ROOT / "deploy/config"
 
@@ -30,17 +31,54 @@ def test_what_is_commented_out_is_accepted_too(tmp_path):
         read({}, str(tmp_path / name))
 
 
-def test_units_and_files_are_there():
+def test_the_cluster_collectors():
+    chosen = exporter_settings([f"--config.file={CONFIG}/cluster.yml"])
+    assert chosen.web.listen_address == (":10913",)
+    assert [each.entry.name for each in chosen.collectors] == ["cluster"]
+
+
+def exec_starts(package):
+    """Unit -> the command line that it starts."""
+    for folder, units in (("systemd", package.units), ("systemd/user", package.user_units)):
+        for unit in units:
+            text = (ROOT / "deploy" / folder / unit).read_text()
+            for command in re.findall(r"^ExecStart=(.*)$", text, re.MULTILINE):
+                yield unit, command
+
+
+def test_units_start_what_packages_bring():
+    commands = {f"/opt/batchjob/bin/{name}" for each in PACKAGES for name in each.commands}
     for package in PACKAGES:
-        for unit in package.units:
-            text = Path(ROOT, "deploy/systemd", unit).read_text()
-            assert f"ExecStart=/opt/batchjob/bin/{unit.removesuffix('.service')}" in text
+        started = dict(exec_starts(package))
+        assert started.keys() == {
+            unit for unit in (*package.units, *package.user_units) if unit.endswith(".service")
+        }
+        for command in started.values():
+            assert command.split()[0] in commands
+
+
+def test_units_read_files_that_packages_bring():
+    brought = {f"/etc/{name}" for package in PACKAGES for name in package.configuration}
+    for package in PACKAGES:
+        for unit, command in exec_starts(package):
+            for path in re.findall(r"--config.file=(\S+)", command):
+                assert path in brought, unit
+
+
+def test_files_of_packages_are_there():
+    for package in PACKAGES:
         for source in package.configuration.values():
             assert (CONFIG / source).is_file()
+        for source in package.scripts.values():
+            assert (ROOT / "deploy" / source).is_file()
+        for source in package.examples.values():
+            assert (ROOT / source).exists()
 
 
-def test_containers_install_extras_that_exist():
-    extras = (ROOT / "pyproject.toml").read_text()
-    for path in (ROOT / "deploy/containers").glob("*.Containerfile"):
-        extra = path.read_text().partition("/source[")[2].partition("]")[0]
-        assert f"\n{extra} = [" in extras
+def test_the_units_directories_are_the_packages():
+    """systemd makes StateDirectory= with the mode that the package has given it."""
+    (home,) = (each for each in SERVER.directories if each.path == "/var/lib/batchjob")
+    for unit in ("batchjob_stats_db", "batchjob_stats_server", "batchjob_backup"):
+        text = (ROOT / f"deploy/systemd/{unit}.service").read_text()
+        assert f"StateDirectoryMode={home.mode}" in text
+        assert f"User={home.user}" in text

@@ -84,6 +84,8 @@ class Target(NamedTuple):
         """Whether it serves."""
         try:
             urllib.request.urlopen(f"http://{self.address}/-/ready", timeout=2).close()
+        except urllib.error.HTTPError as error:
+            return error.code == 400  # "this port speaks HTTPS"
         except (OSError, urllib.error.URLError):
             return False
         return True
@@ -115,6 +117,28 @@ def running(*flags: str, inside: Sequence[str] = ()) -> Iterator[Target]:
         finally:
             print(log.read_text())
         assert "Traceback" not in log.read_text()
+
+
+@contextlib.contextmanager
+def as_the_unit(*flags: str, changed: Mapping[str, str] | None = None) -> Iterator[Target]:
+    """Start an exporter with the priority and the rights its systemd unit gives it. Needs root.
+
+    `changed` are settings of the unit that a drop-in changes.
+    """
+    text = (REPOSITORY / "deploy/systemd/batchjob_exporter.service").read_text()
+    lines = [line.partition("=") for line in text.splitlines() if not line.startswith("#")]
+    unit = {name: value for name, equals, value in lines if equals} | dict(changed or {})
+    rights = ",".join(
+        f"+{name.removeprefix('CAP_').lower()}" for name in unit["AmbientCapabilities"].split()
+    )
+    inside = (
+        "nice", "-n", unit["Nice"],
+        "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs",
+        f"--inh-caps=-all,{rights}", f"--ambient-caps=-all,{rights}",
+        f"--bounding-set=-all,{rights}",
+    )  # fmt: skip
+    with running(*flags, inside=inside) as target:
+        yield target
 
 
 def _serving(process: Popen[bytes], target: Target) -> bool:

@@ -142,13 +142,18 @@ def cluster(
     cpus: int = 2,
     memory_mb: int = 4000,
     accounting: bool = True,
+    gpus: int = 0,
+    conf: str = "",
 ) -> Iterator[Cluster]:
-    """Start a cluster, and at the end stop its daemons in reverse order and remove its cgroups."""
+    """Start a cluster, and at the end stop its daemons in reverse order and remove its cgroups.
+
+    `gpus`: pretend GPUs of each node. `conf`: more lines of slurm.conf; `{root}` is the folder.
+    """
     root = Path(tempfile.mkdtemp(prefix="slurm-"))
     made = Cluster(root, cgroup, nodes, cpus, memory_mb)
     with contextlib.ExitStack() as stack:
         stack.callback(shutil.rmtree, root)
-        slurm_files.write(made, accounting)
+        slurm_files.write(made, accounting, gpus, conf)
         _start(made, accounting, stack)
         yield made
 

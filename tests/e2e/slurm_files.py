@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -108,7 +109,11 @@ exec "$@"' inside "$@"
 """
 
 
-def write(made: "Cluster", accounting: bool) -> None:
+# Device files that jobs do not miss where ConstrainDevices keeps them away: /dev/full.
+GPU_DEVICE = os.makedev(1, 7)
+
+
+def write(made: "Cluster", accounting: bool, gpus: int = 0, more: str = "") -> None:
     """Make the folders and files of a cluster below `made.root`."""
     root = made.root
     root.chmod(0o755)
@@ -128,9 +133,16 @@ def write(made: "Cluster", accounting: bool) -> None:
         "nodes": ",".join(made.nodes),
         "task_plugin": "task/cgroup,task/affinity" if made.cgroup == 1 else "task/cgroup",
     }
-    conf = SLURM_CONF + (ACCOUNTING_CONF if accounting else "")
+    conf = SLURM_CONF + (ACCOUNTING_CONF if accounting else "") + more
+    if gpus:
+        conf += "GresTypes=gpu\n"
+        for number in range(gpus):
+            os.mknod(root / f"etc/gpu{number}", 0o666 | stat.S_IFCHR, GPU_DEVICE)
+        files = f"Name=gpu File={root}/etc/gpu[0-{gpus - 1}]\n"
+        (root / "etc/gres.conf").write_text(files)
+    gres = f" Gres=gpu:{gpus}\n" if gpus else "\n"
     for node, port in zip(made.nodes, made.ports[3:], strict=True):
-        conf += NODE_CONF.format(**values, node=node, port=port)
+        conf += NODE_CONF.rstrip("\n").format(**values, node=node, port=port) + gres
         (root / "spool" / node).mkdir()
     (root / "etc/slurm.conf").write_text(conf.format(**values))
     (root / "etc/cgroup.conf").write_text(CGROUP_CONF[made.cgroup])

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.e2e
 
 ROOT = Path(__file__).parents[2]
 TOOLS = ("buildah", "mmdebstrap")
-BASE = "docker.io/library/python:3.13-slim"
+BASE = "localhost/python:3.13-slim"
 PYTHON, SUITE = "3.13", "trixie"  # what the base is, and the Debian that has it
 UID = 10910  # of the server's image
 
@@ -94,14 +94,12 @@ def _base(store: Store) -> None:
 def volumes(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """What a build sees beside its context: wheels for the base's Python, and word of them."""
     directory = tmp_path_factory.mktemp("wheels")
-    pip = (sys.executable, "-m", "pip")
-    call(*pip, "wheel", "--quiet", "--no-deps", "--wheel-dir", str(directory / "own"), str(ROOT))
-    (wheel,) = (directory / "own").glob("*.whl")
     call(
-        *pip, "download", "--quiet", "--only-binary=:all:", f"--python-version={PYTHON}",
-        f"--dest={directory / 'all'}", f"{wheel}[all]", "hatchling",
+        sys.executable, "-m", "pip", "download", "--quiet", "--only-binary=:all:",
+        f"--python-version={PYTHON}",
+        f"--dest={directory / 'all'}", "--no-deps", "--require-hashes",
+        "-r", str(ROOT / "deploy/locked/all.txt"), "-r", str(ROOT / "deploy/locked/backend.txt"),
     )  # fmt: skip
-    (directory / "all" / wheel.name).unlink()
     settings = directory / "pip.conf"
     settings.write_text("[global]\nno-index = true\nfind-links = /wheels\n")
     return [f"--volume={directory / 'all'}:/wheels:ro", f"--volume={settings}:/etc/pip.conf:ro"]

@@ -1,5 +1,6 @@
-"""Packages are built, installed into a clean Debian, and what they bring is started and asked."""
+"""Packages are built and installed into a clean Debian; its systemd starts their units."""
 
+import json
 import os
 import re
 import shutil
@@ -11,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from batchjob import __version__
+from tests.e2e import booted
 from tests.e2e.exporter import parse
-from tests.e2e.processes import call, free_ports, served
+from tests.e2e.processes import call, until
 
 pytestmark = pytest.mark.e2e
 
@@ -42,79 +44,141 @@ def _version_of(python: str) -> tuple[int, ...]:
 
 
 @pytest.fixture(scope="module")
-def debian(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A clean Debian with the packages installed."""
+def machine(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[booted.Machine]:
+    """A clean Debian with the packages installed, booted by its systemd."""
+    if why_not := booted.missing():
+        pytest.skip(why_not)
     root = tmp_path_factory.mktemp("debian") / "root"
     codename = re.search(r"^VERSION_CODENAME=(\w+)", Path("/etc/os-release").read_text(), re.M)
     assert codename
     version = ".".join(map(str, _version_of(PYTHON)))
     call(
-        "mmdebstrap", "--variant=minbase", f"--include=python{version}", codename[1],
+        "mmdebstrap", "--variant=minbase", f"--include=python{version},systemd,dbus", codename[1],
         str(root),
     )  # fmt: skip
-    for package in ("exporter", "server"):
-        (deb,) = built.glob(f"batchjob-{package}_*.deb")
-        shutil.copy(deb, root / "tmp")
-        inside(root, "dpkg", "-i", f"/tmp/{deb.name}")
-    yield root
+    for deb in built.glob("*.deb"):
+        shutil.copy(deb, root / "root")
+    with booted.machine(root) as made:
+        made.run("sh", "-c", "dpkg --install /root/*.deb")
+        (root / "etc/batchjob/stats_db.yml").write_text(STATS_DB)
+        made.run("runuser", "-u", "batchjob", "--", *STATS_DB_COMMAND, "migrate")
+        yield made
     shutil.rmtree(root, ignore_errors=True)
 
 
-def entered(root: Path, *command: str, user: str = "") -> list[str]:
-    """The command line that runs `command` in the root, with /proc and /sys of this machine."""
-    prefix = ["setpriv", f"--reuid={user}", "--clear-groups", "--no-new-privs"] if user else []
-    script = f'mount --rbind /proc "{root}/proc" && mount --rbind /sys "{root}/sys" && exec "$@"'
-    return [
-        "unshare", "--mount", "--propagation=private", "sh", "-c", script, "inside",
-        "chroot", str(root), *prefix, *command,
-    ]  # fmt: skip
+STATS_DB_COMMAND = ("batchjob_stats_db", "--config.file=/etc/batchjob/stats_db.yml")
+STATS_DB = """
+db: {url: "sqlite:////var/lib/batchjob/jobs.db"}
+web: {listen-address: "127.0.0.1:10911"}
+backup: {directory: /var/backups/batchjob, keep: 14}
+clusters: [{name: alpha, sources: {jsonl: {path: /var/lib/batchjob}}}]
+"""
+READ = "import sys, urllib.request as u; sys.stdout.write(u.urlopen(sys.argv[1]).read().decode())"
 
 
-def inside(root: Path, *command: str, user: str = "") -> str:
-    return call(*entered(root, *command, user=user))
+def read(machine: booted.Machine, port: int, path: str) -> str:
+    """What is answered inside the machine, once something is."""
+    argv = ("/opt/batchjob/exporter/bin/python", "-c", READ, f"http://127.0.0.1:{port}{path}")
+    until(lambda: machine.succeeds(*argv), f"an answer of port {port}")
+    return machine.run(*argv)
 
 
-def test_the_units_command_is_scraped(debian: Path, tmp_path: Path) -> None:
-    unit = (debian / "usr/lib/systemd/system/batchjob_exporter.service").read_text()
-    (command,) = re.findall(r"^ExecStart=(\S+) \$OPTIONS$", unit, re.M)
-    (port,) = free_ports(1)
-    argv = entered(debian, command, f"--web.listen-address=127.0.0.1:{port}", user="nobody")
-    with served(argv, "/metrics", port, tmp_path / "log") as text:
-        scrape = parse(text, time.time())
+def test_directories_are_made(machine: booted.Machine) -> None:
+    told = machine.run("stat", "--format=%A %U %n", "/var/lib/batchjob", "/var/backups/batchjob",
+                       "/run/batchjob-gpus")  # fmt: skip
+    assert told.splitlines() == [
+        "drwxr-x--- batchjob /var/lib/batchjob",
+        "drwx------ batchjob /var/backups/batchjob",
+        "drwxr-xr-x root /run/batchjob-gpus",
+    ]
+    for name in ("prolog", "epilog"):
+        assert machine.succeeds("test", "-x", f"/usr/libexec/batchjob/gpu_{name}.sh")
+    for name in ("prometheus/rules/jobs.yml", "grafana/provisioning/datasources/batchjob.yml",
+                 "victoriametrics/vmagent.service"):  # fmt: skip
+        assert machine.succeeds("test", "-r", f"/usr/share/batchjob/{name}")
+
+
+def test_the_exporters_unit_is_scraped(machine: booted.Machine) -> None:
+    machine.run("systemctl", "start", "batchjob_exporter")
+    scrape = parse(read(machine, 10910, "/metrics"), time.time())
     assert scrape.value("batchjob_exporter_build_info", version=__version__) == 1
     assert scrape.value("batchjob_scrape_collector_success", collector="jobs") == 1
 
 
-def test_poller_and_server_start(debian: Path, tmp_path: Path) -> None:
-    assert "batchjob" in inside(debian, "getent", "passwd", "batchjob")
-    inside(debian, "install", "-d", "-o", "batchjob", "/var/lib/batchjob")
-    config = "--config.file=/etc/batchjob/stats_db.yml"
-    inside(debian, "batchjob_stats_db", config, "migrate", user="batchjob")
-    (port,) = free_ports(1)
-    argv = entered(
-        debian, "/opt/batchjob/bin/batchjob_stats_server", "--config.file=/etc/batchjob/server.yml",
-        f"--web.listen-address=127.0.0.1:{port}", user="batchjob",
+def test_poller_and_server_start_in_their_sandboxes(machine: booted.Machine) -> None:
+    machine.run("systemctl", "start", "batchjob_stats_db", "batchjob_stats_server")
+    assert "batchjob_stats_db_poll_interval_seconds" in read(machine, 10911, "/metrics")
+    assert read(machine, 10912, "/-/ready")
+    for path in ("jobs.db", "jobs.db-wal"):
+        told = machine.run("stat", "--format=%a %U", f"/var/lib/batchjob/{path}")
+        assert told.split() == ["600", "batchjob"]
+
+
+def test_a_backup_each_day(machine: booted.Machine) -> None:
+    machine.run("systemctl", "enable", "--now", "batchjob_backup.timer")
+    assert "batchjob_backup.timer" in machine.run("systemctl", "list-timers", "--all")
+    machine.run("systemctl", "start", "batchjob_backup")
+    (copy,) = machine.run("ls", "/var/backups/batchjob").split()
+    assert copy.startswith("batchjob-")
+    newest = 'batchjob_stats_db_backup_timestamp_seconds{directory="/var/backups/batchjob"} 1'
+    until(lambda: newest in read(machine, 10911, "/metrics"), "the poller sees the backup")
+
+
+def test_restore(machine: booted.Machine) -> None:
+    (copy,) = machine.run("ls", "/var/backups/batchjob").split()
+    argv = (*STATS_DB_COMMAND, "restore", f"/var/backups/batchjob/{copy}")
+    assert not machine.succeeds(*argv)  # poller and server hold it
+    machine.run("systemctl", "stop", "batchjob_stats_db")
+    assert not machine.succeeds(*argv)  # the server still does
+    machine.run("systemctl", "stop", "batchjob_stats_server")
+    assert "restored" in machine.run(*argv)
+    machine.run("systemctl", "start", "batchjob_stats_db", "batchjob_stats_server")
+    assert read(machine, 10912, "/-/ready")
+
+
+def test_what_passes_is_tried_again(machine: booted.Machine) -> None:
+    """Here another writer, who goes away; a database that is away ends with the same status."""
+    machine.run("systemctl", "stop", "batchjob_stats_db")
+    hold = ("flock", "/var/lib/batchjob/jobs.db.writer", "sleep", "5")
+    machine.run("systemd-run", "--unit=holder", *hold)
+    until(lambda: machine.shown("holder", "SubState") == "running", "the lock is held")
+    assert not machine.succeeds("systemctl", "start", "batchjob_stats_db")
+    assert machine.shown("batchjob_stats_db", "SubState") == "auto-restart"
+    until(
+        lambda: machine.shown("batchjob_stats_db", "ActiveState") == "active",
+        "the poller runs again", 40,
     )  # fmt: skip
-    with served(argv, "/-/ready", port, tmp_path / "log") as text:
-        assert text
 
 
-def test_the_command_batchjob_takes_what_is_installed(debian: Path) -> None:
-    assert inside(debian, "batchjob", "--version").split() == ["batchjob", __version__]
-    inside(debian, "mv", "/opt/batchjob/server", "/opt/batchjob/elsewhere")
+def test_what_is_wrong_is_not_tried_again(machine: booted.Machine) -> None:
+    config = machine.root / "etc/batchjob/stats_db.yml"
+    config.write_text(STATS_DB + "nonsense: 1\n")
+    assert not machine.succeeds("systemctl", "restart", "batchjob_stats_db")
+    assert machine.shown("batchjob_stats_db", "ActiveState") == "failed"
+    config.write_text(STATS_DB)
+    machine.run("systemctl", "reset-failed", "batchjob_stats_db")
+    machine.run("systemctl", "start", "batchjob_stats_db")
+
+
+def test_the_command_batchjob_takes_what_is_installed(machine: booted.Machine) -> None:
+    assert machine.run("batchjob", "--version").split() == ["batchjob", __version__]
+    machine.run("mv", "/opt/batchjob/server", "/opt/batchjob/elsewhere")
     try:
-        assert inside(debian, "batchjob", "--version").split() == ["batchjob", __version__]
+        assert machine.run("batchjob", "--version").split() == ["batchjob", __version__]
     finally:
-        inside(debian, "mv", "/opt/batchjob/elsewhere", "/opt/batchjob/server")
+        machine.run("mv", "/opt/batchjob/elsewhere", "/opt/batchjob/server")
 
 
-def test_configuration_is_kept_and_the_rest_goes(debian: Path) -> None:
-    listed = (debian / "var/lib/dpkg/info/batchjob-server.conffiles").read_text().split()
-    assert listed == ["/etc/batchjob/stats_db.yml", "/etc/batchjob/server.yml"]
-    inside(debian, "dpkg", "--remove", "batchjob-server")
-    assert (debian / "etc/batchjob/server.yml").exists()
-    assert not (debian / "opt/batchjob/server").exists()
-    assert (debian / "opt/batchjob/bin/batchjob_exporter").exists()
+def test_configuration_is_kept_and_the_rest_goes(machine: booted.Machine) -> None:
+    listed = (machine.root / "var/lib/dpkg/info/batchjob-server.conffiles").read_text().split()
+    assert set(listed) == {
+        f"/etc/batchjob/{name}.yml" for name in ("cluster", "server", "stats_db")
+    }
+    machine.run("dpkg", "--remove", "batchjob-server")
+    assert (machine.root / "etc/batchjob/server.yml").exists()
+    assert machine.shown("batchjob_stats_server", "ActiveState") == "inactive"
+    assert not (machine.root / "opt/batchjob/server").exists()
+    assert (machine.root / "opt/batchjob/bin/batchjob_exporter").exists()
 
 
 def test_rpm_packages(built: Path, tmp_path: Path) -> None:
@@ -147,3 +211,32 @@ def test_the_source_distribution_builds_the_same_wheel(built: Path, tmp_path: Pa
     argv = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", str(tmp_path)]
     call(*argv, str(source))
     assert (tmp_path / wheel.name).stat().st_size == wheel.stat().st_size
+
+
+def test_the_same_commit_gives_the_same_bytes(built: Path, tmp_path: Path) -> None:
+    """Elsewhere, by someone with another umask, time zone and home."""
+    copy = tmp_path / "deeper" / "copy"
+    call("git", "clone", "--quiet", str(ROOT), str(copy))
+    if call("git", "-C", str(ROOT), "status", "--porcelain", "--untracked-files=no"):
+        pytest.skip("the checkout has changes that its last commit has not")
+    environment = {
+        **os.environ, "HOME": str(tmp_path), "TZ": "Pacific/Kiritimati", "PYTHONPATH": str(copy),
+    }  # fmt: skip
+    output = tmp_path / "out"
+    argv = [sys.executable, "-m", "deploy.packages.build", "--output", str(output)]
+    call(*argv, "--python", PYTHON, cwd=copy, env=environment, umask=0o077)
+    assert (output / "SHA256SUMS").read_text() == (built / "SHA256SUMS").read_text()
+
+
+def test_sums_and_bills_of_materials(built: Path) -> None:
+    listed = call("sha256sum", "--check", "--quiet", "SHA256SUMS", cwd=built)
+    assert listed == ""
+    names = {line.split()[1] for line in (built / "SHA256SUMS").read_text().splitlines()}
+    assert names == {path.name for path in built.iterdir()} - {"SHA256SUMS"}
+    (bill,) = built.glob("batchjob-server-*.cdx.json")
+    told = json.loads(bill.read_text())
+    assert (told["bomFormat"], told["metadata"]["component"]["name"]) == (
+        "CycloneDX", "batchjob-server",
+    )  # fmt: skip
+    urls = {each.get("purl", "").partition("@")[0] for each in told["components"]}
+    assert {"pkg:pypi/sqlalchemy", "pkg:pypi/fastapi", "pkg:pypi/pyyaml"} <= urls

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 import uvicorn
 
-from batchjob_stats_db.options import DbOptions
+from batchjob_stats_db.poller.options import DatabaseOptions
 from batchjob_stats_server import app
-from batchjob_stats_server.histories import Histories
-from batchjob_stats_server.options import Settings, WebOptions
+from batchjob_stats_server.options import ServerSettings, ServerWebOptions
+from batchjob_stats_server.promql.histories import TimeSeriesPool
 from batchjob_stats_server.services import build
 from tests.batchjob_stats_server import example_site
 from tests.batchjob_stats_server.pages.example_history import ExampleHistory
@@ -52,8 +52,10 @@ def site(tmp_path_factory):
     """Where the example site is served, and tokens for a user and an admin."""
     path = tmp_path_factory.mktemp("site") / "jobs.db"
     tokens = example_site.make(path)
-    made = build(Settings(DbOptions(f"sqlite:///{path}"), WebOptions(("127.0.0.1", 0))))
-    histories = Histories([ExampleHistory(made.reader) for _ in range(4)])
+    made = build(
+        ServerSettings(DatabaseOptions(f"sqlite:///{path}"), ServerWebOptions(("127.0.0.1", 0)))
+    )
+    histories = TimeSeriesPool([ExampleHistory(made.reader) for _ in range(4)])
     services = made._replace(histories=histories, clock=lambda: example_site.NOW)
     config = uvicorn.Config(app.make(services), port=0, log_level="warning", access_log=False)
     server = uvicorn.Server(config)

@@ -5,7 +5,7 @@ import pytest
 import trustme
 
 from batchjob_exporter.options import settings
-from batchjob_exporter.service import Service
+from batchjob_exporter.service import ExporterService
 from tests.e2e import prometheus
 from tests.e2e.processes import until
 
@@ -40,7 +40,7 @@ basic_auth_users:
   prometheus: {hashed}
 """
     )
-    service = Service(
+    service = ExporterService(
         settings(
             [
                 "--web.listen-address=127.0.0.1:0",

@@ -83,4 +83,4 @@ def test_the_exporter_sees_it_with_its_owner(report: Any) -> None:
 def test_stop(report: Any) -> None:
     status, said, complaints, _ = report["stopped"]
     assert (status, complaints) == (0, "")
-    assert "cancelled" in said
+    assert "stopped" in said

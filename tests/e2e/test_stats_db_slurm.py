@@ -13,8 +13,8 @@ import pytest
 import sqlalchemy as sa
 import yaml
 
-from batchjob_stats_db import schema
-from batchjob_stats_db.engine import parse, reader
+from batchjob_stats_db.database import schema
+from batchjob_stats_db.database.engine import parse, reader
 from tests.e2e import exporter, prometheus, slurm
 from tests.e2e.workload import command
 
@@ -78,23 +78,22 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
 class Poll:
     """Runs the poller's command where Slurm's users exist."""
 
-    def __init__(self, folder: Path, cluster: slurm.Cluster, tsdb: str) -> None:
+    def __init__(self, folder: Path, cluster: slurm.Cluster, tsdb: str = "") -> None:
         self.url = f"sqlite:///{folder}/jobs.db"
         self._config = folder / "stats_db.yml"
         self._cluster = cluster
-        self._config.write_text(
-            yaml.safe_dump(
-                {
-                    "db": {"url": self.url},
-                    "tsdb": {
-                        "url": tsdb,
-                        "scrape-interval": f"{SCRAPE_INTERVAL}s",
-                        "linger": f"{LINGER}s",
-                    },
-                    "clusters": [{"name": "alpha", "sources": {"sacct": {}}}],
-                }
-            )
-        )
+        config: dict[str, Any] = {
+            "db": {"url": self.url},
+            "clusters": [{"name": "alpha", "sources": {"sacct": {}}}],
+        }
+        if tsdb:
+            times = {"scrape-interval": f"{SCRAPE_INTERVAL}s", "linger": f"{LINGER}s"}
+            config["tsdb"] = {"url": tsdb, **times}
+        self._config.write_text(yaml.safe_dump(config))
+
+    def rows(self, table: str) -> list[Row]:
+        """All rows of a table."""
+        return _tables(self.url)[table]
 
     def __call__(self, *arguments: str) -> None:
         argv = [sys.executable, "-m", "batchjob_stats_db.main"]
@@ -108,14 +107,19 @@ class Poll:
         assert done.returncode == 0, done.stderr
 
 
-def _rows(url: str, ids: Mapping[str, list[str]], accounting: Mapping[str, Any]) -> Run:
+def _tables(url: str) -> dict[str, list[Row]]:
     engine = reader(parse(url))
     with engine.connect() as db:
-        tables = {
+        tables: dict[str, list[Row]] = {
             table.name: [dict(row) for row in db.execute(sa.select(table)).mappings()]
             for table in schema.metadata.sorted_tables
         }
     engine.dispose()
+    return tables
+
+
+def _rows(url: str, ids: Mapping[str, list[str]], accounting: Mapping[str, Any]) -> Run:
+    tables = _tables(url)
     usage = {row["job_id"]: row for row in tables["job_usage"]}
     jobs = {row["jobid"]: {**row, "usage": usage.get(row["id"])} for row in tables["job"]}
     seconds = {job: _seconds(rows[0]["TotalCPU"]) for job, rows in accounting.items()}

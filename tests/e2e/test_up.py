@@ -13,7 +13,8 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,7 +46,14 @@ class Up(NamedTuple):
         return (self.data / "token").read_text().strip()
 
     def get(self, path: str, **headers: str) -> str:
-        request = urllib.request.Request(f"http://{self.web}{path}", headers=headers)
+        return self._get(f"http://{self.web}{path}", headers)
+
+    def scrape(self, **headers: str) -> str:
+        return self._get(f"http://{self.exporter}/metrics", headers)
+
+    @staticmethod
+    def _get(url: str, headers: dict[str, str]) -> str:
+        request = urllib.request.Request(url, headers=headers)
         try:
             with urllib.request.urlopen(request, timeout=10) as answer:
                 return str(answer.read().decode())
@@ -110,8 +118,7 @@ def test_a_job_appears_everywhere_within_ten_seconds(machine: Up) -> None:
     assert len(jobid) == 36, done.stderr
 
     def seen() -> bool:
-        with urllib.request.urlopen(f"http://{machine.exporter}/metrics", timeout=5) as answer:
-            scrape = parse(answer.read().decode(), 0)
+        scrape = parse(machine.scrape(Authorization=f"Bearer {machine.token()}"), 0)
         return bool(
             scrape.series("batchjob_job_cpu_seconds_total", jobid=jobid)
             and machine.api(f"jobs/{jobid}")
@@ -142,7 +149,13 @@ def _cookie(machine: Up) -> str:
     """What a browser gets for the address that was printed."""
     opener = urllib.request.build_opener(_NoRedirect)
     with pytest.raises(urllib.error.HTTPError) as answer:
-        opener.open(f"http://{machine.web}/?token={machine.token()}", timeout=10)
+        opener.open(
+            urllib.request.Request(
+                f"http://{machine.web}/?token={machine.token()}",
+                headers={"Sec-Fetch-Site": "none"},
+            ),
+            timeout=10,
+        )
     with contextlib.closing(answer.value) as redirect:
         assert redirect.code in (302, 303, 307)
         return str(redirect.headers["Set-Cookie"]).partition(";")[0]
@@ -168,6 +181,28 @@ def test_the_token_is_its_owners_alone(machine: Up) -> None:
         with pytest.raises(urllib.error.HTTPError) as refused:
             machine.get("/api/v1/jobs", **headers)
         assert refused.value.code == 401
+
+
+@pytest.mark.parametrize("ask", [partial(Up.get, path="/metrics"), Up.scrape])
+def test_metrics_need_the_token_and_an_own_name(machine: Up, ask: Callable[..., str]) -> None:
+    borne = {"Authorization": f"Bearer {machine.token()}"}
+    assert "batchjob_" in ask(machine, **borne)
+    for headers, status in (
+        ({}, 401),
+        ({"Authorization": "Bearer bj_wrong"}, 401),
+        ({"Authorization": f"Basic {machine.token()}"}, 401),
+        ({**borne, "Host": "rebound.example"}, 421),
+    ):
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            ask(machine, **headers)
+        assert refused.value.code == status
+
+
+def test_nobody_is_scraped_unless_asked_for(tmp_path: Path) -> None:
+    with up(tmp_path / "data", tmp_path / "log", "--exporter-address=") as made:
+        assert "not served; --exporter-address=" in made.log.read_text()
+        with pytest.raises(urllib.error.URLError, match="refused"):
+            made.scrape()
 
 
 def test_another_host_name_is_refused(machine: Up) -> None:

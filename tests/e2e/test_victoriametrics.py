@@ -15,8 +15,8 @@ import pytest
 import sqlalchemy as sa
 import yaml
 
-from batchjob_stats_db import schema
-from batchjob_stats_db.engine import parse, reader
+from batchjob_stats_db.database import schema
+from batchjob_stats_db.database.engine import parse, reader
 from tests.e2e import exporter, victoriametrics
 from tests.e2e.processes import free_ports, until
 
@@ -62,6 +62,7 @@ def scrape_configuration(folder, port):
 def poll(folder, url, records):
     """Run the poller's cycle over these records, asking `url` with the token; the database."""
     (folder / "token").write_text(f"{TOKEN}\n")
+    (folder / "token").chmod(0o600)
     (folder / "jobs.jsonl").write_text("".join(json.dumps(each) + "\n" for each in records))
     database = f"sqlite:///{folder}/jobs.db"
     tsdb = {"url": url, "token-file": f"{folder}/token", "scrape-interval": "1s", "linger": "2s"}

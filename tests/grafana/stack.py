@@ -230,6 +230,7 @@ def configuration(
     """Configuration files of poller and server, in this folder."""
     secret = folder / "secret"
     secret.write_text(SECRET)
+    secret.chmod(0o600)
     store = {"url": tsdb, "scrape-interval": "1s", "linger": "10s", "refresh": "5s"}
     db = {"url": f"sqlite:///{folder}/jobs.db"}
     (folder / "stats_db.yml").write_text(

@@ -5,7 +5,7 @@ import re
 from prometheus_client.exposition import generate_latest
 
 from batchjob_exporter.document import metrics_page
-from batchjob_stats_db.self_metrics import PollerMetrics
+from batchjob_stats_db.poller.self_metrics import PollerMetrics
 from batchjob_stats_server.self_metrics import ServerMetrics
 
 NAME = re.compile(r"(?<![\w:])batchjob[_:][a-z0-9_:]+")

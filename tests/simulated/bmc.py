@@ -94,7 +94,7 @@ class SimulatedBmc:
 
 
 class InProcess:
-    """The simulated BMC without any transport, as `collectors.ipmi.message.Bmc`."""
+    """The simulated BMC without any transport, as `collectors.power.ipmi.message.Bmc`."""
 
     def __init__(self, bmc, payload):
         self.bmc = bmc

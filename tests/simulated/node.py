@@ -50,8 +50,8 @@ class Jobs:
                 job.name,
                 job.cpu_seconds(now),
                 job.cpus,
-                ended_at=job.end if job.end <= now else None,
-                started_at=job.start,
+                ended_at=job.end - self.time.ahead if job.end <= now else None,
+                started_at=job.start - self.time.ahead,
             )
             for job in self.jobs
             if job.start <= now < job.end + self.linger

@@ -1,4 +1,4 @@
-"""Stands for sacct(1): prints recorded rows by the arguments it is given.
+"""Stands for sacct(1) and squeue(1): prints recorded rows by the arguments it is given.
 
 Run as `sacct.py RECORDING [sacct's arguments]`; knows the long options that the source uses.
 """
@@ -25,15 +25,37 @@ def wanted(job: dict[str, str], options: dict[str, str]) -> bool:
     if "jobs" in options:
         return job["JobIDRaw"] in options["jobs"].split(",")
     begin, end = (int(options[name].removeprefix("uts")) for name in ("starttime", "endtime"))
+    assert not LIVE & set(options["state"].split(","))
     if job["State"] in LIVE:
-        return "RUNNING" in options["state"].split(",") and int(job["Submit"]) < end
+        return False
     return begin <= int(job["End"]) < end
+
+
+def queue(rows: list[dict[str, str]], columns: str) -> None:
+    """What squeue prints of the jobs that have not ended."""
+    fields = [field.partition(":0") for field in columns.split(",")]
+    for row in rows:
+        if row["State"] not in LIVE or "." in row["JobIDRaw"]:
+            continue
+        values = {
+            "JobID": row["JobIDRaw"], "JobArrayID": row["JobID"], "UserName": row["User"],
+            "UserID": row["UID"], "GroupName": row["Group"], "Name": row["JobName"],
+            "SubmitTime": row["Submit"], "StartTime": row["Start"], "EligibleTime": "N/A",
+            "tres-alloc": row["AllocTRES"] or row["ReqTRES"], "TimeLimit": "5:00",
+        }  # fmt: skip
+        cells = (values.get(name, row.get(name, "(null)")) for name, _, _ in fields)
+        text = (cell + field[2] for cell, field in zip(cells, fields, strict=True))
+        sys.stdout.write("".join(text) + "\n")
 
 
 def main(recording: str, arguments: list[str]) -> None:
     fields, rows = recorded(Path(recording))
     if arguments == ["--helpformat"]:
         print(*fields)
+        return
+    columns = [word for word in arguments if word.startswith("--Format=")]
+    if columns:
+        queue(rows, columns[0].removeprefix("--Format="))
         return
     options = dict(word[2:].split("=", 1) for word in arguments if "=" in word)
     options |= {

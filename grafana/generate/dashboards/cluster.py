@@ -1,7 +1,7 @@
 """A cluster: its nodes, queues and scheduler, and how the records of its jobs come in."""
 
 from grafana.generate.dashboards.rows import CLUSTER
-from grafana.generate.model import Column, Dashboard, Panel, Promql, Rows
+from grafana.generate.model import ApiQuery, Dashboard, Panel, PanelColumn, Promql
 
 _C = 'cluster=~"$cluster"'
 
@@ -107,7 +107,7 @@ DASHBOARD = Dashboard(
             ),
             about="With the reason given.",
             kind="table",
-            columns=(Column("node", "Node"), Column("reason", "Reason")),
+            columns=(PanelColumn("node", "Node"), PanelColumn("reason", "Reason")),
         ),
         Panel(
             "Fair share of accounts",
@@ -120,7 +120,7 @@ DASHBOARD = Dashboard(
             "none",
             "Shares over usage: above 1 the account has used less than its share.",
             "table",
-            columns=(Column("account", "Account"), Column("Value", "Level")),
+            columns=(PanelColumn("account", "Account"), PanelColumn("Value", "Level")),
         ),
         Panel(
             "Licences",
@@ -152,13 +152,13 @@ DASHBOARD = Dashboard(
         Panel(
             "Where job records come from",
             (
-                Rows(
+                ApiQuery(
                     "/clusters",
                     (
-                        Column("name", "Cluster"),
-                        Column("source", "Source"),
-                        Column("success_time", "Last read", kind="time"),
-                        Column("error_time", "Last failure", kind="time"),
+                        PanelColumn("name", "Cluster"),
+                        PanelColumn("source", "Source"),
+                        PanelColumn("success_time", "Last read", kind="time"),
+                        PanelColumn("error_time", "Last failure", kind="time"),
                     ),
                 ),
             ),

@@ -1,7 +1,7 @@
 """Where the energy goes, and what it emits."""
 
 from grafana.generate.dashboards.rows import CLUSTER, DAYS, IN_CLUSTER
-from grafana.generate.model import Column, Dashboard, Panel, Promql, Rows
+from grafana.generate.model import ApiQuery, Dashboard, Panel, PanelColumn, Promql
 
 _C = 'cluster=~"$cluster"'
 
@@ -11,13 +11,13 @@ def _power(by: str) -> str:
 
 
 def _daily(
-    title: str, unit: str, about: str, path: str, *columns: Column, by: str = "day"
+    title: str, unit: str, about: str, path: str, *columns: PanelColumn, by: str = "day"
 ) -> Panel:
-    asked = Rows(path, columns, (IN_CLUSTER, ("by", by), *DAYS))
+    asked = ApiQuery(path, columns, (IN_CLUSTER, ("by", by), *DAYS))
     return Panel(title, (asked,), unit, about, bars=True)
 
 
-_DAY = Column("day", "Day", kind="time")
+_DAY = PanelColumn("day", "Day", kind="time")
 DASHBOARD = Dashboard(
     "energy",
     "Energy and emissions",
@@ -68,15 +68,15 @@ DASHBOARD = Dashboard(
             "Of measured jobs that you may see.",
             "/usage",
             _DAY,
-            Column("energy_host_joules", "nodes", kind="number"),
-            Column("energy_gpu_joules", "GPUs", kind="number"),
+            PanelColumn("energy_host_joules", "nodes", kind="number"),
+            PanelColumn("energy_gpu_joules", "GPUs", kind="number"),
         ),
         Panel(
             "Emissions a day",
             (
-                Rows(
+                ApiQuery(
                     "/usage/emissions",
-                    (_DAY, Column("provider"), Column("grams", kind="number")),
+                    (_DAY, PanelColumn("provider"), PanelColumn("grams", kind="number")),
                     (IN_CLUSTER, ("by", "day"), *DAYS),
                 ),
             ),
@@ -88,14 +88,14 @@ DASHBOARD = Dashboard(
         Panel(
             "Energy by account",
             (
-                Rows(
+                ApiQuery(
                     "/usage",
                     (
-                        Column("account", "Account"),
-                        Column("cluster", "Cluster"),
-                        Column("energy_host_joules", "Nodes", "joule", "number"),
-                        Column("energy_gpu_joules", "GPUs", "joule", "number"),
-                        Column("cpu_seconds", "CPU time used", "s", "number"),
+                        PanelColumn("account", "Account"),
+                        PanelColumn("cluster", "Cluster"),
+                        PanelColumn("energy_host_joules", "Nodes", "joule", "number"),
+                        PanelColumn("energy_gpu_joules", "GPUs", "joule", "number"),
+                        PanelColumn("cpu_seconds", "CPU time used", "s", "number"),
                     ),
                     (IN_CLUSTER, ("by", "account,cluster"), *DAYS),
                 ),
@@ -106,13 +106,13 @@ DASHBOARD = Dashboard(
         Panel(
             "Emissions by account",
             (
-                Rows(
+                ApiQuery(
                     "/usage/emissions",
                     (
-                        Column("account", "Account"),
-                        Column("cluster", "Cluster"),
-                        Column("provider", "Provider"),
-                        Column("grams", "Grams of CO2e", "massg", "number"),
+                        PanelColumn("account", "Account"),
+                        PanelColumn("cluster", "Cluster"),
+                        PanelColumn("provider", "Provider"),
+                        PanelColumn("grams", "Grams of CO2e", "massg", "number"),
                     ),
                     (IN_CLUSTER, ("by", "account,cluster"), *DAYS),
                 ),
@@ -133,10 +133,10 @@ DASHBOARD = Dashboard(
             "in it. For operators.",
             "table",
             columns=(
-                Column("source", "Meter"),
-                Column("scope", "Covers"),
-                Column("gpus", "GPUs in it"),
-                Column("Value", "Nodes"),
+                PanelColumn("source", "Meter"),
+                PanelColumn("scope", "Covers"),
+                PanelColumn("gpus", "GPUs in it"),
+                PanelColumn("Value", "Nodes"),
             ),
         ),
         Panel(

@@ -1,6 +1,6 @@
 """Whether the measuring itself is well. For operators."""
 
-from grafana.generate.model import Column, Dashboard, Panel, Promql, Variable
+from grafana.generate.model import Dashboard, Panel, PanelColumn, Promql, Variable
 
 _C = 'cluster=~"$cluster"'
 _UP = f'up{{job="$scrape_job",{_C}}}'
@@ -51,9 +51,9 @@ DASHBOARD = Dashboard(
             about="Empty is good.",
             kind="table",
             columns=(
-                Column("instance", "Node"),
-                Column("cluster", "Cluster"),
-                Column("Value", hidden=True),
+                PanelColumn("instance", "Node"),
+                PanelColumn("cluster", "Cluster"),
+                PanelColumn("Value", hidden=True),
             ),
         ),
         Panel(
@@ -68,10 +68,10 @@ DASHBOARD = Dashboard(
             about="Empty is good. `batchjob doctor` on the node says why.",
             kind="table",
             columns=(
-                Column("instance", "Node"),
-                Column("cluster", "Cluster"),
-                Column("collector", "Collector"),
-                Column("Value", hidden=True),
+                PanelColumn("instance", "Node"),
+                PanelColumn("cluster", "Cluster"),
+                PanelColumn("collector", "Collector"),
+                PanelColumn("Value", hidden=True),
             ),
         ),
         Panel(

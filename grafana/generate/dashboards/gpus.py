@@ -8,7 +8,7 @@ from grafana.generate.dashboards.rows import (
     JOB_NOW,
     USER_OF,
 )
-from grafana.generate.model import Column, Dashboard, Panel, Promql, Rows
+from grafana.generate.model import ApiQuery, Dashboard, Panel, PanelColumn, Promql
 
 _C = 'cluster=~"$cluster"'
 _USE = f"batchjob_job_gpu_utilization_ratio{{{_C}}}"
@@ -78,35 +78,35 @@ DASHBOARD = Dashboard(
             height=9,
             sort_by="GPUs",
             columns=(
-                Column(
+                PanelColumn(
                     "jobid",
                     "Job",
                     link="/d/batchjob-job-live?"
                     "var-cluster=${__data.fields.cluster}&var-job=${__data.fields.jobid}",
                 ),
-                Column("user", "User"),
-                Column("cluster", "Cluster"),
-                Column("manager", "Scheduler"),
-                Column("Value #A", "GPUs", "none"),
-                Column("Value #B", "Mean use", "percentunit"),
-                Column("Value #C", "Highest use of the least used", "percentunit"),
-                Column("Value #D", "Memory", "bytes"),
+                PanelColumn("user", "User"),
+                PanelColumn("cluster", "Cluster"),
+                PanelColumn("manager", "Scheduler"),
+                PanelColumn("Value #A", "GPUs", "none"),
+                PanelColumn("Value #B", "Mean use", "percentunit"),
+                PanelColumn("Value #C", "Highest use of the least used", "percentunit"),
+                PanelColumn("Value #D", "Memory", "bytes"),
             ),
         ),
         Panel(
             "Idle, as last measured",
             (
-                Rows(
+                ApiQuery(
                     "/stats/idle-gpus",
                     (
                         JOB_NOW,
                         USER_OF,
-                        Column("account", "Account"),
+                        PanelColumn("account", "Account"),
                         CLUSTER_OF,
-                        Column("allocated_gpus", "GPUs", "none", "number"),
-                        Column("idle_gpus", "Idle", "none", "number"),
-                        Column("gpu_utilization_ratio", "Mean use", "percentunit", "number"),
-                        Column("idle_gpu_seconds", "Idle GPU time", "s", "number"),
+                        PanelColumn("allocated_gpus", "GPUs", "none", "number"),
+                        PanelColumn("idle_gpus", "Idle", "none", "number"),
+                        PanelColumn("gpu_utilization_ratio", "Mean use", "percentunit", "number"),
+                        PanelColumn("idle_gpu_seconds", "Idle GPU time", "s", "number"),
                     ),
                     (IN_CLUSTER,),
                 ),
@@ -121,15 +121,17 @@ DASHBOARD = Dashboard(
         Panel(
             "GPU time by account",
             (
-                Rows(
+                ApiQuery(
                     "/usage",
                     (
-                        Column("account", "Account"),
-                        Column("cluster", "Cluster"),
-                        Column("gpu_allocated_seconds", "Held", "s", "number"),
-                        Column("measured_gpu_allocated_seconds", "of it measured", "s", "number"),
-                        Column("gpu_seconds", "Used", "s", "number"),
-                        Column("energy_gpu_joules", "Energy", "joule", "number"),
+                        PanelColumn("account", "Account"),
+                        PanelColumn("cluster", "Cluster"),
+                        PanelColumn("gpu_allocated_seconds", "Held", "s", "number"),
+                        PanelColumn(
+                            "measured_gpu_allocated_seconds", "of it measured", "s", "number"
+                        ),
+                        PanelColumn("gpu_seconds", "Used", "s", "number"),
+                        PanelColumn("energy_gpu_joules", "Energy", "joule", "number"),
                     ),
                     (IN_CLUSTER, ("by", "account,cluster"), *DAYS),
                 ),
@@ -141,12 +143,12 @@ DASHBOARD = Dashboard(
         Panel(
             "GPU time a day",
             (
-                Rows(
+                ApiQuery(
                     "/usage",
                     (
-                        Column("day", "Day", kind="time"),
-                        Column("gpu_allocated_seconds", "held", kind="number"),
-                        Column("gpu_seconds", "used", kind="number"),
+                        PanelColumn("day", "Day", kind="time"),
+                        PanelColumn("gpu_allocated_seconds", "held", kind="number"),
+                        PanelColumn("gpu_seconds", "used", kind="number"),
                     ),
                     (IN_CLUSTER, ("by", "day"), *DAYS),
                 ),

@@ -13,32 +13,32 @@ from grafana.generate.dashboards.rows import (
     USER_OF,
     WINDOW,
 )
-from grafana.generate.model import PAGES, SUFFIX, Column, Dashboard, Panel, Rows, Variable
+from grafana.generate.model import PAGES, SUFFIX, ApiQuery, Dashboard, Panel, PanelColumn, Variable
 
 _PATH = "/jobs/${job:percentencode}"
 
 
-def _parts(title: str, part: str, about: str, *columns: Column) -> Panel:
-    rows = Rows(f"{_PATH}/{part}", columns, (IN_CLUSTER,))
+def _parts(title: str, part: str, about: str, *columns: PanelColumn) -> Panel:
+    rows = ApiQuery(f"{_PATH}/{part}", columns, (IN_CLUSTER,))
     return Panel(title, (rows,), about=about, kind="table", height=7)
 
 
-def _report(title: str, root: str, about: str, *columns: Column, width: int = 12) -> Panel:
+def _report(title: str, root: str, about: str, *columns: PanelColumn, width: int = 12) -> Panel:
     # Infinity prefers text to JSON, in its header Accept.
-    rows = Rows(f"{_PATH}/report", columns, (IN_CLUSTER, ("format", "json")), root)
+    rows = ApiQuery(f"{_PATH}/report", columns, (IN_CLUSTER, ("format", "json")), root)
     return Panel(title, (rows,), about=about, kind="table", width=width, height=7)
 
 
 def _course(
     title: str, unit: str, about: str, *curves: str, value: str = "mean", stacked: bool = False
 ) -> Panel:
-    rows = Rows(
+    rows = ApiQuery(
         f"{_PATH}/metrics",
         (
-            Column("time", kind="time"),
-            Column("line"),
-            Column("metric"),
-            Column(value, kind="number"),
+            PanelColumn("time", kind="time"),
+            PanelColumn("line"),
+            PanelColumn("metric"),
+            PanelColumn(value, kind="number"),
         ),
         (IN_CLUSTER, *(("metric", curve) for curve in curves), ("points", "300")),
     )
@@ -53,7 +53,7 @@ def _row(title: str) -> Panel:
 
 
 def _window(name: str, key: str) -> Variable:
-    rows = Rows(_PATH, (Column(key),), (IN_CLUSTER,))
+    rows = ApiQuery(_PATH, (PanelColumn(key),), (IN_CLUSTER,))
     return Variable(name, name, rows, hidden=True)
 
 
@@ -65,7 +65,7 @@ DASHBOARD = Dashboard(
         Panel(
             "Runs",
             (
-                Rows(
+                ApiQuery(
                     _PATH,
                     (
                         JOB,
@@ -74,11 +74,11 @@ DASHBOARD = Dashboard(
                         NAME,
                         STATE,
                         STARTED,
-                        Column("end_time", "Ended", kind="time"),
+                        PanelColumn("end_time", "Ended", kind="time"),
                         *USED,
                         *ASKED_FOR,
-                        Column("node_list", "Node list"),
-                        Column("exit_code", "Exit code", "none", "number"),
+                        PanelColumn("node_list", "Node list"),
+                        PanelColumn("exit_code", "Exit code", "none", "number"),
                         *WINDOW,
                     ),
                     (IN_CLUSTER,),
@@ -94,35 +94,35 @@ DASHBOARD = Dashboard(
             "Advice",
             "advice",
             "What the report of the latest run found, with its numbers and a next step.",
-            Column("severity", "Severity"),
-            Column("title", "What"),
-            Column("reason", "Why"),
-            Column("step", "Next step"),
+            PanelColumn("severity", "Severity"),
+            PanelColumn("title", "What"),
+            PanelColumn("reason", "Why"),
+            PanelColumn("step", "Next step"),
             width=24,
         ),
         _report(
             "What was used of what there was",
             "efficiency",
             "CPU, memory, GPU and time, each with its formula; or why there is no figure.",
-            Column("what", "Of"),
-            Column("ratio", "Use", "percentunit", "number"),
-            Column("used", "Used", "sishort", "number"),
-            Column("available", "Held", "sishort", "number"),
-            Column("unit", "Unit"),
-            Column("formula", "Formula"),
-            Column("missing", "Not known because"),
+            PanelColumn("what", "Of"),
+            PanelColumn("ratio", "Use", "percentunit", "number"),
+            PanelColumn("used", "Used", "sishort", "number"),
+            PanelColumn("available", "Held", "sishort", "number"),
+            PanelColumn("unit", "Unit"),
+            PanelColumn("formula", "Formula"),
+            PanelColumn("missing", "Not known because"),
         ),
         _report(
             "Beside similar jobs",
             "similar.comparisons",
             "Earlier jobs of the same user like this one that ended well.",
-            Column("what", "What"),
-            Column("this", "This job", "sishort", "number"),
-            Column("lower_quartile", "A quarter had less than", "sishort", "number"),
-            Column("median", "Half had less than", "sishort", "number"),
-            Column("upper_quartile", "Three quarters had less than", "sishort", "number"),
-            Column("unit", "Unit"),
-            Column("jobs", "Jobs", "none", "number"),
+            PanelColumn("what", "What"),
+            PanelColumn("this", "This job", "sishort", "number"),
+            PanelColumn("lower_quartile", "A quarter had less than", "sishort", "number"),
+            PanelColumn("median", "Half had less than", "sishort", "number"),
+            PanelColumn("upper_quartile", "Three quarters had less than", "sishort", "number"),
+            PanelColumn("unit", "Unit"),
+            PanelColumn("jobs", "Jobs", "none", "number"),
         ),
         _row("CPU"),
         _course(
@@ -207,46 +207,46 @@ DASHBOARD = Dashboard(
             "emissions",
             "By provider of the emission factor; figures of different "
             "providers are not to be added up.",
-            Column("provider", "Provider"),
-            Column("grams", "Grams of CO2e", "massg", "number"),
+            PanelColumn("provider", "Provider"),
+            PanelColumn("grams", "Grams of CO2e", "massg", "number"),
         ),
         _row("Parts"),
         _report(
             "Advice that could not be given",
             "silent",
             "Rules that might have had something to say, and why they do not.",
-            Column("rule", "Rule"),
-            Column("reason", "Reason"),
+            PanelColumn("rule", "Rule"),
+            PanelColumn("reason", "Reason"),
         ),
         _parts(
             "Nodes",
             "nodes",
             "Where it ran, and what it had there.",
-            Column("node", "Node"),
-            Column("cpus", "CPUs", "none", "number"),
-            Column("memory_bytes", "Memory", "bytes", "number"),
-            Column("gpus", "GPUs", "none", "number"),
+            PanelColumn("node", "Node"),
+            PanelColumn("cpus", "CPUs", "none", "number"),
+            PanelColumn("memory_bytes", "Memory", "bytes", "number"),
+            PanelColumn("gpus", "GPUs", "none", "number"),
         ),
         _parts(
             "GPUs",
             "gpus",
             "GPUs it held, over all its time.",
-            Column("node", "Node"),
-            Column("gpu", "GPU"),
-            Column("uuid", "UUID"),
-            Column("utilization_ratio", "Use", "percentunit", "number"),
-            Column("memory_peak_bytes", "Memory peak", "bytes", "number"),
+            PanelColumn("node", "Node"),
+            PanelColumn("gpu", "GPU"),
+            PanelColumn("uuid", "UUID"),
+            PanelColumn("utilization_ratio", "Use", "percentunit", "number"),
+            PanelColumn("memory_peak_bytes", "Memory peak", "bytes", "number"),
         ),
         _parts(
             "Steps",
             "steps",
             "Steps as the scheduler has them.",
-            Column("step", "Step"),
-            Column("name", "Name"),
-            Column("state", "State"),
-            Column("elapsed_seconds", "Run time", "s", "number"),
-            Column("cpu_seconds", "CPU time", "s", "number"),
-            Column("peak_task_memory_bytes", "Peak of a task", "bytes", "number"),
+            PanelColumn("step", "Step"),
+            PanelColumn("name", "Name"),
+            PanelColumn("state", "State"),
+            PanelColumn("elapsed_seconds", "Run time", "s", "number"),
+            PanelColumn("cpu_seconds", "CPU time", "s", "number"),
+            PanelColumn("peak_task_memory_bytes", "Peak of a task", "bytes", "number"),
         ),
     ),
     (

@@ -13,12 +13,12 @@ from grafana.generate.dashboards.rows import (
     USER_OF,
     WINDOW,
 )
-from grafana.generate.model import Column, Dashboard, Panel, Rows, Variable
+from grafana.generate.model import ApiQuery, Dashboard, Panel, PanelColumn, Variable
 
 Params = tuple[tuple[str, str], ...]
 
-_SUBMITTED = Column("submit_time", "Submitted", kind="time")
-_REASON = Column("reason", "Reason")
+_SUBMITTED = PanelColumn("submit_time", "Submitted", kind="time")
+_REASON = PanelColumn("reason", "Reason")
 _STATES = Variable(
     "state",
     "State",
@@ -38,13 +38,13 @@ _STATES = Variable(
 )
 
 
-def _tables(whose: Params, who: tuple[Column, ...]) -> tuple[Panel, ...]:
+def _tables(whose: Params, who: tuple[PanelColumn, ...]) -> tuple[Panel, ...]:
     head = (JOB, CLUSTER_OF, *who, NAME)
     return (
         Panel(
             "Running",
             (
-                Rows(
+                ApiQuery(
                     "/jobs",
                     (*head, STARTED, *ASKED_FOR, *WINDOW),
                     (*whose, ("state", "RUNNING,SUSPENDED"), ("limit", "500")),
@@ -58,7 +58,7 @@ def _tables(whose: Params, who: tuple[Column, ...]) -> tuple[Panel, ...]:
         Panel(
             "Waiting",
             (
-                Rows(
+                ApiQuery(
                     "/jobs",
                     (*head, _SUBMITTED, _REASON, *ASKED_FOR, *WINDOW),
                     (*whose, ("state", "PENDING"), ("started", "false"), ("limit", "500")),
@@ -72,7 +72,7 @@ def _tables(whose: Params, who: tuple[Column, ...]) -> tuple[Panel, ...]:
         Panel(
             "Started in this time",
             (
-                Rows(
+                ApiQuery(
                     "/jobs",
                     (*head, STATE, STARTED, *USED, *ASKED_FOR, *WINDOW),
                     (

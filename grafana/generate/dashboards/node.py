@@ -1,6 +1,6 @@
 """A node, and what its jobs do to it. For operators: the series belong to nobody."""
 
-from grafana.generate.model import PAGES, Column, Dashboard, Panel, Promql, Variable
+from grafana.generate.model import PAGES, Dashboard, Panel, PanelColumn, Promql, Variable
 
 _N = 'cluster="$cluster",instance="$node"'
 
@@ -33,17 +33,17 @@ DASHBOARD = Dashboard(
             width=24,
             height=6,
             columns=(
-                Column(
+                PanelColumn(
                     "jobid",
                     "Job",
                     link="/d/batchjob-job-live?var-cluster=${cluster}"
                     "&var-job=${__data.fields.jobid}",
                 ),
-                Column("user", "User"),
-                Column("account", "Account"),
-                Column("partition", "Partition"),
-                Column("manager", "Scheduler"),
-                Column("Value", hidden=True),
+                PanelColumn("user", "User"),
+                PanelColumn("account", "Account"),
+                PanelColumn("partition", "Partition"),
+                PanelColumn("manager", "Scheduler"),
+                PanelColumn("Value", hidden=True),
             ),
         ),
         _row("CPU and memory"),
@@ -124,12 +124,12 @@ DASHBOARD = Dashboard(
             ),
             kind="table",
             columns=(
-                Column("gpu", "GPU"),
-                Column("gpu_instance", "Instance"),
-                Column("jobid", "Job"),
-                Column("user", "User"),
-                Column("source", "What told"),
-                Column("Value", hidden=True),
+                PanelColumn("gpu", "GPU"),
+                PanelColumn("gpu_instance", "Instance"),
+                PanelColumn("jobid", "Job"),
+                PanelColumn("user", "User"),
+                PanelColumn("source", "What told"),
+                PanelColumn("Value", hidden=True),
             ),
         ),
         _row("Energy"),

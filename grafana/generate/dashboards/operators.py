@@ -1,17 +1,17 @@
 """What operators look for: waste, failures, waits."""
 
 from grafana.generate.dashboards.rows import CLUSTER, CLUSTER_OF, DAYS, IN_CLUSTER, USER_OF
-from grafana.generate.model import Column, Dashboard, Panel, Rows, Variable
+from grafana.generate.model import ApiQuery, Dashboard, Panel, PanelColumn, Variable
 
 
 def _waste(what: str, title: str, unit: str, had: str, unused: str) -> Panel:
     columns = (
         USER_OF,
-        Column(had, "Held", unit, "number"),
-        Column(unused, "Unused", unit, "number"),
-        Column(f"{what}_efficiency", "Use", "percentunit", "number"),
+        PanelColumn(had, "Held", unit, "number"),
+        PanelColumn(unused, "Unused", unit, "number"),
+        PanelColumn(f"{what}_efficiency", "Use", "percentunit", "number"),
     )
-    asked = Rows("/stats/waste", columns, (IN_CLUSTER, ("by", "user"), ("of", what), *DAYS))
+    asked = ApiQuery("/stats/waste", columns, (IN_CLUSTER, ("by", "user"), ("of", what), *DAYS))
     return Panel(
         title,
         (asked,),
@@ -24,10 +24,10 @@ def _waste(what: str, title: str, unit: str, had: str, unused: str) -> Panel:
 
 
 _WAITS = (
-    Column("day", "Day", kind="time"),
-    Column("partition"),
-    Column("wait_p50_seconds", kind="number"),
-    Column("wait_p90_seconds", kind="number"),
+    PanelColumn("day", "Day", kind="time"),
+    PanelColumn("partition"),
+    PanelColumn("wait_p50_seconds", kind="number"),
+    PanelColumn("wait_p90_seconds", kind="number"),
 )
 DASHBOARD = Dashboard(
     "operators",
@@ -47,13 +47,13 @@ DASHBOARD = Dashboard(
         Panel(
             "Failures",
             (
-                Rows(
+                ApiQuery(
                     "/stats/failures",
                     (
                         USER_OF,
-                        Column("jobs_ended", "Ended", "none", "number"),
-                        Column("jobs_failed", "Failed", "none", "number"),
-                        Column("failed_ratio", "Part", "percentunit", "number"),
+                        PanelColumn("jobs_ended", "Ended", "none", "number"),
+                        PanelColumn("jobs_failed", "Failed", "none", "number"),
+                        PanelColumn("failed_ratio", "Part", "percentunit", "number"),
                     ),
                     (IN_CLUSTER, ("by", "user"), *DAYS),
                 ),
@@ -65,12 +65,12 @@ DASHBOARD = Dashboard(
         Panel(
             "Jobs that wait or run",
             (
-                Rows(
+                ApiQuery(
                     "/stats/unfinished",
                     (
                         CLUSTER_OF,
-                        Column("state", "State"),
-                        Column("jobs", "Jobs", "none", "number"),
+                        PanelColumn("state", "State"),
+                        PanelColumn("jobs", "Jobs", "none", "number"),
                     ),
                     (IN_CLUSTER,),
                 ),
@@ -80,7 +80,7 @@ DASHBOARD = Dashboard(
         ),
         Panel(
             "Waiting time",
-            (Rows("/stats/waits", _WAITS, (IN_CLUSTER, ("partition", "${partition}"), *DAYS)),),
+            (ApiQuery("/stats/waits", _WAITS, (IN_CLUSTER, ("partition", "${partition}"), *DAYS)),),
             "s",
             "Half of the jobs that started on a day, and nine in ten, had waited less.",
             width=24,

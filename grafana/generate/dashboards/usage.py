@@ -1,33 +1,33 @@
 """What people and accounts used, from the daily sums."""
 
 from grafana.generate.dashboards.rows import CLUSTER, DAYS, IN_CLUSTER
-from grafana.generate.model import Column, Dashboard, Panel, Rows, Variable
+from grafana.generate.model import ApiQuery, Dashboard, Panel, PanelColumn, Variable
 
 Params = tuple[tuple[str, str], ...]
 
-_DAY = Column("day", "Day", kind="time")
-_WHO = {"account": Column("account", "Account"), "user": Column("user", "User")}
+_DAY = PanelColumn("day", "Day", kind="time")
+_WHO = {"account": PanelColumn("account", "Account"), "user": PanelColumn("user", "User")}
 _SUMS = (
-    Column("jobs_started", "Jobs started", "none", "number"),
-    Column("jobs_failed", "Failed", "none", "number"),
-    Column("cpu_allocated_seconds", "CPU time held", "s", "number"),
-    Column("measured_cpu_allocated_seconds", "of it measured", "s", "number"),
-    Column("cpu_seconds", "CPU time used", "s", "number"),
-    Column("gpu_allocated_seconds", "GPU time held", "s", "number"),
-    Column("gpu_seconds", "GPU time used", "s", "number"),
-    Column("wait_seconds", "Time waited", "s", "number"),
-    Column("energy_host_joules", "Energy of nodes", "joule", "number"),
-    Column("energy_gpu_joules", "Energy of GPUs", "joule", "number"),
+    PanelColumn("jobs_started", "Jobs started", "none", "number"),
+    PanelColumn("jobs_failed", "Failed", "none", "number"),
+    PanelColumn("cpu_allocated_seconds", "CPU time held", "s", "number"),
+    PanelColumn("measured_cpu_allocated_seconds", "of it measured", "s", "number"),
+    PanelColumn("cpu_seconds", "CPU time used", "s", "number"),
+    PanelColumn("gpu_allocated_seconds", "GPU time held", "s", "number"),
+    PanelColumn("gpu_seconds", "GPU time used", "s", "number"),
+    PanelColumn("wait_seconds", "Time waited", "s", "number"),
+    PanelColumn("energy_host_joules", "Energy of nodes", "joule", "number"),
+    PanelColumn("energy_gpu_joules", "Energy of GPUs", "joule", "number"),
 )
 
 
-def _days(title: str, unit: str, about: str, whose: Params, *columns: Column) -> Panel:
-    asked = Rows("/usage", (_DAY, *columns), (*whose, ("by", "day"), *DAYS))
+def _days(title: str, unit: str, about: str, whose: Params, *columns: PanelColumn) -> Panel:
+    asked = ApiQuery("/usage", (_DAY, *columns), (*whose, ("by", "day"), *DAYS))
     return Panel(title, (asked,), unit, about, bars=True)
 
 
-def _number(key: str, title: str) -> Column:
-    return Column(key, title, kind="number")
+def _number(key: str, title: str) -> PanelColumn:
+    return PanelColumn(key, title, kind="number")
 
 
 def _panels(whose: Params, by: str) -> tuple[Panel, ...]:
@@ -59,11 +59,11 @@ def _panels(whose: Params, by: str) -> tuple[Panel, ...]:
         Panel(
             "Emissions",
             (
-                Rows(
+                ApiQuery(
                     "/usage/emissions",
                     (
-                        Column("provider", "Provider"),
-                        Column("grams", "Grams of CO2e", "massg", "number"),
+                        PanelColumn("provider", "Provider"),
+                        PanelColumn("grams", "Grams of CO2e", "massg", "number"),
                     ),
                     (*whose, ("by", "cluster"), *DAYS),
                 ),
@@ -75,9 +75,9 @@ def _panels(whose: Params, by: str) -> tuple[Panel, ...]:
         Panel(
             f"By {by}",
             (
-                Rows(
+                ApiQuery(
                     "/usage",
-                    (_WHO[by], Column("cluster", "Cluster"), *_SUMS),
+                    (_WHO[by], PanelColumn("cluster", "Cluster"), *_SUMS),
                     (*whose, ("by", f"{by},cluster"), *DAYS),
                 ),
             ),
@@ -109,7 +109,7 @@ ACCOUNT = Dashboard(
         Variable(
             "account",
             "Account",
-            Rows("/accounts", (Column("account"),), (*DAYS, IN_CLUSTER)),
+            ApiQuery("/accounts", (PanelColumn("account"),), (*DAYS, IN_CLUSTER)),
             every=True,
         ),
     ),

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 import uvicorn
 
-from batchjob import runs
-from batchjob.settings import SettingsError
-from batchjob.states import JobState
-from batchjob_cli.ask import job, jobs, stats
-from batchjob_cli.ask.asked import next_page
-from batchjob_cli.ask.server import Server
+from batchjob.local_runs import record
+from batchjob.runtime.settings import SettingsError
+from batchjob.schedulers.states import JobState
+from batchjob_cli import job, jobs, stats
+from batchjob_cli.client.connect import next_page
+from batchjob_cli.client.remote import Server
 from batchjob_cli.up import options, stack, token
 from batchjob_stats_server import main as server_main
 from batchjob_stats_server import services
@@ -29,10 +29,11 @@ NOW = int(time.time())
 
 def finished(name, state=JobState.COMPLETED, **more):
     """A run that took a minute."""
-    return runs.Run(
+    return record.Run(
         jobid=str(uuid.uuid4()), node=os.uname().nodename, user="alice", uid=1000,
         submit_time=NOW - 90, start_time=NOW - 90, end_time=NOW - 30, state=state, name=name,
-        supervisor=runs.Supervisor(1, 1, "gone"), exit_code=0 if state == "COMPLETED" else 1,
+        supervisor=record.SupervisorProcess(1, 1, "gone"),
+        exit_code=0 if state == "COMPLETED" else 1,
         user_cpu_seconds=50.0, system_cpu_seconds=4.0, peak_memory_bytes=3 << 30,
         allocated_cpus=1, **more,
     )  # fmt: skip
@@ -48,7 +49,7 @@ def data(tmp_path):
         finished("align", JobState.FAILED, tool="blast"),
         finished("plot\x1b[2J", tool="=cmd()"),
     ):
-        runs.write(folder, run)
+        record.write(folder, run)
     return str(tmp_path)
 
 
@@ -62,6 +63,41 @@ def test_a_table_of_jobs(data, capsys):
     assert lines[0].split()[:3] == ["JOB", "NAME", "USER"]
     assert len(lines) == 4
     assert all("0:01:00" in line and "90 %" in line and "3 GiB" in line for line in lines[1:])
+
+
+def test_those_that_wait_come_first(data, capsys):
+    waiting = finished("later", JobState.PENDING)._replace(
+        start_time=None, end_time=None, exit_code=None, supervisor=record.this_process()
+    )
+    record.write(Path(data) / "runs", waiting)
+    first, *rest = json.loads(asked(capsys, jobs, "--data", data, "--format=json"))
+    assert (first["jobid"], first["state"], len(rest)) == (waiting.jobid, "PENDING", 3)
+    (only,) = json.loads(asked(capsys, jobs, "--data", data, "--state=pending", "--format=json"))
+    assert only["jobid"] == waiting.jobid
+    ended = json.loads(asked(capsys, jobs, "--data", data, "--state=failed", "--format=json"))
+    assert [each["state"] for each in ended] == ["FAILED"]
+
+
+def test_a_stopped_run_is_not_one_that_was_cancelled(data, capsys):
+    for name, word in (("ended", "stopped"), ("never", "")):
+        run = finished(name, JobState.CANCELLED, state_word=word)
+        record.write(Path(data) / "runs", run)
+    lines = asked(capsys, jobs, "--data", data, "--state=cancelled").splitlines()[1:]
+    assert sorted(line.split()[1] + " " + line.split()[3] for line in lines) == [
+        "ended stopped",
+        "never cancelled",
+    ]
+
+
+def test_a_job_by_its_name_or_by_its_id_elsewhere(data, capsys):
+    run = finished("train", tool="celery", record_id="5b7c-task", parameters='{"epochs": 3}',
+                   error="no mesh", submit_line="worker -A site", work_dir="/srv")  # fmt: skip
+    record.write(Path(data) / "runs", run)
+    for text in ("train", "5b7c-task", run.jobid[:13]):
+        out = asked(capsys, job, "--data", data, text)
+        told = ("worker -A site", "/srv", "celery", '{"epochs": 3}', "no mesh", "5b7c-task")
+        assert all(each in out for each in (run.jobid, *told)), out
+        assert "54 s (user 50 s, system 4 s)" in out
 
 
 def test_a_name_cannot_move_the_cursor(data, capsys):
@@ -142,10 +178,10 @@ def server(data, tmp_path):
     stack.record_runs(chosen, Path(data))
     url = stack.database(chosen, Path(data))
     settings = stack.server_settings(chosen, Path(data), url)
-    made = services.build(settings)
-    token.renew(made.writer, "alice", tmp_path)
+    own = token.fresh("alice", url)
+    made = services.build(settings)._replace(process_token=own)
     answering = server_main.server(settings, made)
-    with server_main.listening(("127.0.0.1", 0)) as listener:
+    with token.written(own, tmp_path), server_main.listening(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=uvicorn.Server.run, args=(answering, [listener]))
         thread.start()
         try:

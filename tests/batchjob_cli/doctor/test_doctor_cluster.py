@@ -2,9 +2,9 @@
 
 import pytest
 
-from batchjob_cli.doctor.check import Node, answer
 from batchjob_cli.doctor.cluster import CHECKS
-from collectors.cluster.collector import Options
+from batchjob_cli.doctor.finding import ExaminedNode, answer
+from collectors.cluster.collector import ClusterOptions
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def bin_directory(tmp_path, monkeypatch):
 
 
 def finding(**options):
-    found = answer(Node(options=options), "schedulers", CHECKS)
+    found = answer(ExaminedNode(options=options), "schedulers", CHECKS)
     return found[0].finding if found else None
 
 
@@ -30,16 +30,16 @@ def test_nothing_is_asked_where_the_collector_is_off():
 def test_a_scheduler_that_answers_in_part(bin_directory):
     bin_directory("pbsnodes", """echo '{"nodes": {"n1": {"state": "free"}}}'""")
     bin_directory("qstat", "echo 'cannot connect to server' >&2; exit 1")
-    seen = finding(cluster=Options(scheduler="pbs", timeout=5))
+    seen = finding(cluster=ClusterOptions(scheduler="pbs", timeout=5))
     assert seen.result == "warning"
     assert "pbs gives nodes in 0." in seen.seen
     assert "jobs: qstat: exit status 1: cannot connect to server" in seen.seen
     without = ("jobs", "partitions", "licenses", "reservations")
-    seen = finding(cluster=Options(scheduler="pbs", timeout=5, without=without))
+    seen = finding(cluster=ClusterOptions(scheduler="pbs", timeout=5, without=without))
     assert seen.result == "ok"
 
 
 def test_no_scheduler(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    seen = finding(cluster=Options())
+    seen = finding(cluster=ClusterOptions())
     assert (seen.result, "none of the commands" in seen.seen) == ("missing", True)

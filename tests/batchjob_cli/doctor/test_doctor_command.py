@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from batchjob_cli.doctor.check import Answer, Finding
+from batchjob_cli.doctor.finding import CheckResult, Finding
 from batchjob_cli.doctor.report import as_text
 from batchjob_cli.main import main
 
@@ -62,8 +62,8 @@ def test_help_and_version(capsys):
 
 def test_text_is_aligned_and_advice_follows():
     answers = [
-        Answer("cgroups", "version", Finding("ok", "version 2 alone", "unused")),
-        Answer("energy", "rapl", Finding("missing", "no zones", "modprobe intel_rapl_msr")),
+        CheckResult("cgroups", "version", Finding("ok", "version 2 alone", "unused")),
+        CheckResult("energy", "rapl", Finding("missing", "no zones", "modprobe intel_rapl_msr")),
     ]
     assert as_text(answers, True) == (
         "cgroups\n"

@@ -7,8 +7,8 @@ import yaml
 
 from batchjob_cli.doctor import numbers, schedulers
 from batchjob_cli.doctor.subjects import SUBJECTS
-from collectors.jobs.places import match
-from collectors.jobs.site_layouts import site_layouts
+from collectors.jobs.discovery.places import match
+from collectors.jobs.discovery.site_layouts import site_layouts
 
 ROOT = Path(__file__).parents[3]
 

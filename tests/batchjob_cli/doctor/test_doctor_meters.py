@@ -7,13 +7,13 @@ import socket
 
 import pytest
 
-from batchjob_cli.doctor.check import Node
 from batchjob_cli.doctor.command import run
+from batchjob_cli.doctor.finding import ExaminedNode
 from batchjob_cli.doctor.subjects import examine
-from collectors.emissions.options import Options as EmissionsOptions
-from collectors.ipmi.collector import Options as IpmiOptions
-from collectors.ipmi.ioctl import Device
-from collectors.redfish.collector import Options as RedfishOptions
+from collectors.emissions.options import EmissionsOptions
+from collectors.power.ipmi.collector import IpmiOptions
+from collectors.power.ipmi.in_band import IpmiDevice
+from collectors.power.redfish.collector import RedfishOptions
 from tests.simulated.bmc import SimulatedBmc
 from tests.simulated.ipmi_driver import SimulatedDriver
 from tests.simulated.provider import Provider
@@ -23,7 +23,7 @@ ENVIRONMENT = "/redfish/v1/Chassis/1/EnvironmentMetrics"
 
 
 def finding(name, host, **options):
-    return {a.name: a.finding for a in examine(Node(host, options=options))}.get(name)
+    return {a.name: a.finding for a in examine(ExaminedNode(host, options=options))}.get(name)
 
 
 @pytest.fixture
@@ -32,9 +32,9 @@ def bmc(monkeypatch):
 
     def open_device(_dev):
         driver = SimulatedDriver(bmc)
-        return Device(driver.descriptor, driver.ioctl)
+        return IpmiDevice(driver.descriptor, driver.ioctl)
 
-    monkeypatch.setattr("collectors.ipmi.collector.open_device", open_device)
+    monkeypatch.setattr("collectors.power.ipmi.collector.open_device", open_device)
     return bmc
 
 
@@ -85,6 +85,7 @@ def redfish(tmp_path):
         | {ENVIRONMENT: {"PowerWatts": {"Reading": 374}}}
     )
     (tmp_path / "password").write_text("geheim")
+    (tmp_path / "password").chmod(0o600)
     service.authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
     service.options = RedfishOptions(
         service.url, "power", str(tmp_path / "password"), str(tmp_path / "ca.pem")

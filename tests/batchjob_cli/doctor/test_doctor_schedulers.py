@@ -2,14 +2,16 @@
 
 import pytest
 
-from batchjob_cli.doctor.check import Node
+from batchjob_cli.doctor.finding import ExaminedNode
 from batchjob_cli.doctor.subjects import examine, jobs_visible
+from collectors.jobs.discovery.site_layouts import site_layouts
 from collectors.jobs.layouts import LAYOUTS
-from collectors.jobs.site_layouts import site_layouts
 
 
 def findings(host, layouts=LAYOUTS):
-    return {(each.subject, each.name): each.finding for each in examine(Node(host, layouts))}
+    return {
+        (each.subject, each.name): each.finding for each in examine(ExaminedNode(host, layouts))
+    }
 
 
 def results(host, subject):
@@ -23,7 +25,7 @@ ROOT = {f"{V2}cgroup.controllers": "cpuset cpu io memory pids\n"}
 def test_slurm_on_version_1(tree):
     host = tree("slurm-22.05-v1-05-multistep-2nodes-gpu")
     seen = findings(host)
-    assert jobs_visible(Node(host))
+    assert jobs_visible(ExaminedNode(host))
     assert seen["schedulers", "slurm"] == (
         "ok",
         "3 jobs in slurm_node001, slurm_node002, slurm_node003, slurm_node004 (cgroup v1)",
@@ -90,7 +92,7 @@ def test_a_daemon_without_a_tree(machine, daemon, advice):
     missing = [f for f in findings(host).values() if f.seen.startswith(daemon)]
     assert [f.result for f in missing] == ["missing"]
     assert advice in missing[0].advice
-    assert not jobs_visible(Node(host))
+    assert not jobs_visible(ExaminedNode(host))
 
 
 def test_a_daemon_that_has_ended_does_not_run(machine):
@@ -101,13 +103,13 @@ def test_a_daemon_that_has_ended_does_not_run(machine):
 def test_an_idle_node_shows_its_tree(machine):
     host = machine({**ROOT, f"{V2}lsf/prod/": None})
     assert findings(host)["schedulers", "lsf"].seen == "no jobs in lsf (cgroup v2)"
-    assert jobs_visible(Node(host))
+    assert jobs_visible(ExaminedNode(host))
 
 
 def test_a_node_without_any_scheduler(machine):
     host = machine({**ROOT, f"{V2}user.slice/user-1.slice/user@1.service/app.slice/": None})
     assert findings(host)["schedulers", "jobs"].result == "missing"
-    assert not jobs_visible(Node(host))
+    assert not jobs_visible(ExaminedNode(host))
 
 
 def test_a_tree_that_the_site_describes(machine):

@@ -5,14 +5,14 @@ import socket
 
 import pytest
 
-from batchjob_cli.doctor.check import Check, Finding, Node, answer
+from batchjob_cli.doctor.finding import Check, ExaminedNode, Finding, answer
 from batchjob_cli.doctor.subjects import examine
-from collectors.energy.collector import Options as EnergyOptions
-from collectors.rapl import Options as RaplOptions
+from collectors.energy.collector import EnergyOptions
+from collectors.power.rapl import RaplOptions
 
 
 def findings(host, listen=()):
-    return {(a.subject, a.name): a.finding for a in examine(Node(host, listen=listen))}
+    return {(a.subject, a.name): a.finding for a in examine(ExaminedNode(host, listen=listen))}
 
 
 def test_capabilities(machine):
@@ -130,9 +130,11 @@ def test_no_meters(machine):
 def test_a_meter_that_was_named_and_is_silent(machine):
     host = machine({f"{ZONE}/name": "package-0\n", f"{ZONE}/energy_uj": "12\n"})
     options = {"rapl": RaplOptions(), "energy": EnergyOptions(source="cray")}
-    (said,) = [each for each in examine(Node(host, options=options)) if each.name == "job energy"]
+    (said,) = [
+        each for each in examine(ExaminedNode(host, options=options)) if each.name == "job energy"
+    ]
     assert said.finding.seen == "cray is silent"
-    without = Node(host, options={"rapl": RaplOptions()})
+    without = ExaminedNode(host, options={"rapl": RaplOptions()})
     assert not [each for each in examine(without) if each.name == "job energy"]
 
 
@@ -176,7 +178,7 @@ def test_a_question_that_fails_hides_no_other():
         Check("b", lambda _: None),
         Check("c", lambda _: Finding("ok", "x")),
     )
-    assert [(a.name, a.finding.result) for a in answer(Node(), "s", checks)] == [
+    assert [(a.name, a.finding.result) for a in answer(ExaminedNode(), "s", checks)] == [
         ("a", "warning"),
         ("c", "ok"),
     ]

@@ -49,7 +49,7 @@ class Bench:
         return only
 
     def output(self, stream: str = "stdout") -> bytes:
-        from batchjob.run_logs import Reader
+        from batchjob.local_runs.output import Reader
 
         reader = Reader(self.data / "logs" / self.record()["jobid"], stream)
         return b"".join(line.text + b"\n" * line.whole for line in reader.read())

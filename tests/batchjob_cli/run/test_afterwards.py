@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from batchjob.runs import TOMBSTONE
+from batchjob.local_runs.record import TOMBSTONE
 from tests.batchjob_cli.run.conftest import own_cgroups, until
 
 
@@ -48,13 +48,13 @@ def test_stop(batchjob, way):
     assert run.stdout.readline() == "ready\n"
     stopped = batchjob("stop", batchjob.record()["jobid"])
     assert (stopped.returncode, stopped.stderr) == (0, "")
-    assert "cancelled" in stopped.stdout
+    assert "stopped" in stopped.stdout
     assert run.communicate(timeout=30)[0] == "ending\n"
     record = batchjob.record()
     assert (record["state"], record["cancelled_by"]) == ("CANCELLED", record["user"])
     again = batchjob("stop", record["jobid"])
     assert (again.returncode, again.stdout) == (2, "")
-    assert "has ended already: cancelled" in again.stderr
+    assert "has ended already: stopped" in again.stderr
 
 
 def test_stop_what_does_not_listen(batchjob, way):
@@ -115,7 +115,10 @@ def test_delete(batchjob):
     assert batchjob("delete", "one").stdout == "batchjob: 1 deleted\n"
     left = {path.name for path in batchjob.data.rglob(f"{jobid}*")}
     assert left == {f"{jobid}{TOMBSTONE}"}  # for the database
-    assert batchjob("delete", "--all-ended").stdout == "batchjob: 2 deleted\n"
+    assert (
+        batchjob("delete", "--all-ended").stdout
+        == "batchjob: 2 deleted, 0 skipped that have not ended\n"
+    )
     assert batchjob.records() == []
 
 
@@ -124,7 +127,10 @@ def test_what_runs_is_not_deleted(batchjob):
     started(batchjob)
     said = batchjob("delete", "busy")
     assert (said.returncode, "has not ended" in said.stderr) == (2, True)
-    assert batchjob("delete", "--all-ended").stdout == "batchjob: 0 deleted\n"
+    assert (
+        batchjob("delete", "--all-ended").stdout
+        == "batchjob: 0 deleted, 1 skipped that have not ended\n"
+    )
     run.terminate()
     run.communicate(timeout=30)
 

@@ -140,7 +140,7 @@ def test_the_time_limit_ends_what_does_not_listen(batchjob, way):
     assert done.returncode == 124
     assert time.monotonic() - begun < 20
     record = batchjob.record()
-    assert (record["state"], record["time_limit_seconds"]) == ("TIMEOUT", 1)
+    assert (record["state"], record["time_limit_seconds"]) == ("TIMEOUT", 0.5)
     assert "ended at its time limit" in done.stderr
 
 
@@ -181,7 +181,7 @@ def test_no_place_for_the_record(batchjob, tmp_path):
 def test_limits_without_a_cgroup_are_refused(batchjob):
     done = batchjob("run", "--cgroup", "never", "--memory", "1G", "--cpus", "1", "--", "true")
     assert done.returncode == 125
-    assert "--cpu, --memory: --cgroup never" in done.stderr.replace("--cpus", "--cpu")
+    assert "--cpus, --memory: limits need a cgroup" in done.stderr
     assert batchjob.record()["state"] == "FAILED"
     done = batchjob("run", "--cgroup", "never", "--best-effort", "--memory", "1G", "--", "true")
     assert done.returncode == 0
@@ -234,7 +234,7 @@ def test_a_run_of_later(batchjob):
     said, _ = run.communicate(timeout=30)
     assert said == "now\n"
     record = batchjob.record()
-    assert record["start_time"] - record["submit_time"] in (1, 2, 3)
+    assert 1 <= record["start_time"] - record["submit_time"] <= 4
 
 
 def test_a_run_of_later_that_is_interrupted(batchjob):

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from batchjob_cli import recorder
-from batchjob_cli.recorded import Sources
+from batchjob_cli.recorded import SampleSources
 from collectors.jobs.reading import UNSEEN, CgroupReading, job_reading
 from collectors.jobs.view import JobName
 from collectors.metric import NO_LABELS
@@ -29,7 +29,11 @@ def main() -> None:
         return [(name, reading) for name in names]
 
     made = recorder.Recorder(
-        Sources(readings), directory, recorder.Options(), lambda: moment, lambda: moment
+        SampleSources(readings),
+        directory,
+        recorder.RecorderOptions(),
+        lambda: moment,
+        lambda: moment,
     )
     for each in itertools.count(number):
         moment = T + 5.0 * each

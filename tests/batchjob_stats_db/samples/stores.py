@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from batchjob_stats_db.history.prometheus import Endpoint, Prometheus
-from batchjob_stats_db.history.samples import SampleHistory
+from batchjob.quantities.sample import GROUP_BY_KEY, QUANTITIES, JobSample, SampleHeader, SampleKey
 from batchjob_stats_db.samples.folder import folder_of
-from batchjob_stats_db.samples.sample import GROUP_BY_KEY, QUANTITIES, Name, Sample, Who
 from batchjob_stats_db.samples.writer import Writer
+from batchjob_stats_db.timeseries.prometheus_client import Endpoint
+from batchjob_stats_db.timeseries.prometheus_store import Prometheus
+from batchjob_stats_db.timeseries.sample_store import SampleHistory
 from tests.batchjob_stats_db.tsdb import prometheus, victoria_metrics
 
 _LINE = re.compile(r"(\w+)\{(.*)\} (\S+) (\S+)")
@@ -31,13 +32,13 @@ def sample_files(lines, interval=30.0):
         labels = dict(_LABEL.findall(text))
         if labels.pop("cluster") == "c1" and labels.pop("replica", "a") == "a" and value != "NaN":
             own = (labels[name] for name in ("manager", "jobid", "user", "instance"))
-            who = Who(*own, interval)
+            who = SampleHeader(*own, interval)
             moments[who][float(at)][_name(metric, labels)] = float(value)
     with tempfile.TemporaryDirectory(prefix="bj-samples-") as folder:
         for who, samples in moments.items():
             writer = Writer(folder_of(Path(folder), who.jobid), who, min(samples))
             for at, values in sorted(samples.items()):
-                writer.write(Sample(at, values))
+                writer.write(JobSample(at, values))
             writer.close()
         yield SampleHistory(Path(folder), "c1")
 
@@ -46,7 +47,9 @@ def _name(metric, labels):
     for each in QUANTITIES:
         if each.metric == metric and dict(each.labels).items() <= labels.items():
             group = GROUP_BY_KEY.get(each.group)
-            return Name(each.name, tuple(labels[label] for label in group.labels) if group else ())
+            return SampleKey(
+                each.name, tuple(labels[label] for label in group.labels) if group else ()
+            )
     raise AssertionError(f"samples have no {metric} of {labels}")
 
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from batchjob.quantities.sample import JobSample, SampleHeader, SampleKey
 from batchjob_stats_db.samples.folder import (
     NoSuchJob,
     files_of,
@@ -16,15 +17,14 @@ from batchjob_stats_db.samples.folder import (
     remove,
 )
 from batchjob_stats_db.samples.retention import expire
-from batchjob_stats_db.samples.sample import Name, Sample, Who
 from batchjob_stats_db.samples.writer import Writer
 
 DAY = 86400.0
 
 
 def recorded(samples, jobid, at=0.0, user="alice"):
-    file = Writer(folder_of(samples, jobid), Who("slurm", jobid, user, "n001", 5.0), at)
-    file.write(Sample(at, {Name("threads"): 1.0}))
+    file = Writer(folder_of(samples, jobid), SampleHeader("slurm", jobid, user, "n001", 5.0), at)
+    file.write(JobSample(at, {SampleKey("threads"): 1.0}))
     file.close()
     os.utime(file.path, (at, at))
     return file.path

@@ -13,36 +13,36 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchjob_stats_db.samples import writer as writing
-from batchjob_stats_db.samples.file import SampleFile
-from batchjob_stats_db.samples.line import Decoder, Encoder, LineError, who
-from batchjob_stats_db.samples.sample import (
+from batchjob.quantities.sample import (
     BY_KEY,
     BY_NAME,
     GROUPS,
     QUANTITIES,
-    Name,
-    Sample,
-    Who,
+    JobSample,
+    SampleHeader,
+    SampleKey,
 )
+from batchjob_stats_db.samples import writer as writing
+from batchjob_stats_db.samples.file import SampleFile
+from batchjob_stats_db.samples.format import Decoder, Encoder, LineError, who
 from batchjob_stats_db.samples.writer import Writer, repack
 
 T = 1_775_300_000.0
-ALICE = Who("slurm", "1", "alice", "n001", 5.0)
+ALICE = SampleHeader("slurm", "1", "alice", "n001", 5.0)
 
 
 def busy(number, at=None):
     """A sample of a job that computes."""
     values = {
-        Name("cpu_user_seconds"): 4.987 * number,
-        Name("cpu_system_seconds"): 0.013 * number,
-        Name("memory_current"): 4096.0 * (1000 + number % 7),
-        Name("threads"): 8.0,
-        Name("io_read_bytes", ("sda",)): 65536.0 * number,
-        Name("energy_joules", ("host", "active")): 512.5 * number,
-        Name("gpu_utilization", ("0", "GPU-abc", "")): 0.5,
+        SampleKey("cpu_user_seconds"): 4.987 * number,
+        SampleKey("cpu_system_seconds"): 0.013 * number,
+        SampleKey("memory_current"): 4096.0 * (1000 + number % 7),
+        SampleKey("threads"): 8.0,
+        SampleKey("io_read_bytes", ("sda",)): 65536.0 * number,
+        SampleKey("energy_joules", ("host", "active")): 512.5 * number,
+        SampleKey("gpu_utilization", ("0", "GPU-abc", "")): 0.5,
     }
-    return Sample(T + 5 * number if at is None else at, values)
+    return JobSample(T + 5 * number if at is None else at, values)
 
 
 def written(folder, samples, who=ALICE):
@@ -93,7 +93,7 @@ def test_the_same_numbers_come_back(tmp_path):
 
 
 NAMES = [
-    Name(
+    SampleKey(
         each.name,
         tuple("x" for _ in next(g.labels for g in GROUPS if g.key == each.group))
         if each.group
@@ -109,7 +109,7 @@ def test_whatever_comes_goes_or_begins_anew(states):
     encoder, decoder = Encoder(), Decoder()
     for ticks, counts in states:
         values = {name: count / BY_NAME[name.quantity].per_unit for name, count in counts.items()}
-        line = encoder.line(Sample(ticks / 100, values))
+        line = encoder.line(JobSample(ticks / 100, values))
         assert decoder.advance(line) == ticks / 100
         assert decoder.counts == counts
 
@@ -134,7 +134,10 @@ def test_numbers_that_are_none(text):
 def test_keys_of_a_later_version_are_passed_over():
     decoder = Decoder()
     decoder.advance(b'{"t":1,"later":5,"u":7,"io":{"sda":{"later":1,"r":2}},"new":{"a":{"b":1}}}')
-    assert decoder.counts == {Name("cpu_user_seconds"): 7, Name("io_read_bytes", ("sda",)): 2}
+    assert decoder.counts == {
+        SampleKey("cpu_user_seconds"): 7,
+        SampleKey("io_read_bytes", ("sda",)): 2,
+    }
 
 
 def test_each_key_means_one_thing():

@@ -8,14 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchjob import runs as run_files
-from batchjob.runs import Run, Supervisor, alive, this_process
-from batchjob.states import JobState
-from batchjob_stats_db.records import JobRecord, NodeShare, StepRecord
-from batchjob_stats_db.sources import jsonl, runs
-from batchjob_stats_db.sources.json_record import decode, encode
-from batchjob_stats_db.sources.row import RowError
-from batchjob_stats_db.sources.source import Deleted, SourceError, Unfinished
+from batchjob.local_runs import accounting
+from batchjob.local_runs import record as run_files
+from batchjob.local_runs.record import Run, SupervisorProcess, alive, this_process
+from batchjob.runtime.process import login
+from batchjob.schedulers import json_lines
+from batchjob.schedulers.accounting import Deleted, SourceError, Unfinished
+from batchjob.schedulers.fields import RowError
+from batchjob.schedulers.json_record import decode, encode
+from batchjob.schedulers.records import JobRecord, NodeShare, StepRecord
+from batchjob.schedulers.states import JobState
 
 FULL = JobRecord(
     cluster="c1", jobid="a.1", submit_time=1775300000, state=JobState.FAILED, state_word="Held",
@@ -95,7 +97,7 @@ def test_any_json_gives_a_record_or_a_row_error(document):
 
 def test_json_lines_are_followed(tmp_path):
     path = tmp_path / "jobs.jsonl"
-    source = jsonl.build("c1", jsonl.Options(path=str(path)))
+    source = json_lines.build("c1", json_lines.JsonLinesOptions(path=str(path)))
     assert "No such file" in source.check()[0]
     with pytest.raises(SourceError, match="No such file"):
         list(source.read('{"since": 0}', {}))
@@ -115,7 +117,7 @@ def test_json_lines_are_followed(tmp_path):
 def test_a_directory_of_json_lines(tmp_path):
     for number in (2, 1):
         (tmp_path / f"{number}.jsonl").write_text(json.dumps(LEAST | {"jobid": str(number)}) + "\n")
-    source = jsonl.build("c1", jsonl.Options(path=str(tmp_path)))
+    source = json_lines.build("c1", json_lines.JsonLinesOptions(path=str(tmp_path)))
     found = [job.jobid for batch in source.read('{"since": 0}', {}) for job in batch.jobs]
     assert found == ["1", "2"]
 
@@ -134,7 +136,7 @@ def run(**changes) -> Run:
 
 @pytest.fixture
 def source(tmp_path):
-    return runs.build("c1", runs.Options(path=str(tmp_path)))
+    return accounting.build("c1", accounting.LocalRunsOptions(path=str(tmp_path)))
 
 
 def test_a_run_from_its_start_to_its_end(source, tmp_path):
@@ -145,7 +147,7 @@ def test_a_run_from_its_start_to_its_end(source, tmp_path):
     assert (job.jobid, job.state, job.user, job.uid) == (
         ID,
         JobState.RUNNING,
-        "alice",
+        login(),
         os.geteuid(),
     )
     assert job.nodes == (NodeShare(os.uname().nodename, 4),)
@@ -174,7 +176,7 @@ def test_a_run_whose_supervisor_is_gone_has_vanished(source, tmp_path):
     ):
         run_files.write(tmp_path, run(supervisor=gone))
         assert list(source.read("0", known))[-1].vanished == (ID,)
-    run_files.write(tmp_path, run(supervisor=Supervisor(1, 1, "0"), node="other"))
+    run_files.write(tmp_path, run(supervisor=SupervisorProcess(1, 1, "0"), node="other"))
     assert list(source.read("0", known))[-1].vanished == ()
     (tmp_path / f"{ID}.json").unlink()
     assert list(source.read("0", known))[-1].vanished == (ID,)
@@ -204,7 +206,7 @@ def test_files_that_are_no_run(source, tmp_path):
 
 
 def test_no_directory(tmp_path):
-    source = runs.build("c1", runs.Options(path=str(tmp_path / "none")))
+    source = accounting.build("c1", accounting.LocalRunsOptions(path=str(tmp_path / "none")))
     assert "may not list it" in source.check()[0]
     with pytest.raises(SourceError, match="No such file"):
         list(source.read("0", {}))

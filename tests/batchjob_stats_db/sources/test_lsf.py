@@ -6,15 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchjob.lsf_time import lsf_time
-from batchjob.states import JobState
-from batchjob_stats_db.records import NodeShare
-from batchjob_stats_db.sources import bjobs, lsb_acct, lsb_stream
-from batchjob_stats_db.sources.bjobs import Bjobs
-from batchjob_stats_db.sources.lsb_acct import job_finish
-from batchjob_stats_db.sources.lsb_line import records, words
-from batchjob_stats_db.sources.lsb_stream import job_finish2
-from batchjob_stats_db.sources.source import ShrunkenError, SourceError, Unfinished
+from batchjob.schedulers.accounting import ShrunkenError, SourceError, Unfinished
+from batchjob.schedulers.fields import FieldReader
+from batchjob.schedulers.lsf.accounting import bjobs, lsb_acct, lsb_stream
+from batchjob.schedulers.lsf.accounting.bjobs import Bjobs
+from batchjob.schedulers.lsf.accounting.lsb_acct import job_finish
+from batchjob.schedulers.lsf.accounting.lsb_line import records, words
+from batchjob.schedulers.lsf.accounting.lsb_stream import job_finish2
+from batchjob.schedulers.lsf.formats import lsf_time
+from batchjob.schedulers.records import NodeShare
+from batchjob.schedulers.states import JobState
 
 KB, MB, GB = 1024, 1024**2, 1024**3
 
@@ -134,7 +135,7 @@ def acct(tmp_path):
     def write(text, name="lsb.acct"):
         data = text if isinstance(text, bytes) else text.encode()
         (tmp_path / name).write_bytes(data)
-        return lsb_acct.build("c1", lsb_acct.Options(path=str(tmp_path / "lsb.acct")))
+        return lsb_acct.build("c1", lsb_acct.LsbAcctOptions(path=str(tmp_path / "lsb.acct")))
 
     return write
 
@@ -202,7 +203,7 @@ def test_a_file_of_many_records_comes_in_batches(acct):
 
 
 def test_no_file(tmp_path):
-    source = lsb_acct.build("c1", lsb_acct.Options(path=str(tmp_path / "lsb.acct")))
+    source = lsb_acct.build("c1", lsb_acct.LsbAcctOptions(path=str(tmp_path / "lsb.acct")))
     assert "No such file" in source.check()[0]
     with pytest.raises(SourceError, match="No such file"):
         read(source)
@@ -246,7 +247,7 @@ def test_lsb_stream_says_the_same_as_lsb_acct():
 
 
 def test_lsb_stream_follows_its_rotation(tmp_path):
-    source = lsb_stream.build("c1", lsb_stream.Options(path=str(tmp_path / "lsb.stream")))
+    source = lsb_stream.build("c1", lsb_stream.LsbStreamOptions(path=str(tmp_path / "lsb.stream")))
     (tmp_path / "lsb.stream").write_text(f"{STREAM}\n")
     _, watermark, _ = read(source)
     (tmp_path / "lsb.stream").rename(tmp_path / "lsb.stream.1775304000")
@@ -275,7 +276,7 @@ def source(tmp_path):
         script = tmp_path / "bjobs"
         script.write_text(f"#!/bin/sh\ncat {tmp_path}/output\nexit {status}\n")
         script.chmod(0o755)
-        return Bjobs("c1", bjobs.Options(bjobs=str(script)), lambda: NOW)
+        return Bjobs("c1", bjobs.BjobsOptions(bjobs=str(script)), lambda: NOW)
 
     return make
 
@@ -345,3 +346,13 @@ def test_a_time_without_seconds_finds_the_job_it_means(source, acct):
 )
 def test_times_without_a_year_are_the_last_that_were(written, at):
     assert lsf_time(written, NOW) == at
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("120.0", 7200), ("120.0/host1", 7200), ("26:00:30", 93630)]
+)
+def test_limits_of_bjobs_with_and_without_lsb_hms_time_format(text, seconds):
+    row = FieldReader({"JOBID": "7", "STAT": "RUN", "SUBMIT_TIME": "Apr 12 18:20:00 2026"})
+    row.values["RUNTIMELIMIT"] = text
+    job = bjobs.job_record("c1", row, 1_795_000_000)
+    assert (job.time_limit_seconds, row.complaints) == (seconds, [])

@@ -3,19 +3,20 @@
 import json
 import lzma
 import os
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchjob.settings import SettingsError, make
-from batchjob.states import JobState
-from batchjob_stats_db.records import NodeShare
-from batchjob_stats_db.sources import pbs_log, qstat
-from batchjob_stats_db.sources.pbs_log import PbsLog, attributes
-from batchjob_stats_db.sources.qstat import Qstat, json_jobs, text_jobs
-from batchjob_stats_db.sources.source import ShrunkenError, SourceError, Unfinished
+from batchjob.runtime.settings import SettingsError, make
+from batchjob.schedulers.accounting import ShrunkenError, SourceError, Unfinished
+from batchjob.schedulers.pbs.accounting import pbs_log, qstat
+from batchjob.schedulers.pbs.accounting.pbs_log import PbsLog, attributes
+from batchjob.schedulers.pbs.accounting.qstat import Qstat, json_jobs, text_jobs
+from batchjob.schedulers.records import NodeShare, updated
+from batchjob.schedulers.states import JobState
 
 RECORDINGS = Path(__file__).parents[2] / "fixtures" / "accounting"
 LOG = lzma.decompress((RECORDINGS / "openpbs-23.06.06.accounting.xz").read_bytes())
@@ -26,7 +27,7 @@ MB = 1024**2
 @pytest.fixture
 def logs(tmp_path):
     """`logs(text, day="20261120")` writes a day's file and gives the source."""
-    source = PbsLog("c1", pbs_log.Options(path=str(tmp_path), time_zone="UTC"))
+    source = PbsLog("c1", pbs_log.PbsLogOptions(path=str(tmp_path), time_zone="UTC"))
 
     def write(content, day="20261120"):
         data = content if isinstance(content, bytes) else content.encode()
@@ -141,7 +142,7 @@ def test_log_and_qstat_agree(logs, tmp_path):
     for jobid, row in json_jobs(QSTAT.decode()).items():
         if jobid.startswith("17[") or "[]" in jobid:
             continue  # sub-jobs that never ran are not in the log
-        job = Qstat("c1", qstat.Options())._record(jobid, qstat.Row(row))
+        job = Qstat("c1", qstat.QstatOptions())._record(jobid, qstat.FieldReader(row))
         same = logged[jobid, job.run]
         for name in (
             "submit_time", "start_time", "user", "group", "account", "partition", "name", "state",
@@ -155,7 +156,7 @@ def test_log_and_qstat_agree(logs, tmp_path):
 
 def test_a_sub_job_that_never_ran_is_cancelled_without_a_start():
     row = json_jobs(QSTAT.decode())["17[2].pbs01"]
-    job = Qstat("c1", qstat.Options())._record("17[2].pbs01", qstat.Row(row))
+    job = Qstat("c1", qstat.QstatOptions())._record("17[2].pbs01", qstat.FieldReader(row))
     assert (job.state, job.start_time, job.exit_code) == (JobState.CANCELLED, None, None)
 
 
@@ -262,7 +263,7 @@ def test_reservations_licences_and_checkpoints_are_passed_over(logs):
 
 
 def test_the_hour_that_comes_twice(tmp_path):
-    source = PbsLog("c1", pbs_log.Options(path=str(tmp_path), time_zone="Europe/Berlin"))
+    source = PbsLog("c1", pbs_log.PbsLogOptions(path=str(tmp_path), time_zone="Europe/Berlin"))
     (tmp_path / "20261025").write_text(
         "10/25/2026 02:50:00;Q;1.s;user=a ctime=1792889400\n"
         "10/25/2026 02:10:00;D;1.s;requestor=a@h\n"
@@ -298,14 +299,14 @@ def test_backfill_reads_the_files_changed_since(logs, tmp_path):
 
 
 def test_what_keeps_us_from_the_logs(tmp_path):
-    gone = PbsLog("c1", pbs_log.Options(path=str(tmp_path / "none")))
+    gone = PbsLog("c1", pbs_log.PbsLogOptions(path=str(tmp_path / "none")))
     assert "No such file" in gone.check()[0]
     with pytest.raises(SourceError, match="No such file"):
         list(gone.read('{"since": 0}', {}))
-    empty = PbsLog("c1", pbs_log.Options(path=str(tmp_path)))
+    empty = PbsLog("c1", pbs_log.PbsLogOptions(path=str(tmp_path)))
     assert "no log file" in empty.check()[0]
     with pytest.raises(SettingsError, match="expected a time zone such as Europe/Berlin"):
-        make(pbs_log.Options, "pbs_log", {"pbs_log.time-zone": "Mars/Olympus"})
+        make(pbs_log.PbsLogOptions, "pbs_log", {"pbs_log.time-zone": "Mars/Olympus"})
 
 
 @given(st.text())
@@ -326,7 +327,9 @@ cd {tmp_path}; case "$*" in *-B*) cat server;; *json*) cat json;; *) cat plain;;
 
 
 def test_qstat(tmp_path):
-    source = Qstat("c1", qstat.Options(qstat=qstat_program(tmp_path, QSTAT)), lambda: 1795176000)
+    source = Qstat(
+        "c1", qstat.QstatOptions(qstat=qstat_program(tmp_path, QSTAT)), lambda: 1795176000
+    )
     found, watermark, bad = read(source, "0", {"99.pbs01": Unfinished(1795170000, 1, None)})
     assert len(found) == 24
     assert not bad
@@ -364,14 +367,14 @@ def test_what_is_no_json_is_read_as_text(tmp_path):
 
 """
     program = qstat_program(tmp_path, broken, plain)
-    job = read(Qstat("c1", qstat.Options(qstat=program)), "0")[0]["0.pbs01", 1]
+    job = read(Qstat("c1", qstat.QstatOptions(qstat=program)), "0")[0]["0.pbs01", 1]
     assert (job.name, job.user, job.state) == ('cpu"burn', "alice", JobState.RUNNING)
     assert (job.start_time, job.work_dir) == (1795175148, "/srv/alice")
 
 
 def test_an_empty_history_is_an_error_while_jobs_are_unfinished(tmp_path):
     program = qstat_program(tmp_path, b'{"timestamp": 1}')
-    source = Qstat("c1", qstat.Options(qstat=program))
+    source = Qstat("c1", qstat.QstatOptions(qstat=program))
     with pytest.raises(ShrunkenError):
         list(source.read("0", {"1.s": Unfinished(1, 1, None)}))
     assert [batch.jobs for batch in source.read("0", {})] == [()]
@@ -379,8 +382,11 @@ def test_an_empty_history_is_an_error_while_jobs_are_unfinished(tmp_path):
 
 def test_rights_and_history(tmp_path):
     good = "Server: s\n    query_other_jobs = True\n    job_history_enable = True\n"
-    assert Qstat("c1", qstat.Options(qstat=qstat_program(tmp_path, b"", server=good))).check() == ()
-    poor = Qstat("c1", qstat.Options(qstat=qstat_program(tmp_path, b"", server="Server: s\n")))
+    assert (
+        Qstat("c1", qstat.QstatOptions(qstat=qstat_program(tmp_path, b"", server=good))).check()
+        == ()
+    )
+    poor = Qstat("c1", qstat.QstatOptions(qstat=qstat_program(tmp_path, b"", server="Server: s\n")))
     assert [line.split("'")[1] for line in poor.check()] == [
         "set server query_other_jobs = True",
         "set server job_history_enable = True",
@@ -391,3 +397,96 @@ def test_rights_and_history(tmp_path):
 def test_any_text_gives_jobs(output):
     for job in text_jobs(output).values():
         json.dumps(job)
+
+
+def line(seconds, kind, job, attributes=""):
+    at = datetime.fromtimestamp(seconds, UTC).strftime("%m/%d/%Y %H:%M:%S")
+    return f"{at};{kind};{job};{attributes}\n"
+
+
+def test_a_run_of_torque_that_is_rerun_ends_when_it_is_rerun(logs):
+    """Torque writes nothing but the id then."""
+    begin = 1_795_100_000
+    start = f"ctime={begin} user=alice queue=q exec_host=n1/0 start="
+    text = (
+        line(begin, "Q", "7.srv", "queue=q")
+        + line(begin + 10, "S", "7.srv", f"{start}{begin + 10}")
+        + line(begin + 3610, "R", "7.srv")
+        + line(begin + 7000, "S", "7.srv", f"{start}{begin + 7000}")
+        + line(begin + 8000, "E", "7.srv", f"{start}{begin + 7000} end={begin + 8000}")
+    )
+    found, _, bad = read(logs(text))
+    assert bad == []
+    first, second = found["7.srv", 1], found["7.srv", 2]
+    assert (first.state, first.end_time, first.elapsed_seconds) == (
+        JobState.REQUEUED, begin + 3610, 3600,
+    )  # fmt: skip
+    assert (second.start_time, second.end_time) == (begin + 7000, begin + 8000)
+    assert len(found) == 2
+
+
+def test_a_run_without_a_logged_end_ends_where_the_next_begins(logs):
+    begin = 1_795_100_000
+    start = f"ctime={begin} user=alice queue=q exec_host=n1/0 start="
+    text = line(begin + 10, "S", "7.srv", f"{start}{begin + 10}")
+    text += line(begin + 7000, "S", "7.srv", f"{start}{begin + 7000}")
+    found, _, _ = read(logs(text))
+    lost = found["7.srv", 1]
+    assert (lost.state, lost.end_time, lost.elapsed_seconds) == (
+        JobState.REQUEUED, begin + 7000, 6990,
+    )  # fmt: skip
+    assert lost.reason == "its end was not logged"
+    assert found["7.srv", 2].state is JobState.RUNNING
+
+
+@given(st.data())
+def test_lines_out_of_order_make_the_same_runs(tmp_path_factory, data):
+    """Lines jittered by up to 20 s; a job of three runs, each longer than that."""
+    begin = 1_795_100_000
+    times = f"ctime={begin} user=alice queue=q exec_host=n1/0*2"
+    events = [(begin, "Q", f"ctime={begin} queue=q")]
+    for run, (start, end) in enumerate([(30, 600), (630, 900), (930, 4000)], 1):
+        started = f"{times} start={begin + start}"
+        events.append((begin + start, "S", started))
+        kind = "E" if run == 3 else "R"
+        ended = f"{started} end={begin + end} run_count={run} Exit_status=0"
+        events.append((begin + end, kind, ended))
+    jitter = st.integers(0, 40)
+    late = sorted(events, key=lambda event: event[0] + data.draw(jitter))
+    folder = tmp_path_factory.mktemp("logs")
+    (folder / "20261120").write_text("".join(line(at, kind, "7.srv", a) for at, kind, a in late))
+    source = PbsLog("c1", pbs_log.PbsLogOptions(path=str(folder), time_zone="UTC"))
+    records = [job for batch in source.read('{"since": 0}', {}) for job in batch.jobs]
+    runs = {}
+    for job in records:
+        runs[job.run] = updated(runs[job.run], job) if job.run in runs else job
+    assert {run: (job.start_time, job.end_time) for run, job in sorted(runs.items())} == {
+        1: (begin + 30, begin + 600), 2: (begin + 630, begin + 900), 3: (begin + 930, begin + 4000),
+    }  # fmt: skip
+    assert [runs[run].state for run in (1, 2, 3)] == [
+        JobState.REQUEUED, JobState.REQUEUED, JobState.COMPLETED,
+    ]  # fmt: skip
+
+
+def test_gpus_of_torque_are_in_its_nodes(logs):
+    begin = 1_795_100_000
+    text = line(
+        begin + 100, "E", "8.srv",
+        f"ctime={begin} user=alice start={begin} end={begin + 100} exec_host=n1/0-27+n2/0-27 "
+        "Resource_List.nodes=2:ppn=28:gpus=2+n7:ppn=1:gpus=4 Exit_status=0",
+    )  # fmt: skip
+    job = read(logs(text))[0]["8.srv", 1]
+    assert (job.requested_gpus, job.allocated_gpus) == (8, 8)
+
+
+def test_the_hour_that_comes_twice_is_told_by_the_lines_before_the_last_reading(tmp_path):
+    options = pbs_log.PbsLogOptions(path=str(tmp_path), time_zone="Europe/Berlin")
+    log = tmp_path / "20261025"
+    first = "10/25/2026 02:50:00;Q;1.srv;ctime=1792889400 queue=q user=alice\n"
+    second = "10/25/2026 02:10:00;Q;2.srv;ctime=1792890600 queue=q user=alice\n"
+    log.write_text(first + second)
+    _, watermark, _ = read(PbsLog("c1", options))
+    log.write_text(first + second + "10/25/2026 02:20:00;D;2.srv;requestor=alice@n\n")
+    known = {"2.srv": Unfinished(1792890600, 1, None)}
+    found, _, _ = read(PbsLog("c1", options), watermark, known)
+    assert found["2.srv", 1].end_time == 1792891200

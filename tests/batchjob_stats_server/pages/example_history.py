@@ -5,9 +5,9 @@ import zlib
 
 import sqlalchemy as sa
 
-from batchjob_stats_db import schema
-from batchjob_stats_db.history.courses import stretches as cut_of
-from batchjob_stats_db.history.history import Course, Point, Sample, Statistic
+from batchjob_stats_db.database import schema
+from batchjob_stats_db.timeseries.base import Point, SeriesValue, Statistic, TimeSeries
+from batchjob_stats_db.timeseries.resample import stretches as cut_of
 
 J = "batchjob_job_"
 GIB = 1 << 30
@@ -102,7 +102,7 @@ class ExampleHistory:
                     f"{J}memory_peak_bytes": 0.6 * n.memory_bytes * part,
                 }
                 found += [
-                    Sample(metric, labels, values[metric])
+                    SeriesValue(metric, labels, values[metric])
                     for metric in metrics
                     if wanted.get(metric) is statistic
                 ]
@@ -130,4 +130,4 @@ class ExampleHistory:
             points.append(
                 Point(cut.ends(number), max(0, middle - width), max(0, middle), middle + width)
             )
-        return Course(labels, points)
+        return TimeSeries(labels, points)

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from batchjob_stats_db.database.tokens import TokenRole
 from batchjob_stats_server.app import PAGES
 from tests.batchjob_stats_server.pages.conftest import HTML, parsed
 
@@ -78,3 +79,16 @@ def test_nothing_can_be_changed_without_a_post():
     for router in PAGES:
         for route in router.routes:
             assert route.methods in ({"GET"}, {"POST"})
+
+
+@pytest.mark.parametrize("role", [TokenRole.VIEWER, TokenRole.ADMIN])
+@pytest.mark.parametrize("rule", RULES, ids=" ".join)
+def test_a_token_for_one_cluster_shows_no_other_s_jobs(rule, role, client, token):
+    headers = HTML | token("vera", role, cluster="c2")
+    answer = client.get(address(*rule), headers=headers, follow_redirects=False)
+    if answer.status_code != 200:
+        assert (answer.status_code, rule[0]) in {(404, "/jobs/{jobid}"), (303, "/search")}
+        return
+    shown = " ".join(parsed(answer).find(".//main").itertext())
+    assert not re.search(r"\b(bob|carol)\b", shown.replace(rule[1].partition("=")[2], ""))
+    assert not [each for each in sum(SECRETS.values(), ()) if each in shown and each not in rule[1]]

@@ -6,12 +6,12 @@ import time
 import pytest
 from fastapi.testclient import TestClient
 
-from batchjob_stats_db.options import DbOptions
+from batchjob_stats_db.poller.options import DatabaseOptions
 from batchjob_stats_server import app
-from batchjob_stats_server.histories import Histories
-from batchjob_stats_server.options import GrafanaOptions, Settings, WebOptions
-from batchjob_stats_server.pages import sparks
-from batchjob_stats_server.pages.frame import POLICY
+from batchjob_stats_server.options import GrafanaOptions, ServerSettings, ServerWebOptions
+from batchjob_stats_server.pages.rendering import sparklines
+from batchjob_stats_server.pages.rendering.frame import POLICY
+from batchjob_stats_server.promql.histories import TimeSeriesPool
 from batchjob_stats_server.services import build
 from tests.batchjob_stats_server import example_site
 from tests.batchjob_stats_server.conftest import PROXY, SECRET
@@ -24,9 +24,9 @@ def example(tmp_path_factory):
     """Get a page of the example site as its admin."""
     path = tmp_path_factory.mktemp("example") / "jobs.db"
     _, root = example_site.make(path)
-    web = WebOptions(allowed_host=("testserver",))
-    made = build(Settings(DbOptions(f"sqlite:///{path}"), web))
-    histories = Histories([ExampleHistory(made.reader) for _ in range(4)])
+    web = ServerWebOptions(allowed_host=("testserver",))
+    made = build(ServerSettings(DatabaseOptions(f"sqlite:///{path}"), web))
+    histories = TimeSeriesPool([ExampleHistory(made.reader) for _ in range(4)])
     services = made._replace(histories=histories, clock=lambda: example_site.NOW)
     with TestClient(app.make(services)) as client:
         headers = {"Authorization": f"Bearer {root}", **HTML}
@@ -170,7 +170,7 @@ def test_several_meanings_are_shown(page):
 
 def test_headers(proxied):
     answer = proxied("alice").get("/", headers=HTML)
-    assert answer.headers.get_list("content-security-policy") == [POLICY]
+    assert answer.headers.get_list("content-security-policy") == [f"{POLICY}'none'"]
     assert "unsafe" not in POLICY
     assert answer.headers["cache-control"] == "private, no-store"
     assert answer.headers["x-content-type-options"] == "nosniff"
@@ -266,7 +266,7 @@ def test_lines_of_jobs_in_a_list(example):
 
 
 def test_a_slow_store_keeps_nobody_waiting(example, monkeypatch):
-    monkeypatch.setattr(sparks, "_PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(sparklines, "_PATIENCE_SECONDS", 0.05)
     monkeypatch.setattr(ExampleHistory, "courses", lambda *_: time.sleep(0.5) or [])
     document = parsed(example("/jobs?limit=20&state=COMPLETED&sort=start_time"))
     assert not drawings(document, "spark")

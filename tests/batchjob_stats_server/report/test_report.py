@@ -6,14 +6,14 @@ from html.parser import HTMLParser
 
 import pytest
 
-from batchjob_stats_db import schema
-from batchjob_stats_db.queries.derived import columns
-from batchjob_stats_server.report import written
-from batchjob_stats_server.report.accept import preferred
+from batchjob_stats_db.database import schema
+from batchjob_stats_db.queries.efficiency import columns, with_usage
+from batchjob_stats_server.api.accept import preferred
+from batchjob_stats_server.report import forms as written
 from batchjob_stats_server.report.build import report
-from batchjob_stats_server.report.material import Material
+from batchjob_stats_server.report.facts import UNITS
+from batchjob_stats_server.report.material import ReportInput
 from batchjob_stats_server.report.model import NodeUse
-from batchjob_stats_server.report.quantities import UNITS
 from batchjob_stats_server.report.rules import load
 from batchjob_stats_server.report.units import (
     worth_asking_bytes,
@@ -45,9 +45,18 @@ MEMORY = {"GPU-a": 40.0 * GIB, "GPU-b": 40.0 * GIB}
 UNMEASURED = {name: None for name in JOB if name.startswith("usage_")}
 
 
+def row(**changed):
+    """A job as a page of jobs has it, with the figures that follow from its usage."""
+    given = {**JOB, **changed}
+    usage = {
+        name.removeprefix("usage_"): value for name, value in given.items() if "usage_" in name
+    }
+    return with_usage(given, usage)
+
+
 def material(gpus=(), nodes=(), gpu_memory=MEMORY, similar=(), short_jobs=0, **changed):
-    return Material(
-        {**JOB, **changed}, T + 8000, gpus, (), nodes, gpu_memory, similar, "name", short_jobs
+    return ReportInput(
+        row(**changed), T + 8000, gpus, (), nodes, gpu_memory, similar, "name", short_jobs
     )
 
 
@@ -124,7 +133,7 @@ def test_energy_and_emissions_with_and_without_pue():
 
 
 def others(*peaks):
-    return [{**JOB, "usage_memory_peak_bytes": peak * GIB} for peak in peaks]
+    return [row(usage_memory_peak_bytes=peak * GIB) for peak in peaks]
 
 
 def test_where_it_lies_among_similar_jobs():

@@ -6,9 +6,10 @@ import time
 import pytest
 from fastapi.testclient import TestClient
 
-from batchjob_stats_db.history.prometheus import Endpoint
+from batchjob_stats_db.database.tokens import TokenRole
+from batchjob_stats_db.timeseries.prometheus_client import Endpoint
 from batchjob_stats_server import app
-from batchjob_stats_server.gate.tsdb import Tsdb
+from batchjob_stats_server.promql.backend import PromqlBackend
 from tests.simulated import tsdb
 
 GATE = "/api/v1/prometheus/api/v1"
@@ -23,7 +24,9 @@ def database():
 
 @pytest.fixture
 def services(services, database):
-    made = services._replace(tsdb=Tsdb(Endpoint(database.url, token="ours", answer_bytes=1000), 2))
+    made = services._replace(
+        tsdb=PromqlBackend(Endpoint(database.url, token="ours", answer_bytes=1000), 2)
+    )
     yield made
     made.tsdb.close()
 
@@ -72,6 +75,21 @@ def test_a_viewer_asks_for_all(ask, database):
     assert database.asked[0].form["query"] == ['{__name__="up",user="bob"}']
     ask("labels", user="vera")
     assert "match[]" not in database.asked[1].form
+
+
+@pytest.mark.parametrize("role", [TokenRole.VIEWER, TokenRole.ADMIN])
+def test_a_token_for_one_cluster_asks_for_that_whatever_its_role(client, token, database, role):
+    headers = token("vera", role, cluster="c2")
+    for what, pairs in (
+        ("query", {"query": "up"}),
+        ("query_range", {"query": "up", "start": 1, "end": 2, "step": 1}),
+        ("series", {"match[]": "up"}),
+        ("labels", {}),
+        ("label/user/values", {}),
+    ):
+        assert client.get(f"{GATE}/{what}", params=pairs, headers=headers).status_code == 200
+    asked = [(each.form.get("query") or each.form["match[]"])[0] for each in database.asked]
+    assert asked == ['{__name__="up",cluster="c2"}'] * 3 + ['{cluster="c2"}'] * 2
 
 
 def test_every_match_is_confined(ask, database):
@@ -320,7 +338,7 @@ def test_a_database_that_does_not_answer_the_question(ask, database, answer, say
 
 
 def test_a_database_that_is_gone(services, database, proxied):
-    gone = services._replace(tsdb=Tsdb(Endpoint("http://127.0.0.1:9"), 1))
+    gone = services._replace(tsdb=PromqlBackend(Endpoint("http://127.0.0.1:9"), 1))
     with TestClient(
         app.make(gone), client=("192.0.2.10", 1), headers=proxied("alice").headers
     ) as at:

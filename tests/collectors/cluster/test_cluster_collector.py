@@ -3,13 +3,13 @@
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from batchjob.call import SchedulerError
-from batchjob.settings import SettingsError
-from batchjob.states import JobState
+from batchjob.runtime.settings import SettingsError
+from batchjob.runtime.subprocesses import SchedulerError
+from batchjob.schedulers.states import JobState
 from batchjob_exporter.exposition import OPENMETRICS, render
-from collectors.cluster.collector import Cluster, Options, build
+from collectors.cluster.collector import Cluster, ClusterOptions, build
 from collectors.cluster.metrics import METRICS
-from collectors.cluster.reading import Job, Node, Sources, bounded, reason_word
+from collectors.cluster.reading import ClusterJob, ClusterNode, ClusterReaders, bounded, reason_word
 from collectors.host import Host
 
 
@@ -32,14 +32,14 @@ def shown(collector):
 
 def cluster(clock, options=None, **parts):
     host = Host(clock=clock, monotonic=clock)
-    return Cluster(host, "slurm", Sources(**parts), options or Options())
+    return Cluster(host, "slurm", ClusterReaders(**parts), options or ClusterOptions())
 
 
 def test_a_drained_node_shows_its_reason_and_offers_nothing():
-    drained = Node(
+    drained = ClusterNode(
         "n1", "idle", frozenset(("drain",)), ("cpu", "gpu"), 8, 2, 100, 50, 4, 1, "bad DIMM", 900
     )
-    idle = Node("n2", "idle", frozenset(), ("cpu",), 8, 2)
+    idle = ClusterNode("n2", "idle", frozenset(), ("cpu",), 8, 2)
     collector = cluster(Clock(), nodes=lambda: [drained, idle])
     collector.refresh()
     values = shown(collector)
@@ -56,7 +56,7 @@ def test_a_drained_node_shows_its_reason_and_offers_nothing():
 
 def test_each_failure_of_a_node_is_counted_once():
     states = ["down", "idle", "down", "down", "idle", "error"]
-    collector = cluster(Clock(), nodes=lambda: [Node("n1", states.pop(0), frozenset(), ())])
+    collector = cluster(Clock(), nodes=lambda: [ClusterNode("n1", states.pop(0), frozenset(), ())])
     counts = []
     while states:
         collector.refresh()
@@ -66,7 +66,7 @@ def test_each_failure_of_a_node_is_counted_once():
 
 def test_time_out_of_use_and_draining_are_histograms():
     clock = Clock()
-    idle = Node("n1", "idle", frozenset(), ("cpu",), 8, 2)
+    idle = ClusterNode("n1", "idle", frozenset(), ("cpu",), 8, 2)
     drains = idle._replace(state="mixed", flags=frozenset(("drain",)))
     drained = drains._replace(state="idle", cpus_allocated=0)
     answers = [idle, drains, drained, idle]
@@ -84,8 +84,8 @@ def test_time_out_of_use_and_draining_are_histograms():
 
 def test_partitions_sum_their_nodes():
     nodes = [
-        Node("n1", "mixed", frozenset(), ("cpu", "all"), 8, 2, gpus=4, gpus_allocated=1),
-        Node("n2", "idle", frozenset(("drain",)), ("all",), 8, 0),
+        ClusterNode("n1", "mixed", frozenset(), ("cpu", "all"), 8, 2, gpus=4, gpus_allocated=1),
+        ClusterNode("n2", "idle", frozenset(("drain",)), ("all",), 8, 0),
     ]
     collector = cluster(Clock(), nodes=lambda: nodes)
     collector.refresh()
@@ -98,12 +98,12 @@ def test_partitions_sum_their_nodes():
 
 def test_jobs_of_accounts_and_on_demand_of_users():
     jobs = [
-        Job("1", "cpu", JobState.RUNNING, cpus=4, account="astro", user="alice"),
-        Job("2", "cpu", JobState.PENDING, tasks=3, cpus=2, account="astro", user="alice"),
-        Job("3", "cpu", JobState.COMPLETED, cpus=2, account="astro", user="bob"),
+        ClusterJob("1", "cpu", JobState.RUNNING, cpus=4, account="astro", user="alice"),
+        ClusterJob("2", "cpu", JobState.PENDING, tasks=3, cpus=2, account="astro", user="alice"),
+        ClusterJob("3", "cpu", JobState.COMPLETED, cpus=2, account="astro", user="bob"),
     ]
     for users in (False, True):
-        collector = cluster(Clock(), Options(users=users), jobs=lambda: jobs)
+        collector = cluster(Clock(), ClusterOptions(users=users), jobs=lambda: jobs)
         collector.refresh()
         values = shown(collector)
         assert values["account_jobs", "astro", "PENDING"] == 3
@@ -113,8 +113,8 @@ def test_jobs_of_accounts_and_on_demand_of_users():
 
 
 def test_what_slurm_shows_itself_is_left_out_on_demand():
-    node = Node("n1", "idle", frozenset(("drain",)), ("cpu",), 8, 2, reason="bad DIMM")
-    collector = cluster(Clock(), Options(native=False), nodes=lambda: [node])
+    node = ClusterNode("n1", "idle", frozenset(("drain",)), ("cpu",), 8, 2, reason="bad DIMM")
+    collector = cluster(Clock(), ClusterOptions(native=False), nodes=lambda: [node])
     collector.refresh()
     names = {key[0] for key in shown(collector)}
     assert "node_unavailable_info" in names
@@ -123,9 +123,9 @@ def test_what_slurm_shows_itself_is_left_out_on_demand():
 
 def test_jobs_that_wait():
     jobs = [
-        Job("1", "cpu", JobState.PENDING, "Priority", 3, 4, 1, 400),
-        Job("2", "cpu", JobState.PENDING, "Resources", 1, 2, None, 900),
-        Job("3", "cpu", JobState.COMPLETED),
+        ClusterJob("1", "cpu", JobState.PENDING, "Priority", 3, 4, 1, 400),
+        ClusterJob("2", "cpu", JobState.PENDING, "Resources", 1, 2, None, 900),
+        ClusterJob("3", "cpu", JobState.COMPLETED),
     ]
     collector = cluster(Clock(), jobs=lambda: jobs)
     collector.refresh()
@@ -139,13 +139,13 @@ def test_jobs_that_wait():
 
 
 def test_each_wait_is_counted_once():
-    running = Job("1", "cpu", JobState.RUNNING, eligible=0, started=500)
+    running = ClusterJob("1", "cpu", JobState.RUNNING, eligible=0, started=500)
     jobs = [running]
     collector = cluster(Clock(), jobs=lambda: jobs)
     collector.refresh()
     assert ("job_wait_seconds_count", "cpu") not in shown(collector)  # began before we looked
-    jobs.append(Job("2", "cpu", JobState.RUNNING, eligible=900, started=960))
-    jobs.append(Job("3", "cpu", JobState.COMPLETED, eligible=0, started=700))
+    jobs.append(ClusterJob("2", "cpu", JobState.RUNNING, eligible=900, started=960))
+    jobs.append(ClusterJob("3", "cpu", JobState.COMPLETED, eligible=0, started=700))
     for _ in range(2):
         collector.refresh()
     jobs[1] = jobs[1]._replace(state=JobState.COMPLETED)
@@ -160,7 +160,7 @@ def test_each_wait_is_counted_once():
 
 def test_the_last_good_values_age_and_disappear_while_others_go_on():
     clock = Clock()
-    answers = [[Node("n1", "idle", frozenset(), ())]]
+    answers = [[ClusterNode("n1", "idle", frozenset(), ())]]
 
     def nodes():
         if not answers:
@@ -187,7 +187,7 @@ def test_the_last_good_values_age_and_disappear_while_others_go_on():
 def test_a_command_that_hangs_is_ended(command):
     program = command("scontrol")
     program.write_text("#!/bin/sh\nsleep 60\n")
-    collector = build(Host(), Options(scheduler="slurm", timeout=0.2, without=("jobs",)), {})
+    collector = build(Host(), ClusterOptions(scheduler="slurm", timeout=0.2, without=("jobs",)), {})
     collector.refresh()
     assert shown(collector)["errors_total", "nodes"] == 1
 
@@ -205,7 +205,7 @@ def test_recorded_slurm_as_metrics(recorded, command):
     command("squeue", **{"--json": recorded("slurm-24.11/squeue.json")})
     command("sdiag", **{"--json": recorded("slurm-24.11/sdiag.json")})
     command("sshare", **{"-P": recorded("slurm-24.11/sshare.txt")})
-    collector = build(Host(), Options(), {})
+    collector = build(Host(), ClusterOptions(), {})
     collector.refresh()
     values = shown(collector)
     assert values["info", "slurm"] == 1
@@ -221,14 +221,14 @@ def test_recorded_slurm_as_metrics(recorded, command):
 
 
 def test_parts_are_left_out_on_demand():
-    collector = cluster(Clock(), Options(without=("nodes",)), nodes=list, jobs=list)
+    collector = cluster(Clock(), ClusterOptions(without=("nodes",)), nodes=list, jobs=list)
     assert ("errors_total", "nodes") not in shown(collector)
 
 
 def test_no_scheduler_is_said_in_one_line(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(SettingsError, match="none of the commands scontrol, pbsnodes, bhosts"):
-        build(Host(), Options(), {})
+        build(Host(), ClusterOptions(), {})
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchjob.call import CommandOptions, SchedulerError
-from batchjob.states import JobState
+from batchjob.runtime.subprocesses import CommandOptions, SchedulerError
+from batchjob.schedulers.states import JobState
 from collectors.cluster import lsf
 
 NOW = 1776000000  # 12 April 2026

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchjob.call import SchedulerError
-from batchjob.states import PBS, JobState
+from batchjob.runtime.subprocesses import SchedulerError
+from batchjob.schedulers.states import PBS, JobState
 from collectors.cluster import pbs
 from collectors.cluster.json_answer import json_object
-from collectors.cluster.options import Options
-from collectors.cluster.reading import Node
+from collectors.cluster.options import ClusterOptions
+from collectors.cluster.reading import ClusterNode
 
 
 def test_nodes_are_those_of_pbsnodes(recorded):
@@ -68,7 +68,7 @@ def test_states_of_a_vnode(state, held, expected):
 def test_why_an_offline_node_is_offline():
     vnode = {"state": "offline", "comment": "fan 2, ticket 4711", "last_state_change_time": 99}
     (node,) = pbs.nodes({"nodes": {"n1": vnode}})
-    assert isinstance(node, Node)
+    assert isinstance(node, ClusterNode)
     assert (node.reason, node.reason_since, node.usable) == ("fan 2, ticket", 99, False)
 
 
@@ -99,7 +99,7 @@ TEXT = b"""Job Id: 4.pbs01
 
 def test_text_is_read_where_the_json_is_broken(command):
     command("qstat", **{"-F json": b'{"Jobs": {"4.pbs01": {"Job_Name": "a"b"', "-t -f": TEXT})
-    (job,) = pbs.by_commands(Options(timeout=5)).jobs()
+    (job,) = pbs.by_commands(ClusterOptions(timeout=5)).jobs()
     assert (job.partition, job.state, job.cpus, job.gpus) == ("workq", JobState.PENDING, 3, 2)
     assert job.eligible == 1795175147
 
@@ -107,7 +107,7 @@ def test_text_is_read_where_the_json_is_broken(command):
 def test_no_job_and_no_node(command):
     command("qstat", **{"-F json": b'{"timestamp": 1}'})
     command("pbsnodes", **{"-F json": b'{"timestamp": 1, "nodes": {}}'})
-    sources = pbs.by_commands(Options(timeout=5))
+    sources = pbs.by_commands(ClusterOptions(timeout=5))
     assert sources.jobs() == []
     with pytest.raises(SchedulerError, match="names no node"):
         sources.nodes()

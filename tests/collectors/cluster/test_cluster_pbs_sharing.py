@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchjob.call import SchedulerError
+from batchjob.runtime.subprocesses import SchedulerError
 from collectors.cluster import pbs
 from collectors.cluster.json_answer import json_object
-from collectors.cluster.options import Options
+from collectors.cluster.options import ClusterOptions
 from collectors.cluster.pbs_sharing import fairshare, licenses
 from collectors.cluster.reading import License
 
@@ -114,11 +114,11 @@ def test_both_are_asked_for(command):
     command("qstat", **{"-B -f -F json": json.dumps(server()).encode()})
     command("qmgr", **{"-c print server": RESOURCES})
     command("pbsfs", **{"": PBSFS.encode()})
-    assert pbs.by_commands(Options(timeout=5)).fairshare is None  # root's alone: not unasked
-    sources = pbs.by_commands(Options(timeout=5, pbsfs="pbsfs -p"))
+    assert pbs.by_commands(ClusterOptions(timeout=5)).fairshare is None  # root's alone: not unasked
+    sources = pbs.by_commands(ClusterOptions(timeout=5, pbsfs="pbsfs -p"))
     assert sources.licenses() == []
     assert [share.account for share in sources.fairshare()] == ["group2", "group1"]
-    users = pbs.by_commands(Options(timeout=5, pbsfs="pbsfs -p", users=True))
+    users = pbs.by_commands(ClusterOptions(timeout=5, pbsfs="pbsfs -p", users=True))
     assert len(users.fairshare()) == 7
 
 

@@ -6,10 +6,10 @@ import threading
 
 import pytest
 
-from batchjob.refresher import AbsentError
-from batchjob.slurmrestd import RestError
+from batchjob.runtime.background import AbsentError
+from batchjob.schedulers.slurm.slurmrestd import RestError
 from batchjob_exporter.exposition import render
-from collectors.cluster.collector import Options, build, ways
+from collectors.cluster.collector import ClusterOptions, build, ways
 from collectors.cluster.json_answer import json_object
 from collectors.host import Host
 
@@ -49,7 +49,7 @@ def slurmrestd(recorded):
 
 
 def options(server):
-    return Options(slurmrestd_url=f"http://127.0.0.1:{server.server_address[1]}", timeout=5)
+    return ClusterOptions(slurmrestd_url=f"http://127.0.0.1:{server.server_address[1]}", timeout=5)
 
 
 def test_all_that_is_there_is_shown(slurmrestd):

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchjob.call import CommandOptions, SchedulerError
-from batchjob.states import JobState
+from batchjob.runtime.subprocesses import CommandOptions, SchedulerError
+from batchjob.schedulers.states import JobState
 from collectors.cluster import slurm, slurm_json, slurm_text
 from collectors.cluster.json_answer import json_object
 from collectors.cluster.reading import Rpc

@@ -9,10 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.emissions import electricity_maps, rte, server, uk_grid, watttime
-from collectors.emissions.country_table import observe, table
-from collectors.emissions.observation import Access, FactorError, Observation, grams, moment
-from collectors.emissions.providers import PROVIDERS, TABLES, credit, longest_age, split
+from collectors.emissions.providers import electricity_maps, rte, stats_server, uk_grid, watttime
+from collectors.emissions.providers.country_tables import observe, table
+from collectors.emissions.providers.provider import (
+    FactorError,
+    Observation,
+    ProviderAccess,
+    grams,
+    moment,
+)
+from collectors.emissions.providers.registry import PROVIDERS, TABLES, credit, longest_age, split
 
 
 def at(text):
@@ -44,7 +50,7 @@ def eco2mix(*pairs):
 
 def test_rte_asks_for_the_newest_values_that_are_there():
     ask = Recorded(eco2mix(("2024-05-02T14:15:00+02:00", 23)))
-    (seen,) = rte.read(ask, Access("https://portal", "FR"), NOW)
+    (seen,) = rte.read(ask, ProviderAccess("https://portal", "FR"), NOW)
     assert seen == Observation("rte", "FR", "combustion", 23, at("2024-05-02T14:15:00+02:00"))
     url, _ = ask.asked[0]
     assert url.startswith("https://portal/api/explore/v2.1/catalog/datasets/eco2mix-national-tr/")
@@ -105,7 +111,7 @@ LATEST = {
 
 def test_electricity_maps_is_asked_with_the_token_in_a_header():
     ask = Recorded(LATEST)
-    access = Access("https://maps", "FR", secret=lambda: "secret")
+    access = ProviderAccess("https://maps", "FR", secret=lambda: "secret")
     (seen,) = electricity_maps.read(ask, access, NOW)
     assert seen == Observation(
         "electricity_maps", "FR", "lifecycle", 52, at("2024-05-02T12:00:00+00:00"), True
@@ -148,7 +154,7 @@ def half_hour(actual, forecast=266):
 @pytest.mark.parametrize(("actual", "grams_", "estimated"), [(263, 263, False), (None, 266, True)])
 def test_the_uk_grid_is_measured_or_else_forecast(actual, grams_, estimated):
     ask = Recorded({"data": [half_hour(actual)]})
-    (seen,) = uk_grid.read(ask, Access("https://uk", "GB"), NOW)
+    (seen,) = uk_grid.read(ask, ProviderAccess("https://uk", "GB"), NOW)
     assert seen == Observation(
         "uk_grid", "GB", "combustion", grams_, at("2024-05-02T12:30:00+00:00"), estimated
     )
@@ -158,7 +164,7 @@ def test_the_uk_grid_is_measured_or_else_forecast(actual, grams_, estimated):
 def test_a_region_of_the_uk_grid():
     half = half_hour(None, 120) | {"generationmix": []}
     ask = Recorded({"data": [{"regionid": 13, "shortname": "London", "data": [half]}]})
-    (seen,) = uk_grid.read(ask, Access("https://uk", "GB-13"), NOW)
+    (seen,) = uk_grid.read(ask, ProviderAccess("https://uk", "GB-13"), NOW)
     assert (seen.zone, seen.grams_per_kilowatt_hour) == ("GB-13", 120)
     assert ask.asked[0][0] == "https://uk/regional/regionid/13"
 
@@ -182,7 +188,7 @@ def moer(**meta):
 
 def test_watttime_logs_in_and_converts_pounds_per_megawatt_hour():
     ask = Recorded({"token": "t0"}, moer())
-    access = Access("https://wt", "CAISO_NORTH", "us", lambda: "geheim")
+    access = ProviderAccess("https://wt", "CAISO_NORTH", "us", lambda: "geheim")
     (seen,) = watttime.read(ask, access, NOW)
     assert seen.scope == "marginal"
     assert seen.grams_per_kilowatt_hour == pytest.approx(453.59237)
@@ -203,7 +209,7 @@ def test_watttime_in_other_units_or_of_elsewhere_is_refused(meta):
 
 def test_watttime_without_a_token_says_so():
     with pytest.raises(FactorError, match="no token"):
-        watttime.read(Recorded([]), Access("https://wt", "X"), NOW)
+        watttime.read(Recorded([]), ProviderAccess("https://wt", "X"), NOW)
 
 
 # The server
@@ -214,15 +220,15 @@ def test_the_server_hands_on_what_it_has():
         Observation("rte", "FR", "combustion", 23.0, at("2024-05-02T14:15:00+02:00")),
         Observation("owid", "FR", "lifecycle", 44.18, at("2024-01-01T00:00:00+00:00")),
     )
-    document = json.loads(json.dumps(server.document(observations)))
+    document = json.loads(json.dumps(stats_server.document(observations)))
     ask = Recorded(document)
-    access = Access("https://stats", "", secret=lambda: "t")
-    assert server.read(ask, access, NOW) == observations
+    access = ProviderAccess("https://stats", "", secret=lambda: "t")
+    assert stats_server.read(ask, access, NOW) == observations
     assert ask.asked == [("https://stats/api/v1/emission-factors", {"Authorization": "Bearer t"})]
 
 
 def test_rows_of_the_server_that_are_unusable_are_left_out():
-    good = server.document([Observation("rte", "FR", "combustion", 23.0, NOW)])["factors"][0]
+    good = stats_server.document([Observation("rte", "FR", "combustion", 23.0, NOW)])["factors"][0]
     bad = [
         good | {"grams_per_kilowatt_hour": 0},
         good | {"observed_at": "2030-01-01T00:00:00+00:00"},
@@ -230,9 +236,9 @@ def test_rows_of_the_server_that_are_unusable_are_left_out():
         good | {"provider": None},
         "row",
     ]
-    assert len(server.parse({"factors": [*bad, good]}, NOW)) == 1
+    assert len(stats_server.parse({"factors": [*bad, good]}, NOW)) == 1
     with pytest.raises(FactorError, match="no factor now"):
-        server.parse({"factors": bad}, NOW)
+        stats_server.parse({"factors": bad}, NOW)
 
 
 # All of them
@@ -261,7 +267,7 @@ anything = st.recursive(
         lambda document: uk_grid.parse(document, "GB", NOW),
         lambda document: uk_grid.parse(document, "GB-1", NOW),
         lambda document: watttime.parse(document, "X", NOW),
-        lambda document: server.parse(document, NOW),
+        lambda document: stats_server.parse(document, NOW),
     ],
     ids=["rte", "electricity_maps", "uk_grid", "uk_region", "watttime", "server"],
 )

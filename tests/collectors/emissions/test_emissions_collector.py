@@ -11,13 +11,13 @@ from datetime import UTC, datetime
 
 import pytest
 
-from batchjob.settings import SettingsError, make
+from batchjob.runtime.settings import SettingsError, make
 from collectors.emissions import cache
-from collectors.emissions.ask import retry_after
 from collectors.emissions.collector import AGE, ERRORS, ESTIMATED, FACTOR, INFO, METRICS, build
-from collectors.emissions.factors import site_factors
-from collectors.emissions.observation import REASONS, Observation
-from collectors.emissions.options import Options
+from collectors.emissions.http import retry_after
+from collectors.emissions.options import EmissionsOptions
+from collectors.emissions.providers.provider import REASONS, Observation
+from collectors.emissions.site_factors import site_factors
 from collectors.host import Host
 from tests.simulated.provider import Provider
 
@@ -55,7 +55,7 @@ def no_state_directory(monkeypatch):
 
 @pytest.fixture
 def rte(provider):
-    return Options(provider=("rte:FR",), url=(f"rte={provider.url}",), timeout=5.0)
+    return EmissionsOptions(provider=("rte:FR",), url=(f"rte={provider.url}",), timeout=5.0)
 
 
 def made(options, clock):
@@ -82,7 +82,7 @@ def errors(collector):
 
 def test_a_table_needs_no_network_and_no_thread(clock, monkeypatch):
     monkeypatch.setattr(socket, "getaddrinfo", None)
-    collector = made(Options(provider=("owid:FR", "codecarbon:FR")), clock)
+    collector = made(EmissionsOptions(provider=("owid:FR", "codecarbon:FR")), clock)
     collector.start()
     assert shown(collector, FACTOR) == {
         'provider="owid",zone="FR",scope="lifecycle"': pytest.approx(44.18, rel=1e-3),
@@ -116,8 +116,9 @@ def test_two_providers_are_two_series_and_never_one(rte, clock):
 
 def test_only_the_configured_zone_is_asked(provider, clock, tmp_path):
     (tmp_path / "token").write_text("secret\n")
+    (tmp_path / "token").chmod(0o600)
     provider.otherwise = {"zone": "DK-DK1", "carbonIntensity": 80, "datetime": "2024-05-02T12:00Z"}
-    options = Options(
+    options = EmissionsOptions(
         provider=("electricity_maps:DK-DK1",),
         url=(f"electricity_maps={provider.url}",),
         electricity_maps_token_file=str(tmp_path / "token"),
@@ -258,7 +259,9 @@ def test_a_cache_that_cannot_be_written_costs_a_line(rte, clock, tmp_path, caplo
 
 
 def test_the_cache_keeps_what_it_was_given(tmp_path):
-    kept = cache.Kept(5.0, (Observation("uk_grid", "GB-13", "combustion", 1.5, 2.0, True),))
+    kept = cache.CachedObservation(
+        5.0, (Observation("uk_grid", "GB-13", "combustion", 1.5, 2.0, True),)
+    )
     cache.save(str(tmp_path), "uk_grid:GB-13", kept)
     assert cache.load(str(tmp_path), "uk_grid:GB-13") == kept
 
@@ -269,7 +272,7 @@ def test_the_server_hands_on_factors_and_the_nodes_own_come_first(provider, cloc
     provider.documents["/api/v1/emission-factors"] = {
         "factors": [row | {"provider": "owid", "zone": "DE"}, row | {"provider": "x", "zone": "y"}]
     }
-    options = Options(provider=("owid:FR",), server_url=provider.url)
+    options = EmissionsOptions(provider=("owid:FR",), server_url=provider.url)
     collector = made(options, clock)
     refresh(collector)
     assert set(shown(collector, FACTOR)) == {
@@ -279,7 +282,7 @@ def test_the_server_hands_on_factors_and_the_nodes_own_come_first(provider, cloc
 
 
 def test_threads_begin_and_end(provider, rte, clock, monkeypatch):
-    monkeypatch.setattr("collectors.emissions.factors._SPREAD_SECONDS", 0.0)
+    monkeypatch.setattr("collectors.emissions.site_factors._SPREAD_SECONDS", 0.0)
     factors = site_factors(rte, clock=clock)
     factors.start()
     give_up = time.monotonic() + 5
@@ -290,9 +293,9 @@ def test_threads_begin_and_end(provider, rte, clock, monkeypatch):
 
 
 def test_every_failure_of_a_request_has_its_reason():
-    from batchjob import fetch
+    from batchjob.runtime import http_client
 
-    assert set(fetch.REASONS) <= set(REASONS)
+    assert set(http_client.REASONS) <= set(REASONS)
 
 
 @pytest.mark.parametrize(
@@ -313,5 +316,5 @@ def test_every_failure_of_a_request_has_its_reason():
 def test_wrong_settings_are_told_in_one_line(given, complaint):
     named = {f"collector.emissions.{key}": value for key, value in given.items()}
     with pytest.raises(SettingsError, match=complaint) as caught:
-        build(Host(), make(Options, "collector.emissions", named), {})
+        build(Host(), make(EmissionsOptions, "collector.emissions", named), {})
     assert "\n" not in str(caught.value)

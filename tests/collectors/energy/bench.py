@@ -2,8 +2,8 @@
 
 import dataclasses
 
-from collectors.energy.collector import Options, build
-from collectors.energy.meter import Meter, Reading
+from collectors.energy.collector import EnergyOptions, build
+from collectors.power.meter import Meter, MeterReading
 
 BOOT_ID = "0b0e1f2c-6f3f-4a39-9a44-8a3b0c6f1d2e"
 
@@ -45,7 +45,7 @@ def counter(name, read, scope="node", includes_gpus=True, period=0.0):
 
 
 def energy(host, built, **options):
-    return build(host, dataclasses.replace(Options(), **options), built)
+    return build(host, dataclasses.replace(EnergyOptions(), **options), built)
 
 
 def shown(collector, family_name):
@@ -59,7 +59,7 @@ def shown(collector, family_name):
 
 def steady(time, watts):
     """A counter of a node that draws always the same."""
-    return lambda: Reading(time.now, joules=watts * time.now)
+    return lambda: MeterReading(time.now, joules=watts * time.now)
 
 
 def run(collector, time, seconds, step=10):

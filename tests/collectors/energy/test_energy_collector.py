@@ -4,8 +4,8 @@ import logging
 
 import pytest
 
-from collectors.emissions.factor import Factor
-from collectors.energy.meter import GpuHolding, GpuReading, Reading
+from collectors.emissions.factor import EmissionFactor
+from collectors.power.meter import GpuEnergyReading, GpuEnergyShare, MeterReading
 from tests.collectors.energy.bench import (
     Emissions,
     Gpus,
@@ -80,8 +80,8 @@ def test_gpus_are_booked_on_a_node_without_a_meter(host, time):
     job = Job(1, 8, 0, time.clock(), float("inf"))
     collector = energy(host, {"jobs": Jobs(time, [job]), "gpu": gpus})
     for _ in range(10):
-        held = (GpuHolding(job.name, 1.0),)
-        gpus.readings = (GpuReading("GPU-1", time.now, 300 * time.now, 0, held),)
+        held = (GpuEnergyShare(job.name, 1.0),)
+        gpus.readings = (GpuEnergyReading("GPU-1", time.now, 300 * time.now, 0, held),)
         collector.tick()
         time.pass_(10)
     active = 'manager="slurm",jobid="1",user="alice",component="gpu",kind="active"'
@@ -90,7 +90,7 @@ def test_gpus_are_booked_on_a_node_without_a_meter(host, time):
 
 def test_ages_and_grams_are_shown(host, time):
     emissions = Emissions()
-    emissions.factors = (Factor("rte", "FR", "combustion", 60.0, 300.0),)
+    emissions.factors = (EmissionFactor("rte", "FR", "combustion", 60.0, 300.0),)
     job = Job(1, 64, 0, time.clock(), float("inf"))
     collector = energy(
         host,
@@ -112,7 +112,7 @@ def test_slow_meters_are_looked_at_when_their_reading_is_due(host, time):
     started = time.now
 
     def last():
-        return Reading(started + (time.now - started) // 30.25 * 30.25, watts=100)
+        return MeterReading(started + (time.now - started) // 30.25 * 30.25, watts=100)
 
     collector = energy(host, {"ipmi": Source(counter("ipmi", last, period=30.0))})
     late = []

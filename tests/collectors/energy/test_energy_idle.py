@@ -2,8 +2,8 @@
 
 import pytest
 
-from batchjob.settings import SettingsError
-from collectors.energy.meter import Reading
+from batchjob.runtime.settings import SettingsError
+from collectors.power.meter import MeterReading
 from tests.collectors.energy.bench import Source, counter, energy, run, shown, steady
 from tests.simulated.node import write_stat
 
@@ -41,7 +41,7 @@ def test_idle_power_is_learned_from_quiet_minutes(host, time, tmp_path):
     joules = [0.0]
 
     def read():
-        return Reading(time.now, joules=joules[0])
+        return MeterReading(time.now, joules=joules[0])
 
     collector = energy(host, {"rapl": Source(counter("rapl", read))})
     busy = 0.0

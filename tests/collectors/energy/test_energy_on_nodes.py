@@ -2,8 +2,8 @@
 
 import pytest
 
-from collectors import cray, hwmon, rapl
-from collectors.energy.meter import GpuHolding, GpuReading
+from collectors.power import cray, hwmon, rapl
+from collectors.power.meter import GpuEnergyReading, GpuEnergyShare
 from tests.collectors.energy.bench import Gpus, energy, shown
 from tests.simulated.cray import Controller
 from tests.simulated.node import Job, Jobs, write_stat
@@ -40,7 +40,7 @@ class Hour:
             for n in range(7)
         ]
         self.jobs.append(Job(7, cpus=16, load=12.0, start=start + 3003.1, end=start + 3006.2))
-        self.rapl = rapl.build(host, rapl.Options(), {})
+        self.rapl = rapl.build(host, rapl.RaplOptions(), {})
         self.collector = energy(
             host, {"jobs": Jobs(time, self.jobs), "rapl": self.rapl}, idle_watts=120.0
         )
@@ -91,14 +91,14 @@ def test_the_counters_of_a_cray_node_are_split_with_its_accelerator(host, time, 
     job = Job(1, 64, 32, time.clock(), float("inf"))
     built = {
         "jobs": Jobs(time, [job]),
-        "cray": cray.build(host, cray.Options(), {}),
+        "cray": cray.build(host, cray.CrayOptions(), {}),
         "gpu": gpus,
     }
     collector = energy(host, built, idle_watts=100.0)
     joules = 0.0
     for tick in range(61):
-        held = (GpuHolding(job.name, 1.0),)
-        gpus.readings = (GpuReading("GPU-1", time.now, joules, 0, held),)
+        held = (GpuEnergyShare(job.name, 1.0),)
+        gpus.readings = (GpuEnergyReading("GPU-1", time.now, joules, 0, held),)
         collector.tick()
         time.pass_(10)
         joules += 300 * 10
@@ -120,7 +120,7 @@ def test_an_acpi_power_meter_is_integrated(host, time, tmp_path):
     chip = tmp_path / "sys/class/hwmon/hwmon0"
     chip.mkdir(parents=True)
     (chip / "name").write_text("power_meter\n")
-    sensors = hwmon.build(host, hwmon.Options(), {})
+    sensors = hwmon.build(host, hwmon.HwmonOptions(), {})
     collector = energy(host, {"hwmon": sensors})
     for watts in [200, 400, 600, 400, 200]:
         (chip / "power1_average").write_text(f"{watts}000000\n")

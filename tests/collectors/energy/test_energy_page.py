@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-from collectors.emissions.factor import Factor
-from collectors.energy.idle import Idle
-from collectors.energy.interval import Look, key_of
+from collectors.emissions.factor import EmissionFactor
+from collectors.energy.idle import IdlePower
+from collectors.energy.interval import NodeSnapshot, key_of
 from collectors.energy.ledger import Ledger
-from collectors.energy.meter import GpuHolding, GpuReading, Reading
 from collectors.energy.processors import Processors
 from collectors.jobs.view import JobUsage
+from collectors.power.meter import GpuEnergyReading, GpuEnergyShare, MeterReading
 from tests.simulated.node import name
 
 PAGE = (Path(__file__).parents[3] / "docs/energy.md").read_text()
@@ -17,22 +17,22 @@ A, B, C = name("A"), name("B"), name("C")
 
 
 def look(at, joules, busy, gpu_joules, *jobs):
-    holder = (GpuHolding(A, 1.0),)
-    return Look(
+    holder = (GpuEnergyShare(A, 1.0),)
+    return NodeSnapshot(
         at,
         EPOCH + at,
-        Reading(at, joules),
+        MeterReading(at, joules),
         Processors(busy, 64),
         {key_of(job.name): job for job in jobs},
-        {"GPU-0": GpuReading("GPU-0", at, gpu_joules, 0, holder)},
+        {"GPU-0": GpuEnergyReading("GPU-0", at, gpu_joules, 0, holder)},
     )
 
 
 def example():
     """One interval of 30 s: A and B run through it, C lives for 12 s of it."""
-    ledger = Ledger(Idle(150), includes_gpus=True)
-    ledger.gpu_idle["GPU-0"] = Idle(50)
-    started = EPOCH - 3600
+    ledger = Ledger(IdlePower(150), includes_gpus=True)
+    ledger.gpu_idle["GPU-0"] = IdlePower(50)
+    started = -3600.0
     ledger.book(
         look(0, 0, 0, 0, JobUsage(A, 0, 32, None, started), JobUsage(B, 0, 16, None, started))
     )
@@ -44,9 +44,9 @@ def example():
             7500,
             JobUsage(A, 480, 32, None, started),
             JobUsage(B, 180, 16, None, started),
-            JobUsage(C, 60, 8, EPOCH + 16, EPOCH + 4),
+            JobUsage(C, 60, 8, 16, 4),
         ),
-        [Factor("country", "FR", "lifecycle", 44.0, 0.0)],
+        [EmissionFactor("country", "FR", "lifecycle", 44.0, 0.0)],
     )
 
 

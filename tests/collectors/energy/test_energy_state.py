@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.energy import state
-from collectors.energy.idle import Idle
-from collectors.energy.interval import Look, key_of
+from collectors.energy import checkpoint
+from collectors.energy.idle import IdlePower
+from collectors.energy.interval import NodeSnapshot, key_of
 from collectors.energy.ledger import Ledger
-from collectors.energy.meter import GpuHolding, GpuReading, Reading
 from collectors.energy.processors import Processors
 from collectors.jobs.view import JobUsage
+from collectors.power.meter import GpuEnergyReading, GpuEnergyShare, MeterReading
 from tests.collectors.energy.bench import (
     BOOT_ID,
     Source,
@@ -109,25 +109,25 @@ values = st.recursive(
 
 @given(st.data())
 def test_whatever_the_state_says_is_taken_or_refused(data):
-    ledger = Ledger(Idle())
+    ledger = Ledger(IdlePower())
     job = JobUsage(name(1), 5.0, 2.0, None, None)
-    holding = GpuHolding(name(1), 1.0)
+    holding = GpuEnergyShare(name(1), 1.0)
     for at in (0.0, 10.0):
         ledger.book(
-            Look(
+            NodeSnapshot(
                 at,
                 1e9 + at,
-                Reading(at, joules=at * 100),
+                MeterReading(at, joules=at * 100),
                 Processors(at, 4),
                 {key_of(job.name): job},
-                {"GPU-1": GpuReading("GPU-1", at, at * 50, 0, (holding,))},
+                {"GPU-1": GpuEnergyReading("GPU-1", at, at * 50, 0, (holding,))},
             )
         )
     with tempfile.TemporaryDirectory() as directory:
-        state.save(directory, BOOT_ID, "cray", ["cray"], ledger)
-        document = state.load(directory)
-        same = Ledger(Idle())
-        assert state.restore(document, BOOT_ID, "cray", same)
+        checkpoint.save(directory, BOOT_ID, "cray", ["cray"], ledger)
+        document = checkpoint.load(directory)
+        same = Ledger(IdlePower())
+        assert checkpoint.restore(document, BOOT_ID, "cray", same)
         assert same.jobs.keys() == ledger.jobs.keys()
         assert (same.node, same.since, same.gpus_since) == (
             ledger.node,
@@ -138,4 +138,4 @@ def test_whatever_the_state_says_is_taken_or_refused(data):
         document[changed] = data.draw(values)
         Path(directory, "energy.json").write_text(json.dumps(document))
         with contextlib.suppress(ValueError):
-            state.restore(state.load(directory), BOOT_ID, "cray", Ledger(Idle()))
+            checkpoint.restore(checkpoint.load(directory), BOOT_ID, "cray", Ledger(IdlePower()))

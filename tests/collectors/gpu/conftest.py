@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from collectors.gpu.driver import Driver
+from collectors.gpu.nvidia.driver import NvidiaGpus
 from collectors.host import Host
 from tests.fake_nvml import library
 
@@ -53,7 +53,7 @@ def host(tmp_path, clock):
 @pytest.fixture
 def driver(fake, host):
     """A driver that reads every 20 ms."""
-    made = Driver(host, 0.02)
+    made = NvidiaGpus(host, 0.02)
     yield made
     made.stop()
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from collectors.gpu import amd
-from collectors.gpu.collector import GpuCollector, Options
+from collectors.gpu.collector import GpuCollector, GpuOptions
 from collectors.gpu.metrics import (
     CLOCK,
     ECC,
@@ -18,7 +18,7 @@ from collectors.gpu.metrics import (
     TEMPERATURE,
     UTILIZATION,
 )
-from collectors.gpu.reading import Process
+from collectors.gpu.reading import GpuProcess
 from collectors.host import Host
 from collectors.jobs.view import JobHolder, JobName
 from collectors.metric import labels
@@ -153,7 +153,7 @@ def test_processes_come_from_kfd(board, host):
     board.card(0, "0000:c1:00.0", 128)
     assert read(host).processes is None
     board.kfd(1, 4711, 0xC1 << 8, {10: 2**20, 11: 0})
-    assert read(host).processes == (Process(10, 2**20), Process(11, 0))
+    assert read(host).processes == (GpuProcess(10, 2**20), GpuProcess(11, 0))
 
 
 def test_a_card_that_went_away(board, host):
@@ -175,7 +175,7 @@ def test_a_job_on_an_amd_gpu(board, host, eventually):
         def holders(self):
             return [JobHolder(name, 1000, (10,), (environ,), ())]
 
-    collector = GpuCollector(host, Options(interval=0.02), OneJob())
+    collector = GpuCollector(host, GpuOptions(interval=0.02), OneJob())
     collector.start()
     try:
         shown = eventually(

@@ -4,7 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.gpu.devices import Gpu, Instance, Table, Unit, read_device_majors, read_mig_minors
+from collectors.gpu.devices import (
+    Gpu,
+    GpuTable,
+    Instance,
+    Unit,
+    read_device_majors,
+    read_mig_minors,
+)
 from collectors.host import Host
 
 A = "GPU-1a2b3c4d-0000-4000-8000-00000000000a"
@@ -14,7 +21,7 @@ SECOND = Instance("MIG-22222222-0000-5000-8000-000000000000", 2, 0, "4g.40gb", 2
 THIRD = Instance("MIG-33333333-0000-5000-8000-000000000000", 2, 1, "4g.40gb", 2)
 PLAIN = Gpu("nvidia", 0, A, 1, "00000000:3B:00.0", "H100")
 SLICED = Gpu("nvidia", 1, B, 0, "00000000:86:00.0", "H100", True, 7, (FIRST, SECOND, THIRD))
-TABLE = Table([SLICED, PLAIN], {3: (0, 1, None), 4: (0, 1, 0), 12: (0, 2, 1)})
+TABLE = GpuTable([SLICED, PLAIN], {3: (0, 1, None), 4: (0, 1, 0), 12: (0, 2, 1)})
 
 
 @pytest.mark.parametrize(
@@ -53,8 +60,8 @@ def test_numbers():
 
 def test_a_number_that_could_mean_two_gpus_means_none():
     other = Gpu("amd", 0, "GPU-0123456789abcdef", 128, "00000000:C1:00.0", "MI210")
-    assert Table([PLAIN, other]).at_index(0) == ()
-    assert Table([PLAIN, other]).at_index(0, "amd") == (Unit(other),)
+    assert GpuTable([PLAIN, other]).at_index(0) == ()
+    assert GpuTable([PLAIN, other]).at_index(0, "amd") == (Unit(other),)
 
 
 def test_instances_as_dcgm_numbers_them():
@@ -64,7 +71,7 @@ def test_instances_as_dcgm_numbers_them():
 
 def test_without_the_slices_of_the_whole_its_instances_are_the_whole():
     gpu = Gpu("nvidia", 1, B, 0, "", "H100", True, None, (FIRST, SECOND, THIRD))
-    assert [round(unit.part * 7) for unit in Table([gpu]).units] == [3, 2, 2]
+    assert [round(unit.part * 7) for unit in GpuTable([gpu]).units] == [3, 2, 2]
 
 
 def test_capabilities_as_the_driver_lists_them(tmp_path):

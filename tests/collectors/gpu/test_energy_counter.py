@@ -2,7 +2,7 @@
 
 import pytest
 
-from collectors.gpu.metrics import ENERGY, POWER
+from collectors.gpu.metrics import ENERGY, POWER, POWER_LIMIT
 from collectors.gpu.reading import EnergyCounter
 
 
@@ -47,3 +47,18 @@ def test_from_counter_to_power_and_back(follow):
 
 def test_nothing_told(follow):
     assert follow(0) is None
+
+
+def test_a_glitch_is_no_power_and_nothing_is_integrated_around_it():
+    counter, shown = EnergyCounter(longest_gap=30), []
+    for at, watts in enumerate([300.0, 300.0, 65_535.0, 300.0, 300.0]):
+        values = counter.believed({POWER: watts, POWER_LIMIT: 400.0})
+        energy = counter.follow(values, at * 10.0, 1)
+        shown.append((values.get(POWER), energy and (energy.joules, energy.series)))
+    assert shown == [
+        (300.0, (0.0, 0)),
+        (300.0, (3000.0, 0)),
+        (None, None),
+        (300.0, (3000.0, 1)),
+        (300.0, (6000.0, 1)),
+    ]

@@ -4,15 +4,15 @@ import time
 
 import pytest
 
-from batchjob.settings import SettingsError, make
-from collectors.energy.meter import GpuMetered
-from collectors.gpu.collector import METRICS, GpuCollector, Options, build
+from batchjob.runtime.settings import SettingsError, make
+from collectors.gpu.collector import METRICS, GpuCollector, GpuOptions, build
 from collectors.gpu.dcgm_files import JobFiles
-from collectors.gpu.devices import Gpu, Table, Unit
+from collectors.gpu.devices import Gpu, GpuTable, Unit
 from collectors.gpu.holders import Holding
 from collectors.host import Host
 from collectors.jobs.view import JobHolder, JobName
 from collectors.metric import labels
+from collectors.power.meter import GpuMetered
 
 GPU0 = "GPU-aaaaaaaa-0000-4000-8000-000000000000"
 
@@ -45,7 +45,7 @@ def start(fake, host, jobs):
     running = []
 
     def begin(**options):
-        collector = GpuCollector(host, Options(interval=0.02, **options), jobs)
+        collector = GpuCollector(host, GpuOptions(interval=0.02, **options), jobs)
         running.append(collector)
         collector.start()
         return collector
@@ -78,7 +78,7 @@ def test_families_of_a_gpu_and_its_job(fake, start, eventually):
     assert samples(collector, "gpu_info")[f'{info},vendor="nvidia",profile="",mig_uuid=""'] == 1
     assert samples(collector, "job_gpu_info") == {
         f'{JOB1},gpu="0",uuid="{GPU0}",pci_bus_id="00000000:0B:00.0",minor="0",gpu_instance="",'
-        'source="SLURM_JOB_GPUS"': 1
+        'source="SLURM_JOB_GPUS",confirmed="true"': 1
     }
     assert samples(collector, "job_gpu_share_ratio") == {f"{JOB1},{UNIT0}": 1}
     assert samples(collector, "job_gpu_utilization_ratio") == {f"{JOB1},{UNIT0}": 0.5}
@@ -160,7 +160,7 @@ def test_a_disagreement_is_counted_once_while_it_lasts(fake, start, eventually, 
 
 
 def test_the_energy_collector_knows_it(host):
-    assert isinstance(build(host, Options(), {}), GpuMetered)
+    assert isinstance(build(host, GpuOptions(), {}), GpuMetered)
 
 
 def test_energy_goes_to_the_holder(fake, start, eventually):
@@ -255,7 +255,7 @@ def test_a_directory_that_cannot_be_written_costs_nothing_else(fake, start, even
 
 
 def test_own_files_are_not_read_as_a_prolog_s(host):
-    options = Options(job_files="/run/jobs", write_job_files="/run/../run/jobs")
+    options = GpuOptions(job_files="/run/jobs", write_job_files="/run/../run/jobs")
     with pytest.raises(SettingsError, match="expected another directory"):
         build(host, options, {})
 
@@ -271,17 +271,17 @@ def test_own_files_are_not_read_as_a_prolog_s(host):
 )
 def test_wrong_options_are_named(name, value, expected):
     with pytest.raises(SettingsError, match=rf"collector\.gpu\.{name}: .*{expected}"):
-        make(Options, "collector.gpu", {f"collector.gpu.{name}": value})
+        make(GpuOptions, "collector.gpu", {f"collector.gpu.{name}": value})
 
 
 @pytest.mark.parametrize("given", ["index:0", "minor:12", GPU0, "MIG-GPU-1a/2/0", "0000:3b:00.0"])
 def test_gpus_as_sites_write_them(given):
-    options = make(Options, "collector.gpu", {"collector.gpu.position": [given]})
+    options = make(GpuOptions, "collector.gpu", {"collector.gpu.position": [given]})
     assert options.position == (given,)
 
 
 def test_a_node_without_gpus(tmp_path):
-    collector = build(Host(procfs=str(tmp_path), sysfs=str(tmp_path)), Options(), {})
+    collector = build(Host(procfs=str(tmp_path), sysfs=str(tmp_path)), GpuOptions(), {})
     collector.start()
     try:
         assert collector.collect() == []
@@ -291,4 +291,4 @@ def test_a_node_without_gpus(tmp_path):
 
 
 def test_an_empty_table():
-    assert Table(()).named("GPU-1") == ()
+    assert GpuTable(()).named("GPU-1") == ()

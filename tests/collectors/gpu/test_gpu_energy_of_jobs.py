@@ -5,8 +5,7 @@ import time
 import pytest
 
 from collectors.energy import collector as energy
-from collectors.gpu.collector import GpuCollector
-from collectors.gpu.collector import Options as GpuOptions
+from collectors.gpu.collector import GpuCollector, GpuOptions
 from collectors.jobs.view import JobHolder, JobName, JobUsage
 from collectors.metric import labels
 
@@ -39,7 +38,7 @@ def books(fake, host, tmp_path):
     jobs = TwoJobs()
     gpus = GpuCollector(host, GpuOptions(interval=0.02), jobs)
     gpus.start()
-    made = energy.build(host, energy.Options(), {"jobs": jobs, "gpu": gpus})
+    made = energy.build(host, energy.EnergyOptions(), {"jobs": jobs, "gpu": gpus})
     yield made, gpus
     gpus.stop()
 

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.gpu.allocations import Look, Site
-from collectors.gpu.devices import Gpu, Instance, Table
-from collectors.gpu.holders import make_map
+from collectors.gpu.allocation import AllocationContext, Site
+from collectors.gpu.devices import Gpu, GpuTable, Instance
+from collectors.gpu.holders import Map, make_map
 from collectors.gpu.metrics import UTILIZATION
-from collectors.gpu.reading import Process, Reading
+from collectors.gpu.reading import GpuProcess, GpuReading
 from collectors.jobs.view import JobHolder, JobName
 from collectors.metric import labels
 
@@ -35,7 +35,7 @@ def held(*gpus, **more):
 
 def reading(gpu, utilization=None, processes=()):
     values = {} if utilization is None else {UTILIZATION: utilization}
-    return Reading(gpu, values, {}, processes)
+    return GpuReading(gpu, values, {}, processes)
 
 
 class Use(NamedTuple):
@@ -53,7 +53,9 @@ def spelled(unit):
 
 
 def mapped(jobs, readings=(), gpus=(), shards=0, prolog=None):
-    seen = Look(Table(gpus or (plain(0), plain(1))), Site(), prolog or {}, None, "gpu01")
+    seen = AllocationContext(
+        GpuTable(gpus or (plain(0), plain(1))), Site(), prolog or {}, None, "gpu01"
+    )
     found = make_map(jobs, seen, {each.gpu.uuid: each for each in readings}, shards)
     uses = {
         (each.job.jobid, spelled(each.unit)): Use(
@@ -78,25 +80,25 @@ def test_a_gpu_that_does_not_answer_keeps_its_holder():
 
 
 def test_use_of_a_gpu_that_is_held_alone_is_the_gpu_s_own():
-    processes = (Process(10, 5e9, utilization=0.2), Process(11, 1e9, utilization=0.3))
+    processes = (GpuProcess(10, 5e9, utilization=0.2), GpuProcess(11, 1e9, utilization=0.3))
     uses, _ = mapped([job("1", held(0), (10, 11))], [reading(plain(0), 0.9, processes)])
     assert uses == {("1", "0"): Use("SLURM_JOB_GPUS", 1.0, 2, 6e9, 0.9)}
 
 
 def test_strangers_on_a_held_gpu_are_not_the_job_s():
-    uses, _ = mapped([job("1", held(0))], [reading(plain(0), 0.9, (Process(99, 5e9),))])
+    uses, _ = mapped([job("1", held(0))], [reading(plain(0), 0.9, (GpuProcess(99, 5e9),))])
     assert uses == {("1", "0"): Use("SLURM_JOB_GPUS", 1.0, 0, 0.0, 0.0)}
 
 
 def test_memory_that_is_partly_unknown_is_unknown():
-    processes = (Process(10, 5e9), Process(11, None))
+    processes = (GpuProcess(10, 5e9), GpuProcess(11, None))
     uses, _ = mapped([job("1", held(0), (10, 11))], [reading(plain(0), 0.9, processes)])
     assert uses["1", "0"].memory is None
     assert uses["1", "0"].processes == 2
 
 
 def test_two_jobs_share_by_what_their_processes_do():
-    processes = (Process(10, 5e9, utilization=0.6), Process(20, 1e9, utilization=0.3))
+    processes = (GpuProcess(10, 5e9, utilization=0.6), GpuProcess(20, 1e9, utilization=0.3))
     jobs = [job("1", None, (10,), "lsf"), job("2", None, (20,), "lsf")]
     uses, wrong = mapped(jobs, [reading(plain(0), 0.9, processes)])
     assert uses == {
@@ -107,7 +109,7 @@ def test_two_jobs_share_by_what_their_processes_do():
 
 
 def test_a_job_that_uses_another_s_gpu_is_shown_without_a_share():
-    processes = (Process(10, 5e9, utilization=0.6), Process(20, 1e9, utilization=0.3))
+    processes = (GpuProcess(10, 5e9, utilization=0.6), GpuProcess(20, 1e9, utilization=0.3))
     jobs = [job("1", held(0), (10,)), job("2", held(1), (20,))]
     uses, wrong = mapped(jobs, [reading(plain(0), 0.9, processes)])
     assert uses["1", "0"] == Use("SLURM_JOB_GPUS", 1.0, 1, 5e9, 0.6)
@@ -118,7 +120,7 @@ def test_a_job_that_uses_another_s_gpu_is_shown_without_a_share():
 
 def test_a_job_of_which_nothing_is_known_takes_no_part_of_a_gpu_given_to_another():
     jobs = [job("1", held(0)), job("2", None, (20,))]
-    uses, _ = mapped(jobs, [reading(plain(0), 0.9, (Process(20, 1e9, utilization=0.9),))])
+    uses, _ = mapped(jobs, [reading(plain(0), 0.9, (GpuProcess(20, 1e9, utilization=0.9),))])
     assert uses["1", "0"].share == 1.0
     assert uses["2", "0"].share is None
 
@@ -160,7 +162,7 @@ def test_a_percentage_of_mps_does_not_make_a_lone_holder_cheaper():
 
 
 def test_instances_are_held_one_by_one():
-    processes = (Process(10, 5e9, 1, 0), Process(20, 1e9, 2, 0))
+    processes = (GpuProcess(10, 5e9, 1, 0), GpuProcess(20, 1e9, 2, 0))
     jobs = [
         job("1", {"CUDA_VISIBLE_DEVICES": "MIG-1"}, (10,)),
         job("2", {"CUDA_VISIBLE_DEVICES": "MIG-2"}, (20,)),
@@ -175,7 +177,7 @@ def test_instances_are_held_one_by_one():
 
 def test_processes_of_which_the_instance_is_not_told_are_nobody_s():
     jobs = [job("1", {"CUDA_VISIBLE_DEVICES": "MIG-1"}, (10,))]
-    uses, _ = mapped(jobs, [reading(SLICED, None, (Process(10, 5e9),))], [SLICED])
+    uses, _ = mapped(jobs, [reading(SLICED, None, (GpuProcess(10, 5e9),))], [SLICED])
     assert uses == {("1", "0.1"): Use("CUDA_VISIBLE_DEVICES", 1.0)}
 
 
@@ -199,7 +201,9 @@ def test_a_gpu_that_is_not_there_is_counted():
 
 
 def test_a_job_whose_only_source_names_nothing_holds_what_it_uses():
-    uses, wrong = mapped([job("1", held(7), (10,))], [reading(plain(0), 0.5, (Process(10, 1.0),))])
+    uses, wrong = mapped(
+        [job("1", held(7), (10,))], [reading(plain(0), 0.5, (GpuProcess(10, 1.0),))]
+    )
     assert uses == {("1", "0"): Use("process", 1.0, 1, 1.0, 0.5)}
     assert wrong == [("unknown_gpu", "1")]
 
@@ -218,10 +222,49 @@ _environs = st.fixed_dictionaries(
 @given(st.lists(st.tuples(_environs, st.sets(st.integers(1, 6)))), st.integers(0, 8), st.booleans())
 def test_the_parts_of_a_gpu_never_exceed_it(jobs, shards, mig):
     gpus = [SLICED if mig else plain(0), plain(1)]
-    processes = tuple(Process(pid, 1.0, pid % 3, 0, 0.5) for pid in range(1, 7))
+    processes = tuple(GpuProcess(pid, 1.0, pid % 3, 0, 0.5) for pid in range(1, 7))
     holders = [job(str(n), said, tuple(pids)) for n, (said, pids) in enumerate(jobs)]
-    seen = Look(Table(gpus), Site(), {}, None, "gpu01")
+    seen = AllocationContext(GpuTable(gpus), Site(), {}, None, "gpu01")
     found = make_map(holders, seen, {g.uuid: reading(g, 0.5, processes) for g in gpus}, shards)
     for gpu in gpus:
         on_it = [each for each in found.holdings if each.unit.gpu == gpu]
         assert sum((each.share or 0) * each.unit.part for each in on_it) <= 1 + 1e-9
+
+
+def confirmed(jobs, readings=(), before=None, prolog=None):
+    """Who holds what (share), and whether something confirms it."""
+    seen = AllocationContext(GpuTable((plain(0), plain(1))), Site(), prolog or {}, None, "gpu01")
+    by_uuid = {each.gpu.uuid: each for each in readings}
+    found = make_map(jobs, seen, by_uuid, before=before or Map())
+    return found, {each.job.jobid: (each.share, each.confirmed) for each in found.holdings}
+
+
+ON_GPU_0 = [reading(plain(0), 0.9, (GpuProcess(10, 5e9, utilization=0.6),))]
+
+
+def test_an_environment_alone_confirms_nothing():
+    assert confirmed([job("1", held(0))])[1] == {"1": (1.0, False)}
+
+
+def test_the_prolog_confirms_and_leaves_nothing_to_whoever_names_the_gpu():
+    jobs = [job("1", held(0)), job("2", held(0)), job("3", held(0, SLURM_SHARDS_ON_NODE="9"))]
+    found, holds = confirmed(jobs, prolog={"1": frozenset({"0"})})
+    assert holds == {"1": (1.0, True), "2": (None, False), "3": (None, False)}
+    kinds = {(each.kind, each.job.jobid) for each in found.disagreements}
+    assert {("unconfirmed", "2"), ("unconfirmed", "3")} <= kinds
+
+
+def test_a_process_on_the_gpu_confirms_and_beats_a_claim():
+    jobs = [job("1", held(0), (10,)), job("2", held(0), (20,))]
+    found, holds = confirmed(jobs, ON_GPU_0)
+    assert holds == {"1": (1.0, True), "2": (None, False)}
+    idle, holds = confirmed(jobs, [reading(plain(0), 0.0)], before=found)
+    assert holds == {"1": (1.0, True), "2": (None, False)}
+    _, holds = confirmed(jobs[1:], [reading(plain(0), 0.0)], before=idle)
+    assert holds == {"2": (1.0, False)}
+
+
+def test_of_a_shared_gpu_an_idle_holder_keeps_its_part():
+    shards = {"SLURM_SHARDS_ON_NODE": "1"}
+    jobs = [job("1", held(0, **shards), (10,)), job("2", held(0, **shards), (20,))]
+    assert confirmed(jobs, ON_GPU_0)[1] == {"1": (0.5, True), "2": (0.5, False)}

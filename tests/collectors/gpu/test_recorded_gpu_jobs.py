@@ -2,7 +2,7 @@
 
 import pytest
 
-from collectors.gpu.collector import GpuCollector, Options
+from collectors.gpu.collector import GpuCollector, GpuOptions
 from collectors.host import Host
 from collectors.jobs import collector as jobs_module
 
@@ -14,14 +14,14 @@ def mapped(fake, host, as_recorded, tree):
 
     def of(name):
         recorded = tree(name)
-        jobs = jobs_module.build(recorded, jobs_module.Options(), {})
+        jobs = jobs_module.build(recorded, jobs_module.JobsOptions(), {})
         node = Host(
             procfs=host.procfs,
             sysfs=host.sysfs,
             cgroupfs=recorded.cgroupfs,
             monotonic=host.monotonic,
         )
-        gpus = GpuCollector(node, Options(interval=0.05), jobs)
+        gpus = GpuCollector(node, GpuOptions(interval=0.05), jobs)
         running.extend((gpus, jobs))
         jobs.start()
         gpus.start()

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks import gpu as recorder
-from collectors.gpu import nvml
 from collectors.gpu.metrics import MEMORY_TOTAL, MEMORY_USED, POWER, POWER_LIMIT, UTILIZATION
+from collectors.gpu.nvidia import nvml
 
 RECORDS = sorted((Path(__file__).parents[2] / "fixtures" / "nvml").glob("*.txt"))
 

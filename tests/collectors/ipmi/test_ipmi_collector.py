@@ -4,10 +4,10 @@ import threading
 
 import pytest
 
-from batchjob.settings import SettingsError, make
+from batchjob.runtime.settings import SettingsError, make
 from collectors.host import Host
-from collectors.ipmi import dcmi
-from collectors.ipmi.collector import (
+from collectors.power.ipmi import dcmi
+from collectors.power.ipmi.collector import (
     ACTIVE,
     AGE,
     ERRORS,
@@ -16,11 +16,12 @@ from collectors.ipmi.collector import (
     POWER,
     SENSOR,
     IpmiCollector,
-    Options,
+    IpmiOptions,
     build,
 )
-from collectors.ipmi.message import REASONS, IpmiError, payload
-from collectors.ipmi.power import BmcPower
+from collectors.power.ipmi.message import REASONS, IpmiError, payload
+from collectors.power.ipmi.power import BmcPower
+from collectors.power.meter import energy_between
 from tests.simulated.bmc import InProcess, SimulatedBmc, full_record
 
 
@@ -59,7 +60,7 @@ class Rig:
     def __init__(self, clock, bmc, **options):
         self.bmc = bmc
         self.connections = []
-        chosen = dataclasses.replace(Options(), **options)
+        chosen = dataclasses.replace(IpmiOptions(), **options)
         source = BmcPower(self.connect, chosen.timeout, chosen.source, chosen.sensor)
         self.collector = IpmiCollector(Host(monotonic=clock), source, chosen)
 
@@ -206,7 +207,7 @@ def test_a_bmc_that_hangs_delays_no_scrape(clock):
         def close(self):
             hanging.set()
 
-    collector = IpmiCollector(Host(), Hanging(), Options())
+    collector = IpmiCollector(Host(), Hanging(), IpmiOptions())
     collector.start()
     families = collector.collect()
     assert [family.metric for family in families] == [ERRORS]
@@ -216,7 +217,7 @@ def test_a_bmc_that_hangs_delays_no_scrape(clock):
 
 def test_a_node_without_driver_says_so_without_a_warning(tmp_path, caplog):
     caplog.set_level(logging.INFO)
-    collector = build(Host(dev=str(tmp_path)), Options(), {})
+    collector = build(Host(dev=str(tmp_path)), IpmiOptions(), {})
     collector._refresher.refresh()
     assert [record.levelno for record in caplog.records] == [logging.INFO]
     assert "no IPMI driver, or no BMC" in caplog.text
@@ -238,7 +239,7 @@ def test_a_node_without_driver_says_so_without_a_warning(tmp_path, caplog):
 def test_wrong_settings_are_told_in_one_line(given, complaint):
     named = {f"collector.ipmi.{key}": value for key, value in given.items()}
     with pytest.raises(SettingsError, match=complaint) as caught:
-        build(Host(), make(Options, "collector.ipmi", named), {})
+        build(Host(), make(IpmiOptions, "collector.ipmi", named), {})
     assert "\n" not in str(caught.value)
 
 
@@ -246,3 +247,23 @@ def test_every_family_is_in_the_table(clock):
     rig = Rig(clock, SimulatedBmc())
     rig.refresh()
     assert {family.metric for family in rig.collector.collect()} <= set(METRICS)
+
+
+def test_a_glitch_is_neither_shown_nor_metered_nor_bridged(clock):
+    bmc = SimulatedBmc()
+    rig = Rig(clock, bmc)
+    for _ in range(6):
+        clock.now += 10
+        rig.refresh()
+    (meter,) = rig.collector.meters()
+    before = meter.read()
+    clock.now += 10
+    bmc.watts = 49152
+    rig.refresh()
+    assert rig.shown(POWER)['statistic="current"'] == 345
+    assert rig.shown(ERRORS)['reason="implausible"'] == 1
+    clock.now += 10
+    bmc.watts = 345
+    rig.refresh()
+    after = meter.read()
+    assert energy_between(before, after, longest=60) is None

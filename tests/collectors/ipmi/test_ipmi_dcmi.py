@@ -2,10 +2,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.ipmi import dcmi
-from collectors.ipmi.dcmi import PowerReading, parse_power_reading
-from collectors.ipmi.message import CompletionError, IpmiError, payload
-from collectors.ipmi.power import Power, from_dcmi
+from collectors.power.ipmi import dcmi
+from collectors.power.ipmi.dcmi import PowerReading, parse_power_reading
+from collectors.power.ipmi.message import CompletionError, IpmiError, payload
+from collectors.power.ipmi.power import Power, from_dcmi
 from tests.simulated.bmc import InProcess, SimulatedBmc
 
 # An iDRAC-like answer, and OpenBMC's with the measurement "deactivated".

@@ -8,9 +8,9 @@ import time
 
 import pytest
 
-from collectors.ipmi import ioctl
-from collectors.ipmi.ioctl import Device, find_device, ioctl_number, open_device
-from collectors.ipmi.message import CompletionError, IpmiError, Request
+from collectors.power.ipmi import in_band
+from collectors.power.ipmi.in_band import IpmiDevice, find_device, ioctl_number, open_device
+from collectors.power.ipmi.message import CompletionError, IpmiError, Request
 from tests.simulated.bmc import SimulatedBmc
 from tests.simulated.ipmi_driver import RECEIVE_MSG_TRUNC, SEND_COMMAND, SimulatedDriver
 
@@ -27,15 +27,15 @@ def driver():
 
 @pytest.fixture
 def device(driver):
-    device = Device(driver.descriptor, driver.ioctl)
+    device = IpmiDevice(driver.descriptor, driver.ioctl)
     yield device
     device.close()
 
 
 @pytest.mark.skipif(platform.machine().startswith("ppc"), reason="powerpc has other numbers")
 def test_the_request_numbers_are_the_kernels():
-    assert ioctl.SEND_COMMAND == SEND_COMMAND
-    assert ioctl.RECEIVE_TRUNCATED == RECEIVE_MSG_TRUNC
+    assert in_band.SEND_COMMAND == SEND_COMMAND
+    assert in_band.RECEIVE_TRUNCATED == RECEIVE_MSG_TRUNC
 
 
 def test_powerpc_numbers_have_their_own_direction_bits():
@@ -46,11 +46,11 @@ def test_powerpc_numbers_have_their_own_direction_bits():
 @pytest.mark.parametrize(
     ("structure", "size", "offsets"),
     [
-        (ioctl.Message, 16, {"netfn": 0, "cmd": 1, "data_len": 2, "data": 8}),
-        (ioctl.Sent, 40, {"addr": 0, "addr_len": 8, "msgid": 16, "msg": 24}),
-        (ioctl.Received, 48, {"recv_type": 0, "addr": 8, "addr_len": 16, "msgid": 24, "msg": 32}),
-        (ioctl.Address, 8, {"addr_type": 0, "channel": 4, "lun": 6}),
-        (ioctl.AnyAddress, 40, {"addr_type": 0, "channel": 4, "data": 6}),
+        (in_band.Message, 16, {"netfn": 0, "cmd": 1, "data_len": 2, "data": 8}),
+        (in_band.Sent, 40, {"addr": 0, "addr_len": 8, "msgid": 16, "msg": 24}),
+        (in_band.Received, 48, {"recv_type": 0, "addr": 8, "addr_len": 16, "msgid": 24, "msg": 32}),
+        (in_band.IpmiAddress, 8, {"addr_type": 0, "channel": 4, "lun": 6}),
+        (in_band.AnyAddress, 40, {"addr_type": 0, "channel": 4, "data": 6}),
     ],
 )
 def test_structures_are_laid_out_as_the_compiler_does(structure, size, offsets):
@@ -60,11 +60,11 @@ def test_structures_are_laid_out_as_the_compiler_does(structure, size, offsets):
 
 HEADER = "/usr/include/linux/ipmi.h"
 C_NAMES = {  # each structure by its name in the kernel's header
-    ioctl.Message: "struct ipmi_msg",
-    ioctl.Sent: "struct ipmi_req",
-    ioctl.Received: "struct ipmi_recv",
-    ioctl.Address: "struct ipmi_system_interface_addr",
-    ioctl.AnyAddress: "struct ipmi_addr",
+    in_band.Message: "struct ipmi_msg",
+    in_band.Sent: "struct ipmi_req",
+    in_band.Received: "struct ipmi_recv",
+    in_band.IpmiAddress: "struct ipmi_system_interface_addr",
+    in_band.AnyAddress: "struct ipmi_addr",
 }
 
 
@@ -74,12 +74,12 @@ C_NAMES = {  # each structure by its name in the kernel's header
 def test_structures_and_numbers_are_those_of_the_kernels_header(tmp_path):
     """Ask a C compiler and this machine's own header."""
     wanted = [
-        ("IPMICTL_SEND_COMMAND", ioctl.SEND_COMMAND),
-        ("IPMICTL_RECEIVE_MSG_TRUNC", ioctl.RECEIVE_TRUNCATED),
-        ("IPMI_SYSTEM_INTERFACE_ADDR_TYPE", ioctl._SYSTEM_INTERFACE),
-        ("IPMI_BMC_CHANNEL", ioctl._BMC_CHANNEL),
-        ("IPMI_RESPONSE_RECV_TYPE", ioctl._RESPONSE),
-        ("IPMI_MAX_MSG_LENGTH", ioctl._LONGEST_MESSAGE),
+        ("IPMICTL_SEND_COMMAND", in_band.SEND_COMMAND),
+        ("IPMICTL_RECEIVE_MSG_TRUNC", in_band.RECEIVE_TRUNCATED),
+        ("IPMI_SYSTEM_INTERFACE_ADDR_TYPE", in_band._SYSTEM_INTERFACE),
+        ("IPMI_BMC_CHANNEL", in_band._BMC_CHANNEL),
+        ("IPMI_RESPONSE_RECV_TYPE", in_band._RESPONSE),
+        ("IPMI_MAX_MSG_LENGTH", in_band._LONGEST_MESSAGE),
     ]
     for structure, name in C_NAMES.items():
         wanted.append((f"sizeof({name})", ctypes.sizeof(structure)))

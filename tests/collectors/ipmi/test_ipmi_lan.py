@@ -11,11 +11,11 @@ import time
 
 import pytest
 
-from collectors.ipmi import dcmi, remote
-from collectors.ipmi.message import CompletionError, IpmiError, Request
-from collectors.ipmi.power import BmcPower
-from collectors.ipmi.remote import LanSession, Login
-from collectors.ipmi.tool import ToolPower
+from collectors.power.ipmi import dcmi, lan
+from collectors.power.ipmi.lan import LanLogin, LanSession
+from collectors.power.ipmi.message import CompletionError, IpmiError, Request
+from collectors.power.ipmi.power import BmcPower
+from collectors.power.ipmi.tool import ToolPower
 
 pytest.importorskip("pyghmi")
 PROGRAM = os.path.join(os.path.dirname(__file__), "../../simulated/lan_bmc.py")
@@ -43,7 +43,7 @@ class LanBmc:
         assert self.process.stdout.readline() == "done\n"
 
     def login(self, user="power"):
-        return Login("127.0.0.1", self.port, user, str(self.password_file), "user")
+        return LanLogin("127.0.0.1", self.port, user, str(self.password_file), "user")
 
     def ipmitool(self, *words):
         return [
@@ -120,7 +120,7 @@ def test_a_wrong_password_is_told_and_never_shown(bmc):
 
 
 def test_a_wrong_user_costs_the_deadline_of_a_login(bmc, monkeypatch):
-    monkeypatch.setattr(remote, "_LOGIN_SECONDS", 1.0)
+    monkeypatch.setattr(lan, "_LOGIN_SECONDS", 1.0)
     began = time.monotonic()
     with pytest.raises(IpmiError) as caught:
         LanSession(bmc.login("nobody"))

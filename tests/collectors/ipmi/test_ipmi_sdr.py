@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.ipmi.choice import node_sensors
-from collectors.ipmi.message import CompletionError, IpmiError, payload
-from collectors.ipmi.power import read_sensors
-from collectors.ipmi.sdr import (
-    Factors,
-    Sensor,
+from collectors.power.ipmi.choice import node_sensors
+from collectors.power.ipmi.message import CompletionError, IpmiError, payload
+from collectors.power.ipmi.power import read_sensors
+from collectors.power.ipmi.sdr import (
+    ConversionFactors,
+    IpmiSensor,
     parse_factors,
     parse_record,
     power_sensors,
@@ -134,7 +134,7 @@ def test_a_sensor_of_the_node_that_is_silent_leaves_the_sum_unknown():
         read_sensors(InProcess(bmc, payload), chosen, 1)
 
 
-LINEAR = Sensor("x", 0x20, 0, 1, 6, 0, 0, Factors(1, 0, 0, 0), False)
+LINEAR = IpmiSensor("x", 0x20, 0, 1, 6, 0, 0, ConversionFactors(1, 0, 0, 0), False)
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_no_value_where_the_formula_has_none(impossible):
 def test_factors_survive_their_encoding(m, b, b_exp, r_exp, raw):
     record = b"\0\0" + full_record("P", 1, m=m, b=b, b_exp=b_exp, r_exp=r_exp)
     sensor = parse_record(record)
-    assert sensor.factors == Factors(m, b, b_exp, r_exp)
+    assert sensor.factors == ConversionFactors(m, b, b_exp, r_exp)
     assert sensor.value(raw) == pytest.approx((m * raw + b * 10.0**b_exp) * 10.0**r_exp)
 
 

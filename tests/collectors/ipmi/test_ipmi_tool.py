@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.ipmi.message import IpmiError
-from collectors.ipmi.tool import ToolOutput, ToolPower, parse, password_on_command_line
+from collectors.power.ipmi.message import IpmiError
+from collectors.power.ipmi.tool import ToolOutput, ToolPower, parse, password_on_command_line
 
 STATISTICS = (("min", 300.0), ("max", 400.0), ("average", 350.0))
 
@@ -40,8 +40,13 @@ ipmiutil dcmi ver 3.18
 """
 
 
+# Since 3.17 it tells the period, too.
+IPMIUTIL_3_17 = IPMIUTIL + "  Sampling period:                 5000 ms\n"
+
+
 @pytest.mark.parametrize(
-    ("text", "period"), [(IPMITOOL_1_8_19, 1.0), (IPMI_DCMI, 1.0), (IPMIUTIL, None)]
+    ("text", "period"),
+    [(IPMITOOL_1_8_19, 1.0), (IPMI_DCMI, 1.0), (IPMIUTIL, None), (IPMIUTIL_3_17, 5.0)],
 )
 def test_the_output_of_three_tools(text, period):
     assert parse(text) == ToolOutput(345, STATISTICS, period, True)

@@ -20,13 +20,14 @@ class Node:
 
     def __init__(self, top: Path) -> None:
         self.now = 1_800_000_000.0
+        self.clock_set_by = 0.0  # seconds
         self.cgroup, self.proc = top / "cgroup", top / "proc"
         self.host = Host(
             procfs=str(self.proc),
             sysfs=str(top / "sys"),
             cgroupfs=str(self.cgroup),
             dev=str(top / "dev"),
-            clock=lambda: self.now,
+            clock=lambda: self.now + self.clock_set_by,
             monotonic=lambda: self.now - 1_700_000_000.0,
         )
         (self.cgroup / SCOPE).mkdir(parents=True)
@@ -87,7 +88,7 @@ class Node:
 
     def jobs(self, **options):
         """The collector, its threads not started: `look()` does their work."""
-        made = collector.build(self.host, collector.Options(**options), {})
+        made = collector.build(self.host, collector.JobsOptions(**options), {})
         self.started.append(made)
         return made
 

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from collectors.jobs.look import Eyes
+from collectors.jobs.processes.snapshot import Eyes
 from tests.collectors.jobs.nodes import samples, users
 
 
@@ -43,6 +43,18 @@ def test_a_broken_file_leaves_its_numbers_out(node, content, reason):
     assert numbers["memory_peak_bytes", "1"] == 8192
     assert numbers["cpu_seconds_total", "2", "user"] == 1
     assert errors(numbers, reason) >= 1
+
+
+@pytest.mark.parametrize("text", ["-4096", "1_000", "+5", "٤", "0x10", "", "9" * 22])
+def test_what_the_kernel_never_writes_is_no_number(node, text):
+    broken, _ = two_jobs(node)
+    (broken / "memory.current").write_text(f"{text}\n")
+    jobs = node.jobs()
+    jobs.look()
+    numbers = samples(jobs)
+    assert ("memory_current_bytes", "1") not in numbers
+    assert numbers["memory_current_bytes", "2"] == 4096
+    assert errors(numbers, "malformed") >= 1
 
 
 def test_a_file_that_is_a_directory(node):
@@ -160,8 +172,8 @@ def test_processes_that_may_not_be_looked_into_are_counted(node, monkeypatch):
     def refuse(*_):
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr("collectors.jobs.processes.read_environ", refuse)
-    monkeypatch.setattr("collectors.jobs.processes._io", lambda *_: ())
+    monkeypatch.setattr("collectors.jobs.processes.proc.read_environ", refuse)
+    monkeypatch.setattr("collectors.jobs.processes.proc._io", lambda *_: ())
     _, jobs = two_jobs(node)
     numbers = samples(jobs)
     assert errors(numbers, "denied") == 2

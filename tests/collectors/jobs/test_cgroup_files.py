@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.jobs import cgroup1, cgroup2
-from collectors.jobs.devices import DeviceNames
-from collectors.jobs.files import read_path
-from collectors.jobs.parsers import count_list, flat_keyed, single
+from collectors.jobs.cgroups import v1, v2
+from collectors.jobs.cgroups.devices import DeviceNames
+from collectors.jobs.cgroups.formats import count_list, flat_keyed, single
+from collectors.jobs.cgroups.reader import read_path
 
 NAMES = DeviceNames("/nonexistent")
 
@@ -45,10 +45,10 @@ PARSERS = [
     flat_keyed({"a": ("a", 1)}),
     single("x"),
     count_list,
-    lambda data: cgroup2.parse_io_stat(data, NAMES),
-    *(source.parse for source in cgroup2.sources(frozenset({"cpu", "memory", "io", "pressure",
+    lambda data: v2.parse_io_stat(data, NAMES),
+    *(source.parse for source in v2.sources(frozenset({"cpu", "memory", "io", "pressure",
                                                             "processes"}), NAMES)),
-    *(source.parse for files in cgroup1.sources(frozenset({"cpu", "memory", "io", "processes"}),
+    *(source.parse for files in v1.sources(frozenset({"cpu", "memory", "io", "processes"}),
                                                 NAMES, 100).values() for source in files),
 ]  # fmt: skip
 
@@ -63,12 +63,12 @@ def test_garbage_is_refused_or_ignored_but_nothing_else(data):
 def test_limits():
     assert single("x")(b"max\n") == {}
     assert single("x")(b"4096\n") == {"x": 4096}
-    assert cgroup1.finish({"memory_hierarchical_limit": 9223372036854771712}, 0.0) == {}
+    assert v1.finish({"memory_hierarchical_limit": 9223372036854771712}, 0.0) == {}
 
 
 def test_io_stat_of_several_devices():
     data = b"8:0 rbytes=1 wbytes=2 rios=3 wios=4 dbytes=0 dios=0\n7:0 rbytes=9 wbytes=9\n259:0\n"
-    assert cgroup2.parse_io_stat(data, NAMES) == {"8:0": (1, 2, 3, 4)}
+    assert v2.parse_io_stat(data, NAMES) == {"8:0": (1, 2, 3, 4)}
 
 
 def test_stacked_devices_are_left_out(tmp_path):
@@ -86,19 +86,19 @@ def test_stacked_devices_are_left_out(tmp_path):
 
 
 def test_user_time_on_v1_is_exact_and_never_falls():
-    first = cgroup1.finish({"cpu_seconds": 1.0049, "cpu_system_seconds": 0.10}, 0.0)
+    first = v1.finish({"cpu_seconds": 1.0049, "cpu_system_seconds": 0.10}, 0.0)
     assert first["cpu_user_seconds"] == pytest.approx(0.9049)
-    later = cgroup1.finish(
+    later = v1.finish(
         {"cpu_seconds": 1.0051, "cpu_system_seconds": 0.11}, first["cpu_user_seconds"]
     )
     assert later["cpu_user_seconds"] == first["cpu_user_seconds"]
 
 
 def test_blkio_of_v1():
-    files = cgroup1.sources(frozenset({"io"}), NAMES, 100)["blkio"]
+    files = v1.sources(frozenset({"io"}), NAMES, 100)["blkio"]
     read = files[0].parse(b"8:0 Read 5\n8:0 Write 6\n8:0 Total 11\nTotal 11\n")
     done = files[1].parse(b"8:0 Read 1\n8:0 Write 2\n8:0 Total 3\nTotal 3\n")
-    assert cgroup1.finish({**read, **done}, 0.0) == {"io": {"8:0": (5, 6, 1, 2)}}
+    assert v1.finish({**read, **done}, 0.0) == {"io": {"8:0": (5, 6, 1, 2)}}
 
 
 def test_lists_are_read_to_their_end_though_the_kernel_hands_out_whole_lines(tmp_path, monkeypatch):

@@ -159,3 +159,55 @@ def test_the_exit_of_a_process_tells_of_the_end_too(v1):
         process.kill()
         process.wait()
     wait_until(lambda: jobs._registry.all()[0]._reading.cpu_user_seconds == 9.0)
+
+
+def hidden(node):
+    """A job of which /proc shows no process: hidepid=2 (proc(5)), or a recorded tree."""
+    directory(node, "cpuacct", "slurm/uid_20821/job_11/step_0/task_0", cpuacct(), pids=[50])
+    directory(node, "cpuacct", "slurm/uid_20821/job_11", cpuacct())
+    return node.jobs()
+
+
+def test_the_uid_of_the_path_is_the_owner_where_proc_hides_the_processes(v1):
+    jobs = hidden(v1)
+    jobs.look()
+    assert users(jobs) == {"11": "20821"}
+    assert samples(jobs)["cpu_seconds_total", "11", "system"] == 0.5
+
+
+def test_and_where_there_is_no_proc_stat(v1):
+    (v1.proc / "stat").unlink()
+    jobs = hidden(v1)
+    jobs.look()
+    assert users(jobs) == {"11": "20821"}
+
+
+def test_gauges_of_a_directory_that_an_admin_removed_go_after_some_seconds(v1):
+    jobs = whole_job(v1)
+    assert samples(jobs)["memory_current_bytes", "7"] == 4096
+    shutil.rmtree(v1.cgroup / "memory" / JOB)
+    v1.now += 1
+    numbers = samples(jobs)  # the scheduler may be removing all of them
+    assert numbers["memory_current_bytes", "7"] == 4096
+    v1.now += 6
+    numbers = samples(jobs)
+    assert not [key for key in numbers if key[0] in ("memory_current_bytes", "memory_limit_bytes")]
+    assert numbers["memory_peak_bytes", "7"] == 8192
+    assert numbers["cpu_seconds_total", "7", "user"] == 2.0
+
+
+@pytest.mark.parametrize(
+    ("text", "known"),
+    [("Total 0\n", False), ("8:0 Read 10\n8:0 Write 20\n8:0 Total 30\nTotal 30\n", True)],
+)
+def test_block_io_without_the_line_of_any_device_is_not_known(v1, text, known):
+    """blk-throttle counts nothing until a throttle is set, since Linux 6.10."""
+    names = ("io_service_bytes_recursive", "io_serviced_recursive")
+    files = {f"blkio.throttle.{name}": text for name in names}
+    directory(v1, "blkio", JOB, files, pids=[10])
+    v1.process(10)
+    jobs = v1.jobs()
+    jobs.look()
+    assert (("io_written_bytes_total", "7", "8:0") in samples(jobs)) is known
+    ((_, reading),) = jobs.readings()
+    assert (reading.cgroup.io is not None) is known

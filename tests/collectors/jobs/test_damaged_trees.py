@@ -12,7 +12,7 @@ import pytest
 
 from batchjob_exporter.exposition import render
 from collectors.host import Host
-from collectors.jobs.collector import JobsCollector, Options
+from collectors.jobs.collector import JobsCollector, JobsOptions
 from collectors.jobs.metrics import GROUPS
 
 TREES = (
@@ -98,7 +98,7 @@ class Scraped:
         self._ticks = itertools.count(0.0, 100.0)  # at each look everything is due
         self._now = 0.0
         host = replace(recorded, monotonic=lambda: self._now)
-        self.collector = JobsCollector(host, Options(metrics=tuple(GROUPS), steps=True))
+        self.collector = JobsCollector(host, JobsOptions(metrics=tuple(GROUPS), steps=True))
 
     def look(self) -> None:
         """Find jobs and look at processes."""

@@ -34,7 +34,7 @@ MACHINES = [name if name in QUICK else pytest.param(name, marks=pytest.mark.e2e)
 
 
 def expose(host):
-    jobs = collector.build(host, collector.Options(), {})
+    jobs = collector.build(host, collector.JobsOptions(), {})
     jobs._inspector._naming._names.user = lambda uid: None  # this machine's users are not those
     jobs.look()
     families = jobs.collect()

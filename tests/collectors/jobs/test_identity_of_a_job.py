@@ -5,8 +5,8 @@ import threading
 
 import pytest
 
-from collectors.jobs.identity import LONGEST_VALUE, slurm_job_of_title
-from collectors.jobs.names import Names
+from collectors.jobs.processes.user_names import UserNames
+from collectors.jobs.state.job_identity import LONGEST_VALUE, slurm_job_of_title
 from tests.collectors.jobs.nodes import SCOPE, as_root, samples, users
 
 
@@ -162,7 +162,7 @@ def test_one_id_with_two_owners_is_nobodys(node):
 
 def test_hostile_values_are_cut_and_escaped(node):
     node.job(pids=[10])
-    name = b'we"ird\n\\' + b"x" * 200_000
+    name = b'we"ird\n\\' + b"x" * 100_000
     node.process(10, environ=b"SLURM_JOB_NAME=" + name + b"\0SLURM_JOB_ACCOUNT=\xff\xfe\0")
     jobs = look(node, name=True)
     assert users(jobs).keys() == {"1"}
@@ -179,7 +179,7 @@ def test_the_jobs_name_is_off_by_default(node):
 
 def test_a_hung_name_service_leaves_the_number_for_the_jobs_life(node):
     hang = threading.Event()
-    names = Names(look_up=lambda uid: hang.wait() and "alice", deadline=0.05)
+    names = UserNames(look_up=lambda uid: hang.wait() and "alice", deadline=0.05)
     node.job(pids=[10])
     node.process(10, uid=4711)
     jobs = node.jobs()
@@ -195,7 +195,7 @@ def test_a_hung_name_service_leaves_the_number_for_the_jobs_life(node):
 
 def test_unknown_uids_are_asked_for_again_later():
     now, known = [0.0], {}
-    names = Names(look_up=known.get, clock=lambda: now[0])
+    names = UserNames(look_up=known.get, clock=lambda: now[0])
     assert names.user(7) is None
     known[7] = "grace"
     assert names.user(7) is None

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.jobs.layouts import LAYOUTS, Step, step_of, unescaped
-from collectors.jobs.places import match
+from collectors.jobs.discovery.places import match
+from collectors.jobs.layouts import LAYOUTS, JobStep, step_of, unescaped
 
 POD = "0a1b2c3d-0000-4111-8222-0a1b2c3d4e5f"
 POD_SLICE = (
@@ -175,19 +175,19 @@ def test_a_job_number_in_the_path_is_asked_of_nobody():
 @pytest.mark.parametrize(
     ("version", "below", "step"),
     [
-        (2, "", Step(None, "job")),
-        (2, "step_0", Step("0", "step")),
-        (2, "step_batch/slurm", Step("batch", "scheduler")),
-        (2, "step_0+1/user", Step("0+1", "user")),
-        (2, "step_extern/user/task_special", Step("extern", "task", "special")),
-        (2, "step_3/user/task_1", Step("3", "task", "1")),
-        (2, "step_3/user/task_1/docker/9f", Step("3", "task", "1")),
-        (2, "step_3/user/9f", Step("3", "user")),
-        (2, "step_interactive", Step("interactive", "step")),
+        (2, "", JobStep(None, "job")),
+        (2, "step_0", JobStep("0", "step")),
+        (2, "step_batch/slurm", JobStep("batch", "scheduler")),
+        (2, "step_0+1/user", JobStep("0+1", "user")),
+        (2, "step_extern/user/task_special", JobStep("extern", "task", "special")),
+        (2, "step_3/user/task_1", JobStep("3", "task", "1")),
+        (2, "step_3/user/task_1/docker/9f", JobStep("3", "task", "1")),
+        (2, "step_3/user/9f", JobStep("3", "user")),
+        (2, "step_interactive", JobStep("interactive", "step")),
         (2, "step_3/other", None),
         (2, "own", None),
-        (1, "step_batch", Step("batch", "step")),
-        (1, "step_0/task_0", Step("0", "task", "0")),
+        (1, "step_batch", JobStep("batch", "step")),
+        (1, "step_0/task_0", JobStep("0", "task", "0")),
     ],
 )
 def test_steps_of_slurm(version, below, step):
@@ -200,10 +200,10 @@ def test_steps_of_slurm(version, below, step):
 @pytest.mark.parametrize(
     ("path", "below", "step"),
     [
-        ("torque/1.srv", "R0.t1", Step("R0.t1", "step")),
-        ("lsf/c/job.1.2.3", "leaf", Step(None, "user")),
-        ("lsf/c/job.1.2.3", "job-mps-service", Step(None, "scheduler")),
-        ("pbs_jobs.service/jobid/1.srv", "", Step(None, "job")),
+        ("torque/1.srv", "R0.t1", JobStep("R0.t1", "step")),
+        ("lsf/c/job.1.2.3", "leaf", JobStep(None, "user")),
+        ("lsf/c/job.1.2.3", "job-mps-service", JobStep(None, "scheduler")),
+        ("pbs_jobs.service/jobid/1.srv", "", JobStep(None, "job")),
         ("pbs_jobs.service/jobid/1.srv", "own", None),
     ],
 )

@@ -14,7 +14,7 @@ def shown(unpacked):
     """All samples of a recorded machine: (name without prefix, labels without manager) → value."""
 
     def show(name, **options):
-        jobs = collector.build(unpacked(name), collector.Options(**options), {})
+        jobs = collector.build(unpacked(name), collector.JobsOptions(**options), {})
         jobs.look()
         text = exposition.render(jobs.collect()).decode()
         jobs.stop()

@@ -24,7 +24,7 @@ PODS = [
 
 def shown(host):
     """All lines of an exposition but job_info's, which has the path of the cgroup."""
-    jobs = collector.build(host, collector.Options(), {})
+    jobs = collector.build(host, collector.JobsOptions(), {})
     jobs.look()
     text = exposition.render(jobs.collect()).decode()
     jobs.stop()

@@ -4,15 +4,15 @@ import os
 
 import pytest
 
-from collectors.jobs.directory import RARE_SECONDS, Descriptors, Directory, Trouble
+from collectors.jobs.cgroups.directory import RARE_SECONDS, CgroupDirectory, Descriptors, Trouble
+from collectors.jobs.cgroups.formats import single
+from collectors.jobs.cgroups.job_cgroup import JobCgroup, Tables
+from collectors.jobs.cgroups.kernel_log import KernelLog
+from collectors.jobs.cgroups.mounts import Hierarchy
+from collectors.jobs.cgroups.reader import BatchReader, CgroupFile
 from collectors.jobs.families import JobFamilies
-from collectors.jobs.files import Glance, Source
-from collectors.jobs.kernel_log import KernelLog
-from collectors.jobs.layouts import LAYOUTS, Found
+from collectors.jobs.layouts import LAYOUTS, LayoutMatch
 from collectors.jobs.metrics import JOB_METRICS
-from collectors.jobs.mounts import Hierarchy
-from collectors.jobs.parsers import single
-from collectors.jobs.part import Part, Tables
 from collectors.jobs.reading import UNSEEN, CgroupReading, DeviceIO, job_reading
 from collectors.metric import Labels
 
@@ -83,7 +83,7 @@ def test_no_jobs():
 
 def directory_of(path, *sources, trouble=None):
     """A directory, and where its values are."""
-    directory = Directory(str(path), sources, Descriptors(9), trouble or Trouble())
+    directory = CgroupDirectory(str(path), sources, Descriptors(9), trouble or Trouble())
     return directory, directory.values
 
 
@@ -91,7 +91,7 @@ def test_a_directory_says_whether_it_has_something_new(tmp_path):
     file = tmp_path / "memory.current"
     file.write_text("1\n")
     trouble = Trouble()
-    source = Source("memory.current", "memory", single("bytes"))
+    source = CgroupFile("memory.current", "memory", single("bytes"))
     directory, values = directory_of(tmp_path, source, trouble=trouble)
     try:
         assert directory.read(0.0)
@@ -117,7 +117,7 @@ def test_a_directory_says_whether_it_has_something_new(tmp_path):
 def test_a_file_that_grows_is_read_to_its_end(tmp_path):
     file = tmp_path / "memory.stat"
     file.write_text("anon 1\n")
-    source = Source("memory.stat", "memory", lambda data: {"size": len(data)})
+    source = CgroupFile("memory.stat", "memory", lambda data: {"size": len(data)})
     directory, values = directory_of(tmp_path, source)
     try:
         for size in (7, 470, 479, 480, 3000, 40, 5000):
@@ -130,7 +130,7 @@ def test_a_file_that_grows_is_read_to_its_end(tmp_path):
 
 def test_what_a_limit_said_goes_with_it(tmp_path):
     limits = {"memory_limit": 7}
-    directory = Directory(str(tmp_path), [], Descriptors(9), Trouble(), lambda: limits.copy())
+    directory = CgroupDirectory(str(tmp_path), [], Descriptors(9), Trouble(), lambda: limits.copy())
     directory.read(0.0)
     assert directory.values == {"memory_limit": 7}
     limits.clear()
@@ -147,11 +147,11 @@ class Glanced:
         self.two.write_text("2\n")
         self.directory, self.values = directory_of(
             path,
-            Source("memory.current", "memory", single("current")),
-            Source("memory.peak", "memory", single("peak")),
+            CgroupFile("memory.current", "memory", single("current")),
+            CgroupFile("memory.peak", "memory", single("peak")),
         )
         self.directory.read(0.0)
-        self.glance = Glance(self.directory.often)
+        self.glance = BatchReader(self.directory.often)
 
 
 @pytest.fixture
@@ -192,13 +192,13 @@ def test_a_part_shows_what_a_glance_saw_before_something_was_amiss(tmp_path):
     (tmp_path / "job").mkdir()
     glanced = Glanced(tmp_path / "job")
     glanced.directory.close()
-    found = Found(LAYOUTS[0], "slurm", "1")
+    found = LayoutMatch(LAYOUTS[0], "slurm", "1")
     files = tuple(
-        Source(f"memory.{which}", "memory", single(f"memory_{which}"))
+        CgroupFile(f"memory.{which}", "memory", single(f"memory_{which}"))
         for which in ("current", "peak")
     )
     log = KernelLog(str(tmp_path / "none"))
-    part = Part("job", found, None, Tables({}, files, Descriptors(9), log, Trouble()))
+    part = JobCgroup("job", found, None, Tables({}, files, Descriptors(9), log, Trouble()))
     part.add(Hierarchy(2, frozenset(), str(tmp_path)))
     try:
         assert part.read(0.0)[6:8] == (1, 2)
@@ -222,10 +222,10 @@ def test_where_two_hierarchies_tell_the_same_one_of_them_is_believed(tmp_path):
     coarse, fine = (tmp_path / mount / "job/cpu" for mount in ("v1", "v2"))
     for file in (coarse, fine):
         file.parent.mkdir(parents=True)
-    source = Source("cpu", "cpu", single("cpu_user_seconds"))
+    source = CgroupFile("cpu", "cpu", single("cpu_user_seconds"))
     log = KernelLog(str(tmp_path / "none"))
     tables = Tables({"cpuacct": (source,)}, (source,), Descriptors(9), log, Trouble())
-    part = Part("job", Found(LAYOUTS[0], "slurm", "1"), None, tables)
+    part = JobCgroup("job", LayoutMatch(LAYOUTS[0], "slurm", "1"), None, tables)
     coarse.write_text("100\n")
     fine.write_text("104\n")
     part.add(Hierarchy(2, frozenset(), str(tmp_path / "v2")))

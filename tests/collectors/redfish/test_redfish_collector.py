@@ -6,11 +6,11 @@ import time
 
 import pytest
 
-from batchjob import fetch
-from batchjob.settings import SettingsError
+from batchjob.runtime import http_client
+from batchjob.runtime.settings import SettingsError
 from collectors.host import Host
-from collectors.redfish.collector import AGE, ERRORS, METRICS, POWER, Options, build
-from collectors.redfish.error import REASONS
+from collectors.power.redfish.collector import AGE, ERRORS, METRICS, POWER, RedfishOptions, build
+from collectors.power.redfish.error import REASONS
 from tests.simulated.redfish_service import RedfishService, link, one_node
 
 CHASSIS = "/redfish/v1/Chassis/1"
@@ -37,8 +37,9 @@ def service():
 @pytest.fixture
 def options(service, tmp_path):
     (tmp_path / "password").write_text("geheim\n")
+    (tmp_path / "password").chmod(0o600)
     service.authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
-    return Options(
+    return RedfishOptions(
         url=service.url,
         user="power",
         password_file=str(tmp_path / "password"),
@@ -227,7 +228,7 @@ def test_wrong_settings_are_told_in_one_line(options, change, complaint):
 
 
 def test_every_failure_of_a_request_has_its_reason():
-    assert set(fetch.REASONS) <= set(REASONS)
+    assert set(http_client.REASONS) <= set(REASONS)
 
 
 def test_the_nodes_name_may_stand_in_the_url(options):

@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.redfish.error import RedfishError
-from collectors.redfish.power import Place, find, read
+from collectors.power.redfish.error import RedfishError
+from collectors.power.redfish.power import PowerLocation, find, read
 from tests.simulated.redfish_service import ROOT, collection, link, one_node
 
 CHASSIS = "/redfish/v1/Chassis/1"
@@ -172,5 +172,14 @@ anything = st.recursive(
 @given(st.sampled_from(["environment", "control", "inputs"]), st.dictionaries(
     st.sampled_from(["PowerWatts", "PowerControl", "PowerSupplies"]), anything))  # fmt: skip
 def test_any_document_is_watts_or_none(kind, document):
-    watts = read(lambda path: document, Place("1", kind, ("/redfish/v1/x",), SYSTEM))
+    watts = read(lambda path: document, PowerLocation("1", kind, ("/redfish/v1/x",), SYSTEM))
     assert watts is None or 0 < watts < float("inf")
+
+
+def test_a_named_chassis_is_read_where_the_systems_are_forbidden():
+    documents = with_control({"PowerConsumedWatts": 344})
+    documents[ROOT] = {**documents[ROOT], "Systems": link("/redfish/v1/Systems")}
+    documents.pop("/redfish/v1/Systems", None)
+    assert node_watts(documents, wanted=("1",)) == {"1": 344}
+    with pytest.raises(RedfishError):
+        node_watts(documents)

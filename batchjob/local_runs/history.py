@@ -1,0 +1,152 @@
+"""What has run on this machine, asked from Python: no server, no database, only the runs' files.
+
+for run in batchjob.history(tool="blast", since=time.time() - 86400):
+    print(run.name, run.status, run.duration_seconds)
+"""
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from batchjob.local_runs import record as run_files
+from batchjob.local_runs.directory import RUNS, data_directory
+from batchjob.local_runs.record import Run, RunFileError
+from batchjob.schedulers.states import JobState
+
+_SUFFIX = ".json"
+_SHOWN = 10  # candidates that an error names
+
+
+class UnknownRun(LookupError):
+    """No run has this id or name, or several have."""
+
+
+def history(
+    *,
+    name: str | None = None,
+    tool: str | None = None,
+    user: str | None = None,
+    status: str | None = None,
+    since: float | None = None,
+    until: float | None = None,
+    limit: int | None = None,
+    data: str = "",
+) -> list[Run]:
+    """Runs and tracked work, newest first.
+
+    `status` is one of `running`, `success`, `failed`, `timeout`, `error`, `cancelled`, ...;
+    `since` and `until` are epoch seconds and concern the start; `data` is the data directory
+    (default: $BATCHJOB_DATA or ~/.local/state/batchjob). Raises OSError if it cannot be read.
+    """
+    wanted = {"name": name, "tool": tool, "user": user, "status": status}
+    chosen = [
+        run
+        for run in all_runs(data_directory(data))
+        if all(value is None or getattr(run, field) == value for field, value in wanted.items())
+        and (since is None or _begun(run) >= since)
+        and (until is None or _begun(run) < until)
+    ]
+    chosen.sort(key=lambda run: (_begun(run), run.jobid), reverse=True)
+    return chosen[:limit]
+
+
+def job(text: str, data: str = "") -> Run:
+    """The run with this id, beginning of an id, name, or id in another system such as Celery's.
+
+    Raises UnknownRun.
+    """
+    directory = data_directory(data) / RUNS
+    ids = _ids(directory)
+    if text in ids:
+        found = list(_read(directory, [text]))
+    else:
+        found = list(_read(directory, [each for each in ids if text and each.startswith(text)]))
+        named = (run for run in _read(directory, ids) if text in (run.name, run.record_id))
+        found += [run for run in named if text and run not in found]
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise UnknownRun(f"no run has the id or name {text!r} in {directory}")
+    found.sort(key=_begun, reverse=True)
+    shown = ", ".join(f"{run.jobid} ({run.name or run.status})" for run in found[:_SHOWN])
+    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    raise UnknownRun(f"{text!r} may be any of {len(found)} runs: {shown}{more}")
+
+
+class Stats(NamedTuple):
+    """Sums over runs that have something in common; of those that are known, where some are not."""
+
+    key: str
+    runs: int
+    ended: int
+    succeeded: int
+    success_ratio: float | None  # of those that have ended
+    duration_seconds: float
+    cpu_seconds: float
+    peak_memory_bytes: int | None  # of the largest
+
+
+def stats(by: str = "name", runs: Iterable[Run] | None = None, data: str = "") -> list[Stats]:
+    """Totals by `name`, `tool`, `user` or `status`, most runs first.
+
+    `runs`: those to count, such as what history() gave; default: all.
+    """
+    if by not in ("name", "tool", "user", "status"):
+        raise ValueError(f"expected one of name, tool, user, status, got {by!r}")
+    groups: dict[str, list[Run]] = {}
+    for run in all_runs(data_directory(data)) if runs is None else runs:
+        groups.setdefault(getattr(run, by), []).append(run)
+    return sorted(
+        (_sums(key, group) for key, group in groups.items()), key=lambda s: (-s.runs, s.key)
+    )
+
+
+def _sums(key: str, runs: list[Run]) -> Stats:
+    ended = [run for run in runs if not run.state.live]
+    succeeded = sum(run.state == JobState.COMPLETED for run in ended)
+    return Stats(
+        key,
+        len(runs),
+        len(ended),
+        succeeded,
+        succeeded / len(ended) if ended else None,
+        sum(run.duration_seconds or 0.0 for run in ended),
+        sum(run.cpu_seconds or 0.0 for run in ended),
+        max((run.peak_memory_bytes for run in ended if run.peak_memory_bytes), default=None),
+    )
+
+
+def all_runs(data: Path) -> Iterator[Run]:
+    """Every run that can be read; raises OSError."""
+    directory = data / RUNS
+    yield from _read(directory, _ids(directory))
+
+
+def _ids(directory: Path) -> list[str]:
+    try:
+        names = os.listdir(directory)
+    except FileNotFoundError:  # nothing has run yet
+        return []
+    return [
+        name.removesuffix(_SUFFIX)
+        for name in names
+        if name.endswith(_SUFFIX) and not name.startswith(".")
+    ]
+
+
+def _read(directory: Path, ids: Iterable[str]) -> Iterator[Run]:
+    node = os.uname().nodename
+    for jobid in ids:
+        try:
+            document = run_files.read(directory / f"{jobid}{_SUFFIX}")
+            run = run_files.decoded(document)
+        except (OSError, RunFileError):  # another user's, deleted meanwhile, damaged
+            continue
+        if run.state.live and run.node == node and not run_files.alive(document):
+            run = run._replace(state=JobState.VANISHED, state_word="")
+        yield run
+
+
+def _begun(run: Run) -> float:
+    return run.start_time or run.submit_time

@@ -1,0 +1,279 @@
+"""Local runs as files: `<data>/runs/<uuid>.json`, one for each, written anew at each change.
+
+Whoever starts a run writes its file, and whoever records runs reads it; nothing else passes
+between them. A file is replaced as a whole, so that a reader never sees half of one.
+
+Several users may share the directory. A file speaks for its owner alone: who ran it the kernel says
+(the file's uid), and a file that others may write to says nothing.
+"""
+
+import errno
+import json
+import os
+import re
+import signal
+import stat
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, get_type_hints
+
+from batchjob.local_runs.directory import plain_file
+from batchjob.runtime.process import login_of
+from batchjob.schedulers.states import JobState
+
+VERSION = 1
+TOMBSTONE = ".deleted"
+"""`<uuid>.deleted`, empty: the run was deleted, and whoever keeps a copy is to delete it too."""
+RUN_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
+_LARGEST = 1_000_000  # bytes of a file
+_BLOCK, _ROOM = 4096, 512  # filled up with blanks, a file has room for its end on a full disk
+
+
+class RunFileError(ValueError):
+    """Not the file of a run."""
+
+
+class SupervisorProcess(NamedTuple):
+    """The process that watches over a run and will write its end.
+
+    A process id is used again, so its start (field 22 of /proc/<pid>/stat, in ticks since the
+    boot) and the boot (/proc/sys/kernel/random/boot_id) go with it.
+    """
+
+    pid: int
+    start_ticks: int
+    boot_id: str
+
+
+class Run(NamedTuple):
+    """A local run; times in epoch seconds with milliseconds, sizes in bytes.
+
+    None: not known, or not yet. What it was allocated are the limits in force.
+
+    `by` says what kind it is: a command of `batchjob run`, or a piece of work in a program's own
+    process (`track`, `celery`), which nobody but that program can end.
+    """
+
+    jobid: str  # a UUID
+    node: str
+    user: str
+    uid: int
+    submit_time: float
+    start_time: float | None
+    state: JobState
+    supervisor: SupervisorProcess
+    name: str = ""
+    group: str = ""
+    submit_line: str = ""  # the command, as one would type it
+    work_dir: str = ""
+    stdout_path: str = ""
+    allocated_cpus: float | None = None
+    allocated_memory_bytes: int | None = None
+    allocated_gpus: int | None = None
+    time_limit_seconds: float | None = None
+    io_limit_bytes_per_second: int | None = None  # for reading, and as much for writing
+    end_time: float | None = None
+    exit_code: int | None = None
+    exit_signal: int | None = None
+    cancelled_by: str = ""
+    by: str = "run"
+    state_word: str = ""  # finer than the state: success, failed, timeout, error, retry
+    tool: str = ""
+    parameters: str = ""  # a JSON object
+    error: str = ""  # what went wrong, in words
+    record_id: str = ""  # the id that another system has for it, such as Celery's task id
+    restarts: int | None = None
+    wall_seconds: float | None = None
+
+    @property
+    def duration_seconds(self) -> float | None:
+        """From start to end; None while it has not ended."""
+        if self.wall_seconds is not None:
+            return self.wall_seconds
+        if self.start_time is None or self.end_time is None:
+            return None
+        return max(0, self.end_time - self.start_time)
+
+    @property
+    def cpu_seconds(self) -> float | None:
+        """User and system time."""
+        if self.user_cpu_seconds is None or self.system_cpu_seconds is None:
+            return None
+        return self.user_cpu_seconds + self.system_cpu_seconds
+
+    @property
+    def status(self) -> str:
+        """`running`, `success`, `failed`, `timeout`, `error`, `cancelled` ..."""
+        return self.state_word or _STATUS.get(self.state, self.state.lower())
+
+    user_cpu_seconds: float | None = None
+    system_cpu_seconds: float | None = None
+    peak_memory_bytes: int | None = None
+    read_bytes: int | None = None  # fetched from storage by its processes
+    written_bytes: int | None = None  # and sent there
+
+
+_STATUS = {JobState.COMPLETED: "success"}
+
+
+def now() -> float:
+    """The time, as records have it."""
+    return round(time.time(), 3)
+
+
+def write(directory: Path, run: Run, durable: bool = True) -> Path:
+    """Write or replace the run's file; raises OSError.
+
+    On a full disk the file is written anew in its place, where there is room for it. `durable`:
+    wait until the disk has it.
+    """
+    path = directory / f"{run.jobid}.json"
+    data = _encoded(run)
+    try:
+        _replace(path, data, durable)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not path.exists():
+            raise
+        with path.open("r+b") as file:
+            file.write(data)
+            file.truncate()
+            os.fsync(file.fileno())
+    return path
+
+
+def _encoded(run: Run) -> bytes:
+    document = {key: value for key, value in run._asdict().items() if value not in (None, "")}
+    document["supervisor"] = run.supervisor._asdict()
+    data = json.dumps({"version": VERSION} | document).encode()
+    size = -(-(len(data) + _ROOM) // _BLOCK) * _BLOCK
+    return data.ljust(size - 1) + b"\n"
+
+
+def _replace(path: Path, data: bytes, durable: bool) -> None:
+    descriptor, temporary = tempfile.mkstemp(prefix=".", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            if durable:
+                os.fsync(file.fileno())
+        Path(temporary).replace(path)
+    except BaseException:  # whatever stops us, no temporary file may stay
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The document of a run's file; raises OSError or RunFileError.
+
+    `uid` and `user` are those of the file's owner, whatever it says; root alone writes for others.
+    """
+    if not RUN_ID.fullmatch(path.stem):
+        raise RunFileError(f"{path.name}: expected a file named by a run's id")
+    with plain_file(path) as (file, status):
+        data = file.read(_LARGEST + 1)
+    try:
+        document = json.loads(data) if len(data) <= _LARGEST else None
+    except (ValueError, RecursionError) as error:
+        raise RunFileError(f"{path.name}: not JSON: {error}") from error
+    if not isinstance(document, dict) or document.get("version") != VERSION:
+        raise RunFileError(f"{path.name}: expected a run of version {VERSION}")
+    _check(path, document, status)
+    return document | {"user": login_of(document["uid"])}
+
+
+def _check(path: Path, document: Mapping[str, Any], status: os.stat_result) -> None:
+    """Raises RunFileError for what its owner may not say."""
+    owner, uid = status.st_uid, document.get("uid")
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise RunFileError(f"{path.name}: expected a file that only its owner may write to")
+    if type(uid) is not int or uid < 0 or owner not in (0, uid):
+        raise RunFileError(f"{path.name}: uid {owner} wrote a run of uid {uid}")
+    if document.get("jobid") != path.stem:
+        raise RunFileError(f"{path.name}: jobid: expected the file's name")
+
+
+def decoded(document: Mapping[str, Any]) -> Run:
+    """The run of a document; raises RunFileError. Fields of later versions are left out."""
+    known = {key: value for key, value in document.items() if key in Run._fields}
+    try:
+        known["state"] = JobState(document["state"])
+        known["supervisor"] = SupervisorProcess(**document["supervisor"])
+        known.setdefault("start_time", None)
+        run = Run(**known)
+    except (KeyError, ValueError, TypeError) as error:
+        raise RunFileError(f"{document.get('jobid')}: not a run: {error}") from error
+    for part, kinds in ((run, _KINDS), (run.supervisor, _SUPERVISOR_KINDS)):
+        for name, value in part._asdict().items():
+            if not _fits(value, kinds[name]):
+                raise RunFileError(f"{run.jobid}: not a run: {name}: unexpected {value!r:.40}")
+    return run
+
+
+_KINDS, _SUPERVISOR_KINDS = get_type_hints(Run), get_type_hints(SupervisorProcess)
+_TOO_LARGE = 2**63  # for a database, and for most else
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    """Whether a field has a value of its type; numbers are at least 0."""
+    if isinstance(value, bool):
+        return False
+    if isinstance(value, int | float) and not 0 <= value < _TOO_LARGE:
+        return False
+    return isinstance(value, kind | int if kind in (float, float | None) else kind)
+
+
+def alive(document: dict[str, Any], procfs: str = "/proc") -> bool:
+    """Whether the process that would write the run's end still lives, on this machine."""
+    watcher = document.get("supervisor")
+    if not isinstance(watcher, dict):
+        return False
+    try:
+        boot = Path(procfs, "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        stat = Path(procfs, str(int(watcher["pid"])), "stat").read_bytes()
+        ticks = int(stat.rpartition(b")")[2].split()[19])
+    except (OSError, ValueError, KeyError, TypeError, IndexError):
+        return False
+    return boot == watcher.get("boot_id") and ticks == watcher.get("start_ticks")
+
+
+def signal_supervisor(run: Run, number: signal.Signals, procfs: str = "/proc") -> bool:
+    """Send a signal to the supervisor of a run; False where it has ended.
+
+    A record may name any process: the signal goes only to one of the run's own user, and to no
+    other that has the pid by now. Raises PermissionError.
+    """
+    try:
+        process = os.pidfd_open(run.supervisor.pid)
+    except (ProcessLookupError, OverflowError, ValueError):
+        return False
+    try:
+        if not alive({"supervisor": run.supervisor._asdict()}, procfs):
+            return False
+        if _uids(run.supervisor.pid, procfs) != {run.uid}:
+            raise PermissionError(errno.EPERM, f"process {run.supervisor.pid} is another user's")
+        signal.pidfd_send_signal(process, number)
+    except ProcessLookupError:
+        return False
+    finally:
+        os.close(process)
+    return True
+
+
+def _uids(pid: int, procfs: str) -> set[int]:
+    """Real, effective, saved and file system uid, proc(5)."""
+    try:
+        lines = Path(procfs, str(pid), "status").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return set()
+    found = next((line for line in lines.splitlines() if line.startswith("Uid:")), "")
+    return set(map(int, found.split()[1:]))
+
+
+def this_process(procfs: str = "/proc") -> SupervisorProcess:
+    """The calling process as a supervisor; raises OSError."""
+    boot = Path(procfs, "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    stat = Path(procfs, "self/stat").read_bytes()
+    return SupervisorProcess(os.getpid(), int(stat.rpartition(b")")[2].split()[19]), boot)

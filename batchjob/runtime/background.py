@@ -1,0 +1,119 @@
+"""A slow source, read in a thread of its own; whoever wants the value takes the last one."""
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Generic, NamedTuple, TypeVar
+
+from batchjob.runtime.log import Once
+from batchjob.runtime.loop import Loop
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+class Observed(NamedTuple, Generic[T]):
+    """A value and when it was read, by the clock the refresher was given."""
+
+    value: T
+    at: float
+
+
+def lifetime(interval: float, timeout: float = 0.0) -> float:
+    """Seconds for which a value stands that is read anew every `interval` seconds.
+
+    Two readings may fail, and a third may take as long as the source may take.
+    """
+    return 3 * interval + timeout
+
+
+class PostponedError(Exception):
+    """A source failed, and is to be left alone for some seconds: it said so, or it never will."""
+
+    def __init__(self, message: str, seconds: float) -> None:
+        super().__init__(message)
+        self.seconds = seconds
+
+
+class AbsentError(PostponedError):
+    """What this machine does not have: nothing is wrong, so it is said without a warning."""
+
+
+class Refresher(Generic[T]):
+    """Calls `read` every `interval` seconds and publishes what it returns.
+
+    A read that raises is logged once and counted in `failures`; the last good value stays until
+    it is older than `expires_after` seconds. A read that hangs blocks this thread alone. With each
+    failure in a row the pause doubles, up to `longest_pause`; PostponedError asks for more.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        read: Callable[[], T],
+        interval: float,
+        expires_after: float,
+        clock: Callable[[], float] = time.monotonic,
+        longest_pause: float = 0.0,
+        first_pause: float = 0.0,
+    ) -> None:
+        self.failures = 0
+        self._name = name
+        self._read = read
+        self._interval = interval
+        self._expires_after = expires_after
+        self._clock = clock
+        self._longest_pause = max(longest_pause, interval)
+        self._pause = first_pause
+        self._failures_in_a_row = 0
+        self._published: Observed[T] | None = None
+        self._once = Once(log)
+        self._loop = Loop(name, self._step, first_pause)
+
+    def start(self) -> None:
+        """Begin reading; the first value comes as soon as the source answers."""
+        self._loop.start()
+
+    def stop(self) -> None:
+        """End the thread; one that hangs in its source is left behind."""
+        self._loop.stop()
+
+    def latest(self) -> Observed[T] | None:
+        """The last value, or None when there is none or it has become too old."""
+        seen = self._published  # one load; the thread may publish meanwhile
+        fresh = seen is not None and self._clock() - seen.at <= self._expires_after
+        return seen if fresh else None
+
+    def refresh(self) -> None:
+        """Read once, now, in the calling thread."""
+        try:
+            value = self._read()
+        except Exception as error:  # whatever a source raises must not end its thread
+            if self._loop.stopping:
+                return  # its connection was closed under it
+            self.failures += 1
+            self._failures_in_a_row += 1
+            self._pause = self._pause_after(error)
+            say = self._once.info if isinstance(error, AbsentError) else self._once.warning
+            say("failed", "%s: %s", self._name, _told(error))
+            return
+        self._once.over("failed")
+        self._failures_in_a_row = 0
+        self._pause = self._interval
+        self._published = Observed(value, self._clock())
+
+    def _pause_after(self, error: Exception) -> float:
+        doublings = min(self._failures_in_a_row - 1, 30)
+        pause = min(self._interval * 2.0**doublings, self._longest_pause)
+        return max(pause, error.seconds) if isinstance(error, PostponedError) else pause
+
+    def _step(self) -> float:
+        self.refresh()
+        return self._pause
+
+
+def _told(error: Exception) -> str:
+    """The error's text, with its type where the text alone would say too little."""
+    if isinstance(error, PostponedError):
+        return str(error)
+    return f"{type(error).__name__}: {error}"

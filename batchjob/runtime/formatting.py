@@ -1,0 +1,69 @@
+"""Quantities as people read them: three digits that matter, and a unit that fits.
+
+`space` stands before the unit; a page may want one that does not break.
+"""
+
+
+def digits(value: float) -> str:
+    """`1234`, `123`, `12.3`, `1.2`; no zeros behind the point."""
+    text = f"{value:.0f}" if abs(value) >= 99.95 else f"{value:.3g}"
+    return f"{value:.4f}".rstrip("0").rstrip(".") if "e" in text else text
+
+
+def _scaled(value: float, step: float, units: tuple[str, ...], space: str) -> str:
+    power = 0
+    while abs(value) >= step * 0.9995 and power < len(units) - 1:
+        value /= step
+        power += 1
+    return f"{digits(value)}{space}{units[power]}"
+
+
+def size(number_of_bytes: float, space: str = " ") -> str:
+    """By 1024: `1.5 GiB`."""
+    units = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+    return _scaled(number_of_bytes, 1024, units, space)
+
+
+def energy(joules: float, space: str = " ") -> str:
+    """`12.3 kWh`."""
+    return _scaled(joules / 3600, 1000, ("Wh", "kWh", "MWh", "GWh"), space)
+
+
+def mass(grams: float, space: str = " ") -> str:
+    """`1.2 kg`."""
+    return _scaled(grams, 1000, ("g", "kg", "t", "kt"), space)
+
+
+def share(ratio: float, space: str = " ") -> str:
+    """A ratio as `42 %`; small ones keep a digit."""
+    percent = ratio * 100
+    text = f"{percent:.1f}" if 0 < percent < 9.95 else f"{percent:.0f}"
+    return f"{text.removesuffix('.0')}{space}%"
+
+
+def lasting(seconds: float, space: str = " ") -> str:
+    """`2 d 3 h`, `1 h 23 min`, `4.56 s`: two units, the second one cut off."""
+    if seconds < 0:
+        return f"\u2212{lasting(-seconds, space)}"
+    if seconds < 60:
+        return f"{digits(seconds)}{space}s"
+    days, rest = divmod(int(seconds), 86400)
+    parts = ((days, "d"), (rest // 3600, "h"), (rest % 3600 // 60, "min"), (rest % 60, "s"))
+    first = next(place for place, (count, _) in enumerate(parts) if count)
+    return " ".join(f"{count}{space}{unit}" for count, unit in parts[first : first + 2] if count)
+
+
+def clock(seconds: float) -> str:
+    """`h:mm:ss`, as schedulers write it; hours go beyond 24."""
+    whole = round(seconds)
+    return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"
+
+
+def run_time(seconds: float) -> str:
+    """As `clock`; of less than a minute the seconds with their fraction, `0.02 s`."""
+    return lasting(seconds) if 0 <= seconds < 60 else clock(seconds)
+
+
+def number_of(count: float, what: str) -> str:
+    """`1 node`, `2 nodes`, `0.5 CPU`."""
+    return f"{digits(count)} {what}{'s' if count > 1 or not count else ''}"

@@ -1,0 +1,204 @@
+"""One HTTP request with an end: a deadline for the whole of it and a limit on its size.
+
+Time-outs of the standard library and of `requests` start anew with every byte, so a server that
+drips one byte a second holds them for ever. Redirects are not followed: credentials travel in
+headers, and must not reach a host that nobody named.
+"""
+
+import base64
+import contextlib
+import http.client
+import json
+import socket
+import ssl
+import threading
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+_MEBIBYTE = 1 << 20
+
+
+class FetchError(Exception):
+    """No usable answer; `reason` is one of REASONS. The text names host and port, no secrets."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        assert reason in REASONS
+        super().__init__(message)
+        self.reason = reason
+
+
+REASONS = ("deadline", "malformed", "tls", "too_large", "unreachable")
+
+
+class HttpReply(NamedTuple):
+    """Status, headers and body; a status that is no success is an answer too."""
+
+    status: int
+    headers: http.client.HTTPMessage
+    body: bytes
+
+    def json(self) -> Any:
+        """The body as JSON; FetchError says what it is instead."""
+        try:
+            return json.loads(self.body)
+        except (ValueError, RecursionError) as error:  # the latter: nested too deeply
+            start = " ".join(self.body[:60].decode("utf-8", "replace").split())
+            raise FetchError("malformed", f"expected JSON, got {start!r}") from error
+
+
+class _Place(NamedTuple):
+    host: str
+    port: int
+    encrypted: bool
+    path: str
+    user: str  # `name:password` of the URL
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+def trust(ca_file: str = "", insecure: bool = False) -> ssl.SSLContext:
+    """How a server proves who it is: by the system's authorities, by `ca_file`, or not at all."""
+    context = ssl.create_default_context(cafile=ca_file or None)
+    if insecure:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def fetch(
+    url: str,
+    *,
+    method: str = "GET",
+    headers: Mapping[str, str] | None = None,
+    body: bytes | None = None,
+    seconds: float = 10.0,
+    limit: int = _MEBIBYTE,
+    tls: ssl.SSLContext | None = None,
+    proxies: bool = False,
+) -> HttpReply:
+    """Ask once. `proxies`: go by the environment's https_proxy, http_proxy and no_proxy."""
+    place = _place(url)
+    give_up = time.monotonic() + seconds
+    kind = http.client.HTTPSConnection if place.encrypted else http.client.HTTPConnection
+    with _connected(place, _proxy(place) if proxies else None, give_up, tls) as connected:
+        connection = kind(place.host, place.port)
+        connection.sock = connected
+        with contextlib.closing(connection):
+            connection.request(
+                method, place.path, body, {"User-Agent": "batchjob", **(headers or {})}
+            )
+            response = connection.getresponse()
+            received = response.read(limit + 1)
+            if len(received) <= limit and response.length:  # read() with a size is silent about it
+                raise http.client.IncompleteRead(received, response.length)
+    if len(received) > limit:
+        raise FetchError("too_large", f"{place}: more than {limit} bytes")
+    return HttpReply(response.status, response.headers, received)
+
+
+def _place(url: str) -> _Place:
+    parts = urllib.parse.urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"expected an http or https URL, got {url!r}")
+    encrypted = parts.scheme == "https"
+    path = urllib.parse.urlunsplit(("", "", parts.path or "/", parts.query, ""))
+    user = urllib.parse.unquote(parts.netloc.rpartition("@")[0])
+    return _Place(parts.hostname, parts.port or (443 if encrypted else 80), encrypted, path, user)
+
+
+def _proxy(place: _Place) -> _Place | None:
+    if urllib.request.proxy_bypass(str(place)):
+        return None
+    url = urllib.request.getproxies().get("https" if place.encrypted else "http")
+    return _place(url if "://" in url else f"http://{url}") if url else None
+
+
+@contextlib.contextmanager
+def _connected(
+    place: _Place, proxy: _Place | None, give_up: float, tls: ssl.SSLContext | None
+) -> Iterator[socket.socket]:
+    """A socket that is dead at `give_up`; what goes wrong with it until then has a reason."""
+    late = threading.Event()
+    try:
+        with contextlib.ExitStack() as stack:
+            via = proxy or place
+            raw = stack.enter_context(_connect(via, give_up))
+            stack.enter_context(_cut_off(raw, give_up, late))
+            if proxy:
+                _tunnel(raw, place, proxy)
+            if place.encrypted:
+                context = tls or trust()
+                raw = stack.enter_context(context.wrap_socket(raw, server_hostname=place.host))
+            yield raw
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        if late.is_set() or isinstance(error, TimeoutError):
+            raise FetchError("deadline", f"{place}: not answered in time") from error
+        raise FetchError(_reason(error), f"{place}: {_text(error)}") from error
+    if late.is_set():  # a body without a length looks complete when it is cut off
+        raise FetchError("deadline", f"{place}: not answered in time")
+
+
+def _connect(place: _Place, give_up: float) -> socket.socket:
+    found = socket.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)
+    failure: OSError = OSError("no address")
+    for family, kind, protocol, _, address in found:
+        connection = socket.socket(family, kind, protocol)
+        try:
+            connection.settimeout(max(0.001, give_up - time.monotonic()))
+            connection.connect(address)
+        except OSError as error:
+            connection.close()
+            failure = error
+        else:
+            return connection
+    raise failure
+
+
+@contextlib.contextmanager
+def _cut_off(connection: socket.socket, give_up: float, late: threading.Event) -> Iterator[None]:
+    """Shut the connection down at `give_up`, through a descriptor that TLS does not take over."""
+    twin = connection.dup()
+
+    def cut() -> None:
+        late.set()
+        with contextlib.suppress(OSError):  # the other side has closed it already
+            twin.shutdown(socket.SHUT_RDWR)
+
+    timer = threading.Timer(max(0.0, give_up - time.monotonic()), cut)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+        twin.close()
+
+
+def _tunnel(connection: socket.socket, place: _Place, proxy: _Place) -> None:
+    """Ask a proxy for a way through (RFC 9110, 9.3.6), for plain HTTP too."""
+    lines = [f"CONNECT {place} HTTP/1.1", f"Host: {place}"]
+    if proxy.user:
+        lines.append(f"Proxy-Authorization: Basic {base64.b64encode(proxy.user.encode()).decode()}")
+    connection.sendall("\r\n".join((*lines, "", "")).encode())
+    response = http.client.HTTPResponse(connection, method="CONNECT")
+    response.begin()
+    if response.status != http.HTTPStatus.OK:
+        raise OSError(f"proxy {proxy} answers {response.status}")
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, ssl.SSLError):
+        return "tls"
+    return "unreachable" if isinstance(error, OSError) else "malformed"
+
+
+def _text(error: Exception) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"certificate not trusted: {error.verify_message}"
+    told = error.strerror if isinstance(error, OSError) else ""
+    return told or str(error) or type(error).__name__

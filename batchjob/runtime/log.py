@@ -1,0 +1,96 @@
+"""Log lines for machines and people: logfmt or JSON on standard error."""
+
+import json
+import logging
+import sys
+import threading
+import time
+
+from batchjob.runtime.settings import LogOptions
+
+
+class _Logfmt(logging.Formatter):
+    """`ts=... level=info logger=batchjob.jobs msg="..."`, as the Prometheus programs write."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        pairs = _pairs(self, record)
+        return " ".join(f"{key}={_quoted(value)}" for key, value in pairs.items())
+
+
+class _Json(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return _json(_pairs(self, record))
+
+
+def _pairs(formatter: logging.Formatter, record: logging.LogRecord) -> dict[str, str]:
+    at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+    pairs = {
+        "ts": f"{at}.{int(record.msecs):03d}Z",
+        "level": record.levelname.lower(),
+        "logger": record.name,
+        "msg": record.getMessage(),
+    }
+    if record.exc_info:
+        pairs["error"] = formatter.formatException(record.exc_info)
+    return pairs
+
+
+def _quoted(value: str) -> str:
+    plain = value and not any(c in value for c in ' ="\\') and value.isprintable()
+    return value if plain else _json(value)
+
+
+def _json(value: object) -> str:
+    """JSON on one line; what moves a cursor, turns the text or ends a line somewhere is escaped.
+
+    So is every character that Unicode calls a control, a format or a separator other than a space,
+    and a byte of a file's name that is no UTF-8: a log must look the same to whoever reads it.
+    """
+    text = json.dumps(value, ensure_ascii=False)
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in text)
+
+
+def formatter(format: str) -> logging.Formatter:
+    """The formatter of `--log.format`: `json`, or else logfmt."""
+    return _Json() if format == "json" else _Logfmt()
+
+
+def set_up(options: LogOptions) -> None:
+    """Send all log lines of this process to standard error."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(formatter(options.format))
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(options.level.upper())
+
+
+class Once:
+    """Says a thing once, however often it happens: one broken device must not fill a disk."""
+
+    def __init__(self, logger: logging.Logger, limit: int = 1000) -> None:
+        self._logger = logger
+        self._limit = limit
+        self._said: set[str] = set()
+        self._lock = threading.Lock()
+
+    def warning(self, key: str, message: str, *arguments: object) -> None:
+        """Log the first time `key` is given; with `limit` keys known, nothing new is said."""
+        self._say(logging.WARNING, key, message, arguments)
+
+    def info(self, key: str, message: str, *arguments: object) -> None:
+        """The same for what is worth knowing and nothing wrong."""
+        self._say(logging.INFO, key, message, arguments)
+
+    def _say(self, level: int, key: str, message: str, arguments: tuple[object, ...]) -> None:
+        with self._lock:
+            if key in self._said or len(self._said) >= self._limit:
+                return
+            self._said.add(key)
+        self._logger.log(level, message, *arguments)
+
+    def over(self, key: str) -> None:
+        """The trouble has ended: the next time counts as new."""
+        with self._lock:
+            self._said.discard(key)

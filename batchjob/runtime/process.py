@@ -1,0 +1,29 @@
+"""Names of users, by the kernel's word: an environment or a file may say anything."""
+
+import os
+import pwd
+
+_KNOWN: dict[int, str] = {}
+_MOST = 10_000  # names kept
+
+
+def login() -> str:
+    """The login of the effective user."""
+    return login_of(os.geteuid())
+
+
+def login_of(uid: int) -> str:
+    """The login of a user; the number where it has no name, as in some containers.
+
+    A name is asked for once: a directory service may take its time. Without an answer it is asked
+    for again the next time.
+    """
+    if name := _KNOWN.get(uid):
+        return name
+    try:
+        name = pwd.getpwuid(uid).pw_name
+    except (KeyError, OSError, OverflowError):
+        return str(uid)
+    if len(_KNOWN) < _MOST:
+        _KNOWN[uid] = name
+    return name

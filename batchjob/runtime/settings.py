@@ -1,0 +1,277 @@
+"""A frozen dataclass per component describes its options; flags, YAML keys and docs follow.
+
+    @dataclass(frozen=True)
+    class Options:
+        linger: float = option(300.0, "How long a finished job stays visible.", parse=duration)
+
+    SECTIONS = {"collector.jobs": Options}    # flag --collector.jobs.linger, key without dashes
+
+A flag beats the file, the file beats the default. What is wrong is said in one line that names the
+flag or key, what was expected and, for a name nobody knows, the nearest one that exists.
+"""
+
+import argparse
+import difflib
+import errno
+from collections.abc import Iterator, Mapping
+from dataclasses import Field, dataclass, field, fields
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
+
+import yaml
+
+from batchjob.runtime.values import (
+    DURATION_UNITS,
+    Parse,
+    boolean,
+    duration,
+    integer,
+    metavar_of,
+    number,
+    one_of,
+    text,
+)
+
+
+class SettingsError(ValueError):
+    """A flag, key or value that is wrong; its text is meant for the person who wrote it."""
+
+
+class UnavailableError(SettingsError):
+    """What the settings name cannot be had now, and perhaps a moment later."""
+
+
+def cannot_listen(where: object, error: OSError) -> SettingsError:
+    """The complaint about an address that cannot be bound, now or ever."""
+    text = f"web.listen-address: cannot listen on {where}: {error.strerror or error}"
+    passing = error.errno in (errno.EADDRINUSE, errno.EADDRNOTAVAIL)
+    return UnavailableError(text) if passing else SettingsError(text)
+
+
+def exit_status(error: Exception) -> int:
+    """Of a program that ends by it: 1 for what may pass, so that systemd starts it again, or 2."""
+    return 1 if isinstance(error, UnavailableError) else 2
+
+
+class _Dataclass(Protocol):
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+
+T = TypeVar("T", bound=_Dataclass)
+
+
+class _Spec(NamedTuple):
+    help: str
+    parse: Parse
+    metavar: str
+    repeat: bool
+    flag: bool
+    key: str
+
+
+def option(
+    default: Any,
+    help: str,
+    *,
+    parse: Parse | None = None,
+    metavar: str = "",
+    repeat: bool = False,
+    flag: bool = True,
+    key: str = "",
+) -> Any:
+    """A field of an options dataclass.
+
+    `parse` turns the text of a flag or the value of a YAML key into the field's value and raises
+    ValueError saying what was expected; without it the default's type decides. `repeat`: a tuple,
+    from a flag given several times or a YAML list. `flag=False`: only in the file. `key`: its
+    name where that is not the field's with dashes.
+    """
+    chosen = parse or _parser_for(default)
+    spec = _Spec(help, chosen, metavar or metavar_of(chosen), repeat, flag, key)
+    return field(default=default, metadata={"option": spec})
+
+
+def _parser_for(default: Any) -> Parse:
+    for kind, parse in ((bool, boolean), (int, integer), (float, number)):
+        if isinstance(default, kind):
+            return parse
+    return text
+
+
+class Named(NamedTuple):
+    """An option with the name under which flags and files know it."""
+
+    name: str
+    section: str
+    field: str
+    default: Any
+    spec: _Spec
+
+
+def named(sections: Mapping[str, type[Any]]) -> Iterator[Named]:
+    """All options of the sections; a field `listen_address` in `web` is `web.listen-address`."""
+    for section, cls in sections.items():
+        for each in fields(cls):
+            if "option" not in each.metadata:
+                continue
+            spec: _Spec = each.metadata["option"]
+            key = spec.key or each.name.replace("_", "-")
+            name = f"{section}.{key}" if section else key
+            yield Named(name, section, each.name, each.default, spec)
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse whose complaints are one line, with exit status 2."""
+
+    def error(self, message: str) -> Any:
+        """Raise instead of printing the whole usage."""
+        raise SettingsError(message)
+
+
+def argument(parse: Parse) -> dict[str, Any]:
+    """`type` and `metavar` for argparse, so that it says what `parse` expects."""
+
+    def parsed(text: str) -> Any:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return {"type": parsed, "metavar": metavar_of(parse)}
+
+
+def add_flags(parser: argparse.ArgumentParser, sections: Mapping[str, type[Any]]) -> None:
+    """A flag for each option; what the command line does not say stays out of the namespace."""
+    for each in named(sections):
+        if not each.spec.flag:
+            continue
+        extra: dict[str, Any]
+        if each.spec.parse is boolean:
+            extra = {"action": argparse.BooleanOptionalAction}
+        else:
+            extra = {
+                "action": "append" if each.spec.repeat else "store",
+                "metavar": each.spec.metavar,
+            }
+        help_text = f"{each.spec.help} (default: {shown(each) or 'none'})".replace("%", "%%")
+        parser.add_argument(
+            f"--{each.name}", dest=each.name, default=argparse.SUPPRESS, help=help_text, **extra
+        )
+
+
+def shown(option: Named) -> str:
+    """The default of an option as people write it; empty where there is none."""
+    default = option.default
+    values = default if option.spec.repeat else (default,)
+    return ", ".join(_written(each, option.spec.parse) for each in values if each not in (None, ""))
+
+
+def _written(value: Any, parse: Parse) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if parse is duration:
+        units = reversed(DURATION_UNITS.items())
+        whole = ((u, s) for u, s in units if value and round(value / s, 9).is_integer())
+        unit, size = next(whole, ("s", 1.0))
+        return f"{value / size:g}{unit}"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def parse_flags(parser: argparse.ArgumentParser, arguments: list[str]) -> dict[str, Any]:
+    """Flags as a mapping from option name to text; a flag nobody knows names its neighbour."""
+    known, unknown = parser.parse_known_args(arguments)
+    for argument in unknown:
+        if not argument.startswith("-"):
+            raise SettingsError(f"unexpected argument {argument!r}")
+        flags = [flag for action in parser._actions for flag in action.option_strings]
+        wrong = argument.split("=", 1)[0]
+        if wrong in flags:
+            raise SettingsError(f"{wrong} is to stand before the command")
+        raise SettingsError(f"unknown flag {wrong}{nearest(wrong, flags)}")
+    return vars(known)
+
+
+def load_file(
+    path: str, sections: Mapping[str, type[Any]], also: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """Read a YAML file with the flags' names as keys, nested at the dots or not.
+
+    `also` names keys that are no options of a section. Raises SettingsError with file and line.
+    """
+    try:
+        with open(path, encoding="utf-8") as file:
+            node = yaml.compose(file, Loader=yaml.SafeLoader)
+    except OSError as error:
+        raise SettingsError(f"{path}: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
+    if node is None:
+        return {}
+    if not isinstance(node, yaml.MappingNode):
+        raise SettingsError(f"{path}: expected a mapping of option names to values")
+    known: dict[str, Named | None] = dict.fromkeys(also)
+    known.update((each.name, each) for each in named(sections))
+    return dict(_flatten(path, node, "", known))
+
+
+def _flatten(
+    path: str, node: yaml.MappingNode, prefix: str, known: Mapping[str, Named | None]
+) -> Iterator[tuple[str, Any]]:
+    for key_node, value_node in node.value:
+        name = prefix + str(key_node.value)
+        line = key_node.start_mark.line + 1
+        nested = isinstance(value_node, yaml.MappingNode)
+        if nested and any(k.startswith(name + ".") for k in known):
+            yield from _flatten(path, value_node, name + ".", known)
+        elif name in known:
+            yield name, _valued(f"{path}:{line}", name, value_node, known[name])
+        else:
+            raise SettingsError(f"{path}:{line}: unknown key {name}{nearest(name, known)}")
+
+
+def _valued(where: str, name: str, node: yaml.Node, option: Named | None) -> Any:
+    """The value as YAML has it; one that its option would refuse is refused here, with its line."""
+    try:
+        value = yaml.SafeLoader("").construct_object(node, deep=True)
+    except (yaml.YAMLError, ValueError) as error:
+        raise SettingsError(f"{where}: {name}: {' '.join(str(error).split())}") from error
+    if option is not None:
+        try:
+            _parsed(option, value)
+        except SettingsError as error:
+            raise SettingsError(f"{where}: {error}") from error
+    return value
+
+
+def make(cls: type[T], section: str, given: Mapping[str, Any]) -> T:
+    """Build one section's dataclass from `given` (option name to text or YAML value)."""
+    values = {}
+    for each in named({section: cls}):
+        if each.name in given:
+            values[each.field] = _parsed(each, given[each.name])
+    return cls(**values)
+
+
+def _parsed(each: Named, raw: Any) -> Any:
+    try:
+        if each.spec.repeat:
+            items = raw if isinstance(raw, list) else [raw]
+            return tuple(each.spec.parse(item) for item in items)
+        return each.spec.parse(raw)
+    except (ValueError, TypeError) as error:
+        raise SettingsError(f"{each.name}: {error}") from error
+
+
+def nearest(name: str, known: Any) -> str:
+    """`; did you mean ...?` for the closest of the known names, or nothing."""
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+@dataclass(frozen=True)
+class LogOptions:
+    """How a program logs."""
+
+    level: str = option(
+        "info", "Least severity that is logged.", parse=one_of("debug", "info", "warning", "error")
+    )
+    format: str = option("logfmt", "Form of a log line.", parse=one_of("logfmt", "json"))

@@ -1,0 +1,180 @@
+"""One way to call a scheduler's command: argv, a deadline, a limit on output, a clean environment.
+
+Never a shell. The answer is bytes, for job names have any encoding.
+"""
+
+import contextlib
+import os
+import selectors
+import shlex
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import IO, NamedTuple
+
+from batchjob.runtime.settings import option
+from batchjob.runtime.values import duration, text
+
+
+class SchedulerError(Exception):
+    """A scheduler, or what stands for it, did not answer; the text is one line for people."""
+
+
+class CommandMissingError(SchedulerError):
+    """There is no such program, or it may not be run."""
+
+
+class CommandTimeoutError(SchedulerError):
+    """The program had not ended at the deadline and was killed."""
+
+
+class CommandOutputError(SchedulerError):
+    """The program printed more than the limit and was killed."""
+
+
+class CommandFailedError(SchedulerError):
+    """The program ended with an exit status other than 0."""
+
+    def __init__(self, message: str, status: int, answer: "CompletedCommand") -> None:
+        super().__init__(message)
+        self.status = status
+        self.answer = answer
+
+
+class CompletedCommand(NamedTuple):
+    """What a program printed, and how long it took."""
+
+    stdout: bytes
+    stderr: bytes
+    seconds: float
+
+
+OUTPUT_LIMIT = 512 * 1024 * 1024
+_STDERR_SHOWN = 300
+_CHUNK = 1 << 16
+
+# What a scheduler's client needs to find its configuration; all else (locale, SLURM_JOB_ID,
+# SQUEUE_FORMAT, SACCT_FORMAT ...) changes what it prints.
+_KEPT = (
+    "PATH", "HOME", "USER", "LOGNAME", "KRB5CCNAME", "LD_LIBRARY_PATH",
+    "SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "SACK_SOCKET",
+    "PBS_CONF_FILE", "PBS_EXEC", "PBS_HOME", "PBS_SERVER",
+    "LSF_ENVDIR", "LSF_SERVERDIR", "LSF_LIBDIR", "LSF_BINDIR", "EGO_CONFDIR", "EGO_TOP",
+)  # fmt: skip
+
+
+def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The environment a scheduler's command gets: what it needs, UTC, and no locale."""
+    kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
+    kept.setdefault("PATH", "/usr/local/bin:/usr/bin:/bin")
+    return {**kept, "LC_ALL": "C.UTF-8", "TZ": "UTC", **(extra or {})}
+
+
+def call(
+    argv: Sequence[str],
+    *,
+    timeout: float,
+    extra_environment: Mapping[str, str] | None = None,
+    output_limit: int = OUTPUT_LIMIT,
+) -> CompletedCommand:
+    """Run a program to its end and return what it printed; raises a SchedulerError.
+
+    At the deadline the program and its children (it is made the leader of a group of its own) are
+    killed: a client that waits for its server ignores SIGTERM too often.
+    """
+    begun = time.monotonic()
+    try:
+        process = subprocess.Popen(  # noqa: S603 (argv from the configuration, no shell)
+            list(argv),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment(extra_environment),
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as error:
+        raise CommandMissingError(
+            f"{argv[0]}: {getattr(error, 'strerror', None) or error}"
+        ) from error
+    try:
+        stdout, stderr = _read(process, argv[0], begun + timeout, timeout, output_limit)
+    except BaseException:  # also KeyboardInterrupt: no program may be left behind
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        raise
+    finally:
+        process.wait()
+        for pipe in (process.stdout, process.stderr):
+            assert pipe is not None
+            pipe.close()
+    answer = CompletedCommand(stdout, stderr, time.monotonic() - begun)
+    if process.returncode != 0:
+        raise CommandFailedError(
+            _failure(argv[0], process.returncode, answer), process.returncode, answer
+        )
+    return answer
+
+
+def _read(
+    process: subprocess.Popen[bytes], name: str, deadline: float, timeout: float, limit: int
+) -> tuple[bytes, bytes]:
+    assert process.stdout is not None
+    assert process.stderr is not None
+    parts: dict[IO[bytes], list[bytes]] = {process.stdout: [], process.stderr: []}
+    size = 0
+    with selectors.DefaultSelector() as selector:
+        for pipe in parts:
+            selector.register(pipe, selectors.EVENT_READ)
+        while selector.get_map():
+            ready = selector.select(max(0.0, deadline - time.monotonic()))
+            if not ready or time.monotonic() > deadline:
+                raise CommandTimeoutError(f"{name}: no answer within {timeout:g} s")
+            for key, _ in ready:
+                pipe = key.fileobj  # type: ignore[assignment]  # what was registered above
+                chunk = os.read(key.fd, _CHUNK)
+                if not chunk:
+                    selector.unregister(pipe)
+                parts[pipe].append(chunk)
+                size += len(chunk)
+            if size > limit:
+                raise CommandOutputError(f"{name}: more than {limit // 1_000_000} MB of output")
+    try:
+        process.wait(max(0.0, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        raise CommandTimeoutError(f"{name}: did not end within {timeout:g} s") from None
+    return b"".join(parts[process.stdout]), b"".join(parts[process.stderr])
+
+
+def _failure(name: str, status: int, answer: CompletedCommand) -> str:
+    how = f"exit status {status}" if status > 0 else f"ended by signal {-status}"
+    said = (answer.stderr.strip() or answer.stdout.strip()).decode("utf-8", "replace")
+    line = " ".join(said.split())[:_STDERR_SHOWN]
+    return f"{name}: {how}: {line}" if line else f"{name}: {how}"
+
+
+@dataclass(frozen=True)
+class CommandOptions:
+    """How a scheduler's commands are called."""
+
+    ssh: str = option(
+        "", "Call the command on this host by ssh, as [user@]host with a key.", parse=text
+    )
+    timeout: float = option(120.0, "How long a command may take.", parse=duration)
+
+
+def run(
+    options: CommandOptions, argv: Sequence[str], variables: Mapping[str, str] | None = None
+) -> CompletedCommand:
+    """Call the command here, or on another host where the options say so.
+
+    sshd hands the words to a shell there, so each is quoted; variables go through env(1), for
+    sshd accepts few of them.
+    """
+    if not options.ssh:
+        return call(argv, timeout=options.timeout, extra_environment=variables)
+    settings = {"LC_ALL": "C.UTF-8", "TZ": "UTC", **(variables or {})}
+    remote = ["env", *(f"{name}={value}" for name, value in settings.items()), *argv]
+    ssh = ["ssh", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "--", options.ssh]
+    return call([*ssh, shlex.join(remote)], timeout=options.timeout)

@@ -1,0 +1,76 @@
+"""Times as people write and read them."""
+
+import contextlib
+import os
+import time
+from datetime import UTC, datetime, timedelta, tzinfo
+from pathlib import Path
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from batchjob.runtime.values import called, duration
+
+
+@called("TIME")
+def start_time(text: str, now: float | None = None) -> float:
+    """Epoch seconds of `+90m`, `22:30` (the next one), `2026-04-04T22:30` in local time or a zone.
+
+    `@1775307200` is epoch seconds already.
+
+    Without `now` as seen from the time of the call. Raises ValueError.
+    """
+    now = time.time() if now is None else now
+    if text.startswith("+"):
+        return now + duration(text[1:])
+    if text.startswith("@"):
+        return float(text[1:])
+    here = datetime.fromtimestamp(now).astimezone()
+    try:
+        if ":" in text and "-" not in text:
+            hour, minute, second = ([int(part) for part in text.split(":")] + [0])[:3]
+            at = here.replace(hour=hour, minute=minute, second=second, microsecond=0)
+            return (at if at > here else at + timedelta(days=1)).timestamp()
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError as error:
+        raise ValueError(
+            f"expected a time such as 22:30, 2026-04-04T22:30 or +90m, got {text!r}"
+        ) from error
+
+
+@called("TIME")
+def past_time(text: str, now: float | None = None) -> float:
+    """Epoch seconds of `10m` (ago), `22:30` (the last one), `2026-04-04T22:30`.
+
+    Without `now` as seen from the time of the call. Raises ValueError.
+    """
+    now = time.time() if now is None else now
+    if text[-1:].isalpha() and "T" not in text and "Z" not in text:
+        return now - duration(text)
+    at = start_time(text, now)
+    return at - 86400 if ":" in text and "-" not in text else at
+
+
+def time_in_words(at: float, zone: tzinfo | None = None) -> str:
+    """`2026-04-04 14:53:20 CEST`: a time for people, always with its zone; local unless given."""
+    return f"{datetime.fromtimestamp(at, zone).astimezone(zone):%Y-%m-%d %H:%M:%S %Z}"
+
+
+def local_zone() -> str:
+    """The name of the local time zone, such as Europe/Paris; UTC where it has none."""
+    name = os.environ.get("TZ", "").removeprefix(":")
+    if not name:
+        with contextlib.suppress(OSError):
+            name = str(Path("/etc/localtime").readlink()).partition("zoneinfo/")[2]
+    try:
+        return ZoneInfo(name).key or "UTC"
+    except (ValueError, OSError, ZoneInfoNotFoundError):
+        return "UTC"
+
+
+def rfc3339(seconds: float | None) -> str | None:
+    """`2026-04-04T20:30:00Z`; None where the time is not known or beyond the year 9999."""
+    if seconds is None:
+        return None
+    try:
+        return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
+    except (ValueError, OverflowError, OSError):
+        return None

@@ -1,0 +1,166 @@
+"""Values as people write them in a flag, a YAML key or an argument.
+
+Each function takes a flag's text or a YAML value and returns what it stands for, or raises
+ValueError saying what was expected.
+"""
+
+import ipaddress
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+from urllib.parse import urlsplit
+
+from batchjob.schedulers.slurm.formats import size_bytes
+
+Parse = Callable[[Any], Any]
+_Parse = TypeVar("_Parse", bound=Parse)
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+def called(metavar: str) -> Callable[[_Parse], _Parse]:
+    """What --help and the pages of options call the values that a function reads."""
+
+    def decorate(parse: _Parse) -> _Parse:
+        parse.__dict__["metavar"] = metavar
+        return parse
+
+    return decorate
+
+
+def metavar_of(parse: Parse) -> str:
+    """What `called` said, or VALUE."""
+    return getattr(parse, "metavar", "VALUE")
+
+
+def text(value: Any) -> str:
+    """A string; YAML numbers and booleans where a name is wanted are refused."""
+    if not isinstance(value, str):
+        raise ValueError(f"expected text, got {value!r}")
+    return value
+
+
+def boolean(value: Any) -> bool:
+    """true or false."""
+    if isinstance(value, bool):
+        return value
+    raise ValueError(f"expected true or false, got {value!r}")
+
+
+@called("N")
+def integer(value: Any) -> int:
+    """A whole number of at least 0."""
+    return _integer(value, 0)
+
+
+@called("N")
+def at_least_one(value: Any) -> int:
+    """A whole number of at least 1."""
+    return _integer(value, 1)
+
+
+def _integer(value: Any, least: int) -> int:
+    if not isinstance(value, bool) and str(value).isascii() and str(value).isdigit():
+        parsed = int(value)
+        if parsed >= least:
+            return parsed
+    raise ValueError(f"expected a whole number of at least {least}, got {value!r}")
+
+
+@called("X")
+def number(value: Any) -> float:
+    """A number of at least 0."""
+    if not isinstance(value, bool):
+        try:
+            parsed = float(value)
+        except (TypeError, ValueError):
+            parsed = -1.0
+        if 0 <= parsed < float("inf"):
+            return parsed
+    raise ValueError(f"expected a number of at least 0, got {value!r}")
+
+
+DURATION_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+
+
+@called("DURATION")
+def duration(value: Any) -> float:
+    """Seconds from `90`, `90s`, `5m`, `1h30m`, `2d` (Prometheus' units)."""
+    raw = str(value).strip() if not isinstance(value, bool) else ""
+    if raw.isascii() and raw.replace(".", "", 1).isdigit():
+        return float(raw)
+    total, digits, unit = 0.0, "", ""
+    try:
+        for character in raw + "0":
+            if unit and (character.isdigit() or character == "."):
+                total += float(digits) * DURATION_UNITS[unit]
+                digits, unit = "", ""
+            if character.isdigit() or character == ".":
+                digits += character
+            else:
+                unit += character
+        if total > 0 or raw in ("0s", "0m", "0h"):
+            return total
+    except (KeyError, ValueError):
+        pass
+    raise ValueError(f"expected a duration such as 30s, 5m or 1h30m, got {value!r}")
+
+
+@called("SIZE")
+def size(value: Any) -> int:
+    """Bytes from `512`, `4G`, `1.5GiB`, by 1024."""
+    return size_bytes(str(value))
+
+
+def one_of(*choices: str) -> Parse:
+    """One of the given words."""
+
+    @called("|".join(choices))
+    def parse(value: Any) -> str:
+        if value in choices:
+            return str(value)
+        raise ValueError(f"expected one of {', '.join(choices)}, got {value!r}")
+
+    return parse
+
+
+class ListenAddress(NamedTuple):
+    """Where to listen; without a host on all addresses."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@called("HOST:PORT")
+def address(value: Any) -> ListenAddress:
+    """`:10912`, `127.0.0.1:10912`, `[::1]:10912`."""
+    host, colon, port = str(value).rpartition(":")
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    clear = bare != host or ":" not in host
+    if clear and colon and port.isascii() and port.isdigit() and int(port) < 65536:
+        return ListenAddress(bare, int(port))
+    raise ValueError(f"expected HOST:PORT or :PORT, got {value!r}")
+
+
+@called("NETWORK")
+def network(value: Any) -> Network:
+    """`192.0.2.0/24`, `2001:db8::/32`, or one address."""
+    try:
+        return ipaddress.ip_network(str(value))
+    except ValueError:
+        raise ValueError(
+            f"expected a network such as 192.0.2.0/24 or 2001:db8::/32, got {value!r}"
+        ) from None
+
+
+@called("URL")
+def http_url(value: Any) -> str:
+    """An http or https URL, without a slash at its end."""
+    try:
+        parts = urlsplit(str(value))
+        if parts.scheme in ("http", "https") and parts.hostname and not parts.query:
+            return str(value).rstrip("/")
+    except ValueError:  # "Invalid IPv6 URL"
+        pass
+    raise ValueError(f"expected http://HOST or https://HOST, got {value!r}")

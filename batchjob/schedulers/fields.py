@@ -1,0 +1,100 @@
+"""One row of a scheduler's answer, read field by field.
+
+A field that cannot be read counts as not said, and the row goes to the quarantine as well as on
+record: a job is not lost because its memory was written in an unknown way.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from batchjob.schedulers.records import RAW_LIMIT, Quarantined
+
+T = TypeVar("T")
+
+TEXT_LIMIT = 16_384  # characters of a job's name, submit line ... that are kept
+_LATEST = 2**40  # seconds; a "time" beyond is a number of something else
+
+
+class RowError(ValueError):
+    """The row has no usable key or state, so it cannot be a job's."""
+
+
+class FieldReader:
+    """Values by name; `complaints` grows with each that cannot be read."""
+
+    def __init__(self, values: Mapping[str, str]) -> None:
+        self.values = values
+        self.complaints: list[str] = []
+
+    def text(self, name: str) -> str:
+        """The text, fit for a database; "" where there is none."""
+        return clean(self.values.get(name, ""))
+
+    def get(self, name: str, parse: Callable[[str], T | None]) -> T | None:
+        """The parsed value; None where there is none or it cannot be read."""
+        raw = self.values.get(name, "")
+        if not raw:
+            return None
+        try:
+            return parse(raw)
+        except ValueError as error:
+            self.complaints.append(f"{name}: {error}")
+            return None
+
+    def need(self, name: str, parse: Callable[[str], T | None]) -> T:
+        """The parsed value; raises RowError where there is none."""
+        try:
+            value = parse(self.values.get(name, ""))
+        except ValueError as error:
+            raise RowError(f"{name}: {error}") from error
+        if value is None:
+            raise RowError(f"{name} is missing")
+        return value
+
+
+def clean(text: str) -> str:
+    """Text any database takes: no NUL, no half of a surrogate pair, of bounded length."""
+    text = text[:TEXT_LIMIT]
+    if text.isascii() and "\0" not in text:
+        return text
+    return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode("utf-8")
+
+
+def quarantined(source: str, reason: str, raw: str) -> Quarantined:
+    """A row for the quarantine, with its text cut to a bearable length."""
+    return Quarantined(source, clean(reason), clean(raw[:RAW_LIMIT]))
+
+
+def integer(text: str) -> int:
+    """A whole number that a database can hold; may be negative."""
+    digits = text[1:] if text.startswith("-") else text
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= 18):
+        raise ValueError(f"expected a whole number, got {text[:40]!r}")
+    return int(text)
+
+
+def count(text: str) -> int | None:
+    """A whole number; None for a negative one, which schedulers write for "not set"."""
+    number = integer(text)
+    return None if number < 0 else number
+
+
+def seconds(text: str) -> float | None:
+    """Seconds with a fraction; None for a negative number ("not measured")."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = float("nan")
+    if not abs(number) <= _LATEST:
+        raise ValueError(f"expected seconds, got {text[:40]!r}")
+    return None if number < 0 else number
+
+
+def epoch(text: str) -> int | None:
+    """Epoch seconds; None for 0, `Unknown` (not yet) and `None` (never)."""
+    if text in ("", "0", "Unknown", "None", "N/A"):
+        return None
+    at = integer(text)
+    if not 0 < at < _LATEST:
+        raise ValueError(f"expected epoch seconds, got {text[:40]!r}")
+    return at

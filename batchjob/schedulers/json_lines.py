@@ -1,0 +1,95 @@
+"""Jobs of anything else, as JSON lines in files that only grow (json_record.py has the form)."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from batchjob.runtime.settings import option
+from batchjob.runtime.values import text
+from batchjob.schedulers.accounting import AccountingModule, Batch, SourceError, Unfinished
+from batchjob.schedulers.fields import RowError, quarantined
+from batchjob.schedulers.json_record import decode
+from batchjob.schedulers.log_follower import follow, unreadable, watermark_since
+from batchjob.schedulers.records import JobRecord, Quarantined, folded
+
+SOURCE = "jsonl"
+
+
+@dataclass(frozen=True)
+class JsonLinesOptions:
+    """JSON lines."""
+
+    path: str = option(
+        "", "A file, or a directory of *.jsonl files whose names sort as they were written.",
+        parse=text,
+    )  # fmt: skip
+
+
+def build(cluster: str, options: JsonLinesOptions) -> "Jsonl":
+    """The source for one cluster."""
+    return Jsonl(cluster, options)
+
+
+class Jsonl:
+    """Follows the files."""
+
+    name = SOURCE
+
+    def __init__(self, cluster: str, options: JsonLinesOptions) -> None:
+        self.cluster = cluster
+        self._path = Path(options.path)
+
+    def check(self) -> tuple[str, ...]:
+        """See Source."""
+        try:
+            return unreadable(self._files(), str(self._path))
+        except SourceError as error:
+            return (str(error),)
+
+    def watermark_at(self, since: int) -> str:
+        """See Source."""
+        return watermark_since(since)
+
+    def read(self, watermark: str, unfinished: Mapping[str, Unfinished]) -> Iterator[Batch]:
+        """See Source. What has ended says so in a line of its own, so `unfinished` is no help."""
+        del unfinished
+        covered = 0
+        for chunk in follow(self._files(), watermark):
+            found: list[JobRecord] = []
+            bad: list[Quarantined] = []
+            for raw in chunk.lines:
+                if not raw.strip():
+                    continue
+                line = raw.decode("utf-8", "backslashreplace")
+                try:
+                    job, complaints = decode(_document(line), self.cluster, SOURCE)
+                except RowError as error:
+                    bad.append(quarantined(SOURCE, str(error), line))
+                    continue
+                found.append(job)
+                covered = max(covered, job.end_time or job.start_time or job.submit_time)
+                if complaints:
+                    bad.append(quarantined(SOURCE, "; ".join(complaints), line))
+            yield Batch(folded(found), tuple(bad), chunk.watermark, covered)
+
+    def _files(self) -> list[Path]:
+        try:
+            if self._path.is_dir():
+                return sorted(self._path.glob("*.jsonl"))
+        except OSError as error:
+            raise SourceError(f"{self._path}: {error.strerror}") from error
+        if not self._path.exists():
+            raise SourceError(f"{self._path}: No such file or directory")
+        return [self._path]
+
+
+def _document(line: str) -> object:
+    try:
+        document: object = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise RowError(f"not JSON: {error}") from error
+    return document
+
+
+ACCOUNTING = AccountingModule(JsonLinesOptions, build)

@@ -1,0 +1,136 @@
+"""Following log files over rotation, by inode and offset.
+
+A watermark is `{"inode", "offset", "head"}` of the file that was being read, `head` a digest of
+its beginning (an inode is used again after a file is deleted), or `{"since"}` to begin with.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+from batchjob.schedulers.accounting import SourceError
+
+_LINES = 2000  # in one chunk
+_LONGEST = 64 * 1024 * 1024  # bytes of one line; what is longer is cut into several
+_HEAD = 1024
+
+
+class Chunk(NamedTuple):
+    """Some lines, without their ends, and the watermark behind them."""
+
+    lines: tuple[bytes, ...]
+    watermark: str
+
+
+class _Mark(NamedTuple):
+    inode: int
+    offset: int
+    head: str
+
+
+def watermark_since(since: int) -> str:
+    """The watermark that begins with the files changed since then (epoch seconds)."""
+    return json.dumps({"since": since})
+
+
+def follow(
+    files: Sequence[Path],
+    watermark: str,
+    begins: Callable[[bytes], bool] = lambda _: True,
+) -> Iterator[Chunk]:
+    """Whole lines behind the watermark; `files` stand in the order in which they were written.
+
+    A chunk ends before a line that `begins` a record, and with its file.
+
+    An unfinished last line waits for its end, unless a newer file follows. Where the file of the
+    watermark is gone, all files are read: records that come twice do no harm, missing ones do.
+    Raises SourceError for what cannot be read.
+    """
+    if not files:
+        raise SourceError("no log file to read")
+    todo, mark = _todo(files, _parsed(watermark))
+    for at, path in enumerate(todo):
+        last = at == len(todo) - 1
+        try:
+            with path.open("rb") as file:
+                offset = mark.offset if mark is not None and at == 0 else 0
+                yield from _chunks(file, offset, begins, last=last)
+        except FileNotFoundError:
+            # It was renamed meanwhile; the watermark before it leads here again.
+            return
+        except OSError as error:
+            raise SourceError(f"{path}: {error.strerror}") from error
+
+
+def _todo(files: Sequence[Path], known: dict[str, Any]) -> tuple[list[Path], _Mark | None]:
+    """The files that are not read yet, and how far the first of them is."""
+    try:
+        if "since" in known:
+            fresh = [path for path in files if path.stat().st_mtime >= known["since"]]
+            return fresh or list(files[-1:]), None
+        mark = _Mark(int(known["inode"]), int(known["offset"]), str(known["head"]))
+        for at, path in enumerate(files):
+            status = path.stat()
+            if status.st_ino == mark.inode and status.st_size >= mark.offset:
+                with path.open("rb") as file:
+                    if _head(file, mark.offset) == mark.head:
+                        return list(files[at:]), mark
+    except (KeyError, ValueError, TypeError) as error:
+        raise SourceError(f"not a watermark of a log: {json.dumps(known)[:80]}") from error
+    except OSError as error:
+        raise SourceError(f"{error.filename}: {error.strerror}") from error
+    return list(files), None
+
+
+def _parsed(watermark: str) -> dict[str, Any]:
+    try:
+        known = json.loads(watermark)
+    except ValueError as error:
+        raise SourceError(f"not a watermark of a log: {watermark[:80]!r}") from error
+    return known if isinstance(known, dict) else {}
+
+
+def _head(file: BinaryIO, offset: int) -> str:
+    file.seek(0)
+    return hashlib.sha256(file.read(min(_HEAD, offset))).hexdigest()[:16]
+
+
+def _chunks(
+    file: BinaryIO, offset: int, begins: Callable[[bytes], bool], *, last: bool
+) -> Iterator[Chunk]:
+    inode = os.fstat(file.fileno()).st_ino
+    lines: list[bytes] = []
+    file.seek(offset)
+    while line := file.readline(_LONGEST):
+        whole = line.endswith(b"\n") or len(line) == _LONGEST
+        if not whole and last:
+            break
+        if len(lines) >= _LINES and begins(line):
+            yield Chunk(tuple(lines), _text(file, inode, offset))
+            file.seek(offset + len(line))
+            lines = []
+        offset += len(line)
+        lines.append(line.rstrip(b"\r\n"))
+    yield Chunk(tuple(lines), _text(file, inode, offset))
+
+
+def _text(file: BinaryIO, inode: int, offset: int) -> str:
+    return json.dumps(_Mark(inode, offset, _head(file, offset))._asdict())
+
+
+def unreadable(files: Sequence[Path], where: str) -> tuple[str, ...]:
+    """For check(): one line for what keeps us from the logs, with what to grant."""
+    if not files:
+        return (f"{where}: there is no log file (is the path right, may it be listed?)",)
+    newest = files[-1]
+    if os.access(newest, os.R_OK):
+        return ()
+    user = os.geteuid()
+    return (
+        f"{newest}: uid {user} may not read it: grant it with "
+        f"`setfacl -m u:{user}:rX {newest.parent} {newest}` and, for new files, "
+        f"`setfacl -d -m u:{user}:r {newest.parent}`",
+    )

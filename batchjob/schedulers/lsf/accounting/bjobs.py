@@ -1,0 +1,215 @@
+"""LSF's running, waiting and recently ended jobs by `bjobs -json`.
+
+Facts: bjobs(1). All values are text; text may stand before the JSON; times have no year unless the
+cluster is set to show it, and are in the client's zone, which is UTC here. Ended jobs stay for
+CLEAN_PERIOD (an hour by default), so that lsb.acct or lsb.stream should be read as well.
+"""
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from batchjob.runtime.settings import option
+from batchjob.runtime.subprocesses import CommandFailedError, CommandOptions, run
+from batchjob.runtime.values import boolean, text
+from batchjob.schedulers.accounting import (
+    AccountingModule,
+    Batch,
+    SourceError,
+    Unfinished,
+    missing,
+    own,
+    vanished,
+)
+from batchjob.schedulers.fields import FieldReader, RowError, count, integer, quarantined
+from batchjob.schedulers.lsf.accounting.records import aligned, job_text
+from batchjob.schedulers.lsf.formats import lsf_time
+from batchjob.schedulers.records import JobRecord, NodeShare, Quarantined, folded
+from batchjob.schedulers.slurm.formats import lsf_duration, pbs_duration, size_bytes
+from batchjob.schedulers.slurm.hostlist import HostListError, lsf_hosts
+from batchjob.schedulers.states import LSF, LSF_EXIT_INFO, JobState
+
+SOURCE = "bjobs"
+
+# In bjobs' own names; the answer has them in capitals.
+FIELDS = (
+    "jobid", "jobindex", "stat", "user", "queue", "job_name", "proj_name", "command", "dependency",
+    "exit_code", "exit_reason", "alloc_slot", "exec_host", "nreq_slot", "submit_time",
+    "start_time", "finish_time", "cpu_used", "max_mem", "memlimit", "runtimelimit", "gpu_num",
+    "effective_resreq", "output_file", "sub_cwd", "kill_reason", "pend_reason",
+)  # fmt: skip
+_JOB_ID = re.compile(r"\d+(\[\d+\])?", re.ASCII)
+_BATCH = 2000
+
+
+@dataclass(frozen=True)
+class BjobsOptions(CommandOptions):
+    """LSF's jobs by bjobs."""
+
+    bjobs: str = option("bjobs", "The command bjobs, or its path.", parse=text)
+    trust_missing: bool = option(
+        False, "Believe an answer in which most unfinished jobs are missing.", parse=boolean
+    )
+
+
+def build(cluster: str, options: BjobsOptions) -> "Bjobs":
+    """The source for one cluster."""
+    return Bjobs(cluster, options)
+
+
+class Bjobs:
+    """Reads all jobs that mbatchd knows, each time."""
+
+    name = SOURCE
+
+    def __init__(
+        self, cluster: str, options: BjobsOptions, clock: Callable[[], float] = time.time
+    ) -> None:
+        self.cluster = cluster
+        self._options = options
+        self._clock = clock
+
+    def check(self) -> tuple[str, ...]:
+        """See Source. LSF shows all jobs unless SECURE_JOB_INFO_LEVEL forbids it."""
+        return ()
+
+    def watermark_at(self, since: int) -> str:
+        """bjobs always tells all it knows."""
+        return str(since)
+
+    def read(self, watermark: str, unfinished: Mapping[str, Unfinished]) -> Iterator[Batch]:
+        """See Source."""
+        now = int(self._clock())
+        unfinished = own(unfinished, _JOB_ID)
+        found: list[JobRecord] = []
+        bad: list[Quarantined] = []
+        for values in self._rows():
+            row = FieldReader(values)
+            try:
+                found.append(aligned(job_record(self.cluster, row, now), unfinished))
+            except RowError as error:
+                bad.append(quarantined(SOURCE, str(error), json.dumps(values)))
+            else:
+                if row.complaints:
+                    reason = "; ".join(row.complaints)
+                    bad.append(quarantined(SOURCE, reason, json.dumps(values)))
+        known = {(job.jobid, job.submit_time) for job in found}
+        gone = vanished(
+            SOURCE,
+            missing(unfinished, known),
+            unfinished,
+            nothing_seen=not known,
+            trust=self._options.trust_missing,
+        )
+        for at in range(0, len(found), _BATCH):
+            yield Batch(folded(found[at : at + _BATCH]), (), watermark, now)
+        yield Batch((), tuple(bad), str(now), now, gone)
+
+    def _rows(self) -> list[dict[str, str]]:
+        argv = [self._options.bjobs, "-u", "all", "-a", "-json", "-o", " ".join(FIELDS)]
+        try:
+            output = run(self._options, argv, {"LSB_DISPLAY_YEAR": "Y"}).stdout
+        except CommandFailedError as error:
+            said = error.answer.stdout + error.answer.stderr
+            if b"job found" in said:  # "No unfinished job found", with an exit status
+                return []
+            raise
+        return json_rows(output)
+
+
+def json_rows(output: bytes) -> list[dict[str, str]]:
+    """The RECORDS, from the first brace on; raises SourceError if there are none."""
+    begin = output.find(b"{")
+    try:
+        document = json.loads(
+            output[max(begin, 0) :].decode("utf-8", "backslashreplace"), strict=False
+        )
+        records = document["RECORDS"]
+    except (ValueError, KeyError, TypeError) as error:
+        said = " ".join(output[:200].decode("utf-8", "replace").split())
+        raise SourceError(f"bjobs: expected JSON with RECORDS, got {said!r}") from error
+    return [
+        {str(name): str(value) for name, value in record.items()}
+        for record in records
+        if isinstance(record, dict)
+    ]
+
+
+def job_record(cluster: str, row: FieldReader, now: int) -> JobRecord:
+    """A job from its record; raises RowError."""
+
+    def moment(text: str) -> int | None:
+        return lsf_time(text, now)
+
+    number = row.need("JOBID", integer)
+    index = row.get("JOBINDEX", count) or 0
+    word = row.text("STAT")
+    state = LSF.get(word, JobState.UNKNOWN)
+    start, ended = row.get("START_TIME", moment), not state.live
+    code = row.get("EXIT_CODE", integer)
+    reason = row.text("EXIT_REASON")
+    if state is JobState.FAILED:
+        state = next((s for name, s in LSF_EXIT_INFO.values() if reason.startswith(name)), state)
+    nodes = _nodes(row)
+    return JobRecord(
+        cluster=cluster,
+        jobid=job_text(str(number), index),
+        submit_time=row.need("SUBMIT_TIME", moment),
+        state=state,
+        state_word=word,
+        source=SOURCE,
+        user=row.text("USER"),
+        account=row.text("PROJ_NAME"),
+        partition=row.text("QUEUE"),
+        name=row.text("JOB_NAME"),
+        start_time=start,
+        end_time=row.get("FINISH_TIME", moment) if ended else None,  # else an estimate
+        time_limit_seconds=row.get("RUNTIMELIMIT", _limit),
+        exit_code=(0 if code is None and state is JobState.COMPLETED else code) if ended else None,
+        reason=row.text("PEND_REASON") if state is JobState.PENDING else reason,
+        requested_cpus=row.get("NREQ_SLOT", count),
+        requested_memory_bytes=row.get("MEMLIMIT", size_bytes),
+        allocated_gpus=row.get("GPU_NUM", count) if start else None,
+        requested_resources=row.text("EFFECTIVE_RESREQ"),
+        allocated_cpus=sum(node.cpus or 0 for node in nodes) or None,
+        allocated_nodes=len(nodes) or None,
+        node_list=row.text("ALLOC_SLOT") or row.text("EXEC_HOST"),
+        nodes=nodes,
+        array_jobid=str(number) if index else "",
+        array_index=index or None,
+        dependencies=row.text("DEPENDENCY"),
+        submit_line=row.text("COMMAND"),
+        work_dir=row.text("SUB_CWD"),
+        stdout_path=row.text("OUTPUT_FILE"),
+        cpu_seconds=row.get("CPU_USED", lsf_duration),
+        peak_memory_bytes=row.get("MAX_MEM", size_bytes),
+    )
+
+
+def _nodes(row: FieldReader) -> tuple[NodeShare, ...]:
+    text = row.text("ALLOC_SLOT") or row.text("EXEC_HOST")
+    if text in ("", "-"):
+        return ()
+    try:
+        shares = lsf_hosts(text.split(":"))
+    except HostListError as error:
+        row.complaints.append(f"ALLOC_SLOT: {error}")
+        return ()
+    return tuple(NodeShare(host, *share) for host, share in shares.items())
+
+
+def _limit(text: str) -> int:
+    """Seconds of a limit in minutes, `1440.0` or `1440.0/host1`.
+
+    With LSB_HMS_TIME_FORMAT it is `24:00:00`.
+    """
+    amount = text.partition("/")[0]
+    try:
+        return int(pbs_duration(amount)) if ":" in amount else int(float(amount) * 60)
+    except (ValueError, OverflowError) as error:
+        raise ValueError(f"expected minutes or H:MM:SS, got {text[:40]!r}") from error
+
+
+ACCOUNTING = AccountingModule(BjobsOptions, build)

@@ -1,0 +1,57 @@
+"""LSF's lsb.stream with JOB_FINISH2 records, which name their fields.
+
+lsb.params needs `ENABLE_EVENT_STREAM=Y` and JOB_FINISH2 in ALLOW_EVENT_TYPE. What is zero or
+unset is left out of a record; execHosts, slotUsages and allocSlots come once for each host.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from batchjob.runtime.settings import option
+from batchjob.runtime.values import text
+from batchjob.schedulers.accounting import AccountingModule
+from batchjob.schedulers.fields import FieldReader, RowError
+from batchjob.schedulers.lsf.accounting.lsb_acct import LsfLog
+from batchjob.schedulers.lsf.accounting.lsb_line import Word
+from batchjob.schedulers.lsf.accounting.records import ended_job
+from batchjob.schedulers.records import JobRecord
+
+SOURCE = "lsb_stream"
+
+_NAMES = {"ru_utime": "utime", "ru_stime": "stime", "maxMem": "maxRMem", "index": "idx"}
+_ZERO_IS_LEFT_OUT = {"exitStatus": "0", "exitInfo": "0", "idx": "0"}
+
+
+@dataclass(frozen=True)
+class LsbStreamOptions:
+    """LSF's lsb.stream."""
+
+    path: str = option("", "The file lsb.stream, as lsb.params has it.", parse=text)
+
+
+def build(cluster: str, options: LsbStreamOptions) -> LsfLog:
+    """The source for one cluster."""
+    return LsfLog(SOURCE, cluster, Path(options.path), "JOB_FINISH2", job_finish2)
+
+
+def job_finish2(cluster: str, line: Sequence[Word]) -> tuple[JobRecord, list[str]]:
+    """A record from `"JOB_FINISH2" "version" time jobId pairs "name" "value" ...`."""
+    if len(line) < 5:
+        raise RowError(f"the record ends after {len(line)} values")
+    texts = [word.text for word in line]
+    pairs = list(zip(texts[5::2], texts[6::2], strict=False))
+    values = {_NAMES.get(name, name): value for name, value in reversed(pairs)}
+    hosts = [value for name, value in pairs if name == "execHosts"]
+    usages = [value for name, value in pairs if name == "slotUsages"]
+    slots = [value for name, value in pairs if name == "allocSlots"]
+    if len(usages) == len(hosts):
+        hosts = [f"{usage}*{host}" for usage, host in zip(usages, hosts, strict=True)]
+    row = FieldReader({"endTime": texts[2]} | _ZERO_IS_LEFT_OUT | values | {"jobId": texts[3]})
+    job = ended_job(cluster, SOURCE, row, hosts, slots if not usages else ())
+    if len(texts) % 2 == 0:
+        row.complaints.append("the record ends within a pair")
+    return job, row.complaints
+
+
+ACCOUNTING = AccountingModule(LsbStreamOptions, build)

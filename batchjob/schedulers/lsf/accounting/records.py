@@ -1,0 +1,116 @@
+"""What LSF says of a job that ended, as a record; lsb.acct and lsb.stream name the same things."""
+
+import re
+from collections.abc import Iterable, Mapping
+
+from batchjob.schedulers.accounting import Unfinished
+from batchjob.schedulers.fields import FieldReader, RowError, count, epoch, integer, seconds
+from batchjob.schedulers.records import JobRecord, NodeShare
+from batchjob.schedulers.slurm.hostlist import HostListError, NodeShareOfHosts, lsf_hosts
+from batchjob.schedulers.states import LSF_EXIT_INFO, JobState, lsf_end_state
+
+_GPUS = re.compile(r"ngpus_physical=(\d+(?:\.\d+)?)", re.ASCII)
+
+
+def job_text(jobid: str, index: int) -> str:
+    """LSF's own way to write a job: `4242`, and `4242[3]` in an array."""
+    return f"{jobid}[{index}]" if index else jobid
+
+
+def ended_job(
+    cluster: str, source: str, row: FieldReader, hosts: Iterable[str], slots: Iterable[str]
+) -> JobRecord:
+    """A record from the fields of JOB_FINISH or JOB_FINISH2; raises RowError."""
+    number = row.need("jobId", integer)
+    index = row.get("idx", count) or 0
+    status = row.need("jStatus", integer)
+    exit_info = row.get("exitInfo", integer) or 0
+    start, end = row.get("startTime", epoch), row.need("endTime", epoch)
+    if status & 0x60 == 0:
+        raise RowError(f"jStatus {status} is not that of a job that ended")
+    shares = _shares(row, slots) or _shares(row, hosts)
+    cpus = sum(share.cpus or 0 for share in shares.values()) or None
+    code, signal = wait_status(row.get("exitStatus", integer)) if start else (None, None)
+    state = lsf_end_state(status, exit_info)
+    user_cpu, system_cpu = row.get("utime", seconds), row.get("stime", seconds)
+    both = None if user_cpu is None or system_cpu is None else user_cpu + system_cpu
+    return JobRecord(
+        cluster=cluster,
+        jobid=job_text(str(number), index),
+        submit_time=row.need("submitTime", epoch),
+        state=state,
+        state_word="DONE" if status & 0x40 else "EXIT",
+        source=source,
+        # LSF does not number runs: one that was requeued is told from the last by its start.
+        run=start if state is JobState.REQUEUED and start else 1,
+        user=row.text("userName"),
+        uid=row.get("userId", count),
+        account=row.text("projectName"),
+        partition=row.text("queue"),
+        name=row.text("jobName"),
+        start_time=start,
+        end_time=end,
+        elapsed_seconds=max(0, end - start) if start else None,
+        time_limit_seconds=_positive(row.get("runLimit", count)),
+        exit_code=code,
+        exit_signal=signal,
+        reason=LSF_EXIT_INFO.get(exit_info, ("", None))[0],
+        requested_cpus=_positive(row.get("numProcessors", count)),
+        requested_gpus=_gpus(row.text("effectiveResReq"), len(shares)),
+        requested_resources=row.text("effectiveResReq") or row.text("resReq"),
+        allocated_cpus=cpus if start else None,
+        allocated_nodes=len(shares) or None if start else None,
+        node_list=" ".join(f"{share.cpus}*{host}" for host, share in shares.items()),
+        nodes=tuple(NodeShare(host, *share) for host, share in shares.items()),
+        array_jobid=str(number) if index else "",
+        array_index=index or None,
+        dependencies=row.text("dependCond"),
+        submit_line=row.text("command"),
+        work_dir=row.text("cwd"),
+        stdout_path=row.text("outFile"),
+        user_cpu_seconds=user_cpu if start else None,
+        system_cpu_seconds=system_cpu if start else None,
+        cpu_seconds=(row.get("cpuTime", seconds) if both is None else both) if start else None,
+        peak_memory_bytes=_kilobytes(row.get("maxRMem", count)),
+    )
+
+
+def _shares(row: FieldReader, hosts: Iterable[str]) -> Mapping[str, NodeShareOfHosts]:
+    try:
+        return lsf_hosts(hosts)
+    except HostListError as error:
+        row.complaints.append(f"execHosts: {error}")
+        return {}
+
+
+def wait_status(status: int | None) -> tuple[int | None, int | None]:
+    """Exit code and signal of a wait status, as wait(2) has it."""
+    return (None, None) if status is None else (status >> 8 & 0xFF, status & 0x7F)
+
+
+def _gpus(requirement: str, hosts: int) -> int | None:
+    """GPUs asked for. Whether the amount is for each host or for the job is the cluster's
+    configuration, so that it says nothing of a job on several hosts.
+    """
+    found = _GPUS.search(requirement)
+    return round(float(found[1])) if found and hosts <= 1 else None
+
+
+def _positive(number: int | None) -> int | None:
+    return number or None
+
+
+def _kilobytes(number: int | None) -> int | None:
+    return number * 1024 if number else None
+
+
+def aligned(job: JobRecord, unfinished: Mapping[str, Unfinished]) -> JobRecord:
+    """The job under the submit time by which it is known.
+
+    bjobs may leave out the seconds of times; the files always have them.
+    """
+    known = unfinished.get(job.jobid)
+    if known is None or known.submit_time // 60 != job.submit_time // 60:
+        return job
+    vague = known.submit_time % 60 == 0 or job.submit_time % 60 == 0
+    return job._replace(submit_time=known.submit_time) if vague else job

@@ -1,0 +1,73 @@
+"""What the reasons of LSF mean: why a job waits (bjobs -p), and why LSF ended one.
+
+LSF tells why a job waits in sentences of its own (`pend_reason`); those that leave a question open
+are told again here. Names of ends: `exitInfo` of lsb.acct(5).
+"""
+
+PENDING: dict[str, str] = {
+    "New job is waiting for scheduling": "it was submitted a moment ago and waits for the next "
+    "scheduling cycle",
+    "The job has not been scheduled": "it waits for the next scheduling cycle",
+    "Job dependency condition not satisfied": "it waits for other jobs that it depends on",
+    "Dependency condition invalid or never satisfied": "a job that it depends on ended in a way "
+    "that keeps it from ever starting; cancel it and submit it again",
+    "Specified job start time is not reached": "its begin time has not come yet",
+    "The specified start time has not been reached": "its begin time has not come yet",
+    "Job slot limit reached": "the job slots that it may use are in use",
+    "User has reached the per-user job slot limit of the queue": "its user has as many job slots "
+    "in the queue as allowed",
+    "Not enough job slot(s)": "there are not enough free job slots",
+    "Not enough slots or resources for whole duration of the job": "there are not enough free "
+    "slots for the whole time it asks for",
+    "Not enough hosts to meet the job's spanning requirement": "there are not enough free hosts "
+    "for the way it wants its slots spread",
+    "Not enough processors to meet the job's spanning requirement": "there are not enough free "
+    "CPUs on the number of hosts it asks for",
+    "Job requirements for reserving resource (mem) not satisfied": "there is not enough free "
+    "memory on the hosts",
+    "Job's requirements for resource reservation not satisfied": "what it asks to reserve, such "
+    "as memory or GPUs, is in use",
+    "Job's resource requirements not satisfied": "no host satisfies what it asks for",
+    "The queue has not enough job slots": "its queue has no free job slot",
+    "The queue is inactivated by its time windows": "its queue starts jobs only at other times",
+    "The queue is inactivated by the administrator": "an administrator made its queue inactive",
+    "The job was suspended by the user while pending": "its owner holds it; `bresume` lets it go",
+    "The job was suspended by LSF admin or root while pending": "an administrator holds it; ask "
+    "them to release it",
+    "The schedule of the job is postponed for a while": "LSF has put off scheduling it for a while",
+}
+
+ENDS: dict[str, str] = {
+    "TERM_PREEMPT": "a job of a higher priority took its place",
+    "TERM_WINDOW": "the run window of its queue closed",
+    "TERM_LOAD": "the load of its host was beyond the limit",
+    "TERM_RUNLIMIT": "it reached its run limit",
+    "TERM_DEADLINE": "it could not end before its deadline",
+    "TERM_PROCESSLIMIT": "it had more processes than its process limit allows",
+    "TERM_FORCE_OWNER": "its owner killed it (bkill -r)",
+    "TERM_FORCE_ADMIN": "an administrator killed it (bkill -r)",
+    "TERM_REQUEUE_OWNER": "its owner requeued it",
+    "TERM_REQUEUE_ADMIN": "an administrator requeued it",
+    "TERM_CPULIMIT": "it reached its CPU time limit",
+    "TERM_CHKPNT": "it was checkpointed and killed",
+    "TERM_OWNER": "its owner killed it",
+    "TERM_ADMIN": "an administrator killed it",
+    "TERM_MEMLIMIT": "it reached its memory limit",
+    "TERM_EXTERNAL_SIGNAL": "a signal from outside LSF ended it",
+    "TERM_ZOMBIE": "LSF lost contact with its host",
+    "TERM_SWAP": "it reached its swap limit",
+    "TERM_THREADLIMIT": "it had more threads than its thread limit allows",
+    "TERM_BUCKET_KILL": "it was killed with others (bkill -b)",
+    "TERM_CWD_NOTEXIST": "its working directory does not exist or may not be entered",
+    "TERM_DATA": "its data could not be staged",
+}
+
+
+def explained(reason: str) -> str:
+    """The reason in words, without a full stop; LSF's own where no other is here."""
+    first = reason.split(";")[0].strip().rstrip(".")
+    head = first.split(": ")[0]  # `Job slot limit reached: 4 hosts`
+    word = first.split(" ")[0].rstrip(":")
+    if word in ENDS:
+        return ENDS[word]
+    return PENDING.get(head, f"LSF says “{first}”" if first else "")

@@ -1,0 +1,164 @@
+"""What PBS and Torque say of a job, as records; the same names stand in logs and in qstat.
+
+Facts: the accounting log chapter of the PBS administrator's guide, pbs_job_attributes(7B), and
+Torque's accounting records.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from batchjob.schedulers.fields import FieldReader, RowError, count, epoch, integer
+from batchjob.schedulers.pbs.reasons import ENDS
+from batchjob.schedulers.records import JobRecord, NodeShare
+from batchjob.schedulers.slurm.formats import pbs_duration, size_bytes
+from batchjob.schedulers.slurm.hostlist import (
+    HostListError,
+    NodeShareOfHosts,
+    pbs_exec_host,
+    pbs_exec_vnode,
+)
+from batchjob.schedulers.states import JobState, pbs_end_state
+
+ACCOUNTS = ("account", "project", "group")
+_NO_PROJECT = "_pbs_project_default"
+
+JOB_ID = re.compile(r"(\d+)(?:\[(\d*)\]|-(\d+))?(?:\..+)?", re.ASCII)
+
+
+class JobId(NamedTuple):
+    """A job id taken apart; `task` None: no part of an array; `parent`: the array itself."""
+
+    array_jobid: str
+    task: int | None
+    parent: bool
+
+
+def job_id(text: str) -> JobId:
+    """Parse `101.pbs01`, `2[3].pbs01`, `2[].pbs01` or Torque's `2-3.srv`; raises RowError."""
+    match = JOB_ID.fullmatch(text)
+    if not match:
+        raise RowError(f"expected a job id such as 101.server, got {text[:40]!r}")
+    number, index, old = match.groups()
+    part = index if index is not None else old
+    if part is None:
+        return JobId("", None, parent=False)
+    return JobId(number, int(part) if part else None, parent=part == "")
+
+
+class Incarnation(NamedTuple):
+    """What the log or qstat says besides the attributes."""
+
+    jobid: str
+    run: int
+    state: JobState
+    state_word: str
+
+
+def job_record(
+    cluster: str, source: str, account_from: str, which: Incarnation, row: FieldReader
+) -> JobRecord:
+    """A job from its attributes, times being epoch seconds; raises RowError."""
+    status = row.get("Exit_status", integer)
+    identity = job_id(which.jobid)
+    start, end = row.get("start", epoch), row.get("end", epoch)
+    nodes = _nodes(row)
+    torque_gpus = _gpus_of_nodes(row.text("Resource_List.nodes"))
+    gpus = row.get("Resource_List.ngpus", count)
+    gpus = torque_gpus if gpus is None else gpus
+    return JobRecord(
+        cluster=cluster,
+        jobid=which.jobid,
+        submit_time=row.need("ctime", epoch),
+        state=which.state,
+        state_word=which.state_word,
+        source=source,
+        run=which.run,
+        user=row.text("user"),
+        group=row.text("group"),
+        account=_account(row, account_from),
+        partition=row.text("queue"),
+        name=row.text("jobname"),
+        reservation=row.text("resvID"),
+        eligible_time=row.get("etime", epoch),
+        start_time=start,
+        end_time=end,
+        elapsed_seconds=max(0, end - start) if start and end else None,
+        time_limit_seconds=row.get("Resource_List.walltime", _whole),
+        exit_code=status if status is not None and 0 <= status < 256 else None,
+        exit_signal=_signal(status),
+        reason="" if status is None or status >= 0 else ENDS.get(status, f"PBS {status}"),
+        restarts=which.run - 1,
+        requested_cpus=row.get("Resource_List.ncpus", count),
+        requested_memory_bytes=row.get("Resource_List.mem", size_bytes),
+        requested_gpus=gpus,
+        requested_nodes=row.get("Resource_List.nodect", count),
+        requested_resources=row.text("Resource_List.select") or row.text("Resource_List.nodes"),
+        allocated_cpus=_total(nodes, "cpus"),
+        allocated_memory_bytes=_total(nodes, "memory_bytes"),
+        allocated_gpus=_total(nodes, "gpus") if torque_gpus is None or not nodes else torque_gpus,
+        allocated_nodes=len(nodes) or None,
+        allocated_resources=row.text("exec_vnode"),
+        node_list=row.text("exec_host"),
+        nodes=nodes,
+        array_jobid=identity.array_jobid,
+        array_index=identity.task,
+        dependencies=row.text("depend"),
+        cpu_seconds=row.get("resources_used.cput", pbs_duration),
+        peak_memory_bytes=row.get("resources_used.mem", size_bytes),
+    )
+
+
+def end_state(row: FieldReader) -> JobState:
+    """How the job ended, by its exit status."""
+    return pbs_end_state(row.get("Exit_status", integer))
+
+
+def _signal(status: int | None) -> int | None:
+    """256 + n: its shell was ended by signal n."""
+    if status is None or status < 0:
+        return None
+    return status - 256 if status >= 256 else 0
+
+
+def _account(row: FieldReader, account_from: str) -> str:
+    order = (account_from, *(name for name in ACCOUNTS if name != account_from))
+    values = (row.text(name) for name in order)
+    return next((value for value in values if value and value != _NO_PROJECT), "")
+
+
+def _nodes(row: FieldReader) -> tuple[NodeShare, ...]:
+    """Shares per node: exec_vnode says more, exec_host has the names; Torque has no other."""
+    host, vnode = row.values.get("exec_host", ""), row.values.get("exec_vnode", "")
+    if not host:
+        return ()
+    try:
+        shares: Mapping[str, NodeShareOfHosts] = (
+            pbs_exec_vnode(vnode, host) if vnode else pbs_exec_host(host)
+        )
+    except (HostListError, ValueError) as error:
+        row.complaints.append(f"exec_host: {error}")
+        return ()
+    return tuple(NodeShare(node, *share) for node, share in shares.items())
+
+
+_GPUS = re.compile(r"(?::|^)gpus=(\d{1,6})(?::|$)", re.ASCII)
+
+
+def _gpus_of_nodes(specification: str) -> int | None:
+    """GPUs of Torque's `2:ppn=28:gpus=1+n7:gpus=4`; None where it names none."""
+    amounts = []
+    for part in specification.split("+"):
+        if match := _GPUS.search(part):
+            number = part.partition(":")[0]
+            amounts.append(int(match[1]) * (int(number) if number.isdecimal() else 1))
+    return sum(amounts) if amounts else None
+
+
+def _total(nodes: tuple[NodeShare, ...], name: str) -> int | None:
+    known = [value for node in nodes if (value := getattr(node, name)) is not None]
+    return sum(known) if known else None
+
+
+def _whole(text: str) -> int:
+    return int(pbs_duration(text))

@@ -1,0 +1,222 @@
+"""What sources yield and the store writes: immutable, typed, in base units.
+
+Times are UTC epoch seconds, durations seconds, sizes bytes, energy joules. None (and "" for text)
+means that this source does not say: the store keeps what it knows from an earlier record of the
+same key. So a record may be partial; only its key and its state are always there.
+"""
+
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import NamedTuple
+
+from batchjob.schedulers.states import JobState
+
+
+class NodeShare(NamedTuple):
+    """What a job has on one node; None where the scheduler does not say it per node."""
+
+    node: str
+    cpus: float | None = None
+    memory_bytes: int | None = None
+    gpus: int | None = None
+
+
+class StepRecord(NamedTuple):
+    """A step of a Slurm job. The key is the job's and `step`."""
+
+    step: str  # "batch", "extern", "interactive", "0", in a het job "0+1"
+    state: JobState
+    state_word: str
+    name: str = ""
+    start_time: int | None = None
+    end_time: int | None = None
+    elapsed_seconds: int | None = None
+    exit_code: int | None = None
+    exit_signal: int | None = None
+    nodes: int | None = None
+    node_list: str = ""
+    tasks: int | None = None
+    cpus: int | None = None
+    gpus: int | None = None
+    user_cpu_seconds: float | None = None
+    system_cpu_seconds: float | None = None
+    cpu_seconds: float | None = None
+    peak_task_memory_bytes: int | None = None  # of its largest task
+    memory_bytes: int | None = None  # its tasks' peaks, summed
+    read_bytes: int | None = None
+    written_bytes: int | None = None
+    energy_joules: int | None = None
+    submit_line: str = ""
+
+
+class JobKey(NamedTuple):
+    """One incarnation of a job: ids are used again, and one submission can run several times."""
+
+    cluster: str
+    jobid: str
+    submit_time: int
+    run: int
+
+
+class JobRecord(NamedTuple):
+    """An incarnation of a job, as its scheduler tells it.
+
+    `jobid` is the text that the exporter's label has: Slurm's raw id, PBS' full id, LSF's
+    `123[4]`, a local run's UUID. `run` counts the runs of one submission from 1 where the
+    scheduler keeps the submit time over a rerun (PBS, LSF); Slurm gives each run a submit time of
+    its own, and there it is always 1.
+    """
+
+    cluster: str
+    jobid: str
+    submit_time: int
+    state: JobState
+    state_word: str  # the scheduler's own
+    source: str  # the name of the source, such as "sacct"
+    run: int = 1
+    record_id: str = ""  # the scheduler's own number of this record (Slurm's DBIndex)
+    sluid: str = ""
+    # Who and where.
+    user: str = ""
+    uid: int | None = None
+    group: str = ""
+    account: str = ""
+    partition: str = ""
+    qos: str = ""
+    name: str = ""
+    reservation: str = ""
+    priority: int | None = None
+    # When.
+    eligible_time: int | None = None
+    start_time: int | None = None
+    end_time: int | None = None
+    elapsed_seconds: float | None = None
+    suspended_seconds: int | None = None
+    time_limit_seconds: int | None = None  # None also for a job without a limit
+    # How it ended.
+    exit_code: int | None = None
+    exit_signal: int | None = None
+    derived_exit_code: int | None = None
+    derived_exit_signal: int | None = None
+    reason: str = ""
+    cancelled_by: str = ""  # a user's name or uid, as the scheduler gives it
+    restarts: int | None = None
+    # What it asked for and what it got.
+    requested_cpus: int | None = None
+    requested_memory_bytes: int | None = None
+    requested_gpus: int | None = None
+    requested_nodes: int | None = None
+    requested_resources: str = ""  # in the scheduler's words
+    allocated_cpus: float | None = None
+    allocated_memory_bytes: int | None = None
+    allocated_gpus: int | None = None
+    allocated_nodes: int | None = None
+    allocated_resources: str = ""
+    node_list: str = ""  # in the scheduler's words
+    nodes: tuple[NodeShare, ...] = ()  # the same, one by one; each node once
+    # What it belongs to.
+    array_jobid: str = ""
+    array_index: int | None = None
+    het_jobid: str = ""
+    het_offset: int | None = None
+    dependencies: str = ""
+    # How it was started.
+    submit_line: str = ""
+    work_dir: str = ""
+    stdout_path: str = ""
+    # What only tracked work says.
+    tool: str = ""
+    parameters: str = ""  # a JSON object
+    error: str = ""  # what went wrong, in words
+    # What the scheduler's own accounting saw.
+    user_cpu_seconds: float | None = None
+    system_cpu_seconds: float | None = None
+    cpu_seconds: float | None = None
+    peak_memory_bytes: int | None = None
+    energy_joules: int | None = None
+    steps: tuple[StepRecord, ...] = ()
+
+    @property
+    def key(self) -> JobKey:
+        """What makes this incarnation the one it is."""
+        return JobKey(self.cluster, self.jobid, self.submit_time, self.run)
+
+
+class Quarantined(NamedTuple):
+    """Something a source found among its rows and could not take for one."""
+
+    source: str
+    reason: str
+    raw: str  # as it stood there, cut to RAW_LIMIT characters
+
+
+RAW_LIMIT = 10_000
+
+
+class Role(StrEnum):
+    """What a user is in an account."""
+
+    MEMBER = "member"
+    COORDINATOR = "coordinator"
+
+
+class Association(NamedTuple):
+    """A user's place in an account. A coordinator may see the account's jobs."""
+
+    cluster: str  # "" where it holds on every cluster
+    account: str
+    user: str
+    role: Role
+    default: bool = False  # the account that a job of this user goes to when it names none
+
+
+class Administrator(NamedTuple):
+    """A user whom the scheduler lets see, or change, everything."""
+
+    user: str
+    level: str  # "operator" or "administrator"
+
+
+class Account(NamedTuple):
+    """An account and its place in the tree of accounts."""
+
+    cluster: str
+    account: str
+    parent: str = ""
+
+
+class Associations(NamedTuple):
+    """A whole picture of who belongs where, at one moment."""
+
+    associations: tuple[Association, ...]
+    administrators: tuple[Administrator, ...]
+    accounts: tuple[Account, ...]
+    quarantined: tuple[Quarantined, ...] = ()
+
+
+def folded(records: Iterable[JobRecord]) -> tuple[JobRecord, ...]:
+    """Each key once: what a later record says goes over what an earlier one said."""
+    latest: dict[JobKey, JobRecord] = {}
+    for record in records:
+        earlier = latest.get(record.key)
+        latest[record.key] = record if earlier is None else updated(earlier, record)
+    return tuple(latest.values())
+
+
+def updated(earlier: JobRecord, later: JobRecord) -> JobRecord:
+    """`later`, with what it does not say taken from `earlier`; an end is not taken back."""
+    if is_outdated(later, earlier.end_time):
+        earlier, later = later, earlier
+    return JobRecord._make(
+        old if new is None or new in ("", ()) else new
+        for old, new in zip(earlier, later, strict=True)
+    )
+
+
+def is_outdated(record: JobRecord, end_time: int | None) -> bool:
+    """Whether a record of a job that waits or runs is older than the end that is known.
+
+    Lines of a log come out of order, and two sources have different delays. A run that follows
+    has a key of its own.
+    """
+    return end_time is not None and record.end_time is None and record.state.live

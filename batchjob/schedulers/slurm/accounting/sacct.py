@@ -1,0 +1,138 @@
+"""Slurm's jobs by its commands: `sacct` for those that ended, `squeue` for the others."""
+
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from batchjob.runtime.settings import option
+from batchjob.runtime.subprocesses import CommandOptions, run
+from batchjob.runtime.values import text
+from batchjob.schedulers.accounting import (
+    AccountingModule,
+    Batch,
+    Differing,
+    SourceError,
+    Unfinished,
+)
+from batchjob.schedulers.slurm.accounting.sacct_records import (
+    FIELDS,
+    NEEDED,
+    SOURCE,
+    jobs,
+    rows,
+    without_steps,
+)
+from batchjob.schedulers.slurm.accounting.slurm_rights import hidden
+from batchjob.schedulers.slurm.accounting.squeue_records import QUEUE_FIELDS, queued_jobs
+from batchjob.schedulers.slurm.accounting.windows import (
+    ENDED,
+    EVER,
+    Parsed,
+    WindowOptions,
+    WindowReader,
+)
+
+
+@dataclass(frozen=True)
+class SacctOptions(WindowOptions, CommandOptions):
+    """Slurm's accounting by sacct."""
+
+    sacct: str = option("sacct", "The command sacct, or its path.", parse=text)
+    squeue: str = option("squeue", "The command squeue, or its path.", parse=text)
+    sacctmgr: str = option("sacctmgr", "The command sacctmgr, or its path.", parse=text)
+
+
+def build(cluster: str, options: SacctOptions) -> "Sacct":
+    """The source for one cluster."""
+    return Sacct(cluster, options)
+
+
+class Sacct:
+    """Calls sacct and squeue."""
+
+    name = SOURCE
+
+    def __init__(
+        self,
+        cluster: str,
+        options: SacctOptions,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.cluster = cluster
+        self._options = options
+        self._fields: tuple[str, ...] = ()
+        self._windows = WindowReader(SOURCE, self, options, clock, monotonic)
+
+    def check(self) -> tuple[str, ...]:
+        """See Source."""
+        return hidden(self._options, self._options.sacctmgr, ("jobs", "all"))
+
+    def watermark_at(self, since: int) -> str:
+        """Watermarks are the epoch seconds until which all is read."""
+        return str(since)
+
+    def read(self, watermark: str, unfinished: Mapping[str, Unfinished]) -> Iterator[Batch]:
+        """See Source."""
+        return self._windows.read(watermark, unfinished)
+
+    def reread(self, since: int, differing: Differing) -> Iterator[Batch]:
+        """See RereadableSource."""
+        return self._windows.reread(since, differing)
+
+    def ended(self, begin: int, end: int, *, steps: bool) -> Iterator[Parsed]:
+        """See SlurmQueries."""
+        selection = ["--starttime", f"uts{begin}", "--endtime", f"uts{end}"]
+        selection += ["--state", ",".join(ENDED)]
+        found = self._ask([*selection, *(() if steps else ("--allocations",))])
+        return found if steps else map(without_steps, found)
+
+    def by_id(self, jobids: Sequence[str]) -> Iterator[Parsed]:
+        """See SlurmQueries."""
+        begin = ["--starttime", f"uts{EVER}"]  # else sacct begins today
+        return self._ask([*begin, "--jobs", ",".join(jobids)])
+
+    def queue(self) -> Iterator[Parsed]:
+        """See SlurmQueries."""
+        delimiter = _delimiter()
+        cluster = self._cluster() or ["--local"]  # of a federation, this cluster's jobs
+        columns = ",".join(f"{field}:0{delimiter}" for field in QUEUE_FIELDS)
+        argv = [self._options.squeue, "--noheader", "--all", f"--Format={columns}", *cluster]
+        answer = run(self._options, argv, {"SLURM_TIME_FORMAT": "%s"})
+        return queued_jobs(SOURCE, self.cluster, rows(answer.stdout, QUEUE_FIELDS, delimiter))
+
+    def _ask(self, selection: Sequence[str]) -> Iterator[Parsed]:
+        fields = self._known_fields()
+        delimiter = _delimiter()
+        argv = [
+            self._options.sacct, "--allusers", "--duplicates", "--noheader", "--parsable",
+            "--noconvert", f"--delimiter={delimiter}", f"--format={','.join(fields)}",
+            *selection, *self._cluster(),
+        ]  # fmt: skip
+        if "StdOut" in fields:  # both came with 24.05
+            argv.append("--expand-patterns")
+        answer = run(self._options, argv, {"SLURM_TIME_FORMAT": "%s"})
+        return jobs(self.cluster, rows(answer.stdout, fields, delimiter))
+
+    def _cluster(self) -> list[str]:
+        name = self._options.slurm_cluster
+        return [f"--clusters={name}"] if name else []
+
+    def _known_fields(self) -> tuple[str, ...]:
+        """Those of FIELDS that this release has; an unknown one would fail the call."""
+        if not self._fields:
+            answer = run(self._options, [self._options.sacct, "--helpformat"])
+            known = set(answer.stdout.decode("utf-8", "replace").split())
+            if not known >= NEEDED:
+                raise SourceError(f"{self._options.sacct} --helpformat does not list its fields")
+            self._fields = tuple(field for field in FIELDS if field in known)
+        return self._fields
+
+
+def _delimiter() -> str:
+    """A delimiter that nobody knows beforehand, and so cannot write into a job's name."""
+    return "\x1f" + secrets.token_urlsafe(3)
+
+
+ACCOUNTING = AccountingModule(SacctOptions, build)

@@ -1,0 +1,312 @@
+"""What sacct prints, as records.
+
+Facts: sacct(1) of Slurm 20.11 to 26.05. Fields and rows are told apart by a delimiter that is new
+for each call, for sacct escapes nothing: names and submit lines hold bars, quotes and newlines,
+and a known delimiter would let a user write other people's records.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from batchjob.schedulers.accounting import SourceError
+from batchjob.schedulers.fields import (
+    FieldReader,
+    RowError,
+    clean,
+    count,
+    epoch,
+    integer,
+    quarantined,
+)
+from batchjob.schedulers.records import JobRecord, NodeShare, Quarantined, StepRecord
+from batchjob.schedulers.slurm.accounting.windows import Parsed
+from batchjob.schedulers.slurm.formats import (
+    Resources,
+    resources,
+    size_bytes,
+    slurm_duration,
+    tres,
+    tres_count,
+)
+from batchjob.schedulers.slurm.hostlist import HostListError, slurm_hosts, spread
+from batchjob.schedulers.states import slurm_state
+
+SOURCE = "sacct"
+
+# Those that the release at hand lacks are left out of the call (`sacct --helpformat` lists them).
+FIELDS = (
+    "JobIDRaw", "JobID", "DBIndex", "SLUID", "State", "ExitCode", "DerivedExitCode",
+    "User", "UID", "Group", "Account", "Partition", "QOS", "Reservation", "Priority",
+    "Submit", "Eligible", "Start", "End", "ElapsedRaw", "Suspended", "TimelimitRaw",
+    "ReqCPUS", "ReqNodes", "ReqTRES", "AllocCPUS", "AllocNodes", "AllocTRES", "NodeList",
+    "NTasks", "TotalCPU", "UserCPU", "SystemCPU", "MaxRSS", "TRESUsageInTot", "TRESUsageOutTot",
+    "ConsumedEnergyRaw", "Reason", "Restarts", "JobName", "WorkDir", "StdOut", "SubmitLine",
+)  # fmt: skip
+NEEDED = frozenset(("JobIDRaw", "JobID", "State", "Submit", "Start", "End"))
+
+_RAW_ID = re.compile(r"(\d{1,12})(?:\.(.+))?", re.ASCII)
+_ARRAY = re.compile(r"(\d+)_(?:(\d+)|\[)", re.ASCII)
+_HET = re.compile(r"(\d+)\+(\d+)", re.ASCII)
+
+
+def rows(
+    output: bytes, fields: Sequence[str], delimiter: str
+) -> Iterator[FieldReader | Quarantined]:
+    """The rows of `sacct --parsable`, where a delimiter stands behind each field.
+
+    Raises SourceError if the answer ends within a row: more may be missing than that row.
+    """
+    end = re.escape(delimiter.encode())
+    # Atomic groups: a field that was found is not tried longer, whatever follows.
+    row = re.compile(rb"(?>.*?" + end + rb"){%d}" % len(fields), re.DOTALL)
+    begin = 0
+    while match := row.match(output, begin):
+        begin = match.end()
+        cells = match[0].decode("utf-8", "backslashreplace").split(delimiter)
+        noise, _, cells[0] = cells[0].rpartition("\n")
+        if noise.strip():
+            yield quarantined(SOURCE, "text among the rows", noise.strip())
+        yield FieldReader(
+            dict(zip(fields, cells, strict=False))
+        )  # behind the last delimiter is nothing
+    rest = output[begin:].decode("utf-8", "backslashreplace")
+    if delimiter in rest:
+        raise SourceError(f"sacct's answer ends within a row: {clean(rest[-200:])!r}")
+    if rest.strip():
+        yield quarantined(SOURCE, "text among the rows", rest.strip())
+
+
+def jobs(cluster: str, found: Iterable[FieldReader | Quarantined]) -> Iterator[Parsed]:
+    """Join each job's row with those of its steps, which follow it."""
+    group: list[FieldReader] = []
+    for row in found:
+        if isinstance(row, Quarantined):
+            yield Parsed(None, (row,))
+        elif group and "." in row.values["JobIDRaw"]:
+            group.append(row)
+        else:
+            if group:
+                yield _job(cluster, group)
+            group = [row]
+    if group:
+        yield _job(cluster, group)
+
+
+def _job(cluster: str, group: Sequence[FieldReader]) -> Parsed:
+    """The job of a group: its own row and then its steps'."""
+    bad: list[Quarantined] = []
+    job, steps = None, []
+    for row in group:
+        try:
+            jobid, step = _raw_id(row)
+            if not step:
+                job = job_record(cluster, jobid, row)
+            elif job is None or job.jobid != jobid:
+                raise RowError("a step without its job before it")
+            else:
+                steps.append(step_record(step, row))
+        except RowError as error:
+            bad.append(_quarantined(row, str(error)))
+        else:
+            if row.complaints:
+                bad.append(_quarantined(row, "; ".join(row.complaints)))
+    return Parsed(with_steps(job, steps) if job else None, tuple(bad))
+
+
+def _quarantined(row: FieldReader, reason: str) -> Quarantined:
+    return quarantined(SOURCE, reason, "\x1f".join(row.values.values()))
+
+
+def _raw_id(row: FieldReader) -> tuple[str, str]:
+    match = _RAW_ID.fullmatch(row.values["JobIDRaw"])
+    if not match:
+        raise RowError(f"JobIDRaw: expected a job id, got {row.values['JobIDRaw'][:40]!r}")
+    return match[1], match[2] or ""
+
+
+def job_record(cluster: str, jobid: str, row: FieldReader) -> JobRecord:
+    """A job from its own row; raises RowError."""
+    word, _, by = row.text("State").partition(" by ")
+    if not word:
+        raise RowError("State is missing")
+    exit_code, exit_signal = row.get("ExitCode", exit_pair) or (None, None)
+    derived_code, derived_signal = row.get("DerivedExitCode", exit_pair) or (None, None)
+    requested = row.get("ReqTRES", resources) or Resources()
+    allocated = row.get("AllocTRES", resources) or Resources()
+    part_of = family(row.values["JobID"])
+    end = row.get("End", epoch)
+    start = row.get("Start", epoch)
+    if end is not None and row.values.get("NodeList") == "None assigned":
+        start = None  # cancelled while it waited, some releases repeat the end here
+    ran = start is not None
+    over = ran and end is not None
+    return JobRecord(
+        cluster=cluster,
+        jobid=jobid,
+        submit_time=row.need("Submit", epoch),
+        state=slurm_state(word),
+        state_word=word,
+        source=SOURCE,
+        record_id=row.text("DBIndex"),
+        sluid=row.text("SLUID"),
+        user=row.text("User"),
+        uid=row.get("UID", count),
+        group=row.text("Group"),
+        account=row.text("Account"),
+        partition=row.text("Partition"),
+        qos=row.text("QOS"),
+        name=row.text("JobName"),
+        reservation=row.text("Reservation"),
+        priority=row.get("Priority", count),
+        eligible_time=row.get("Eligible", epoch),
+        start_time=start,
+        end_time=end,
+        elapsed_seconds=row.get("ElapsedRaw", count) if ran else None,
+        suspended_seconds=row.get("Suspended", _whole_duration) if ran else None,
+        time_limit_seconds=row.get("TimelimitRaw", _minutes),
+        exit_code=exit_code if over else None,
+        exit_signal=exit_signal if over else None,
+        derived_exit_code=derived_code if over else None,
+        derived_exit_signal=derived_signal if over else None,
+        reason="" if row.text("Reason") == "None" else row.text("Reason"),
+        cancelled_by=by,
+        restarts=row.get("Restarts", count),
+        requested_cpus=requested.cpus or row.get("ReqCPUS", count),
+        requested_memory_bytes=requested.memory_bytes,
+        requested_gpus=requested.gpus,
+        requested_nodes=requested.nodes or row.get("ReqNodes", count),
+        requested_resources=row.text("ReqTRES"),
+        # AllocCPUS and AllocNodes of a waiting job repeat its request; AllocTRES stays empty.
+        allocated_cpus=allocated.cpus,
+        allocated_memory_bytes=allocated.memory_bytes,
+        allocated_gpus=allocated.gpus,
+        allocated_nodes=allocated.nodes,
+        allocated_resources=row.text("AllocTRES"),
+        node_list="" if row.text("NodeList") == "None assigned" else row.text("NodeList"),
+        nodes=_nodes(row, allocated),
+        array_jobid=part_of.array_jobid,
+        array_index=part_of.array_index,
+        het_jobid=part_of.het_jobid,
+        het_offset=part_of.het_offset,
+        submit_line=row.text("SubmitLine"),
+        work_dir=row.text("WorkDir"),
+        stdout_path=row.text("StdOut"),
+        # Of a job that runs they have only the steps that have ended.
+        user_cpu_seconds=row.get("UserCPU", slurm_duration) if over else None,
+        system_cpu_seconds=row.get("SystemCPU", slurm_duration) if over else None,
+        cpu_seconds=row.get("TotalCPU", slurm_duration) if over else None,
+        energy_joules=row.get("ConsumedEnergyRaw", _energy),
+    )
+
+
+def _nodes(row: FieldReader, allocated: Resources) -> tuple[NodeShare, ...]:
+    try:
+        hosts = slurm_hosts(row.text("NodeList"))
+    except HostListError as error:
+        row.complaints.append(f"NodeList: {error}")
+        return ()
+    if len(hosts) == 1:
+        return (NodeShare(hosts[0], allocated.cpus, allocated.memory_bytes, allocated.gpus),)
+    return tuple(NodeShare(host) for host in spread(hosts, None))
+
+
+class ArrayMembership(NamedTuple):
+    """What a job is part of."""
+
+    array_jobid: str = ""
+    array_index: int | None = None
+    het_jobid: str = ""
+    het_offset: int | None = None
+
+
+def family(display: str) -> ArrayMembership:
+    """Array and het ids of `10_3`, `10_[4-9%2]` (all tasks that have not started) or `25+1`."""
+    array = _ARRAY.match(display)
+    if array:
+        return ArrayMembership(array[1], None if array[2] is None else int(array[2]))
+    het = _HET.match(display)
+    return ArrayMembership(het_jobid=het[1], het_offset=int(het[2])) if het else ArrayMembership()
+
+
+def step_record(step: str, row: FieldReader) -> StepRecord:
+    """A step from its row; raises RowError."""
+    word = row.text("State").partition(" by ")[0]
+    if not word:
+        raise RowError("State is missing")
+    exit_code, exit_signal = row.get("ExitCode", exit_pair) or (None, None)
+    allocated = row.get("AllocTRES", resources) or Resources()
+    end = row.get("End", epoch)
+    read = row.get("TRESUsageInTot", tres) or {}
+    written = row.get("TRESUsageOutTot", tres) or {}
+    return StepRecord(
+        step=step,
+        state=slurm_state(word),
+        state_word=word,
+        name=row.text("JobName"),
+        start_time=row.get("Start", epoch),
+        end_time=end,
+        elapsed_seconds=row.get("ElapsedRaw", count) if end is not None else None,
+        exit_code=exit_code if end is not None else None,
+        exit_signal=exit_signal if end is not None else None,
+        nodes=allocated.nodes or row.get("AllocNodes", count),
+        node_list=row.text("NodeList"),
+        tasks=row.get("NTasks", count),
+        cpus=allocated.cpus,
+        gpus=allocated.gpus,
+        user_cpu_seconds=row.get("UserCPU", slurm_duration) if end is not None else None,
+        system_cpu_seconds=row.get("SystemCPU", slurm_duration) if end is not None else None,
+        cpu_seconds=row.get("TotalCPU", slurm_duration) if end is not None else None,
+        peak_task_memory_bytes=row.get("MaxRSS", size_bytes),
+        memory_bytes=_usage(row, read, "mem"),
+        read_bytes=_usage(row, read, "fs/disk"),
+        written_bytes=_usage(row, written, "fs/disk"),
+        energy_joules=row.get("ConsumedEnergyRaw", _energy),
+        submit_line=row.text("SubmitLine"),
+    )
+
+
+def _usage(row: FieldReader, usage: Mapping[str, str], name: str) -> int | None:
+    try:
+        return tres_count(usage.get(name))
+    except ValueError as error:
+        row.complaints.append(f"TRESUsage {name}: {error}")
+        return None
+
+
+def with_steps(job: JobRecord, steps: Sequence[StepRecord]) -> JobRecord:
+    """The job with its steps; its peak memory is that of its largest step."""
+    peaks = [step.memory_bytes for step in steps if step.memory_bytes]
+    return job._replace(steps=tuple(steps), peak_memory_bytes=max(peaks, default=None))
+
+
+def without_steps(parsed: Parsed) -> Parsed:
+    """What sacct adds up over steps is 0 in an answer without them."""
+    job = parsed.job
+    if job is None:
+        return parsed
+    unsaid = job._replace(user_cpu_seconds=None, system_cpu_seconds=None, cpu_seconds=None)
+    return parsed._replace(job=unsaid)
+
+
+def exit_pair(text: str) -> tuple[int, int]:
+    """Exit code and signal of `3:0`."""
+    code, _, signal = text.partition(":")
+    return integer(code), integer(signal or "0")
+
+
+def _minutes(text: str) -> int | None:
+    """Seconds of a time limit: TimelimitRaw counts minutes."""
+    if text in ("UNLIMITED", "Partition_Limit", "INVALID"):
+        return None
+    return integer(text) * 60
+
+
+def _whole_duration(text: str) -> int | None:
+    duration = slurm_duration(text)
+    return None if duration is None else int(duration)
+
+
+def _energy(text: str) -> int | None:
+    """Joules; 0 is what a site without an energy plugin has, so it says nothing."""
+    return tres_count(text) or None

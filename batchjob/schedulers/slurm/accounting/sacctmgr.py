@@ -1,0 +1,197 @@
+"""Slurm's accounts, members, coordinators and administrators, by sacctmgr or slurmrestd.
+
+Facts: sacctmgr(1); `users` and `associations` of /slurmdb/<version>/, which sacctmgr of 23.02 and
+newer also prints with --json. A coordinator of an account is one of its sub-accounts too.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from batchjob.runtime.settings import option
+from batchjob.runtime.subprocesses import CommandOptions, run
+from batchjob.runtime.values import one_of, text
+from batchjob.schedulers.accounting import AccountingModule, ShrunkenError
+from batchjob.schedulers.fields import clean, quarantined
+from batchjob.schedulers.records import (
+    Account,
+    Administrator,
+    Association,
+    Associations,
+    Quarantined,
+    Role,
+)
+from batchjob.schedulers.slurm.accounting.slurm_rights import hidden
+from batchjob.schedulers.slurm.json_format import refuse_errors, rows, state_words
+from batchjob.schedulers.slurm.slurmrestd import RestOptions, Slurmrestd
+
+SOURCE = "sacctmgr"
+
+_DELIMITER = "|"  # sacctmgr takes no other; neither account nor user names may have it
+_ASSOCIATIONS = ("Cluster", "Account", "User", "ParentName")
+_USERS = ("User", "DefaultAccount", "Admin", "Coordinators")
+_LEVELS = {"Operator": "operator", "Administrator": "administrator"}
+
+
+@dataclass(frozen=True)
+class SacctmgrOptions(RestOptions, CommandOptions):
+    """Slurm's accounts and people."""
+
+    by: str = option("command", "How Slurm is asked.", parse=one_of("command", "rest"))
+    sacctmgr: str = option("sacctmgr", "The command sacctmgr, or its path.", parse=text)
+    slurm_cluster: str = option(
+        "", "The cluster's name in slurmdbd, where it is not the name here.", parse=text
+    )
+
+
+def build(cluster: str, options: SacctmgrOptions) -> "Sacctmgr":
+    """The source for one cluster."""
+    return Sacctmgr(cluster, options)
+
+
+class Sacctmgr:
+    """Reads the whole picture each time."""
+
+    name = SOURCE
+
+    def __init__(self, cluster: str, options: SacctmgrOptions) -> None:
+        self.cluster = cluster
+        self._options = options
+        self._server = Slurmrestd(options) if options.by == "rest" else None
+
+    def check(self) -> tuple[str, ...]:
+        """See PeopleSource."""
+        if self._server is not None:
+            return ()
+        return hidden(self._options, self._options.sacctmgr, ("users", "accounts", "all"))
+
+    def read(self) -> Associations:
+        """See PeopleSource."""
+        people = self._by_command() if self._server is None else self._by_rest(self._server)
+        if not people.associations:
+            raise ShrunkenError(
+                f"sacctmgr: no user belongs to an account of cluster {self._slurm_name()!r}; "
+                "is the name right (slurm-cluster), and may all users be seen?"
+            )
+        return people
+
+    def _slurm_name(self) -> str:
+        return self._options.slurm_cluster or self.cluster
+
+    def _by_command(self) -> Associations:
+        name = self._slurm_name()
+        bad: list[Quarantined] = []
+        associations = self._show(["associations", f"cluster={name}"], _ASSOCIATIONS, bad)
+        users = self._show(["users", "withcoord"], _USERS, bad)
+        return self._people(
+            [(row["Account"], row["User"], row["ParentName"]) for row in associations],
+            [
+                (row["User"], row["DefaultAccount"], row["Admin"], _names(row["Coordinators"]))
+                for row in users
+            ],
+            bad,
+        )
+
+    def _show(
+        self, what: list[str], fields: tuple[str, ...], bad: list[Quarantined]
+    ) -> list[dict[str, str]]:
+        argv = [
+            self._options.sacctmgr, "--noheader", "--parsable2", "--readonly", "show", *what,
+            f"format={','.join(fields)}",
+        ]  # fmt: skip
+        output = run(self._options, argv).stdout.decode("utf-8", "backslashreplace")
+        found = []
+        for line in output.splitlines():
+            cells = line.split(_DELIMITER)
+            if len(cells) == len(fields):
+                found.append(dict(zip(fields, map(clean, cells), strict=True)))
+            elif line.strip():
+                reason = f"expected {len(fields)} columns, got {len(cells)}"
+                bad.append(quarantined(SOURCE, reason, line))
+        return found
+
+    def _by_rest(self, server: Slurmrestd) -> Associations:
+        query = {"with_assocs": "true", "with_coords": "true"}
+        users = server.get("slurmdb", "users", query if _takes_flags(server) else None)
+        associations = server.get("slurmdb", "associations")
+        refuse_errors(users)
+        refuse_errors(associations)
+        name = self._slurm_name()
+        return self._people(
+            [
+                (_text(row, "account"), _text(row, "user"), _text(row, "parent_account"))
+                for row in rows(associations, "associations")
+                if row.get("cluster") == name
+            ],
+            list(map(_user, rows(users, "users"))),
+            [],
+        )
+
+    def _people(
+        self,
+        associations: Iterable[tuple[str, str, str]],
+        users: list[tuple[str, str, str, list[str]]],
+        bad: list[Quarantined],
+    ) -> Associations:
+        """From (account, user, parent) and (user, default account, level, coordinated)."""
+        default = {user: account for user, account, _, _ in users}
+        parents = {account: parent for account, user, parent in associations if not user}
+        members = {(account, user) for account, user, _ in associations if user}
+        coordinators = {
+            (account, user)
+            for user, _, _, coordinated in users
+            for account in _below(coordinated, parents)
+        }
+        found = [
+            Association(self.cluster, account, user, role, default.get(user) == account)
+            for role, pairs in ((Role.MEMBER, members), (Role.COORDINATOR, coordinators))
+            for account, user in sorted(pairs)
+        ]
+        return Associations(
+            tuple(found),
+            tuple(Administrator(u, _LEVELS[level]) for u, _, level, _ in users if level in _LEVELS),
+            tuple(Account(self.cluster, account, parents[account]) for account in sorted(parents)),
+            tuple(bad),
+        )
+
+
+def _below(coordinated: Iterable[str], parents: dict[str, str]) -> Iterator[str]:
+    """Those of the cluster's accounts that are coordinated, or have an ancestor that is."""
+    wanted = set(coordinated)
+    for account in parents:
+        seen: set[str] = set()
+        at = account
+        while at and at not in seen:
+            if at in wanted:
+                yield account
+                break
+            seen.add(at)
+            at = parents.get(at, "")
+
+
+def _takes_flags(server: Slurmrestd) -> bool:
+    """v0.0.38 and older refuse unknown query fields and always answer in full."""
+    return int(server.version().rpartition(".")[2]) >= 39
+
+
+def _user(row: dict[str, Any]) -> tuple[str, str, str, list[str]]:
+    default = row.get("default")
+    coordinators = row.get("coordinators")
+    return (
+        _text(row, "name"),
+        _text(default, "account") if isinstance(default, dict) else "",
+        next(iter(state_words(row.get("administrator_level"))), ""),
+        [_text(each, "name") for each in coordinators or () if isinstance(each, dict)],
+    )
+
+
+def _names(cell: str) -> list[str]:
+    return [name for name in cell.split(",") if name]
+
+
+def _text(row: dict[str, Any], name: str) -> str:
+    value = row.get(name)
+    return clean(value) if isinstance(value, str) else ""
+
+
+ACCOUNTING = AccountingModule(SacctmgrOptions, build)

@@ -1,0 +1,241 @@
+"""What slurmrestd and `sacct --json` say of jobs, as records.
+
+Facts: the OpenAPI documents of v0.0.37 to v0.0.45 and answers of Slurm 22.05 and 24.11. The
+numeric user id is not in them; in a step, `tres.requested` is what it used (TRESUsageIn) and
+`tres.consumed` what it wrote (TRESUsageOut).
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from batchjob.schedulers.fields import RowError, clean, quarantined
+from batchjob.schedulers.records import JobRecord, NodeShare, StepRecord
+from batchjob.schedulers.slurm.accounting.windows import Parsed
+from batchjob.schedulers.slurm.formats import Resources
+from batchjob.schedulers.slurm.hostlist import HostListError, slurm_hosts
+from batchjob.schedulers.slurm.json_format import (
+    Exit,
+    count,
+    cpu_seconds,
+    epoch,
+    exit_of,
+    plain,
+    refuse_errors,
+    resources,
+    rows,
+    state_words,
+    tres_counts,
+)
+from batchjob.schedulers.states import JobState, slurm_state
+
+
+def parsed(source: str, cluster: str, document: Any) -> Iterator[Parsed]:
+    """The jobs of an answer; raises SlurmJsonError if it is none."""
+    refuse_errors(document)
+    for raw in rows(document, "jobs"):
+        complaints: list[str] = []
+        try:
+            job = job_record(source, cluster, plain(raw), complaints)
+        except RowError as error:
+            yield Parsed(None, (quarantined(source, str(error), json.dumps(raw)),))
+            continue
+        bad = [quarantined(source, "; ".join(complaints), json.dumps(raw))] if complaints else []
+        yield Parsed(job, tuple(bad))
+
+
+def job_record(source: str, cluster: str, job: dict[str, Any], complaints: list[str]) -> JobRecord:
+    """A job from its object, already plain; raises RowError."""
+    jobid, times = count(job.get("job_id")), _dict(job, "time")
+    submit = epoch(times.get("submission"))
+    words = state_words(_dict(job, "state").get("current"))
+    if not jobid or submit is None or not words:
+        raise RowError("expected job_id, time.submission and state.current")
+    state = slurm_state(words[0])
+    start, end = epoch(times.get("start")), epoch(times.get("end"))
+    node_list = _text(job, "nodes").replace("None assigned", "")
+    if end is not None and not node_list:
+        start = None  # cancelled while it waited
+    ran = start is not None
+    over = ran and end is not None
+    exit_code = _trusted(exit_of(job.get("exit_code")), state, over=over)
+    derived = exit_of(job.get("derived_exit_code")) if over else Exit(None, None)
+    tres = _dict(job, "tres")
+    requested, allocated = resources(tres.get("requested")), resources(tres.get("allocated"))
+    array, het = _dict(job, "array"), _dict(job, "het")
+    array_job, het_job = count(array.get("job_id")), count(het.get("job_id"))
+    limit = count(times.get("limit"))  # infinity is no count, so None
+    steps = tuple(_steps(job))
+    cpu = _job_cpu(times, steps) if over else Cpu()
+    return JobRecord(
+        cluster=cluster,
+        jobid=str(jobid),
+        submit_time=submit,
+        state=state,
+        state_word="+".join(words),
+        source=source,
+        sluid=_text(job, "sluid"),
+        user=_text(job, "user"),
+        group=_text(job, "group"),
+        account=_text(job, "account"),
+        partition=_text(job, "partition"),
+        qos=_text(job, "qos"),
+        name=_text(job, "name"),
+        reservation=_text(_dict(job, "reservation"), "name"),
+        priority=count(job.get("priority")),
+        eligible_time=epoch(times.get("eligible")),
+        start_time=start,
+        end_time=end,
+        elapsed_seconds=count(times.get("elapsed")) if ran else None,
+        suspended_seconds=count(times.get("suspended")) if ran else None,
+        time_limit_seconds=limit * 60 if limit else None,
+        exit_code=exit_code.code,
+        exit_signal=exit_code.signal,
+        derived_exit_code=derived.code,
+        derived_exit_signal=derived.signal,
+        reason=_text(_dict(job, "state"), "reason").replace("None", "", 1),
+        cancelled_by=_text(job, "kill_request_user"),
+        restarts=count(job.get("restart_cnt")),
+        requested_cpus=requested.cpus or count(_dict(job, "required").get("CPUs")),
+        requested_memory_bytes=requested.memory_bytes,
+        requested_gpus=requested.gpus,
+        requested_nodes=requested.nodes,
+        requested_resources=_tres_text(tres.get("requested")),
+        allocated_cpus=allocated.cpus,
+        allocated_memory_bytes=allocated.memory_bytes,
+        allocated_gpus=allocated.gpus,
+        allocated_nodes=allocated.nodes,
+        allocated_resources=_tres_text(tres.get("allocated")),
+        node_list=node_list,
+        nodes=_nodes(node_list, allocated, complaints),
+        array_jobid=str(array_job) if array_job else "",
+        array_index=count(array.get("task_id")) if array_job else None,
+        het_jobid=str(het_job) if het_job else "",
+        het_offset=count(het.get("job_offset")) if het_job else None,
+        submit_line=_text(job, "submit_line"),
+        work_dir=_text(job, "working_directory"),
+        stdout_path=_text(job, "stdout_expanded") or _text(job, "stdout"),
+        user_cpu_seconds=cpu.user,
+        system_cpu_seconds=cpu.system,
+        cpu_seconds=cpu.total,
+        peak_memory_bytes=max((s.memory_bytes for s in steps if s.memory_bytes), default=None),
+        energy_joules=allocated.energy_joules or None,
+        steps=steps,
+    )
+
+
+def _trusted(exit_code: Exit, state: JobState, *, over: bool) -> Exit:
+    """Before the end there is no exit code; of a job that went well it is 0."""
+    if not over:
+        return Exit(None, None)
+    return Exit(0, 0) if state is JobState.COMPLETED and exit_code.code is None else exit_code
+
+
+class Cpu(NamedTuple):
+    """CPU time in seconds."""
+
+    user: float | None = None
+    system: float | None = None
+    total: float | None = None
+
+
+def _cpu(times: dict[str, Any]) -> Cpu:
+    return Cpu(*(cpu_seconds(times.get(name)) for name in Cpu._fields))
+
+
+def _job_cpu(times: dict[str, Any], steps: Sequence[StepRecord]) -> Cpu:
+    """The job's CPU time; 22.05 leaves it at 0 and has it in the steps alone."""
+    own = _cpu(times)
+    if own.total or not steps:
+        return own
+    return Cpu(
+        sum(step.user_cpu_seconds or 0.0 for step in steps),
+        sum(step.system_cpu_seconds or 0.0 for step in steps),
+        sum(step.cpu_seconds or 0.0 for step in steps),
+    )
+
+
+def _steps(job: dict[str, Any]) -> Iterator[StepRecord]:
+    for step in rows(job, "steps") if job.get("steps") else ():
+        words = state_words(step.get("state"))
+        name = _step_name(_dict(step, "step"))
+        if not words or not name:
+            continue
+        times, tres, nodes = _dict(step, "time"), _dict(step, "tres"), _dict(step, "nodes")
+        end = epoch(times.get("end"))
+        exit_code = _trusted(
+            exit_of(step.get("exit_code")), slurm_state(words[0]), over=end is not None
+        )
+        allocated = resources(tres.get("allocated"))
+        used = tres_counts(_dict(tres, "requested").get("total"))
+        largest = tres_counts(_dict(tres, "requested").get("max"))
+        written = tres_counts(_dict(tres, "consumed").get("total"))
+        cpu = _cpu(times) if end is not None else Cpu()
+        yield StepRecord(
+            step=name,
+            state=slurm_state(words[0]),
+            state_word="+".join(words),
+            name=_text(_dict(step, "step"), "name"),
+            start_time=epoch(times.get("start")),
+            end_time=end,
+            elapsed_seconds=count(times.get("elapsed")) if end is not None else None,
+            exit_code=exit_code.code,
+            exit_signal=exit_code.signal,
+            nodes=count(nodes.get("count")),
+            node_list=_text(nodes, "range"),
+            tasks=count(_dict(step, "tasks").get("count")),
+            cpus=allocated.cpus,
+            gpus=allocated.gpus,
+            user_cpu_seconds=cpu.user,
+            system_cpu_seconds=cpu.system,
+            cpu_seconds=cpu.total,
+            peak_task_memory_bytes=largest.get("mem"),
+            memory_bytes=used.get("mem"),
+            read_bytes=used.get("fs/disk"),
+            written_bytes=written.get("fs/disk"),
+            energy_joules=count(_consumed(step)) or None,
+            submit_line=_text(step, "submit_line"),
+        )
+
+
+def _consumed(step: dict[str, Any]) -> Any:
+    return _dict(_dict(step, "statistics"), "energy").get("consumed")
+
+
+def _step_name(step: dict[str, Any]) -> str:
+    """`batch` of "4749.batch" (v0.0.40), {"id": "batch"} (.38) or {"step_id": "batch"} (.39)."""
+    identity = step.get("id", step.get("step_id"))
+    if isinstance(identity, dict):
+        identity = identity.get("step_id", identity.get("id"))
+    text = "" if identity is None else str(identity)
+    head, dot, tail = text.partition(".")
+    return clean(tail if dot and head.isdigit() else text)
+
+
+def _nodes(node_list: str, allocated: Resources, complaints: list[str]) -> tuple[NodeShare, ...]:
+    try:
+        hosts = slurm_hosts(node_list)
+    except HostListError as error:
+        complaints.append(f"nodes: {error}")
+        return ()
+    if len(hosts) == 1:
+        return (NodeShare(hosts[0], allocated.cpus, allocated.memory_bytes, allocated.gpus),)
+    return tuple(NodeShare(host) for host in hosts)
+
+
+def _tres_text(value: Any) -> str:
+    """A TRES list as the string sacct prints, so that both sources say the same."""
+    counts = tres_counts(value)
+    return ",".join(
+        f"{name}={counts[name]}{'M' if name == 'mem' else ''}" for name in sorted(counts)
+    )
+
+
+def _dict(document: dict[str, Any], name: str) -> dict[str, Any]:
+    inner = document.get(name)
+    return inner if isinstance(inner, dict) else {}
+
+
+def _text(document: dict[str, Any], name: str) -> str:
+    value = document.get(name)
+    return clean(value) if isinstance(value, str) else ""

@@ -1,0 +1,158 @@
+"""What slurmctld says of jobs that have not ended, by squeue or slurmrestd, as records.
+
+Facts: squeue(1), "--Format", whose fields have a width and a suffix; width 0 is as wide as the
+value. A job that waits has an estimated start, and what it asked for in place of what it has.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from batchjob.schedulers.fields import FieldReader, RowError, count, epoch, quarantined
+from batchjob.schedulers.records import JobRecord, NodeShare, Quarantined
+from batchjob.schedulers.slurm.accounting.sacct_records import family
+from batchjob.schedulers.slurm.accounting.windows import Parsed
+from batchjob.schedulers.slurm.formats import Resources, resources, slurm_duration
+from batchjob.schedulers.slurm.hostlist import HostListError, slurm_hosts, spread
+from batchjob.schedulers.slurm.json_format import INFINITE, plain, state_words
+from batchjob.schedulers.slurm.json_format import rows as json_rows
+from batchjob.schedulers.states import JobState, slurm_state
+
+QUEUE_FIELDS = (
+    "JobID", "JobArrayID", "UserName", "UserID", "GroupName", "Account", "Partition", "QOS",
+    "State", "Reason", "SubmitTime", "EligibleTime", "StartTime", "EndTime", "ResizeTime",
+    "TimeLimit", "tres-alloc", "NodeList", "Dependency", "Reservation", "Name", "WorkDir",
+)  # fmt: skip
+_NOTHING = ("(null)", "N/A", "None", "n/a")
+
+
+def json_queue(document: Any) -> Iterator[FieldReader]:
+    """The jobs of /slurm/.../jobs in squeue's words, without those that ended within MinJobAge."""
+    for raw in json_rows(document, "jobs"):
+        job = plain(raw)
+        words = state_words(job.get("job_state"))
+        state = "COMPLETING" if "COMPLETING" in words else words[0] if words else ""
+        values = {field: job.get(name) for field, name in _JSON_NAMES.items()}
+        begun = state != "PENDING"
+        values["tres-alloc"] = job.get("tres_alloc_str" if begun else "tres_req_str")
+        row = {field: _text(value) for field, value in values.items()}
+        row |= {"State": state, "JobArrayID": _display_id(job)}
+        if state == "COMPLETING" or slurm_state(state).live:
+            yield FieldReader(row)
+
+
+_JSON_NAMES = {
+    "JobID": "job_id", "UserName": "user_name", "UserID": "user_id", "GroupName": "group_name",
+    "Account": "account", "Partition": "partition", "QOS": "qos", "Reason": "state_reason",
+    "SubmitTime": "submit_time", "EligibleTime": "eligible_time", "StartTime": "start_time",
+    "EndTime": "end_time", "ResizeTime": "resize_time", "TimeLimit": "time_limit",
+    "NodeList": "nodes", "Dependency": "dependency", "Reservation": "resv_name", "Name": "name",
+    "WorkDir": "current_working_directory",
+}  # fmt: skip
+
+
+def _text(value: Any) -> str:
+    return "" if value is None or value == INFINITE else str(value)
+
+
+def _display_id(job: Mapping[str, Any]) -> str:
+    if job.get("array_job_id"):
+        task = job.get("array_task_id")
+        return f"{job['array_job_id']}_{task if not job.get('array_task_string') else '['}"
+    if job.get("het_job_id"):
+        return f"{job['het_job_id']}+{job.get('het_job_offset')}"
+    return str(job.get("job_id"))
+
+
+def queued_jobs(
+    source: str, cluster: str, found: Iterable[FieldReader | Quarantined]
+) -> Iterator[Parsed]:
+    """A record for each row; a job that is completing has an end time, as nobody else has."""
+    for row in found:
+        if isinstance(row, Quarantined):
+            yield Parsed(None, (row,))
+            continue
+        raw = "\x1f".join(row.values.values())
+        row.values = {
+            name: "" if name != "Name" and value in _NOTHING else value
+            for name, value in row.values.items()
+        } | {"tres-alloc": _sorted(row.values["tres-alloc"])}
+        try:
+            job = queued_job(source, cluster, row)
+        except RowError as error:
+            yield Parsed(None, (quarantined(source, str(error), raw),))
+            continue
+        bad = (quarantined(source, "; ".join(row.complaints), raw),) if row.complaints else ()
+        yield Parsed(job, bad)
+
+
+def queued_job(source: str, cluster: str, row: FieldReader) -> JobRecord:
+    """A job from its row; raises RowError."""
+    word = row.text("State")
+    state = slurm_state(word)
+    resized = row.get("ResizeTime", epoch)  # accounting has a record of its own since then
+    begun = state is not JobState.PENDING
+    tres = row.text("tres-alloc")
+    amount = row.get("tres-alloc", resources) or Resources()
+    requested, allocated = (Resources(), amount) if begun else (amount, Resources())
+    part_of = family(row.values["JobArrayID"])
+    node_list = row.text("NodeList") if begun else ""
+    return JobRecord(
+        cluster=cluster,
+        jobid=str(row.need("JobID", count)),
+        submit_time=resized or row.need("SubmitTime", epoch),
+        state=state if state.live else JobState.RUNNING,
+        state_word=word,
+        source=source,
+        user=row.text("UserName"),
+        uid=row.get("UserID", count),
+        group=row.text("GroupName"),
+        account=row.text("Account"),
+        partition=row.text("Partition"),
+        qos=row.text("QOS"),
+        name=row.text("Name"),
+        reservation=row.text("Reservation"),
+        eligible_time=row.get("EligibleTime", epoch),
+        start_time=(resized or row.get("StartTime", epoch)) if begun else None,
+        end_time=row.get("EndTime", epoch) if word == "COMPLETING" or not state.live else None,
+        time_limit_seconds=row.get("TimeLimit", _limit),
+        reason=row.text("Reason"),
+        requested_cpus=requested.cpus,
+        requested_memory_bytes=requested.memory_bytes,
+        requested_gpus=requested.gpus,
+        requested_nodes=requested.nodes,
+        requested_resources="" if begun else tres,
+        allocated_cpus=allocated.cpus,
+        allocated_memory_bytes=allocated.memory_bytes,
+        allocated_gpus=allocated.gpus,
+        allocated_nodes=allocated.nodes,
+        allocated_resources=tres if begun else "",
+        node_list=node_list,
+        nodes=_nodes(row, node_list, allocated),
+        array_jobid=part_of.array_jobid,
+        array_index=part_of.array_index,
+        het_jobid=part_of.het_jobid,
+        het_offset=part_of.het_offset,
+        dependencies=row.text("Dependency"),
+        work_dir=row.text("WorkDir"),
+    )
+
+
+def _nodes(row: FieldReader, node_list: str, allocated: Resources) -> tuple[NodeShare, ...]:
+    try:
+        hosts = slurm_hosts(node_list)
+    except HostListError as error:
+        row.complaints.append(f"NodeList: {error}")
+        return ()
+    if len(hosts) == 1:
+        return (NodeShare(hosts[0], allocated.cpus, allocated.memory_bytes, allocated.gpus),)
+    return tuple(NodeShare(host) for host in spread(hosts, None))
+
+
+def _sorted(tres: str) -> str:
+    """In the order in which sacct prints them."""
+    return "" if tres in _NOTHING else ",".join(sorted(tres.split(",")))
+
+
+def _limit(text: str) -> int | None:
+    seconds = slurm_duration(text)
+    return None if seconds is None else int(seconds)

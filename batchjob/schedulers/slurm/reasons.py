@@ -1,0 +1,153 @@
+"""What the reasons of Slurm mean: why a job waits, as squeue and sacct name it.
+
+Names: squeue(1) "JOB REASON CODES" and Slurm's src/common/job_state_reason.c (25.11). The limits of
+associations and QOS are more than a hundred names made of the same parts; so the parts are read.
+"""
+
+import re
+from typing import NamedTuple
+
+REASONS: dict[str, str] = {
+    "Priority": "jobs with a higher priority are ahead of it",
+    "Resources": "it is next in line, and waits until enough resources are free",
+    "Dependency": "it waits for other jobs that it depends on",
+    "DependencyNeverSatisfied": "a job that it depends on ended in a way that keeps it from ever "
+    "starting; cancel it and submit it again",
+    "BeginTime": "its begin time has not come yet",
+    "JobHeldUser": "its owner holds it; `scontrol release` lets it go",
+    "JobHeldAdmin": "an administrator holds it; ask them to release it",
+    "JobHoldMaxRequeue": "it was requeued too often and is held; `scontrol release` lets it go",
+    "JobArrayTaskLimit": "as many tasks of its array run as the array allows at once (`%` in "
+    "--array)",
+    "Licenses": "the licenses it asks for are in use",
+    "Reservation": "its reservation has not begun, or is full",
+    "ReservationDeleted": "its reservation was deleted; change or submit it again",
+    "ReservationInvalid": "its reservation is not valid for it",
+    "ReqNodeNotAvail": "nodes that it needs are not available: down, drained or reserved",
+    "NodeDown": "a node that it needs is down",
+    "FrontEndDown": "no front-end node is available to start it",
+    "PartitionDown": "its partition is down",
+    "PartitionInactive": "its partition is inactive and starts no jobs",
+    "PartitionNodeLimit": "it asks for more or fewer nodes than its partition allows, or for nodes "
+    "that are down",
+    "PartitionTimeLimit": "its time limit is longer than its partition allows",
+    "PartitionConfig": "it asks for what its partition does not have or allow",
+    "BadConstraints": "no node can ever satisfy what it asks for",
+    "Constraints": "no node satisfies its constraints",
+    "MaxMemPerLimit": "it asks for more memory than a node or CPU may be given",
+    "InvalidAccount": "its account is not valid",
+    "InvalidQOS": "its QOS is not valid",
+    "AccountNotAllowed": "its account may not use its partition",
+    "QOSNotAllowed": "its account or partition may not use its QOS",
+    "QOSUsageThreshold": "the usage of its QOS is beyond the allowed share",
+    "QOSJobLimit": "its QOS has as many jobs as it may have",
+    "QOSResourceLimit": "its QOS uses as many resources as it may use",
+    "QOSTimeLimit": "its QOS has used the time that it may use",
+    "AssociationJobLimit": "its account or user has as many jobs as allowed",
+    "AssociationResourceLimit": "its account or user has as many resources as allowed",
+    "AssociationTimeLimit": "its account or user has used the time allowed",
+    "AccountingPolicy": "a limit of its account, user or QOS keeps it from starting",
+    "BurstBufferResources": "the burst buffer has not enough room",
+    "BurstBufferStageIn": "its data are being copied into the burst buffer",
+    "BurstBufferOperation": "its burst buffer failed; ask the administrators",
+    "PowerNotAvail": "there is not enough electric power for it now",
+    "PowerReserved": "the electric power it needs is reserved",
+    "Prolog": "the prolog prepares its nodes",
+    "Cleaning": "its earlier run is still being cleaned up",
+    "SchedDefer": "it asked to start at once, and the scheduler defers such requests",
+    "FedJobLock": "the clusters of the federation decide which of them runs it",
+    "SystemFailure": "the scheduler had an internal failure; ask the administrators",
+    "JobLaunchFailure": "it could not be launched: a prolog, a node or its directory failed",
+    "NonZeroExitCode": "it ended with an exit code that is not 0",
+    "RaisedSignal": "a signal ended it",
+    "TimeLimit": "it reached its time limit",
+    "InactiveLimit": "it was inactive for longer than allowed",
+    "DeadLine": "it could not end before its deadline",
+    "OutOfMemory": "it used more memory than it had",
+    # Texts in place of a name: slurmctld writes them for jobs it requeues and holds.
+    "launch failed requeued held": "it could not be launched and is held; see whether its nodes "
+    "are well, then `scontrol release` it",
+    "job requeued in held state": "it was requeued and is held; `scontrol release` lets it go",
+}  # fmt: skip
+
+_SILENT = ("", "None")
+
+
+class _Limit(NamedTuple):
+    """The parts of a name such as QOSMaxCpuMinutesPerJobLimit."""
+
+    of: str
+    kind: str
+    what: str
+    minutes: str
+    each: str
+
+
+_LIMIT = re.compile(
+    r"(?P<of>Assoc|QOS|)(?P<kind>Grp|Max|Min)"
+    r"(?P<what>WallDuration|Wall|SubmitJobs?|Jobs?|CPU|Cpu|Mem(?:ory)?|Node|GRES|License|Energy"
+    r"|Billing|BB|Unknown)"
+    r"(?P<minutes>RunMinutes|Minutes|)(?:Per(?P<each>Job|User|Account|Node))?"
+    r"(?:Limit|NotSatisfied)?"
+)
+_WHAT = {
+    "CPU": "CPUs", "Cpu": "CPUs", "Mem": "memory", "Memory": "memory", "Node": "nodes",
+    "GRES": "GPUs or other generic resources", "License": "licenses", "Energy": "energy",
+    "Billing": "billing units", "BB": "burst buffer", "Unknown": "some resource",
+    "Job": "jobs", "Jobs": "jobs",
+}  # fmt: skip
+_OF = {"Assoc": "its account or user", "QOS": "its QOS", "": "its account in this QOS"}
+
+
+def explained(reason: str) -> str:
+    """The reason in words, without a full stop; "" for a reason that says nothing or is not known.
+
+    `ReqNodeNotAvail, UnavailableNodes:n[1-4]` keeps its nodes. Case and underscores do not matter,
+    for sacct, squeue and the REST interface differ in them.
+    """
+    if reason in _SILENT:
+        return ""
+    name, _, rest = reason.partition(",") if "," in reason else reason.partition("(")
+    words = _BY_KEY.get(_key(name)) or _limit(name.strip())
+    detail = rest.strip(" ()")
+    return f"{words} ({detail})" if words and detail and "Nodes:" in detail else words
+
+
+def _key(name: str) -> str:
+    return name.strip().replace("_", "").replace(" ", "").lower()
+
+
+_BY_KEY = {_key(name): words for name, words in REASONS.items()}
+
+
+def _limit(name: str) -> str:
+    found = _LIMIT.fullmatch(name)
+    if not found:
+        return ""
+    limit = _Limit(*(part or "" for part in found.groups()))
+    owner = _OF[limit.of]
+    if limit.kind == "Min":
+        return f"it asks for less than the minimum of {_WHAT[limit.what]} that {owner} demands"
+    if limit.what in ("Wall", "WallDuration"):
+        if limit.each:
+            return f"its time limit is longer than {owner} allows"
+        return f"{owner} has used up its run time"
+    if limit.what.startswith("SubmitJob"):
+        return f"{owner} has reached its limit of submitted jobs"
+    return _amount(limit, owner)
+
+
+def _amount(limit: _Limit, owner: str) -> str:
+    what = _WHAT[limit.what]
+    if limit.minutes:
+        what = f"{what} times run time"
+    if limit.each in ("Job", "Node"):
+        each = "per node " if limit.each == "Node" else ""
+        return f"it asks for more {what} {each}than {owner} allows"
+    if limit.minutes == "RunMinutes":
+        return f"the running jobs of {owner} have reached the limit of {what}"
+    if limit.minutes:
+        return f"{owner} has used up its limit of {what}"
+    if limit.each == "User":
+        return f"its user has reached the limit of {what} of {owner}"
+    return f"{owner} has reached its limit of {what}"

@@ -1,0 +1,184 @@
+"""Asking slurmrestd: HTTP over TCP or a UNIX socket, with a JSON Web Token where it wants one.
+
+Facts: slurmrestd(8), rest_auth/jwt and rest_auth/local; paths are /slurm/v0.0.NN/... (slurmctld)
+and /slurmdb/v0.0.NN/... (slurmdbd).
+"""
+
+import http.client
+import json
+import socket
+import ssl
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import SplitResult, urlencode, urlsplit
+
+from batchjob.runtime.settings import option
+from batchjob.runtime.subprocesses import SchedulerError
+from batchjob.runtime.values import duration, text
+from batchjob.secret_files import SecretFileError, read_secret, secret_file
+
+VERSIONS = tuple(f"v0.0.{number}" for number in range(46, 36, -1))  # newest first
+ANSWER_LIMIT = 512 * 1024 * 1024
+_CHUNK = 1 << 16
+_SHOWN = 300
+
+
+class RestError(SchedulerError):
+    """slurmrestd did not answer, or with an HTTP status other than 200 (else `status` is 0)."""
+
+    def __init__(self, message: str, status: int = 0) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def server(value: Any) -> str:
+    """http://host:port, https://host:port or unix:/path."""
+    parts = urlsplit(value) if isinstance(value, str) else SplitResult("", "", "", "", "")
+    if parts.scheme == "unix" and parts.path.startswith("/") and not parts.netloc:
+        return str(value)
+    if parts.scheme in ("http", "https") and parts.hostname and not parts.username:
+        return str(value)
+    raise ValueError(f"expected http://host:port, https://host:port or unix:/path, got {value!r}")
+
+
+def version(value: Any) -> str:
+    """A version such as v0.0.42; "" asks slurmrestd for the newest it has."""
+    if value == "" or value in VERSIONS:
+        return str(value)
+    raise ValueError(f"expected a version such as {VERSIONS[0]}, got {value!r}")
+
+
+@dataclass(frozen=True)
+class RestOptions:
+    """Where slurmrestd is and who we are to it."""
+
+    url: str = option(
+        "unix:/run/slurmrestd/slurmrestd.socket",
+        "slurmrestd's address: http://host:port, https://host:port or unix:/path.",
+        parse=server,
+    )
+    version: str = option("", "API version such as v0.0.42; none: the newest there.", parse=version)
+    user: str = option("", "User whom the token belongs to.", parse=text)
+    token_file: str = option(
+        "",
+        "File with the JSON Web Token (`scontrol token`); read for each request.",
+        parse=secret_file,
+    )
+    ca_file: str = option("", "File with the certificates to trust, for https.", parse=text)
+    timeout: float = option(120.0, "How long a request may take.", parse=duration)
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    """HTTP over a UNIX socket."""
+
+    def __init__(self, path: str, timeout: float) -> None:
+        super().__init__("localhost", timeout=timeout)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+class Slurmrestd:
+    """A server; finds out once which version of the API it has."""
+
+    def __init__(self, options: RestOptions, clock: Callable[[], float] = time.monotonic) -> None:
+        self._options = options
+        self._clock = clock
+        self._version = options.version
+
+    def get(self, daemon: str, path: str, query: Mapping[str, str] | None = None) -> Any:
+        """The JSON document at /<daemon>/<version>/<path>; daemon is "slurm" or "slurmdb"."""
+        return self._json(f"/{daemon}/{self.version()}/{path}", query)
+
+    def version(self) -> str:
+        """The API version in use: the one of the options, or the newest that answers."""
+        if not self._version:
+            self._version = self._newest()
+        return self._version
+
+    def _newest(self) -> str:
+        for candidate in VERSIONS:
+            try:
+                self._json(f"/slurm/{candidate}/ping", None)
+            except RestError as error:
+                if error.status != http.HTTPStatus.NOT_FOUND:
+                    raise
+            else:
+                return candidate
+        raise RestError(
+            f"{self._options.url}: none of the versions {VERSIONS[-1]} to {VERSIONS[0]}"
+        )
+
+    def _json(self, path: str, query: Mapping[str, str] | None) -> Any:
+        target = f"{path}?{urlencode(query)}" if query else path
+        deadline = self._clock() + self._options.timeout
+        connection = self._connection()
+        try:
+            connection.request("GET", target, headers=self._headers())
+            with connection.getresponse() as response:
+                body = self._body(response, deadline)
+        except (OSError, http.client.HTTPException) as error:
+            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            raise RestError(f"{self._options.url}{path}: {reason}") from error
+        finally:
+            connection.close()
+        if response.status != http.HTTPStatus.OK:
+            said = " ".join(body[:4096].decode("utf-8", "replace").split())[:_SHOWN]
+            raise RestError(
+                f"{self._options.url}{path}: HTTP {response.status} {response.reason}: {said}",
+                response.status,
+            )
+        try:
+            return json.loads(body)
+        except (ValueError, RecursionError) as error:
+            raise RestError(f"{self._options.url}{path}: not JSON: {error}") from error
+
+    def _connection(self) -> http.client.HTTPConnection:
+        parts, timeout = urlsplit(self._options.url), self._options.timeout
+        if parts.scheme == "unix":
+            return _UnixConnection(parts.path, timeout)
+        assert parts.hostname is not None  # server() has seen to it
+        if parts.scheme == "http":
+            return http.client.HTTPConnection(parts.hostname, parts.port, timeout=timeout)
+        try:
+            context = ssl.create_default_context(cafile=self._options.ca_file or None)
+        except OSError as error:
+            raise RestError(f"{self._options.ca_file}: {error}") from error
+        return http.client.HTTPSConnection(
+            parts.hostname, parts.port, timeout=timeout, context=context
+        )
+
+    def _headers(self) -> dict[str, str]:
+        headers = {"Accept": "application/json"}
+        if self._options.user:
+            headers["X-SLURM-USER-NAME"] = self._options.user
+        if self._options.token_file:
+            headers["X-SLURM-USER-TOKEN"] = _token(self._options.token_file)
+        return headers
+
+    def _body(self, response: http.client.HTTPResponse, deadline: float) -> bytes:
+        parts, size = [], 0
+        while chunk := response.read1(_CHUNK):
+            parts.append(chunk)
+            size += len(chunk)
+            if size > ANSWER_LIMIT:
+                raise RestError(f"{self._options.url}: more than {ANSWER_LIMIT >> 20} MB of answer")
+            if self._clock() > deadline:
+                raise TimeoutError(f"no whole answer within {self._options.timeout:g} s")
+        return b"".join(parts)
+
+
+def _token(path: str) -> str:
+    """The token: the file's text, or what follows SLURM_JWT= as `scontrol token` prints it."""
+    try:
+        token = read_secret(path).strip().removeprefix("SLURM_JWT=")
+    except SecretFileError as error:
+        raise RestError(str(error)) from error
+    if not token or not token.isascii() or any(character.isspace() for character in token):
+        raise RestError(f"{path}: expected one JSON Web Token")
+    return token

@@ -1,0 +1,179 @@
+"""Follow a piece of work of a program, and put it on record beside the other jobs.
+
+    from batchjob import track
+
+    with track("resize", tool="pillow", parameters={"width": 800}) as work:
+        ...
+        if not well:
+            work.fail("3 of 40 images are broken")
+
+    @track(tool="blast", parameters={"database": "nt"})
+    async def search(sequence): ...
+
+It never changes what the work does: exceptions go through, and what cannot be recorded is said
+once, as a warning, and not raised.
+"""
+
+import functools
+import inspect
+import types
+from collections.abc import Callable, Coroutine, Generator, Mapping
+from types import TracebackType
+from typing import Any, ParamSpec, TypeVar, cast, overload
+
+from batchjob.tracking.outcome import WorkOutcome, outcome_of
+from batchjob.tracking.process_usage import thread_cpu
+from batchjob.tracking.work import Work, first_record
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Tracker:
+    """What track() gives: `with`, `async with`, or a decorator. Each use is a job of its own."""
+
+    def __init__(
+        self, name: str, tool: str, parameters: Mapping[str, Any] | None, data: str
+    ) -> None:
+        self._name = name
+        self._tool = tool
+        self._parameters = parameters
+        self._data = data
+        self._work: Work | None = None
+
+    def __enter__(self) -> Work:
+        """Begin."""
+        return self._enter()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End; an exception goes on its way."""
+        self._leave(error)
+
+    async def __aenter__(self) -> Work:
+        """Begin."""
+        return self._enter()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End; an exception goes on its way."""
+        self._leave(error)
+
+    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
+        """Follow each call of a function. Raises TypeError for generator functions."""
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise TypeError(
+                f"track: {function.__qualname__} is a generator function, whose calls end at once;"
+                " put `with track(...):` into it"
+            )
+        name = self._name or getattr(function, "__qualname__", "")
+        if inspect.iscoroutinefunction(function):
+            return cast("Callable[P, R]", self._follow_coroutine(function, name))
+
+        @functools.wraps(function)
+        def followed(*args: P.args, **kwargs: P.kwargs) -> R:
+            work = self._begin(name)
+            try:
+                result = function(*args, **kwargs)
+            except BaseException as error:
+                work.end(outcome_of(error))
+                raise
+            work.end(WorkOutcome("success"))
+            return result
+
+        return followed
+
+    def _enter(self) -> Work:
+        if self._work is not None:
+            raise RuntimeError("track: already entered; each `with` needs a track(...) of its own")
+        self._work = self._begin(self._name)
+        return self._work
+
+    def _leave(self, error: BaseException | None) -> None:
+        work, self._work = self._work, None
+        assert work is not None
+        work.end(outcome_of(error))
+
+    def _follow_coroutine(self, function: Callable[..., Any], name: str) -> Any:
+        @functools.wraps(function)
+        async def followed(*args: Any, **kwargs: Any) -> Any:
+            work = self._begin(name)
+            used = [0.0, 0.0]
+            try:
+                result = await _in_steps(function(*args, **kwargs), used)
+            except BaseException as error:
+                work.end(outcome_of(error), (used[0], used[1]))
+                raise
+            work.end(WorkOutcome("success"), (used[0], used[1]))
+            return result
+
+        return followed
+
+    def _begin(self, name: str) -> Work:
+        first = first_record(name, self._tool, self._parameters, "track")
+        return Work(first, self._data)
+
+
+@overload
+def track(name: Callable[P, R]) -> Callable[P, R]: ...
+
+
+@overload
+def track(
+    name: str = "",
+    *,
+    tool: str = "",
+    parameters: Mapping[str, Any] | None = None,
+    data: str = "",
+) -> Tracker: ...
+
+
+def track(
+    name: Any = "",
+    *,
+    tool: str = "",
+    parameters: Mapping[str, Any] | None = None,
+    data: str = "",
+) -> Any:
+    """Follow a piece of work: `with track("name"):`, `@track` or `@track("name", tool="blast")`.
+
+    Recorded are its duration (seconds), CPU time (seconds, of the process and its children as long
+    as nothing else is followed beside it, else of its own thread or task), the process's peak
+    memory (bytes) meanwhile, and how it ended: `success`; `failed` (fail() was called, SystemExit,
+    subprocess.CalledProcessError); `timeout` (TimeoutError, subprocess.TimeoutExpired);
+    `cancelled`; `error` for other exceptions, with their text. `parameters` are written as JSON.
+    `data` is the data directory (default: $BATCHJOB_DATA or ~/.local/state/batchjob).
+    """
+    if callable(name):
+        return Tracker("", tool, parameters, data)(name)
+    return Tracker(name, tool, parameters, data)
+
+
+@types.coroutine
+def _in_steps(coroutine: Coroutine[Any, Any, R], used: list[float]) -> Generator[Any, Any, R]:
+    """Await, and add up the CPU seconds of the thread while it is this coroutine's turn."""
+    step: Callable[[Any], Any] = coroutine.send
+    given: Any = None
+    while True:
+        before = thread_cpu()
+        try:
+            waits_for = step(given)
+        except StopIteration as end:
+            returned: R = end.value
+            return returned
+        finally:
+            after = thread_cpu()
+            used[0] += after[0] - before[0]
+            used[1] += after[1] - before[1]
+        try:
+            given, step = (yield waits_for), coroutine.send
+        except BaseException as error:  # whatever is thrown at us is thrown at it
+            given, step = error, coroutine.throw

@@ -1,1 +1,0 @@
-"""`batchjob jobs`, `job` and `stats`: questions about what has run."""

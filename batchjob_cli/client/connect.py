@@ -1,0 +1,140 @@
+"""Who answers: a server by HTTP, or the database of this machine by the server's code.
+
+Both answer the same requests in the same words: of the local database the server's application is
+asked without a socket, so there is one place that knows filters, formats and reports.
+"""
+
+import argparse
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from batchjob.local_runs.directory import data_directory
+from batchjob.runtime.settings import Parser, SettingsError
+from batchjob.secret_files import SecretFileError, read_secret
+
+if TYPE_CHECKING:
+    from batchjob_cli.client.remote import Server
+
+SERVER, TOKEN = "BATCHJOB_SERVER", "BATCHJOB_TOKEN"
+CERT, KEY, CA = "BATCHJOB_CERT_FILE", "BATCHJOB_KEY_FILE", "BATCHJOB_CA_FILE"
+
+Parameters = Mapping[str, Any]
+
+
+class ApiReply(NamedTuple):
+    """An HTTP answer."""
+
+    status: int
+    body: bytes
+    next: str  # target of the header Link with rel=next; "" without
+
+
+Ask = Callable[[str, Parameters], ApiReply]
+"""Path below /api/v1, or the `next` of an answer, and parameters -> answer."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """How to say who is asked."""
+    group = parser.add_argument_group(
+        "who is asked", "The local database, unless a server is named."
+    )
+    group.add_argument(
+        "--server",
+        default=os.environ.get(SERVER, ""),
+        metavar="URL",
+        help=f"such as https://jobs.example.org (default: ${SERVER})",
+    )
+    group.add_argument(
+        "--token-file",
+        default="",
+        metavar="FILE",
+        help=f"file with the token for it (default: the token in ${TOKEN})",
+    )
+    for flag, variable, text in (
+        ("--cert", CERT, "client certificate for it (PEM)"),
+        ("--key", KEY, "key of that certificate, unless it is in the same file"),
+        ("--ca-file", CA, "CA certificates to trust (PEM)"),
+    ):
+        group.add_argument(
+            flag, default=os.environ.get(variable, ""), metavar="FILE",
+            help=f"{text} (default: ${variable})",
+        )  # fmt: skip
+    group.add_argument(
+        "--data",
+        default="",
+        metavar="DIRECTORY",
+        help="data directory of the local database "
+        "(default: $BATCHJOB_DATA or ~/.local/state/batchjob)",
+    )
+
+
+@contextmanager
+def asked(given: argparse.Namespace) -> Iterator[Ask]:
+    """The way to ask; raises SettingsError."""
+    if given.server:
+        yield server(given)
+        return
+    from batchjob_cli.client.local import local
+
+    with local(data_directory(given.data)) as ask:
+        yield ask
+
+
+def server(given: argparse.Namespace) -> "Server":
+    """The server that is named; raises SettingsError."""
+    from batchjob_cli.client.remote import Server
+
+    token = _token(given.token_file)
+    return Server(given.server, token, given.ca_file, given.cert, given.key)
+
+
+def _token(path: str) -> str:
+    if not path:
+        return os.environ.get(TOKEN, "")
+    try:
+        return read_secret(path).strip()
+    except SecretFileError as error:
+        raise SettingsError(f"--token-file: {error}") from error
+
+
+def parser(name: str, description: str) -> Parser:
+    """A command line that begins with who is asked."""
+    made = Parser(prog=f"batchjob {name}", description=description, allow_abbrev=False)
+    add_arguments(made)
+    return made
+
+
+def next_page(link: str) -> str:
+    """The target of a header Link (RFC 8288) with rel=next, as our server writes it; or ""."""
+    found = re.search(r'<([^<>]*)>; *rel="?next"?', link)
+    return found[1] if found else ""
+
+
+def good(answer: ApiReply) -> ApiReply:
+    """The answer, if it is one; raises SettingsError with the server's own words."""
+    if 200 <= answer.status < 300:
+        return answer
+    import json
+
+    try:
+        problem = json.loads(answer.body)
+        said = str(problem.get("detail") or problem.get("title"))
+    except (ValueError, AttributeError):
+        said = answer.body[:200].decode("utf-8", "replace")
+    raise SettingsError(f"{said} (status {answer.status})")
+
+
+def pages(ask: Ask, path: str, parameters: Parameters, most: int) -> Iterator[Sequence[Any]]:
+    """The rows of a list, page by page, until there are no more or `most` have come."""
+    import json
+
+    given: Parameters = parameters
+    while path and most > 0:
+        answer = good(ask(path, given))
+        rows = json.loads(answer.body)[:most]
+        yield rows
+        most -= len(rows)
+        path, given = answer.next, {}

@@ -1,0 +1,95 @@
+"""A server that is asked by HTTP."""
+
+import contextlib
+import http.client
+import json
+import ssl
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlencode, urljoin, urlsplit
+
+from batchjob.runtime.http_client import FetchError, fetch, trust
+from batchjob.runtime.settings import SettingsError
+from batchjob.runtime.values import http_url
+from batchjob_cli.client.connect import ApiReply, Parameters, good, next_page
+
+_TIMEOUT_SECONDS = 60.0
+_LONGEST_ANSWER = 256 << 20  # bytes
+_LONGEST_PROBLEM = 64 << 10
+
+
+class Server:
+    """Asks one server, with one token; never another address that an answer names."""
+
+    def __init__(
+        self, url: str, token: str, ca_file: str = "", cert: str = "", key: str = ""
+    ) -> None:
+        try:
+            self._base = f"{http_url(url)}/api/v1/"
+        except ValueError as error:
+            raise SettingsError(f"--server: {error}") from error
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._tls = _trust(ca_file, cert, key) if ca_file or cert else None
+
+    def __call__(self, path: str, parameters: Parameters) -> ApiReply:
+        """Raises SettingsError where nobody answers."""
+        return self.request("GET", path, parameters)
+
+    def request(
+        self, method: str, path: str, parameters: Parameters, body: Any = None,
+        seconds: float = _TIMEOUT_SECONDS,
+    ) -> ApiReply:  # fmt: skip
+        """Any request, with a body in JSON. Raises SettingsError where nobody answers."""
+        headers = self._headers
+        if body is not None:
+            headers = {**headers, "Content-Type": "application/json"}
+        try:
+            answer = fetch(
+                self._url(path, parameters), method=method, headers=headers,
+                body=None if body is None else json.dumps(body).encode(),
+                seconds=seconds, limit=_LONGEST_ANSWER, tls=self._tls,
+            )  # fmt: skip
+        except FetchError as error:
+            raise SettingsError(f"{self._base}: {error}") from error
+        return ApiReply(answer.status, answer.body, next_page(answer.headers.get("link", "")))
+
+    def stream(self, path: str, parameters: Parameters) -> Iterator[bytes]:
+        """An answer as it comes, for as long as it goes on. Raises SettingsError."""
+        url = urlsplit(self._url(path, parameters))
+        assert url.hostname is not None
+        connection = (
+            http.client.HTTPSConnection(url.hostname, url.port, context=self._tls or trust())
+            if url.scheme == "https"
+            else http.client.HTTPConnection(url.hostname, url.port)
+        )
+        with contextlib.closing(connection):
+            try:
+                connection.request("GET", f"{url.path}?{url.query}", headers=self._headers)
+                response = connection.getresponse()
+                if response.status != 200:
+                    good(ApiReply(response.status, response.read(_LONGEST_PROBLEM), ""))
+                while text := response.read1(1 << 16):
+                    yield text
+            except (OSError, http.client.HTTPException) as error:
+                told = getattr(error, "strerror", None) or error
+                raise SettingsError(f"{self._base}: {told}") from error
+
+    def _url(self, path: str, parameters: Parameters) -> str:
+        url = urljoin(self._base, path)
+        if not url.startswith(self._base):
+            raise SettingsError(f"{self._base}: names a next page elsewhere, {url}")
+        given = {name: value for name, value in parameters.items() if value is not None}
+        return f"{url}?{urlencode(given, doseq=True)}" if given else url
+
+
+def _trust(ca_file: str, cert: str, key: str) -> ssl.SSLContext:
+    try:
+        context = trust(ca_file)
+    except OSError as error:  # an SSLError where it is no certificate
+        raise SettingsError(f"--ca-file: {ca_file}: {error.strerror or error}") from error
+    if cert:
+        try:
+            context.load_cert_chain(cert, key or None)
+        except OSError as error:
+            raise SettingsError(f"--cert: {cert}: {error.strerror or error}") from error
+    return context

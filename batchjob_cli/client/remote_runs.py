@@ -1,0 +1,94 @@
+"""What the commands about runs do on a server that has `batchjob up --runs.remote`."""
+
+import argparse
+import json
+import sys
+from typing import Any
+from urllib.parse import quote
+
+from batchjob.runtime.settings import SettingsError
+from batchjob_cli.client.connect import good, server
+
+_PATIENCE_SECONDS = 30.0  # beyond a run's grace
+_TIMED_OUT = 124
+
+
+def run_path(given: argparse.Namespace, part: str = "") -> str:
+    """Below /api/v1; the run is named as on its own machine."""
+    return f"runs/{quote(given.job, safe='')}{part}"
+
+
+def end(given: argparse.Namespace, verb: str, grace: float) -> int:
+    """`stop` or `cancel`; raises SettingsError."""
+    body = {"grace_seconds": grace} if verb == "stop" else None
+    seconds = grace + _PATIENCE_SECONDS
+    answer = good(server(given).request("POST", run_path(given, f"/{verb}"), {}, body, seconds))
+    run = json.loads(answer.body)
+    print(f"batchjob: run {run['id']}: {run['status']}")
+    return 0 if run["end_time"] is not None else 1
+
+
+def delete(given: argparse.Namespace) -> int:
+    """One run, or all that have ended; raises SettingsError."""
+    if given.job is not None:
+        good(server(given).request("DELETE", run_path(given), {}))
+        print("batchjob: 1 deleted")
+        return 0
+    counts = json.loads(good(server(given).request("DELETE", "runs", {"ended": "true"})).body)
+    print(f"batchjob: {counts['deleted']} deleted, {counts['skipped']} skipped")
+    return 0
+
+
+def logs(given: argparse.Namespace) -> int:
+    """Print the output of a run; raises SettingsError."""
+    if given.timestamps:
+        raise SettingsError("--timestamps: a server gives the output as it was written")
+    parameters = {
+        "stream": given.stream,
+        "since": None if given.since is None else int(given.since),
+        "limit": given.limit,
+        "follow": "true" if given.follow else None,
+    }
+    return _copied(given, run_path(given, "/logs"), parameters)
+
+
+def _copied(given: argparse.Namespace, path: str, parameters: dict[str, Any]) -> int:
+    try:
+        for text in server(given).stream(path, parameters):
+            sys.stdout.buffer.write(text)
+            sys.stdout.buffer.flush()
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def start(given: argparse.Namespace, command: list[str]) -> int:
+    """`run`: start it there, show its output until it ends unless it goes to the background.
+
+    The exit status as of a run of this machine. Raises SettingsError.
+    """
+    asked = {
+        "command": command,
+        "name": given.name,
+        "cpus": given.cpus,
+        "memory_bytes": given.memory,
+        "io_bytes_per_second": given.io,
+        "time_limit_seconds": given.time_limit,
+        "start_time": None if given.at is None else str(int(given.at)),
+        "best_effort": given.best_effort,
+    }
+    asker = server(given)
+    answer = good(asker.request("POST", "runs", {}, asked, _PATIENCE_SECONDS * 3))
+    run = json.loads(answer.body)
+    if given.detach or run["state"] == "PENDING":
+        print(run["id"])
+        return 0
+    status = _copied(given, f"runs/{run['id']}/logs", {"follow": "true"})
+    if status:
+        return status
+    run = json.loads(good(asker.request("GET", f"runs/{run['id']}", {})).body)
+    if not given.quiet:
+        print(f"batchjob: run {run['id']}: {run['status']}", file=sys.stderr)
+    if run["state"] == "TIMEOUT":
+        return _TIMED_OUT
+    return 128 + run["exit_signal"] if run["exit_signal"] else int(run["exit_code"] or 0)

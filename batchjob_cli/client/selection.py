@@ -1,0 +1,29 @@
+"""The run that somebody means, for the commands that take an id."""
+
+import argparse
+from pathlib import Path
+
+from batchjob.local_runs import history
+from batchjob.local_runs.directory import data_directory
+from batchjob.local_runs.record import Run
+from batchjob.runtime.settings import Parser, SettingsError
+from batchjob_cli.client.connect import add_arguments
+
+
+def parser(name: str, description: str, job: str | None = None) -> argparse.ArgumentParser:
+    """A parser with who is asked, and the argument JOB (`job`: its number of times)."""
+    made = Parser(prog=f"batchjob {name}", description=description, allow_abbrev=False)
+    made.add_argument("job", nargs=job, metavar="JOB", help="a run's id, the beginning of it, "
+                      "or its name")  # fmt: skip
+    add_arguments(made)
+    return made
+
+
+def one(given: argparse.Namespace) -> tuple[Path, Run]:
+    """The data directory and the run; raises SettingsError."""
+    try:
+        return data_directory(given.data), history.job(given.job, given.data)
+    except history.UnknownRun as error:
+        raise SettingsError(str(error)) from error
+    except OSError as error:
+        raise SettingsError(f"{error.filename}: {error.strerror}") from error

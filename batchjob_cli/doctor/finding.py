@@ -1,0 +1,74 @@
+"""A question about the node and its answer."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal, NamedTuple
+
+from batchjob_cli.doctor.survey import Survey, survey
+from collectors.host import Host
+from collectors.jobs.layouts import LAYOUTS, Layout
+
+Result = Literal["ok", "warning", "missing"]
+
+
+class Finding(NamedTuple):
+    """What was seen, and the change that would help."""
+
+    result: Result  # warning: some numbers are absent; missing: the whole source is
+    seen: str
+    advice: str = ""
+
+
+@dataclass(frozen=True)
+class ExaminedNode:
+    """The machine under examination, and how the exporter is to run on it."""
+
+    host: Host = field(default_factory=Host)
+    layouts: tuple[Layout, ...] = LAYOUTS
+    listen: tuple[str, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)  # of collectors that are on, by name
+
+    @cached_property
+    def survey(self) -> Survey:
+        """The cgroup trees, walked once."""
+        return survey(self.host, self.layouts)
+
+
+class Check(NamedTuple):
+    """A row of a subject's table. `look` returns None where the question does not arise."""
+
+    name: str
+    look: Callable[[ExaminedNode], Finding | None]
+
+
+class CheckResult(NamedTuple):
+    """A row of the report."""
+
+    subject: str
+    name: str
+    finding: Finding
+
+
+def answer(node: ExaminedNode, subject: str, checks: tuple[Check, ...]) -> list[CheckResult]:
+    """Ask all questions of a subject."""
+    findings = ((check.name, _finding(check, node)) for check in checks)
+    return [
+        CheckResult(subject, name, finding) for name, finding in findings if finding is not None
+    ]
+
+
+def _finding(check: Check, node: ExaminedNode) -> Finding | None:
+    try:
+        return check.look(node)
+    except Exception as error:  # one question that fails must not hide the other answers
+        return Finding("warning", f"could not be examined: {type(error).__name__}: {error}")
+
+
+def read(path: str) -> str | None:
+    """A file's text without the line's end, 1 MiB of it at most; None where it cannot be read."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read(1 << 20).strip()
+    except OSError:
+        return None

@@ -1,0 +1,88 @@
+"""Meters of this node's energy."""
+
+import os
+import time
+
+from batchjob_cli.doctor.finding import Check, ExaminedNode, Finding
+from collectors.power import cray, hwmon, powercap
+
+_CRAY_UPDATE_SECONDS = 0.3  # three updates of the node controller
+
+
+def _rapl(node: ExaminedNode) -> Finding:
+    root = powercap.root_of(node.host.sysfs)
+    zones = list(powercap.zones(root))
+    if powercap.masked(root):
+        return Finding(
+            "missing",
+            f"the container's engine hides {root}",
+            "run the container with --security-opt systempaths=unconfined, or the exporter outside",
+        )
+    if not zones:
+        return Finding(
+            "missing",
+            f"no zones below {root}",
+            "modprobe intel_rapl_msr (it serves AMD as well); virtual machines have no such meter",
+        )
+    names = ", ".join(sorted({zone.place.zone for zone in zones}))
+    refused = sorted(filter(None, map(_refusal, zones)))
+    if not refused:
+        return Finding("ok", f"zones {names}")
+    if any("Permission" in each for each in refused):
+        return Finding(
+            "missing",
+            f"zones {names}, but energy_uj is for root only",
+            "give the exporter CAP_DAC_READ_SEARCH, or let udev change the group of energy_uj",
+        )
+    return Finding(
+        "missing", f"zones {names}, but {refused[0]}", "virtual machines lack the register"
+    )
+
+
+def _refusal(zone: powercap.Zone) -> str:
+    try:
+        powercap.energy_joules(zone)
+    except (OSError, ValueError) as error:
+        return f"{zone.path}/energy_uj: {getattr(error, 'strerror', None) or error}"
+    return ""
+
+
+def _hwmon(node: ExaminedNode) -> Finding:
+    sensors = hwmon.scan(f"{node.host.sysfs}/class/hwmon")
+    if not sensors:
+        return Finding("missing", "no sensor of power or energy", "modprobe acpi_power_meter")
+    readable = [sensor for sensor in sensors if os.access(sensor.path, os.R_OK)]
+    if not readable:
+        advice = "give the exporter CAP_DAC_READ_SEARCH"
+        return Finding("missing", f"{sensors[0].path} may not be read", advice)
+    names = ", ".join(f"{sensor.chip}/{sensor.sensor}" for sensor in readable)
+    options = node.options.get("hwmon")
+    chosen = hwmon.node_sensors(readable, options.node_sensor if options else ())
+    if chosen is None:
+        return Finding(
+            "warning",
+            f"{names}; none is known to stand for the node",
+            "if some do, name them with --collector.hwmon.node-sensor",
+        )
+    of_node = ", ".join(f"{sensor.chip}/{sensor.sensor}" for sensor in chosen.sensors)
+    return Finding("ok", f"{names}; for the {chosen.scope}: {of_node}")
+
+
+def _cray(node: ExaminedNode) -> Finding | None:
+    directory = f"{node.host.sysfs}/cray/pm_counters"
+    try:
+        before = cray.read(directory)
+        time.sleep(_CRAY_UPDATE_SECONDS)
+        after = cray.read(directory)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        return Finding(
+            "missing", f"{directory}: {error}", "ask HPE: the counters have another form"
+        )
+    if before is not None and after is not None and before.freshness == after.freshness:
+        return Finding("missing", f"{directory} is not updated", "restart the node controller")
+    return Finding("ok", directory)
+
+
+CHECKS = (Check("rapl", _rapl), Check("hwmon", _hwmon), Check("cray", _cray))

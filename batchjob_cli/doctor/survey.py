@@ -1,0 +1,122 @@
+"""Which schedulers' trees stand in the cgroup hierarchies, and which jobs are in them."""
+
+import os
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from collectors.host import Host
+from collectors.jobs.cgroups.mounts import Hierarchy, hierarchies
+from collectors.jobs.discovery.places import LayoutCursor, enter, start
+from collectors.jobs.layouts import LAYOUTS, Layout
+
+# Directories that only their scheduler makes. Those of a site's own rows count from the
+# directory on in which its jobs would stand.
+TREES = {
+    "slurm": re.compile(r"slurm(_.+)?|(.+_)?slurmstepd\.scope"),
+    "pbs": re.compile(r"pbs_jobs\.service|pbspro(\.slice)?|jobid|jobs"),
+    "torque": re.compile("torque"),
+    "lsf": re.compile("lsf"),
+    "htcondor": re.compile("htcondor"),
+    "oar": re.compile(r"oar(\.slice)?"),
+    "sge": re.compile(r"sge\.slice"),
+    "joblet": re.compile(r"joblet\.slice"),
+    "kubernetes": re.compile(r"kubepods(\.slice)?"),
+    "libvirt": re.compile(r"machine(\.slice)?"),
+    "local": re.compile(r"batchjob\.slice"),
+}
+
+
+class SchedulerTree(NamedTuple):
+    """A scheduler's directory in one hierarchy."""
+
+    manager: str
+    hierarchy: Hierarchy
+    path: str  # relative to the hierarchy's root
+
+
+class JobDirectory(NamedTuple):
+    """A job's directory in one hierarchy."""
+
+    manager: str
+    jobid: str
+    hierarchy: Hierarchy
+    path: str
+
+
+class Survey(NamedTuple):
+    """All that was found."""
+
+    hierarchies: tuple[Hierarchy, ...]
+    trees: tuple[SchedulerTree, ...]
+    jobs: tuple[JobDirectory, ...]
+    directories: int  # that lead to jobs
+
+    def managers(self) -> list[str]:
+        """Those that have a tree or a job, by name."""
+        trees = {tree.manager for tree in self.trees}
+        return sorted(trees | {job.manager for job in self.jobs})
+
+    def jobids(self, manager: str) -> set[str]:
+        """The jobs of one scheduler; its trees in several hierarchies show the same ones."""
+        return {job.jobid for job in self.jobs if job.manager == manager}
+
+    def trees_of(self, manager: str) -> list[SchedulerTree]:
+        """Where a scheduler's jobs are."""
+        return [tree for tree in self.trees if tree.manager == manager]
+
+
+def survey(host: Host, layouts: tuple[Layout, ...]) -> Survey:
+    """Walk all hierarchies of a machine."""
+    found = hierarchies(host)
+    trees: dict[tuple[str, str, str], SchedulerTree] = {}
+    jobs: list[JobDirectory] = []
+    directories = 0
+    for hierarchy in found:
+        for path, place in _walk(hierarchy.root, "", start(layouts, hierarchy.version)):
+            directories += place.watch
+            if place.found:
+                job = place.found
+                jobs.append(JobDirectory(job.manager, job.jobid, hierarchy, path))
+            for manager in _begun(path, place):
+                trees.setdefault(
+                    (manager, hierarchy.root, path), SchedulerTree(manager, hierarchy, path)
+                )
+    return Survey(found, tuple(_outermost(list(trees.values()))), tuple(jobs), directories)
+
+
+def _walk(root: str, path: str, place: LayoutCursor) -> Iterator[tuple[str, LayoutCursor]]:
+    if path:
+        yield path, place
+    if not place.leads_on:
+        return
+    try:
+        with os.scandir(f"{root}/{path}" if path else root) as entries:
+            names = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+    except OSError:
+        return  # removed meanwhile
+    for name in names:
+        yield from _walk(root, f"{path}/{name}" if path else name, enter(place, name))
+
+
+def _begun(path: str, place: LayoutCursor) -> Iterator[str]:
+    name = os.path.basename(path)
+    for state in place.begun:
+        row = state.layout
+        known = TREES.get(row.manager)
+        own = row not in LAYOUTS and state.matched == len(row.parents)
+        if own or (known is not None and known.fullmatch(name)):
+            yield row.manager
+
+
+def _outermost(trees: list[SchedulerTree]) -> list[SchedulerTree]:
+    """Of a tree in a tree of the same scheduler only the outer one."""
+    tops: dict[tuple[str, str], list[str]] = defaultdict(list)
+    kept = []
+    for tree in trees:  # in the order of the walk: the outer ones come first
+        above = tops[tree.manager, tree.hierarchy.root]
+        if not any(tree.path.startswith(f"{path}/") for path in above):
+            above.append(tree.path)
+            kept.append(tree)
+    return kept

@@ -1,0 +1,307 @@
+"""One run from its record to its report."""
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from batchjob.local_runs.directory import LOGS, RUNS, prepare
+from batchjob.local_runs.output import STREAMS, StreamLog
+from batchjob.local_runs.record import Run, now, write
+from batchjob.local_runs.retention import Keep, sweep_daily
+from batchjob.schedulers.states import JobState
+from batchjob_cli.run import cgroup as cgroups
+from batchjob_cli.run import stop_request
+from batchjob_cli.run.abandoned import end_abandoned
+from batchjob_cli.run.cgroup import Cgroup, NoCgroup
+from batchjob_cli.run.launch import OUR_FAULT, ChildStreams, LaunchError, become_subreaper, launch
+from batchjob_cli.run.limits import LimitError, RunLimits, controllers, one_by_one
+from batchjob_cli.run.process_tree import ProcessTree
+from batchjob_cli.run.request import RunSpecification
+from batchjob_cli.run.streams import Channel, Pump, copy_window, open_channel
+from batchjob_cli.run.summary import RunOutcome, report
+from batchjob_cli.run.supervisor import TAKEN, End, RunSupervisor
+from collectors.jobs.reading import CgroupReading
+
+TIMED_OUT = 124
+"""The exit status where the time limit ended the run, as timeout(1) has it."""
+STOPPED = "stopped"
+"""The word for a run that somebody ended; one that had not started was cancelled."""
+_RETRY_SECONDS = (0.2, 1.0, 3.0)
+
+
+class Failed(Exception):
+    """The run could not be begun; the exit status goes with it."""
+
+    def __init__(self, message: str, status: int = OUR_FAULT) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class _Started(NamedTuple):
+    pid: int
+    channels: tuple[Channel, ...]
+    pumps: tuple[Pump, ...]
+
+
+def perform(
+    order: RunSpecification, run: Run, mask: set[int], on_start: Callable[[Run], None]
+) -> int:
+    """Run the command; the exit status that is to be ours. Raises Failed.
+
+    `run` is on record. `mask`: the signals that were blocked before.
+    """
+    end_abandoned(order.data / RUNS)
+    become_subreaper()
+    started = time.monotonic()
+    cgroup = _own_cgroup(order, run)
+    applied = _limited(order, run, cgroup)
+    tree = ProcessTree()
+    try:
+        run = _allocated(order, run, applied)
+        begun = _start(order, run, mask, cgroup)
+        on_start(run)
+        end = _supervisor(order, run, begun, tree, cgroup).run()
+        wall = time.monotonic() - started
+        reading = cgroup.read() if cgroup else CgroupReading()
+    finally:
+        for left in cgroup.remove() if cgroup else ():
+            say(f"{left}: could not be removed")
+    outcome = _outcome(run, end, tree, reading, wall)
+    runs = order.data / RUNS
+    outcome = outcome._replace(run=_cancelled(outcome.run, end, runs))
+    record_end(runs, outcome.run)
+    # All is on record: from here on a signal may end us as it does any other program.
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    for pump in begun.pumps:
+        pump.join()
+    if end.left_behind:
+        say(f"the command left processes behind ({end.left_behind}); they were ended")
+    sweep_daily(order.data, Keep())
+    if not order.quiet:
+        sys.stderr.write(report(outcome))
+        sys.stderr.flush()
+    return exit_status(end)
+
+
+def _supervisor(
+    order: RunSpecification, run: Run, begun: _Started, tree: ProcessTree, cgroup: Cgroup | None
+) -> RunSupervisor:
+    def resized() -> None:
+        for channel in begun.channels:
+            copy_window(channel)
+
+    def asked_to_stop() -> float | None:
+        return stop_request.grace(order.data / RUNS, run.jobid)
+
+    return RunSupervisor(
+        begun.pid, tree, cgroup, order.time_limit, order.grace, asked_to_stop, resized
+    )
+
+
+def _own_cgroup(order: RunSpecification, run: Run) -> Cgroup | None:
+    """The run's cgroup, or None where the process tree must do. Raises Failed."""
+    if order.cgroup == "never":
+        return None
+    try:
+        return cgroups.make(run.jobid, order.limits)
+    except (NoCgroup, OSError) as error:
+        reason = f"no cgroup can be made: {error}"
+        if order.cgroup == "always" or (any(order.limits) and not order.best_effort):
+            flags = ", ".join(controllers(order.limits, 2).values())
+            hint = " (--best-effort goes on without limits)" if flags else ""
+            raise Failed(f"{flags}: {reason}{hint}" if flags else reason) from error
+        if any(order.limits):
+            say(f"{reason}; going on without limits")
+        return None
+
+
+def _limited(order: RunSpecification, run: Run, cgroup: Cgroup | None) -> RunLimits:
+    """Apply the limits; those that are in force. Raises Failed."""
+    if cgroup is None:
+        if any(order.limits) and order.cgroup == "never":
+            flags = ", ".join(controllers(order.limits, 2).values())
+            if not order.best_effort:
+                raise Failed(f"{flags}: limits need a cgroup, and --cgroup is never")
+            say(f"{flags}: limits need a cgroup; going on without")
+        return RunLimits()
+    applied = RunLimits()
+    for each in one_by_one(order.limits):
+        try:
+            cgroup.limit(each, run.work_dir or "/")
+        except (LimitError, OSError) as error:
+            if not order.best_effort:
+                cgroup.remove()
+                raise Failed(f"{error} (--best-effort goes on without)") from error
+            say(f"{error}; going on without")
+        else:
+            applied = applied.plus(each)
+    return applied
+
+
+def _allocated(order: RunSpecification, run: Run, applied: RunLimits) -> Run:
+    """With the limits that are in force, on record."""
+    limited = run._replace(
+        allocated_cpus=applied.cpus,
+        allocated_memory_bytes=applied.memory_bytes,
+        io_limit_bytes_per_second=applied.io_bytes_per_second,
+    )
+    if limited != run:
+        with contextlib.suppress(OSError):  # it was on record a moment ago; the end will say it too
+            write(order.data / RUNS, limited)
+    return limited
+
+
+def _start(order: RunSpecification, run: Run, mask: set[int], cgroup: Cgroup | None) -> _Started:
+    logs = _logs(order, run)
+    channels: tuple[Channel, ...] = ()
+    if order.keep_output or order.detach:
+        channels = tuple(open_channel(None if order.detach else target) for target in (1, 2))
+    streams = (
+        ChildStreams(0, *(channel.inner for channel in channels))
+        if channels
+        else ChildStreams(0, 1, 2)
+    )
+    try:
+        pid = launch(order.command, streams, mask, cgroup.join if cgroup else None)
+    except LaunchError as error:
+        raise Failed(str(error), error.status) from error
+    finally:
+        for channel in channels:
+            os.close(channel.inner)
+    pumps = tuple(map(Pump, STREAMS, channels, logs)) if channels else ()
+    for pump in pumps:
+        pump.start()
+    return _Started(pid, channels, pumps)
+
+
+def _logs(order: RunSpecification, run: Run) -> tuple[StreamLog | None, ...]:
+    if order.keep_output:
+        try:
+            directory = prepare(order.data, LOGS, run.jobid)
+            return tuple(StreamLog(directory, stream, order.log_bytes) for stream in STREAMS)
+        except OSError as error:
+            say(f"the output is not kept: {error.filename}: {error.strerror}")
+    return tuple(None for _ in STREAMS)
+
+
+def _outcome(
+    run: Run, end: End, tree: ProcessTree, reading: CgroupReading, wall: float
+) -> RunOutcome:
+    """The kernel's sums for the cgroup where there are any, else those for the processes."""
+    used = tree.usage
+    user, system = reading.cpu_user_seconds, reading.cpu_system_seconds
+    if user is None or system is None:
+        user, system = used.user_cpu_seconds, used.system_cpu_seconds
+    peak = reading.memory_peak
+    signalled = os.WIFSIGNALED(end.status)
+    ended = run._replace(
+        state=_state(end, reading),
+        end_time=now(),
+        wall_seconds=round(wall, 6),
+        exit_code=None if signalled else os.WEXITSTATUS(end.status),
+        exit_signal=os.WTERMSIG(end.status) if signalled else None,
+        user_cpu_seconds=round(user, 6),
+        system_cpu_seconds=round(system, 6),
+        peak_memory_bytes=used.peak_memory_bytes if peak is None else int(peak),
+        read_bytes=used.read_bytes,
+        written_bytes=used.written_bytes,
+    )
+    throttled = reading.cpu_throttled_seconds if run.allocated_cpus else None
+    return RunOutcome(ended, wall, reading.io, throttled)
+
+
+def _state(end: End, reading: CgroupReading) -> JobState:
+    if end.timed_out:
+        return JobState.TIMEOUT
+    if end.status == 0:
+        return JobState.COMPLETED
+    if reading.oom_kills:
+        return JobState.OUT_OF_MEMORY
+    number = os.WTERMSIG(end.status) if os.WIFSIGNALED(end.status) else 0
+    return JobState.CANCELLED if number in end.sent else JobState.FAILED
+
+
+def _cancelled(run: Run, end: End, runs: Path) -> Run:
+    """Somebody asked for the end: so it was stopped, whatever the command made of it."""
+    asked = stop_request.take(runs, run.jobid)
+    if asked is None or end.timed_out:
+        return run
+    return run._replace(state=JobState.CANCELLED, state_word=STOPPED, cancelled_by=asked.user)
+
+
+def exit_status(end: End) -> int:
+    """The command's own; 128 + n where signal n ended it; 124 where the time limit did."""
+    if end.timed_out:
+        return TIMED_OUT
+    if os.WIFSIGNALED(end.status):
+        return 128 + os.WTERMSIG(end.status)
+    return os.WEXITSTATUS(end.status)
+
+
+def record_end(runs: Path, run: Run) -> None:
+    """Write the end of a run, several times if need be."""
+    for pause in (*_RETRY_SECONDS, None):
+        try:
+            write(runs, run)
+            return
+        except OSError as error:
+            if pause is None:
+                say(f"the end of run {run.jobid} is not on record: {runs}: {error.strerror}")
+                return
+            time.sleep(pause)
+
+
+@contextlib.contextmanager
+def recorded(order: RunSpecification, run: Run) -> Iterator[None]:
+    """Put the run on record; what keeps it from running ends it there too. Raises Failed."""
+    try:
+        runs = prepare(order.data, RUNS)
+        write(runs, run)
+    except OSError as error:
+        where = error.filename or order.data
+        raise Failed(
+            f"the run cannot be recorded: {where}: {error.strerror}"
+            " (--data names another directory)"
+        ) from error
+    try:
+        yield
+    except Failed as error:
+        end = now()
+        start = end if run.start_time is None else run.start_time
+        code = error.status
+        record_end(
+            runs,
+            run._replace(state=JobState.FAILED, start_time=start, end_time=end, exit_code=code),
+        )
+        raise
+
+
+def wait_for_start(order: RunSpecification, run: Run) -> Run | None:
+    """Wait until it is time; None: cancelled, and on record as that."""
+    assert order.start_at is not None
+    runs = order.data / RUNS
+    while (left := order.start_at - time.time()) > 0:
+        taken = signal.sigtimedwait(TAKEN, min(left, 30.0))  # clocks may be set
+        if taken is not None and taken.si_signo in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            asked = stop_request.take(runs, run.jobid)
+            by = asked.user if asked else run.user
+            ended = run._replace(state=JobState.CANCELLED, end_time=now(), cancelled_by=by)
+            record_end(runs, ended)
+            return None
+        if taken is not None and taken.si_signo == signal.SIGTSTP:
+            os.kill(os.getpid(), signal.SIGSTOP)
+    started = run._replace(state=JobState.RUNNING, start_time=now())
+    record_end(runs, started)
+    return started
+
+
+def say(message: str) -> None:
+    """A line for whoever watches."""
+    with contextlib.suppress(OSError):
+        sys.stderr.write(f"batchjob: {message}\n")
+        sys.stderr.flush()

@@ -1,0 +1,168 @@
+"""The processes of a run, followed from parent to child.
+
+We are their subreaper, so no descendant is lost: who loses its parent becomes our child. What a
+process has used, its waited-for children included, the kernel tells when we wait for it (wait4(2),
+and /proc/<pid>/io while it is a zombie). Memory has no such sum, so it is looked at now and then.
+"""
+
+import contextlib
+import os
+import resource
+import signal
+from collections.abc import Callable
+from typing import NamedTuple
+
+_KIB = 1024
+_KERNEL_TELLS = "/proc/thread-self/children"  # with CONFIG_PROC_CHILDREN
+
+
+class Ended(NamedTuple):
+    """A child that we waited for."""
+
+    pid: int
+    status: int  # as wait(2) has it
+
+
+class RunUsage(NamedTuple):
+    """What the run's processes have used, as far as they have ended; memory as it was seen.
+
+    Bytes are what they fetched from and sent to storage, network file systems included (proc(5),
+    /proc/<pid>/io); None where some process did not let us look, as one with another uid.
+    """
+
+    user_cpu_seconds: float = 0.0
+    system_cpu_seconds: float = 0.0
+    peak_memory_bytes: int | None = None
+    read_bytes: int | None = 0
+    written_bytes: int | None = 0
+
+
+class ProcessTree:
+    """Our descendants; only the run's processes are among them."""
+
+    def __init__(self) -> None:
+        self._page = os.sysconf("SC_PAGESIZE")
+        # A forked process begins with our memory, and its peak (ru_maxrss) remembers that.
+        self._own_peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KIB
+        self.usage = RunUsage()
+
+    def wait(self) -> list[Ended]:
+        """All children that have ended by now, and what they used."""
+        ended: list[Ended] = []
+        while True:
+            try:
+                found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return ended
+            if found is None:
+                return ended
+            read, written = _io(found.si_pid)
+            pid, status, used = os.wait4(found.si_pid, 0)
+            self._add(used, read, written)
+            ended.append(Ended(pid, status))
+
+    def _add(self, used: resource.struct_rusage, read: int | None, written: int | None) -> None:
+        before = self.usage
+        self.usage = RunUsage(
+            before.user_cpu_seconds + used.ru_utime,
+            before.system_cpu_seconds + used.ru_stime,
+            before.peak_memory_bytes,
+            _sum(before.read_bytes, read),
+            _sum(before.written_bytes, written),
+        )
+        if used.ru_maxrss * _KIB > self._own_peak:
+            self._saw_memory(used.ru_maxrss * _KIB)
+
+    def look(self) -> None:
+        """See how much memory the processes have now."""
+        sizes = [_resident_pages(pid) for pid in self.processes()]
+        if sizes:
+            self._saw_memory(sum(sizes) * self._page)
+
+    def _saw_memory(self, size: int) -> None:
+        peak = max(size, self.usage.peak_memory_bytes or 0)
+        self.usage = self.usage._replace(peak_memory_bytes=peak)
+
+    def processes(self) -> set[int]:
+        """All living descendants."""
+        found = _children(os.getpid())
+        for pid in found:
+            found.extend(_children(pid))
+        return {pid for pid in found if not _zombie(pid)}
+
+    def signal(self, number: int) -> None:
+        """Send a signal to every descendant."""
+        signal_all(self.processes, number)
+
+
+def signal_all(listed: Callable[[], set[int]], number: int) -> None:
+    """Send a signal to all processes of a list, as far as we may.
+
+    A process that ends while we list has its id used again: so each is opened (pidfd), and hit only
+    where it is on the list afterwards too.
+    """
+    with contextlib.ExitStack() as opened:
+        processes: dict[int, int] = {}
+        for pid in listed():
+            with contextlib.suppress(OSError):
+                processes[pid] = os.pidfd_open(pid)
+                opened.callback(os.close, processes[pid])
+        for pid in listed() & processes.keys():
+            with contextlib.suppress(OSError):
+                signal.pidfd_send_signal(processes[pid], signal.Signals(number))
+
+
+def _children(pid: int) -> list[int]:
+    """/proc/<pid>/task/<tid>/children (proc(5)); kernels without it are asked one by one."""
+    found: list[int] = []
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
+                found.extend(map(int, file.read().split()))
+    except FileNotFoundError:  # it has ended, or this kernel has no such file
+        if os.path.exists(f"/proc/{pid}/stat") and not os.path.exists(_KERNEL_TELLS):
+            return [child for child, parent in _parents() if parent == pid]
+    except OSError:
+        pass
+    return found
+
+
+def _zombie(pid: int) -> bool:
+    return _state_and_parent(pid)[0] in (b"Z", b"X", b"")
+
+
+def _parents() -> list[tuple[int, int]]:
+    pids = [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+    return [(pid, _state_and_parent(pid)[1]) for pid in pids]
+
+
+def _state_and_parent(pid: int) -> tuple[bytes, int]:
+    """Fields 3 and 4 of /proc/<pid>/stat; nothing for a process that is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            state, parent = file.read().rpartition(b")")[2].split()[:2]
+        return state, int(parent)
+    except (OSError, ValueError):
+        return b"", 0
+
+
+def _resident_pages(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/statm", "rb") as file:
+            return int(file.read().split()[1])
+    except (OSError, IndexError):
+        return 0
+
+
+def _io(pid: int) -> tuple[int | None, int | None]:
+    """Bytes read from and written to storage, by a process and the children it waited for."""
+    try:
+        with open(f"/proc/{pid}/io", encoding="ascii") as file:
+            values = dict(line.split(": ") for line in file)
+        return int(values["read_bytes"]), int(values["write_bytes"])
+    except (OSError, ValueError, KeyError):
+        return None, None
+
+
+def _sum(before: int | None, more: int | None) -> int | None:
+    return None if before is None or more is None else before + more

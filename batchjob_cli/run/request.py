@@ -1,0 +1,66 @@
+"""What `batchjob run` was told to do, and the record it begins with."""
+
+import grp
+import os
+import shlex
+import uuid
+from pathlib import Path
+from typing import NamedTuple
+
+from batchjob.local_runs.record import Run, now, this_process
+from batchjob.runtime.process import login
+from batchjob.schedulers.states import JobState
+from batchjob_cli.run.limits import RunLimits
+
+
+class RunSpecification(NamedTuple):
+    """A run that is to be."""
+
+    command: tuple[str, ...]
+    data: Path
+    limits: RunLimits
+    name: str = ""
+    time_limit: float | None = None  # seconds
+    grace: float = 10.0  # seconds from SIGTERM to SIGKILL
+    start_at: float | None = None  # epoch seconds
+    cgroup: str = "auto"  # auto, always, never
+    best_effort: bool = False  # go on without limits that cannot be applied
+    detach: bool = False
+    quiet: bool = False
+    keep_output: bool = True
+    log_bytes: int = 0  # for each stream, compressed
+
+
+def first_record(order: RunSpecification) -> Run:
+    """The record of a run that waits or is about to start; raises OSError."""
+    submitted = now()
+    waits = order.start_at is not None
+    return Run(
+        jobid=str(uuid.uuid4()),
+        node=os.uname().nodename,
+        user=login(),
+        uid=os.geteuid(),
+        submit_time=submitted,
+        start_time=None if waits else submitted,
+        state=JobState.PENDING if waits else JobState.RUNNING,
+        supervisor=this_process(),
+        name=order.name,
+        group=_group(),
+        submit_line=shlex.join(order.command),
+        work_dir=_work_dir(),
+        time_limit_seconds=order.time_limit,
+    )
+
+
+def _group() -> str:
+    try:
+        return grp.getgrgid(os.getegid()).gr_name
+    except KeyError:
+        return ""
+
+
+def _work_dir() -> str:
+    try:
+        return str(Path.cwd())
+    except FileNotFoundError:  # removed
+        return ""

@@ -1,0 +1,99 @@
+"""`batchjob stats`: totals and how often work succeeds."""
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from batchjob.runtime.formatting import energy, run_time, share, size
+from batchjob.schedulers.states import JobState
+from batchjob_cli.client.connect import asked, pages, parser
+from batchjob_cli.client.table import TableColumn, show, written
+from batchjob_cli.jobs import add_filters, as_csv, as_json, chosen
+
+_KEYS = ("name", "tool", "account", "user", "partition", "state", "cluster")
+_FIELDS = (
+    "state", "elapsed_seconds", "cpu_used_seconds", "memory_used_bytes", "energy_used_joules",
+)  # fmt: skip
+_MOST = 200_000  # jobs looked at
+_DAYS = 30
+
+
+class Total(NamedTuple):
+    """Jobs with something in common; sums are over the jobs that have the number."""
+
+    key: str
+    jobs: int = 0
+    ended: int = 0
+    succeeded: int = 0
+    success_ratio: float | None = None  # of those that have ended
+    elapsed_seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    peak_memory_bytes: int | None = None  # of the largest
+    energy_joules: float | None = None
+
+    def plus(self, row: Mapping[str, Any]) -> "Total":
+        """With one job more."""
+        state = JobState(row["state"])
+        ended = self.ended + (not state.live)
+        succeeded = self.succeeded + (state is JobState.COMPLETED)
+        peaks = [each for each in (self.peak_memory_bytes, row["memory_used_bytes"]) if each]
+        joules = [
+            each for each in (self.energy_joules, row["energy_used_joules"]) if each is not None
+        ]
+        return Total(
+            self.key,
+            self.jobs + 1,
+            ended,
+            succeeded,
+            succeeded / ended if ended else None,
+            self.elapsed_seconds + (row["elapsed_seconds"] or 0.0),
+            self.cpu_seconds + (row["cpu_used_seconds"] or 0.0),
+            max(peaks, default=None),
+            sum(joules) if joules else None,
+        )
+
+
+def totals(rows: Iterable[Mapping[str, Any]], by: str) -> list[Total]:
+    """One for each value of `by`, most jobs first."""
+    found: dict[str, Total] = {}
+    for row in rows:
+        key = row[by] or ""
+        found[key] = found.get(key, Total(key)).plus(row)
+    return sorted(found.values(), key=lambda total: (-total.jobs, total.key))
+
+
+def run(arguments: list[str]) -> int:
+    """Print totals; the exit status. Raises SettingsError."""
+    made = parser("stats", f"Totals of jobs and how many succeeded, of the last {_DAYS} days.")
+    add_filters(made.add_argument)
+    made.add_argument("--by", choices=_KEYS, default="name", help="(default: name)")
+    made.add_argument("--format", choices=("table", "json", "csv"), default="table")
+    given = made.parse_args(arguments)
+    if given.since is None:
+        given.since = time.time() - _DAYS * 86400
+    fields = dict.fromkeys((given.by, *_FIELDS))
+    parameters = chosen(given) | {"limit": 1000, "fields": ",".join(fields)}
+    with asked(given) as ask:
+        rows = (row for page in pages(ask, "jobs", parameters, _MOST) for row in page)
+        found = totals(rows, given.by)
+    if given.format == "table":
+        show(written(_columns(given.by), [each._asdict() for each in found]) if found else "no job")
+    else:
+        {"json": as_json, "csv": as_csv}[given.format]([each._asdict() for each in found])
+    return 0
+
+
+def _columns(by: str) -> tuple[TableColumn, ...]:
+    def cell(key: str, form: Any) -> Any:
+        return lambda row: "-" if row[key] is None else form(row[key])
+
+    return (
+        TableColumn(by.upper(), lambda row: row["key"] or "-"),
+        TableColumn("JOBS", cell("jobs", str), right=True),
+        TableColumn("ENDED", cell("ended", str), right=True),
+        TableColumn("SUCCEEDED", cell("success_ratio", share), right=True),
+        TableColumn("TIME", cell("elapsed_seconds", run_time), right=True),
+        TableColumn("CPU TIME", cell("cpu_seconds", run_time), right=True),
+        TableColumn("PEAK MEMORY", cell("peak_memory_bytes", size), right=True),
+        TableColumn("ENERGY", cell("energy_joules", energy), right=True),
+    )

@@ -1,0 +1,86 @@
+"""Runs that the API of `batchjob up` starts and ends, as `batchjob run` and its like would."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from batchjob.local_runs import history
+from batchjob.local_runs.record import Run
+from batchjob.runtime.settings import SettingsError
+from batchjob.schedulers.states import JobState
+from batchjob_cli import delete, stop
+from batchjob_stats_server.run_control import RunRefusedError, RunRequest
+
+_START_SECONDS = 60.0
+
+
+class LocalRunControl:
+    """Of one data directory; see RunControl."""
+
+    def __init__(self, data: Path, cluster: str) -> None:
+        self.data = data
+        self.cluster = cluster
+
+    def start(self, request: RunRequest) -> Run:
+        """See RunControl. Each is supervised by a process of its own, which outlives us."""
+        argv = [sys.executable, "-m", "batchjob_cli", *_arguments(request, self.data)]
+        try:
+            done = subprocess.run(  # noqa: S603 (what an admin asks for, no shell)
+                argv,
+                cwd=request.directory or None,
+                env={**os.environ, **request.environment},
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=_START_SECONDS,
+                check=False,
+            )
+        except OSError as error:
+            raise RunRefusedError(f"{error.filename}: {error.strerror}") from error
+        except subprocess.TimeoutExpired as error:
+            raise RunRefusedError(f"not started within {_START_SECONDS:g} s") from error
+        if done.returncode:
+            raise RunRefusedError(done.stderr.strip().removeprefix("batchjob: ") or "not started")
+        return history.job(done.stdout.split()[0], str(self.data))
+
+    def stop(self, run: Run, grace_seconds: float) -> Run:
+        """See RunControl."""
+        return self._ended(run, grace_seconds)
+
+    def cancel(self, run: Run) -> Run:
+        """See RunControl."""
+        if run.state != JobState.PENDING:
+            raise RunRefusedError(f"run {run.jobid} does not wait: {run.status}")
+        return self._ended(run, 0.0)
+
+    def _ended(self, run: Run, grace_seconds: float) -> Run:
+        try:
+            return stop.end(self.data, run, grace_seconds)
+        except SettingsError as error:
+            raise RunRefusedError(str(error)) from error
+
+    def delete(self, run: Run) -> None:
+        """See RunControl."""
+        if run.state.live:
+            raise RunRefusedError(f"run {run.jobid} has not ended: {run.status}")
+        try:
+            delete.delete(self.data, run)
+        except OSError as error:
+            raise RunRefusedError(f"{error.filename}: {error.strerror}") from error
+
+
+def _arguments(request: RunRequest, data: Path) -> list[str]:
+    options = {
+        "--name": request.name,
+        "--cpus": request.cpus,
+        "--memory": request.memory_bytes,
+        "--io": request.io_bytes_per_second,
+        "--time-limit": request.time_limit_seconds and f"{request.time_limit_seconds}s",
+    }
+    given = [f"{flag}={value}" for flag, value in options.items() if value]
+    if request.start_time is not None:
+        given.append(f"--at=@{request.start_time}")
+    given += ["--best-effort"] * request.best_effort
+    return ["run", "--server=", "--detach", f"--data={data}", *given, "--", *request.command]

@@ -1,0 +1,176 @@
+"""Where the server listens: `:10910`, `192.0.2.1:10910`, `[::1]:10910`, `unix:/run/x.sock`."""
+
+import contextlib
+import ipaddress
+import os
+import socket
+import stat
+from typing import Any
+
+from batchjob.runtime.settings import SettingsError, cannot_listen
+from batchjob.runtime.values import Network, address, called
+
+_BACKLOG = 1024  # a flood of clients must not keep the kernel from taking one more
+_FIRST_DESCRIPTOR = 3  # sd_listen_fds(3)
+
+
+@called("ADDRESS")
+def listen_address(value: Any) -> str:
+    """Check the text of `--web.listen-address`; raises ValueError."""
+    if isinstance(value, str) and value.startswith("unix:/"):
+        return value
+    try:
+        if _sound(address(value).host):
+            return str(value)
+    except ValueError:
+        pass
+    raise ValueError(
+        f"expected :PORT, HOST:PORT, [IPV6]:PORT or unix:/PATH with a port up to 65535, "
+        f"got {value!r}"
+    )
+
+
+def _sound(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return not host or host.replace("-", "").replace(".", "").isalnum()
+    return True
+
+
+def listeners(addresses: tuple[str, ...]) -> list[socket.socket]:
+    """Open all addresses. Raises SettingsError naming the one that cannot be had."""
+    opened: list[socket.socket] = []
+    for each in addresses:
+        try:
+            opened.append(_listener(each))
+        except OSError as error:
+            for listener in opened:
+                listener.close()
+            raise cannot_listen(each, error) from error
+    return opened
+
+
+def _listener(where: str) -> socket.socket:
+    if where.startswith("unix:"):
+        return _unix_listener(where.removeprefix("unix:"))
+    host, port = address(where)
+    if not host:  # all addresses of the machine, of both kinds where it has both
+        dual = socket.has_dualstack_ipv6()
+        family = socket.AF_INET6 if dual else socket.AF_INET
+        return socket.create_server(
+            ("", port), family=family, backlog=_BACKLOG, dualstack_ipv6=dual
+        )
+    family, *_, found = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    return socket.create_server(found[:2], family=family, backlog=_BACKLOG)
+
+
+def _unix_listener(path: str) -> socket.socket:
+    """A socket file; one left behind by a process that is gone is replaced."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        if _abandoned(path):
+            os.unlink(path)
+        listener.bind(path)
+        listener.listen(_BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def remove_socket_files(addresses: tuple[str, ...]) -> None:
+    """Take away the files that `listeners` made."""
+    for each in addresses:
+        if each.startswith("unix:"):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(each.removeprefix("unix:"))
+
+
+def _abandoned(path: str) -> bool:
+    try:
+        if not stat.S_ISSOCK(os.stat(path).st_mode):
+            return False
+    except FileNotFoundError:
+        return False
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            return True
+    return False
+
+
+def systemd_listeners() -> list[socket.socket]:
+    """The sockets systemd opened for us (socket activation, sd_listen_fds(3))."""
+    count = os.environ.get("LISTEN_FDS", "")
+    if os.environ.get("LISTEN_PID") != str(os.getpid()) or not count.isdigit() or count == "0":
+        raise SettingsError("web.systemd-socket: systemd has given no socket to this process")
+    found = [socket.socket(fileno=_FIRST_DESCRIPTOR + index) for index in range(int(count))]
+    for each in found:
+        os.set_inheritable(each.fileno(), False)
+    return found
+
+
+def shown(listener: socket.socket) -> str:
+    """The address of a listener as people write it."""
+    name = listener.getsockname()
+    if listener.family == socket.AF_UNIX:
+        return f"unix:{name}"
+    host = f"[{name[0]}]" if listener.family == socket.AF_INET6 else name[0]
+    return f"{host}:{name[1]}"
+
+
+def beyond_loopback(listener: socket.socket) -> bool:
+    """Whether other machines can reach the listener."""
+    if listener.family == socket.AF_UNIX:
+        return False
+    return not ipaddress.ip_address(listener.getsockname()[0].partition("%")[0]).is_loopback
+
+
+def allowed(peer: str, networks: tuple[Network, ...]) -> bool:
+    """Whether a client with this address may come; no networks: everybody may."""
+    if not networks or not peer:  # a client of a unix socket has no address
+        return True
+    known = _ip(peer)
+    return any(known in network for network in networks)
+
+
+def client_of(peer: str) -> str:
+    """Whom a connection belongs to: an IPv4 address, or the /64 network of an IPv6 one (RFC 4291).
+
+    "" for all clients of a unix socket.
+    """
+    if not peer:
+        return ""
+    known = _ip(peer)
+    if known.version == 4:
+        return str(known)
+    return str(ipaddress.IPv6Network((int(known), 64), strict=False))
+
+
+def _ip(peer: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """The address of a client; IPv4 where it has come to a socket for both families."""
+    found = ipaddress.ip_address(peer.partition("%")[0])
+    return getattr(found, "ipv4_mapped", None) or found
+
+
+def answers(listener: socket.socket, seconds: float) -> bool:
+    """Whether somebody behind the listener reacts to a request within `seconds`.
+
+    Any answer will do, and so will being sent away: one that speaks TLS says that it does, and
+    `allow_from` may leave out this machine.
+    """
+    with socket.socket(listener.family, socket.SOCK_STREAM) as client:
+        client.settimeout(seconds)
+        try:
+            client.connect(listener.getsockname())  # the unspecified address is taken for loopback
+            client.sendall(b"GET /-/healthy HTTP/1.0\r\n\r\n")
+            client.recv(1)
+        except ConnectionResetError:
+            return True
+        except OSError:
+            return False
+    return True

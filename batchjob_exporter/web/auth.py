@@ -1,0 +1,191 @@
+"""The web configuration in force: wraps sockets in TLS, asks who is there, sets headers.
+
+The file and those it names are looked at again whenever somebody comes; a change that cannot be
+used is logged, and what was in force stays.
+"""
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import TYPE_CHECKING, NamedTuple
+
+from batchjob.runtime.settings import SettingsError
+from batchjob_exporter.web.config import RateLimit, WebConfig, read, warn
+from batchjob_exporter.web.connection import PlainStream, Stream
+from batchjob_exporter.web.message import HttpRequest, HttpResponse, text
+
+if TYPE_CHECKING:  # imported where they are used: each costs memory that few nodes need
+    import ssl
+
+    from batchjob_exporter.web.passwords import Passwords
+
+log = logging.getLogger(__name__)
+
+_UNAUTHORIZED = text(
+    HTTPStatus.UNAUTHORIZED,
+    "user name and password, please",
+    ("WWW-Authenticate", 'Basic realm="batchjob_exporter", charset="UTF-8"'),
+)
+
+_Signature = tuple[tuple[int, int, int] | None, ...]
+
+
+class _Loaded(NamedTuple):
+    """A configuration with all it names read."""
+
+    config: WebConfig
+    context: "ssl.SSLContext | None"
+    passwords: "Passwords | None"
+    bucket: "TokenBucket | None"
+
+
+class TokenBucket:
+    """Lets one request pass per interval, and after a pause up to `burst` at once."""
+
+    def __init__(self, limit: RateLimit, clock: Callable[[], float] = time.monotonic) -> None:
+        self._interval = limit.interval
+        self._burst = limit.burst
+        self._clock = clock
+        self._tokens = float(limit.burst)
+        self._at = clock()
+        self._lock = threading.Lock()
+
+    def take(self) -> bool:
+        """Whether a request may pass now."""
+        with self._lock:
+            now = self._clock()
+            earned = (now - self._at) / self._interval
+            self._tokens = min(self._tokens + earned, float(self._burst))
+            self._at = now
+            if self._tokens < 1:
+                return False
+            self._tokens -= 1
+            return True
+
+
+class Web:
+    """Everything between a client's socket and the site."""
+
+    def __init__(
+        self, path: str, answer: Callable[[HttpRequest], HttpResponse] | None = None
+    ) -> None:
+        """`path`: the file, or empty. Raises SettingsError if the file cannot be used."""
+        self._path = path
+        self._answer = answer
+        self._lock = threading.Lock()
+        self._signature: _Signature = ()
+        self._loaded = _Loaded(WebConfig(), None, None, None)
+        if path:
+            self._loaded = self._load()
+            self._signature = self._signed()
+            warn(self._loaded.config)
+
+    @property
+    def guarded(self) -> bool:
+        """Whether clients must show who they are."""
+        loaded = self._loaded
+        asks = loaded.config.tls.client_auth_type.startswith("Require")
+        return loaded.passwords is not None or (loaded.context is not None and asks)
+
+    def wrap(self, client: socket.socket) -> Stream:
+        """The stream of a new client."""
+        loaded = self._current()
+        if loaded.context is None:
+            return PlainStream(client)
+        from batchjob_exporter.web.tls import TlsStream
+
+        return TlsStream(client, loaded.context, loaded.config.tls.client_allowed_sans)
+
+    def within_rate(self) -> bool:
+        """Whether the rate limit lets one more request pass now."""
+        bucket = self._current().bucket
+        return bucket is None or bucket.take()
+
+    def unverified(self, request: HttpRequest) -> bool:
+        """Whether the request's password must be checked first, which takes 50 ms and more."""
+        passwords = self._current().passwords
+        return passwords is not None and passwords.known(_authorization(request)) is None
+
+    def verify(self, request: HttpRequest) -> bool:
+        """Check the password; `answer` knows the result. For one thread at a time."""
+        passwords = self._current().passwords
+        return passwords is None or passwords.check(_authorization(request))
+
+    def answer(self, request: HttpRequest) -> HttpResponse:
+        """The site's answer, or why there is none."""
+        passwords = self._current().passwords
+        if passwords is not None and not passwords.known(_authorization(request)):
+            return self.with_headers(_UNAUTHORIZED)
+        assert self._answer is not None  # only a check of the file goes without a site
+        return self.with_headers(self._answer(request))
+
+    def with_headers(self, response: HttpResponse) -> HttpResponse:
+        """The response with the headers of `http_server_config`."""
+        headers = self._current().config.http.headers
+        return response._replace(headers=(*response.headers, *headers)) if headers else response
+
+    def reload(self) -> None:
+        """Read the file again, changed or not."""
+        with self._lock:
+            self._signature = ()
+        self._current()
+
+    def _current(self) -> _Loaded:
+        if not self._path:
+            return self._loaded
+        with self._lock:
+            signature = self._signed()
+            if signature != self._signature:
+                self._signature = signature  # also of a broken file: it is reported once
+                try:
+                    self._loaded = self._load()
+                except SettingsError as error:
+                    log.error("web configuration not reloaded: %s", error)
+                else:
+                    self._signature = self._signed()  # it may name other files now
+                    log.info("web configuration reloaded")
+                    warn(self._loaded.config)
+            return self._loaded
+
+    def _signed(self) -> _Signature:
+        """What changes when somebody writes the file or a certificate."""
+        return tuple(map(_stamp, (self._path, *self._loaded.config.tls.files)))
+
+    def _load(self) -> _Loaded:
+        old = self._loaded
+        config = read(self._path)
+        if old.context is not None and not config.tls.wanted:
+            raise SettingsError(f"{self._path}: TLS can be switched off only by a restart")
+        if old.passwords is not None and not config.users:
+            raise SettingsError(f"{self._path}: log-in can be switched off only by a restart")
+        context = passwords = bucket = None
+        if config.tls.wanted:
+            from batchjob_exporter.web.tls import context_of
+
+            context = context_of(config.tls)
+        if config.users:
+            passwords = old.passwords
+            if passwords is None or config.users != old.config.users:
+                from batchjob_exporter.web.passwords import Passwords
+
+                passwords = Passwords(config.users)
+        if config.rate_limit.interval:
+            same = config.rate_limit == old.config.rate_limit
+            bucket = old.bucket if same else TokenBucket(config.rate_limit)
+        return _Loaded(config, context, passwords, bucket)
+
+
+def _authorization(request: HttpRequest) -> str:
+    return request.headers.get("authorization", "")
+
+
+def _stamp(path: str) -> tuple[int, int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino

@@ -1,0 +1,47 @@
+"""A secret that each request must bear, and the names a listener on loopback is asked under.
+
+Other people of a machine reach its loopback ports, and a page of somebody else can have its own
+name point there (DNS rebinding): a browser then lets it read the answers, and only `Host` tells.
+"""
+
+from collections.abc import Callable
+from http import HTTPStatus
+from urllib.parse import urlsplit
+
+from batchjob_exporter.web.message import HttpRequest, HttpResponse, text
+
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+
+_UNKNOWN = text(
+    HTTPStatus.UNAUTHORIZED, "expected the token as Authorization: Bearer",
+    ("WWW-Authenticate", "Bearer"),
+)  # fmt: skip
+_MISDIRECTED = text(HTTPStatus.MISDIRECTED_REQUEST, "not asked under that name")
+
+Answer = Callable[[HttpRequest], HttpResponse]
+
+
+def bearer_only(answer: Answer, secret: str, hosts: frozenset[str] | None = None) -> Answer:
+    """The same answers, for whoever bears the secret. `hosts`: accepted names; None: all."""
+    import hmac  # with 4 MB of OpenSSL, which most nodes do without
+
+    expected = secret.encode()
+
+    def checked(request: HttpRequest) -> HttpResponse:
+        if hosts is not None and _name(request.headers.get("host", "")) not in hosts:
+            return _MISDIRECTED
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        borne = given.strip().encode("latin-1")
+        if scheme.lower() != "bearer" or not hmac.compare_digest(borne, expected):
+            return _UNKNOWN
+        return answer(request)
+
+    return checked
+
+
+def _name(host: str) -> str:
+    """The name in a Host header, without the port and the brackets of IPv6."""
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""

@@ -1,0 +1,234 @@
+"""The file of `--web.config.file`, in the format all Prometheus exporters share.
+
+Source: prometheus/exporter-toolkit docs/web-configuration.md. Keys it knows and Python's TLS
+library cannot follow are accepted with a warning, so that a site can use the file it has.
+"""
+
+import logging
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from batchjob.runtime.settings import SettingsError, load_file, make, nearest, option
+from batchjob.runtime.values import boolean, duration, one_of, text
+from batchjob.runtime.values import integer as whole
+
+log = logging.getLogger(__name__)
+
+_HASH = re.compile(r"\$2[aby]?\$(0[4-9]|[12]\d|3[01])\$[./A-Za-z0-9]{53}")
+# HttpResponse headers that may be set, with their values where only some make sense.
+_HEADERS: dict[str, tuple[str, ...]] = {
+    "Content-Security-Policy": (),
+    "Strict-Transport-Security": (),
+    "X-Content-Type-Options": ("nosniff",),
+    "X-Frame-Options": ("deny", "sameorigin"),
+    "X-XSS-Protection": (),
+}
+
+
+def _headers(value: Any) -> tuple[tuple[str, str], ...]:
+    for name, content in _mapping(value).items():
+        if name not in _HEADERS:
+            raise ValueError(f"header {name!r} cannot be set{nearest(name, _HEADERS)}")
+        if _HEADERS[name] and content not in _HEADERS[name]:
+            raise ValueError(f"{name}: expected {' or '.join(_HEADERS[name])}, got {content!r}")
+        if not content.isprintable() or not content.isascii():
+            raise ValueError(f"{name}: expected one line of ASCII text")
+    return tuple(value.items())
+
+
+def _users(value: Any) -> Mapping[str, str]:
+    for name, hashed in _mapping(value).items():
+        if ":" in name:
+            raise ValueError(f"user {name!r}: a name cannot hold a colon")
+        if not _HASH.fullmatch(hashed):
+            raise ValueError(
+                f"user {name!r}: expected a bcrypt hash ($2y$10$...), as `htpasswd -nB` makes it"
+            )
+    return dict(value)
+
+
+def _mapping(value: Any) -> Mapping[str, str]:
+    if isinstance(value, dict) and all(isinstance(x, str) for pair in value.items() for x in pair):
+        return value
+    raise ValueError("expected a mapping of names to text")
+
+
+def _names(value: Any) -> tuple[str, ...]:
+    if isinstance(value, list) and all(isinstance(each, str) for each in value):
+        return tuple(value)
+    raise ValueError(f"expected a list of names, got {value!r}")
+
+
+_VERSION = one_of("TLS10", "TLS11", "TLS12", "TLS13")
+_CLIENT_AUTH = one_of(
+    "NoClientCert",
+    "RequestClientCert",
+    "RequireAnyClientCert",
+    "RequireClientCert",  # an older name of the one before
+    "VerifyClientCertIfGiven",
+    "RequireAndVerifyClientCert",
+)
+
+
+@dataclass(frozen=True)
+class Tls:
+    """`tls_server_config`."""
+
+    cert: str = option("", "Certificate chain (PEM).", key="cert")
+    key: str = option("", "Private key (PEM).", key="key")
+    client_ca: str = option("", "CA of the clients (PEM).", key="client_ca")
+    cert_file: str = option("", "File with the certificate chain.", key="cert_file")
+    key_file: str = option("", "File with the private key.", key="key_file")
+    client_ca_file: str = option("", "File with the clients' CA.", key="client_ca_file")
+    client_auth_type: str = option(
+        "NoClientCert", "What is asked of clients.", parse=_CLIENT_AUTH, key="client_auth_type"
+    )
+    client_allowed_sans: tuple[str, ...] = option(
+        (), "Names of which a client has one.", parse=_names, key="client_allowed_sans"
+    )
+    min_version: str = option("TLS12", "Oldest version.", parse=_VERSION, key="min_version")
+    max_version: str = option("TLS13", "Newest version.", parse=_VERSION, key="max_version")
+    cipher_suites: tuple[str, ...] = option(
+        (), "Go's names of ciphers.", parse=_names, key="cipher_suites"
+    )
+    prefer_server_cipher_suites: bool = option(
+        True, "Whose order of ciphers counts.", key="prefer_server_cipher_suites"
+    )
+    curve_preferences: tuple[str, ...] = option(
+        (), "Curves in order of preference.", parse=_names, key="curve_preferences"
+    )
+
+    @property
+    def wanted(self) -> bool:
+        """Whether the file asks for TLS at all."""
+        return self != Tls()
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Files that this configuration reads."""
+        return tuple(filter(None, (self.cert_file, self.key_file, self.client_ca_file)))
+
+
+@dataclass(frozen=True)
+class Http:
+    """`http_server_config`."""
+
+    http2: bool = option(True, "Accepted; this server speaks HTTP/1.1.", parse=boolean, key="http2")
+    headers: tuple[tuple[str, str], ...] = option(
+        (), "Response headers.", parse=_headers, key="headers"
+    )
+
+
+@dataclass(frozen=True)
+class RateLimit:
+    """`rate_limit`: a token bucket for all requests together."""
+
+    interval: float = option(0.0, "Seconds per request; 0: no limit.", parse=duration)
+    burst: int = option(0, "Requests that may come at once.", parse=whole)
+
+
+@dataclass(frozen=True)
+class _Top:
+    basic_auth_users: Mapping[str, str] = option(
+        None, "Names and bcrypt hashes.", parse=_users, key="basic_auth_users"
+    )
+
+
+class WebConfig(NamedTuple):
+    """What the file says; all of it checked, the files it names not yet read."""
+
+    tls: Tls = Tls()
+    http: Http = Http()
+    rate_limit: RateLimit = RateLimit()
+    users: Mapping[str, str] = {}
+
+
+_SECTIONS: dict[str, type[Any]] = {
+    "tls_server_config": Tls,
+    "http_server_config": Http,
+    "rate_limit": RateLimit,
+    "": _Top,
+}
+
+
+def read(path: str) -> WebConfig:
+    """Read the file. Raises SettingsError with file, line and what was expected."""
+    values = load_file(path, _SECTIONS)
+    values = {name: value for name, value in values.items() if value is not None}
+    tls = make(Tls, "tls_server_config", _anchored(values, os.path.dirname(path)))
+    config = WebConfig(
+        tls=tls,
+        http=make(Http, "http_server_config", values),
+        rate_limit=make(RateLimit, "rate_limit", values),
+        users=make(_Top, "", values).basic_auth_users or {},
+    )
+    try:
+        _check(config)
+    except ValueError as error:
+        raise SettingsError(f"{path}: {error}") from error
+    return config
+
+
+def _anchored(values: Mapping[str, Any], directory: str) -> dict[str, Any]:
+    """Relative paths are relative to the file."""
+    return {
+        name: os.path.join(directory, text(value)) if name.endswith("_file") and value else value
+        for name, value in values.items()
+    }
+
+
+def _check(config: WebConfig) -> None:
+    if config.rate_limit.interval and not config.rate_limit.burst:
+        raise ValueError("rate_limit.burst: expected at least 1, or every request is refused")
+    if config.tls.wanted:
+        _check_tls(config.tls)
+
+
+def _check_tls(tls: Tls) -> None:
+    for name, inline, file in (
+        ("cert", tls.cert, tls.cert_file),
+        ("key", tls.key, tls.key_file),
+    ):
+        if bool(inline) == bool(file):
+            raise ValueError(f"tls_server_config: expected one of {name} and {name}_file")
+    if tls.client_ca and tls.client_ca_file:
+        raise ValueError("tls_server_config: expected one of client_ca and client_ca_file")
+    authority = tls.client_ca or tls.client_ca_file
+    asks = tls.client_auth_type not in ("NoClientCert", "RequestClientCert")
+    if authority and tls.client_auth_type == "NoClientCert":
+        raise ValueError("tls_server_config: a client CA needs a client_auth_type")
+    if asks and not authority:
+        raise ValueError(
+            f"tls_server_config: client_auth_type {tls.client_auth_type} needs client_ca or "
+            "client_ca_file; certificates that nobody verifies are not accepted"
+        )
+    if tls.client_allowed_sans and not tls.client_auth_type.startswith("Require"):
+        raise ValueError(
+            "tls_server_config: client_allowed_sans needs client_auth_type "
+            "RequireAndVerifyClientCert"
+        )
+    if tls.min_version > tls.max_version:
+        raise ValueError("tls_server_config: min_version is above max_version")
+
+
+def warn(config: WebConfig) -> None:
+    """Say which wishes of the file cannot be followed."""
+    tls = config.tls
+    ignored = [
+        name
+        for name, given in (
+            ("cipher_suites", tls.cipher_suites),
+            ("curve_preferences", tls.curve_preferences),
+        )
+        if given
+    ]
+    for name in ignored:
+        log.warning("tls_server_config.%s: not followed; OpenSSL's own choice is used", name)
+    if tls.client_auth_type in ("RequireAnyClientCert", "RequireClientCert"):
+        log.warning(
+            "tls_server_config.client_auth_type: %s is taken as RequireAndVerifyClientCert",
+            tls.client_auth_type,
+        )

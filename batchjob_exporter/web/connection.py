@@ -1,0 +1,224 @@
+"""The life of a connection, as a generator that never waits itself.
+
+It yields a `Wait` when the client is not ready, and an `HttpRequest` when one is complete; the
+server resumes it when the socket is ready, or with the rendered response.
+"""
+
+import socket
+import time
+from collections.abc import Callable, Generator
+from functools import partial
+from http import HTTPStatus
+from selectors import EVENT_READ, EVENT_WRITE
+from typing import NamedTuple, Protocol, TypeVar
+
+from batchjob_exporter.web.message import (
+    HEAD_LIMIT,
+    HttpRequest,
+    Refused,
+    parse,
+    render,
+    text,
+)
+
+T = TypeVar("T")
+
+_CHUNK = 16384
+_LINGER_BYTES = 1 << 20
+
+
+class WouldBlock(Exception):
+    """The client is not ready; `events` says for what to wait."""
+
+    def __init__(self, events: int) -> None:
+        super().__init__()
+        self.events = events
+
+
+class Stream(Protocol):
+    """What a connection needs of its socket; the calls raise WouldBlock or OSError."""
+
+    @property
+    def socket(self) -> socket.socket:
+        """For the selector, and to close."""
+
+    def handshake(self) -> None:
+        """Agree on encryption; done when it returns."""
+
+    def receive(self, size: int) -> bytes:
+        """Read at most `size` bytes; none: the client has closed its side."""
+
+    def send(self, data: memoryview) -> int:
+        """Write what fits now; returns how much that was."""
+
+
+class PlainStream:
+    """HTTP without encryption."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.socket = connection
+
+    def handshake(self) -> None:
+        """Nothing to agree on."""
+
+    def receive(self, size: int) -> bytes:
+        """Read what is there."""
+        try:
+            return self.socket.recv(size)
+        except BlockingIOError:
+            raise WouldBlock(EVENT_READ) from None
+
+    def send(self, data: memoryview) -> int:
+        """Write what fits into the socket's buffer."""
+        try:
+            return self.socket.send(data)
+        except BlockingIOError:
+            raise WouldBlock(EVENT_WRITE) from None
+
+
+class Patience(NamedTuple):
+    """How long a client may take, in seconds."""
+
+    head: float = 10.0  # from the connection, or the first byte, to a complete request
+    idle: float = 330.0  # between two requests; Prometheus itself lets go after 5 minutes
+    send: float = 30.0  # to take the whole answer
+    linger: float = 2.0  # to close, after an error
+
+
+class Wait(NamedTuple):
+    """Wait until the socket is ready for `events`, at most until `deadline` (monotonic)."""
+
+    events: int
+    deadline: float
+
+
+class TimedOut(Exception):
+    """The client took too long; thrown into the generator at its deadline."""
+
+
+class Answer(NamedTuple):
+    """What the server sends to the client, and whether the connection stays open."""
+
+    data: bytes
+    keep_alive: bool
+
+
+Life = Generator[Wait | HttpRequest, Answer | None, None]
+_Step = Generator[Wait, object, T]
+
+
+class HttpConnection:
+    """A connection of one client, who may have several."""
+
+    def __init__(
+        self,
+        stream: Stream,
+        client: str,
+        patience: Patience,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.socket = stream.socket
+        self.client = client
+        self._stream = stream
+        self._patience = patience
+        self._clock = clock
+        self._received = bytearray()
+        self.unsent = 0  # bytes of an answer that the client has not yet taken
+        self.life: Life = self._live()
+
+    def go_on(self) -> Wait | HttpRequest:
+        """Resume now that the socket is ready, or begin."""
+        return next(self.life)
+
+    def broken(self) -> bool:
+        """Whether the client has broken off, so that nobody would get an answer."""
+        return self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) != 0
+
+    def left(self) -> bool:
+        """Whether the client sends nothing more: it has gone, or has all it wants to say said."""
+        try:
+            # Below TLS, whose own recv() knows no flags.
+            peeked = socket.socket.recv(self.socket, 1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+        return not peeked
+
+    def close(self) -> None:
+        """End the connection, wherever it is."""
+        self.life.close()
+        self.socket.close()
+
+    def _live(self) -> Life:
+        deadline = self._clock() + self._patience.head
+        yield from self._ready(self._stream.handshake, deadline)
+        keep_alive = True
+        while keep_alive:
+            try:
+                head = yield from self._head(deadline)
+                if head is None:
+                    return
+                request = parse(head)
+            except Refused as refused:
+                yield from self._send(render(text(refused.status, str(refused)), keep_alive=False))
+                yield from self._linger()
+                return
+            answer = yield request
+            assert answer is not None  # the server resumes a request with its answer
+            yield from self._send(answer.data)
+            keep_alive = answer.keep_alive
+            deadline = self._clock() + self._patience.idle
+        yield from self._linger()
+
+    def _head(self, deadline: float) -> _Step[bytes | None]:
+        """Request line and headers; None when the client left or never began."""
+        buffer = self._received
+        scanned, begun = 0, False
+        while (end := buffer.find(b"\r\n\r\n", scanned)) < 0:
+            if buffer and not begun:
+                begun, deadline = True, min(deadline, self._clock() + self._patience.head)
+            if len(buffer) > HEAD_LIMIT:
+                raise Refused(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "request head too large")
+            scanned = max(len(buffer) - 3, 0)
+            try:
+                data = yield from self._ready(partial(self._stream.receive, _CHUNK), deadline)
+            except TimedOut:
+                if not buffer:
+                    return None
+                raise Refused(HTTPStatus.REQUEST_TIMEOUT, "the request did not arrive") from None
+            if not data:
+                return None
+            # An empty line before a request is let pass, as RFC 9112 2.2 advises.
+            buffer += data if buffer else data.lstrip(b"\r\n")
+        head = bytes(buffer[:end])
+        del buffer[: end + 4]
+        if len(head) > HEAD_LIMIT:
+            raise Refused(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "request head too large")
+        return head
+
+    def _send(self, data: bytes) -> _Step[None]:
+        deadline = self._clock() + self._patience.send
+        rest = memoryview(data)
+        while rest:
+            self.unsent = len(rest)
+            rest = rest[(yield from self._ready(partial(self._stream.send, rest), deadline)) :]
+        self.unsent = 0
+
+    def _linger(self) -> _Step[None]:
+        """Take what the client still sends: a reset would make it lose the answer."""
+        self.socket.shutdown(socket.SHUT_WR)
+        deadline = self._clock() + self._patience.linger
+        taken = 0
+        while taken < _LINGER_BYTES:
+            data = yield from self._ready(partial(self._stream.receive, _CHUNK), deadline)
+            if not data:
+                return
+            taken += len(data)
+
+    def _ready(self, operation: Callable[[], T], deadline: float) -> _Step[T]:
+        while True:
+            try:
+                return operation()
+            except WouldBlock as blocked:
+                yield Wait(blocked.events, deadline)

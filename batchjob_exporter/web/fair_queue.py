@@ -1,0 +1,65 @@
+"""A queue that serves its clients by turns, however much one of them puts into it."""
+
+import threading
+from collections import Counter, deque
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class RoundRobinQueue(Generic[T]):
+    """Items wait in a line for each client; `get` takes the first item of each line in turn."""
+
+    def __init__(self, longest_line: int) -> None:
+        """`longest_line`: items of one client that may wait."""
+        self._longest_line = longest_line
+        self._lines: dict[str, deque[T]] = {}  # none is empty; the next to be served comes first
+        self._changed = threading.Condition()
+        self._closed = False
+
+    def lengths(self) -> Counter[str]:
+        """How many items of each client wait."""
+        with self._changed:
+            return Counter({client: len(line) for client, line in self._lines.items()})
+
+    def put(self, client: str, item: T) -> bool:
+        """Whether the item was taken: not into a full line, nor into a closed queue."""
+        with self._changed:
+            line = self._lines.get(client, deque())
+            if self._closed or len(line) >= self._longest_line:
+                return False
+            line.append(item)
+            self._lines[client] = line
+            self._changed.notify()
+            return True
+
+    def get(self) -> T | None:
+        """The next item, waited for; None when the queue is closed and empty."""
+        with self._changed:
+            while not self._lines:
+                if self._closed:
+                    return None
+                self._changed.wait()
+            client = next(iter(self._lines))
+            line = self._lines.pop(client)
+            item = line.popleft()
+            if line:
+                self._lines[client] = line  # behind the others
+            return item
+
+    def withdraw(self, client: str) -> T | None:
+        """Take back the item that the client put last; None if none of its items waits."""
+        with self._changed:
+            line = self._lines.get(client)
+            if line is None:
+                return None
+            item = line.pop()
+            if not line:
+                del self._lines[client]
+            return item
+
+    def close(self) -> None:
+        """Take nothing more; whoever waits in `get` is told when all has been taken."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()

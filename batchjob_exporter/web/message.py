@@ -1,0 +1,176 @@
+"""HTTP/1.1 requests and responses as plain data (RFC 9110, RFC 9112)."""
+
+import re
+import time
+import zlib
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from http import HTTPStatus
+from typing import NamedTuple
+from urllib.parse import parse_qsl, unquote
+
+HEAD_LIMIT = 16384  # bytes of request line and headers together
+HEADERS_LIMIT = 100
+
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+_VERSION = re.compile(r"HTTP/(\d)\.(\d)")
+# Below this, a compressed answer saves no packet.
+_GZIP_FROM = 1024
+
+
+class Refused(Exception):
+    """A request that is answered with an error before anybody looks at what it asks for."""
+
+    def __init__(self, status: HTTPStatus, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+class HttpRequest(NamedTuple):
+    """A request without a body; header names in lower case."""
+
+    method: str
+    path: str
+    query: tuple[tuple[str, str], ...]
+    headers: Mapping[str, str]
+    keep_alive: bool
+
+
+class HttpResponse(NamedTuple):
+    """An answer whose body is complete."""
+
+    status: HTTPStatus
+    body: bytes
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+def text(status: HTTPStatus, message: str, *headers: tuple[str, str]) -> HttpResponse:
+    """An answer of one line for people."""
+    plain = ("Content-Type", "text/plain; charset=utf-8")
+    return HttpResponse(status, f"{message}\n".encode(), (plain, *headers))
+
+
+@lru_cache(16)  # a scraper asks in the same words each time
+def parse(head: bytes) -> HttpRequest:
+    """Read request line and headers, without the empty line. Raises Refused."""
+    first, *lines = head.decode("latin-1").split("\r\n")
+    method, target, keep_alive = _request_line(first)
+    if len(lines) > HEADERS_LIMIT:
+        raise Refused(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "too many header fields")
+    headers = _headers(lines)
+    if keep_alive and "host" not in headers:
+        raise Refused(HTTPStatus.BAD_REQUEST, "no Host header")
+    if "transfer-encoding" in headers or headers.get("content-length", "0") != "0":
+        # Never read, so nothing after it can be taken for a request.
+        keep_alive = False
+        if method in ("GET", "HEAD"):
+            raise Refused(HTTPStatus.BAD_REQUEST, "a request body is not expected here")
+    if "close" in headers.get("connection", "").lower():
+        keep_alive = False
+    path, query = _target(target)
+    return HttpRequest(method, path, query, headers, keep_alive)
+
+
+def _request_line(line: str) -> tuple[str, str, bool]:
+    """Method, target and whether the connection may stay open (HTTP/1.1 only)."""
+    parts = line.split(" ")
+    if len(parts) != 3 or not _TOKEN.fullmatch(parts[0]) or _CONTROL.search(line):
+        raise Refused(HTTPStatus.BAD_REQUEST, "malformed request line")
+    version = _VERSION.fullmatch(parts[2])
+    if version is None:
+        raise Refused(HTTPStatus.BAD_REQUEST, "malformed HTTP version")
+    if version[1] != "1":
+        raise Refused(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "this server speaks HTTP/1.1")
+    return parts[0], parts[1], version[2] != "0"
+
+
+def _headers(lines: list[str]) -> dict[str, str]:
+    headers: dict[str, str] = {}
+    for line in lines:
+        name, colon, value = line.partition(":")
+        if not colon or not _TOKEN.fullmatch(name) or _CONTROL.search(value):
+            raise Refused(HTTPStatus.BAD_REQUEST, "malformed header field")
+        name, value = name.lower(), value.strip(" \t")
+        if name in headers:
+            if name in ("host", "content-length", "authorization"):
+                raise Refused(HTTPStatus.BAD_REQUEST, f"header {name} given twice")
+            value = f"{headers[name]}, {value}"
+        headers[name] = value
+    return headers
+
+
+def _target(target: str) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """Path and query, from `/path?query` or, as proxies ask, `http://host/path?query`."""
+    if target.lower().startswith(("http://", "https://")):
+        _, slash, rest = target.partition("://")[2].partition("/")
+        target = slash + rest or "/"
+    if not target.startswith("/") and target != "*":
+        raise Refused(HTTPStatus.BAD_REQUEST, "malformed request target")
+    path, _, query = target.partition("?")
+    try:
+        pairs = parse_qsl(query, keep_blank_values=True, max_num_fields=HEADERS_LIMIT)
+    except ValueError as error:
+        raise Refused(HTTPStatus.BAD_REQUEST, "too many query parameters") from error
+    return unquote(path), tuple(pairs)
+
+
+class Accepted(NamedTuple):
+    """An entry of Accept or Accept-Encoding (RFC 9110 section 12), in lower case.
+
+    Weight 0: not acceptable.
+    """
+
+    value: str
+    parameters: Mapping[str, str]
+    weight: float
+
+
+def accepted(header: str) -> Iterator[Accepted]:
+    """The entries in the header's order; whatever is malformed has weight 0."""
+    for entry in header.lower().split(","):
+        value, *rest = (part.strip() for part in entry.split(";"))
+        parameters = dict(part.split("=", 1) for part in rest if "=" in part)
+        weight = _weight(parameters.pop("q", "1"))
+        yield Accepted(value, parameters, weight)
+
+
+def _weight(text: str) -> float:
+    try:
+        weight = float(text)
+    except ValueError:
+        return 0.0
+    return weight if 0 <= weight <= 1 else 0.0
+
+
+def compressed(response: HttpResponse, accept_encoding: str) -> HttpResponse:
+    """The answer as gzip if the client takes it.
+
+    Level 1: of 10 000 samples (1.6 MB) it makes 134 kB in 3 ms; the default 6 takes 8 ms for
+    110 kB.
+    """
+    if len(response.body) < _GZIP_FROM or not _takes_gzip(accept_encoding):
+        return response
+    body = zlib.compress(response.body, level=1, wbits=31)  # 31: with gzip's header and check sum
+    return response._replace(body=body, headers=(*response.headers, ("Content-Encoding", "gzip")))
+
+
+def _takes_gzip(accept_encoding: str) -> bool:
+    weights = {coding: weight for coding, _, weight in accepted(accept_encoding)}
+    return weights.get("gzip", weights.get("*", 0.0)) > 0
+
+
+def render(
+    response: HttpResponse, *, keep_alive: bool, with_body: bool = True, now: float | None = None
+) -> bytes:
+    """The answer as it goes over the wire: one piece, so that it leaves in one write."""
+    date = time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(now))
+    lines = [
+        f"HTTP/1.1 {response.status.value} {response.status.phrase}",
+        f"Date: {date}",
+        f"Content-Length: {len(response.body)}",
+        f"Connection: {'keep-alive' if keep_alive else 'close'}",
+        *(f"{name}: {value}" for name, value in response.headers),
+    ]
+    head = "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n"
+    return head + response.body if with_body else head

@@ -1,0 +1,380 @@
+"""The server: one thread owns all sockets, a few workers make the answers.
+
+No thread ever waits for a client, so a silent or slow one costs a descriptor and nothing else; TLS
+handshakes too are made piece by piece, as the client sends its part. Whatever is scarce is shared
+by address: whoever takes most of it loses first, so that a crowd keeps nobody else out.
+"""
+
+import errno
+import logging
+import os
+import selectors
+import socket
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from http import HTTPStatus
+from typing import NamedTuple
+
+from batchjob.runtime.log import Once
+from batchjob.runtime.values import Network
+from batchjob_exporter.web.addresses import allowed, client_of
+from batchjob_exporter.web.auth import Web
+from batchjob_exporter.web.connection import Answer, HttpConnection, Patience, TimedOut, Wait
+from batchjob_exporter.web.fair_queue import RoundRobinQueue
+from batchjob_exporter.web.message import HttpRequest, HttpResponse, compressed, render, text
+
+log = logging.getLogger(__name__)
+
+_WORKERS = 4
+_CONNECTIONS = 128  # with TLS each takes 70 kB
+_UNSENT_BYTES = 32 << 20  # of answers that clients are slow to take
+_LOG_INS = 8  # of one address that wait for their password to be checked
+_ACCEPT_AT_ONCE = 64
+_OVERLOADED = text(HTTPStatus.SERVICE_UNAVAILABLE, "too many requests", ("Retry-After", "5"))
+_TOO_MANY = text(HTTPStatus.TOO_MANY_REQUESTS, "too many requests", ("Retry-After", "1"))
+_FAILED = text(HTTPStatus.INTERNAL_SERVER_ERROR, "internal error; see the exporter's log")
+
+_Asked = tuple[HttpConnection, HttpRequest]
+
+
+class ConnectionLimits(NamedTuple):
+    """What the server grants its clients."""
+
+    requests: int = 40  # answered or queued at once, beside one of each address; 0: no limit
+    allow_from: tuple[Network, ...] = ()
+    patience: Patience = Patience()
+
+
+class HttpServer:
+    """Serves `web` on the given listening sockets, which it closes in the end."""
+
+    def __init__(
+        self,
+        listeners: Sequence[socket.socket],
+        web: Web,
+        limits: ConnectionLimits = ConnectionLimits(),  # noqa: B008  # immutable
+    ) -> None:
+        self._listeners = listeners
+        self._web = web
+        self._limits = limits
+        self._selector = selectors.DefaultSelector()
+        self._alarm = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        # Connections that wait for their client, the longest waiting one first, with deadlines.
+        self._waiting: dict[HttpConnection, float] = {}
+        self._unanswered: Counter[str] = Counter()  # requests by client
+        self._log_ins: RoundRobinQueue[_Asked] = RoundRobinQueue(_LOG_INS)
+        self._asked: RoundRobinQueue[_Asked] = RoundRobinQueue(_CONNECTIONS)
+        self._answered: deque[tuple[HttpConnection, Answer | None]] = deque()
+        self._calls: deque[Callable[[], None]] = deque()
+        self._stopping = False
+        self._once = Once(log)
+        self._loop = threading.Thread(target=self._run, name="http", daemon=True)
+        self._workers = [
+            threading.Thread(
+                target=self._answer_requests, name=f"http-worker-{number}", daemon=True
+            )
+            for number in range(_WORKERS)
+        ]
+        self._workers.append(
+            threading.Thread(target=self._check_log_ins, name="http-log-in", daemon=True)
+        )
+
+    def start(self) -> None:
+        """Begin to accept clients."""
+        self._selector.register(self._alarm, selectors.EVENT_READ)
+        for listener in self._listeners:
+            listener.setblocking(False)
+            self._selector.register(listener, selectors.EVENT_READ, listener)
+        for thread in (self._loop, *self._workers):
+            thread.start()
+
+    def stop(self, seconds: float = 5.0) -> None:
+        """Refuse new clients, let go of idle ones, and give answers under way `seconds`."""
+        if self._stopping:
+            return
+        self._stopping = True
+        self._wake()
+        until = time.monotonic() + seconds
+        self._log_ins.close()
+        self._asked.close()
+        for thread in (*self._workers, self._loop):
+            thread.join(max(until - time.monotonic(), 0.1))
+        for listener in self._listeners:
+            listener.close()
+        # A thread that hangs may still write to the alarm; its number must not become another's.
+        if not any(thread.is_alive() for thread in (*self._workers, self._loop)):
+            os.close(self._alarm)
+
+    def responds(self, seconds: float) -> bool:
+        """Whether the thread that owns the sockets turns within `seconds`."""
+        turned = threading.Event()
+        self._calls.append(turned.set)
+        self._wake()
+        return turned.wait(seconds)
+
+    # The thread of the sockets.
+
+    def _run(self) -> None:
+        while not (self._stopping and not self._unanswered.total()):
+            try:
+                self._turn()
+            except Exception as error:  # what one client does must not end the service for all
+                self._once.warning(repr(error), "a turn of the server failed: %r", error)
+                log.debug("a turn of the server", exc_info=True)
+                time.sleep(0.05)  # it may come again at once
+        self._let_go()
+        self._selector.close()
+
+    def _turn(self) -> None:
+        """Wait for something to happen, and do what it asks for."""
+        for key, _ in self._selector.select(self._pause()):
+            if isinstance(key.data, HttpConnection):
+                # One that was dropped to make room may still have an event in this batch.
+                if key.data in self._waiting:
+                    self._resume(key.data, key.data.go_on)
+            elif key.data is not None:
+                self._accept(key.data)
+            else:
+                os.eventfd_read(self._alarm)
+        self._hand_over()
+        self._expire()
+        if self._stopping:
+            self._let_go()
+
+    def _pause(self) -> float | None:
+        """Seconds until the first deadline of a client; None without clients."""
+        if not self._waiting:
+            return None
+        return max(min(self._waiting.values()) - time.monotonic(), 0.0)
+
+    def _accept(self, listener: socket.socket) -> None:
+        for _ in range(_ACCEPT_AT_ONCE):
+            try:
+                client, address = listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                self._cannot_accept(error)
+                return
+            peer = address[0] if listener.family != socket.AF_UNIX else ""
+            try:
+                self._welcome(client, peer)
+            except OSError as error:  # it has left already
+                log.debug("%s: %s", peer, error)
+                client.close()
+            except Exception as error:  # one client must not keep the others of this batch waiting
+                self._once.warning(repr(error), "a client was sent away: %r", error)
+                log.debug("%s was sent away", peer, exc_info=True)
+                client.close()
+
+    def _cannot_accept(self, error: OSError) -> None:
+        """Out of descriptors: make room, or pause, so that the loop does not spin."""
+        if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+            self._once.warning("accept", "cannot accept clients: %s", error.strerror)
+            if not self._make_room():
+                time.sleep(0.1)
+
+    def _welcome(self, client: socket.socket, peer: str) -> None:
+        if not allowed(peer, self._limits.allow_from):
+            self._once.warning(peer, "refused %s: not in --web.allow-from", peer)
+            client.close()
+            return
+        if len(self._waiting) + self._unanswered.total() >= _CONNECTIONS and not self._make_room():
+            client.close()
+            return
+        client.setblocking(False)
+        if client.family != socket.AF_UNIX:
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        stream = self._web.wrap(client)
+        connection = HttpConnection(stream, client_of(peer), self._limits.patience)
+        self._resume(connection, connection.go_on)
+
+    def _resume(self, connection: HttpConnection, step: Callable[[], Wait | HttpRequest]) -> None:
+        """Let the connection go on until it waits for its client or for an answer."""
+        try:
+            self._forget(connection)
+            wanted = step()
+            while isinstance(wanted, HttpRequest) and (refusal := self._ask(connection, wanted)):
+                wanted = connection.life.send(refusal)
+            if isinstance(wanted, Wait):
+                self._selector.register(connection.socket, wanted.events, connection)
+                self._waiting[connection] = wanted.deadline
+                if connection.unsent:
+                    self._bound_unsent()
+        except (StopIteration, TimedOut):
+            self._drop(connection)
+        except OSError as error:
+            log.debug("connection ended: %s", error)
+            self._drop(connection)
+        except Exception as error:  # one client must not end the server
+            self._once.warning(repr(error), "a connection was dropped: %r", error)
+            log.debug("a connection was dropped", exc_info=True)
+            self._drop(connection)
+
+    def _ask(self, connection: HttpConnection, request: HttpRequest) -> Answer | None:
+        """Queue the request; what to answer where there is no room for it."""
+        client = connection.client
+        if not self._web.within_rate():
+            return self._refusal(request, _TOO_MANY)
+        if self._web.unverified(request):
+            if not self._log_ins.put(client, (connection, request)):
+                return self._refusal(request, _TOO_MANY)
+        else:
+            # Whoever has no request under way may have one: a crowd must not take all places.
+            crowded = self._full() and self._unanswered[client]
+            if crowded or not self._asked.put(client, (connection, request)):
+                return self._refusal(request, _OVERLOADED)
+        self._unanswered[client] += 1
+        return None
+
+    def _full(self) -> bool:
+        under_way = self._unanswered.total() - self._log_ins.lengths().total()
+        return 0 < self._limits.requests <= under_way
+
+    def _refusal(self, request: HttpRequest, response: HttpResponse) -> Answer:
+        """The connection ends: the client has more requests in store than it is given places."""
+        with_body = request.method != "HEAD"
+        response = self._web.with_headers(response)
+        return Answer(render(response, keep_alive=False, with_body=with_body), keep_alive=False)
+
+    def _hand_over(self) -> None:
+        """Send the answers that are ready."""
+        while self._answered:
+            connection, answer = self._answered.popleft()
+            self._answered_one(connection.client)
+            if answer is None:
+                self._drop(connection)
+            else:
+                self._resume(connection, partial(connection.life.send, answer))
+        while self._calls:
+            self._calls.popleft()()
+
+    def _answered_one(self, client: str) -> None:
+        self._unanswered[client] -= 1
+        if not self._unanswered[client]:
+            del self._unanswered[client]  # clients come and go
+
+    def _expire(self) -> None:
+        now = time.monotonic()
+        for connection in [c for c, deadline in self._waiting.items() if deadline <= now]:
+            if connection in self._waiting:
+                self._resume(connection, partial(connection.life.throw, TimedOut()))
+
+    def _forget(self, connection: HttpConnection) -> None:
+        """It waits no more."""
+        if self._waiting.pop(connection, None) is not None:
+            self._selector.unregister(connection.socket)
+
+    def _drop(self, connection: HttpConnection) -> None:
+        """End the connection, whatever state it is in."""
+        self._waiting.pop(connection, None)
+        with suppress(KeyError, ValueError, OSError):
+            self._selector.unregister(connection.socket)
+        with suppress(OSError):
+            connection.close()
+
+    def _make_room(self) -> bool:
+        """End a connection of the client that has most; False if there is none to end."""
+        held = self._log_ins.lengths()
+        held.update(connection.client for connection in self._waiting)
+        if not held:
+            return False
+        client = held.most_common(1)[0][0]
+        self._once.warning(
+            f"{client} crowd",
+            "too many connections: the longest waiting ones of %s are dropped",
+            client or "the unix socket",
+        )
+        longest = next((each for each in self._waiting if each.client == client), None)
+        if longest is None:
+            withdrawn = self._log_ins.withdraw(client)
+            if withdrawn is None:
+                return False  # its turn has just come
+            longest = withdrawn[0]
+            self._answered_one(client)
+        self._drop(longest)
+        return True
+
+    def _bound_unsent(self) -> None:
+        """Clients that ask and do not read must not fill the memory with answers."""
+        while sum(connection.unsent for connection in self._waiting) > _UNSENT_BYTES:
+            held: Counter[str] = Counter()
+            for connection in self._waiting:
+                held[connection.client] += connection.unsent
+            client = held.most_common(1)[0][0]
+            self._drop(next(c for c in self._waiting if c.client == client and c.unsent))
+
+    def _let_go(self) -> None:
+        for listener in self._listeners:
+            if listener.fileno() >= 0:
+                self._selector.unregister(listener)
+                listener.close()
+        for connection in list(self._waiting):
+            self._drop(connection)
+
+    def _wake(self) -> None:
+        os.eventfd_write(self._alarm, 1)
+
+    # The workers.
+
+    def _answer_requests(self) -> None:
+        while (asked := self._asked.get()) is not None:
+            self._answer(*asked)
+
+    def _answer(self, connection: HttpConnection, request: HttpRequest) -> None:
+        answer = None
+        try:
+            if not connection.broken():
+                answer = self._respond(request)
+        except Exception:  # the connection must not stay behind
+            log.exception("%s %s", request.method, request.path)
+        self._answered.append((connection, answer))
+        self._wake()
+
+    def _respond(self, request: HttpRequest) -> Answer:
+        begin = time.perf_counter()
+        try:
+            response = self._web.answer(request)
+            response = compressed(response, request.headers.get("accept-encoding", ""))
+        except Exception:  # one request must not end the worker
+            log.exception("%s %s", request.method, request.path)
+            response = _FAILED
+        log.debug(
+            "%s %s %d %d bytes %.1f ms",
+            request.method,
+            request.path,
+            response.status.value,
+            len(response.body),
+            1000 * (time.perf_counter() - begin),
+        )
+        keep_alive, with_body = request.keep_alive, request.method != "HEAD"
+        return Answer(render(response, keep_alive=keep_alive, with_body=with_body), keep_alive)
+
+    def _check_log_ins(self) -> None:
+        """One password at a time, by turns of the addresses; guesses take half of a CPU at most."""
+        guessers: dict[str, None] = {}
+        while (asked := self._log_ins.get()) is not None:
+            connection, request = asked
+            # A scraper that lost its patience with a long line finds itself known the next time.
+            if connection.client in guessers and connection.left():
+                self._answered.append((connection, None))
+                self._wake()
+                continue
+            begin = time.monotonic()
+            try:
+                right = self._web.verify(request)
+            except Exception:  # whoever cannot be verified does not come in
+                log.exception("a log-in cannot be checked")
+                right = False
+            taken = time.monotonic() - begin
+            if not self._asked.put(connection.client, asked):
+                self._answer(connection, request)  # the server is about to stop
+            if not right and not self._stopping:
+                guessers[connection.client] = None
+                if len(guessers) > _CONNECTIONS:
+                    del guessers[next(iter(guessers))]
+                time.sleep(min(taken, 1.0))

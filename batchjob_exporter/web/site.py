@@ -1,0 +1,127 @@
+"""What is served where: metrics, the landing page, health."""
+
+from collections.abc import Collection
+from http import HTTPStatus
+
+from batchjob.runtime.settings import nearest
+from batchjob_exporter.exporter import Exporter
+from batchjob_exporter.exposition import OPENMETRICS, TEXT, Exposition, ExpositionFormat
+from batchjob_exporter.web.message import HttpRequest, HttpResponse, accepted, text
+
+# Prometheus waits this long unless its configuration says otherwise.
+_SCRAPE_SECONDS = 10.0
+# What the answer needs for its way back.
+_WAY_BACK_SECONDS = 0.5
+
+# (media type, version the client asks for) -> what it gets; None: it does not say.
+_OFFERS: dict[tuple[str, str | None], ExpositionFormat] = {
+    ("application/openmetrics-text", "1.0.0"): OPENMETRICS,
+    ("application/openmetrics-text", None): OPENMETRICS,
+    ("text/plain", "0.0.4"): TEXT,
+    ("text/plain", None): TEXT,
+    ("text/*", None): TEXT,
+    ("*/*", None): TEXT,
+}
+
+# As `html.escape` has it, whose module takes half a megabyte for the names of all characters.
+_ESCAPED = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;"})
+_PAGE = """<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8"><title>batchjob_exporter</title></head>
+<body><h1>batchjob_exporter</h1>
+<p>{version}</p>
+<ul>
+<li><a href="{metrics}">Metrics</a></li>
+<li><a href="/-/healthy">Health</a></li>
+<li><a href="/-/ready">Readiness</a></li>
+</ul>
+<h2>Collectors</h2>
+<p>{collectors}</p>
+<p>One alone: <code>{metrics}?collect[]=NAME</code>; all but one:
+<code>{metrics}?exclude[]=NAME</code>.</p>
+</body></html>
+"""
+
+
+class MetricsSite:
+    """Answers requests; called from several threads at once."""
+
+    def __init__(self, exporter: Exporter, telemetry_path: str, version: str) -> None:
+        self._exporter = exporter
+        self._exposition = Exposition()
+        page = _PAGE.format(
+            version=version.translate(_ESCAPED),
+            metrics=telemetry_path.translate(_ESCAPED),
+            collectors=", ".join(exporter.names) or "none",
+        )
+        self._landing = HttpResponse(
+            HTTPStatus.OK, page.encode(), (("Content-Type", "text/html; charset=utf-8"),)
+        )
+        self._pages = {
+            "/": lambda _: self._landing,
+            "/-/healthy": lambda _: text(HTTPStatus.OK, "healthy"),
+            "/-/ready": lambda _: self._ready(),
+            telemetry_path: self._metrics,
+        }
+
+    def answer(self, request: HttpRequest) -> HttpResponse:
+        """The page that was asked for."""
+        page = self._pages.get(request.path)
+        if page is None:
+            return text(HTTPStatus.NOT_FOUND, "no such page; metrics are linked from /")
+        if request.method not in ("GET", "HEAD"):
+            return text(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD", ("Allow", "GET, HEAD"))
+        return page(request)
+
+    def _ready(self) -> HttpResponse:
+        if self._exporter.ready:
+            return text(HTTPStatus.OK, "ready")
+        return text(HTTPStatus.SERVICE_UNAVAILABLE, "not ready")
+
+    def _metrics(self, request: HttpRequest) -> HttpResponse:
+        try:
+            names = _chosen(request.query, self._exporter.names)
+        except ValueError as error:
+            return text(HTTPStatus.BAD_REQUEST, str(error))
+        families = self._exporter.collect(names, _deadline(request))
+        format = negotiate(request.headers.get("accept", ""))
+        body = self._exposition.render(families, format)
+        headers = (("Content-Type", format.content_type), ("Vary", "Accept, Accept-Encoding"))
+        return HttpResponse(HTTPStatus.OK, body, headers)
+
+
+def _chosen(query: tuple[tuple[str, str], ...], known: Collection[str]) -> Collection[str] | None:
+    """Names of the collectors that `collect[]` or `exclude[]` leave; None: all."""
+    collect = [value for key, value in query if key == "collect[]"]
+    exclude = [value for key, value in query if key == "exclude[]"]
+    if collect and exclude:
+        raise ValueError("collect[] and exclude[] cannot both be given")
+    for name in collect + exclude:
+        if name not in known:
+            raise ValueError(f"no enabled collector is called {name!r}{nearest(name, known)}")
+    if exclude:
+        return [name for name in known if name not in exclude]
+    return collect or None
+
+
+def _deadline(request: HttpRequest) -> float:
+    """Seconds the scraper still waits, by the header that Prometheus sends."""
+    try:
+        seconds = float(request.headers.get("x-prometheus-scrape-timeout-seconds", ""))
+    except ValueError:
+        seconds = _SCRAPE_SECONDS
+    if not 0 < seconds <= 3600:  # NaN too
+        seconds = _SCRAPE_SECONDS
+    return max(seconds - _WAY_BACK_SECONDS, seconds / 2)
+
+
+def negotiate(accept: str) -> ExpositionFormat:
+    """The format for an Accept header: highest q first, then the header's own order (RFC 9110).
+
+    A client that accepts neither gets the text format, which every scraper reads.
+    """
+    best, chosen = 0.0, TEXT
+    for media, parameters, weight in accepted(accept):
+        offer = _OFFERS.get((media, parameters.get("version")))
+        if offer is not None and weight > best:
+            best, chosen = weight, offer
+    return chosen

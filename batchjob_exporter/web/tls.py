@@ -1,0 +1,138 @@
+"""TLS on a socket that never waits, and contexts from the web configuration."""
+
+import ipaddress
+import os
+import socket
+import ssl
+from contextlib import contextmanager
+from http import HTTPStatus
+from selectors import EVENT_READ, EVENT_WRITE
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from batchjob.runtime.settings import SettingsError
+from batchjob_exporter.web.config import Tls
+from batchjob_exporter.web.connection import WouldBlock
+from batchjob_exporter.web.message import render, text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_VERSIONS = {
+    "TLS10": ssl.TLSVersion.TLSv1,
+    "TLS11": ssl.TLSVersion.TLSv1_1,
+    "TLS12": ssl.TLSVersion.TLSv1_2,
+    "TLS13": ssl.TLSVersion.TLSv1_3,
+}
+# Go's five names (crypto/tls ClientAuthType). Python's ssl verifies every certificate it asks
+# for, so "request, do not verify" is not to ask, and "require any" is to require a good one.
+_VERIFY = {
+    "NoClientCert": ssl.CERT_NONE,
+    "RequestClientCert": ssl.CERT_NONE,
+    "RequireAnyClientCert": ssl.CERT_REQUIRED,
+    "RequireClientCert": ssl.CERT_REQUIRED,
+    "VerifyClientCertIfGiven": ssl.CERT_OPTIONAL,
+    "RequireAndVerifyClientCert": ssl.CERT_REQUIRED,
+}
+T = TypeVar("T")
+
+
+def context_of(tls: Tls) -> ssl.SSLContext:
+    """A server's context. Raises SettingsError naming the file or key that does not work."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = _VERSIONS[tls.min_version]
+    context.maximum_version = _VERSIONS[tls.max_version]
+    if tls.prefer_server_cipher_suites:
+        context.options |= ssl.OP_CIPHER_SERVER_PREFERENCE
+    context.set_alpn_protocols(["http/1.1"])
+    context.verify_mode = _VERIFY[tls.client_auth_type]
+    for path in tls.files:
+        try:
+            with open(path, "rb"):
+                pass
+        except OSError as error:
+            raise SettingsError(f"{path}: {error.strerror}") from error
+    with _on_disk(tls.cert, tls.cert_file) as cert, _on_disk(tls.key, tls.key_file) as key:
+        try:
+            # An encrypted key would ask for its password on the terminal.
+            context.load_cert_chain(cert, key, password=lambda: b"")
+        except (ssl.SSLError, ValueError, OSError) as error:
+            where = tls.cert_file or tls.key_file or "tls_server_config"
+            raise SettingsError(f"{where}: certificate and key cannot be used: {error}") from error
+    try:
+        if tls.client_ca or tls.client_ca_file:
+            context.load_verify_locations(tls.client_ca_file or None, None, tls.client_ca or None)
+    except (ssl.SSLError, ValueError) as error:
+        where = tls.client_ca_file or "tls_server_config.client_ca"
+        raise SettingsError(f"{where}: no certificate of a CA: {error}") from error
+    return context
+
+
+@contextmanager
+def _on_disk(inline: str, path: str) -> "Iterator[str]":
+    """The path of a PEM text; ssl loads a key only from a file, so that one lives in memory."""
+    if path:
+        yield path
+        return
+    descriptor = os.memfd_create("pem", os.MFD_CLOEXEC)
+    try:
+        os.write(descriptor, inline.encode())
+        yield f"/proc/self/fd/{descriptor}"
+    finally:
+        os.close(descriptor)
+
+
+class TlsStream:
+    """HTTPS."""
+
+    def __init__(
+        self, connection: socket.socket, context: ssl.SSLContext, allowed_sans: tuple[str, ...]
+    ) -> None:
+        """Takes the socket over: `connection` is empty afterwards."""
+        self.socket: ssl.SSLSocket = context.wrap_socket(
+            connection, server_side=True, do_handshake_on_connect=False
+        )
+        self._allowed_sans = allowed_sans
+
+    def handshake(self) -> None:
+        """One step of the handshake; the last one checks the client's names."""
+        try:
+            _attempt(self.socket.do_handshake)
+        except ssl.SSLError as error:
+            if error.reason == "HTTP_REQUEST":
+                self._answer_plain_http()
+            raise
+        if self._allowed_sans and not self._allowed_sans_given():
+            raise PermissionError("the client's certificate has no name of client_allowed_sans")
+
+    def receive(self, size: int) -> bytes:
+        """Read what is there."""
+        return _attempt(lambda: self.socket.recv(size), EVENT_READ)
+
+    def send(self, data: memoryview) -> int:
+        """Write what fits into the socket's buffer."""
+        return _attempt(lambda: self.socket.send(data), EVENT_WRITE)
+
+    def _allowed_sans_given(self) -> bool:
+        names: Any = (self.socket.getpeercert() or {}).get("subjectAltName", ())
+        return any(_plain_name(*pair) in self._allowed_sans for pair in names)
+
+    def _answer_plain_http(self) -> None:
+        answer = render(text(HTTPStatus.BAD_REQUEST, "this port speaks HTTPS"), keep_alive=False)
+        os.write(self.socket.fileno(), answer)
+
+
+def _attempt(operation: "Callable[[], T]", blocked_on: int = EVENT_READ) -> T:
+    """Raises WouldBlock; TLS may have to read in order to write, and the other way round."""
+    try:
+        return operation()
+    except ssl.SSLWantReadError:
+        raise WouldBlock(EVENT_READ) from None
+    except ssl.SSLWantWriteError:
+        raise WouldBlock(EVENT_WRITE) from None
+    except BlockingIOError:  # TLS has been shut down, the socket below is still read
+        raise WouldBlock(blocked_on) from None
+
+
+def _plain_name(kind: str, value: str) -> str:
+    """A SAN as exporter-toolkit compares it; OpenSSL writes IPv6 addresses unshortened."""
+    return str(ipaddress.ip_address(value)) if kind == "IP Address" else value

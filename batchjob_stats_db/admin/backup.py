@@ -1,0 +1,123 @@
+"""Copy the database while it is in use."""
+
+import os
+import sqlite3
+import subprocess
+from contextlib import closing, suppress
+from pathlib import Path
+
+from sqlalchemy.engine import URL
+
+from batchjob_stats_db.database.engine import DatabaseError
+
+
+def backup(url: URL, target: Path) -> int:
+    """Write a whole and checked copy to `target`, which appears when it is complete; its size.
+
+    SQLite: a database file in rollback mode. PostgreSQL: an archive for pg_restore.
+    """
+    if target.exists():
+        raise DatabaseError(f"{target}: exists already")
+    partial = target.with_name(f"{target.name}.partial-{os.getpid()}")
+    try:
+        # Private from its first byte: job records are personal data.
+        os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        if url.get_backend_name() == "sqlite":
+            _copy_sqlite(url.database or "", partial)
+        else:
+            _dump_postgresql(url, partial)
+        with partial.open("rb") as file:
+            os.fsync(file.fileno())
+            size = os.fstat(file.fileno()).st_size
+        partial.rename(target)
+        directory = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+    except (OSError, sqlite3.Error) as error:
+        raise DatabaseError(f"backup to {target}: {error}") from error
+    finally:
+        with suppress(FileNotFoundError):
+            partial.unlink()
+    return size
+
+
+def _copy_sqlite(path: str, partial: Path) -> None:
+    """One step under a read lock of WAL: writers go on, and nothing has to begin anew."""
+    if not Path(path).exists():
+        raise DatabaseError(f"{path}: no such database")
+    with closing(sqlite3.connect(path, timeout=30, isolation_level=None)) as source:
+        if sqlite3.sqlite_version_info >= (3, 27):
+            source.execute("VACUUM INTO ?", (str(partial),))
+        else:
+            with closing(sqlite3.connect(partial)) as copy:
+                source.backup(copy, pages=-1)
+                copy.execute("PRAGMA journal_mode=DELETE")
+    checked_copy(partial)
+
+
+def checked_copy(path: Path) -> None:
+    """Raise DatabaseError for an SQLite file that is damaged."""
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as copy:
+        (verdict,) = copy.execute("PRAGMA quick_check(1)").fetchone()
+    if verdict != "ok":
+        raise DatabaseError(f"{path}: the copy is damaged: {verdict}")
+
+
+def plain_url(url: URL) -> str:
+    """How PostgreSQL's programs are told the database: without driver and password."""
+    return url.set(drivername="postgresql", password=None).render_as_string(hide_password=False)
+
+
+def client_environment(url: URL) -> dict[str, str]:
+    """The environment of PostgreSQL's programs, where the password is on no command line."""
+    return {**os.environ, **({"PGPASSWORD": str(url.password)} if url.password else {})}
+
+
+def _dump_postgresql(url: URL, partial: Path) -> None:
+    argv = ["pg_dump", "--format=custom", f"--file={partial}", f"--dbname={plain_url(url)}"]
+    done = subprocess.run(argv, env=client_environment(url), capture_output=True, check=False)  # noqa: S603 (argv, no shell)
+    if done.returncode:
+        said = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        raise DatabaseError(f"pg_dump: {said[-1] if said else done.returncode}")
+
+
+_PATTERN = "batchjob-*"
+_SUFFIXES = (".db", ".dump")
+
+
+def place(target: Path, kind: str, stamp: str) -> tuple[Path, Path | None]:
+    """The file to write, and the directory of many where `target` is one.
+
+    What ends in .db or .dump is a file; all else is a directory, which is made if it is missing.
+    """
+    if target.suffix in _SUFFIXES and not target.is_dir():
+        return target, None
+    try:
+        target.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except FileExistsError as error:
+        raise DatabaseError(
+            f"{target}: a file; expected a directory, or a name that ends in .db or .dump"
+        ) from error
+    except OSError as error:
+        raise DatabaseError(f"{target}: {error.strerror}") from error
+    return target / f"batchjob-{stamp}.{kind}", target
+
+
+def newest_time(directory: Path) -> float:
+    """When the newest backup in a directory was finished (seconds since 1970), 0 for none."""
+    try:
+        found = [path for path in directory.glob(_PATTERN) if path.suffix in _SUFFIXES]
+        return max((path.stat().st_mtime for path in found), default=0.0)
+    except OSError:
+        return 0.0
+
+
+def prune(directory: Path, keep: int) -> list[Path]:
+    """Delete all but the newest `keep` backups, whose names sort by time."""
+    found = sorted(path for path in directory.glob(_PATTERN) if path.suffix in _SUFFIXES)
+    old = found[:-keep] if keep else []
+    for path in old:
+        path.unlink()
+    return old

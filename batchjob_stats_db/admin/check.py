@@ -1,0 +1,137 @@
+"""Look for what must not be: damage, rows without their job, days without jobs, stale sources."""
+
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from math import isclose
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from batchjob_stats_db.database import schema
+from batchjob_stats_db.days import DAY, day_of
+
+_STALE_SECONDS = 6 * 3600
+_OVERDUE_SECONDS = DAY
+
+
+def findings(db: Connection, now: int) -> Iterator[str]:
+    """Each finding in one line; none when all is well."""
+    yield from _damage(db)
+    yield from _orphans(db)
+    yield from _sources(db, now)
+    for cluster in db.execute(sa.select(schema.cluster.c.name)).scalars().all():
+        yield from _gaps(db, cluster)
+        yield from _differing(db, cluster)
+        yield from _miscounted(db, cluster)
+        yield from _overdue(db, cluster, now)
+
+
+def _damage(db: Connection) -> Iterator[str]:
+    if db.dialect.name == "sqlite":
+        for (line,) in db.execute(sa.text("PRAGMA integrity_check(20)")):
+            if line != "ok":
+                yield f"damaged: {line}"
+
+
+def _orphans(db: Connection) -> Iterator[str]:
+    """With foreign keys on there are none; a file changed by other hands may have some."""
+    job = schema.job
+    for table in schema.metadata.sorted_tables:
+        if "job_id" not in table.columns:
+            continue
+        missing = ~sa.exists().where(job.c.id == table.c.job_id)
+        count = db.execute(sa.select(sa.func.count()).select_from(table).where(missing)).scalar()
+        if count:
+            yield f"{table.name}: {count} rows without their job"
+
+
+def _sources(db: Connection, now: int) -> Iterator[str]:
+    state = schema.poll_state.c
+    for row in db.execute(sa.select(schema.poll_state).order_by(state.cluster, state.source)):
+        name = f"{row.cluster}: {row.source}"
+        if row.success_time is None:
+            yield f"{name}: never read; {row.error}"
+        elif row.success_time < now - _stale_seconds(row.source):
+            yield f"{name}: not read for {(now - row.success_time) // 3600} h; {row.error}"
+    bad = schema.quarantine
+    counted = sa.select(bad.c.cluster, bad.c.source, sa.func.count()).group_by(
+        bad.c.cluster, bad.c.source
+    )
+    for cluster, source, count in db.execute(counted):
+        yield f"{cluster}: {source}: {count} rows in quarantine"
+
+
+def _stale_seconds(source: str) -> int:
+    """Ended jobs are read again once a night."""
+    return 2 * DAY if source.endswith(".reread") else _STALE_SECONDS
+
+
+def _gaps(db: Connection, cluster: str) -> Iterator[str]:
+    """Days on which no job ran between days on which some did."""
+    daily = schema.daily_usage.c
+    query = sa.select(daily.day).where(daily.cluster == cluster).distinct().order_by(daily.day)
+    for day, following in pairwise(db.execute(query).scalars().all()):
+        if following - day > DAY:
+            days = (following - day) // DAY - 1
+            yield f"{cluster}: no job ran on {days} days after the day that began at {day}"
+
+
+def _differing(db: Connection, cluster: str) -> Iterator[str]:
+    """Sums made from the users' days that are not theirs."""
+    for sums in schema.SUMS:
+        first = _total(db, sums.columns, sums.by_user, cluster)
+        made = (sums.by_account, sums.by_day, sums.monthly_by_user, sums.monthly_by_account)
+        for table in made:
+            for name, total in _total(db, sums.columns, table, cluster).items():
+                # Floats added up in another order differ in their last digits.
+                if not isclose(total, first[name], rel_tol=1e-9, abs_tol=1e-6):
+                    yield f"{cluster}: {table.name}: {name} is {total}, by user {first[name]}"
+
+
+def _miscounted(db: Connection, cluster: str) -> Iterator[str]:
+    """Days whose sums count other jobs than there are.
+
+    Not those that are to be made again, nor those of which retention may have dropped jobs.
+    """
+    job, by_day, due = schema.job.c, schema.USAGE.by_day.c, schema.rollup_due.c
+    oldest = db.execute(sa.select(sa.func.min(job.end_time)).where(job.cluster == cluster)).scalar()
+    kept = db.execute(sa.select(sa.func.min(by_day.day)).where(by_day.cluster == cluster)).scalar()
+    if oldest is None or kept is None:
+        return
+    first = max(day_of(oldest) + DAY, kept)
+    waiting = set(db.execute(sa.select(due.day).where(due.cluster == cluster)).scalars())
+    for name, time in (("jobs_started", job.start_time), ("jobs_ended", job.end_time)):
+        day = (time - time % DAY).label("day")
+        ran = (job.cluster == cluster) & job.start_time.is_not(None) & (time >= first)
+        counted = sa.select(day, sa.func.count().label("jobs")).where(ran).group_by(day)
+        jobs = {row.day: row.jobs for row in db.execute(counted)}
+        summed = sa.select(by_day.day, by_day[name]).where(
+            by_day.cluster == cluster, by_day.day >= first
+        )
+        sums = {row[0]: int(row[1]) for row in db.execute(summed)}
+        for each in sorted(jobs.keys() | sums.keys()):
+            known, made = jobs.get(each, 0), sums.get(each, 0)
+            if known != made and each not in waiting:
+                yield f"{cluster}: {name} of the day that began at {each}: {made}, of {known} jobs"
+
+
+def _total(
+    db: Connection, columns: Iterable[str], table: sa.Table, cluster: str
+) -> dict[str, float]:
+    added = (sa.func.coalesce(sa.func.sum(table.c[name]), 0.0).label(name) for name in columns)
+    query = sa.select(*added).where(table.c.cluster == cluster)
+    return dict(db.execute(query).mappings().one())
+
+
+def _overdue(db: Connection, cluster: str, now: int) -> Iterator[str]:
+    job = schema.job.c
+    late = sa.select(sa.func.count()).where(
+        job.cluster == cluster, job.usage_due_time < now - _OVERDUE_SECONDS
+    )
+    count = db.execute(late).scalar()
+    if count:
+        yield f"{cluster}: {count} jobs wait for their usage for more than a day"
+    due = schema.rollup_due.c
+    days = db.execute(sa.select(sa.func.count()).where(due.cluster == cluster)).scalar() or 0
+    if days > 2:
+        yield f"{cluster}: {days} days wait for their sums"

@@ -1,0 +1,82 @@
+"""Bring a database to the present schema, or say that it is not there."""
+
+import glob
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import sqlalchemy as sa
+from alembic import command
+from alembic.config import Config
+from alembic.script import ScriptDirectory
+from sqlalchemy.engine import URL, Engine
+
+from batchjob_stats_db.admin.backup import backup
+from batchjob_stats_db.database import revision, schema
+from batchjob_stats_db.database.engine import writer
+
+DIRECTORY = Path(__file__).parents[1] / "database" / "migrations"
+
+
+def config() -> Config:
+    """Alembic's settings, without a file of its own."""
+    made = Config()
+    made.set_main_option("script_location", str(DIRECTORY).replace("%", "%%"))
+    return made
+
+
+def revisions() -> list[str]:
+    """All revisions, oldest first."""
+    script = ScriptDirectory.from_config(config())
+    return [each.revision for each in script.walk_revisions()][::-1]
+
+
+def migrate(engine: Engine, target: str = "head") -> tuple[str, str]:
+    """Upgrade in one transaction; returns the revision before ("" for an empty file) and after.
+
+    Raises DatabaseError when the database was made by a newer version.
+    """
+    with engine.begin() as connection:
+        before = revision.found(connection)
+        if before and before not in revisions():
+            raise revision.newer(before)
+        settings = config()
+        settings.attributes["connection"] = connection
+        command.upgrade(settings, target)
+        after = revision.found(connection)
+    if engine.dialect.name == "sqlite":
+        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            connection.execute(sa.text("ANALYZE"))
+    return before, after
+
+
+class Done(NamedTuple):
+    """What was done: revisions ("" for an empty file), and the copy that was made first."""
+
+    before: str
+    after: str
+    copy: Path | None
+
+
+def bring_up_to_date(url: URL) -> Done:
+    """Make the tables, or upgrade them; of an SQLite file in use so far a copy is kept.
+
+    For the one writer of the database (engine.only_writer). Raises DatabaseError.
+    """
+    engine = writer(url, create=True)
+    try:
+        with engine.connect() as db:
+            before = revision.found(db)
+        copy = None
+        if before and before != schema.REVISION and url.get_backend_name() == "sqlite":
+            path = Path(url.database or "")
+            stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+            copy = path.with_name(f"{path.name}.before-{before}-{stamp}")
+            # The schema is still the old one, so copies of it are of migrations that did not end.
+            unfinished = list(path.parent.glob(f"{glob.escape(path.name)}.before-{before}-*"))
+            backup(url, copy)
+            for each in unfinished:
+                each.unlink(missing_ok=True)
+        return Done(*migrate(engine), copy)
+    finally:
+        engine.dispose()

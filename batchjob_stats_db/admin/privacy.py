@@ -1,0 +1,133 @@
+"""Take people out of the records, and leave what the site has to account for."""
+
+import hashlib
+import hmac
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from batchjob_stats_db.database import schema
+from batchjob_stats_db.days import days_of
+from batchjob_stats_db.measure.rollup import mark_days
+from batchjob_stats_db.poller.retention import FREE_TEXTS
+
+_MERGED = "forgotten"
+_PSEUDONYM = re.compile(r"u-[0-9a-f]{12}|forgotten")
+
+_BLANK: dict[str, Any] = {
+    **dict.fromkeys(FREE_TEXTS, ""), "groupname": "", "uid": None, "cancelled_by": "",
+    "reservation": "",
+}  # fmt: skip
+
+
+def pseudonym(user: str, key: bytes) -> str:
+    """The same for the same user and key; without the key nobody can try names."""
+    return "u-" + hmac.new(key, user.encode(), hashlib.sha256).hexdigest()[:12]
+
+
+def anonymise(db: Connection, key: bytes, before: int | None = None) -> int:
+    """Give the users of ended jobs pseudonyms, blank what they wrote; returns how many users.
+
+    With `before` only jobs that ended earlier. Accounts stay: they are what is accounted for.
+    Associations and tokens of the users go, when all jobs are anonymised.
+    """
+    job = schema.job.c
+    ended: sa.ColumnElement[bool] = job.end_time.is_not(None)
+    if before is not None:
+        ended &= job.end_time < before
+    users = db.execute(sa.select(job.username).where(ended).distinct()).scalars().all()
+    changed = [user for user in users if user and not _PSEUDONYM.fullmatch(user)]
+    for user in changed:
+        _rename(db, ended & (job.username == user), pseudonym(user, key))
+    if before is None:
+        for user in changed:
+            _remove_person(db, user)
+    _blank_bystanders(db)
+    return len(changed)
+
+
+def forget(db: Connection, user: str, cluster: str | None = None) -> int:
+    """Take one user out of all that is kept; returns how many job records bore the name.
+
+    The records stay, without name and free text, under the user "forgotten", so that sums of
+    accounts and days stay true.
+    """
+    job = schema.job.c
+    which = job.username == user
+    if cluster is not None:
+        which &= job.cluster == cluster
+    count = _rename(db, which, _MERGED)
+    _remove_person(db, user, cluster)
+    db.execute(sa.update(schema.job).where(job.cancelled_by == user).values(cancelled_by=""))
+    _blank_bystanders(db)
+    return count
+
+
+def _rename(db: Connection, which: sa.ColumnElement[bool], name: str) -> int:
+    job = schema.job.c
+    days: dict[str, set[int]] = {}
+    for row in db.execute(sa.select(job.cluster, job.start_time, job.end_time).where(which)):
+        days.setdefault(row.cluster, set()).update(
+            days_of(
+                row.start_time, row.end_time if row.end_time is not None else row.start_time or 0
+            )
+        )
+    ids = sa.select(job.id).where(which)
+    step = schema.job_step
+    db.execute(sa.update(step).where(step.c.job_id.in_(ids)).values(name="", submit_line=""))
+    count = db.execute(sa.update(schema.job).where(which).values(username=name, **_BLANK)).rowcount
+    for cluster, touched in days.items():
+        mark_days(db, cluster, touched)
+    return count
+
+
+def _remove_person(db: Connection, user: str, cluster: str | None = None) -> None:
+    for table in (schema.association, schema.api_token):
+        which = table.c.username == user
+        if cluster is not None:
+            which &= table.c.cluster == cluster
+        db.execute(sa.delete(table).where(which))
+    if cluster is None:
+        db.execute(sa.delete(schema.api_token).where(schema.api_token.c.maker == user))
+        for table in (schema.login, schema.login_session):
+            db.execute(sa.delete(table).where(table.c.username == user))
+    _rename_sums(db, user, cluster)
+
+
+def _rename_sums(db: Connection, user: str, cluster: str | None) -> None:
+    """Sums of days whose jobs are gone cannot be made anew: theirs go over to "forgotten"."""
+    for sums in schema.SUMS:
+        for table in (sums.by_user, sums.monthly_by_user):
+            _rename_rows(db, table, sums.columns, user, cluster)
+
+
+def _rename_rows(
+    db: Connection, table: sa.Table, sums: Iterable[str], user: str, cluster: str | None
+) -> None:
+    which = table.c.username == user
+    if cluster is not None:
+        which &= table.c.cluster == cluster
+    keys = [column for column in table.primary_key.columns if column.name != "username"]
+    both = which | (table.c.username == _MERGED)
+    merged = (
+        sa.select(*keys, *(sa.func.sum(table.c[name]).label(name) for name in sums))
+        .where(both)
+        .group_by(*keys)
+    )
+    rows = [dict(row) | {"username": _MERGED} for row in db.execute(merged).mappings()]
+    db.execute(sa.delete(table).where(both))
+    _insert(db, table, rows)
+
+
+def _insert(db: Connection, table: sa.Table, rows: Iterable[dict[str, Any]]) -> None:
+    given = list(rows)
+    if given:
+        db.execute(sa.insert(table), given)
+
+
+def _blank_bystanders(db: Connection) -> None:
+    """Raw rows in quarantine may hold anybody's name."""
+    db.execute(sa.update(schema.quarantine).values(raw=""))

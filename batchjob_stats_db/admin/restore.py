@@ -1,0 +1,148 @@
+"""Put a backup in the place of the database."""
+
+import fcntl
+import os
+import shutil
+import sqlite3
+import struct
+import subprocess
+import time
+from contextlib import closing, suppress
+from pathlib import Path
+
+import sqlalchemy as sa
+from sqlalchemy.engine import URL
+
+from batchjob_stats_db.admin.backup import checked_copy, client_environment, plain_url
+from batchjob_stats_db.database import revision, schema
+from batchjob_stats_db.database.engine import DatabaseError, WriterBusyError, only_writer, writer
+
+# Whoever has a database in WAL mode open holds a lock on this byte of its -shm file ("dead man's
+# switch", UNIX_SHM_DMS in SQLite's os_unix.c).
+_SHM_OPEN_BYTE = 128
+_FLOCK = "hhqqi"  # struct flock of x86-64 and ARM64: type, whence, start, length, pid
+
+
+def restore(url: URL, source: Path) -> Path | None:
+    """Replace the database by a copy that `backup` made; where the one before lies now, if any.
+
+    Refuses while a poller or server uses the database (WriterBusyError). Raises DatabaseError.
+    """
+    if not source.is_file():
+        raise DatabaseError(f"{source}: no such file")
+    if url.get_backend_name() != "sqlite":
+        _restore_postgresql(url, source)
+        return None
+    with only_writer(url):
+        return _restore_sqlite(Path(url.database or ""), source)
+
+
+def _restore_sqlite(path: Path, source: Path) -> Path | None:
+    _refuse_readers(path)
+    _refuse_schema(source)
+    owner = path if path.exists() else path.parent
+    partial = path.with_name(f"{path.name}.partial-{os.getpid()}")
+    try:
+        shutil.copyfile(source, partial)
+        checked_copy(partial)
+        _give_to_owner(partial, owner, mode=path.stat().st_mode if path.exists() else 0o600)
+        before = _set_aside(path)
+        partial.rename(path)
+        _sync(path)
+        return before
+    except (OSError, sqlite3.Error) as error:
+        raise DatabaseError(f"restore of {source}: {error}") from error
+    finally:
+        with suppress(FileNotFoundError):
+            partial.unlink()
+        lock = path.with_name(f"{path.name}.writer")
+        with suppress(OSError):  # made by root, perhaps, for a database that is not root's
+            _give_to_owner(lock, owner if owner.exists() else path, lock.stat().st_mode)
+
+
+def _refuse_readers(path: Path) -> None:
+    """Raise where a process has the database open: it would go on with the file that is gone."""
+    try:
+        descriptor = os.open(f"{path}-shm", os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return  # nobody has it open in WAL mode
+    try:
+        asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, _SHM_OPEN_BYTE, 1, 0)
+        kind, *_, holder = struct.unpack(_FLOCK, fcntl.fcntl(descriptor, fcntl.F_GETLK, asked))
+    finally:
+        os.close(descriptor)
+    if kind != fcntl.F_UNLCK:
+        raise WriterBusyError(
+            f"{path}: process {holder} has it open; stop server and poller first: "
+            "systemctl stop batchjob_stats_server batchjob_stats_db"
+        )
+
+
+def _refuse_schema(source: Path) -> None:
+    """Raise for what is no database of ours, or one of a newer version."""
+    try:
+        with closing(sqlite3.connect(f"file:{source}?mode=ro&immutable=1", uri=True)) as db:
+            found = db.execute("SELECT version_num FROM alembic_version").fetchone()
+    except sqlite3.Error as error:
+        raise DatabaseError(f"{source}: expected a copy that `backup` made: {error}") from error
+    if found and found[0] > schema.REVISION:
+        raise revision.newer(found[0])
+
+
+def _set_aside(path: Path) -> Path | None:
+    """Rename the database that is there, with all that is in its -wal file."""
+    if not path.exists():
+        return None
+    with suppress(sqlite3.DatabaseError), closing(sqlite3.connect(path, timeout=5)) as db:
+        db.execute("PRAGMA journal_mode=DELETE")  # a damaged one is kept as it is
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    before = path.with_name(f"{path.name}.replaced-{stamp}")
+    path.rename(before)
+    for end in ("-wal", "-shm"):
+        with suppress(FileNotFoundError):
+            path.with_name(path.name + end).rename(before.with_name(before.name + end))
+    return before
+
+
+def _give_to_owner(path: Path, owner: Path, mode: int) -> None:
+    whose = owner.stat()
+    if os.geteuid() == 0:
+        os.chown(path, whose.st_uid, whose.st_gid)
+    path.chmod(mode & 0o777)
+
+
+def _sync(path: Path) -> None:
+    for each, flags in ((path, os.O_RDONLY), (path.parent, os.O_RDONLY | os.O_DIRECTORY)):
+        descriptor = os.open(each, flags)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+_OTHERS = sa.text(
+    "SELECT pid, usename, application_name FROM pg_stat_activity WHERE datname = current_database()"
+    " AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
+)
+
+
+def _restore_postgresql(url: URL, source: Path) -> None:
+    engine = writer(url)
+    try:
+        with engine.connect() as db:
+            other = db.execute(_OTHERS).first()
+    finally:
+        engine.dispose()
+    if other:
+        raise WriterBusyError(
+            f"{url.database}: backend {other.pid} of {other.usename} is connected to it; "
+            "stop server and poller first"
+        )
+    argv = [
+        "pg_restore", "--clean", "--if-exists", "--no-owner", "--exit-on-error",
+        "--single-transaction", f"--dbname={plain_url(url)}", str(source),
+    ]  # fmt: skip
+    done = subprocess.run(argv, env=client_environment(url), capture_output=True, check=False)  # noqa: S603 (argv, no shell)
+    if done.returncode:
+        said = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        raise DatabaseError(f"pg_restore: {said[-1] if said else done.returncode}")

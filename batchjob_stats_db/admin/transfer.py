@@ -1,0 +1,184 @@
+"""Job records out of a database and into another: JSON lines for programs, CSV for tables.
+
+A line of JSON is a job record with the field names of `records.py`, its nodes and steps in it, and
+its usage, GPUs and emissions beside. CSV has a job and its usage in a row, and cannot be imported.
+"""
+
+import csv
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import IO, Any, get_args, get_type_hints
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Engine
+
+from batchjob.runtime.cells import harmless
+from batchjob.schedulers.accounting import Batch
+from batchjob.schedulers.records import JobKey, JobRecord, NodeShare, StepRecord
+from batchjob.schedulers.states import JobState
+from batchjob_stats_db.database import schema
+from batchjob_stats_db.database.record_rows import UsagePolicy
+from batchjob_stats_db.database.store import Store
+from batchjob_stats_db.database.upsert import parts, upsert
+from batchjob_stats_db.days import days_of
+from batchjob_stats_db.measure.rollup import mark_days
+
+_AT_ONCE = 2000
+_RENAMED = {"username": "user", "groupname": "group"}
+_PARTS = {
+    "nodes": schema.job_node,
+    "steps": schema.job_step,
+    "gpus": schema.job_gpu,
+    "emissions": schema.job_emissions,
+    "usage": schema.job_usage,
+}
+_LEFT_OUT = {"id", "job_id", "update_time", "doubt", "usage_due_time"}
+_SOURCE = "import"
+
+
+class TransferError(Exception):
+    """A line cannot be read; the text names it."""
+
+
+def export_json(db: Connection, out: IO[str], cluster: str | None = None, since: int = 0) -> int:
+    """Write jobs submitted since then as JSON lines; returns how many."""
+    count = 0
+    for rows in _jobs(db, cluster, since):
+        ids = [row["id"] for row in rows]
+        beside = {name: _by_job(db, table, ids) for name, table in _PARTS.items()}
+        for row in rows:
+            line = {_RENAMED.get(k, k): v for k, v in row.items() if k not in _LEFT_OUT}
+            for name, found in beside.items():
+                if row["id"] in found:
+                    line[name] = found[row["id"]]
+            out.write(json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n")
+            count += 1
+    return count
+
+
+def export_csv(db: Connection, out: IO[str], cluster: str | None = None, since: int = 0) -> int:
+    """Write jobs and their usage as CSV with a header; returns how many."""
+    usage = {column.name: f"usage_{column.name}" for column in schema.job_usage.columns}
+    usage.pop("job_id")
+    names = [_RENAMED.get(c.name, c.name) for c in schema.job.columns if c.name not in _LEFT_OUT]
+    writer = csv.DictWriter(out, [*names, *usage.values()], extrasaction="ignore")
+    writer.writeheader()
+    count = 0
+    for rows in _jobs(db, cluster, since):
+        measured = _by_job(db, schema.job_usage, [row["id"] for row in rows])
+        for row in rows:
+            line = {_RENAMED.get(k, k): harmless(v) for k, v in row.items()}
+            for each in measured.get(row["id"], []):
+                line |= {usage[k]: v for k, v in each.items()}
+            writer.writerow(line)
+            count += 1
+    return count
+
+
+def _jobs(db: Connection, cluster: str | None, since: int) -> Iterator[Sequence[dict[str, Any]]]:
+    job = schema.job
+    last = 0
+    while True:
+        query = sa.select(job).where(job.c.id > last, job.c.submit_time >= since)
+        if cluster is not None:
+            query = query.where(job.c.cluster == cluster)
+        found = db.execute(query.order_by(job.c.id).limit(_AT_ONCE)).mappings().all()
+        if not found:
+            return
+        last = found[-1]["id"]
+        yield [dict(row) for row in found]
+
+
+def _by_job(db: Connection, table: sa.Table, ids: Sequence[int]) -> dict[int, list[dict[str, Any]]]:
+    keep = {"job_node": {"node", "cpus", "memory_bytes", "gpus"}}.get(table.name)
+    found: dict[int, list[dict[str, Any]]] = {}
+    for part in parts(ids):
+        for row in db.execute(sa.select(table).where(table.c.job_id.in_(part))).mappings():
+            line = {
+                name: value
+                for name, value in row.items()
+                if name != "job_id" and (keep is None or name in keep)
+            }
+            found.setdefault(row["job_id"], []).append(line)
+    return found
+
+
+def import_json(engine: Engine, lines: Iterable[str], now: int) -> int:
+    """Write exported jobs, each once; returns how many. Raises TransferError naming the line."""
+    numbered = enumerate(lines, 1)
+    stores: dict[str, Store] = {}
+    count = 0
+    while piece := list(islice(numbered, _AT_ONCE)):
+        read = [_read(number, line) for number, line in piece if line.strip()]
+        by_cluster: dict[str, list[tuple[JobRecord, dict[str, Any]]]] = {}
+        for record, beside in read:
+            by_cluster.setdefault(record.cluster, []).append((record, beside))
+        for cluster, jobs in by_cluster.items():
+            # What is imported has its usage with it; nothing of it is to be measured.
+            policy = UsagePolicy(horizon_seconds=0)
+            store = stores.setdefault(cluster, Store(engine, cluster, policy))
+            records = {record.key: record for record, _ in jobs}
+            store.write(Batch(tuple(records.values()), (), "", now), _SOURCE)
+            with store.transaction() as db:
+                _write_beside(db, store.cluster, jobs)
+        count += len(read)
+    return count
+
+
+def _read(number: int, line: str) -> tuple[JobRecord, dict[str, Any]]:
+    try:
+        given = json.loads(line)
+        beside = {name: given.pop(name, []) for name in ("usage", "gpus", "emissions")}
+        given["nodes"] = tuple(_typed(NodeShare, each) for each in given.get("nodes", []))
+        given["steps"] = tuple(_typed(StepRecord, each) for each in given.get("steps", []))
+        return _typed(JobRecord, given), beside
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise TransferError(f"line {number}: {error}") from error
+
+
+def _typed(cls: Any, given: dict[str, Any]) -> Any:
+    """A record of which each field has its declared type; raises ValueError or TypeError."""
+    hints = get_type_hints(cls)
+    for name, value in given.items():
+        if name not in hints:
+            raise ValueError(f"unknown field {name}")
+        if name == "state":
+            continue
+        allowed = get_args(hints[name]) or (hints[name],)
+        kinds = tuple(kind for kind in allowed if isinstance(kind, type))
+        number = float in kinds and isinstance(value, int)
+        if kinds and name not in ("nodes", "steps") and not isinstance(value, kinds) and not number:
+            raise ValueError(f"{name}: expected {hints[name]}, got {value!r}")
+    if "state" in given:
+        given = {**given, "state": JobState(given["state"])}
+    return cls(**given)
+
+
+def _write_beside(
+    db: Connection, cluster: str, jobs: Sequence[tuple[JobRecord, dict[str, Any]]]
+) -> None:
+    job = schema.job
+    ids: dict[JobKey, int] = {}
+    for part in parts([record.jobid for record, _ in jobs]):
+        query = sa.select(job.c.jobid, job.c.submit_time, job.c.run, job.c.id).where(
+            job.c.cluster == cluster, job.c.jobid.in_(part)
+        )
+        ids |= {JobKey(cluster, *row[:3]): row[3] for row in db.execute(query).all()}
+    days: set[int] = set()
+    for name in ("usage", "gpus", "emissions"):
+        table = _PARTS[name]
+        columns = [column.name for column in table.columns if column.name != "job_id"]
+        rows = [
+            (ids[record.key], *(each.get(column) for column in columns))
+            for record, beside in jobs
+            if record.key in ids
+            for each in beside[name]
+        ]
+        if rows:
+            statement = upsert(db.dialect.name, table, ["job_id", *columns])
+            db.exec_driver_sql(statement, rows)
+    for record, beside in jobs:
+        if beside["usage"] and record.end_time is not None:
+            days.update(days_of(record.start_time, record.end_time))
+    mark_days(db, cluster, days)

@@ -1,0 +1,138 @@
+"""Whose jobs somebody may see. Every query takes an Access; there is no asking without one."""
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+from sqlalchemy.sql.elements import ColumnElement
+
+from batchjob_stats_db.database import schema
+
+
+class UserOn(NamedTuple):
+    """A login on a cluster, in the time in which it is this person's.
+
+    Clusters have namesakes, and logins are given to others when people leave.
+    """
+
+    cluster: str  # "" for every cluster
+    user: str
+    since: int | None = None  # jobs submitted from then on
+    until: int | None = None  # and before then
+
+
+class AccountOn(NamedTuple):
+    """An account on a cluster."""
+
+    cluster: str
+    account: str
+
+
+class Access(NamedTuple):
+    """What somebody may see: own jobs, those of coordinated accounts or whole clusters, or all."""
+
+    users: tuple[UserOn, ...] = ()
+    accounts: tuple[AccountOn, ...] = ()
+    everything: bool = False
+    clusters: tuple[str, ...] = ()  # of which all jobs may be seen
+
+    def by_person(self) -> bool:
+        """Whether only rows that name a user can tell what may be seen."""
+        return bool(self.users) and not self.everything
+
+    def dated(self) -> bool:
+        """Whether a login in it is somebody's for a time only."""
+        times = (time for login in self.users for time in (login.since, login.until))
+        return not self.everything and any(time is not None for time in times)
+
+
+NOTHING = Access()
+EVERYTHING = Access(everything=True)
+
+
+def visible(access: Access, table: sa.FromClause = schema.job) -> ColumnElement[bool]:
+    """The condition on `job`, or a table with its cluster, username and account columns."""
+    return sa.or_(sa.false(), *terms(access, table))
+
+
+def terms(
+    access: Access, table: sa.FromClause = schema.job, cluster: str | None = None
+) -> list[ColumnElement[bool]]:
+    """The same in parts, of which each is one range of an index; with `cluster` only its parts.
+
+    No database finds the newest 50 of "mine, or of one of these accounts" by two indexes at once.
+    """
+    column = table.c
+    here = sa.true() if cluster is None else column.cluster == cluster
+    if access.everything:
+        return [here]
+    allowed: list[ColumnElement[bool]] = []
+    for own in access.users:
+        if cluster is not None and own.cluster not in ("", cluster):
+            continue
+        mine: ColumnElement[bool] = here & (column.username == own.user)
+        if own.cluster:
+            mine &= column.cluster == own.cluster
+        if own.since is not None:
+            mine &= _time(column) >= own.since
+        if own.until is not None:
+            mine &= _time(column) < own.until
+        allowed.append(mine)
+    allowed += [
+        (column.cluster == each.cluster) & (column.account == each.account)
+        for each in access.accounts
+        if cluster is None or each.cluster == cluster
+    ]
+    allowed += [
+        column.cluster == each for each in access.clusters if cluster is None or each == cluster
+    ]
+    return allowed
+
+
+def _time(column: Any) -> ColumnElement[int]:
+    found: ColumnElement[int] = column.submit_time if "submit_time" in column else column.day
+    return found
+
+
+LEVELS = ("operator", "administrator")
+"""Slurm's AdminLevel, lowest first: each may do what those before it may."""
+
+
+_association = schema.association.c
+_RIGHTS = sa.select(_association.cluster, _association.account, _association.role).where(
+    _association.username == sa.bindparam("user"),
+    _association.role.in_(("coordinator", *LEVELS)),
+)
+_TREE = sa.select(schema.account.c.cluster, schema.account.c.account, schema.account.c.parent)
+
+
+def of_user(
+    db: Connection,
+    user: str,
+    cluster: str = "",
+    level: str = "",
+    accounts: Iterable[AccountOn] = (),
+) -> Access:
+    """What a user may see by the schedulers' word: own jobs, and accounts coordinated.
+
+    `level`: who has this AdminLevel of Slurm's, or a higher one, sees all jobs of its cluster.
+    `accounts`: others whose jobs the user may see as a coordinator would.
+    """
+    rights = [row for row in db.execute(_RIGHTS, {"user": user}) if cluster in ("", row.cluster)]
+    found = {AccountOn(row.cluster, row.account) for row in rights if row.role == "coordinator"}
+    found |= {each for each in accounts if cluster in ("", each.cluster)}
+    # A coordinator of an account is one of the accounts below it as well (sacctmgr(1)).
+    rows = db.execute(_TREE).all() if found else []
+    grown = True
+    while grown:
+        below = {
+            AccountOn(row.cluster, row.account)
+            for row in rows
+            if AccountOn(row.cluster, row.parent) in found
+        }
+        grown = not below <= found
+        found |= below
+    enough = LEVELS[LEVELS.index(level) :] if level else ()
+    whole = {row.cluster for row in rights if row.account == "" and row.role in enough}
+    return Access((UserOn(cluster, user),), tuple(sorted(found)), clusters=tuple(sorted(whole)))

@@ -1,0 +1,251 @@
+"""The doors to a database: one that writes, one that only reads.
+
+SQLite in WAL mode on a local disk, or PostgreSQL through psycopg 3. Nothing else in the package
+knows which of the two it talks to, but for `dialect.name` where SQL itself differs.
+"""
+
+import fcntl
+import logging
+import os
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import URL, Connection, Engine, make_url
+
+from batchjob.runtime.settings import UnavailableError
+from batchjob.secret_files import SecretFileError, read_secret
+from batchjob_stats_db.database.filesystem import NETWORK, type_of
+
+log = logging.getLogger(__name__)
+
+
+class DatabaseError(Exception):
+    """The database cannot be used; the text is one line for the person who runs the program."""
+
+
+class DatabaseUnavailableError(DatabaseError, UnavailableError):
+    """The database is away, starting, locked or in use by another process: that may pass."""
+
+
+class WriterBusyError(DatabaseUnavailableError):
+    """Another process writes job records into the SQLite file."""
+
+
+_READERS_CACHE_KIBIBYTES = 131072  # beside it the kernel keeps the file's pages, for all
+_LEAST_CACHE_KIBIBYTES = 4096
+
+_EXPECTED = "db.url: expected sqlite:///PATH or postgresql://..."
+
+
+def parse(url: str, password_file: str = "") -> URL:
+    """Check a database URL; the password may come from a file, so that it is on no command line."""
+    try:
+        parsed = make_url(url)
+    except sa.exc.ArgumentError as error:
+        raise DatabaseError(f"{_EXPECTED}, got {url!r}") from error
+    kind = parsed.drivername.partition("+")[0]
+    if kind == "postgresql":
+        if password_file:
+            parsed = parsed.set(password=_secret(password_file))
+        return parsed.set(drivername="postgresql+psycopg")
+    if parsed.drivername != "sqlite":
+        raise DatabaseError(f"{_EXPECTED}, not {kind}")
+    if not parsed.database or parsed.database == ":memory:":
+        raise DatabaseError(
+            "db.url: expected the path of a file: sqlite:////var/lib/batchjob/jobs.db"
+        )
+    return parsed
+
+
+def _secret(path: str) -> str:
+    try:
+        return read_secret(path)
+    except SecretFileError as error:
+        raise DatabaseError(f"db.password-file: {error}") from error
+
+
+def writer(url: URL, *, create: bool = False) -> Engine:
+    """Open the database for reading and writing; with SQLite `create` makes a missing file."""
+    if url.get_backend_name() != "sqlite":
+        return sa.create_engine(url, pool_pre_ping=True)
+    path = _local(url)
+    if not create and not os.path.exists(path):
+        raise DatabaseError(f"{path}: no such database; `batchjob_stats_db migrate` makes it")
+    if create:
+        _make(path)
+    # Nothing makes an empty file where the database was taken away meanwhile.
+    uri = f"file:{_quoted(path)}?mode=rw"
+    engine = sa.create_engine(
+        url, creator=lambda: sqlite3.connect(uri, uri=True, timeout=30, check_same_thread=False)
+    )
+    _follow_file(engine, path)
+    sa.event.listen(engine, "connect", _set_up_writer)
+    # A deferred transaction that turns into a writer fails at once with SQLITE_BUSY, whatever the
+    # time-out (https://www.sqlite.org/lang_transaction.html); so take the lock at the beginning.
+    sa.event.listen(engine, "begin", _begin_immediate)
+    return engine
+
+
+def _make(path: str) -> None:
+    """Make an empty file: its user's alone, and its group's where the umask keeps others out.
+
+    SQLite gives its -wal and -shm files the mode of the database (os_unix.c, findCreateFileMode).
+    """
+    mode = 0o640 if _umask() & 0o007 == 0o007 else 0o600
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode))
+    except FileExistsError:
+        return
+    except OSError as error:
+        raise DatabaseError(f"{path}: {error.strerror}") from error
+
+
+def _umask() -> int:
+    """This process's, without changing it for other threads (proc(5), since Linux 4.7)."""
+    with open("/proc/self/status", encoding="ascii", errors="replace") as file:
+        found = [line.split()[1] for line in file if line.startswith("Umask:")]
+    return int(found[0], 8) if found else 0o022
+
+
+def reader(url: URL, statement_seconds: float = 30.0, connections: int = 5) -> Engine:
+    """Open the database so that nothing can be written; a statement ends after its time.
+
+    At most so many connections are open at once; whoever comes then waits for one.
+    """
+    # The last one that was used has the pages at hand that everybody asks for.
+    pool: dict[str, Any] = {
+        "pool_size": connections, "max_overflow": 0, "pool_use_lifo": True,
+    }  # fmt: skip
+    if url.get_backend_name() != "sqlite":
+        options = (
+            "-c default_transaction_read_only=on "
+            f"-c statement_timeout={max(1, int(statement_seconds * 1000))}"
+        )
+        return sa.create_engine(url, pool_pre_ping=True, connect_args={"options": options}, **pool)
+    path = _local(url)
+    if not os.path.exists(path):
+        raise DatabaseError(f"{path}: no such database; `batchjob_stats_db migrate` makes it")
+    engine = sa.create_engine(
+        "sqlite://",
+        creator=lambda: sqlite3.connect(
+            f"file:{_quoted(path)}?mode=ro", uri=True, timeout=5, check_same_thread=False,
+            factory=_TimedConnection,
+        ),
+        poolclass=sa.pool.QueuePool,
+        **pool,
+    )  # fmt: skip
+    cache = max(_LEAST_CACHE_KIBIBYTES, _READERS_CACHE_KIBIBYTES // connections)
+
+    def set_up(raw: _TimedConnection, _record: Any) -> None:
+        for pragma in ("query_only=ON", f"cache_size=-{cache}", "temp_store=MEMORY"):
+            raw.execute(f"PRAGMA {pragma}")
+        # SQLite's machine does so many instructions between two looks at the time.
+        raw.set_progress_handler(lambda: time.monotonic() > raw.statement_ends, 10_000)
+
+    def begin(_db: Connection, cursor: Any, *_: Any) -> None:
+        cursor.connection.statement_ends = time.monotonic() + statement_seconds
+
+    _follow_file(engine, path)
+    sa.event.listen(engine, "connect", set_up)
+    sa.event.listen(engine, "before_cursor_execute", begin)
+    return engine
+
+
+class _TimedConnection(sqlite3.Connection):
+    """A connection that knows when its statement has to end."""
+
+    statement_ends = float("inf")
+
+
+def _follow_file(engine: Engine, path: str) -> None:
+    """Have connections to a file that was replaced since they were opened opened again."""
+
+    def opened(_raw: Any, record: Any) -> None:
+        record.info["file"] = _identity(path)
+
+    def taken(_raw: Any, record: Any, _proxy: Any) -> None:
+        if record.info["file"] != _identity(path):
+            log.warning("%s was replaced; it is opened again", path)
+            raise sa.exc.InvalidatePoolError(f"{path} was replaced")
+
+    sa.event.listen(engine, "connect", opened)
+    sa.event.listen(engine, "checkout", taken)
+
+
+def _quoted(path: str) -> str:
+    return path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    """Device and inode; None while there is no file of that name."""
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _local(url: URL) -> str:
+    path = str(Path(url.database or "").absolute())
+    kind = type_of(os.path.dirname(path))
+    if kind in NETWORK:
+        raise DatabaseError(
+            f"{path}: on {kind}, where SQLite's locks and shared memory do not hold between hosts; "
+            "use a local disk or PostgreSQL"
+        )
+    return path
+
+
+def _set_up_writer(raw: Any, _record: Any) -> None:
+    raw.isolation_level = None  # transactions begin where _begin_immediate says
+    for pragma in (
+        "page_size=8192",  # of a new file: job rows are wide, and a third faster written so
+        "journal_mode=WAL",  # readers never wait for the poller
+        "journal_size_limit=67108864",  # a long reader makes it grow; afterwards it shrinks again
+        "synchronous=NORMAL",  # in WAL a power cut may lose the last commits, never consistency
+        "wal_autocheckpoint=8192",  # 64 MiB: a backfill writes the same index pages often
+        "foreign_keys=ON",
+        "cache_size=-65536",  # 64 MiB
+        "temp_store=MEMORY",
+    ):
+        raw.execute(f"PRAGMA {pragma}")
+
+
+def _begin_immediate(connection: Connection) -> None:
+    connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+@contextmanager
+def only_writer(url: URL) -> Iterator[None]:
+    """Be the one process that writes job records into an SQLite file.
+
+    PostgreSQL needs no such lock: there each write takes an advisory one for its cluster.
+    Raises WriterBusyError naming the process that has the lock, DatabaseError.
+    """
+    if url.get_backend_name() != "sqlite":
+        yield
+        return
+    path = _local(url) + ".writer"
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    except OSError as error:
+        raise DatabaseError(f"{path}: {error.strerror}") from error
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.read(descriptor, 32).decode("ascii", "replace").strip()
+            raise WriterBusyError(
+                f"{url.database}: process {holder or 'unknown'} writes to it already; "
+                "SQLite has one writer"
+            ) from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)  # the kernel gives the lock back, after a SIGKILL too

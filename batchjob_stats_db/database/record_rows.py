@@ -1,0 +1,97 @@
+"""A job record as a row of `job`: what it changes, and when the job is to be measured."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from batchjob.schedulers.records import JobKey, JobRecord, is_outdated
+from batchjob_stats_db.database import schema
+from batchjob_stats_db.days import DAY, days_of
+
+_NODES = JobRecord._fields.index("nodes")
+_STEPS = JobRecord._fields.index("steps")
+_STATE = JobRecord._fields.index("state")
+assert JobRecord._fields[-1] == "steps"
+
+_FIELDS = [column.name for column in schema.job.columns if column.name != "id"]
+_OURS = 3  # update_time, doubt, usage_due_time: the last columns
+_START, _END = _FIELDS.index("start_time"), _FIELDS.index("end_time")
+_RUN = _FIELDS.index("run")
+
+_GROWING: dict[str, Any] = dict.fromkeys(
+    ("elapsed_seconds", "user_cpu_seconds", "system_cpu_seconds", "cpu_seconds",
+     "peak_memory_bytes", "energy_joules")
+)  # fmt: skip
+
+Row = Sequence[Any]
+"""Values of all columns of `job` but `id`, in their order."""
+
+
+class UsagePolicy(NamedTuple):
+    """When a job is measured."""
+
+    settle_seconds: int = 390  # after its end: the exporter's linger and three scrapes
+    refresh_seconds: int = 21600  # while it runs
+    horizon_seconds: int = 15 * DAY  # how far back the measurements reach; 0: there are none
+
+    def due(self, start: int | None, end: int | None, now: int) -> int | None:
+        """When to measure a job; None: there is nothing (left) to measure."""
+        if start is None or not self.horizon_seconds:
+            return None
+        if end is None:
+            return max(now, start) + self.refresh_seconds
+        due = end + self.settle_seconds
+        return due if due > now - self.horizon_seconds else None
+
+
+def said(record: JobRecord) -> Row:
+    """The row without the columns that are ours; a StrEnum goes in as its text.
+
+    What grows by itself while a job runs is not kept: each poll would write each running job.
+    """
+    if record.state.live and record.end_time is None:
+        record = record._replace(**_GROWING)
+    return (
+        *record[:_STATE],
+        record.state.value,
+        *record[_STATE + 1 : _NODES],
+        *record[_NODES + 1 : _STEPS],
+    )
+
+
+def new(record: JobRecord, policy: UsagePolicy, now: int) -> Row:
+    """The row of a job that is not there yet."""
+    row = said(record)
+    return (*row, now, _doubt(row), policy.due(record.start_time, record.end_time, now))
+
+
+def merged(there: Row, record: JobRecord, policy: UsagePolicy, now: int) -> Row | None:
+    """The row with what the record says; None where that is nothing new."""
+    before, words = there[:-_OURS], said(record)
+    if words == before:
+        return None
+    older, newer = (words, before) if is_outdated(record, before[_END]) else (before, words)
+    row = tuple(
+        was if word is None or word == "" else word for was, word in zip(older, newer, strict=True)
+    )
+    if row == before:
+        return None
+    due = there[-1]
+    if (row[_START], row[_END]) != (before[_START], before[_END]):
+        due = policy.due(row[_START], row[_END], now)
+    return (*row, now, _doubt(row), due)
+
+
+def _doubt(row: Row) -> str:
+    """`times`: the scheduler says that the job ended before it started."""
+    start, end = row[_START], row[_END]
+    return "times" if start is not None and end is not None and start > end else ""
+
+
+def key(row: Row) -> JobKey:
+    """What tells the job from all others."""
+    return JobKey(row[0], row[1], row[2], row[_RUN])
+
+
+def days(row: Row, now: int) -> range:
+    """The days it ran."""
+    return days_of(row[_START], row[_END] if row[_END] is not None else now)

@@ -1,0 +1,48 @@
+"""Which schema a database has. Only `migrate` changes it; all others compare, and refuse.
+
+Apart from migrate.py, for importing Alembic costs 49 MB that a poller need not carry.
+"""
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Engine
+
+from batchjob_stats_db.database import schema
+from batchjob_stats_db.database.engine import DatabaseError, DatabaseUnavailableError
+
+
+def found(connection: Connection) -> str:
+    """The revision of the tables, "" when there are none yet."""
+    if not sa.inspect(connection).has_table("alembic_version"):
+        return ""
+    return str(
+        connection.execute(sa.text("SELECT version_num FROM alembic_version")).scalar() or ""
+    )
+
+
+def newer(revision: str) -> DatabaseError:
+    """The complaint about a database from the future."""
+    return DatabaseError(
+        f"the database has schema {revision}, made by a newer version than this, "
+        f"which knows {schema.REVISION}"
+    )
+
+
+def require_current(engine: Engine) -> None:
+    """Raise DatabaseError, with what to do about it, unless the schema is the present one."""
+    try:
+        with engine.connect() as connection:
+            revision = found(connection)
+    except sa.exc.OperationalError as error:
+        raise DatabaseUnavailableError(f"cannot open the database: {error.orig}") from error
+    except sa.exc.DBAPIError as error:
+        raise DatabaseError(f"cannot open the database: {error.orig}") from error
+    if revision == schema.REVISION:
+        return
+    if not revision:
+        raise DatabaseError("the database is empty; run `batchjob_stats_db migrate`")
+    if revision > schema.REVISION:
+        raise newer(revision)
+    raise DatabaseError(
+        f"the database has schema {revision}, needed is {schema.REVISION}; "
+        "run `batchjob_stats_db migrate` (it takes a backup first)"
+    )

@@ -1,0 +1,453 @@
+"""The tables. Times are UTC epoch seconds, sizes bytes, energy joules, emissions grams.
+
+The columns of `job`, `job_step` are the fields of the records they are written from (`records.py`).
+NULL, or "" for text, means "not known" or "not yet", never zero. What is derived (usage, daily
+sums) lives apart from what the scheduler said, and can be made anew from it.
+"""
+
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+
+REVISION = "0001"
+"""The migration that makes these tables; who does not migrate compares this one word."""
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+# SQLite numbers rows by itself only where the type is exactly INTEGER.
+_Id = BigInteger().with_variant(Integer, "sqlite")
+
+
+def _id() -> Column[int]:
+    return Column("id", _Id, primary_key=True)
+
+
+def _job_id() -> Column[int]:
+    return Column("job_id", _Id, ForeignKey("job.id", ondelete="CASCADE"), primary_key=True)
+
+
+def _key(name: str) -> Column[str]:
+    return Column(name, Text, primary_key=True)
+
+
+def _must(name: str, kind: type[sa.types.TypeEngine[Any]]) -> Column[Any]:
+    return Column(name, kind, nullable=False)
+
+
+def _texts(names: str) -> list[Column[str]]:
+    """Texts, "" where the scheduler says nothing."""
+    return [Column(name, Text, nullable=False, server_default="") for name in names.split()]
+
+
+def _integers(names: str) -> list[Column[int]]:
+    return [Column(name, BigInteger) for name in names.split()]
+
+
+class _Count(sa.types.TypeDecorator[float]):
+    """A number that is whole as a rule, and an int then: half a CPU, 20 ms."""
+
+    impl = Float
+    cache_ok = True
+
+    def process_result_value(self, value: float | None, dialect: sa.Dialect) -> float | None:
+        """A column's value as Python has it."""
+        del dialect
+        return int(value) if value is not None and value % 1 == 0 else value
+
+
+def _counts(names: str) -> list[Column[float]]:
+    return [Column(name, _Count) for name in names.split()]
+
+
+def _floats(names: str) -> list[Column[float]]:
+    return [Column(name, Float) for name in names.split()]
+
+
+cluster = Table(
+    "cluster",
+    metadata,
+    _key("name"),
+    _must("first_time", BigInteger),
+)
+
+account = Table(
+    "account",
+    metadata,
+    _key("cluster"),
+    _key("account"),
+    *_texts("parent"),
+    sqlite_with_rowid=False,
+)
+
+job = Table(
+    "job",
+    metadata,
+    _id(),
+    # The record's fields in their order, but `nodes` and `steps`, which have tables of their own.
+    _must("cluster", Text),
+    _must("jobid", Text),
+    _must("submit_time", BigInteger),
+    *_texts("state state_word source"),
+    _must("run", BigInteger),
+    # Not `user` and `group`: unquoted, the first means "whoever asks" in PostgreSQL.
+    *_texts("record_id sluid username"),
+    *_integers("uid"),
+    *_texts("groupname account partition qos name reservation"),
+    *_integers("priority eligible_time start_time end_time"),
+    *_counts("elapsed_seconds"),
+    *_integers("suspended_seconds time_limit_seconds"),
+    *_integers("exit_code exit_signal derived_exit_code derived_exit_signal"),
+    *_texts("reason cancelled_by"),
+    *_integers("restarts requested_cpus requested_memory_bytes requested_gpus requested_nodes"),
+    *_texts("requested_resources"),
+    *_counts("allocated_cpus"),
+    *_integers("allocated_memory_bytes allocated_gpus allocated_nodes"),
+    *_texts("allocated_resources node_list array_jobid"),
+    *_integers("array_index"),
+    *_texts("het_jobid"),
+    *_integers("het_offset"),
+    *_texts("dependencies submit_line work_dir stdout_path tool parameters error"),
+    # What the scheduler itself measured; job_usage has what we did.
+    *_floats("user_cpu_seconds system_cpu_seconds cpu_seconds"),
+    *_integers("peak_memory_bytes energy_joules"),
+    # Ours.
+    _must("update_time", BigInteger),  # when this row was last changed
+    # "runaway": accounting says it runs, the controller does not know it; "times": its end is
+    # before its start.
+    *_texts("doubt"),
+    *_integers("usage_due_time"),  # when to measure it (again); NULL: nothing to do
+    UniqueConstraint("cluster", "jobid", "submit_time", "run"),
+    Index("ix_job_user_time", "cluster", "username", "start_time", "id"),
+    Index("ix_job_account_time", "cluster", "account", "start_time", "id"),
+    Index("ix_job_start_time", "cluster", "start_time", "id"),
+    Index("ix_job_end_time", "cluster", "end_time", "id"),
+)
+Index(
+    "ix_job_unfinished",
+    job.c.cluster,
+    job.c.state,
+    job.c.username,
+    sqlite_where=job.c.end_time.is_(None),
+    postgresql_where=job.c.end_time.is_(None),
+)
+Index(
+    "ix_job_usage_due",
+    job.c.cluster,
+    job.c.usage_due_time,
+    sqlite_where=job.c.usage_due_time.is_not(None),
+    postgresql_where=job.c.usage_due_time.is_not(None),
+)
+# Runs of more than a day and of more than a week, for the days they cover (rollup.py).
+for _name, _longer in (("ix_job_over_day", 86400), ("ix_job_over_week", 604800)):
+    Index(
+        _name,
+        job.c.cluster,
+        job.c.start_time,
+        sqlite_where=sa.text(f"end_time - start_time > {_longer}"),
+        postgresql_where=sa.text(f"end_time - start_time > {_longer}"),
+    )
+
+# Tasks of an array and parts of a het job; most jobs are neither.
+for _whole in (job.c.array_jobid, job.c.het_jobid):
+    Index(
+        f"ix_job_{_whole.name}",
+        job.c.cluster,
+        _whole,
+        sqlite_where=_whole != sa.literal_column("''"),
+        postgresql_where=_whole != sa.literal_column("''"),
+    )
+
+job_node = Table(
+    "job_node",
+    metadata,
+    _job_id(),
+    _key("node"),
+    *_counts("cpus"),
+    *_integers("memory_bytes gpus"),
+    _must("cluster", Text),
+    *_integers("start_time"),  # the job's, so that a node's newest jobs are one range
+    Index("ix_job_node_node_time", "cluster", "node", "start_time", "job_id"),
+    sqlite_with_rowid=False,
+)
+
+job_step = Table(
+    "job_step",
+    metadata,
+    _job_id(),
+    # A step record's fields, in their order.
+    _key("step"),
+    *_texts("state state_word name"),
+    *_integers("start_time end_time elapsed_seconds exit_code exit_signal nodes"),
+    *_texts("node_list"),
+    *_integers("tasks cpus gpus"),
+    *_floats("user_cpu_seconds system_cpu_seconds cpu_seconds"),
+    *_integers("peak_task_memory_bytes memory_bytes read_bytes written_bytes energy_joules"),
+    *_texts("submit_line"),
+    sqlite_with_rowid=False,
+)
+
+job_usage = Table(
+    "job_usage",
+    metadata,
+    _job_id(),
+    _must("source", Text),  # prometheus, samples
+    _must("measured_time", BigInteger),
+    _must("until_time", BigInteger),  # end of what was measured; before end_time: the job ran on
+    _must("samples", BigInteger),
+    _must("dropped_series", BigInteger),  # their user was not the job's, or they were no number
+    _must("nodes", BigInteger),  # nodes that any sample came from
+    _must("coverage", Float),  # 0..1: how much of the job's node time the totals stand for
+    *_texts("doubt"),  # words, see measure/job_usage.py
+    *_floats("user_cpu_seconds system_cpu_seconds throttled_seconds"),
+    # Peaks are summed over nodes, which need not have had them at one time.
+    *_integers("memory_peak_bytes memory_peak_node_bytes memory_limit_bytes swap_peak_bytes"),
+    *_floats("memory_average_bytes working_set_average_bytes"),
+    *_integers("io_read_bytes io_written_bytes"),
+    *_integers("process_io_read_bytes process_io_written_bytes"),
+    *_integers("network_received_bytes network_sent_bytes"),
+    *_integers("major_page_faults memory_limit_hits oom_kills threads_peak"),
+    *_floats("cpu_waiting_seconds memory_waiting_seconds io_waiting_seconds"),
+    *_integers("gpus"),
+    *_floats("gpu_utilization_ratio"),  # mean over its GPUs and the time they were held
+    *_integers("gpu_memory_peak_bytes"),  # of the fullest GPU
+    *_floats("energy_host_active_joules energy_host_idle_joules"),
+    *_floats("energy_gpu_active_joules energy_gpu_idle_joules"),
+)
+
+job_gpu = Table(
+    "job_gpu",
+    metadata,
+    _job_id(),
+    _key("node"),
+    _key("uuid"),
+    _key("gpu_instance"),  # "" for a whole GPU
+    *_texts("gpu"),
+    *_floats("utilization_ratio"),
+    *_integers("memory_peak_bytes samples"),
+    sqlite_with_rowid=False,
+)
+
+job_emissions = Table(
+    "job_emissions",
+    metadata,
+    _job_id(),
+    _key("provider"),
+    _must("grams", Float),
+    sqlite_with_rowid=False,
+)
+
+DAILY_SUMS = (
+    "jobs_started",
+    "jobs_ended",
+    "jobs_failed",
+    "wait_seconds",
+    "wall_seconds",
+    "cpu_allocated_seconds",
+    "gpu_allocated_seconds",
+    "memory_allocated_byte_seconds",
+    # Of jobs with usage: the allocation their measurements are to be compared with.
+    "measured_cpu_allocated_seconds",
+    "measured_gpu_allocated_seconds",
+    "measured_memory_allocated_byte_seconds",
+    "cpu_seconds",
+    "gpu_seconds",
+    "memory_byte_seconds",
+    "energy_host_joules",
+    "energy_gpu_joules",
+)
+"""What may be added up over days, users and accounts."""
+
+daily_usage = Table(
+    "daily_usage",
+    metadata,
+    _key("cluster"),
+    Column("day", BigInteger, primary_key=True),  # its midnight, UTC epoch seconds
+    _key("account"),
+    _key("username"),
+    *(Column(name, Float, nullable=False) for name in DAILY_SUMS),
+    Index("ix_daily_usage_user", "cluster", "username", "day"),
+    Index("ix_daily_usage_account", "cluster", "account", "day"),
+    sqlite_with_rowid=False,
+)
+
+daily_emissions = Table(
+    "daily_emissions",
+    metadata,
+    _key("cluster"),
+    Column("day", BigInteger, primary_key=True),
+    _key("account"),
+    _key("username"),
+    _key("provider"),  # factors of different providers are never added up
+    _must("grams", Float),
+    sqlite_with_rowid=False,
+)
+
+
+def _folded(
+    name: str, when: str, keys: tuple[str, ...], sums: tuple[str, ...], *indexed: str
+) -> Table:
+    """Sums of fewer rows than those by day and user, for questions that need no more."""
+    return Table(
+        name,
+        metadata,
+        _key("cluster"),
+        Column(when, BigInteger, primary_key=True),
+        *map(_key, keys),
+        *(_must(column, Float) for column in sums),
+        *(Index(f"ix_{name}_{short}", "cluster", column, when)
+          for short, column in (("user", "username"), ("account", "account"))
+          if short in indexed),
+        sqlite_with_rowid=False,
+    )  # fmt: skip
+
+
+class Sums(NamedTuple):
+    """The same sums five times, each table but the first made from another.
+
+    A year of 2000 users is 730,000 rows by day, and 24,000 by month.
+    """
+
+    by_user: Table  # a row for each day, account and user
+    by_account: Table  # for each day and account
+    by_day: Table  # for each day
+    monthly_by_user: Table  # for each month, account and user
+    monthly_by_account: Table  # for each month and account
+    keys: tuple[str, ...]  # what is kept apart beside
+    columns: tuple[str, ...]  # what is added up
+
+    def months(self) -> tuple[tuple[Table, Table], ...]:
+        """Tables of days, each with that of its months."""
+        return (self.by_user, self.monthly_by_user), (self.by_account, self.monthly_by_account)
+
+
+def _sums(what: str, by_user: Table, keys: tuple[str, ...], columns: tuple[str, ...]) -> Sums:
+    account, user = ("account", *keys), ("account", "username", *keys)
+    return Sums(
+        by_user,
+        _folded(f"daily_account_{what}", "day", account, columns, "account"),
+        _folded(f"daily_cluster_{what}", "day", keys, columns),
+        _folded(f"monthly_user_{what}", "month", user, columns, "user", "account"),
+        _folded(f"monthly_account_{what}", "month", account, columns, "account"),
+        keys,
+        columns,
+    )
+
+
+USAGE = _sums("usage", daily_usage, (), DAILY_SUMS)
+EMISSIONS = _sums("emissions", daily_emissions, ("provider",), ("grams",))
+SUMS = (USAGE, EMISSIONS)
+
+WAITS = ("mean", "p50", "p90", "p99", "max")
+
+daily_wait = Table(
+    "daily_wait",
+    metadata,
+    _key("cluster"),
+    Column("day", BigInteger, primary_key=True),  # on which the jobs started
+    _key("partition"),
+    _must("jobs_started", BigInteger),
+    # From the time they could have started; a percentile is the wait of one of the jobs.
+    *(_must(f"wait_{each}_seconds", Float) for each in WAITS),
+    sqlite_with_rowid=False,
+)
+
+rollup_due = Table(
+    "rollup_due",
+    metadata,
+    _key("cluster"),
+    Column("day", BigInteger, primary_key=True),
+    sqlite_with_rowid=False,
+)
+
+association = Table(
+    "association",
+    metadata,
+    _key("cluster"),
+    _key("account"),
+    _key("username"),
+    _key("role"),  # member, coordinator; with account "": operator, administrator
+    _must("is_default", BigInteger),
+    _must("since_time", BigInteger),  # when it was first seen
+    sqlite_with_rowid=False,
+)
+
+api_token = Table(
+    "api_token",
+    metadata,
+    _id(),
+    Column("digest", Text, nullable=False, unique=True),  # SHA-256 of the token, hex
+    _must("username", Text),
+    *_texts("cluster"),  # "": the user of this name on every cluster
+    _must("role", Text),  # user, viewer, admin
+    _must("label", Text),
+    _must("created_time", BigInteger),
+    *_integers("expiry_time last_used_time"),
+    # The token it was made with, and ends with; without one the person, and how they were known.
+    Column("parent_id", _Id, ForeignKey("api_token.id", ondelete="CASCADE")),
+    *_texts("maker maker_via maker_certificate"),  # "": made on the server
+    Index("ix_api_token_parent_id", "parent_id"),
+)
+
+login = Table(
+    "login",
+    metadata,
+    _key("username"),
+    _must("groups", Text),  # JSON: the names that the provider told at the last log-in
+    _must("login_time", BigInteger),
+    sqlite_with_rowid=False,
+)
+
+login_session = Table(
+    "login_session",
+    metadata,
+    _id(),
+    Column("digest", Text, nullable=False, unique=True),  # SHA-256 of the cookie, hex
+    _must("username", Text),
+    *_texts("subject provider_session"),  # the provider's `sub` and `sid`
+    _must("created_time", BigInteger),
+    _must("expiry_time", BigInteger),
+    Index("ix_login_session_username", "username"),
+)
+
+poll_state = Table(
+    "poll_state",
+    metadata,
+    _key("cluster"),
+    _key("source"),
+    *_texts("watermark"),  # the source's own words
+    *_integers("success_time error_time"),
+    *_texts("error"),
+    *_integers("rows"),
+    *_floats("seconds"),
+    sqlite_with_rowid=False,
+)
+
+quarantine = Table(
+    "quarantine",
+    metadata,
+    _key("cluster"),
+    _key("source"),
+    _key("digest"),  # of the raw text: an overlap read twice adds nothing
+    _must("time", BigInteger),
+    _must("reason", Text),
+    _must("raw", Text),
+)

@@ -1,0 +1,96 @@
+"""People who logged in through the site's provider: their sessions, and the groups it named.
+
+A session is kept here, not in its cookie, so that it can be ended: a copy of the cookie is worth
+nothing then. Its text has 256 random bits, and only its SHA-256 is kept, as with tokens.
+"""
+
+import hashlib
+import json
+import secrets
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from batchjob_stats_db.database import schema
+
+PREFIX = "bs_"
+
+_session, _login = schema.login_session, schema.login
+
+
+class LoginSession(NamedTuple):
+    """A session that is on."""
+
+    username: str
+    expiry_time: int
+
+
+class ProviderSession(NamedTuple):
+    """What the provider calls somebody (`sub`), and their session there (`sid`; "" for none)."""
+
+    subject: str
+    session: str = ""
+
+
+def begin(
+    db: Connection,
+    username: str,
+    groups: Iterable[str],
+    provider: ProviderSession,
+    now: int,
+    expiry_time: int,
+) -> str:
+    """Note a log-in, and begin a session; its text is nowhere but in what is returned."""
+    text = PREFIX + secrets.token_urlsafe(32)
+    db.execute(sa.delete(_session).where(_session.c.expiry_time <= now))
+    db.execute(sa.delete(_login).where(_login.c.username == username))
+    db.execute(
+        sa.insert(_login).values(
+            username=username, groups=json.dumps(sorted(set(groups))), login_time=now
+        )
+    )
+    db.execute(
+        sa.insert(_session).values(
+            digest=_digest(text), username=username, subject=provider.subject,
+            provider_session=provider.session, created_time=now, expiry_time=expiry_time,
+        )
+    )  # fmt: skip
+    return text
+
+
+def find(db: Connection, text: str, now: int) -> LoginSession | None:
+    """Whose session this is; None when it is unknown or has ended."""
+    c = _session.c
+    query = sa.select(c.username, c.expiry_time).where(c.digest == _digest(text))
+    row = db.execute(query.where(c.expiry_time > now)).first()
+    return LoginSession(*row) if row else None
+
+
+def groups_of(db: Connection, username: str, since: int) -> frozenset[str]:
+    """The groups that the provider named at the last log-in, if that was after `since`."""
+    query = sa.select(_login.c.groups).where(
+        _login.c.username == username, _login.c.login_time > since
+    )
+    found = db.execute(query).scalar()
+    return frozenset(json.loads(found)) if found else frozenset()
+
+
+def end_all(db: Connection, username: str) -> int:
+    """End all sessions of somebody; how many."""
+    return db.execute(sa.delete(_session).where(_session.c.username == username)).rowcount
+
+
+def end_at_provider(db: Connection, provider: ProviderSession) -> int:
+    """End what the provider has ended: one of its sessions, or all of somebody; how many."""
+    pairs = (
+        (_session.c.subject, provider.subject),
+        (_session.c.provider_session, provider.session),
+    )
+    which = [column == value for column, value in pairs if value]
+    return db.execute(sa.delete(_session).where(*which)).rowcount if which else 0
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

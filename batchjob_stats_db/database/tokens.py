@@ -1,0 +1,177 @@
+"""API tokens: shown once, kept as a digest.
+
+A token has 256 random bits, so a plain SHA-256 is enough: there is no dictionary to try. Its maker
+is kept as well: it may do no more than that one may now, and ends with the token it was made with.
+"""
+
+import hashlib
+import secrets
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+from sqlalchemy.sql.elements import ColumnElement
+
+from batchjob_stats_db.database import schema
+
+TABLE = schema.api_token
+_USED_EVERY = 3600  # how exactly the last use is noted: a write per request would be too many
+
+
+class TokenRole(StrEnum):
+    """What the bearer may do."""
+
+    USER = "user"  # own jobs, and those of accounts that the user coordinates
+    VIEWER = "viewer"  # all jobs
+    ADMIN = "admin"  # all jobs, and tokens
+
+    def at_most(self, other: "TokenRole") -> "TokenRole":
+        """The one of both that may less."""
+        ranks = list(TokenRole)
+        return min(self, other, key=ranks.index)
+
+
+class Maker(NamedTuple):
+    """Who made a token, and how they were known when they did."""
+
+    user: str = ""  # "": it was made on the server, by somebody who may write the database
+    via: str = ""  # header, certificate, session; "" with `user` a token
+    certificate: str = ""  # which one, as certificates.py names them
+    parent_id: int | None = None  # the token it was made with
+
+
+MADE_ON_THE_SERVER = Maker()
+
+
+class Token(NamedTuple):
+    """A token on record."""
+
+    id: int
+    username: str
+    cluster: str  # "" on every cluster
+    role: TokenRole
+    label: str
+    created_time: int
+    expiry_time: int | None
+    last_used_time: int | None
+    parent_id: int | None
+    maker: str
+    maker_via: str
+    maker_certificate: str
+
+
+def create(
+    db: Connection,
+    username: str,
+    role: TokenRole,
+    label: str,
+    now: int,
+    *,
+    cluster: str = "",
+    expiry_time: int | None = None,
+    maker: Maker = MADE_ON_THE_SERVER,
+) -> str:
+    """Make a token; its text is nowhere but in what is returned.
+
+    Raises sqlalchemy.exc.IntegrityError where the token it is made with was revoked meanwhile.
+    """
+    text = f"bj_{secrets.token_urlsafe(32)}"
+    db.execute(
+        sa.insert(TABLE).values(
+            digest=_digest(text), username=username, cluster=cluster, role=role.value,
+            label=label, created_time=now, expiry_time=expiry_time, parent_id=maker.parent_id,
+            maker=maker.user, maker_via=maker.via, maker_certificate=maker.certificate,
+        )
+    )  # fmt: skip
+    return text
+
+
+def find(db: Connection, text: str, now: int) -> Token | None:
+    """Whose token this is; None when it is unknown, revoked or expired."""
+    row = db.execute(_OF_DIGEST, {"digest": _digest(text)}).first()
+    if row is None or (row.expiry_time is not None and row.expiry_time <= now):
+        return None
+    return _token(row)
+
+
+def line(db: Connection, token: Token) -> list[Token]:
+    """The token, the one it was made with, and so on to the first."""
+    if token.parent_id is None:
+        return [token]
+    found = {each.id: each for each in map(_token, db.execute(_LINE, {"id": token.id}))}
+    made_with = [token]
+    while (parent := made_with[-1].parent_id) is not None:
+        made_with.append(found[parent])
+    return made_with
+
+
+def used(db: Connection, token: Token, now: int) -> None:
+    """Note the use of a token."""
+    db.execute(sa.update(TABLE).where(TABLE.c.id == token.id).values(last_used_time=now))
+
+
+def worth_noting(token: Token, now: int) -> bool:
+    """Whether its last use on record is an hour ago: who only asks does not write each time."""
+    return token.last_used_time is None or token.last_used_time <= now - _USED_EVERY
+
+
+def listed(
+    db: Connection, username: str | None = None, clusters: Sequence[str] = ()
+) -> list[Token]:
+    """Tokens of everybody or of a user, on all clusters or those that hold on some of them alone.
+
+    Clusters have namesakes: a token for all clusters is not the business of a user of one.
+    """
+    query = _COLUMNS.where(*_whose(username, clusters)).order_by(TABLE.c.id)
+    return [_token(row) for row in db.execute(query)]
+
+
+def revoke(
+    db: Connection, token_id: int, username: str | None = None, clusters: Sequence[str] = ()
+) -> list[Token]:
+    """Delete one of those that `listed` finds, and all that were made with it; what was deleted.
+
+    The database itself lets none of them outlive the one it was made with.
+    """
+    which = _COLUMNS.where(TABLE.c.id == token_id, *_whose(username, clusters))
+    row = db.execute(which).first()
+    if row is None:
+        return []
+    made_with_it = [_token(each) for each in db.execute(_MADE_WITH, {"id": token_id})]
+    db.execute(sa.delete(TABLE).where(TABLE.c.id == token_id))
+    return [_token(row), *made_with_it]
+
+
+def _whose(username: str | None, clusters: Sequence[str]) -> Iterator[ColumnElement[bool]]:
+    if username is not None:
+        yield TABLE.c.username == username
+    if clusters:
+        yield TABLE.c.cluster.in_(clusters)
+
+
+_COLUMNS = sa.select(*(TABLE.c[name] for name in Token._fields))
+_OF_DIGEST = _COLUMNS.where(TABLE.c.digest == sa.bindparam("digest"))
+
+
+def _related(*, ancestors: bool) -> sa.Select[Any]:
+    """All tokens that one was made with, or all that were made with it, at whatever distance."""
+    first = sa.select(TABLE.c.id, TABLE.c.parent_id).where(TABLE.c.id == sa.bindparam("id"))
+    found = first.cte("related", recursive=True)
+    near = TABLE.c.id == found.c.parent_id if ancestors else TABLE.c.parent_id == found.c.id
+    found = found.union_all(sa.select(TABLE.c.id, TABLE.c.parent_id).join(found, near))
+    related = TABLE.c.id.in_(sa.select(found.c.id))
+    return _COLUMNS.where(related, TABLE.c.id != sa.bindparam("id")).order_by(TABLE.c.id)
+
+
+_LINE = _related(ancestors=True)
+_MADE_WITH = _related(ancestors=False)
+
+
+def _token(row: Any) -> Token:
+    return Token._make(row)._replace(role=TokenRole(row.role))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

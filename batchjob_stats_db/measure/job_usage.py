@@ -1,0 +1,394 @@
+"""What a job used, from its past measurements.
+
+Totals are what counters counted (see `Statistic.TOTAL`), peaks and averages those of the samples;
+an average stands for the time in which there were samples. Numbers of several nodes are added up.
+What cannot be vouched for is marked by the words in DOUBTS, and nothing is filled in.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from batchjob_stats_db.timeseries.base import (
+    JobWindow,
+    QuestionFailed,
+    SeriesValue,
+    Statistic,
+    TimeSeriesError,
+    TimeSeriesStore,
+)
+
+NOT_ANSWERED = "not answered"
+DOUBTS = {
+    "running": "measured while the job ran; its end was not seen",
+    "no samples": "nothing was measured",
+    "nodes missing": "less than 95 % of the job's node time is covered",
+    "more nodes than allocated": "measurements came from more nodes than the job had",
+    "user unknown": "the job was over before its user was seen; series under its id were taken",
+    "user differs": "series of another user under this job id were left out",
+    "not a number": "series with NaN or infinite values were left out",
+    "more cpu than allocated": "more CPU time than the allocated CPUs can give",
+    "peak sampled": "the kernel kept no memory peak; the largest sample stands for it",
+    "near another run": "another run of this job id ended just before; peaks may be its",
+    NOT_ANSWERED: "the store did not answer about this job alone; it is asked again later",
+}
+
+
+class JobToMeasure(NamedTuple):
+    """A job to be measured, as accounting has it."""
+
+    id: int
+    cluster: str
+    jobid: str
+    user: str
+    uid: int | None
+    start: int
+    end: int | None  # None: it runs
+    nodes: int | None
+    cpus: int | None
+    span: JobWindow
+    near: bool = False  # another run of its jobid ended within the time its series linger
+    failed_before: bool = False  # it could not be measured the last time
+
+
+class GpuUsage(NamedTuple):
+    """A GPU as the job used it."""
+
+    node: str
+    uuid: str
+    gpu_instance: str
+    gpu: str
+    utilization_ratio: float | None
+    memory_peak_bytes: int | None
+    samples: int
+
+
+class MeasuredUsage(NamedTuple):
+    """A row of job_usage, with its rows of job_gpu and job_emissions."""
+
+    job_id: int
+    samples: int
+    dropped_series: int
+    nodes: int
+    coverage: float
+    doubt: str
+    values: Mapping[str, float | int]  # the other columns, as far as they are known
+    devices: Sequence[GpuUsage]
+    emissions: Mapping[str, float]  # provider to grams
+
+
+Fold = Callable[[Iterable[float]], float]
+
+
+class UsageColumn(NamedTuple):
+    """Where a column of job_usage comes from."""
+
+    column: str
+    statistic: Statistic
+    metric: str
+    labels: tuple[tuple[str, str], ...] = ()
+    fold: Fold = math.fsum
+
+
+def _total(column: str, metric: str, **labels: str) -> UsageColumn:
+    return UsageColumn(column, Statistic.TOTAL, f"batchjob_job_{metric}", tuple(labels.items()))
+
+
+def _peak(column: str, metric: str, fold: Fold = math.fsum) -> UsageColumn:
+    return UsageColumn(column, Statistic.PEAK, f"batchjob_job_{metric}", fold=fold)
+
+
+def _mean(column: str, metric: str) -> UsageColumn:
+    return UsageColumn(column, Statistic.MEAN, f"batchjob_job_{metric}")
+
+
+RULES = (
+    _total("user_cpu_seconds", "cpu_seconds_total", mode="user"),
+    _total("system_cpu_seconds", "cpu_seconds_total", mode="system"),
+    _total("throttled_seconds", "cpu_throttled_seconds_total"),
+    _peak("memory_peak_bytes", "memory_peak_bytes"),
+    _peak("memory_peak_node_bytes", "memory_peak_bytes", max),
+    _peak("memory_limit_bytes", "memory_limit_bytes"),
+    _peak("swap_peak_bytes", "memory_swap_bytes"),
+    _mean("memory_average_bytes", "memory_current_bytes"),
+    _mean("working_set_average_bytes", "memory_working_set_bytes"),
+    _total("io_read_bytes", "io_read_bytes_total"),
+    _total("io_written_bytes", "io_written_bytes_total"),
+    _total("process_io_read_bytes", "process_io_read_bytes_total"),
+    _total("process_io_written_bytes", "process_io_written_bytes_total"),
+    _total("network_received_bytes", "network_receive_bytes_total"),
+    _total("network_sent_bytes", "network_transmit_bytes_total"),
+    _total("major_page_faults", "page_faults_total", kind="major"),
+    _total("memory_limit_hits", "memory_limit_hits_total"),
+    _total("oom_kills", "oom_kills_total"),
+    _peak("threads_peak", "threads"),
+    _total("cpu_waiting_seconds", "pressure_waiting_seconds_total", resource="cpu"),
+    _total("memory_waiting_seconds", "pressure_waiting_seconds_total", resource="memory"),
+    _total("io_waiting_seconds", "pressure_waiting_seconds_total", resource="io"),
+    _total("energy_host_active_joules", "energy_joules_total", component="host", kind="active"),
+    _total("energy_host_idle_joules", "energy_joules_total", component="host", kind="idle"),
+    _total("energy_gpu_active_joules", "energy_joules_total", component="gpu", kind="active"),
+    _total("energy_gpu_idle_joules", "energy_joules_total", component="gpu", kind="idle"),
+)
+
+_EMISSIONS = "batchjob_job_emissions_grams_total"
+_END = "batchjob_job_end_time_seconds"
+_PRESENT = "batchjob_job_cpu_seconds_total"  # every job has it on every node
+_CURRENT = "batchjob_job_memory_current_bytes"
+_GPU_BUSY = "batchjob_job_gpu_utilization_ratio"
+_GPU_MEMORY = "batchjob_job_gpu_memory_bytes"
+
+_WANTED: Mapping[Statistic, tuple[str, ...]] = {
+    statistic: tuple(
+        dict.fromkeys([rule.metric for rule in RULES if rule.statistic is statistic] + more)
+    )
+    for statistic, more in (
+        (Statistic.TOTAL, [_EMISSIONS]),
+        (Statistic.PEAK, [_END, _CURRENT, _GPU_MEMORY]),
+        (Statistic.MEAN, [_GPU_BUSY]),
+        (Statistic.COUNT, [_PRESENT, _GPU_BUSY]),
+    )
+}
+
+Found = dict[tuple[Statistic, str], list[SeriesValue]]
+
+
+_NODES_AT_ONCE = 4000  # some 40 series each, half a kilobyte
+_MOST_FAILED = 10  # in a row, none measured: then it is the store that fails
+
+
+class Outcome(NamedTuple):
+    """What came of measuring some jobs."""
+
+    usages: Mapping[JobToMeasure, MeasuredUsage]
+    failed: Mapping[JobToMeasure, Exception]
+
+
+def measure_apart(
+    history: TimeSeriesStore,
+    jobs: Sequence[JobToMeasure],
+    interval: float,
+    alive: Callable[[], None] = lambda: None,
+) -> Outcome:
+    """Measure jobs so that one that cannot be measured is in no other's way.
+
+    Where a question fails, its jobs are asked for in halves. `alive` is called between questions,
+    which may take long. Raises HistoryError when the store fails, whatever is asked.
+    """
+    usages: dict[JobToMeasure, MeasuredUsage] = {}
+    failed: dict[JobToMeasure, Exception] = {}
+    left = [[job] for job in jobs if job.failed_before]
+    left += [together] if (together := [job for job in jobs if not job.failed_before]) else []
+    while left:
+        part = left.pop()
+        alive()
+        try:
+            usages.update(zip(part, measure(history, part, interval), strict=True))
+        except QuestionFailed as error:
+            if len(part) == 1:
+                failed[part[0]] = error
+                if len(failed) > _MOST_FAILED and not usages:
+                    raise
+        except TimeSeriesError:
+            raise
+        except Exception as error:  # of our own, or out of memory: it is this job's alone
+            if len(part) == 1:
+                failed[part[0]] = error
+        else:
+            continue
+        if len(part) > 1:
+            left += [part[len(part) // 2 :], part[: len(part) // 2]]
+    return Outcome(usages, failed)
+
+
+def measure(
+    history: TimeSeriesStore,
+    jobs: Sequence[JobToMeasure],
+    interval: float,
+    wanted: Mapping[Statistic, Sequence[str]] = _WANTED,
+) -> list[MeasuredUsage]:
+    """Measure jobs, in their order and in as few questions as possible; raises HistoryError."""
+    usages: dict[int, MeasuredUsage] = {}
+    for group in _groups(jobs):
+        spans = [job.span for job in group]
+        found: dict[str, Found] = defaultdict(lambda: defaultdict(list))
+        for statistic, metrics in wanted.items():
+            for sample in history.measure(statistic, metrics, spans):
+                found[sample.labels.get("jobid", "")][statistic, sample.metric].append(sample)
+        usages |= {job.id: usage_of(job, found[job.jobid], interval) for job in group}
+    return [usages[job.id] for job in jobs]
+
+
+def _groups(jobs: Sequence[JobToMeasure]) -> Iterator[list[JobToMeasure]]:
+    """An answer tells jobs apart by their id alone: runs of one id are asked for one by one.
+
+    What is found for a group is held until all of it is, so a group has a limited number of nodes.
+    """
+    group: list[JobToMeasure] = []
+    nodes = 0
+    for job in jobs:
+        if job.span.alone:
+            yield [job]
+            continue
+        if group and nodes + job.span.nodes > _NODES_AT_ONCE:
+            yield group
+            group, nodes = [], 0
+        group.append(job)
+        nodes += job.span.nodes
+    if group:
+        yield group
+
+
+def usage_of(job: JobToMeasure, found: Found, interval: float) -> MeasuredUsage:
+    """Make a job's usage of the samples that bear its id."""
+    doubts: set[str] = {"near another run"} if job.near else set()
+    kept, dropped = _believed(job, found, doubts)
+    values: dict[str, float | int] = {}
+    for rule in RULES:
+        numbers = [
+            sample.value
+            for sample in kept[rule.statistic, rule.metric]
+            if all(sample.labels.get(label) == value for label, value in rule.labels)
+        ]
+        if numbers:
+            values[rule.column] = _typed(rule.column, rule.fold(numbers))
+    _peak_from_samples(kept, values, doubts)
+    gpus = _gpus(kept)
+    values.update(_gpu_values(gpus))
+    nodes, samples, coverage = _coverage(job, kept, interval)
+    doubts |= _doubts(job, values, nodes, samples, coverage)
+    emissions: dict[str, float] = defaultdict(float)
+    for sample in kept[Statistic.TOTAL, _EMISSIONS]:
+        emissions[sample.labels.get("provider", "")] += sample.value
+    doubt = ", ".join(word for word in DOUBTS if word in doubts)
+    return MeasuredUsage(job.id, samples, dropped, nodes, coverage, doubt, values, gpus, emissions)
+
+
+def _believed(job: JobToMeasure, found: Found, doubts: set[str]) -> tuple[Found, int]:
+    """The samples that are this user's and are numbers, and how many are not.
+
+    A job may be over before its user was seen: series without one are its, on nodes where no other
+    series bear its id.
+    """
+    users = {user for user in (job.user, str(job.uid or "")) if user}
+    everyone = [sample for samples in found.values() for sample in samples]
+    named = {sample.labels.get("instance") for sample in everyone if sample.labels.get("user")}
+    kept: Found = defaultdict(list)
+    dropped = 0
+    for key, samples in found.items():
+        for sample in samples:
+            user = sample.labels.get("user", "")
+            nobodys = not user and sample.labels.get("instance") not in named
+            if user not in users and not nobodys:
+                doubts.update({"user differs"} if user else ())
+                dropped += 1
+            elif not math.isfinite(sample.value):
+                doubts.add("not a number")
+                dropped += 1
+            else:
+                doubts.update({"user unknown"} if nobodys else ())
+                kept[key].append(sample)
+    return kept, dropped
+
+
+def _typed(column: str, value: float) -> float | int:
+    return value if column.endswith(("_seconds", "_joules", "_average_bytes")) else round(value)
+
+
+def _peak_from_samples(kept: Found, values: dict[str, float | int], doubts: set[str]) -> None:
+    """Kernels before 5.19 keep no memory.peak."""
+    sampled = [sample.value for sample in kept[Statistic.PEAK, _CURRENT]]
+    if "memory_peak_bytes" not in values and sampled:
+        values["memory_peak_bytes"] = round(math.fsum(sampled))
+        values["memory_peak_node_bytes"] = round(max(sampled))
+        doubts.add("peak sampled")
+
+
+def _gpus(kept: Found) -> list[GpuUsage]:
+    def by_gpu(statistic: Statistic, metric: str) -> dict[tuple[str, str, str, str], float]:
+        return {
+            (
+                node_of(sample.labels.get("instance", "")),
+                sample.labels.get("uuid", ""),
+                sample.labels.get("gpu_instance", ""),
+                sample.labels.get("gpu", ""),
+            ): sample.value
+            for sample in kept[statistic, metric]
+        }
+
+    busy = by_gpu(Statistic.MEAN, _GPU_BUSY)
+    counts = by_gpu(Statistic.COUNT, _GPU_BUSY)
+    memory = by_gpu(Statistic.PEAK, _GPU_MEMORY)
+    return [
+        GpuUsage(
+            *key,
+            busy.get(key),
+            round(memory[key]) if key in memory else None,
+            int(counts.get(key, 0)),
+        )
+        for key in sorted(busy.keys() | memory.keys())
+    ]
+
+
+def _gpu_values(gpus: Sequence[GpuUsage]) -> dict[str, float | int]:
+    values: dict[str, float | int] = {}
+    if gpus:
+        values["gpus"] = len(gpus)
+    busy = [
+        (gpu.utilization_ratio, gpu.samples) for gpu in gpus if gpu.utilization_ratio is not None
+    ]
+    weight = sum(samples for _, samples in busy)
+    if weight:
+        values["gpu_utilization_ratio"] = math.fsum(u * n for u, n in busy) / weight
+    memory = [gpu.memory_peak_bytes for gpu in gpus if gpu.memory_peak_bytes is not None]
+    if memory:
+        values["gpu_memory_peak_bytes"] = max(memory)
+    return values
+
+
+def _coverage(job: JobToMeasure, kept: Found, interval: float) -> tuple[int, int, float]:
+    """Nodes and samples seen, and which part of the job's node time the totals stand for.
+
+    A node whose exporter saw the job's end stands for all of it, however few samples there are.
+    """
+    counts: dict[str, int] = defaultdict(int)
+    for sample in kept[Statistic.COUNT, _PRESENT]:
+        instance = sample.labels.get("instance", "")
+        counts[instance] = max(counts[instance], int(sample.value))
+    ended = {sample.labels.get("instance", "") for sample in kept[Statistic.PEAK, _END]}
+    elapsed = max(1, (job.end or job.span.until) - job.start)
+    # Of a node that did not tell of the end, the last moments are not known.
+    most = 1.0 if job.end is None else 0.999
+    covered = math.fsum(
+        1.0 if instance in ended else min(most, count * interval / elapsed)
+        for instance, count in counts.items()
+    )
+    allocated = max(job.nodes or 1, len(counts))
+    return len(counts), sum(counts.values()), covered / allocated
+
+
+def _doubts(
+    job: JobToMeasure, values: Mapping[str, float], nodes: int, samples: int, coverage: float
+) -> set[str]:
+    doubts = set()
+    if job.end is None:
+        doubts.add("running")
+    if not samples:
+        doubts.add("no samples")
+    elif coverage < 0.95:
+        doubts.add("nodes missing")
+    if job.nodes is not None and nodes > job.nodes:
+        doubts.add("more nodes than allocated")
+    used = values.get("user_cpu_seconds", 0) + values.get("system_cpu_seconds", 0)
+    elapsed = (job.end or job.span.until) - job.start
+    # Accounting knows start and end to the second; prolog and epilog may add a little.
+    if job.cpus and used > 1.02 * job.cpus * (elapsed + 2):
+        doubts.add("more cpu than allocated")
+    return doubts
+
+
+def node_of(instance: str) -> str:
+    """The node in a target's `instance`: without the port."""
+    host, colon, port = instance.rpartition(":")
+    return host.strip("[]") if colon and port.isdigit() else instance

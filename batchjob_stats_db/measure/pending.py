@@ -1,0 +1,230 @@
+"""Which jobs are to be measured, and where what was measured goes."""
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from batchjob_stats_db.database import schema
+from batchjob_stats_db.database.record_rows import UsagePolicy
+from batchjob_stats_db.database.store import Store
+from batchjob_stats_db.database.upsert import parts, upsert
+from batchjob_stats_db.days import DAY, days_of
+from batchjob_stats_db.measure.job_usage import (
+    DOUBTS,
+    NOT_ANSWERED,
+    JobToMeasure,
+    MeasuredUsage,
+    Outcome,
+    measure_apart,
+)
+from batchjob_stats_db.measure.rollup import mark_days
+from batchjob_stats_db.timeseries.base import JobWindow, TimeSeriesStore
+from batchjob_stats_db.timeseries.counters import CARRIED_SECONDS
+
+_USAGE = [column.name for column in schema.job_usage.columns]
+_LATE_SECONDS = 6 * 3600  # how long after a job's end samples may still come in
+_AGAIN_SECONDS = 1800
+
+
+WANTED = tuple(
+    schema.job.c[name]
+    for name in (
+        "id", "jobid", "username", "uid", "start_time", "end_time", "allocated_nodes",
+        "allocated_cpus",
+    )
+)  # fmt: skip
+
+
+def measure_due(
+    store: Store,
+    history: TimeSeriesStore,
+    policy: UsagePolicy,
+    interval: float,
+    now: int,
+    limit: int = 1000,
+    alive: Callable[[], None] = lambda: None,
+) -> Outcome:
+    """Measure the jobs that are due, at most `limit`; after a HistoryError they are due still."""
+    with store.engine.connect() as db:
+        jobs = due_jobs(db, store.cluster, policy, now, limit)
+    outcome = measure_apart(history, jobs, interval, alive)
+    with store.transaction() as db:
+        write(db, store.cluster, history.source, outcome.usages, policy, now)
+        set_aside(db, history.source, outcome.failed, policy, now)
+    return outcome
+
+
+def due_jobs(
+    db: Connection, cluster: str, policy: UsagePolicy, now: int, limit: int
+) -> list[JobToMeasure]:
+    """Jobs whose time to be measured has come, the longest due first."""
+    job = schema.job
+    query = (
+        sa.select(*WANTED)
+        .where(
+            job.c.cluster == cluster, job.c.usage_due_time <= now, job.c.start_time.is_not(None)
+        )
+        .order_by(job.c.usage_due_time, job.c.id)
+        .limit(limit)
+    )  # fmt: skip
+    rows = db.execute(query).all()
+    runs = runs_of_ids(db, cluster, [row.jobid for row in rows])
+    failed = _failed_before(db, [row.id for row in rows])
+    jobs = (measured(cluster, row, runs[row.jobid], policy, now) for row in rows)
+    return [job._replace(failed_before=job.id in failed) for job in jobs]
+
+
+def _failed_before(db: Connection, ids: Sequence[int]) -> set[int]:
+    usage = schema.job_usage.c
+    found: set[int] = set()
+    for part in parts(ids):
+        which = usage.job_id.in_(part) & usage.doubt.contains(NOT_ANSWERED)
+        found.update(db.execute(sa.select(usage.job_id).where(which)).scalars())
+    return found
+
+
+def runs_of_ids(
+    db: Connection, cluster: str, jobids: Sequence[str]
+) -> dict[str, list[tuple[int, int | None]]]:
+    """Start and end of all runs of the job ids, whosever they are."""
+    job = schema.job
+    runs: dict[str, list[tuple[int, int | None]]] = {}
+    for part in parts(list(dict.fromkeys(jobids))):
+        query = sa.select(job.c.jobid, job.c.start_time, job.c.end_time).where(
+            job.c.cluster == cluster, job.c.jobid.in_(part), job.c.start_time.is_not(None)
+        )
+        for jobid, start, end in db.execute(query):
+            runs.setdefault(jobid, []).append((start, end))
+    return runs
+
+
+def measured(
+    cluster: str,
+    row: Any,
+    runs: Sequence[tuple[int, int | None]],
+    policy: UsagePolicy,
+    now: int,
+) -> JobToMeasure:
+    """How to measure one of the runs of a job; `row` has the columns WANTED."""
+    start, end = row.start_time, row.end_time
+    until = min(now, end + policy.settle_seconds) if end is not None else now
+    later = min((other for other, _ in runs if other > start), default=math.inf)
+    earlier = [(other_end or other) for other, other_end in runs if other < start]
+    # What lingers of the run before is gone by then.
+    before = max(earlier, default=-math.inf) + policy.settle_seconds
+    near = before > start
+    last_seen = (end if end is not None else now) + policy.settle_seconds
+    span = JobWindow(
+        cluster, row.jobid, start, int(max(min(until, later - 1), start + 1)),
+        alone=before > start - CARRIED_SECONDS or later <= last_seen,
+        end=end, nodes=row.allocated_nodes or 1, clear=(before, later - 1),
+    )  # fmt: skip
+    return JobToMeasure(
+        row.id, cluster, row.jobid, row.username, row.uid, start, end,
+        row.allocated_nodes, row.allocated_cpus, span, near,
+    )  # fmt: skip
+
+
+def write(
+    db: Connection,
+    cluster: str,
+    source: str,
+    usages: Mapping[JobToMeasure, MeasuredUsage],
+    policy: UsagePolicy,
+    now: int,
+) -> None:
+    """Put usages in place of what is there, and say which days they change."""
+    dialect = db.dialect.name
+    job = schema.job
+    rows: list[tuple[Any, ...]] = []
+    days: set[int] = set()
+    for measured, usage in usages.items():
+        known = {
+            **usage._asdict(),
+            **usage.values,
+            "source": source,
+            "measured_time": now,
+            "until_time": min(measured.end or now, now),
+        }
+        rows.append(tuple(known.get(name) for name in _USAGE))
+        days.update(days_of(measured.start, measured.end if measured.end is not None else now))
+        db.execute(
+            sa.update(job)
+            .where(job.c.id == measured.id)
+            .values(usage_due_time=_due_again(measured, usage, policy, now))
+        )
+    if rows:
+        db.exec_driver_sql(upsert(dialect, schema.job_usage, _USAGE), rows)
+    _replace(
+        db, schema.job_gpu, usages, [(u.job_id, *gpu) for u in usages.values() for gpu in u.devices]
+    )
+    _replace(
+        db,
+        schema.job_emissions,
+        usages,
+        [(u.job_id, *each) for u in usages.values() for each in u.emissions.items()],
+    )
+    mark_days(db, cluster, days)
+
+
+def set_aside(
+    db: Connection, source: str, failed: Collection[JobToMeasure], policy: UsagePolicy, now: int
+) -> None:
+    """Note that jobs could not be measured, and when to try again: at twice their age."""
+    usage, job = schema.job_usage, schema.job
+    for measured in failed:
+        which = usage.c.job_id == measured.id
+        there = db.execute(sa.select(usage.c.doubt).where(which)).scalar()
+        doubts = {word for word in (there or "").split(", ") if word} | {NOT_ANSWERED}
+        doubt = ", ".join(word for word in DOUBTS if word in doubts)
+        if there is not None:
+            db.execute(sa.update(usage).where(which).values(doubt=doubt))
+        else:
+            db.execute(
+                sa.insert(usage).values(
+                    job_id=measured.id, source=source, measured_time=now,
+                    until_time=measured.start, samples=0, dropped_series=0, nodes=0,
+                    coverage=0.0, doubt=doubt,
+                )
+            )  # fmt: skip
+        again = now + max(_AGAIN_SECONDS, min(now - (measured.end or measured.start), DAY))
+        over = measured.end is not None and again > measured.end + policy.horizon_seconds
+        due = None if over else again
+        db.execute(sa.update(job).where(job.c.id == measured.id).values(usage_due_time=due))
+
+
+def _replace(
+    db: Connection,
+    table: sa.Table,
+    usages: Mapping[JobToMeasure, MeasuredUsage],
+    rows: list[tuple[Any, ...]],
+) -> None:
+    for part in parts([measured.id for measured in usages]):
+        db.execute(sa.delete(table).where(table.c.job_id.in_(part)))
+    if rows:
+        names = [column.name for column in table.columns]
+        db.exec_driver_sql(upsert(db.dialect.name, table, names), rows)
+
+
+def _due_again(
+    measured: JobToMeasure, usage: MeasuredUsage, policy: UsagePolicy, now: int
+) -> int | None:
+    if measured.end is None:
+        return now + policy.refresh_seconds
+    # A remote-write queue or a poller of its own may be late; what is complete stays.
+    late = usage.coverage < 0.999 and now < measured.end + _LATE_SECONDS
+    return now + _AGAIN_SECONDS if late else None
+
+
+def recompute(
+    db: Connection, cluster: str, since: int, until: int | None = None, now: int = 0
+) -> int:
+    """Have the jobs that ended in [since, until) measured anew; returns how many."""
+    job = schema.job
+    which = (job.c.cluster == cluster) & (job.c.end_time >= since) & job.c.start_time.is_not(None)
+    if until is not None:
+        which &= job.c.end_time < until
+    return db.execute(sa.update(job).where(which).values(usage_due_time=now)).rowcount

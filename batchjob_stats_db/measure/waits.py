@@ -1,0 +1,60 @@
+"""How long jobs waited before they started: percentiles by day and partition.
+
+A percentile is by nearest rank: the shortest wait that so many of the jobs did not exceed, which
+one of them had. Percentiles of days cannot be made into one of a month; so a day's are kept, and
+nothing is added up.
+"""
+
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+from sqlalchemy.sql.elements import ColumnElement
+
+from batchjob_stats_db.database import schema
+from batchjob_stats_db.days import DAY
+
+_PERCENTILES = {"p50": 50, "p90": 90, "p99": 99}
+
+
+def waits(*which: ColumnElement[bool]) -> sa.Select[Any]:
+    """Waits of started jobs under these conditions, with the columns of `daily_wait`."""
+    job = schema.job.c
+    ready = sa.func.coalesce(job.eligible_time, job.submit_time)
+    waited = sa.case((job.start_time > ready, job.start_time - ready), else_=0)
+    day = (job.start_time - job.start_time % DAY).label("day")
+    together = (job.cluster, day, job.partition)
+    each = (
+        sa.select(
+            *together,
+            waited.label("wait"),
+            sa.func.row_number().over(partition_by=together, order_by=waited).label("rank"),
+            sa.func.count().over(partition_by=together).label("jobs_started"),
+        )
+        .where(job.start_time.is_not(None), *which)
+        .subquery()
+        .c
+    )
+    reached = {
+        name: sa.func.min(sa.case((each.rank * 100 >= each.jobs_started * share, each.wait)))
+        for name, share in _PERCENTILES.items()
+    }
+    made = {"mean": sa.func.avg(each.wait), **reached, "max": sa.func.max(each.wait)}
+    groups = (each.cluster, each.day, each.partition)
+    return (
+        sa.select(
+            *groups,
+            sa.func.max(each.jobs_started).label("jobs_started"),
+            *(sa.cast(made[name], sa.Float).label(f"wait_{name}_seconds") for name in schema.WAITS),
+        )
+        .group_by(*groups)
+        .order_by(*groups)
+    )
+
+
+def add_waits(db: Connection, cluster: str, day: int) -> None:
+    """Write the waits of the jobs that started on a day."""
+    job, table = schema.job.c, schema.daily_wait
+    rows = waits(job.cluster == cluster, job.start_time >= day, job.start_time < day + DAY)
+    names = [column.name for column in table.columns]
+    db.execute(sa.insert(table).from_select(names, rows))

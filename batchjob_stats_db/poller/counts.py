@@ -1,0 +1,55 @@
+"""Counts that alerts go by: of jobs that run or have ended within a day.
+
+What is older was read late (a backfill, a poller that was off) and says nothing of the present.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from batchjob.schedulers.records import JobRecord
+from batchjob.schedulers.states import JobState
+from batchjob_stats_db.measure.job_usage import JobToMeasure, MeasuredUsage
+from batchjob_stats_db.poller.self_metrics import PollerMetrics
+
+_RECENT_SECONDS = 86400
+_MAXIMUM_TOOLS = 100
+OTHER_TOOLS = "other"
+"""The tool of all beyond the first hundred: users name their tools as they like."""
+
+_FAILED = frozenset({JobState.FAILED, JobState.NODE_FAIL, JobState.BOOT_FAIL})
+
+
+def count_ended(
+    metrics: PollerMetrics, cluster: str, ended: Iterable[JobRecord], now: float
+) -> None:
+    """Count jobs that came to an end, once for each node, and tracked work by its tool."""
+    for job in ended:
+        if job.end_time is None or now - job.end_time > _RECENT_SECONDS:
+            continue
+        result = "failed" if job.state in _FAILED else "other"
+        for share in job.nodes:
+            metrics.ended.labels(cluster, share.node, result).inc()
+        if job.tool:
+            metrics.tracked.labels(cluster, _tool(metrics, job.tool), result).inc()
+
+
+def _tool(metrics: PollerMetrics, name: str) -> str:
+    known = metrics.tools
+    if name in known or len(known) < _MAXIMUM_TOOLS:
+        known.add(name)
+        return name
+    return OTHER_TOOLS
+
+
+def count_measured(
+    metrics: PollerMetrics, cluster: str, usages: Mapping[JobToMeasure, MeasuredUsage], now: float
+) -> None:
+    """Count measured jobs, those that bear a doubt, and how much of their time has samples."""
+    for job, usage in usages.items():
+        metrics.dropped.labels(cluster).inc(usage.dropped_series)
+        if job.end is not None and now - job.end > _RECENT_SECONDS:
+            continue
+        seconds = max(0.0, (job.end if job.end is not None else now) - job.start)
+        metrics.measured.labels(cluster).inc()
+        metrics.doubtful.labels(cluster).inc(bool(usage.doubt))
+        metrics.run_seconds.labels(cluster).inc(seconds)
+        metrics.covered_seconds.labels(cluster).inc(seconds * min(1.0, max(0.0, usage.coverage)))

@@ -1,0 +1,269 @@
+"""Flags and configuration file of the poller.
+
+All options are keys of the YAML file; those of the program as a whole are flags as well. What
+belongs to one cluster stands under it:
+
+    db: {url: "sqlite:////var/lib/batchjob/jobs.db"}
+    tsdb: {url: "http://prometheus:9090"}
+    clusters:
+      - name: alpha
+        sources: {sacct: {timeout: 60s}, sacctmgr: {}}
+        tsdb: {url: "http://prometheus-alpha:9090"}
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple
+
+from batchjob.runtime.settings import (
+    LogOptions,
+    SettingsError,
+    load_file,
+    make,
+    named,
+    nearest,
+    option,
+)
+from batchjob.runtime.values import ListenAddress, address, duration, http_url, integer, text
+from batchjob.schedulers.accounting import SOURCES, AccountingSource, AssociationsSource
+from batchjob.secret_files import SecretFileError, read_secret, secret_file
+from batchjob_stats_db.database.record_rows import UsagePolicy
+from batchjob_stats_db.timeseries.prometheus_client import Endpoint
+
+
+def _header(value: Any) -> tuple[str, str]:
+    name, colon, rest = str(value).partition(":")
+    if colon and name.strip() and rest.strip() and "\n" not in rest:
+        return name.strip(), rest.strip()
+    raise ValueError(f"expected a header such as 'X-Scope-OrgID: hpc', got {value!r}")
+
+
+@dataclass(frozen=True)
+class DatabaseOptions:
+    """Where job records are kept."""
+
+    url: str = option(
+        "sqlite:////var/lib/batchjob/jobs.db",
+        "The database: sqlite:///PATH or postgresql://USER@HOST/NAME.",
+        parse=text,
+        metavar="URL",
+    )
+    password_file: str = option("", "File with the password for PostgreSQL.", parse=secret_file)
+
+
+@dataclass(frozen=True)
+class PollerWebOptions:
+    """Health and metrics of the poller itself."""
+
+    listen_address: ListenAddress | None = option(
+        None, "Where to serve /metrics, /-/healthy and /-/ready.", parse=address
+    )
+
+
+@dataclass(frozen=True)
+class PollOptions:
+    """When to ask the schedulers."""
+
+    interval: float = option(60.0, "Time from one poll to the next.", parse=duration)
+    first: float = option(86400.0, "How far back the very first poll looks.", parse=duration)
+    reread: float = option(
+        7 * 86400.0,
+        "How far back ended jobs are read again each night, for what came late or was edited;"
+        " 0 is never.",
+        parse=duration,
+    )
+    people_interval: float = option(
+        3600.0, "How often accounts and their members are read.", parse=duration
+    )
+    rollup_interval: float = option(
+        300.0, "How often the sums of changed days are made anew.", parse=duration
+    )
+    longest_pause: float = option(
+        900.0, "The longest pause after failures or slow answers.", parse=duration
+    )
+
+
+@dataclass(frozen=True)
+class TsdbOptions:
+    """Where the exporters' measurements are kept; no URL: usage is not measured."""
+
+    url: str = option("", "A server with the Prometheus HTTP API.", parse=http_url)
+    username: str = option("", "User for basic authentication.", parse=text)
+    password_file: str = option("", "File with that user's password.", parse=secret_file)
+    token_file: str = option("", "File with a bearer token.", parse=secret_file)
+    ca_file: str = option("", "CA certificates (PEM) to trust instead of the system's.", parse=text)
+    cert_file: str = option("", "Client certificate (PEM).", parse=text)
+    key_file: str = option("", "Key of the client certificate (PEM).", parse=text)
+    header: tuple[tuple[str, str], ...] = option(
+        (), "A header of each request, such as 'X-Scope-OrgID: hpc'.", parse=_header, repeat=True
+    )
+    timeout: float = option(60.0, "How long a query may take.", parse=duration)
+    scrape_interval: float = option(30.0, "How often the exporters are scraped.", parse=duration)
+    linger: float = option(300.0, "The exporters' --collector.jobs.linger.", parse=duration)
+    retention: float = option(15 * 86400.0, "How far back the measurements reach.", parse=duration)
+    refresh: float = option(
+        3600.0,
+        "How often running jobs are measured for sums and filters; lists show them as of now.",
+        parse=duration,
+    )
+
+    def endpoint(self) -> Endpoint:
+        """How to ask the server; raises SettingsError when a secret's file cannot be read."""
+        return Endpoint(
+            self.url,
+            username=self.username,
+            password=secret("tsdb.password-file", self.password_file),
+            token=secret("tsdb.token-file", self.token_file),
+            ca_file=self.ca_file,
+            cert_file=self.cert_file,
+            key_file=self.key_file,
+            headers=dict(self.header),
+            timeout_seconds=self.timeout,
+            scrape_interval=self.scrape_interval,
+        )
+
+    def policy(self) -> UsagePolicy:
+        """When a job is measured: once its last values have surely been scraped and stored."""
+        return UsagePolicy(
+            settle_seconds=int(self.linger + 3 * self.scrape_interval),
+            refresh_seconds=int(self.refresh),
+            horizon_seconds=int(self.retention) if self.url else 0,
+        )
+
+
+@dataclass(frozen=True)
+class RetentionOptions:
+    """How long rows are kept; 0 is for ever."""
+
+    jobs: float = option(0.0, "Job records, with usage, nodes and steps.", parse=duration)
+    names: float = option(0.0, "Names, command lines and paths in job records.", parse=duration)
+    steps: float = option(0.0, "Steps of jobs.", parse=duration)
+    daily: float = option(0.0, "Daily sums.", parse=duration)
+    quarantine: float = option(30 * 86400.0, "Rows that could not be read.", parse=duration)
+
+
+@dataclass(frozen=True)
+class BackupOptions:
+    """What `backup` does when it is told no more."""
+
+    directory: str = option(
+        "", "Where backups are kept; the poller tells the age of the newest.", parse=text
+    )
+    keep: int = option(14, "How many are kept there; 0: all.", parse=integer)
+
+
+SECTIONS: Mapping[str, type[Any]] = {
+    "db": DatabaseOptions,
+    "web": PollerWebOptions,
+    "poll": PollOptions,
+    "tsdb": TsdbOptions,
+    "retention": RetentionOptions,
+    "backup": BackupOptions,
+    "log": LogOptions,
+}
+
+
+class ClusterSettings(NamedTuple):
+    """One cluster: who is asked about its jobs, and where its measurements are."""
+
+    name: str
+    sources: tuple[AccountingSource, ...]
+    people: tuple[AssociationsSource, ...]
+    tsdb: TsdbOptions
+    samples: str = ""  # a directory of sample files, where no server keeps measurements
+
+
+class PollerSettings(NamedTuple):
+    """All that the program is told."""
+
+    db: DatabaseOptions
+    web: PollerWebOptions
+    poll: PollOptions
+    retention: RetentionOptions
+    backup: BackupOptions
+    log: LogOptions
+    clusters: tuple[ClusterSettings, ...]
+
+
+def settings(flags: Mapping[str, Any], config_file: str) -> PollerSettings:
+    """Flags over file over defaults; raises SettingsError."""
+    given: dict[str, Any] = {}
+    if config_file:
+        given = load_file(config_file, SECTIONS, also=("clusters",))
+    given |= flags
+    made = {section: make(cls, section, given) for section, cls in SECTIONS.items()}
+    tsdb = made.pop("tsdb")
+    raw = given.get("clusters", [])
+    if not isinstance(raw, list):
+        raise SettingsError("clusters: expected a list of clusters")
+    clusters = tuple(_cluster(number, each, tsdb) for number, each in enumerate(raw))
+    names = [cluster.name for cluster in clusters]
+    for name in names:
+        if names.count(name) > 1:
+            raise SettingsError(f"clusters: {name} stands there twice")
+    return PollerSettings(**made, clusters=clusters)
+
+
+def _cluster(number: int, raw: Any, tsdb: TsdbOptions) -> ClusterSettings:
+    where = f"clusters[{number}]"
+    if not isinstance(raw, dict) or not isinstance(raw.get("name"), str) or not raw["name"]:
+        raise SettingsError(f"{where}: expected a mapping with the cluster's name")
+    known = ("name", "sources", "tsdb", "samples")
+    _refuse_unknown(where, raw, known)
+    chosen = raw.get("sources")
+    if not isinstance(chosen, dict) or not chosen:
+        raise SettingsError(f"{where}.sources: expected at least one of {', '.join(SOURCES)}")
+    sources: list[AccountingSource] = []
+    people: list[AssociationsSource] = []
+    for name, given in chosen.items():
+        if name not in SOURCES:
+            raise SettingsError(f"{where}.sources: unknown source {name}{nearest(name, SOURCES)}")
+        module = SOURCES[name].load()
+        built: Any = module.build(raw["name"], _made(module.options, f"{where}.{name}", given))
+        (people if SOURCES[name].people else sources).append(built)
+    own = _made(TsdbOptions, f"{where}.tsdb", raw.get("tsdb"))
+    changed = {each.name for each in fields(own) if getattr(own, each.name) != each.default}
+    merged = replace(tsdb, **{name: getattr(own, name) for name in changed})
+    samples = raw.get("samples", "")
+    if not isinstance(samples, str):
+        raise SettingsError(f"{where}.samples: expected a directory, got {samples!r}")
+    return ClusterSettings(raw["name"], tuple(sources), tuple(people), merged, samples)
+
+
+def _made(cls: type[Any], where: str, given: Any) -> Any:
+    """An options dataclass from a mapping of the file, names with or without dashes."""
+    if given is None:
+        given = {}
+    if not isinstance(given, dict):
+        raise SettingsError(f"{where}: expected a mapping of option names to values")
+    names = {each.name: each for each in named({where: cls})}
+    prefixed = {f"{where}.{str(key).replace('_', '-')}": value for key, value in given.items()}
+    _refuse_unknown(where, prefixed, names)
+    return make(cls, where, prefixed)
+
+
+def _refuse_unknown(where: str, given: Mapping[str, Any], known: Any) -> None:
+    for key in given:
+        if key not in known:
+            raise SettingsError(f"{where}: unknown key {key}{nearest(str(key), known)}")
+
+
+def secret(name: str, path: str) -> str:
+    """The content of a secret's file, "" when there is none; raises SettingsError."""
+    if not path:
+        return ""
+    try:
+        return read_secret(path).strip()
+    except SecretFileError as error:
+        raise SettingsError(f"{name}: {error}") from error
+
+
+def problems(chosen: PollerSettings) -> Iterator[str]:
+    """What is wrong with the settings beyond their form, one line each."""
+    if not chosen.clusters:
+        yield "clusters: expected at least one cluster with its sources"
+    for cluster in chosen.clusters:
+        try:
+            cluster.tsdb.endpoint()
+        except SettingsError as error:
+            yield f"{cluster.name}: {error}"

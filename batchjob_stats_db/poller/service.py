@@ -1,0 +1,126 @@
+"""The daemon: a thread for each cluster, and one that watches over them."""
+
+import logging
+import queue
+import signal
+import threading
+import time
+from pathlib import Path
+
+from sqlalchemy.engine import Engine
+
+from batchjob.runtime.sd_notify import notify
+from batchjob.runtime.settings import cannot_listen
+from batchjob_stats_db.database.record_rows import UsagePolicy
+from batchjob_stats_db.database.store import Store
+from batchjob_stats_db.poller.health import Health
+from batchjob_stats_db.poller.options import ClusterSettings, PollerSettings
+from batchjob_stats_db.poller.poller import Poller
+from batchjob_stats_db.poller.self_metrics import PollerMetrics
+from batchjob_stats_db.timeseries.base import TimeSeriesStore
+from batchjob_stats_db.timeseries.prometheus_store import Prometheus
+from batchjob_stats_db.timeseries.sample_store import SampleHistory
+
+log = logging.getLogger(__name__)
+
+_PATIENCE = 900.0  # a thread without a sign of life for so long is stuck
+_WATCHDOG_SECONDS = 5.0
+_STOP_SECONDS = 20.0
+_SAMPLES_SETTLE_SECONDS = 60  # a job's last sample is its booked energy, 30 s after its end
+_SAMPLES_REFRESH_SECONDS = 60
+
+
+class PollerService:
+    """Polls all clusters into one database."""
+
+    def __init__(self, settings: PollerSettings, engine: Engine) -> None:
+        self._metrics = PollerMetrics()
+        if settings.backup.directory:
+            self._metrics.watch_backups(settings.backup.directory)
+        self.pollers = [self._poller(settings, each, engine) for each in settings.clusters]
+        self._stop = threading.Event()
+        self._threads = [
+            threading.Thread(
+                target=poller.run, args=(self._stop,), name=poller.cluster.name, daemon=True
+            )
+            for poller in self.pollers
+        ]
+        self._address = settings.web.listen_address
+        self._health: Health | None = None
+
+    def _poller(self, settings: PollerSettings, cluster: ClusterSettings, engine: Engine) -> Poller:
+        store = Store(engine, cluster.name, _policy(cluster))
+        return Poller(
+            cluster, store, _history(cluster), settings.poll, settings.retention, self._metrics
+        )
+
+    def unhealthy(self) -> str:
+        """Which cluster's thread has ended or is stuck; "" when none."""
+        for thread, poller in zip(self._threads, self.pollers, strict=True):
+            if thread.ident is not None and not thread.is_alive():
+                return f"{thread.name}: its thread has ended"
+            if time.monotonic() - poller.beat > _PATIENCE:
+                return f"{thread.name}: no sign of life for {_PATIENCE:g} s"
+        return ""
+
+    def unready(self) -> str:
+        """Which cluster has not been polled yet; "" when all have."""
+        waiting = [poller.cluster.name for poller in self.pollers if not poller.polled]
+        return f"not polled yet: {', '.join(waiting)}" if waiting else self.unhealthy()
+
+    def start(self) -> None:
+        """Begin to poll; raises SettingsError when the address is taken."""
+        if self._address is not None:
+            try:
+                registry = self._metrics.registry
+                self._health = Health(self._address, registry, self.unhealthy, self.unready)
+            except OSError as error:
+                raise cannot_listen(self._address, error) from error
+            self._health.start()
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """End after the transactions under way; a scheduler that hangs is not waited for."""
+        self._stop.set()
+        deadline = time.monotonic() + _STOP_SECONDS
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join(max(0.0, deadline - time.monotonic()))
+        if self._health:
+            self._health.stop()
+
+
+def _history(cluster: ClusterSettings) -> TimeSeriesStore | None:
+    """Where the measurements of its jobs are; None: nowhere."""
+    if cluster.tsdb.url:
+        return Prometheus(cluster.tsdb.endpoint())
+    return SampleHistory(Path(cluster.samples), cluster.name) if cluster.samples else None
+
+
+def _policy(cluster: ClusterSettings) -> UsagePolicy:
+    if cluster.samples and not cluster.tsdb.url:
+        return UsagePolicy(_SAMPLES_SETTLE_SECONDS, _SAMPLES_REFRESH_SECONDS)
+    return cluster.tsdb.policy()
+
+
+def serve(service: PollerService) -> None:
+    """Run until SIGTERM or SIGINT."""
+    # A SimpleQueue may be filled from a signal handler; an Event may deadlock there.
+    signals: queue.SimpleQueue[int] = queue.SimpleQueue()
+    for each in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(each, lambda number, _: signals.put(number))
+    service.start()
+    notify("READY=1")
+    try:
+        while True:
+            try:
+                number = signals.get(timeout=_WATCHDOG_SECONDS)
+                log.info("stopping on %s", signal.Signals(number).name)
+                return
+            except queue.Empty:
+                wrong = service.unhealthy()
+                notify("STATUS=" + wrong if wrong else "WATCHDOG=1")
+    finally:
+        notify("STOPPING=1")
+        service.stop()

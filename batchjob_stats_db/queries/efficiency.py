@@ -1,0 +1,248 @@
+"""The one definition of what a job used of what it had.
+
+Lists, reports, sorting and filters take their figures from these columns. Each figure says what it
+rests on: its basis is `measured` or `accounting`, `usage_coverage` is the part of the job's life
+that measurements stand for, and `usage_final` says whether anything may still change.
+
+An ended job whose last measurement was made before its end is not known by that measurement: then
+accounting counts, and where there is none, the figure is that of the time that was measured.
+"""
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql import visitors
+from sqlalchemy.sql.elements import ColumnElement
+from sqlalchemy.sql.functions import FunctionElement
+
+from batchjob_stats_db.database import schema
+
+RUNNING = ("RUNNING", "SUSPENDED")
+
+WHOLE = 0.95
+"""Coverage from which a measured total is preferred to accounting's."""
+
+MEASURED, ACCOUNTING = "measured", "accounting"
+IMPOSSIBLE_CPU = "more cpu than allocated"
+"""The caveat of `job_usage.doubt` with which there is no CPU efficiency."""
+
+_job, _usage = schema.job.c, schema.job_usage.c
+_ended = _job.end_time.is_not(None)
+_sampled = _usage.samples > 0
+_to_the_end = _job.end_time.is_(None) | (_usage.until_time >= _job.end_time)
+
+
+class _EpochNow(FunctionElement[int]):
+    """The database's time in epoch seconds."""
+
+    type = sa.BigInteger()
+    inherit_cache = True
+
+
+@compiles(_EpochNow, "sqlite")
+def _sqlite_now(*_: Any, **__: Any) -> str:
+    return "CAST(strftime('%s', 'now') AS INTEGER)"
+
+
+@compiles(_EpochNow)
+def _postgresql_now(*_: Any, **__: Any) -> str:
+    return "CAST(extract(epoch FROM now()) AS BIGINT)"
+
+
+_since_start = _EpochNow() - _job.start_time - sa.func.coalesce(_job.suspended_seconds, 0)
+RUN_TIME = sa.case(
+    (_job.elapsed_seconds.is_not(None), _job.elapsed_seconds),
+    (
+        ~_ended & _job.state.in_(RUNNING) & (_since_start > 0),
+        sa.cast(_since_start, sa.Float),
+    ),
+)
+"""How long a job ran; one that runs is not written each second, so it is computed."""
+
+_ready = sa.func.coalesce(_job.eligible_time, _job.submit_time)
+
+Number = ColumnElement[Any]
+
+
+def _ratio(part: Number, whole: Number) -> Number:
+    return sa.case((whole > 0, sa.cast(part, sa.Float) / sa.cast(whole, sa.Float)))
+
+
+def _sum(*columns: Number) -> Number:
+    """Of what is known; NULL where nothing is."""
+    known = sa.func.coalesce(*columns)
+    added = sum((sa.func.coalesce(column, 0.0) for column in columns), sa.literal(0.0))
+    return sa.case((known.is_not(None), added))
+
+
+ELAPSED = sa.case(
+    (_ended, _job.elapsed_seconds),
+    else_=_usage.until_time - _job.start_time - sa.func.coalesce(_job.suspended_seconds, 0),
+)
+"""Seconds that the figures are about: all of an ended job, a running one's to its measurement."""
+
+COVERAGE = sa.case(
+    (
+        _to_the_end | (_job.end_time <= _job.start_time),
+        _usage.coverage,
+    ),
+    else_=_usage.coverage
+    * sa.cast(_usage.until_time - _job.start_time, sa.Float)
+    / sa.cast(_job.end_time - _job.start_time, sa.Float),
+)
+"""Part of the node time of the job's whole life, once it has ended."""
+
+_part = sa.case((COVERAGE < 1.0, COVERAGE), else_=1.0)
+_complete = _sampled & _to_the_end & (_usage.coverage >= WHOLE)
+
+USAGE_FINAL = sa.case((_ended & _sampled & _to_the_end & _job.usage_due_time.is_(None), 1), else_=0)
+"""Whether the job has ended, was measured after its end, and is not to be measured again."""
+
+
+def _basis(measured: Number, accounted: Number) -> Number:
+    return sa.case(
+        (_complete & measured.is_not(None), MEASURED),
+        (accounted.is_not(None), ACCOUNTING),
+        (_sampled & measured.is_not(None), MEASURED),
+    )
+
+
+def _by(basis: Number, measured: Number, accounted: Number) -> Number:
+    return sa.case((basis == MEASURED, measured), (basis == ACCOUNTING, accounted))
+
+
+_cpu_measured = _sum(_usage.user_cpu_seconds, _usage.system_cpu_seconds)
+# The scheduler adds up when a job or one of its steps ends.
+_cpu_accounted = sa.case(
+    (_ended, sa.func.coalesce(_job.cpu_seconds, _job.user_cpu_seconds + _job.system_cpu_seconds))
+)
+CPU_BASIS = _basis(_cpu_measured, _cpu_accounted)
+CPU_SECONDS = _by(CPU_BASIS, _cpu_measured, _cpu_accounted)
+_cpu_there = ELAPSED * _job.allocated_cpus
+CPU_AVAILABLE = _by(CPU_BASIS, _cpu_there * _part, _cpu_there)
+
+_impossible = sa.func.coalesce(_usage.doubt, "").contains(IMPOSSIBLE_CPU)
+_cpu_efficiency = sa.case(
+    ((CPU_BASIS == MEASURED) & _impossible, sa.null()), else_=_ratio(CPU_SECONDS, CPU_AVAILABLE)
+)
+
+_memory_accounted = sa.case((_ended, _job.peak_memory_bytes))
+MEMORY_BASIS = _basis(_usage.memory_peak_bytes, _memory_accounted)
+MEMORY_PEAK = _by(MEMORY_BASIS, _usage.memory_peak_bytes, _memory_accounted)
+_memory_there = sa.func.coalesce(
+    sa.func.nullif(_job.allocated_memory_bytes, 0), sa.func.nullif(_usage.memory_limit_bytes, 0)
+)
+_memory_of_seen_nodes = sa.case(
+    (
+        (_usage.nodes > 0) & (_usage.nodes < _job.allocated_nodes),
+        _memory_there * _usage.nodes / _job.allocated_nodes,
+    ),
+    else_=_memory_there,
+)
+MEMORY_AVAILABLE = _by(MEMORY_BASIS, _memory_of_seen_nodes, _memory_there)
+
+ENERGY = _sum(
+        _usage.energy_host_active_joules, _usage.energy_host_idle_joules,
+        _usage.energy_gpu_active_joules, _usage.energy_gpu_idle_joules,
+    )  # fmt: skip
+
+DERIVED: tuple[ColumnElement[Any], ...] = (
+    sa.case((_job.start_time > _ready, _job.start_time - _ready), (_job.start_time > 0, 0)).label(
+        "wait_seconds"
+    ),
+    _ratio(RUN_TIME, _job.time_limit_seconds).label("time_efficiency"),
+    CPU_SECONDS.label("cpu_used_seconds"),
+    CPU_AVAILABLE.label("cpu_available_seconds"),
+    _cpu_efficiency.label("cpu_efficiency"),
+    sa.type_coerce(CPU_BASIS, sa.Text).label("cpu_basis"),
+    sa.type_coerce(MEMORY_PEAK, sa.BigInteger).label("memory_used_bytes"),
+    sa.type_coerce(MEMORY_AVAILABLE, sa.BigInteger).label("memory_available_bytes"),
+    _ratio(MEMORY_PEAK, MEMORY_AVAILABLE).label("memory_efficiency"),
+    sa.type_coerce(MEMORY_BASIS, sa.Text).label("memory_basis"),
+    ENERGY.label("usage_energy_joules"),
+    sa.func.coalesce(
+        sa.case((_to_the_end, ENERGY)), sa.cast(_job.energy_joules, sa.Float), ENERGY
+    ).label("energy_used_joules"),
+    sa.type_coerce(USAGE_FINAL, sa.Integer).label("usage_final"),
+)
+"""Columns of the outer join of `job` and `job_usage`."""
+
+
+def _of_usage(column: sa.Column[Any]) -> ColumnElement[Any]:
+    return (COVERAGE if column.name == "coverage" else column).label(f"usage_{column.name}")
+
+
+def columns() -> tuple[ColumnElement[Any], ...]:
+    """A job's columns under their names, its usage's with `usage_` before, and what follows."""
+    usage = (_of_usage(column) for column in schema.job_usage.columns if column.name != "job_id")
+    own = (
+        RUN_TIME.label(column.name) if column.name == "elapsed_seconds" else column
+        for column in schema.job.columns
+    )
+    return (*own, *usage, *DERIVED)
+
+
+def with_usage(row: Mapping[Any, Any], usage: Mapping[str, Any]) -> dict[Any, Any]:
+    """A row of `columns()` with another usage, and with the figures that follow from it.
+
+    `usage` has the columns of `job_usage` that are known. The database's own expressions make the
+    figures, so that a job measured a moment ago is reported as one measured by the poller.
+    """
+    names = [column.name for column in schema.job_usage.columns if column.name != "job_id"]
+    made = {**row, **{f"usage_{name}": usage.get(name) for name in names}}
+    values = {f"job_{column.name}": made.get(column.name) for column in schema.job.columns}
+    values |= {f"job_usage_{name}": usage.get(name) for name in names}
+    with _calculator().connect() as db:
+        figures = db.execute(_figures(), values).mappings().one()
+    return {**made, **figures}
+
+
+def with_usages(
+    rows: Sequence[Mapping[Any, Any]], usages: Mapping[int, Mapping[str, Any]]
+) -> list[dict[Any, Any]]:
+    """The same of many rows at once; `usages` has one for each, by the row's number."""
+    jobs = [column.name for column in schema.job.columns]
+    used = [column.name for column in schema.job_usage.columns]
+    made = [
+        {**row, **{f"usage_{name}": usages[row["id"]].get(name) for name in used[1:]}}
+        for row in rows
+    ]
+    wanted = (schema.job.c.id, *DERIVED, COVERAGE.label("usage_coverage"))
+    query = sa.select(*wanted).select_from(schema.job.join(schema.job_usage))
+    with _calculator().connect() as db:
+        for name, names, values in (
+            ("job", jobs, [[row.get(name) for name in jobs] for row in made]),
+            (
+                "job_usage", used,
+                [[row["id"], *(row[f"usage_{name}"] for name in used[1:])] for row in made],
+            ),
+        ):  # fmt: skip
+            db.exec_driver_sql(f"CREATE TABLE {name} ({', '.join(names)})")
+            marks = ", ".join("?" * len(names))
+            if values:
+                insert = f"INSERT INTO {name} VALUES ({marks})"  # noqa: S608 - our own names
+                db.exec_driver_sql(insert, [tuple(each) for each in values])
+        figures = {each["id"]: each for each in db.execute(query).mappings()}
+    return [{**row, **figures[row["id"]]} for row in made]
+
+
+@functools.cache
+def _calculator() -> sa.Engine:
+    """A database in memory, which each connection begins without tables."""
+    return sa.create_engine("sqlite://", poolclass=sa.NullPool)
+
+
+@functools.cache
+def _figures() -> sa.Select[Any]:
+    """The derived columns of one row whose values are parameters."""
+    wanted: Sequence[ColumnElement[Any]] = (*DERIVED, COVERAGE.label("usage_coverage"))
+    return sa.select(*(visitors.replacement_traverse(column, {}, _parameter) for column in wanted))
+
+
+def _parameter(element: Any, **_: Any) -> Any:
+    if not isinstance(element, sa.Column):
+        return None
+    return sa.bindparam(f"{element.table.name}_{element.name}", type_=element.type)

@@ -1,0 +1,65 @@
+"""Jobs with all there is of them: which ones is asked first, for their numbers alone.
+
+So the statement with all columns is always the same one, made and compiled once: of a hundred
+columns SQLAlchemy makes a statement more slowly than SQLite answers it.
+"""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, RowMapping
+from sqlalchemy.sql.elements import ColumnElement
+
+from batchjob_stats_db.database import schema
+from batchjob_stats_db.queries.efficiency import columns
+
+Names = tuple[str, ...]
+
+NAMES: Names = tuple(str(column.name) for column in columns())
+"""What there is of a job."""
+
+
+class _Among(NamedTuple):
+    """How a database is asked for many numbers."""
+
+    condition: ColumnElement[bool]
+    value: Callable[[Sequence[int]], object]  # all as one: the statement is always the same
+
+
+_each = sa.func.json_each(sa.bindparam("ids", type_=sa.Text)).table_valued("value")
+_AMONG: Mapping[str, _Among] = {
+    "sqlite": _Among(schema.job.c.id.in_(sa.select(_each.c.value)), str),
+    "postgresql": _Among(
+        schema.job.c.id == sa.any_(sa.bindparam("ids", type_=sa.ARRAY(sa.BigInteger))),
+        list,
+    ),
+}
+
+
+@functools.lru_cache(256)
+def _statement(names: Names, among: _Among) -> sa.Select[Any]:
+    return (
+        sa.select(*(column for column in columns() if column.name in {"id", *names}))
+        .select_from(schema.job.outerjoin(schema.job_usage))
+        .where(among.condition)
+    )
+
+
+def numbered(db: Connection, ids: Sequence[int], names: Names = NAMES) -> list[RowMapping]:
+    """The jobs with these numbers, in this order; the caller found that they may be seen.
+
+    With their columns of these names, and the number.
+    """
+    if not ids:
+        return []
+    among = _AMONG[db.dialect.name]
+    found = db.execute(_statement(names, among), {"ids": among.value(ids)}).mappings().all()
+    by_id = {row["id"]: row for row in found}
+    return [by_id[each] for each in ids if each in by_id]
+
+
+def whole(db: Connection, which: sa.Select[Any]) -> list[RowMapping]:
+    """The jobs whose numbers this selects, in its order."""
+    return numbered(db, db.scalars(which).all())

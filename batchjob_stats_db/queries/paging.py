@@ -1,0 +1,393 @@
+"""Pages of jobs in any order, each as fast as the first.
+
+By start time, and everybody's by end time, an index is walked: a page reads its own rows, and those
+that a filter without an index passes over, of which so many at most; a page that was cut short by
+that leads on like a full one. In any other order all jobs in question are read and sorted, which
+are so many at most as well.
+"""
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, RowMapping
+from sqlalchemy.sql.elements import ColumnElement
+
+from batchjob_stats_db.database import schema
+from batchjob_stats_db.database.access import Access, terms, visible
+from batchjob_stats_db.queries.clusters import known_clusters
+from batchjob_stats_db.queries.efficiency import columns
+from batchjob_stats_db.queries.filters import Filter, found_by, looked_at
+from batchjob_stats_db.queries.job_rows import numbered
+
+MOST = 1000  # rows of a page
+MOST_READ = 100_000  # rows read for one
+
+Value = int | float | str | None
+
+_KEYS = {
+    "jobid", "submit_time", "start_time", "end_time", "wait_seconds", "elapsed_seconds",
+    "time_limit_seconds", "time_efficiency", "priority",
+    "username", "account", "partition", "qos", "state", "name",
+    "allocated_cpus", "allocated_gpus", "allocated_nodes", "allocated_memory_bytes",
+    "cpu_efficiency", "memory_efficiency", "usage_gpu_utilization_ratio",
+    "usage_memory_peak_bytes", "usage_gpu_memory_peak_bytes", "usage_energy_joules",
+    "usage_io_read_bytes", "usage_io_written_bytes", "usage_throttled_seconds",
+    "usage_network_received_bytes", "usage_network_sent_bytes",
+}  # fmt: skip
+
+SORTS: Mapping[str, ColumnElement[Any]] = {
+    str(column.name): getattr(column, "element", column)
+    for column in columns()
+    if column.name in _KEYS
+}
+"""What jobs may be ordered by: names of their columns."""
+
+
+_OF_NODE = schema.job_node.join(schema.job, schema.job_node.c.job_id == schema.job.c.id)
+
+
+class After(NamedTuple):
+    """Where a page ends: the value it is ordered by, and the job; the next one goes on beyond."""
+
+    value: Value
+    id: int
+    part: str = ""  # of a list that has several
+
+
+class SortOrder(NamedTuple):
+    """By which key; rows of the same value by their number, in the same direction."""
+
+    key: str = "start_time"
+    descending: bool = True
+
+
+class Numbers(NamedTuple):
+    """Those of jobs, and where the next page begins; None: this was the last."""
+
+    ids: list[int]
+    more: After | None
+
+
+class JobPage(NamedTuple):
+    """The same with all there is of the jobs."""
+
+    rows: list[RowMapping]
+    more: After | None
+
+
+class TooManyError(ValueError):
+    """More jobs would have to be read than one question may; the text says what would help."""
+
+
+def numbers(
+    db: Connection,
+    access: Access,
+    limit: int = 100,
+    which: Filter | None = None,
+    after: After | None = None,
+    *,
+    order: SortOrder | None = None,
+    started: bool | None = None,
+) -> Numbers:
+    """Jobs that wait, then those that have started, then those that ended before they began.
+
+    `started` True leaves only those that have, False those that have not, in one list.
+
+    The newest first unless `order` says otherwise. Jobs without the value come last, but for
+    `end_time`, by which only jobs that have ended are listed where an index is walked. Raises
+    TooManyError.
+    """
+    wanted, by = which or Filter(), order or SortOrder()
+    limit = min(limit, MOST)
+    if by.key == "start_time" and not wanted.running:
+        place = (schema.job.c.start_time, schema.job.c.id)
+        if wanted.node is not None:
+            # A node's jobs are one range of job_node's index; there the order is by its columns.
+            place = (schema.job_node.c.start_time, schema.job_node.c.job_id)
+        if started is not None:
+            return _Walk(place, wanted, by.descending, started).numbers(db, access, limit, after)
+        return _through_parts(db, access, limit, wanted, after, place, by.descending)
+    narrowed = (wanted.user, wanted.account, wanted.node)
+    if (
+        by.key == "end_time"
+        and access.everything
+        and narrowed == (None,) * 3
+        and started is not False
+    ):
+        place = (schema.job.c.end_time, schema.job.c.id)
+        begun = started is not None
+        return _Walk(place, wanted, by.descending, True, begun).numbers(db, access, limit, after)
+    return _sorted(db, access, limit, wanted, after, by, started)
+
+
+def read(db: Connection, found: Numbers) -> JobPage:
+    """The jobs that `numbers` found."""
+    return JobPage(numbered(db, found.ids), found.more)
+
+
+WAITING, STARTED, NEVER_STARTED = "waiting", "started", "never started"
+"""The parts of a list by start time."""
+
+
+def _through_parts(
+    db: Connection, access: Access, limit: int, which: Filter, after: After | None,
+    place: tuple[ColumnElement[Any], ColumnElement[Any]], descending: bool,
+) -> Numbers:  # fmt: skip
+    """Part by part; a page may end within one and begin with the next."""
+    without_start = _without_start(which)
+    parts = [WAITING, STARTED, NEVER_STARTED] if without_start else [STARTED]
+    if without_start and which.states == ("PENDING",):
+        parts = [WAITING]
+    at = after.part if after and after.part in parts else parts[0]
+    ids: list[int] = []
+    for part in parts[parts.index(at) :]:
+        here = after if after and after.part == part and after.id != _BEFORE_ALL else None
+        left = limit - len(ids)
+        if part == WAITING:
+            found = _waiting(db, access, left, which, here, descending)
+        else:
+            never = part == NEVER_STARTED
+            walk = _Walk(place, which, descending, known=not never, ended=never)
+            found = walk.numbers(db, access, left, here)
+        ids += found.ids
+        if found.more:
+            return Numbers(ids, found.more._replace(part=part))
+        if len(ids) == limit and part != parts[-1]:
+            return Numbers(ids, After(None, _BEFORE_ALL, parts[parts.index(part) + 1]))
+    return Numbers(ids, None)
+
+
+_BEFORE_ALL = 0  # in place of a job's number: the part begins
+
+
+def _without_start(which: Filter) -> bool:
+    """Whether a job without a start can be among them."""
+    times = (which.started_from, which.started_before, which.node)
+    live = not which.states or "PENDING" in which.states
+    ended = any(state not in ("PENDING", "RUNNING", "SUSPENDED") for state in which.states)
+    return times == (None,) * 3 and not which.running and (live or ended)
+
+
+def _waiting(
+    db: Connection, access: Access, limit: int, which: Filter, after: After | None, descending: bool
+) -> Numbers:
+    """Jobs that wait, by submit time: as many as the queue is long, so they are sorted."""
+    job = schema.job.c
+    place = (job.submit_time, job.id)
+    beyond = []
+    if after:
+        at, end = sa.tuple_(*place), sa.tuple_(after.value, after.id)
+        beyond.append(at < end if descending else at > end)
+    query = (
+        sa.select(job.submit_time, job.id)
+        .select_from(schema.job.outerjoin(schema.job_usage))
+        .where(
+            job.cluster.in_(known_clusters(db, which.cluster)), visible(access),
+            job.end_time.is_(None), job.state == "PENDING", job.start_time.is_(None),
+            *found_by(which, job.start_time), *looked_at(which), *beyond,
+        )
+        .order_by(*(each.desc() if descending else each.asc() for each in place))
+        .limit(limit + 1)
+    )  # fmt: skip
+    found = db.execute(query).all()
+    more = After(*found[limit - 1]) if len(found) > limit else None
+    return Numbers([row.id for row in found[:limit]], more)
+
+
+_FEW = 8
+_Place = tuple[Any, ...]  # time and number; where no times are, the number
+
+
+def reads_only_its_rows(access: Access, which: Filter, order: SortOrder) -> bool:
+    """Whether a page of these is a few ranges of an index, of which no row is passed over."""
+    narrowed = [each for each in (which.user, which.account, which.node) if each is not None]
+    ranges = len(narrowed) <= 1 if access.everything else narrowed in ([], _only_login(access))
+    by_end = (which.ended_from, which.ended_before) != (None, None)
+    passed_over = which.running or by_end or access.dated() or looked_at(which)
+    return order.key == "start_time" and ranges and not passed_over and _few(access)
+
+
+def _only_login(access: Access) -> list[str]:
+    alone = len(access.users) == 1 and not access.accounts and not access.clusters
+    return [access.users[0].user] if alone else []
+
+
+class _Walk(NamedTuple):
+    """Along an index, which ends with the time and the number of the job."""
+
+    place: tuple[ColumnElement[Any], ColumnElement[Any]]
+    which: Filter
+    descending: bool
+    known: bool  # whether the time is
+    begun: bool = True  # by end time: only jobs that began
+    ended: bool = False  # of jobs without a start: only those that do not wait
+
+    def numbers(self, db: Connection, access: Access, limit: int, after: After | None) -> Numbers:
+        """As far as it takes."""
+        clusters = tuple(known_clusters(db, self.which.cluster))
+        places: list[_Place] = []
+        end: _Place | None = None
+        for reach in _reaches() if looked_at(self.which) else [None]:
+            end = None if reach is None else self._end(db, access, clusters, after, reach)
+            made = _remembered if _few(access) else _Walk._queries
+            queries = made(self, access, clusters, after, end, limit + 1 - len(places))
+            found = {tuple(row) for query in queries for row in db.execute(query).all()}
+            places += sorted(found, reverse=self.descending)
+            if len(places) > limit or end is None:
+                break
+            after = self._after(end)
+        if len(places) > limit:
+            places, end = places[:limit], places[limit - 1]
+        ids = [number for *_, number in places]
+        return Numbers(ids, None if end is None else self._after(end))
+
+    def _ranges(
+        self, access: Access, clusters: Sequence[str]
+    ) -> Iterator[Sequence[ColumnElement[bool]]]:
+        """No database finds the newest of several ranges at once; so each is asked for its own."""
+        for cluster in clusters:
+            found = found_by(self.which._replace(cluster=cluster), self._start())
+            yield from ([term, *found] for term in terms(access, cluster=cluster))
+
+    def _queries(
+        self, access: Access, clusters: tuple[str, ...], after: After | None, end: _Place | None,
+        most: int,
+    ) -> Sequence[sa.Select[Any]]:  # fmt: skip
+        """For the first places beyond `after`, up to `end`, of which the row fits."""
+        others = looked_at(self.which)
+        query = (
+            sa.select(*self._place())
+            .select_from(self._tables().outerjoin(schema.job_usage) if others else self._tables())
+            .where(*others, *self._beyond(after), *self._begun(), *self._waits_no_more())
+            .order_by(*self._order())
+            .limit(most)
+        )
+        if end is not None:
+            at, last = sa.tuple_(*self._place()), sa.tuple_(*end)
+            query = query.where(at >= last if self.descending else at <= last)
+        return [query.where(*each) for each in self._ranges(access, clusters)]
+
+    def _begun(self) -> list[ColumnElement[bool]]:
+        """By end time there are also jobs that ended without having begun."""
+        return [self._start().is_not(None)] if self.known and self.begun else []
+
+    def _waits_no_more(self) -> list[ColumnElement[bool]]:
+        job = schema.job.c
+        return [job.end_time.is_not(None) | (job.state != "PENDING")] if self.ended else []
+
+    def _start(self) -> ColumnElement[Any]:
+        return self.place[0] if self.which.node is not None else schema.job.c.start_time
+
+    def _tables(self) -> Any:
+        return schema.job if self.which.node is None else _OF_NODE
+
+    def _place(self) -> Sequence[ColumnElement[Any]]:
+        """Without times it is the second half alone: no NULL is below another."""
+        return self.place if self.known else self.place[1:]
+
+    def _order(self) -> list[ColumnElement[Any]]:
+        return [each.desc() if self.descending else each.asc() for each in self.place]
+
+    def _beyond(self, after: After | None) -> list[ColumnElement[bool]]:
+        known = self.place[0].is_not(None) if self.known else self.place[0].is_(None)
+        if after is None:
+            return [known]
+        at, end = sa.tuple_(*self._place()), sa.tuple_(*(after[:2] if self.known else after[1:2]))
+        return [known, at < end if self.descending else at > end]
+
+    def _end(
+        self, db: Connection, access: Access, clusters: Sequence[str], after: After | None,
+        reach: int,
+    ) -> _Place | None:  # fmt: skip
+        """The place so many rows on, of the range where it is the nearest; None: all end before."""
+        query = (
+            sa.select(*self._place())
+            .select_from(self._tables())
+            .where(*self._beyond(after))
+            .order_by(*self._order())
+            .limit(1)
+            .offset(reach)
+        )
+        ranges = self._ranges(access, clusters)
+        ends = [tuple(row) for each in ranges for row in db.execute(query.where(*each))]
+        nearest = max if self.descending else min
+        return nearest(ends) if ends else None
+
+    def _after(self, place: _Place) -> After:
+        return After(*(place if self.known else (None, *place)))
+
+
+# A statement takes longer to make than to answer.
+_remembered = functools.lru_cache(256)(_Walk._queries)
+
+
+def _few(access: Access) -> bool:
+    """Whether its statements are few, and may be remembered: each account has its own."""
+    return len(access.users) + len(access.accounts) + len(access.clusters) <= _FEW
+
+
+def _reaches() -> tuple[int, ...]:
+    """How far to look for rows that fit, from where one has looked already: mostly they are near.
+
+    To walk an index as far as one may costs more than to read a page of what is not rare.
+    """
+    return MOST_READ // 50, MOST_READ * 9 // 50, MOST_READ * 4 // 5
+
+
+def _sorted(
+    db: Connection, access: Access, limit: int, which: Filter, after: After | None, by: SortOrder,
+    started: bool | None,
+) -> Numbers:  # fmt: skip
+    job = schema.job.c
+    source: Any = schema.job
+    start: ColumnElement[Any] = job.start_time
+    if which.node is not None:
+        source = schema.job_node.join(schema.job, schema.job_node.c.job_id == job.id)
+        start = schema.job_node.c.start_time
+    candidates = [
+        job.cluster.in_(known_clusters(db, which.cluster)), visible(access),
+        *([] if started is None else [start.is_not(None) if started else start.is_(None)]),
+        *found_by(which, start),
+    ]  # fmt: skip
+    bounded(db, source, candidates, f"jobs by {by.key}")
+    key = SORTS[by.key]
+    query = (
+        sa.select(job.id, key.label("sorted_by"))
+        .select_from(source.outerjoin(schema.job_usage, schema.job_usage.c.job_id == job.id))
+        .where(*candidates, *looked_at(which), *_beyond(key, after, by.descending))
+        .order_by(
+            key.is_(None), *(each.desc() if by.descending else each for each in (key, job.id))
+        )
+        .limit(limit + 1)
+    )
+    found = db.execute(query).all()
+    more = After(found[limit - 1][1], found[limit - 1][0]) if len(found) > limit else None
+    return Numbers([row[0] for row in found[:limit]], more)
+
+
+def bounded(
+    db: Connection, source: Any, candidates: Sequence[ColumnElement[bool]], what: str
+) -> None:
+    """Raise TooManyError if there are more jobs under these conditions than one may read."""
+    some = sa.select(schema.job.c.id).select_from(source).where(*candidates).limit(MOST_READ + 1)
+    count = db.execute(sa.select(sa.func.count()).select_from(some.subquery())).scalar() or 0
+    if count > MOST_READ:
+        raise TooManyError(
+            f"for {what} more than {MOST_READ} jobs would have to be read; "
+            "narrow the question by times of start or end, user, account, node or running"
+        )
+
+
+def _beyond(
+    key: ColumnElement[Any], after: After | None, descending: bool
+) -> list[ColumnElement[bool]]:
+    """Rows without the value come last; among equals the number decides."""
+    if after is None:
+        return []
+    number = schema.job.c.id < after.id if descending else schema.job.c.id > after.id
+    if after.value is None:
+        return [key.is_(None) & number]
+    further = key < after.value if descending else key > after.value
+    return [further | ((key == after.value) & number) | key.is_(None)]

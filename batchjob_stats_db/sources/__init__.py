@@ -1,1 +1,0 @@
-"""Where job records come from: one module per scheduler's account."""

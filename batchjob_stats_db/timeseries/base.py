@@ -1,0 +1,102 @@
+"""The one way to a job's past measurements, wherever they are kept."""
+
+import math
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import NamedTuple, Protocol
+
+
+class TimeSeriesError(Exception):
+    """The store of measurements does not answer, or not as agreed; worth another try later."""
+
+
+class QuestionFailed(TimeSeriesError):
+    """The store answers, but not this question: it is too much for it, or refused."""
+
+
+class JobWindow(NamedTuple):
+    """A job's series, and the time in which they are this run's."""
+
+    cluster: str
+    jobid: str
+    start: int  # epoch seconds
+    until: int
+    alone: bool = False  # another run of this jobid is near: nothing outside may be looked at
+    end: int | None = None  # what is seen after it, is of that moment; None: the job runs
+    nodes: int = 1
+    clear: tuple[float, float] = (-math.inf, math.inf)  # no other run of this jobid is in this time
+
+
+class Statistic(StrEnum):
+    """What is wanted of a series over a span."""
+
+    TOTAL = "total"  # of a counter: its last value, and what it had before each reset
+    PEAK = "peak"
+    MEAN = "mean"
+    COUNT = "count"  # number of samples
+
+
+class SeriesValue(NamedTuple):
+    """One number with the labels it came under, replicas already folded into one."""
+
+    metric: str
+    labels: Mapping[str, str]
+    value: float  # may be NaN, where the store says so
+
+
+class SeriesKind(StrEnum):
+    """What the course of a metric shows."""
+
+    GAUGE = "gauge"  # its values
+    RATE = "rate"  # of a job's own counter, which began at zero with it: its growth per second
+
+
+class SeriesQuery(NamedTuple):
+    """Series whose course is wanted: those of a cluster that have one of the values of each label.
+
+    A job's own series are asked for by its `jobid`; those of devices by `uuid`.
+    """
+
+    metric: str
+    kind: SeriesKind
+    where: Mapping[str, Sequence[str]]
+    summed: tuple[str, ...] = ()  # rates that differ in these labels alone are added up
+
+
+class Point(NamedTuple):
+    """What was seen in the stretch of time that ends at `time`."""
+
+    time: float  # epoch seconds
+    low: float
+    mean: float
+    high: float
+
+
+class TimeSeries(NamedTuple):
+    """A series over a span; where nothing was seen, there is no point."""
+
+    labels: Mapping[str, str]
+    points: Sequence[Point]
+
+
+class TimeSeriesStore(Protocol):
+    """Past measurements of jobs."""
+
+    source: str
+    """Its name in `job_usage.source`."""
+
+    def measure(
+        self, statistic: Statistic, metrics: Sequence[str], spans: Sequence[JobWindow]
+    ) -> list[SeriesValue]:
+        """One number per series of the jobs' `metrics`; no series, no sample.
+
+        Raises HistoryError.
+        """
+        ...
+
+    def courses(self, asked: SeriesQuery, span: JobWindow, stretches: int) -> list[TimeSeries]:
+        """The courses over `span`, in that many stretches of equal length or fewer.
+
+        Raises HistoryError.
+        """
+        ...

@@ -1,0 +1,54 @@
+"""What a counter counted, from its samples and through its resets."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+# VictoriaMetrics keeps decimal mantissas, and gives a constant 5.070736989 back as
+# 5.070736988999999 here and there: that is no reset. No counter of ours falls by so little.
+_NOISE = 1e-9
+
+CARRIED_SECONDS = 900  # how far before a rerun its predecessor's last value is looked for
+
+
+def fell(before: float, after: float) -> bool:
+    """Whether a counter was reset between two samples."""
+    return after < before - _NOISE * abs(before)
+
+
+def same(one: float, other: float) -> bool:
+    """Whether a counter stood still between two samples."""
+    return abs(one - other) <= _NOISE * max(abs(one), abs(other))
+
+
+def own_samples(
+    points: Sequence[tuple[float, float]], start: float
+) -> Sequence[tuple[float, float]]:
+    """The samples of the run that began at `start`.
+
+    A counter that a rerun took over still shows its predecessor's last value until the new run's
+    processes exist; these leading samples are not this run's.
+    """
+    carried = next((value for at, value in reversed(points) if at < start), None)
+    own = [point for point in points if point[0] >= start]
+    first = 0
+    while carried is not None and first < len(own) and same(own[first][1], carried):
+        first += 1
+    return own[first:]
+
+
+def total_of(points: Sequence[tuple[float, float]], start: float) -> float | None:
+    """What a counter counted from `start` on, through its resets; None without a sample."""
+    own = [value for _, value in own_samples(points, start)]
+    if not own:
+        return None
+    before_resets = sum(value for value, after in pairwise(own) if fell(value, after))
+    return before_resets + own[-1]
+
+
+def corners(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The first and last sample, and those around each reset: they have the same total."""
+    around = {0, len(points) - 1} if points else set()
+    for number, ((_, before), (_, after)) in enumerate(pairwise(points)):
+        if fell(before, after):
+            around |= {number, number + 1}
+    return [points[number] for number in sorted(around)]

@@ -1,0 +1,111 @@
+"""The HTTP API of a Prometheus-compatible server: who we are, and what an answer may cost."""
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from urllib.parse import urlencode
+
+import urllib3
+from requests.utils import DEFAULT_CA_BUNDLE_PATH
+
+_PATIENCE_SECONDS = 2.0  # beyond the time the server was given for a query
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where the server is, and how to be let in."""
+
+    url: str
+    username: str = ""
+    password: str = ""
+    token: str = ""
+    ca_file: str = ""
+    cert_file: str = ""
+    key_file: str = ""
+    headers: Mapping[str, str] | None = None  # such as Mimir's X-Scope-OrgID
+    timeout_seconds: float = 60.0
+    answer_bytes: int = 32 << 20  # parsed, it takes ten times as much
+    batch_jobs: int = 1000
+    batch_characters: int = 12_000  # of job ids; VictoriaMetrics takes queries of 16 kB
+    batch_samples: int = 5_000_000  # a tenth of Prometheus' --query.max-samples
+    scrape_interval: float = 30.0
+
+
+class NoAnswer(Exception):
+    """The server cannot be reached, or takes longer than it may."""
+
+
+class AnswerTooLarge(Exception):
+    """The answer has more bytes than it may."""
+
+
+class AnswerTooSlow(Exception):
+    """The answer began, and took too long to arrive."""
+
+
+class PrometheusClient:
+    """Asks one server over connections that are kept open.
+
+    Through urllib3, since `requests` around it costs more than a small query. No proxies and no
+    ~/.netrc of whoever starts the program; no compression, which costs a near server more than it
+    saves.
+    """
+
+    def __init__(self, endpoint: Endpoint, connections: int = 1) -> None:
+        self._endpoint = endpoint
+        self._pool = _pool(endpoint, connections)
+
+    def ask(self, path: str, form: Iterable[tuple[str, str]], timeout: float) -> tuple[int, bytes]:
+        """Status and body; raises NoAnswer, AnswerTooLarge, AnswerTooSlow.
+
+        `timeout`: seconds the server has; the answer may take little longer to arrive.
+        """
+        deadline = time.monotonic() + timeout + _PATIENCE_SECONDS
+        url = f"{self._endpoint.url.rstrip('/')}/api/v1/{path}"
+        text = urlencode(list(form))
+        # Prometheus takes these by GET alone.
+        get = path.startswith(("label/", "metadata"))
+        try:
+            with self._pool.request(
+                "GET" if get else "POST",
+                f"{url}?{text}" if get and text else url,
+                body=None if get else text,
+                headers={**self._pool.headers, "Content-Type": "application/x-www-form-urlencoded"},
+                timeout=max(0.1, deadline - time.monotonic()),
+                retries=False,
+                redirect=False,
+                preload_content=False,
+            ) as response:
+                return response.status, self._read(response, deadline)
+        except urllib3.exceptions.HTTPError as error:
+            raise NoAnswer(f"{url}: {error}") from error
+
+    def _read(self, response: urllib3.BaseHTTPResponse, deadline: float) -> bytes:
+        body = bytearray()
+        # As it comes: one that drips must not have the time again for each piece.
+        while chunk := response.read1(1 << 16, decode_content=True):
+            body += chunk
+            if len(body) > self._endpoint.answer_bytes:
+                raise AnswerTooLarge(f"more than {self._endpoint.answer_bytes} bytes")
+            if time.monotonic() > deadline:
+                raise AnswerTooSlow("the answer took too long")
+        return bytes(body)
+
+    def close(self) -> None:
+        """Close the connections nobody uses."""
+        self._pool.clear()
+
+
+def _pool(endpoint: Endpoint, connections: int) -> urllib3.PoolManager:
+    headers = dict(endpoint.headers or {})
+    if endpoint.username:
+        headers |= urllib3.make_headers(basic_auth=f"{endpoint.username}:{endpoint.password}")
+    if endpoint.token:
+        headers["Authorization"] = f"Bearer {endpoint.token}"
+    return urllib3.PoolManager(
+        maxsize=connections,
+        headers=headers,
+        ca_certs=endpoint.ca_file or DEFAULT_CA_BUNDLE_PATH,
+        cert_file=endpoint.cert_file or None,
+        key_file=endpoint.key_file or endpoint.cert_file or None,
+    )

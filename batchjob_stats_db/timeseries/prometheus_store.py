@@ -1,0 +1,266 @@
+"""History in any server that speaks the Prometheus HTTP API.
+
+Prometheus, VictoriaMetrics, Mimir and Thanos answer the few functions used here alike:
+`last_over_time`, `resets`, `max_over_time`, `avg_over_time`, `count_over_time`, and a bare range
+selector for raw samples. `increase()` and `rate()` are not among them: they give nothing for a
+series of one sample, and Prometheus extrapolates where VictoriaMetrics does not.
+"""
+
+import json
+import math
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from batchjob_stats_db.timeseries import resample
+from batchjob_stats_db.timeseries.base import (
+    JobWindow,
+    Point,
+    QuestionFailed,
+    SeriesKind,
+    SeriesQuery,
+    SeriesValue,
+    Statistic,
+    TimeSeries,
+    TimeSeriesError,
+)
+from batchjob_stats_db.timeseries.counters import CARRIED_SECONDS
+from batchjob_stats_db.timeseries.prometheus_client import (
+    AnswerTooLarge,
+    AnswerTooSlow,
+    Endpoint,
+    NoAnswer,
+    PrometheusClient,
+)
+from batchjob_stats_db.timeseries.promql import (
+    BY_IDENTITY,
+    batches,
+    end_of,
+    identity_of,
+    matching,
+    over,
+    selector,
+)
+from batchjob_stats_db.timeseries.resample import Identity, Points, Stretches
+from batchjob_stats_db.timeseries.resets import reset_totals
+
+Found = Iterator[tuple[str, dict[str, str], dict[str, Any]]]
+
+_FUNCTIONS = {
+    Statistic.PEAK: "max_over_time",
+    Statistic.MEAN: "avg_over_time",
+    Statistic.COUNT: "count_over_time",
+}
+
+_MOST_SAMPLES = 5000  # of a series that are looked at one by one; 42 h at one in 30 s
+_SERIES_AT_ONCE = 40_000  # of an answer: 250 bytes each
+_PROBE_SECONDS = 5.0
+
+
+class Prometheus:
+    """Asks one server; used by one thread."""
+
+    source = "prometheus"
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._client = PrometheusClient(endpoint)
+
+    def measure(
+        self, statistic: Statistic, metrics: Sequence[str], spans: Sequence[JobWindow]
+    ) -> list[SeriesValue]:
+        """See History; as few requests as the batches' bounds allow."""
+        samples: list[SeriesValue] = []
+        for batch in batches(spans, self._endpoint):
+            if statistic is Statistic.TOTAL:
+                samples += self._totals(metrics, batch)
+                continue
+            for metric in metrics:
+                # One by one: these functions drop the metric's name, and series that differ in
+                # nothing else would clash.
+                found = self._folded(_FUNCTIONS[statistic], [metric], batch)
+                samples += [sample._replace(metric=metric) for sample in found]
+        return samples
+
+    def courses(self, asked: SeriesQuery, span: JobWindow, stretches: int) -> list[TimeSeries]:
+        """See History; replicas folded, gaps left open."""
+        cut = resample.stretches(span, stretches, self._endpoint.scrape_interval)
+        return (self._values if asked.kind is SeriesKind.GAUGE else self._rates)(asked, span, cut)
+
+    def _values(self, asked: SeriesQuery, span: JobWindow, cut: Stretches) -> list[TimeSeries]:
+        """The store's own lows, means and highs."""
+        found: dict[Identity, dict[float, list[float]]] = {}
+        # Before Prometheus 3, a window held the sample at its very beginning as well.
+        window = f"{matching(asked, span)}[{round(cut.seconds * 1000) - 1}ms]"
+        times = {
+            "start": f"{cut.ends(0):.3f}", "end": f"{cut.end:.3f}", "step": f"{cut.seconds:.3f}"
+        }  # fmt: skip
+        for fold in ("min", "avg", "max"):
+            query = f"{fold} {BY_IDENTITY} ({fold}_over_time({window}))"
+            for _, labels, result in _named(self._ask("query_range", query=query, **times)):
+                points = found.setdefault(identity_of(labels), {})
+                for at, value in _finite(result["values"]):
+                    points.setdefault(at, []).append(value)
+        return [
+            # Of a running job the last question may have seen more than the first.
+            TimeSeries(
+                dict(identity),
+                [Point(at, *three) for at, three in sorted(points.items()) if len(three) == 3],
+            )
+            for identity, points in found.items()
+        ]
+
+    def _rates(self, asked: SeriesQuery, span: JobWindow, cut: Stretches) -> list[TimeSeries]:
+        """From samples, all or, of a long time, one of several."""
+        interval = self._endpoint.scrape_interval
+        every = interval * math.ceil((span.until - span.start) / interval / _MOST_SAMPLES)
+        found = (
+            self._thinned(asked, span, every)
+            if every > interval
+            else self._raw(matching(asked, span), span)
+        )
+        gap = max(4 * interval, 2 * every)
+        copies: dict[Identity, list[Points]] = {}
+        for _, labels, result in found:
+            points = list(_finite(result["values"]))
+            copies.setdefault(identity_of(labels), []).append(points)
+        whole = ((identity, resample.merged(seen, gap)) for identity, seen in copies.items())
+        return resample.together(whole, asked, span, cut, gap)
+
+    def _thinned(self, asked: SeriesQuery, span: JobWindow, every: float) -> Found:
+        """A sample of each so many seconds; a multiple of the interval, so that all are as old."""
+        query = f"last_over_time({matching(asked, span)}[{every:g}s])"
+        seconds = span.until - span.start + (CARRIED_SECONDS if span.alone else 0)
+        begin = span.until - every * (seconds // every)  # so that the very last is among them
+        return _named(
+            self._ask("query_range", query=query, start=begin, end=span.until, step=f"{every:g}")
+        )
+
+    def _folded(
+        self, function: str, metrics: Sequence[str], batch: Sequence[JobWindow]
+    ) -> list[SeriesValue]:
+        found: list[SeriesValue] = []
+        # A metric has some two series on a node.
+        most = max(1, _SERIES_AT_ONCE // (2 * sum(span.nodes for span in batch)))
+        for first in range(0, len(metrics), most):
+            ranged = over(metrics[first : first + most], batch)
+            query = f"max {BY_IDENTITY} ({function}({ranged}))"
+            found += _samples(self._ask("query", query=query, time=end_of(batch)))
+        return found
+
+    def _totals(self, metrics: Sequence[str], batch: Sequence[JobWindow]) -> list[SeriesValue]:
+        found = {_series(each): each for each in self._folded("last_over_time", metrics, batch)}
+        fallen = self._fallen(metrics, batch)
+        if batch[0].alone:
+            fallen |= self._carried(metrics, batch[0])
+        interval = self._endpoint.scrape_interval
+        for (metric, jobid), identities in _by_job(fallen & found.keys()).items():
+            span = next(span for span in batch if span.jobid == jobid)
+            for identity in identities:
+                del found[metric, identity]
+            for identity, total in reset_totals(self._ask, metric, span, identities, interval):
+                found[metric, identity] = SeriesValue(metric, dict(identity), total)
+        return list(found.values())
+
+    def _fallen(
+        self, metrics: Sequence[str], batch: Sequence[JobWindow]
+    ) -> set[tuple[str, Identity]]:
+        """The counters that were reset."""
+        fallen: set[tuple[str, Identity]] = set()
+        for metric in metrics:
+            query = f"max {BY_IDENTITY} (resets({over([metric], batch)})) > 0"
+            answer = self._ask("query", query=query, time=end_of(batch))
+            fallen.update((metric, identity_of(labels)) for _, labels, _ in _named(answer))
+        return fallen
+
+    def _carried(self, metrics: Sequence[str], span: JobWindow) -> set[tuple[str, Identity]]:
+        """The counters that may have been another run's at first."""
+        which = f"{selector(metrics, [span])}[{CARRIED_SECONDS}s]"
+        query = f"max {BY_IDENTITY} (last_over_time({which}))"
+        answer = self._ask("query", query=query, time=f"{span.start - 0.001:.3f}")
+        return {(name, identity_of(labels)) for name, labels, _ in _named(answer)}
+
+    def _raw(self, which: str, span: JobWindow) -> Found:
+        """The samples themselves; for one of several runs from some time before."""
+        seconds = max(1, span.until - span.start) + (CARRIED_SECONDS if span.alone else 0)
+        return _named(self._ask("query", query=f"{which}[{seconds}s]", time=span.until))
+
+    def _ask(self, what: str, **parameters: object) -> list[dict[str, Any]]:
+        """One request; raises QuestionFailed where others may well be answered."""
+        try:
+            return self._answer(what, self._endpoint.timeout_seconds, **parameters)
+        except PartialAnswer:
+            raise
+        except TimeSeriesError as error:
+            # A server that is gone must not be taken for one that this question is too much for.
+            self._answer(
+                "query", min(_PROBE_SECONDS, self._endpoint.timeout_seconds), query="vector(1)"
+            )
+            raise QuestionFailed(str(error)) from error
+
+    def _answer(self, what: str, timeout: float, **parameters: object) -> list[dict[str, Any]]:
+        # VictoriaMetrics must not answer from its cache, Thanos not in part.
+        form = {**parameters, "timeout": f"{timeout:g}s"}
+        form |= {"nocache": "1", "partial_response": "false"}
+        url = f"{self._endpoint.url.rstrip('/')}/api/v1/{what}"
+        try:
+            status, body = self._client.ask(
+                what, ((name, str(value)) for name, value in form.items()), timeout
+            )
+        except (AnswerTooLarge, AnswerTooSlow) as error:
+            raise TimeSeriesError(f"{url}: {error}") from error
+        except NoAnswer as error:
+            raise TimeSeriesError(str(error)) from error
+        return _results(url, status, body)
+
+
+class PartialAnswer(TimeSeriesError):
+    """The server could not see all its data; what it says is not the whole."""
+
+
+def _results(url: str, status: int, body: bytes) -> list[dict[str, Any]]:
+    try:
+        answer = json.loads(body)
+        if answer["status"] == "success":
+            # Prometheus' words on remote storage, Thanos' on stores, VictoriaMetrics' flag.
+            if answer.get("isPartial") or answer.get("warnings"):
+                reason = "; ".join(map(str, answer.get("warnings") or ()))
+                raise PartialAnswer(f"{url}: a partial answer{reason and ': '}{reason[:300]}")
+            results = answer["data"]["result"]
+            if isinstance(results, list):
+                return results
+        reason = str(answer.get("error") or "no result")
+    except (ValueError, KeyError, TypeError, AttributeError):
+        reason = f"not an answer of a Prometheus API: {body[:80]!r}"
+    raise TimeSeriesError(f"{url}: status {status}: {reason}")
+
+
+def _samples(answer: list[dict[str, Any]]) -> Iterator[SeriesValue]:
+    """What an instant query found; labels of thousands of series are kept once."""
+    for name, labels, result in _named(answer):
+        kept = {sys.intern(label): sys.intern(value) for label, value in labels.items()}
+        yield SeriesValue(sys.intern(name), kept, float(result["value"][1]))
+
+
+def _series(sample: SeriesValue) -> tuple[str, Identity]:
+    return sample.metric, identity_of(sample.labels)
+
+
+def _by_job(
+    series: Iterable[tuple[str, Identity]],
+) -> dict[tuple[str, str], list[Identity]]:
+    """By metric and jobid."""
+    found: dict[tuple[str, str], list[Identity]] = {}
+    for metric, identity in sorted(series):
+        found.setdefault((metric, dict(identity).get("jobid", "")), []).append(identity)
+    return found
+
+
+def _named(answer: list[dict[str, Any]]) -> Found:
+    for result in answer:
+        labels = dict(result["metric"])
+        yield labels.pop("__name__", ""), labels, result
+
+
+def _finite(pairs: Iterable[tuple[float, str]]) -> Iterator[tuple[float, float]]:
+    return ((at, value) for at, text in pairs if math.isfinite(value := float(text)))

@@ -1,0 +1,127 @@
+"""The PromQL that asks for jobs' series, and which jobs may share a query."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from batchjob_stats_db.timeseries.base import JobWindow, SeriesQuery
+from batchjob_stats_db.timeseries.prometheus_client import Endpoint
+from batchjob_stats_db.timeseries.resample import Identity
+
+# Labels that tell series of one job apart. Whatever else a site adds (replica, prometheus,
+# job, pod ...) tells only copies apart, and `max by` folds these.
+IDENTITY = (
+    "__name__", "cluster", "instance", "manager", "jobid", "user", "mode", "component", "kind",
+    "resource", "device", "provider", "gpu", "uuid", "gpu_instance", "UUID", "GPU_I_ID",
+)  # fmt: skip
+BY_IDENTITY = f"by ({', '.join(IDENTITY)})"
+
+_SERIES = 40  # of a job on a node, about
+
+
+def identity_of(labels: Mapping[str, str]) -> Identity:
+    """What tells a series from others, whichever replica it came from."""
+    return tuple((label, labels[label]) for label in IDENTITY if label in labels)
+
+
+class _Batch:
+    """Spans that may share a query: their jobs' series are asked for over the time of all."""
+
+    def __init__(self, first: JobWindow, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self.spans: list[JobWindow] = []
+        self._jobids: set[str] = set()
+        self._start, self._until = first.start, first.until
+        self._clear = first.clear
+        self._samples, self._characters = 0.0, 0
+
+    def add(self, span: JobWindow) -> bool:
+        """Take it in, unless it does not fit."""
+        endpoint = self._endpoint
+        samples = _SERIES * span.nodes * (1 + (span.until - span.start) / endpoint.scrape_interval)
+        characters = 1 + len(literal(span.jobid))
+        start, until = min(self._start, span.start), max(self._until, span.until)
+        clear = max(self._clear[0], span.clear[0]), min(self._clear[1], span.clear[1])
+        if self.spans and (
+            span.cluster != self.spans[0].cluster
+            or span.jobid in self._jobids
+            or not (clear[0] <= start and until <= clear[1])
+            or len(self.spans) >= endpoint.batch_jobs
+            or self._samples + samples > endpoint.batch_samples
+            or self._characters + characters > endpoint.batch_characters
+        ):
+            return False
+        self.spans.append(span)
+        self._jobids.add(span.jobid)
+        self._start, self._until, self._clear = start, until, clear
+        self._samples += samples
+        self._characters += characters
+        return True
+
+
+def batches(spans: Sequence[JobWindow], endpoint: Endpoint) -> Iterator[list[JobWindow]]:
+    """Spans that may share a query: of different jobs, near each other, not too many samples.
+
+    A batch is asked over the time of all its spans; that is right for each of them because a job's
+    series have no samples outside its own, except for other runs of its jobid: no batch reaches
+    into their time.
+    """
+    found: list[_Batch] = []
+    for span in sorted(spans, key=lambda each: (each.until, each.start)):
+        if span.alone:
+            yield [span]
+        elif not any(batch.add(span) for batch in found):
+            found.append(_Batch(span, endpoint))
+            found[-1].add(span)
+    yield from (batch.spans for batch in found)
+
+
+def selector(
+    metrics: Sequence[str], spans: Sequence[JobWindow], instances: Sequence[str] = ()
+) -> str:
+    """A selector of the jobs' series; cluster and jobid always in it."""
+    given = {"__name__": metrics, "cluster": [spans[0].cluster]}
+    given["jobid"] = [span.jobid for span in spans]
+    if instances:
+        given["instance"] = instances
+    return _selector(given)
+
+
+def matching(asked: SeriesQuery, span: JobWindow) -> str:
+    """A selector of the series asked for; the cluster always in it."""
+    return _selector({"__name__": [asked.metric], "cluster": [span.cluster], **asked.where})
+
+
+def _selector(given: Mapping[str, Sequence[str]]) -> str:
+    return f"{{{', '.join(_pattern(label, values) for label, values in given.items())}}}"
+
+
+def _pattern(label: str, values: Sequence[str]) -> str:
+    if len(values) == 1:
+        return f"{label}={_string(values[0])}"
+    return f"{label}=~{_string('|'.join(map(literal, values)))}"
+
+
+# RE2 knows no escapes of characters that need none, as re.escape() makes them of "-" or "#".
+_SPECIAL = re.compile(r"([.+*?()|\[\]{}^$\\])")
+
+
+def literal(value: str) -> str:
+    """A regular expression that matches this alone."""
+    return _SPECIAL.sub(r"\\\1", value)
+
+
+def _string(value: str) -> str:
+    """A PromQL string, which is written like JSON's (both know \\" \\\\ \\n \\uXXXX)."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def over(metrics: Sequence[str], batch: Sequence[JobWindow]) -> str:
+    """A range selector of the jobs' series over the time of all of them, to `end_of(batch)`."""
+    seconds = max(1, end_of(batch) - min(span.start for span in batch))
+    return f"{selector(metrics, batch)}[{seconds}s]"
+
+
+def end_of(batch: Sequence[JobWindow]) -> int:
+    """When the last of them is over."""
+    return max(span.until for span in batch)

@@ -1,0 +1,132 @@
+"""Totals of counters that were reset, from raw samples around the resets alone.
+
+A time is cut into windows. Where `resets()` of a window is zero, its least and its last value say
+all that a total needs; only the other windows are read sample by sample, and of these only the
+series that fell. So neither a long job nor one of many nodes takes much memory.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from batchjob_stats_db.timeseries.base import JobWindow
+from batchjob_stats_db.timeseries.counters import CARRIED_SECONDS, corners, total_of
+from batchjob_stats_db.timeseries.promql import identity_of, selector
+from batchjob_stats_db.timeseries.resample import Identity, Points
+
+Ask = Callable[..., list[dict[str, Any]]]
+
+_WINDOW_SECONDS = 3600
+_INSTANCES_AT_ONCE = 300  # host:port of 50 characters in a query of 16 kB
+_SAMPLES_AT_ONCE = 200_000  # 25 bytes each; parsed, ten times as much
+_SERIES = 8  # of one metric on one instance, about: modes, components and kinds, replicas
+
+_Series = tuple[tuple[str, str], ...]  # all labels of a copy
+
+
+class _Window(NamedTuple):
+    """What a series did in an hour."""
+
+    least: float
+    last: float
+    resets: bool
+
+
+def reset_totals(
+    ask: Ask, metric: str, span: JobWindow, fallen: Iterable[Identity], interval: float
+) -> Iterator[tuple[Identity, float]]:
+    """What these counters of a job counted; of replicas the one that saw most."""
+    wanted = set(fallen)
+    instances = sorted({dict(identity).get("instance", "") for identity in wanted})
+    for first in range(0, len(instances), _INSTANCES_AT_ONCE):
+        part = instances[first : first + _INSTANCES_AT_ONCE]
+        best: dict[Identity, float] = {}
+        for series, points in _courses(ask, metric, span, part, interval).items():
+            identity = identity_of(dict(series))
+            total = total_of(points, span.start)
+            if identity in wanted and total is not None:
+                best[identity] = max(total, best.get(identity, total))
+        yield from best.items()
+
+
+def _courses(
+    ask: Ask, metric: str, span: JobWindow, instances: Sequence[str], interval: float
+) -> dict[_Series, Points]:
+    """Of each copy the samples that a total needs."""
+    which = selector([metric], [span], instances)
+    # Whole windows are counted back from the end; what is before them is read as it is.
+    begin = span.start + (span.until - span.start) % _WINDOW_SECONDS
+    courses: dict[_Series, Points] = defaultdict(list)
+    if span.alone:
+        query = f"last_over_time({which}[{CARRIED_SECONDS}s])"
+        answer = ask("query", query=query, time=f"{span.start - 0.001:.3f}")
+        for series, result in _each(answer):
+            courses[series].append((span.start - 1.0, float(result["value"][1])))
+    if begin > span.start:
+        early = _raw(ask, metric, span, instances, begin, begin - span.start, interval)
+        for series, points in early:
+            courses[series] += corners(points)
+    for end, windows in _windows(ask, which, begin, span.until):
+        _add_window(ask, metric, span, end, windows, courses, interval)
+    return courses
+
+
+def _add_window(
+    ask: Ask, metric: str, span: JobWindow, end: float, windows: Mapping[_Series, _Window],
+    courses: dict[_Series, Points], interval: float,
+) -> None:  # fmt: skip
+    read = {dict(each).get("instance", "") for each, window in windows.items() if window.resets}
+    if read:
+        whole = _raw(ask, metric, span, sorted(read), end, _WINDOW_SECONDS, interval)
+        for series, points in whole:
+            courses[series] += corners(points)
+    for series, window in windows.items():
+        if dict(series).get("instance", "") not in read:
+            courses[series] += [(end - _WINDOW_SECONDS / 2, window.least), (end, window.last)]
+
+
+def _windows(
+    ask: Ask, which: str, begin: float, until: float
+) -> Iterator[tuple[float, dict[_Series, _Window]]]:
+    """The windows from `begin` to `until`, in order."""
+    if begin >= until:
+        return
+    found: dict[float, dict[_Series, list[float]]] = defaultdict(lambda: defaultdict(list))
+    times = {"start": begin + _WINDOW_SECONDS, "end": until, "step": str(_WINDOW_SECONDS)}
+    for function in ("min_over_time", "last_over_time", "resets"):
+        answer = ask("query_range", query=f"{function}({which}[{_WINDOW_SECONDS}s])", **times)
+        for series, result in _each(answer):
+            for at, value in result["values"]:
+                found[float(at)][series].append(float(value))
+    for end, of_series in sorted(found.items()):
+        yield (
+            end,
+            {
+                series: _Window(numbers[0], numbers[1], numbers[2] > 0)
+                for series, numbers in of_series.items()
+                if len(numbers) == 3  # of a running job the last question may have seen more
+            },
+        )
+
+
+def _raw(
+    ask: Ask, metric: str, span: JobWindow, instances: Sequence[str], end: float, seconds: float,
+    interval: float,
+) -> Iterator[tuple[_Series, Points]]:  # fmt: skip
+    """The samples of (end - seconds, end], some instances at a time."""
+    most = max(1, int(_SAMPLES_AT_ONCE / (_SERIES * (1 + seconds / interval))))
+    for first in range(0, len(instances), most):
+        which = selector([metric], [span], instances[first : first + most])
+        for series, result in _each(ask("query", query=f"{which}[{seconds:g}s]", time=end)):
+            pairs = ((float(at), float(value)) for at, value in result["values"])
+            # VictoriaMetrics gives the markers of series that ended as NaN.
+            points = [(at, value) for at, value in pairs if not math.isnan(value)]
+            if points:
+                yield series, points
+
+
+def _each(answer: list[dict[str, Any]]) -> Iterator[tuple[_Series, dict[str, Any]]]:
+    for result in answer:
+        labels = {name: value for name, value in result["metric"].items() if name != "__name__"}
+        yield tuple(sorted(labels.items())), result

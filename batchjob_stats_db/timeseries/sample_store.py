@@ -1,0 +1,205 @@
+"""History in sample files, where there is no time series database.
+
+The same questions have the same answers as with Prometheus. A file says what has changed from one
+sample to the next, and so a number that stands still costs nothing here.
+"""
+
+import logging
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+
+from batchjob.quantities.sample import BY_NAME, GROUP_BY_KEY, SampleHeader, SampleKey
+from batchjob.runtime.log import Once
+from batchjob_stats_db.samples.file import SampleFile
+from batchjob_stats_db.samples.folder import files_of, folder_of
+from batchjob_stats_db.timeseries import resample
+from batchjob_stats_db.timeseries.base import (
+    JobWindow,
+    SeriesKind,
+    SeriesQuery,
+    SeriesValue,
+    Statistic,
+    TimeSeries,
+    TimeSeriesError,
+)
+from batchjob_stats_db.timeseries.counters import CARRIED_SECONDS
+from batchjob_stats_db.timeseries.resample import Identity, Points
+from batchjob_stats_db.timeseries.tally import Tally
+
+log = logging.getLogger(__name__)
+
+_GPU_INFO = "batchjob_job_gpu_info"  # 1 for each GPU of which there is any number
+Moment = tuple[float, bool]  # a sample's time, and whether more may have changed than it says
+_Tallies = Mapping[tuple[SampleHeader, SampleKey], Tally]
+
+
+class SampleHistory:
+    """Reads the files of one directory; used by one thread."""
+
+    source = "samples"
+
+    def __init__(self, samples: Path, cluster: str = "") -> None:
+        """`cluster`: whose jobs they are; "" where there is only one."""
+        self._samples = samples
+        self._cluster = cluster
+        self._once = Once(log)
+        # What was found for the last spans: one question follows the other about the same jobs.
+        self._kept: dict[JobWindow, tuple[object, _Tallies]] = {}
+
+    def measure(
+        self, statistic: Statistic, metrics: Sequence[str], spans: Sequence[JobWindow]
+    ) -> list[SeriesValue]:
+        """See History."""
+        self._kept = {span: kept for span, kept in self._kept.items() if span in set(spans)}
+        wanted = set(metrics)
+        return [
+            SeriesValue(BY_NAME[name.quantity].metric, _labels(span, who, name), value)
+            for span in spans
+            for (who, name), tally in self._tallies(span).items()
+            if BY_NAME[name.quantity].metric in wanted
+            and (value := tally.statistic(statistic)) is not None
+        ]
+
+    def courses(self, asked: SeriesQuery, span: JobWindow, stretches: int) -> list[TimeSeries]:
+        """See History; gaps left open."""
+        found: dict[Identity, Points] = {}
+        interval = 0.0
+        for jobid in asked.where.get("jobid", (span.jobid,)):
+            for who, file, moments in self._read(span._replace(jobid=jobid)):
+                assert file.who is not None
+                interval = max(interval, file.who.interval)
+                for identity, at, value in _matching(asked, span, who, file, moments):
+                    found.setdefault(identity, []).append((at, value))
+        if not found:
+            return []
+        cut = resample.stretches(span, stretches, interval)
+        if asked.kind is SeriesKind.RATE:
+            return resample.together(found.items(), asked, span, cut, 4 * interval)
+        made = (TimeSeries(dict(each), resample.values(seen, cut)) for each, seen in found.items())
+        return [course for course in made if course.points]
+
+    def _tallies(self, span: JobWindow) -> _Tallies:
+        signature = self._signature(span)
+        kept = self._kept.get(span)
+        if kept is None or kept[0] != signature:
+            kept = self._kept[span] = (signature, self._tallied(span))
+        return kept[1]
+
+    def _tallied(self, span: JobWindow) -> _Tallies:
+        found: dict[tuple[SampleHeader, SampleKey], Tally] = {}
+        counts: dict[SampleHeader, int] = {}  # of samples
+        for who, file, moments in self._read(span):
+            decoder = file.decoder
+            for at, whole in moments:
+                number = counts.setdefault(who, 0)
+                known = {name for each, name in found if each == who} if whole else set()
+                for name in known | decoder.counts.keys() if whole else decoder.changed:
+                    count = decoder.counts.get(name)
+                    value = None if count is None else count / BY_NAME[name.quantity].per_unit
+                    tally = found.setdefault((who, name), Tally())
+                    if at < span.start:
+                        tally.carry(value)
+                    else:
+                        tally.change(number, value)
+                counts[who] += at >= span.start
+        for (who, _), tally in found.items():
+            tally.end(counts[who])
+        return found
+
+    def _read(self, span: JobWindow) -> Iterator[tuple[SampleHeader, SampleFile, Iterator[Moment]]]:
+        """The job's files, each with its samples of the span; raises HistoryError."""
+        if self._cluster not in ("", span.cluster):
+            return
+        latest: dict[SampleHeader, float] = {}
+        try:
+            for path in files_of(folder_of(self._samples, span.jobid)):
+                with SampleFile(path) as file:
+                    times = file.times()
+                    first = next(times, None)
+                    if first is not None and file.who is not None:
+                        who = file.who._replace(interval=0.0)
+                        yield who, file, _within(span, chain([first], times), who, latest)
+                    if file.damage:
+                        self._once.warning(str(path), "%s: read in part: %s", path, file.damage)
+        except OSError as error:
+            raise TimeSeriesError(str(error)) from error
+
+    def _signature(self, span: JobWindow) -> object:
+        """Changes with the job's files."""
+        found = []
+        for path in files_of(folder_of(self._samples, span.jobid)):
+            try:
+                status = path.stat()
+            except OSError:
+                continue
+            found.append((path.name, status.st_size, status.st_mtime_ns))
+        return found
+
+
+def _within(
+    span: JobWindow, times: Iterable[float], who: SampleHeader, latest: dict[SampleHeader, float]
+) -> Iterator[Moment]:
+    """Samples from the span's start (of one of several runs, somewhat before) to its end.
+
+    Two recorders of one node may have recorded a job both; then the first one counts.
+    """
+    begin = span.start - (CARRIED_SECONDS if span.alone else 0)
+    seen_until = latest.get(who, -math.inf)
+    whole = True
+    for at in times:
+        if at > span.until or at < begin or at <= seen_until:
+            whole = True
+            continue
+        yield at, whole or latest[who] < span.start <= at
+        latest[who] = at
+        whole = False
+
+
+def _matching(
+    asked: SeriesQuery,
+    span: JobWindow,
+    who: SampleHeader,
+    file: SampleFile,
+    moments: Iterator[Moment],
+) -> Iterator[tuple[Identity, float, float]]:
+    identities: dict[SampleKey, Identity | None] = {}
+    for at, _ in moments:
+        seen = set()
+        for name, count in file.decoder.counts.items():
+            if name not in identities:
+                identities[name] = _identity(asked, span, who, name)
+            identity = identities[name]
+            if identity is not None and identity not in seen:
+                seen.add(identity)
+                info = asked.metric == _GPU_INFO
+                yield identity, at, 1.0 if info else count / BY_NAME[name.quantity].per_unit
+
+
+def _identity(
+    asked: SeriesQuery, span: JobWindow, who: SampleHeader, name: SampleKey
+) -> Identity | None:
+    """The labels of a number that is asked for."""
+    quantity = BY_NAME[name.quantity]
+    metrics = (quantity.metric, _GPU_INFO) if quantity.group == "gpu" else (quantity.metric,)
+    if asked.metric not in metrics:
+        return None
+    labels = _labels(span, who, name)
+    if all(labels.get(label) in values for label, values in asked.where.items()):
+        return tuple(labels.items())
+    return None
+
+
+def _labels(span: JobWindow, who: SampleHeader, name: SampleKey) -> dict[str, str]:
+    quantity = BY_NAME[name.quantity]
+    own = GROUP_BY_KEY[quantity.group].labels if quantity.group else ()
+    return {
+        "cluster": span.cluster,
+        "instance": who.node,
+        "manager": who.manager,
+        "jobid": who.jobid,
+        "user": who.user,
+        **dict(quantity.labels),
+        **dict(zip(own, name.of, strict=True)),
+    }

@@ -1,0 +1,55 @@
+"""One series' statistics, kept while its samples go by."""
+
+import math
+
+from batchjob_stats_db.timeseries.base import Statistic
+
+
+class Tally:
+    """Counts a number from one change to the next: it has stood at all samples between."""
+
+    def __init__(self) -> None:
+        self._value: float | None = None
+        self._since = 0  # number of the sample from which it stands
+        self._count = 0
+        self._sum = 0.0
+        self._peak = -math.inf
+        self._carried: float | None = None
+        self._total: float | None = None  # of a counter
+        self._before_resets = 0.0
+
+    def carry(self, value: float | None) -> None:
+        """What it was before the time that counts: a run before this one may have left it."""
+        self._carried = value
+
+    def change(self, number: int, value: float | None) -> None:
+        """From this sample on it is `value`; None: it is not there."""
+        self.end(number)
+        self._value = value
+        if value is None:
+            return
+        self._peak = max(self._peak, value)
+        if self._total is None and value == self._carried:
+            return
+        if self._total is not None and value < self._total:
+            self._before_resets += self._total
+        self._total = value
+
+    def end(self, number: int) -> None:
+        """It stood until before this sample."""
+        if self._value is not None:
+            self._count += number - self._since
+            self._sum += self._value * (number - self._since)
+        self._since = number
+
+    def statistic(self, statistic: Statistic) -> float | None:
+        """What is wanted of it; None where there was no sample."""
+        if not self._count:
+            return None
+        if statistic is Statistic.TOTAL:
+            return None if self._total is None else self._before_resets + self._total
+        return {
+            Statistic.PEAK: self._peak,
+            Statistic.MEAN: self._sum / self._count,
+            Statistic.COUNT: float(self._count),
+        }[statistic]

@@ -1,0 +1,73 @@
+"""Answers in rows, looked up in threads; costly questions have threads of their own."""
+
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
+
+from anyio import to_thread
+from fastapi import Response
+from pydantic import BaseModel
+from sqlalchemy.engine import Connection
+
+from batchjob_stats_db.queries.paging import After, TooManyError
+from batchjob_stats_db.queries.usage import TooManyRowsError
+from batchjob_stats_server.api.params import RowsParams
+from batchjob_stats_server.api.rows import Rows, answer, chosen
+from batchjob_stats_server.auth import audit
+from batchjob_stats_server.auth.rights import Principal
+from batchjob_stats_server.http.problems import Problem
+from batchjob_stats_server.services import Services
+
+T = TypeVar("T")
+
+
+class RowsPage(NamedTuple):
+    """Rows in which jobs are named, as they are sent."""
+
+    response: Response
+    more: After | None  # where the next page begins
+    users: frozenset[str]  # whose jobs are named
+
+
+async def looked_up(
+    services: Services, ask: Callable[[Connection], T], *, costly: bool = True
+) -> T:
+    """What `ask` finds in the database; what is not costly waits for nothing that is."""
+
+    def work() -> T:
+        try:
+            with services.reader.connect() as db:
+                return ask(db)
+        except (TooManyError, TooManyRowsError) as error:
+            raise Problem(422, str(error)) from error
+
+    return await to_thread.run_sync(work, limiter=services.threads.heavy if costly else None)
+
+
+async def table(
+    services: Services, which: RowsParams, row: type[BaseModel], ask: Callable[[Connection], Rows]
+) -> Response:
+    """Rows in which nobody is named: waits, accounts, clusters."""
+    keys = chosen(which.fields, row)
+    return await looked_up(services, lambda db: answer(ask(db), keys, which.format))
+
+
+async def users_table(
+    services: Services,
+    known: Principal,
+    which: RowsParams,
+    row: type[BaseModel],
+    ask: Callable[[Connection], Rows],
+    what: str,
+    user: str | None = None,
+) -> Response:
+    """Rows that may be about users, whom the audit log names; `user`: the only one asked for."""
+    keys = chosen(which.fields, row)
+
+    def make(db: Connection) -> tuple[Response, frozenset[str]]:
+        rows = list(ask(db))
+        users = {name for each in rows if (name := each.get("username"))}
+        return answer(rows, keys, which.format), frozenset(users | ({user} if user else set()))
+
+    response, users = await looked_up(services, make)
+    audit.saw(known, what, users)
+    return response

@@ -1,0 +1,72 @@
+"""Arrays and het jobs, a row for each."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+from pydantic import Field
+from sqlalchemy.engine import Connection
+
+from batchjob_stats_db.queries import arrays as queries
+from batchjob_stats_db.queries.arrays import JobGroupKind
+from batchjob_stats_db.queries.filters import Filter
+from batchjob_stats_server.api import PREFIX, cursor
+from batchjob_stats_server.api.answers import RowsPage, looked_up
+from batchjob_stats_server.api.params import DAY, RowsParams, Time, Word
+from batchjob_stats_server.api.rows import answer, chosen, listed, model
+from batchjob_stats_server.auth import audit
+from batchjob_stats_server.auth.identity import Caller, Known
+from batchjob_stats_server.services import Given
+
+router = APIRouter(prefix=PREFIX)
+
+GroupRow = model("JobGroupRow", queries.columns())
+_DEFAULT_DAYS = 7
+
+
+class GroupsQuery(RowsParams):
+    """Which arrays or het jobs: those of which a job fits."""
+
+    kind: JobGroupKind = Field(JobGroupKind.ARRAY, description="What makes jobs one.")
+    cluster: Word | None = None
+    user: Word | None = None
+    account: Word | None = None
+    partition: Word | None = None
+    name: Word | None = None
+    array_jobid: Word | None = None
+    het_jobid: Word | None = None
+    started_from: Time | None = Field(None, description="Else seven days ago.")
+    started_before: Time | None = None
+    running: bool = Field(False, description="True: only those of which a job runs now.")
+    limit: int = Field(20, ge=1, le=queries.MOST)
+    cursor: Word | None = Field(None, description="From the `next` link of the page before.")
+
+    def question(self) -> str:
+        """What must stay the same from page to page."""
+        return self.model_dump_json(exclude={"cursor", "limit", "fields", "format"})
+
+    def filter(self, now: float) -> Filter:
+        """The same for the database."""
+        same = Filter(**self.model_dump(include=set(Filter._fields)))
+        if same.started_from is not None or same.running:
+            return same
+        return same._replace(started_from=int(now) - _DEFAULT_DAYS * DAY)
+
+
+@router.get("/job-groups", response_model=listed(GroupRow))
+async def job_groups(
+    services: Given, known: Known, access: Caller, request: Request,
+    which: Annotated[GroupsQuery, Query()],
+) -> Response:  # fmt: skip
+    """Arrays, or het jobs, by the latest start of one of their jobs, with all jobs in the sums."""
+    keys = chosen(which.fields, GroupRow)
+    after = cursor.decode(which.question(), which.cursor, float) if which.cursor else None
+    wanted = which.filter(services.clock())
+
+    def page(db: Connection) -> RowsPage:
+        rows, more = queries.groups(db, access, which.kind, which.limit, wanted, after)
+        return RowsPage(answer(rows, keys, which.format), more, audit.whose(rows))
+
+    found = await looked_up(services, page)
+    audit.saw(known, f"{which.kind} jobs", found.users)
+    found.response.headers.update(cursor.link(request, which.question(), found.more))
+    return found.response

@@ -1,0 +1,59 @@
+"""Where a page ended, as an opaque word that fits only the question it came from."""
+
+import base64
+import binascii
+import hashlib
+import json
+import math
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from fastapi import Request
+
+from batchjob_stats_db.queries.paging import After
+from batchjob_stats_server.http.problems import Problem
+
+_LARGEST = 2**63
+
+
+def encode(question: str, after: After) -> str:
+    """The word for a page that ended there."""
+    text = json.dumps([_digest(question), *after])
+    return base64.urlsafe_b64encode(text.encode()).decode()
+
+
+def decode(question: str, word: str, kind: type) -> After:
+    """The place, by a value of this kind; a word of no sense or another question is a problem."""
+    try:
+        digest, value, number, part = json.loads(base64.b64decode(word, b"-_", validate=True))
+    except (binascii.Error, ValueError, TypeError) as error:
+        raise Problem(422, "cursor: expected what an answer's `next` link had") from error
+    sound = isinstance(part, str) and _sound(value, number, kind)
+    if digest != _digest(question) or not sound:
+        raise Problem(422, "cursor: it belongs to another question")
+    return After(value, number, part)
+
+
+def link(request: Request, question: str, more: After | None) -> dict[str, str]:
+    """The header that leads to the next page, if there is one."""
+    if more is None:
+        return {}
+    given = [pair for pair in request.query_params.multi_items() if pair[0] != "cursor"]
+    query = urlencode([*given, ("cursor", encode(question, more))])
+    return {"Link": f'<{quote(request.scope["path"])}?{query}>; rel="next"'}
+
+
+def _sound(value: Any, number: Any, kind: type) -> bool:
+    """Whether no database stumbles over it; anybody can write such a word."""
+    if type(number) is not int or not 0 <= number < _LARGEST:
+        return False
+    if isinstance(value, str):
+        return kind is str and value.isprintable()
+    if value is None:
+        return True
+    numeric = type(value) in (int, float) and kind is not str
+    return numeric and math.isfinite(value) and abs(value) < _LARGEST
+
+
+def _digest(question: str) -> str:
+    return hashlib.sha256(question.encode()).hexdigest()[:16]

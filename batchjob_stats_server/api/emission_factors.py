@@ -1,0 +1,35 @@
+"""Emission factors, handed on to exporters, so that one place alone asks the providers."""
+
+from fastapi import APIRouter
+from pydantic import BaseModel
+
+from batchjob_stats_server.api import PREFIX
+from batchjob_stats_server.auth.identity import Known
+from batchjob_stats_server.services import Given
+from collectors.emissions.providers.stats_server import document
+
+router = APIRouter(prefix=PREFIX)
+
+
+class FactorRow(BaseModel):
+    """What a kilowatt-hour emits now, by one provider's word."""
+
+    provider: str
+    zone: str
+    scope: str
+    grams_per_kilowatt_hour: float
+    observed_at: str
+    estimated: bool
+
+
+class FactorsReply(BaseModel):
+    """All factors there are now."""
+
+    factors: list[FactorRow]
+
+
+@router.get("/emission-factors")
+def emission_factors(services: Given, _known: Known) -> FactorsReply:
+    """The factors of the configured providers; an empty list when none has one now."""
+    observations = services.factors.observations() if services.factors else ()
+    return FactorsReply.model_validate(document(observations))

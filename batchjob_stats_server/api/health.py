@@ -1,0 +1,39 @@
+"""Whether the server lives and can answer, which is open to all, and its own metrics."""
+
+import logging
+
+from fastapi import APIRouter
+from fastapi.responses import PlainTextResponse, Response
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+from batchjob_stats_db.database.engine import DatabaseError
+from batchjob_stats_db.database.revision import require_current
+from batchjob_stats_server.auth.identity import Scraper
+from batchjob_stats_server.services import Given
+
+log = logging.getLogger(__name__)
+
+router = APIRouter(include_in_schema=False)
+
+
+@router.get("/-/healthy")
+def healthy() -> PlainTextResponse:
+    """The process answers."""
+    return PlainTextResponse("ok\n")
+
+
+@router.get("/-/ready")
+def ready(services: Given) -> PlainTextResponse:
+    """The database answers and has the schema that this server knows."""
+    try:
+        require_current(services.reader)
+    except DatabaseError as error:
+        log.warning("not ready: %s", error)  # with the database's address: not everybody's business
+        return PlainTextResponse("the database is not ready\n", 503)
+    return PlainTextResponse("ok\n")
+
+
+@router.get("/metrics")
+def metrics(services: Given, _: Scraper) -> Response:
+    """For Prometheus, where it may ask; nothing in it is about a person."""
+    return Response(generate_latest(services.metrics.registry), media_type=CONTENT_TYPE_LATEST)

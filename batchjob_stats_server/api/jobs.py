@@ -1,0 +1,192 @@
+"""Jobs: pages of them, one with all its runs, and the parts of one."""
+
+import functools
+import operator
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Annotated, cast
+
+import sqlalchemy as sa
+from fastapi import APIRouter, Path, Query, Request, Response
+from pydantic import Field, create_model
+from sqlalchemy.engine import Connection, RowMapping
+
+from batchjob.schedulers.states import JobState
+from batchjob_stats_db.database import schema
+from batchjob_stats_db.queries.efficiency import columns
+from batchjob_stats_db.queries.filters import Filter
+from batchjob_stats_db.queries.job_rows import NAMES, numbered
+from batchjob_stats_db.queries.jobs import parts_of
+from batchjob_stats_db.queries.paging import MOST, SORTS, SortOrder, numbers, reads_only_its_rows
+from batchjob_stats_server.api import PREFIX, cursor, windows
+from batchjob_stats_server.api.answers import RowsPage, looked_up
+from batchjob_stats_server.api.params import Duration, OneOrMore, Ratio, RowsParams, Time, Word
+from batchjob_stats_server.api.rows import answer, behind, chosen, listed, model
+from batchjob_stats_server.api.runs import runs_of
+from batchjob_stats_server.auth import audit
+from batchjob_stats_server.auth.identity import Caller, Known
+from batchjob_stats_server.services import Given, Services, live_rows
+
+router = APIRouter(prefix=PREFIX)
+
+JobRow = create_model("JobRow", __base__=model("JobRow", columns()), **windows.FIELDS)
+
+
+class JobPart(StrEnum):
+    """What a job has several of."""
+
+    NODES = "nodes"
+    STEPS = "steps"
+    GPUS = "gpus"
+    EMISSIONS = "emissions"
+
+
+PART_ROWS = {
+    JobPart.NODES: model("NodeRow", schema.job_node.columns),
+    JobPart.STEPS: model("StepRow", schema.job_step.columns),
+    JobPart.GPUS: model("GpuRow", schema.job_gpu.columns),
+    JobPart.EMISSIONS: model("JobEmissionsRow", schema.job_emissions.columns),
+}
+
+
+_SORTS = {"user" if name == "username" else name: name for name in SORTS}
+Sort = Annotated[str, Field(pattern=f"^-?({'|'.join(_SORTS)})$")]
+
+
+class JobsQuery(RowsParams):
+    """Which jobs, in which order, and how many."""
+
+    cluster: Word | None = None
+    user: Word | None = None
+    account: Word | None = None
+    partition: Word | None = None
+    qos: Word | None = None
+    state: Annotated[list[JobState], OneOrMore] = Field([], description="One or several states.")
+    name: Word | None = None
+    tool: Word | None = None
+    node: Word | None = None
+    started_from: Time | None = None
+    started_before: Time | None = None
+    array_jobid: Word | None = None
+    het_jobid: Word | None = None
+    ended_from: Time | None = None
+    ended_before: Time | None = None
+    elapsed_at_least: Duration | None = Field(None, description="Seconds.")
+    elapsed_at_most: Duration | None = Field(None, description="Seconds.")
+    cpu_efficiency_at_least: Ratio | None = Field(None, description="1 is all of it.")
+    cpu_efficiency_at_most: Ratio | None = None
+    memory_efficiency_at_least: Ratio | None = None
+    memory_efficiency_at_most: Ratio | None = None
+    gpu_utilization_at_least: Ratio | None = None
+    gpu_utilization_at_most: Ratio | None = None
+    gpus_at_least: int | None = Field(None, ge=0, lt=2**31, description="Allocated.")
+    running: bool = Field(False, description="True: only jobs that run now or are suspended.")
+    started: bool | None = Field(
+        None,
+        description="True: only jobs with a start. False: only those without, which wait or"
+        " were cancelled before. Else those that wait, then those that started, then the others.",
+    )
+    sort: Sort = Field(
+        "-start_time", description="A key of the rows; with `-` before it the largest first."
+    )
+    limit: int = Field(100, ge=1, le=MOST)
+    cursor: Word | None = Field(None, description="From the `next` link of the page before.")
+
+    def question(self) -> str:
+        """What must stay the same from page to page."""
+        return self.model_dump_json(exclude={"cursor", "limit", "fields", "format"})
+
+    def filter(self) -> Filter:
+        """The same for the database."""
+        same = self.model_dump(include=set(Filter._fields))
+        return Filter(**same, states=tuple(self.state))
+
+    def order(self) -> SortOrder:
+        """What the rows are sorted by."""
+        return SortOrder(_SORTS[self.sort.lstrip("-")], self.sort.startswith("-"))
+
+
+_NOT_MEASURED = {column.name for column in schema.job.columns}
+_ALWAYS_READ = ("username", "start_time", "end_time")  # for the audit log and the window
+
+
+@router.get("/jobs", response_model=listed(JobRow))
+async def jobs(
+    services: Given, known: Known, access: Caller, request: Request,
+    which: Annotated[JobsQuery, Query()],
+) -> Response:  # fmt: skip
+    """Jobs, those that wait and then the newest first; the header `Link` leads to the next page."""
+    keys = chosen(which.fields, JobRow)
+    order = which.order()
+    kind = str if isinstance(SORTS[order.key].type, sa.Text) else float
+    after = cursor.decode(which.question(), which.cursor, kind) if which.cursor else None
+    wanted = which.filter()
+
+    def page(db: Connection) -> RowsPage:
+        ids, more = numbers(
+            db, access, which.limit, wanted, after, order=order, started=which.started
+        )
+        names = (*_ALWAYS_READ, *behind(keys, NAMES))
+        rows = _live(services, db, numbered(db, ids, names), names)
+        return RowsPage(answer(rows, keys, which.format, windows.MADE), more, audit.whose(rows))
+
+    found = await looked_up(services, page, costly=not reads_only_its_rows(access, wanted, order))
+    audit.saw(known, "jobs", found.users)
+    found.response.headers.update(cursor.link(request, which.question(), found.more))
+    return found.response
+
+
+def _live(
+    services: Services, db: Connection, rows: Sequence[RowMapping], names: Sequence[str]
+) -> Sequence[RowMapping]:
+    """The same rows, in which the figures of running jobs are those of now."""
+    if services.live is None or _NOT_MEASURED.issuperset(names):
+        return rows
+    running = [row["id"] for row in rows if row["start_time"] and row["end_time"] is None]
+    found = {row["id"]: row for row in live_rows(services, numbered(db, running))}
+    return [
+        cast(RowMapping, {name: found[row["id"]][name] for name in row})
+        if row["id"] in found
+        else row
+        for row in rows
+    ]
+
+
+class RunsQuery(RowsParams):
+    """On which cluster, where ids are used on several."""
+
+    cluster: Word | None = None
+
+
+JobId = Annotated[Word, Path(description="As the scheduler writes it: 123, 123_4, 123+1, 123[4].")]
+
+
+@router.get("/jobs/{jobid}", response_model=listed(JobRow))
+def job(
+    services: Given, known: Known, access: Caller, jobid: JobId,
+    which: Annotated[RunsQuery, Query()],
+) -> Response:  # fmt: skip
+    """All runs of a job, the latest first; an empty list where there is none to be seen."""
+    keys = chosen(which.fields, JobRow)
+    with services.reader.connect() as db:
+        rows = runs_of(db, access, jobid, which.cluster)
+    rows = live_rows(services, rows)
+    audit.seen(known, f"job {jobid}", rows)
+    return answer(rows, keys, which.format, windows.MADE)
+
+
+_AnyPart = functools.reduce(operator.or_, map(listed, PART_ROWS.values()))
+
+
+@router.get("/jobs/{jobid}/{part}", response_model=_AnyPart)
+def job_parts(
+    services: Given, known: Known, access: Caller, jobid: JobId, part: JobPart,
+    which: Annotated[RunsQuery, Query()],
+) -> Response:  # fmt: skip
+    """The nodes, steps, GPUs or emissions of all runs of a job; `job_id` is the run's `id`."""
+    keys = chosen(which.fields, PART_ROWS[part])
+    with services.reader.connect() as db:
+        runs = runs_of(db, access, jobid, which.cluster)
+        found = [parts_of(db, access, run["id"]) or {} for run in runs]
+    audit.seen(known, f"{part} of job {jobid}", runs)
+    return answer([row for parts in found for row in parts.get(part, ())], keys, which.format)

@@ -1,0 +1,318 @@
+"""Runs of this machine: started, ended, deleted, and what they wrote. Off unless it is asked for.
+
+A run has the rights of whoever started the server, so only admins start, stop and delete.
+"""
+
+import heapq
+from collections import deque
+from collections.abc import AsyncIterator, Iterator, Sequence
+from itertools import islice
+from typing import Annotated, Any, Literal
+
+import anyio
+from anyio import to_thread
+from fastapi import APIRouter, Depends, Path, Query, Response
+from fastapi.responses import StreamingResponse
+from pydantic import BaseModel, ConfigDict, Field
+
+from batchjob.local_runs import history
+from batchjob.local_runs.directory import LOGS
+from batchjob.local_runs.output import STREAMS, OutputLine, Reader
+from batchjob.local_runs.record import Run
+from batchjob_stats_db.database.tokens import TokenRole
+from batchjob_stats_server.api import PREFIX
+from batchjob_stats_server.api import params as p
+from batchjob_stats_server.api.samples import LINES, ChosenSamples, SampleFilter, streamed
+from batchjob_stats_server.auth import audit
+from batchjob_stats_server.auth.identity import Caller, Known
+from batchjob_stats_server.auth.rights import Principal
+from batchjob_stats_server.http.problems import Problem
+from batchjob_stats_server.run_control import RunControl, RunRefusedError, RunRequest
+from batchjob_stats_server.services import Given, Services
+from batchjob_stats_server.streams import OpenStream, reader
+
+router = APIRouter(prefix=PREFIX)
+
+_PAUSE_SECONDS = 0.3
+_AT_ONCE = 2000  # lines
+_GRACE_SECONDS, _LONGEST_GRACE = 10.0, 3600.0
+_ARGUMENTS = 1000
+
+RunId = Annotated[p.Word, Path(description="A run's id, the beginning of it, or its name.")]
+_Text = Annotated[str, Field(max_length=32_768, pattern=r"^[^\x00]*$")]
+
+
+class NewRun(BaseModel):
+    """A run to be started: the options of `batchjob run`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    command: Annotated[list[_Text], Field(min_length=1, max_length=_ARGUMENTS)]
+    name: str = Field("", max_length=256, pattern=r"^[^\x00-\x1f]*$")
+    directory: str = Field("", max_length=4096, description="Else that of the server.")
+    environment: dict[Annotated[str, Field(pattern=r"^[^\x00=]+$")], _Text] = Field(
+        {}, max_length=_ARGUMENTS, description="Beside the server's own environment."
+    )
+    cpus: float | None = Field(None, gt=0, lt=1e6)
+    memory_bytes: int | None = Field(None, gt=0, lt=2**63)
+    io_bytes_per_second: int | None = Field(None, gt=0, lt=2**63)
+    time_limit_seconds: float | None = Field(None, gt=0, le=1e9)
+    start_time: p.Time | None = None
+    best_effort: bool = Field(False, description="Go on without limits that cannot be applied.")
+
+
+class LocalRun(BaseModel):
+    """A run as its record has it now; times in epoch milliseconds."""
+
+    id: str
+    name: str
+    user: str
+    state: str
+    status: str = Field(description="Finer than the state: stopped, success, failed ...")
+    command: str
+    directory: str
+    submit_time: int
+    start_time: int | None
+    end_time: int | None
+    exit_code: int | None
+    exit_signal: int | None
+    cpus: float | None = Field(description="The limit in force, as are the next two.")
+    memory_bytes: int | None
+    io_bytes_per_second: int | None
+    time_limit_seconds: float | None
+
+
+class DeletedRuns(BaseModel):
+    """How many runs are gone, and how many stay as they have not ended or cannot be deleted."""
+
+    deleted: int
+    skipped: int
+
+
+class Stop(BaseModel):
+    """How a run is to end."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    grace_seconds: float = Field(_GRACE_SECONDS, ge=0, le=_LONGEST_GRACE)
+
+
+class LogsQuery(p.Query):
+    """Which lines of the output."""
+
+    stream: Literal["stdout", "stderr"] | None = None
+    since: p.Time | None = None
+    until: p.Time | None = None
+    limit: int | None = Field(None, ge=0, le=1_000_000, description="The last so many lines.")
+    follow: bool = Field(False, description="True: go on until the run has ended.")
+
+
+def _control(services: Given, known: Known) -> RunControl:
+    control = services.run_control
+    if control is None:
+        raise Problem(404, "runs over the API are off; batchjob up --runs.remote has them")
+    if known.clusters and control.cluster not in known.clusters:
+        raise Problem(403, f"runs are of cluster {control.cluster}")
+    return control
+
+
+def _admins_control(known: Known, control: Annotated[RunControl, Depends(_control)]) -> RunControl:
+    if known.role is not TokenRole.ADMIN:
+        raise Problem(403, "only an admin may start, stop, cancel or delete runs")
+    return control
+
+
+Control = Annotated[RunControl, Depends(_control)]
+AdminsControl = Annotated[RunControl, Depends(_admins_control)]
+
+
+def _found(control: RunControl, text: str) -> Run:
+    try:
+        return history.job(text, str(control.data))
+    except history.UnknownRun as error:
+        raise Problem(404, str(error)) from error
+
+
+def _seen(control: RunControl, known: Principal, access: Any, text: str) -> Run:
+    run = _found(control, text)
+    if not access.everything and run.user != known.user:
+        raise Problem(404, f"there is no run {text} that you may see")
+    return run
+
+
+def shown(run: Run) -> LocalRun:
+    """A run as an answer."""
+    return LocalRun(
+        id=run.jobid, name=run.name, user=run.user, state=run.state, status=run.status,
+        command=run.submit_line, directory=run.work_dir, submit_time=round(run.submit_time * 1000),
+        start_time=None if run.start_time is None else round(run.start_time * 1000),
+        end_time=None if run.end_time is None else round(run.end_time * 1000),
+        exit_code=run.exit_code, exit_signal=run.exit_signal, cpus=run.allocated_cpus,
+        memory_bytes=run.allocated_memory_bytes,
+        io_bytes_per_second=run.io_limit_bytes_per_second,
+        time_limit_seconds=run.time_limit_seconds,
+    )  # fmt: skip
+
+
+@router.post("/runs", status_code=201)
+def start_run(control: AdminsControl, known: Known, wanted: NewRun) -> LocalRun:
+    """Start a command as a run of this machine, now or later."""
+    values = wanted.model_dump() | {"command": tuple(wanted.command)}
+    try:
+        run = control.start(RunRequest(**values))
+    except RunRefusedError as error:
+        audit.did(known, f"was refused a run: {error}")
+        raise Problem(422, str(error)) from error
+    audit.did(known, f"started run {run.jobid}: {run.submit_line[:200]!r}")
+    return shown(run)
+
+
+@router.get("/runs/{run}")
+def local_run(control: Control, known: Known, access: Caller, run: RunId) -> LocalRun:
+    """A run as its record has it now, which may be ahead of the database."""
+    found = _seen(control, known, access, run)
+    audit.saw(known, f"run {found.jobid}", frozenset({found.user}))
+    return shown(found)
+
+
+@router.post("/runs/{run}/stop")
+def stop_run(control: AdminsControl, known: Known, run: RunId, how: Stop | None = None) -> LocalRun:
+    """SIGTERM to its processes, SIGKILL after the grace; answers when it has ended."""
+    found = _found(control, run)
+    grace = _GRACE_SECONDS if how is None else how.grace_seconds
+    audit.did(known, f"stopped run {found.jobid}")
+    try:
+        return shown(control.stop(found, grace))
+    except RunRefusedError as error:
+        raise Problem(409, str(error)) from error
+
+
+@router.post("/runs/{run}/cancel")
+def cancel_run(control: AdminsControl, known: Known, run: RunId) -> LocalRun:
+    """End a run that has not started; one that has is a conflict."""
+    found = _found(control, run)
+    audit.did(known, f"cancelled run {found.jobid}")
+    try:
+        return shown(control.cancel(found))
+    except RunRefusedError as error:
+        raise Problem(409, str(error)) from error
+
+
+@router.delete("/runs/{run}", status_code=204)
+def delete_run(control: AdminsControl, known: Known, run: RunId) -> None:
+    """Delete record, samples and output of a run that has ended."""
+    found = _found(control, run)
+    audit.did(known, f"deleted run {found.jobid}")
+    try:
+        control.delete(found)
+    except RunRefusedError as error:
+        raise Problem(409, str(error)) from error
+
+
+@router.delete("/runs")
+def delete_runs(control: AdminsControl, known: Known, ended: bool) -> DeletedRuns:
+    """Delete all runs that have ended, with `ended=true`."""
+    if not ended:
+        raise Problem(422, "ended: expected true; runs that go on are not deleted")
+    deleted = skipped = 0
+    for run in list(history.all_runs(control.data)):
+        try:
+            control.delete(run)
+            deleted += 1
+        except RunRefusedError:
+            skipped += 1
+    audit.did(known, f"deleted {deleted} ended runs")
+    return DeletedRuns(deleted=deleted, skipped=skipped)
+
+
+@router.get("/runs/{run}/logs", response_class=StreamingResponse)
+def run_logs(
+    services: Given, control: Control, known: Known, access: Caller, run: RunId,
+    which: Annotated[LogsQuery, Query()],
+) -> Response:  # fmt: skip
+    """What a run wrote, as it was written, both streams by time."""
+    found = _seen(control, known, access, run)
+    directory = control.data / LOGS / found.jobid
+    if not directory.is_dir():
+        raise Problem(404, f"run {found.jobid}: its output was not kept, or is no longer")
+    audit.saw(known, f"output of run {found.jobid}", frozenset({found.user}))
+    wanted = [each for each in STREAMS if which.stream in (None, each)]
+    readers = [Reader(directory, each, found.uid) for each in wanted]
+    lines = _output(services, control, found, readers, which)
+    kind, headers = "application/octet-stream", {"Cache-Control": "no-store"}
+    streams, user = services.streams, reader(known)
+    if streams is None or not which.follow:
+        return StreamingResponse(lines, media_type=kind, headers=headers)
+    streams.enter(user)
+    return OpenStream(lines, lambda: streams.leave(user), media_type=kind, headers=headers)
+
+
+@router.get(
+    "/runs/{run}/samples",
+    response_class=StreamingResponse,
+    responses={200: {"content": {LINES: {}, "application/gzip": {}}}},
+)
+def run_samples(
+    services: Given, control: Control, known: Known, access: Caller, run: RunId,
+    which: Annotated[ChosenSamples, Query()],
+) -> Response:  # fmt: skip
+    """The samples of a run: an object each, with rates; followed from before the first one on."""
+    found = _seen(control, known, access, run)
+    audit.saw(known, f"samples of run {found.jobid}", frozenset({found.user}))
+    wanted = SampleFilter(
+        frozenset({found.user, str(found.uid)}),
+        max(found.submit_time - 1, which.since or 0),
+        float("inf") if which.until is None else which.until,
+        found.state.live,
+    )
+    return streamed(services, known, found.jobid, wanted, which)
+
+
+async def _output(
+    services: Services, control: RunControl, run: Run, readers: Sequence[Reader], which: LogsQuery
+) -> AsyncIterator[bytes]:
+    try:
+        lines = await to_thread.run_sync(_first, readers, which)
+        while True:
+            live = which.follow and await to_thread.run_sync(_live, control, run)
+            more = True
+            while more:
+                text, more = await to_thread.run_sync(_some, lines)
+                if text:
+                    yield text
+            if not live or (which.until is not None and services.clock() > which.until):
+                return
+            await anyio.sleep(_PAUSE_SECONDS)
+            lines = _new(readers, which)
+    except OSError:  # the headers are sent: what has come is all there is
+        return
+
+
+def _live(control: RunControl, run: Run) -> bool:
+    """Asked before what it wrote is read, so that the end is read too."""
+    try:
+        return history.job(run.jobid, str(control.data)).state.live
+    except history.UnknownRun:  # deleted
+        return False
+
+
+def _new(readers: Sequence[Reader], which: LogsQuery) -> Iterator[OutputLine]:
+    merged = heapq.merge(*(reader.read() for reader in readers), key=lambda line: line.at)
+    return (
+        line
+        for line in merged
+        if (which.since is None or line.at >= which.since)
+        and (which.until is None or line.at <= which.until)
+    )
+
+
+def _first(readers: Sequence[Reader], which: LogsQuery) -> Iterator[OutputLine]:
+    lines = _new(readers, which)
+    return lines if which.limit is None else iter(deque(lines, maxlen=which.limit))
+
+
+def _some(lines: Iterator[OutputLine]) -> tuple[bytes, bool]:
+    """Some of the output, and whether there is more now."""
+    found = list(islice(lines, _AT_ONCE))
+    text = b"".join(line.text + b"\n" * line.whole for line in found)
+    return text, len(found) == _AT_ONCE

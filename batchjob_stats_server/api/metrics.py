@@ -1,0 +1,125 @@
+"""The course of a job's measurements."""
+
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any
+
+from anyio.to_thread import run_sync
+from fastapi import APIRouter, Query, Response
+from pydantic import AfterValidator, BaseModel, Field
+from sqlalchemy.engine import RowMapping
+
+from batchjob.runtime.times import rfc3339
+from batchjob_stats_db.database.access import Access
+from batchjob_stats_db.measure.job_usage import JobToMeasure
+from batchjob_stats_db.queries.spans import span_of
+from batchjob_stats_db.timeseries.base import TimeSeriesStore
+from batchjob_stats_server.api import PREFIX
+from batchjob_stats_server.api.jobs import JobId
+from batchjob_stats_server.api.params import RowsParams, Word
+from batchjob_stats_server.api.rows import answer, chosen
+from batchjob_stats_server.api.runs import run_of
+from batchjob_stats_server.auth import audit
+from batchjob_stats_server.auth.identity import Caller, Known
+from batchjob_stats_server.course import JobSeries, lines
+from batchjob_stats_server.curves import CURVES
+from batchjob_stats_server.http.problems import Problem
+from batchjob_stats_server.services import Given, Services
+
+router = APIRouter(prefix=PREFIX)
+
+_MOST_ROWS = 100_000
+
+
+def _curve(name: str) -> str:
+    if name not in CURVES:
+        raise ValueError(f"{name!r} is none of {', '.join(CURVES)}")
+    return name
+
+
+CurveName = Annotated[str, AfterValidator(_curve), Field(json_schema_extra={"enum": list(CURVES)})]
+
+
+class MetricsQuery(RowsParams):
+    """Which curves, and how fine."""
+
+    metric: list[CurveName] = Field(
+        ["cpu", "memory"], min_length=1, max_length=8, description="Names of curves."
+    )
+    points: int = Field(
+        300, ge=1, le=3000, description="At most so many per line; fewer for jobs of many nodes."
+    )
+    cluster: Word | None = None
+    run: int | None = Field(None, ge=1, le=2**53, description="`id` of the run; else the latest.")
+
+
+class MetricRow(BaseModel):
+    """What was seen of one line in the stretch of time that ends at `time`."""
+
+    cluster: str
+    jobid: str
+    job_id: int
+    metric: str
+    unit: str
+    line: str  # what tells lines of one metric apart, for legends
+    node: str
+    gpu: str
+    uuid: str
+    gpu_instance: str
+    part: str  # mode, component or provider, where a metric is told by it
+    time: int  # epoch milliseconds
+    time_rfc3339: str
+    min: float
+    mean: float
+    max: float
+
+
+@router.get("/jobs/{jobid}/metrics", response_model=list[MetricRow])
+async def job_metrics(
+    services: Given, known: Known, access: Caller, jobid: JobId,
+    which: Annotated[MetricsQuery, Query()],
+) -> Response:  # fmt: skip
+    """What one run of a job used, over its time, on each node and GPU; no points in gaps."""
+    keys = chosen(which.fields, MetricRow)
+    if services.histories is None:
+        raise Problem(503, "no time series database is configured")
+    found = await run_sync(_job, services, access, jobid, which)
+    if found is None:
+        return answer([], keys, which.format)
+    run, job = found
+    audit.seen(known, f"metrics of job {jobid}", [run])
+
+    def drawn(history: TimeSeriesStore) -> Response:
+        curves = [CURVES[name] for name in which.metric]
+        points = _points(which.points, (job.nodes or 1) * len(curves))
+        rows = _rows(run, list(lines(history, job, curves, points)))
+        whole = [dict(zip(MetricRow.model_fields, row, strict=True)) for row in rows]
+        return answer(whole, keys, which.format)
+
+    return await services.histories.ask(known.user, drawn)
+
+
+def _job(
+    services: Services, access: Access, jobid: str, which: MetricsQuery
+) -> tuple[RowMapping, JobToMeasure] | None:
+    """The run, and where its measurements are to be looked for."""
+    policy, now = services.settings.tsdb.policy(), int(services.clock())
+    with services.reader.connect() as db:
+        run = run_of(db, access, jobid, which.cluster, which.run)
+        job = span_of(db, access, run["id"], policy, now) if run else None
+    return (run, job) if run and job else None
+
+
+def _points(wanted: int, lines: int) -> int:
+    return min(wanted, max(10, _MOST_ROWS // lines))
+
+
+def _rows(run: Any, found: Sequence[JobSeries]) -> Iterator[tuple[Any, ...]]:
+    for line in found:
+        device = line.device
+        head = (
+            run["cluster"], run["jobid"], run["id"], line.curve.name, line.curve.unit, line.title,
+            device.node, device.gpu, device.uuid, device.gpu_instance, line.part,
+        )  # fmt: skip
+        for point in line.course.points:
+            at = round(point.time * 1000)
+            yield (*head, at, rfc3339(at // 1000), point.low, point.mean, point.high)

@@ -1,0 +1,108 @@
+"""Parameters of questions: what is accepted, and in which words."""
+
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from fastapi import Request
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    model_validator,
+)
+
+from batchjob_stats_server.api.rows import RowFormat
+from batchjob_stats_server.http.problems import Problem
+
+_MILLISECONDS = 100_000_000_000  # from here on; as seconds that were the year 5138
+_LAST = 253_402_300_799  # the end of the year 9999, in seconds
+
+DAY = 86400
+
+
+def seconds(value: Any) -> int:
+    """Epoch seconds from seconds, milliseconds or RFC 3339 (`2026-01-31T12:00:00+01:00`)."""
+    text = str(value)
+    if text.isascii() and text.isdigit() and len(text) <= 15:
+        number = int(text)
+        return number // 1000 if number >= _MILLISECONDS else number
+    try:
+        moment = datetime.fromisoformat(text)
+        parsed = int(moment.replace(tzinfo=moment.tzinfo or UTC).timestamp())
+    except (ValueError, OverflowError):
+        parsed = -1
+    if 0 <= parsed <= _LAST:
+        return parsed
+    raise ValueError("expected epoch seconds, milliseconds or RFC 3339")
+
+
+Time = Annotated[
+    int,
+    BeforeValidator(seconds, json_schema_input_type=str),
+]
+Word = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f]+$")]
+Duration = Annotated[int, Field(ge=0, le=_LAST)]
+Ratio = Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False)]
+
+_ANY = ("", ".*")
+
+
+class Query(BaseModel):
+    """The base of all: a parameter nobody knows is an error, not a wider answer."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _chosen(cls, given: Any) -> Any:
+        """Leave out what chooses nothing: a variable of Grafana's is empty, or `.*` for all."""
+        if not isinstance(given, dict):
+            return given
+        return {name: value for name, value in given.items() if value not in _ANY}
+
+
+REPEATABLE = frozenset({"state", "by", "metric", "job"})
+"""Parameters that are lists. Any other must not be repeated: of two values, which would count?"""
+
+
+async def once(request: Request) -> None:
+    """Refuse a repeated parameter that is no list; for all routes but those of the PromQL gate."""
+    names = [name for name, _ in request.query_params.multi_items()]
+    if len(names) > len(set(names)):
+        repeated = {name for name in names if names.count(name) > 1} - REPEATABLE
+        if repeated:
+            raise Problem(422, f"{min(repeated)}: must not be repeated")
+
+
+def _words(given: Any) -> Any:
+    """`a,b` is two words, as is naming the parameter twice."""
+    if not isinstance(given, list):
+        return given
+    words = [word for each in given for word in str(each).split(",")]
+    return [word for word in words if word not in _ANY]
+
+
+OneOrMore = BeforeValidator(_words)
+
+
+class RowsParams(Query):
+    """How rows are wanted."""
+
+    fields: Word | None = Field(None, description="Names of the wanted keys, with commas between.")
+    format: RowFormat = Field(RowFormat.JSON, description="How the rows are written.")
+
+
+class Days(RowsParams):
+    """Rows about whole days (UTC)."""
+
+    since: Time | None = Field(None, description="First day; else 30 days ago.")
+    until: Time | None = Field(None, description="The day after the last; else tomorrow.")
+    cluster: Word | None = None
+
+    def window(self, now: float) -> tuple[int, int]:
+        """Midnights: the days that begin in [first, second)."""
+        today = int(now) // DAY * DAY
+        since = today - 30 * DAY if self.since is None else self.since // DAY * DAY
+        return since, today + DAY if self.until is None else self.until

@@ -1,0 +1,363 @@
+"""The PromQL gate: the questions of the Prometheus HTTP API, answered with the caller's series.
+
+What is sent to the database is made anew from parsed values; no header and no other parameter of a
+client comes along. What is not here (rules, alerts, targets, exemplars, federate, read, write) is
+not found.
+"""
+
+import itertools
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from typing import Annotated, Any, Literal, NamedTuple
+from urllib.parse import parse_qsl
+
+import sqlalchemy as sa
+from fastapi import APIRouter, Depends, FastAPI, Request, Response
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel
+
+from batchjob import __version__
+from batchjob_stats_db.database import schema
+from batchjob_stats_db.database.access import Access
+from batchjob_stats_server.api import PREFIX
+from batchjob_stats_server.auth import audit
+from batchjob_stats_server.auth.identity import Caller, Known
+from batchjob_stats_server.auth.rights import Principal
+from batchjob_stats_server.http.problems import MEDIA_TYPE
+from batchjob_stats_server.promql.backend import Rejected
+from batchjob_stats_server.promql.confinement import Confinement
+from batchjob_stats_server.promql.metadata import known_metrics
+from batchjob_stats_server.promql.params import PrometheusParams, described, read
+from batchjob_stats_server.promql.query_limits import (
+    LONGEST_QUERY,
+    Malformed,
+    NotYours,
+    QueryError,
+    QueryLimits,
+    QueryWindow,
+    TooLarge,
+    TooMany,
+    Unavailable,
+    days,
+    points,
+    shown,
+)
+from batchjob_stats_server.promql.rewrite import confine, confine_selector
+from batchjob_stats_server.promql.selector import label_name
+from batchjob_stats_server.services import Given, Services
+
+_DEFAULT_WINDOW_SECONDS = 86400.0
+_MOST_FIELDS = 100
+_FORM = "application/x-www-form-urlencoded"
+
+Form = list[tuple[str, str]]
+
+
+class PrometheusError(BaseModel):
+    """An error as clients of Prometheus read it, and a problem document (RFC 9457) as well.
+
+    RFC 9457 section 3.1 has readers ignore a `status` that is no number.
+    """
+
+    status: Literal["error"] = "error"
+    errorType: str  # noqa: N815  the field's name in the Prometheus API
+    error: str
+    type: str = "about:blank"
+    title: str
+    detail: str
+    message: str
+
+
+class Question(NamedTuple):
+    """A caller's question, with all that decides what is asked in its place."""
+
+    asked: PrometheusParams
+    own: Confinement
+    now: float
+    limits: QueryLimits
+
+
+class PrometheusEndpoint(NamedTuple):
+    """One of the API's questions: the parameters it has, and the form to send."""
+
+    parameters: frozenset[str]
+    form: Callable[[Question], Form]
+    required: frozenset[str] = frozenset()
+
+    def described(self, form: bool = False) -> dict[str, Any]:
+        """For the OpenAPI document."""
+        return described(self.parameters, self.required, form)
+
+
+def _query(question: Question) -> Form:
+    asked = question.asked
+    at = asked.values.get("time", question.now)
+    text = confine(_required(asked, "query"), question.own, QueryWindow(at, at), question.limits)
+    return [("query", text), ("time", _seconds(at))]
+
+
+def _query_range(question: Question) -> Form:
+    asked, limits = question.asked, question.limits
+    window = QueryWindow(*(_required(asked, name) for name in ("start", "end", "step")))
+    _check(window, limits)
+    points(window, limits)
+    text = confine(_required(asked, "query"), question.own, window, limits)
+    form = [("query", text), *_times(window), ("step", _seconds(window.step))]
+    # VictoriaMetrics moves start and end to what its cache holds, unless told not to.
+    return [*form, ("nocache", "1")] if question.own.has_times() else form
+
+
+def _series(question: Question) -> Form:
+    if not question.asked.match:
+        raise Malformed("match[]: expected at least one")
+    return _labels(question)
+
+
+def _labels(question: Question) -> Form:
+    asked, own, limits = question.asked, question.own, question.limits
+    window = asked.window(question.now, _DEFAULT_WINDOW_SECONDS)
+    _check(window, limits)
+    if len(asked.match) > limits.selectors or sum(map(len, asked.match)) > LONGEST_QUERY:
+        raise TooLarge(
+            f"match[]: at most {limits.selectors}, and {LONGEST_QUERY} characters in all"
+        )
+    given = [made for each in asked.match for made in confine_selector(each, own, window, limits)]
+    return [*(("match[]", each) for each in given or own.selectors(window)), *_times(window)]
+
+
+_FIND = frozenset({"match[]", "start", "end", "limit"})
+_ASK = frozenset({"query", "timeout", "limit"})
+
+QUERY = PrometheusEndpoint(_ASK | {"time"}, _query, frozenset({"query"}))
+QUERY_RANGE = PrometheusEndpoint(
+    _ASK | {"start", "end", "step"}, _query_range, frozenset({"query", "start", "end", "step"})
+)
+SERIES = PrometheusEndpoint(_FIND, _series, frozenset({"match[]"}))
+LABELS = PrometheusEndpoint(_FIND, _labels)
+
+
+def _required(asked: PrometheusParams, name: str) -> Any:
+    if name not in asked.values:
+        raise Malformed(f"{name}: expected")
+    return asked.values[name]
+
+
+def _check(window: QueryWindow, limits: QueryLimits) -> None:
+    if window.end < window.start:
+        raise Malformed("end: expected a time not before start")
+    if window.end - window.start > limits.window_seconds:
+        raise TooLarge(f"start, end: at most {days(limits.window_seconds)} apart")
+
+
+def _times(window: QueryWindow) -> Form:
+    return [("start", _seconds(window.start)), ("end", _seconds(window.end))]
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.3f}"
+
+
+async def _pairs(request: Request) -> Form:
+    """The parameters as they came, of the URL and the form together."""
+    texts = [request.url.query]
+    if request.method == "POST":
+        kind = request.headers.get("content-type", _FORM).partition(";")[0].strip().lower()
+        body = await request.body()
+        if body and kind != _FORM:
+            raise Malformed(f"content-type: expected {_FORM}")
+        texts.append(_decoded(body))
+    try:
+        return [
+            pair
+            for text in texts
+            for pair in parse_qsl(
+                text, keep_blank_values=True, errors="strict", max_num_fields=_MOST_FIELDS
+            )
+        ]
+    except ValueError as error:
+        raise Malformed(f"expected a form of at most {_MOST_FIELDS} fields in UTF-8") from error
+
+
+def _decoded(body: bytes) -> str:
+    try:
+        return body.decode("ascii")
+    except UnicodeDecodeError:
+        raise Malformed("expected a form, whose characters are all ASCII") from None
+
+
+Pairs = Annotated[Form, Depends(_pairs)]
+
+
+class Asker(NamedTuple):
+    """Whose question it is, and what they may see."""
+
+    known: Principal
+    access: Access
+
+    @property
+    def who(self) -> tuple[str, tuple[str, ...]]:
+        """Whose turn it is."""
+        return self.known.user, self.known.clusters
+
+    def note(self, own: Confinement, asked: PrometheusParams, path: str) -> None:
+        """In the audit log, where series of others may be in the answer."""
+        if own.is_everybodys() or self.known.on_behalf:
+            texts = [asked.values["query"]] if "query" in asked.values else list(asked.match)
+            about = f" for {shown(' '.join(texts))}" if texts else ""
+            audit.did(self.known, f"asked PromQL {path}{about}")
+
+
+async def _asker(known: Known, access: Caller) -> Asker:
+    return Asker(known, access)
+
+
+Asking = Annotated[Asker, Depends(_asker)]
+
+
+async def _answer(
+    services: Services, asker: Asker, pairs: Form, path: str, kind: PrometheusEndpoint
+) -> Response:
+    tsdb, options = services.tsdb, services.settings.gate
+    if tsdb is None:
+        raise Unavailable("no time series database is configured")
+    asked = read(pairs, kind.parameters)
+
+    def work() -> bytes:
+        own = Confinement.of(asker.access, _clusters(services, asker.access))
+        form = kind.form(Question(asked, own, services.clock(), options.limits()))
+        asker.note(own, asked, path)
+        # Prometheus' 0 is no limit.
+        series = min(asked.values.get("limit") or options.series, options.series)
+        timeout = min(asked.values.get("timeout", options.timeout), options.timeout)
+        extra = [("limit", str(series))]
+        if "timeout" in kind.parameters:
+            extra.append(("timeout", f"{max(1, round(timeout * 1000))}ms"))
+        with services.metrics.tsdb(path.partition("/")[0]):
+            return tsdb.ask(path, form + extra, timeout)
+
+    return Response(await tsdb.turns.run(asker.who, work), headers={"Cache-Control": "no-store"},
+                    media_type="application/json")  # fmt: skip
+
+
+def _clusters(services: Services, access: Access) -> list[str]:
+    """Names of all clusters, where the caller has a login on each."""
+    if all(login.cluster for login in access.users):
+        return []
+    with services.reader.connect() as db:
+        return list(db.scalars(sa.select(schema.cluster.c.name)))
+
+
+router = APIRouter(
+    prefix=f"{PREFIX}/prometheus/api/v1",
+    tags=["prometheus"],
+    default_response_class=JSONResponse,
+    responses={
+        status: {"model": PrometheusError, "description": HTTPStatus(status).phrase}
+        for status in (400, 403, 422, 429, 503)
+    },
+)
+
+
+@router.get("/query", openapi_extra=QUERY.described())
+@router.post("/query", name="query_form", openapi_extra=QUERY.described(True))
+async def query(services: Given, asker: Asking, pairs: Pairs) -> Response:
+    """An expression at one time; `query`, `time`, `timeout`, `limit`."""
+    return await _answer(services, asker, pairs, "query", QUERY)
+
+
+@router.get("/query_range", openapi_extra=QUERY_RANGE.described())
+@router.post("/query_range", name="query_range_form", openapi_extra=QUERY_RANGE.described(True))
+async def query_range(services: Given, asker: Asking, pairs: Pairs) -> Response:
+    """An expression over time; `query`, `start`, `end`, `step`, `timeout`, `limit`."""
+    return await _answer(services, asker, pairs, "query_range", QUERY_RANGE)
+
+
+@router.get("/series", openapi_extra=SERIES.described())
+@router.post("/series", name="series_form", openapi_extra=SERIES.described(True))
+async def series(services: Given, asker: Asking, pairs: Pairs) -> Response:
+    """Label sets of series; `match[]`, `start`, `end`, `limit`."""
+    return await _answer(services, asker, pairs, "series", SERIES)
+
+
+@router.get("/labels", openapi_extra=LABELS.described())
+@router.post("/labels", name="labels_form", openapi_extra=LABELS.described(True))
+async def labels(services: Given, asker: Asking, pairs: Pairs) -> Response:
+    """Names of labels; `match[]`, `start`, `end`, `limit`."""
+    return await _answer(services, asker, pairs, "labels", LABELS)
+
+
+@router.get("/label/{name}/values", openapi_extra=LABELS.described())
+async def label_values(services: Given, asker: Asking, pairs: Pairs, name: str) -> Response:
+    """Values of a label; `match[]`, `start`, `end`, `limit`."""
+    return await _answer(services, asker, pairs, f"label/{label_name(name)}/values", LABELS)
+
+
+@router.get("/status/buildinfo")
+def buildinfo(_: Caller) -> dict[str, Any]:
+    """The version of PromQL that is understood, which Grafana asks for."""
+    return _success({"version": "2.42.0", "revision": f"batchjob {__version__}"})
+
+
+_METADATA = frozenset({"metric", "limit", "limit_per_metric"})
+
+
+@router.get("/metadata", openapi_extra=described(_METADATA, frozenset(), form=False))
+async def metadata(services: Given, asker: Asking, pairs: Pairs) -> dict[str, Any]:
+    """Type, help and unit of our own metrics; for viewers and admins of all there are."""
+    asked = read(pairs, _METADATA).values
+    if (tsdb := services.tsdb) is None:
+        return _success({})
+    form = [("metric", asked["metric"])] if "metric" in asked else []
+
+    def work() -> bytes:
+        with services.metrics.tsdb("metadata"):
+            return tsdb.ask("metadata", form, services.settings.gate.timeout)
+
+    try:
+        answer = await tsdb.turns.run(asker.who, work)
+    except (Rejected, Unavailable):  # not all databases have metadata, and nothing depends on them
+        return _success({})
+    found = known_metrics(answer, asker.access.everything, asked.get("limit_per_metric"))
+    return _success(dict(itertools.islice(found, asked.get("limit"))))
+
+
+def _success(data: Mapping[str, Any]) -> dict[str, Any]:
+    return {"status": "success", "data": data}
+
+
+_REFUSALS: tuple[tuple[type[QueryError], int, str], ...] = (
+    (Malformed, 400, "bad_data"),
+    (TooLarge, 422, "execution"),
+    (NotYours, 403, "forbidden"),
+    (TooMany, 429, "unavailable"),
+)
+
+
+def install(app: FastAPI) -> None:
+    """Answer the errors of the gate so that clients of Prometheus understand them."""
+    for error, status, kind in _REFUSALS:
+        app.add_exception_handler(error, _refusal(status, kind))
+    app.add_exception_handler(Unavailable, _refusal(503, "unavailable"))
+    app.add_exception_handler(Rejected, _rejected)
+
+
+def _refusal(status: int, kind: str) -> Callable[[Request, Exception], Any]:
+    async def handler(_: Request, error: Exception) -> JSONResponse:
+        return _error(status, kind, str(error))
+
+    return handler
+
+
+async def _rejected(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, Rejected)
+    return _error(error.status, error.kind, str(error))
+
+
+def _error(status: int, kind: str, text: str) -> JSONResponse:
+    document = PrometheusError(
+        errorType=kind, error=text, title=HTTPStatus(status).phrase, detail=text, message=text
+    )
+    headers = {"Cache-Control": "no-store"} | (
+        {"Retry-After": "10"} if status in (429, 503) else {}
+    )
+    return JSONResponse(document.model_dump(), status, headers, MEDIA_TYPE)

@@ -1,0 +1,93 @@
+"""The report of a job."""
+
+from datetime import tzinfo
+from enum import StrEnum
+from typing import Annotated
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from fastapi import APIRouter, Query, Request, Response
+from pydantic import Field, TypeAdapter
+
+from batchjob_stats_server.api import PREFIX
+from batchjob_stats_server.api.accept import preferred
+from batchjob_stats_server.api.jobs import JobId
+from batchjob_stats_server.api.params import Query as Parameters
+from batchjob_stats_server.api.params import Word
+from batchjob_stats_server.api.reports import report_of
+from batchjob_stats_server.api.runs import run_of
+from batchjob_stats_server.auth import audit
+from batchjob_stats_server.auth.identity import Caller, Known
+from batchjob_stats_server.http.problems import Problem
+from batchjob_stats_server.report.forms import FORMS
+from batchjob_stats_server.report.model import Report
+from batchjob_stats_server.services import Given
+
+router = APIRouter(prefix=PREFIX)
+
+
+class Form(StrEnum):
+    """How a report is written."""
+
+    JSON = "json"
+    TEXT = "text"
+    MARKDOWN = "markdown"
+    HTML = "html"
+
+
+class ReportQuery(Parameters):
+    """Of which run, and how."""
+
+    cluster: Word | None = None
+    run: int | None = Field(None, ge=1, le=2**53, description="`id` of the run; else the latest.")
+    format: Form | None = Field(None, description="Else what the header `Accept` asks for.")
+    zone: Word = Field("UTC", description="Time zone of the times in words, as Europe/Paris.")
+
+
+_MEDIA_TYPES = {media_type: name for name, (media_type, _) in FORMS.items()}
+_STYLE_ALONE = (
+    "default-src 'none'; style-src 'unsafe-inline'; "
+    "frame-ancestors 'none'; form-action 'none'; base-uri 'none'"
+)
+_JSON = TypeAdapter(Report)
+
+
+@router.get(
+    "/jobs/{jobid}/report",
+    response_model=Report,
+    responses={200: {"content": {media_type: {} for media_type in _MEDIA_TYPES}}},
+)
+def job_report(
+    services: Given, known: Known, access: Caller, request: Request, jobid: JobId,
+    which: Annotated[ReportQuery, Query()],
+) -> Response:  # fmt: skip
+    """Efficiency, energy, comparison with similar jobs, and advice; interim while the job runs."""
+    with services.reader.connect() as db:
+        run = run_of(db, access, jobid, which.cluster, which.run)
+    if run is None:
+        raise Problem(404, f"there is no job {jobid} that you may see")
+    audit.seen(known, f"report of job {jobid}", [run])
+    zone = _zone(which.zone)
+    made = report_of(services, access, run)
+    accept = request.headers.get("accept", "*/*")
+    return _written(
+        made,
+        which.format or preferred(accept, {**_MEDIA_TYPES, "application/json": "json"}, "json"),
+        zone,
+    )
+
+
+def _zone(name: str) -> tzinfo:
+    try:
+        return ZoneInfo(name)
+    except (ValueError, OSError, ZoneInfoNotFoundError) as error:
+        raise Problem(422, f"zone: expected a time zone such as UTC, got {name!r}") from error
+
+
+def _written(made: Report, form: str, zone: tzinfo) -> Response:
+    headers = {"Cache-Control": "private, no-store", "Vary": "Accept"}
+    if form == Form.JSON:
+        return Response(_JSON.dump_json(made), media_type="application/json", headers=headers)
+    media_type, write = FORMS[form]
+    if form == Form.HTML:  # it has a style of its own, and nothing else
+        headers["Content-Security-Policy"] = _STYLE_ALONE
+    return Response(write(made, zone), media_type=media_type, headers=headers)

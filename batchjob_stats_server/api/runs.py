@@ -1,0 +1,27 @@
+"""The runs of a job that a caller may see, by the id they write."""
+
+from collections.abc import Sequence
+
+from sqlalchemy.engine import Connection, RowMapping
+
+from batchjob_stats_db.database.access import Access
+from batchjob_stats_db.queries.ids import AmbiguousIdError, written_as
+from batchjob_stats_server.http.problems import Problem
+
+
+def runs_of(
+    db: Connection, access: Access, jobid: str, cluster: str | None
+) -> Sequence[RowMapping]:
+    """All of them, the latest first; Problem 422 for the beginning of several ids."""
+    try:
+        return written_as(db, access, jobid, cluster)
+    except AmbiguousIdError as error:
+        raise Problem(422, str(error)) from error
+
+
+def run_of(
+    db: Connection, access: Access, jobid: str, cluster: str | None, job_id: int | None
+) -> RowMapping | None:
+    """The one with this number of its row, or the latest."""
+    found = runs_of(db, access, jobid, cluster)
+    return next((row for row in found if job_id in (None, row["id"])), None)

@@ -1,0 +1,25 @@
+"""When to look at a job's measurements, as a dashboard's address takes it."""
+
+from typing import Any
+
+from batchjob_stats_server.api.rows import KeySource, KeySources
+
+PAD_SECONDS = 60  # a scrape or two before the first sample, and after the last
+
+
+def begin(started: int | None) -> str:
+    """Epoch milliseconds, or before now."""
+    return "now-1h" if started is None else str((started - PAD_SECONDS) * 1000)
+
+
+def end(started: int | None, ended: int | None) -> str:
+    """Epoch milliseconds, or now."""
+    return "now" if started is None or ended is None else str((ended + PAD_SECONDS) * 1000)
+
+
+FIELDS: dict[str, Any] = {"window_from": (str, ""), "window_to": (str, "")}
+MADE: KeySources = (
+    ("window_from", KeySource(("start_time",), begin)),
+    ("window_to", KeySource(("start_time", "end_time"), end)),
+)
+"""Made of a job's row."""

@@ -1,0 +1,107 @@
+"""Groups of people: those that this host knows for a login, and those that the provider named."""
+
+import grp
+import os
+import pwd
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+
+from sqlalchemy.engine import Engine
+
+from batchjob_stats_db.database import sessions
+from batchjob_stats_db.database.access import AccountOn
+from batchjob_stats_server.options import AuthOptions
+
+_KEEP_SECONDS = 60.0  # a directory service is asked for somebody once in this time
+_MOST = 10_000
+
+
+class Groups:
+    """Asks where groups decide anything; for others nobody has any."""
+
+    def __init__(
+        self,
+        auth: AuthOptions,
+        reader: Engine | None,
+        remember_seconds: float,
+        clock: Callable[[], float],
+    ) -> None:
+        """`reader`: of the database with log-ins; None: no provider is configured."""
+        self._wanted = bool(auth.admin_group or auth.viewer_group or auth.account_group)
+        self._unix = UnixGroups() if auth.unix_groups else None
+        self._reader = reader
+        self._remember = remember_seconds
+        self._clock = clock
+
+    def of(self, user: str) -> frozenset[str]:
+        """Names of the groups of a login."""
+        if not self._wanted:
+            return frozenset()
+        found = self._unix.of(user) if self._unix else frozenset()
+        if self._reader is not None:
+            since = int(self._clock() - self._remember)
+            with self._reader.connect() as db:
+                found |= sessions.groups_of(db, user, since)
+        return found
+
+
+class UnixGroups:
+    """Groups of a login by NSS, so of LDAP and SSSD as well, remembered for a moment."""
+
+    def __init__(
+        self,
+        ask: Callable[[str], frozenset[str]] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._ask = ask or _by_nss
+        self._clock = clock
+        self._known: dict[str, tuple[float, frozenset[str]]] = {}
+        self._lock = threading.Lock()
+
+    def of(self, user: str) -> frozenset[str]:
+        """Empty for a login that this host does not know."""
+        now = self._clock()
+        with self._lock:
+            until, found = self._known.get(user, (0.0, frozenset()))
+        if until > now:
+            return found
+        found = self._ask(user)
+        with self._lock:
+            if len(self._known) >= _MOST:
+                self._known.clear()
+            self._known[user] = now + _KEEP_SECONDS, found
+        return found
+
+
+def _by_nss(user: str) -> frozenset[str]:
+    try:
+        ids = os.getgrouplist(user, pwd.getpwnam(user).pw_gid)
+    except (KeyError, OSError):
+        return frozenset()
+    return frozenset(_names(ids))
+
+
+def _names(ids: Iterable[int]) -> Iterator[str]:
+    for number in ids:
+        try:
+            yield grp.getgrgid(number).gr_name
+        except KeyError:  # a group without a name
+            continue
+
+
+def accounts_of(
+    auth: AuthOptions, groups: frozenset[str], clusters: tuple[str, ...]
+) -> tuple[AccountOn, ...]:
+    """Accounts whose jobs the members of these groups may see.
+
+    `clusters`: on which the login is theirs; none named: all. Groups belong to the people of
+    `auth.cluster`: a namesake on another cluster has no part in them.
+    """
+    return tuple(
+        AccountOn(each.cluster, each.account)
+        for each in auth.account_group
+        if each.group in groups
+        and (not clusters or each.cluster in clusters)
+        and (not auth.cluster or each.cluster in auth.cluster)
+    )

@@ -1,0 +1,247 @@
+"""Who asks: by a token, a client's certificate, or a trusted peer's word; never two, no guess."""
+
+import hmac
+import logging
+import re
+from typing import Annotated, NamedTuple, cast
+
+import sqlalchemy as sa
+from fastapi import BackgroundTasks, Depends, Request
+from fastapi.concurrency import run_in_threadpool
+from starlette.requests import HTTPConnection
+
+from batchjob_stats_db.database import sessions, tokens
+from batchjob_stats_db.database.access import EVERYTHING, Access, of_user
+from batchjob_stats_db.database.tokens import TokenRole
+from batchjob_stats_server.auth import audit, peers
+from batchjob_stats_server.auth.certificates import InvalidCertificate
+from batchjob_stats_server.auth.groups import accounts_of
+from batchjob_stats_server.auth.rights import (
+    Principal,
+    RightsLostError,
+    Via,
+    configured_role,
+    of_line,
+)
+from batchjob_stats_server.http.problems import Problem, too_fast
+from batchjob_stats_server.services import Given, Services
+
+log = logging.getLogger(__name__)
+
+_READING = ("GET", "HEAD")
+
+LOGIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,127}")
+
+
+def _throttle(services: Services, known: Principal) -> None:
+    if wait := services.rates.user.wait((known.user, known.clusters)):
+        services.metrics.limited.labels("user").inc()
+        raise too_fast(wait)
+
+
+def _believed(request: Request, services: Services, later: BackgroundTasks) -> Principal:
+    auth = services.settings.auth
+    bearers = [
+        value.partition(" ")[2].strip()
+        for value in request.headers.getlist("authorization")
+        if value.lower().split(" ", 1)[0] == "bearer"
+    ]
+    # Without a trusted peer the header means nothing, whoever sends it.
+    named = request.headers.getlist(auth.user_header) if auth.trusted_peer else []
+    shown = _certificate(request) if services.certificates else None
+    if len(bearers) + len(named) + bool(shown) > 1:
+        raise _refused(services, request, "ambiguous", "expected one identity, got several", 400)
+    if named:
+        return _named(request, services, named[0])
+    if shown:
+        return _shown(request, services, shown)
+    if bearers:
+        return _bearer(request, services, bearers[0], later)
+    # A browser sends the cookie whoever makes it ask: it may read, and nothing else. Who logged in
+    # may change things from our own pages, whose origin OwnNames has looked at.
+    text = request.cookies.get(cookie_name(request), "")
+    reads = request.method in _READING
+    if text.startswith(sessions.PREFIX) and (reads or "origin" in request.headers):
+        return _in_session(request, services, text)
+    if text and reads:
+        return _bearer(request, services, text, later)._replace(via="cookie")
+    raise _refused(services, request, "none", "expected a token, or a user named by a proxy")
+
+
+def _certificate(request: Request) -> str | None:
+    """The peer's certificate (PEM), from ASGI's TLS extension."""
+    chain = request.scope.get("extensions", {}).get("tls", {}).get("client_cert_chain")
+    return chain[0] if chain else None
+
+
+def _shown(request: Request, services: Services, pem: str) -> Principal:
+    assert services.certificates is not None
+    try:
+        bearer = services.certificates.bearer(pem, services.clock())
+    except InvalidCertificate as error:
+        raise _refused(services, request, "certificate", str(error)) from error
+    if not LOGIN.fullmatch(bearer.user):
+        raise _refused(services, request, "name", "expected a certificate whose CN is a login")
+    return Principal(
+        bearer.user, bearer.role, "certificate",
+        expiry_time=bearer.expiry_time, certificate=bearer.certificate,
+    )  # fmt: skip
+
+
+def cookie_name(request: HTTPConnection) -> str:
+    """The name of the cookie with a token; cookies know no ports, so the name does."""
+    if request.url.scheme == "https":
+        return "__Host-batchjob"
+    return f"batchjob-{(request.scope.get('server') or ('', 0))[1]}"
+
+
+def _bearer(request: Request, services: Services, text: str, later: BackgroundTasks) -> Principal:
+    own = services.process_token
+    if own and hmac.compare_digest(text.encode(), own.text.encode()):
+        return Principal(own.user, own.role, "process", makes_tokens=own.makes_tokens)
+    now = int(services.clock())
+    with services.reader.connect() as db:
+        token = tokens.find(db, text, now)
+        line = tokens.line(db, token) if token else []
+    if token is None:
+        raise _refused(services, request, "token", "the token is unknown, revoked or expired")
+    try:
+        known = of_line(line, _maker(services, line[-1]))
+    except (RightsLostError, InvalidCertificate) as error:
+        raise _refused(services, request, "maker", str(error)) from error
+    if tokens.worth_noting(token, now):
+        later.add_task(_note_use, services, token, now)
+        if known.on_behalf:
+            audit.did(known, f"used token {token.id}")
+    return known
+
+
+def _maker(services: Services, token: tokens.Token) -> Principal | None:
+    """Who made a token, with the rights they have now; None: the server.
+
+    Raises NotBelieved where their certificate is good no more.
+    """
+    if token.maker_via == "certificate":
+        if services.certificates is None:
+            raise InvalidCertificate(
+                "the token was made with a certificate, which nobody is known by now"
+            )
+        services.certificates.check(token.maker_certificate, services.clock())
+        return Principal(
+            token.maker, TokenRole.ADMIN, "certificate"
+        )  # the token's own is not above
+    if token.maker:
+        return _named_person(services, token.maker, "header")
+    return None
+
+
+def _note_use(services: Services, token: tokens.Token, now: int) -> None:
+    """After the answer: nobody waits for the poller to let go of the database."""
+    try:
+        with services.writer.begin() as db:
+            tokens.used(db, token, now)
+    except sa.exc.DBAPIError as error:
+        log.warning("the use of token %d is not noted: %s", token.id, error.orig)
+
+
+def _named(request: Request, services: Services, user: str) -> Principal:
+    auth = services.settings.auth
+    secrets = request.headers.getlist(auth.secret_header)
+    known = len(secrets) == 1 and hmac.compare_digest(
+        secrets[0].encode(), services.proxy_secret.encode()
+    )
+    if not (peers.within(request.scope, auth.trusted_peer) and services.proxy_secret and known):
+        raise _refused(services, request, "peer", "not from a peer that may name users")
+    if not LOGIN.fullmatch(user):
+        raise _refused(services, request, "name", "expected the name of one user", 400)
+    return _named_person(services, user, "header")
+
+
+def _named_person(services: Services, user: str, via: Via) -> Principal:
+    """Somebody whom a trusted peer or the provider names, with the rights they have now."""
+    auth = services.settings.auth
+    role = configured_role(auth, user, services.groups.of(user))
+    return Principal(user, role, via, auth.cluster)
+
+
+def _in_session(request: Request, services: Services, text: str) -> Principal:
+    with services.reader.connect() as db:
+        session = sessions.find(db, text, int(services.clock()))
+    if session is None or services.provider is None:
+        raise _refused(services, request, "session", "the session has ended")
+    return _named_person(services, session.username, "session")
+
+
+def _refused(
+    services: Services, request: Request, reason: str, detail: str, status: int = 401
+) -> Problem:
+    services.metrics.refused.labels(reason).inc()
+    peer = request.client.host if request.client else "unknown"
+    log.info("refused %s %s from %s: %s", request.method, request.url.path, peer, detail)
+    headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
+    return Problem(status, detail, headers)
+
+
+class _Asker(NamedTuple):
+    identity: Principal
+    access: Access
+
+
+async def _asker(request: Request, later: BackgroundTasks) -> _Asker:
+    """Both in one thread, once for a request: handing it to a thread costs as much as looking."""
+    if (known := getattr(request.state, "asker", None)) is not None:
+        return cast(_Asker, known)
+    services: Services = request.app.state.services
+
+    def make() -> _Asker:
+        known = _believed(request, services, later)
+        return _Asker(known, _access(services, known))
+
+    asker = await run_in_threadpool(make)
+    _throttle(services, asker.identity)
+    request.state.asker = asker
+    return asker
+
+
+async def _identity(request: Request, later: BackgroundTasks) -> Principal:
+    return (await _asker(request, later)).identity
+
+
+async def _rights(request: Request, later: BackgroundTasks) -> Access:
+    return (await _asker(request, later)).access
+
+
+Known = Annotated[Principal, Depends(_identity)]
+Caller = Annotated[Access, Depends(_rights)]
+
+
+def _scraper(request: Request, services: Given, later: BackgroundTasks) -> None:
+    if peers.within(request.scope, services.settings.web.metrics_from):
+        return
+    known = _believed(request, services, later)
+    _throttle(services, known)
+    if known.role is TokenRole.USER or known.clusters:
+        raise Problem(
+            403,
+            "only viewers and admins of all clusters and peers of web.metrics-from may read this",
+        )
+
+
+Scraper = Annotated[None, Depends(_scraper)]
+
+
+def _access(services: Services, known: Principal) -> Access:
+    if known.role is not TokenRole.USER:
+        return Access(clusters=known.clusters) if known.clusters else EVERYTHING
+    auth = services.settings.auth
+    level = auth.slurm_admins.replace("none", "")
+    more = accounts_of(auth, services.groups.of(known.user), known.clusters)
+    with services.reader.connect() as db:
+        parts = [
+            of_user(db, known.user, cluster, level, more) for cluster in known.clusters or ("",)
+        ]
+    return Access(
+        tuple(user for part in parts for user in part.users),
+        tuple(account for part in parts for account in part.accounts),
+        clusters=tuple(cluster for part in parts for cluster in part.clusters),
+    )

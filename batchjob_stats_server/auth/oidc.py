@@ -1,0 +1,310 @@
+"""Log-in through the site's OpenID provider: code flow with PKCE (OpenID Connect Core 1.0).
+
+Addresses and keys come from the provider's own description (Discovery 1.0). A key that is not known
+makes us read its keys again, so a provider may renew them at any time.
+"""
+
+import base64
+import json
+import secrets
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+from urllib.parse import urlencode, urlsplit
+
+import requests
+from authlib.common.errors import AuthlibBaseError
+from authlib.integrations.requests_client import OAuth2Session
+from authlib.oauth2.rfc7636 import create_s256_code_challenge
+from authlib.oidc.core import CodeIDToken
+from joserfc import jwt
+from joserfc.errors import JoseError
+from joserfc.jwk import KeySet
+
+from batchjob_stats_db.database.sessions import ProviderSession
+from batchjob_stats_server.options import OidcOptions
+
+CALLBACK = "/oidc/callback"
+
+_TIMEOUT_SECONDS = 10.0
+_METADATA_SECONDS = 3600.0
+_KEYS_SECONDS = 10.0  # between two readings of the keys because of a key that is not known
+_LEEWAY_SECONDS = 60
+_LONGEST_TOKEN_SECONDS = 600  # a log-out token is for this moment
+_ALGORITHMS = (
+    "RS256",
+    "RS384",
+    "RS512",
+    "PS256",
+    "PS384",
+    "PS512",
+    "ES256",
+    "ES384",
+    "ES512",
+    "EdDSA",
+)
+_LOGOUT_EVENT = "http://schemas.openid.net/event/backchannel-logout"
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+class OidcError(Exception):
+    """A log-in that failed; the text is for the one who logs in and for the log."""
+
+
+class ProviderUnreachableError(OidcError):
+    """The provider does not answer, or not as OpenID Connect wants it."""
+
+
+class PendingLogin(NamedTuple):
+    """What the browser keeps while the person is at the provider, and proves by coming back."""
+
+    state: str
+    nonce: str
+    verifier: str
+    next: str
+
+    def written(self) -> str:
+        """For a cookie."""
+        return base64.urlsafe_b64encode(json.dumps(self).encode()).decode()
+
+
+def pending(text: str) -> PendingLogin:
+    """From a cookie; raises OidcError."""
+    try:
+        given = json.loads(base64.urlsafe_b64decode(text.encode()))
+        state, nonce, verifier, there = map(str, given)
+    except (ValueError, TypeError) as error:
+        raise OidcError("this log-in was not begun in this browser, or too long ago") from error
+    return PendingLogin(state, nonce, verifier, there)
+
+
+class Person(NamedTuple):
+    """Who logged in, as the provider says."""
+
+    user: str
+    groups: frozenset[str]
+    provider: ProviderSession
+
+
+class OidcProvider:
+    """One provider, as the options name it. Methods may wait for it, some seconds at most."""
+
+    def __init__(
+        self,
+        options: OidcOptions,
+        secret: str,
+        now: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._options = options
+        self._secret = secret
+        self._now = now
+        self._monotonic = monotonic
+        self._lock = threading.Lock()
+        self._metadata: tuple[float, Mapping[str, Any]] | None = None
+        self._keys: tuple[float, KeySet] | None = None
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return self._options.name
+
+    def begin(self, there: str) -> tuple[str, PendingLogin]:
+        """Where to send the browser, and what it has to bring back."""
+        begun = PendingLogin(
+            secrets.token_urlsafe(24), secrets.token_urlsafe(24), secrets.token_urlsafe(48), there
+        )
+        with self._session() as session:
+            url, _ = session.create_authorization_url(
+                self._endpoint("authorization_endpoint"),
+                state=begun.state,
+                nonce=begun.nonce,
+                code_challenge=create_s256_code_challenge(begun.verifier),  # type: ignore[no-untyped-call]
+                code_challenge_method="S256",
+            )
+        return str(url), begun
+
+    def finish(self, begun: PendingLogin, answer: Mapping[str, str]) -> Person:
+        """Who came back, by the parameters of the callback; raises OidcError."""
+        if not secrets.compare_digest(answer.get("state", "").encode(), begun.state.encode()):
+            raise OidcError("this log-in was not begun in this browser")
+        issuer = answer.get("iss")  # RFC 9207: which provider answered
+        if issuer is not None and issuer != self._options.issuer:
+            raise OidcError("another provider answered")
+        if "error" in answer:
+            raise OidcError(
+                f"the provider refused: {answer.get('error_description') or answer['error']}"
+            )
+        if "code" not in answer:
+            raise OidcError("the provider sent no code")
+        try:
+            with self._session() as session:
+                given = session.fetch_token(
+                    self._endpoint("token_endpoint"),
+                    code=answer["code"],
+                    code_verifier=begun.verifier,
+                    timeout=_TIMEOUT_SECONDS,
+                )
+                claims = self._claims(given, begun.nonce)
+                return self._person(session, claims)
+        except requests.RequestException as error:
+            raise ProviderUnreachableError(f"the provider does not answer: {error}") from error
+        except AuthlibBaseError as error:
+            raise OidcError(f"the provider refused the code: {error}") from error
+
+    def log_out_address(self) -> str:
+        """Where the session at the provider is ended (RP-Initiated Logout 1.0); "" for nowhere."""
+        try:
+            endpoint = self._endpoint("end_session_endpoint")
+        except ProviderUnreachableError:  # our own sessions end nevertheless
+            return ""
+        after = f"{self._options.server_url}/signed-out"
+        query = {"client_id": self._options.client_id, "post_logout_redirect_uri": after}
+        return f"{endpoint}?{urlencode(query)}"
+
+    def logged_out(self, token: str) -> ProviderSession:
+        """Whose session a log-out token ends (Back-Channel Logout 1.0, 2.6); raises OidcError."""
+        claims = self._decoded(token)
+        audience = claims.get("aud")
+        audiences = audience if isinstance(audience, list) else [audience]
+        issued = claims.get("iat")
+        fresh = (
+            isinstance(issued, int | float) and abs(self._now() - issued) < _LONGEST_TOKEN_SECONDS
+        )
+        events = claims.get("events")
+        found = ProviderSession(str(claims.get("sub") or ""), str(claims.get("sid") or ""))
+        if not (
+            claims.get("iss") == self._options.issuer
+            and self._options.client_id in audiences
+            and fresh
+            and isinstance(events, dict)
+            and _LOGOUT_EVENT in events
+            and "nonce" not in claims
+            and any(found)
+        ):
+            raise OidcError("expected a log-out token of the provider")
+        return found
+
+    def _session(self) -> OAuth2Session:
+        options = self._options
+        session = OAuth2Session(
+            options.client_id,
+            self._secret or None,
+            scope=" ".join(options.scope),
+            redirect_uri=f"{options.server_url}{CALLBACK}",
+            token_endpoint_auth_method="client_secret_basic" if self._secret else "none",
+        )
+        session.verify = options.ca_file or True
+        return session
+
+    def _claims(self, given: Mapping[str, Any], nonce: str) -> Mapping[str, Any]:
+        payload = self._decoded(str(given.get("id_token", "")))
+        options = {
+            "iss": {"essential": True, "value": self._options.issuer},
+            "aud": {"essential": True, "value": self._options.client_id},
+            "nonce": {"essential": True, "value": nonce},
+        }
+        params = {
+            "client_id": self._options.client_id,
+            "nonce": nonce,
+            "access_token": given.get("access_token"),
+        }
+        claims = CodeIDToken(payload, {}, options, params)
+        try:
+            claims.validate(now=int(self._now()), leeway=_LEEWAY_SECONDS)
+        except (AuthlibBaseError, JoseError, ValueError, TypeError) as error:
+            raise OidcError(f"the provider's ID token is not good: {error}") from error
+        return payload
+
+    def _person(self, session: OAuth2Session, claims: Mapping[str, Any]) -> Person:
+        wanted = (self._options.user_claim, self._options.groups_claim)
+        if any(name not in claims for name in wanted) and (
+            endpoint := self._described().get("userinfo_endpoint")
+        ):
+            more = self._json(session.get(endpoint, timeout=_TIMEOUT_SECONDS))
+            if more.get("sub") != claims["sub"]:
+                raise OidcError("the provider told about somebody else")
+            claims = {**more, **claims}
+        user, groups = (claims.get(name) for name in wanted)
+        if not isinstance(user, str) or not user:
+            raise OidcError(f"the provider sent no {self._options.user_claim}")
+        named = [groups] if isinstance(groups, str) else groups if isinstance(groups, list) else []
+        return Person(
+            user,
+            frozenset(each for each in named if isinstance(each, str)),
+            ProviderSession(str(claims["sub"]), str(claims.get("sid") or "")),
+        )
+
+    def _decoded(self, text: str) -> dict[str, Any]:
+        """The claims of a signed token; the keys are read again where none of them fits."""
+        described = self._described().get("id_token_signing_alg_values_supported") or ["RS256"]
+        algorithms = [each for each in _ALGORITHMS if each in described]
+        for again in (False, True):
+            try:
+                return jwt.decode(text, self._key_set(again), algorithms=algorithms).claims
+            except (JoseError, ValueError, KeyError, TypeError) as error:
+                if again:
+                    raise OidcError(f"the provider's signature is not good: {error}") from error
+        raise AssertionError
+
+    def _key_set(self, again: bool) -> KeySet:
+        with self._lock:
+            known = self._keys
+        now = self._monotonic()
+        if known and (not again or now - known[0] < _KEYS_SECONDS):
+            return known[1]
+        answer = self._get(self._endpoint("jwks_uri"))
+        try:
+            found = KeySet.import_key_set(answer)  # type: ignore[arg-type]
+        except (JoseError, ValueError, KeyError, TypeError) as error:
+            raise ProviderUnreachableError(
+                f"the provider's keys cannot be read: {error}"
+            ) from error
+        with self._lock:
+            self._keys = now, found
+        return found
+
+    def _described(self) -> Mapping[str, Any]:
+        with self._lock:
+            known = self._metadata
+        now = self._monotonic()
+        if known and now - known[0] < _METADATA_SECONDS:
+            return known[1]
+        issuer = self._options.issuer
+        found = self._get(f"{issuer}/.well-known/openid-configuration")
+        if found.get("issuer") != issuer:
+            raise ProviderUnreachableError(
+                f"oidc.issuer: {issuer} says that it is {found.get('issuer')!r}"
+            )
+        with self._lock:
+            self._metadata = now, found
+        return found
+
+    def _endpoint(self, name: str) -> str:
+        url = str(self._described().get(name, ""))
+        parts = urlsplit(url)
+        if parts.scheme != "https" and parts.hostname not in _LOOPBACK:
+            raise ProviderUnreachableError(f"the provider's {name} is no https address: {url!r}")
+        return url
+
+    def _get(self, url: str) -> dict[str, Any]:
+        try:
+            answer = requests.get(
+                url, timeout=_TIMEOUT_SECONDS, verify=self._options.ca_file or True
+            )
+        except requests.RequestException as error:
+            raise ProviderUnreachableError(f"the provider does not answer: {error}") from error
+        return self._json(answer)
+
+    def _json(self, answer: requests.Response) -> dict[str, Any]:
+        try:
+            answer.raise_for_status()
+            found = answer.json()
+        except (requests.RequestException, ValueError) as error:
+            raise ProviderUnreachableError(
+                f"the provider's answer cannot be read: {error}"
+            ) from error
+        if not isinstance(found, dict):
+            raise ProviderUnreachableError("the provider's answer is no object")
+        return found

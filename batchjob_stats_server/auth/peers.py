@@ -1,0 +1,40 @@
+"""Who is at the other end of a connection; what a header says of it does not count."""
+
+import functools
+import ipaddress
+from collections.abc import Iterable
+
+from starlette.types import Scope
+
+from batchjob.runtime.values import Network
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+def address(scope: Scope) -> Address | None:
+    """None for a peer without one, as of a Unix socket."""
+    return _address((scope.get("client") or ("",))[0])
+
+
+@functools.lru_cache(1000)
+def _address(host: str) -> Address | None:
+    try:
+        found = ipaddress.ip_address(host)
+    except ValueError:
+        return None
+    # An IPv4 peer of a socket for both families.
+    return getattr(found, "ipv4_mapped", None) or found
+
+
+def within(scope: Scope, networks: Iterable[Network]) -> bool:
+    """Whether the peer's address is in one of the networks."""
+    peer = address(scope)
+    return peer is not None and any(peer in network for network in networks)
+
+
+def household(scope: Scope) -> object:
+    """What counts as one peer: an IPv4 address, or the /64 that IPv6 gives to each network."""
+    peer = address(scope)
+    if isinstance(peer, ipaddress.IPv6Address):
+        return ipaddress.ip_network((peer, 64), strict=False)
+    return peer

@@ -1,0 +1,48 @@
+"""How often somebody may ask: a token bucket for each, in bounded memory."""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from time import monotonic
+
+_MOST = 10_000
+
+
+class RateLimiter:
+    """So many requests a second, and a burst of them at once, for each key.
+
+    A bucket is kept as the one time at which it will be full again (ATM Forum's generic cell rate
+    algorithm), so that one who has not asked for a while needs no memory. Where more than `most`
+    ask at once, those who were silent longest are forgotten, and have a full bucket again.
+    """
+
+    def __init__(
+        self,
+        per_second: float,
+        burst: int,
+        most: int = _MOST,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        """`per_second` 0: there is no bound."""
+        self._interval = 1 / per_second if per_second else 0.0
+        self._slack = max(burst - 1, 0) * self._interval
+        self._most = most
+        self._clock = clock
+        self._full_at: OrderedDict[Hashable, float] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def wait(self, key: Hashable) -> float:
+        """0, and one request is taken; or the seconds after which it would be."""
+        if not self._interval:
+            return 0.0
+        with self._lock:
+            now = self._clock()
+            full_at = max(now, self._full_at.pop(key, now))
+            late = full_at - now - self._slack
+            self._full_at[key] = full_at if late > 0 else full_at + self._interval
+            if len(self._full_at) > self._most:
+                self._full_at.popitem(last=False)
+        return max(late, 0.0)
+
+    def __len__(self) -> int:
+        return len(self._full_at)

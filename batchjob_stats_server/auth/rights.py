@@ -1,0 +1,89 @@
+"""What somebody may do by their name, or with a token: no more than its maker may do now."""
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+from batchjob_stats_db.database.tokens import MADE_ON_THE_SERVER, Maker, Token, TokenRole
+from batchjob_stats_server.options import AuthOptions
+
+LONGEST_LINE = 8
+"""Tokens of which each was made with the one before; looking them up must stay cheap."""
+
+Via = Literal["token", "header", "certificate", "cookie", "process", "session"]
+
+
+class Principal(NamedTuple):
+    """A person, what they may do, and how we know."""
+
+    user: str
+    role: TokenRole
+    via: Via
+    clusters: tuple[str, ...] = ()  # on which the login is theirs; none named: all
+    expiry_time: int | None = None
+    token_id: int | None = None
+    made_with: int = 0  # how many tokens lead to the one it asks with
+    on_behalf: str = ""  # who made the token, where that is somebody else
+    certificate: str = ""
+    makes_tokens: bool = True
+
+    def as_maker(self) -> Maker:
+        """As tokens keep it, that this person makes."""
+        if self.via == "process":  # whoever has that token may write the database as well
+            return MADE_ON_THE_SERVER
+        if self.token_id is not None:
+            return Maker(self.user, parent_id=self.token_id)
+        return Maker(self.user, self.via, self.certificate)
+
+
+class ProcessToken(NamedTuple):
+    """A token that no database has: it ends with the process."""
+
+    text: str
+    user: str
+    role: TokenRole
+    makes_tokens: bool = True
+
+
+class RightsLostError(Exception):
+    """A token whose maker might not make it any more; the text is for who has it."""
+
+
+def configured_role(auth: AuthOptions, user: str, groups: frozenset[str]) -> TokenRole:
+    """The role that the configuration gives to a name, or to one of its groups."""
+    if user in auth.admin or groups & set(auth.admin_group):
+        return TokenRole.ADMIN
+    viewer = user in auth.viewer or groups & set(auth.viewer_group)
+    return TokenRole.VIEWER if viewer else TokenRole.USER
+
+
+def of_line(line: Sequence[Token], maker: Principal | None) -> Principal:
+    """Who has a token, and what they may do with it now; raises RightsLostError.
+
+    `line`: the token, the one it was made with, and so on to the first. `maker`: who made the
+    first, as they are known now; None for the server itself.
+    """
+    known = maker
+    for token in reversed(line):
+        known = _bounded(token, known)
+    assert known is not None
+    first, last = line[-1], line[0]
+    behind = first.maker or first.username
+    return known._replace(
+        expiry_time=last.expiry_time,
+        token_id=last.id,
+        made_with=len(line) - 1,
+        on_behalf="" if behind == last.username else behind,
+    )
+
+
+def _bounded(token: Token, maker: Principal | None) -> Principal:
+    clusters: tuple[str, ...] = (token.cluster,) if token.cluster else ()
+    if maker is None:
+        return Principal(token.username, token.role, "token", clusters)
+    if token.username != maker.user and maker.role is not TokenRole.ADMIN:
+        raise RightsLostError(f"{maker.user}, who made the token, may make none for others now")
+    if maker.clusters:
+        clusters = tuple(each for each in clusters or maker.clusters if each in maker.clusters)
+        if not clusters:
+            raise RightsLostError(f"{maker.user}, who made the token, has no rights there now")
+    return Principal(token.username, token.role.at_most(maker.role), "token", clusters)

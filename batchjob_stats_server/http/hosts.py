@@ -1,0 +1,78 @@
+"""Under which names the server may be asked, and from whose pages anything may be changed.
+
+A page of somebody else can have its own name point to this address (DNS rebinding), and then the
+browser lets it read the answers: only the Host header still tells. Other people of the machine
+reach a loopback port too, and their pages are "same site" to a browser, which knows no ports there.
+"""
+
+from urllib.parse import urlsplit
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from batchjob_stats_server.http import problems
+from batchjob_stats_server.options import ServerWebOptions
+
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+
+_READING = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+def allowed_hosts(web: ServerWebOptions) -> frozenset[str] | None:
+    """Names without ports; None: any.
+
+    Loopback's own are always good: no name of somebody else's is one of them, and whatever watches
+    the server from its own machine (Prometheus, a health check) asks by them.
+    """
+    if web.allowed_host:
+        return LOOPBACK | {name.lower().strip("[]") for name in web.allowed_host}
+    return LOOPBACK if web.listen_address[0] in LOOPBACK else None
+
+
+class TrustedHosts:
+    """Refuses requests for other hosts, and changes that pages of other origins ask for."""
+
+    def __init__(self, app: ASGIApp, hosts: frozenset[str] | None) -> None:
+        self._app = app
+        self._hosts = hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on what is asked under one of the names."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        wrong = self._wrong(scope)
+        if wrong:
+            await problems.answer(*wrong)(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+    def _wrong(self, scope: Scope) -> tuple[int, str] | None:
+        hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
+        if len(hosts) != 1:
+            return 400, "expected one Host header"
+        (host,) = hosts
+        if not _name(host):
+            return 400, "expected a name or an address in the Host header"
+        if self._hosts is not None and _name(host) not in self._hosts:
+            return 421, "this server is not asked under that name; web.allowed-host has its names"
+        if scope["method"] not in _READING:
+            for name, value in scope["headers"]:
+                if name == b"origin" and _place(value.decode("latin-1")) != host.lower():
+                    return 403, "a page of another origin may change nothing here"
+        return None
+
+
+def _name(host: str) -> str:
+    """The name in a Host header, without the port and the brackets of IPv6."""
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def _place(origin: str) -> str:
+    """Name and port of an origin; "" for `null`."""
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return ""

@@ -1,0 +1,179 @@
+"""What a request may weigh, and what is counted of it: plain ASGI, around the application."""
+
+import asyncio
+import time
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from batchjob_stats_server.auth import peers
+from batchjob_stats_server.http import problems
+from batchjob_stats_server.self_metrics import ServerMetrics
+from batchjob_stats_server.services import Services
+
+LARGEST_BODY = 64 * 1024
+LONGEST_QUERY = 16 * 1024
+UNLIMITED = "/-/healthy"
+_BODY_SECONDS = 10.0  # less than a connection gives the whole request
+
+# Of every answer that does not say otherwise: none is kept, for a cache would not know whose it is.
+SECURITY = (
+    (b"cache-control", b"private, no-store"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"referrer-policy", b"no-referrer"),
+)
+OVER_TLS = ((b"strict-transport-security", b"max-age=31536000"),)
+
+
+class RequestSizeLimit:
+    """Refuses what is too large before anything is done with it."""
+
+    body_seconds = _BODY_SECONDS
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Read the body here, as far as it may be long, and hand it on as one piece."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        if len(scope["query_string"]) > LONGEST_QUERY:
+            await problems.answer(414, f"expected at most {LONGEST_QUERY} bytes of query")(
+                scope, receive, send
+            )
+            return
+        try:
+            async with asyncio.timeout(self.body_seconds):
+                body = await _body(receive)
+        except TimeoutError:
+            refusal = problems.answer(
+                408, f"expected the body within {self.body_seconds:g} s", {"Connection": "close"}
+            )
+            await refusal(scope, receive, send)
+            return
+        if body is None:
+            refusal = problems.answer(413, f"expected at most {LARGEST_BODY} bytes of body")
+            await refusal(scope, receive, send)
+            return
+        pieces: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def whole() -> Message:
+            return pieces.pop() if pieces else await receive()
+
+        await self._app(scope, whole, send)
+
+
+async def _body(receive: Receive) -> bytes | None:
+    """The whole body; None when it is too large. A client that leaves has sent nothing.
+
+    Read to its end in any case: a client that still sends may never see an answer.
+    """
+    body = bytearray()
+    size = 0
+    more = True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return b""
+        chunk = message.get("body", b"")
+        size += len(chunk)
+        if size <= LARGEST_BODY:
+            body += chunk
+        more = message.get("more_body", False)
+    return bytes(body) if size <= LARGEST_BODY else None
+
+
+class RateLimitMiddleware:
+    """Lets an address ask only so often; trusted peers bring the questions of many."""
+
+    def __init__(self, app: ASGIApp, services: Services) -> None:
+        self._app = app
+        self._services = services
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on, or refuse."""
+        wait = self._wait(scope) if scope["type"] == "http" else 0.0
+        if wait:
+            self._services.metrics.limited.labels("peer").inc()
+            await problems.told(problems.too_fast(wait))(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    def _wait(self, scope: Scope) -> float:
+        settings = self._services.settings
+        exempt = settings.auth.trusted_peer
+        if scope["path"] == "/metrics":
+            exempt += settings.web.metrics_from
+        if scope["path"] == UNLIMITED or peers.within(scope, exempt):
+            return 0.0
+        return self._services.rates.peer.wait(peers.household(scope))
+
+
+class RequestTimeout:
+    """An answer begins within a time, or is a problem; so it is when the server stops."""
+
+    def __init__(self, app: ASGIApp, seconds: float) -> None:
+        self._app = app
+        self._seconds = seconds
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on; the time ends with the answer's first byte, for live ones last."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        begun = False
+
+        async def noting(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            limit.reschedule(None)
+            await send(message)
+
+        text = "the server is too busy to answer in time"
+        try:
+            async with asyncio.timeout(self._seconds) as limit:
+                await self._app(scope, receive, noting)
+            return
+        except TimeoutError:
+            if begun:
+                raise
+        except asyncio.CancelledError:  # by uvicorn, which would log it and answer with a 500
+            text = "the server is stopping"
+            if begun:
+                return
+        await problems.answer(503, text, {"Retry-After": "10"})(scope, receive, send)
+
+
+class RequestMetrics:
+    """Counts and times the answers by route, and adds the headers that all of them have."""
+
+    def __init__(self, app: ASGIApp, metrics: ServerMetrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on; the route is known afterwards."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        status = 500
+        begun = time.monotonic()
+
+        async def noting(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = list(message.get("headers", ()))
+                own = {name.lower() for name, _ in headers}
+                ours = SECURITY + (OVER_TLS if scope["scheme"] == "https" else ())
+                message["headers"] = headers + [each for each in ours if each[0] not in own]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noting)
+        finally:
+            route = getattr(scope.get("route"), "path", "none")
+            self._metrics.requests.labels(scope["method"], route, str(status)).inc()
+            self._metrics.seconds.labels(route).observe(time.monotonic() - begun)

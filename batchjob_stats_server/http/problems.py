@@ -1,0 +1,133 @@
+"""Errors as problem documents (RFC 9457)."""
+
+import logging
+import math
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+import sqlalchemy as sa
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+
+from batchjob_stats_db.timeseries.base import TimeSeriesError
+from batchjob_stats_server.promql.histories import HistoriesBusy
+
+log = logging.getLogger(__name__)
+
+MEDIA_TYPE = "application/problem+json"
+
+
+class Problem(Exception):
+    """An answer that is no success; `detail` is for the person who asked."""
+
+    def __init__(self, status: int, detail: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.detail = detail
+        self.headers = headers
+
+
+class ProblemDocument(BaseModel):
+    """RFC 9457, with `message`, which Grafana shows."""
+
+    type: str = "about:blank"
+    title: str
+    status: int
+    detail: str
+    message: str
+
+
+RESPONSES: dict[int | str, dict[str, Any]] = {
+    status: {"model": ProblemDocument, "description": HTTPStatus(status).phrase}
+    for status in (400, 401, 403, 404, 408, 413, 414, 422, 429, 503)
+}
+"""For the OpenAPI document: what every route may answer."""
+
+
+def document(status: int, detail: str) -> ProblemDocument:
+    """The problem of a status."""
+    title = HTTPStatus(status).phrase
+    return ProblemDocument(title=title, status=status, detail=detail, message=detail)
+
+
+def answer(status: int, detail: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    """A problem document as an answer; `no-store`, for a trouble passes."""
+    return JSONResponse(
+        document(status, detail).model_dump(),
+        status,
+        {"Cache-Control": "no-store", **(headers or {})},
+        MEDIA_TYPE,
+    )
+
+
+def told(problem: Problem) -> JSONResponse:
+    """The same as an answer."""
+    return answer(problem.status, problem.detail, problem.headers)
+
+
+def too_fast(seconds: float) -> Problem:
+    """For one who asks too often."""
+    after = str(math.ceil(seconds))
+    return Problem(429, f"too many requests; ask again in {after} s", {"Retry-After": after})
+
+
+def install(app: FastAPI) -> None:
+    """Answer all errors of the application so."""
+    app.add_exception_handler(Problem, _problem)
+    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(sa.exc.DBAPIError, _database)
+    app.add_exception_handler(sa.exc.TimeoutError, _busy)
+    app.add_exception_handler(TimeSeriesError, _history)
+    app.add_exception_handler(Exception, _unforeseen)
+
+
+async def _problem(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, Problem)
+    return told(error)
+
+
+async def _http(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    return answer(error.status_code, str(error.detail), error.headers)
+
+
+async def _invalid(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    wrong = (
+        f"{'.'.join(str(part) for part in each['loc'][1:]) or each['loc'][0]}: {each['msg']}"
+        for each in error.errors()[:5]
+    )
+    return answer(422, "; ".join(wrong))
+
+
+async def _database(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, sa.exc.DBAPIError)
+    if isinstance(error, sa.exc.DataError):  # a number or text that no column can hold
+        return answer(422, "a value is beyond what the database can hold")
+    log.error("the database: %s", error.orig)
+    words = str(error.orig)
+    if "interrupted" in words or "statement timeout" in words:  # SQLite's word, PostgreSQL's
+        return answer(503, "the question took too long; ask for less")
+    return answer(503, "the database does not answer", {"Retry-After": "10"})
+
+
+async def _busy(_: Request, _error: Exception) -> JSONResponse:
+    return answer(503, "all connections to the database are in use", {"Retry-After": "5"})
+
+
+async def _history(_: Request, error: Exception) -> JSONResponse:
+    if isinstance(error, HistoriesBusy):
+        detail = "too many questions about measurements at once"
+        return answer(503, detail, {"Retry-After": "5"})
+    log.warning("the time series database: %s", error)  # with addresses: not the caller's business
+    return answer(503, "the time series database does not answer", {"Retry-After": "10"})
+
+
+async def _unforeseen(request: Request, error: Exception) -> JSONResponse:
+    log.error("%s %s", request.method, request.url.path, exc_info=error)
+    return answer(500, "an error of the server; its log says more")

@@ -1,0 +1,58 @@
+"""TLS, and clients' certificates as far as TLS judges them: from the right CA, and current."""
+
+import logging
+import ssl
+from collections.abc import Callable
+
+from batchjob.runtime.settings import SettingsError
+from batchjob_stats_server.options import AuthOptions, ServerWebOptions
+
+log = logging.getLogger(__name__)
+
+
+def context(
+    web: ServerWebOptions, auth: AuthOptions, refused: Callable[[], None]
+) -> ssl.SSLContext:
+    """TLS 1.2 and newer; a client's certificate is optional, but a bad one ends the connection.
+
+    `refused` is called for each of these. Raises SettingsError naming the file that does not work.
+    """
+    made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    made.minimum_version = ssl.TLSVersion.TLSv1_2
+    made.set_alpn_protocols(["http/1.1"])
+    try:
+        # An encrypted key would ask for its password on the terminal.
+        made.load_cert_chain(web.tls_cert_file, web.tls_key_file, password=lambda: b"")
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        raise SettingsError(
+            f"web.tls-cert-file: {web.tls_cert_file}, {web.tls_key_file}: {error}"
+        ) from error
+    if auth.client_ca_file:
+        made.verify_mode = ssl.CERT_OPTIONAL
+        try:
+            made.load_verify_locations(auth.client_ca_file)
+        except OSError as error:
+            raise SettingsError(f"auth.client-ca-file: {auth.client_ca_file}: {error}") from error
+        made.sslobject_class = _judging(refused)
+    return made
+
+
+def _judging(refused: Callable[[], None]) -> type[ssl.SSLObject]:
+    class Judging(ssl.SSLObject):
+        """Lets the alert that says what is wrong reach the client: asyncio would keep it back."""
+
+        error: ssl.SSLCertVerificationError | None = None
+
+        def do_handshake(self) -> None:
+            if self.error is not None:
+                raise self.error
+            try:
+                super().do_handshake()
+            except ssl.SSLCertVerificationError as error:
+                self.error = error
+                refused()
+                log.info("refused a client's certificate: %s", error.verify_message)
+                # asyncio sends what TLS has written so far and asks again when the client hangs up.
+                raise ssl.SSLWantReadError from error
+
+    return Judging

@@ -1,0 +1,90 @@
+"""The usage of running jobs by now, in the rows of lists; no page waits long for it.
+
+What does not come in time is left as it was stored, with its `usage_until_time`, and is there the
+next time. Sorting and filtering go by what is stored.
+"""
+
+import logging
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import Any, NamedTuple
+
+from sqlalchemy.engine import Engine
+
+from batchjob_stats_db.database.record_rows import UsagePolicy
+from batchjob_stats_db.measure.live import askable, live
+from batchjob_stats_db.queries.efficiency import with_usages
+from batchjob_stats_db.timeseries.base import TimeSeriesError
+from batchjob_stats_server.promql.histories import TimeSeriesPool
+
+log = logging.getLogger(__name__)
+
+_PATIENCE_SECONDS = 1.0
+_FRESH_SECONDS = 15.0
+_KEPT = 20_000
+
+Row = Mapping[Any, Any]
+
+
+class _Kept(NamedTuple):
+    usage: Mapping[str, Any]
+    time: int
+
+
+class LiveUsage:
+    """Asks in a thread of its own, and keeps the last answers for some seconds."""
+
+    def __init__(
+        self, reader: Engine, histories: TimeSeriesPool, policy: UsagePolicy, interval: float
+    ) -> None:
+        self._reader = reader
+        self._histories = histories
+        self._policy = policy
+        self._interval = interval
+        self._lock = threading.Lock()
+        self._kept: dict[int, _Kept] = {}
+        self._asked: set[int] = set()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="live-usage")
+
+    def stop(self) -> None:
+        """Ask no more."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def rows(self, rows: Sequence[Row], now: float) -> list[Row]:
+        """Rows of jobs with all their columns, the running ones as of now."""
+        wanted = [row for row in rows if askable(row, self._policy, int(now))]
+        with self._lock:
+            stale = [row for row in wanted if not self._known(row["id"], now)]
+            missing = [row for row in stale if row["id"] not in self._asked]
+            self._asked.update(row["id"] for row in missing)
+        if missing:
+            wait([self._thread.submit(self._ask, missing, int(now))], _PATIENCE_SECONDS)
+        with self._lock:
+            usages = {
+                row["id"]: kept.usage
+                for row in wanted
+                if (kept := self._known(row["id"], now))
+                and kept.usage["until_time"] > (row["usage_until_time"] or 0)
+            }
+        changed = with_usages([row for row in wanted if row["id"] in usages], usages)
+        by_id = {row["id"]: row for row in changed}
+        return [by_id.get(row["id"], row) for row in rows]
+
+    def _known(self, number: int, now: float) -> _Kept | None:
+        kept = self._kept.get(number)
+        return kept if kept and now - kept.time < _FRESH_SECONDS else None
+
+    def _ask(self, rows: Sequence[Row], now: int) -> None:
+        found: Mapping[int, Mapping[str, Any]] = {}
+        try:
+            with self._reader.connect() as db, self._histories.lent() as history:
+                found = live(db, history, rows, self._policy, self._interval, now)
+        except TimeSeriesError as error:
+            log.info("running jobs are shown as they were last measured: %s", error)
+        finally:
+            with self._lock:
+                self._asked.difference_update(row["id"] for row in rows)
+                self._kept |= {number: _Kept(usage, now) for number, usage in found.items()}
+                if len(self._kept) > _KEPT:
+                    self._kept = {n: k for n, k in self._kept.items() if self._known(n, now)}

@@ -1,0 +1,101 @@
+"""Log in through the site's OpenID provider: there, back, and out again."""
+
+from urllib.parse import parse_qsl
+
+from fastapi import APIRouter, Request
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import RedirectResponse, Response
+
+from batchjob_stats_db.database import sessions
+from batchjob_stats_server.auth import audit, cookie
+from batchjob_stats_server.auth.identity import LOGIN
+from batchjob_stats_server.auth.oidc import (
+    CALLBACK,
+    OidcError,
+    OidcProvider,
+    Person,
+    ProviderUnreachableError,
+    pending,
+)
+from batchjob_stats_server.http.problems import Problem
+from batchjob_stats_server.pages.rendering.frame import plain
+from batchjob_stats_server.pages.rendering.links import local_path
+from batchjob_stats_server.services import Given, Services
+
+router = APIRouter(include_in_schema=False)
+
+
+def _provider(services: Services) -> OidcProvider:
+    if services.provider is None:
+        raise Problem(404, "no provider is configured")
+    return services.provider
+
+
+def _problem(services: Services, error: OidcError) -> Problem:
+    services.metrics.refused.labels("log-in").inc()
+    audit.log.info("a log-in failed: %s", error)
+    if isinstance(error, ProviderUnreachableError):
+        return Problem(503, str(error))
+    return Problem(403, str(error))
+
+
+@router.get("/oidc/log-in")
+def log_in(request: Request, services: Given, next: str = "/") -> Response:
+    """Send the browser to the provider."""
+    provider = _provider(services)
+    try:
+        address, begun = provider.begin(local_path(next))
+    except OidcError as error:
+        raise _problem(services, error) from error
+    answer = RedirectResponse(address, 303)
+    cookie.keep_pending(request, answer, begun.written())
+    return answer
+
+
+@router.get(CALLBACK)
+def logged_in(request: Request, services: Given) -> Response:
+    """Take what the provider says, and begin a session."""
+    provider = _provider(services)
+    try:
+        begun = pending(request.cookies.get(cookie.pending_name(request), ""))
+        person = provider.finish(begun, dict(request.query_params))
+        text = _begin(services, person)
+    except OidcError as error:
+        raise _problem(services, error) from error
+    # A browser that comes from another site sends no SameSite=Strict cookie on a redirect; from a
+    # page of ours it does.
+    answer = plain(request, "logged_in.html", next=local_path(begun.next))
+    cookie.forget_pending(request, answer)
+    cookie.keep(request, answer, text)
+    return answer
+
+
+def _begin(services: Services, person: Person) -> str:
+    if not LOGIN.fullmatch(person.user):
+        raise OidcError(f"expected a login from the provider, got {person.user[:80]!r}")
+    now = int(services.clock())
+    end = now + int(services.settings.oidc.session)
+    with services.writer.begin() as db:
+        text = sessions.begin(db, person.user, person.groups, person.provider, now, end)
+    audit.log.info("%s logged in", person.user)
+    return text
+
+
+@router.post("/oidc/back-channel-log-out")
+async def back_channel(request: Request, services: Given) -> Response:
+    """End what the provider says has ended there (OpenID Connect Back-Channel Logout 1.0)."""
+    provider = _provider(services)
+    form = dict(parse_qsl((await request.body()).decode("utf-8", "replace")))
+
+    def end() -> int:
+        ended = provider.logged_out(form.get("logout_token", ""))
+        with services.writer.begin() as db:
+            return sessions.end_at_provider(db, ended)
+
+    try:
+        await run_in_threadpool(end)
+    except ProviderUnreachableError as error:
+        raise _problem(services, error) from error
+    except OidcError as error:
+        raise Problem(400, str(error)) from error
+    return Response(status_code=200, headers={"Cache-Control": "no-store"})

@@ -1,0 +1,95 @@
+"""Style, scripts and icon of the pages; Plotly comes from its own package, and is not copied."""
+
+import gzip
+import hashlib
+import importlib.util
+import re
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from batchjob_stats_server.http.problems import Problem
+
+_FOLDER = Path(__file__).parents[1] / "static"
+_TYPES = {
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+_FOREVER = {"Cache-Control": "public, max-age=31536000, immutable"}
+_PLOTLY = "plotly.js"
+
+
+class Asset(NamedTuple):
+    """A file that browsers may keep: its address changes with its content."""
+
+    media_type: str
+    body: bytes
+    packed: bytes  # with gzip
+    digest: str
+
+
+class Assets:
+    """All files, read once; Plotly's five megabytes only when somebody looks at a plot."""
+
+    def __init__(self) -> None:
+        self._own = {
+            path.name: _asset(path.suffix, path.read_bytes())
+            for path in sorted(_FOLDER.iterdir())
+            if path.suffix in _TYPES
+        }
+
+    def get(self, name: str) -> Asset | None:
+        """A file by its name."""
+        return self.plotly if name == _PLOTLY else self._own.get(name)
+
+    def address(self, name: str) -> str:
+        """Where a page finds it."""
+        asset = self.get(name)
+        return f"/static/{name}?v={asset.digest}" if asset else f"/static/{name}"
+
+    @cached_property
+    def plotly(self) -> Asset | None:
+        """Plotly's script; None where the package is not installed."""
+        spec = importlib.util.find_spec("plotly")
+        for folder in (spec and spec.submodule_search_locations) or ():
+            path = Path(folder) / "package_data" / "plotly.min.js"
+            if path.is_file():
+                return _asset(".js", path.read_bytes())
+        return None
+
+    @cached_property
+    def plotly_marks(self) -> tuple[str, ...]:
+        """Ids that keep Plotly from adding the styles of its maps, inline, where one is there.
+
+        The style policy of our pages would refuse them, aloud; nobody draws maps here.
+        """
+        body = self.plotly.body if self.plotly else b""
+        found = re.findall(rb'if\(!document\.getElementById\("([0-9a-f]{64})"\)\)', body)
+        return tuple(dict.fromkeys(mark.decode() for mark in found))
+
+
+def _asset(suffix: str, body: bytes) -> Asset:
+    digest = hashlib.sha256(body).hexdigest()[:12]
+    return Asset(_TYPES[suffix], body, gzip.compress(body, 6, mtime=0), digest)
+
+
+router = APIRouter(include_in_schema=False)
+
+
+@router.get("/static/{name}")
+def static(request: Request, name: str) -> Response:
+    """A file; open to all, for the page that says how to sign in needs its style."""
+    asset = request.app.state.pages.assets.get(name)
+    if asset is None:
+        raise Problem(404, f"there is no {name}")
+    headers = {"Vary": "Accept-Encoding", **_FOREVER}
+    if "gzip" in request.headers.get("accept-encoding", ""):
+        return Response(
+            asset.packed, media_type=asset.media_type,
+            headers={"Content-Encoding": "gzip", **headers},
+        )  # fmt: skip
+    return Response(asset.body, media_type=asset.media_type, headers=headers)

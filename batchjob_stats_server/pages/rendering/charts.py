@@ -1,0 +1,115 @@
+"""Where the lines and boxes of a drawing are, in its own units; templates draw them as SVG."""
+
+import math
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from itertools import pairwise
+from typing import NamedTuple
+
+
+class Box(NamedTuple):
+    """A rectangle; y grows downwards."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+
+
+def line(points: Sequence[tuple[float, float]], width: float, height: float, top: float) -> str:
+    """An SVG path through points (time, value), `top` at the upper edge; gaps are left open.
+
+    A gap is where more than thrice the usual time passes between two points.
+    """
+    if not points or top <= 0:
+        return ""
+    begin, end = points[0][0], points[-1][0]
+    steps = sorted(after[0] - before[0] for before, after in pairwise(points))
+    usual = steps[len(steps) // 2] if steps else 0
+    scale = width / (end - begin) if end > begin else 0
+    pieces = []
+    last = None
+    for at, value in points:
+        x = (at - begin) * scale
+        y = height * (1 - min(max(value / top, 0), 1))
+        pen = "L" if last is not None and at - last <= 3 * usual else "M"
+        pieces.append(f"{pen}{x:.1f} {y:.1f}")
+        last = at
+    return "".join(pieces)
+
+
+def round_up(value: float) -> float:
+    """The next of 1, 2, 2.5, 5, 10 times a power of ten: a scale that people can read."""
+    if value <= 0 or not math.isfinite(value):
+        return 1.0
+    power = 10.0 ** math.floor(math.log10(value))
+    return next(step * power for step in (1, 2, 2.5, 5, 10) if step * power >= value * (1 - 1e-9))
+
+
+class DayBar(NamedTuple):
+    """One day of a chart."""
+
+    day: int
+    box: Box  # the whole height, for a pointer to hit
+    parts: tuple[Box, ...]  # from the bottom upwards
+    values: tuple[float, ...]
+
+
+def columns(
+    rows: Sequence[tuple[int, tuple[float, ...]]], width: float, height: float, top: float
+) -> list[DayBar]:
+    """Stacked columns, one for each (day, values of its parts)."""
+    step = width / len(rows) if rows else width
+    gap = min(2.0, step * 0.2)
+    made = []
+    for place, (day, values) in enumerate(rows):
+        x, y = place * step + gap / 2, height
+        parts = []
+        for value in values:
+            tall = height * min(value / top, 1) if top > 0 else 0
+            y -= tall
+            parts.append(Box(round(x, 2), round(y, 2), round(step - gap, 2), round(tall, 2)))
+        made.append(DayBar(day, Box(place * step, 0, step, height), tuple(parts), values))
+    return made
+
+
+class Stay(NamedTuple):
+    """Something that took from `start` to `end`, on a lane of its own in that time."""
+
+    item: int  # its place in what was given
+    lane: int
+    x: float
+    width: float
+
+
+def stays(
+    spans: Sequence[tuple[float, float]], since: float, until: float, width: float
+) -> list[Stay]:
+    """Put spans on as few lanes as they need, the earliest first; each is cut to the window."""
+    free: list[float] = []
+    made = []
+    scale = width / (until - since) if until > since else 0
+    for item in sorted(range(len(spans)), key=lambda place: spans[place]):
+        start, end = max(spans[item][0], since), min(spans[item][1], until)
+        lane = next((lane for lane, at in enumerate(free) if at <= start), len(free))
+        if lane == len(free):
+            free.append(end)
+        free[lane] = end
+        x = (start - since) * scale
+        made.append(Stay(item, lane, round(x, 2), round(max((end - start) * scale, 1.5), 2)))
+    return made
+
+
+_STEPS = (300, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 2 * 86400, 7 * 86400, 30 * 86400)
+
+
+def ticks(since: int, until: int, most: int = 8) -> list[int]:
+    """Round times (UTC) in a window, at most so many."""
+    step = next((step for step in _STEPS if (until - since) / step <= most), _STEPS[-1])
+    return list(range(-(-since // step) * step, until + 1, step))
+
+
+def tick(at: int, since: int, until: int) -> str:
+    """What stands at such a line: the time of day, or the day where that says more (UTC)."""
+    moment = datetime.fromtimestamp(at, UTC)
+    return f"{moment:%m-%d}" if until - since > 3 * 86400 or not at % 86400 else f"{moment:%H:%M}"

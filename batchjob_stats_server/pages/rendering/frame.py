@@ -1,0 +1,171 @@
+"""What all pages share: the templates, the headers, who is signed in, and problems as pages."""
+
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from http import HTTPStatus
+from typing import Annotated, Any, NamedTuple
+
+import jinja2
+from fastapi import Depends, FastAPI, Request
+from fastapi.responses import HTMLResponse
+from starlette.responses import Response
+
+from batchjob import __version__
+from batchjob_stats_server.api import PREFIX
+from batchjob_stats_server.auth import cookie
+from batchjob_stats_server.auth.identity import Known, cookie_name
+from batchjob_stats_server.auth.rights import Principal
+from batchjob_stats_server.options import GrafanaOptions
+from batchjob_stats_server.pages.rendering import charts, links, template_filters, usage_bars
+from batchjob_stats_server.pages.rendering.assets import Assets
+from batchjob_stats_server.pages.rendering.sparklines import Sparklines
+from batchjob_stats_server.report.explain import elapsed
+from batchjob_stats_server.services import Given, Services
+
+_STRICT = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; {styles}img-src 'self' data:; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors "
+)
+POLICY = _STRICT.format(styles="")
+# Plotly writes `style` attributes. Its style rules go into a sheet of ours (job.html), so that
+# neither <style> elements nor scripts in the page need to be let in.
+PLOT_POLICY = _STRICT.format(styles="style-src-attr 'unsafe-inline'; ")
+
+Handler = Callable[[Request, Any], Awaitable[Response]]
+
+
+class Frame(NamedTuple):
+    """Made once for an application."""
+
+    templates: jinja2.Environment
+    assets: Assets
+    sparks: Sparklines
+    ancestors: str  # whose pages may show ours in a frame, for the Content-Security-Policy
+
+    def headers(self, policy: str) -> dict[str, str]:
+        """Of every page."""
+        return {
+            "Content-Security-Policy": policy + self.ancestors,
+            "Cache-Control": "private, no-store",
+            # With `no-referrer` the forms of our own pages would have the origin `null`.
+            "Referrer-Policy": "same-origin",
+        }
+
+
+def make(ancestors: Sequence[str]) -> Frame:
+    """Read the templates and the assets. `ancestors`: origins whose pages may hold ours."""
+    templates = jinja2.Environment(
+        loader=jinja2.PackageLoader("batchjob_stats_server.pages"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    assets = Assets()
+    templates.filters.update(template_filters.FILTERS)
+    templates.globals.update(
+        absent=template_filters.absent, static=assets.address, version=__version__, api=PREFIX,
+        path=links.path, job_path=links.job, reference=links.reference,
+        references=links.references, shares_of=usage_bars.of, used_of=usage_bars.used,
+        elapsed_of=elapsed, drawing=charts,
+    )  # fmt: skip
+    return Frame(
+        templates,
+        assets,
+        Sparklines(),
+        " ".join(("'self'", *ancestors) if ancestors else ("'none'",)),
+    )
+
+
+class PageRenderer(NamedTuple):
+    """The frame around the answer to one request."""
+
+    frame: Frame
+    request: Request
+    known: Principal
+    now: int
+    grafana: GrafanaOptions
+
+    def show(self, template: str, *, plots: bool = False, **values: Any) -> HTMLResponse:
+        """The page; no cache between here and the browser may keep it."""
+        text = self.frame.templates.get_template(template).render(
+            request=self.request,
+            known=self.known,
+            now=self.now,
+            page=self,
+            plotly_marks=self.frame.assets.plotly_marks if plots else (),
+            **values,
+        )
+        return HTMLResponse(text, headers=self.frame.headers(PLOT_POLICY if plots else POLICY))
+
+    def in_grafana(self, dashboard: str, since: object, until: object, **variables: str) -> str:
+        """The address of a dashboard at a time (epoch milliseconds, or `now`); "" without one."""
+        if not (self.grafana.url and dashboard):
+            return ""
+        given = {f"var-{name}": value for name, value in variables.items()}
+        where = links.path("d", dashboard, **given, **{"from": since, "to": until})
+        return self.grafana.url + where
+
+    def address(self, **changes: str | None) -> str:
+        """The address of this page with other parameters; None leaves one out."""
+        url = self.request.url.remove_query_params(list(changes))
+        kept = {name: value for name, value in changes.items() if value is not None}
+        url = url.include_query_params(**kept) if kept else url
+        return f"{url.path}?{url.query}" if url.query else url.path
+
+
+async def _page(request: Request, services: Given, known: Known) -> PageRenderer:
+    return PageRenderer(
+        request.app.state.pages, request, known, int(services.clock()), services.settings.grafana
+    )
+
+
+Shown = Annotated[PageRenderer, Depends(_page)]
+
+
+def plain(request: Request, template: str, status: int = 200, **values: Any) -> HTMLResponse:
+    """A page for somebody who need not be signed in."""
+    frame: Frame = request.app.state.pages
+    text = frame.templates.get_template(template).render(
+        request=request, known=None, status=status, **values
+    )
+    return HTMLResponse(text, status, frame.headers(POLICY))
+
+
+def install(app: FastAPI) -> None:
+    """Show problems as pages to browsers; what asks for the API gets documents."""
+    services: Services = app.state.services
+    app.state.pages = make(services.settings.web.frame_ancestors)
+    for error, handler in list(app.exception_handlers.items()):
+        app.add_exception_handler(error, _shown(handler))
+
+
+def _shown(handler: Any) -> Handler:
+    async def handle(request: Request, error: Any) -> Response:
+        answer: Response = await handler(request, error)
+        wanted = "text/html" in request.headers.get("accept", "")
+        if not wanted or request.url.path.startswith(f"{PREFIX}/"):
+            return answer
+        return _problem(request, answer)
+
+    return handle
+
+
+def _problem(request: Request, answer: Response) -> Response:
+    status = answer.status_code
+    detail = json.loads(bytes(answer.body)).get("detail", "")
+    # A link on another site brings no SameSite=Strict cookie along; once more from here does.
+    again = status == 401 and request.headers.get("sec-fetch-site") == "cross-site"
+    had_token = cookie_name(request) in request.cookies
+    services: Services = request.app.state.services
+    page = plain(
+        request, "problem.html", status, title=HTTPStatus(status).phrase, detail=detail,
+        again=again, had_token=had_token, provider=services.provider,
+    )  # fmt: skip
+    for name in ("retry-after", "www-authenticate"):
+        if name in answer.headers:
+            page.headers[name] = answer.headers[name]
+    if status == 401 and had_token:
+        cookie.forget(request, page)
+    return page

@@ -1,0 +1,70 @@
+"""Addresses of pages, and the names that jobs have in them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+from urllib.parse import quote, urlencode, urlsplit
+
+from batchjob_stats_server.http.problems import Problem
+
+Row = Mapping[Any, Any]
+
+
+def path(*parts: object, **query: object) -> str:
+    """`/a/b?c=d` of texts as they are; what is None or empty is left out, tuples are repeated."""
+    given = {name: value for name, value in query.items() if value not in (None, "", ())}
+    words = urlencode(given, doseq=True)
+    return "/" + "/".join(quote(str(part), safe="") for part in parts) + (words and f"?{words}")
+
+
+def local_path(text: str) -> str:
+    """The path and query of an address that somebody gave, never of another host; `/` for none."""
+    try:
+        there = urlsplit(text)
+    except ValueError:  # "Invalid IPv6 URL"
+        return "/"
+    return "/" + there.path.lstrip("/\\") + (f"?{there.query}" if there.query else "")
+
+
+def job(row: Row) -> str:
+    """The page of a run; its address holds when the database is made anew."""
+    run = row["run"] if row["run"] > 1 else None
+    return path("jobs", row["jobid"], cluster=row["cluster"], submitted=row["submit_time"], run=run)
+
+
+class Reference(NamedTuple):
+    """A run of a job, or the latest of its id."""
+
+    jobid: str
+    cluster: str | None = None
+    submit_time: int | None = None
+    run: int | None = None
+
+    def means(self, row: Row) -> bool:
+        """Whether it is this run, among the runs of its id."""
+        return (
+            self.cluster in (None, row["cluster"])
+            and self.submit_time in (None, row["submit_time"])
+            and self.run in (None, row["run"])
+        )
+
+
+def reference(row: Row) -> str:
+    """A run in one word."""
+    return f"{row['cluster']}:{row['submit_time']}:{row['run']}:{row['jobid']}"
+
+
+def references(rows: Sequence[Row], without: Row) -> tuple[str, ...]:
+    """The words of all runs but one."""
+    return tuple(reference(row) for row in rows if row["id"] != without["id"])
+
+
+def referred(word: str) -> Reference:
+    """The run that a word names: of `reference`, `cluster:jobid`, or a job id alone."""
+    match word.split(":", 3):
+        case [cluster, time, run, jobid] if time.isdigit() and run.isdigit() and len(time) < 13:
+            return Reference(jobid, cluster, int(time), int(run[:9]))
+        case [jobid]:
+            return Reference(jobid)
+        case [cluster, jobid]:
+            return Reference(jobid, cluster)
+    raise Problem(422, f"job: expected a job id, or CLUSTER:ID, got {word[:80]}")

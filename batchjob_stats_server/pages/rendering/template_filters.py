@@ -1,0 +1,85 @@
+"""Numbers and times as people read them; what is not known is a dash that says why."""
+
+import math
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import partial
+
+from markupsafe import Markup
+
+from batchjob.runtime import formatting
+from batchjob.runtime.formatting import digits
+
+_THIN = "\u202f"  # narrow no-break space: between thousands, and before a unit
+_ABSENT = "not known"
+
+
+def absent(reason: str = _ABSENT) -> Markup:
+    """A dash; the reason is its tooltip, and what a screen reader says."""
+    return Markup(
+        '<span class="absent" title="{0}"><span aria-hidden="true">\u2013</span>'
+        '<span class="visually-hidden">{0}</span></span>'
+    ).format(reason)
+
+
+def number(value: float | None) -> str:
+    """`12 345`; three digits of what is small."""
+    if value is None:
+        return ""
+    return f"{value:,.0f}".replace(",", _THIN) if abs(value) >= 100 else digits(value)
+
+
+def _thin(write: Callable[..., str]) -> Callable[..., str]:
+    return partial(write, space=_THIN)
+
+
+size, energy, mass = _thin(formatting.size), _thin(formatting.energy), _thin(formatting.mass)
+share, lasting = _thin(formatting.share), _thin(formatting.lasting)
+
+
+def hours(seconds: float) -> str:
+    """Sums of time that are compared with each other: `1 234 h`."""
+    return f"{number(round(seconds / 3600, 2))}{_THIN}h"
+
+
+def moment(seconds: float, zone: bool = True, now: float | None = None) -> Markup:
+    """A point of time, as `<time>`; without the zone where the column's head has it.
+
+    With `now`, a year that is this one is left out.
+    """
+    at = _utc(seconds)
+    if at is None:
+        return absent("a time beyond the calendar")
+    this = _utc(now) if now is not None else None
+    day = f"{at:%m-%d}" if this and this.year == at.year else f"{at:%Y-%m-%d}"
+    text = f"{day} {at:%H:%M}{' UTC' if zone else ''}"
+    return Markup('<time datetime="{}">{}</time>').format(f"{at:%Y-%m-%dT%H:%M:%SZ}", text)
+
+
+def date(seconds: float) -> str:
+    """`2026-01-31` of its midnight."""
+    at = _utc(seconds)
+    return f"{at:%Y-%m-%d}" if at else ""
+
+
+def _utc(seconds: float) -> datetime | None:
+    try:
+        return datetime.fromtimestamp(math.floor(seconds), UTC)
+    except (OverflowError, ValueError, OSError):
+        return None
+
+
+def or_absent(write: Callable[..., str]) -> Callable[..., str]:
+    """The same for a value that may be None; `reason` says why it is."""
+
+    def written(value: float | None, *arguments: object, reason: str = _ABSENT) -> str:
+        return absent(reason) if value is None else write(value, *arguments)
+
+    return written
+
+
+_WRITERS: dict[str, Callable[..., str]] = {
+    "number": number, "size": size, "energy": energy, "mass": mass, "share": share,
+    "lasting": lasting, "hours": hours, "moment": moment, "date": date,
+}  # fmt: skip
+FILTERS = {name: or_absent(write) for name, write in _WRITERS.items()}

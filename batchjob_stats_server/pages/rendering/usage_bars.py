@@ -1,0 +1,104 @@
+"""How much of what it was given a job used, and which colour that has."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from batchjob_stats_server.report import explain
+from batchjob_stats_server.report.model import Efficiency
+
+Row = Mapping[Any, Any]
+
+NAMES = {"cpu": "CPU", "memory": "Memory", "gpu": "GPU", "time": "Time"}
+
+# Below the first is low, below the second fair, above the third high.
+_LEVELS = {
+    "cpu": (0.25, 0.6, 99.0),
+    "memory": (0.2, 0.5, 0.95),
+    "gpu": (0.25, 0.6, 99.0),
+    "time": (0.0, 0.0, 0.95),
+}
+
+
+class UsageBar(NamedTuple):
+    """A part of a whole, or why it is not known."""
+
+    name: str
+    ratio: float | None  # may be above 1
+    level: str = ""  # low, fair, good or high, for the colour
+    detail: str = ""  # how it was made
+    reason: str = ""  # why there is none
+
+
+class UsageBars(NamedTuple):
+    """Of one run. A job without GPUs has no share of them."""
+
+    cpu: UsageBar
+    memory: UsageBar
+    gpu: UsageBar | None
+    time: UsageBar
+
+
+def of(row: Row, now: int) -> UsageBars:
+    """The shares of a row of `job` with its usage."""
+    gpu = explain.gpu(row)
+    return UsageBars(
+        shown(explain.cpu(row)),
+        shown(explain.memory(row)),
+        shown(gpu) if gpu else None,
+        shown(explain.time(row, now)),
+    )
+
+
+def shown(found: Efficiency) -> UsageBar:
+    """An efficiency of a report, with its colour."""
+    name = NAMES[found.what]
+    if found.ratio is None:
+        return UsageBar(name, None, reason=found.missing)
+    until = "" if found.until_time is None else "; measured only up to a time before its end"
+    return UsageBar(name, found.ratio, _level(found.what, found.ratio), found.formula + until)
+
+
+def _level(what: str, ratio: float) -> str:
+    low, fair, high = _LEVELS[what]
+    if ratio > high:
+        return "high"
+    return "low" if ratio < low else "fair" if ratio < fair else "good"
+
+
+_SUMS = {
+    "cpu": ("cpu_seconds", "measured_cpu_allocated_seconds"),
+    "gpu": ("gpu_seconds", "measured_gpu_allocated_seconds"),
+    "memory": ("memory_byte_seconds", "measured_memory_allocated_byte_seconds"),
+}
+
+
+def used(sums: Row, what: str) -> UsageBar:
+    """The same of sums over days."""
+    part, whole = _SUMS[what]
+    if not sums[whole]:
+        return UsageBar(NAMES[what], None, reason="not measured")
+    ratio = sums[part] / sums[whole]
+    return UsageBar(NAMES[what], ratio, _level(what, ratio), "of the allocation that was measured")
+
+
+class ComparedBar(NamedTuple):
+    """One of several that should do the same, such as a node or a GPU."""
+
+    name: str
+    value: float | None
+    share: UsageBar
+
+
+def compared(parts: Mapping[str, float | None], whole: float | None = None) -> list[ComparedBar]:
+    """Each against `whole`, or against the largest: what does less than the others shows."""
+    known = [value for value in parts.values() if value is not None]
+    top = whole or max(known, default=0.0)
+    mean = sum(known) / len(known) if known else 0.0
+    made = []
+    for name, value in parts.items():
+        if value is None or top <= 0:
+            made.append(ComparedBar(name, value, UsageBar(name, None, reason="not measured")))
+            continue
+        level = "low" if value < 0.5 * mean else "good"
+        made.append(ComparedBar(name, value, UsageBar(name, value / top, level)))
+    return made

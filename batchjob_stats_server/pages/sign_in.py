@@ -1,0 +1,104 @@
+"""Sign in with a token: from the address of a link, or from a form; it becomes a cookie."""
+
+import re
+from urllib.parse import parse_qsl, urlencode
+
+from fastapi import APIRouter, Request
+from fastapi.responses import RedirectResponse, Response
+from starlette.datastructures import URL
+from starlette.requests import HTTPConnection
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from batchjob_stats_db.database import sessions
+from batchjob_stats_server.api import PREFIX
+from batchjob_stats_server.auth.cookie import forget, keep
+from batchjob_stats_server.auth.identity import cookie_name
+from batchjob_stats_server.http.problems import Problem
+from batchjob_stats_server.pages.rendering.frame import plain
+from batchjob_stats_server.pages.rendering.links import local_path
+from batchjob_stats_server.services import Given, Services
+
+TOKEN = re.compile(r"bj_[A-Za-z0-9_-]{20,100}")
+_PARAMETER = "token"
+
+router = APIRouter(include_in_schema=False)
+
+
+class TokenInAddress:
+    """Turns `?token=` of a page's address into the cookie, and leads on to the address without.
+
+    So the token stays in no history, no bookmark and no log. Only an address that somebody typed,
+    pasted or opened from outside a browser does: a link on another site could sign people in as
+    somebody else. Browsers say which it was over TLS and on loopback (Sec-Fetch-Site); over plain
+    HTTP elsewhere nobody can tell, so there the token goes into the form.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer such an address; pass on any other."""
+        if scope["type"] == "http" and scope["method"] == "GET" and _may_hold(scope):
+            connection = HTTPConnection(scope)
+            given = parse_qsl(connection.url.query, keep_blank_values=True)
+            tokens = [value for name, value in given if name == _PARAMETER]
+            if tokens:
+                rest = urlencode([pair for pair in given if pair[0] != _PARAMETER])
+                answer = RedirectResponse(_path(connection.url) + (f"?{rest}" if rest else ""), 303)
+                if _typed(connection) and len(tokens) == 1 and TOKEN.fullmatch(tokens[0]):
+                    keep(connection, answer, tokens[0])
+                await answer(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+def _may_hold(scope: Scope) -> bool:
+    return _PARAMETER.encode() in scope["query_string"] and not scope["path"].startswith(PREFIX)
+
+
+def _typed(connection: HTTPConnection) -> bool:
+    return connection.headers.get("sec-fetch-site") in ("none", "same-origin")
+
+
+def _path(url: URL) -> str:
+    """The path, which cannot be taken for the name of another host."""
+    return "/" + url.path.lstrip("/")
+
+
+@router.post("/sign-in")
+async def sign_in(request: Request) -> Response:
+    """Take a token from the form, and lead back; whether it is known shows there."""
+    form = dict(parse_qsl((await request.body()).decode("utf-8", "replace")))
+    token = form.get(_PARAMETER, "").strip()
+    if not TOKEN.fullmatch(token):
+        raise Problem(422, "token: expected one that begins with bj_")
+    answer = RedirectResponse(local_path(form.get("next", "/")), 303)
+    keep(request, answer, token)
+    return answer
+
+
+@router.post("/sign-out")
+def sign_out(request: Request, services: Given) -> Response:
+    """Forget the token in this browser; it stays good elsewhere until it is revoked.
+
+    Who logged in is logged out everywhere: in all browsers, and at the provider.
+    """
+    text = request.cookies.get(cookie_name(request), "")
+    ended = text.startswith(sessions.PREFIX) and _end_sessions(services, text)
+    # Browsers let a form lead to no other site (form-action), so a page of ours does.
+    answer = RedirectResponse("/signed-out?provider=too" if ended else "/signed-out", 303)
+    forget(request, answer)
+    return answer
+
+
+def _end_sessions(services: Services, text: str) -> bool:
+    with services.writer.begin() as db:
+        session = sessions.find(db, text, int(services.clock()))
+        return session is not None and sessions.end_all(db, session.username) > 0
+
+
+@router.get("/signed-out")
+def signed_out(request: Request, services: Given, provider: str = "") -> Response:
+    """Say so, and end the session at the provider; open to all."""
+    address = services.provider.log_out_address() if services.provider and provider else ""
+    return plain(request, "signed_out.html", provider=services.provider, provider_address=address)

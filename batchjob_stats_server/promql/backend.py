@@ -1,0 +1,75 @@
+"""Questions to the time series database: few at once, none for long, no answer beyond a size."""
+
+import json
+import logging
+from collections.abc import Sequence
+
+from batchjob_stats_db.timeseries.prometheus_client import (
+    AnswerTooLarge,
+    AnswerTooSlow,
+    Endpoint,
+    NoAnswer,
+    PrometheusClient,
+)
+from batchjob_stats_server.promql.fair_queue import FairQueue
+from batchjob_stats_server.promql.query_limits import Unavailable
+
+# Statuses with which the Prometheus API tells of the query, not of itself (its documentation,
+# "HTTP API", format overview).
+_ABOUT_THE_QUERY = frozenset({400, 422, 503})
+_LONGEST_REASON = 300
+
+log = logging.getLogger(__name__)
+
+
+class Rejected(Exception):
+    """The database did not take the query; `kind` is its errorType."""
+
+    def __init__(self, status: int, kind: str, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+        self.kind = kind
+
+
+class PromqlBackend:
+    """Asks one server."""
+
+    def __init__(self, endpoint: Endpoint, concurrent: int, each: int = 0) -> None:
+        """`each`: questions of one user at once; else half of all."""
+        self.turns = FairQueue(concurrent, each or max(1, concurrent // 2))
+        self._client = PrometheusClient(endpoint, concurrent)
+
+    def ask(self, path: str, form: Sequence[tuple[str, str]], timeout: float) -> bytes:
+        """A successful answer as it came; raises Rejected, Unavailable.
+
+        `timeout`: seconds the database has; the answer may take little longer to arrive.
+        """
+        try:
+            status, body = self._client.ask(path, form, timeout)
+        except NoAnswer as error:
+            log.warning("the time series database: %s", error)
+            # Not that text: it holds addresses, which are not the caller's business.
+            raise Unavailable("the time series database does not answer") from error
+        except AnswerTooLarge as error:
+            raise Unavailable(f"the answer has {error}; ask for less") from error
+        except AnswerTooSlow as error:
+            raise Unavailable(f"{error}; ask for less") from error
+        if status == 200:
+            return body
+        if status in _ABOUT_THE_QUERY:
+            raise _rejected(status, body)
+        raise Unavailable(f"the time series database answers {status}")
+
+    def close(self) -> None:
+        """Close the connections nobody uses."""
+        self._client.close()
+
+
+def _rejected(status: int, body: bytes) -> Rejected:
+    """With what the database says of the query, and nothing else it may have written."""
+    try:
+        answer = json.loads(body)
+        kind, text = str(answer["errorType"]), str(answer["error"])
+    except (ValueError, KeyError, TypeError):
+        kind, text = "execution", "the time series database did not take the query"
+    return Rejected(status, kind, text[:_LONGEST_REASON])

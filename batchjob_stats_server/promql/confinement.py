@@ -1,0 +1,121 @@
+"""Which series a selector may match: matchers on cluster and user for what an access holds."""
+
+import json
+import math
+import re
+from collections.abc import Iterable, Sequence, Set
+from typing import NamedTuple
+
+from batchjob_stats_db.database.access import Access, UserOn
+from batchjob_stats_server.promql.query_limits import NotYours, QueryWindow
+
+
+class Confinement(NamedTuple):
+    """Logins whose series may be read, each with its cluster; None: all series."""
+
+    logins: tuple[UserOn, ...] | None
+    whole: tuple[str, ...] = ()  # clusters of which all series may be read; then no logins count
+
+    @classmethod
+    def of(cls, access: Access, clusters: Iterable[str]) -> "Confinement":
+        """From an access; a login on every cluster is one on each of `clusters`.
+
+        Accounts have no part: series carry no account, so coordinators see those jobs elsewhere.
+        Nor have the clusters of somebody with logins: one selector cannot ask for both.
+        """
+        if access.everything:
+            return cls(None)
+        if access.clusters and not access.users:
+            return cls((), tuple(sorted(filter(None, access.clusters))))
+        known = sorted(set(clusters))
+        return cls(
+            tuple(
+                each._replace(cluster=cluster)
+                for each in access.users
+                for cluster in ([each.cluster] if each.cluster else known)
+                # An empty value in a matcher would mean series without the label: everybody's.
+                if each.user and cluster
+            )
+        )
+
+    def is_everybodys(self) -> bool:
+        """Whether series of all users may be read, be it of some clusters."""
+        return self.logins is None or bool(self.whole)
+
+    def clusters(self) -> list[str]:
+        """Those on which the caller has a login."""
+        return sorted({each.cluster for each in self.logins or ()})
+
+    def has_times(self) -> bool:
+        """Whether a login is the caller's only for a time."""
+        return any(each.since is not None or each.until is not None for each in self.logins or ())
+
+    def matchers(self, named: Set[str], reach: QueryWindow) -> list[list[str]]:
+        """What to add to a selector; several lists where only several selectors can say it.
+
+        `named`: clusters the selector asks for by `=`; `reach`: times of the samples it may read.
+        """
+        if self.logins is None:
+            return [[]]
+        if self.whole:
+            return [[_one_of("cluster", self.whole)]]
+        logins = [each for each in self.logins if not named or named == {each.cluster}]
+        if self.logins and not logins:
+            # Somebody else's cluster: matchers that exclude each other, and so an empty answer.
+            return [_matchers([self.logins[0].cluster], [self.logins[0].user])]
+        users_on: dict[str, set[str]] = {}
+        for login in logins:
+            if _is_valid(login, reach):
+                users_on.setdefault(login.cluster, set()).add(login.user)
+        if not users_on:
+            raise NotYours("you had no login on any known cluster at the time asked for")
+        # One selector can only say "each of these users on each of these clusters".
+        clusters_with: dict[tuple[str, ...], list[str]] = {}
+        for cluster, users in sorted(users_on.items()):
+            clusters_with.setdefault(tuple(sorted(users)), []).append(cluster)
+        return [_matchers(clusters, users) for users, clusters in clusters_with.items()]
+
+    def selectors(self, window: QueryWindow) -> list[str]:
+        """Selectors of all series the caller may read; none where nothing need be confined."""
+        if self.logins is None:
+            return []
+        return [braces(group) for group in self.matchers(frozenset(), window)]
+
+
+def _matchers(clusters: Sequence[str], users: Sequence[str]) -> list[str]:
+    return [_one_of("cluster", clusters), _one_of("user", users)]
+
+
+def _is_valid(login: UserOn, reach: QueryWindow) -> bool:
+    """Whether the login is the caller's in all of a time; NotYours where only in a part."""
+    since = -math.inf if login.since is None else login.since
+    until = math.inf if login.until is None else login.until
+    if since <= reach.start and reach.end < until:
+        return True
+    if reach.end < since or until <= reach.start:
+        return False
+    raise NotYours(
+        f"login {login.user} on {login.cluster} is yours from {since:.0f} until {until:.0f}: "
+        f"the query reaches from {reach.start:.0f} to {reach.end:.0f}"
+    )
+
+
+def _one_of(label: str, values: Sequence[str]) -> str:
+    if len(values) == 1:
+        return f"{label}={string(values[0])}"
+    return f"{label}=~{string('|'.join(map(_literal, values)))}"
+
+
+def _literal(value: str) -> str:
+    """A value in a regular expression of RE2, which knows no escapes of ordinary characters."""
+    return re.sub(r"([.+*?()|\[\]{}^$\\])", r"\\\1", value)
+
+
+def string(value: str) -> str:
+    """A PromQL string; it is written like JSON's."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def braces(matchers: Sequence[str]) -> str:
+    """A selector without a name of its own."""
+    return "{" + ",".join(matchers) + "}"

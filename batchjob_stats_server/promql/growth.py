@@ -1,0 +1,127 @@
+"""What makes the database's work or memory grow faster than a query's length, and its maxima.
+
+Each `label_replace` with eight `$1` makes a label eight times as long, `label_join` likewise;
+`count_values` makes a series for each value; labels copied by `group_left` make one for each pair
+in VictoriaMetrics; a regular expression with counts is as large as the product of its counts.
+"""
+
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from batchjob_stats_server.promql.query_limits import (
+    QueryLimits,
+    QueryWindow,
+    TooLarge,
+    days,
+    evaluations,
+    shown,
+)
+
+# {3}, {3,} and {3,8} repeat in RE2's syntax; {,8} does not.
+_COUNTED = re.compile(r"(?P<before>.?)\{(?P<least>[0-9]+)(?:,(?P<most>[0-9]*))?\}", re.DOTALL)
+_OF_ONE_JOB = frozenset({"instance", "jobid"})
+
+
+@dataclass
+class Growth:
+    """Counts of one query; each method raises TooLarge where a maximum is exceeded."""
+
+    limits: QueryLimits
+    _label_functions: int = 0
+    _references: int = 0
+    _repetitions: int = 0
+    _copies: int = 0
+    _subqueries: int = 0
+
+    def label_function(self, name: str, texts: Sequence[str]) -> None:
+        """`label_replace` or `label_join` with these strings.
+
+        Counted in the whole query, not along a path: whatever nests in what, labels grow at most
+        by the product of the references.
+        """
+        limits = self.limits
+        self._label_functions += 1
+        if name == "label_replace":
+            self.regex(texts[-1])
+            self._references += texts[1].count("$")
+        else:
+            self._references += len(texts) - 2
+        if self._label_functions > limits.label_functions:
+            raise TooLarge(
+                f"label_replace, label_join: at most {limits.label_functions} in a query"
+            )
+        if self._references > limits.label_references:
+            raise TooLarge(
+                "label_replace, label_join: at most "
+                f"{limits.label_references} references ($1) and joined labels in a query"
+            )
+        longest = max(map(len, texts[:-1] if name == "label_replace" else texts))
+        if longest > limits.label_characters:
+            raise TooLarge(f"{name}: a string of {longest} characters: "
+                           f"at most {limits.label_characters}")  # fmt: skip
+
+    def regex(self, pattern: str) -> None:
+        """A regular expression, which the database compiles."""
+        for counted in _COUNTED.finditer(pattern):
+            if counted["before"] in (")", "}"):
+                raise TooLarge(
+                    f"regular expression {shown(pattern)}: expected a count such as {{3}} "
+                    "after a character or a class, not after a group"
+                )
+            longest = max(len(counted["least"]), len(counted["most"] or ""))
+            most = self.limits.repetitions + 1
+            if longest < 5:
+                most = max(int(counted["least"]), int(counted["most"] or 0))
+            self._repetitions += most
+        if self._repetitions > self.limits.repetitions:
+            raise TooLarge(
+                "regular expressions: counts such as {3} add up to at most "
+                f"{self.limits.repetitions} in a query"
+            )
+
+    def count_values(self, window: QueryWindow) -> None:
+        """An aggregation that makes a series for each value that there is at any time."""
+        if evaluations(window) > 1:
+            raise TooLarge("count_values: only at one time, not over a range or in a subquery")
+
+    def copied_labels(self, matched_on: Collection[str], from_named_series: bool) -> None:
+        """Labels of one side that `group_left` or `group_right` copies to the other.
+
+        Series of one metric for one job on one node are few; nothing else says how many there are.
+        """
+        if not (from_named_series and set(matched_on) >= _OF_ONE_JOB):
+            raise TooLarge(
+                "group_left, group_right: labels are copied only from a selector with a metric "
+                "name, matched on (instance, jobid) at least"
+            )
+        self._copies += 1
+        if self._copies > self.limits.copied_labels:
+            raise TooLarge(
+                "group_left, group_right: labels are copied at most "
+                f"{self.limits.copied_labels} times in a query"
+            )
+
+    def range(self, seconds: float, window: QueryWindow) -> None:
+        """The range of a selector, read at each point of a window."""
+        limits = self.limits
+        if not 0.001 <= seconds <= limits.range_seconds:
+            raise TooLarge(f"range of {seconds:g} s: from 1 ms to {days(limits.range_seconds)}")
+        total = seconds * evaluations(window)
+        if total > limits.range_seconds_in_all:
+            raise TooLarge(
+                f"range of {seconds:g} s at {evaluations(window)} points: at most "
+                f"{days(limits.range_seconds_in_all)} in all; take a longer step"
+            )
+
+    def subquery(self, seconds: float, step: float, window: QueryWindow) -> None:
+        """The same of a subquery."""
+        self.range(seconds, window)
+        self._subqueries += 1
+        if self._subqueries > self.limits.subqueries:
+            raise TooLarge(f"at most {self.limits.subqueries} subqueries in a query")
+        if seconds / step * evaluations(window) > self.limits.subquery_points:
+            raise TooLarge(
+                f"subquery of {seconds / step:.0f} points at {evaluations(window)} points: at most "
+                f"{self.limits.subquery_points} in all; take longer steps"
+            )

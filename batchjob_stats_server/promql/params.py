@@ -1,0 +1,129 @@
+"""What a client of the Prometheus HTTP API may send, read into values."""
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from batchjob_stats_server.promql.query_limits import Malformed, QueryWindow, shown
+
+_LATEST = 1 << 33  # a bound that no clock comes near: the year 2242
+_PART = re.compile(r"([0-9]{1,9})(ms|[smhdwy])", re.ASCII)
+_UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800, "y": 31536000}
+
+
+class PrometheusParams(NamedTuple):
+    """Parameters by name, each given once; `match[]` is the one that may be repeated."""
+
+    values: Mapping[str, Any]
+    match: tuple[str, ...] = ()
+
+    def window(self, now: float, longest_default: float) -> QueryWindow:
+        """Start and end, or what stands for them; Prometheus would take all times there are."""
+        end = self.values.get("end", now)
+        window = QueryWindow(self.values.get("start", end - longest_default), end)
+        if window.end < window.start:
+            raise Malformed("end: expected a time not before start")
+        return window
+
+
+def read(pairs: Iterable[tuple[str, str]], allowed: frozenset[str]) -> PrometheusParams:
+    """Raises Malformed for a parameter unknown here, given twice, or of no meaning."""
+    values: dict[str, Any] = {}
+    match: list[str] = []
+    for name, text in pairs:
+        if name not in allowed:
+            raise Malformed(f"parameter {shown(name)} is not known here")
+        if name == "match[]":
+            match.append(text)
+            continue
+        if name in values:
+            raise Malformed(f"{name}: expected once")
+        try:
+            values[name] = PARAMETERS[name].read(text)
+        except (ValueError, OverflowError) as error:
+            raise Malformed(f"{name}: {error}") from error
+    return PrometheusParams(values, tuple(match))
+
+
+def _time(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = _rfc3339(text)
+    if not 0 <= seconds < _LATEST:
+        raise ValueError(f"expected a time, Unix seconds or RFC 3339, got {shown(text)}")
+    return seconds
+
+
+def _rfc3339(text: str) -> float:
+    try:
+        parsed = datetime.fromisoformat(text)
+    except ValueError:
+        return math.nan
+    return math.nan if parsed.tzinfo is None else parsed.timestamp()
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        parts = _PART.findall(text)
+        whole = "".join(number + unit for number, unit in parts) == text
+        seconds = sum(int(number) * _UNITS[unit] for number, unit in parts) if whole else math.nan
+    if not 0.001 <= seconds < _LATEST:
+        raise ValueError(f"expected a duration such as 30 or 1m, got {shown(text)}")
+    return seconds
+
+
+def _count(text: str) -> int:
+    if text.isascii() and text.isdigit() and len(text) < 10:
+        return int(text)
+    raise ValueError(f"expected a whole number, got {shown(text)}")
+
+
+class Parameter(NamedTuple):
+    """How one is read, and what it is, for clients."""
+
+    read: Callable[[str], Any]
+    description: str
+    type: str = "string"
+
+
+PARAMETERS: Mapping[str, Parameter] = {
+    "query": Parameter(str, "PromQL."),
+    "time": Parameter(_time, "Unix seconds or RFC 3339; else now."),
+    "start": Parameter(_time, "Unix seconds or RFC 3339."),
+    "end": Parameter(_time, "Unix seconds or RFC 3339, not before `start`."),
+    "step": Parameter(_seconds, "Seconds, or a duration such as 1m."),
+    "timeout": Parameter(_seconds, "Seconds, or a duration; the server has a bound of its own."),
+    "limit": Parameter(_count, "The most to be answered; the server has a bound of its own.",
+                       "integer"),
+    "limit_per_metric": Parameter(_count, "The most of each metric.", "integer"),
+    "metric": Parameter(str, "Only of this metric."),
+}  # fmt: skip
+MATCH = "Selectors; the one parameter that may be repeated."
+
+
+def described(allowed: frozenset[str], required: frozenset[str], form: bool) -> dict[str, Any]:
+    """The parameters for an OpenAPI document: of the URL, or of a form."""
+    schemas: dict[str, dict[str, Any]] = {
+        name: {"type": each.type, "description": each.description}
+        for name, each in PARAMETERS.items()
+        if name in allowed
+    }
+    if "match[]" in allowed:
+        match = {"type": "array", "items": {"type": "string"}, "description": MATCH}
+        schemas["match[]"] = match
+    if form:
+        body = {"type": "object", "properties": schemas, "required": sorted(required)}
+        media = {"application/x-www-form-urlencoded": {"schema": body}}
+        return {"requestBody": {"content": media, "required": bool(required)}}
+    return {
+        "parameters": [
+            {"name": name, "in": "query", "required": name in required, "schema": schema,
+             "description": schema.pop("description")}
+            for name, schema in schemas.items()
+        ]
+    }  # fmt: skip

@@ -1,0 +1,85 @@
+"""What one question may cost, and why a question is refused."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+LONGEST_QUERY = 4096
+
+
+class QueryError(ValueError):
+    """A query that is not asked; its text is for whoever sent it."""
+
+
+class Malformed(QueryError):
+    """Not PromQL, or not a part of it that the gate lets through."""
+
+
+class TooLarge(QueryError):
+    """A bound is exceeded."""
+
+
+class NotYours(QueryError):
+    """The caller's own series can't be told from others'."""
+
+
+class TooMany(QueryError):
+    """The caller has too many questions in line already."""
+
+
+class Unavailable(Exception):
+    """There is no answer: the database is gone, busy, or not what it should be."""
+
+
+@dataclass(frozen=True)
+class QueryLimits:
+    """What one query may cost; times in seconds."""
+
+    query_characters: int = LONGEST_QUERY
+    operators: int = 256  # of a query, matchers among them; and as many strings
+    selectors: int = 32  # in all queries of one request
+    depth: int = 64
+    label_functions: int = 8  # label_replace and label_join in a query
+    label_references: int = 8  # what these put into labels: $1 and joined labels
+    label_characters: int = 128  # of each of their strings but a regular expression
+    copied_labels: int = 2  # group_left and group_right with labels in a query
+    repetitions: int = 200  # sum of the counts in a query's regular expressions
+    subqueries: int = 8
+    subquery_points: int = 10_000_000  # of a subquery, at all points at which it is read
+    range_seconds_in_all: float = 100_000 * 86400.0  # the same of a range
+    window_seconds: float = 400 * 86400.0
+    range_seconds: float = 100 * 86400.0
+    points: int = 11_000  # of an axis: Prometheus' own bound for a range query
+    subquery_step_seconds: float = 60.0  # where none is given
+    lookback_seconds: float = 300.0  # how far before its time a sample is looked for
+
+
+class QueryWindow(NamedTuple):
+    """The times for which an expression is evaluated, Unix seconds."""
+
+    start: float
+    end: float
+    step: float = 0.0  # from one to the next; 0: there is but one
+
+
+def points(window: QueryWindow, limits: QueryLimits) -> None:
+    """Refuse an axis of more points than allowed."""
+    step = window.step
+    if not step >= 0.001:
+        raise TooLarge(f"step of {step:g} s: at least 1 ms")
+    count = (window.end - window.start) / step
+    if count > limits.points:
+        raise TooLarge(f"{count:.0f} points: at most {limits.points}; take a longer step")
+
+
+def evaluations(window: QueryWindow) -> int:
+    """At how many times an expression is evaluated."""
+    return 1 + int((window.end - window.start) / window.step) if window.step else 1
+
+
+def days(seconds: float) -> str:
+    return f"{seconds / 86400:g} days"
+
+
+def shown(text: str) -> str:
+    """A user's text in a message, short."""
+    return repr(text if len(text) <= 120 else text[:117] + "...")

@@ -1,0 +1,274 @@
+"""PromQL of users, confined to what is theirs.
+
+A query is parsed and written anew from its syntax tree, in the language Prometheus 2.42 and
+VictoriaMetrics share; every selector is written with matchers on `cluster` and `user` added, which
+can only narrow it. What the writer below doesn't know is refused, so an extension of the language
+(VictoriaMetrics' `or` matchers and WITH templates, Prometheus' info(), which reads series no
+selector names) stays outside until somebody has thought about it.
+
+The parser's own printing is not used: it writes strings without escapes.
+"""
+
+import contextlib
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import promql_parser as ast
+
+from batchjob_stats_server.promql.allowed import AGGREGATIONS, FUNCTIONS, LABEL_FUNCTIONS, OPERATORS
+from batchjob_stats_server.promql.confinement import Confinement, braces, string
+from batchjob_stats_server.promql.growth import Growth
+from batchjob_stats_server.promql.query_limits import (
+    Malformed,
+    NotYours,
+    QueryError,
+    QueryLimits,
+    QueryWindow,
+    TooLarge,
+    points,
+    shown,
+)
+from batchjob_stats_server.promql.scan import ScannedQuery, scan
+from batchjob_stats_server.promql.selector import Selector, label_name
+
+
+def confine(query: str, own: Confinement, window: QueryWindow, limits: QueryLimits) -> str:
+    """What to ask in place of a query evaluated over `window`; QueryError if nothing."""
+    with _parser_errors():
+        scanned = scan(query, limits)
+        return _Writer(scanned, own, window, limits).write(ast.parse(scanned.text), window, 0)
+
+
+def confine_selector(
+    query: str, own: Confinement, window: QueryWindow, limits: QueryLimits
+) -> list[str]:
+    """Selectors for match[] in place of one; together they mean the caller's part of it."""
+    with _parser_errors():
+        scanned = scan(query, limits)
+        node = ast.parse(scanned.text)
+        if not isinstance(node, ast.VectorSelector) or node.offset or node.at:
+            raise Malformed(f"match[]: expected a series selector alone, got {shown(query)}")
+        selector = Selector.read(node, scanned, Growth(limits))
+        groups = [[]] if selector.is_public() else own.matchers(selector.clusters(), window)
+        return [braces([*selector.written(), *group]) for group in groups]
+
+
+@contextlib.contextmanager
+def _parser_errors() -> Iterator[None]:
+    """Make Malformed of what the parser and the parts of its tree raise."""
+    try:
+        yield
+    except QueryError:
+        raise
+    except (ValueError, OverflowError) as error:
+        raise Malformed(f"not PromQL: {shown(str(error))}") from error
+    except BaseException as error:
+        # A panic of the parser, as for times beyond 2**64 s or before 1970 after `@`; pyo3 makes
+        # its class anew, no Exception, and importable from nowhere.
+        if type(error).__name__ != "PanicException":
+            raise
+        raise Malformed("not PromQL: a number is out of range") from error
+
+
+class _Writer:
+    """Writes one expression; counts what is in it."""
+
+    def __init__(
+        self, scanned: ScannedQuery, own: Confinement, whole: QueryWindow, limits: QueryLimits
+    ) -> None:
+        self._scanned, self._own, self._whole, self._limits = scanned, own, whole, limits
+        self._growth = Growth(limits)
+        self._selectors = 0
+
+    def write(self, node: ast.Expr, window: QueryWindow, depth: int) -> str:
+        if depth > self._limits.depth:
+            raise TooLarge(f"expression nested deeper than {self._limits.depth}")
+        known = _WRITERS.get(type(node))
+        if known is None:
+            raise Malformed(f"{type(node).__name__} is not allowed here")
+        return known(self, node, window, depth + 1)
+
+    def selector(self, node: ast.VectorSelector, window: QueryWindow, _depth: int) -> str:
+        return self._series(node, window, "", 0.0)
+
+    def matrix(self, node: Any, window: QueryWindow, _depth: int) -> str:
+        seconds = node.range.total_seconds()
+        self._growth.range(seconds, window)
+        return self._series(node.vector_selector, window, f"[{_duration(seconds)}]", seconds)
+
+    def _series(
+        self, node: ast.VectorSelector, window: QueryWindow, brackets: str, seconds: float
+    ) -> str:
+        self._selectors += 1
+        if self._selectors > self._limits.selectors:
+            raise TooLarge(f"more than {self._limits.selectors} selectors")
+        shifted, modifiers = self._shifted(node, window)
+        # VictoriaMetrics looks a step back where no range is given, and takes a sample before it.
+        first = shifted.start - max(seconds, shifted.step) - self._limits.lookback_seconds
+        selector = Selector.read(node, self._scanned, self._growth)
+        fixed = selector.written()
+        if not selector.is_public():
+            groups = self._own.matchers(selector.clusters(), QueryWindow(first, shifted.end))
+            if len(groups) > 1:
+                raise NotYours(
+                    "your login differs between clusters: say in each selector which you mean, "
+                    f'such as cluster="{self._own.clusters()[0]}"'
+                )
+            fixed += groups[0]
+        return braces(fixed) + brackets + modifiers
+
+    def subquery(self, node: ast.SubqueryExpr, window: QueryWindow, depth: int) -> str:
+        assert node.range is not None, "the grammar has no subquery without a range"
+        seconds = node.range.total_seconds()
+        step = node.step.total_seconds() if node.step else self._limits.subquery_step_seconds
+        shifted, modifiers = self._shifted(node, window)
+        asked = QueryWindow(shifted.start - seconds, shifted.end, step)
+        points(asked, self._limits)
+        self._growth.subquery(seconds, step, window)
+        # VictoriaMetrics begins so much earlier, and ends at the next whole step.
+        before = step + self._limits.lookback_seconds
+        inner = QueryWindow(asked.start - before, asked.end + step, step)
+        text = self._operand(node.expr, inner, depth)
+        return f"{text}[{_duration(seconds)}:{_duration(step)}]{modifiers}"
+
+    def call(self, node: Any, window: QueryWindow, depth: int) -> str:
+        if node.func.name not in FUNCTIONS:
+            raise Malformed(f"function {node.func.name}() is not allowed here")
+        if node.func.name in LABEL_FUNCTIONS:
+            self._growth.label_function(node.func.name, self._literals(node.args[1:]))
+        return f"{node.func.name}({self._list(node.args, window, depth)})"
+
+    def aggregate(self, node: ast.AggregateExpr, window: QueryWindow, depth: int) -> str:
+        name = _operator(node.op, AGGREGATIONS)
+        grouping = ""
+        if node.modifier is not None:
+            by = node.modifier.type == ast.AggModifierType.By
+            labels = self._labels(node.modifier.labels)
+            grouping = f" {'by' if by else 'without'} ({', '.join(labels)}) "
+        if name == "count_values":
+            self._growth.count_values(window)
+        parts = [node.expr] if node.param is None else [node.param, node.expr]
+        return f"{name}{grouping}({self._list(parts, window, depth)})"
+
+    def binary(self, node: ast.BinaryExpr, window: QueryWindow, depth: int) -> str:
+        left = self._operand(node.lhs, window, depth)
+        right = self._operand(node.rhs, window, depth)
+        operator = _operator(node.op, OPERATORS)
+        return " ".join([left, operator, *self._matching(node), right])
+
+    def unary(self, node: ast.UnaryExpr, window: QueryWindow, depth: int) -> str:
+        return f"-{self._operand(node.expr, window, depth)}"
+
+    def parenthesis(self, node: ast.ParenExpr, window: QueryWindow, depth: int) -> str:
+        return f"({self.write(node.expr, window, depth)})"
+
+    def number(self, node: ast.NumberLiteral, _window: QueryWindow, _depth: int) -> str:
+        if math.isnan(node.val):
+            return "NaN"
+        if math.isinf(node.val):
+            return "Inf" if node.val > 0 else "(-Inf)"
+        return repr(node.val) if node.val >= 0 else f"({node.val!r})"
+
+    def text(self, node: ast.StringLiteral, _window: QueryWindow, _depth: int) -> str:
+        return string(self._scanned.string(node.val))
+
+    def _operand(self, node: ast.Expr, window: QueryWindow, depth: int) -> str:
+        text = self.write(node, window, depth)
+        compound = isinstance(node, ast.BinaryExpr | ast.UnaryExpr)
+        return f"({text})" if compound else text
+
+    def _list(self, nodes: Sequence[ast.Expr], window: QueryWindow, depth: int) -> str:
+        return ", ".join([self.write(node, window, depth) for node in nodes])
+
+    def _literals(self, nodes: Sequence[ast.Expr]) -> list[str]:
+        texts = [node.val for node in nodes if isinstance(node, ast.StringLiteral)]
+        if len(texts) < len(nodes):
+            raise Malformed("label_replace, label_join: expected plain strings")
+        return [self._scanned.string(text) for text in texts]
+
+    def _labels(self, labels: Iterable[str]) -> list[str]:
+        return [label_name(self._scanned.string(label)) for label in labels]
+
+    def _matching(self, node: ast.BinaryExpr) -> list[str]:
+        modifier = node.modifier
+        if modifier is None:
+            return []
+        fill = modifier.fill_values
+        if fill is not None and (fill.lhs is not None or fill.rhs is not None):
+            raise Malformed("fill() is not allowed here")
+        words = ["bool"] if modifier.return_bool else []
+        matched_on: list[str] = []
+        if modifier.matching is not None:
+            on = modifier.matching.type == ast.LabelModifierType.Include
+            labels = self._labels(modifier.matching.labels)
+            matched_on = labels if on else []
+            words.append(f"{'on' if on else 'ignoring'} ({', '.join(labels)})")
+        for word, cardinality, giver in _SIDES:
+            if modifier.card == cardinality:
+                copied = self._labels(modifier.group_labels or [])
+                words.append(f"{word} ({', '.join(copied)})")
+                if copied:
+                    self._growth.copied_labels(matched_on, self._is_named(giver(node)))
+        return words
+
+    def _is_named(self, node: ast.Expr) -> bool:
+        """Whether it is a selector of one metric's series."""
+        while isinstance(node, ast.ParenExpr):
+            node = node.expr
+        if not isinstance(node, ast.VectorSelector):
+            return False
+        return bool(Selector.read(node, self._scanned, Growth(self._limits)).names())
+
+    def _shifted(self, node: Any, window: QueryWindow) -> tuple[QueryWindow, str]:
+        """The window that `@` and `offset` make of another, and both written."""
+        text = ""
+        if node.at is not None:
+            at, text = self._at(node.at)
+            window = QueryWindow(at, at, window.step)
+        if node.offset:
+            offset = node.offset.total_seconds()
+            window = QueryWindow(window.start - offset, window.end - offset, window.step)
+            text += f" offset {'-' if offset < 0 else ''}{_duration(abs(offset))}"
+        return window, text
+
+    def _at(self, at: ast.AtModifier) -> tuple[float, str]:
+        if at.type == ast.AtModifierType.Start:
+            return self._whole.start, " @ start()"
+        if at.type == ast.AtModifierType.End:
+            return self._whole.end, " @ end()"
+        assert at.at is not None, "the third kind of @ holds a time"
+        seconds = at.at.timestamp()
+        return seconds, f" @ {seconds:.3f}"
+
+
+_WRITERS: Mapping[type, Callable[[_Writer, Any, QueryWindow, int], str]] = {
+    ast.VectorSelector: _Writer.selector,
+    ast.MatrixSelector: _Writer.matrix,
+    ast.SubqueryExpr: _Writer.subquery,
+    ast.Call: _Writer.call,
+    ast.AggregateExpr: _Writer.aggregate,
+    ast.BinaryExpr: _Writer.binary,
+    ast.UnaryExpr: _Writer.unary,
+    ast.ParenExpr: _Writer.parenthesis,
+    ast.NumberLiteral: _Writer.number,
+    ast.StringLiteral: _Writer.text,
+}
+
+
+# The word, what the parser calls it, and the side that labels are copied from.
+_SIDES: tuple[tuple[str, ast.VectorMatchCardinality, Callable[[ast.BinaryExpr], ast.Expr]], ...] = (
+    ("group_left", ast.VectorMatchCardinality.ManyToOne, lambda node: node.rhs),
+    ("group_right", ast.VectorMatchCardinality.OneToMany, lambda node: node.lhs),
+)
+
+
+def _operator(token: ast.TokenType, known: frozenset[str]) -> str:
+    text = str(token)
+    if text not in known:
+        raise Malformed(f"{text} is not allowed here")
+    return text
+
+
+def _duration(seconds: float) -> str:
+    return f"{round(seconds * 1000)}ms"

@@ -1,0 +1,86 @@
+"""The length and the parts of a query, bounded before it is parsed.
+
+The parser compiles each regular expression that it meets and copies what it has read at each
+operator, and nobody else is served meanwhile. So it is given a text whose operators and brackets
+are few, without comments, and with the numbers of strings in place of the strings: nothing a user
+writes is compiled here.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import promql_parser as ast
+
+from batchjob_stats_server.promql.query_limits import Malformed, QueryLimits, TooLarge, shown
+
+_TOKEN = re.compile(
+    r"""
+      (?P<blank> (?: [ \t\r\n] | \#[^\r\n]* )+ )
+    | (?P<string> "(?:[^"\\\n]|\\.)*" | '(?:[^'\\\n]|\\.)*' | `[^`]*` )
+    | (?P<word> [A-Za-z0-9_:.]+ )
+    | (?P<open> [(\[{] )
+    | (?P<close> [)\]}] )
+    | (?P<operator> [=!]~ | [=!<>]= | [-+*/%^<>=] )
+    | (?P<other> [,@] )
+    """,
+    re.VERBOSE | re.DOTALL | re.ASCII,
+)
+_QUOTES = frozenset("\"'`")
+_WORD_OPERATORS = frozenset({"and", "or", "unless", "atan2"})
+
+
+class ScannedQuery(NamedTuple):
+    """A query as the parser gets it, and the strings that were in it."""
+
+    text: str
+    strings: Sequence[str]
+
+    def string(self, written: str) -> str:
+        """The string, or name in quotes, behind what the parser has read; else a plain name."""
+        return self.strings[int(written)] if written.isdigit() else written
+
+
+def scan(query: str, limits: QueryLimits) -> ScannedQuery:
+    """Raises TooLarge beyond a bound, Malformed for what is in no query."""
+    if len(query) > limits.query_characters:
+        raise TooLarge(
+            f"query of {len(query)} characters: at most {limits.query_characters} are allowed"
+        )
+    pieces: list[str] = []
+    literals: list[str] = []
+    operators = depth = at = 0
+    while at < len(query):
+        token = _TOKEN.match(query, at)
+        if token is None:
+            raise _unreadable(query, at)
+        kind, text = token.lastgroup, token.group()
+        if kind == "string":
+            literals.append(text)
+            text = f'"{len(literals) - 1}"' if len(text) > 2 else '""'
+        depth += (kind == "open") - (kind == "close")
+        operators += kind == "operator" or text.lower() in _WORD_OPERATORS
+        if depth > limits.depth:
+            raise TooLarge(f"expression nested deeper than {limits.depth}")
+        pieces.append(" " if kind == "blank" else text)
+        at = token.end()
+    if max(operators, len(literals)) > limits.operators:
+        raise TooLarge(
+            f"{operators} operators and matchers, {len(literals)} strings: "
+            f"at most {limits.operators} of each are allowed"
+        )
+    return ScannedQuery("".join(pieces), [_value(literal) for literal in literals])
+
+
+def _unreadable(query: str, at: int) -> Malformed:
+    if query[at] in _QUOTES:
+        return Malformed(f"not PromQL: the quote at character {at + 1} is not closed")
+    return Malformed(f"not PromQL: {shown(query[at])} at character {at + 1}")
+
+
+def _value(literal: str) -> str:
+    """What a string says, read by the parser, which compiles nothing for a string alone."""
+    parsed = ast.parse(literal)
+    if not isinstance(parsed, ast.StringLiteral):
+        raise Malformed(f"not PromQL: {shown(literal)}")
+    return parsed.val

@@ -1,0 +1,90 @@
+"""A selector of series as a user wrote it, read from the syntax tree."""
+
+import re
+from typing import NamedTuple
+
+import promql_parser as ast
+
+from batchjob_stats_server.promql.allowed import PUBLIC
+from batchjob_stats_server.promql.confinement import string
+from batchjob_stats_server.promql.growth import Growth
+from batchjob_stats_server.promql.query_limits import Malformed, shown
+from batchjob_stats_server.promql.scan import ScannedQuery
+
+# Pairs: the parser's enumerations have no hash.
+_MATCH = (
+    (ast.MatchOp.Equal, "="),
+    (ast.MatchOp.NotEqual, "!="),
+    (ast.MatchOp.Re, "=~"),
+    (ast.MatchOp.NotRe, "!~"),
+)
+_LABEL = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+# `or` joins matchers in VictoriaMetrics; the other two choose a tenant of its cluster version.
+_RESERVED = frozenset({"or", "vm_account_id", "vm_project_id"})
+
+
+class Matcher(NamedTuple):
+    """One condition on a label."""
+
+    label: str
+    operator: str
+    value: str
+
+    def written(self) -> str:
+        """In PromQL."""
+        return f"{self.label}{self.operator}{string(self.value)}"
+
+
+class Selector(NamedTuple):
+    """Its matchers; its name is one of them, for a name may be a keyword."""
+
+    matchers: tuple[Matcher, ...]
+
+    @classmethod
+    def read(cls, node: ast.VectorSelector, scanned: ScannedQuery, growth: Growth) -> "Selector":
+        """Raises Malformed for labels and matchers that are not allowed, TooLarge for a regex."""
+        if node.matchers.or_matchers:
+            raise Malformed("matchers joined by `or` are not allowed: use `or` between selectors")
+        matchers = [Matcher("__name__", "=", scanned.string(node.name))] if node.name else []
+        for each in node.matchers.matchers:
+            operator = next(text for op, text in _MATCH if op == each.op)
+            value = scanned.string(each.value)
+            if operator in ("=~", "!~"):
+                growth.regex(value)
+            matchers.append(Matcher(_allowed(scanned.string(each.name)), operator, value))
+        return cls(tuple(matchers))
+
+    def names(self) -> set[str]:
+        """Names of metrics that it asks for by `=`."""
+        return self._equal("__name__")
+
+    def clusters(self) -> set[str]:
+        """Clusters that it asks for by `=`."""
+        return self._equal("cluster")
+
+    def is_public(self) -> bool:
+        """Whether it can match nothing but public families: matchers only ever narrow."""
+        return not self.names().isdisjoint(PUBLIC)
+
+    def written(self) -> list[str]:
+        """The matchers in PromQL."""
+        return [each.written() for each in self.matchers]
+
+    def _equal(self, label: str) -> set[str]:
+        return {
+            each.value for each in self.matchers if each.label == label and each.operator == "="
+        }
+
+
+def _allowed(name: str) -> str:
+    # __graphite__, __tenant_id__ and such are commands to some servers, not labels.
+    if name != "__name__" and (name.startswith("__") or name.lower() in _RESERVED):
+        raise Malformed(f"label {shown(name)} is not allowed in a selector")
+    return label_name(name)
+
+
+def label_name(label: str) -> str:
+    """The name of a label that every server knows how to write; raises Malformed."""
+    if not _LABEL.fullmatch(label):
+        raise Malformed(f"label {shown(label)}: expected letters, digits and _")
+    return label

@@ -1,0 +1,242 @@
+"""A report as people read it: titles, lines and advice, before any markup."""
+
+from collections.abc import Iterator
+from datetime import UTC, tzinfo
+from typing import NamedTuple
+
+from batchjob.runtime.formatting import clock, digits, energy, lasting, share, size
+from batchjob.runtime.times import time_in_words
+from batchjob_stats_server.report.model import Advice, Efficiency, Report
+from batchjob_stats_server.report.units import WRITTEN, emissions
+
+_LONGEST = 500  # characters of a text; the JSON form has all
+_MOST_LINES = 16  # of nodes or GPUs; the JSON form has all
+_TITLES = {"cpu": "CPU", "memory": "Memory", "gpu": "GPUs", "time": "Time"}
+_COMPONENTS = {
+    "host_active": "host, active",
+    "host_idle": "host, idle",
+    "gpu_active": "GPUs, active",
+    "gpu_idle": "GPUs, idle",
+}
+
+
+class ReportLine(NamedTuple):
+    """A label, what there is to say, and a ratio where there is one to draw."""
+
+    label: str
+    text: str
+    ratio: float | None = None
+
+
+class ReportSection(NamedTuple):
+    """Lines under a title."""
+
+    title: str
+    lines: tuple[ReportLine, ...]
+
+
+class Document(NamedTuple):
+    """All that is written down."""
+
+    title: str
+    headline: str  # "" or why it waits, or how it ended
+    notice: str  # "" or what to know before reading on
+    sections: tuple[ReportSection, ...]
+    advice: tuple[Advice, ...]
+    silent: tuple[ReportLine, ...]
+
+
+def document(report: Report, zone: tzinfo = UTC) -> Document:
+    """The report in words. Texts of users and schedulers come out printable, and on one line.
+
+    `zone`: the time zone of its times.
+    """
+    made = (
+        ReportSection("Job", tuple(_job(report, zone))),
+        ReportSection("Used", tuple(_used(report))),
+        ReportSection("Efficiency", tuple(_efficiency(each, zone) for each in report.efficiency)),
+        ReportSection("Nodes", tuple(_nodes(report))),
+        ReportSection("GPUs", tuple(_gpus(report))),
+        ReportSection("Energy and emissions", tuple(_energy(report))),
+        ReportSection("Beside your similar jobs", tuple(_similar(report))),
+        ReportSection("What this rests on", tuple(_basis(report))),
+    )
+    notice = "The job is not at its end: all of this may change." if report.interim else ""
+    return Document(
+        f"Job {plain(report.job.jobid)} on {plain(report.job.cluster)}",
+        plain(report.headline),
+        notice,
+        tuple(section for section in made if section.lines),
+        report.advice,
+        tuple(ReportLine(silence.rule, silence.reason) for silence in report.silent),
+    )
+
+
+def plain(text: str) -> str:
+    """Without what moves a terminal's cursor, or breaks a line."""
+    return "".join(character if character.isprintable() else "?" for character in text)
+
+
+def _job(report: Report, zone: tzinfo) -> Iterator[ReportLine]:
+    job = report.job
+    yield ReportLine(
+        "User", plain(f"{job.user}, account {job.account}" if job.account else job.user)
+    )
+    if job.name:
+        yield ReportLine("Name", plain(job.name))
+    ended = [
+        f"{word} {n}"
+        for word, n in (("exit code", job.exit_code), ("signal", job.exit_signal))
+        if n
+    ]
+    yield ReportLine("State", plain(", ".join([job.state_word or job.state, *ended])))
+    if job.partition:
+        yield ReportLine("Partition", plain(job.partition))
+    has = (
+        (job.nodes, "node", digits), (job.cpus, "CPU", digits), (job.gpus, "GPU", digits),
+        (job.memory_bytes, "", size),
+    )  # fmt: skip
+    words = [
+        f"{form(n)} {what}{'s' if what and n != 1 else ''}".strip() for n, what, form in has if n
+    ]
+    if words:
+        yield ReportLine("Allocated", ", ".join(words))
+    limits = (
+        ("Time limit", job.time_limit_seconds and lasting(job.time_limit_seconds)),
+        ("Resources", job.allocated_resources),
+    )
+    yield from (ReportLine(label, plain(text)) for label, text in limits if text)
+    times = (
+        ("Submitted", job.submit_time if job.start_time is None else None),
+        ("Start", job.start_time),
+        ("End", job.end_time),
+    )
+    for label, at in times:
+        if at is not None:
+            yield ReportLine(label, time_in_words(at / 1000, zone))
+    yield from _origin(report)
+
+
+def _origin(report: Report) -> Iterator[ReportLine]:
+    """How it was started, and what tracked work says of itself."""
+    job = report.job
+    texts = (
+        ("Command", job.submit_line), ("Directory", job.work_dir), ("Tool", job.tool),
+        ("Parameters", job.parameters), ("Id elsewhere", job.record_id), ("Error", job.error),
+        ("Cancelled by", job.cancelled_by),
+    )  # fmt: skip
+    for label, text in texts:
+        if text:
+            yield ReportLine(label, plain(text[:_LONGEST] + "…" * (len(text) > _LONGEST)))
+
+
+def _used(report: Report) -> Iterator[ReportLine]:
+    use, seconds = report.use, report.job.elapsed_seconds
+    if seconds is not None:
+        yield ReportLine("Run time", lasting(seconds))
+    if use.cpu_seconds is not None:
+        parts = (("user", use.user_cpu_seconds), ("system", use.system_cpu_seconds))
+        words = ", ".join(f"{name} {lasting(part)}" for name, part in parts if part is not None)
+        yield ReportLine("CPU time", lasting(use.cpu_seconds) + (f" ({words})" if words else ""))
+    if use.peak_memory_bytes is not None:
+        yield ReportLine("Peak memory", size(use.peak_memory_bytes))
+    moved = (
+        ("Storage", use.read_bytes, use.written_bytes),
+        ("Disks", use.device_read_bytes, use.device_written_bytes),
+    )
+    for label, read, written in moved:
+        if read is not None and written is not None:
+            yield ReportLine(label, f"{size(read)} read, {size(written)} written")
+
+
+def _efficiency(each: Efficiency, zone: tzinfo) -> ReportLine:
+    title = _TITLES[each.what]
+    if each.ratio is None:
+        return ReportLine(title, f"not known: {each.missing}")
+    form = WRITTEN.get(each.unit, digits)
+    of = f"{form(each.used or 0)} of {form(each.available or 0)}"
+    text = f"{share(each.ratio)}, {of}{' GPUs' if each.unit == 'GPUs' else ''}"
+    text += f" ({each.formula})"
+    if each.until_time is not None:
+        text += f"; measured only up to {time_in_words(each.until_time / 1000, zone)}"
+    return ReportLine(title, text, each.ratio)
+
+
+def _nodes(report: Report) -> Iterator[ReportLine]:
+    for node in report.nodes[:_MOST_LINES]:
+        words = [
+            f"{form(value)} {what}"
+            for value, form, what in (
+                (node.cpu_seconds, clock, "CPU time"),
+                (node.memory_peak_bytes, size, "peak memory"),
+            )
+            if value is not None
+        ]
+        yield ReportLine(plain(node.node), ", ".join(words))
+    yield from _rest(len(report.nodes))
+
+
+def _gpus(report: Report) -> Iterator[ReportLine]:
+    for gpu in report.gpus[:_MOST_LINES]:
+        ratio, peak, total = gpu.utilization_ratio, gpu.memory_peak_bytes, gpu.memory_total_bytes
+        words = ["utilisation not known" if ratio is None else f"{share(ratio)} utilisation"]
+        if peak is not None:
+            words.append(f"{size(peak)}{f' of {size(total)}' if total else ''} peak memory")
+        label = f"{gpu.node} GPU {gpu.gpu or gpu.uuid} {gpu.gpu_instance}".strip()
+        yield ReportLine(plain(label), ", ".join(words), ratio)
+    yield from _rest(len(report.gpus))
+
+
+def _rest(there: int) -> Iterator[ReportLine]:
+    if there > _MOST_LINES:
+        yield ReportLine("", f"and {there - _MOST_LINES} more")
+
+
+def _energy(report: Report) -> Iterator[ReportLine]:
+    found = report.energy
+    if found.total_joules is not None:
+        yield ReportLine("Energy", f"{energy(found.total_joules)} ({found.source})")
+    for name, joules in found.components.items():
+        yield ReportLine(f"  {_COMPONENTS[name]}", energy(joules))
+    if found.site_joules is not None and found.pue:
+        yield ReportLine(
+            "With the site's PUE", f"{energy(found.site_joules)} (times {found.pue:g})"
+        )
+    for each in report.emissions:
+        site = f"; with PUE {emissions(each.site_grams)}" if each.site_grams is not None else ""
+        yield ReportLine("Emissions", f"{emissions(each.grams)} by {plain(each.provider)}{site}")
+
+
+def _similar(report: Report) -> Iterator[ReportLine]:
+    similar = report.similar
+    if similar.missing:
+        yield ReportLine("Comparison", f"none: {similar.missing}")
+        return
+    yield ReportLine(
+        "Compared with", f"{similar.jobs} that ended well, of the same {similar.alike}"
+    )
+    for each in similar.comparisons:
+        form = WRITTEN[each.unit]
+        half = f"half of them from {form(each.lower_quartile)} to {form(each.upper_quartile)}"
+        this = "" if each.this is None else f"{form(each.this)}; "
+        below = "" if each.below is None else f"; {share(each.below)} of them had less"
+        yield ReportLine(each.what.capitalize() if each.what[0].islower() else each.what,
+                   f"{this}median {form(each.median)}, {half}{below}")  # fmt: skip
+
+
+def _basis(report: Report) -> Iterator[ReportLine]:
+    basis = report.basis
+    if not basis.source:
+        yield ReportLine("Measurements", "none")
+    elif not basis.samples:
+        yield ReportLine("Measurements", "none; the scheduler's accounting stands for them")
+    else:
+        nodes = f"{basis.nodes} node{'s' if basis.nodes != 1 else ''}"
+        covered = (
+            "" if basis.coverage is None else f", {share(min(1.0, basis.coverage))} of the time"
+        )
+        yield ReportLine(
+            "Measurements", f"{basis.source}: {basis.samples} samples of {nodes}{covered}"
+        )
+    if basis.doubts:
+        yield ReportLine("Doubts", ", ".join(basis.doubts))

@@ -1,0 +1,112 @@
+"""Memory and queries that measuring one large job takes, with counters that were reset.
+
+    python -m benchmarks.big_job --nodes 200 --hours 24 --reset-nodes 1
+
+A VictoriaMetrics of its own is filled with the series of one job, and the job is measured in a
+process of its own, whose peak memory is the result. Needs victoria-metrics.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+
+from tests.batchjob_stats_db.tsdb import run_victoria_metrics
+
+START = 1_775_300_000
+INTERVAL = 30
+
+_COUNTERS = [
+    ("cpu_seconds_total", [{"mode": "user"}, {"mode": "system"}]),
+    ("cpu_throttled_seconds_total", [{}]),
+    ("io_read_bytes_total", [{}]),
+    ("io_written_bytes_total", [{}]),
+    ("page_faults_total", [{"kind": "major"}, {"kind": "minor"}]),
+    ("oom_kills_total", [{}]),
+    ("pressure_waiting_seconds_total", [{"resource": r} for r in ("cpu", "memory", "io")]),
+    (
+        "energy_joules_total",
+        [{"component": c, "kind": k} for c in ("host", "gpu") for k in ("active", "idle")],
+    ),
+    ("emissions_grams_total", [{"provider": p} for p in ("rte", "owid")]),
+]  # fmt: skip
+_GAUGES = ["memory_current_bytes", "memory_peak_bytes", "memory_working_set_bytes", "threads"]
+
+_MEASURE = """
+import json, os, sys
+from batchjob_stats_db.measure.job_usage import JobToMeasure, measure
+from batchjob_stats_db.timeseries.base import JobWindow
+from batchjob_stats_db.timeseries.prometheus_client import Endpoint
+from batchjob_stats_db.timeseries.prometheus_store import Prometheus
+import batchjob_stats_db.poller.poller
+from benchmarks.measure import resident_bytes
+
+url, start, end, nodes = sys.argv[1], *map(int, sys.argv[2:5])
+history = Prometheus(Endpoint(url))
+span = JobWindow("c1", "1", start, end + 60, end=end, nodes=nodes)
+before = resident_bytes(os.getpid(), peak=True)
+job = JobToMeasure(1, "c1", "1", "alice", 1001, start, end, nodes, nodes * 8, span)
+(usage,) = measure(history, [job], 30.0)
+peak = resident_bytes(os.getpid(), peak=True)
+print(json.dumps({"before_mb": before / 1e6, "peak_mb": peak / 1e6, "doubt": usage.doubt,
+                  "cpu_seconds": usage.values["user_cpu_seconds"]}))
+"""
+
+
+def series(nodes: int, samples: int, reset_nodes: int) -> Iterator[str]:
+    """JSON lines as VictoriaMetrics imports them; each counter grows by 3 from sample to sample."""
+    times = json.dumps([(START + INTERVAL * n) * 1000 for n in range(1, samples + 1)])
+    half = samples // 2
+    grown = json.dumps([3 * n for n in range(1, samples + 1)])
+    fell = json.dumps([3 * (n if n <= half else n - half) for n in range(1, samples + 1)])
+    for node in range(nodes):
+        values = fell if node < reset_nodes else grown
+        for metric, variants in [*_COUNTERS, *((gauge, [{}]) for gauge in _GAUGES)]:
+            for labels in variants:
+                name = {"__name__": f"batchjob_job_{metric}", "cluster": "c1", "jobid": "1"}
+                name |= {"instance": f"n{node:05}:10910", "manager": "slurm", "user": "alice"}
+                metric_text = json.dumps(name | labels)
+                yield f'{{"metric":{metric_text},"values":{values},"timestamps":{times}}}\n'
+
+
+def fill(url: str, lines: Iterator[str]) -> None:
+    """Import them, some megabytes at a time."""
+    part: list[str] = []
+    for line in lines:
+        part.append(line)
+        if len(part) >= 200:
+            _send(url, part)
+            part = []
+    _send(url, part)
+    urllib.request.urlopen(f"{url}/internal/force_flush", timeout=60).close()
+    time.sleep(1)
+
+
+def _send(url: str, part: list[str]) -> None:
+    body = "".join(part).encode()
+    urllib.request.urlopen(f"{url}/api/v1/import", body, timeout=60).close()
+
+
+def measured(nodes: int, hours: float, reset_nodes: int) -> dict[str, object]:
+    """Peak memory, CPU seconds found, and time taken."""
+    samples = int(hours * 3600 / INTERVAL)
+    with run_victoria_metrics([], "-search.maxUniqueTimeseries=1000000") as store:
+        fill(store.url, series(nodes, samples, reset_nodes))
+        begun = time.monotonic()
+        end = START + INTERVAL * samples
+        argv = [sys.executable, "-c", _MEASURE, store.url, str(START), str(end), str(nodes)]
+        done = subprocess.run(argv, capture_output=True, text=True, check=True)
+        seconds = time.monotonic() - begun
+    return {**json.loads(done.stdout), "seconds": seconds, "expected": 3.0 * samples * nodes}
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--nodes", type=int, default=200)
+    parser.add_argument("--hours", type=float, default=24)
+    parser.add_argument("--reset-nodes", type=int, default=1)
+    given = parser.parse_args()
+    print(json.dumps(measured(given.nodes, given.hours, given.reset_nodes), indent=1))

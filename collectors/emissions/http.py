@@ -1,0 +1,57 @@
+"""How providers are asked: one GET with a deadline, a size limit and patience for rate limits."""
+
+import email.utils
+import ssl
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from batchjob.runtime.http_client import FetchError, HttpReply, fetch
+from collectors.emissions.providers.provider import FactorError
+
+_LONGEST_REST = 86400.0
+_REST_WITHOUT_A_WORD = 3600.0  # a provider that refuses and does not say for how long
+_LIMIT = 1 << 20
+
+
+class HttpAsk:
+    """Asks over HTTP, by the environment's proxy; redirects are answers, not followed."""
+
+    def __init__(self, timeout: float, tls: ssl.SSLContext) -> None:
+        self._timeout = timeout
+        self._tls = tls
+
+    def __call__(self, url: str, headers: Sequence[tuple[str, str]] = ()) -> Any:
+        """The parsed document; FactorError says what came instead."""
+        sent = {"Accept": "application/json", **dict(headers)}
+        try:
+            answer = fetch(
+                url, headers=sent, seconds=self._timeout, limit=_LIMIT, tls=self._tls, proxies=True
+            )
+            _check(answer, url.partition("?")[0])
+            return answer.json()
+        except FetchError as error:
+            raise FactorError(error.reason, str(error)) from error
+
+
+def _check(answer: HttpReply, where: str) -> None:
+    if answer.status == 200:
+        return
+    told = f"{where}: status {answer.status}"
+    if answer.status in (401, 403):
+        raise FactorError("authentication", told, _REST_WITHOUT_A_WORD)
+    rest = retry_after(answer.headers.get("Retry-After", ""), time.time())
+    if answer.status == 429:
+        raise FactorError("rate_limited", told, rest or _REST_WITHOUT_A_WORD)
+    raise FactorError("status", told, rest)
+
+
+def retry_after(text: str, now: float) -> float:
+    """Seconds to wait by the header Retry-After (RFC 9110, 10.2.3): a number, or a date."""
+    if text.isascii() and text.isdigit():
+        return min(float(text), _LONGEST_REST)
+    try:
+        at = email.utils.parsedate_to_datetime(text).timestamp()
+    except ValueError:
+        return 0.0
+    return min(max(0.0, at - now), _LONGEST_REST)

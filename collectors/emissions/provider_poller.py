@@ -1,0 +1,115 @@
+"""One provider that is asked in a thread of its own, and what it said last."""
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+
+from batchjob.runtime.background import PostponedError, Refresher
+from batchjob.runtime.log import Once
+from collectors.emissions import cache
+from collectors.emissions.providers.provider import (
+    REASONS,
+    Ask,
+    FactorError,
+    Observation,
+    ProviderAccess,
+)
+from collectors.emissions.providers.registry import ProviderEntry, longest_age
+
+log = logging.getLogger(__name__)
+_LONGEST_PAUSE = 3600.0
+Clock = Callable[[], float]
+
+
+class ProviderPoller:
+    """A provider for one zone. `clock` gives epoch seconds."""
+
+    def __init__(
+        self,
+        name: str,
+        provider: ProviderEntry,
+        access: ProviderAccess,
+        ask: Ask,
+        cache_directory: str = "",
+        clock: Clock = time.time,
+        spread: float = 0.0,
+    ) -> None:
+        self.name = name
+        self._provider = provider
+        self._access = access
+        self._ask = ask
+        self._directory = cache_directory
+        self._clock = clock
+        self._errors: Counter[str] = Counter()
+        self._once = Once(log)
+        kept = cache.load(cache_directory, self._label) if cache_directory else None
+        self._last = kept.observations if kept else ()
+        self._refresher: Refresher[None] = Refresher(
+            f"emissions {self._label}",
+            self._read,
+            provider.interval,
+            provider.interval,
+            longest_pause=_LONGEST_PAUSE,
+            first_pause=self._first_pause(kept, spread),
+        )
+
+    def start(self) -> None:
+        """Begin to ask."""
+        self._refresher.start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._refresher.stop()
+
+    def refresh(self) -> None:
+        """Ask once, now, in the calling thread."""
+        self._refresher.refresh()
+
+    def current(self) -> tuple[Observation, ...]:
+        """What holds now: a provider that died takes its factor with it."""
+        now = self._clock()
+        return tuple(
+            each for each in self._last if now - each.observed_at <= longest_age(each.provider)
+        )
+
+    def errors(self) -> Mapping[str, int]:
+        """Failures so far by reason."""
+        return {reason: self._errors[reason] for reason in REASONS}
+
+    @property
+    def _label(self) -> str:
+        return f"{self.name}:{self._access.zone}" if self._access.zone else self.name
+
+    def _first_pause(self, kept: cache.CachedObservation | None, spread: float) -> float:
+        """The rest of the interval since the last request, over a restart too."""
+        elapsed = self._clock() - kept.asked_at if kept else -1.0
+        return (
+            self._provider.interval - elapsed if 0 <= elapsed < self._provider.interval else spread
+        )
+
+    def _read(self) -> None:
+        try:
+            observations = self._provider.read(self._ask, self._access, self._clock())
+            self._check_age(observations)
+        except FactorError as error:
+            self._errors[error.reason] += 1
+            raise PostponedError(str(error), error.seconds) from error
+        self._last = observations  # one store; readers see the old or the new ones
+        self._keep(observations)
+
+    def _check_age(self, observations: tuple[Observation, ...]) -> None:
+        now = self._clock()
+        if all(now - each.observed_at > longest_age(each.provider) for each in observations):
+            hours = (now - max(each.observed_at for each in observations)) / 3600
+            raise FactorError("late", f"the newest value is {hours:.1f} hours old")
+
+    def _keep(self, observations: tuple[Observation, ...]) -> None:
+        if not self._directory:
+            return
+        try:
+            cache.save(
+                self._directory, self._label, cache.CachedObservation(self._clock(), observations)
+            )
+        except OSError as error:
+            self._once.warning("cache", "emissions: %s: %s", self._directory, error.strerror)

@@ -1,0 +1,57 @@
+"""Yearly means by country, from tables inside the package: no network, good on every node."""
+
+import csv
+import functools
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from importlib import resources
+from typing import NamedTuple
+
+from collectors.emissions.providers.provider import Observation, grams
+
+CREDIT = {
+    "owid": "Ember; Energy Institute - Statistical Review of World Energy; processed by Our World"
+    " in Data; CC BY 4.0",
+    "codecarbon": "CodeCarbon, MIT; figures: Ember and Our World in Data, CC BY 4.0",
+}
+WORLD = "world"
+_ALIASES = {"UK": "GB", "EL": "GR", "WORLD": "ZZ"}  # as people and the European Union write them
+
+
+class CountryFactor(NamedTuple):
+    """A country's figure; `grams_per_kilowatt_hour` is None where the table has a hole."""
+
+    zone: str  # ISO 3166-1 alpha-2, or `world`
+    country: str
+    grams_per_kilowatt_hour: float | None
+    year: int
+
+
+@functools.cache
+def table(provider: str) -> Mapping[str, CountryFactor]:
+    """The figures by alpha-2 and by alpha-3 code."""
+    found: dict[str, CountryFactor] = {}
+    source = resources.files("collectors.emissions.providers") / "data" / f"{provider}.csv"
+    with source.open(encoding="utf-8") as file:
+        for line in csv.DictReader(file):
+            zone = WORLD if line["alpha2"] == "ZZ" else line["alpha2"]
+            figure = grams(float(line["gco2e_per_kwh"]))
+            row = CountryFactor(zone, line["country"], figure, int(line["year"]))
+            found[line["alpha2"]] = found[line["alpha3"]] = row
+    return found
+
+
+def observe(provider: str, country: str) -> Observation:
+    """The figure of a country, by either code; ValueError says what to write instead.
+
+    It is about the whole of its year and so is as old as the year's end.
+    """
+    code = country.upper()
+    row = table(provider).get(_ALIASES.get(code, code))
+    if row is None or row.grams_per_kilowatt_hour is None:
+        raise ValueError(
+            f"{provider} has no figure for {country!r}: expected an ISO 3166 code that it has, or"
+            f" owid:{WORLD} for the world's mean"
+        )
+    ended = datetime(row.year + 1, 1, 1, tzinfo=UTC).timestamp()
+    return Observation(provider, row.zone, "lifecycle", row.grams_per_kilowatt_hour, ended)

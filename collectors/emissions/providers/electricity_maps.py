@@ -1,0 +1,42 @@
+"""Electricity Maps, API v3: most grids of the world, with imports traced. Needs a token.
+
+Zones are its own (`FR`, `DK-DK1`, `US-CAL-CISO`). The free token is for one zone and not for
+commercial use; see the provider's terms before handing its figures on.
+"""
+
+from typing import Any
+from urllib.parse import urlencode
+
+from collectors.emissions.providers.provider import (
+    Ask,
+    FactorError,
+    Observation,
+    ProviderAccess,
+    grams,
+    moment,
+)
+
+URL = "https://api.electricitymaps.com"
+CREDIT = "Electricity Maps, under its own terms"
+_SCOPES = {"lifecycle": "lifecycle", "direct": "combustion"}
+
+
+def read(ask: Ask, access: ProviderAccess, now: float) -> tuple[Observation, ...]:
+    """The current hour of the zone."""
+    query = urlencode({"zone": access.zone, "emissionFactorType": "lifecycle"})
+    url = f"{access.url}/v3/carbon-intensity/latest?{query}"
+    return (parse(ask(url, [("auth-token", access.secret())]), access.zone, now),)
+
+
+def parse(document: Any, zone: str, now: float) -> Observation:
+    """`{"zone", "carbonIntensity", "datetime", "emissionFactorType", "isEstimated", ...}`."""
+    if not isinstance(document, dict) or document.get("zone") != zone:
+        raise FactorError("malformed", f"electricity_maps: the answer is not about zone {zone}")
+    scope = _SCOPES.get(str(document.get("emissionFactorType", "lifecycle")))
+    if scope is None:
+        raise FactorError("malformed", "electricity_maps: unknown emissionFactorType")
+    figure, at = grams(document.get("carbonIntensity")), moment(document.get("datetime"), now)
+    if figure is None or at is None:
+        raise FactorError("no_value", "electricity_maps: no usable value in the answer")
+    estimated = document.get("isEstimated") is True
+    return Observation("electricity_maps", zone, scope, figure, at, estimated)

@@ -1,0 +1,106 @@
+"""What a provider says, and what makes it unusable."""
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any, NamedTuple, Protocol
+
+_HIGHEST = 2000.0  # g/kWh; a grid of old lignite plants alone emits some 1300
+_CLOCKS_DIFFER = 900.0  # seconds by which a time may lie in the future
+
+# Why a provider gave no factor; the values of the label `reason`. The first five are those of
+# `batchjob.runtime.http_client`.
+REASONS = (
+    "deadline",
+    "malformed",
+    "tls",
+    "too_large",
+    "unreachable",
+    "authentication",
+    "late",  # its newest value is older than the provider's limit
+    "no_value",  # nulls, zeros and times in the future only
+    "rate_limited",
+    "status",  # any other HTTP status that is no success
+)
+
+
+class FactorError(Exception):
+    """No factor, and why. `seconds`: leave the provider alone for so long."""
+
+    def __init__(self, reason: str, message: str, seconds: float = 0.0) -> None:
+        assert reason in REASONS
+        super().__init__(message)
+        self.reason = reason
+        self.seconds = seconds
+
+
+class Observation(NamedTuple):
+    """A factor with the moment it is about."""
+
+    provider: str
+    zone: str
+    scope: str  # lifecycle, combustion or marginal
+    grams_per_kilowatt_hour: float
+    observed_at: float  # epoch seconds
+    estimated: bool = False  # a forecast, or filled in by the provider
+
+
+class Ask(Protocol):
+    """Fetches a JSON document; raises FactorError."""
+
+    def __call__(self, url: str, headers: Sequence[tuple[str, str]] = ()) -> Any:
+        """The parsed document."""
+
+
+class ProviderAccess(NamedTuple):
+    """Where a provider is asked, for which zone, and as whom."""
+
+    url: str
+    zone: str
+    user: str = ""
+    secret: Callable[[], str] = str  # reads the token or password; FactorError if it cannot
+
+
+def grams(value: Any, scale: float = 1.0) -> float | None:
+    """A usable factor from a number in other units; null, zero, text and what no grid emits are
+    None.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return value * scale if 0 < value <= _HIGHEST / scale else None
+
+
+def moment(text: Any, now: float) -> float | None:
+    """Epoch seconds of an ISO 8601 time with its offset; None if it lies in the future.
+
+    A time without an offset is none: local time is ambiguous one night a year.
+    """
+    if not isinstance(text, str):
+        return None
+    try:
+        at = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    except ValueError:
+        return None
+    if at.tzinfo is None:
+        return None
+    seconds = at.astimezone(UTC).timestamp()
+    return seconds if seconds <= now + _CLOCKS_DIFFER else None
+
+
+def newest(observations: Sequence[Observation], provider: str) -> Observation:
+    """The latest of those that were usable."""
+    if not observations:
+        raise FactorError("no_value", f"{provider}: no usable value in the answer")
+    return max(observations, key=lambda each: each.observed_at)
+
+
+def rows(document: Any, *path: str | int) -> list[dict[str, Any]]:
+    """The list of objects at a path inside a document; FactorError if there is none."""
+    found = document
+    for step in path:
+        try:
+            found = found[step]
+        except (KeyError, IndexError, TypeError) as error:
+            raise FactorError("malformed", f"no {step!r} in the answer") from error
+    if not isinstance(found, list):
+        raise FactorError("malformed", f"expected a list at {path[-1]!r}")
+    return [row for row in found if isinstance(row, dict)]

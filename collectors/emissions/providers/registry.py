@@ -1,0 +1,76 @@
+"""The providers, one row each."""
+
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+from collectors.emissions.providers import (
+    country_tables,
+    electricity_maps,
+    rte,
+    stats_server,
+    uk_grid,
+    watttime,
+)
+from collectors.emissions.providers.provider import Ask, Observation, ProviderAccess
+
+_MINUTE, _HOUR = 60.0, 3600.0
+
+
+class ProviderEntry(NamedTuple):
+    """A provider that is asked over the network."""
+
+    read: Callable[[Ask, ProviderAccess, float], tuple[Observation, ...]]
+    url: str
+    interval: float  # seconds between two requests
+    longest_age: float  # an older value says nothing about now
+    zone: str  # pattern of its zones
+    credit: str
+
+
+TABLES = ("owid", "codecarbon")
+PROVIDERS = {
+    "rte": ProviderEntry(rte.read, rte.URL, 15 * _MINUTE, 6 * _HOUR, "FR", rte.CREDIT),
+    "electricity_maps": ProviderEntry(
+        electricity_maps.read,
+        electricity_maps.URL,
+        30 * _MINUTE,
+        6 * _HOUR,
+        r"[A-Z]{2}(-[A-Z0-9]+){0,3}",
+        electricity_maps.CREDIT,
+    ),
+    "uk_grid": ProviderEntry(
+        uk_grid.read, uk_grid.URL, 15 * _MINUTE, 2 * _HOUR, r"GB(-\d{1,2})?", uk_grid.CREDIT
+    ),
+    "watttime": ProviderEntry(
+        watttime.read, watttime.URL, 5 * _MINUTE, 1 * _HOUR, r"[A-Z0-9_]+", watttime.CREDIT
+    ),
+}
+SERVER = ProviderEntry(stats_server.read, "", 5 * _MINUTE, 6 * _HOUR, "", stats_server.CREDIT)
+
+
+def longest_age(provider: str) -> float:
+    """Seconds for which a provider's value holds; a table's holds until a newer table comes."""
+    if provider in TABLES:
+        return float("inf")
+    return PROVIDERS.get(provider, SERVER).longest_age
+
+
+def credit(provider: str) -> str:
+    """Whom to name beside a provider's figures."""
+    return country_tables.CREDIT.get(provider) or PROVIDERS.get(provider, SERVER).credit
+
+
+def split(text: str) -> tuple[str, str]:
+    """`rte:FR` as provider and zone; ValueError says what was expected."""
+    provider, _, zone = text.partition(":")
+    if provider in TABLES:
+        country_tables.observe(provider, zone)  # says which countries there are
+    elif provider not in PROVIDERS:
+        known = ", ".join((*TABLES, *PROVIDERS))
+        raise ValueError(f"expected PROVIDER:ZONE with one of {known}, got {text!r}")
+    elif not re.fullmatch(PROVIDERS[provider].zone, zone):
+        raise ValueError(
+            f"expected a zone of {provider} ({PROVIDERS[provider].zone}), got {zone!r}"
+        )
+    return provider, zone

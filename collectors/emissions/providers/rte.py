@@ -1,0 +1,44 @@
+"""France: RTE's eCO2mix, by the ODRE portal (dataset eco2mix-national-tr, Explore API v2.1).
+
+`taux_co2` counts the burning of fuel in French power stations: no imports, no life cycle. A row
+stands for each quarter of an hour, an hour or two late; those of the rest of the day are there with
+null, and zeros occur. 50 000 calls per user and month.
+"""
+
+from typing import Any
+from urllib.parse import urlencode
+
+from collectors.emissions.providers.provider import (
+    Ask,
+    Observation,
+    ProviderAccess,
+    grams,
+    moment,
+    newest,
+    rows,
+)
+
+URL = "https://odre.opendatasoft.com"
+CREDIT = "RTE, eCO2mix, by Open Data Réseaux Énergies (ODRÉ)"
+_PATH = "/api/explore/v2.1/catalog/datasets/eco2mix-national-tr/records?"
+_QUERY = {
+    "select": "taux_co2,date_heure",
+    "where": "taux_co2 is not null",
+    "order_by": "date_heure desc",
+    "limit": "20",
+}
+
+
+def read(ask: Ask, access: ProviderAccess, now: float) -> tuple[Observation, ...]:
+    """The newest quarter of an hour that has a value."""
+    return (parse(ask(access.url + _PATH + urlencode(_QUERY)), now),)
+
+
+def parse(document: Any, now: float) -> Observation:
+    """`{"results": [{"taux_co2": 23, "date_heure": "2024-05-02T14:15:00+02:00"}, ...]}`."""
+    found = []
+    for row in rows(document, "results"):
+        figure, at = grams(row.get("taux_co2")), moment(row.get("date_heure"), now)
+        if figure is not None and at is not None:
+            found.append(Observation("rte", "FR", "combustion", figure, at))
+    return newest(found, "rte")

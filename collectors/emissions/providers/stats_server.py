@@ -1,0 +1,54 @@
+"""Factors that batchjob_stats_server hands on, so that one place alone asks the providers."""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any
+
+from collectors.emissions.providers.provider import (
+    Ask,
+    FactorError,
+    Observation,
+    ProviderAccess,
+    grams,
+    moment,
+    rows,
+)
+
+PATH = "/api/v1/emission-factors"
+CREDIT = "handed on by batchjob_stats_server"
+SCOPES = ("lifecycle", "combustion", "marginal")
+
+
+def read(ask: Ask, access: ProviderAccess, now: float) -> tuple[Observation, ...]:
+    """All factors the server has now."""
+    token = access.secret()
+    headers = [("Authorization", f"Bearer {token}")] if token else []
+    return parse(ask(access.url + PATH, headers), now)
+
+
+def parse(document: Any, now: float) -> tuple[Observation, ...]:
+    """What `document()` makes; rows that are not usable are left out."""
+    found = []
+    for row in rows(document, "factors"):
+        figure = grams(row.get("grams_per_kilowatt_hour"))
+        at = moment(row.get("observed_at"), now)
+        names = [row.get(name) for name in ("provider", "zone", "scope")]
+        if figure is None or at is None or not all(isinstance(n, str) and n for n in names):
+            continue
+        if names[2] in SCOPES:
+            provider, zone, scope = map(str, names)
+            estimated = row.get("estimated") is True
+            found.append(Observation(provider, zone, scope, figure, at, estimated))
+    if not found:
+        raise FactorError("no_value", "server: it has no factor now")
+    return tuple(found)
+
+
+def document(observations: Iterable[Observation]) -> dict[str, Any]:
+    """What the server publishes at PATH."""
+    return {"factors": [_row(each) for each in observations]}
+
+
+def _row(observation: Observation) -> dict[str, Any]:
+    at = datetime.fromtimestamp(observation.observed_at, UTC)
+    return observation._asdict() | {"observed_at": at.isoformat()}

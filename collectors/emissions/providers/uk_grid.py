@@ -1,0 +1,51 @@
+"""Great Britain: the National Energy System Operator's Carbon Intensity API. No key.
+
+Counts the burning of fuel, imports and losses included, for half hours; Northern Ireland is not in
+it. Zone `GB` is the whole grid, `GB-13` the region with id 13 (forecast only). CC BY 4.0.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from collectors.emissions.providers.provider import (
+    Ask,
+    Observation,
+    ProviderAccess,
+    grams,
+    moment,
+    newest,
+    rows,
+)
+
+URL = "https://api.carbonintensity.org.uk"
+CREDIT = "National Energy System Operator, Carbon Intensity API, CC BY 4.0"
+
+
+def read(ask: Ask, access: ProviderAccess, now: float) -> tuple[Observation, ...]:
+    """The current half hour: measured where it is already, else forecast."""
+    region = access.zone.partition("-")[2]
+    path = f"/regional/regionid/{region}" if region else "/intensity"
+    return (parse(ask(access.url + path), access.zone, now),)
+
+
+def parse(document: Any, zone: str, now: float) -> Observation:
+    """`{"data": [{"from", "to", "intensity": {"forecast", "actual", "index"}}]}`.
+
+    A region's answer has one such list more, inside the region.
+    """
+    return newest(list(_usable(document, zone, now)), "uk_grid")
+
+
+def _usable(document: Any, zone: str, now: float) -> Iterator[Observation]:
+    halves = rows(document, "data")
+    if "-" in zone:
+        halves = rows(document, "data", 0, "data")
+    for half in halves:
+        intensity = half.get("intensity")
+        at = moment(half.get("from"), now)
+        if at is None or not isinstance(intensity, dict):
+            continue
+        measured, forecast = grams(intensity.get("actual")), grams(intensity.get("forecast"))
+        figure = forecast if measured is None else measured
+        if figure is not None:
+            yield Observation("uk_grid", zone, "combustion", figure, at, measured is None)

@@ -1,0 +1,59 @@
+"""WattTime, API v3: marginal emissions, what one kilowatt-hour more or less would emit.
+
+Not comparable with averages and never added to them. Needs an account; free ones see values for
+CAISO_NORTH alone. The data stand under the provider's own terms.
+"""
+
+import base64
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from urllib.parse import urlencode
+
+from collectors.emissions.providers.provider import (
+    Ask,
+    FactorError,
+    Observation,
+    ProviderAccess,
+    grams,
+    moment,
+    newest,
+    rows,
+)
+
+URL = "https://api.watttime.org"
+CREDIT = "WattTime, under its own terms"
+_GRAMS_PER_POUND = 453.59237
+_UNITS = "lbs_co2_per_mwh"
+_LOOK_BACK = timedelta(hours=2)
+
+
+def read(ask: Ask, access: ProviderAccess, now: float) -> tuple[Observation, ...]:
+    """The newest five minutes of the region. Tokens hold for half an hour: each reading logs in."""
+    pair = base64.b64encode(f"{access.user}:{access.secret()}".encode()).decode()
+    login = ask(f"{access.url}/login", [("Authorization", f"Basic {pair}")])
+    token = login.get("token") if isinstance(login, dict) else None
+    if not isinstance(token, str):
+        raise FactorError("malformed", "watttime: no token in the answer to the login")
+    until = datetime.fromtimestamp(now, UTC)
+    query = {
+        "region": access.zone,
+        "start": (until - _LOOK_BACK).isoformat(timespec="seconds"),
+        "end": until.isoformat(timespec="seconds"),
+        "signal_type": "co2_moer",
+    }
+    url = f"{access.url}/v3/historical?{urlencode(query)}"
+    return (parse(ask(url, [("Authorization", f"Bearer {token}")]), access.zone, now),)
+
+
+def parse(document: Any, zone: str, now: float) -> Observation:
+    """`{"data": [{"point_time", "value"}], "meta": {"region", "units", ...}}`."""
+    found = []
+    for row in rows(document, "data"):
+        figure = grams(row.get("value"), _GRAMS_PER_POUND / 1000)  # per MWh to per kWh
+        at = moment(row.get("point_time"), now)
+        if figure is not None and at is not None:
+            found.append(Observation("watttime", zone, "marginal", figure, at))
+    meta = document.get("meta")
+    if not isinstance(meta, dict) or (meta.get("units"), meta.get("region")) != (_UNITS, zone):
+        raise FactorError("malformed", f"watttime: expected {_UNITS} of {zone}")
+    return newest(found, "watttime")

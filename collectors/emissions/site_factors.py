@@ -1,0 +1,155 @@
+"""All configured factors together, as collector, energy accounts and server use them."""
+
+import os
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from batchjob.runtime.settings import SettingsError
+from batchjob.secret_files import SecretFileError, read_secret
+from collectors.emissions.factor import EmissionFactor
+from collectors.emissions.options import EmissionsOptions
+from collectors.emissions.provider_poller import Clock, ProviderPoller
+from collectors.emissions.providers import country_tables
+from collectors.emissions.providers.provider import Ask, FactorError, Observation, ProviderAccess
+from collectors.emissions.providers.registry import PROVIDERS, SERVER, TABLES, ProviderEntry, split
+
+_SPREAD_SECONDS = 30.0  # nodes that start together do not ask together
+
+
+class SiteFactors:
+    """The factors of a site: fixed ones, and those of providers that are asked.
+
+    A provider has one zone. Where the server hands on what a provider of this machine says too,
+    this machine's own is taken.
+    """
+
+    def __init__(
+        self,
+        fixed: Sequence[Observation],
+        sources: Sequence[ProviderPoller],
+        clock: Clock = time.time,
+    ) -> None:
+        self.sources = sources
+        self._fixed = fixed
+        self._clock = clock
+
+    def start(self) -> None:
+        """Begin to ask."""
+        for source in self.sources:
+            source.start()
+
+    def stop(self) -> None:
+        """End all threads."""
+        for source in self.sources:
+            source.stop()
+
+    def observations(self) -> Sequence[Observation]:
+        """What holds now, one per provider; waits for nothing."""
+        found: dict[str, Observation] = {}
+        for source in self.sources:
+            for each in source.current():
+                found.setdefault(each.provider, each)
+        for each in self._fixed:
+            found[each.provider] = each
+        return tuple(found.values())
+
+    def current(self) -> Sequence[EmissionFactor]:
+        """The same with their ages."""
+        now = self._clock()
+        return tuple(
+            EmissionFactor(
+                each.provider,
+                each.zone,
+                each.scope,
+                each.grams_per_kilowatt_hour,
+                max(0.0, now - each.observed_at),
+            )
+            for each in self.observations()
+        )
+
+
+def site_factors(
+    options: EmissionsOptions, section: str = "collector.emissions", clock: Clock = time.time
+) -> SiteFactors:
+    """What the options name; SettingsError where they do not hold together."""
+    pairs = [split(text) for text in options.provider]
+    names = [name for name, _ in pairs]
+    for name in names:
+        if names.count(name) > 1:
+            raise SettingsError(f"{section}.provider: expected one zone for {name}")
+    if not pairs and not options.server_url:
+        raise SettingsError(f"{section}.provider: expected PROVIDER:ZONE, such as owid:FR")
+    fixed = [country_tables.observe(name, zone) for name, zone in pairs if name in TABLES]
+    asked = [
+        (name, PROVIDERS[name], _access(name, zone, options, section))
+        for name, zone in pairs
+        if name in PROVIDERS
+    ]
+    if options.server_url:
+        secret = _secret(options.server_token_file) if options.server_token_file else str
+        asked.append(("server", SERVER, ProviderAccess(options.server_url, "", secret=secret)))
+    return SiteFactors(fixed, _sources(asked, options, section, clock), clock)
+
+
+def _sources(
+    asked: Sequence[tuple[str, ProviderEntry, ProviderAccess]],
+    options: EmissionsOptions,
+    section: str,
+    clock: Clock,
+) -> list[ProviderPoller]:
+    if not asked:
+        return []
+    ask = _ask(options, section)
+    directory = _cache_directory(options)
+    spread = random.uniform(0, _SPREAD_SECONDS)  # noqa: S311 (no secret)
+    return [ProviderPoller(*each, ask, directory, clock, spread) for each in asked]
+
+
+def _ask(options: EmissionsOptions, section: str) -> Ask:
+    from batchjob.runtime.http_client import trust  # HTTP and TLS, which a table does not need
+    from collectors.emissions.http import HttpAsk
+
+    try:
+        return HttpAsk(options.timeout, trust(options.ca_file))
+    except OSError as error:  # ssl.SSLError is one
+        told = error.strerror or "no certificates in it"
+        raise SettingsError(f"{section}.ca-file: {options.ca_file}: {told}") from error
+
+
+def _access(name: str, zone: str, options: EmissionsOptions, section: str) -> ProviderAccess:
+    addresses: Mapping[str, str] = dict(_pair(text) for text in options.url)
+    url = addresses.get(name, PROVIDERS[name].url)
+    needed = {
+        "electricity_maps": ("", "electricity_maps_token_file"),
+        "watttime": ("watttime_user", "watttime_password_file"),
+    }.get(name)
+    if needed is None:
+        return ProviderAccess(url, zone)
+    for field in filter(None, needed):
+        if not getattr(options, field):
+            raise SettingsError(f"{section}.{field.replace('_', '-')}: expected with {name}")
+    user = getattr(options, needed[0]) if needed[0] else ""
+    return ProviderAccess(url, zone, user, _secret(getattr(options, needed[1])))
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, _, url = text.partition("=")
+    return name, url
+
+
+def _secret(path: str) -> Callable[[], str]:
+    """Reads the file at each request: a secret that was renewed is used at once."""
+
+    def read() -> str:
+        try:
+            return read_secret(path).strip()
+        except SecretFileError as error:
+            raise FactorError("authentication", str(error)) from error
+
+    return read
+
+
+def _cache_directory(options: EmissionsOptions) -> str:
+    state = os.environ.get("STATE_DIRECTORY", "").partition(":")[0]
+    return options.cache_directory or (f"{state}/emissions" if state else "")

@@ -1,0 +1,193 @@
+"""The ledger on disk, so that a restarted exporter goes on where it stopped.
+
+Counters that went back a little would be taken for a restart from 0 and counted twice: the file is
+written before its numbers are shown. Sums and readings are valid for the boot they belong to; the
+idle power that was learned holds on.
+"""
+
+import contextlib
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from collectors.energy.idle import LearnedIdlePower
+from collectors.energy.interval import Key, NodeSnapshot, key_of
+from collectors.energy.ledger import Component, Consumer, Kind, Ledger, LedgerEntry
+from collectors.energy.processors import Processors
+from collectors.jobs.view import JobName, JobUsage
+from collectors.metric import labels
+from collectors.power.meter import GpuEnergyReading, GpuEnergyShare, MeterReading
+
+_FILE = "energy.json"
+_VERSION = 1
+
+
+def boot_id(procfs: str) -> str:
+    """What tells this boot of the machine from every other; empty if the kernel does not say."""
+    try:
+        with open(f"{procfs}/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def save(directory: str, boot: str, meter: str, collectors: Sequence[str], ledger: Ledger) -> None:
+    """Replace the file in one step. Raises OSError, and then no older file is left behind.
+
+    `collectors`: those among which the meter was chosen.
+    """
+    path = os.path.join(directory, _FILE)
+    try:
+        with open(path + ".new", "w", encoding="utf-8") as file:
+            head = {"version": _VERSION, "boot_id": boot, "meter": meter, "collectors": collectors}
+            file.write(json.dumps(head | _document(ledger)))
+        Path(path + ".new").replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+        raise
+
+
+def load(directory: str) -> dict[str, Any] | None:
+    """The file's content, None if there is none. Raises OSError and ValueError."""
+    path = os.path.join(directory, _FILE)
+    try:
+        with open(path, encoding="utf-8") as file:
+            document = json.load(file, parse_constant=_refuse)
+    except FileNotFoundError:
+        return None
+    if not isinstance(document, dict) or document.get("version") != _VERSION:
+        raise ValueError(f"{path}: not a state of this version")
+    return document
+
+
+def meter_of(document: Mapping[str, Any] | None, boot: str, collectors: Sequence[str]) -> str:
+    """The meter chosen among these collectors during this boot, or nothing."""
+    if document is None or not _same_boot(document, boot):
+        return ""
+    same = document.get("collectors") == list(collectors)
+    return str(document.get("meter", "")) if same else ""
+
+
+def _same_boot(document: Mapping[str, Any], boot: str) -> bool:
+    return bool(boot) and document.get("boot_id") == boot
+
+
+def restore(document: Mapping[str, Any], boot: str, meter: str, ledger: Ledger) -> bool:
+    """Fill a new ledger; True when its sums go on, False when they begin anew.
+
+    Raises ValueError for a document that is damaged; the ledger must then be thrown away.
+    """
+    try:
+        if document["meter"] == meter:
+            ledger.idle.learned = _learned(document["idle"])
+        for uuid, learned in document["gpu_idle"].items():
+            ledger.gpu_idle[uuid].learned = _learned(learned)
+        if document["meter"] != meter or not _same_boot(document, boot):
+            return False
+        _restore_sums(document, ledger)
+    except (KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
+        raise ValueError(f"damaged state: {type(error).__name__}: {error}") from error
+    return True
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no sum")
+
+
+def _document(ledger: Ledger) -> dict[str, Any]:
+    return {
+        "idle": ledger.idle.learned,
+        "gpu_idle": {uuid: idle.learned for uuid, idle in ledger.gpu_idle.items()},
+        "jobs": [
+            {
+                "key": key,
+                "seen_at": job.seen_at,
+                "joules": _rows(job.joules.items()),
+                "grams": job.grams,
+            }
+            for key, job in ledger.jobs.items()
+        ],
+        "node": _rows(ledger.node.items()),
+        "metered_joules": ledger.metered_joules,
+        "overdrawn_joules": ledger.overdrawn_joules,
+        "seconds_without_data": ledger.seconds_without_data,
+        "gpu_seconds_without_data": ledger.gpu_seconds_without_data,
+        "settled_until": ledger.settled_until,
+        "since": None if ledger.since is None else _look_document(ledger.since),
+        "gpus_since": list(ledger.gpus_since.values()),
+    }
+
+
+def _restore_sums(document: Mapping[str, Any], ledger: Ledger) -> None:
+    for row in document["jobs"]:
+        job = LedgerEntry(float(row["seen_at"]))
+        for component, kind, joules in row["joules"]:
+            job.joules[cast("Component", component), cast("Kind", kind)] = float(joules)
+        job.grams.update({str(provider): float(grams) for provider, grams in row["grams"].items()})
+        ledger.jobs[Key(*map(str, row["key"]))] = job
+    for component, consumer, joules in document["node"]:
+        ledger.node[cast("Component", component), cast("Consumer", consumer)] = float(joules)
+    ledger.metered_joules = float(document["metered_joules"])
+    ledger.overdrawn_joules = float(document["overdrawn_joules"])
+    ledger.seconds_without_data = float(document["seconds_without_data"])
+    ledger.gpu_seconds_without_data = float(document["gpu_seconds_without_data"])
+    ledger.settled_until = _number(document["settled_until"])
+    ledger.since = None if document["since"] is None else _look(document["since"])
+    ledger.gpus_since = _gpus(document["gpus_since"])
+
+
+def _rows(sums: Iterable[tuple[tuple[str, str], float]]) -> list[tuple[str, str, float]]:
+    return [(*names, joules) for names, joules in sums]
+
+
+def _look_document(look: NodeSnapshot) -> dict[str, Any]:
+    return look._asdict() | {"jobs": list(look.jobs.values()), "gpus": list(look.gpus.values())}
+
+
+def _look(document: Mapping[str, Any]) -> NodeSnapshot:
+    busy_seconds, cpus = document["processors"]
+    jobs = [JobUsage(_name(name), *map(_number, numbers)) for name, *numbers in document["jobs"]]
+    return NodeSnapshot(
+        float(document["at"]),
+        float(document["epoch"]),
+        None if document["meter"] is None else _reading(document["meter"]),
+        Processors(float(busy_seconds), int(cpus)),
+        {key_of(job.name): job for job in jobs},
+        _gpus(document["gpus"]),
+    )
+
+
+def _reading(row: list[Any]) -> MeterReading:
+    at, joules, watts, series = row
+    return MeterReading(float(at), _number(joules), _number(watts), int(series))
+
+
+def _gpus(rows: list[Any]) -> dict[str, GpuEnergyReading]:
+    readings = [
+        GpuEnergyReading(
+            str(uuid), float(at), float(joules), int(series), tuple(map(_holding, holdings))
+        )
+        for uuid, at, joules, series, holdings in rows
+    ]
+    return {reading.uuid: reading for reading in readings}
+
+
+def _holding(row: list[Any]) -> GpuEnergyShare:
+    job, share, activity = row
+    return GpuEnergyShare(_name(job), float(share), _number(activity))
+
+
+def _name(row: list[Any]) -> JobName:
+    manager, jobid, user = (str(each) for each in row[:3])
+    return JobName(manager, jobid, user, labels(manager=manager, jobid=jobid, user=user))
+
+
+def _learned(row: list[Any] | None) -> LearnedIdlePower | None:
+    return None if row is None else LearnedIdlePower(float(row[0]), float(row[1]))
+
+
+def _number(value: Any) -> float | None:
+    return None if value is None else float(value)

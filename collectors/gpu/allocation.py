@@ -1,0 +1,310 @@
+"""Which GPUs a job was given, from everything that may tell, most trustworthy first.
+
+Files that root wrote and the devices cgroup come before the environment, which belongs to the
+user. Numbers are believed only where it is certain what they count.
+"""
+
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+from collectors.gpu.devices import GpuTable, Unit, Vendor, read_device_majors
+from collectors.host import Host
+from collectors.jobs.view import JobHolder
+
+NVIDIA_MAJOR = 195  # Linux, Documentation/admin-guide/devices.txt; 254 and 255 are no GPUs
+
+
+class Allocation(NamedTuple):
+    """What one source says; `unknown` are its words that mean no GPU of this node."""
+
+    source: str
+    units: frozenset[Unit]
+    unknown: tuple[str, ...] = ()
+
+
+class Site(NamedTuple):
+    """What a site says about its nodes."""
+
+    slurm_numbers: str = "index"  # or minor
+    cuda_numbers: str = "local"  # or index, minor
+    positions: tuple[str, ...] = ()  # scheduler's number → GPU, where the order is another
+    pbs_homes: tuple[str, ...] = ()
+
+
+class AllocationContext(NamedTuple):
+    """What is read once for all jobs."""
+
+    table: GpuTable
+    site: Site
+    named_by_prolog: Mapping[str, frozenset[str]]  # job id → names of files
+    capability_major: int | None  # of /dev/nvidia-caps/*
+    hostname: str
+
+
+def look(
+    host: Host, table: GpuTable, site: Site, named_by_prolog: Mapping[str, frozenset[str]]
+) -> AllocationContext:
+    """Read what does not depend on a job."""
+    try:
+        with open(os.path.join(host.procfs, "sys/kernel/hostname"), encoding="utf-8") as file:
+            hostname = file.read().strip()
+    except OSError:
+        hostname = ""
+    return AllocationContext(
+        table,
+        site,
+        named_by_prolog,
+        read_device_majors(host).get("nvidia-caps"),
+        hostname.partition(".")[0],
+    )
+
+
+def allocations(holder: JobHolder, seen: AllocationContext) -> list[Allocation]:
+    """What each source says about the job, the most trustworthy first; silent ones are left out."""
+    said = (source(holder, seen) for source in SOURCES)
+    return [each for each in said if each is not None and (each.units or each.unknown)]
+
+
+def _from_prolog(holder: JobHolder, seen: AllocationContext) -> Allocation | None:
+    names = seen.named_by_prolog.get(holder.name.jobid, frozenset())
+    return _translated("prolog", sorted(names), lambda name: _job_file(seen.table, name))
+
+
+def _job_file(table: GpuTable, name: str) -> tuple[Unit, ...]:
+    gpu, _, instance = name.partition(".")
+    if not _is_number(gpu):
+        return table.named(name)
+    if instance:
+        return table.of_instance(int(gpu), int(instance))
+    return table.at_index(int(gpu), "nvidia")
+
+
+def _from_pbs_files(holder: JobHolder, seen: AllocationContext) -> Allocation | None:
+    """OpenPBS' aux/<jobid>.env and Torque's aux/<jobid>gpu, both written by the root-owned MoM."""
+    if holder.name.manager not in ("pbs", "torque"):
+        return None
+    for home in seen.site.pbs_homes:
+        path = os.path.join(home, "aux", holder.name.jobid)
+        environ = dict(line.partition("=")[::2] for line in _lines(path + ".env"))
+        words = _words(environ.get("CUDA_VISIBLE_DEVICES"))
+        if words:
+            pci_order = environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
+            return _visible("pbs", words, pci_order, holder, seen)
+        ours = [match for line in _lines(path + "gpu") if (match := _TORQUE_GPU.fullmatch(line))]
+        numbers = [n for host, n in map(re.Match.groups, ours) if _same_host(host, seen.hostname)]
+        if numbers:
+            return _translated("pbs", numbers, lambda n: seen.table.at_index(int(n), "nvidia"))
+    return None
+
+
+_TORQUE_GPU = re.compile(r"(\S+)-gpu(\d+)")
+
+
+def _same_host(host: str, ours: str) -> bool:
+    return host.partition(".")[0] == ours
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read(65536).splitlines()
+    except OSError:
+        return []
+
+
+def _from_devices(holder: JobHolder, seen: AllocationContext) -> Allocation | None:
+    """The devices a cgroup v1 lets in; PBS lists them, Slurm only denies (`a *:* rwm` stays)."""
+    if holder.name.manager == "slurm":
+        return None
+    table = seen.table
+    lists = [_allowed(os.path.join(directory, "devices.list")) for directory in holder.directories]
+    devices = {device for each in lists if each is not None for device in each}
+    units: set[Unit] = set()
+    for major, minor in devices:
+        if major == seen.capability_major:
+            units.update(table.at_capability(minor))
+    for major, minor in devices:
+        if major == NVIDIA_MAJOR and minor < 254:
+            boards = table.at_minor(minor, "nvidia")
+            # A GPU in MIG mode opens for all its instances; which ones, the capabilities say.
+            units.update(unit for unit in boards if not unit.gpu.partitioned)
+    return Allocation("devices", frozenset(units)) if units else None
+
+
+_DEVICE = re.compile(r"c (\d+):(\d+) [rwm]+")
+
+
+def _allowed(path: str) -> set[tuple[int, int]] | None:
+    """Character devices by number; None where everything is allowed or nothing can be read."""
+    lines = _lines(path)
+    if not lines or any(line.startswith("a ") for line in lines):
+        return None
+    found = (_DEVICE.fullmatch(line) for line in lines)
+    return {(int(match[1]), int(match[2])) for match in found if match}
+
+
+def _from_slurm(holder: JobHolder, seen: AllocationContext) -> Allocation | None:
+    """Places in the node's list of GPUs.
+
+    Tasks inherit SLURM_JOB_GPUS from the batch script, hence from the first node: on the others
+    only SLURM_STEP_GPUS is of this node. Measured with 22.05 and 24.11; the latter gives both
+    tasks of `--gpus-per-task=1` the same SLURM_STEP_GPUS, so the job's list goes first.
+    """
+    environs = holder.environs
+    of_job = [
+        environ["SLURM_JOB_GPUS"]
+        for environ in environs
+        if "SLURM_JOB_GPUS" in environ
+        and ("SLURM_STEPID" not in environ or environ.get("SLURM_JOB_NUM_NODES") == "1")
+    ]
+    of_steps = [environ["SLURM_STEP_GPUS"] for environ in environs if "SLURM_STEP_GPUS" in environ]
+    for source, texts in (("SLURM_JOB_GPUS", of_job), ("SLURM_STEP_GPUS", of_steps)):
+        words = [word for text in texts for word in _words(text)]
+        if words and _positions_are_sure(seen):
+            return _translated(source, words, lambda word: _position(seen, word))
+    return None
+
+
+def _positions_are_sure(seen: AllocationContext) -> bool:
+    """MIG instances and a second make of GPU have places in the scheduler's list too."""
+    table = seen.table
+    return bool(seen.site.positions) or (table.one_vendor and not table.partitioned)
+
+
+def _position(seen: AllocationContext, word: str) -> tuple[Unit, ...]:
+    if not _is_number(word):
+        return seen.table.named(word)
+    number, positions = int(word), seen.site.positions
+    if positions:
+        return spoken(seen.table, positions[number]) if number < len(positions) else ()
+    if seen.site.slurm_numbers == "minor":
+        return seen.table.at_minor(number)
+    return seen.table.at_index(number)
+
+
+def spoken(table: GpuTable, name: str) -> tuple[Unit, ...]:
+    """A GPU as a site writes it: `index:3`, `minor:3`, a UUID or a PCI address."""
+    kind, _, number = name.partition(":")
+    if kind == "index" and _is_number(number):
+        return table.at_index(int(number))
+    if kind == "minor" and _is_number(number):
+        return table.at_minor(int(number))
+    return table.named(name)
+
+
+def _from_lsf(holder: JobHolder, seen: AllocationContext) -> Allocation | None:
+    """Under MPS, LSF keeps the real devices (minors) in CUDA_VISIBLE_DEVICES_ORIG."""
+    name = "CUDA_VISIBLE_DEVICES_ORIG"
+    words = [word for environ in holder.environs for word in _words(environ.get(name))]
+    return _translated(name, words, lambda word: _minor_or_name(seen.table, word))
+
+
+def _minor_or_name(table: GpuTable, word: str) -> tuple[Unit, ...]:
+    return table.at_minor(int(word), "nvidia") if _is_number(word) else table.named(word)
+
+
+def _from_cuda(holder: JobHolder, seen: AllocationContext) -> Allocation | None:
+    """LSF besides sets CUDA_VISIBLE_DEVICES<n> for task n; all tasks' GPUs are the job's."""
+    environs = holder.environs
+    words = [
+        word
+        for environ in environs
+        for name in sorted(environ)
+        if _CUDA.fullmatch(name)
+        for word in _words(environ[name])
+    ]
+    pci_order = all(environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" for environ in environs)
+    return _visible("CUDA_VISIBLE_DEVICES", words, pci_order, holder, seen)
+
+
+_CUDA = re.compile(r"CUDA_VISIBLE_DEVICES\d*")
+
+
+def _from_rocr(holder: JobHolder, seen: AllocationContext) -> Allocation | None:
+    """As CUDA_VISIBLE_DEVICES, for ROCm: `GPU-<unique id in hex>` or numbers."""
+    source, table = "ROCR_VISIBLE_DEVICES", seen.table
+    words = [word for environ in holder.environs for word in _words(environ.get(source))]
+    names = [word for word in words if not _is_number(word)]
+    if names:
+        return _translated(source, names, table.named)
+    if _all_of(words, table, "amd"):
+        return _translated(source, words, lambda word: table.at_index(int(word), "amd"))
+    return None
+
+
+def _visible(
+    source: str, words: list[str], pci_order: bool, holder: JobHolder, seen: AllocationContext
+) -> Allocation | None:
+    """CUDA_VISIBLE_DEVICES: names are names, but numbers count what the job may see.
+
+    They are certain where they name as many GPUs as the node has, where nothing confines the job
+    and CUDA follows the PCI bus, and where the site says so.
+    """
+    table, numbers = seen.table, seen.site.cuda_numbers
+    names = [word for word in words if not _is_number(word)]
+    if names:
+        return _translated(source, names, table.named)
+    if numbers == "minor":
+        return _translated(source, words, lambda word: table.at_minor(int(word), "nvidia"))
+    free = pci_order and not table.partitioned and _unconfined(holder)
+    if numbers == "index" or free or _all_of(words, table, "nvidia"):
+        return _translated(source, words, lambda word: table.at_index(int(word), "nvidia"))
+    return None
+
+
+def _all_of(words: list[str], table: GpuTable, vendor: Vendor) -> bool:
+    """Whether the numbers 0 to n-1 stand there and the node has just n whole GPUs."""
+    gpus = [gpu for gpu in table.gpus if gpu.vendor == vendor]
+    whole = table.complete and not any(gpu.partitioned for gpu in gpus)
+    return (
+        whole and bool(gpus) and {int(w) for w in words if _is_number(w)} == set(range(len(gpus)))
+    )
+
+
+def _unconfined(holder: JobHolder) -> bool:
+    """Whether a devices cgroup v1 says that the job may open everything; Slurm's always does."""
+    if holder.name.manager == "slurm":
+        return False
+    return any(
+        any(line.startswith("a *:* ") for line in _lines(os.path.join(directory, "devices.list")))
+        for directory in holder.directories
+    )
+
+
+_LONGEST_LIST = 4096  # characters; the environment belongs to the user and may be huge
+
+
+def _words(text: str | None) -> list[str]:
+    """The parts of a comma-separated list; `NoDevFiles`, `none` and -1 mean no GPU."""
+    words = [word.strip() for word in (text or "")[:_LONGEST_LIST].split(",")]
+    return [word for word in words if word and word.lower() not in ("nodevfiles", "none", "-1")]
+
+
+def _is_number(word: str) -> bool:
+    return len(word) <= 5 and word.isascii() and word.isdigit()
+
+
+def _translated(
+    source: str, words: Iterable[str], units: Callable[[str], tuple[Unit, ...]]
+) -> Allocation | None:
+    found = {word: units(word) for word in words}
+    if not found:
+        return None
+    return Allocation(
+        source,
+        frozenset(unit for each in found.values() for unit in each),
+        tuple(word for word, each in found.items() if not each),
+    )
+
+
+SOURCES: tuple[Callable[[JobHolder, AllocationContext], Allocation | None], ...] = (
+    _from_prolog,
+    _from_pbs_files,
+    _from_devices,
+    _from_slurm,
+    _from_lsf,
+    _from_cuda,
+    _from_rocr,
+)

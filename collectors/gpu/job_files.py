@@ -1,0 +1,59 @@
+"""Read the directory in which a prolog notes whose a GPU is, as dcgm-exporter reads it.
+
+A file is named after a GPU's number (`0`; `0.3` is GPU instance 3 of GPU 0) or UUID and holds one
+job id per line (dcgm-exporter's --hpc-job-mapping-dir); what follows a space is not read, since
+some prologs put the uid there.
+"""
+
+import logging
+import os
+import re
+from collections.abc import Mapping
+
+from batchjob.runtime.log import Once
+
+log = logging.getLogger(__name__)
+
+_FILE = re.compile(r"\d+(\.\d+)?|(GPU|MIG)-[0-9A-Fa-f-]+")
+
+
+class PrologFiles:
+    """One such directory; what of it may not be read is said once, and other sources are asked."""
+
+    def __init__(self, directory: str) -> None:
+        """`directory` may be "": then no prolog says anything."""
+        self._directory = directory
+        self._once = Once(log)
+
+    def read(self) -> Mapping[str, frozenset[str]]:
+        """Job id → names of the files that hold it; nothing where there is no directory yet."""
+        jobs: dict[str, set[str]] = {}
+        for name in filter(_FILE.fullmatch, self._names()):
+            for line in self._lines(os.path.join(self._directory, name)):
+                if line.strip():
+                    jobs.setdefault(line.split()[0], set()).add(name)
+        return {job: frozenset(names) for job, names in jobs.items()}
+
+    def _names(self) -> list[str]:
+        try:
+            names = os.listdir(self._directory) if self._directory else []
+        except OSError as error:
+            self._say(self._directory, error)
+            return []
+        self._once.over(self._directory)
+        return names
+
+    def _lines(self, path: str) -> list[str]:
+        try:
+            with open(path, encoding="utf-8", errors="replace") as file:
+                lines = file.read(65536).splitlines()
+        except OSError as error:
+            self._say(path, error)
+            return []
+        self._once.over(path)
+        return lines
+
+    def _say(self, path: str, error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):  # the epilog took it away
+            told = "%s: %s; who holds GPUs goes by other sources"
+            self._once.warning(path, told, path, error.strerror)

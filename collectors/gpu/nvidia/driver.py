@@ -1,0 +1,239 @@
+"""NVML over the life of the exporter: a thread for each GPU, and one that loads the driver anew.
+
+A call that hangs, or a GPU that fell off the bus, stops the thread of that GPU and no other. When
+the driver has been reloaded or updated, NVML is shut down and begun again.
+"""
+
+import _ctypes
+import importlib
+import logging
+import os
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import MappingProxyType
+from typing import Any
+
+from batchjob.runtime.background import Refresher
+from collectors.gpu.nvidia import nvml
+from collectors.gpu.nvidia.gpm import Gpm
+from collectors.gpu.reading import EnergyCounter, GpuReading, KnownGpu, longest_age
+from collectors.host import Host
+
+log = logging.getLogger(__name__)
+
+# While the driver itself works: a lost GPU comes back only with a reset, and to begin anew
+# interrupts the others.
+_SECONDS_BETWEEN_TRIES = 300.0
+_SECONDS_TO_LEAVE = 2.0
+
+
+class ClosedError(Exception):
+    """NVML is not open at this moment."""
+
+
+class NvmlSession:
+    """NVML from one initialisation to its end, and who is inside it."""
+
+    def __init__(self, pynvml: Any, number: int) -> None:
+        self.pynvml = pynvml
+        self.number = number
+        self._inside = 0
+        self._closed = False
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def use(self) -> Iterator[Any]:
+        """pynvml, for calls that must have returned before NVML may be shut down."""
+        with self._changed:
+            if self._closed:
+                raise ClosedError
+            self._inside += 1
+        try:
+            yield self.pynvml
+        finally:
+            with self._changed:
+                self._inside -= 1
+                self._changed.notify_all()
+
+    def close(self) -> bool:
+        """Let nobody in; whether all have left, waiting for them a little."""
+        with self._changed:
+            self._closed = True
+            return self._changed.wait_for(lambda: not self._inside, _SECONDS_TO_LEAVE)
+
+
+class _Board:
+    """One GPU: its thread, and what it is as far as it ever told."""
+
+    def __init__(self, driver: "NvidiaGpus", index: int) -> None:
+        self.seen: KnownGpu | None = None  # at the last good reading
+        self.samples: tuple[int, Gpm] | None = None  # of a session
+        self._driver = driver
+        self._index = index
+        age = longest_age(driver.interval)
+        self.refresher = Refresher(
+            f"gpu{index}", self._read, driver.interval, age, driver.host.monotonic
+        )
+
+    def _read(self) -> GpuReading:
+        driver = self._driver
+        since = driver.host.clock() - 2 * driver.interval
+        reading, session = driver.read(self._index, since, self)
+        at = driver.host.monotonic()
+        counter = driver.energy_counter(reading.gpu.uuid)
+        values = counter.believed(reading.values)
+        self.seen = KnownGpu(reading.gpu, at, None)
+        return reading._replace(values=values, energy=counter.follow(values, at, session))
+
+
+class NvidiaGpus:
+    """All NVIDIA GPUs of the node."""
+
+    def __init__(self, host: Host, interval: float) -> None:
+        self.host = host
+        self.interval = interval
+        self.version = ""  # of the driver; empty while it does not answer
+        self._errors: Counter[tuple[str, str]] = Counter()
+        self._session: NvmlSession | None = None
+        self._sessions = 0
+        self._boards: dict[int, _Board] = {}
+        self._count = 0
+        self._energy: dict[str, EnergyCounter] = {}
+        self._trouble: frozenset[int] = frozenset()
+        self._began_at = float("-inf")
+        self._hangs = False
+        self._scanner = Refresher(
+            "gpus", self.scan, interval, longest_age(interval), host.monotonic
+        )
+
+    def start(self) -> None:
+        """Begin to look for GPUs."""
+        self._scanner.start()
+
+    def stop(self) -> None:
+        """End all threads but those that hang in the driver."""
+        self._scanner.stop()
+        for board in self._boards.values():
+            board.refresher.stop()
+        self._close()
+
+    def known(self) -> list[KnownGpu]:
+        """Every GPU once; where two indexes tell of one GPU, the newer word counts."""
+        newest: dict[str, KnownGpu] = {}
+        for board in list(self._boards.values()):
+            if board.seen is None:
+                continue
+            each = board.seen._replace(observed=board.refresher.latest())
+            other = newest.get(each.gpu.uuid)
+            if other is None or (other.last_seen or 0.0) < (each.last_seen or 0.0):
+                newest[each.gpu.uuid] = each
+        return sorted(newest.values(), key=lambda each: each.gpu.index)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every GPU that the driver counts has told its name."""
+        return len(self.known()) == self._count
+
+    def errors(self) -> MappingProxyType[tuple[str, str], int]:
+        """Failed calls by GPU index (empty: the driver itself) and NVML's word for the error."""
+        return MappingProxyType(dict(self._errors))
+
+    def energy_counter(self, uuid: str) -> EnergyCounter:
+        """The GPU's own, whatever index it has after the next reload."""
+        return self._energy.setdefault(uuid, EnergyCounter(longest_age(self.interval)))
+
+    def read(self, index: int, since: float, board: "_Board") -> tuple[GpuReading, int]:
+        """A reading and the number of the session it is of; raises what NVML raises."""
+        session = self._session
+        if session is None:
+            raise ClosedError
+        with session.use() as pynvml:
+            if board.samples is None or board.samples[0] != session.number:
+                board.samples = (session.number, Gpm(pynvml))
+            gpm = board.samples[1]
+            try:
+                return nvml.read(pynvml, index, since, self._errors, gpm), session.number
+            except pynvml.NVMLError as error:
+                self._failed(pynvml, str(index), error.value)
+                raise
+
+    def scan(self) -> None:
+        """Open NVML, or open it anew after trouble, and see to it that each GPU has its thread."""
+        if self._session is not None and self._must_begin_anew():
+            self._close()
+        if self._session is None and not self._open():
+            return
+        assert self._session is not None
+        with self._session.use() as pynvml:
+            try:
+                self._count = pynvml.nvmlDeviceGetCount()
+            except pynvml.NVMLError as error:
+                self._failed(pynvml, "", error.value)
+                raise
+        for index in range(self._count):
+            if index not in self._boards:
+                self._boards[index] = _Board(self, index)
+                self._boards[index].refresher.start()
+        for index in [index for index in self._boards if index >= self._count]:
+            self._boards.pop(index).refresher.stop()
+
+    def _failed(self, pynvml: Any, gpu: str, code: int) -> None:
+        self._errors[gpu, nvml.error_name(pynvml, code)] += 1
+        self._trouble |= {code}
+
+    def _must_begin_anew(self) -> bool:
+        if not self._trouble:
+            return False
+        since = self.host.monotonic() - self._began_at
+        return bool(self._trouble & nvml.DRIVER_GONE) or since >= _SECONDS_BETWEEN_TRIES
+
+    def _open(self) -> bool:
+        """Whether NVML is open now; where the driver's module is not loaded, nobody is asked."""
+        if not os.path.exists(os.path.join(self.host.procfs, "driver/nvidia/version")):
+            return False
+        try:
+            pynvml = importlib.import_module("pynvml")
+        except ImportError as error:
+            raise ImportError("to read NVIDIA GPUs, install nvidia-ml-py") from error
+        try:
+            pynvml.nvmlInit()
+            self.version = nvml.text(pynvml.nvmlSystemGetDriverVersion())
+        except pynvml.NVMLError as error:
+            self._failed(pynvml, "", error.value)
+            if error.value == nvml.MISMATCH and not self._hangs:
+                forget_library(pynvml)
+            raise
+        self._sessions += 1
+        self._trouble = frozenset()
+        self._began_at = self.host.monotonic()
+        self._session = NvmlSession(pynvml, self._sessions)
+        return True
+
+    def _close(self) -> None:
+        session, self._session = self._session, None
+        self.version = ""
+        if session is None:
+            return
+        if not session.close():
+            self._hangs = True  # for good: a library with a thread inside must stay in memory
+            log.warning("a call to the NVIDIA driver hangs: NVML is begun anew beside it")
+            return
+        try:
+            session.pynvml.nvmlShutdown()
+        except session.pynvml.NVMLError as error:
+            log.debug("nvmlShutdown: %s", error)
+        if nvml.MISMATCH in self._trouble and not self._hangs:
+            forget_library(session.pynvml)
+
+
+def forget_library(pynvml: Any) -> None:
+    """Unload libnvidia-ml, so that the next nvmlInit finds the one that is installed now.
+
+    The loader gives out a library that is in memory again and again, also when its file has been
+    replaced by an update; pynvml keeps handle and function pointers in module variables.
+    """
+    if pynvml.nvmlLib is not None:
+        _ctypes.dlclose(pynvml.nvmlLib._handle)
+    importlib.reload(pynvml)

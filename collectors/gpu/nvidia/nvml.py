@@ -1,0 +1,345 @@
+"""NVIDIA GPUs through NVML: one call reads one GPU with its MIG instances and processes.
+
+Everything but a GPU's UUID is optional: what a board, a driver or a permission does not give is
+absent. Source: NVIDIA's NVML reference, through nvidia-ml-py (module `pynvml`).
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+from collectors.gpu.devices import Gpu, Instance
+from collectors.gpu.metrics import (
+    CLOCK,
+    ECC,
+    ENERGY,
+    MEMORY_TEMPERATURE,
+    MEMORY_TOTAL,
+    MEMORY_USED,
+    NVLINK,
+    PCIE,
+    PCIE_RATE,
+    POWER,
+    POWER_LIMIT,
+    TEMPERATURE,
+    THROTTLED,
+    UTILIZATION,
+    GpuMetric,
+)
+from collectors.gpu.nvidia.gpm import Gpm
+from collectors.gpu.reading import GpuProcess, GpuReading
+
+T = TypeVar("T")
+
+# Error codes of nvml.h. After these the driver is gone for all GPUs, or this GPU is (GPU_IS_LOST,
+# RESET_REQUIRED); every other error is about one call.
+UNINITIALIZED, DRIVER_NOT_LOADED, MISMATCH = 1, 9, 18
+DRIVER_GONE = frozenset({UNINITIALIZED, DRIVER_NOT_LOADED, MISMATCH})
+GONE = DRIVER_GONE | {15, 16}
+
+# This board, driver or moment has no such thing: INVALID_ARGUMENT, NOT_SUPPORTED, NOT_FOUND,
+# FUNCTION_NOT_FOUND (a symbol that an old driver lacks), NO_DATA, ARGUMENT_VERSION_MISMATCH,
+# DEPRECATED.
+_NOT_OFFERED = frozenset({2, 3, 6, 13, 21, 25, 26})
+
+# What nvmlDeviceGetProcessUtilization says of a GPU on which nothing ran: NOT_FOUND, or success
+# with no samples, which pynvml raises as an error.
+_NO_SAMPLES = frozenset({0, 6})
+
+_NOT_IN_AN_INSTANCE = 0xFFFFFFFF
+
+
+class Field(NamedTuple):
+    """A quantity and the call that gives it in its unit."""
+
+    quantity: GpuMetric
+    read: Callable[[Any, Any], float]  # (pynvml, device handle)
+
+
+def _clock(name: str, kind: int) -> Field:
+    return Field(CLOCK[name], lambda nvml, gpu: nvml.nvmlDeviceGetClockInfo(gpu, kind) * 1e6)
+
+
+def _ecc(name: str, kind: int) -> Field:
+    # 1 is NVML_AGGREGATE_ECC: over the life of the board, so it survives a reboot.
+    return Field(ECC[name], lambda nvml, gpu: nvml.nvmlDeviceGetTotalEccErrors(gpu, kind, 1))
+
+
+def _throttled(name: str, policy: int) -> Field:
+    return Field(
+        THROTTLED[name],
+        lambda nvml, gpu: nvml.nvmlDeviceGetViolationStatus(gpu, policy).violationTime / 1e9,
+    )
+
+
+_UTILIZATION = Field(
+    UTILIZATION, lambda nvml, gpu: nvml.nvmlDeviceGetUtilizationRates(gpu).gpu / 100
+)
+_BOARD = (
+    _UTILIZATION,
+    Field(POWER, lambda nvml, gpu: nvml.nvmlDeviceGetPowerUsage(gpu) / 1e3),
+    Field(POWER_LIMIT, lambda nvml, gpu: nvml.nvmlDeviceGetEnforcedPowerLimit(gpu) / 1e3),
+    Field(ENERGY, lambda nvml, gpu: nvml.nvmlDeviceGetTotalEnergyConsumption(gpu) / 1e3),
+    Field(TEMPERATURE, lambda nvml, gpu: nvml.nvmlDeviceGetTemperature(gpu, 0)),
+    _clock("graphics", 0),
+    _clock("sm", 1),
+    _clock("memory", 2),
+    _clock("video", 3),
+    _ecc("corrected", 0),
+    _ecc("uncorrected", 1),
+    _throttled("power", 0),
+    _throttled("thermal", 1),
+    _throttled("sync_boost", 2),
+    _throttled("board_limit", 3),
+    _throttled("low_utilization", 4),
+    _throttled("reliability", 5),
+)
+
+# Field values, fetched in one call: (quantity, field id, scope, factor). Only ids below 200 are
+# used: NVIDIA renumbered later ones (CLOCKS_EVENT_REASON_* was 251 and is 269), so they mean
+# different things to a library and a driver of different age.
+_ALL_LINKS = 0xFFFFFFFF
+FIELD_VALUES = (
+    (MEMORY_TEMPERATURE, 82, 0, 1.0),
+    (NVLINK["transmit"], 138, _ALL_LINKS, 1024.0),
+    (NVLINK["receive"], 139, _ALL_LINKS, 1024.0),
+    (PCIE["transmit"], 197, 0, 1.0),
+    (PCIE["receive"], 198, 0, 1.0),
+)
+
+# nvmlValueType_t → member of the union nvmlValue_t.
+VALUE_TYPES = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
+
+
+def read(
+    nvml: Any,
+    index: int,
+    since: float,
+    errors: Counter[tuple[str, str]],
+    gpm: Gpm | None = None,
+) -> GpuReading:
+    """Read GPU `index` with an initialised pynvml, counting failed calls in `errors`.
+
+    `since` (epoch seconds) bounds the samples of the processes' utilisation; `gpm` keeps the
+    samples of MIG instances from one reading to the next. Raises NVMLError if the GPU or the
+    driver is gone, or does not tell which GPU this is.
+    """
+    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    ask = _OptionalCalls(nvml, errors, str(index))
+    partitioned = ask(nvml.nvmlDeviceGetMigMode, handle, otherwise=[0])[0] == 1
+    parts = _instances(ask, handle) if partitioned else ()
+    values = {**_memory(ask, handle), **_fields(ask, handle), **_field_values(ask, handle)}
+    if PCIE["transmit"] not in values:
+        values |= _pcie_rates(ask, handle)
+    instances = tuple(part.instance for part in parts)
+    busy = _busy_instances(ask, gpm, handle, instances) if gpm else {}
+    return GpuReading(
+        _describe(ask, handle, index, partitioned, instances),
+        values,
+        {
+            part.instance.uuid: _memory(ask, part.handle) | busy.get(part.instance.uuid, {})
+            for part in parts
+        },
+        _processes(ask, handle, since),
+    )
+
+
+class _OptionalCalls:
+    """Makes optional calls: what is not offered is `otherwise`; other errors are counted too."""
+
+    def __init__(self, nvml: Any, errors: Counter[tuple[str, str]], gpu: str) -> None:
+        self.nvml = nvml
+        self._errors = errors
+        self._gpu = gpu
+
+    def __call__(self, call: Callable[..., T], *arguments: Any, otherwise: T | None = None) -> Any:
+        try:
+            return call(*arguments)
+        except self.nvml.NVMLLibraryMismatchError:  # pynvml's word for a symbol that is missing
+            return otherwise
+        except self.nvml.NVMLError as error:
+            if error.value in GONE:
+                raise
+            if error.value not in _NOT_OFFERED:
+                self._errors[self._gpu, error_name(self.nvml, error.value)] += 1
+            return otherwise
+
+
+def error_name(nvml: Any, code: int) -> str:
+    """NVML's own word: `no_permission` for NVML_ERROR_NO_PERMISSION."""
+    for name in dir(nvml):
+        if name.startswith("NVML_ERROR_") and getattr(nvml, name) == code:
+            return name.removeprefix("NVML_ERROR_").lower()
+    return str(code)
+
+
+def text(value: Any) -> str:
+    """A string; bindings before 11.515 gave bytes."""
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+
+
+def _describe(
+    ask: _OptionalCalls, handle: Any, index: int, partitioned: bool, instances: tuple[Instance, ...]
+) -> Gpu:
+    nvml = ask.nvml
+    pci = ask(nvml.nvmlDeviceGetPciInfo, handle)
+    return Gpu(
+        vendor="nvidia",
+        index=index,
+        uuid=text(nvml.nvmlDeviceGetUUID(handle)),
+        minor=ask(nvml.nvmlDeviceGetMinorNumber, handle),
+        pci_bus_id=text(pci.busId).upper() if pci else "",
+        name=text(ask(nvml.nvmlDeviceGetName, handle, otherwise="")),
+        partitioned=partitioned,
+        slices=_slices(ask, handle) if partitioned else None,
+        instances=instances,
+    )
+
+
+def _slices(ask: _OptionalCalls, handle: Any) -> float | None:
+    """Compute slices of the whole GPU: those of its largest instance profile (8, 7, 6 or 4)."""
+    nvml = ask.nvml
+    for profile in (
+        nvml.NVML_GPU_INSTANCE_PROFILE_8_SLICE,
+        nvml.NVML_GPU_INSTANCE_PROFILE_7_SLICE,
+        nvml.NVML_GPU_INSTANCE_PROFILE_6_SLICE,
+        nvml.NVML_GPU_INSTANCE_PROFILE_4_SLICE,
+    ):
+        info = ask(nvml.nvmlDeviceGetGpuInstanceProfileInfo, handle, profile, 1)
+        if info is not None and info.sliceCount:
+            return float(info.sliceCount)
+    return None
+
+
+class _MigInstance(NamedTuple):
+    instance: Instance
+    handle: Any
+    compute_slices: int
+
+
+def _instances(ask: _OptionalCalls, handle: Any) -> tuple[_MigInstance, ...]:
+    """The MIG devices; one that is made or taken away at this moment is left out."""
+    nvml = ask.nvml
+    count = ask(nvml.nvmlDeviceGetMaxMigDeviceCount, handle, otherwise=0)
+    handles = [ask(nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, i) for i in range(count)]
+    parts = [part for each in handles if each is not None and (part := _part(ask, each))]
+    whole: Counter[int] = Counter()
+    for part in parts:
+        whole[part.instance.gpu_instance] += part.compute_slices
+    return tuple(_divided(part, whole[part.instance.gpu_instance]) for part in parts)
+
+
+def _divided(part: _MigInstance, compute_slices: int) -> _MigInstance:
+    """Give a compute instance its part of the slices of its GPU instance."""
+    slices = part.instance.slices * part.compute_slices / compute_slices
+    return part._replace(instance=part.instance._replace(slices=slices))
+
+
+def _part(ask: _OptionalCalls, handle: Any) -> _MigInstance | None:
+    nvml = ask.nvml
+    uuid = ask(nvml.nvmlDeviceGetUUID, handle)
+    gpu_instance = ask(nvml.nvmlDeviceGetGpuInstanceId, handle)
+    compute_instance = ask(nvml.nvmlDeviceGetComputeInstanceId, handle)
+    attributes = ask(nvml.nvmlDeviceGetAttributes, handle)
+    if None in (uuid, gpu_instance, compute_instance) or not attributes:
+        return None
+    name = text(ask(nvml.nvmlDeviceGetName, handle, otherwise=""))
+    profile = name.rpartition(" MIG ")[2] if " MIG " in name else ""
+    slices = float(attributes.gpuInstanceSliceCount)
+    instance = Instance(text(uuid), gpu_instance, compute_instance, profile, slices)
+    return _MigInstance(instance, handle, max(1, attributes.computeInstanceSliceCount))
+
+
+def _busy_instances(
+    ask: _OptionalCalls, gpm: Gpm, handle: Any, instances: tuple[Instance, ...]
+) -> dict[str, dict[GpuMetric, float]]:
+    """Utilisation by UUID; one figure cannot be divided among several compute instances."""
+    count = Counter(instance.gpu_instance for instance in instances)
+    gpm.keep(set(count))
+    busy = {}
+    for instance in instances:
+        if count[instance.gpu_instance] == 1:
+            part = ask(gpm.utilization, handle, instance.gpu_instance)
+            if part is not None:
+                busy[instance.uuid] = {UTILIZATION: part}
+    return busy
+
+
+def _memory(ask: _OptionalCalls, handle: Any) -> dict[GpuMetric, float]:
+    nvml = ask.nvml
+    # Version 2 does not count what the driver keeps for itself as used; old drivers lack it.
+    memory = ask(nvml.nvmlDeviceGetMemoryInfo, handle, nvml.nvmlMemory_v2) or ask(
+        nvml.nvmlDeviceGetMemoryInfo, handle
+    )
+    return {MEMORY_USED: memory.used, MEMORY_TOTAL: memory.total} if memory else {}
+
+
+def _fields(ask: _OptionalCalls, handle: Any) -> dict[GpuMetric, float]:
+    read = {field.quantity: ask(field.read, ask.nvml, handle) for field in _BOARD}
+    return {quantity: value for quantity, value in read.items() if value is not None}
+
+
+def _field_values(ask: _OptionalCalls, handle: Any) -> dict[GpuMetric, float]:
+    wanted = [(field, scope) for _, field, scope, _ in FIELD_VALUES]
+    answers = ask(ask.nvml.nvmlDeviceGetFieldValues, handle, wanted) or ()
+    return {
+        quantity: getattr(answer.value, VALUE_TYPES[answer.valueType]) * factor
+        for (quantity, _, _, factor), answer in zip(FIELD_VALUES, answers, strict=False)
+        if answer.nvmlReturn == 0 and answer.valueType < len(VALUE_TYPES)
+    }
+
+
+def _pcie_rates(ask: _OptionalCalls, handle: Any) -> dict[GpuMetric, float]:
+    rates = {}
+    for direction, counter in (("transmit", 0), ("receive", 1)):
+        kilobytes = ask(ask.nvml.nvmlDeviceGetPcieThroughput, handle, counter)
+        if kilobytes is not None:
+            rates[PCIE_RATE[direction]] = kilobytes * 1e3
+    return rates
+
+
+def _processes(ask: _OptionalCalls, handle: Any, since: float) -> tuple[GpuProcess, ...] | None:
+    """Compute, graphics and MPS client processes; None if none of the lists can be had."""
+    nvml = ask.nvml
+    lists = [
+        ask(call, handle)
+        for call in (
+            nvml.nvmlDeviceGetComputeRunningProcesses_v3,
+            nvml.nvmlDeviceGetGraphicsRunningProcesses_v3,
+            nvml.nvmlDeviceGetMPSComputeRunningProcesses_v3,
+        )
+    ]
+    if all(each is None for each in lists):
+        return None
+    found = {info.pid: info for infos in lists for info in infos or ()}
+    busy = _process_utilization(ask, handle, since) if found else None
+    return tuple(
+        GpuProcess(
+            pid,
+            info.usedGpuMemory,
+            _instance_number(info.gpuInstanceId),
+            _instance_number(info.computeInstanceId),
+            None if busy is None else busy.get(pid, 0.0),
+        )
+        for pid, info in sorted(found.items())
+    )
+
+
+def _instance_number(number: int) -> int | None:
+    return None if number == _NOT_IN_AN_INSTANCE else number
+
+
+def _process_utilization(ask: _OptionalCalls, handle: Any, since: float) -> dict[int, float] | None:
+    """The newest sample of each process that was at work, 0 to 1; None where it is not offered."""
+    nvml = ask.nvml
+    try:
+        samples = nvml.nvmlDeviceGetProcessUtilization(handle, max(0, int(since * 1e6)))
+    except nvml.NVMLError as error:
+        if error.value in _NO_SAMPLES:
+            return {}
+        return None
+    return {
+        sample.pid: sample.smUtil / 100
+        for sample in sorted(samples, key=lambda sample: sample.timeStamp)
+        if sample.smUtil <= 100
+    }

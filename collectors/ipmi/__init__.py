@@ -1,1 +1,0 @@
-"""Power as the node's baseboard management controller (BMC) measures it, over IPMI."""

@@ -1,0 +1,272 @@
+"""One cgroup directory: which files are read, how, and with which descriptors."""
+
+import errno
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from collectors.jobs.cgroups.reader import CgroupFile, OpenCgroupFile, completed, read_path
+
+# Limits and CPU sets change when an administrator or the scheduler changes them, not with the job's
+# work; files that were not there may come (a controller switched on by hand).
+RARE_SECONDS = 60.0
+_AT_FIRST_SECONDS = 0.5  # but a scheduler sets limits and enables controllers when a job is born
+
+
+class CgroupGone(Exception):
+    """The directory was removed; what was read of it before is all there will be."""
+
+
+def is_gone(error: OSError) -> bool:
+    """Whether the kernel says that a cgroup directory is no more; else it was not readable."""
+    return error.errno in (errno.ENOENT, errno.ENODEV)
+
+
+class Trouble:
+    """Counts what could not be read, by reason. Thread-safe."""
+
+    REASONS: Mapping[int, str] = {
+        errno.EACCES: "denied",
+        errno.EPERM: "denied",
+        errno.EOPNOTSUPP: "unsupported",
+        errno.EMFILE: "descriptors",
+        errno.ENFILE: "descriptors",
+    }
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    def count(self, reason: str | OSError | ValueError) -> None:
+        """One more, by a word of ours, by what the kernel answered, or as a malformed text."""
+        if isinstance(reason, OSError):
+            word = self.REASONS.get(reason.errno or 0, "other")
+        else:
+            word = reason if isinstance(reason, str) else "malformed"
+        with self._lock:
+            self._counts[word] += 1
+
+    def counts(self) -> dict[str, int]:
+        """How often each reason occurred since start."""
+        with self._lock:
+            return dict(self._counts)
+
+
+class Descriptors:
+    """How many descriptors may stay open; beyond that, files are opened for each read."""
+
+    def __init__(self, limit: int) -> None:
+        self._left = limit
+        self._lock = threading.Lock()
+
+    def take(self) -> bool:
+        """Reserve one; False when none is left."""
+        with self._lock:
+            if self._left <= 0:
+                return False
+            self._left -= 1
+            return True
+
+    def give_back(self, number: int) -> None:
+        """Return what was taken."""
+        with self._lock:
+            self._left += number
+
+
+class CgroupDirectory:
+    """Reads one cgroup directory again and again.
+
+    A descriptor kept open and read from offset 0 costs a fifth of open, read and close; after the
+    directory's removal it answers ENODEV (kernfs), so it can never show another cgroup's numbers.
+    Not thread-safe: the job that owns it has the lock.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        sources: Iterable[CgroupFile],
+        descriptors: Descriptors,
+        trouble: Trouble,
+        rarely: Callable[[], Mapping[str, Any]] = dict,
+    ) -> None:
+        self.path = path
+        self.values: dict[str, Any] = {}
+        """Field → value, as last read."""
+        self.often: list[OpenCgroupFile] = []
+        """The files that are there and change with the job's work."""
+        self.settle_at = float("-inf")
+        """When to look for limits and new files next (monotonic seconds)."""
+        self._rarely = rarely
+        self._descriptors = descriptors
+        self._trouble = trouble
+        self._missing: list[CgroupFile] = list(sources)
+        self._present: list[OpenCgroupFile] = []
+        self._failed: list[OpenCgroupFile] = []  # of those, what could not be read
+        self._limits: Mapping[str, Any] = {}  # what `rarely` gave
+        self._settle_pause = _AT_FIRST_SECONDS
+        self._inode = 0  # not known yet
+        self._gone = False
+        self._gone = self.removed()
+
+    def read(self, now: float, group: str | None = None) -> bool:
+        """Read all files that are there, or one group's, into the values. Raises CgroupGone.
+
+        `now` is monotonic seconds. A file that is not there, not readable or not in its format
+        leaves its fields out. False if nothing changed: most files of most jobs say what they said
+        before, and then nobody needs to look at them again.
+        """
+        settled = now >= self.settle_at
+        if settled:
+            self._settle(now)
+        files = self.often
+        if group is not None:
+            files = [file for file in files if file.source.belongs(group)]
+        return self._read_files(files) or settled
+
+    def _settle(self, now: float) -> None:
+        if self.removed():
+            raise CgroupGone(self.path)
+        self._find_files()
+        self._read_files([file for file in self._present if file.source.rare])
+        for field in self._limits:
+            self.values.pop(field, None)
+        self._limits = self._rarely()
+        self.values.update(self._limits)
+        self._sort()
+        self.settle_at = now + self._settle_pause
+        self._settle_pause = min(2 * self._settle_pause, RARE_SECONDS)
+
+    def _sort(self) -> None:
+        self.often = [file for file in self._present if not file.source.rare]
+
+    @property
+    def kept_open(self) -> bool:
+        """There were descriptors enough for its files."""
+        return all(file.descriptor >= 0 for file in self.often)
+
+    def removed(self) -> bool:
+        """The directory is no more, or another one has its name by now."""
+        if self._gone:
+            return True
+        try:
+            inode = os.stat(self.path).st_ino
+        except OSError as error:
+            return is_gone(error)
+        self._inode = self._inode or inode
+        return inode != self._inode
+
+    def close(self) -> None:
+        """Close every descriptor; the directory reads nothing afterwards."""
+        kept = [file.descriptor for file in self._present if file.descriptor >= 0]
+        for descriptor in kept:
+            os.close(descriptor)
+        self._descriptors.give_back(len(kept))
+        self._present, self.often, self._missing = [], [], []
+
+    def _read_files(self, files: Iterable[OpenCgroupFile]) -> bool:
+        """Whether any of them says something new. Raises CgroupGone."""
+        changed = False
+        for file in files:
+            try:
+                if file.descriptor >= 0:
+                    data = os.pread(file.descriptor, file.room, 0)
+                else:
+                    data = read_path(self._path_of(file.source))
+                if data != file.data:
+                    changed = True
+                    self._take(file, data)
+            except OSError as error:
+                if error.errno == errno.ENODEV or self.removed():
+                    raise CgroupGone(self.path) from error
+                changed = True
+                self._trouble.count(error)
+                self._failed.append(file)
+        if self._failed:
+            self._set_aside()
+        return changed
+
+    def _take(self, file: OpenCgroupFile, data: bytes) -> None:
+        if file.descriptor >= 0 and file.overflows(data):
+            data = completed(file.descriptor, data, file.room)
+            file.room = 2 * len(data)
+        if not file.take(data):
+            self._trouble.count("malformed")
+
+    def _set_aside(self) -> None:
+        """Treat files that cannot be read, such as pressure with PSI off, as not there."""
+        for file in self._failed:
+            self._present.remove(file)
+            self._missing.append(file.source)
+            file.show({})
+            if file.descriptor >= 0:
+                os.close(file.descriptor)
+                self._descriptors.give_back(1)
+        self._failed.clear()
+        self._sort()
+
+    def _find_files(self) -> None:
+        """Open what is there by now; what is not, is asked for again later."""
+        missing = []
+        for source in self._missing:
+            try:
+                descriptor = os.open(self._path_of(source), os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                missing.append(source)
+                continue
+            except OSError as error:
+                self._trouble.count(error)
+                missing.append(source)
+                continue
+            if not self._descriptors.take():
+                os.close(descriptor)
+                descriptor = -1
+            self._present.append(OpenCgroupFile(source, descriptor, self.values))
+        if missing and self.removed():
+            raise CgroupGone(self.path)
+        self._missing = missing
+
+    def _path_of(self, source: CgroupFile) -> str:
+        return f"{self.path}/{source.file}"
+
+
+def descendants(path: str, unreadable: Callable[[OSError], object] = lambda _: None) -> list[str]:
+    """The directory and all below it; what vanishes meanwhile is left out.
+
+    `unreadable` is called for each directory that is there and cannot be listed.
+    """
+    found = [path]
+    for each in found:
+        try:
+            with os.scandir(each) as entries:
+                found.extend(entry.path for entry in entries if entry.is_dir(follow_symlinks=False))
+        except OSError as error:
+            if not is_gone(error):
+                unreadable(error)
+    return found
+
+
+# Removed meanwhile, or a threaded cgroup, whose processes its parent lists (cgroup-v2.rst).
+_NO_LIST = frozenset({errno.ENOENT, errno.ENODEV, errno.EOPNOTSUPP})
+
+
+def pids_of(
+    directories: Iterable[str],
+    unreadable: Callable[[OSError | ValueError], object] = lambda _: None,
+) -> set[int]:
+    """The processes in exactly these cgroup directories.
+
+    0 stands for a process of another pid namespace, which /proc cannot show. `unreadable` is
+    called for each list that is there and cannot be read.
+    """
+    pids: set[int] = set()
+    for directory in directories:
+        try:
+            pids.update(map(int, read_path(f"{directory}/cgroup.procs").split()))
+        except OSError as error:
+            if error.errno not in _NO_LIST:
+                unreadable(error)
+        except ValueError as error:
+            unreadable(error)
+    return pids

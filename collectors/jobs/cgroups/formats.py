@@ -1,0 +1,95 @@
+"""How the texts of cgroup files read (Linux Documentation/admin-guide/cgroup-v2.rst, "Format")."""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+Parse = Callable[[bytes], Mapping[str, Any]]
+"""Field → value; ValueError or LookupError for a text that is not in the file's format."""
+
+
+def flat_keyed(fields: Mapping[str, tuple[str, int]]) -> Parse:
+    """Parser of `key value` lines (cgroup-v2.rst, "Flat keyed"): key → (field, divisor).
+
+    Unknown keys are ignored and missing ones left out. A kernel writes the keys of a file in one
+    order, so their lines are remembered: picking 8 of 50 keys costs a quarter of reading all.
+    """
+    wanted = {key.encode(): target for key, target in fields.items()}
+    lines = _lines(b"", wanted)
+
+    def parse(data: bytes) -> Mapping[str, Any]:
+        nonlocal lines
+        match = lines.pattern.fullmatch(data)
+        if match is None:
+            lines = _lines(data, wanted)
+            match = lines.pattern.fullmatch(data)
+            if match is None:
+                raise ValueError("not lines of a key and a number")
+        values: dict[str, float] = dict(zip(lines.fields, map(int, match.groups()), strict=True))
+        for field, divisor in lines.divided:
+            values[field] /= divisor
+        return values
+
+    return parse
+
+
+class _Lines(NamedTuple):
+    """Which lines of a file are wanted: a pattern with a group for each number of theirs."""
+
+    pattern: re.Pattern[bytes]
+    fields: tuple[str, ...]
+    divided: tuple[tuple[str, int], ...]
+
+
+def _lines(data: bytes, wanted: Mapping[bytes, tuple[str, int]]) -> _Lines:
+    pattern, skipped, targets = b"", 0, []
+    for line in data.splitlines():
+        key = line.partition(b" ")[0]
+        if key in wanted:
+            pattern += rb"(?:.*+\n){%d}+%s (\d{1,20})\n" % (skipped, re.escape(key))
+            skipped = 0
+            targets.append(wanted[key])
+        else:
+            skipped += 1
+    return _Lines(
+        re.compile(pattern + rb"(?:.*+\n){%d}+" % skipped),
+        tuple(field for field, _ in targets),
+        tuple((field, divisor) for field, divisor in targets if divisor != 1),
+    )
+
+
+def whole(text: bytes | str) -> int:
+    """A number as the kernel writes it, in 64 bits and so in 20 digits and a line feed at most.
+
+    Raises ValueError for anything else: a sign, digits of other scripts or with `_` between them,
+    or more than fit a sample.
+    """
+    digits = text.strip()
+    if len(text) > 21 or not (digits.isdigit() and digits.isascii()):
+        raise ValueError("not a number of 64 bits")
+    return int(digits)
+
+
+def single(field: str, none: int | None = None) -> Parse:
+    """Parser of a file with one number; `max`, and numbers from `none` on, mean no limit."""
+
+    def parse(data: bytes) -> Mapping[str, Any]:
+        if data == b"max\n":
+            return {}
+        number = whole(data)
+        return {} if none is not None and number >= none else {field: number}
+
+    return parse
+
+
+def count_list(data: bytes) -> int:
+    """How many numbers a kernel list such as `0-3,8` names (cpusets.rst, "List format")."""
+    count = 0
+    for part in data.strip().split(b","):
+        if part:
+            first, _, last = part.partition(b"-")
+            span = whole(last or first) - whole(first) + 1
+            if span < 1:
+                raise ValueError(f"range runs backwards: {part!r}")
+            count += span
+    return count

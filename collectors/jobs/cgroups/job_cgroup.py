@@ -1,0 +1,277 @@
+"""A job's directory: one path, in every hierarchy that has it."""
+
+import math
+import os
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from collectors.jobs.cgroups import v1 as cgroup1
+from collectors.jobs.cgroups import v2 as cgroup2
+from collectors.jobs.cgroups.devices import DeviceNames
+from collectors.jobs.cgroups.directory import (
+    CgroupDirectory,
+    CgroupGone,
+    Descriptors,
+    Trouble,
+    descendants,
+    is_gone,
+)
+from collectors.jobs.cgroups.kernel_log import KernelLog
+from collectors.jobs.cgroups.mounts import Hierarchy
+from collectors.jobs.cgroups.reader import BatchReader, CgroupFile, read_path
+from collectors.jobs.layouts import LayoutMatch
+from collectors.jobs.reading import GAUGES, NOTHING, CgroupReading
+
+# A scheduler removes a job's directories one after the other; one that is still missing after this
+# time, while others are there, was removed by somebody else.
+_REMOVAL_SECONDS = 5.0
+
+# Where a job's processes are looked for, best first: Slurm's freezer tree holds all of them,
+# cpuacct lacks slurmstepd, others usually lack the tree (real Slurm 22.05 and OpenPBS 23.06).
+_PIDS_FROM = ("freezer", "memory", "cpuacct", "cpuset", "devices", "pids")
+
+
+class Tables(NamedTuple):
+    """What to read of a directory, and what all directories share."""
+
+    v1: Mapping[str, tuple[CgroupFile, ...]]
+    v2: tuple[CgroupFile, ...]
+    descriptors: Descriptors
+    kernel_log: KernelLog
+    trouble: Trouble
+
+
+def tables(
+    groups: frozenset[str],
+    devices: DeviceNames,
+    descriptors: Descriptors,
+    kernel_log: KernelLog,
+    trouble: Trouble,
+) -> Tables:
+    """The files of the metric groups wanted."""
+    ticks = os.sysconf("SC_CLK_TCK")
+    return Tables(
+        cgroup1.sources(groups, devices, ticks),
+        cgroup2.sources(groups, devices),
+        descriptors,
+        kernel_log,
+        trouble,
+    )
+
+
+class JobCgroup:
+    """One path of a job. Not thread-safe: the job has the lock.
+
+    What a vanished directory said last stays: on v1 the controllers' directories go one by one.
+    """
+
+    __slots__ = (
+        "_born_at", "_cpu_user_seconds", "_directories", "_glances", "_has_v1", "_kept",
+        "_kept_gauges_until", "_oom_kills", "_reading", "_settle_at", "_tables", "delegate",
+        "found", "path",
+    )  # fmt: skip
+
+    def __init__(self, path: str, found: LayoutMatch, delegate: int | None, tables: Tables) -> None:
+        self.path = path
+        self.found = found
+        self.delegate = delegate
+        self._tables = tables
+        self._directories: dict[Hierarchy, CgroupDirectory] = {}
+        self._kept: dict[str, Any] = {}  # of directories that are gone
+        self._kept_gauges_until = math.inf  # monotonic seconds
+        self._glances: dict[str | None, BatchReader] = {}  # by group; None: all
+        self._settle_at = float("-inf")
+        self._reading = NOTHING
+        self._oom_kills: dict[str, int] = {}  # by directory below; v1 only
+        self._born_at = tables.kernel_log.position()
+        self._cpu_user_seconds = 0.0
+        self._has_v1 = False
+
+    def add(self, hierarchy: Hierarchy) -> bool:
+        """The path exists in this hierarchy; False if that was known."""
+        if hierarchy in self._directories:
+            return False
+        self._has_v1 |= hierarchy.version == 1
+        path = f"{hierarchy.root}/{self.path}"
+        shared = (self._tables.descriptors, self._tables.trouble)
+        if hierarchy.version == 2:
+            directory = CgroupDirectory(
+                path, self._tables.v2, *shared, lambda: _limit(path, hierarchy.root)
+            )
+        else:
+            files = [f for c in hierarchy.controllers for f in self._tables.v1.get(c, ())]
+            directory = CgroupDirectory(path, files, *shared)
+        self._directories[hierarchy] = directory
+        self._forget_glances()
+        return True
+
+    @property
+    def gone(self) -> bool:
+        """No directory is left."""
+        return not self._directories
+
+    def read(self, now: float, group: str | None = None) -> CgroupReading:
+        """Read what is left of it; the same reading again if nothing changed."""
+        if now >= self._kept_gauges_until:
+            self._kept = {name: x for name, x in self._kept.items() if name not in _GAUGES}
+            self._kept_gauges_until = math.inf
+            self._reading = self._finished()
+        quick = now < self._settle_at
+        changed = self._glance(group).read() if quick else None
+        if changed is None:
+            changed = self._read_each(now, group) or quick
+        if changed:
+            self._reading = self._finished()
+        return self._reading
+
+    def _glance(self, group: str | None) -> BatchReader:
+        glance = self._glances.get(group)
+        if glance is None:
+            glance = self._glances[group] = BatchReader(
+                [
+                    file
+                    for directory in self._directories.values()
+                    for file in directory.often
+                    if file.source.belongs(group)
+                ]
+            )
+        return glance
+
+    def _read_each(self, now: float, group: str | None) -> bool:
+        """The same with care: look for limits and new files, and let go of what is gone."""
+        self._forget_glances()
+        changed, gone = False, []
+        for hierarchy, directory in self._directories.items():
+            try:
+                changed = directory.read(now, group) or changed
+            except CgroupGone:
+                gone.append(hierarchy)
+        for hierarchy in gone:
+            self._drop(hierarchy)
+            self._kept_gauges_until = now + _REMOVAL_SECONDS
+        if gone:  # the others go with it, and those without a file to read don't say so
+            self.drop_removed(now)
+        if all(directory.kept_open for directory in self._directories.values()):
+            settle = (directory.settle_at for directory in self._directories.values())
+            self._settle_at = min(settle, default=float("-inf"))
+        return changed or bool(gone)  # some of its files may have been read before it was
+
+    def _forget_glances(self) -> None:
+        """A descriptor may be closed, and its number be another file's soon."""
+        self._glances.clear()
+        self._settle_at = float("-inf")
+
+    def reading(self) -> CgroupReading:
+        """What was read last."""
+        return self._reading
+
+    def _finished(self) -> CgroupReading:
+        values = self._kept.copy()
+        # In a hybrid hierarchy v1's cpuacct and v2's cpu.stat both say what the job has used, each
+        # in its own grain: the same one must always win.
+        for directory in self._directories.values():
+            values.update(directory.values)
+        if self._has_v1:
+            values = cgroup1.finish(values, self._cpu_user_seconds)
+            self._cpu_user_seconds = values.get("cpu_user_seconds", 0.0)
+        if self._oom_kills:
+            values["oom_kills"] = sum(self._oom_kills.values())
+        allocated = values.pop("cpuset_cpus", 0)
+        effective = values.pop("effective_cpus", allocated)
+        if allocated:  # an empty CPU set is inherited, and no allocation
+            values["cpus"] = effective
+        return CgroupReading._make(map(values.get, CgroupReading._fields))
+
+    def drop_removed(self, now: float) -> None:
+        """Forget directories that are no more, or are others of the same name by now."""
+        for hierarchy, directory in list(self._directories.items()):
+            if directory.removed():
+                self._drop(hierarchy)
+                self._kept_gauges_until = now + _REMOVAL_SECONDS
+
+    def populated(self) -> bool | None:
+        """Whether it holds processes, as cgroup v2 says; None on v1, where one has to look.
+
+        A part of which the kernel cannot say it just now is taken to be alive.
+        """
+        for hierarchy, directory in self._directories.items():
+            if hierarchy.version == 2:
+                try:
+                    return b"populated 1" in read_path(f"{directory.path}/cgroup.events")
+                except OSError as error:
+                    if is_gone(error):
+                        return False
+                    self._tables.trouble.count(error)
+                    return True
+        return None
+
+    def directories(self) -> list[tuple[Hierarchy, str]]:
+        """Hierarchy and absolute path."""
+        return [(hierarchy, each.path) for hierarchy, each in self._directories.items()]
+
+    def process_tree(self) -> str:
+        """The directory below which all processes of the part are listed; "" for none."""
+        best = min(self._directories, key=_completeness, default=None)
+        return "" if best is None else self._directories[best].path
+
+    def count_oom_kills(self) -> None:
+        """Take over the OOM kills of v1's directories below, before they are removed.
+
+        What was removed before it could be read is in the kernel's log.
+        """
+        for hierarchy, directory in self._directories.items():
+            if "memory" not in hierarchy.controllers:
+                continue
+            for each in descendants(directory.path, self._tables.trouble.count):
+                try:
+                    kills = cgroup1.oom_kills(each)
+                except OSError as error:
+                    if not is_gone(error):
+                        self._tables.trouble.count(error)
+                    continue
+                except ValueError as error:
+                    self._tables.trouble.count(error)
+                    continue
+                if kills is not None:
+                    self._oom_kills[each] = kills
+            self._hear_of_oom_kills(hierarchy)
+        self._reading = self._finished()
+
+    def close(self) -> None:
+        """Close all descriptors."""
+        for hierarchy in list(self._directories):
+            self._drop(hierarchy)
+
+    def _drop(self, hierarchy: Hierarchy) -> None:
+        directory = self._directories.pop(hierarchy)
+        self._kept.update(directory.values)
+        self._forget_glances()
+        directory.close()
+        if "memory" in hierarchy.controllers and self._hear_of_oom_kills(hierarchy):
+            self._reading = self._finished()
+
+    def _hear_of_oom_kills(self, hierarchy: Hierarchy) -> bool:
+        """Whether the kernel's log tells of more than the directories did."""
+        before = dict(self._oom_kills)
+        told = self._tables.kernel_log.kills(f"/{self.path}", self._born_at)
+        for victim, kills in told.items():
+            each = f"{hierarchy.root}{victim}"
+            self._oom_kills[each] = max(kills, self._oom_kills.get(each, 0))
+        return self._oom_kills != before
+
+
+# What the files of one directory say of this moment, before `_finished` has put it together.
+_GAUGES = {*GAUGES, "cpuset_cpus", "effective_cpus", "cfs_quota", "cfs_period"}
+_GAUGES |= {"memory_hierarchical_limit"}
+
+
+def _completeness(hierarchy: Hierarchy) -> int:
+    if hierarchy.version == 2:
+        return -1
+    ranks = [_PIDS_FROM.index(each) for each in hierarchy.controllers if each in _PIDS_FROM]
+    return min(ranks, default=len(_PIDS_FROM))
+
+
+def _limit(path: str, root: str) -> dict[str, Any]:
+    limit = cgroup2.memory_limit(path, root)
+    return {} if limit is None else {"memory_limit": limit}

@@ -1,0 +1,152 @@
+"""Files of cgroup directories: which fields they fill, and how they are read again and again."""
+
+import errno
+import os
+import sys
+from array import array
+from collections.abc import Mapping, Sequence
+from itertools import repeat
+from typing import Any, NamedTuple
+
+from collectors.jobs.cgroups.formats import Parse
+
+_PAGE = 4096
+_RECORD = 24  # longer than a line of cgroup.procs
+# Most files are smaller. With the head of `bytes` these are the 512 bytes up to which Python has
+# memory of its own, without malloc().
+_SMALL = 512 - sys.getsizeof(b"")
+_FROM_START = repeat(0)
+_LARGEST = 4 << 20  # bytes; the longest file we read, cgroup.procs, names 500,000 processes in them
+
+
+BRIEF = "brief"
+"""The group of files, of whatever group of metrics, that are read between scrapes as well."""
+
+
+class CgroupFile(NamedTuple):
+    """A file of a directory and the fields of a reading that it fills.
+
+    `parse` returns field → value and raises ValueError for text that is not in the file's format.
+    """
+
+    file: str
+    group: str
+    parse: Parse
+    rare: bool = False
+    may_be_empty: bool = False  # others end with a line feed, even without a value
+    brief: bool = False  # what a job must not lose, however short it is
+
+    def belongs(self, group: str | None) -> bool:
+        """Whether it is read with a group; None is all."""
+        return group is None or group == self.group or (group == BRIEF and self.brief)
+
+
+class OpenCgroupFile:
+    """A file that is there: how it is read, and what it said last."""
+
+    __slots__ = ("_fields", "data", "descriptor", "room", "source", "values")
+
+    def __init__(self, source: CgroupFile, descriptor: int, values: dict[str, Any]) -> None:
+        self.source = source
+        self.descriptor = descriptor  # -1: to be opened for each read
+        self.room = _SMALL  # bytes; more than the file has, as far as is known
+        self.data: bytes | None = None  # None: nothing that could be understood
+        self.values = values  # of all files, this one's among them
+        self._fields: tuple[str, ...] = ()  # of this one
+
+    def take(self, data: bytes) -> bool:
+        """Show what the file says by now; False if that is not in its format."""
+        try:
+            if data[-1:] != b"\n" and (data or not self.source.may_be_empty):
+                raise ValueError("half a line")
+            said, self.data = self.source.parse(data), data
+        except (ValueError, LookupError):
+            said, self.data = {}, None
+        self.show(said)
+        return self.data is not None
+
+    def show(self, said: Mapping[str, Any]) -> None:
+        """Put these values in the place of what it said before."""
+        fields = tuple(said)
+        if fields != self._fields:
+            for field in self._fields:
+                self.values.pop(field, None)
+            self._fields = fields
+        self.values.update(said)
+
+    def overflows(self, data: bytes) -> bool:
+        """Whether a read that gave this much may have left something."""
+        return len(data) > self.room - _RECORD
+
+
+class BatchReader:
+    """Files of some directories, read in one go as long as nothing is amiss with any of them.
+
+    A scrape comes to thousands of files with cold caches: whatever Python touches between two reads
+    costs as much as a read.
+    """
+
+    __slots__ = ("_descriptors", "_files", "_rooms")
+
+    def __init__(self, files: Sequence[OpenCgroupFile]) -> None:
+        self._files = files
+        self._descriptors = array("i", [file.descriptor for file in files])
+        self._rooms = [file.room for file in files]
+
+    def read(self) -> bool | None:
+        """Whether any file says something new; None: each must be read with care by now."""
+        read: list[bytes] = []
+        changed = amiss = False
+        try:
+            read.extend(map(os.pread, self._descriptors, self._rooms, _FROM_START))
+        except OSError:
+            amiss = True
+        # The directories of a job go one after the other: what could be read is the last of them.
+        for file, data in zip(self._files, read, strict=False):
+            if data != file.data:
+                changed = True
+                amiss |= file.overflows(data) or not file.take(data)
+        return None if amiss else changed
+
+
+def read_all(descriptor: int, room: int = _PAGE) -> bytes:
+    """The whole file behind a descriptor, from its start; `room` bytes are more than it has.
+
+    What is read is kept, and a buffer of a page for each of thousands of files would be as well.
+    """
+    return completed(descriptor, os.pread(descriptor, room, 0), room)
+
+
+def completed(descriptor: int, data: bytes, room: int) -> bytes:
+    """The whole file of which `data` is what a read of `room` bytes gave. OSError: it is too large.
+
+    A read that falls short by some bytes only may not be the last: of a list, such as cgroup.procs,
+    the kernel hands out whole records (filesystems/seq_file.rst).
+    """
+    if len(data) < room - _RECORD:
+        return data
+    parts, offset = [data], len(data)
+    while part := os.pread(descriptor, 16 * _PAGE, offset):
+        parts.append(part)
+        offset += len(part)
+        if offset > _LARGEST:
+            raise OSError(errno.EFBIG, f"larger than {_LARGEST} bytes")
+    return b"".join(parts)
+
+
+def read_path(path: str) -> bytes:
+    """The whole file, opened and closed. Raises OSError, also for one of more than 4 MiB."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return read_all(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read_head(path: str, size: int) -> bytes:
+    """The first `size` bytes of a file whose length somebody else decides. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.pread(descriptor, size, 0)
+    finally:
+        os.close(descriptor)

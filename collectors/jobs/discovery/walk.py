@@ -1,0 +1,119 @@
+"""Finds job directories by walking the cgroup trees, and has them watched."""
+
+import os
+from typing import Protocol
+
+from collectors.jobs.cgroups.directory import Trouble, is_gone
+from collectors.jobs.cgroups.mounts import Hierarchy, hierarchies
+from collectors.jobs.discovery.places import LayoutCursor, enter, start
+from collectors.jobs.layouts import Layout
+from collectors.jobs.state.job import Job
+from collectors.jobs.state.job_table import JobTable
+
+
+class Branch:
+    """A directory on the way to jobs: where it is, what it may lead to, whose it is."""
+
+    __slots__ = ("delegate", "hierarchy", "path", "place", "root_uid")
+
+    def __init__(
+        self,
+        hierarchy: Hierarchy,
+        path: str,
+        place: LayoutCursor,
+        root_uid: int,
+        delegate: int | None,
+    ) -> None:
+        self.hierarchy = hierarchy
+        self.path = path  # relative to the hierarchy's root
+        self.place = place
+        self.root_uid = root_uid
+        self.delegate = delegate
+
+    @property
+    def absolute(self) -> str:
+        """Its path in the file system."""
+        return f"{self.hierarchy.root}/{self.path}" if self.path else self.hierarchy.root
+
+
+class Watch(Protocol):
+    """Whoever wants to know of directories on the way, and of jobs."""
+
+    def branch(self, branch: Branch) -> None:
+        """New children of it may be jobs, or lead to them."""
+
+    def job(self, job: Job, hierarchy: Hierarchy, path: str) -> None:
+        """A directory (absolute path) of a job."""
+
+
+class CgroupWalker:
+    """Walks; every job directory it meets goes to the registry."""
+
+    def __init__(
+        self, registry: JobTable, layouts: tuple[Layout, ...], watch: Watch, trouble: Trouble
+    ) -> None:
+        self._registry = registry
+        self._layouts = layouts
+        self._watch = watch
+        self._trouble = trouble
+
+    def look(self, born: bool = False) -> None:
+        """Walk all hierarchies. `born`: what is new now has begun since the last look."""
+        self._registry.begin_look()
+        for hierarchy in hierarchies(self._registry.host):
+            owner = self._owner(hierarchy.root)
+            if owner is not None:
+                place = start(self._layouts, hierarchy.version)
+                self.walk(Branch(hierarchy, "", place, owner, None), born)
+
+    def walk(self, branch: Branch, born: bool) -> None:
+        """Visit a directory and all below it that may lead to jobs."""
+        pending = [branch]
+        for each in pending:
+            self._watch.branch(each)  # first watch, then look: nothing is made unseen in between
+            pending.extend(self._children(each, born))
+
+    def visit(self, branch: Branch, name: str, born: bool) -> Branch | None:
+        """One child of a directory; returned if there may be jobs below it."""
+        place = enter(branch.place, name)
+        if place.found is None and not place.leads_on:
+            return None
+        path = f"{branch.path}/{name}" if branch.path else name
+        owner = self._owner(f"{branch.hierarchy.root}/{path}")
+        if owner is None:
+            return None
+        delegate = branch.delegate
+        if owner != branch.root_uid:
+            if delegate not in (None, owner):
+                self._trouble.count("untrusted")  # two users' trees in one another: nobody's job
+                return None
+            delegate = owner
+        if place.found is not None:
+            found = place.found
+            if found.layout.by_user:
+                found = found._replace(uid=owner)
+            job = self._registry.appear(branch.hierarchy, path, found, delegate, born)
+            if job is not None:
+                self._watch.job(job, branch.hierarchy, f"{branch.hierarchy.root}/{path}")
+        if not place.leads_on:
+            return None
+        return Branch(branch.hierarchy, path, place, branch.root_uid, delegate)
+
+    def _children(self, branch: Branch, born: bool) -> list[Branch]:
+        try:
+            with os.scandir(branch.absolute) as entries:
+                names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+        except OSError as error:
+            if not is_gone(error):
+                self._trouble.count(error)
+            return []
+        found = (self.visit(branch, name, born) for name in names)
+        return [each for each in found if each is not None]
+
+    def _owner(self, path: str) -> int | None:
+        try:
+            return os.stat(path).st_uid
+        except OSError as error:
+            if not is_gone(error):
+                self._trouble.count(error)
+            return None

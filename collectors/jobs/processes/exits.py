@@ -1,0 +1,96 @@
+"""A thread that is told when processes of jobs exit, to read what their cgroups counted by then.
+
+A scheduler removes a cgroup some milliseconds after its last process. v1 does not say that it is
+empty; on v2 slurmstepd itself is in the job's cgroup, leaves it and removes it at once. On a busy
+node either is sooner than the watcher hears of it. pidfd_open(2), since Linux 5.3, tells of the
+exit itself, when the scheduler hears of it too.
+"""
+
+import logging
+import os
+import select
+import threading
+from collections.abc import Callable, Iterable
+
+from batchjob.runtime.log import Once
+from collectors.jobs.cgroups.directory import Descriptors
+from collectors.jobs.state.job import Job
+
+log = logging.getLogger(__name__)
+
+_FOLLOWED = 4  # processes of a job at a time: its earliest, of which the batch script is one
+
+
+class ExitWatcher:
+    """Owns the thread, which begins with the first process to follow, and the pidfds."""
+
+    def __init__(self, exited: Callable[[Job], object], descriptors: Descriptors) -> None:
+        self._exited = exited
+        self._descriptors = descriptors
+        self._poll: select.epoll | None = None
+        self._stop = -1  # an eventfd, once the thread runs
+        self._followed: dict[int, tuple[Job, int]] = {}  # pidfd → job, pid
+        self._pids: dict[Job, set[int]] = {}
+        self._lock = threading.Lock()
+        self._once = Once(log)
+
+    def follow(self, job: Job, pids: Iterable[int]) -> None:
+        """Have `exited` called when one of these processes ends; the earliest come first."""
+        with self._lock:
+            known = self._pids.setdefault(job, set())
+            for pid in pids:
+                if len(known) < _FOLLOWED and pid not in known and self._open(job, pid):
+                    known.add(pid)
+            if not known:
+                del self._pids[job]
+
+    def stop(self) -> None:
+        """End the thread and close the pidfds."""
+        with self._lock:
+            if self._poll is not None:
+                os.eventfd_write(self._stop, 1)
+            for descriptor in list(self._followed):
+                self._close(descriptor)
+
+    def _open(self, job: Job, pid: int) -> bool:
+        if not self._descriptors.take():
+            return False
+        try:
+            descriptor = os.pidfd_open(pid)
+        except OSError:
+            self._descriptors.give_back(1)
+            return False  # it has ended, or the kernel is too old
+        self._followed[descriptor] = job, pid
+        poll = self._poll or self._start()
+        poll.register(descriptor, select.EPOLLIN)
+        return True
+
+    def _start(self) -> select.epoll:
+        self._poll = select.epoll()
+        self._stop = os.eventfd(0)
+        self._poll.register(self._stop, select.EPOLLIN)
+        threading.Thread(target=self._run, args=(self._poll,), name="exits", daemon=True).start()
+        return self._poll
+
+    def _close(self, descriptor: int) -> Job:
+        job, pid = self._followed.pop(descriptor)
+        self._pids[job].discard(pid)
+        if not self._pids[job]:
+            del self._pids[job]
+        os.close(descriptor)
+        self._descriptors.give_back(1)
+        return job
+
+    def _run(self, poll: select.epoll) -> None:
+        ready: set[int] = set()
+        while self._stop not in ready:
+            ready = {descriptor for descriptor, _ in poll.poll()}
+            with self._lock:
+                jobs = {self._close(each) for each in ready if each in self._followed}
+            for job in jobs:
+                try:
+                    self._exited(job)
+                except Exception as error:  # one odd job must not end the watch over all others
+                    self._once.warning("exit", "exits: %s: %s", type(error).__name__, error)
+        poll.close()
+        os.close(self._stop)

@@ -1,0 +1,179 @@
+"""Finds out who a job is: owner, id, account. Runs in the inspector's thread."""
+
+import os
+from collections.abc import Mapping
+
+from collectors.jobs.cgroups.directory import Trouble
+from collectors.jobs.processes import lsf_cpus, proc
+from collectors.jobs.processes.proc import Process
+from collectors.jobs.processes.snapshot import Eyes, Notes, ProcessSnapshot
+from collectors.jobs.processes.user_names import UserNames
+from collectors.jobs.state import job_identity
+from collectors.jobs.state.job import Job
+from collectors.jobs.state.job_table import CONFLICT, UNTRUSTED
+from collectors.jobs.view import GPU_VARIABLES
+
+PATIENCE_SECONDS = 2.0  # so long an owner is waited for before a job is shown without one
+ROOT_SECONDS = 60.0  # so long root's job may turn out to be a user's that was slow to start
+_ENVIRONMENTS = 16  # processes whose environment is read per job and look
+_GPU_SETTINGS = 64 << 10  # characters of distinct sets of GPU variables kept per job
+_TIMES = 3  # a process just forked has not its own environment yet, so it is asked again
+
+
+class JobIdentifier:
+    """Turns looks into `Job.identity` and `Job.disbelieved`."""
+
+    def __init__(self, eyes: Eyes, names: UserNames, trouble: Trouble, job_name: bool) -> None:
+        self._eyes = eyes
+        self._names = names
+        self._trouble = trouble
+        self._job_name = job_name
+
+    def identify(self, job: Job, notes: Notes, look: ProcessSnapshot) -> None:
+        """Name the job if its owner is known by now, or was waited for long enough."""
+        age = self._eyes.host.monotonic() - notes.first_at
+        patience = age > PATIENCE_SECONDS
+        owners = _owners(look)
+        doubtful = notes.owner is None or (notes.owner == 0 and age < ROOT_SECONDS)
+        if doubtful and owners:
+            notes.owner = min(owners)
+        elif notes.owner is None and patience and look.users():
+            notes.owner = min(process.uid for process in look.users())
+        job.disbelieved = _disbelief(look, owners, notes.owner)
+        if notes.owner is not None:
+            self._read_environments(job, notes, look)
+        if notes.jobid is None:
+            notes.jobid = self._jobid(job, notes, look)
+        if patience or (notes.owner is not None and notes.jobid is not None):
+            self.name(job, notes)
+
+    def name(self, job: Job, notes: Notes) -> None:
+        """Give the job its name; what is learnt of it later renews the info labels alone."""
+        known = job.identity
+        jobid = notes.jobid or job.found.jobid
+        if known is not None and known.uid == notes.owner and known.name.jobid == jobid:
+            user = known.name.user
+        elif notes.owner is None:
+            user = ""
+        else:
+            user = self._names.user(notes.owner) or str(notes.owner)
+        trees = job.trees()
+        made = job_identity.make(
+            job.found,
+            jobid,
+            notes.owner,
+            user,
+            notes.details,
+            trees[0].path if trees else "",
+            self._job_name,
+        )
+        if made != known:
+            job.identity = made
+
+    def denied(self, notes: Notes) -> None:
+        """Count, once per job, that its processes may not be looked into (no CAP_SYS_PTRACE)."""
+        if not notes.denied:
+            notes.denied = True
+            self._trouble.count("denied")
+
+    def _jobid(self, job: Job, notes: Notes, look: ProcessSnapshot) -> str | None:
+        """The accounting's id; None while a path that hides it leaves it unknown."""
+        variable = job.found.jobid_variable
+        if variable is None:
+            return job.found.jobid
+        if job.found.manager == "slurm":
+            for process in look.all():
+                if process.uid == 0 and (found := self._titled(process.pid)):
+                    return found
+        return notes.environ.get(variable)
+
+    def _titled(self, pid: int) -> str | None:
+        try:
+            title = proc.read_command_line(self._eyes.host.procfs, pid)
+        except OSError:
+            return None
+        return job_identity.slurm_job_of_title(title)
+
+    def _read_environments(self, job: Job, notes: Notes, look: ProcessSnapshot) -> None:
+        """Only of processes that are the owner's, earliest first: the batch script knows most."""
+        names = job_identity.variables(job.found.manager) | {job.found.jobid_variable or ""}
+        if job.found.manager == "lsf":
+            names |= {*lsf_cpus.VARIABLES}
+        living = {(process.pid, process.started) for process in look.all()}
+        notes.asked = {key: times for key, times in notes.asked.items() if key in living}
+        for process in _unasked(notes, look):
+            environ = self._environ(process.pid, notes, names)
+            found = job_identity.details(job.found.manager, job.found.jobid, environ)
+            key = (process.pid, process.started)
+            notes.asked[key] = _TIMES if found else notes.asked.get(key, 0) + 1
+            notes.details = found | notes.details
+            notes.environ = {name: environ[name] for name in names & environ.keys()} | notes.environ
+            gpus = _gpu_variables(environ)
+            if gpus and sum(map(_characters, (gpus, *notes.gpus.values()))) <= _GPU_SETTINGS:
+                notes.gpus.setdefault(frozenset(gpus.items()), gpus)
+            if notes.cpus is None and any(name in environ for name in lsf_cpus.VARIABLES):
+                notes.cpus = self._lsf_cpus(process.pid, notes)
+
+    def _lsf_cpus(self, pid: int, notes: Notes) -> int | None:
+        self._eyes.at = (pid, self._eyes.host.monotonic())  # the file may be on any file system
+        try:
+            return lsf_cpus.allocated(notes.environ, os.uname().nodename, os.cpu_count() or 1)
+        finally:
+            self._eyes.at = None
+
+    def _environ(self, pid: int, notes: Notes, names: frozenset[str]) -> Mapping[str, str]:
+        def wanted(name: str) -> object:
+            return name in names or GPU_VARIABLES.fullmatch(name)
+
+        self._eyes.at = (pid, self._eyes.host.monotonic())
+        try:
+            return proc.read_environ(self._eyes.host.procfs, pid, wanted)
+        except PermissionError:
+            self.denied(notes)
+            return {}
+        except OSError:
+            return {}  # it has ended
+        finally:
+            self._eyes.at = None
+
+
+def _owners(look: ProcessSnapshot) -> set[int]:
+    found = (
+        job_identity.owner(tree.found, [p for place in places.values() for p in place])
+        for tree, places in look.trees.items()
+    )
+    return {uid for uid in found if uid is not None}
+
+
+def _disbelief(look: ProcessSnapshot, owners: set[int], owner: int | None) -> str | None:
+    """Why a job is not shown: a user can make directories with any name in a tree of his own."""
+    if len(owners) > 1:
+        return CONFLICT
+    for tree in look.trees:
+        own = tree.delegate is not None and tree.found.uid != tree.delegate
+        if own and tree.delegate == owner:
+            return UNTRUSTED
+    return None
+
+
+def _gpu_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """Without a list of GPUs that was too long to be read to its end."""
+    return {
+        name: value
+        for name, value in environ.items()
+        if GPU_VARIABLES.fullmatch(name) and len(value) < proc.LONGEST_VALUE
+    }
+
+
+def _characters(variables: Mapping[str, str]) -> int:
+    return sum(len(name) + len(value) for name, value in variables.items())
+
+
+def _unasked(notes: Notes, look: ProcessSnapshot) -> list[Process]:
+    found = [
+        process
+        for process in look.owned(notes.owner)
+        if process.uid == notes.owner
+        and notes.asked.get((process.pid, process.started), 0) < _TIMES
+    ]
+    return sorted(found, key=lambda process: process.started)[:_ENVIRONMENTS]

@@ -1,0 +1,73 @@
+"""CPUs of LSF's jobs that have no CPU set, from what LSF put into their environment.
+
+IBM Spectrum LSF, "Environment variables set for job execution" and "Affinity hostfile":
+
+    LSB_AFFINITY_HOSTFILE  a file with a line for each task: host, list of CPUs, NUMA nodes, policy
+    LSB_MCPU_HOSTS         `host1 4 host2 2`: hosts, and slots on each
+
+The environment belongs to the user, so the file is read only where root has written it.
+"""
+
+import os
+import stat
+from collections.abc import Mapping
+
+from collectors.jobs.cgroups.formats import whole
+
+AFFINITY_FILE, SLOTS = "LSB_AFFINITY_HOSTFILE", "LSB_MCPU_HOSTS"
+VARIABLES = (AFFINITY_FILE, SLOTS)
+
+_LONGEST_FILE = 1 << 20
+
+
+def allocated(environ: Mapping[str, str], hostname: str, online: int) -> int | None:
+    """CPUs on this node; None where neither says so, or it has not as many."""
+    own = hostname.partition(".")[0]
+    cpus = _of_file(environ.get(AFFINITY_FILE, ""), own) or _of_slots(environ.get(SLOTS, ""), own)
+    return cpus if 0 < cpus <= online else None
+
+
+def _of_file(path: str, own: str) -> int:
+    try:
+        lines = _root_wrote(path).decode(errors="replace").splitlines() if path else []
+        cpus: set[int] = set()
+        for line in lines:
+            words = line.split()
+            if len(words) > 1 and words[0].partition(".")[0] == own:
+                cpus.update(_listed(words[1]))
+    except (OSError, ValueError):
+        return 0
+    return len(cpus)
+
+
+def _root_wrote(path: str) -> bytes:
+    """The file's text, or nothing where it is not root's; raises OSError."""
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC
+    descriptor = os.open(path, flags)
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != 0 or status.st_mode & 0o022:
+            return b""
+        return os.read(descriptor, _LONGEST_FILE)
+    finally:
+        os.close(descriptor)
+
+
+def _listed(text: str) -> set[int]:
+    cpus: set[int] = set()
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        begin, end = whole(first), whole(last or first)
+        if end - begin >= 65536:
+            raise ValueError(f"not a list of CPUs: {text!r}")
+        cpus.update(range(begin, end + 1))
+    return cpus
+
+
+def _of_slots(text: str, own: str) -> int:
+    words = text.split()
+    slots = 0
+    for host, number in zip(words[::2], words[1::2], strict=False):
+        if host.partition(".")[0] == own and number.isascii() and number.isdigit():
+            slots += int(number[:9])
+    return slots

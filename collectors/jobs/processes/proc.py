@@ -1,0 +1,223 @@
+"""Processes of a job, from /proc (proc(5)). A read may block for ever: never on the scrape path.
+
+A process decides how long its environ and cmdline are, whatever memory it has: with
+prctl(PR_SET_MM_MAP) they can be any range of its addresses. So every read is bounded.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+from collectors.jobs.cgroups.formats import whole
+from collectors.jobs.cgroups.reader import read_head, read_path
+from collectors.jobs.reading import Interface
+
+_PAGE = 4096  # stat, io and the beginning of status are far shorter
+_ENVIRON = 128 << 10
+LONGEST_VALUE = 4096  # characters of a variable; the UUIDs of 50 MIG instances are 2 kB
+_INTERFACES = 32  # each has series of its own; whoever has a namespace makes as many as he likes
+
+
+class ProcessCounters(NamedTuple):
+    """What a process and its children that were waited for have used, all counting up.
+
+    The kernel adds a child's numbers to its parent when the parent waits for it
+    (kernel/exit.c, wait_task_zombie): utime to cutime, IO to the parent's own.
+    """
+
+    cpu_user_seconds: float
+    cpu_system_seconds: float
+    read_bytes: float | None = None  # None: /proc/<pid>/io may not be read
+    written_bytes: float | None = None
+    read_characters: float | None = None
+    written_characters: float | None = None
+
+
+class Process(NamedTuple):
+    """One look at /proc/<pid>. `pid` and `started` together name a process for ever."""
+
+    pid: int
+    started: float  # seconds after boot
+    parent: int
+    uid: int
+    threads: int
+    program: str  # the first 15 bytes of its name
+    own_cpu_seconds: float  # without its children
+    counters: ProcessCounters
+
+
+class Clock(NamedTuple):
+    """How the kernel's ticks become seconds."""
+
+    ticks: int
+    boot_time: float  # epoch seconds
+
+
+def clock(procfs: str) -> Clock:
+    """Ticks per second, and the time of boot from /proc/stat. Raises OSError, ValueError."""
+    for line in read_path(f"{procfs}/stat").splitlines():
+        if line.startswith(b"btime "):
+            return Clock(os.sysconf("SC_CLK_TCK"), float(line[6:]))
+    raise ValueError(f"{procfs}/stat has no btime line")
+
+
+def read_process(procfs: str, pid: int, time: Clock, before: Process | None, io: bool) -> Process:
+    """Look at one process; `before`, an earlier look, spares asking for its uid again.
+
+    Raises OSError when it has ended, ValueError or IndexError for a text that is not stat's.
+    """
+    text = read_head(f"{procfs}/{pid}/stat", _PAGE)
+    end = text.rindex(b")")  # the name may hold anything, parentheses and line feeds included
+    words = text[end + 2 :].split()
+    ticks = time.ticks
+    used = (
+        (whole(words[11]) + whole(words[13])) / ticks,
+        (whole(words[12]) + whole(words[14])) / ticks,
+    )
+    started = whole(words[19]) / ticks
+    # Root's process may become the user's: slurmstepd forks, and the child changes its uid.
+    settled = before is not None and before.started == started and before.uid != 0
+    return Process(
+        pid,
+        started,
+        whole(words[1]),
+        before.uid if settled and before is not None else read_uid(procfs, pid),
+        whole(words[17]),
+        text[text.index(b"(") + 1 : end].decode(errors="replace"),
+        (whole(words[11]) + whole(words[12])) / ticks,
+        ProcessCounters(*used, *_io(procfs, pid)) if io else ProcessCounters(*used),
+    )
+
+
+def read_uid(procfs: str, pid: int) -> int:
+    """The real uid: a set-uid program still runs for the user who started it."""
+    for line in read_head(f"{procfs}/{pid}/status", _PAGE).splitlines():
+        if line.startswith(b"Uid:"):
+            return whole(line.split()[1])
+    raise ValueError(f"{procfs}/{pid}/status has no Uid line")
+
+
+def _io(procfs: str, pid: int) -> tuple[float, ...]:
+    """Bytes of storage read and written, then all bytes of read and write calls.
+
+    /proc/<pid>/io of another user needs CAP_SYS_PTRACE (proc(5)); without it: nothing.
+    """
+    try:
+        text = read_head(f"{procfs}/{pid}/io", _PAGE)
+    except PermissionError:
+        return ()
+    pairs = dict(line.split(b": ") for line in text.splitlines())
+    return tuple(whole(pairs[key]) for key in (b"read_bytes", b"write_bytes", b"rchar", b"wchar"))
+
+
+def read_environ(procfs: str, pid: int, wanted: Callable[[str], object]) -> Mapping[str, str]:
+    """The variables wanted, as they were when the program started. Raises OSError.
+
+    Whatever bytes a user put there: what is no UTF-8 is replaced, so that it can be a label. What
+    stands behind the first 128 KiB, and in a value behind 4096 characters, is not read.
+    """
+    found = {}
+    data = read_head(f"{procfs}/{pid}/environ", _ENVIRON)
+    if len(data) == _ENVIRON:
+        data = data[: data.rfind(b"\0") + 1]  # the last one is not whole
+    for entry in data.split(b"\0"):
+        name, _, value = entry.partition(b"=")
+        text = name.decode(errors="replace")
+        if wanted(text):
+            found[text] = value[: 4 * LONGEST_VALUE].decode(errors="replace")[:LONGEST_VALUE]
+    return found
+
+
+def count_open_files(procfs: str, pid: int) -> int:
+    """Open descriptors, counted without a list of them: there may be a million. Raises OSError."""
+    with os.scandir(f"{procfs}/{pid}/fd") as entries:
+        return sum(1 for _ in entries)
+
+
+def read_command_line(procfs: str, pid: int) -> bytes:
+    """The beginning of the command line, or of the title that the process gave itself. OSError."""
+    return read_head(f"{procfs}/{pid}/cmdline", _PAGE)
+
+
+def read_network(procfs: str, pid: int) -> Mapping[str, Interface] | None:
+    """Traffic per interface, if the process has a network namespace of its own.
+
+    In the host's namespace the numbers would be the whole machine's. Raises OSError, and ValueError
+    for more interfaces than are shown.
+    """
+    own = os.stat(f"{procfs}/{pid}/ns/net")
+    host = os.stat(f"{procfs}/1/ns/net")
+    if (own.st_dev, own.st_ino) == (host.st_dev, host.st_ino):
+        return None
+    interfaces = {}
+    text = read_path(f"{procfs}/{pid}/net/dev").decode(errors="replace")
+    lines = text.split("\n", _INTERFACES + 4)[2:]
+    if len(lines) > _INTERFACES + 1:  # with the empty one at the end
+        raise ValueError(f"{procfs}/{pid}/net/dev: more than {_INTERFACES} interfaces")
+    for line in filter(None, lines):
+        name, _, numbers = line.partition(":")
+        words = [whole(word) for word in numbers.split()]
+        if name.strip() != "lo":
+            interfaces[name.strip()] = Interface(*words[0:4], *words[8:12])
+    return interfaces
+
+
+class ProcessTotals:
+    """Sums over a job's processes that never fall, though processes end.
+
+    What an ended process used is in its parent's numbers if that one waited for it; a parent that
+    gained at least as much is taken to have done so. Otherwise what was last seen is kept.
+    """
+
+    def __init__(self) -> None:
+        self._living: dict[tuple[int, float], Process] = {}
+        self._ended = [0.0] * len(ProcessCounters._fields)
+
+    def update(self, processes: Iterable[Process]) -> ProcessCounters | None:
+        """Take over a new look at all processes of the job; return the sums, None for none ever.
+
+        A counter that cannot be read of some process has no sum.
+        """
+        now = {(process.pid, process.started): process for process in processes}
+        gone = self._living.keys() - now.keys()
+        by_pid = {process.pid: process for process in self._living.values()}
+        absorbed: dict[tuple[int, float], list[float]] = {}
+        for key in gone:
+            process = self._living[key]
+            heir = self._heir(process, by_pid, now)
+            lost = absorbed.setdefault(heir, [0.0] * len(self._ended)) if heir else self._ended
+            for at, value in enumerate(process.counters):
+                lost[at] += value or 0.0
+        for heir, lost in absorbed.items():
+            before, after = self._living[heir].counters, now[heir].counters
+            for at, value in enumerate(lost):
+                gain = (after[at] or 0.0) - (before[at] or 0.0)
+                self._ended[at] += max(0.0, value - gain)
+        self._living = now
+        return self._sums()
+
+    def _heir(
+        self,
+        process: Process,
+        by_pid: Mapping[int, Process],
+        now: Mapping[tuple[int, float], Process],
+    ) -> tuple[int, float] | None:
+        """The nearest ancestor within the job that is still alive."""
+        for _ in range(len(by_pid)):
+            parent = by_pid.get(process.parent)
+            if parent is None:
+                return None
+            if (parent.pid, parent.started) in now:
+                return parent.pid, parent.started
+            process = parent
+        return None
+
+    def _sums(self) -> ProcessCounters | None:
+        if not self._living and not any(self._ended):
+            return None
+        sums: list[float | None] = []
+        for at, ended in enumerate(self._ended):
+            values = [process.counters[at] for process in self._living.values()]
+            known = [value for value in values if value is not None]
+            sums.append(ended + sum(known) if len(known) == len(values) else None)
+        return ProcessCounters(*sums)  # type: ignore[arg-type]  # the first two are always known

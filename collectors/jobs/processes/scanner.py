@@ -1,0 +1,288 @@
+"""A thread that looks at the jobs' processes: owner, counts, IO, environment.
+
+Only here is /proc read: a look at a process that is stuck in a file system may hang for ever.
+"""
+
+import contextlib
+import logging
+import threading
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from batchjob.runtime.log import Once
+from collectors.host import Host
+from collectors.jobs.cgroups.directory import Trouble
+from collectors.jobs.processes import proc
+from collectors.jobs.processes.exits import ExitWatcher
+from collectors.jobs.processes.identifier import PATIENCE_SECONDS, ROOT_SECONDS, JobIdentifier
+from collectors.jobs.processes.proc import Process, ProcessCounters
+from collectors.jobs.processes.snapshot import Eyes, Notes
+from collectors.jobs.processes.user_names import UserNames
+from collectors.jobs.reading import Interface, ProcessReading
+from collectors.jobs.state.job import Job, Seen
+from collectors.jobs.state.job_table import JobTable
+
+log = logging.getLogger(__name__)
+
+STUCK_SECONDS = 5.0  # a look at one process that lasts longer is given up
+_SOON = 0.03  # seconds between looks at a young job, whose owner is there for a moment perhaps
+_WITHOUT_OWNER = 0.5  # and between looks at one that is slow to become its user's
+_AGAIN = 0.25  # and between looks that exits of processes and scrapes ask for
+_RESTED, _RESTED_WHILE_YOUNG = 50, 4  # looks take 1/50 of the time, and 1/4 after a birth
+
+
+@dataclass(frozen=True)
+class ScanSettings:
+    """What to find out about processes."""
+
+    interval: float
+    io: bool
+    open_files: bool
+    network: bool
+    programs: int
+    job_name: bool
+
+
+class ProcessScanner:
+    """Owns the thread; publishes `Job.seen`, and has `Naming` publish who the job is."""
+
+    def __init__(
+        self,
+        host: Host,
+        registry: JobTable,
+        names: UserNames,
+        wanted: ScanSettings,
+        exits: ExitWatcher,
+        trouble: Trouble,
+    ) -> None:
+        self._host = host
+        self._registry = registry
+        self._wanted = wanted
+        self._exits = exits
+        self._trouble = trouble
+        self._eyes = Eyes(host, trouble, wanted.io)
+        self._naming = JobIdentifier(self._eyes, names, trouble, wanted.job_name)
+        self._once = Once(log)
+        self._wake = threading.Event()
+        self._rested = threading.Event()  # the thread may be woken for what can wait
+        self._touched: deque[Job] = deque()  # some process of theirs has ended
+        self._asked_at = float("-inf")
+        self._stopped = False
+        self._generation = 0
+        self._notes: dict[Job, Notes] = {}
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._generation += 1
+        self._thread = threading.Thread(
+            target=self._run, args=(self._generation,), name="processes", daemon=True
+        )
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread; one that hangs is left behind (it is a daemon thread)."""
+        self._stopped = True
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join(timeout=2)
+
+    def wake(self) -> None:
+        """Something is new: look soon."""
+        self._wake.set()
+
+    def exited(self, job: Job) -> None:
+        """A process of the job has ended: look at the others soon, and at who took over from it."""
+        self._touched.append(job)
+        self._ask()
+
+    def scraped(self) -> None:
+        """Somebody reads the numbers now and then: look at all jobs, for the next time."""
+        self._asked_at = self._host.monotonic()
+        self._ask()
+
+    def _ask(self) -> None:
+        if self._rested.is_set():
+            self._wake.set()
+
+    def rescue(self) -> None:
+        """Where a look at one process hangs, leave that process and its thread, and go on."""
+        at = self._eyes.at
+        if at is None or self._host.monotonic() - at[1] < STUCK_SECONDS:
+            return
+        self._eyes.stuck.add(at[0])
+        self._eyes.at = None
+        self._trouble.count("stuck")
+        self._once.warning("stuck", "process %d cannot be looked at; left out from now on", at[0])
+        self.start()
+
+    def settled(self) -> bool:
+        """Whether every running job has been identified, disbelieved, or found to be empty."""
+        return all(
+            job.identity is not None or job.disbelieved is not None or job.populated() is False
+            for job in self._registry.running()
+        )
+
+    def look(self) -> float | None:
+        """Look at every job that is due; seconds until the next look, None for "when woken"."""
+        generation = self._generation
+        self._eyes.forget_ended()
+        jobs = self._registry.all()
+        living = set(jobs)
+        self._notes = {job: notes for job, notes in self._notes.items() if job in living}
+        for job in self._taken():
+            if job in self._notes:
+                self._notes[job].touched = True
+        pauses = []
+        for job in jobs:
+            notes = self._notes.setdefault(job, Notes(self._host.monotonic()))
+            if job.ended is not None and job.populated() is not None:
+                self._name_ended(job, notes)
+                continue  # the watcher will say when processes are back
+            now = self._host.monotonic()
+            if now >= notes.looked_at + self._pause(notes):
+                notes.touched = False
+                self._inspect(job, notes)
+                notes.looked_at = now
+            if generation != self._generation:
+                return None  # this thread was given up while it hung; another one goes on
+            pauses.append(max(notes.looked_at + self._pause(notes) - now, _SOON))
+        return min(pauses, default=None)
+
+    def _run(self, generation: int) -> None:
+        while not self._stopped and generation == self._generation:
+            self._wake.clear()
+            begun = self._host.monotonic()
+            pause = self._guarded_look()
+            young = pause is not None and pause <= 4 * _SOON
+            rested = _RESTED_WHILE_YOUNG if young else _RESTED
+            rest = min(rested * (self._host.monotonic() - begun), 60.0)
+            if generation == self._generation:
+                self._sleep(pause, rest)
+
+    def _sleep(self, pause: float | None, rest: float) -> None:
+        """Rest, which only births shorten; then wait for whoever asks, or for the time to come."""
+        woken = self._wake.wait(rest)
+        if woken or self._touched or self._asked_at > self._host.monotonic() - rest:
+            return
+        self._rested.set()
+        if not self._touched:
+            self._wake.wait(None if pause is None else max(pause - rest, 0.0))
+        self._rested.clear()
+
+    def _taken(self) -> Iterator[Job]:
+        with contextlib.suppress(IndexError):
+            while True:
+                yield self._touched.popleft()
+
+    def _guarded_look(self) -> float | None:
+        try:
+            return self.look()
+        except Exception as error:  # an odd process must not end the looks at all others
+            self._once.warning("look", "processes: %s: %s", type(error).__name__, error)
+            self._trouble.count("processes")
+            return self._wanted.interval
+
+    def _pause(self, notes: Notes) -> float:
+        age = notes.looked_at - notes.first_at
+        if age < PATIENCE_SECONDS and (notes.owner is None or not notes.details):
+            return _SOON if age < 1.0 else 4 * _SOON
+        if age < ROOT_SECONDS and not notes.owner:
+            return min(_WITHOUT_OWNER, self._wanted.interval)
+        asked = notes.touched or self._asked_at > notes.looked_at
+        return min(_AGAIN, self._wanted.interval) if asked else self._wanted.interval
+
+    def _inspect(self, job: Job, notes: Notes) -> None:
+        look = self._eyes.look(job, notes)
+        if look is None:
+            return
+        if not look.complete:
+            if look.all():
+                self._naming.identify(job, notes, look)
+            return  # those that are missing may be alive
+        everyone = look.all()
+        notes.known = {process.pid: process for process in everyone}
+        self._keep_numbers(job, notes)
+        if not everyone:
+            self._nobody(job, notes, look.listed > 0)
+            return
+        if job.ended is not None:
+            job.revive()
+        notes.began = min(notes.began, *(process.started for process in everyone))
+        began = self._eyes.moment_of(notes.began)
+        if job.found.started_at is None or began.epoch < job.found.started_at:
+            job.started = began
+        self._naming.identify(job, notes, look)
+        owned = look.owned(notes.owner)
+        earliest = sorted(owned, key=lambda process: process.started)
+        self._exits.follow(job, [process.pid for process in earliest])
+        sums = notes.accounts.update(everyone)
+        if self._wanted.io and sums is not None and sums.read_bytes is None:
+            self._naming.denied(notes)
+        notes.programs.update(owned)
+        job.seen = Seen(
+            self._host.monotonic(),
+            self._reading(notes, owned, sums),
+            tuple(process.pid for process in owned),
+            tuple(notes.gpus.values()),
+            notes.cpus,
+        )
+
+    def _keep_numbers(self, job: Job, notes: Notes) -> None:
+        """Of a job so young that it may be gone before anybody asks for its numbers."""
+        now = self._host.monotonic()
+        if now - notes.first_at < PATIENCE_SECONDS:
+            job.read(now)
+        job.count_oom_kills()
+
+    def _nobody(self, job: Job, notes: Notes, hidden: bool) -> None:
+        """No process to look at: hidden ones make a job, directories without any do not.
+
+        v1 does not say when the last process has gone, and leaves stale directories behind.
+        """
+        now = self._host.now()
+        patience = now.monotonic - notes.first_at > PATIENCE_SECONDS
+        populated = job.populated()
+        stale = patience and (populated is None or job.noticed is None)
+        if not hidden and populated is not True and (job.seen is not None or stale):
+            job.end(now)
+        if job.found.uid is not None and not job.delegated:
+            notes.owner = job.found.uid
+        known = hidden and notes.owner is not None
+        if known or (patience and (hidden or job.noticed is not None)):
+            self._naming.name(job, notes)
+
+    def _name_ended(self, job: Job, notes: Notes) -> None:
+        """A job too short for a look at its owner is shown with what its path tells."""
+        if job.identity is None and job.noticed is not None and not job.delegated:
+            notes.owner = job.found.uid
+            self._naming.name(job, notes)
+
+    def _reading(
+        self, notes: Notes, owned: list[Process], sums: ProcessCounters | None
+    ) -> ProcessReading:
+        counters = sums or ProcessCounters(0.0, 0.0)
+        return ProcessReading(
+            processes=len(owned),
+            threads=sum(process.threads for process in owned),
+            open_files=self._open_files(owned) if self._wanted.open_files else None,
+            programs=notes.programs.top(self._wanted.programs),
+            network=self._network(owned),
+            **counters._asdict(),
+        )
+
+    def _open_files(self, owned: list[Process]) -> int | None:
+        try:
+            return sum(proc.count_open_files(self._host.procfs, p.pid) for p in owned)
+        except OSError:
+            return None  # a part of them would be a wrong number
+
+    def _network(self, owned: list[Process]) -> Mapping[str, Interface] | None:
+        if not (self._wanted.network and owned):
+            return None
+        first = min(owned, key=lambda process: process.started)
+        try:
+            return proc.read_network(self._host.procfs, first.pid)
+        except (OSError, ValueError, TypeError):
+            return None  # it has ended, or may not be looked at

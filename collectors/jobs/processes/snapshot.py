@@ -1,0 +1,161 @@
+"""One look at the processes of a job, and what is remembered between looks."""
+
+import errno
+import math
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from collectors.host import Host, Moment
+from collectors.jobs.cgroups.directory import Trouble, descendants, pids_of
+from collectors.jobs.layouts import step_of
+from collectors.jobs.processes import proc
+from collectors.jobs.processes.executables import ExecutableTotals
+from collectors.jobs.processes.proc import Clock, Process, ProcessTotals
+from collectors.jobs.state.job import Job, ProcessRoot
+
+# The programs that start jobs' processes, as the kernel names them (15 bytes at most).
+SCHEDULERS = frozenset(
+    {"slurmstepd", "pbs_mom", "sbatchd", "res", "condor_starter", "sge_shepherd", "flux-imp"}
+)
+
+
+# What a look at a process answers that has ended, or that /proc hides (proc(5), hidepid).
+_ENDED = frozenset({errno.ENOENT, errno.ESRCH, errno.EACCES, errno.EPERM})
+
+
+_CLOCK_WAS_SET_SECONDS = 1.0
+
+
+def _booted() -> float:
+    """Epoch seconds of this machine's boot; btime of /proc/stat is the same, cut to a second."""
+    return time.clock_gettime(time.CLOCK_REALTIME) - time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+@dataclass
+class Notes:
+    """What the inspector's thread remembers of a job. Nobody else touches it."""
+
+    first_at: float
+    began: float = math.inf  # seconds after boot: the start of its first process
+    looked_at: float = float("-inf")
+    known: dict[int, Process] = field(default_factory=dict)
+    asked: dict[tuple[int, float], int] = field(default_factory=dict)  # for environ, how often
+    details: dict[str, str] = field(default_factory=dict)
+    environ: dict[str, str] = field(default_factory=dict)
+    gpus: dict[frozenset[tuple[str, str]], Mapping[str, str]] = field(default_factory=dict)
+    cpus: int | None = None  # on this node, by its environment
+    jobid: str | None = None
+    owner: int | None = None
+    denied: bool = False
+    touched: bool = False  # a process has ended since the last look
+    accounts: ProcessTotals = field(default_factory=ProcessTotals)
+    programs: ExecutableTotals = field(default_factory=ExecutableTotals)
+
+
+@dataclass(frozen=True)
+class ProcessSnapshot:
+    """The processes of a job at one moment, by part and by directory below the part's own."""
+
+    trees: Mapping[ProcessRoot, Mapping[str, list[Process]]]
+    listed: int  # pids in the cgroups; /proc may hide some of them (proc(5), hidepid)
+    complete: bool  # False: some list of processes could not be read
+
+    def all(self) -> list[Process]:
+        """Every process, the scheduler's own included."""
+        return [p for places in self.trees.values() for found in places.values() for p in found]
+
+    def users(self) -> list[Process]:
+        """Without slurmstepd and its like, and the placeholder of Slurm's external step.
+
+        A task begins as root's fork of its scheduler, and bears the name of that until it has
+        become its user's and runs his program.
+        """
+        found = []
+        for tree, places in self.trees.items():
+            for below, members in places.items():
+                step = step_of(tree.found, below)
+                if step is None or (step.role != "scheduler" and step.name != "extern"):
+                    found += [one for one in members if one.program not in SCHEDULERS]
+        return found
+
+    def owned(self, owner: int | None) -> list[Process]:
+        """The job's processes: all but root's, which in a user's job are the scheduler's."""
+        if owner in (None, 0):
+            return self.users()
+        return [process for process in self.all() if process.uid != 0]
+
+
+class Eyes:
+    """Reads /proc/<pid>, and knows which process it is at, should it hang there."""
+
+    def __init__(self, host: Host, trouble: Trouble, io: bool) -> None:
+        self.stuck: set[int] = set()
+        self.at: tuple[int, float] | None = None  # pid, and since when
+        self.host = host
+        self._trouble = trouble
+        self._io = io
+        self._clock: Clock | None = None
+        self._booted = 0.0
+
+    @property
+    def clock(self) -> Clock:
+        """Ticks and time of boot, read when the wall clock is set. Raises OSError, ValueError."""
+        booted = _booted()
+        if self._clock is None or abs(booted - self._booted) > _CLOCK_WAS_SET_SECONDS:
+            kernel = proc.clock(self.host.procfs)
+            whole = kernel.boot_time <= booted + 1 and booted - 1 <= kernel.boot_time
+            self._clock = kernel._replace(boot_time=booted) if whole else kernel
+            self._booted = booted
+        return self._clock
+
+    def moment_of(self, seconds_after_boot: float) -> Moment:
+        """When that was."""
+        return self.host.now().at(self.clock.boot_time + seconds_after_boot)
+
+    def forget_ended(self) -> None:
+        """A process that hung but has ended since is stuck no more; its pid may be used again."""
+        if self.stuck:
+            procfs = self.host.procfs
+            self.stuck = {pid for pid in self.stuck if os.path.exists(f"{procfs}/{pid}")}
+
+    def look(self, job: Job, notes: Notes) -> ProcessSnapshot | None:
+        """None where processes are of another pid namespace, of which /proc tells nothing."""
+        trees: dict[ProcessRoot, dict[str, list[Process]]] = {}
+        listed, complete = 0, True
+
+        def unreadable(error: OSError | ValueError) -> None:
+            nonlocal complete
+            complete = False
+            self._trouble.count(error)
+
+        for tree in job.trees():
+            places = trees.setdefault(tree, {})
+            for directory in descendants(tree.directory, unreadable):
+                pids = pids_of((directory,), unreadable)
+                if 0 in pids:
+                    self._trouble.count("namespace")
+                    return None
+                listed += len(pids)
+                found = [self._process(pid, notes) for pid in pids - self.stuck]
+                below = directory[len(tree.directory) + 1 :]
+                places[below] = [process for process in found if process is not None]
+        return ProcessSnapshot(trees, listed, complete)
+
+    def _process(self, pid: int, notes: Notes) -> Process | None:
+        self.at = (pid, self.host.monotonic())
+        try:
+            return proc.read_process(
+                self.host.procfs, pid, self.clock, notes.known.get(pid), self._io
+            )
+        except OSError as error:
+            if error.errno in _ENDED:
+                return None  # its parent has its numbers
+            self._trouble.count(error)
+            return notes.known.get(pid)
+        except (ValueError, LookupError):
+            self._trouble.count("malformed")
+            return None
+        finally:
+            self.at = None

@@ -1,0 +1,75 @@
+"""Login names of uids, from a name service that may hang (getpwuid(3) over LDAP, SSSD, NIS)."""
+
+import pwd
+import queue
+import threading
+import time
+from collections.abc import Callable
+
+from collectors.metric import displayable
+
+DEADLINE_SECONDS = 1.0
+KNOWN_SECONDS = 3600.0
+UNKNOWN_SECONDS = 60.0
+
+
+def _look_up(uid: int) -> str | None:
+    try:
+        return displayable(pwd.getpwuid(uid).pw_name)
+    except KeyError:
+        return None
+
+
+class UserNames:
+    """Asks the name service in a thread of its own; whoever waits, waits for a bounded time.
+
+    While one question hangs, every other is answered "unknown" at once.
+    """
+
+    def __init__(
+        self,
+        look_up: Callable[[int], str | None] = _look_up,
+        deadline: float = DEADLINE_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._look_up = look_up
+        self._deadline = deadline
+        self._clock = clock
+        self._cache: dict[int, tuple[str | None, float]] = {}
+        self._questions: queue.SimpleQueue[tuple[int, threading.Event]] = queue.SimpleQueue()
+        self._hung = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+
+    def user(self, uid: int) -> str | None:
+        """The login name, or None when there is none or the service does not answer in time."""
+        known = self._cache.get(uid)
+        if known is not None and self._clock() < known[1]:
+            return known[0]
+        if self._hung.is_set():
+            return None
+        self._start()
+        answered = threading.Event()
+        self._questions.put((uid, answered))
+        if not answered.wait(self._deadline):
+            self._hung.set()
+            return None
+        return self._cache[uid][0]
+
+    def _start(self) -> None:
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="names", daemon=True)
+                self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            uid, answered = self._questions.get()
+            try:
+                name = self._look_up(uid)
+            except OSError:
+                name = None
+            valid = KNOWN_SECONDS if name is not None else UNKNOWN_SECONDS
+            self._cache[uid] = (name, self._clock() + valid)
+            self._hung.clear()
+            answered.set()

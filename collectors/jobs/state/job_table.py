@@ -1,0 +1,164 @@
+"""All jobs of this node: who is there, who has ended and lingers, who is not believed."""
+
+import logging
+import threading
+from collections import deque
+from pathlib import PurePosixPath
+
+from batchjob.runtime.log import Once
+from collectors.host import Host
+from collectors.jobs.cgroups.job_cgroup import Tables
+from collectors.jobs.cgroups.mounts import Hierarchy
+from collectors.jobs.layouts import LayoutMatch
+from collectors.jobs.state.job import Job
+
+log = logging.getLogger(__name__)
+
+OVERFLOW, CONFLICT, UNTRUSTED = "max", "conflict", "untrusted"
+IGNORED_REASONS = (OVERFLOW, CONFLICT, UNTRUSTED)
+
+
+class JobTable:
+    """The dict of jobs. Its lock is for look-ups only; each job has its own for reading."""
+
+    def __init__(
+        self, host: Host, tables: Tables, linger: float, most: int, most_ended: int
+    ) -> None:
+        self.host = host
+        self._tables = tables
+        self._linger = linger
+        self._most = most
+        self._most_ended = most_ended
+        self._jobs: dict[tuple[str, str], Job] = {}
+        self._overflow: set[tuple[str, str]] = set()
+        self._unproven: deque[tuple[str, str]] = deque()  # found by a walk, perhaps left behind
+        self._nests = False  # whether any job may be the host of others
+        self._lock = threading.Lock()
+        self._once = Once(log)
+
+    def appear(
+        self, hierarchy: Hierarchy, path: str, found: LayoutMatch, delegate: int | None, born: bool
+    ) -> Job | None:
+        """A job's directory is there. Returns the job if that is news; None past the maximum.
+
+        A directory that comes when the job's last one is gone begins a new run of it (a requeue):
+        its counters start at 0, in the series of the run before.
+        """
+        key = (found.manager, found.jobid)
+        with self._lock:
+            job = self._jobs.get(key)
+        if job is not None and job.vanished(self.host.monotonic()):
+            self._forget(key, job)
+            job = None
+        if job is not None:
+            return job if job.add(hierarchy, path, found, delegate) else None
+        job = Job(found, self.host.now(), born, self._tables)
+        job.add(hierarchy, path, found, delegate)
+        if self._begin(key, job):
+            return job
+        job.close()
+        return None
+
+    def running(self) -> list[Job]:
+        """The jobs that have not ended."""
+        return [job for job in self.all() if job.ended is None]
+
+    def all(self) -> list[Job]:
+        """Every job, also those that linger."""
+        with self._lock:
+            return list(self._jobs.values())
+
+    def believed(self) -> list[Job]:
+        """The jobs to show, running and lingering.
+
+        A pod in which a scheduler's node runs is that node, not a job: what it uses is in its jobs.
+        """
+        jobs = [job for job in self.all() if job.disbelieved is None]
+        if not self._nests:
+            return jobs
+        hosts = {
+            str(above)
+            for job in jobs
+            for tree in job.trees()
+            for above in PurePosixPath(tree.path).parents
+        }
+        return [
+            job
+            for job in jobs
+            if not (job.found.layout.nests and any(tree.path in hosts for tree in job.trees()))
+        ]
+
+    def overflow(self) -> int:
+        """How many jobs there were beyond the maximum since the last look at all trees."""
+        return len(self._overflow)
+
+    def begin_look(self) -> None:
+        """A look at all trees begins: what is still too much will be counted anew."""
+        self._overflow = set()
+
+    def removed(self, job: Job) -> None:
+        """Some directory of the job was removed: take its last values; with none left, it ended."""
+        if not job.check(self.host.monotonic()):
+            job.end(self.host.now())
+
+    def prune(self) -> None:
+        """Let go of jobs that have lingered long enough, and of the oldest of too many."""
+        now = self.host.monotonic()
+        ended = [
+            (job.ended.monotonic, key, job) for key, job in self._items() if job.ended is not None
+        ]
+        ended.sort(key=lambda entry: entry[0])
+        surplus = len(ended) - self._most_ended
+        for at, (ended_at, key, job) in enumerate(ended):
+            if at < surplus or now - ended_at > self._linger:
+                if job.check(now):
+                    continue  # its directory is still there, and processes may come back
+                self._forget(key, job)
+
+    def close(self) -> None:
+        """Close every job."""
+        for key, job in self._items():
+            self._forget(key, job)
+
+    def _begin(self, key: tuple[str, str], job: Job) -> bool:
+        """Take the job in if there is room; directories left behind must not take a job's place."""
+        if len(self._jobs) >= self._most + self._most_ended:
+            self.prune()  # nobody scrapes
+        if len(self._jobs) >= self._most and job.noticed is None and job.empty():
+            return False
+        while sum(each.ended is None for each in self.all()) >= self._most:
+            if job.empty():
+                return False
+            if not self._forget_empty():
+                self._overflow.add(key)
+                self._once.warning(
+                    "max", "more than %d jobs: the rest is counted, not shown", self._most
+                )
+                return False
+        self._nests |= job.found.layout.nests
+        with self._lock:
+            self._jobs[key] = job
+        if job.noticed is None:
+            self._unproven.append(key)
+        return True
+
+    def _forget_empty(self) -> bool:
+        """Forget one job that was there at the start without a process; each is asked once."""
+        while self._unproven:
+            key = self._unproven.popleft()
+            with self._lock:
+                job = self._jobs.get(key)
+            if job is not None and job.ended is None and job.seen is None and job.empty():
+                self._forget(key, job)
+                return True
+        return False
+
+    def _items(self) -> list[tuple[tuple[str, str], Job]]:
+        with self._lock:
+            return list(self._jobs.items())
+
+    def _forget(self, key: tuple[str, str], job: Job) -> None:
+        with self._lock:
+            if self._jobs.get(key) is job:
+                del self._jobs[key]
+        job.close()

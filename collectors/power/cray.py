@@ -1,0 +1,189 @@
+"""Power and energy of HPE Cray nodes, from the counters their node controller keeps in sysfs.
+
+`/sys/cray/pm_counters` is written about ten times a second and readable by all. A file holds
+`<number> W <microseconds> us`; `freshness` rises with every update, `startup` when the controller
+began anew (HPE: Cray System Management documentation, pm_counters).
+"""
+
+import logging
+import os
+import re
+import threading
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from batchjob.runtime.log import Once
+from collectors.collector import Collector, CollectorModule
+from collectors.host import Host
+from collectors.metric import NO_LABELS, Metric, MetricFamily, labels
+from collectors.power.meter import Meter, MeterReading
+from collectors.power.plausible import PlausiblePower
+
+log = logging.getLogger(__name__)
+
+_FILE = re.compile(r"(?:(cpu|memory|accel\d+)_)?(power|energy|power_cap)")
+_VALUE = re.compile(r"(\d+) (W|J)\b.*")
+_TRIES = 3
+# Counters that stand still for so long are dead; they are written every tenth of a second.
+_DEAD_SECONDS = 1.0
+
+ENERGY = Metric(
+    "batchjob_cray_energy_joules_total",
+    "counter",
+    "Energy counted by the node controller; domain node contains cpu, memory and accel.",
+    ("domain",),
+)
+POWER = Metric(
+    "batchjob_cray_power_watts",
+    "gauge",
+    "Power measured by the node controller; domain node contains cpu, memory and accel.",
+    ("domain",),
+)
+CAP = Metric("batchjob_cray_power_cap_watts", "gauge", "Power cap that is set.", ("domain",))
+STALE = Metric(
+    "batchjob_cray_stale_reads_total",
+    "counter",
+    "Reads thrown away: the counters stood still, or changed while they were read.",
+)
+METRICS = (ENERGY, POWER, CAP, STALE)
+
+
+@dataclass(frozen=True)
+class CrayOptions:
+    """None."""
+
+
+class CrayCounters(NamedTuple):
+    """All files of one update. Watts and joules by domain; a domain may lack any of them."""
+
+    freshness: int
+    startup: int
+    power: Mapping[str, float]
+    energy: Mapping[str, float]
+    power_cap: Mapping[str, float]
+
+
+def read(directory: str) -> CrayCounters | None:
+    """Read the directory; None if the counters changed under every try.
+
+    Raises OSError where there are no such counters, and ValueError for content of another form.
+    """
+    for _ in range(_TRIES):
+        before = _integer(directory, "freshness")
+        values: dict[str, dict[str, float]] = {"power": {}, "energy": {}, "power_cap": {}}
+        for entry in os.listdir(directory):
+            if match := _FILE.fullmatch(entry):
+                values[match[2]][match[1] or "node"] = _value(directory, entry)
+        startup = _integer(directory, "startup")
+        if _integer(directory, "freshness") == before:
+            return CrayCounters(before, startup, **values)
+    return None
+
+
+class Cray:
+    """The counters, read whenever somebody asks."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._directory = f"{host.sysfs}/cray/pm_counters"
+        self._fresh_since: tuple[int, float] | None = None  # value of freshness, first seen at
+        self._stale = 0
+        self._once = Once(log)
+        self._plausible: dict[str, PlausiblePower] = defaultdict(PlausiblePower)  # by domain
+        self._lock = threading.Lock()
+
+    def start(self) -> None:
+        """Nothing runs between scrapes."""
+
+    def stop(self) -> None:
+        """Nothing is open."""
+
+    def look(self) -> CrayCounters | None:
+        """The counters as they are now; None where there are none or nobody writes them."""
+        with self._lock:
+            try:
+                counters = read(self._directory)
+            except FileNotFoundError:
+                return None
+            except (OSError, ValueError) as error:
+                self._once.warning("read", "%s: %s", self._directory, error)
+                return None
+            self._once.over("read")
+            if counters is None or self._stands_still(counters.freshness):
+                self._stale += 1
+                self._once.warning("stale", "%s is not updated", self._directory)
+                return None
+            self._once.over("stale")
+            return counters
+
+    def collect(self) -> list[MetricFamily]:
+        """Energy, power and caps by domain."""
+        counters = self.look()
+        families = (
+            [] if self._fresh_since is None else [MetricFamily(STALE, [(NO_LABELS, self._stale)])]
+        )
+        if counters is not None:
+            power = {
+                domain: watts
+                for domain, watts in counters.power.items()
+                if self._plausible[domain].accepts(watts)
+            }
+            caps = {domain: watts for domain, watts in counters.power_cap.items() if watts}
+            families += [
+                MetricFamily(
+                    metric, [(labels(domain=domain), value) for domain, value in by.items()]
+                )
+                for metric, by in ((ENERGY, counters.energy), (POWER, power), (CAP, caps))
+                if by
+            ]
+        return families
+
+    def meters(self) -> Sequence[Meter]:
+        """The node, accelerators included."""
+        if not os.path.exists(f"{self._directory}/energy"):
+            return ()
+        return (Meter("cray", "node", True, 0.0, self._reading),)
+
+    def _reading(self) -> MeterReading | None:
+        counters = self.look()
+        if counters is None or "node" not in counters.energy:
+            return None
+        return MeterReading(
+            self._host.monotonic(),
+            counters.energy["node"],
+            counters.power.get("node"),
+            counters.startup,
+        )
+
+    def _stands_still(self, freshness: int) -> bool:
+        now = self._host.monotonic()
+        if self._fresh_since is None or self._fresh_since[0] != freshness:
+            self._fresh_since = freshness, now
+        return now - self._fresh_since[1] > _DEAD_SECONDS
+
+
+def build(host: Host, _options: CrayOptions, _built: Mapping[str, Collector]) -> Cray:
+    """Make the collector."""
+    return Cray(host)
+
+
+def _integer(directory: str, entry: str) -> int:
+    return int(_text(directory, entry))
+
+
+def _value(directory: str, entry: str) -> float:
+    text = _text(directory, entry)
+    match = _VALUE.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{entry}: expected a number of W or J, got {text[:40]!r}")
+    return float(match[1])
+
+
+def _text(directory: str, entry: str) -> str:
+    with open(os.path.join(directory, entry), encoding="ascii", errors="replace") as file:
+        return file.read().strip()
+
+
+COLLECTOR = CollectorModule(CrayOptions, METRICS, build)

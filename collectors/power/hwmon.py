@@ -1,0 +1,276 @@
+"""Power and energy sensors of the kernel's hwmon class.
+
+Most of them are a part of the node: a rail, a GPU, a network card. Which ones stand for the node is
+known for a few chips and said by the site for others (Linux: Documentation/hwmon/
+sysfs-interface.rst, acpi_power_meter.rst; NVIDIA: Grace Performance Tuning Guide, power telemetry).
+"""
+
+import fnmatch
+import logging
+import os
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from batchjob.runtime.background import Refresher, lifetime
+from batchjob.runtime.log import Once
+from batchjob.runtime.settings import option
+from batchjob.runtime.values import duration
+from collectors.collector import Collector, CollectorModule
+from collectors.host import Host
+from collectors.metric import NO_LABELS, Metric, MetricFamily, labels
+from collectors.power.meter import Meter, MeterReading, Scope
+from collectors.power.plausible import PlausiblePower
+
+log = logging.getLogger(__name__)
+
+_INPUT = re.compile(r"(power|energy)(\d+)_(input|average)")
+_RESCAN_SECONDS = 300.0
+
+POWER = Metric(
+    "batchjob_hwmon_power_watts",
+    "gauge",
+    "Power at a sensor, averaged by the chip where it does so. On Grace, Module contains Grace, and"
+    " Grace contains CPU and SysIO: never add those.",
+    ("chip", "sensor"),
+)
+ENERGY = Metric(
+    "batchjob_hwmon_energy_joules_total",
+    "counter",
+    "Energy counted at a sensor since its driver was loaded.",
+    ("chip", "sensor"),
+)
+ERRORS = Metric("batchjob_hwmon_read_errors_total", "counter", "Reads of sensors that failed.")
+METRICS = (POWER, ENERGY, ERRORS)
+
+
+@dataclass(frozen=True)
+class HwmonOptions:
+    """How sensors are read."""
+
+    interval: float = option(10.0, "Time between two readings.", parse=duration)
+    node_sensor: tuple[str, ...] = option(
+        (),
+        "Pattern chip/sensor of what adds up to the node, for chips not known to do so.",
+        repeat=True,
+    )
+
+
+class HwmonSensor(NamedTuple):
+    """A file with microwatts or microjoules."""
+
+    path: str
+    kind: str  # power or energy
+    driver: str  # name the driver gives its chip
+    chip: str  # name and bus address: hwmon numbers change from boot to boot
+    sensor: str
+
+
+class KnownSensors(NamedTuple):
+    """Sensors that, all together, stand for the node or its processors."""
+
+    driver: str
+    sensor: re.Pattern[str]
+    scope: Scope
+    includes_gpus: bool
+
+
+# The first row with sensors wins: a level of Grace contains the next.
+KNOWN = (
+    KnownSensors("power_meter", re.compile(r"Module Power Socket \d+"), "cpu+memory", True),
+    KnownSensors("power_meter", re.compile(r"Grace Power Socket \d+"), "cpu+memory", False),
+    KnownSensors("power_meter", re.compile(r"(?!.* Power Socket \d).*"), "node", True),
+    KnownSensors("amd_energy", re.compile(r"Esocket\d+"), "cpu", False),
+)
+
+
+class Values(NamedTuple):
+    """What the sensors said, in watts and joules; one that failed is not in it."""
+
+    sensors: tuple[HwmonSensor, ...]
+    values: Mapping[HwmonSensor, float]
+
+
+def scan(root: str) -> tuple[HwmonSensor, ...]:
+    """The power and energy sensors below /sys/class/hwmon; batteries are left out."""
+    found: list[HwmonSensor] = []
+    for entry in _listed(root):
+        hwmon = f"{root}/{entry}"
+        # Old drivers, acpi_power_meter among them, have their files at the device.
+        directory = next((d for d in (hwmon, f"{hwmon}/device") if _inputs(d)), None)
+        driver = _text(f"{hwmon}/name") or _text(f"{hwmon}/device/name")
+        if directory is None or not driver:
+            continue
+        address = os.path.basename(os.path.realpath(f"{hwmon}/device"))
+        chip = f"{driver}-{address}" if os.path.exists(f"{hwmon}/device") else driver
+        if any(chip == each.chip for each in found):
+            chip = f"{chip}-{entry}"
+        found += _sensors(directory, driver, chip)
+    return tuple(found)
+
+
+def _sensors(directory: str, driver: str, chip: str) -> list[HwmonSensor]:
+    sensors: list[HwmonSensor] = []
+    taken: set[tuple[str, str]] = set()
+    for kind, number, file in _inputs(directory):
+        channel = f"{kind}{number}"
+        if _text(f"{directory}/{channel}_is_battery") == "1":
+            continue
+        label = _text(f"{directory}/{channel}_label") or _text(f"{directory}/{channel}_oem_info")
+        name = channel if not label or (kind, label) in taken else label
+        taken.add((kind, name))
+        sensors.append(HwmonSensor(f"{directory}/{file}", kind, driver, chip, name))
+    return sensors
+
+
+def _inputs(directory: str) -> list[tuple[str, int, str]]:
+    """Kind, number and file of each channel, the average where there is one."""
+    channels: dict[tuple[str, int], str] = {}
+    for entry in _listed(directory):
+        if match := _INPUT.fullmatch(entry):
+            key = match[1], int(match[2])
+            if key not in channels or match[3] == "average":
+                channels[key] = entry
+    return [(kind, number, file) for (kind, number), file in sorted(channels.items())]
+
+
+class ChosenSensors(NamedTuple):
+    """Sensors to add up, and what they stand for."""
+
+    sensors: tuple[HwmonSensor, ...]
+    scope: Scope
+    includes_gpus: bool
+
+
+def node_sensors(sensors: Sequence[HwmonSensor], said: Sequence[str] = ()) -> ChosenSensors | None:
+    """What stands for the node: by the site's patterns, else where it is known."""
+    if said:
+        names = {sensor: f"{sensor.chip}/{sensor.sensor}" for sensor in sensors}
+        wanted = [x for x in sensors if any(fnmatch.fnmatchcase(names[x], p) for p in said)]
+        return ChosenSensors(_of_one_kind(wanted), "node", True) if wanted else None
+    for known in KNOWN:
+        fitting = [
+            x for x in sensors if x.driver == known.driver and known.sensor.fullmatch(x.sensor)
+        ]
+        # Two unnamed power meters may be two inputs, or a part and the whole.
+        if fitting and not (known.scope == "node" and len(fitting) > 1):
+            return ChosenSensors(_of_one_kind(fitting), known.scope, known.includes_gpus)
+    return None
+
+
+class Hwmon:
+    """All sensors, read by a thread: the firmware behind one may take its time."""
+
+    def __init__(self, host: Host, options: HwmonOptions) -> None:
+        self._host = host
+        self._options = options
+        self._root = f"{host.sysfs}/class/hwmon"
+        self._sensors: tuple[HwmonSensor, ...] = ()
+        self._scanned_at = float("-inf")
+        self._errors = 0
+        self._plausible: dict[HwmonSensor, PlausiblePower] = defaultdict(PlausiblePower)
+        self._once = Once(log)
+        self.refresher: Refresher[Values] = Refresher(
+            "hwmon",
+            self._read,
+            options.interval,
+            lifetime(options.interval),
+            host.monotonic,
+        )
+
+    def start(self) -> None:
+        """Begin to read."""
+        self.refresher.start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self.refresher.stop()
+
+    def collect(self) -> list[MetricFamily]:
+        """The last reading, while it is young enough."""
+        seen = self.refresher.latest()
+        if seen is None or not seen.value.sensors:
+            return []
+        families = [MetricFamily(ERRORS, [(NO_LABELS, self._errors)])]
+        for metric, kind in ((POWER, "power"), (ENERGY, "energy")):
+            samples = [
+                (labels(chip=sensor.chip, sensor=sensor.sensor), value)
+                for sensor, value in seen.value.values.items()
+                if sensor.kind == kind
+            ]
+            families += [MetricFamily(metric, samples)] if samples else []
+        return families
+
+    def meters(self) -> Sequence[Meter]:
+        """The node, where sensors are known or said to stand for it."""
+        seen = self.refresher.latest()
+        if seen is None:
+            return ()
+        chosen = node_sensors(seen.value.sensors, self._options.node_sensor)
+        if chosen is None:
+            return ()
+
+        def read() -> MeterReading | None:
+            return self._sum(chosen.sensors)
+
+        interval = self._options.interval
+        return (Meter("hwmon", chosen.scope, chosen.includes_gpus, interval, read),)
+
+    def _read(self) -> Values:
+        if self._host.monotonic() - self._scanned_at >= _RESCAN_SECONDS:
+            self._scanned_at = self._host.monotonic()
+            self._sensors = scan(self._root)
+        values = {}
+        for sensor in self._sensors:
+            try:
+                with open(sensor.path, encoding="ascii") as file:
+                    value = int(file.read()) / 1e6
+                if sensor.kind == "power" and not self._plausible[sensor].accepts(value):
+                    raise ValueError(f"{value:g} W is not plausible")
+                values[sensor] = value
+            except (OSError, ValueError) as error:
+                self._errors += 1
+                self._once.warning(sensor.path, "%s cannot be read: %s", sensor.path, error)
+        return Values(self._sensors, values)
+
+    def _sum(self, sensors: tuple[HwmonSensor, ...]) -> MeterReading | None:
+        """None as soon as one is missing: the sum would look like less."""
+        seen = self.refresher.latest()
+        if seen is None or not all(sensor in seen.value.values for sensor in sensors):
+            return None
+        total = sum(seen.value.values[sensor] for sensor in sensors)
+        if sensors[0].kind == "energy":
+            return MeterReading(seen.at, joules=total)
+        series = sum(self._plausible[sensor].series for sensor in sensors)
+        # What runs draws something.
+        return MeterReading(seen.at, watts=total, series=series) if total > 0 else None
+
+
+def build(host: Host, options: HwmonOptions, _built: Mapping[str, Collector]) -> Hwmon:
+    """Make the collector."""
+    return Hwmon(host, options)
+
+
+def _of_one_kind(sensors: Sequence[HwmonSensor]) -> tuple[HwmonSensor, ...]:
+    energy = tuple(sensor for sensor in sensors if sensor.kind == "energy")
+    return energy or tuple(sensors)
+
+
+def _listed(path: str) -> list[str]:
+    try:
+        return sorted(os.listdir(path))
+    except OSError:
+        return []
+
+
+def _text(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+COLLECTOR = CollectorModule(HwmonOptions, METRICS, build)

@@ -1,0 +1,42 @@
+"""Which of a BMC's power sensors together are the node's power.
+
+Rank: one sensor that means the whole node, else the sum of the power supplies' inputs. Never both,
+never an input with an output, never limits or parts of the node.
+"""
+
+import re
+from collections.abc import Sequence
+
+from collectors.power.ipmi.sdr import IpmiSensor
+
+_WHOLE_NODE = (
+    "pwr consumption", "system level", "total power", "sys power", "system power", "power meter",
+    "pw consumption", "power consumption", "node power",
+)  # fmt: skip
+_SUPPLY_INPUT = re.compile(r"(psu?|power supply) ?\d+.*\b(in|pin|input)\b")
+_NO_MEASUREMENT = re.compile(r"\b(cap|limit|max|min|rated|peak|avg|average)\b")
+
+
+def node_sensors(
+    sensors: Sequence[IpmiSensor], wanted: Sequence[str] = ()
+) -> tuple[IpmiSensor, ...]:
+    """The sensors whose sum is the node; those `wanted` by name, if the site names any."""
+    if wanted:
+        names = {_plain(name) for name in wanted}
+        return tuple(sensor for sensor in sensors if _plain(sensor.name) in names)
+    measured = [each for each in sensors if not _NO_MEASUREMENT.search(_plain(each.name))]
+    for name in _WHOLE_NODE:
+        for sensor in measured:
+            if _plain(sensor.name) == name:
+                return (sensor,)
+    return tuple(each for each in measured if is_supply_input(each.name))
+
+
+def is_supply_input(name: str) -> bool:
+    """Whether a sensor is one power supply's input."""
+    return bool(_SUPPLY_INPUT.search(_plain(name)))
+
+
+def _plain(name: str) -> str:
+    """Small letters, and a blank for each run of other characters: `PSU0_PIN` is `psu0 pin`."""
+    return " ".join(re.findall(r"[a-z0-9]+", name.lower()))

@@ -1,0 +1,243 @@
+"""The node's power from its BMC: in-band through the kernel's driver, or over the network."""
+
+import os
+import shlex
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from batchjob.runtime.background import AbsentError, PostponedError, Refresher, lifetime
+from batchjob.runtime.settings import SettingsError, option
+from batchjob.runtime.values import duration, integer, one_of
+from batchjob.secret_files import secret_file
+from collectors.collector import Collector, CollectorModule
+from collectors.host import Host
+from collectors.metric import NO_LABELS, Labels, Metric, MetricFamily, labels
+from collectors.power.ipmi.in_band import open_device
+from collectors.power.ipmi.lan import PRIVILEGES, LanLogin, LanSession
+from collectors.power.ipmi.message import REASONS, IpmiError
+from collectors.power.ipmi.power import BmcPower, BmcPowerReader, Power
+from collectors.power.ipmi.tool import ToolPower, password_on_command_line
+from collectors.power.meter import Meter, MeterReading
+from collectors.power.plausible import PlausiblePower
+
+POWER = Metric(
+    "batchjob_ipmi_power_watts",
+    "gauge",
+    "Power of the node as its BMC measures it; min, max and average are over the BMC's own sampling"
+    " period.",
+    ("statistic",),
+)
+PERIOD = Metric(
+    "batchjob_ipmi_sampling_period_seconds",
+    "gauge",
+    "Period over which the BMC forms min, max and average.",
+)
+ACTIVE = Metric(
+    "batchjob_ipmi_measurement_active",
+    "gauge",
+    "Whether the BMC says that its power measurement is active; some say no and measure.",
+)
+SENSOR = Metric(
+    "batchjob_ipmi_sensor_power_watts",
+    "gauge",
+    "Power by each sensor whose sum is taken for the node, where the BMC has no DCMI.",
+    ("sensor",),
+)
+AGE = Metric("batchjob_ipmi_age_seconds", "gauge", "Time since the BMC gave the power shown.")
+DURATION = Metric(
+    "batchjob_ipmi_read_duration_seconds", "gauge", "Time the BMC took for the power shown."
+)
+ERRORS = Metric(
+    "batchjob_ipmi_errors_total", "counter", "Readings of the BMC that failed.", ("reason",)
+)
+METRICS = (POWER, PERIOD, ACTIVE, SENSOR, AGE, DURATION, ERRORS)
+
+_LONGEST_PAUSE = 600.0  # a BMC in trouble is asked less and less often
+_PAUSES = {
+    "authentication": 600.0,  # refused logins lock accounts
+    "no_device": 60.0,
+    "permission": 600.0,
+    "unsupported": 3600.0,  # no firmware learns DCMI within the hour
+}
+_CURRENT = labels(statistic="current")
+
+
+def argv(value: object) -> str:
+    """A command line; it is split like a shell would, and run without one."""
+    if not isinstance(value, str):
+        raise ValueError(f"expected a command line, got {value!r}")
+    try:
+        words = tuple(shlex.split(value))
+    except ValueError as error:
+        raise ValueError(f"expected a command line, got {value!r}: {error}") from error
+    flag = password_on_command_line(words)
+    if flag:
+        raise ValueError(f"{flag} shows the password to every user; give the tool a file instead")
+    return value
+
+
+@dataclass(frozen=True)
+class IpmiOptions:
+    """How the BMC is reached and asked."""
+
+    access: str = option(
+        "device",
+        "Way to the BMC: the kernel's driver, the network, or a command.",
+        parse=one_of("device", "lan", "command"),
+    )
+    source: str = option(
+        "auto",
+        "What is read: DCMI where the BMC has it, else power sensors; or one of them.",
+        parse=one_of("auto", "dcmi", "sdr"),
+    )
+    sensor: tuple[str, ...] = option(
+        (), "Name of a power sensor that counts for the node, instead of DCMI.", repeat=True
+    )
+    interval: float = option(10.0, "Time between two readings.", parse=duration)
+    timeout: float = option(5.0, "Longest wait for one answer.", parse=duration)
+    host: str = option("", "Name or address of the BMC (lan); {node} is this host's short name.")
+    port: int = option(623, "UDP port of the BMC (lan).", parse=integer)
+    user: str = option("", "User of the BMC (lan).")
+    password_file: str = option("", "File with the user's password (lan).", parse=secret_file)
+    privilege: str = option("user", "Privilege level asked for (lan).", parse=one_of(*PRIVILEGES))
+    command: str = option(
+        "", "Command whose output is read: ipmitool, ipmi-dcmi or ipmiutil (command).", parse=argv
+    )
+
+
+class IpmiCollector:
+    """Power of one BMC, read by a thread of its own."""
+
+    def __init__(self, host: Host, source: BmcPowerReader, options: IpmiOptions) -> None:
+        self._host = host
+        self._source = source
+        self._interval = options.interval
+        self._errors: Counter[str] = Counter()
+        self._seconds = 0.0
+        self._plausible = PlausiblePower()
+        self._refresher: Refresher[Power] = Refresher(
+            "ipmi",
+            self._read,
+            options.interval,
+            lifetime(options.interval, options.timeout),
+            host.monotonic,
+            longest_pause=_LONGEST_PAUSE,
+        )
+
+    def start(self) -> None:
+        """Begin to read."""
+        self._refresher.start()
+
+    def stop(self) -> None:
+        """End the thread and the connection."""
+        self._refresher.stop()
+        self._source.close()
+
+    def meters(self) -> Sequence[Meter]:
+        """The node's power, once the BMC has answered."""
+        if self._refresher.latest() is None:
+            return ()
+        return (Meter("ipmi", "node", True, self._interval, self._meter),)
+
+    def collect(self) -> list[MetricFamily]:
+        """The last reading, while it is young enough, and the count of failures."""
+        counts = [(labels(reason=reason), float(self._errors[reason])) for reason in REASONS]
+        families = [MetricFamily(ERRORS, counts)]
+        seen = self._refresher.latest()
+        if seen is not None:
+            families += _families(seen.value)
+            families.append(MetricFamily(AGE, [(NO_LABELS, self._host.monotonic() - seen.at)]))
+            families.append(MetricFamily(DURATION, [(NO_LABELS, self._seconds)]))
+        return families
+
+    def _meter(self) -> MeterReading | None:
+        seen = self._refresher.latest()
+        return (
+            None
+            if seen is None
+            else MeterReading(seen.at, watts=seen.value.watts, series=self._plausible.series)
+        )
+
+    def _read(self) -> Power:
+        began = self._host.monotonic()
+        try:
+            power = self._source.read()
+        except IpmiError as error:
+            self._errors[error.reason] += 1
+            if error.reason not in _PAUSES:
+                raise
+            kind = AbsentError if error.reason == "no_device" else PostponedError
+            raise kind(str(error), _PAUSES[error.reason]) from error
+        self._seconds = self._host.monotonic() - began
+        if not self._plausible.accepts(power.watts):
+            self._errors["implausible"] += 1
+            raise IpmiError("implausible", f"the BMC says {power.watts:g} W")
+        bound = self._plausible.bound()
+        return power._replace(
+            statistics=tuple(each for each in power.statistics if each[1] <= bound),
+            sensors=tuple(each for each in power.sensors if each[1] <= bound),
+        )
+
+
+def _families(power: Power) -> Iterator[MetricFamily]:
+    statistics = ((labels(statistic=name), watts) for name, watts in power.statistics)
+    yield MetricFamily(POWER, [(_CURRENT, power.watts), *statistics])
+    if power.period_seconds is not None:
+        yield MetricFamily(PERIOD, [(NO_LABELS, power.period_seconds)])
+    if power.active is not None:
+        yield MetricFamily(ACTIVE, [(NO_LABELS, float(power.active))])
+    if power.sensors:
+        yield MetricFamily(SENSOR, _by_sensor(power))
+
+
+def _by_sensor(power: Power) -> list[tuple[Labels, float]]:
+    """Boards may give two sensors one name: the later ones are told by their position."""
+    seen: Counter[str] = Counter()
+    samples = []
+    for name, watts in power.sensors:
+        seen[name] += 1
+        shown = name if seen[name] == 1 else f"{name} #{seen[name]}"
+        samples.append((labels(sensor=shown), watts))
+    return samples
+
+
+def source(host: Host, options: IpmiOptions) -> BmcPowerReader:
+    """The way to the BMC that the options name."""
+    return _WAYS[options.access](host, options)
+
+
+def _by_device(host: Host, options: IpmiOptions) -> BmcPowerReader:
+    return BmcPower(lambda: open_device(host.dev), options.timeout, options.source, options.sensor)
+
+
+def _by_lan(_host: Host, options: IpmiOptions) -> BmcPowerReader:
+    for name in ("host", "user", "password_file"):
+        if not getattr(options, name):
+            flag = name.replace("_", "-")
+            raise SettingsError(f"collector.ipmi.{flag}: expected for collector.ipmi.access=lan")
+    name = options.host.replace("{node}", os.uname().nodename.partition(".")[0])
+    login = LanLogin(name, options.port, options.user, options.password_file, options.privilege)
+    return BmcPower(lambda: LanSession(login), options.timeout, options.source, options.sensor)
+
+
+def _by_command(_host: Host, options: IpmiOptions) -> BmcPowerReader:
+    words = tuple(shlex.split(options.command))
+    if not words:
+        raise SettingsError("collector.ipmi.command: expected for collector.ipmi.access=command")
+    return ToolPower(words, options.timeout)
+
+
+_WAYS: Mapping[str, Callable[[Host, IpmiOptions], BmcPowerReader]] = {
+    "device": _by_device,
+    "lan": _by_lan,
+    "command": _by_command,
+}
+
+
+def build(host: Host, options: IpmiOptions, _built: Mapping[str, Collector]) -> Collector:
+    """A collector of the BMC's power."""
+    return IpmiCollector(host, source(host, options), options)
+
+
+COLLECTOR = CollectorModule(IpmiOptions, METRICS, build)

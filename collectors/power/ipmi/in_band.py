@@ -1,0 +1,199 @@
+"""The own node's BMC through the kernel's IPMI driver, `/dev/ipmi0`.
+
+Needs no secret and no network. Source: Linux include/uapi/linux/ipmi.h and
+drivers/char/ipmi/ipmi_devintf.c; the structures have the platform's natural alignment.
+"""
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import os
+import platform
+import select
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from collectors.power.ipmi.message import IpmiError, Request, payload
+
+DEVICES = ("ipmi0", "ipmi/0", "ipmidev/0")  # as udev, devfs and older rules name it
+
+_SYSTEM_INTERFACE = 0x0C  # IPMI_SYSTEM_INTERFACE_ADDR_TYPE
+_BMC_CHANNEL = 0x0F  # IPMI_BMC_CHANNEL
+_RESPONSE = 1  # IPMI_RESPONSE_RECV_TYPE
+_LONGEST_MESSAGE = 272  # IPMI_MAX_MSG_LENGTH
+
+
+class IpmiAddress(ctypes.Structure):
+    """struct ipmi_system_interface_addr."""
+
+    _fields_ = (
+        ("addr_type", ctypes.c_int),
+        ("channel", ctypes.c_short),
+        ("lun", ctypes.c_ubyte),
+    )
+
+
+class AnyAddress(ctypes.Structure):
+    """struct ipmi_addr: room for every kind of address."""
+
+    _fields_ = (
+        ("addr_type", ctypes.c_int),
+        ("channel", ctypes.c_short),
+        ("data", ctypes.c_char * 32),
+    )
+
+
+class Message(ctypes.Structure):
+    """struct ipmi_msg."""
+
+    _fields_ = (
+        ("netfn", ctypes.c_ubyte),
+        ("cmd", ctypes.c_ubyte),
+        ("data_len", ctypes.c_ushort),
+        ("data", ctypes.c_void_p),
+    )
+
+
+class Sent(ctypes.Structure):
+    """struct ipmi_req."""
+
+    _fields_ = (
+        ("addr", ctypes.c_void_p),
+        ("addr_len", ctypes.c_uint),
+        ("msgid", ctypes.c_long),
+        ("msg", Message),
+    )
+
+
+class Received(ctypes.Structure):
+    """struct ipmi_recv."""
+
+    _fields_ = (
+        ("recv_type", ctypes.c_int),
+        ("addr", ctypes.c_void_p),
+        ("addr_len", ctypes.c_uint),
+        ("msgid", ctypes.c_long),
+        ("msg", Message),
+    )
+
+
+def ioctl_number(number: int, size: int, directions: str, machine: str = "") -> int:
+    """A request number as the macros _IOR and _IOWR of ioctl.h make it; group 'i'.
+
+    powerpc divides the 32 bits otherwise than the rest (arch/powerpc/include/uapi/asm/ioctl.h).
+    """
+    powerpc = (machine or platform.machine()).startswith("ppc")
+    size_bits, read, write = (13, 2, 4) if powerpc else (14, 2, 1)
+    direction = (read if "r" in directions else 0) | (write if "w" in directions else 0)
+    return direction << (16 + size_bits) | size << 16 | ord("i") << 8 | number
+
+
+SEND_COMMAND = ioctl_number(13, ctypes.sizeof(Sent), "r")
+RECEIVE_TRUNCATED = ioctl_number(11, ctypes.sizeof(Received), "rw")
+
+
+class _Answer(NamedTuple):
+    kind: int
+    msgid: int
+    netfn: int
+    command: int
+    data: bytes
+
+
+Ioctl = Callable[[int, int, Any], int]
+
+
+class IpmiDevice:
+    """An open `/dev/ipmi0`.
+
+    Every request has a message id of its own, and only the answer that carries it is taken: a
+    late answer to an earlier request is delivered to whoever reads next.
+    """
+
+    def __init__(self, descriptor: int, ioctl: Ioctl = fcntl.ioctl) -> None:
+        self.stale_answers = 0
+        self._descriptor = descriptor
+        self._ioctl = ioctl
+        self._msgid = 0
+        self._poll = select.poll()
+        self._poll.register(descriptor, select.POLLIN)
+
+    def ask(self, request: Request, timeout: float) -> bytes:
+        """Send one request and wait for its answer."""
+        give_up = time.monotonic() + timeout
+        self._msgid += 1
+        with _driver_errors():
+            self._send(request)
+            while (left := give_up - time.monotonic()) > 0 and self._poll.poll(left * 1000):
+                answer = self._receive()
+                if answer is not None and self._answers(answer, request):
+                    return payload(request, answer.data)
+        raise IpmiError("timeout", f"the BMC gave no answer within {timeout:g} s")
+
+    def close(self) -> None:
+        """Close the device; the kernel then drops answers still to come."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _send(self, request: Request) -> None:
+        address = IpmiAddress(_SYSTEM_INTERFACE, _BMC_CHANNEL, request.lun)
+        data = ctypes.create_string_buffer(request.data, max(1, len(request.data)))
+        message = Message(request.netfn, request.command, len(request.data), ctypes.addressof(data))
+        sent = Sent(ctypes.addressof(address), ctypes.sizeof(address), self._msgid, message)
+        self._ioctl(self._descriptor, SEND_COMMAND, sent)
+
+    def _receive(self) -> _Answer | None:
+        address = AnyAddress()
+        data = ctypes.create_string_buffer(_LONGEST_MESSAGE)
+        message = Message(0, 0, len(data), ctypes.addressof(data))
+        received = Received(0, ctypes.addressof(address), ctypes.sizeof(address), 0, message)
+        try:
+            self._ioctl(self._descriptor, RECEIVE_TRUNCATED, received)
+        except BlockingIOError:  # another reader of this handle was faster
+            return None
+        kind, msgid, got = received.recv_type, received.msgid, received.msg
+        return _Answer(kind, msgid, got.netfn, got.cmd, data.raw[: got.data_len])
+
+    def _answers(self, answer: _Answer, request: Request) -> bool:
+        """Whether this is the answer awaited; the network function of an answer is odd."""
+        expected = (_RESPONSE, self._msgid, request.netfn | 1, request.command)
+        if answer[:4] == expected:
+            return True
+        self.stale_answers += 1
+        return False
+
+
+_REASONS_BY_ERRNO = {
+    errno.ENXIO: "no_device",
+    errno.ENODEV: "no_device",
+    errno.EACCES: "permission",
+    errno.EPERM: "permission",
+    errno.EMSGSIZE: "malformed",  # longer than any IPMI message
+}
+
+
+@contextlib.contextmanager
+def _driver_errors(path: str = "the IPMI driver") -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        reason = _REASONS_BY_ERRNO.get(error.errno or 0, "device")
+        raise IpmiError(reason, f"{path}: {error.strerror}") from error
+
+
+def find_device(dev: str) -> str | None:
+    """The path of the driver's device below `dev`, or None on a machine without one."""
+    paths = (f"{dev}/{name}" for name in DEVICES)
+    return next((path for path in paths if os.path.exists(path)), None)
+
+
+def open_device(dev: str) -> IpmiDevice:
+    """Open the device below `dev`; reading is the only permission its ioctls ask for."""
+    path = find_device(dev)
+    if path is None:
+        raise IpmiError("no_device", f"no {dev}/{DEVICES[0]}: no IPMI driver, or no BMC")
+    with _driver_errors(path):
+        return IpmiDevice(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))

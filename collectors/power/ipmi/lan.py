@@ -1,0 +1,117 @@
+"""A BMC over the network: a session in a child process that can be killed."""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from typing import Any, NamedTuple
+
+from batchjob.secret_files import SecretFileError, read_secret
+from collectors.power.ipmi.message import IpmiError, Request, payload
+
+_PROGRAM = os.path.join(os.path.dirname(__file__), "lan_session.py")
+_LOGIN_SECONDS = 15.0  # a start of Python, and up to 6 s until a silent BMC is given up
+_END_SECONDS = 1.5
+PRIVILEGES = {"callback": 1, "user": 2, "operator": 3, "administrator": 4}
+
+
+class LanLogin(NamedTuple):
+    """Where and as whom; the password is read from its file at each login."""
+
+    host: str
+    port: int
+    user: str
+    password_file: str
+    privilege: str
+
+    def __str__(self) -> str:
+        return f"{self.user}@{self.host}:{self.port}"
+
+
+def _password(path: str) -> str:
+    try:
+        return read_secret(path)
+    except SecretFileError as error:
+        raise IpmiError("authentication", str(error)) from error
+
+
+class LanSession:
+    """A logged-in child process; a request that overruns its deadline ends it."""
+
+    def __init__(self, login: LanLogin) -> None:
+        self._login = login
+        where = {
+            "host": login.host,
+            "port": login.port,
+            "user": login.user,
+            "password": _password(login.password_file),
+            "privilege": PRIVILEGES[login.privilege],
+        }
+        self._process = subprocess.Popen(  # noqa: S603 (our own program; secrets go by its input)
+            [sys.executable, "-P", _PROGRAM],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._stdin, self._stdout = self._process.stdin, self._process.stdout
+        self._exchange(where, _LOGIN_SECONDS)
+
+    def ask(self, request: Request, timeout: float) -> bytes:
+        """Send one request through the session."""
+        netfn, command, data, lun = request
+        question = {"netfn": netfn, "command": command, "data": data.hex(), "lun": lun}
+        return payload(request, self._exchange(question, timeout))
+
+    def close(self) -> None:
+        """Let the child log out, or kill it."""
+        with contextlib.suppress(OSError):  # it is gone already
+            self._stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_END_SECONDS)
+        self._kill()
+
+    def _exchange(self, question: dict[str, Any], timeout: float) -> bytes:
+        try:
+            answer = json.loads(self._line(question, timeout))
+            if "error" in answer:
+                raise IpmiError(answer["error"], f"{self._login}: {answer['text']}")
+            return bytes.fromhex(answer["answer"])
+        except (OSError, ValueError) as error:  # a pipe that broke, or closed under our feet
+            self._kill()
+            raise IpmiError("session", f"{self._login}: the session's process ended") from error
+        except IpmiError:
+            self._kill()
+            raise
+
+    def _line(self, question: dict[str, Any], timeout: float) -> bytes:
+        """Write a question, and read one line of at most `timeout` seconds' wait."""
+        self._stdin.write(json.dumps(question).encode() + b"\n")
+        self._stdin.flush()
+        give_up, line = time.monotonic() + timeout, b""
+        poll = select.poll()
+        poll.register(self._stdout, select.POLLIN)
+        while not line.endswith(b"\n"):
+            left = give_up - time.monotonic()
+            if left <= 0 or not poll.poll(left * 1000):
+                raise IpmiError("timeout", f"{self._login}: no answer within {timeout:g} s")
+            part = os.read(self._stdout.fileno(), 4096)
+            if not part:
+                raise OSError("end of output")
+            line += part
+        return line
+
+    def _kill(self) -> None:
+        if self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        for pipe in (self._stdin, self._stdout):
+            with contextlib.suppress(OSError):  # what was still to be written has no reader
+                pipe.close()

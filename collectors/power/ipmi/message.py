@@ -1,0 +1,90 @@
+"""Requests to a BMC, its answers, and what may go wrong between them.
+
+Source: IPMI v2.0 rev. 1.1, sections 5.2 (completion codes) and 22 to 35 (commands).
+"""
+
+from typing import NamedTuple, Protocol
+
+
+class Request(NamedTuple):
+    """One command of a network function; `lun` is the part of the BMC it is meant for."""
+
+    netfn: int
+    command: int
+    data: bytes = b""
+    lun: int = 0
+
+
+class Bmc(Protocol):
+    """One way to a BMC. Used by one thread; `close()` may come from another."""
+
+    def ask(self, request: Request, timeout: float) -> bytes:
+        """The data after completion code 0, or IpmiError within `timeout` seconds."""
+
+    def close(self) -> None:
+        """Give back what is open; safe to call twice."""
+
+
+# Why a reading failed; the values of the label `reason`.
+REASONS = (
+    "authentication",  # the BMC refused name or password
+    "busy",
+    "completion_code",  # any other refusal
+    "implausible",  # far more watts than before, or than any node takes
+    "device",  # the kernel driver failed
+    "no_device",  # no IPMI driver, or no BMC
+    "malformed",  # an answer that is too short or makes no sense
+    "no_reading",  # it answers, but measures no power (now)
+    "permission",  # this process may not open the device
+    "privilege",  # the user's privilege level is too low
+    "session",  # the session could not be made, or ended
+    "tool",  # the configured command failed
+    "timeout",
+    "unsupported",
+)
+
+
+class IpmiError(Exception):
+    """No value, and why."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        assert reason in REASONS
+        super().__init__(message)
+        self.reason = reason
+
+
+class CompletionError(IpmiError):
+    """The BMC answered with a completion code other than 0."""
+
+    def __init__(self, request: Request, code: int) -> None:
+        reason, text = _MEANINGS.get(code, ("completion_code", "refused"))
+        what = f"netfn 0x{request.netfn:02x} command 0x{request.command:02x}"
+        super().__init__(reason, f"{what}: {text} (completion code 0x{code:02x})")
+        self.code = code
+
+
+# C7, C9 and CC complain of the request, which is right: BMCs without power monitoring say so.
+_MEANINGS = {
+    0xC0: ("busy", "node busy"),
+    0xC1: ("unsupported", "command not supported"),
+    0xC2: ("unsupported", "command not supported for this LUN"),
+    0xC3: ("timeout", "the BMC itself timed out"),
+    0xC7: ("unsupported", "request data length invalid"),
+    0xC9: ("unsupported", "parameter out of range"),
+    0xCC: ("unsupported", "invalid field in the request"),
+    0xCE: ("busy", "response could not be provided"),
+    0xD0: ("busy", "sensor data repository in update mode"),
+    0xD2: ("busy", "BMC is starting"),
+    0xD4: ("privilege", "privilege level too low"),
+    0xD5: ("unsupported", "not supported in the present state"),
+    0xFF: ("completion_code", "unspecified error"),
+}
+
+
+def payload(request: Request, answer: bytes) -> bytes:
+    """The data behind the completion code of a raw answer."""
+    if not answer:
+        raise IpmiError("malformed", "answer without a completion code")
+    if answer[0]:
+        raise CompletionError(request, answer[0])
+    return answer[1:]

@@ -1,0 +1,145 @@
+"""The node's power from one BMC, by whichever way it offers: DCMI, or sensors, or a tool."""
+
+import logging
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from collectors.power.ipmi.choice import is_supply_input, node_sensors
+from collectors.power.ipmi.dcmi import PowerReading, power_reading
+from collectors.power.ipmi.message import Bmc, CompletionError, IpmiError
+from collectors.power.ipmi.sdr import IpmiSensor, power_sensors, read_sensor
+
+log = logging.getLogger(__name__)
+
+_REPOSITORY_SECONDS = 180.0  # hundreds of records at some 50 ms for each part
+_FAILURES_BEFORE_CHOOSING_ANEW = 3
+
+
+class SensorReading(NamedTuple):
+    """One power sensor's watts."""
+
+    name: str
+    watts: float
+
+
+class Power(NamedTuple):
+    """The node's power, and what its source says besides."""
+
+    source: str  # dcmi or sdr
+    watts: float
+    statistics: tuple[tuple[str, float], ...] = ()  # min, max, average over the period
+    period_seconds: float | None = None
+    active: bool | None = None  # DCMI: whether the BMC says that it measures
+    sensors: tuple[SensorReading, ...] = ()
+
+
+class BmcPowerReader(Protocol):
+    """Something that reads the node's power, or raises IpmiError."""
+
+    def read(self) -> Power:
+        """Read now; may wait for its deadline."""
+
+    def close(self) -> None:
+        """Give back what is open; safe to call twice, from any thread."""
+
+
+def from_dcmi(reading: PowerReading) -> Power:
+    """DCMI's reading; statistics only where the BMC keeps any."""
+    assert reading.current_watts is not None
+    statistics = (
+        ("min", reading.minimum_watts),
+        ("max", reading.maximum_watts),
+        ("average", reading.average_watts),
+    )
+    kept = ((name, float(watts)) for name, watts in statistics if watts is not None)
+    return Power(
+        source="dcmi",
+        watts=float(reading.current_watts),
+        statistics=tuple(kept) if reading.period_seconds else (),
+        period_seconds=reading.period_seconds or None,
+        active=reading.active,
+    )
+
+
+class BmcPower:
+    """Asks a BMC. DCMI or sensors are chosen once, and again only after failures in a row."""
+
+    def __init__(
+        self,
+        connect: Callable[[], Bmc],
+        timeout: float,
+        source: str = "auto",
+        sensors: tuple[str, ...] = (),
+    ) -> None:
+        self._connect = connect
+        self._timeout = timeout
+        self._source = "sdr" if sensors else source
+        self._wanted = sensors
+        self._bmc: Bmc | None = None
+        self._ask: Callable[[Bmc], Power] | None = None
+        self._failures = 0
+
+    def read(self) -> Power:
+        """Read now, connecting first where there is no connection."""
+        try:
+            if self._bmc is None:
+                self._bmc = self._connect()
+            if self._ask is None:
+                self._ask = self._choose(self._bmc)
+            power = self._ask(self._bmc)
+        except IpmiError as error:
+            self._failed(error)
+            raise
+        self._failures = 0
+        return power
+
+    def close(self) -> None:
+        """Close the connection; a request under way in another thread then fails."""
+        bmc, self._bmc = self._bmc, None
+        if bmc is not None:
+            bmc.close()
+
+    def _failed(self, error: IpmiError) -> None:
+        self._failures += 1
+        if self._failures >= _FAILURES_BEFORE_CHOOSING_ANEW:
+            self._ask = None
+        if not isinstance(error, CompletionError) and error.reason != "no_reading":
+            self.close()  # whatever is still to come belongs to nobody
+
+    def _choose(self, bmc: Bmc) -> Callable[[Bmc], Power]:
+        if self._source == "sdr":
+            return self._by_sensors(bmc)
+        try:
+            power_reading(bmc, self._timeout)
+        except IpmiError as error:
+            if self._source == "dcmi" or error.reason not in ("unsupported", "no_reading"):
+                raise
+            log.info("no power by DCMI (%s): looking for power sensors", error)
+            return self._by_sensors(bmc)
+        return self._by_dcmi
+
+    def _by_dcmi(self, bmc: Bmc) -> Power:
+        return from_dcmi(power_reading(bmc, self._timeout))
+
+    def _by_sensors(self, bmc: Bmc) -> Callable[[Bmc], Power]:
+        found = power_sensors(bmc, self._timeout, _REPOSITORY_SECONDS)
+        chosen = node_sensors(found, self._wanted)
+        if not chosen:
+            have = ", ".join(sensor.name for sensor in found) or "none"
+            raise IpmiError("unsupported", f"no sensor of the node's power (sensors in W: {have})")
+        log.info("node power is the sum of: %s", ", ".join(sensor.name for sensor in chosen))
+        return lambda bmc: read_sensors(bmc, chosen, self._timeout)
+
+
+def read_sensors(bmc: Bmc, chosen: tuple[IpmiSensor, ...], timeout: float) -> Power:
+    """The sum of the sensors. A power supply without a reading is unplugged and takes nothing;
+    any other sensor without one leaves the sum unknown.
+    """
+    readings = [(sensor, read_sensor(bmc, sensor, timeout)) for sensor in chosen]
+    missing = [s.name for s, watts in readings if watts is None and not is_supply_input(s.name)]
+    known = tuple(SensorReading(s.name, watts) for s, watts in readings if watts is not None)
+    total = sum(each.watts for each in known)
+    if missing or total <= 0:
+        silent = ", ".join(missing) or "any of them"
+        raise IpmiError("no_reading", f"no reading from {silent}")
+    return Power("sdr", total, sensors=known)

@@ -1,0 +1,98 @@
+"""Power by a command of the site: ipmitool, FreeIPMI's ipmi-dcmi or ipmiutil, told by its output.
+
+For sites that let the exporter run exactly one command (by sudo, say) and nothing else.
+"""
+
+import re
+from typing import NamedTuple
+
+from batchjob.runtime.subprocesses import CommandTimeoutError, SchedulerError, call
+from collectors.power.ipmi.message import IpmiError
+from collectors.power.ipmi.power import Power
+
+_OUTPUT_LIMIT = 64 * 1024
+_WATTS = r"[^:\n]*:\s*(\d+)\s*watts"
+# The wording of ipmitool 1.8.18 and 1.8.19, of ipmi-dcmi (FreeIPMI 1.6) and of ipmiutil 3.1.
+_CURRENT = re.compile(r"^\s*(?:Instantaneous power reading|Current Power)" + _WATTS, re.I | re.M)
+_STATISTICS = (
+    ("min", re.compile(r"^\s*Min(?:imum)?\b" + _WATTS, re.I | re.M)),
+    ("max", re.compile(r"^\s*Max(?:imum)?\b" + _WATTS, re.I | re.M)),
+    ("average", re.compile(r"^\s*(?:Average|Avg)\b" + _WATTS, re.I | re.M)),
+)
+# ipmitool 1.8.19 puts the period behind the time stamp, on the same line.
+_PERIOD = re.compile(r"(?:Sampling period|Statistics reporting time period)\s*:\s*(\d+)\s*(\w+)")
+_STATE = re.compile(r"(?:Power reading state is|Power Measurement)\s*:\s*(\w[\w ]*)", re.I)
+_UNITS = {"seconds": 1.0, "milliseconds": 0.001, "ms": 0.001}
+_FORBIDDEN = {"ipmitool": ("-P",), "ipmi-dcmi": ("-p", "--password"), "ipmiutil": ("-P",)}
+
+
+class ToolOutput(NamedTuple):
+    """What the tool printed."""
+
+    current_watts: int
+    statistics: tuple[tuple[str, float], ...]
+    period_seconds: float | None
+    active: bool | None
+
+
+def password_on_command_line(argv: tuple[str, ...]) -> str | None:
+    """The flag by which this command line shows its password to every user, if it does."""
+    for position, word in enumerate(argv):
+        for flag in _FORBIDDEN.get(word.rsplit("/", 1)[-1], ()):
+            for later in argv[position + 1 :]:
+                if later == flag or (len(flag) > 2 and later.startswith(f"{flag}=")):
+                    return flag
+    return None
+
+
+def parse(text: str) -> ToolOutput:
+    """Find the watts in the tool's output; IpmiError when there are none."""
+    current = _CURRENT.search(text)
+    if current is None:
+        first = " ".join(text.split())[:100]
+        raise IpmiError("tool", f"no power reading in the output: {first!r}")
+    found = ((name, pattern.search(text)) for name, pattern in _STATISTICS)
+    state = _STATE.search(text)
+    return ToolOutput(
+        current_watts=int(current[1]),
+        statistics=tuple((name, float(match[1])) for name, match in found if match),
+        period_seconds=_period(text),
+        active=None if state is None else state[1].strip().lower() in ("activated", "active"),
+    )
+
+
+def _period(text: str) -> float | None:
+    match = _PERIOD.search(text)
+    unit = _UNITS.get(match[2].lower()) if match else None
+    return int(match[1]) * unit if match and unit else None
+
+
+class ToolPower:
+    """Runs the command; a run beyond the deadline is killed with its children."""
+
+    def __init__(self, argv: tuple[str, ...], timeout: float) -> None:
+        self._argv = argv
+        self._timeout = timeout
+
+    def read(self) -> Power:
+        """Run the command once."""
+        try:
+            answer = call(self._argv, timeout=self._timeout, output_limit=_OUTPUT_LIMIT)
+        except CommandTimeoutError as error:
+            raise IpmiError("timeout", str(error)) from error
+        except SchedulerError as error:
+            raise IpmiError("tool", str(error)) from error
+        seen = parse(answer.stdout.decode("utf-8", "replace"))
+        if seen.current_watts == 0:
+            raise IpmiError("no_reading", f"{self._argv[0]} shows 0 W")
+        kept = tuple(each for each in seen.statistics if each[1] > 0)
+        return Power(
+            source="dcmi",
+            watts=float(seen.current_watts),
+            statistics=kept if seen.period_seconds else (),
+            period_seconds=seen.period_seconds or None,
+            active=seen.active,
+        )
+
+    def close(self) -> None:
+        """Nothing stays open between two runs."""

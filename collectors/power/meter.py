@@ -1,0 +1,104 @@
+"""What a meter is: the one form in which Cray, BMC, hwmon, RAPL and GPU readings reach the split.
+
+A collector that has meters offers `meters()`; the energy collector looks for it on the collectors
+built before it and chooses one meter for the node. Reading never waits for a device: a slow source
+is read by a thread of its collector, and `Meter.read` hands over what that thread saw last.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
+
+from collectors.jobs.view import JobName
+
+# Best first: a counter integrated by the hardware of the whole node, then meters of its power
+# input, then the parts of it that the processors count. `psys` is wired by the maker of the board
+# and stands here for those who name it; it is never chosen automatically.
+BEST_FIRST = ("cray", "redfish", "ipmi", "hwmon", "rapl", "psys")
+ONLY_BY_NAME = frozenset({"psys"})
+
+Scope = Literal["node", "cpu+memory", "cpu"]
+
+
+class MeterReading(NamedTuple):
+    """A meter at one moment: a counter where it has one, else momentary power.
+
+    Readings of different `series` have nothing to do with each other: the counter began anew, or
+    what it counted in between is not known.
+    """
+
+    at: float  # Host.monotonic() at which the device was read
+    joules: float | None = None  # counts up within its series
+    watts: float | None = None
+    series: int = 0
+
+
+class Meter(NamedTuple):
+    """One way to the node's energy. `read` gives None while there is no value to be trusted."""
+
+    name: str  # one of BEST_FIRST; the label `meter`
+    scope: Scope
+    includes_gpus: bool  # as the source is usually wired; a setting overrides it
+    period: float  # seconds between its readings; 0: read at the moment it is asked
+    read: Callable[[], MeterReading | None]
+
+
+@runtime_checkable
+class Metered(Protocol):
+    """A collector with meters of the node. What it offers is looked up once more every tick."""
+
+    def meters(self) -> Sequence[Meter]:
+        """The meters found so far; none when this node lacks the source. Thread-safe."""
+
+
+class GpuEnergyShare(NamedTuple):
+    """A job's part of one GPU.
+
+    `share` is 1 for a whole GPU, the compute slices of its instances over those of the GPU with
+    MIG, and an equal part each where jobs share; those of one GPU add up to at most 1.
+    """
+
+    job: JobName
+    share: float
+    # How much of its part was at work: 1 all of the time, above 1 where it took others' part too.
+    activity: float | None = None
+
+
+class GpuEnergyReading(NamedTuple):
+    """The energy counter of one physical GPU and who held it at that moment."""
+
+    uuid: str
+    at: float  # Host.monotonic()
+    joules: float  # counts up within its series; integrated from power where there is no counter
+    series: int  # changes when the counter began anew (driver loaded again, GPU reset)
+    holdings: tuple[GpuEnergyShare, ...]
+
+
+@runtime_checkable
+class GpuMetered(Protocol):
+    """The GPU collector, as far as the energy collector needs it."""
+
+    def gpu_energy(self) -> Sequence[GpuEnergyReading]:
+        """One reading for each GPU whose energy is known now. Thread-safe; waits for no device."""
+
+
+def new_series() -> int:
+    """A series no reading has had before, not even one of an earlier process."""
+    # A float, and so JSON, holds 52 bits exactly. `secrets` would load 4 MB of OpenSSL.
+    return int.from_bytes(os.urandom(7)) >> 4
+
+
+def energy_between(earlier: MeterReading, later: MeterReading, longest: float) -> float | None:
+    """Joules from one reading to a later one: counted, or the trapezoid under two powers.
+
+    None when they are of two series, more than `longest` seconds apart, or the counter went down.
+    """
+    seconds = later.at - earlier.at
+    if later.series != earlier.series or not 0 < seconds <= longest:
+        return None
+    if earlier.joules is not None and later.joules is not None:
+        joules = later.joules - earlier.joules
+        return joules if joules >= 0 else None
+    if earlier.watts is not None and later.watts is not None:
+        return (earlier.watts + later.watts) / 2 * seconds
+    return None

@@ -1,0 +1,53 @@
+"""Which readings of a power gauge are glitches.
+
+A sensor that fails, or a bus that is disturbed, answers with all bits set or with another number's
+bytes. Unlike a counter's, such a value would be booked for good.
+"""
+
+from collections import deque
+from collections.abc import Collection
+
+# More than any node takes; the BMCs' 16 bits without a value are 65535.
+_MOST_WATTS = 50_000.0
+_MULTIPLE = 10.0  # of the median of what was read last
+_REMEMBERED = 60
+_LEARNT = 5  # readings before a median means something
+_STEP = 3  # readings in a row that agree are no glitch: a GPU node that begins to work, say
+
+
+class PlausiblePower:
+    """One gauge. `series` changes with each glitch: the time around it is unknown."""
+
+    def __init__(self) -> None:
+        self.series = 0
+        self._accepted: deque[float] = deque(maxlen=_REMEMBERED)
+        self._refused: list[float] = []
+
+    def bound(self) -> float:
+        """Watts beyond which a single reading is not believed."""
+        if len(self._accepted) < _LEARNT:
+            return _MOST_WATTS
+        return min(_MOST_WATTS, _MULTIPLE * max(_median(self._accepted), 1.0))
+
+    def accepts(self, watts: float, rated: float | None = None) -> bool:
+        """Whether a new reading is believed; never one of more than twice the `rated` watts."""
+        most = _MOST_WATTS if rated is None else min(_MOST_WATTS, 2 * rated)
+        if not 0 <= watts <= most:
+            self.series += 1
+            return False
+        if watts > self.bound():
+            self._refused = [x for x in self._refused if watts / 2 <= x <= watts * 2]
+            self._refused.append(watts)
+            if len(self._refused) < _STEP:
+                self.series += 1
+                return False
+            self._accepted.clear()
+        self._refused.clear()
+        self._accepted.append(watts)
+        return True
+
+
+def _median(values: Collection[float]) -> float:
+    """`statistics` has one as well, and takes a megabyte of memory."""
+    ordered, middle = sorted(values), len(values) // 2
+    return (ordered[middle] + ordered[-1 - middle]) / 2

@@ -1,0 +1,174 @@
+"""The powercap tree in sysfs: which zones there are, and what each of them counts.
+
+Source: Linux Documentation/power/powercap/powercap.rst, drivers/powercap/intel_rapl_common.c. The
+driver serves AMD and Hygon as well, under the name intel-rapl.
+"""
+
+import os
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import NamedTuple
+
+# Ids are hexadecimal (powercap_sys.c prints "%x") and say nothing about the socket: `name` does.
+_ZONE = re.compile(r"intel-rapl(-mmio)?:[0-9a-f]+(?::[0-9a-f]+)?")
+_PACKAGE = re.compile(r"package-(\d+)(?:-die-\d+)?")
+_PSYS = re.compile(r"psys(?:-(\d+))?")
+_LIMIT = re.compile(r"constraint_\d+_power_limit_uw")
+_AMD = frozenset({"AuthenticAMD", "HygonGenuine"})
+# Two reads of one register, microseconds apart, differ by less.
+_MIRROR_JOULES = 1.0
+
+
+class ZoneDomain(NamedTuple):
+    """What a zone counts: package, dram, core, uncore or psys, and the socket if it has one."""
+
+    zone: str
+    package: str
+
+
+class Zone(NamedTuple):
+    """A powercap directory."""
+
+    path: str
+    place: ZoneDomain
+    mmio: bool  # read through the chip's memory window: the package's register once more
+    range_joules: float | None  # the counter starts anew here; None: the kernel does not say
+    max_watts: float | None  # highest limit its maker allows; None: not said
+
+
+class Limit(NamedTuple):
+    """A constraint of a zone."""
+
+    place: ZoneDomain
+    constraint: str
+    watts: float
+
+
+def root_of(sysfs: str) -> str:
+    """The flat directory in which all zones and subzones appear."""
+    return f"{sysfs}/class/powercap"
+
+
+def zones(root: str) -> Iterator[Zone]:
+    """All RAPL zones whose name says what they count, in the order of their directories."""
+    for entry in _listed(root):
+        match = _ZONE.fullmatch(entry)
+        place = _place(root, entry) if match else None
+        if match and place:
+            path = f"{root}/{entry}"
+            yield Zone(
+                path,
+                place,
+                bool(match[1]),
+                _scaled(f"{path}/max_energy_range_uj"),
+                max(_all(path, r"constraint_\d+_max_power_uw"), default=None),
+            )
+
+
+def masked(root: str) -> bool:
+    """Zones are listed and none can be looked into, as container engines arrange it."""
+    listed = [entry for entry in _listed(root) if _ZONE.fullmatch(entry)]
+    return bool(listed) and not any(_text(f"{root}/{entry}/name") for entry in listed)
+
+
+def to_count(root: str, cpuinfo: str) -> tuple[Zone, ...]:
+    """The zones that show energy nobody else shows.
+
+    Left out: mmio where the package is there without it; on AMD `core`, which is one core of
+    dozens, and dies that repeat their socket's counter (Linux before 6.12 makes a zone per die).
+    """
+    found = list(zones(root))
+    native = {zone.place for zone in found if not zone.mmio}
+    found = [zone for zone in found if not (zone.mmio and zone.place in native)]
+    if _vendor(cpuinfo) in _AMD:
+        found = [zone for zone in found if zone.place.zone != "core"]
+        mirrors = _mirrors(found)
+        found = [zone for zone in found if zone.path not in mirrors]
+    return tuple(found)
+
+
+def limits(root: str) -> Iterator[Limit]:
+    """Power limits in force; one of 0 stands for none and is left out."""
+    for zone in zones(root):
+        place = zone.place._replace(zone="mmio") if zone.mmio else zone.place
+        for entry in filter(_LIMIT.fullmatch, _listed(zone.path)):
+            name = _text(f"{zone.path}/{entry.replace('power_limit_uw', 'name')}")
+            watts = _scaled(f"{zone.path}/{entry}")
+            if name and watts:
+                yield Limit(place, name, watts)
+
+
+def energy_joules(zone: Zone) -> float:
+    """The zone's counter as it stands. Raises OSError, and ValueError if it is no number."""
+    with open(f"{zone.path}/energy_uj", encoding="ascii") as file:
+        return int(file.read()) / 1e6
+
+
+def _place(root: str, entry: str) -> ZoneDomain | None:
+    name = _text(f"{root}/{entry}/name") or ""
+    if package := _PACKAGE.fullmatch(name):
+        return ZoneDomain("package", package[1])
+    if psys := _PSYS.fullmatch(name):
+        return ZoneDomain("psys", psys[1] or "")
+    if name in ("dram", "core", "uncore") and entry.count(":") == 2:
+        parent = _PACKAGE.fullmatch(_text(f"{root}/{entry.rpartition(':')[0]}/name") or "")
+        return ZoneDomain(name, parent[1]) if parent else None
+    return None
+
+
+def _mirrors(found: list[Zone]) -> set[str]:
+    """Paths of zones that show the same register as an earlier one of their socket."""
+    dies = defaultdict(list)
+    for zone in found:
+        if zone.place.zone == "package":
+            dies[zone.place].append(zone)
+    repeated: set[str] = set()
+    for first, *others in dies.values():
+        for other in others:
+            try:
+                apart = abs(energy_joules(other) - energy_joules(first))
+            except (OSError, ValueError):
+                continue  # what cannot be read is not added either
+            if apart <= _MIRROR_JOULES:
+                repeated.add(other.path)
+    return repeated
+
+
+def _vendor(cpuinfo: str) -> str:
+    try:
+        with open(cpuinfo, encoding="utf-8", errors="replace") as file:
+            for line in file:
+                if line.startswith("vendor_id"):
+                    return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return ""
+
+
+def _listed(path: str) -> list[str]:
+    try:
+        return sorted(os.listdir(path))
+    except OSError:
+        return []
+
+
+def _all(path: str, pattern: str) -> Iterator[float]:
+    for entry in _listed(path):
+        value = _scaled(f"{path}/{entry}") if re.fullmatch(pattern, entry) else None
+        if value is not None:
+            yield value
+
+
+def _scaled(path: str) -> float | None:
+    """Micro-units as units; None when there is no such number (the kernel answers ENODATA)."""
+    text = _text(path)
+    return int(text) / 1e6 if text and text.isdecimal() else None
+
+
+def _text(path: str) -> str | None:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read().strip()
+    except OSError:
+        return None

@@ -1,0 +1,305 @@
+"""Energy counters of the processors (RAPL).
+
+The kernel shows a 32-bit register scaled to microjoules: it starts anew after 65 kJ on AMD and
+262 kJ on Intel, minutes under load. A thread reads often enough that no such wrap is missed, and
+the totals shown count on through them.
+"""
+
+import errno
+import logging
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from batchjob.runtime.log import Once
+from batchjob.runtime.loop import Loop
+from batchjob.runtime.settings import option
+from batchjob.runtime.values import duration
+from collectors.collector import Collector, CollectorModule
+from collectors.host import Host
+from collectors.metric import Labels, Metric, MetricFamily, labels
+from collectors.power import powercap
+from collectors.power.meter import Meter, MeterReading, Scope, new_series
+from collectors.power.powercap import Limit, Zone, ZoneDomain
+
+log = logging.getLogger(__name__)
+
+_RESCAN_SECONDS = 300.0  # processors are plugged and drivers loaded
+_SHORTEST_INTERVAL = 0.5
+# A board with everything on it against one socket.
+_PSYS_TIMES = 10.0
+# Slack for the time between looking at the clock and at the register, and for a unit of 1 J.
+_SLACK_SECONDS, _SLACK_JOULES = 0.1, 2.0
+
+ENERGY = Metric(
+    "batchjob_rapl_energy_joules_total",
+    "counter",
+    "Energy counted by RAPL since the exporter's first read, wraps corrected. psys contains"
+    " packages, a package contains core and uncore: never add those.",
+    ("zone", "package"),
+)
+LIMIT = Metric(
+    "batchjob_rapl_power_limit_watts",
+    "gauge",
+    "Power limit in force; zone mmio is a second limit on the package.",
+    ("zone", "package", "constraint"),
+)
+ERRORS = Metric(
+    "batchjob_rapl_read_errors_total",
+    "counter",
+    "Failed reads of a zone's energy; reason permission: only root may read energy_uj.",
+    ("reason",),
+)
+GAPS = Metric(
+    "batchjob_rapl_gaps_total",
+    "counter",
+    "Intervals left out of the energy: so long that a whole wrap may be hidden in them (wraps), or"
+    " with more energy than the zone can use (implausible).",
+    ("zone", "package", "reason"),
+)
+METRICS = (ENERGY, LIMIT, ERRORS, GAPS)
+
+
+@dataclass(frozen=True)
+class RaplOptions:
+    """How RAPL is read."""
+
+    interval: float = option(
+        10.0, "Longest time between two reads; shorter where a counter wraps fast.", parse=duration
+    )
+    max_power_watts: float = option(
+        1000.0, "Most power one socket can use; twice a zone's own maximum counts where it is more."
+    )
+
+
+class Raw(NamedTuple):
+    """A counter as it stood."""
+
+    at: float  # Host.monotonic()
+    joules: float
+
+
+class CounterDelta(NamedTuple):
+    """What lies between two looks at a counter: joules, or why they are not known."""
+
+    joules: float
+    gap: str = ""
+
+
+def step(earlier: Raw, later: Raw, range_joules: float | None, max_watts: float) -> CounterDelta:
+    """Energy between two looks at a counter that starts anew at `range_joules`.
+
+    Time enough for a full turn at `max_watts` means nobody can tell how many there were.
+    """
+    seconds = later.at - earlier.at
+    if range_joules is not None and seconds * max_watts >= range_joules:
+        return CounterDelta(0.0, "wraps")
+    joules = later.joules - earlier.joules
+    if joules < 0:
+        if range_joules is None:
+            return CounterDelta(0.0, "wraps")
+        joules += range_joules
+    if joules < 0 or joules > (seconds + _SLACK_SECONDS) * max_watts + _SLACK_JOULES:
+        return CounterDelta(0.0, "implausible")
+    return CounterDelta(joules)
+
+
+class Track:
+    """One zone's total since its first read."""
+
+    def __init__(self, zone: Zone, max_watts: float) -> None:
+        self.zone = zone
+        self.counts = False  # it has shown something else than 0, as it never does without RAPL
+        self.readable = False
+        self.total = 0.0
+        self.max_watts = max_watts
+        self._last: Raw | None = None
+
+    def add(self, raw: Raw) -> str:
+        """Count up to `raw`; returns why the time since the last look was left out, if it was."""
+        self.readable = True
+        self.counts = self.counts or raw.joules > 0
+        last, self._last = self._last, raw
+        if last is None:
+            return ""
+        between = step(last, raw, self.zone.range_joules, self.max_watts)
+        self.total += between.joules
+        return between.gap
+
+
+class Rapl:
+    """All zones. `look()` may be called from any thread, the more often the better."""
+
+    def __init__(self, host: Host, options: RaplOptions) -> None:
+        self._host = host
+        self._options = options
+        self._root = powercap.root_of(host.sysfs)
+        self._tracks: dict[str, Track] = {}  # by path
+        self._limits: tuple[Limit, ...] = ()
+        self._errors: Counter[str] = Counter()
+        self._gaps: Counter[tuple[ZoneDomain, str]] = Counter()
+        self._series = new_series()
+        self._scanned_at = float("-inf")
+        self._once = Once(log)
+        self._lock = threading.Lock()
+        self._loop = Loop("rapl", self._step)
+
+    def start(self) -> None:
+        """Begin to follow the counters."""
+        self._loop.start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._loop.stop()
+
+    def collect(self) -> list[MetricFamily]:
+        """Show the totals of this moment: with those of the thread's last look, rates would beat.
+
+        It costs a register read per zone, microseconds each.
+        """
+        totals = self.look()
+        with self._lock:
+            gaps, errors = dict(self._gaps), dict(self._errors)
+        families = (
+            MetricFamily(ENERGY, [(_labels(place), joules) for place, joules in totals.items()]),
+            MetricFamily(
+                LIMIT, [(_labels(x.place, constraint=x.constraint), x.watts) for x in self._limits]
+            ),
+            MetricFamily(ERRORS, [(labels(reason=why), count) for why, count in errors.items()]),
+            MetricFamily(
+                GAPS, [(_labels(at, reason=why), count) for (at, why), count in gaps.items()]
+            ),
+        )
+        return [family for family in families if family.samples]
+
+    def meters(self) -> Sequence[Meter]:
+        """Processors with their memory as one meter; the board (psys) as another."""
+        counting = self._counting()
+        scope: Scope = "cpu+memory" if "dram" in counting else "cpu"
+        offered = (
+            ("package", Meter("rapl", scope, False, 0.0, lambda: self._sum("package", "dram"))),
+            ("psys", Meter("psys", "node", True, 0.0, lambda: self._sum("psys"))),
+        )
+        return [meter for zone, meter in offered if zone in counting]
+
+    def look(self) -> dict[ZoneDomain, float]:
+        """Read every counter now; joules of each place known in all its parts."""
+        with self._lock:
+            if self._host.monotonic() - self._scanned_at >= _RESCAN_SECONDS:
+                self._scan()
+            for track in self._tracks.values():
+                self._read(track)
+            return {
+                place: sum(track.total for track in tracks)
+                for place, tracks in _by_place(self._tracks).items()
+                if all(track.readable and track.counts for track in tracks)
+            }
+
+    def interval(self) -> float:
+        """Seconds from look to look, in which no zone can turn more than half round."""
+        with self._lock:
+            turns = [
+                track.zone.range_joules / track.max_watts / 2
+                for track in self._tracks.values()
+                if track.zone.range_joules
+            ]
+        return max(_SHORTEST_INTERVAL, min([self._options.interval, *turns]))
+
+    def _step(self) -> float:
+        try:
+            self.look()
+            self._limits = tuple(powercap.limits(self._root))
+        except Exception as error:  # a tree nobody has seen yet must not end the counting
+            self._once.warning("step", "rapl: %s: %s", type(error).__name__, error)
+        return self.interval()
+
+    def _scan(self) -> None:
+        """Look for zones; a place that gained or lost one starts anew, or its sum would jump."""
+        self._scanned_at = self._host.monotonic()
+        found = {zone.path: zone for zone in powercap.to_count(self._root, self._cpuinfo)}
+        if not found and powercap.masked(self._root):
+            self._errors["masked"] += 1
+            self._once.warning("masked", "%s: zones are listed but masked", self._root)
+        kept = {path: self._tracks[path] for path in found.keys() & self._tracks.keys()}
+        before, after = _by_place(self._tracks), Counter(zone.place for zone in found.values())
+        moved = {place for place in before if len(before[place]) != after[place]}
+        if moved:
+            self._series = new_series()
+        self._tracks = {
+            path: kept[path]
+            if path in kept and zone.place not in moved
+            else Track(zone, self._most_watts(zone))
+            for path, zone in found.items()
+        }
+
+    def _read(self, track: Track) -> None:
+        """Called with the lock held."""
+        zone = track.zone
+        try:
+            gap = track.add(Raw(self._host.monotonic(), powercap.energy_joules(zone)))
+        except (OSError, ValueError) as error:
+            track.readable = False
+            reason = _reason(error)
+            self._errors[reason] += 1
+            self._once.warning(reason, "%s/energy_uj cannot be read: %s", zone.path, error)
+            return
+        if gap:
+            self._gaps[zone.place, gap] += 1
+            self._series = new_series()
+            self._once.warning(f"{gap} {zone.path}", "%s: interval left out: %s", zone.path, gap)
+
+    def _sum(self, *zones: str) -> MeterReading | None:
+        """The zones' places together, or None: a sum that lacks a part looks like less energy."""
+        totals = self.look()
+        at = self._host.monotonic()
+        counting = self._counting()
+        with self._lock:
+            wanted = {
+                track.zone.place
+                for track in self._tracks.values()
+                if track.zone.place.zone in zones and track.zone.place.zone in counting
+            }
+            if not wanted or not wanted <= totals.keys():
+                return None
+            return MeterReading(at, joules=sum(totals[x] for x in wanted), series=self._series)
+
+    def _counting(self) -> set[str]:
+        with self._lock:
+            return {track.zone.place.zone for track in self._tracks.values() if track.counts}
+
+    @property
+    def _cpuinfo(self) -> str:
+        return f"{self._host.procfs}/cpuinfo"
+
+    def _most_watts(self, zone: Zone) -> float:
+        watts = max(self._options.max_power_watts, 2 * (zone.max_watts or 0.0))
+        return watts * _PSYS_TIMES if zone.place.zone == "psys" else watts
+
+
+def build(host: Host, options: RaplOptions, _built: Mapping[str, Collector]) -> Rapl:
+    """Make the collector."""
+    return Rapl(host, options)
+
+
+def _labels(place: ZoneDomain, **more: str) -> Labels:
+    return labels(zone=place.zone, package=place.package, **more)
+
+
+def _by_place(tracks: Mapping[str, Track]) -> dict[ZoneDomain, list[Track]]:
+    places: dict[ZoneDomain, list[Track]] = defaultdict(list)
+    for track in tracks.values():
+        places[track.zone.place].append(track)
+    return places
+
+
+def _reason(error: Exception) -> str:
+    if not isinstance(error, OSError):
+        return "invalid"
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return "permission"
+    return "gone" if error.errno in (errno.ENOENT, errno.ENODEV) else "io"
+
+
+COLLECTOR = CollectorModule(RaplOptions, METRICS, build)

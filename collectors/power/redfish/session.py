@@ -1,0 +1,113 @@
+"""A session with a Redfish service: logged in once, renewed when it ends, deleted at the end.
+
+Source: DMTF DSP0266 (Redfish specification) 1.20, section 13.3.4 "Session-based authentication".
+"""
+
+import json
+import ssl
+from typing import Any, NamedTuple
+
+from batchjob.runtime import http_client
+from batchjob.runtime.http_client import FetchError, HttpReply
+from batchjob.secret_files import SecretFileError, read_secret
+from collectors.power.redfish.error import RedfishError
+
+_SESSIONS = "/redfish/v1/SessionService/Sessions"
+_LIMIT = 4 << 20
+
+
+class RedfishLogin(NamedTuple):
+    """Where and as whom; the password is read from its file at each login."""
+
+    url: str  # https://bmc.example.org
+    user: str
+    password_file: str
+
+
+class RedfishSession:
+    """Reads resources by their path. Used by one thread; `close()` may come from another."""
+
+    def __init__(self, login: RedfishLogin, timeout: float, tls: ssl.SSLContext) -> None:
+        self._login = login
+        self._timeout = timeout
+        self._tls = tls
+        self._token = ""
+        self._location = ""  # of the session, to delete it
+
+    def get(self, path: str) -> dict[str, Any]:
+        """A resource; logs in where that is needed, and once more where the session has ended."""
+        answer = self._request("GET", path) if self._token else None
+        if answer is None or answer.status == 401:
+            self._log_in()
+            answer = self._request("GET", path)
+        if answer.status == 401:
+            raise RedfishError("authentication", f"{path}: refused after a new login")
+        if answer.status != 200:
+            raise RedfishError("status", f"{path}: status {answer.status}")
+        document = _json(answer)
+        if not isinstance(document, dict):
+            raise RedfishError("malformed", f"{path}: expected an object")
+        return document
+
+    def close(self) -> None:
+        """Delete the session: a BMC has few of them, and refuses logins when all are taken."""
+        location, self._location = self._location, ""
+        if not location:
+            return
+        try:
+            self._request("DELETE", location)
+        except RedfishError:
+            return  # it ends by itself after the BMC's own time-out
+        finally:
+            self._token = ""
+
+    def _log_in(self) -> None:
+        self.close()
+        login = {"UserName": self._login.user, "Password": _secret(self._login.password_file)}
+        answer = self._request("POST", _SESSIONS, json.dumps(login).encode())
+        if answer.status in (400, 401, 403):
+            raise RedfishError("authentication", f"login refused with status {answer.status}")
+        token = answer.headers.get("X-Auth-Token")
+        if answer.status not in (200, 201, 204) or not token:
+            raise RedfishError("status", f"login: status {answer.status} without a token")
+        self._token = token
+        self._location = _path(answer.headers.get("Location", ""))
+
+    def _request(self, method: str, path: str, body: bytes | None = None) -> HttpReply:
+        headers = {"Accept": "application/json", "OData-Version": "4.0"}
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        elif self._token:
+            headers["X-Auth-Token"] = self._token
+        try:
+            return http_client.fetch(
+                self._login.url + path,
+                method=method,
+                headers=headers,
+                body=body,
+                seconds=self._timeout,
+                limit=_LIMIT,
+                tls=self._tls,
+            )
+        except FetchError as error:
+            raise RedfishError(error.reason, str(error)) from error
+
+
+def _json(answer: HttpReply) -> Any:
+    try:
+        return answer.json()
+    except FetchError as error:
+        raise RedfishError(error.reason, str(error)) from error
+
+
+def _path(location: str) -> str:
+    """Some services give a whole URL, some a path; only our own service is ever asked."""
+    start = location.find("/redfish/")
+    return location[start:] if start >= 0 else ""
+
+
+def _secret(path: str) -> str:
+    try:
+        return read_secret(path)
+    except SecretFileError as error:
+        raise RedfishError("authentication", str(error)) from error

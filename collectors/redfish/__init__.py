@@ -1,1 +1,0 @@
-"""Power as the management controller shows it over Redfish."""

@@ -1,0 +1,106 @@
+"""Runs and tracked work, asked from Python."""
+
+import os
+from functools import partial
+
+import pytest
+
+import batchjob
+from batchjob.local_runs import history, record
+from batchjob.local_runs.directory import prepare
+from batchjob.local_runs.record import Run, RunFileError, decoded, this_process
+from batchjob.runtime.process import login
+from batchjob.schedulers.states import JobState
+
+START = 1775300000
+
+
+@pytest.fixture
+def written(tmp_path):
+    directory = prepare(tmp_path, "runs")
+
+    def write(number: int, **changes) -> Run:
+        run = Run(
+            jobid=f"{number:08x}-d9cb-469f-a165-70867728950e", node=os.uname().nodename,
+            user=login(), uid=os.geteuid(), submit_time=START, start_time=START + number,
+            state=JobState.COMPLETED, supervisor=this_process(), end_time=START + number + 10,
+            user_cpu_seconds=3.0, system_cpu_seconds=1.0,
+        )._replace(**changes)  # fmt: skip
+        record.write(directory, run)
+        return run
+
+    return write
+
+
+def test_newest_first(written, tmp_path):
+    first, second = written(1, tool="blast"), written(2, name="b", state=JobState.FAILED)
+    data = str(tmp_path)
+    assert batchjob.history(data=data) == [second, first]
+    assert batchjob.history(data=data, limit=1) == [second]
+    assert batchjob.history(data=data, tool="blast") == [first]
+    assert batchjob.history(data=data, status="success") == [first]
+    assert batchjob.history(data=data, since=START + 2) == [second]
+    assert batchjob.history(data=data, until=START + 2) == [first]
+
+
+def test_nothing_has_run_yet(tmp_path):
+    assert batchjob.history(data=str(tmp_path / "none")) == []
+    with pytest.raises(history.UnknownRun, match="no run has the id or name 'x'"):
+        batchjob.job("x", data=str(tmp_path))
+
+
+def test_one_job(written, tmp_path):
+    one = written(0x10, name="train")
+    two = written(0x11, name="other")
+    ask = partial(batchjob.job, data=str(tmp_path))
+    assert (ask(one.jobid), ask("00000010"), ask("other")) == (one, one, two)
+    for text in ("0000001", ""):
+        with pytest.raises(history.UnknownRun):
+            ask(text)
+    written(0x12, name="train")
+    with pytest.raises(
+        history.UnknownRun, match=r"'train' may be any of 2 runs: 00000012-.*00000010-"
+    ):
+        ask("train")
+
+
+def test_a_run_that_nobody_watches_has_vanished(written, tmp_path):
+    here = this_process()
+    written(1, state=JobState.RUNNING, end_time=None)
+    written(2, state=JobState.RUNNING, supervisor=here._replace(start_ticks=1))
+    found = batchjob.history(data=str(tmp_path))
+    assert [run.status for run in found] == ["vanished", "running"]
+
+
+def test_totals(written, tmp_path):
+    written(1, tool="a", peak_memory_bytes=5)
+    written(2, tool="a", state=JobState.FAILED, peak_memory_bytes=7)
+    written(3, tool="b", state=JobState.RUNNING, end_time=None)
+    a, b = batchjob.stats(by="tool", data=str(tmp_path))
+    assert a == history.Stats("a", 2, 2, 1, 0.5, 20, 8.0, 7)
+    assert (b.runs, b.ended, b.success_ratio, b.peak_memory_bytes) == (1, 0, None, None)
+    with pytest.raises(ValueError, match="expected one of name"):
+        batchjob.stats(by="color", data=str(tmp_path))
+
+
+def test_a_run_comes_back(written, tmp_path):
+    run = written(1, parameters='{"a": 1}', error="text", restarts=2)
+    document = record.read(tmp_path / "runs" / f"{run.jobid}.json")
+    assert decoded(document) == run
+    assert decoded(document | {"of_a_later_version": 1}) == run
+
+
+@pytest.mark.parametrize(
+    "change", [{"state": "X"}, {"supervisor": 1}, {"submit_time": "x"}, {"start_time": "x"}]
+)
+def test_what_is_no_run(written, tmp_path, change):
+    run = written(1)
+    document = record.read(tmp_path / "runs" / f"{run.jobid}.json")
+    with pytest.raises(RunFileError, match="not a run"):
+        decoded(document | change)
+
+
+def test_damaged_files_hide_nothing(written, tmp_path):
+    run = written(1)
+    (tmp_path / "runs" / "x.json").write_text("{")
+    assert batchjob.history(data=str(tmp_path)) == [run]

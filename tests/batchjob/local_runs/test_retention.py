@@ -1,0 +1,60 @@
+"""How long runs and their output stay."""
+
+import os
+import time
+
+import pytest
+
+from batchjob.local_runs import record
+from batchjob.local_runs.directory import prepare
+from batchjob.local_runs.record import Run, this_process
+from batchjob.local_runs.retention import Keep, sweep, sweep_daily
+from batchjob.schedulers.states import JobState
+
+
+@pytest.fixture
+def run(tmp_path):
+    def make(number: int, age: float, size: int = 10, **changes) -> str:
+        jobid = f"{number:08x}-d9cb-469f-a165-70867728950e"
+        record.write(
+            prepare(tmp_path, "runs"),
+            Run(jobid, os.uname().nodename, "alice", os.geteuid(), 1, 1, JobState.COMPLETED,
+                this_process())._replace(**changes),
+        )  # fmt: skip
+        log = prepare(tmp_path, "logs", jobid) / "stdout.000000.gz"
+        log.write_bytes(b"x" * size)
+        for path in (tmp_path / "runs" / f"{jobid}.json", log):
+            os.utime(path, (time.time() - age,) * 2)
+        return jobid
+
+    return make
+
+
+def left(tmp_path, kind):
+    return {int(path.name[:8], 16) for path in (tmp_path / kind).iterdir()}
+
+
+def test_the_old_ones_go(run, tmp_path):
+    for number, age in enumerate((0, 50, 150)):
+        run(number, age)
+    run(3, 500, state=JobState.RUNNING)  # and watched over: by us
+    sweep(tmp_path, Keep(records=100, logs=20, logs_bytes=1000))
+    assert left(tmp_path, "runs") == {0, 1, 3}
+    assert left(tmp_path, "logs") == {0, 3}
+
+
+def test_of_too_many_the_oldest_go(run, tmp_path):
+    for number in range(5):
+        run(number, age=number, size=100)
+    sweep(tmp_path, Keep(logs_bytes=250))
+    assert left(tmp_path, "logs") == {0, 1}
+
+
+def test_once_a_day(run, tmp_path):
+    sweep_daily(tmp_path, Keep(records=100))
+    run(1, 1000)
+    sweep_daily(tmp_path, Keep(records=100))
+    assert left(tmp_path, "runs") == {1}
+    os.utime(tmp_path / ".swept", (0, 0))
+    sweep_daily(tmp_path, Keep(records=100))
+    assert left(tmp_path, "runs") == set()

@@ -1,0 +1,91 @@
+"""One event is one line, whatever its text holds, and the line reads as it was written."""
+
+import json
+import logging
+import shlex
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batchjob.runtime import log as logs
+from batchjob.runtime.settings import LogOptions
+
+log = logging.getLogger("batchjob.test")
+
+
+@pytest.fixture
+def written(capsys):
+    def write(text, format):
+        logs.set_up(LogOptions(format=format))
+        log.warning("%s", text)
+        return capsys.readouterr().err.removesuffix("\n")
+
+    return write
+
+
+def message(line, format):
+    """What a reader of the format finds."""
+    if format == "json":
+        return json.loads(line)["msg"]
+    quoted = line.partition(" msg=")[2]
+    return json.loads(quoted) if quoted.startswith('"') else quoted
+
+
+@pytest.mark.parametrize("format", ["logfmt", "json"])
+@pytest.mark.parametrize(
+    ("text", "escaped"),
+    [
+        ("a\nb", r"\n"),
+        ("a\x1b[2Jb", r"\u001b[2J"),
+        ("a\x7fb", r"\u007f"),
+        ("a\x85b", r"\u0085"),
+        ("a\u2028b", r"\u2028"),
+        ("a\u202eb", r"\u202e"),
+        ("a\u2066b", r"\u2066"),
+        ("a\ufeffb", r"\ufeff"),
+        ("a\udc80b", r"\udc80"),
+        ("a\U000e0041b", r"\udb40\udc41"),
+    ],
+)
+def test_no_character_acts_on_the_terminal_or_splits_the_line(written, format, text, escaped):
+    line = written(text, format)
+    assert f"a{escaped}b" in line
+    assert line.isprintable()
+    assert message(line, format) == text
+
+
+@pytest.mark.parametrize("format", ["logfmt", "json"])
+def test_letters_of_all_languages_stay_as_they_are(written, format):
+    line = written("Grüße, 東京 €", format)
+    assert "Grüße, 東京 €" in line
+
+
+@pytest.mark.parametrize("text", ["plain", "", "two words", 'a"b', "a=b", "back\\slash"])
+def test_logfmt_quotes_what_needs_it(written, text):
+    line = written(text, "logfmt")
+    assert message(line, "logfmt") == text
+    if text == "plain":
+        assert line.endswith(" msg=plain")
+
+
+@pytest.mark.parametrize("format", ["logfmt", "json"])
+@given(text=st.text())
+def test_any_text_is_one_printable_line_and_comes_back(format, text):
+    formatter = logs.formatter(format)
+    record = logging.LogRecord("batchjob", logging.INFO, "", 0, "%s", (text,), None)
+    line = formatter.format(record)
+    assert line.isprintable()
+    assert message(line, format) == text
+
+
+def test_a_traceback_is_one_line_too(written, capsys):
+    logs.set_up(LogOptions(format="logfmt"))
+    try:
+        raise ValueError("two\nlines\u2028three")
+    except ValueError:
+        log.exception("broken")
+    line = capsys.readouterr().err.removesuffix("\n")
+    assert line.isprintable()
+    (error,) = [word for word in shlex.split(line) if word.startswith("error=")]
+    assert "ValueError: two" in error

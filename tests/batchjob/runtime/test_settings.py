@@ -1,0 +1,133 @@
+"""Options: what their values may be, and how they are shown."""
+
+import argparse
+import contextlib
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batchjob.runtime.settings import (
+    SettingsError,
+    add_flags,
+    load_file,
+    make,
+    named,
+    nearest,
+    option,
+    parse_flags,
+    shown,
+)
+from batchjob.runtime.values import duration
+
+
+@dataclass(frozen=True)
+class Options:
+    """Some of each kind."""
+
+    linger: float = option(300.0, "Time.", parse=duration)
+    ratio: float = option(0.5, "Ratio.")
+    most: int = option(7, "Most.")
+    names: tuple[str, ...] = option(("a", "b"), "Names.", repeat=True)
+    steps: bool = option(False, "Steps.")
+    path: str = option("", "Path.")
+    in_file: str = option("x", "In the file.", flag=False, key="in_file")
+
+
+SECTIONS = {"jobs": Options}
+
+
+def test_defaults_are_shown_as_people_write_them():
+    assert {each.name: shown(each) for each in named(SECTIONS)} == {
+        "jobs.linger": "5m",
+        "jobs.ratio": "0.5",
+        "jobs.most": "7",
+        "jobs.names": "a, b",
+        "jobs.steps": "off",
+        "jobs.path": "",
+        "jobs.in_file": "x",
+    }
+
+
+@pytest.mark.parametrize(
+    ("seconds", "written"), [(0.0, "0s"), (90.0, "90s"), (86400.0, "1d"), (0.25, "250ms")]
+)
+def test_durations_are_shown_with_the_largest_unit_that_fits(seconds, written):
+    options = dataclass(frozen=True)(
+        type("O", (), {"__annotations__": {"t": float}, "t": option(seconds, "T.", parse=duration)})
+    )
+    assert [shown(each) for each in named({"": options})] == [written]
+
+
+def parsed(*arguments):
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    add_flags(parser, SECTIONS)
+    return make(Options, "jobs", parse_flags(parser, list(arguments)))
+
+
+def test_flags():
+    assert parsed() == Options()
+    assert parsed("--jobs.linger=1m", "--jobs.steps", "--jobs.names=x", "--jobs.names=y") == (
+        Options(linger=60.0, steps=True, names=("x", "y"))
+    )
+    assert parsed("--no-jobs.steps") == Options()
+
+
+def test_an_option_of_the_file_is_no_flag():
+    with pytest.raises(SettingsError, match=r"unknown flag --jobs\.in_file"):
+        parsed("--jobs.in_file=y")
+
+
+def from_file(tmp_path, content):
+    path = tmp_path / "options.yml"
+    path.write_text(content)
+    return make(Options, "jobs", load_file(str(path), SECTIONS, also=("jobs",)))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "jobs: {linger: 1m, names: [x], in_file: y}",
+        "jobs.linger: 60\njobs.names: x\njobs.in_file: y",
+        "jobs:\n  linger: 60s\njobs.names: [x]\njobs.in_file: y",
+    ],
+)
+def test_files(tmp_path, content):
+    assert from_file(tmp_path, content) == Options(linger=60.0, names=("x",), in_file="y")
+
+
+def test_a_key_may_be_a_switch_and_the_start_of_others(tmp_path):
+    path = tmp_path / "options.yml"
+    path.write_text("jobs: false\njobs.most: 3\n")
+    assert load_file(str(path), SECTIONS, also=("jobs",)) == {"jobs": False, "jobs.most": 3}
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (
+            "jobs:\n  lingr: 5m\n",
+            r"options.yml:2: unknown key jobs.lingr; did you mean jobs.linger",
+        ),
+        ("\n\njobs.most: -1\n", r"options.yml:3: jobs.most: expected a whole number"),
+        ("jobs.steps: 'yes'\n", r"options.yml:1: jobs.steps: expected true or false"),
+        ("jobs.names: [1]\n", r"options.yml:1: jobs.names: expected text"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_said_with_its_line(tmp_path, content, complaint):
+    with pytest.raises(SettingsError, match=complaint):
+        from_file(tmp_path, content)
+
+
+@given(st.text())
+def test_no_file_raises_anything_else(tmp_path_factory, content):
+    path = tmp_path_factory.mktemp("settings") / "options.yml"
+    path.write_text(content, encoding="utf-8", errors="replace")
+    with contextlib.suppress(SettingsError):
+        load_file(str(path), SECTIONS)
+
+
+def test_the_nearest_name():
+    assert nearest("lingr", ["linger", "most"]) == "; did you mean linger?"
+    assert nearest("completely else", ["linger", "most"]) == ""

@@ -1,0 +1,67 @@
+"""Calling a scheduler's command."""
+
+import os
+import time
+
+import pytest
+
+from batchjob.runtime.subprocesses import (
+    CommandFailedError,
+    CommandMissingError,
+    CommandOutputError,
+    CommandTimeoutError,
+    call,
+)
+
+
+def test_answer_is_bytes_and_arguments_are_no_shell():
+    answer = call(["printf", "%s|", "$HOME; rm", "\udcff"], timeout=5)
+    assert answer.stdout == b"$HOME; rm|\xff|"
+
+
+def test_environment_is_clean(monkeypatch):
+    monkeypatch.setenv("SACCT_FORMAT", "JobID")
+    monkeypatch.setenv("SLURM_CONF", "/etc/x")
+    monkeypatch.setenv("TZ", "Europe/Paris")
+    lines = call(["env"], timeout=5, extra_environment={"SLURM_TIME_FORMAT": "%s"}).stdout
+    variables = dict(line.split("=", 1) for line in lines.decode().splitlines())
+    assert "SACCT_FORMAT" not in variables
+    assert variables["TZ"] == "UTC"
+    assert variables["SLURM_CONF"] == "/etc/x"
+    assert variables["SLURM_TIME_FORMAT"] == "%s"
+
+
+def test_failure_tells_status_and_what_was_said():
+    with pytest.raises(CommandFailedError, match="exit status 3: slurm_persist_conn") as caught:
+        call(["sh", "-c", "echo slurm_persist_conn >&2; exit 3"], timeout=5)
+    assert caught.value.status == 3
+
+
+def test_killed_program_names_its_signal():
+    with pytest.raises(CommandFailedError, match="ended by signal 9"):
+        call(["sh", "-c", "kill -9 $$"], timeout=5)
+
+
+def test_missing_program():
+    with pytest.raises(CommandMissingError, match="/nonexistent/sacct: No such file"):
+        call(["/nonexistent/sacct"], timeout=5)
+
+
+def test_argument_with_nul_is_an_error_of_ours():
+    with pytest.raises(CommandMissingError, match="null byte"):
+        call(["true", "a\0b"], timeout=5)
+
+
+@pytest.mark.parametrize("script", ["sleep 60", "sleep 60 & wait", "exec >&- 2>&-; sleep 60"])
+def test_hanging_program_is_killed_with_its_children(script, tmp_path):
+    begun = time.monotonic()
+    with pytest.raises(CommandTimeoutError, match=r"within 0\.3 s"):
+        call(["sh", "-c", f"echo $$ > {tmp_path}/pid; {script}"], timeout=0.3)
+    assert time.monotonic() - begun < 10
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+def test_flood_is_cut():
+    with pytest.raises(CommandOutputError, match="more than 1 MB"):
+        call(["yes"], timeout=20, output_limit=1_000_000)

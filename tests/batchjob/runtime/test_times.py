@@ -1,0 +1,39 @@
+"""Times for people: always with their zone."""
+
+import time
+from datetime import UTC
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from batchjob.runtime.times import local_zone, time_in_words
+
+AT = 1775307200.0  # 2026-04-04 12:53:20 UTC
+
+
+@pytest.fixture
+def zone(monkeypatch):
+    def set_to(name: str) -> None:
+        monkeypatch.setenv("TZ", name)
+        time.tzset()
+
+    yield set_to
+    monkeypatch.undo()
+    time.tzset()
+
+
+def test_local_by_default(zone):
+    zone("America/New_York")
+    assert time_in_words(AT) == "2026-04-04 08:53:20 EDT"
+    assert local_zone() == "America/New_York"
+
+
+def test_any_other_by_name():
+    assert time_in_words(AT, UTC) == "2026-04-04 12:53:20 UTC"
+    assert time_in_words(AT, ZoneInfo("Europe/Paris")) == "2026-04-04 14:53:20 CEST"
+
+
+@pytest.mark.parametrize("name", ["Nowhere/Land", "../etc/passwd", "CET-1CEST"])
+def test_a_zone_without_a_name_is_utc(zone, name):
+    zone(name)
+    assert local_zone() == "UTC"

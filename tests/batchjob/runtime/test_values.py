@@ -1,0 +1,106 @@
+"""What people may write as a value, and what they are told of any other."""
+
+from ipaddress import ip_network
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batchjob.runtime.values import (
+    address,
+    at_least_one,
+    boolean,
+    duration,
+    http_url,
+    integer,
+    network,
+    number,
+    one_of,
+    size,
+    text,
+)
+
+PARSERS = (
+    address, at_least_one, boolean, duration, http_url, integer, network, number, size, text,
+    one_of("a", "b"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [
+        ("90", 90),
+        (90, 90),
+        (0.5, 0.5),
+        ("90s", 90),
+        ("5m", 300),
+        ("1h30m", 5400),
+        ("2d", 172800),
+        ("1w", 604800),
+        ("250ms", 0.25),
+        ("1.5h", 5400),
+        ("0s", 0),
+    ],
+)
+def test_durations(value, seconds):
+    assert duration(value) == seconds
+
+
+@pytest.mark.parametrize(
+    "value", ["", "s", "5x", "m5", "-5s", "1..5s", "5 m", True, None, [], "nan", "inf", "²"]
+)
+def test_no_durations(value):
+    with pytest.raises(ValueError, match="expected a duration"):
+        duration(value)
+
+
+@given(st.text() | st.floats() | st.integers() | st.booleans() | st.none())
+@pytest.mark.parametrize("parse", PARSERS)
+def test_a_parser_gives_a_value_or_says_what_it_expected(parse, value):
+    try:
+        parse(value)
+    except ValueError as error:
+        wrong = str(error)
+    else:
+        return
+    assert wrong.startswith("expected ")
+
+
+@pytest.mark.parametrize(
+    ("value", "host", "port"),
+    [(":10912", "", 10912), ("127.0.0.1:1", "127.0.0.1", 1), ("[::1]:0", "::1", 0)],
+)
+def test_addresses(value, host, port):
+    assert address(value) == (host, port)
+    assert str(address(value)) == value
+
+
+@pytest.mark.parametrize("value", ["", "10912", "::1:80", ":65536", ":-1", "[::1]", 10912, ":٣"])
+def test_wrong_addresses(value):
+    with pytest.raises(ValueError, match="expected HOST:PORT or :PORT"):
+        address(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "url"),
+    [("http://a", "http://a"), ("https://u:p@b:1/c/", "https://u:p@b:1/c")],
+)
+def test_urls_have_no_slash_at_their_end(value, url):
+    assert http_url(value) == url
+
+
+@pytest.mark.parametrize("value", ["", "a:9090", "ftp://a", "http://", "http://[a", "http://a/?b"])
+def test_wrong_urls(value):
+    with pytest.raises(ValueError, match="expected http://HOST or https://HOST"):
+        http_url(value)
+
+
+@pytest.mark.parametrize("text", ["10.0.0.0/8", "192.0.2.7", "2001:db8::/32", "::1"])
+def test_networks(text):
+    assert network(text) == ip_network(text)
+
+
+@pytest.mark.parametrize("text", ["", "10.0.0.1/8", "host", "10.0.0.0/33"])
+def test_wrong_networks(text):
+    with pytest.raises(ValueError, match="expected a network"):
+        network(text)

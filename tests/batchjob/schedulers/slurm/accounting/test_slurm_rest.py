@@ -1,0 +1,335 @@
+"""Slurm's accounting and people by slurmrestd, on what real releases answered."""
+
+import http.server
+import json
+import lzma
+import socketserver
+import threading
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from batchjob.runtime.settings import SettingsError, make
+from batchjob.schedulers.accounting import ShrunkenError, Unfinished
+from batchjob.schedulers.records import Administrator, Association, Role
+from batchjob.schedulers.slurm.accounting.sacctmgr import Sacctmgr
+from batchjob.schedulers.slurm.accounting.sacctmgr import SacctmgrOptions as PeopleOptions
+from batchjob.schedulers.slurm.accounting.slurm_rest import SlurmRest, SlurmRestOptions
+from batchjob.schedulers.slurm.accounting.slurm_rest_records import parsed
+from batchjob.schedulers.slurm.accounting.squeue_records import json_queue, queued_jobs
+from batchjob.schedulers.slurm.json_format import SlurmJsonError
+from batchjob.schedulers.slurm.slurmrestd import RestError, RestOptions, Slurmrestd
+from batchjob.schedulers.states import JobState
+
+RECORDINGS = Path(__file__).parents[4] / "fixtures" / "accounting"
+EMPTY = {"errors": [], "warnings": [], "meta": {}}
+
+
+def recorded(release: str):
+    return json.loads(lzma.decompress((RECORDINGS / f"slurm-{release}.jobs.json.xz").read_bytes()))
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    """Answers from `server.answers`: path below the version to document or status."""
+
+    def do_GET(self):
+        url = urlsplit(self.path)
+        self.server.asked.append((url.path, parse_qs(url.query), dict(self.headers)))
+        _, _, version, path = url.path.split("/", 3)
+        daemon = url.path.split("/")[1]
+        answers = self.server.answers
+        answer = answers.get(f"{daemon}/{path}", answers.get(path, 404))
+        answer = answer if version == self.server.version else 404
+        body = b"Unable to find" if isinstance(answer, int) else json.dumps(answer).encode()
+        self.send_response(answer if isinstance(answer, int) else 200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *arguments):
+        pass
+
+    def address_string(self):
+        return "test"
+
+
+class UnixServer(socketserver.UnixStreamServer):
+    pass
+
+
+@pytest.fixture
+def slurmrestd(tmp_path):
+    """`slurmrestd(answers)` starts a server and gives it; its URL is in `.url`."""
+    servers = []
+
+    def start(answers, version="v0.0.42", unix=False):
+        if unix:
+            server = UnixServer(str(tmp_path / "rest.sock"), Handler)
+            server.url = f"unix:{tmp_path}/rest.sock"
+        else:
+            server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+            server.url = f"http://127.0.0.1:{server.server_address[1]}"
+        server.answers, server.version, server.asked = {"ping": EMPTY} | answers, version, []
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        servers.append((server, thread))
+        return server
+
+    yield start
+    for server, thread in servers:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def jobs_of(release: str):
+    results = list(parsed("slurm_rest", "c1", recorded(release)))
+    assert not any(result.quarantined for result in results)
+    return {(result.job.jobid, result.job.submit_time): result.job for result in results}
+
+
+@pytest.fixture(scope="module")
+def jobs_24_11():
+    return {jobid: job for (jobid, _), job in jobs_of("24.11.5").items()}
+
+
+@pytest.fixture(scope="module")
+def jobs_22_05():
+    return {jobid: job for (jobid, _), job in jobs_of("22.05.8").items()}
+
+
+@pytest.mark.parametrize("jobs", ["jobs_22_05", "jobs_24_11"])
+def test_both_releases_say_the_same(jobs, request):
+    found = request.getfixturevalue(jobs)
+    by_name = {job.name: job for job in found.values()}
+    assert by_name["oomjob"].state == JobState.OUT_OF_MEMORY
+    assert (by_name["oomjob"].exit_code, by_name["oomjob"].exit_signal) == (0, 125)
+    gpus = by_name["gpujob"]
+    assert gpus.allocated_gpus == gpus.requested_gpus == 2
+    assert gpus.nodes[0].node == "node01"
+    assert {step.step for step in gpus.steps} == {"batch", "extern", "0"}
+    assert gpus.cpu_seconds > 40
+    assert gpus.time_limit_seconds == 1800
+    het = [job for job in found.values() if job.name == "hetjob"]
+    assert {(job.het_jobid, job.het_offset) for job in het} == {("18", 0), ("18", 1)}
+    array = [job for job in found.values() if job.name == "arr"]
+    assert sorted(job.array_index for job in array) == [1, 2, 3]
+    assert {job.array_jobid for job in array} == {"4"}
+
+
+def test_exit_codes_of_old_releases_are_not_believed(jobs_22_05, jobs_24_11):
+    failed = next(job for job in jobs_22_05.values() if job.name == "failjob")
+    assert (failed.state, failed.exit_code) == (JobState.FAILED, None)
+    failed = next(job for job in jobs_24_11.values() if job.name == "failjob")
+    assert (failed.state, failed.exit_code, failed.exit_signal) == (JobState.FAILED, 3, 0)
+
+
+def test_requeued_runs_are_records_of_their_own():
+    runs = [job for (jobid, _), job in jobs_of("22.05.8").items() if jobid == "15"]
+    assert {run.state for run in runs} == {JobState.REQUEUED, JobState.CANCELLED}
+
+
+def test_cancelled_before_it_ran(jobs_24_11):
+    job = next(job for job in jobs_24_11.values() if job.name == "toobig")
+    assert (job.state, job.start_time, job.exit_code) == (JobState.CANCELLED, None, None)
+    assert job.cancelled_by == "root"
+
+
+def test_unset_energy_is_none_and_memory_is_bytes(jobs_24_11):
+    job = jobs_24_11["6"]
+    assert job.energy_joules is None
+    assert job.allocated_memory_bytes == 150 * 1024**2
+    assert job.stdout_path == "/home/alice/slurm-4_1.out"
+
+
+def test_a_job_without_id_goes_to_quarantine_alone():
+    document = {"jobs": [{"name": "x"}, *recorded("24.11.5")["jobs"][:1]]}
+    bad, good = parsed("slurm_rest", "c1", document)
+    assert bad.job is None
+    assert "expected job_id" in bad.quarantined[0].reason
+    assert good.job.jobid == "1"
+
+
+@pytest.mark.parametrize("unix", [False, True])
+def test_reading_by_socket(slurmrestd, unix):
+    server = slurmrestd({"slurmdb/jobs": recorded("24.11.5"), "slurm/jobs": QUEUE}, unix=unix)
+    source = SlurmRest("c1", SlurmRestOptions(url=server.url), lambda: 1795180000)
+    batches = list(source.read(source.watermark_at(1795179000), {}))
+    assert sum(len(batch.jobs) for batch in batches) > 20
+    assert batches[-1].watermark == "1795179700"  # a time that slurmctld stated
+    asked = [(path, query) for path, query, _ in server.asked if path.endswith("jobs")]
+    assert [path for path, _ in asked] == [
+        f"/{daemon}/v0.0.42/jobs" for daemon in ("slurm", "slurmdb", "slurmdb")
+    ]
+    assert asked[1][1]["start_time"] == ["uts1795178400"]
+    assert "CANCELLED" in asked[1][1]["state"][0]
+    assert "RUNNING" not in asked[1][1]["state"][0]
+    assert asked[2][1]["step"] == ["901"]
+
+
+QUEUE = {
+    "jobs": [
+        {
+            "job_id": 901, "job_state": ["RUNNING"], "user_name": "alice", "user_id": 1001,
+            "submit_time": {"set": True, "infinite": False, "number": 1795179600},
+            "start_time": {"set": True, "infinite": False, "number": 1795179700},
+            "end_time": {"set": True, "infinite": False, "number": 1795183300},
+            "time_limit": {"set": True, "infinite": False, "number": 60},
+            "array_job_id": {"set": True, "infinite": False, "number": 0}, "nodes": "node[01-02]",
+            "tres_req_str": "cpu=4,mem=8G,node=2,billing=4", "name": "train",
+            "tres_alloc_str": "cpu=4,mem=8G,node=2,billing=4,gres/gpu=2", "state_reason": "None",
+        },
+        {
+            "job_id": 902, "job_state": "PENDING", "state_reason": "JobHeldUser",
+            "submit_time": 1795179500, "array_job_id": 902, "array_task_id": 0,
+            "array_task_string": "1-5", "tres_req_str": "cpu=1,mem=100M,node=1", "nodes": "",
+            "start_time": 1795189500, "time_limit": {"set": False, "infinite": True, "number": 0},
+        },
+        {"job_id": 903, "job_state": ["COMPLETED"], "submit_time": 1795179000},
+        {"job_id": 904, "job_state": ["COMPLETED", "COMPLETING"], "submit_time": 1795179100,
+         "start_time": 1795179200, "end_time": 1795179300},
+    ]
+}  # fmt: skip
+
+
+def test_what_slurmctld_says_of_jobs_that_have_not_ended():
+    found = [parsed.job for parsed in queued_jobs("slurm_rest", "c1", json_queue(QUEUE))]
+    running, held, completing = found
+    assert (running.jobid, running.state, running.start_time) == (
+        "901", JobState.RUNNING, 1795179700,
+    )  # fmt: skip
+    assert (running.end_time, running.time_limit_seconds, running.uid) == (None, 3600, 1001)
+    assert (running.allocated_cpus, running.allocated_gpus, running.requested_cpus) == (4, 2, None)
+    assert [node.node for node in running.nodes] == ["node01", "node02"]
+    assert (held.state, held.reason, held.start_time) == (JobState.PENDING, "JobHeldUser", None)
+    assert (held.array_jobid, held.array_index, held.time_limit_seconds) == ("902", None, None)
+    assert (held.requested_cpus, held.allocated_cpus) == (1, None)
+    assert completing.end_time == 1795179300  # which tells the reader to leave it to accounting
+
+
+def test_version_is_the_newest_that_answers(slurmrestd):
+    server = slurmrestd({}, version="v0.0.38")
+    rest = Slurmrestd(RestOptions(url=server.url))
+    assert rest.version() == "v0.0.38"
+    assert Slurmrestd(RestOptions(url=server.url, version="v0.0.41")).version() == "v0.0.41"
+    with pytest.raises(RestError, match="none of the versions"):
+        Slurmrestd(RestOptions(url=slurmrestd({}, version="v9").url)).version()
+
+
+def test_the_token_is_read_for_each_request(slurmrestd, tmp_path):
+    server = slurmrestd({"diag": EMPTY})
+    token = tmp_path / "token"
+    token.touch(0o600)
+    rest = Slurmrestd(
+        RestOptions(url=server.url, version="v0.0.42", user="monitor", token_file=str(token))
+    )
+    for text in ("SLURM_JWT=abc.def\n", "ghi"):
+        token.write_text(text)
+        rest.get("slurm", "diag")
+    sent = [headers for _, _, headers in server.asked]
+    assert [each["X-SLURM-USER-TOKEN"] for each in sent] == ["abc.def", "ghi"]
+    assert {each["X-SLURM-USER-NAME"] for each in sent} == {"monitor"}
+    token.write_text("a\r\nX-Evil: 1")
+    with pytest.raises(RestError, match="expected one line"):
+        rest.get("slurm", "diag")
+
+
+def test_what_goes_wrong_is_one_line(slurmrestd, tmp_path):
+    server = slurmrestd(
+        {"jobs": 401, "nodes": {"errors": [{"error": "Zero Bytes", "source": "x"}]}}
+    )
+    rest = Slurmrestd(RestOptions(url=server.url, version="v0.0.42"))
+    with pytest.raises(RestError, match="HTTP 401") as caught:
+        rest.get("slurm", "jobs")
+    assert caught.value.status == 401
+    gone = Slurmrestd(RestOptions(url=f"unix:{tmp_path}/none", version="v0.0.42"))
+    with pytest.raises(RestError, match="No such file"):
+        gone.get("slurm", "jobs")
+    with pytest.raises(SlurmJsonError, match="Zero Bytes"):
+        list(parsed("slurm_rest", "c1", rest.get("slurm", "nodes")))
+    with pytest.raises(SlurmJsonError, match="expected a list 'jobs'"):
+        list(parsed("slurm_rest", "c1", EMPTY))
+
+
+@pytest.mark.parametrize("url", ["ftp://x", "localhost:6820", "unix:relative", "http://u:p@h", 5])
+def test_bad_addresses_name_what_is_expected(url):
+    with pytest.raises(SettingsError, match="expected http://host:port"):
+        make(RestOptions, "rest", {"rest.url": url})
+
+
+def test_nothing_found_is_an_empty_answer_and_an_error_while_jobs_are_unfinished(slurmrestd):
+    nothing = {"errors": [{"error_number": 9003, "error": "Nothing found"}], "jobs": []}
+    server = slurmrestd({"jobs": nothing})
+    source = SlurmRest("c1", SlurmRestOptions(url=server.url), lambda: 1795180000)
+    assert {batch.jobs for batch in source.read("1795179000", {})} == {()}
+    source = SlurmRest("c1", SlurmRestOptions(url=server.url), lambda: 1795180000)
+    with pytest.raises(ShrunkenError):
+        list(source.read("1795179000", {"5": Unfinished(1795170000, 1, None)}))
+
+
+USERS = {
+    "users": [
+        {"name": "alice", "administrator_level": ["None"], "default": {"account": "physics"},
+         "coordinators": []},
+        {"name": "carol", "administrator_level": "Operator", "default": {"account": "ml"},
+         "coordinators": [{"name": "science", "direct": True}]},
+    ]
+}  # fmt: skip
+ASSOCIATIONS = {
+    "associations": [
+        {"cluster": "c1", "account": account, "user": user, "parent_account": parent}
+        for account, user, parent in (
+            ("root", "", ""), ("science", "", "root"), ("physics", "", "science"),
+            ("ml", "", "root"),
+            ("physics", "alice", ""), ("ml", "carol", ""),
+        )
+    ] + [{"cluster": "other", "account": "physics", "user": "eve", "parent_account": ""}]
+}  # fmt: skip
+
+
+def expected_people(people):
+    assert people.administrators == (Administrator("carol", "operator"),)
+    assert set(people.associations) == {
+        Association("c1", "physics", "alice", Role.MEMBER, default=True),
+        Association("c1", "ml", "carol", Role.MEMBER, default=True),
+        Association("c1", "science", "carol", Role.COORDINATOR),
+        Association("c1", "physics", "carol", Role.COORDINATOR),
+    }
+    assert {(each.account, each.parent) for each in people.accounts} == {
+        ("root", ""), ("science", "root"), ("physics", "science"), ("ml", "root"),
+    }  # fmt: skip
+
+
+def test_people_by_rest(slurmrestd):
+    server = slurmrestd({"users": USERS, "associations": ASSOCIATIONS})
+    expected_people(Sacctmgr("c1", PeopleOptions(by="rest", url=server.url)).read())
+    asked = {path: query for path, query, _ in server.asked}
+    assert asked["/slurmdb/v0.0.42/users"] == {"with_assocs": ["true"], "with_coords": ["true"]}
+
+
+def people_by_command(tmp_path, text_of_users, associations):
+    (tmp_path / "users").write_text(text_of_users)
+    (tmp_path / "associations").write_text(associations)
+    script = tmp_path / "sacctmgr"
+    script.write_text(f"""#!/bin/sh
+case "$*" in *users*) cat {tmp_path}/users;; *) cat {tmp_path}/associations;; esac
+""")
+    script.chmod(0o755)
+    return Sacctmgr("c1", PeopleOptions(sacctmgr=str(script))).read()
+
+
+def test_people_by_command(tmp_path):
+    people = people_by_command(
+        tmp_path,
+        "alice|physics|None|\ncarol|ml|Operator|science\nsacctmgr: error: odd line\n",
+        "c1|root||\nc1|science||root\nc1|physics||science\nc1|ml||root\n"
+        "c1|physics|alice|\nc1|ml|carol|\n",
+    )
+    expected_people(people)
+    assert [bad.raw for bad in people.quarantined] == ["sacctmgr: error: odd line"]
+
+
+def test_nobody_is_no_picture(tmp_path):
+    with pytest.raises(ShrunkenError, match="no user belongs to an account of cluster 'c1'"):
+        people_by_command(tmp_path, "", "c1|root||\n")

@@ -1,0 +1,134 @@
+"""Host lists of Slurm, PBS and LSF."""
+
+import contextlib
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batchjob.schedulers.slurm.hostlist import (
+    HostListError,
+    NodeShareOfHosts,
+    lsf_hosts,
+    pbs_exec_host,
+    pbs_exec_vnode,
+    slurm_hosts,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "hosts"),
+    [
+        ("node001", ["node001"]),
+        ("a,b", ["a", "b"]),
+        ("node[001-003,007]", ["node001", "node002", "node003", "node007"]),
+        ("n[8-11]", ["n8", "n9", "n10", "n11"]),
+        ("n[08-11]", ["n08", "n09", "n10", "n11"]),
+        ("n[1-2]-ib", ["n1-ib", "n2-ib"]),
+        ("r[1-2]n[0-1]", ["r1n0", "r1n1", "r2n0", "r2n1"]),
+        (
+            "x[1-2]c[0-1]s[0,2]b0",
+            [f"x{x}c{c}s{s}b0" for x in (1, 2) for c in (0, 1) for s in (0, 2)],
+        ),
+        ("n[1,[4-5]]", ["n1", "n4", "n5"]),
+        ("n[a[1-2],b]", ["na1", "na2", "nb"]),
+        ("cn-a[1-2],gpu-07,login", ["cn-a1", "cn-a2", "gpu-07", "login"]),
+        ("[a-b]", ["a-b"]),
+        ("", []),
+        ("None assigned", []),
+        ("(null)", []),
+    ],
+)
+def test_slurm_hosts(text, hosts):
+    assert slurm_hosts(text) == hosts
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "n[1-",
+        "n]1",
+        "n[3-1]",
+        "n[]",
+        "a,,b",
+        ",",
+        "n[1,]",
+        "a b,c d",
+        "n[[1]",
+        "[" * 5000 + "]" * 5000,
+    ],
+)
+def test_what_is_no_host_list(text):
+    with pytest.raises(HostListError):
+        slurm_hosts(text)
+
+
+def test_a_hundred_thousand_hosts():
+    hosts = slurm_hosts("n[000001-100000]")
+    assert len(hosts) == 100_000
+    assert hosts[-1] == "n100000"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "n[1-999999999999]",
+        "a[0-999]b[0-999]c[0-999]",
+        "n[1-200000],m[1-200000]",
+        "n" + "[0-9]" * 30,
+    ],
+)
+def test_too_many_hosts_are_refused_at_once(text):
+    begun = time.monotonic()
+    with pytest.raises(HostListError, match="more hosts than the limit"):
+        slurm_hosts(text)
+    assert time.monotonic() - begun < 2
+
+
+@given(st.lists(st.integers(0, 9999), min_size=1, max_size=50, unique=True), st.integers(1, 5))
+def test_padded_numbers_read_back(numbers, width):
+    text = "n[" + ",".join(f"{number:0{width}d}" for number in numbers) + "]"
+    assert slurm_hosts(text) == [f"n{number:0{width}d}" for number in numbers]
+
+
+@given(st.text(alphabet="n0123456789[],-ab", max_size=40))
+def test_any_text_gives_hosts_or_a_host_list_error(text):
+    with contextlib.suppress(HostListError):
+        assert all("[" not in host for host in slurm_hosts(text, limit=10_000))
+
+
+def test_pbs_exec_host():
+    assert pbs_exec_host("n1/0*8+n2/3") == {"n1": NodeShareOfHosts(8), "n2": NodeShareOfHosts(1)}
+
+
+def test_torque_exec_host():
+    assert pbs_exec_host("n1/7+n1/6+n2/0") == {"n1": NodeShareOfHosts(2), "n2": NodeShareOfHosts(1)}
+    assert pbs_exec_host("n1/0-7+n2/0,2-3") == {
+        "n1": NodeShareOfHosts(8),
+        "n2": NodeShareOfHosts(3),
+    }
+
+
+def test_pbs_exec_vnode():
+    assert pbs_exec_vnode(
+        "(n1[0]:ncpus=4:mem=1gb+n1[1]:ncpus=4)+(n2:ncpus=8:ngpus=1)", "n1/0*8+n2/0*8"
+    ) == {"n1": NodeShareOfHosts(8, 1024**3, None), "n2": NodeShareOfHosts(8, None, 1)}
+
+
+def test_two_chunks_on_one_host():
+    text = "(pbs01:ncpus=1:mem=102400kb)+(pbs01:ncpus=1:mem=102400kb)"
+    assert pbs_exec_vnode(text, "pbs01/0+pbs01/1") == {
+        "pbs01": NodeShareOfHosts(2, 209715200, None)
+    }
+
+
+@pytest.mark.parametrize("text", ["n1", "n1/0*x", "/0", "+"])
+def test_what_is_no_exec_host(text):
+    with pytest.raises(HostListError):
+        pbs_exec_host(text)
+
+
+def test_lsf_hosts():
+    assert lsf_hosts(["h1", "h1", "h2"]) == {"h1": NodeShareOfHosts(2), "h2": NodeShareOfHosts(1)}
+    assert lsf_hosts(["16*h1", "h2"]) == {"h1": NodeShareOfHosts(16), "h2": NodeShareOfHosts(1)}

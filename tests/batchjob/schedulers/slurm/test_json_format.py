@@ -1,0 +1,107 @@
+"""Slurm's JSON, whichever release wrote it."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batchjob.schedulers.slurm.json_format import (
+    INFINITE,
+    Exit,
+    SlurmJsonError,
+    count,
+    cpu_seconds,
+    exit_of,
+    plain,
+    refuse_errors,
+    resources,
+    rows,
+    state_words,
+    tres_counts,
+)
+
+
+def number(value, *, known=True, infinite=False):
+    return {"set": known, "infinite": infinite, "number": value}
+
+
+def test_number_objects_become_numbers():
+    document = {"a": [number(5), number(0, known=False), number(0, infinite=True)], "b": {"c": 1}}
+    assert plain(document) == {"a": [5, None, INFINITE], "b": {"c": 1}}
+
+
+def test_errors_are_errors_except_that_nothing_was_found():
+    refuse_errors({"errors": [{"error_number": 9003, "error": "Nothing found"}]})
+    with pytest.raises(SlurmJsonError, match="Unable to connect: slurmdbd"):
+        refuse_errors({"errors": [{"error": "Unable to connect", "description": "slurmdbd"}]})
+    with pytest.raises(SlurmJsonError, match="expected a JSON object"):
+        refuse_errors([])
+    with pytest.raises(SlurmJsonError, match="expected a list 'nodes'"):
+        rows({"jobs": []}, "nodes")
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ({"status": "SUCCESS", "return_code": 0}, Exit(None, None)),  # up to .39: says nothing
+        ({"status": "SIGNALED", "return_code": 0, "signal": {"signal_id": 11, "name": "SEGV"}},
+         Exit(0, 11)),
+        ({"status": ["ERROR"], "return_code": 3, "signal": {"id": None, "name": ""}}, Exit(3, 0)),
+        ({"status": ["SUCCESS"], "return_code": 0, "signal": {"id": None}}, Exit(0, 0)),
+        ({"status": ["SIGNALED"], "return_code": None, "signal": {"id": 125}}, Exit(0, 125)),
+        (None, Exit(None, None)),
+    ],
+)  # fmt: skip
+def test_exit(value, expected):
+    assert exit_of(value) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ("COMPLETED", ("COMPLETED",)),
+        (["RUNNING", "COMPLETING"], ("RUNNING", "COMPLETING")),
+        ("IDLE+DRAIN", ("IDLE", "DRAIN")),
+        ("", ()),
+        (None, ()),
+    ],
+)
+def test_states(value, words):
+    assert state_words(value) == words
+
+
+def test_tres():
+    items = [
+        {"type": "cpu", "name": None, "id": 1, "count": 4},
+        {"type": "mem", "name": "", "id": 2, "count": 300},
+        {"type": "energy", "name": "", "id": 3, "count": -2},
+        {"type": "gres", "name": "gpu:a100", "id": 1001, "count": 2},
+    ]
+    assert tres_counts(items) == {"cpu": 4, "mem": 300, "gres/gpu:a100": 2}
+    assert resources(items) == (4, 300 * 1024**2, None, 2, None)
+    assert resources([*items, {"type": "gres", "name": "gpu", "count": 2}]).gpus == 2
+    assert resources(None) == (None,) * 5
+
+
+@pytest.mark.parametrize("value", [None, -2, 2**64 - 2, "5", True, INFINITE])
+def test_what_is_no_count(value):
+    assert count(value) is None
+
+
+def test_microseconds_may_exceed_a_second():
+    assert cpu_seconds({"seconds": 25, "microseconds": 1289890}) == pytest.approx(26.28989)
+    assert cpu_seconds(None) is None
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(values)
+def test_any_json_gives_plain_values(value):
+    exit_of(plain(value))
+    resources(plain(value))
+    state_words(plain(value))
+    assert cpu_seconds(value) is None or cpu_seconds(value) >= 0

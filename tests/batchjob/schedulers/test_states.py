@@ -1,0 +1,67 @@
+"""One enum of job states for all schedulers."""
+
+import pytest
+
+from batchjob.schedulers.states import JobState, lsf_end_state, pbs_end_state, slurm_state
+
+
+@pytest.mark.parametrize(
+    ("word", "state"),
+    [
+        ("COMPLETED", JobState.COMPLETED),
+        ("CANCELLED by 1001", JobState.CANCELLED),
+        ("CANCELLED+", JobState.CANCELLED),
+        ("OUT_OF_ME+", JobState.OUT_OF_MEMORY),
+        ("RE+", JobState.UNKNOWN),  # REQUEUED, RESIZING, REVOKED ...
+        ("COMPLETING", JobState.RUNNING),
+        ("REQUEUE_HOLD", JobState.PENDING),
+        ("NOT_INVENTED_YET", JobState.UNKNOWN),
+        ("", JobState.UNKNOWN),
+    ],
+)
+def test_slurm(word, state):
+    assert slurm_state(word) == state
+
+
+@pytest.mark.parametrize(
+    ("status", "state"),
+    [
+        (None, JobState.CANCELLED),
+        (0, JobState.COMPLETED),
+        (7, JobState.FAILED),
+        (139, JobState.FAILED),
+        (265, JobState.CANCELLED),
+        (271, JobState.CANCELLED),
+        (267, JobState.FAILED),
+        (-11, JobState.REQUEUED),
+        (-27, JobState.OUT_OF_MEMORY),
+        (-29, JobState.TIMEOUT),
+        (-1, JobState.FAILED),
+    ],
+)
+def test_pbs(status, state):
+    assert pbs_end_state(status) == state
+
+
+@pytest.mark.parametrize(
+    ("status", "info", "state"),
+    [
+        (64, 0, JobState.COMPLETED),
+        (192, 0, JobState.COMPLETED),
+        (32, 0, JobState.FAILED),
+        (32, 14, JobState.CANCELLED),
+        (32, 16, JobState.OUT_OF_MEMORY),
+        (32, 99, JobState.FAILED),
+        (4, 0, JobState.UNKNOWN),
+    ],
+)
+def test_lsf(status, info, state):
+    assert lsf_end_state(status, info) == state
+
+
+def test_what_is_live():
+    assert {state for state in JobState if state.live} == {
+        JobState.PENDING,
+        JobState.RUNNING,
+        JobState.SUSPENDED,
+    }

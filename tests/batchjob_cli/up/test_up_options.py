@@ -1,0 +1,23 @@
+"""What `batchjob up` is told: by flags, and by a file with the same names."""
+
+import pytest
+
+from batchjob.runtime.settings import SettingsError
+from batchjob_cli.up.options import settings
+
+
+def test_flags_go_over_the_file(tmp_path):
+    file = tmp_path / "up.yml"
+    file.write_text("data: /srv/batchjob\nruns:\n  remote: true\nlog.level: info\ninterval: 9s\n")
+    chosen = settings([f"--config.file={file}", "--interval=5s"])
+    assert (chosen.up.data, chosen.runs.remote, chosen.log.level) == ("/srv/batchjob", True, "info")
+    assert chosen.up.interval == 5.0
+    assert settings([]).log.level == "warning"
+
+
+@pytest.mark.parametrize("text", ["color: red", "runs.remote: perhaps", "- data"])
+def test_a_wrong_file_is_named_with_its_line(tmp_path, text):
+    file = tmp_path / "up.yml"
+    file.write_text(text)
+    with pytest.raises(SettingsError, match=r"up\.yml"):
+        settings([f"--config.file={file}"])

@@ -1,0 +1,67 @@
+"""An exporter within another program, which opens its listener again when it goes deaf."""
+
+import threading
+import time
+import urllib.request
+
+import pytest
+
+from batchjob_exporter.options import settings
+from batchjob_exporter.service import ExporterService, watch
+from tests.e2e.processes import free_ports, until
+
+
+@pytest.fixture
+def service():
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    made = ExporterService(
+        settings(
+            ["--collector.disable-defaults", "--collector.node", f"--web.listen-address={address}"]
+        )
+    )
+    made.start()
+    yield made
+    made.stop()
+
+
+def healthy(service):
+    with urllib.request.urlopen(f"http://{service.addresses[0]}/-/healthy", timeout=5) as answer:
+        return answer.status == 200
+
+
+def test_a_deaf_listener_is_noticed_and_opened_again(service, monkeypatch, caplog):
+    assert service.answers(10)
+    go, wrap = threading.Event(), service.web.wrap
+    # The thread that owns the sockets gets stuck with the next client.
+    monkeypatch.setattr(service.web, "wrap", lambda client: go.wait(60) and wrap(client))
+    assert not service.answers(0.2)
+    monkeypatch.setattr(service.web, "wrap", wrap)
+    watching = watch(service, seconds=0.05, patience=0.2)
+    watching.start()
+    try:
+        until(lambda: any("listening again" in message for message in caplog.messages), "noticed")
+        until(lambda: service.answers(5), "heard again")
+        assert healthy(service)
+    finally:
+        watching.stop()
+        go.set()
+
+
+def test_a_listener_that_was_never_heard_is_not_given_up(service, monkeypatch):
+    monkeypatch.setattr("batchjob_exporter.service.answers", lambda *_: False)
+    for _ in range(3):
+        assert service.answers(5)
+
+
+def test_the_stuck_thread_of_before_does_no_harm(service, monkeypatch):
+    go, wrap = threading.Event(), service.web.wrap
+    assert service.answers(10)
+    monkeypatch.setattr(service.web, "wrap", lambda client: go.wait(60) and wrap(client))
+    assert not service.answers(0.1)
+    monkeypatch.setattr(service.web, "wrap", wrap)
+    service.listen_again()
+    go.set()
+    time.sleep(0.2)
+    for _ in range(3):
+        assert service.answers(10)
+        assert healthy(service)

@@ -1,0 +1,115 @@
+"""Addresses to listen on, and who may come."""
+
+import os
+import socket
+from ipaddress import ip_network
+
+import pytest
+
+from batchjob.runtime.settings import SettingsError
+from batchjob_exporter.web.addresses import (
+    allowed,
+    beyond_loopback,
+    client_of,
+    listen_address,
+    listeners,
+    shown,
+    systemd_listeners,
+)
+
+
+@pytest.mark.parametrize(
+    "text", [":10910", "127.0.0.1:1", "[::1]:0", "localhost:80", "node-1.x.org:80", "unix:/run/x"]
+)
+def test_addresses(text):
+    assert listen_address(text) == text
+
+
+@pytest.mark.parametrize(
+    "text", ["", "10910", "::1:80", ":65536", ":-1", "a b:80", "[::1]", 10910, None, "unix:x", ":٣"]
+)
+def test_wrong_addresses(text):
+    with pytest.raises(ValueError, match="expected :PORT"):
+        listen_address(text)
+
+
+@pytest.mark.parametrize(
+    ("peer", "networks", "may"),
+    [
+        ("10.1.2.3", [], True),
+        ("10.1.2.3", ["10.0.0.0/8"], True),
+        ("::ffff:10.1.2.3", ["10.0.0.0/8"], True),
+        ("11.1.2.3", ["10.0.0.0/8", "2001:db8::/32"], False),
+        ("2001:db8::5", ["10.0.0.0/8", "2001:db8::/32"], True),
+        ("fe80::1%eth0", ["fe80::/64"], True),
+        ("", ["10.0.0.0/8"], True),  # unix socket: its file's permissions decide
+    ],
+)
+def test_allowed(peer, networks, may):
+    assert allowed(peer, tuple(map(ip_network, networks))) is may
+
+
+@pytest.mark.parametrize(
+    ("peer", "client"),
+    [
+        ("192.0.2.7", "192.0.2.7"),
+        ("::ffff:192.0.2.7", "192.0.2.7"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("2001:db8:1:2::1", "2001:db8:1:2::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("", ""),
+    ],
+)
+def test_whom_a_connection_belongs_to(peer, client):
+    assert client_of(peer) == client
+
+
+def test_all_addresses_are_reachable_over_ipv4_too():
+    (listener,) = listeners((":0",))
+    with listener:
+        port = listener.getsockname()[1]
+        assert beyond_loopback(listener)
+        socket.create_connection(("127.0.0.1", port), timeout=5).close()
+
+
+def test_loopback_and_unix_sockets_are_not_reachable_by_others(tmp_path):
+    for listener in listeners(("127.0.0.1:0", f"unix:{tmp_path}/s")):
+        with listener:
+            assert not beyond_loopback(listener)
+            assert shown(listener).startswith(("127.0.0.1:", "unix:/"))
+
+
+def test_an_address_in_use_is_named_and_the_others_are_closed(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(SettingsError, match=f"cannot listen on 127.0.0.1:{port}: Address"):
+            listeners((f"unix:{tmp_path}/s", f"127.0.0.1:{port}"))
+
+
+def test_a_socket_file_left_behind_is_replaced_and_one_in_use_is_not(tmp_path):
+    path = f"{tmp_path}/s"
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(path)
+    (listener,) = listeners((f"unix:{path}",))
+    with listener, pytest.raises(SettingsError, match="in use"):
+        listeners((f"unix:{path}",))
+
+
+def test_a_file_that_is_no_socket_is_left_alone(tmp_path):
+    (tmp_path / "s").write_text("precious")
+    with pytest.raises(SettingsError, match="in use"):
+        listeners((f"unix:{tmp_path}/s",))
+    assert (tmp_path / "s").read_text() == "precious"
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [{}, {"LISTEN_PID": "1", "LISTEN_FDS": "1"}, {"LISTEN_PID": "self", "LISTEN_FDS": "x"}],
+)
+def test_without_systemd_there_are_no_sockets(monkeypatch, environment):
+    for name in ("LISTEN_PID", "LISTEN_FDS"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, str(os.getpid()) if value == "self" else value)
+    with pytest.raises(SettingsError, match="no socket"):
+        systemd_listeners()

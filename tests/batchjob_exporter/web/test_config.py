@@ -1,0 +1,125 @@
+"""The file format of exporter-toolkit, and one clear line for each way to get it wrong."""
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batchjob.runtime.settings import SettingsError
+from batchjob_exporter.web.config import Http, RateLimit, Tls, WebConfig, read, warn
+
+HASH = "$2y$10$X0h1gDsPszWURQaxFh.zoubFi6DXncSjhoQNJgRrnGs7EsimhC7zG"
+
+
+@pytest.fixture
+def config_file(tmp_path):
+    def write(text):
+        (tmp_path / "web.yml").write_text(text)
+        return str(tmp_path / "web.yml")
+
+    return write
+
+
+def test_everything(config_file, tmp_path):
+    config = read(
+        config_file(
+            f"""
+tls_server_config:
+  cert_file: tls/cert.pem
+  key_file: /etc/key.pem
+  client_ca_file: ca.pem
+  client_auth_type: RequireAndVerifyClientCert
+  client_allowed_sans: [a.example.org, 192.0.2.1]
+  min_version: TLS12
+  max_version: TLS13
+  cipher_suites: [TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256]
+  curve_preferences: [X25519]
+  prefer_server_cipher_suites: false
+http_server_config:
+  http2: false
+  headers:
+    X-Frame-Options: deny
+    Strict-Transport-Security: max-age=600
+basic_auth_users:
+  alice: {HASH}
+rate_limit:
+  interval: 1s
+  burst: 20
+"""
+        )
+    )
+    assert config.tls.files == (f"{tmp_path}/tls/cert.pem", "/etc/key.pem", f"{tmp_path}/ca.pem")
+    assert config.tls.client_allowed_sans == ("a.example.org", "192.0.2.1")
+    assert config.http.headers == (
+        ("X-Frame-Options", "deny"),
+        ("Strict-Transport-Security", "max-age=600"),
+    )
+    assert config.users == {"alice": HASH}
+    assert config.rate_limit == RateLimit(1.0, 20)
+
+
+@pytest.mark.parametrize("text", ["", "# nothing\n", "basic_auth_users: {}\n"])
+def test_nothing(config_file, text):
+    assert read(config_file(text)) == WebConfig()
+
+
+TLS = "tls_server_config:\n  cert_file: c\n  key_file: k\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("a: [", "web.yml: not YAML"),
+        ("- a\n", "web.yml: expected a mapping"),
+        ("\ntls_server_confg: {}\n", "web.yml:2: unknown key tls_server_confg; did you mean"),
+        (TLS + "  cert_fil: x\n", "web.yml:4: unknown key tls_server_config.cert_fil; did you"),
+        ("tls_server_config:\n  cert_file: c\n", "expected one of key and key_file"),
+        ("tls_server_config:\n  key_file: c\n", "expected one of cert and cert_file"),
+        (TLS + "  cert: inline\n", "expected one of cert and cert_file"),
+        (TLS + "  client_auth_type: Maybe\n", "web.yml:4: .*expected one of NoClientCert"),
+        (TLS + "  client_auth_type: RequireAnyClientCert\n", "needs client_ca"),
+        (TLS + "  client_ca_file: ca\n", "needs a client_auth_type"),
+        (TLS + "  client_allowed_sans: [a]\n", "client_allowed_sans needs client_auth_type"),
+        (TLS + "  client_allowed_sans: a\n", "web.yml:4: .*expected a list of names"),
+        (TLS + "  min_version: TLS9\n", "web.yml:4: .*expected one of TLS10"),
+        (TLS + "  min_version: TLS13\n  max_version: TLS12\n", "min_version is above"),
+        ("http_server_config:\n  headers:\n    X-Evil: a\n", "web.yml:2: .*'X-Evil' cannot be"),
+        ("http_server_config:\n  headers: {X-Frame-Options: no}\n", "expected a mapping of names"),
+        ("http_server_config:\n  headers: {X-Frame-Options: never}\n", "expected deny or same"),
+        ('http_server_config:\n  headers: {X-XSS-Protection: "1\\r\\nA: b"}\n', "one line of"),
+        ("http_server_config:\n  http2: maybe\n", "expected true or false"),
+        ("basic_auth_users:\n  alice: secret\n", "web.yml:1: .*'alice': expected a bcrypt hash"),
+        ("basic_auth_users: [alice]\n", "expected a mapping of names"),
+        (f"basic_auth_users:\n  'a:b': {HASH}\n", "cannot hold a colon"),
+        ("rate_limit:\n  interval: often\n", "web.yml:2: .*expected a duration"),
+        ("rate_limit:\n  interval: 1s\n", "rate_limit.burst: expected at least 1"),
+        ("rate_limit:\n  burst: -1\n", "expected a whole number"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(config_file, text, complaint):
+    with pytest.raises(SettingsError, match=complaint) as raised:
+        read(config_file(text))
+    assert "\n" not in str(raised.value)
+
+
+def test_no_file(tmp_path):
+    with pytest.raises(SettingsError, match=r"nothing\.yml: No such file"):
+        read(f"{tmp_path}/nothing.yml")
+
+
+@given(st.text(max_size=100) | st.sampled_from(["1", "[]", "{}", "null", "a: b", "? {}\n: 1"]))
+def test_any_other_file_is_refused_clearly(tmp_path_factory, text):
+    path = tmp_path_factory.mktemp("web") / "web.yml"
+    for content in (text, f"tls_server_config: {text}", f"basic_auth_users: {text}"):
+        path.write_text(content, encoding="utf-8", errors="replace")
+        with contextlib.suppress(SettingsError):
+            assert isinstance(read(str(path)), WebConfig)
+
+
+def test_wishes_that_cannot_be_followed_are_warned_about(caplog):
+    warn(WebConfig(Tls(cipher_suites=("A",), client_auth_type="RequireAnyClientCert"), Http()))
+    assert [message.split(":")[0] for message in caplog.messages] == [
+        "tls_server_config.cipher_suites",
+        "tls_server_config.client_auth_type",
+    ]

@@ -1,0 +1,119 @@
+"""The life of a connection, step by step, on a socket that only a test could have."""
+
+import itertools
+import socket
+from http import HTTPStatus
+from selectors import EVENT_READ, EVENT_WRITE
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batchjob_exporter.web.connection import (
+    Answer,
+    HttpConnection,
+    Patience,
+    TimedOut,
+    Wait,
+    WouldBlock,
+)
+from batchjob_exporter.web.message import HttpRequest, render, text
+
+
+class Script:
+    """A stream that receives the given chunks (None: not ready), and takes `room` bytes at once."""
+
+    def __init__(self, chunks, room=1 << 30):
+        self.socket, self._other = socket.socketpair()
+        self.chunks = list(chunks)
+        self.room = room
+        self.sent = b""
+        self._full = False
+
+    def handshake(self):
+        pass
+
+    def receive(self, size):
+        if not self.chunks:
+            return b""
+        if (chunk := self.chunks.pop(0)) is None:
+            raise WouldBlock(EVENT_READ)
+        if chunk[size:]:
+            self.chunks.insert(0, chunk[size:])
+        return chunk[:size]
+
+    def send(self, data):
+        self._full = not self._full
+        if not self._full:
+            raise WouldBlock(EVENT_WRITE)
+        self.sent += bytes(data[: self.room])
+        return min(len(data), self.room)
+
+    def close(self):
+        self.socket.close()
+        self._other.close()
+
+
+def live(chunks, **more):
+    """Everything the connection sends, answering each request with its path."""
+    stream = Script(chunks, **more)
+    connection = HttpConnection(stream, "", Patience(), clock=lambda: 0.0)
+    answer = None
+    try:
+        while True:
+            wanted = connection.life.send(answer)
+            answer = None
+            if isinstance(wanted, HttpRequest):
+                answer = Answer(
+                    render(text(HTTPStatus.OK, wanted.path), keep_alive=True, now=0),
+                    keep_alive=True,
+                )
+    except StopIteration:
+        return stream.sent
+    finally:
+        connection.close()
+        stream.close()
+
+
+REQUESTS = b"".join(b"GET /%d HTTP/1.1\r\nHost: n\r\n\r\n" % number for number in range(4))
+
+
+@given(st.lists(st.integers(0, len(REQUESTS)), max_size=12), st.booleans(), st.integers(1, 50))
+def test_however_the_bytes_arrive_the_answers_are_the_same(cuts, blocking, room):
+    edges = [0, *sorted(cuts), len(REQUESTS)]
+    chunks = [REQUESTS[a:b] for a, b in itertools.pairwise(edges) if a < b]
+    if blocking:
+        chunks = [piece for chunk in chunks for piece in (None, chunk)]
+    assert live(chunks, room=room) == live([REQUESTS])
+
+
+@given(st.lists(st.binary(max_size=100), max_size=10))
+def test_whatever_arrives_the_end_is_orderly(chunks):
+    sent = live(chunk for chunk in chunks if chunk)
+    assert sent == b"" or sent.startswith(b"HTTP/1.1 ")
+
+
+@pytest.mark.parametrize(
+    ("received", "status"), [([], b""), ([b"GET / HT"], b"HTTP/1.1 408 Request Timeout")]
+)
+def test_at_the_deadline(received, status):
+    stream = Script([*received, None, b""])
+    connection = HttpConnection(stream, "", Patience(head=3.0), clock=lambda: 7.0)
+    assert connection.go_on() == Wait(EVENT_READ, 10.0)
+    with pytest.raises(StopIteration):
+        connection.life.throw(TimedOut())
+    assert stream.sent.split(b"\r\n")[0] == status
+    connection.close()
+    stream.close()
+
+
+def test_the_pause_between_requests_may_be_longer_than_within_one():
+    now = [0.0]
+    stream = Script([b"GET / HTTP/1.1\r\nHost: n\r\n\r\n", None, b"GET", None])
+    connection = HttpConnection(stream, "", Patience(head=3.0, idle=100.0), clock=lambda: now[0])
+    assert isinstance(connection.go_on(), HttpRequest)
+    assert connection.life.send(Answer(b"answer", keep_alive=True)) == Wait(EVENT_READ, 100.0)
+    now[0] = 50.0
+    assert connection.go_on() == Wait(EVENT_READ, 53.0)
+    connection.close()
+    stream.close()

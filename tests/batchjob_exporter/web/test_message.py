@@ -1,0 +1,125 @@
+"""Requests are read strictly; answers are complete."""
+
+import contextlib
+import gzip
+from http import HTTPStatus
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batchjob_exporter.web.message import HttpResponse, Refused, compressed, parse, render, text
+
+
+def test_a_request():
+    request = parse(b"GET /metrics?collect%5B%5D=jobs&x=a+b HTTP/1.1\r\nHost: n1\r\nACCEPT: */*")
+    assert request.method == "GET"
+    assert request.path == "/metrics"
+    assert request.query == (("collect[]", "jobs"), ("x", "a b"))
+    assert request.headers == {"host": "n1", "accept": "*/*"}
+    assert request.keep_alive
+
+
+@pytest.mark.parametrize(
+    ("head", "keep_alive"),
+    [
+        (b"GET / HTTP/1.1\r\nHost: n", True),
+        (b"GET / HTTP/1.1\r\nHost: n\r\nConnection: Close", False),
+        (b"GET / HTTP/1.0", False),
+        (b"POST / HTTP/1.1\r\nHost: n\r\nContent-Length: 3", False),
+        (b"POST / HTTP/1.1\r\nHost: n\r\nTransfer-Encoding: chunked", False),
+    ],
+)
+def test_what_keeps_the_connection_open(head, keep_alive):
+    assert parse(head).keep_alive is keep_alive
+
+
+@pytest.mark.parametrize(
+    ("target", "path"),
+    [
+        (b"/a%20b", "/a b"),
+        (b"http://n1:10910/metrics", "/metrics"),
+        (b"http://n1", "/"),
+        (b"/?", "/"),
+    ],
+)
+def test_paths(target, path):
+    assert parse(b"GET " + target + b" HTTP/1.0").path == path
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (b"", 400),
+        (b"GET", 400),
+        (b"GET /", 400),
+        (b"GET  / HTTP/1.1\r\nHost: n", 400),
+        (b"GET / HTTP/1.1", 400),  # no Host
+        (b"GET / HTTP/x", 400),
+        (b"G\x00T / HTTP/1.0", 400),
+        (b"GET metrics HTTP/1.0", 400),
+        (b"GET / HTTP/1.0\r\nno colon", 400),
+        (b"GET / HTTP/1.0\r\nspace : before colon", 400),
+        (b"GET / HTTP/1.0\r\nA: b\r\n folded", 400),
+        (b"GET / HTTP/1.0\r\nA: b\x00c", 400),
+        (b"GET / HTTP/1.1\r\nHost: a\r\nHost: b", 400),
+        (b"GET / HTTP/1.0\r\nAuthorization: a\r\nAuthorization: b", 400),
+        (b"GET / HTTP/1.0\r\nContent-Length: 5", 400),
+        (b"GET / HTTP/1.0\r\nTransfer-Encoding: chunked", 400),
+        (b"PRI * HTTP/2.0", 505),
+        (b"GET / HTTP/1.0" + b"\r\nA: b" * 101, 431),
+        (b"GET /?" + b"a=b&" * 101 + b" HTTP/1.0", 400),
+    ],
+)
+def test_what_is_refused(head, status):
+    with pytest.raises(Refused) as refused:
+        parse(head)
+    assert refused.value.status == status
+
+
+@given(st.binary(max_size=200) | st.binary(max_size=50).map(lambda b: b"GET /" + b + b" HTTP/1.0"))
+def test_no_bytes_raise_anything_else(head):
+    with contextlib.suppress(Refused):
+        parse(head)
+
+
+def test_an_answer_on_the_wire():
+    wire = render(text(HTTPStatus.NOT_FOUND, "nothing", ("X-A", "b")), keep_alive=True, now=0)
+    assert wire == (
+        b"HTTP/1.1 404 Not Found\r\n"
+        b"Date: Thu, 01 Jan 1970 00:00:00 GMT\r\n"
+        b"Content-Length: 8\r\n"
+        b"Connection: keep-alive\r\n"
+        b"Content-Type: text/plain; charset=utf-8\r\n"
+        b"X-A: b\r\n"
+        b"\r\n"
+        b"nothing\n"
+    )
+
+
+def test_head_has_the_length_and_no_body():
+    wire = render(text(HTTPStatus.OK, "nothing"), keep_alive=False, with_body=False)
+    assert b"Content-Length: 8\r\nConnection: close\r\n" in wire
+    assert wire.endswith(b"\r\n\r\n")
+
+
+LONG = HttpResponse(HTTPStatus.OK, b"batchjob " * 1000)
+
+
+@pytest.mark.parametrize(
+    "accept", ["gzip", "deflate, gzip;q=0.5", "*", "GZIP", "gzip;q=1.0, *;q=0", "br;q=1, *;q=.1"]
+)
+def test_gzip(accept):
+    packed = compressed(LONG, accept)
+    assert ("Content-Encoding", "gzip") in packed.headers
+    assert gzip.decompress(packed.body) == LONG.body
+
+
+@pytest.mark.parametrize("accept", ["", "identity", "gzip;q=0", "*;q=0", "br", "gzip;q=x"])
+def test_no_gzip(accept):
+    assert compressed(LONG, accept) is LONG
+
+
+def test_short_answers_are_not_worth_it():
+    short = text(HTTPStatus.OK, "healthy")
+    assert compressed(short, "gzip") is short

@@ -1,0 +1,166 @@
+"""Pages, and which collectors a scrape runs."""
+
+import string
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+from batchjob_exporter.exporter import Exporter
+from batchjob_exporter.exposition import OPENMETRICS, TEXT
+from batchjob_exporter.web.message import parse
+from batchjob_exporter.web.site import MetricsSite, negotiate
+from collectors.metric import NO_LABELS, Metric, MetricFamily
+
+
+class One:
+    """A collector with one gauge."""
+
+    def __init__(self, name):
+        self.metric = Metric(f"batchjob_{name}", "gauge", "A value.")
+
+    def start(self):
+        pass
+
+    def stop(self):
+        pass
+
+    def collect(self):
+        return [MetricFamily(self.metric, [(NO_LABELS, 1.0)])]
+
+
+@pytest.fixture
+def exporter():
+    return Exporter({name: One(name) for name in ("node", "jobs", "rapl")})
+
+
+@pytest.fixture
+def get(exporter):
+    site = MetricsSite(exporter, "/metrics", "batchjob_exporter <1>")
+
+    def asked(target, method="GET", **headers):
+        lines = [f"{method} {target} HTTP/1.1", "Host: n"]
+        lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
+        return site.answer(parse("\r\n".join(lines).encode()))
+
+    return asked
+
+
+def collectors_in(response):
+    lines = response.body.decode().splitlines()
+    return [line.split()[0].removeprefix("batchjob_") for line in lines if line[-4:] == " 1.0"
+            and "{" not in line]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("query", "names"),
+    [
+        ("", ["node", "jobs", "rapl"]),
+        ("?collect[]=jobs", ["jobs"]),
+        ("?collect%5B%5D=rapl&collect[]=node", ["node", "rapl"]),
+        ("?exclude[]=jobs", ["node", "rapl"]),
+        ("?other=x", ["node", "jobs", "rapl"]),
+    ],
+)
+def test_chosen_collectors(get, query, names):
+    response = get(f"/metrics{query}")
+    assert response.status == 200
+    assert collectors_in(response) == names
+
+
+@pytest.mark.parametrize(
+    ("query", "complaint"),
+    [
+        ("?collect[]=jobs&exclude[]=node", "cannot both be given"),
+        ("?collect[]=job", "no enabled collector is called 'job'; did you mean jobs?"),
+        ("?exclude[]=", "no enabled collector is called ''"),
+    ],
+)
+def test_wrong_choice(get, query, complaint):
+    response = get(f"/metrics{query}")
+    assert response.status == 400
+    assert complaint in response.body.decode()
+
+
+def test_format_by_accept(get):
+    assert dict(get("/metrics").headers)["Content-Type"].startswith("text/plain; version=0.0.4")
+    response = get("/metrics", accept="application/openmetrics-text; version=1.0.0")
+    assert dict(response.headers)["Content-Type"].startswith("application/openmetrics-text; v")
+    assert list(text_string_to_metric_families(response.body.decode()))
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"),
+    [("10", 9.5), ("0.4", 0.2), ("", 9.5), ("x", 9.5), ("nan", 9.5), ("-1", 9.5), ("1e9", 9.5)],
+)
+def test_the_scrapers_own_time_out_is_the_deadline(get, exporter, monkeypatch, header, seconds):
+    given = []
+    monkeypatch.setattr(exporter, "collect", lambda names, seconds: given.append(seconds) or [])
+    get("/metrics", X_Prometheus_Scrape_Timeout_Seconds=header)
+    assert given == [pytest.approx(seconds)]
+
+
+def test_landing_page(get):
+    page = get("/").body.decode()
+    assert 'href="/metrics"' in page
+    assert "node, jobs, rapl" in page
+    assert "&lt;1&gt;" in page
+
+
+def test_health_and_readiness(get, exporter):
+    assert get("/-/healthy").status == 200
+    assert get("/-/ready").status == 503
+    exporter.start()
+    assert get("/-/ready").status == 200
+
+
+def test_what_is_not_there(get):
+    assert get("/metric").status == 404
+    assert get("/metrics/").status == 404
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS"])
+def test_other_methods(get, method):
+    response = get("/metrics", method)
+    assert response.status == 405
+    assert ("Allow", "GET, HEAD") in response.headers
+
+
+def test_metrics_may_be_served_at_the_root():
+    site = MetricsSite(Exporter({"node": One("node")}), "/", "1")
+    assert b"batchjob_node 1.0" in site.answer(parse(b"GET / HTTP/1.0")).body
+
+
+PROMETHEUS_3 = (
+    "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,"
+    "application/openmetrics-text;version=0.0.1;q=0.5,"
+    "text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,text/plain;version=0.0.4;q=0.3,"
+    "*/*;q=0.2"
+)
+
+
+@pytest.mark.parametrize(
+    ("accept", "format"),
+    [
+        ("", TEXT),
+        ("*/*", TEXT),
+        (PROMETHEUS_3, OPENMETRICS),
+        ("application/openmetrics-text", OPENMETRICS),
+        ("application/openmetrics-text;version=0.0.1", TEXT),
+        ("application/openmetrics-text;q=0.2, text/plain;q=0.9", TEXT),
+        ("text/plain;q=0.2, application/openmetrics-text; version=1.0.0; q=0.9", OPENMETRICS),
+        ("text/plain;version=0.0.4, application/openmetrics-text", TEXT),
+        ("application/openmetrics-text;q=0", TEXT),
+        ("application/openmetrics-text;q=nonsense", TEXT),
+        ("application/vnd.google.protobuf;q=0.9, application/openmetrics-text;q=.5", OPENMETRICS),
+        ("text/html, application/xhtml+xml", TEXT),
+    ],
+)
+def test_negotiation(accept, format):
+    assert negotiate(accept) is format
+
+
+@given(st.text(string.printable))
+def test_any_accept_header_gets_a_format(accept):
+    assert negotiate(accept) in (TEXT, OPENMETRICS)

@@ -1,0 +1,246 @@
+"""HTTPS with real handshakes: client certificates, reload, and clients that stall."""
+
+import contextlib
+import http.client
+import os
+import socket
+import ssl
+from http import HTTPStatus
+
+import pytest
+import trustme
+
+from batchjob.runtime.settings import SettingsError
+from batchjob_exporter.web.auth import Web
+from batchjob_exporter.web.message import HttpResponse, text
+
+GET = b"GET /x HTTP/1.1\r\nHost: n\r\nConnection: close\r\n\r\n"
+
+
+class Site:
+    """Certificates of a site, in a directory with the web configuration file."""
+
+    def __init__(self, directory):
+        self.directory = directory
+        self.ca, self.clients_ca, self.stranger_ca = (trustme.CA() for _ in range(3))
+        self.clients_ca.cert_pem.write_to_path(directory / "clients.pem")
+        self.path = str(directory / "web.yml")
+        self.new_certificate()
+
+    def new_certificate(self):
+        server = self.ca.issue_cert("127.0.0.1", "localhost")
+        server.private_key_pem.write_to_path(self.directory / "key.pem")
+        with (self.directory / "cert.pem").open("wb") as file:
+            file.writelines(blob.bytes() for blob in server.cert_chain_pems)
+
+    def configure(self, **tls):
+        keys = {"cert_file": "cert.pem", "key_file": "key.pem"} | tls
+        lines = [f"  {key}: {value}\n" for key, value in keys.items() if value is not None]
+        (self.directory / "web.yml").write_text("tls_server_config:\n" + "".join(lines))
+        return self.path
+
+    def client_context(self, ca=None, *names):
+        context = ssl.create_default_context()
+        self.ca.configure_trust(context)
+        if ca is not None:
+            ca.issue_cert(*names).configure_cert(context)
+        return context
+
+
+@pytest.fixture
+def site(tmp_path):
+    return Site(tmp_path)
+
+
+@pytest.fixture
+def serve_web(serve):
+    def start(path, **more):
+        web = Web(path, lambda request: text(HTTPStatus.OK, request.path))
+        return serve(web=web, **more)
+
+    return start
+
+
+def fetch(address, context):
+    client = http.client.HTTPSConnection(*address, context=context, timeout=5)
+    with contextlib.closing(client):
+        client.request("GET", "/x")
+        return client.getresponse().read()
+
+
+REFUSED = (ssl.SSLError, ConnectionResetError, BrokenPipeError, http.client.RemoteDisconnected)
+
+
+def test_https(site, serve_web):
+    assert fetch(serve_web(site.configure()), site.client_context()) == b"/x\n"
+
+
+def test_certificate_and_key_inline(site, serve_web):
+    def block(name):
+        lines = (site.directory / name).read_text().splitlines()
+        return "|\n" + "".join(f"    {line}\n" for line in lines)
+
+    path = site.configure(
+        cert_file=None, key_file=None, cert=block("cert.pem"), key=block("key.pem")
+    )
+    assert fetch(serve_web(path), site.client_context()) == b"/x\n"
+
+
+# Who gets in, by client_auth_type: nobody's certificate, a good one, a stranger's.
+@pytest.mark.parametrize(
+    ("auth_type", "without", "good", "stranger"),
+    [
+        ("NoClientCert", True, True, True),
+        ("RequestClientCert", True, True, True),
+        ("RequireAnyClientCert", False, True, False),
+        ("RequireClientCert", False, True, False),
+        ("VerifyClientCertIfGiven", True, True, False),
+        ("RequireAndVerifyClientCert", False, True, False),
+    ],
+)
+def test_client_certificates(site, serve_web, auth_type, without, good, stranger):
+    ca_file = None if auth_type == "NoClientCert" else "clients.pem"
+    address = serve_web(site.configure(client_auth_type=auth_type, client_ca_file=ca_file))
+    contexts = {
+        "without": site.client_context(),
+        "good": site.client_context(site.clients_ca, "prometheus.example.org"),
+        "stranger": site.client_context(site.stranger_ca, "prometheus.example.org"),
+    }
+    got_in = {}
+    for name, context in contexts.items():
+        try:
+            got_in[name] = fetch(address, context) == b"/x\n"
+        except REFUSED:
+            got_in[name] = False
+    assert got_in == {"without": without, "good": good, "stranger": stranger}
+
+
+@pytest.mark.parametrize(
+    ("names", "comes_in"),
+    [
+        (["prometheus.example.org"], True),
+        (["other.example.org", "prometheus.example.org"], True),
+        (["2001:db8::7"], True),
+        (["me@example.org"], True),
+        (["sub.prometheus.example.org"], False),
+        (["192.0.2.1"], False),
+    ],
+)
+def test_allowed_names_of_clients(site, serve_web, names, comes_in):
+    path = site.configure(
+        client_auth_type="RequireAndVerifyClientCert",
+        client_ca_file="clients.pem",
+        client_allowed_sans="[prometheus.example.org, '2001:db8::7', me@example.org]",
+    )
+    context = site.client_context(site.clients_ca, *names)
+    address = serve_web(path)
+    if comes_in:
+        assert fetch(address, context) == b"/x\n"
+    else:
+        with pytest.raises(REFUSED):
+            fetch(address, context)
+
+
+@pytest.mark.parametrize("version", ["TLSv1_2", "TLSv1_3"])
+def test_versions(site, serve_web, version):
+    address = serve_web(site.configure(min_version="TLS13"))
+    context = site.client_context()
+    context.maximum_version = ssl.TLSVersion[version]
+    if version == "TLSv1_3":
+        assert fetch(address, context) == b"/x\n"
+    else:
+        with pytest.raises(ssl.SSLError):
+            fetch(address, context)
+
+
+def test_clients_that_stall_in_the_handshake_delay_nobody(site, serve_web, connect):
+    address = serve_web(site.configure())
+    for begun in (b"", b"\x16\x03\x01", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"):
+        for _ in range(20):
+            connect(address).sendall(begun)
+    assert fetch(address, site.client_context()) == b"/x\n"
+
+
+@pytest.mark.parametrize("sent", [b"\x00" * 100, os.urandom(300), b"\x16\x03\x01\x00\x01\x00"])
+def test_garbage_instead_of_a_handshake(site, serve_web, connect, sent):
+    address = serve_web(site.configure())
+    client = connect(address)
+    with contextlib.suppress(OSError):  # it may have been sent away before it is done
+        client.sendall(sent)
+        client.shutdown(socket.SHUT_WR)
+        while client.recv(1000):
+            pass
+    assert fetch(address, site.client_context()) == b"/x\n"
+
+
+def test_plain_http_on_the_port_is_told_so(site, serve_web, connect):
+    client = connect(serve_web(site.configure()))
+    client.sendall(GET)
+    assert b"this port speaks HTTPS" in client.recv(1000)
+
+
+def test_a_large_answer_over_tls(site, serve):
+    large = HttpResponse(HTTPStatus.OK, os.urandom(3_000_000))
+    web = Web(site.configure(), lambda _: large)
+    assert fetch(serve(web=web), site.client_context()) == large.body
+
+
+def test_kept_alive_over_tls(site, serve_web):
+    client = http.client.HTTPSConnection(
+        *serve_web(site.configure()), context=site.client_context(), timeout=5
+    )
+    with contextlib.closing(client):
+        for path in ("/one", "/two"):
+            client.request("GET", path)
+            assert client.getresponse().read() == f"{path}\n".encode()
+
+
+def served_certificate(address, context):
+    with (
+        socket.create_connection(address, timeout=5) as plain,
+        context.wrap_socket(plain, server_hostname="127.0.0.1") as client,
+    ):
+        return client.getpeercert(binary_form=True)
+
+
+def test_a_renewed_certificate_is_used_at_once(site, serve_web):
+    address, context = serve_web(site.configure()), site.client_context()
+    before = served_certificate(address, context)
+    assert served_certificate(address, context) == before
+    site.new_certificate()
+    assert served_certificate(address, context) != before
+
+
+def test_a_broken_certificate_is_reported_and_the_old_one_stays(site, serve_web, caplog):
+    address, context = serve_web(site.configure()), site.client_context()
+    before = served_certificate(address, context)
+    (site.directory / "cert.pem").write_text("nonsense")
+    assert served_certificate(address, context) == before
+    assert served_certificate(address, context) == before
+    (message,) = caplog.messages
+    assert "not reloaded" in message
+    assert "cert.pem" in message
+    site.new_certificate()
+    assert served_certificate(address, context) != before
+
+
+def test_tls_is_not_switched_off_by_an_emptied_file(site, serve_web, caplog):
+    address = serve_web(site.configure())
+    (site.directory / "web.yml").write_text("")
+    assert fetch(address, site.client_context()) == b"/x\n"
+    assert "only by a restart" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("wrong", "tls"),
+    [
+        ("nothing.pem: No such file", {"cert_file": "nothing.pem"}),
+        ("cert.pem: certificate and key cannot be used", {"key_file": "cert.pem"}),
+        ("key.pem: no certificate of a CA", {
+            "client_ca_file": "key.pem", "client_auth_type": "RequireAndVerifyClientCert"
+        }),
+    ],
+)  # fmt: skip
+def test_files_that_do_not_work_are_named(site, wrong, tls):
+    with pytest.raises(SettingsError, match=wrong):
+        Web(site.configure(**tls))

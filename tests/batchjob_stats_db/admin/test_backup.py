@@ -1,0 +1,228 @@
+"""Backups, and putting one back."""
+
+import json
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from batchjob.schedulers.accounting import Batch
+from batchjob_stats_db.database import schema
+from batchjob_stats_db.database.engine import only_writer, reader
+from batchjob_stats_db.main import main
+from batchjob_stats_db.poller.self_metrics import PollerMetrics
+
+
+@pytest.fixture
+def run(url, tmp_path, capsys, monkeypatch):
+    """Runs the command on the test's database; returns status, output and complaints."""
+    # Debian keeps pg_dump beside the server of its release.
+    for programs in Path("/usr/lib/postgresql").glob("*/bin"):
+        monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    if url.get_backend_name() == "postgresql" and not shutil.which("pg_dump"):
+        pytest.skip("pg_dump is not installed")
+    config = tmp_path / "stats_db.yml"
+    text = url.render_as_string(hide_password=False)
+    config.write_text(
+        f"db: {{url: {json.dumps(text)}}}\nbackup: {{directory: {tmp_path}/kept, keep: 2}}\n"
+    )
+
+    def call(*arguments):
+        status = main(["--config.file", str(config), *map(str, arguments)])
+        said = capsys.readouterr()
+        return status, said.out, said.err
+
+    return call
+
+
+def users(url):
+    """Logins on record, read by an engine of its own."""
+    engine = reader(url)
+    with engine.connect() as db:
+        found = sorted(row.username for row in db.execute(sa.select(schema.job.c.username)))
+    engine.dispose()
+    return found
+
+
+@pytest.fixture
+def alices(run, url, store, job):
+    """A database with one job, of alice."""
+    store.write(Batch((job("1"),), (), "", 0), "s")
+    store.engine.dispose()
+
+
+def sqlite_only(url):
+    if url.get_backend_name() != "sqlite":
+        pytest.skip("a file is what SQLite has")
+
+
+def test_a_directory_is_made_and_holds_the_newest(alices, run, url, tmp_path, monkeypatch):
+    stamps = iter(f"2026010{day}T000000Z" for day in range(1, 5))
+    monkeypatch.setattr("batchjob_stats_db.main._stamp", lambda: next(stamps))
+    for _ in range(3):
+        status, said, error = run("backup")
+        assert status == 0, error
+    kept = sorted(path.name for path in (tmp_path / "kept").iterdir())
+    assert [name.partition(".")[0][-16:-9] for name in kept] == ["2026010"] * 2
+    assert "20260101" in said.splitlines()[1]
+    assert (tmp_path / "kept").stat().st_mode & 0o777 == 0o700
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "kept").iterdir()} == {0o600}
+    assert run("backup", tmp_path / "many/of/them", "--keep", 1)[0] == 0
+    assert len(list((tmp_path / "many/of/them").iterdir())) == 1
+
+
+def test_a_name_with_an_ending_is_a_file(alices, run, url, tmp_path):
+    ending = "db" if url.get_backend_name() == "sqlite" else "dump"
+    copy = tmp_path / f"copy.{ending}"
+    status, said, error = run("backup", copy)
+    assert status == 0, error
+    assert said.startswith(f"{copy}: ")
+    status, _, error = run("backup", copy)
+    assert (status, error) == (2, f"batchjob_stats_db: {copy}: exists already\n")
+
+
+def test_a_file_in_the_place_of_the_directory(alices, run, tmp_path):
+    (tmp_path / "kept").touch()
+    status, _, error = run("backup")
+    assert status == 2
+    assert "expected a directory" in error
+
+
+def test_restore(alices, run, url, tmp_path):
+    assert run("backup")[0] == 0
+    assert run("forget", "--user", "alice")[0] == 0
+    assert users(url) == ["forgotten"]
+    (copy,) = (tmp_path / "kept").iterdir()
+    status, said, error = run("restore", copy)
+    assert status == 0, error
+    assert said.startswith(f"{url.database}: restored from {copy}")
+    assert users(url) == ["alice"]
+
+
+def test_restore_keeps_what_was_there(alices, run, url, tmp_path):
+    sqlite_only(url)
+    assert run("backup")[0] == 0
+    path = Path(url.database)
+    path.chmod(0o640)
+    assert run("forget", "--user", "alice")[0] == 0
+    (copy,) = (tmp_path / "kept").iterdir()
+    assert run("restore", copy)[0] == 0
+    assert path.stat().st_mode & 0o777 == 0o640
+    (before,) = path.parent.glob(f"{path.name}.replaced-*")
+    with closing(sqlite3.connect(before)) as db:
+        assert db.execute("SELECT username FROM job").fetchall() == [("forgotten",)]
+    assert not path.with_name(path.name + "-wal").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_restore_by_root_leaves_the_file_to_its_owner(alices, run, url, tmp_path):
+    sqlite_only(url)
+    assert run("backup")[0] == 0
+    path = Path(url.database)
+    os.chown(path, 12345, 12346)
+    (copy,) = (tmp_path / "kept").iterdir()
+    assert run("restore", copy)[0] == 0
+    for each in (path, path.with_name(path.name + ".writer")):
+        assert (each.stat().st_uid, each.stat().st_gid) == (12345, 12346)
+
+
+def test_restore_where_there_is_no_database(alices, run, url, tmp_path):
+    sqlite_only(url)
+    assert run("backup")[0] == 0
+    (copy,) = (tmp_path / "kept").iterdir()
+    Path(url.database).unlink()
+    assert run("restore", copy)[0] == 0
+    assert users(url) == ["alice"]
+
+
+HOLDER = """
+import sys
+from batchjob_stats_db.database.engine import parse, reader
+engine = reader(parse(sys.argv[1]))
+with engine.connect() as db:
+    db.exec_driver_sql("SELECT count(*) FROM job")
+    print("open", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_restore_is_refused_while_another_process_has_the_database(alices, run, url, tmp_path):
+    assert run("backup")[0] == 0
+    (copy,) = (tmp_path / "kept").iterdir()
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, url.render_as_string(hide_password=False)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as holder:
+        assert holder.stdout.readline() == "open\n"
+        status, _, error = run("restore", copy)
+        holder.stdin.close()
+    assert status == 1
+    assert "stop server and poller first" in error
+    if url.get_backend_name() == "sqlite":
+        assert f"process {holder.pid} has it open" in error
+    assert run("restore", copy)[0] == 0
+
+
+def test_restore_is_refused_while_a_poller_writes(alices, run, url, tmp_path):
+    sqlite_only(url)
+    assert run("backup")[0] == 0
+    (copy,) = (tmp_path / "kept").iterdir()
+    with only_writer(url):
+        status, _, error = run("restore", copy)
+    assert status == 1
+    assert "writes to it already" in error
+
+
+def test_what_is_no_backup_is_refused(alices, run, url, tmp_path):
+    (tmp_path / "other.db").write_text("no database " * 1000)
+    status, _, error = run("restore", tmp_path / "other.db")
+    assert status == 2
+    assert error.count("\n") == 1
+    assert users(url) == ["alice"]
+    assert run("restore", tmp_path / "none.db")[2].endswith("none.db: no such file\n")
+
+
+def test_a_replaced_file_is_opened_again(alices, run, url, tmp_path, capsys):
+    sqlite_only(url)
+    assert run("backup")[0] == 0
+    engine = reader(url)
+
+    def now():
+        with engine.connect() as db:
+            return [row.username for row in db.execute(sa.select(schema.job.c.username))]
+
+    assert run("forget", "--user", "alice")[0] == 0
+    assert now() == ["forgotten"]
+    (copy,) = (tmp_path / "kept").iterdir()
+    copy.rename(url.database)  # as with `mv`, by whoever does not know of `restore`
+    for end in ("-wal", "-shm"):
+        Path(url.database + end).unlink(missing_ok=True)
+    assert now() == ["alice"]
+    assert f"{url.database} was replaced; it is opened again" in capsys.readouterr().err
+    Path(url.database).unlink()
+    with pytest.raises(sa.exc.OperationalError):
+        now()
+    engine.dispose()
+
+
+def test_the_poller_tells_the_age_of_the_newest(tmp_path):
+    metrics = PollerMetrics()
+    metrics.watch_backups(str(tmp_path))
+
+    def told():
+        name = "batchjob_stats_db_backup_timestamp_seconds"
+        return metrics.registry.get_sample_value(name, {"directory": str(tmp_path)})
+
+    assert told() == 0
+    (tmp_path / "batchjob-20260101T000000Z.db").touch()
+    (tmp_path / "batchjob-20260102T000000Z.db.partial-7").touch()
+    os.utime(tmp_path / "batchjob-20260101T000000Z.db", (1000, 1000))
+    assert told() == 1000

@@ -1,0 +1,145 @@
+"""Which databases are taken, and which not."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import sqlalchemy as sa
+
+from batchjob_stats_db.admin.migrate import migrate
+from batchjob_stats_db.database import filesystem, revision, schema
+from batchjob_stats_db.database.engine import DatabaseError, only_writer, parse, reader, writer
+
+MOUNTS = """\
+22 1 254:1 / / rw,relatime - ext4 /dev/vda1 rw
+30 22 0:40 / /home rw - nfs4 server:/home rw
+31 30 0:41 / /home/local rw - xfs /dev/sdb rw
+32 22 0:42 / /lustre/a\\040b rw shared:3 - lustre 10.0.0.1@tcp:/fs rw
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/var/lib/batchjob/jobs.db", "ext4"),
+        ("/home/alice/jobs.db", "nfs4"),
+        ("/home/local/jobs.db", "xfs"),
+        ("/homes/jobs.db", "ext4"),
+        ("/lustre/a b/jobs.db", "lustre"),
+    ],
+)
+def test_type_of_the_file_system(tmp_path, path, kind):
+    (tmp_path / "mountinfo").write_text(MOUNTS)
+    assert filesystem.type_of(path, str(tmp_path / "mountinfo")) == kind
+
+
+def test_sqlite_on_a_network_file_system_is_refused(monkeypatch, tmp_path):
+    monkeypatch.setattr("batchjob_stats_db.database.engine.type_of", lambda _: "lustre")
+    with pytest.raises(DatabaseError, match="on lustre, where SQLite's locks"):
+        writer(parse(f"sqlite:///{tmp_path}/jobs.db"), create=True)
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("jobs.db", "expected sqlite:///PATH or postgresql"),
+        ("mysql://host/db", "not mysql"),
+        ("sqlite://", "expected the path of a file"),
+    ],
+)
+def test_a_wrong_url_is_said_in_one_line(url, said):
+    with pytest.raises(DatabaseError, match=said) as caught:
+        parse(url)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("umask", "mode"),
+    [(0o022, 0o600), (0o002, 0o600), (0o000, 0o600), (0o077, 0o600), (0o027, 0o640)],
+)
+def test_a_new_database_is_nobody_else_s(tmp_path, umask, mode):
+    """Nor its -wal and -shm; the group's only where the umask was chosen to keep others out."""
+    before = os.umask(umask)
+    try:
+        engine = writer(parse(f"sqlite:///{tmp_path}/jobs.db"), create=True)
+        migrate(engine)
+        with engine.begin() as db:
+            db.execute(sa.insert(schema.cluster).values(name="c", first_time=1))
+            modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+        engine.dispose()
+    finally:
+        os.umask(before)
+    assert modes == dict.fromkeys(["jobs.db", "jobs.db-wal", "jobs.db-shm"], mode)
+
+
+def test_the_password_comes_from_a_file(tmp_path):
+    (tmp_path / "secret").write_text("s3cret\n")
+    (tmp_path / "secret").chmod(0o600)
+    url = parse("postgresql://batchjob@db/jobs", str(tmp_path / "secret"))
+    assert (url.drivername, url.password) == ("postgresql+psycopg", "s3cret")
+    assert "s3cret" not in str(url)
+    with pytest.raises(DatabaseError, match="No such file"):
+        parse("postgresql://batchjob@db/jobs", str(tmp_path / "none"))
+
+
+def test_a_reader_cannot_write(url, store, job):
+    engine = reader(url)
+    with pytest.raises(sa.exc.DBAPIError), engine.begin() as db:
+        db.execute(sa.insert(schema.cluster).values(name="c9", first_time=0))
+    with engine.connect() as db:
+        assert db.execute(sa.select(schema.cluster)).all() == []
+    engine.dispose()
+
+
+def test_a_statement_ends_after_its_time(url):
+    engine = reader(url, statement_seconds=0.2)
+    endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100000000) "
+    with engine.connect() as db:
+        with pytest.raises(sa.exc.OperationalError):
+            db.execute(sa.text(endless + "SELECT max(i) FROM n"))
+        db.rollback()
+        assert db.execute(sa.text("SELECT 1")).scalar() == 1
+    engine.dispose()
+
+
+def test_sqlite_has_one_writer(tmp_path):
+    url = parse(f"sqlite:///{tmp_path}/jobs.db")
+    taken = pytest.raises(DatabaseError, match=f"process {os.getpid()} writes to it already")
+    with only_writer(url), taken, only_writer(url):
+        pass
+    program = (
+        "import os, signal, sys\n"
+        "from batchjob_stats_db.database.engine import only_writer, parse\n"
+        "with only_writer(parse(sys.argv[1])): os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    subprocess.run([sys.executable, "-c", program, str(url)], check=False)
+    with only_writer(url):
+        pass  # a killed writer leaves no lock
+
+
+def test_only_migrate_migrates(empty_url):
+    engine = writer(empty_url, create=True)
+    with pytest.raises(DatabaseError, match="is empty; run `batchjob_stats_db migrate`"):
+        revision.require_current(engine)
+    assert migrate(engine) == ("", schema.REVISION)
+    assert migrate(engine) == (schema.REVISION, schema.REVISION)
+    revision.require_current(engine)
+    with engine.begin() as db:
+        db.execute(sa.text("UPDATE alembic_version SET version_num = '0000'"))
+    with pytest.raises(DatabaseError, match="has schema 0000, needed is"):
+        revision.require_current(engine)
+    with engine.begin() as db:
+        db.execute(sa.text("UPDATE alembic_version SET version_num = '9999'"))
+    for refused in (revision.require_current, migrate):
+        with pytest.raises(DatabaseError, match="made by a newer version"):
+            refused(engine)
+    engine.dispose()
+
+
+def test_a_missing_database_is_not_made_by_accident(tmp_path):
+    url = parse(f"sqlite:///{tmp_path}/none.db")
+    for door in (writer, reader):
+        with pytest.raises(DatabaseError, match="no such database"):
+            door(url)
+    assert list(tmp_path.iterdir()) == []

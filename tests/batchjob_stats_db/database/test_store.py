@@ -1,0 +1,208 @@
+"""What the store keeps, changes and refuses."""
+
+import pytest
+import sqlalchemy as sa
+
+from batchjob.schedulers.accounting import Batch, Deleted
+from batchjob.schedulers.records import JobRecord, NodeShare, Quarantined, StepRecord, folded
+from batchjob.schedulers.states import JobState
+from batchjob_stats_db.database import schema
+from batchjob_stats_db.database.record_rows import UsagePolicy
+from batchjob_stats_db.database.store import Store, Written
+from batchjob_stats_db.days import DAY, days_of
+
+
+def batch(*jobs, watermark="w1", **more):
+    return Batch(tuple(jobs), more.pop("quarantined", ()), watermark, 0, **more)
+
+
+def test_columns_are_the_record_s_fields():
+    names = {"user": "username", "group": "groupname"}
+    fields = [names.get(name, name) for name in JobRecord._fields if name not in ("nodes", "steps")]
+    columns = [column.name for column in schema.job.columns]
+    assert columns == ["id", *fields, "update_time", "doubt", "usage_due_time"]
+    assert [c.name for c in schema.job_step.columns] == ["job_id", *StepRecord._fields]
+    assert [c.name for c in schema.job_node.columns][1:5] == list(NodeShare._fields)
+
+
+def test_a_job_is_there_once_however_often_it_is_written(store, job, rows):
+    assert store.write(batch(job()), "sacct") == Written(new=1)
+    assert store.write(batch(job()), "sacct") == Written(unchanged=1)
+    (row,) = rows(schema.job)
+    assert (row["jobid"], row["username"], row["state"]) == ("1", "alice", "COMPLETED")
+    assert [node["node"] for node in rows(schema.job_node)] == ["n001"]
+    assert [cluster["name"] for cluster in rows(schema.cluster)] == ["c1"]
+
+
+def test_a_late_correction_changes_the_row_and_its_days(store, job, rows, engine, now):
+    store.write(batch(job(start_time=now - 10 * DAY, end_time=now - 9 * DAY)), "sacct")
+    with engine.begin() as db:
+        db.execute(sa.delete(schema.rollup_due))
+    later = job(start_time=now - 10 * DAY, end_time=now - 8 * DAY)
+    assert store.write(batch(later), "sacct") == Written(changed=1)
+    assert rows(schema.job)[0]["end_time"] == now - 8 * DAY
+    days = {row["day"] for row in rows(schema.rollup_due)}
+    assert days == set(days_of(now - 10 * DAY, now - 8 * DAY))
+
+
+def test_what_a_record_does_not_say_is_kept(store, job, rows):
+    store.write(batch(job(name="train", work_dir="/home/alice")), "sacct")
+    store.write(batch(job(name="", work_dir="", exit_code=None, nodes=(), reason="x")), "sacct")
+    (row,) = rows(schema.job)
+    assert (row["name"], row["work_dir"], row["exit_code"]) == ("train", "/home/alice", 0)
+    assert row["reason"] == "x"
+    assert len(rows(schema.job_node)) == 1
+
+
+def test_a_requeue_is_a_row_of_its_own(store, job, rows, now):
+    first = job(state=JobState.REQUEUED, submit_time=now - 9000)
+    store.write(batch(first, job(submit_time=now - 8000), job(submit_time=now - 8000, run=2)), "s")
+    assert [row["submit_time"] for row in rows(schema.job)] == [now - 9000, now - 8000, now - 8000]
+
+
+def test_the_nodes_follow_the_job(store, job, rows):
+    store.write(batch(job(nodes=(NodeShare("n1"), NodeShare("n2")), node_list="n[1-2]")), "s")
+    store.write(batch(job(nodes=(NodeShare("n3"),), node_list="n3")), "s")
+    assert [node["node"] for node in rows(schema.job_node)] == ["n3"]
+
+
+def test_steps_of_a_running_job_are_brought_up_to_date(store, job, rows):
+    first = StepRecord("batch", JobState.RUNNING, "RUNNING")
+    second = StepRecord("0", JobState.COMPLETED, "COMPLETED", cpus=4)
+    running = job(state=JobState.RUNNING, end_time=None, steps=(first,))
+    store.write(batch(running), "s")
+    store.write(batch(running._replace(steps=(first, second))), "s")
+    assert [(row["step"], row["cpus"]) for row in rows(schema.job_step)] == [
+        ("0", 4),
+        ("batch", None),
+    ]
+
+
+def test_unfinished_jobs_are_known_by_their_last_run(store, job, now):
+    live = {"state": JobState.RUNNING, "end_time": None}
+    store.write(batch(job("1", **live), job("1", run=2, **live), job("2")), "s")
+    (found,) = store.unfinished().items()
+    assert found == ("1", (now - 7200, 2, now - 7000))
+
+
+def test_vanished_and_runaway_jobs(store, job, rows):
+    live = {"state": JobState.RUNNING, "end_time": None}
+    store.write(batch(job("1", **live), job("2", **live), job("3")), "s")
+    store.write(batch(vanished=("1", "3"), runaway=("2",)), "s")
+    states = [(row["state"], row["doubt"]) for row in rows(schema.job)]
+    assert states == [("VANISHED", ""), ("RUNNING", "runaway"), ("COMPLETED", "")]
+    assert set(store.unfinished()) == {"2"}
+    store.write(batch(job("1"), job("2")), "s")  # the scheduler knows how they ended after all
+    assert [row["state"] for row in rows(schema.job)] == ["COMPLETED"] * 3
+    assert [row["doubt"] for row in rows(schema.job)] == ["", "", ""]
+
+
+def test_the_watermark_moves_with_the_rows(store, job, rows, engine):
+    assert store.watermark("sacct") == ""
+    store.write(batch(job(), watermark="17"), "sacct")
+    assert store.watermark("sacct") == "17"
+    broken = Store(engine, "c1")
+    broken._succeeded = lambda *_: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        broken.write(batch(job("2"), watermark="18"), "sacct")
+    assert store.watermark("sacct") == "17"
+    assert len(rows(schema.job)) == 1
+
+
+def test_an_error_is_kept_beside_the_watermark(store, job, rows):
+    store.write(batch(job(), watermark="17"), "sacct")
+    store.failed("sacct", "sacct: no answer within 60 s")
+    (state,) = rows(schema.poll_state)
+    assert (state["watermark"], state["error"]) == ("17", "sacct: no answer within 60 s")
+
+
+def test_quarantine_keeps_a_bad_row_once(store, rows):
+    bad = Quarantined("sacct", "a time of 'soon'", "1|soon|\0\udc80")
+    store.write(batch(quarantined=(bad,)), "sacct")
+    store.write(batch(quarantined=(bad,)), "sacct")
+    (row,) = rows(schema.quarantine)
+    assert row["reason"] == "a time of 'soon'"
+
+
+def test_a_row_no_database_takes_is_set_aside_and_nothing_else_lost(store, job, rows):
+    impossible = job("2", priority=1 << 70)
+    odd = job("3", name="nul\0 and \udc80")
+    written = store.write(batch(job("1"), impossible, odd), "sacct")
+    assert written.quarantined == 1
+    assert [row["jobid"] for row in rows(schema.job)] == ["1", "3"]
+    assert "\udc80" not in rows(schema.job)[1]["name"]
+    assert len(rows(schema.job_node)) == 2
+    (bad,) = rows(schema.quarantine)
+    assert "'2'" in bad["raw"]
+
+
+def test_a_job_on_a_hundred_thousand_nodes(store, job, engine):
+    shares = tuple(NodeShare(f"n{number:06}") for number in range(100_000))
+    store.write(batch(job(nodes=shares, node_list="n[000000-099999]")), "sacct")
+    with engine.connect() as db:
+        counted = db.execute(sa.select(sa.func.count()).select_from(schema.job_node)).scalar()
+    assert counted == 100_000
+
+
+def test_clusters_do_not_mix(store, engine, job, rows, now):
+    other = Store(engine, "c2", clock=lambda: now)
+    store.write(batch(job()), "sacct")
+    other.write(batch(job(cluster="c2")), "sacct")
+    store.write(batch(job()), "sacct")
+    assert [row["cluster"] for row in rows(schema.job)] == ["c1", "c2"]
+
+
+def test_when_a_job_is_measured():
+    policy = UsagePolicy(settle_seconds=400, refresh_seconds=3600, horizon_seconds=DAY)
+    assert policy.due(None, None, 1000) is None  # pending
+    assert policy.due(1000, None, 1500) == 1500 + 3600
+    assert policy.due(1000, 2000, 2100) == 2400
+    assert policy.due(1000, 2000, 2000 + 2 * DAY) is None  # too old to be in the TSDB
+    nothing_to_ask = UsagePolicy(horizon_seconds=0)
+    assert nothing_to_ask.due(1000, None, 1500) is nothing_to_ask.due(1000, 1400, 1500) is None
+
+
+def test_a_deleted_record_goes_with_all_that_hangs_on_it(store, job, rows, engine, now):
+    ran = {"start_time": now - 2 * DAY, "end_time": now - 2 * DAY + 60, "source": "runs"}
+    for uid in (1, 2):
+        store.write(batch(job(jobid=f"r{uid}", uid=uid, **ran)), "runs")
+    store.write(batch(job(jobid="s", uid=1)), "sacct")
+    with engine.begin() as db:
+        db.execute(sa.delete(schema.rollup_due))
+    mine = [Deleted("runs", jobid, 1) for jobid in ("r1", "r2", "s", "unknown")]
+    store.write(batch(deleted=mine), "runs")
+    assert {row["jobid"] for row in rows(schema.job)} == {"r2", "s"}
+    assert len(rows(schema.job_node)) == 2
+    assert [row["day"] for row in rows(schema.rollup_due)] == list(
+        days_of(now - 2 * DAY, now - 2 * DAY + 60)
+    )
+    store.write(batch(deleted=[Deleted("runs", "r2", None)]), "runs")
+    assert {row["jobid"] for row in rows(schema.job)} == {"s"}
+
+
+def test_a_record_of_a_running_job_does_not_replace_its_end(store, job, rows):
+    store.write(batch(job(name="")), "pbs_log")
+    late = job(state=JobState.RUNNING, end_time=None, name="train", work_dir="/home/alice")
+    store.write(batch(late), "pbs_log")
+    (row,) = rows(schema.job)
+    assert (row["state"], row["end_time"]) == ("COMPLETED", job().end_time)
+    assert (row["name"], row["work_dir"]) == ("train", "/home/alice")  # what the end did not say
+    live = job("2", state=JobState.RUNNING, end_time=None)
+    store.write(batch(*folded([job("2"), live])), "pbs_log")
+    assert [row["state"] for row in rows(schema.job)] == ["COMPLETED", "COMPLETED"]
+
+
+def test_what_grows_while_a_job_runs_is_not_written(store, job, rows):
+    running = job(state=JobState.RUNNING, end_time=None, cpu_seconds=10.0, peak_memory_bytes=5)
+    assert store.write(batch(running), "qstat") == Written(new=1)
+    later = running._replace(elapsed_seconds=9999, cpu_seconds=99.0, peak_memory_bytes=50)
+    assert store.write(batch(later), "qstat") == Written(unchanged=1)
+    (row,) = rows(schema.job)
+    assert (row["elapsed_seconds"], row["cpu_seconds"], row["peak_memory_bytes"]) == (None,) * 3
+
+
+def test_a_job_that_ended_before_it_started_is_doubtful(store, job, rows, now):
+    store.write(batch(job(start_time=now - 10, end_time=now - 100)), "pbs_log")
+    assert rows(schema.job)[0]["doubt"] == "times"
+    store.write(batch(job(start_time=now - 200, end_time=now - 100)), "pbs_log")
+    assert rows(schema.job)[0]["doubt"] == ""

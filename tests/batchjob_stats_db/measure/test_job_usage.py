@@ -1,0 +1,209 @@
+"""What is made of a job's samples, and what is doubted."""
+
+import pytest
+
+from batchjob.schedulers.accounting import Batch
+from batchjob_stats_db.database import schema
+from batchjob_stats_db.database.record_rows import UsagePolicy
+from batchjob_stats_db.measure.job_usage import RULES, JobToMeasure, node_of, usage_of
+from batchjob_stats_db.measure.pending import due_jobs, measure_due, recompute
+from batchjob_stats_db.timeseries.base import JobWindow, SeriesValue, Statistic
+from batchjob_stats_db.timeseries.prometheus_client import Endpoint
+from batchjob_stats_db.timeseries.prometheus_store import Prometheus
+from tests.batchjob_stats_db.tsdb import line, prometheus
+
+JOB = JobToMeasure(7, "c1", "1", "alice", 1001, 0, 3600, 1, 4, JobWindow("c1", "1", 0, 4000))
+
+
+def sample(statistic, metric, value, **labels):
+    labels = {"instance": "n001:10910", "jobid": "1", "user": "alice", **labels}
+    return (statistic, f"batchjob_job_{metric}"), SeriesValue(
+        f"batchjob_job_{metric}", labels, value
+    )
+
+
+def found(*samples):
+    made = {}
+    for key, each in samples:
+        made.setdefault(key, []).append(each)
+    return made
+
+
+SEEN = (
+    sample(Statistic.COUNT, "cpu_seconds_total", 120, mode="user"),
+    sample(Statistic.PEAK, "end_time_seconds", 3600),
+)
+
+
+def test_columns_are_the_table_s():
+    columns = {column.name for column in schema.job_usage.columns}
+    assert {rule.column for rule in RULES} <= columns
+
+
+def test_numbers_of_several_nodes_are_added():
+    usage = usage_of(
+        JOB._replace(nodes=2),
+        found(
+            *SEEN,
+            sample(Statistic.COUNT, "cpu_seconds_total", 60, instance="n002:10910"),
+            sample(Statistic.PEAK, "end_time_seconds", 3600, instance="n002:10910"),
+            sample(Statistic.TOTAL, "cpu_seconds_total", 100.0, mode="user"),
+            sample(Statistic.TOTAL, "cpu_seconds_total", 50.0, mode="user", instance="n002:10910"),
+            sample(Statistic.TOTAL, "cpu_seconds_total", 7.0, mode="system"),
+            sample(Statistic.PEAK, "memory_peak_bytes", 10),
+            sample(Statistic.PEAK, "memory_peak_bytes", 30, instance="n002:10910"),
+            sample(Statistic.TOTAL, "emissions_grams_total", 3.0, provider="rte"),
+            sample(Statistic.TOTAL, "emissions_grams_total", 5.0, provider="owid"),
+        ),
+        30,
+    )
+    assert usage.values["user_cpu_seconds"] == 150
+    assert usage.values["system_cpu_seconds"] == 7
+    assert (usage.values["memory_peak_bytes"], usage.values["memory_peak_node_bytes"]) == (40, 30)
+    assert usage.emissions == {"rte": 3, "owid": 5}
+    assert (usage.nodes, usage.samples, usage.coverage, usage.doubt) == (2, 180, 1.0, "")
+
+
+def test_what_was_not_measured_is_not_there():
+    usage = usage_of(JOB, found(*SEEN), 30)
+    assert usage.values == {}
+    assert usage_of(JOB, {}, 30).doubt == "no samples"
+
+
+def test_samples_of_another_user_are_dropped_and_counted():
+    other = sample(Statistic.TOTAL, "cpu_seconds_total", 9e9, mode="user", user="mallory")
+    by_uid = sample(Statistic.TOTAL, "cpu_seconds_total", 5.0, mode="user", user="1001")
+    usage = usage_of(JOB, found(*SEEN, other, by_uid), 30)
+    assert usage.values["user_cpu_seconds"] == 5
+    assert (usage.dropped_series, usage.doubt) == (1, "user differs")
+
+
+def test_series_without_a_user_are_the_job_s_where_no_others_are():
+    def nobodys(value, instance):
+        return sample(Statistic.TOTAL, "cpu_seconds_total", value, mode="user", user="",
+                      instance=instance)  # fmt: skip
+
+    usage = usage_of(JOB, found(*SEEN, nobodys(5.0, "short:10910")), 30)
+    assert usage.values["user_cpu_seconds"] == 5
+    assert usage.doubt == "user unknown"
+    instance = SEEN[0][1].labels["instance"]
+    usage = usage_of(JOB, found(*SEEN, nobodys(5.0, instance)), 30)
+    assert (
+        "user_cpu_seconds" not in usage.values
+    )  # the series of its beginning, before the user was seen
+    assert usage.doubt == ""
+
+
+def test_nan_is_no_number():
+    bad = sample(Statistic.MEAN, "memory_current_bytes", float("nan"))
+    usage = usage_of(JOB, found(*SEEN, bad), 30)
+    assert (usage.values, usage.doubt) == ({}, "not a number")
+
+
+def test_a_node_that_did_not_see_the_end_counts_by_its_samples():
+    half = sample(Statistic.COUNT, "cpu_seconds_total", 60, mode="user")
+    usage = usage_of(JOB, found(half), 30)
+    assert usage.coverage == 0.5
+    assert usage.doubt == "nodes missing"
+    assert usage_of(JOB._replace(nodes=2), found(*SEEN), 30).coverage == 0.5
+
+
+def test_averages_over_gpus_weigh_their_time():
+    usage = usage_of(
+        JOB,
+        found(
+            *SEEN,
+            sample(Statistic.MEAN, "gpu_utilization_ratio", 1.0, gpu="0", uuid="GPU-a"),
+            sample(Statistic.COUNT, "gpu_utilization_ratio", 100, gpu="0", uuid="GPU-a"),
+            sample(Statistic.MEAN, "gpu_utilization_ratio", 0.0, gpu="1", uuid="GPU-b"),
+            sample(Statistic.COUNT, "gpu_utilization_ratio", 300, gpu="1", uuid="GPU-b"),
+            sample(Statistic.PEAK, "gpu_memory_bytes", 5, gpu="1", uuid="GPU-b"),
+        ),
+        30,
+    )
+    assert usage.values["gpu_utilization_ratio"] == 0.25
+    assert usage.values["gpus"] == 2
+    assert [(gpu.node, gpu.uuid, gpu.memory_peak_bytes) for gpu in usage.devices] == [
+        ("n001", "GPU-a", None),
+        ("n001", "GPU-b", 5),
+    ]
+
+
+def test_doubts():
+    cpu = sample(Statistic.TOTAL, "cpu_seconds_total", 20_000.0, mode="user")
+    assert usage_of(JOB, found(*SEEN, cpu), 30).doubt == "more cpu than allocated"
+    current = sample(Statistic.PEAK, "memory_current_bytes", 12)
+    usage = usage_of(JOB, found(*SEEN, current), 30)
+    assert (usage.values["memory_peak_bytes"], usage.doubt) == (12, "peak sampled")
+    assert usage_of(JOB._replace(end=None), found(*SEEN), 30).doubt == "running"
+    assert usage_of(JOB._replace(near=True), found(*SEEN), 30).doubt == "near another run"
+
+
+def test_the_node_of_an_instance():
+    assert node_of("n001:10910") == "n001"
+    assert node_of("[::1]:10910") == "::1"
+    assert node_of("n001") == "n001"
+
+
+@pytest.fixture(scope="module")
+def history():
+    now = 1_775_300_000  # NOW of conftest
+    begin, end = now - 7000, now - 3400
+    lines = [
+        line("cpu_seconds_total", 10 + n, begin + 30 * n, mode=mode)
+        for n in range(120)
+        for mode in ("user", "system")
+    ]
+    lines += [line("end_time_seconds", end, end + 5)]
+    lines += [line("memory_current_bytes", 100, begin + 30)]
+    lines += [line("gpu_utilization_ratio", 0.5, begin + 30, gpu="0", uuid="GPU-a")]
+    lines += [line("emissions_grams_total", 2.5, end + 5, provider="rte")]
+    lines += [line("cpu_seconds_total", 2, end - 1, mode="user", jobid="short")]
+    with prometheus(lines) as url:
+        yield Prometheus(Endpoint(url))
+
+
+def test_from_the_store_of_measurements_to_the_rows(store, job, rows, now, history):
+    policy = UsagePolicy()
+    short = job("short", start_time=now - 3402, end_time=now - 3399, user="alice")
+    running = job("running", end_time=None)
+    store.write(Batch((job("1"), short, running, job("gone")), (), "", 0), "sacct")
+    usages, failed = measure_due(store, history, policy, 30, now)
+    assert (len(usages), failed) == (3, {})  # the running one is not due yet
+    by_id = {row["job_id"]: row for row in rows(schema.job_usage)}
+    ids = {row["jobid"]: row["id"] for row in rows(schema.job)}
+    long = by_id[ids["1"]]
+    assert (long["user_cpu_seconds"], long["system_cpu_seconds"]) == (129, 129)
+    assert (long["samples"], long["coverage"], long["source"]) == (120, 1.0, "prometheus")
+    assert by_id[ids["short"]]["user_cpu_seconds"] == 2
+    assert by_id[ids["gone"]]["doubt"] == "no samples"
+    assert by_id[ids["gone"]]["user_cpu_seconds"] is None
+    assert [gpu["uuid"] for gpu in rows(schema.job_gpu)] == ["GPU-a"]
+    assert [(each["provider"], each["grams"]) for each in rows(schema.job_emissions)] == [
+        ("rte", 2.5)
+    ]
+    due = {row["jobid"]: row["usage_due_time"] for row in rows(schema.job)}
+    assert due["1"] is None
+    assert due["gone"] == now + 1800  # late samples may come
+
+
+def test_recompute_measures_again(store, job, rows, now, engine, history):
+    store.write(Batch((job("1"),), (), "", 0), "sacct")
+    measure_due(store, history, UsagePolicy(), 30, now)
+    with engine.begin() as db:
+        assert recompute(db, "c1", now - 86400) == 1
+        assert recompute(db, "c1", now) == 0
+    measure_due(store, history, UsagePolicy(), 30, now)
+    assert len(rows(schema.job_usage)) == 1
+
+
+def test_a_requeued_job_s_runs_have_windows_of_their_own(store, job, engine, now):
+    first = job(submit_time=now - 9000, start_time=now - 8900, end_time=now - 7100)
+    second = job(submit_time=now - 7080, start_time=now - 7000, end_time=now - 3400)
+    store.write(Batch((first, second), (), "", 0), "sacct")
+    with engine.connect() as db:
+        one, two = due_jobs(db, "c1", UsagePolicy(), now, 10)
+    assert one.span.alone
+    assert two.span.alone
+    assert one.span.until == now - 7001
+    assert (one.near, two.near) == (False, True)

@@ -1,0 +1,240 @@
+"""Daily sums: split over the days, added up again, made anew."""
+
+import random
+
+import pytest
+import sqlalchemy as sa
+
+from batchjob.schedulers.accounting import Batch
+from batchjob.schedulers.states import JobState
+from batchjob_stats_db.database import schema
+from batchjob_stats_db.days import DAY
+from batchjob_stats_db.measure.rollup import due_days, mark_days, mark_running, roll_up
+
+D0 = 20540 * DAY  # a midnight
+
+
+@pytest.fixture
+def rolled(engine):
+    """Rolls up what is due and returns the sums by day."""
+
+    def roll(now=D0 + 40 * DAY):
+        with engine.begin() as db:
+            for day in due_days(db, "c1", 1000):
+                roll_up(db, "c1", day, now)
+        with engine.connect() as db:
+            found = db.execute(sa.select(schema.daily_usage).order_by("day")).mappings().all()
+        return {((row["day"] - D0) // DAY, row["username"]): row for row in found}
+
+    return roll
+
+
+def usage_row(job_id, **values):
+    given = {"job_id": job_id, "source": "x", "measured_time": 0, "until_time": 2**40, "samples": 9}
+    return {**given, "dropped_series": 0, "nodes": 1, "coverage": 1.0, **values}
+
+
+def test_a_run_is_split_over_its_days(store, job, engine, rolled):
+    run = job(start_time=D0 + DAY // 2, end_time=D0 + 2 * DAY + DAY // 4, submit_time=D0)
+    store.write(Batch((run,), (), "", 0), "s")
+    with engine.begin() as db:
+        db.execute(
+            sa.insert(schema.job_usage).values(
+                usage_row(
+                    1,
+                    user_cpu_seconds=700.0,
+                    system_cpu_seconds=0.0,
+                    energy_host_active_joules=70.0,
+                    memory_average_bytes=2.0,
+                )
+            )
+        )
+        db.execute(sa.insert(schema.job_emissions).values(job_id=1, provider="rte", grams=7.0))
+    days = rolled()
+    assert [day for day, _ in days] == [0, 1, 2]
+    assert [row["wall_seconds"] for row in days.values()] == [DAY / 2, DAY, DAY / 4]
+    assert [row["cpu_seconds"] for row in days.values()] == pytest.approx([200, 400, 100])
+    assert sum(row["energy_host_joules"] for row in days.values()) == pytest.approx(70)
+    assert [row["jobs_started"] for row in days.values()] == [1, 0, 0]
+    assert [row["jobs_ended"] for row in days.values()] == [0, 0, 1]
+    assert days[0, "alice"]["wait_seconds"] == DAY / 2
+    assert days[1, "alice"]["cpu_allocated_seconds"] == 4 * DAY
+    assert days[1, "alice"]["memory_byte_seconds"] == 2 * DAY
+    with engine.connect() as db:
+        grams = db.execute(sa.select(schema.daily_emissions.c.grams)).scalars().all()
+    assert sum(grams) == pytest.approx(7)
+
+
+def test_made_again_it_is_the_same(store, job, engine, rolled):
+    store.write(Batch((job(start_time=D0, end_time=D0 + 90_000, submit_time=D0),), (), "", 0), "s")
+    once = rolled()
+    with engine.begin() as db:
+        roll_up(db, "c1", D0, D0 + 9 * DAY)
+        assert due_days(db, "c1", 10) == []
+    assert rolled() == once
+
+
+def test_a_late_correction_leaves_nothing_behind(store, job, rolled):
+    run = job(start_time=D0, end_time=D0 + 3 * DAY, submit_time=D0, user="alice")
+    store.write(Batch((run,), (), "", 0), "s")
+    assert len(rolled()) == 4
+    store.write(Batch((run._replace(end_time=D0 + 10, user="bob"),), (), "", 0), "s")
+    assert list(rolled()) == [(0, "bob")]
+
+
+def test_long_runs_and_running_ones(store, job, engine, rolled):
+    long = job("1", start_time=D0, end_time=D0 + 30 * DAY, submit_time=D0, user="long")
+    running = job(
+        "2", start_time=D0, end_time=None, submit_time=D0, user="running", state=JobState.RUNNING
+    )
+    store.write(Batch((long, running), (), "", 0), "s")
+    with engine.begin() as db:
+        for day in (D0 + 20 * DAY, D0 + 25 * DAY):
+            roll_up(db, "c1", day, D0 + 25 * DAY + 100)
+    with engine.connect() as db:
+        found = {
+            ((row.day - D0) // DAY, row.username): row.wall_seconds
+            for row in db.execute(sa.select(schema.daily_usage))
+        }
+    assert found[20, "long"] == found[20, "running"] == DAY
+    assert found[25, "running"] == 100
+
+
+def test_the_days_since_the_last_sums_are_made_for_running_jobs(store, job, engine):
+    running = job(start_time=D0, end_time=None, submit_time=D0, state=JobState.RUNNING)
+    store.clock = lambda: D0 + 100
+    store.write(Batch((running,), (), "", 0), "s")
+    with engine.begin() as db:
+        for day in due_days(db, "c1", 10):
+            roll_up(db, "c1", day, D0 + 100)
+        mark_running(db, "c1", D0 + 2 * DAY + 5)
+        assert due_days(db, "c1", 10) == [D0 + 2 * DAY, D0 + DAY, D0]
+
+
+def test_a_vanished_job_counts_until_it_was_missed(store, job, engine, rolled):
+    running = job(start_time=D0, end_time=None, submit_time=D0, state=JobState.RUNNING)
+    store.clock = lambda: D0 + 100
+    store.write(Batch((running,), (), "", 0), "s")
+    store.write(Batch((), (), "", 0, vanished=("1",)), "s")
+    assert {key: row["wall_seconds"] for key, row in rolled().items()} == {(0, "alice"): 100}
+
+
+def test_a_run_of_no_length_counts_as_a_job(store, job, rolled):
+    run = job(start_time=D0 + DAY, end_time=D0 + DAY, submit_time=D0, state=JobState.FAILED)
+    store.write(Batch((run,), (), "", 0), "s")
+    (row,) = rolled().values()
+    assert (row["jobs_started"], row["jobs_failed"], row["wall_seconds"]) == (1, 1, 0)
+
+
+def test_a_job_from_the_future_is_counted_when_its_day_has_come(store, job, engine, rolled):
+    """The scheduler's clock is ahead, and there it is past midnight already."""
+    run = job(start_time=D0 + 5, end_time=D0 + 65, submit_time=D0)
+    store.write(Batch((run,), (), "", 0), "s")
+    earlier = job("2", start_time=D0 - 90, end_time=D0 - 30, submit_time=D0 - DAY)
+    store.write(Batch((earlier,), (), "", 0), "s")
+    assert list(rolled(now=D0 - 20)) == [(-1, "alice")]
+    assert [row["wall_seconds"] for row in rolled(now=D0 + 100).values()] == [60, 60]
+
+
+def test_an_idle_cluster_has_no_day_due(store, job, engine, rolled):
+    run = job(start_time=D0, end_time=D0 + 60, submit_time=D0)
+    store.write(Batch((run,), (), "", 0), "s")
+    rolled(now=D0 + 100)
+    with engine.begin() as db:
+        mark_running(db, "c1", D0 + 60 * DAY)
+        assert due_days(db, "c1", 1000) == []
+
+
+def test_neither_old_nor_new_days_starve(engine):
+    with engine.begin() as db:
+        mark_days(db, "c1", range(D0, D0 + 200 * DAY, DAY))
+        days = due_days(db, "c1", 50)
+    assert len(days) == 50
+    assert days[0] == D0 + 199 * DAY
+    assert D0 in days
+
+
+def test_sums_of_days_to_come_are_taken_back(store, job, engine, rows):
+    """They were made while a clock was ahead."""
+    running = job(start_time=D0, end_time=None, submit_time=D0, state=JobState.RUNNING)
+    store.clock = lambda: D0 + 100
+    store.write(Batch((running,), (), "", 0), "s")
+    for now in (D0 + 2 * DAY + 50, D0 + 3600):
+        with engine.begin() as db:
+            mark_running(db, "c1", now)
+            for day in due_days(db, "c1", 100, now):
+                roll_up(db, "c1", day, now)
+    assert [(row["day"], row["wall_seconds"]) for row in rows(schema.daily_usage)] == [(D0, 3600)]
+    assert [row["wall_seconds"] for row in rows(schema.USAGE.monthly_by_user)] == [3600]
+
+
+def measured_at(engine, run, moment, rate):
+    """A row of usage as of a run that uses `rate` CPUs, bytes, watts and grams per second."""
+    until = moment if run.end_time is None else min(run.end_time, moment)
+    seconds = until - run.start_time
+    row = usage_row(
+        1, until_time=until, user_cpu_seconds=rate * seconds, system_cpu_seconds=0.0,
+        memory_average_bytes=rate, gpu_utilization_ratio=0.5,
+        energy_host_active_joules=rate * seconds,
+    )  # fmt: skip
+    with engine.begin() as db:
+        for table in (schema.job_usage, schema.job_emissions):
+            db.execute(sa.delete(table))
+        db.execute(sa.insert(schema.job_usage).values(row))
+        grams = {"job_id": 1, "provider": "rte", "grams": rate * seconds}
+        db.execute(sa.insert(schema.job_emissions).values(grams))
+    return until
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_sums_of_a_run_that_is_measured_now_and_then_are_of_the_time_up_to_then(
+    seed, store, job, engine, rolled
+):
+    chance = random.Random(seed)
+    start = D0 + chance.randrange(DAY)
+    end = start + chance.randrange(2 * DAY, 4 * DAY)
+    rate = chance.uniform(0.1, 4)
+    running = job(
+        start_time=start, end_time=None, submit_time=D0, state=JobState.RUNNING, allocated_gpus=2
+    )
+    ended = running._replace(end_time=end, state=JobState.COMPLETED)
+    store.write(Batch((running,), (), "", 0), "s")
+    for number in range(3):
+        if number == 1:
+            store.write(Batch((ended,), (), "", 0), "s")
+        run = ended if number else running
+        moment = chance.randrange(start + 600, end)
+        if number == 2:
+            moment = end
+        until = measured_at(engine, run, moment, rate)
+        with engine.begin() as db:
+            mark_days(db, "c1", [D0 + n * DAY for n in range(6)])
+        days = rolled(now=end)
+        for (day, _), row in days.items():
+            begin = max(start, D0 + day * DAY)
+            seen = max(0, min(until, D0 + (day + 1) * DAY) - begin)
+            assert row["cpu_seconds"] == pytest.approx(rate * seen, rel=0.01)
+            assert row["measured_cpu_allocated_seconds"] == 4 * seen
+            assert row["measured_gpu_allocated_seconds"] == 2 * seen
+            assert row["memory_byte_seconds"] == pytest.approx(rate * seen, rel=0.01)
+            assert row["energy_host_joules"] == pytest.approx(rate * seen, rel=0.01)
+        assert sum(row["wall_seconds"] for row in days.values()) == end - start
+
+
+def test_accounting_fills_in_where_measurements_do_not_reach_the_end(store, job, engine, rolled):
+    run = job(start_time=D0, end_time=D0 + 7200, submit_time=D0, cpu_seconds=7200.0)
+    store.write(Batch((run,), (), "", 0), "s")
+    measured_at(engine, run, D0 + 600, 3.0)
+    (row,) = rolled().values()
+    assert row["cpu_seconds"] == 7200  # and not the 1800 of the first ten minutes
+    assert row["measured_cpu_allocated_seconds"] == 4 * 7200
+    assert row["energy_host_joules"] == 1800  # which accounting does not know
+    assert row["measured_memory_allocated_byte_seconds"] == 600 * (8 << 30)
+
+
+def test_accounting_alone(store, job, rolled):
+    run = job(start_time=D0, end_time=D0 + 7200, submit_time=D0, cpu_seconds=7200.0)
+    store.write(Batch((run,), (), "", 0), "s")
+    (row,) = rolled().values()
+    assert (row["cpu_seconds"], row["measured_cpu_allocated_seconds"]) == (7200, 4 * 7200)
+    assert row["measured_memory_allocated_byte_seconds"] == 0

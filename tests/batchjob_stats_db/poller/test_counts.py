@@ -1,0 +1,75 @@
+"""What alerts go by counts recent jobs, each end once."""
+
+import pytest
+
+from batchjob.schedulers.accounting import Batch
+from batchjob.schedulers.records import NodeShare
+from batchjob.schedulers.states import JobState
+from batchjob_stats_db.measure.job_usage import JobToMeasure, MeasuredUsage
+from batchjob_stats_db.poller.counts import OTHER_TOOLS, count_ended, count_measured
+from batchjob_stats_db.poller.self_metrics import PollerMetrics
+from batchjob_stats_db.timeseries.base import JobWindow
+
+NOW = 1_775_300_000
+
+
+@pytest.fixture
+def metrics():
+    return PollerMetrics()
+
+
+def told(metrics, name, **labels):
+    return metrics.registry.get_sample_value(f"batchjob_stats_db_{name}", labels)
+
+
+def test_ends_by_node(metrics, job):
+    both = (NodeShare("n1", 1, None, None), NodeShare("n2", 1, None, None))
+    jobs = [
+        job("1", end_time=NOW - 60, state=JobState.FAILED, nodes=both),
+        job("2", end_time=NOW - 60, state=JobState.TIMEOUT, nodes=both[:1]),
+        job("3", end_time=NOW - 90000, state=JobState.FAILED, nodes=both),  # of a backfill
+        job("4", end_time=None, state=JobState.RUNNING, nodes=both),
+    ]
+    count_ended(metrics, "c", jobs, NOW)
+    assert told(metrics, "ended_jobs_total", cluster="c", node="n1", result="failed") == 1
+    assert told(metrics, "ended_jobs_total", cluster="c", node="n2", result="failed") == 1
+    assert told(metrics, "ended_jobs_total", cluster="c", node="n1", result="other") == 1
+
+
+def test_tools_of_tracked_work_are_bounded(metrics, job):
+    jobs = [job(str(number), end_time=NOW, tool=f"tool{number}") for number in range(120)]
+    count_ended(metrics, "local", jobs, NOW)
+    labels = {"cluster": "local", "result": "other"}
+    assert told(metrics, "tracked_work_total", tool="tool7", **labels) == 1
+    assert told(metrics, "tracked_work_total", tool=OTHER_TOOLS, **labels) == 20
+
+
+def measured(start, end):
+    span = JobWindow("c", "1", start, end or NOW, alone=False, end=end)
+    return JobToMeasure(1, "c", "1", "alice", 1001, start, end, 1, 4, span, False)
+
+
+def test_coverage_and_doubts(metrics):
+    good = MeasuredUsage(1, 10, 0, 1, 1.0, "", {}, (), {})
+    usages = {
+        measured(NOW - 1000, NOW - 100): good,
+        measured(NOW - 100, None): good,
+        measured(NOW - 500, NOW - 400): good._replace(coverage=0.0, doubt="no samples"),
+        measured(NOW - 90000, NOW - 89000): good._replace(coverage=0.0, doubt="no samples"),
+    }
+    count_measured(metrics, "c", usages, NOW)
+    assert told(metrics, "measured_jobs_total", cluster="c") == 3
+    assert told(metrics, "doubtful_jobs_total", cluster="c") == 1
+    assert told(metrics, "measured_job_seconds_total", cluster="c") == 900 + 100 + 100
+    assert told(metrics, "covered_job_seconds_total", cluster="c") == 1000
+
+
+def test_an_end_is_new_once(store, job):
+    def ends(*jobs):
+        found = []
+        store.write(Batch(jobs, (), "", 0), "s", 0.0, found)
+        return [each.jobid for each in found]
+
+    assert ends(job("1"), job("2", end_time=None, state=JobState.RUNNING)) == ["1"]
+    assert ends(job("1"), job("2")) == ["2"]
+    assert ends(job("1"), job("2", exit_code=3)) == []

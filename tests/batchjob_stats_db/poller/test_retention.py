@@ -1,0 +1,113 @@
+"""What goes when, and what is forgotten."""
+
+import sqlalchemy as sa
+
+from batchjob.schedulers.accounting import Batch
+from batchjob.schedulers.records import Association, Associations, Quarantined, Role, StepRecord
+from batchjob.schedulers.states import JobState
+from batchjob_stats_db.admin import privacy
+from batchjob_stats_db.admin.check import findings
+from batchjob_stats_db.database import schema
+from batchjob_stats_db.days import next_month
+from batchjob_stats_db.measure.rollup import due_days, roll_up
+from batchjob_stats_db.poller.options import RetentionOptions
+from batchjob_stats_db.poller.retention import drop_old
+
+DAY = 86400
+
+
+def fill(store, job, now):
+    step = StepRecord("0", JobState.COMPLETED, "COMPLETED", name="secret", submit_line="srun x")
+    old = {"start_time": now - 100 * DAY, "end_time": now - 99 * DAY, "steps": (step,)}
+    live = {"start_time": now - 100 * DAY, "end_time": None, "state": JobState.RUNNING}
+    bad = (Quarantined("s", "odd", "alice|..."),)
+    jobs = (job("1", **old), job("2", steps=(step,)), job("3", **live))
+    store.write(Batch(jobs, bad, "", 0), "s")
+
+
+def roll_all(engine, now):
+    with engine.begin() as db:
+        for day in due_days(db, "c1", 1000):
+            roll_up(db, "c1", day, now)
+
+
+def test_old_jobs_go_and_their_sums_stay(store, job, rows, engine, now):
+    fill(store, job, now)
+    roll_all(engine, now)
+    days = rows(schema.daily_usage)
+    assert drop_old(store, RetentionOptions(jobs=50 * DAY), now) == 1
+    assert [row["jobid"] for row in rows(schema.job)] == ["2", "3"]
+    assert len(rows(schema.job_step)) == 1
+    assert rows(schema.daily_usage) == days
+
+
+def test_names_go_before_the_records(store, job, rows, now):
+    fill(store, job, now)
+    drop_old(store, RetentionOptions(names=50 * DAY), now)
+    assert [row["name"] for row in rows(schema.job)] == ["", "train", "train"]
+    assert [row["submit_line"] for row in rows(schema.job_step)] == ["", "srun x"]
+    assert drop_old(store, RetentionOptions(names=50 * DAY), now) == 0
+
+
+def test_steps_and_quarantine(store, job, rows, now):
+    fill(store, job, now)
+    drop_old(store, RetentionOptions(steps=50 * DAY), now)
+    assert len(rows(schema.job_step)) == 1
+    assert len(rows(schema.quarantine)) == 1
+    drop_old(store, RetentionOptions(), now + 31 * DAY)
+    assert rows(schema.quarantine) == []
+
+
+def test_forget(store, job, rows, engine, now):
+    fill(store, job, now)
+    people = Associations((Association("", "physics", "alice", Role.MEMBER),), (), ())
+    store.write_people(people, "sacctmgr")
+    roll_all(engine, now)
+    before = sum(row["wall_seconds"] for row in rows(schema.daily_usage))
+    with engine.begin() as db:
+        assert privacy.forget(db, "alice") == 3
+    roll_all(engine, now)
+    assert sum(row["wall_seconds"] for row in rows(schema.daily_usage)) == before
+    with engine.connect() as db:
+        for table in schema.metadata.sorted_tables:
+            for row in db.execute(sa.select(table)):
+                assert "alice" not in map(str, row)
+                assert "secret" not in map(str, row)
+                assert not any("alice|" in str(value) for value in row)
+
+
+def test_sums_by_account_and_by_month_go_with_the_days(store, job, rows, engine, now):
+    fill(store, job, now)
+    roll_all(engine, now)
+    drop_old(store, RetentionOptions(daily=50 * DAY), now)
+    first = now - 50 * DAY
+    for sums in schema.SUMS:
+        for table in (sums.by_user, sums.by_account, sums.by_day):
+            assert all(row["day"] >= first for row in rows(table))
+        for table in (sums.monthly_by_user, sums.monthly_by_account):
+            assert all(next_month(row["month"]) > first for row in rows(table))
+    assert all(row["day"] >= first for row in rows(schema.daily_wait))
+    with engine.connect() as db:
+        assert [line for line in findings(db, now) if "by user" in line] == []
+
+
+def test_check_tells_sums_that_differ(store, job, engine, now):
+    fill(store, job, now)
+    roll_all(engine, now)
+    with engine.begin() as db:
+        db.execute(sa.delete(schema.USAGE.monthly_by_account))
+        told = [line for line in findings(db, now) if "by user" in line]
+    assert told
+    assert all(line.startswith("c1: monthly_account_usage: ") for line in told)
+
+
+def test_check_tells_days_that_count_other_jobs(store, job, engine, now):
+    fill(store, job, now)
+    later = {"start_time": now - 98 * DAY, "end_time": now - 97 * DAY}
+    store.write(Batch((job("4", **later), job("5", **later)), (), "", 0), "s")
+    roll_all(engine, now)
+    with engine.begin() as db:
+        assert [line for line in findings(db, now) if "of the day" in line] == []
+        db.execute(sa.delete(schema.job).where(schema.job.c.jobid == "5"))
+        told = [line.partition(" of the day")[0] for line in findings(db, now) if ", of " in line]
+    assert told == ["c1: jobs_started", "c1: jobs_ended"]

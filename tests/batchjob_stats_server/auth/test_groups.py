@@ -1,0 +1,73 @@
+"""Groups of the host's logins, and what they give."""
+
+import grp
+import os
+import pwd
+from dataclasses import replace
+
+import pytest
+from fastapi.testclient import TestClient
+
+from batchjob_stats_server import app
+from batchjob_stats_server.auth.groups import Groups, UnixGroups
+from batchjob_stats_server.options import AccountGroup, AuthOptions
+from tests.batchjob_stats_server.conftest import NOW, PROXY, SECRET
+
+P = "/api/v1"
+
+
+def test_the_groups_of_a_login_of_this_host():
+    user = pwd.getpwuid(os.getuid())
+    assert grp.getgrgid(user.pw_gid).gr_name in UnixGroups().of(user.pw_name)
+    assert UnixGroups().of("nobody-of-this-name") == frozenset()
+
+
+def test_they_are_asked_for_once_a_minute():
+    asked, now = [], [0.0]
+
+    def ask(user):
+        asked.append(user)
+        return frozenset({f"group of {user}"})
+
+    groups = UnixGroups(ask, lambda: now[0])
+    for moment in (0, 59, 60.5):
+        now[0] = moment
+        assert groups.of("alice") == {"group of alice"}
+    assert asked == ["alice", "alice"]
+
+
+def test_nobody_is_asked_where_groups_decide_nothing():
+    groups = Groups(AuthOptions(unix_groups=True), None, 1, lambda: NOW)
+    assert groups.of(pwd.getpwuid(os.getuid()).pw_name) == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("of_group", "role", "users"),
+    [
+        ({"viewer_group": ("g",)}, "viewer", {"alice", "bob", "carol"}),
+        ({"admin_group": ("g",)}, "admin", {"alice", "bob", "carol"}),
+        ({"account_group": (AccountGroup("g", "c1", "chem"),)}, "user", {"alice", "bob"}),
+        ({"account_group": (AccountGroup("other", "c1", "chem"),)}, "user", {"alice"}),
+        ({"account_group": (AccountGroup("g", "c2", "chem"),)}, "user", {"alice"}),
+        (
+            {"account_group": (AccountGroup("g", "c1", "chem"),), "cluster": ("c2",)},
+            "user",
+            {"alice"},
+        ),
+    ],
+)
+def test_a_trusted_peer_s_users_have_what_their_groups_have(services, of_group, role, users):
+    auth = replace(services.settings.auth, unix_groups=True, **of_group)
+
+    class Known(Groups):
+        def of(self, user):
+            return frozenset({"g"}) if user == "alice" else frozenset()
+
+    made = services._replace(
+        settings=services.settings._replace(auth=auth),
+        groups=Known(auth, None, 1, lambda: NOW),
+    )
+    headers = {"X-Grafana-User": "alice", "X-Batchjob-Secret": SECRET}
+    asker = TestClient(app.make(made), client=(PROXY, 50000), headers=headers)
+    assert asker.get(f"{P}/me").json()["role"] == role
+    assert {row["user"] for row in asker.get(f"{P}/jobs").json()} == users

@@ -1,0 +1,321 @@
+"""Logging in through a real OpenID provider on loopback, and what a wrong one achieves."""
+
+import html
+import re
+from dataclasses import replace
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+import requests
+from fastapi.testclient import TestClient
+from joserfc.jwk import RSAKey
+
+from batchjob_stats_db.database import schema
+from batchjob_stats_server import app
+from batchjob_stats_server.auth.groups import Groups
+from batchjob_stats_server.auth.oidc import OidcProvider
+from batchjob_stats_server.options import AccountGroup, OidcOptions
+from tests.batchjob_stats_server.conftest import NOW
+from tests.simulated import oidc_provider
+
+P = "/api/v1"
+URL = "http://testserver"
+HTML = {"Accept": "text/html"}
+SECRET = "a secret of server and provider"
+OWN = {"Origin": URL}
+
+
+@pytest.fixture
+def moment():
+    """[now], which a test may move."""
+    return [float(NOW)]
+
+
+@pytest.fixture
+def provider(moment):
+    made = oidc_provider.OidcProvider("batchjob", SECRET, lambda: moment[0])
+    made.redirect_uris = {f"{URL}/oidc/callback"}
+    with oidc_provider.serving(made):
+        yield made
+
+
+@pytest.fixture
+def services(services, provider, moment):
+    options = OidcOptions(
+        issuer=provider.issuer, client_id="batchjob", server_url=URL, name="Example University"
+    )
+    auth = replace(
+        services.settings.auth,
+        admin_group=("hpc-admins",),
+        viewer_group=("hpc-staff",),
+        account_group=(AccountGroup("chemists", "c1", "chem"),),
+    )
+    clock = lambda: moment[0]  # noqa: E731
+    return services._replace(
+        settings=services.settings._replace(oidc=options, auth=auth),
+        provider=OidcProvider(options, SECRET, clock, clock),
+        groups=Groups(auth, services.reader, options.remember, clock),
+        clock=clock,
+    )
+
+
+@pytest.fixture
+def browser(services):
+    """Makes browsers of their own."""
+    made = app.make(services)
+    return lambda: TestClient(made, client=("203.0.113.5", 50000), headers=HTML)
+
+
+def callback(asker, there="/jobs?state=FAILED"):
+    """Go to the provider and back as far as the callback's address, as a browser does."""
+    begun = asker.get("/oidc/log-in", params={"next": there}, follow_redirects=False)
+    assert begun.status_code == 303
+    sent = requests.get(begun.headers["location"], allow_redirects=False, timeout=5)
+    return sent.headers["Location"].removeprefix(URL)
+
+
+def log_in(asker, **more):
+    return asker.get(callback(asker, **more), follow_redirects=False)
+
+
+def whoami(asker):
+    answer = asker.get(f"{P}/me")
+    told = answer.json()
+    return (told["user"], told["role"], told["via"]) if answer.status_code == 200 else 401
+
+
+def test_the_sign_in_page_leads_to_the_provider(browser):
+    page = browser().get("/usage?by=account")
+    assert page.status_code == 401
+    link = re.search(r'href="(/oidc/log-in[^"]*)">([^<]*)', page.text)
+    assert html.unescape(link[1]) == "/oidc/log-in?next=%2Fusage%3Fby%3Daccount"
+    assert link[2] == "Log in with Example University"
+
+
+def test_log_in(browser):
+    alice = browser()
+    answer = log_in(alice)
+    assert answer.status_code == 200
+    assert 'content="0;url=/jobs?state=FAILED"' in answer.text
+    cookies = answer.headers.get_list("set-cookie")
+    assert any(
+        re.fullmatch(r"batchjob-80=bs_[\w-]+; HttpOnly; Path=/; SameSite=strict", each)
+        for each in cookies
+    )
+    assert whoami(alice) == ("alice", "user", "session")
+    rows = alice.get(f"{P}/jobs").json()
+    assert {row["user"] for row in rows} == {"alice"}
+    assert "Sign out" in alice.get("/").text
+
+
+@pytest.mark.parametrize(
+    ("groups", "role", "users"),
+    [
+        (["staff"], "user", {"alice"}),
+        (["chemists"], "user", {"alice", "bob"}),
+        (["hpc-staff"], "viewer", {"alice", "bob", "carol"}),
+        (["hpc-admins", "hpc-staff"], "admin", {"alice", "bob", "carol"}),
+        ("hpc-staff", "viewer", {"alice", "bob", "carol"}),
+        (None, "user", {"alice"}),
+        ([{"hpc-admins": 1}, 7], "user", {"alice"}),
+    ],
+)
+@pytest.mark.parametrize("in_userinfo", [(), ("groups", "preferred_username")])
+def test_groups_give_roles_and_accounts(browser, provider, groups, role, users, in_userinfo):
+    provider.person |= {"groups": groups}
+    provider.in_userinfo = in_userinfo
+    alice = browser()
+    log_in(alice)
+    assert whoami(alice) == ("alice", role, "session")
+    assert {row["user"] for row in alice.get(f"{P}/jobs").json()} == users
+
+
+@pytest.mark.parametrize(
+    ("claims", "said"),
+    [
+        ({"aud": "another"}, "ID token is not good"),
+        ({"aud": ["batchjob", "another"], "azp": "another"}, "ID token is not good"),
+        ({"iss": "https://evil.example"}, "ID token is not good"),
+        ({"nonce": "of another log-in"}, "ID token is not good"),
+        ({"nonce": None}, "ID token is not good"),
+        ({"exp": NOW - 120}, "ID token is not good"),
+        ({"exp": None}, "ID token is not good"),
+        ({"iat": NOW + 3600}, "ID token is not good"),
+        ({"sub": None}, "ID token is not good"),
+        ({"preferred_username": "root or 1=1"}, "expected a login"),
+        ({"preferred_username": ["alice"]}, "sent no preferred_username"),
+    ],
+)
+def test_a_wrong_id_token_is_nobody(browser, provider, claims, said):
+    provider.claims = claims
+    alice = browser()
+    answer = log_in(alice)
+    assert answer.status_code == 403
+    assert said in answer.text
+    assert whoami(alice) == 401
+
+
+def test_keys_may_change_at_any_time(browser, provider, moment):
+    log_in(browser())
+    assert provider.asked.count("/keys") == 1
+    provider.renew_key()
+    moment[0] += 20
+    alice = browser()
+    log_in(alice)
+    assert whoami(alice) == ("alice", "user", "session")
+    assert provider.asked.count("/keys") == 2
+
+
+def test_another_s_signature_is_refused(browser, provider):
+    other = RSAKey.generate_key(2048, {"kid": provider.key.kid})
+    provider.signed = lambda claims: oidc_provider.OidcProvider.signed(provider, claims, other)
+    assert log_in(browser()).status_code == 403
+
+
+def test_only_the_browser_that_began_can_finish(browser):
+    """Nobody is signed in as somebody else by a link (RFC 6749, 10.12)."""
+    stolen = callback(browser())
+    alice = browser()
+    assert alice.get(stolen).status_code == 403
+    callback(alice)  # with a log-in of her own under way
+    assert alice.get(stolen).status_code == 403
+    assert whoami(alice) == 401
+
+
+def test_a_callback_is_good_once(browser):
+    alice = browser()
+    address = callback(alice)
+    assert alice.get(address, follow_redirects=False).status_code == 200
+    assert alice.get(address, follow_redirects=False).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda query: {**query, "iss": "https://evil.example"}, "another provider answered"),
+        (
+            lambda query: {"state": query["state"], "error": "access_denied"},
+            "refused: access_denied",
+        ),
+        (lambda query: {"state": query["state"]}, "sent no code"),
+        (lambda query: {**query, "code": "another"}, "refused the code"),
+        (lambda query: {**query, "state": "another"}, "not begun in this browser"),
+    ],
+)
+def test_a_wrong_answer_is_refused(browser, change, said):
+    alice = browser()
+    query = {name: each[0] for name, each in parse_qs(urlsplit(callback(alice)).query).items()}
+    answer = alice.get("/oidc/callback", params=change(query))
+    assert answer.status_code == 403
+    assert said in html.unescape(answer.text)
+
+
+@pytest.mark.parametrize(
+    "there", ["https://evil.example/x", "//evil.example", "/\\evil.example", "http://["]
+)
+def test_it_leads_to_no_other_site(browser, there):
+    answer = log_in(browser(), there=there)
+    (target,) = re.findall(r'content="0;url=([^"]*)"', answer.text)
+    assert target.startswith("/")
+    assert not target.startswith(("//", "/\\"))
+
+
+def test_a_provider_that_is_gone_is_told(browser, services, provider):
+    gone = services.settings.oidc.__class__(
+        issuer="http://127.0.0.1:1", client_id="batchjob", server_url=URL
+    )
+    asker = TestClient(app.make(services._replace(provider=OidcProvider(gone, SECRET))))
+    answer = asker.get("/oidc/log-in")
+    assert answer.status_code == 503
+    assert "the provider does not answer" in answer.json()["detail"]
+
+
+def test_a_provider_that_says_it_is_another_is_not_believed(browser, provider):
+    described = provider.described
+    provider.described = lambda: {**described(), "issuer": "https://evil.example"}
+    assert browser().get("/oidc/log-in").status_code == 503
+
+
+def test_sign_out_ends_the_sessions_everywhere(browser, provider):
+    laptop, phone, other = browser(), browser(), browser()
+    log_in(laptop)
+    log_in(phone)
+    provider.person = {"sub": "7", "preferred_username": "bob"}
+    log_in(other)
+    copied = dict(laptop.cookies)
+    answer = laptop.post("/sign-out", headers=OWN)
+    (leading,) = re.findall(r'content="0;url=([^"]*)"', answer.text)
+    away = html.unescape(leading)
+    assert away.startswith(f"{provider.issuer}/log-out?client_id=batchjob&")
+    back = requests.get(away, allow_redirects=False, timeout=5).headers["Location"]
+    assert back == f"{URL}/signed-out"
+    assert "Your sessions here have ended" in laptop.get("/signed-out").text
+    thief = browser()
+    thief.cookies.update(copied)
+    assert [whoami(each) for each in (laptop, phone, thief)] == [401] * 3
+    assert whoami(other) == ("bob", "user", "session")
+
+
+def test_the_provider_ends_a_session(browser, provider):
+    alice, server = browser(), browser()
+    log_in(alice)
+    wrong = (
+        provider.logout_token(aud="another"),
+        provider.logout_token(nonce="x"),
+        provider.logout_token(events={}),
+        provider.logout_token(iat=NOW - 3600),
+        provider.logout_token(sid=None),
+        provider.id_token("x"),
+        "junk",
+    )
+    for token in wrong:
+        answer = server.post("/oidc/back-channel-log-out", data={"logout_token": token})
+        assert answer.status_code == 400
+    assert whoami(alice) == ("alice", "user", "session")
+    token = provider.logout_token()
+    assert (
+        server.post("/oidc/back-channel-log-out", data={"logout_token": token}).status_code == 200
+    )
+    assert whoami(alice) == 401
+
+
+def test_a_session_ends_by_itself(browser, moment, services):
+    alice = browser()
+    log_in(alice)
+    moment[0] += services.settings.oidc.session
+    assert whoami(alice) == 401
+    assert "the session has ended" in alice.get("/").text.lower()
+    log_in(alice)
+    with services.reader.connect() as db:
+        assert len(db.execute(schema.login_session.select()).all()) == 1
+
+
+def test_tokens_follow_the_last_log_in(browser, provider, moment, services):
+    """Who is taken out of a group loses its role at the next log-in, and in time without one."""
+    provider.person |= {"groups": ["hpc-admins"]}
+    alice = browser()
+    log_in(alice)
+    wanted = {"label": "x", "role": "admin", "lifetime_seconds": 300 * 86400}
+    assert alice.post(f"{P}/tokens", json=wanted).status_code == 401  # as another site may ask
+    made = alice.post(f"{P}/tokens", json=wanted, headers=OWN).json()["token"]
+    program = browser()
+    program.headers["Authorization"] = f"Bearer {made}"
+    assert whoami(program) == ("alice", "admin", "token")
+    moment[0] += services.settings.oidc.remember
+    assert whoami(program) == ("alice", "user", "token")
+    log_in(alice)
+    assert whoami(program) == ("alice", "admin", "token")
+    provider.person |= {"groups": []}
+    log_in(browser())
+    assert [whoami(each)[1] for each in (program, alice)] == ["user", "user"]
+
+
+def test_without_a_provider_there_is_no_log_in(services, browser):
+    alice = browser()
+    log_in(alice)
+    nobody = TestClient(app.make(services._replace(provider=None)), headers=HTML)
+    nobody.cookies.update(alice.cookies)
+    assert nobody.get("/oidc/log-in").status_code == 404
+    answer = nobody.get("/")
+    assert answer.status_code == 401
+    assert "Log in with" not in answer.text

@@ -1,0 +1,97 @@
+"""How often somebody may ask."""
+
+import pytest
+from fastapi.testclient import TestClient
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batchjob_stats_server import app
+from batchjob_stats_server.auth.rate_limit import RateLimiter
+from batchjob_stats_server.services import Rates
+
+ME = "/api/v1/me"
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self):
+        return self.now
+
+
+def test_a_burst_and_then_so_many_a_second():
+    clock = Clock()
+    rate = RateLimiter(2, 3, clock=clock)
+    assert [rate.wait("alice") for _ in range(4)] == [0, 0, 0, 0.5]
+    assert rate.wait("bob") == 0
+    clock.now += 0.5
+    assert [rate.wait("alice") for _ in range(2)] == [0, 0.5]
+    clock.now += 3600
+    assert [rate.wait("alice") for _ in range(4)] == [0, 0, 0, 0.5]
+
+
+def test_memory_is_bounded():
+    rate = RateLimiter(1, 1, most=100)
+    assert not any(rate.wait(number) for number in range(1000))
+    assert len(rate) == 100
+    assert rate.wait(999) > 0
+
+
+def test_no_rate_no_limit():
+    rate = RateLimiter(0, 1)
+    assert not any(rate.wait("alice") for _ in range(1000))
+    assert len(rate) == 0
+
+
+@given(st.lists(st.floats(0, 5), max_size=60), st.floats(0.1, 50), st.integers(1, 20))
+def test_never_more_than_rate_and_burst(pauses, per_second, burst):
+    clock = Clock()
+    rate = RateLimiter(per_second, burst, clock=clock)
+    taken = []
+    for pause in pauses:
+        clock.now += pause
+        if not rate.wait("x"):
+            taken.append(clock.now)
+        for first, begun in enumerate(taken):
+            most = burst + (clock.now - begun) * per_second
+            assert len(taken) - first <= most + 1e-6
+
+
+@pytest.fixture
+def limited(services):
+    """A client at an address, where each may ask twice in a long time."""
+    slow = services._replace(rates=Rates(RateLimiter(0.01, 2), RateLimiter(0.01, 4)))
+
+    def at(host, **headers):
+        return TestClient(app.make(slow), client=(host, 1), headers=headers)
+
+    return at
+
+
+def test_a_user_who_asks_too_often(limited, token, services):
+    alice = limited("192.0.2.77", **token("alice"))
+    assert [alice.get(ME).status_code for _ in range(3)] == [200, 200, 429]
+    answer = alice.get(ME)
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert 90 <= int(answer.headers["retry-after"]) <= 200
+    assert services.metrics.limited.labels("user")._value.get() == 2
+    # The address, too, has had its four; health has no such limit, others are elsewhere.
+    assert alice.get(ME, headers=token("bob")).status_code == 429
+    assert services.metrics.limited.labels("peer")._value.get() == 1
+    assert alice.get("/-/healthy").status_code == 200
+    assert limited("192.0.2.78", **token("bob")).get(ME).status_code == 200
+
+
+def test_one_network_of_ipv6_is_one_peer(limited):
+    codes = [limited(f"2001:db8::{number}").get(ME).status_code for number in range(5)]
+    assert codes == [401] * 4 + [429]
+    assert limited("2001:db8:0:1::1").get(ME).status_code == 401
+
+
+def test_a_trusted_peer_asks_for_many(limited):
+    def ask(user):
+        secret = "correct horse battery staple"
+        return limited("192.0.2.10", **{"X-Grafana-User": user, "X-Batchjob-Secret": secret})
+
+    assert [ask(f"user{number}").get(ME).status_code for number in range(9)] == [200] * 9
+    assert [ask("user0").get(ME).status_code for _ in range(2)] == [200, 429]

@@ -1,0 +1,101 @@
+"""Who may ask the time series database when."""
+
+import threading
+
+import anyio
+import pytest
+
+from batchjob_stats_server.promql.fair_queue import LONGEST_LINE, FairQueue
+from batchjob_stats_server.promql.query_limits import TooMany, Unavailable
+
+
+class Database:
+    """Work that ends when it is told to; notes whose it was."""
+
+    def __init__(self):
+        self.begun = []
+        self.free = threading.Semaphore(0)
+
+    def work(self, who):
+        def ask():
+            self.begun.append(who)
+            assert self.free.acquire(timeout=10)
+
+        return ask
+
+    def end(self, questions):
+        self.free.release(questions)
+
+
+def run(scenario, concurrent=4, each=2):
+    turns, database = FairQueue(concurrent, each), Database()
+
+    async def all_of_it():
+        async with anyio.create_task_group() as group:
+
+            async def ask(who, times):
+                for _ in range(times):
+                    group.start_soon(turns.run, who, database.work(who))
+                    await anyio.wait_all_tasks_blocked()
+                while len(database.begun) < turns.asked():
+                    await anyio.sleep(0.001)
+
+            await scenario(turns, database, ask)
+            database.end(1000)
+        assert (turns.questions(), turns.asked(), turns._owns) == (0, 0, {})
+
+    anyio.run(all_of_it)
+
+
+def test_one_user_leaves_places_to_others():
+    async def scenario(turns, database, ask):
+        await ask("alice", 20)
+        assert database.begun == ["alice"] * 2
+        await ask("bob", 1)
+        assert database.begun == ["alice"] * 2 + ["bob"]
+
+    run(scenario)
+
+
+def test_turns_go_from_user_to_user():
+    async def scenario(turns, database, ask):
+        await ask("alice", 20)
+        await ask("bob", 3)
+        await ask("carol", 3)
+        database.end(26)
+        while len(database.begun) < 26:
+            await anyio.sleep(0.001)
+        # Whoever came later waits for a place, not for all that others have in line.
+        assert {database.begun.index(who) for who in ("alice", "bob", "carol")} == {0, 1, 2}
+
+    run(scenario, concurrent=1, each=1)
+
+
+def test_the_line_of_one_user_has_an_end():
+    async def scenario(turns, database, ask):
+        await ask("alice", LONGEST_LINE)
+        with pytest.raises(TooMany, match="at once"):
+            await turns.run("alice", lambda: None)
+        await ask("bob", 1)
+
+    run(scenario)
+
+
+def test_so_has_the_line_of_all():
+    async def scenario(turns, database, ask):
+        for number in range(32):
+            await ask(f"user{number}", 1)
+        with pytest.raises(Unavailable, match="at once"):
+            await turns.run("alice", lambda: None)
+
+    run(scenario, concurrent=1)
+
+
+def test_who_leaves_gives_up_the_place():
+    async def scenario(turns, database, ask):
+        await ask("alice", 2)
+        with anyio.move_on_after(0.01):
+            await turns.run("alice", lambda: None)
+        assert turns.questions() == 2
+
+    run(scenario)

@@ -1,0 +1,80 @@
+import pytest
+
+from batchjob_stats_server.promql.params import read
+from batchjob_stats_server.promql.query_limits import Malformed, QueryWindow
+
+ALL = frozenset({"query", "time", "start", "end", "step", "timeout", "limit", "match[]"})
+
+
+def test_values_are_parsed():
+    asked = read(
+        [
+            ("query", "up"),
+            ("time", "2023-11-14T22:13:20.5Z"),
+            ("start", "1700000000.25"),
+            ("step", "1m30s"),
+            ("timeout", "5"),
+            ("limit", "7"),
+            ("match[]", "a"),
+            ("match[]", "b"),
+        ],
+        ALL,
+    )
+    assert asked.values == {
+        "query": "up",
+        "time": 1700000000.5,
+        "start": 1700000000.25,
+        "step": 90.0,
+        "timeout": 5.0,
+        "limit": 7,
+    }
+    assert asked.match == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("time", ""),
+        ("time", "now"),
+        ("time", "nan"),
+        ("time", "-1"),
+        ("time", "1e300"),
+        ("start", "inf"),
+        ("start", "2023-11-14T22:13:20"),
+        ("end", "1700000000&extra_label=user=bob"),
+        ("step", "0"),
+        ("step", "-1m"),
+        ("step", "5m; drop"),
+        ("step", "9" * 400 + "m"),
+        ("step", "999999999y"),
+        ("timeout", "inf"),
+        ("limit", "-1"),
+        ("limit", "٣"),
+        ("limit", "1" * 5000),
+    ],
+)
+def test_what_has_no_meaning_is_refused_by_name(name, text):
+    with pytest.raises(Malformed, match=f"^{name}: expected") as raised:
+        read([(name, text)], ALL)
+    assert len(str(raised.value)) < 250
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["extra_label", "extra_filters[]", "dedup", "nocache", "match", "Query", "query ", "stats", ""],
+)
+def test_what_is_unknown_is_refused(name):
+    with pytest.raises(Malformed, match="not known here"):
+        read([(name, "1")], ALL)
+
+
+def test_what_is_given_twice_is_refused():
+    with pytest.raises(Malformed, match="query: expected once"):
+        read([("query", "a"), ("query", "a")], ALL)
+
+
+def test_a_window_has_both_ends():
+    assert read([], ALL).window(1000.0, 60.0) == QueryWindow(940.0, 1000.0)
+    assert read([("end", "500")], ALL).window(1000.0, 60.0) == QueryWindow(440.0, 500.0)
+    with pytest.raises(Malformed, match="not before start"):
+        read([("start", "500"), ("end", "499")], ALL).window(1000.0, 60.0)

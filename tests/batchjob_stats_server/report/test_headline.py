@@ -1,0 +1,88 @@
+"""One sentence says why a job waits, or how it ended."""
+
+import pytest
+
+from batchjob_stats_server.report.headline import headline
+from tests.batchjob_stats_server.report.test_report import GIB, T, material
+
+WAITING = {"state": "PENDING", "start_time": None, "end_time": None, "exit_code": None}
+
+
+def said(usual_wait=None, steps=(), **changed):
+    return headline(material(**changed)._replace(usual_wait=usual_wait, steps=steps))
+
+
+def test_a_waiting_job_says_why_how_long_and_how_long_such_jobs_wait():
+    text = said(**WAITING, reason="Priority", priority=1200, partition="gpu", usual_wait=5400.0,
+                submit_time=T + 8000 - 3720)  # fmt: skip
+    assert text == (
+        "Waiting for 1 h 2 min: jobs with a higher priority are ahead of it (Priority)."
+        " Its priority is 1200. Jobs in gpu usually wait 1 h 30 min (median of the last 30 days)."
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "reason", "words"),
+    [
+        ("sacct", "QOSMaxGRESPerUser", "its user has reached the limit of GPUs"),
+        ("sacct", "ReqNodeNotAvail, UnavailableNodes:n[1-2]", "(UnavailableNodes:n[1-2])"),
+        ("qstat", "Not Running: Insufficient amount of resource: ncpus (R: 9 A: 2 T: 8)",
+         "not enough is free of ncpus"),
+        ("bjobs", "Job dependency condition not satisfied;", "waits for other jobs"),
+        ("bjobs", "The moon is in the wrong house;", "LSF says “The moon is in the wrong house”"),
+        ("sacct", "SomethingNew", ": SomethingNew"),
+        ("sacct", "None", "the scheduler gives no reason"),
+    ],
+)  # fmt: skip
+def test_the_reason_is_told_in_words(source, reason, words):
+    assert words in said(**WAITING, source=source, reason=reason)
+
+
+@pytest.mark.parametrize(
+    ("code", "signal", "words"),
+    [
+        (126, None, "could not be executed"),
+        (127, None, "a command was not found"),
+        (134, None, "signal 6 (SIGABRT): the program aborted itself"),
+        (137, None, "signal 9 (SIGKILL): it was killed from outside; often because memory"),
+        (139, None, "signal 11 (SIGSEGV): a segmentation fault"),
+        (143, None, "signal 15 (SIGTERM)"),
+        (3, None, "exit code 3: the program's own"),
+        (0, 11, "Failed with signal 11 (SIGSEGV): a segmentation fault"),
+        (200, None, "exit code 200: the program's own"),
+        (None, None, "the scheduler gives no exit code"),
+    ],
+)
+def test_an_exit_code_is_explained(code, signal, words):
+    assert words in said(state="FAILED", exit_code=code, exit_signal=signal)
+
+
+def test_out_of_memory_names_the_step_and_the_node():
+    steps = [{"step": "batch", "state": "COMPLETED", "nodes": 1, "node_list": "n1"},
+             {"step": "0", "state": "OUT_OF_MEMORY", "nodes": 1, "node_list": "n2"}]  # fmt: skip
+    text = said(state="OUT_OF_MEMORY", steps=steps, allocated_memory_bytes=16 * GIB)
+    assert text == "Out of memory in step 0 on n2: the kernel killed a process. It had 16 GiB."
+    assert "out of memory in step 0 on n2" in said(state="COMPLETED", steps=steps)
+
+
+@pytest.mark.parametrize("state", ["NODE_FAIL", "PREEMPTED", "BOOT_FAIL"])
+def test_a_job_that_could_not_help_it_is_told_so(state):
+    assert "This is no fault of the job" in said(state=state)
+
+
+def test_a_cancelled_job_says_by_whom_where_that_is_known():
+    assert said(state="CANCELLED", cancelled_by="alice") == "Cancelled by its owner."
+    assert said(state="CANCELLED", cancelled_by="0", start_time=None) == (
+        "Cancelled by root or an administrator (uid 0) before it started."
+    )
+    assert said(state="CANCELLED") == "Cancelled."
+
+
+def test_a_job_at_its_time_limit_says_which():
+    assert said(state="TIMEOUT", reason="TimeLimit") == (
+        "It reached its time limit of 2 h 30 min and was ended."
+    )
+
+
+def test_a_job_that_runs_or_completed_needs_no_words():
+    assert said() == said(state="RUNNING", end_time=None) == ""

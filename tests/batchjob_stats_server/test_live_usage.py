@@ -1,0 +1,120 @@
+"""Running jobs in lists have the usage of now, from one question for all, and no page waits."""
+
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from fastapi.testclient import TestClient
+
+from batchjob_stats_db.database.record_rows import UsagePolicy
+from batchjob_stats_db.queries.efficiency import with_usage, with_usages
+from batchjob_stats_db.timeseries.prometheus_client import Endpoint
+from batchjob_stats_db.timeseries.prometheus_store import Prometheus
+from batchjob_stats_server import app
+from batchjob_stats_server.live_usage import LiveUsage
+from batchjob_stats_server.promql.histories import TimeSeriesPool
+from tests.batchjob_stats_db.tsdb import line, prometheus
+from tests.batchjob_stats_server.conftest import NOW, PROXY, SECRET
+
+CAROL = {"user": "carol", "jobid": "3"}  # runs since NOW - 5000
+
+
+def course(metric, values, **labels):
+    return [line(metric, value, NOW - 5000 + 30 * n, **labels) for n, value in enumerate(values, 1)]
+
+
+SAMPLES = [
+    *course("cpu_seconds_total", range(120, 19801, 120), mode="user", **CAROL),
+    *course("memory_peak_bytes", [1 << 30] * 165, **CAROL),
+    *course("gpu_utilization_ratio", [0] * 165, **CAROL, gpu="0", uuid="GPU-c"),
+    # Somebody else's numbers under her id.
+    *course("cpu_seconds_total", [10**9] * 165, mode="user", jobid="3", user="mallory"),
+]
+
+
+def live(services, url):
+    histories = TimeSeriesPool([Prometheus(Endpoint(url))])
+    return services._replace(
+        histories=histories, live=LiveUsage(services.reader, histories, UsagePolicy(), 30.0)
+    )
+
+
+@pytest.fixture(scope="module")
+def store():
+    with prometheus(SAMPLES) as url:
+        yield url
+
+
+def get(services, path, **params):
+    headers = {"X-Grafana-User": "vera", "X-Batchjob-Secret": SECRET}
+    client = TestClient(app.make(services), client=(PROXY, 50000), headers=headers)
+    answer = client.get(path, params=params)
+    assert answer.status_code == 200, answer.text
+    return answer
+
+
+def carols(answer):
+    (job,) = [row for row in answer.json() if row["jobid"] == "3"]
+    return job
+
+
+@pytest.mark.parametrize("where", ["/api/v1/jobs", "/api/v1/jobs/3"])
+def test_the_api_has_running_jobs_as_of_now(services, store, where):
+    job = carols(get(live(services, store), where))
+    assert job["usage_user_cpu_seconds"] == 19800
+    assert job["usage_memory_peak_bytes"] == 1 << 30
+    assert job["usage_gpu_utilization_ratio"] == 0
+    assert job["usage_until_time"] == NOW * 1000
+    assert job["cpu_efficiency"] == pytest.approx(19800 / job["cpu_available_seconds"])
+
+
+def test_chosen_fields_have_them_too(services, store):
+    answer = get(live(services, store), "/api/v1/jobs", fields="jobid,cpu_used_seconds")
+    assert carols(answer) == {"jobid": "3", "cpu_used_seconds": 19800}
+
+
+def test_pages_have_them(services, store):
+    live_services = live(services, store)
+    for path in ("/jobs", "/compare?job=3", "/clusters/c1"):
+        get(live_services, path)
+
+
+def test_a_store_that_hangs_leaves_what_is_stored(services):
+    release = threading.Event()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            release.wait(20)
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever).start()
+        slow = live(services, f"http://127.0.0.1:{server.server_port}")
+        try:
+            begun = time.monotonic()
+            job = carols(get(slow, "/api/v1/jobs"))
+            get(slow, "/api/v1/jobs")  # whose answer is being waited for already
+            assert time.monotonic() - begun < 10
+            assert job["usage_until_time"] != NOW * 1000
+        finally:
+            release.set()
+            server.shutdown()
+            slow.live.stop()
+
+
+def test_figures_of_many_rows_are_those_of_one(services):
+    from batchjob_stats_db.database.access import EVERYTHING
+    from batchjob_stats_db.queries.jobs import running
+
+    with services.reader.connect() as db:
+        rows = running(db, EVERYTHING)
+    usage = {"samples": 9, "coverage": 1.0, "until_time": NOW, "user_cpu_seconds": 77.0}
+    usage |= {"system_cpu_seconds": 1.0, "nodes": 1, "doubt": ""}
+    many = with_usages(rows, {row["id"]: usage for row in rows})
+    for row, made in zip(rows, many, strict=True):
+        one = with_usage(row, usage)
+        assert made["cpu_efficiency"] == one["cpu_efficiency"]
+        assert {**one, "time_efficiency": None} == {**made, "time_efficiency": None}

@@ -1,0 +1,95 @@
+"""Every place that shows how much a job used of what it had shows the same."""
+
+import re
+
+import pytest
+import sqlalchemy as sa
+from fastapi.testclient import TestClient
+
+from batchjob.runtime.formatting import share
+from batchjob_stats_db.database import schema
+from batchjob_stats_db.queries.efficiency import columns, with_usages
+from batchjob_stats_server import app
+from tests.batchjob_stats_server.conftest import NOW, PROXY, SECRET
+
+GIB = 1 << 30
+END = NOW - 3400  # of job 2, which ran an hour on 4 CPUs
+HOUR = {"samples": 120, "nodes": 1, "source": "prometheus", "doubt": "", "measured_time": NOW,
+        "dropped_series": 0}  # fmt: skip
+WHOLE = {**HOUR, "coverage": 1.0, "until_time": END, "user_cpu_seconds": 10_000.0,
+         "system_cpu_seconds": 800.0, "memory_peak_bytes": 6 * GIB}  # fmt: skip
+HALF_SEEN = WHOLE | {"coverage": 0.5, "user_cpu_seconds": 5_000.0, "system_cpu_seconds": 400.0}
+STALE = WHOLE | {"until_time": END - 1800, "user_cpu_seconds": 1_000.0, "memory_peak_bytes": GIB}
+ACCOUNTED = {"cpu_seconds": 10_800.0, "peak_memory_bytes": 6 * GIB}
+RUNNING = {"end_time": None, "elapsed_seconds": None, "state": "RUNNING"}
+TRUE = (0.75, 0.75)
+
+CASES = {
+    "measured whole": (WHOLE, {}, TRUE, "measured"),
+    "measured by half": (HALF_SEEN, {}, TRUE, "measured"),
+    "measured by half, with accounting": (HALF_SEEN, ACCOUNTED, TRUE, "accounting"),
+    "not measured": (None, ACCOUNTED, TRUE, "accounting"),
+    "not measured, without accounting": (None, {}, (None, None), None),
+    "measured before its end, with accounting": (STALE, ACCOUNTED, TRUE, "accounting"),
+    "measured before its end": (STALE, {}, (1_800 / 7_200, 0.125), "measured"),
+    "running": (STALE, RUNNING, (1_800 / (4 * (END - 1800 - NOW + 6000)), 0.125), "measured"),
+}
+
+
+@pytest.fixture(params=CASES)
+def case(request, services):
+    usage, changed, expected, basis = CASES[request.param]
+    job = schema.job
+    with services.writer.begin() as db:
+        number = db.scalar(sa.select(job.c.id).where(job.c.jobid == "2", job.c.cluster == "c1"))
+        values = {"start_time": END - 3600, "allocated_memory_bytes": 8 * GIB, "cpu_seconds": None}
+        if "end_time" in changed:
+            values["start_time"] = NOW - 6000
+        db.execute(sa.update(job).where(job.c.id == number).values(**values | changed))
+        db.execute(sa.delete(schema.job_usage).where(schema.job_usage.c.job_id == number))
+        if usage:
+            db.execute(sa.insert(schema.job_usage).values(job_id=number, **usage))
+    return expected, basis
+
+
+def test_lists_reports_and_pages(case, services):
+    (cpu, memory), basis = case
+    headers = {"X-Grafana-User": "vera", "X-Batchjob-Secret": SECRET}
+    client = TestClient(app.make(services), client=(PROXY, 50000), headers=headers)
+    (row,) = (row for row in client.get("/api/v1/jobs?user=bob").json() if row["jobid"] == "2")
+    assert (row["cpu_efficiency"], row["memory_efficiency"]) == pytest.approx((cpu, memory))
+    assert row["cpu_basis"] == basis
+
+    report = client.get("/api/v1/jobs/2/report").json()
+    ratios = {each["what"]: each["ratio"] for each in report["efficiency"]}
+    assert (ratios["cpu"], ratios["memory"]) == pytest.approx((cpu, memory))
+
+    shown = [
+        " ".join(each.split()) for each in re.findall(r"\d+\s%", client.get("/jobs?user=bob").text)
+    ]
+    assert cpu is None or share(cpu) in shown
+    assert memory is None or share(memory) in shown
+
+    if cpu is not None:
+        near = f"cpu_efficiency_at_least={cpu - 0.001}&cpu_efficiency_at_most={cpu + 0.001}"
+        found = client.get(f"/api/v1/jobs?user=bob&{near}").json()
+        assert [each["jobid"] for each in found] == ["2"]
+
+
+def test_a_measurement_from_before_the_end_says_how_far_it_goes(services):
+    with services.writer.begin() as db:
+        number = db.scalar(sa.select(schema.job.c.id).where(schema.job.c.jobid == "2"))
+        db.execute(sa.insert(schema.job_usage).values(job_id=number, **STALE))
+    headers = {"X-Grafana-User": "vera", "X-Batchjob-Secret": SECRET, "Accept": "text/plain"}
+    client = TestClient(app.make(services), client=(PROXY, 50000), headers=headers)
+    assert "measured only up to 2026-04-04 " in client.get("/api/v1/jobs/2/report").text
+    (row,) = (row for row in client.get("/api/v1/jobs?user=bob").json() if row["jobid"] == "2")
+    assert row["usage_coverage"] < 0.7
+    assert row["usage_final"] == 0
+
+
+def test_many_rows_again_and_again():
+    rows = [{column.name: None for column in columns()} | {"id": number} for number in (1, 2)]
+    usages = {1: WHOLE, 2: STALE}
+    for _ in range(3):
+        assert [row["usage_until_time"] for row in with_usages(rows, usages)] == [END, END - 1800]

@@ -1,0 +1,258 @@
+"""Reading NVIDIA GPUs through pynvml and a library of our own at its C boundary."""
+
+from collections import Counter
+
+import pytest
+
+from collectors.gpu.metrics import (
+    CLOCK,
+    ECC,
+    ENERGY,
+    MEMORY_TEMPERATURE,
+    MEMORY_TOTAL,
+    MEMORY_USED,
+    NVLINK,
+    PCIE,
+    PCIE_RATE,
+    POWER,
+    POWER_LIMIT,
+    QUANTITIES,
+    TEMPERATURE,
+    THROTTLED,
+    UTILIZATION,
+)
+from collectors.gpu.nvidia import nvml
+from collectors.gpu.nvidia.gpm import Gpm
+from collectors.gpu.reading import GpuProcess
+
+
+@pytest.fixture
+def pynvml(fake):
+    import pynvml
+
+    pynvml.nvmlInit()
+    yield pynvml
+    pynvml.nvmlShutdown()
+
+
+@pytest.fixture
+def errors():
+    return Counter()
+
+
+@pytest.fixture
+def read(pynvml, errors):
+    return lambda index=0: nvml.read(pynvml, index, 0.0, errors)
+
+
+def test_a_gpu_tells_who_it_is(fake, read):
+    fake.gpus(2)
+    gpu = read(1).gpu
+    assert (gpu.index, gpu.minor, gpu.name) == (1, 1, "NVIDIA H100 80GB HBM3")
+    assert gpu.uuid == "GPU-aaaaaaaa-0000-4000-8000-000000000001"
+    assert gpu.pci_bus_id == "00000000:1B:00.0"
+
+
+def test_quantities_come_in_base_units(fake, read, errors):
+    fake.gpus(1)
+    values = read().values
+    assert values[UTILIZATION] == 0.5
+    assert values[MEMORY_USED] == 1e9
+    assert values[MEMORY_TOTAL] == 80e9
+    assert values[POWER] == 250
+    assert values[POWER_LIMIT] == 700
+    assert values[ENERGY] == 5000
+    assert values[TEMPERATURE] == 40
+    assert values[MEMORY_TEMPERATURE] == 45
+    assert values[CLOCK["sm"]] == 1.98e9
+    assert values[CLOCK["memory"]] == 2.619e9
+    assert values[ECC["corrected"]] == 3
+    assert values[ECC["uncorrected"]] == 0
+    assert values[THROTTLED["power"]] == 2.5
+    assert values[PCIE["receive"]] == 2000
+    assert values[NVLINK["transmit"]] == 10 * 1024
+    assert not errors
+
+
+def test_pcie_is_sampled_where_bytes_are_not_counted(fake, read):
+    fake.gpus(1)
+    fake.drop("gpu0.field197", "gpu0.field198")
+    fake.set({"gpu0.pcie0": 5, "gpu0.pcie1": 7})
+    values = read().values
+    assert values[PCIE_RATE["transmit"]] == 5000
+    assert PCIE["transmit"] not in values
+
+
+_KEYS = {
+    UTILIZATION: ("utilization",),
+    MEMORY_USED: ("memory.used",),
+    MEMORY_TOTAL: ("memory.total",),
+    POWER: ("power",),
+    POWER_LIMIT: ("power_limit",),
+    ENERGY: ("energy",),
+    TEMPERATURE: ("temperature",),
+    MEMORY_TEMPERATURE: ("field82",),
+    CLOCK["sm"]: ("clock1",),
+    ECC["corrected"]: ("ecc0.1",),
+    THROTTLED["power"]: ("violation0",),
+    PCIE["transmit"]: ("field197",),
+    NVLINK["receive"]: ("field139",),
+}
+
+
+@pytest.mark.parametrize("quantity", _KEYS, ids=lambda quantity: quantity.metric.name)
+def test_any_single_quantity_may_be_unsupported(fake, read, errors, quantity):
+    fake.gpus(1)
+    everything = set(read().values)
+    fake.drop(*(f"gpu0.{key}" for key in _KEYS[quantity]))
+    missing = everything - set(read().values)
+    assert quantity in missing
+    assert missing <= {quantity, MEMORY_USED, MEMORY_TOTAL}
+    assert not errors
+
+
+def test_a_gpu_that_tells_only_its_uuid_is_still_a_gpu(fake, read):
+    fake.set({"count": 1, "gpu0.uuid": "GPU-1"})
+    reading = read()
+    assert reading.gpu.uuid == "GPU-1"
+    assert reading.gpu.minor is None
+    assert dict(reading.values) == {}
+
+
+@pytest.mark.parametrize(
+    ("code", "name"), [(4, "no_permission"), (999, "unknown"), (10, "timeout")]
+)
+def test_an_error_of_one_call_costs_that_value_and_is_counted(fake, read, errors, code, name):
+    fake.gpus(1)
+    fake.set({"gpu0.nvmlDeviceGetPowerUsage.returns": code})
+    values = read().values
+    assert POWER not in values
+    assert ENERGY in values
+    assert errors == {("0", name): 1}
+
+
+@pytest.mark.parametrize("code", sorted(nvml.GONE))
+def test_a_lost_gpu_or_driver_gives_no_reading(fake, read, pynvml, code):
+    fake.gpus(1)
+    fake.set({"gpu0.nvmlDeviceGetPowerUsage.returns": code})
+    with pytest.raises(pynvml.NVMLError) as caught:
+        read()
+    assert caught.value.value == code
+
+
+def test_processes_of_all_kinds_are_listed_once(fake, read):
+    fake.gpus(1)
+    none = 0xFFFFFFFF
+    fake.set(
+        {
+            "gpu0.process0": f"100 5000 COMPUTE {none} {none} 30",
+            "gpu0.process1": f"101 7000 GRAPHICS {none} {none} 0",
+            "gpu0.process2": f"102 9000 MPS {none} {none} 20",
+        }
+    )
+    assert read().processes == (
+        GpuProcess(100, 5000, None, None, 0.3),
+        GpuProcess(101, 7000, None, None, 0.0),
+        GpuProcess(102, 9000, None, None, 0.2),
+    )
+
+
+def test_no_process_is_not_the_same_as_no_list(fake, read):
+    fake.gpus(1)
+    assert read().processes == ()
+    for kind in ("Compute", "Graphics", "MPSCompute"):
+        fake.set({f"gpu0.nvmlDeviceGet{kind}RunningProcesses_v3.returns": 4})
+    assert read().processes is None
+
+
+def test_memory_that_is_not_told_is_not_zero(fake, read):
+    fake.gpus(1)
+    fake.set({"gpu0.process0": f"100 {2**64 - 1} COMPUTE"})
+    assert read().processes[0].memory_bytes is None
+
+
+def test_instances_of_a_gpu_in_mig_mode(fake, read):
+    fake.gpus(1)
+    fake.mig(0, {0: {}, 1: {"slices": 2, "compute_slices": 2, "name": "H100 MIG 2g.20gb"}})
+    fake.set({"gpu0.process0": "100 5000 COMPUTE 2 0"})
+    reading = read()
+    assert reading.gpu.partitioned
+    assert reading.gpu.slices == 7
+    assert [i.profile for i in reading.gpu.instances] == ["3g.40gb", "2g.20gb"]
+    assert [(i.gpu_instance, i.slices) for i in reading.gpu.instances] == [(1, 3), (2, 2)]
+    instance = reading.gpu.instances[0]
+    assert reading.instances[instance.uuid] == {MEMORY_USED: 5e8, MEMORY_TOTAL: 40e9}
+    assert UTILIZATION not in reading.values
+    assert reading.processes == (GpuProcess(100, 5000, 2, 0, 0.0),)
+
+
+def test_instances_tell_what_they_did_between_two_readings(fake, pynvml, errors):
+    fake.gpus(1)
+    fake.mig(0, {0: {}, 1: {}})
+    fake.set({"gpu0.gpm1": 40})
+    gpm = Gpm(pynvml)
+
+    def busy():
+        found = nvml.read(pynvml, 0, 0.0, errors, gpm).instances.values()
+        return [values.get(UTILIZATION) for values in found]
+
+    assert busy() == [None, None], "there is nothing to compare with"
+    assert busy() == [0.4, None], "the other does not offer it"
+    fake.set({"gpu0.gpm1": 90, "gpu0.gpm2": 10})
+    busy()
+    assert busy() == [0.9, 0.1]
+    fake.drop("gpu0.mig0.uuid")
+    assert busy() == [0.1]
+    assert not errors
+
+
+def test_older_gpus_do_not_tell_what_instances_did(fake, pynvml, errors):
+    fake.gpus(1)
+    fake.mig(0, {0: {}})
+    fake.set({"gpu0.nvmlGpmQueryDeviceSupport.returns": 3})
+    gpm = Gpm(pynvml)
+    for _ in range(2):
+        (values,) = nvml.read(pynvml, 0, 0.0, errors, gpm).instances.values()
+        assert UTILIZATION not in values
+
+
+def test_compute_instances_share_the_slices_of_their_gpu_instance(fake, read):
+    fake.gpus(1)
+    halves = {"gpu_instance": 1, "slices": 4}
+    fake.mig(
+        0,
+        {
+            0: halves | {"compute_instance": 0, "compute_slices": 3},
+            1: halves | {"compute_instance": 1, "compute_slices": 1},
+        },
+    )
+    assert [i.slices for i in read().gpu.instances] == [3, 1]
+
+
+def test_an_instance_that_goes_while_it_is_read_is_left_out(fake, read):
+    fake.gpus(1)
+    fake.mig(0, {0: {}, 2: {}})
+    fake.set({"gpu0.mig0.nvmlDeviceGetGpuInstanceId.returns": 6})
+    assert [i.gpu_instance for i in read().gpu.instances] == [3]
+
+
+def test_an_old_driver_lacks_functions(fake, read, monkeypatch, pynvml):
+    fake.gpus(1)
+
+    def missing(name):
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+
+    known = pynvml._nvmlGetFunctionPointer
+    lacking = {"nvmlDeviceGetFieldValues", "nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetMigMode"}
+    monkeypatch.setattr(
+        pynvml,
+        "_nvmlGetFunctionPointer",
+        lambda name: missing(name) if name in lacking else known(name),
+    )
+    values = read().values
+    assert values[MEMORY_USED] == 1e9
+    assert MEMORY_TEMPERATURE not in values
+
+
+def test_every_quantity_is_in_the_table():
+    assert len(set(QUANTITIES)) == len(QUANTITIES)

@@ -1,0 +1,116 @@
+"""OOM kills from the kernel's log: its own records as they are, and nobody else's words."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from collectors.jobs.cgroups.kernel_log import KernelLog
+from tests.collectors.jobs.nodes import as_root
+
+JOB = "/slurm/uid_1000/job_42"
+TASK = f"{JOB}/step_0/task_0"
+
+
+def record(task_memcg=TASK, oom_memcg=JOB, task="python3", priority=6):
+    """As Linux 6.18 wrote it."""
+    return (
+        f"{priority},812,11930570567,-;oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),"
+        f"cpuset=step_0,mems_allowed=0,oom_memcg={oom_memcg},task_memcg={task_memcg},"
+        f"task={task},pid=2578,uid=20004\n SUBSYSTEM=memory\n"
+    )
+
+
+@pytest.fixture
+def kmsg(tmp_path):
+    """A file whose end the log begins at."""
+    path = tmp_path / "kmsg"
+    path.write_text(record())
+    return path
+
+
+def add(kmsg, *records):
+    with kmsg.open("a") as file:
+        file.writelines(records)
+
+
+def test_kills_are_counted_by_cgroup_from_the_start_on(kmsg):
+    log = KernelLog(str(kmsg))
+    add(kmsg, record(), record(), record(f"{JOB}0/step_0"), "6,9,9,-;something else\n")
+    assert log.kills(JOB, since=0) == {TASK: 2}
+    assert log.kills(f"{JOB}/step_1", since=0) == {}
+
+
+def test_of_a_requeued_job_only_its_new_run_counts(kmsg):
+    log = KernelLog(str(kmsg))
+    add(kmsg, record())
+    second_run = log.position()
+    assert log.kills(JOB, second_run) == {}
+    add(kmsg, record(task="a b,task=c"))
+    assert log.kills(JOB, second_run) == {TASK: 1}
+
+
+def test_a_kill_for_want_of_the_whole_nodes_memory_counts_too(kmsg):
+    log = KernelLog(str(kmsg))
+    add(kmsg, f"6,1,1,-;oom-kill:constraint=CONSTRAINT_NONE,global_oom,task_memcg={TASK},task=a\n")
+    assert log.kills(JOB, since=0) == {TASK: 1}
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        record(oom_memcg=f"/user.slice/mine,task_memcg={TASK},task=x", task_memcg="/user.slice/a"),
+        record(task_memcg=f"/user.slice/mine,task_memcg={TASK}"),
+        record(priority=14),
+        f"6,1,1,-;a process says oom-kill:constraint=x,task_memcg={TASK},task=x\n",
+        "6,1,1,-;oom-kill:constraint=\n",
+        "\n",
+    ],
+)
+def test_forged_records_count_for_nobody(kmsg, forged):
+    log = KernelLog(str(kmsg))
+    add(kmsg, forged)
+    assert log.kills(JOB, since=0) == {}
+
+
+def test_without_the_log_nothing_is_known(tmp_path):
+    log = KernelLog(str(tmp_path / "none"))
+    assert log.position() == 0
+    assert log.kills(JOB, since=0) == {}
+    log.close()
+
+
+def test_a_log_that_fails_is_given_up_and_said(tmp_path, caplog):
+    """A directory can be opened like a file, and has no end to begin at."""
+    caplog.set_level("INFO")
+    log = KernelLog(str(tmp_path))
+    assert log.kills(JOB, since=0) == {}
+    assert log.kills(JOB, since=0) == {}
+    assert [record.message for record in caplog.records] == [
+        f"{tmp_path}: Invalid argument; on cgroup v1, cgroups alone tell of OOM kills"
+    ]
+
+
+MEMORY = Path("/sys/fs/cgroup/memory")
+
+
+@as_root
+@pytest.mark.skipif(not (MEMORY / "memory.limit_in_bytes").exists(), reason="no cgroup v1")
+def test_a_real_kill_in_a_cgroup_that_is_gone():
+    """One that the kernel makes here: 20 MiB where 4 are allowed."""
+    if not os.access("/dev/kmsg", os.R_OK):
+        pytest.skip("/dev/kmsg cannot be read")
+    log = KernelLog("/dev/kmsg")
+    cgroup = MEMORY / f"batchjob_test_{os.getpid()}"
+    cgroup.mkdir()
+    try:
+        (cgroup / "memory.limit_in_bytes").write_text(str(4 << 20))
+        script = f"open({str(cgroup / 'cgroup.procs')!r}, 'w').write('0'); b'x' * (20 << 20)"
+        killed = subprocess.run([sys.executable, "-c", script], check=False)
+    finally:
+        cgroup.rmdir()
+    assert killed.returncode == -9
+    assert log.kills(f"/{cgroup.name}", since=0) == {f"/{cgroup.name}": 1}
+    log.close()

@@ -1,0 +1,124 @@
+import contextlib
+import logging
+import re
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from collectors.host import Host
+from collectors.power import cray
+from collectors.power.cray import CAP, ENERGY, POWER, STALE, CrayOptions, build
+from tests.simulated.cray import Controller
+from tests.simulated.node import Time
+
+
+@pytest.fixture
+def time():
+    return Time()
+
+
+@pytest.fixture
+def controller(tmp_path):
+    return Controller(tmp_path)
+
+
+@pytest.fixture
+def collector(tmp_path, time, controller):
+    return build(Host(sysfs=str(tmp_path), monotonic=time.monotonic), CrayOptions(), {})
+
+
+def shown(collector, metric):
+    return {
+        re.sub(r'domain="(.*)"', r"\1", labels): value
+        for family in collector.collect()
+        if family.metric is metric
+        for labels, value in family.samples
+    }
+
+
+def test_energy_power_and_caps_by_domain(collector):
+    assert shown(collector, ENERGY) == {
+        "node": 2_000_000,
+        "cpu": 900_000,
+        "memory": 100_000,
+        "accel0": 800_000,
+    }
+    assert shown(collector, POWER) == {"node": 500, "cpu": 500, "memory": 500, "accel0": 500}
+    assert shown(collector, CAP) == {"accel0": 560}
+
+
+def test_the_meter_is_the_node_with_its_accelerators(collector, controller, time):
+    (meter,) = collector.meters()
+    assert (meter.name, meter.scope, meter.includes_gpus) == ("cray", "node", True)
+    before = meter.read()
+    time.pass_(10)
+    controller.update(watts=600, seconds=10)
+    after = meter.read()
+    assert after.joules - before.joules == 6000
+    assert after.series == before.series
+    time.pass_(10)
+    controller.startup += 1
+    controller.joules[""] = 0
+    controller.update()
+    assert meter.read().series != before.series
+
+
+def test_counters_that_stand_still_are_not_shown(collector, controller, time, caplog):
+    (meter,) = collector.meters()
+    assert meter.read() is not None
+    time.pass_(0.5)
+    assert meter.read() is not None
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            time.pass_(10)
+            assert meter.read() is None
+    assert shown(collector, ENERGY) == {}
+    assert shown(collector, STALE) == {"": 4 + 1}
+    assert caplog.text.count("is not updated") == 1
+    controller.update()
+    assert meter.read() is not None
+
+
+def test_a_read_across_an_update_is_tried_again(controller, monkeypatch):
+    numbers = iter([5, 5, 6, 6, 6, 6])
+    real = cray._integer
+    monkeypatch.setattr(
+        cray,
+        "_integer",
+        lambda d, entry: next(numbers) if entry == "freshness" else real(d, entry),
+    )
+    assert cray.read(str(controller.directory)).freshness == 5
+    assert cray.read(str(controller.directory)).freshness == 6
+    endless = iter(range(100))
+    monkeypatch.setattr(
+        cray,
+        "_integer",
+        lambda d, entry: next(endless) if entry == "freshness" else real(d, entry),
+    )
+    assert cray.read(str(controller.directory)) is None
+
+
+@given(st.text(max_size=40))
+def test_any_text_is_a_value_or_refused(text):
+    with tempfile.TemporaryDirectory() as directory:
+        Path(directory, "power").write_text(text, encoding="utf-8", errors="replace")
+        with contextlib.suppress(ValueError):
+            assert cray._value(directory, "power") >= 0
+
+
+@pytest.mark.parametrize("text", ["", "many W", "17", "17 kW 5 us"])
+def test_another_form_is_said_once_and_shows_nothing(collector, controller, caplog, text):
+    controller.write("cpu_power", text)
+    assert collector.collect() == []
+    assert collector.collect() == []
+    assert caplog.text.count("cpu_power: expected a number of W or J") == 1
+
+
+def test_other_machines_have_nothing_to_say(tmp_path, caplog):
+    collector = build(Host(sysfs=str(tmp_path / "elsewhere")), CrayOptions(), {})
+    assert collector.collect() == []
+    assert collector.meters() == ()
+    assert caplog.text == ""

@@ -1,0 +1,147 @@
+"""A healthy day raises no alert, and a controller that is away does: series of a real chain.
+
+tests/fixtures/alerts/slurm.json was made by record.py from a real Slurm with exporter (as its unit
+has it), collector `cluster`, poller, server and Prometheus. Its minutes are repeated for a day:
+counters go on from where they were, times move on.
+"""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.prometheus import families
+
+ROOT = Path(__file__).parents[2]
+RECORDED = json.loads((ROOT / "tests/fixtures/alerts/slurm.json").read_text())
+INTERVAL = RECORDED["interval"]
+DAY = 86400 // INTERVAL
+
+pytestmark = pytest.mark.skipif(shutil.which("promtool") is None, reason="not installed: promtool")
+
+
+def series_of(labels):
+    name = labels["__name__"]
+    inner = ",".join(f'{key}="{value}"' for key, value in labels.items() if key != "__name__")
+    return f"{name}{{{inner}}}"
+
+
+def repeated(name, values, count):
+    """The recorded values, over and over until there are `count`."""
+    known = [value for value in values if value is not None]
+    step = 0.0
+    if name.endswith("_total"):
+        step = known[-1] - known[0]
+    elif name.endswith("_last_success_timestamp_seconds"):
+        if known[-1] == known[0]:  # what is read once an hour
+            return [known[0] + number * INTERVAL // 3600 * 3600 for number in range(count)]
+        step = len(values) * INTERVAL
+    whole = []
+    for times in range(count // len(values) + 1):
+        whole += [None if value is None else value + times * step for value in values]
+    return whole[:count]
+
+
+def text_of(values):
+    """In promtool's notation, equal ones put together."""
+    parts, before, times = [], "", 0
+    for value in [*values, object()]:
+        text = "_" if value is None else f"{value:.10g}" if isinstance(value, (int, float)) else ""
+        if text == before:
+            times += 1
+            continue
+        if before:
+            parts.append(f"{before}x{times - 1}" if before != "_" else f"_x{times}")
+        before, times = text, 1
+    return " ".join(parts)
+
+
+def replay(folder, series, expected, eval_times):
+    """Let promtool evaluate the shipped rules."""
+    path = folder / "replay.yml"
+    test = {
+        "interval": f"{INTERVAL}s",
+        "input_series": [{"series": name, "values": values} for name, values in series],
+        "promql_expr_test": [
+            {
+                "expr": 'count by (alertname) (ALERTS{alertstate="firing"})',
+                "eval_time": when,
+                "exp_samples": [
+                    {"labels": f'{{alertname="{name}"}}', "value": value}
+                    for name, value in expected.items()
+                ],
+            }
+            for when in eval_times
+        ],
+    }
+    rules = [str(ROOT / "prometheus/rules/service_alerts.yml")]
+    path.write_text(
+        yaml.safe_dump({"rule_files": rules, "evaluation_interval": "1m", "tests": [test]})
+    )
+    argv = ["promtool", "test", "rules", str(path)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_recording_has_what_alerts_ask_for():
+    recorded = {each["labels"]["__name__"] for each in RECORDED["healthy"]}
+    wanted = """up batchjob_jobs batchjob_scrape_collector_success
+        batchjob_job_read_errors_total batchjob_cluster_age_seconds batchjob_cluster_errors_total
+        batchjob_cluster_node_info batchjob_stats_db_last_success_timestamp_seconds
+        batchjob_stats_db_poll_interval_seconds batchjob_stats_db_ended_jobs_total
+        batchjob_stats_db_measured_jobs_total batchjob_stats_db_backup_timestamp_seconds
+        batchjob_stats_server_requests_total"""
+    assert set(wanted.split()) <= recorded
+    assert recorded - {"up"} <= families.known()
+    denied = [each for each in RECORDED["healthy"] if each["labels"].get("reason") == "denied"]
+    assert denied  # the exporter was one without CAP_SYS_PTRACE
+
+
+def test_a_healthy_day(tmp_path):
+    series = [
+        (
+            series_of(each["labels"]),
+            text_of(repeated(each["labels"]["__name__"], each["values"], DAY)),
+        )
+        for each in RECORDED["healthy"]
+    ]
+    replay(tmp_path, series, {}, ["1h", "6h", "12h", "23h"])
+
+
+def test_a_controller_that_is_away(tmp_path):
+    """An hour as recorded before, the minutes without it, and half an hour like the last."""
+    before = {series_of(each["labels"]): each for each in RECORDED["healthy"]}
+    after = {series_of(each["labels"]): each for each in RECORDED["controller_down"]}
+    hour = 3600 // INTERVAL
+    series = []
+    for name in before.keys() | after.keys():
+        first, then = before.get(name), after.get(name)
+        metric = (first or then)["labels"]["__name__"]
+        values = repeated(metric, first["values"], hour) if first else [None] * hour
+        if then:
+            own = then["values"]
+            known = [value for value in own if value is not None]
+            shift = 0.0
+            if metric.endswith("_total") and first:
+                last = [value for value in values if value is not None][-1]
+                shift = last - [value for value in first["values"] if value is not None][-1]
+            if metric.endswith("_timestamp_seconds"):
+                shift = hour * INTERVAL
+            values += [None if value is None else value + shift for value in own]
+            if own[-1] is not None:
+                step = (known[-1] - known[0]) / len(own) if metric.endswith("_total") else 0.0
+                if metric.endswith("_timestamp_seconds") and known[-1] > known[0]:
+                    step = INTERVAL
+                values += [values[-1] + step * (number + 1) for number in range(hour // 2)]
+        series.append((name, text_of(values)))
+    parts = {
+        each["labels"]["part"]
+        for each in RECORDED["controller_down"]
+        if each["labels"]["__name__"] == "batchjob_cluster_errors_total"
+        and each["values"][-1] > each["values"][0]
+    }
+    assert {"nodes", "jobs"} <= parts
+    replay(tmp_path, series, {"BatchjobClusterStateOld": len(parts)}, ["75m"])

@@ -1,0 +1,9 @@
+"""The example site of the server's tests, for attacks on it."""
+
+from tests.batchjob_stats_server.conftest import (  # noqa: F401
+    filled,
+    path,
+    services,
+    site_authority,
+    token,
+)

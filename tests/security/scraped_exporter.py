@@ -1,0 +1,80 @@
+"""An exporter as sites protect it, and a scraper that may come in."""
+
+import base64
+import contextlib
+import http.client
+import ssl
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import bcrypt
+import trustme
+
+from tests.e2e import exporter
+
+SCRAPE_TIMEOUT = 10.0  # Prometheus' own
+TRANSPORTS = ("plain", "tls", "mtls")
+FLAGS = ("--collector.disable-defaults", "--collector.node", "--collector.jobs")
+
+
+class Scraped(NamedTuple):
+    """An exporter, and what its scraper needs to come in."""
+
+    target: exporter.Target
+    context: ssl.SSLContext | None
+    headers: dict[str, str]
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where it listens."""
+        host, _, port = self.target.address.rpartition(":")
+        return host, int(port)
+
+    def scrape(self, source: str = "127.0.0.1") -> tuple[int, float]:
+        """Status and seconds of one scrape over a connection of its own, from an address."""
+        begin = time.monotonic()
+        options = {"timeout": SCRAPE_TIMEOUT, "source_address": (source, 0)}
+        if self.context is None:
+            client = http.client.HTTPConnection(*self.address, **options)
+        else:
+            client = http.client.HTTPSConnection(*self.address, context=self.context, **options)
+        with contextlib.closing(client):
+            client.request("GET", "/metrics", headers=self.headers)
+            answer = client.getresponse()
+            body = answer.read()
+        assert answer.status != 200 or b"batchjob_node_cpus" in body
+        return answer.status, time.monotonic() - begin
+
+
+def certificates(folder: Path) -> tuple[ssl.SSLContext, trustme.CA]:
+    """A server's certificate, and the context and the authority of its clients."""
+    authority, clients = trustme.CA(), trustme.CA()
+    server = authority.issue_cert("127.0.0.1")
+    server.private_key_pem.write_to_path(folder / "key.pem")
+    (folder / "cert.pem").write_bytes(b"".join(each.bytes() for each in server.cert_chain_pems))
+    clients.cert_pem.write_to_path(folder / "clients.pem")
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    return context, clients
+
+
+@contextlib.contextmanager
+def scraped(transport: str, folder: Path, *flags: str) -> Iterator[Scraped]:
+    """An exporter behind nothing, TLS and a password, or client certificates."""
+    context, headers, lines = None, {}, []
+    if transport != "plain":
+        context, clients = certificates(folder)
+        lines = ["tls_server_config:", "  cert_file: cert.pem", "  key_file: key.pem"]
+    if transport == "mtls":
+        clients.issue_cert("prometheus.example.org").configure_cert(context)
+        lines += ["  client_ca_file: clients.pem"]
+        lines += ["  client_auth_type: RequireAndVerifyClientCert"]
+    if transport == "tls":
+        headers["Authorization"] = "Basic " + base64.b64encode(b"prom:sesame").decode()
+        password = bcrypt.hashpw(b"sesame", bcrypt.gensalt(10)).decode()
+        lines += ["basic_auth_users:", f"  prom: {password}"]
+    (folder / "web.yml").write_text("\n".join(lines))
+    with exporter.running(*FLAGS, *flags, f"--web.config.file={folder}/web.yml") as target:
+        yield Scraped(target, context, headers)

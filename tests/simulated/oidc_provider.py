@@ -1,0 +1,173 @@
+"""An OpenID provider on loopback: discovery, code flow with PKCE, keys that change, log-out.
+
+It logs in whoever `person` is, without asking. What a test sets in `claims` replaces what an ID
+token would say, so that a provider that is wrong can be had as well.
+"""
+
+import base64
+import contextlib
+import json
+import secrets
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+from authlib.oauth2.rfc7636 import create_s256_code_challenge
+from joserfc import jwt
+from joserfc.jwk import RSAKey
+
+LOGOUT_EVENT = "http://schemas.openid.net/event/backchannel-logout"
+
+
+class OidcProvider:
+    """One client; `now` is the time of its tokens."""
+
+    def __init__(self, client_id, secret, now=time.time):
+        self.client_id, self.secret, self.now = client_id, secret, now
+        self.person = {"sub": "248289761001", "preferred_username": "alice", "groups": ["staff"]}
+        self.in_userinfo = ()  # claims that only userinfo tells
+        self.claims = {}
+        self.redirect_uris = set()
+        self.asked = []  # paths
+        self.codes, self.tokens = {}, {}
+        self.server = None
+        self.renew_key()
+
+    @property
+    def issuer(self):
+        return f"http://127.0.0.1:{self.server.server_address[1]}"
+
+    def renew_key(self):
+        """Sign with a new key, and publish that one alone."""
+        self.key = RSAKey.generate_key(2048, {"kid": secrets.token_hex(4), "use": "sig"})
+
+    def signed(self, claims, key=None):
+        key = key or self.key
+        return jwt.encode({"alg": "RS256", "kid": key.kid or self.key.kid}, claims, key)
+
+    def id_token(self, nonce):
+        now = int(self.now())
+        told = {name: each for name, each in self.person.items() if name not in self.in_userinfo}
+        claims = {
+            "iss": self.issuer, "aud": self.client_id, "iat": now, "exp": now + 300,
+            "nonce": nonce, "sid": "session-1", **told, **self.claims,
+        }  # fmt: skip
+        return self.signed({name: each for name, each in claims.items() if each is not None})
+
+    def logout_token(self, **claims):
+        given = {
+            "iss": self.issuer, "aud": self.client_id, "iat": int(self.now()), "jti": "1",
+            "events": {LOGOUT_EVENT: {}}, "sid": "session-1", **claims,
+        }  # fmt: skip
+        return self.signed({name: each for name, each in given.items() if each is not None})
+
+    def authorize(self, query):
+        """The address that the browser is sent to."""
+        assert query["client_id"] == self.client_id
+        assert query["redirect_uri"] in self.redirect_uris
+        assert query["response_type"] == "code"
+        assert query["code_challenge_method"] == "S256"
+        assert "openid" in query["scope"].split()
+        code = secrets.token_urlsafe(16)
+        self.codes[code] = query
+        answer = {"code": code, "state": query["state"], "iss": self.issuer}
+        return f"{query['redirect_uri']}?{urlencode(answer)}"
+
+    def token(self, form, authorization):
+        """(status, answer) of the token endpoint."""
+        expected = base64.b64encode(f"{self.client_id}:{self.secret}".encode()).decode()
+        if authorization != f"Basic {expected}":
+            return 401, {"error": "invalid_client"}
+        begun = self.codes.pop(form.get("code"), None)  # good once
+        if (
+            begun is None
+            or form.get("redirect_uri") != begun["redirect_uri"]
+            or create_s256_code_challenge(form.get("code_verifier", "")) != begun["code_challenge"]
+        ):
+            return 400, {"error": "invalid_grant"}
+        access = secrets.token_urlsafe(16)
+        self.tokens[access] = self.person
+        return 200, {
+            "access_token": access, "token_type": "Bearer", "expires_in": 300,
+            "id_token": self.id_token(begun.get("nonce")),
+        }  # fmt: skip
+
+    def document(self, path, authorization):
+        """(status, answer) of what is asked without a browser."""
+        person = self.tokens.get(authorization.removeprefix("Bearer "))
+        documents = {
+            "/.well-known/openid-configuration": self.described(),
+            "/keys": {"keys": [self.key.as_dict(private=False)]},
+            "/userinfo": person,
+        }
+        found = documents.get(path)
+        return (200, found) if found else (404, {})
+
+    def described(self):
+        return {
+            "issuer": self.issuer,
+            **{
+                name: f"{self.issuer}/{path}"
+                for name, path in (
+                    ("authorization_endpoint", "authorize"), ("token_endpoint", "token"),
+                    ("jwks_uri", "keys"), ("userinfo_endpoint", "userinfo"),
+                    ("end_session_endpoint", "log-out"),
+                )
+            },
+            "response_types_supported": ["code"],
+            "subject_types_supported": ["public"],
+            "id_token_signing_alg_values_supported": ["RS256"],
+            "code_challenge_methods_supported": ["S256"],
+        }  # fmt: skip
+
+
+@contextlib.contextmanager
+def serving(provider):
+    """Answer on a free port of loopback."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            path, _, query = self.path.partition("?")
+            provider.asked.append(path)
+            given = {name: values[0] for name, values in parse_qs(query).items()}
+            if path == "/authorize":
+                self.lead(provider.authorize(given))
+            elif path == "/log-out":
+                assert given["client_id"] == provider.client_id
+                self.lead(given["post_logout_redirect_uri"])
+            else:
+                self.answer(*provider.document(path, self.headers.get("Authorization", "")))
+
+        def do_POST(self):
+            provider.asked.append(urlsplit(self.path).path)
+            body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+            form = {name: values[0] for name, values in parse_qs(body).items()}
+            self.answer(*provider.token(form, self.headers.get("Authorization")))
+
+        def lead(self, address):
+            self.send_response(303)
+            self.send_header("Location", address)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def answer(self, status, document):
+            body = json.dumps(document).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_):
+            pass
+
+    provider.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=provider.server.serve_forever, args=(0.05,))
+    thread.start()
+    try:
+        yield provider
+    finally:
+        provider.server.shutdown()
+        thread.join()
+        provider.server.server_close()

@@ -1,0 +1,254 @@
+"""Names that other people's configuration, queries and programs rely on, as files under golden/.
+
+Metrics and labels, tables and columns, endpoints and their parameters, options and flags: a change
+of one of them shows as a difference in review. Prose (help texts, descriptions) stands in files of
+its own, `*_prose.*`, so that rewording changes no other file. After an intended change:
+
+    BATCHJOB_UPDATE_GOLDEN=1 pytest tests/test_contracts.py
+
+The exporter's output on recorded machines is held by tests/collectors/jobs/test_golden.py, the
+generated pages in docs/ by tests/test_docs.py.
+"""
+
+import argparse
+import importlib
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import sqlalchemy as sa
+from prometheus_client.metrics import MetricWrapperBase
+
+from batchjob.runtime.settings import named, shown
+from batchjob.schedulers.accounting import SOURCES
+from batchjob_cli import main as batchjob
+from batchjob_exporter import exporter, self_metrics
+from batchjob_exporter import main as exporter_main
+from batchjob_exporter import options as exporter_options
+from batchjob_stats_db import main as poller_main
+from batchjob_stats_db.admin.migrate import migrate
+from batchjob_stats_db.database.engine import parse, writer
+from batchjob_stats_db.poller import options as poller_options
+from batchjob_stats_db.poller.options import DatabaseOptions
+from batchjob_stats_db.poller.self_metrics import PollerMetrics
+from batchjob_stats_server import app, services
+from batchjob_stats_server import main as server_main
+from batchjob_stats_server import options as server_options
+from batchjob_stats_server.self_metrics import ServerMetrics
+from collectors.collector import COLLECTORS
+from deploy.packages.manuals import parser_of
+
+GOLDEN = Path(__file__).parent / "golden" / "contracts"
+
+
+def check(name: str, text: str) -> None:
+    golden = GOLDEN / name
+    if os.environ.get("BATCHJOB_UPDATE_GOLDEN"):
+        golden.parent.mkdir(exist_ok=True)
+        golden.write_text(text)
+    assert text == golden.read_text()
+
+
+def lines(rows: list[str]) -> str:
+    return "".join(f"{row}\n" for row in rows)
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory) -> sa.engine.URL:
+    """An empty database, migrated."""
+    url = parse(f"sqlite:///{tmp_path_factory.mktemp('contracts')}/jobs.db")
+    engine = writer(url, create=True)
+    migrate(engine)
+    engine.dispose()
+    return url
+
+
+def test_tables(database):
+    engine = writer(database)
+    with engine.connect() as db:
+        rows = db.execute(
+            sa.text("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL ORDER BY type DESC, name")
+        )
+        statements = [row.sql.strip() + ";\n" for row in rows]
+    engine.dispose()
+    check("database.sql", lines(statements))
+
+
+# The API
+
+
+@pytest.fixture
+def openapi(database):
+    settings = server_options.ServerSettings(DatabaseOptions(f"sqlite:///{database.database}"))
+    made = services.build(settings)
+    yield app.make(made).openapi()
+    made.stop()
+
+
+def test_api(openapi):
+    check("openapi.txt", lines(sorted([*operations(openapi), *schemas(openapi)])))
+
+
+def test_api_prose(openapi):
+    rows = [f"{where}: {' '.join(text.split())}" for where, text in prose(openapi, "")]
+    check("openapi_prose.txt", lines(sorted(rows)))
+
+
+def operations(openapi: dict[str, Any]) -> Iterator[str]:
+    """A line for each parameter, answer and other property of an operation."""
+    for path, methods in openapi["paths"].items():
+        for method, operation in methods.items():
+            name = f"{method.upper()} {path}"
+            for parameter in operation.pop("parameters", ()):
+                yield f"{name} ?{parameter['name']} {compact(parameter)}"
+            for status, response in operation.pop("responses").items():
+                yield f"{name} {status} {compact(response)}"
+            yield f"{name} {compact(operation)}"
+
+
+def schemas(openapi: dict[str, Any]) -> Iterator[str]:
+    """A line for each property of an object, and one for the rest of it."""
+    for name, schema in openapi["components"]["schemas"].items():
+        for key, each in schema.pop("properties", {}).items():
+            yield f"{name}.{key} {compact(each)}"
+        yield f"{name} {compact(schema)}"
+
+
+def compact(part: Any) -> str:
+    return json.dumps(without_prose(part), sort_keys=True)
+
+
+PROSE = ("description", "summary")
+GENERATED = ("title",)  # by pydantic, from the names
+
+
+def without_prose(part: Any) -> Any:
+    if isinstance(part, list):
+        return [without_prose(each) for each in part]
+    if not isinstance(part, dict):
+        return part
+    return {
+        key: without_prose(value)
+        for key, value in part.items()
+        if not (key in PROSE + GENERATED and isinstance(value, str))
+    }
+
+
+def prose(part: Any, where: str) -> Iterator[tuple[str, str]]:
+    if isinstance(part, list):
+        for index, each in enumerate(part):
+            name = each.get("name", index) if isinstance(each, dict) else index
+            yield from prose(each, f"{where}/{name}")
+    elif isinstance(part, dict):
+        for key, value in part.items():
+            if key in PROSE and isinstance(value, str):
+                yield f"{where}/{key}", value
+            else:
+                yield from prose(value, f"{where}/{key.replace('/', '~')}")
+
+
+# Metrics
+
+
+class Described(NamedTuple):
+    name: str
+    type: str
+    labels: tuple[str, ...]
+    help: str
+
+
+def described() -> Iterator[Described]:
+    own = [family.metric for family in self_metrics.own_families(True)()]
+    for metrics in (
+        *(entry.load().metrics for entry in COLLECTORS),
+        exporter.METRICS,
+        own,
+    ):
+        for each in metrics:
+            yield Described(each.name, each.type, each.labels, each.help)
+    for families in (PollerMetrics(), ServerMetrics()):
+        for family in vars(families).values():
+            if isinstance(family, MetricWrapperBase):
+                (told,) = family.describe()
+                total = "_total" if told.type == "counter" else ""
+                labels = family._labelnames  # prometheus-client has no other way to list them
+                yield Described(told.name + total, told.type, labels, told.documentation)
+
+
+def test_metrics():
+    rows = [f"{each.name}{{{','.join(each.labels)}}} {each.type}" for each in described()]
+    assert len(rows) == len(set(rows))
+    check("metrics.txt", lines(rows))
+
+
+def test_metrics_prose():
+    check("metrics_prose.txt", lines([f"{each.name}: {each.help}" for each in described()]))
+
+
+# Options and commands
+
+
+SECTIONS = {
+    "batchjob_exporter": exporter_options.sections(),
+    "batchjob_stats_db": poller_options.SECTIONS,
+    "batchjob_stats_server": server_options.SECTIONS,
+    **{f"source {name}": {"": entry.load().options} for name, entry in SOURCES.items()},
+}
+
+
+def test_options():
+    rows = [
+        f"{program}: {each.name}{'' if each.spec.flag else ' (file only)'}"
+        f"{' (repeated)' if each.spec.repeat else ''} {shown(each)}"
+        for program, sections in SECTIONS.items()
+        for each in named(sections)
+    ]
+    check("options.txt", lines(rows))
+
+
+def command_lines() -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    """Each command and sub-command, with its parser."""
+    for name, main in (
+        ("batchjob_exporter", exporter_main.main),
+        ("batchjob_stats_db", poller_main.main),
+        ("batchjob_stats_server", server_main.main),
+        *(
+            (f"batchjob {each.name}", importlib.import_module(each.module).run)
+            for each in batchjob.COMMANDS
+        ),
+    ):
+        yield from with_commands(name, parser_of(main))
+
+
+def with_commands(
+    name: str, parser: argparse.ArgumentParser
+) -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    yield name, parser
+    for action in parser._actions:  # argparse has no other way to list them
+        if isinstance(action, argparse._SubParsersAction):
+            for word, inner in action.choices.items():
+                yield from with_commands(f"{name} {word}", inner)
+
+
+def test_flags():
+    rows = [
+        f"{command}: {' '.join(action.option_strings) or action.dest}"
+        f"{' ' + '|'.join(map(str, action.choices)) if action.choices else ''}"
+        f"{' (required)' if action.required else ''}"
+        for command, parser in command_lines()
+        for action in parser._actions
+    ]
+    check("flags.txt", lines(rows))
+
+
+@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="argparse's layout is Python 3.11's")
+def test_help_prose(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "100")
+    batchjob.main(["--help"])
+    texts = [f"== batchjob\n{capsys.readouterr().out}"]
+    texts += [f"== {command}\n{parser.format_help()}" for command, parser in command_lines()]
+    check("help_prose.txt", lines(texts))

@@ -1,0 +1,21 @@
+"""A name of the product has one meaning."""
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+REPOSITORY = Path(__file__).parents[1]
+PACKAGES = (
+    "batchjob", "batchjob_cli", "batchjob_exporter", "batchjob_stats_db", "batchjob_stats_server",
+    "collectors", "deploy", "grafana",
+)  # fmt: skip
+
+
+def test_no_class_name_stands_twice():
+    places = defaultdict(list)
+    for package in PACKAGES:
+        for path in sorted((REPOSITORY / package).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.ClassDef):
+                    places[node.name].append(str(path.relative_to(REPOSITORY)))
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
