@@ -1,6 +1,6 @@
 """What all tests share; above all recorded machines.
 
-`tree("slurm-22.05-v1-05-multistep-2nodes-gpu")` is a Host; fixtures/trees/README.md names them all.
+`tree("slurm-22.05-v1-05-multistep-2nodes-gpu")` is a Host; fixtures/cgroupfs/README.md names all.
 """
 
 import json
@@ -19,7 +19,7 @@ from collectors.host import Host
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")
 
-TREES = Path(__file__).parent / "fixtures" / "trees"
+TREES = Path(__file__).parent / "fixtures" / "cgroupfs"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -81,7 +81,7 @@ def as_recorded() -> None:
 
 
 def unpack(name: str, into: Path) -> Host:
-    """Unpack `fixtures/trees/<name>.tar.xz`, owners and modes included as far as one may."""
+    """Unpack `fixtures/cgroupfs/<name>.tar.xz`, owners and modes included as far as one may."""
     archive = TREES / f"{name}.tar.xz"
     if not archive.exists():
         known = ", ".join(sorted(each.name.removesuffix(".tar.xz") for each in TREES.glob("*.xz")))

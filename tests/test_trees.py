@@ -9,7 +9,7 @@ import pytest
 from collectors.jobs.discovery.places import match
 from collectors.jobs.layouts import LAYOUTS
 
-TREES = Path(__file__).parent / "fixtures" / "trees"
+TREES = Path(__file__).parent / "fixtures" / "cgroupfs"
 
 # tree, hierarchy below /sys/fs/cgroup, cgroup version, (manager, jobid) of its jobs
 RECORDED = [

@@ -17,7 +17,7 @@ REPOSITORY = Path(__file__).parents[3]
 GOLDEN = REPOSITORY / "tests" / "golden"
 TREES = sorted(
     each.name.removesuffix(".tar.xz")
-    for each in (REPOSITORY / "tests/fixtures/trees").glob("*.tar.xz")
+    for each in (REPOSITORY / "tests/fixtures/cgroupfs").glob("*.tar.xz")
 )
 
 # Unpacking takes a second each: those that show no shape of their own wait for the slow suite.
