@@ -6,11 +6,9 @@ still due in the next cycle, for all that is due is in the database.
 """
 
 import logging
-import math
 import threading
 import time
 from collections.abc import Callable, Iterator
-from datetime import datetime, timedelta
 from functools import partial
 
 import sqlalchemy as sa
@@ -21,14 +19,15 @@ from batchjob.schedulers.accounting import (
     AccountingSource,
     AssociationsSource,
     Batch,
-    RereadableSource,
 )
-from batchjob.schedulers.records import JobRecord
 from batchjob_stats_db.database.store import Store
 from batchjob_stats_db.measure.pending import measure_due
 from batchjob_stats_db.measure.rollup import due_days, mark_running, roll_up, unmark_days
-from batchjob_stats_db.poller.counts import count_ended, count_measured
+from batchjob_stats_db.poller.batch_writer import BatchWriter
+from batchjob_stats_db.poller.counts import count_measured
 from batchjob_stats_db.poller.options import ClusterSettings, PollOptions, RetentionOptions
+from batchjob_stats_db.poller.pace import Pace
+from batchjob_stats_db.poller.reread import Rereading
 from batchjob_stats_db.poller.retention import drop_old
 from batchjob_stats_db.poller.self_metrics import PollerMetrics
 from batchjob_stats_db.timeseries.base import TimeSeriesError, TimeSeriesStore
@@ -37,34 +36,7 @@ log = logging.getLogger(__name__)
 
 _MEASURED_AT_ONCE = 1000
 _DAYS_AT_ONCE = 50
-_STEP = 60.0  # seconds; a clock that is kept by NTP moves by less
-_REREAD_PAUSE = 3600.0
-_QUIET_READINGS = 2  # in a row, an hour apart, after which nothing more is thought to be late
 _BOOT_TIME = partial(time.clock_gettime, time.CLOCK_BOOTTIME)  # goes on in suspend, as clocks do
-_SLOW = 4  # a scheduler is left alone this many times as long as it took to answer
-
-
-class Pace:
-    """When to ask again: at the interval, later after failures, and gently when it is slow.
-
-    In seconds of a clock that nobody sets.
-    """
-
-    def __init__(self, interval: float, longest: float) -> None:
-        self.interval = interval  # seconds
-        self._longest = max(longest, interval)
-        self._failures = 0
-        self.next = -math.inf
-
-    def due(self, now: float) -> bool:
-        """Whether it is time."""
-        return now >= self.next
-
-    def after(self, begun: float, now: float, well: bool) -> None:
-        """Note how it went, and when it is time again."""
-        self._failures = 0 if well else self._failures + 1
-        pause = self.interval * 2 ** min(self._failures, 20)
-        self.next = begun + min(max(pause, _SLOW * (now - begun)), self._longest)
 
 
 class Poller:
@@ -89,10 +61,11 @@ class Poller:
         self._metrics = metrics
         self._clock = clock
         self._monotonic = monotonic
-        self._clock_offset = clock() - monotonic()
-        self._to_reread: dict[str, int] = {}  # source to readings that are to find nothing
-        self._to_reread_whole: set[str] = set()  # sources of which one day is not enough
         self._once = Once(log)
+        self._writer = BatchWriter(store, metrics, clock)
+        self._rereading = Rereading(
+            cluster.sources, store, self._writer, poll, clock, monotonic, self._live
+        )
         self._paces = {
             source.name: Pace(poll.interval, poll.longest_pause) for source in cluster.sources
         } | {
@@ -104,7 +77,6 @@ class Poller:
         self._usage_pace = Pace(poll.interval, poll.longest_pause)
         self._rollup_pace = Pace(poll.rollup_interval, poll.rollup_interval)
         self._retention_pace = Pace(86400.0, 86400.0)
-        self._reread_pace = Pace(_REREAD_PAUSE, poll.longest_pause)
         self.beat = time.monotonic()  # the last sign of life
         self.polled = False  # whether every source has been read once
 
@@ -141,7 +113,7 @@ class Poller:
         try:
             steps = [self._read(source, stop) for source in self.cluster.sources]
             steps += [self._read_people(source) for source in self.cluster.people]
-            steps.append(self._reread(stop))
+            steps.append(self._rereading.some(stop))
             steps.append(self._measure(stop))
             if self._rollup_pace.due(self._monotonic()):
                 self._roll_up(stop)
@@ -169,81 +141,14 @@ class Poller:
                 if stop.is_set():  # what is written is written; the rest comes next time
                     return True
         except SchedulerError as error:
-            self._failed(source.name, str(error))
+            self._writer.failed(source.name, str(error))
             pace.after(begun, self._monotonic(), well=False)
             return False
         pace.after(begun, self._monotonic(), well=True)
-        self._once.over(source.name)
+        self._writer.succeeded(source.name)
         self._metrics.polls.labels(*labels, "ok").inc()
         self._metrics.seconds.labels(*labels).set(self._monotonic() - begun)
         self._metrics.success.labels(*labels).set(self._clock())
-        return True
-
-    def _notice_steps(self) -> None:
-        """After the clock was set, jobs may have ended at times that we took to be over."""
-        offset = self._clock() - self._monotonic()
-        step, self._clock_offset = offset - self._clock_offset, offset
-        if abs(step) > _STEP:
-            how = "forward" if step > 0 else "back"
-            log.warning(
-                "%s: the clock was set %s by %.0f s; what ended in the last days is read again",
-                self.cluster.name, how, abs(step),
-            )  # fmt: skip
-            for source in self.cluster.sources:
-                self._want_reread(source.name)
-                self._to_reread_whole.add(source.name)
-
-    def _want_reread(self, source: str) -> None:
-        self._to_reread[source] = _QUIET_READINGS
-        self._reread_pace.next = -math.inf
-
-    def _reread(self, stop: threading.Event) -> bool:
-        """Read what ended in the last days again: it may have come late, or been edited."""
-        self._notice_steps()
-        begun, now = self._monotonic(), int(self._clock())
-        first = self._store.first_time()
-        if not self._poll.reread or not self._reread_pace.due(begun) or first is None:
-            return True
-        since = int(max(now - self._poll.reread, first - self._poll.first))
-        well = True
-        for source in self.cluster.sources:
-            if isinstance(source, RereadableSource) and not stop.is_set():
-                well &= self._reread_one(source, source.name, since, now, stop)
-        self._reread_pace.after(begun, self._monotonic(), well=well)
-        return well
-
-    def _reread_one(
-        self, source: RereadableSource, name: str, since: int, now: int, stop: threading.Event
-    ) -> bool:
-        key = f"{name}.reread"
-        last, wanted = self._store.watermark(key), name in self._to_reread
-        whole = not last or not _night(now) <= int(last) <= now + _STEP
-        whole = whole or name in self._to_reread_whole
-        if not whole and not wanted:
-            return True
-        if not whole:  # what is late is of the last day; the rest is found at night
-            since = max(since, now - 86_400)
-        begun, found = self._monotonic(), 0
-        try:
-            if last or wanted:  # else it was just read for the first time
-                for batch in source.reread(since, self._store.differing):
-                    found += len(batch.jobs)
-                    self._write(batch._replace(watermark=last), key, 0.0)
-                    self.beat = time.monotonic()
-                    if stop.is_set():
-                        return True
-        except SchedulerError as error:
-            self._failed(key, str(error))
-            return False
-        done = str(now) if whole else last
-        self._store.write(Batch((), (), done, now), key, self._monotonic() - begun)
-        self._to_reread_whole.discard(name)
-        left = _QUIET_READINGS if found else self._to_reread.get(name, 1) - 1
-        if left:  # more may be on its way
-            self._to_reread[name] = left
-        else:
-            self._to_reread.pop(name, None)
-        self._once.over(key)
         return True
 
     def batches(
@@ -260,22 +165,13 @@ class Poller:
         unfinished = self._store.unfinished() if since is None else {}
         begun = self._monotonic()
         for batch in source.read(watermark or source.watermark_at(begin), unfinished):
-            self._write(batch, key, self._monotonic() - begun)
+            self._writer.write(batch, key, self._monotonic() - begun)
             if batch.late:
-                self._want_reread(source.name)
+                self._rereading.want(source.name)
             behind = max(0.0, self._clock() - batch.covered_until)
             self._metrics.behind.labels(name, source.name).set(behind)
             yield batch.covered_until
             begun = self._monotonic()
-
-    def _write(self, batch: Batch, key: str, seconds: float) -> None:
-        name = self.cluster.name
-        ended: list[JobRecord] = []
-        written = self._store.write(batch, key, seconds, ended)
-        count_ended(self._metrics, self.cluster.name, ended, self._clock())
-        for outcome, number in written._asdict().items():
-            self._metrics.jobs.labels(name, outcome).inc(number)
-        self._metrics.vanished.labels(name).inc(len(batch.vanished))
 
     def backfill(self, source: AccountingSource, since: int) -> Iterator[int]:
         """Read a source from a time on; begun again after a kill, it goes on where it was."""
@@ -287,12 +183,6 @@ class Poller:
         if not self._store.watermark(source.name):  # the first poll need not read it again
             self._store.write(Batch((), (), source.watermark_at(covered), covered), source.name)
 
-    def _failed(self, source: str, error: str) -> None:
-        name = self.cluster.name
-        self._metrics.polls.labels(name, source, "error").inc()
-        self._once.warning(source, "%s: %s: %s", name, source, error)
-        self._store.failed(source, error)
-
     def _read_people(self, source: AssociationsSource) -> bool:
         pace = self._paces[source.name]
         begun = self._monotonic()
@@ -302,12 +192,12 @@ class Poller:
         try:
             people = source.read()
         except SchedulerError as error:
-            self._failed(source.name, str(error))
+            self._writer.failed(source.name, str(error))
             pace.after(begun, self._monotonic(), well=False)
             return False
         self._store.write_people(people, source.name, self._monotonic() - begun)
         pace.after(begun, self._monotonic(), well=True)
-        self._once.over(source.name)
+        self._writer.succeeded(source.name)
         self._metrics.polls.labels(*labels, "ok").inc()
         self._metrics.success.labels(*labels).set(self._clock())
         return True
@@ -390,10 +280,3 @@ class Poller:
         if self._retention_pace.due(begun):
             drop_old(self._store, self._retention, int(self._clock()))
             self._retention_pace.after(begun, begun, well=True)
-
-
-def _night(now: float) -> float:
-    """The last 3 o'clock of this machine's time zone."""
-    local = datetime.fromtimestamp(now).astimezone()
-    night = local.replace(hour=3, minute=0, second=0, microsecond=0)
-    return (night if night <= local else night - timedelta(days=1)).timestamp()

@@ -13,7 +13,7 @@ from batchjob.schedulers.records import Association, Associations, Role
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.engine import reader
 from batchjob_stats_db.poller.health import Health
-from batchjob_stats_db.poller.poller import Pace
+from batchjob_stats_db.poller.pace import Pace
 from batchjob_stats_db.timeseries.base import TimeSeriesError
 from tests.batchjob_stats_db.simulated import RUN, Simulated, poller
 

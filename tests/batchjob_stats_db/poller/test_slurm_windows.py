@@ -3,7 +3,7 @@
 import pytest
 
 from batchjob.schedulers.slurm.accounting import sacct
-from batchjob.schedulers.slurm.accounting.windows import EVER
+from batchjob.schedulers.slurm.accounting.queries import EVER
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.store import Store
 from batchjob_stats_db.poller.options import (
@@ -33,16 +33,16 @@ class Site:
         self.engine, self.options = engine, options
         self.restart()
 
-    def restart(self):
+    def restart(self, interval=MINUTE):
         """Begin a new process."""
         source = sacct.Sacct(
             "c1", sacct.SacctOptions(**self.options), clock=self.clock, monotonic=self.monotonic
         )
         cluster = ClusterSettings("c1", (source,), (), TsdbOptions())
         store = Store(self.engine, "c1", cluster.tsdb.policy(), self.clock)
+        options = PollOptions(interval=interval, first=HOUR, rollup_interval=100 * DAY)
         self.poller = Poller(
-            cluster, store, None, PollOptions(first=HOUR, rollup_interval=100 * DAY),
-            RetentionOptions(), PollerMetrics(),
+            cluster, store, None, options, RetentionOptions(), PollerMetrics(),
             self.clock, self.monotonic,
         )  # fmt: skip
 
@@ -93,7 +93,7 @@ def test_a_cycle_is_one_call_to_each_and_the_controller_is_asked_once_a_minute(s
     programs = [call[0] for call in site.slurm.calls]
     assert programs.count("squeue") == 10
     assert programs.count("sacct") == 20  # what ended, and 50 jobs by id
-    site.poller._paces["sacct"]._interval = 10
+    site.restart(interval=10)
     site.slurm.calls.clear()
     site.go(10 * MINUTE, step=10)
     assert [call[0] for call in site.slurm.calls].count("squeue") == 10

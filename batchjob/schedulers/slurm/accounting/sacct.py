@@ -15,6 +15,7 @@ from batchjob.schedulers.accounting import (
     SourceError,
     Unfinished,
 )
+from batchjob.schedulers.slurm.accounting.queries import ENDED, EVER, Parsed
 from batchjob.schedulers.slurm.accounting.sacct_records import (
     FIELDS,
     NEEDED,
@@ -25,13 +26,7 @@ from batchjob.schedulers.slurm.accounting.sacct_records import (
 )
 from batchjob.schedulers.slurm.accounting.slurm_rights import hidden
 from batchjob.schedulers.slurm.accounting.squeue_records import QUEUE_FIELDS, queued_jobs
-from batchjob.schedulers.slurm.accounting.windows import (
-    ENDED,
-    EVER,
-    Parsed,
-    WindowOptions,
-    WindowReader,
-)
+from batchjob.schedulers.slurm.accounting.windows import WindowOptions, WindowReader
 
 
 @dataclass(frozen=True)

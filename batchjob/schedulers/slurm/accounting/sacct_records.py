@@ -20,7 +20,7 @@ from batchjob.schedulers.fields import (
     quarantined,
 )
 from batchjob.schedulers.records import JobRecord, NodeShare, Quarantined, StepRecord
-from batchjob.schedulers.slurm.accounting.windows import Parsed
+from batchjob.schedulers.slurm.accounting.queries import Parsed
 from batchjob.schedulers.slurm.formats import (
     Resources,
     resources,

@@ -11,15 +11,10 @@ from dataclasses import dataclass
 
 from batchjob.runtime.subprocesses import SchedulerError
 from batchjob.schedulers.accounting import AccountingModule, Batch, Differing, Unfinished
+from batchjob.schedulers.slurm.accounting.queries import ENDED, EVER, Parsed
 from batchjob.schedulers.slurm.accounting.slurm_rest_records import parsed
 from batchjob.schedulers.slurm.accounting.squeue_records import json_queue, queued_jobs
-from batchjob.schedulers.slurm.accounting.windows import (
-    ENDED,
-    EVER,
-    Parsed,
-    WindowOptions,
-    WindowReader,
-)
+from batchjob.schedulers.slurm.accounting.windows import WindowOptions, WindowReader
 from batchjob.schedulers.slurm.json_format import refuse_errors, rows, state_words
 from batchjob.schedulers.slurm.slurmrestd import RestOptions, Slurmrestd
 

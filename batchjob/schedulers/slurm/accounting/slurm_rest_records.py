@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from batchjob.schedulers.fields import RowError, clean, quarantined
 from batchjob.schedulers.records import JobRecord, NodeShare, StepRecord
-from batchjob.schedulers.slurm.accounting.windows import Parsed
+from batchjob.schedulers.slurm.accounting.queries import Parsed
 from batchjob.schedulers.slurm.formats import Resources
 from batchjob.schedulers.slurm.hostlist import HostListError, slurm_hosts
 from batchjob.schedulers.slurm.json_format import (

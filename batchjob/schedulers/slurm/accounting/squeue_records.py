@@ -9,8 +9,8 @@ from typing import Any
 
 from batchjob.schedulers.fields import FieldReader, RowError, count, epoch, quarantined
 from batchjob.schedulers.records import JobRecord, NodeShare, Quarantined
+from batchjob.schedulers.slurm.accounting.queries import Parsed
 from batchjob.schedulers.slurm.accounting.sacct_records import family
-from batchjob.schedulers.slurm.accounting.windows import Parsed
 from batchjob.schedulers.slurm.formats import Resources, resources, slurm_duration
 from batchjob.schedulers.slurm.hostlist import HostListError, slurm_hosts, spread
 from batchjob.schedulers.slurm.json_format import INFINITE, plain, state_words

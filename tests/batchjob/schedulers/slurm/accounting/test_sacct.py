@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from batchjob.runtime.subprocesses import CommandFailedError, CommandTimeoutError
 from batchjob.schedulers.accounting import ShrunkenError, SourceError, Unfinished
 from batchjob.schedulers.records import NodeShare, Quarantined
+from batchjob.schedulers.slurm.accounting.queries import Parsed
 from batchjob.schedulers.slurm.accounting.sacct import Sacct, SacctOptions
 from batchjob.schedulers.slurm.accounting.sacct_records import FIELDS, jobs, rows
-from batchjob.schedulers.slurm.accounting.windows import Parsed
 from batchjob.schedulers.states import JobState
 
 TESTS = Path(__file__).parents[4]

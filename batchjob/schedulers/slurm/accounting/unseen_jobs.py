@@ -1,0 +1,187 @@
+"""Unfinished jobs that neither the ended ones nor the controller's queue shows.
+
+Accounting is asked for them by id: it may be late, or they are gone, or slurmctld lost their end.
+"""
+
+import heapq
+import logging
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from batchjob.runtime.log import Once
+from batchjob.schedulers.accounting import Batch, Unfinished, missing, vanished
+from batchjob.schedulers.records import JobRecord
+from batchjob.schedulers.slurm.accounting.queries import (
+    IDS_AT_ONCE,
+    QUEUE_SECONDS,
+    SlurmQueries,
+    one_batch,
+)
+from batchjob.schedulers.states import JobState
+
+log = logging.getLogger(__name__)
+
+
+class RunningJob(NamedTuple):
+    """A job that has started, as the controller says."""
+
+    submit_time: int
+    state: JobState
+    state_word: str
+
+
+@dataclass
+class Reading:
+    """What one reading has seen so far."""
+
+    newest: int  # the latest time that Slurm itself stated
+    absent: dict[str, Unfinished]  # unfinished jobs that no answer has shown
+    running: dict[str, RunningJob] = field(default_factory=dict)
+    overdue: Collection[str] = ()  # ids that the controller forgot longer ago than the overlap
+    late: bool = False  # accounting has told the end of one of those: what else ended meanwhile?
+    queue_known: bool = False  # whether the controller was asked, and answered
+    jobs: int = 0
+
+    def note(self, batch: Batch) -> None:
+        """Take the jobs of an answer off the list of absent ones, and the time from them."""
+        self.jobs += len(batch.jobs)
+        for job in batch.jobs:
+            known = self.absent.get(job.jobid)
+            if known is not None and known.submit_time == job.submit_time:
+                del self.absent[job.jobid]
+                self.late |= job.end_time is not None and job.jobid in self.overdue
+            self.newest = max(self.newest, job.end_time or job.start_time or job.submit_time)
+
+
+class UnseenJobs:
+    """Remembers since when jobs are missing, and asks for some of them each time."""
+
+    def __init__(
+        self,
+        name: str,
+        queries: SlurmQueries,
+        overlap: int,
+        trust_missing: bool,
+        monotonic: Callable[[], float],
+    ) -> None:
+        """`overlap`: seconds by which accounting may be late."""
+        self._name = name
+        self._queries = queries
+        self._overlap = overlap
+        self._trust_missing = trust_missing
+        self._monotonic = monotonic
+        self._asked: dict[str, int] = {}  # job id to the number of the question that had it last
+        self._questions = 0
+        self._absent_since: dict[str, float] = {}
+        self._once = Once(log)
+
+    def expect(self, unfinished: Mapping[str, Unfinished]) -> None:
+        """Before much is read and the watermark moved: do we still see what we saw?
+
+        Raises ShrunkenError if most of the jobs known to be unfinished are not in the answer.
+        """
+        some = {jobid: unfinished[jobid] for jobid in _spread(list(unfinished))}
+        found = _keys(one_batch(self._queries.by_id(list(some))))
+        gone = missing(some, found)
+        vanished(self._name, gone, some, nothing_seen=not found, trust=self._trust_missing)
+
+    def ask(
+        self, read: Reading, unfinished: Mapping[str, Unfinished], *, first: bool
+    ) -> Iterator[Batch]:
+        """What accounting says of some jobs that nobody showed, and of some that run.
+
+        Of those that run it has the steps, which the controller does not tell.
+        """
+        now = self._monotonic()
+        since = now - self._overlap if first else now  # they may have been so before we began
+        self._absent_since = {id_: self._absent_since.get(id_, since) for id_ in read.absent}
+        asked = self._next_ids(read)
+        if not asked:
+            return
+        batch = one_batch(self._queries.by_id(asked))
+        absent = {jobid: read.absent[jobid] for jobid in asked if jobid in read.absent}
+        found = {job.jobid: job for job in batch.jobs if _is(job, absent)}
+        overdue = self.overdue()
+        gone = tuple(jobid for jobid in absent if jobid not in found and jobid in overdue)
+        share = len(absent) / (len(read.absent) or 1)
+        gone = vanished(
+            self._name,
+            gone,
+            unfinished,
+            nothing_seen=not read.jobs and not found,
+            trust=self._trust_missing,
+            asked=share,
+        )
+        read.note(batch._replace(jobs=tuple(found.values())))
+        alive = [jobid for jobid, job in found.items() if job.end_time is None]
+        steps = tuple(
+            _with_steps(job, read.running[job.jobid])
+            for job in batch.jobs
+            if job.jobid in read.running and read.running[job.jobid].submit_time == job.submit_time
+        )
+        yield batch._replace(
+            jobs=(*found.values(), *steps),
+            vanished=gone,
+            runaway=self._runaway(read, alive),
+        )
+
+    def _next_ids(self, read: Reading) -> list[str]:
+        """Ids to ask accounting for: absent jobs first, and each in its turn."""
+        candidates = [*read.absent, *(jobid for jobid in read.running if jobid not in read.absent)]
+        self._asked = {jobid: self._asked.get(jobid, 0) for jobid in candidates}
+        chosen = heapq.nsmallest(
+            IDS_AT_ONCE,
+            candidates,
+            key=lambda jobid: (jobid not in read.absent, self._asked[jobid]),
+        )
+        self._questions += 1
+        self._asked.update(dict.fromkeys(chosen, self._questions))
+        return chosen
+
+    def overdue(self) -> set[str]:
+        """Jobs absent for as long as accounting may be late."""
+        now = self._monotonic()
+        return {id_ for id_, since in self._absent_since.items() if now - since >= self._overlap}
+
+    def _runaway(self, read: Reading, alive: Sequence[str]) -> tuple[str, ...]:
+        """Jobs that accounting has as running long after the controller forgot them."""
+        now = self._monotonic()
+        if len(alive) > 1 and not read.running:
+            self._once.warning(
+                "runaway", "%s: accounting has running jobs, the controller none", self._name
+            )
+            return ()
+        self._once.over("runaway")
+        return tuple(
+            jobid
+            for jobid in alive
+            if now - self._absent_since[jobid] > max(self._overlap, QUEUE_SECONDS)
+        )
+
+
+def _with_steps(job: JobRecord, running: RunningJob) -> JobRecord:
+    """What accounting adds to a running job; the rest is as the controller says."""
+    return JobRecord(
+        job.cluster, job.jobid, job.submit_time, running.state, running.state_word, job.source,
+        record_id=job.record_id, sluid=job.sluid,
+        requested_cpus=job.requested_cpus, requested_memory_bytes=job.requested_memory_bytes,
+        requested_gpus=job.requested_gpus, requested_nodes=job.requested_nodes,
+        requested_resources=job.requested_resources,
+        submit_line=job.submit_line, stdout_path=job.stdout_path, restarts=job.restarts,
+        steps=job.steps,
+    )  # fmt: skip
+
+
+def _is(job: JobRecord, unfinished: Mapping[str, Unfinished]) -> bool:
+    known = unfinished.get(job.jobid)
+    return known is not None and known.submit_time == job.submit_time
+
+
+def _spread(jobids: Sequence[str]) -> Sequence[str]:
+    """As many ids as one question may have, from all of them."""
+    return jobids[:: -(-len(jobids) // IDS_AT_ONCE)]
+
+
+def _keys(batch: Batch) -> set[tuple[str, int]]:
+    return {(job.jobid, job.submit_time) for job in batch.jobs}
