@@ -4,7 +4,7 @@ python -m batchjob_stats_db.document [DIRECTORY]
 """
 
 from batchjob.option_page import how_to_set, made_by, section_of, write
-from batchjob.schedulers.accounting import SOURCES
+from batchjob.schedulers.registry import SOURCES
 from batchjob_stats_db.poller.options import SECTIONS
 
 

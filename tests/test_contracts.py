@@ -24,7 +24,7 @@ import sqlalchemy as sa
 from prometheus_client.metrics import MetricWrapperBase
 
 from batchjob.runtime.settings import named, shown
-from batchjob.schedulers.accounting import SOURCES
+from batchjob.schedulers.registry import SOURCES
 from batchjob_cli import main as batchjob
 from batchjob_exporter import exporter, self_metrics
 from batchjob_exporter import main as exporter_main

@@ -4,7 +4,9 @@ Never a shell. The answer is bytes, for job names have any encoding.
 """
 
 import contextlib
+import json
 import os
+import re
 import selectors
 import shlex
 import signal
@@ -12,7 +14,7 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from batchjob.runtime.settings import option
 from batchjob.runtime.values import duration, text
@@ -178,3 +180,25 @@ def run(
     remote = ["env", *(f"{name}={value}" for name, value in settings.items()), *argv]
     ssh = ["ssh", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "--", options.ssh]
     return call([*ssh, shlex.join(remote)], timeout=options.timeout)
+
+
+class NotJsonError(SchedulerError):
+    """The command printed something else."""
+
+
+def json_object(output: bytes) -> dict[str, Any]:
+    """The object that begins a line: warnings may stand before it, and anything behind it.
+
+    Raises NotJsonError.
+    """
+    at = re.search(rb"^\s*\{", output, re.MULTILINE)
+    if at is None:
+        said = " ".join(output[:200].decode("utf-8", "replace").split())
+        raise NotJsonError(f"expected a JSON object, got {said!r}")
+    text = output[at.start() :].decode("utf-8", "replace").lstrip()
+    try:
+        found, _ = json.JSONDecoder(strict=False).raw_decode(text)
+    except (ValueError, RecursionError) as error:
+        raise NotJsonError(f"expected a JSON object: {error}") from error
+    assert isinstance(found, dict)  # it begins with a brace
+    return found

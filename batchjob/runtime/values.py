@@ -5,11 +5,10 @@ ValueError saying what was expected.
 """
 
 import ipaddress
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
-
-from batchjob.schedulers.slurm.formats import size_bytes
 
 Parse = Callable[[Any], Any]
 _Parse = TypeVar("_Parse", bound=Parse)
@@ -108,6 +107,31 @@ def duration(value: Any) -> float:
 def size(value: Any) -> int:
     """Bytes from `512`, `4G`, `1.5GiB`, by 1024."""
     return size_bytes(str(value))
+
+
+_SIZE = re.compile(
+    r"(\d{1,20}(?:\.\d{1,20})?) ?([kmgtpez]?)(i?b|bytes?|w)?", re.IGNORECASE | re.ASCII
+)
+_LARGEST = 2**63 - 1
+_EXPONENTS = {letter: power for power, letter in enumerate("kmgtpez", 1)}
+
+
+def size_bytes(text: str, unit: str = "") -> int:
+    """Bytes of `4000M` (Slurm), `16777216kb`, `4gw` (PBS; a word has 8 bytes), `5.2 Gbytes` (LSF).
+
+    All of them count by 1024. A number without a letter is in `unit` ("" bytes, "K", "M" ...).
+    """
+    match = _SIZE.fullmatch(text)
+    if not match:
+        raise ValueError(f"expected a size such as 4000M, got {text[:40]!r}")
+    number, letter, kind = match.groups()
+    letter = letter or ("" if kind else unit)
+    exponent = _EXPONENTS[letter.lower()] if letter else 0
+    factor: int = 1024**exponent * (8 if kind in ("w", "W") else 1)
+    size = int(number) * factor if number.isdigit() else round(float(number) * factor)
+    if size > _LARGEST:
+        raise ValueError(f"expected a size below 2^63 bytes, got {text[:40]!r}")
+    return size
 
 
 def one_of(*choices: str) -> Parse:

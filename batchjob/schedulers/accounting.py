@@ -1,13 +1,12 @@
-"""What a source of job records is, and which ones there are.
+"""The contract of a source of job records, and what sources share.
 
-A source's module has two names: `Options` (a frozen dataclass from which YAML keys, checks and
-docs are made) and `build()`. The poller calls `check()` once at start, `read()` each cycle.
+A source's module ends in `ACCOUNTING`: its options (a frozen dataclass from which YAML keys, checks
+and docs are made) and `build()`. The poller calls `check()` once at start, `read()` each cycle.
 """
 
-import importlib
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from batchjob.runtime.subprocesses import SchedulerError
 from batchjob.schedulers.records import Associations, JobKey, JobRecord, Quarantined
@@ -57,7 +56,7 @@ class Batch(NamedTuple):
 class AccountingSource(Protocol):
     """One scheduler's account of its jobs."""
 
-    name: str  # as in SOURCES; `JobRecord.source` and poll_state have it
+    name: str  # as in the registry; `JobRecord.source` and poll_state have it
     cluster: str
 
     def check(self) -> tuple[str, ...]:
@@ -108,51 +107,6 @@ class AccountingModule(NamedTuple):
     options: type[Any]
     build: Callable[[str, Any], AccountingSource | AssociationsSource]
     """Makes the source of a cluster; calls and opens nothing yet. Raises SettingsError."""
-
-
-class SourceEntry(NamedTuple):
-    """A row of the table: the name in the configuration, its module, one line of description."""
-
-    name: str
-    module: str
-    description: str
-    people: bool = False  # a PeopleSource, not a Source
-
-    def load(self) -> AccountingModule:
-        """Import the module."""
-        return cast(AccountingModule, importlib.import_module(self.module).ACCOUNTING)
-
-
-_HERE = "batchjob.schedulers"
-
-SOURCES: dict[str, SourceEntry] = {
-    entry.name: entry
-    for entry in (
-        SourceEntry(
-            "sacct", f"{_HERE}.slurm.accounting.sacct", "Slurm accounting, by the command sacct"
-        ),
-        SourceEntry(
-            "slurm_rest", f"{_HERE}.slurm.accounting.slurm_rest", "Slurm accounting, by slurmrestd"
-        ),
-        SourceEntry(
-            "sacctmgr",
-            f"{_HERE}.slurm.accounting.sacctmgr",
-            "Slurm's accounts and people",
-            people=True,
-        ),
-        SourceEntry("pbs_log", f"{_HERE}.pbs.accounting.pbs_log", "PBS and Torque accounting logs"),
-        SourceEntry(
-            "qstat", f"{_HERE}.pbs.accounting.qstat", "PBS jobs and history, by qstat -x -f -F json"
-        ),
-        SourceEntry("lsb_acct", f"{_HERE}.lsf.accounting.lsb_acct", "LSF's lsb.acct"),
-        SourceEntry(
-            "lsb_stream", f"{_HERE}.lsf.accounting.lsb_stream", "LSF's lsb.stream with JOB_FINISH2"
-        ),
-        SourceEntry("bjobs", f"{_HERE}.lsf.accounting.bjobs", "LSF's recent jobs, by bjobs -json"),
-        SourceEntry("runs", "batchjob.local_runs.accounting", "local runs of this machine"),
-        SourceEntry("jsonl", f"{_HERE}.json_lines", "JSON lines from anything else"),
-    )
-}
 
 
 def epoch_watermark(source: str, watermark: str) -> int:

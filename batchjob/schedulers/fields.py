@@ -4,8 +4,9 @@ A field that cannot be read counts as not said, and the row goes to the quaranti
 record: a job is not lost because its memory was written in an unknown way.
 """
 
-from collections.abc import Callable, Mapping
-from typing import TypeVar
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 from batchjob.schedulers.records import RAW_LIMIT, Quarantined
 
@@ -98,3 +99,57 @@ def epoch(text: str) -> int | None:
     if not 0 < at < _LATEST:
         raise ValueError(f"expected epoch seconds, got {text[:40]!r}")
     return at
+
+
+_CLOCK = re.compile(r"(?:(?:(\d{1,9}):)?(\d{1,9}):)?(\d{1,12}(?:\.\d{1,9})?)", re.ASCII)
+
+
+def clock_duration(text: str) -> float:
+    """Seconds of `[[HH:]MM:]SS[.fraction]`; hours go beyond 24."""
+    match = _CLOCK.fullmatch(text)
+    if not match:
+        raise ValueError(f"expected a duration such as 26:00:00, got {text[:40]!r}")
+    hours, minutes, seconds = match.groups()
+    return int(hours or 0) * 3600 + int(minutes or 0) * 60 + float(seconds)
+
+
+class HostListError(ValueError):
+    """Not a host list, or one of more hosts than the limit."""
+
+
+class HostShare(NamedTuple):
+    """What a job has on one host; None where the list does not say."""
+
+    cpus: int | None = None
+    memory_bytes: int | None = None
+    gpus: int | None = None
+
+    def plus(self, other: "HostShare") -> "HostShare":
+        """Both together; a part that only one of them says is that one's."""
+        return HostShare(
+            *(
+                mine if theirs is None else (mine or 0) + theirs
+                for mine, theirs in zip(self, other, strict=True)
+            )
+        )
+
+
+def spread(hosts: Sequence[str], total: int | None) -> dict[str, HostShare]:
+    """Hosts with a total that is known per host only if there is but one."""
+    return {host: HostShare(total if len(hosts) == 1 else None) for host in hosts}
+
+
+def summed(parts: Iterable[tuple[str, HostShare]]) -> dict[str, HostShare]:
+    """One share for each host, of all its parts."""
+    shares: dict[str, HostShare] = {}
+    for host, share in parts:
+        known = shares.get(host)
+        shares[host] = share if known is None else known.plus(share)
+    return shares
+
+
+def host_count(text: str, whole: str) -> int:
+    """A number in the host list `whole`; raises HostListError."""
+    if text.isascii() and text.isdigit():
+        return int(text)
+    raise HostListError(f"expected a number, got {text[:20]!r} in {whole[:80]!r}")

@@ -11,9 +11,11 @@ from sqlalchemy.engine import URL
 from batchjob.local_runs.directory import LOGS, RUNS, SAMPLES, prepare
 from batchjob.runtime.process import login
 from batchjob.runtime.settings import SettingsError
+from batchjob.schedulers import registry
+from batchjob.schedulers.cluster import DetectedCluster
 from batchjob_cli.recorded import sources_of
 from batchjob_cli.recorder import Recorder
-from batchjob_cli.up import found, token
+from batchjob_cli.up import token
 from batchjob_cli.up.options import UpSettings
 from batchjob_cli.up.run_control import LocalRunControl
 from batchjob_exporter import options as exporter_options
@@ -43,7 +45,7 @@ class Stack(NamedTuple):
     recorder: Recorder | None
     pollers: tuple[PollerService, ...]
     server: server_main.AnsweringServer
-    scheduler: found.DetectedCluster | None
+    scheduler: DetectedCluster | None
     token: str
     database: str
 
@@ -62,7 +64,7 @@ def running(settings: UpSettings, data: Path) -> Iterator[Stack]:
         _bring_up_to_date(url)
         engine = writer(url)
         stack.callback(engine.dispose)
-        scheduler = found.scheduler(LOCAL)
+        scheduler = registry.detect(LOCAL)
         pollers = tuple(
             PollerService(each, engine) for each in _poller_settings(settings, data, url, scheduler)
         )
@@ -144,7 +146,7 @@ def _recorder(
 
 
 def _poller_settings(
-    settings: UpSettings, data: Path, url: URL, scheduler: found.DetectedCluster | None
+    settings: UpSettings, data: Path, url: URL, scheduler: DetectedCluster | None
 ) -> Iterator[poller_options.PollerSettings]:
     """The machine's own runs are looked for often; a scheduler is asked less often."""
     asked: list[tuple[str, Mapping[str, Any], str]] = [

@@ -25,7 +25,8 @@ from batchjob.runtime.settings import (
     option,
 )
 from batchjob.runtime.values import ListenAddress, address, duration, http_url, integer, text
-from batchjob.schedulers.accounting import SOURCES, AccountingSource, AssociationsSource
+from batchjob.schedulers.accounting import AccountingSource, AssociationsSource
+from batchjob.schedulers.registry import SOURCES
 from batchjob.secret_files import SecretFileError, read_secret, secret_file
 from batchjob_stats_db.database.record_rows import UsagePolicy
 from batchjob_stats_db.timeseries.prometheus_client import Endpoint

@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from batchjob.runtime.formatting import clock, size
+from batchjob.schedulers import registry
+from batchjob.schedulers.registry import RequestSyntax
 from batchjob_stats_db.queries.efficiency import ACCOUNTING, MEASURED
 from batchjob_stats_server.report import explain, similar
 from batchjob_stats_server.report.conditions import Value, Values
@@ -104,13 +106,9 @@ def _memory_to_ask(material: ReportInput) -> float | None:
     )
 
 
-# How a request is written, by the source of the job's record.
-_REQUESTS: Mapping[str, tuple[str, str]] = {
-    "sacct": ("--mem={mib}M", "--time={hms}"),
-    "slurm_rest": ("--mem={mib}M", "--time={hms}"),
-    "pbs_log": ("-l mem={all}mb", "-l walltime={hms}"),
-    "qstat": ("-l mem={all}mb", "-l walltime={hms}"),
-}
+def _request(source: str) -> RequestSyntax:
+    scheduler = registry.of_record(source)
+    return scheduler.request if scheduler else RequestSyntax("", "")
 
 
 def _memory_request(material: ReportInput) -> Value:
@@ -119,8 +117,9 @@ def _memory_request(material: ReportInput) -> Value:
         return None
     nodes = material.job["allocated_nodes"] or 1
     asked = worth_asking_bytes(need)
-    form = _REQUESTS.get(material.job["source"], ("", ""))[0]
-    option = form.format(mib=asked >> 20, all=(asked >> 20) * nodes)
+    option = _request(material.job["source"]).memory.format(
+        mib=asked >> 20, all=(asked >> 20) * nodes
+    )
     return size(asked) + (" per node" if nodes > 1 else "") + (f" ({option})" if option else "")
 
 
@@ -133,7 +132,7 @@ def _time_request(material: ReportInput) -> Value:
     asked = _time_to_ask(material)
     if asked is None:
         return None
-    option = _REQUESTS.get(material.job["source"], ("", ""))[1].format(hms=clock(asked))
+    option = _request(material.job["source"]).time.format(hms=clock(asked))
     return clock(asked) + (f" ({option})" if option else "")
 
 

@@ -8,17 +8,10 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 
 from batchjob.runtime.formatting import lasting, number_of, size
-from batchjob.schedulers.lsf import reasons as lsf
-from batchjob.schedulers.pbs import reasons as pbs
-from batchjob.schedulers.slurm import reasons as slurm
+from batchjob.schedulers import registry
 from batchjob.schedulers.states import JobState
 from batchjob_stats_server.report.material import ReportInput, Row
 
-_EXPLAINED: Mapping[str, Callable[[str], str]] = {
-    **dict.fromkeys(("sacct", "slurm_rest", "squeue", "scontrol"), slurm.explained),
-    **dict.fromkeys(("pbs_log", "qstat"), pbs.explained),
-    **dict.fromkeys(("lsb_acct", "lsb_stream", "bjobs"), lsf.explained),
-}
 _NOT_YOURS = "This is no fault of the job"
 _CODES = {
     126: "its command was found but could not be executed: it is not executable, or not a program "
@@ -77,7 +70,7 @@ def explained(source: str, reason: str) -> str:
     """A scheduler's reason in words, without a full stop; the reason itself where none fit."""
     if not reason or reason == "None":
         return ""
-    return _EXPLAINED.get(source, slurm.explained)(reason) or reason
+    return registry.explained(source, reason) or reason
 
 
 def _failed(material: ReportInput) -> str:

@@ -4,20 +4,19 @@ For one host per cluster. A part that fails or hangs leaves the others alone; wh
 stays until it is too old.
 """
 
-import importlib
 import shutil
 from collections.abc import Mapping
 from typing import Any
 
 from batchjob.runtime.background import Refresher, lifetime
 from batchjob.runtime.settings import SettingsError
+from batchjob.schedulers.cluster import ClusterOptions, ClusterReaders
+from batchjob.schedulers.registry import CLUSTERS, Scheduler
 from collectors.cluster.durations import ConditionDurations, draining, unavailable
 from collectors.cluster.failures import NodeFailures
 from collectors.cluster.job_metrics import JobsReading
 from collectors.cluster.metrics import AGE, ERRORS, INFO, METRICS, families
 from collectors.cluster.node_metrics import Nodes
-from collectors.cluster.options import SCHEDULERS, ClusterOptions
-from collectors.cluster.reading import ClusterReaders
 from collectors.cluster.waits import WaitDurations
 from collectors.collector import Collector, CollectorModule
 from collectors.host import Host
@@ -105,21 +104,8 @@ class Cluster:
 
 def ways(options: ClusterOptions) -> tuple[str, ClusterReaders]:
     """The scheduler's name and how it is asked; raises SettingsError where none is found."""
-    if options.slurmrestd_url:
-        from batchjob.schedulers.slurm.slurmrestd import RestOptions
-        from collectors.cluster import slurm
-
-        rest = RestOptions(
-            url=options.slurmrestd_url,
-            user=options.slurmrestd_user,
-            token_file=options.slurmrestd_token_file,
-            ca_file=options.slurmrestd_ca_file,
-            timeout=options.timeout,
-        )
-        return "slurm", slurm.by_rest(rest)
-    name = options.scheduler if options.scheduler != "auto" else _found()
-    module, _ = SCHEDULERS[name]
-    return name, importlib.import_module(module).by_commands(options)
+    scheduler = _asked(options)
+    return scheduler.name, scheduler.cluster_module().readers(options)
 
 
 def build(host: Host, options: ClusterOptions, _built: Mapping[str, Collector]) -> Collector:
@@ -127,11 +113,16 @@ def build(host: Host, options: ClusterOptions, _built: Mapping[str, Collector]) 
     return Cluster(host, *ways(options), options)
 
 
-def _found() -> str:
-    for name, (_, command) in SCHEDULERS.items():
-        if shutil.which(command):
-            return name
-    commands = ", ".join(command for _, command in SCHEDULERS.values())
+def _asked(options: ClusterOptions) -> Scheduler:
+    for scheduler in CLUSTERS.values():
+        if scheduler.address and getattr(options, scheduler.address):
+            return scheduler
+    if options.scheduler != "auto":
+        return CLUSTERS[options.scheduler]
+    for scheduler in CLUSTERS.values():
+        if shutil.which(scheduler.command):
+            return scheduler
+    commands = ", ".join(scheduler.command for scheduler in CLUSTERS.values())
     raise SettingsError(
         f"collector.cluster.scheduler: none of the commands {commands} is in PATH; "
         "expected the scheduler's name, or collector.cluster.slurmrestd-url"

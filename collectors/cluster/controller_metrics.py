@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Mapping
 
+from batchjob.schedulers.cluster import Controller, Rpc
 from collectors.cluster.metric_types import ClusterMetric, Samples, counter, gauge
-from collectors.cluster.reading import Controller, Rpc
 from collectors.metric import NO_LABELS, labels
 
 

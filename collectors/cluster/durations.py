@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
+from batchjob.schedulers.cluster import ClusterNode
 from collectors.cluster.histogram import Histogram
-from collectors.cluster.reading import ClusterNode
 
 
 class ConditionDurations:

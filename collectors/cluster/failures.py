@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from collectors.cluster.reading import ClusterNode
+from batchjob.schedulers.cluster import ClusterNode
 
 _FAILED_STATES = frozenset(("down", "error"))
 

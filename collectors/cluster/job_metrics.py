@@ -4,10 +4,10 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from batchjob.schedulers.cluster import ClusterJob
 from batchjob.schedulers.states import JobState
 from collectors.cluster.histogram import Histogram, families
 from collectors.cluster.metric_types import ClusterMetric, Samples, counted, gauge
-from collectors.cluster.reading import ClusterJob
 from collectors.metric import Metric, MetricFamily, labels
 
 

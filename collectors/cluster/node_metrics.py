@@ -4,9 +4,9 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+from batchjob.schedulers.cluster import ClusterNode
 from collectors.cluster.histogram import Histogram, families
 from collectors.cluster.metric_types import ClusterMetric, Samples, counted, counter, gauge
-from collectors.cluster.reading import ClusterNode
 from collectors.metric import NO_LABELS, Metric, MetricFamily, labels
 
 Value = Callable[[ClusterNode], float | None]

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
+from batchjob.schedulers.cluster import FairShare, License, Partition, Reservation
 from collectors.cluster.metric_types import ClusterMetric, Samples, gauge
-from collectors.cluster.reading import FairShare, License, Partition, Reservation
 from collectors.metric import labels
 
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Mapping
 
+from batchjob.schedulers.cluster import ClusterJob
 from collectors.cluster.histogram import Histogram
-from collectors.cluster.reading import ClusterJob
 
 
 class WaitDurations:

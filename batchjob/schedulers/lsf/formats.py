@@ -3,6 +3,9 @@
 import calendar
 import re
 import time
+from collections.abc import Iterable
+
+from batchjob.schedulers.fields import HostShare, clock_duration, host_count, summed
 
 _SUFFIX = re.compile(r" [LEX]$")
 _DAY = 86_400
@@ -31,3 +34,27 @@ def lsf_time(text: str, now: int) -> int | None:
             if at <= now + _DAY:
                 return at
     raise ValueError(f"expected a time such as Apr 12 18:20:00 2026, got {text[:40]!r}")
+
+
+def lsf_duration(text: str) -> float | None:
+    """Seconds of bjobs' `16038 second(s)`, `1.5 minute(s)` or, with -hms, `1:02:03`."""
+    if text in ("", "-"):
+        return None
+    number, _, unit = text.partition(" ")
+    scale = _LSF_UNITS.get(unit.removesuffix("(s)").removesuffix("s"))
+    if scale is None:
+        raise ValueError(f"expected a duration such as 90 second(s), got {text[:40]!r}")
+    return clock_duration(number) * scale
+
+
+_LSF_UNITS = {"": 1, "second": 1, "minute": 60, "hour": 3600, "day": 86400}
+
+
+def lsf_hosts(words: Iterable[str]) -> dict[str, HostShare]:
+    """Hosts of `h1 h1 h2` or `2*h1 h2`: one slot each time a host is named."""
+    return summed(_lsf_host(word) for word in words if word)
+
+
+def _lsf_host(word: str) -> tuple[str, HostShare]:
+    count, star, host = word.partition("*")
+    return (host, HostShare(host_count(count, word))) if star else (word, HostShare(1))

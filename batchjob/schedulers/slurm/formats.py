@@ -1,18 +1,19 @@
-"""Durations, sizes and resource strings in the forms schedulers print.
+"""Durations and resource strings (TRES) in the forms that Slurm prints.
 
-Everything comes out in base units: seconds, bytes. What a scheduler writes for "none" is None;
+Everything comes out in base units: seconds, bytes. What Slurm writes for "none" is None;
 what cannot be read raises ValueError saying what was expected.
 """
 
 import re
 from typing import NamedTuple
 
+from batchjob.runtime.values import size_bytes
+
 _NO_DURATION = frozenset(
     ("", "UNLIMITED", "Partition_Limit", "INVALID", "NOT_SET", "Unknown", "None", "N/A", "-")
 )
 # Digits are bounded, so that no input makes a number that a database cannot hold.
 _PARTS = re.compile(r"(?:(\d{1,9})-)?(\d{1,9})(?::(\d{1,9}))?(?::(\d{1,9}))?(\.\d{1,9})?", re.ASCII)
-_CLOCK = re.compile(r"(?:(?:(\d{1,9}):)?(\d{1,9}):)?(\d{1,12}(?:\.\d{1,9})?)", re.ASCII)
 
 
 def slurm_duration(text: str) -> float | None:
@@ -35,53 +36,6 @@ def slurm_duration(text: str) -> float | None:
         hours, minutes, seconds = 0, *[*given, 0][:2]
     whole = int(days or 0) * 86400 + hours * 3600 + minutes * 60 + seconds
     return whole + float(fraction) if fraction else float(whole)
-
-
-def pbs_duration(text: str) -> float:
-    """Seconds of `[[HH:]MM:]SS[.fraction]`; hours go beyond 24."""
-    match = _CLOCK.fullmatch(text)
-    if not match:
-        raise ValueError(f"expected a duration such as 26:00:00, got {text[:40]!r}")
-    hours, minutes, seconds = match.groups()
-    return int(hours or 0) * 3600 + int(minutes or 0) * 60 + float(seconds)
-
-
-def lsf_duration(text: str) -> float | None:
-    """Seconds of bjobs' `16038 second(s)`, `1.5 minute(s)` or, with -hms, `1:02:03`."""
-    if text in _NO_DURATION:
-        return None
-    number, _, unit = text.partition(" ")
-    scale = _LSF_UNITS.get(unit.removesuffix("(s)").removesuffix("s"))
-    if scale is None:
-        raise ValueError(f"expected a duration such as 90 second(s), got {text[:40]!r}")
-    return pbs_duration(number) * scale
-
-
-_LSF_UNITS = {"": 1, "second": 1, "minute": 60, "hour": 3600, "day": 86400}
-
-_SIZE = re.compile(
-    r"(\d{1,20}(?:\.\d{1,20})?) ?([kmgtpez]?)(i?b|bytes?|w)?", re.IGNORECASE | re.ASCII
-)
-_LARGEST = 2**63 - 1
-_EXPONENTS = {letter: power for power, letter in enumerate("kmgtpez", 1)}
-
-
-def size_bytes(text: str, unit: str = "") -> int:
-    """Bytes of `4000M` (Slurm), `16777216kb`, `4gw` (PBS; a word has 8 bytes), `5.2 Gbytes` (LSF).
-
-    All of them count by 1024. A number without a letter is in `unit` ("" bytes, "K", "M" ...).
-    """
-    match = _SIZE.fullmatch(text)
-    if not match:
-        raise ValueError(f"expected a size such as 4000M, got {text[:40]!r}")
-    number, letter, kind = match.groups()
-    letter = letter or ("" if kind else unit)
-    exponent = _EXPONENTS[letter.lower()] if letter else 0
-    factor: int = 1024**exponent * (8 if kind in ("w", "W") else 1)
-    size = int(number) * factor if number.isdigit() else round(float(number) * factor)
-    if size > _LARGEST:
-        raise ValueError(f"expected a size below 2^63 bytes, got {text[:40]!r}")
-    return size
 
 
 def tres(text: str) -> dict[str, str]:
@@ -118,12 +72,15 @@ def resources(text: str) -> Resources:
     )
 
 
+_NOT_SET = 2**63
+
+
 def tres_count(text: str | None) -> int | None:
     """A count, `3` or `10K`; None for what is not there and for Slurm's "not set".
 
     "Not set" is near 2^64, or below 0 where it was printed as a signed number.
     """
-    if text is None or text.startswith("-") or (text.isdecimal() and int(text) > _LARGEST):
+    if text is None or text.startswith("-") or (text.isdecimal() and int(text) >= _NOT_SET):
         return None
     return size_bytes(text)
 

@@ -4,13 +4,13 @@ import pytest
 
 from batchjob.runtime.settings import make, named
 from batchjob.schedulers.accounting import (
-    SOURCES,
     ShrunkenError,
     SourceError,
     Unfinished,
     epoch_watermark,
     vanished,
 )
+from batchjob.schedulers.registry import SOURCES
 
 
 @pytest.mark.parametrize("name", SOURCES)

@@ -2,7 +2,10 @@
 
 import pytest
 
-from batchjob.schedulers.states import JobState, lsf_end_state, pbs_end_state, slurm_state
+from batchjob.schedulers.lsf.states import lsf_end_state
+from batchjob.schedulers.pbs.states import pbs_end_state
+from batchjob.schedulers.slurm.states import slurm_state
+from batchjob.schedulers.states import JobState
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,9 @@
 
 import pytest
 
+from batchjob.schedulers.cluster import ClusterOptions
 from batchjob_cli.doctor.cluster import CHECKS
 from batchjob_cli.doctor.finding import ExaminedNode, answer
-from collectors.cluster.collector import ClusterOptions
 
 
 @pytest.fixture

@@ -5,11 +5,18 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from batchjob.runtime.settings import SettingsError
 from batchjob.runtime.subprocesses import SchedulerError
+from batchjob.schedulers.cluster import (
+    ClusterJob,
+    ClusterNode,
+    ClusterOptions,
+    ClusterReaders,
+    bounded,
+    reason_word,
+)
 from batchjob.schedulers.states import JobState
 from batchjob_exporter.exposition import OPENMETRICS, render
-from collectors.cluster.collector import Cluster, ClusterOptions, build
+from collectors.cluster.collector import Cluster, build
 from collectors.cluster.metrics import METRICS
-from collectors.cluster.reading import ClusterJob, ClusterNode, ClusterReaders, bounded, reason_word
 from collectors.host import Host
 
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchjob.runtime.subprocesses import CommandOptions, SchedulerError
+from batchjob.schedulers.lsf import cluster as lsf
 from batchjob.schedulers.states import JobState
-from collectors.cluster import lsf
 
 NOW = 1776000000  # 12 April 2026
 

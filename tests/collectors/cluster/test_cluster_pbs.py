@@ -6,12 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchjob.runtime.subprocesses import SchedulerError
-from batchjob.schedulers.states import PBS, JobState
-from collectors.cluster import pbs
-from collectors.cluster.json_answer import json_object
-from collectors.cluster.options import ClusterOptions
-from collectors.cluster.reading import ClusterNode
+from batchjob.runtime.subprocesses import SchedulerError, json_object
+from batchjob.schedulers.cluster import ClusterNode, ClusterOptions
+from batchjob.schedulers.pbs import cluster as pbs
+from batchjob.schedulers.pbs.states import PBS
+from batchjob.schedulers.states import JobState
 
 
 def test_nodes_are_those_of_pbsnodes(recorded):

@@ -6,12 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchjob.runtime.subprocesses import SchedulerError
-from collectors.cluster import pbs
-from collectors.cluster.json_answer import json_object
-from collectors.cluster.options import ClusterOptions
-from collectors.cluster.pbs_sharing import fairshare, licenses
-from collectors.cluster.reading import License
+from batchjob.runtime.subprocesses import SchedulerError, json_object
+from batchjob.schedulers.cluster import ClusterOptions, License
+from batchjob.schedulers.pbs import cluster as pbs
+from batchjob.schedulers.pbs.cluster_shares import fairshare, licenses
 
 INFINITE = float("inf")
 # Resources of a server, as `qmgr -c "print server"` lists them.

@@ -7,10 +7,11 @@ import threading
 import pytest
 
 from batchjob.runtime.background import AbsentError
+from batchjob.runtime.subprocesses import json_object
+from batchjob.schedulers.cluster import ClusterOptions
 from batchjob.schedulers.slurm.slurmrestd import RestError
 from batchjob_exporter.exposition import render
-from collectors.cluster.collector import ClusterOptions, build, ways
-from collectors.cluster.json_answer import json_object
+from collectors.cluster.collector import build, ways
 from collectors.host import Host
 
 

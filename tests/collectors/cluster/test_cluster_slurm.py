@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchjob.runtime.subprocesses import CommandOptions, SchedulerError
+from batchjob.runtime.subprocesses import CommandOptions, SchedulerError, json_object
+from batchjob.schedulers.cluster import Rpc
+from batchjob.schedulers.slurm import cluster as slurm
+from batchjob.schedulers.slurm import cluster_json as slurm_json
+from batchjob.schedulers.slurm import cluster_text as slurm_text
 from batchjob.schedulers.states import JobState
-from collectors.cluster import slurm, slurm_json, slurm_text
-from collectors.cluster.json_answer import json_object
-from collectors.cluster.reading import Rpc
 
 
 def sinfo_rows(text: bytes) -> dict[str, list[str]]:

@@ -2,9 +2,9 @@
 
 import pytest
 
+from batchjob.schedulers.cluster import ClusterNode
 from collectors.cluster.durations import ConditionDurations, draining, unavailable
 from collectors.cluster.histogram import Histogram
-from collectors.cluster.reading import ClusterNode
 
 IDLE = ClusterNode("n1", "idle", frozenset(), ())
 DOWN = IDLE._replace(state="down")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from batchjob.runtime.settings import option
 from batchjob.runtime.subprocesses import CommandFailedError, CommandOptions, run
-from batchjob.runtime.values import boolean, text
+from batchjob.runtime.values import boolean, size_bytes, text
 from batchjob.schedulers.accounting import (
     AccountingModule,
     Batch,
@@ -23,13 +23,20 @@ from batchjob.schedulers.accounting import (
     own,
     vanished,
 )
-from batchjob.schedulers.fields import FieldReader, RowError, count, integer, quarantined
+from batchjob.schedulers.fields import (
+    FieldReader,
+    HostListError,
+    RowError,
+    clock_duration,
+    count,
+    integer,
+    quarantined,
+)
 from batchjob.schedulers.lsf.accounting.records import aligned, job_text
-from batchjob.schedulers.lsf.formats import lsf_time
+from batchjob.schedulers.lsf.formats import lsf_duration, lsf_hosts, lsf_time
+from batchjob.schedulers.lsf.states import LSF, LSF_EXIT_INFO
 from batchjob.schedulers.records import JobRecord, NodeShare, Quarantined, folded
-from batchjob.schedulers.slurm.formats import lsf_duration, pbs_duration, size_bytes
-from batchjob.schedulers.slurm.hostlist import HostListError, lsf_hosts
-from batchjob.schedulers.states import LSF, LSF_EXIT_INFO, JobState
+from batchjob.schedulers.states import JobState
 
 SOURCE = "bjobs"
 
@@ -207,7 +214,7 @@ def _limit(text: str) -> int:
     """
     amount = text.partition("/")[0]
     try:
-        return int(pbs_duration(amount)) if ":" in amount else int(float(amount) * 60)
+        return int(clock_duration(amount)) if ":" in amount else int(float(amount) * 60)
     except (ValueError, OverflowError) as error:
         raise ValueError(f"expected minutes or H:MM:SS, got {text[:40]!r}") from error
 

@@ -4,10 +4,20 @@ import re
 from collections.abc import Iterable, Mapping
 
 from batchjob.schedulers.accounting import Unfinished
-from batchjob.schedulers.fields import FieldReader, RowError, count, epoch, integer, seconds
+from batchjob.schedulers.fields import (
+    FieldReader,
+    HostListError,
+    HostShare,
+    RowError,
+    count,
+    epoch,
+    integer,
+    seconds,
+)
+from batchjob.schedulers.lsf.formats import lsf_hosts
+from batchjob.schedulers.lsf.states import LSF_EXIT_INFO, lsf_end_state
 from batchjob.schedulers.records import JobRecord, NodeShare
-from batchjob.schedulers.slurm.hostlist import HostListError, NodeShareOfHosts, lsf_hosts
-from batchjob.schedulers.states import LSF_EXIT_INFO, JobState, lsf_end_state
+from batchjob.schedulers.states import JobState
 
 _GPUS = re.compile(r"ngpus_physical=(\d+(?:\.\d+)?)", re.ASCII)
 
@@ -75,7 +85,7 @@ def ended_job(
     )
 
 
-def _shares(row: FieldReader, hosts: Iterable[str]) -> Mapping[str, NodeShareOfHosts]:
+def _shares(row: FieldReader, hosts: Iterable[str]) -> Mapping[str, HostShare]:
     try:
         return lsf_hosts(hosts)
     except HostListError as error:

@@ -34,8 +34,9 @@ from batchjob.schedulers.pbs.accounting.records import (
     job_id,
     job_record,
 )
+from batchjob.schedulers.pbs.states import PBS
 from batchjob.schedulers.records import JobRecord, Quarantined, folded
-from batchjob.schedulers.states import PBS, JobState
+from batchjob.schedulers.states import JobState
 
 SOURCE = "qstat"
 _BATCH = 2000

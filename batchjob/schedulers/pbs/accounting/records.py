@@ -5,20 +5,26 @@ Torque's accounting records.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from batchjob.schedulers.fields import FieldReader, RowError, count, epoch, integer
-from batchjob.schedulers.pbs.reasons import ENDS
-from batchjob.schedulers.records import JobRecord, NodeShare
-from batchjob.schedulers.slurm.formats import pbs_duration, size_bytes
-from batchjob.schedulers.slurm.hostlist import (
+from batchjob.runtime.values import size_bytes
+from batchjob.schedulers.fields import (
+    FieldReader,
     HostListError,
-    NodeShareOfHosts,
-    pbs_exec_host,
-    pbs_exec_vnode,
+    HostShare,
+    RowError,
+    clock_duration,
+    count,
+    epoch,
+    host_count,
+    integer,
+    summed,
 )
-from batchjob.schedulers.states import JobState, pbs_end_state
+from batchjob.schedulers.pbs.reasons import ENDS
+from batchjob.schedulers.pbs.states import pbs_end_state
+from batchjob.schedulers.records import JobRecord, NodeShare
+from batchjob.schedulers.states import JobState
 
 ACCOUNTS = ("account", "project", "group")
 _NO_PROJECT = "_pbs_project_default"
@@ -104,7 +110,7 @@ def job_record(
         array_jobid=identity.array_jobid,
         array_index=identity.task,
         dependencies=row.text("depend"),
-        cpu_seconds=row.get("resources_used.cput", pbs_duration),
+        cpu_seconds=row.get("resources_used.cput", clock_duration),
         peak_memory_bytes=row.get("resources_used.mem", size_bytes),
     )
 
@@ -133,7 +139,7 @@ def _nodes(row: FieldReader) -> tuple[NodeShare, ...]:
     if not host:
         return ()
     try:
-        shares: Mapping[str, NodeShareOfHosts] = (
+        shares: Mapping[str, HostShare] = (
             pbs_exec_vnode(vnode, host) if vnode else pbs_exec_host(host)
         )
     except (HostListError, ValueError) as error:
@@ -161,4 +167,57 @@ def _total(nodes: tuple[NodeShare, ...], name: str) -> int | None:
 
 
 def _whole(text: str) -> int:
-    return int(pbs_duration(text))
+    return int(clock_duration(text))
+
+
+_RANGE = re.compile(r"(\d{1,18})-(\d{1,18})", re.ASCII)
+
+
+def pbs_exec_host(text: str) -> dict[str, HostShare]:
+    """Hosts of `n1/0*8+n2/3` (PBS: `*8` CPUs), `n1/7+n1/6` or `n1/0-7` (Torque: slots)."""
+    return summed((host, HostShare(cpus)) for host, cpus in _exec_hosts(text))
+
+
+def _exec_hosts(text: str) -> Iterator[tuple[str, int]]:
+    for item in text.split("+"):
+        host, slash, slot = item.partition("/")
+        if not host or not slash:
+            raise HostListError(f"not an exec_host: {text[:80]!r}")
+        index, star, count = slot.partition("*")
+        bounds = [_RANGE.fullmatch(part) for part in index.split(",")]
+        if star:
+            yield host, host_count(count, text)
+        elif any(bounds) or "," in index:
+            spans = (1 if b is None else int(b[2]) - int(b[1]) + 1 for b in bounds)
+            yield host, sum(spans)
+        else:
+            yield host, 1
+
+
+def pbs_exec_vnode(exec_vnode: str, exec_host: str) -> dict[str, HostShare]:
+    """Shares per host from `(n1[0]:ncpus=4+n1[1]:ncpus=4)+(n2:ncpus=8:mem=2gb:ngpus=1)`.
+
+    A chunk in parentheses may lie on several vnodes; the host that has them is the chunk's
+    counterpart in exec_host. Where the two do not match, vnode names stand for hosts.
+    """
+    if not (exec_vnode.startswith("(") and exec_vnode.endswith(")")):
+        raise HostListError(f"not an exec_vnode: {exec_vnode[:80]!r}")
+    chunks = exec_vnode[1:-1].split(")+(")
+    hosts = [host for host, _ in _exec_hosts(exec_host)] if exec_host else []
+    if len(hosts) != len(chunks):
+        hosts = []
+    return summed(
+        (hosts[at] if hosts else vnode.split(":", 1)[0], _vnode_share(vnode))
+        for at, chunk in enumerate(chunks)
+        for vnode in chunk.split("+")
+    )
+
+
+def _vnode_share(vnode: str) -> HostShare:
+    resources = dict(part.split("=", 1) for part in vnode.split(":")[1:] if "=" in part)
+    cpus, memory, gpus = (resources.get(name) for name in ("ncpus", "mem", "ngpus"))
+    return HostShare(
+        None if cpus is None else host_count(cpus, vnode),
+        None if memory is None else size_bytes(memory),
+        None if gpus is None else host_count(gpus, vnode),
+    )

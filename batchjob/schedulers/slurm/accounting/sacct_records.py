@@ -9,28 +9,24 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from batchjob.runtime.values import size_bytes
 from batchjob.schedulers.accounting import SourceError
 from batchjob.schedulers.fields import (
     FieldReader,
+    HostListError,
     RowError,
     clean,
     count,
     epoch,
     integer,
     quarantined,
+    spread,
 )
 from batchjob.schedulers.records import JobRecord, NodeShare, Quarantined, StepRecord
 from batchjob.schedulers.slurm.accounting.queries import Parsed
-from batchjob.schedulers.slurm.formats import (
-    Resources,
-    resources,
-    size_bytes,
-    slurm_duration,
-    tres,
-    tres_count,
-)
-from batchjob.schedulers.slurm.hostlist import HostListError, slurm_hosts, spread
-from batchjob.schedulers.states import slurm_state
+from batchjob.schedulers.slurm.formats import Resources, resources, slurm_duration, tres, tres_count
+from batchjob.schedulers.slurm.hostlist import slurm_hosts
+from batchjob.schedulers.slurm.states import slurm_state
 
 SOURCE = "sacct"
 

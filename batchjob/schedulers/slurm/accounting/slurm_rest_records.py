@@ -9,11 +9,11 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from batchjob.schedulers.fields import RowError, clean, quarantined
+from batchjob.schedulers.fields import HostListError, RowError, clean, quarantined
 from batchjob.schedulers.records import JobRecord, NodeShare, StepRecord
 from batchjob.schedulers.slurm.accounting.queries import Parsed
 from batchjob.schedulers.slurm.formats import Resources
-from batchjob.schedulers.slurm.hostlist import HostListError, slurm_hosts
+from batchjob.schedulers.slurm.hostlist import slurm_hosts
 from batchjob.schedulers.slurm.json_format import (
     Exit,
     count,
@@ -27,7 +27,8 @@ from batchjob.schedulers.slurm.json_format import (
     state_words,
     tres_counts,
 )
-from batchjob.schedulers.states import JobState, slurm_state
+from batchjob.schedulers.slurm.states import slurm_state
+from batchjob.schedulers.states import JobState
 
 
 def parsed(source: str, cluster: str, document: Any) -> Iterator[Parsed]:

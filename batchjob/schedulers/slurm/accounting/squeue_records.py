@@ -7,15 +7,24 @@ value. A job that waits has an estimated start, and what it asked for in place o
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from batchjob.schedulers.fields import FieldReader, RowError, count, epoch, quarantined
+from batchjob.schedulers.fields import (
+    FieldReader,
+    HostListError,
+    RowError,
+    count,
+    epoch,
+    quarantined,
+    spread,
+)
 from batchjob.schedulers.records import JobRecord, NodeShare, Quarantined
 from batchjob.schedulers.slurm.accounting.queries import Parsed
 from batchjob.schedulers.slurm.accounting.sacct_records import family
 from batchjob.schedulers.slurm.formats import Resources, resources, slurm_duration
-from batchjob.schedulers.slurm.hostlist import HostListError, slurm_hosts, spread
+from batchjob.schedulers.slurm.hostlist import slurm_hosts
 from batchjob.schedulers.slurm.json_format import INFINITE, plain, state_words
 from batchjob.schedulers.slurm.json_format import rows as json_rows
-from batchjob.schedulers.states import JobState, slurm_state
+from batchjob.schedulers.slurm.states import slurm_state
+from batchjob.schedulers.states import JobState
 
 QUEUE_FIELDS = (
     "JobID", "JobArrayID", "UserName", "UserID", "GroupName", "Account", "Partition", "QOS",

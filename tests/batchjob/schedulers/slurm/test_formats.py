@@ -4,15 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchjob.schedulers.slurm.formats import (
-    Resources,
-    lsf_duration,
-    pbs_duration,
-    resources,
-    size_bytes,
-    slurm_duration,
-    tres,
-)
+from batchjob.runtime.values import size_bytes
+from batchjob.schedulers.fields import clock_duration
+from batchjob.schedulers.lsf.formats import lsf_duration
+from batchjob.schedulers.slurm.formats import Resources, resources, slurm_duration, tres
 
 
 @pytest.mark.parametrize(
@@ -53,7 +48,7 @@ def test_slurm_duration_of_whole_seconds(seconds):
 
 @given(st.text())
 def test_durations_give_a_number_or_a_value_error(text):
-    for parse in (slurm_duration, pbs_duration, lsf_duration):
+    for parse in (slurm_duration, clock_duration, lsf_duration):
         try:
             seconds = parse(text)
         except ValueError:
@@ -66,7 +61,7 @@ def test_durations_give_a_number_or_a_value_error(text):
     [("00:01:14", 74), ("100:00:00", 360000), ("01:05", 65), ("3600", 3600), ("12.5", 12.5)],
 )
 def test_pbs_duration(text, seconds):
-    assert pbs_duration(text) == seconds
+    assert clock_duration(text) == seconds
 
 
 @pytest.mark.parametrize(

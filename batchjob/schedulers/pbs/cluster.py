@@ -5,29 +5,34 @@ out of `resources_assigned`. Times of jobs are text in the client's zone, which 
 """
 
 import calendar
+import os
 import shlex
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from batchjob.runtime.subprocesses import SchedulerError, run
-from batchjob.schedulers.slurm.formats import size_bytes
-from batchjob.schedulers.states import PBS, JobState
-from collectors.cluster.json_answer import NotJsonError, json_object
-from collectors.cluster.options import ClusterOptions
-from collectors.cluster.pbs_sharing import fairshare, licenses
-from collectors.cluster.reading import (
+from batchjob.runtime.subprocesses import NotJsonError, SchedulerError, json_object, run
+from batchjob.runtime.values import size_bytes
+from batchjob.schedulers.cluster import (
     ClusterJob,
+    ClusterModule,
     ClusterNode,
+    ClusterOptions,
     ClusterReaders,
+    DetectedCluster,
     FairShare,
     License,
     Partition,
     Reservation,
     bounded,
     count,
+    printed_value,
     reason_word,
 )
+from batchjob.schedulers.pbs.cluster_shares import fairshare, licenses
+from batchjob.schedulers.pbs.states import PBS
+from batchjob.schedulers.states import JobState
 
 
 def by_commands(options: ClusterOptions) -> ClusterReaders:
@@ -240,3 +245,29 @@ def _epoch(value: Any) -> int | None:
         return calendar.timegm(time.strptime(str(value), "%a %b %d %H:%M:%S %Y"))
     except ValueError:
         return None
+
+
+_CONFIGURATION = Path("/etc/pbs.conf")
+
+
+def detect() -> DetectedCluster | None:
+    """The server that qstat asks; its accounting logs where they may be read, for they say more."""
+    name = printed_value(("qstat", "-B", "-f"), "server_host")
+    if not name:
+        return None
+    logs = _home() / "server_priv/accounting"
+    if os.access(logs, os.R_OK | os.X_OK):
+        return DetectedCluster("PBS", name, {"pbs_log": {"path": str(logs)}})
+    return DetectedCluster("PBS", name, {"qstat": {}})
+
+
+def _home() -> Path:
+    try:
+        lines = _CONFIGURATION.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    homes = [line.partition("=")[2].strip() for line in lines if line.startswith("PBS_HOME=")]
+    return Path(homes[-1] if homes else "/var/spool/pbs")
+
+
+CLUSTER = ClusterModule(by_commands, detect)

@@ -8,19 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from batchjob.schedulers.slurm.formats import gpus as tres_gpus
-from batchjob.schedulers.slurm.formats import tres
-from batchjob.schedulers.slurm.json_format import (
-    SlurmJsonError,
-    count,
-    epoch,
-    plain,
-    refuse_errors,
-    rows,
-    state_words,
-)
-from batchjob.schedulers.states import SLURM, JobState
-from collectors.cluster.reading import (
+from batchjob.schedulers.cluster import (
     ClusterJob,
     ClusterNode,
     Controller,
@@ -32,6 +20,19 @@ from collectors.cluster.reading import (
     bounded,
     reason_word,
 )
+from batchjob.schedulers.slurm.formats import gpus as tres_gpus
+from batchjob.schedulers.slurm.formats import tres
+from batchjob.schedulers.slurm.json_format import (
+    SlurmJsonError,
+    count,
+    epoch,
+    plain,
+    refuse_errors,
+    rows,
+    state_words,
+)
+from batchjob.schedulers.slurm.states import SLURM
+from batchjob.schedulers.states import JobState
 
 MEGABYTE = 1024**2
 

@@ -14,19 +14,29 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from batchjob.runtime.log import Once
-from batchjob.runtime.subprocesses import CommandFailedError, CommandOptions, SchedulerError, run
-from batchjob.schedulers.lsf.formats import lsf_time
-from batchjob.schedulers.slurm.formats import size_bytes
-from batchjob.schedulers.states import LSF, JobState
-from collectors.cluster.json_answer import NotJsonError, json_object
-from collectors.cluster.reading import (
+from batchjob.runtime.subprocesses import (
+    CommandFailedError,
+    CommandOptions,
+    NotJsonError,
+    SchedulerError,
+    json_object,
+    run,
+)
+from batchjob.runtime.values import size_bytes
+from batchjob.schedulers.cluster import (
     ClusterJob,
+    ClusterModule,
     ClusterNode,
     ClusterReaders,
+    DetectedCluster,
     Partition,
     count,
+    printed_lines,
     reason_word,
 )
+from batchjob.schedulers.lsf.formats import lsf_time
+from batchjob.schedulers.lsf.states import LSF
+from batchjob.schedulers.states import JobState
 
 log = logging.getLogger(__name__)
 
@@ -231,3 +241,13 @@ def _moment(text: str, now: int) -> int | None:
         return lsf_time(text, now)
     except ValueError:
         return None
+
+
+def detect() -> DetectedCluster | None:
+    """The cluster that lsid names."""
+    lines = printed_lines(("lsid",))
+    names = [line.split()[-1] for line in lines if line.startswith("My cluster name is")]
+    return DetectedCluster("LSF", names[0], {"bjobs": {}}) if names else None
+
+
+CLUSTER = ClusterModule(by_commands, detect)

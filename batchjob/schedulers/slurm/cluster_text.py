@@ -10,10 +10,7 @@ import time
 from collections.abc import Iterator, Mapping
 
 from batchjob.runtime.subprocesses import SchedulerError
-from batchjob.schedulers.slurm.formats import gpus as tres_gpus
-from batchjob.schedulers.slurm.formats import tres
-from batchjob.schedulers.states import JobState
-from collectors.cluster.reading import (
+from batchjob.schedulers.cluster import (
     ClusterJob,
     ClusterNode,
     Controller,
@@ -26,7 +23,7 @@ from collectors.cluster.reading import (
     count,
     reason_word,
 )
-from collectors.cluster.slurm_json import (
+from batchjob.schedulers.slurm.cluster_json import (
     MEGABYTE,
     first_partition,
     gres_gpus,
@@ -34,6 +31,9 @@ from collectors.cluster.slurm_json import (
     node_state,
     partition,
 )
+from batchjob.schedulers.slurm.formats import gpus as tres_gpus
+from batchjob.schedulers.slurm.formats import tres
+from batchjob.schedulers.states import JobState
 
 # Signs behind a node's state (sinfo(1), "NODE STATE CODES").
 _SIGNS = {

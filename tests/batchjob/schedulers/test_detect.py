@@ -2,7 +2,8 @@
 
 import pytest
 
-from batchjob_cli.up import found
+from batchjob.schedulers import registry
+from batchjob.schedulers.pbs import cluster as pbs
 
 
 @pytest.fixture
@@ -21,19 +22,19 @@ def command(tmp_path, monkeypatch):
 
 
 def test_none(command):
-    assert found.scheduler("local") is None
+    assert registry.detect("local") is None
 
 
 def test_slurm(command):
     command(
         "scontrol", "echo 'Configuration data as of now'; echo 'ClusterName             = alpha'"
     )
-    assert found.scheduler("local") == ("Slurm", "alpha", {"sacct": {}, "sacctmgr": {}})
+    assert registry.detect("local") == ("Slurm", "alpha", {"sacct": {}, "sacctmgr": {}})
 
 
 def test_commands_without_a_controller_are_no_scheduler(command):
     command("scontrol", "echo 'Unable to contact slurm controller' >&2; exit 1")
-    assert found.scheduler("local") is None
+    assert registry.detect("local") is None
 
 
 def test_pbs_by_its_logs_where_they_can_be_read(command, tmp_path, monkeypatch):
@@ -41,21 +42,21 @@ def test_pbs_by_its_logs_where_they_can_be_read(command, tmp_path, monkeypatch):
         "qstat", "printf 'Server: pbs01\\n    server_state = Active\\n    server_host = pbs01\\n'"
     )
     config = tmp_path / "pbs.conf"
-    monkeypatch.setattr(found, "_PBS_CONFIG", config)
+    monkeypatch.setattr(pbs, "_CONFIGURATION", config)
     config.write_text(f"PBS_EXEC=/opt/pbs\nPBS_HOME={tmp_path}\n")
-    assert found.scheduler("local") == ("PBS", "pbs01", {"qstat": {}})
+    assert registry.detect("local") == ("PBS", "pbs01", {"qstat": {}})
     logs = tmp_path / "server_priv/accounting"
     logs.mkdir(parents=True)
-    assert found.scheduler("local") == ("PBS", "pbs01", {"pbs_log": {"path": str(logs)}})
+    assert registry.detect("local") == ("PBS", "pbs01", {"pbs_log": {"path": str(logs)}})
 
 
 def test_lsf(command):
     command("lsid", "echo 'IBM Spectrum LSF 10.1'; echo 'My cluster name is lsf1'")
-    assert found.scheduler("local") == ("LSF", "lsf1", {"bjobs": {}})
+    assert registry.detect("local") == ("LSF", "lsf1", {"bjobs": {}})
 
 
 def test_a_cluster_named_as_our_own_gets_another_name(command):
     command("scontrol", "echo 'ClusterName = local'")
-    scheduler = found.scheduler("local")
+    scheduler = registry.detect("local")
     assert scheduler is not None
     assert scheduler.cluster == "local-slurm"

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from batchjob.runtime.subprocesses import SchedulerError
-from collectors.cluster.reading import FairShare, License, count
+from batchjob.schedulers.cluster import FairShare, License, count
 
 _PBS_LICENSE = "PBS"
 _COUNTS = re.compile(r"(\w+):(\d{1,18})")

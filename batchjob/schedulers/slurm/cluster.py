@@ -8,12 +8,24 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from batchjob.runtime.background import AbsentError
-from batchjob.runtime.subprocesses import CommandFailedError, CommandOptions, run
+from batchjob.runtime.subprocesses import (
+    CommandFailedError,
+    CommandOptions,
+    NotJsonError,
+    json_object,
+    run,
+)
+from batchjob.schedulers.cluster import (
+    ClusterModule,
+    ClusterOptions,
+    ClusterReaders,
+    DetectedCluster,
+    printed_value,
+)
+from batchjob.schedulers.slurm import cluster_json as slurm_json
+from batchjob.schedulers.slurm import cluster_text as slurm_text
 from batchjob.schedulers.slurm.json_format import SlurmJsonError
 from batchjob.schedulers.slurm.slurmrestd import RestError, RestOptions, Slurmrestd
-from collectors.cluster import slurm_json, slurm_text
-from collectors.cluster.json_answer import NotJsonError, json_object
-from collectors.cluster.reading import ClusterReaders
 
 
 class _Way(NamedTuple):
@@ -61,6 +73,21 @@ _WAYS: Mapping[str, _Way] = {
 _ABSENT_PAUSE = 3600.0
 
 
+def readers(options: ClusterOptions) -> ClusterReaders:
+    """By slurmrestd where it has an address, else by commands."""
+    if not options.slurmrestd_url:
+        return by_commands(options)
+    return by_rest(
+        RestOptions(
+            url=options.slurmrestd_url,
+            user=options.slurmrestd_user,
+            token_file=options.slurmrestd_token_file,
+            ca_file=options.slurmrestd_ca_file,
+            timeout=options.timeout,
+        )
+    )
+
+
 def by_commands(options: CommandOptions) -> ClusterReaders:
     """The ways to ask by scontrol, squeue, sdiag and sshare."""
     return ClusterReaders(**{part: _command(options, part) for part in _WAYS})
@@ -106,3 +133,12 @@ def _rest(server: Slurmrestd, part: str) -> Callable[[], Any]:
             raise
 
     return read
+
+
+def detect() -> DetectedCluster | None:
+    """The cluster that slurmctld answers for."""
+    name = printed_value(("scontrol", "show", "config"), "ClusterName")
+    return DetectedCluster("Slurm", name, {"sacct": {}, "sacctmgr": {}}) if name else None
+
+
+CLUSTER = ClusterModule(readers, detect)

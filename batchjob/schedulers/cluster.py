@@ -1,0 +1,246 @@
+"""The contract of a scheduler's module `cluster`: who asks for the state of a cluster, and how.
+
+What is said about a cluster is told in words that all schedulers share.
+
+None stands for what was not said. Sizes are in bytes, times in epoch seconds, spans in seconds.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from batchjob.runtime.settings import option
+from batchjob.runtime.subprocesses import CommandOptions, SchedulerError, call
+from batchjob.runtime.values import duration, one_of, text
+from batchjob.schedulers.registry import CLUSTERS
+from batchjob.schedulers.states import JobState
+from batchjob.secret_files import secret_file
+
+
+class ClusterNode(NamedTuple):
+    """A node; `state` is the base state, `flags` are what is set beside it, both lower case."""
+
+    name: str
+    state: str
+    flags: frozenset[str]
+    partitions: tuple[str, ...]
+    cpus: int | None = None
+    cpus_allocated: int | None = None
+    memory_bytes: int | None = None
+    memory_allocated_bytes: int | None = None
+    gpus: int | None = None
+    gpus_allocated: int | None = None
+    reason: str = ""
+    reason_since: int | None = None
+    failures: int | None = None  # seen by us, see collectors/cluster/failures.py
+
+    @property
+    def usable(self) -> bool:
+        """Whether a job may be started there."""
+        return self.state not in _UNUSABLE_STATES and not self.flags & _UNUSABLE_FLAGS
+
+
+_UNUSABLE_STATES = frozenset(("down", "error", "future", "unknown"))
+_UNUSABLE_FLAGS = frozenset(("closed", "drain", "fail", "not_responding"))
+
+
+class ClusterJob(NamedTuple):
+    """A job that waits, runs, or ended a moment ago; an array's waiting tasks are one record."""
+
+    jobid: str
+    partition: str
+    state: JobState
+    reason: str = ""
+    tasks: int = 1
+    cpus: int | None = None
+    gpus: int | None = None
+    eligible: int | None = None
+    started: int | None = None
+    account: str = ""
+    user: str = ""
+
+
+class Rpc(NamedTuple):
+    """Calls that a controller has answered."""
+
+    calls: int
+    seconds: float | None
+
+
+class Controller(NamedTuple):
+    """What a controller says about itself: numbers by the names in the rows of the collector."""
+
+    numbers: dict[str, float]
+    by_type: dict[str, Rpc]
+    by_user: dict[str, Rpc]
+
+
+class Partition(NamedTuple):
+    """A partition or queue."""
+
+    name: str
+    accepts_jobs: bool | None
+    starts_jobs: bool | None
+    cpus_limit: int | None = None  # that its jobs may hold at once
+
+
+class FairShare(NamedTuple):
+    """An account's fair share."""
+
+    account: str
+    shares: float | None
+    usage: float | None
+    level: float | None
+    factor: float | None
+
+
+class License(NamedTuple):
+    """A licence that jobs may ask for."""
+
+    name: str
+    total: int | None
+    used: int | None
+    free: int | None
+    reserved: int | None
+
+
+class Reservation(NamedTuple):
+    """Nodes set aside from one time to another."""
+
+    name: str
+    nodes: int | None
+    cores: int | None
+    start: int | None
+    end: int | None
+
+
+class ClusterReaders(NamedTuple):
+    """The ways to ask one scheduler; None for what it has not. Each may raise SchedulerError."""
+
+    nodes: Callable[[], Sequence[ClusterNode]] | None = None
+    jobs: Callable[[], Sequence[ClusterJob]] | None = None
+    controller: Callable[[], Controller] | None = None
+    partitions: Callable[[], Sequence[Partition]] | None = None
+    fairshare: Callable[[], Sequence[FairShare]] | None = None
+    licenses: Callable[[], Sequence[License]] | None = None
+    reservations: Callable[[], Sequence[Reservation]] | None = None
+
+
+_REASON_SHOWN = 64
+_VARYING = re.compile(r"\[[^\]]*@[^\]]*\]|\S*/\S*|\S*\d{3,}\S*|\S*\d:\d\S*")
+_WORD = re.compile(r"[A-Za-z]\w{0,47}")
+
+
+def bounded(text: str) -> str:
+    """A reason that a person wrote, without what makes a new series each time, and not long.
+
+    Dropped are paths, numbers of three digits and more, times, and who wrote it when.
+    """
+    return " ".join(_VARYING.sub("", text).split())[:_REASON_SHOWN].strip()
+
+
+def reason_word(text: str) -> str:
+    """The scheduler's word for why a job waits, without the nodes or limits named after it."""
+    match = _WORD.match(text.replace(" ", "_"))
+    return match[0] if match else ""
+
+
+def count(value: object) -> int | None:
+    """The whole number that a scheduler wrote; None for everything else, such as a dash."""
+    text = str(value)
+    return int(text) if len(text) < 19 and text.isascii() and text.isdecimal() else None
+
+
+def _url(value: Any) -> str:
+    if value == "":
+        return ""
+    from batchjob.schedulers.slurm.slurmrestd import server
+
+    return server(value)
+
+
+@dataclass(frozen=True)
+class ClusterOptions(CommandOptions):
+    """Which scheduler is asked, and how."""
+
+    timeout: float = option(20.0, "Longest wait for one answer.", parse=duration)
+    scheduler: str = option(
+        "auto",
+        "The scheduler; auto takes the one whose commands are here.",
+        parse=one_of("auto", *CLUSTERS),
+    )
+    interval: float = option(30.0, "Time between two readings of a part.", parse=duration)
+    without: tuple[str, ...] = option(
+        (),
+        "Part to leave out, where others serve it already: "
+        + ", ".join(ClusterReaders._fields)
+        + "; may be"
+        " repeated.",
+        parse=one_of(*ClusterReaders._fields),
+        repeat=True,
+    )
+    users: bool = option(False, "Show jobs and CPUs of each user too, not of accounts alone.")
+    native: bool = option(
+        True,
+        "Show what Slurm 25.11 and later show themselves, at their own /metrics, too.",
+    )
+    pbsfs: str = option(
+        "",
+        "Command that prints PBS' fair share as `pbsfs` does, which only root may call; without"
+        " one PBS shows none.",
+        parse=text,
+    )
+    slurmrestd_url: str = option(
+        "",
+        "Ask Slurm here instead of by its commands: http://host:port, https://host:port or "
+        "unix:/path.",
+        parse=_url,
+    )
+    slurmrestd_user: str = option("", "User whom the token belongs to.", parse=text)
+    slurmrestd_token_file: str = option(
+        "",
+        "File with the JSON Web Token (`scontrol token`); read for each request.",
+        parse=secret_file,
+    )
+    slurmrestd_ca_file: str = option(
+        "", "File with the certificates to trust, for https.", parse=text
+    )
+
+
+class DetectedCluster(NamedTuple):
+    """A scheduler, as people call it, its cluster's name and the poller's sources for it."""
+
+    title: str
+    cluster: str
+    sources: Mapping[str, Mapping[str, Any]]
+
+
+class ClusterModule(NamedTuple):
+    """What a scheduler's module `cluster` offers, under the name `CLUSTER`."""
+
+    readers: Callable[[ClusterOptions], ClusterReaders]
+    """The ways to ask; asks nothing yet."""
+    detect: Callable[[], DetectedCluster | None]
+    """The cluster that this machine's commands answer for; None where they are not or do not."""
+
+
+_DETECTION_TIMEOUT = 10.0
+
+
+def printed_lines(argv: tuple[str, ...]) -> list[str]:
+    """The lines a command prints; none where it fails: the scheduler is not in use here then."""
+    try:
+        output = call(argv, timeout=_DETECTION_TIMEOUT).stdout
+    except SchedulerError:
+        return []
+    return output.decode("utf-8", "replace").splitlines()
+
+
+def printed_value(argv: tuple[str, ...], name: str) -> str:
+    """The value of a line `name = value` of what a command prints, or ""."""
+    for line in printed_lines(argv):
+        key, equals, value = line.partition("=")
+        if equals and key.strip() == name:
+            return value.strip()
+    return ""

@@ -1,0 +1,50 @@
+"""PBS' letters for the states of jobs, and its exit statuses: qstat(1B) and the accounting log."""
+
+from batchjob.schedulers.states import JobState
+
+S = JobState
+
+
+PBS: dict[str, JobState] = {
+    "B": S.RUNNING,  # an array of which at least one sub-job has started
+    "E": S.RUNNING,  # exiting
+    "F": S.COMPLETED,  # finished; Exit_status says how
+    "C": S.COMPLETED,  # Torque's word for the same
+    "H": S.PENDING,  # held
+    "M": S.MOVED,
+    "Q": S.PENDING,
+    "R": S.RUNNING,
+    "S": S.SUSPENDED,
+    "T": S.PENDING,  # in transit
+    "U": S.SUSPENDED,  # by keyboard activity
+    "W": S.PENDING,  # waits for its time
+    "X": S.COMPLETED,  # a sub-job that is finished
+}
+
+
+_LIMITS = {-24, -25, -28, -29}  # ncpus burst and sum, cput, walltime
+
+
+_ENDS: dict[int, JobState] = {
+    **dict.fromkeys(_LIMITS, S.TIMEOUT),
+    -26: S.OUT_OF_MEMORY,  # vmem
+    -27: S.OUT_OF_MEMORY,  # mem
+    -20: S.NODE_FAIL,  # the job's first node was lost
+    -11: S.REQUEUED,
+    -12: S.REQUEUED,  # checkpointed
+}
+
+
+def pbs_end_state(exit_status: int | None) -> JobState:
+    """What PBS' Exit_status says of a finished job; None: it never ran.
+
+    0 to 255 are the script's own, 256 + n says signal n ended it (qdel sends 15, then 9),
+    and negative numbers are PBS' reasons.
+    """
+    if exit_status is None:
+        return S.CANCELLED
+    if exit_status == 0:
+        return S.COMPLETED
+    if exit_status < 0:
+        return _ENDS.get(exit_status, S.FAILED)
+    return S.CANCELLED if exit_status in (256 + 9, 256 + 15) else S.FAILED

@@ -1,0 +1,167 @@
+"""Every scheduler that is known, one row each: nothing else lists them.
+
+A row names the modules of its scheduler, which are loaded when somebody asks for them: compute
+nodes do without accounting, HTTP and TLS, which are megabytes.
+"""
+
+import importlib
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+if TYPE_CHECKING:
+    from batchjob.schedulers.accounting import AccountingModule
+    from batchjob.schedulers.cluster import ClusterModule, DetectedCluster
+
+
+class SourceEntry(NamedTuple):
+    """A source of job records: its name in the configuration, its module, one line about it."""
+
+    name: str
+    module: str
+    description: str
+    people: bool = False  # an AssociationsSource, not an AccountingSource
+
+    def load(self) -> "AccountingModule":
+        """Import the module."""
+        return cast("AccountingModule", importlib.import_module(self.module).ACCOUNTING)
+
+
+class RequestSyntax(NamedTuple):
+    """How memory and time are asked for, for `str.format`."""
+
+    memory: str  # {mib}: MiB of each node, {all}: of all nodes together
+    time: str  # {hms}: [H]H:MM:SS
+
+
+class Scheduler(NamedTuple):
+    """A row of the table."""
+
+    name: str
+    sources: tuple[SourceEntry, ...] = ()
+    marks: tuple[str, ...] = ()  # what JobRecord.source says beside the names of its sources
+    reasons: str = ""  # the module that puts its reasons into words, by `explained()`
+    request: RequestSyntax = RequestSyntax("", "")
+    cluster: str = ""  # the module that asks for the state of its cluster
+    command: str = ""  # shows that the cluster can be asked from this host
+    address: str = ""  # the option of ClusterOptions with which it is asked without a command
+
+    def cluster_module(self) -> "ClusterModule":
+        """Import what asks for the state of its cluster."""
+        return cast("ClusterModule", importlib.import_module(self.cluster).CLUSTER)
+
+
+_HERE = "batchjob.schedulers"
+
+SCHEDULERS: tuple[Scheduler, ...] = (
+    Scheduler(
+        "slurm",
+        (
+            SourceEntry(
+                "sacct", f"{_HERE}.slurm.accounting.sacct", "Slurm accounting, by the command sacct"
+            ),
+            SourceEntry(
+                "slurm_rest",
+                f"{_HERE}.slurm.accounting.slurm_rest",
+                "Slurm accounting, by slurmrestd",
+            ),
+            SourceEntry(
+                "sacctmgr",
+                f"{_HERE}.slurm.accounting.sacctmgr",
+                "Slurm's accounts and people",
+                people=True,
+            ),
+        ),
+        marks=("squeue", "scontrol"),
+        reasons=f"{_HERE}.slurm.reasons",
+        request=RequestSyntax("--mem={mib}M", "--time={hms}"),
+        cluster=f"{_HERE}.slurm.cluster",
+        command="scontrol",
+        address="slurmrestd_url",
+    ),
+    Scheduler(
+        "pbs",
+        (
+            SourceEntry(
+                "pbs_log", f"{_HERE}.pbs.accounting.pbs_log", "PBS and Torque accounting logs"
+            ),
+            SourceEntry(
+                "qstat",
+                f"{_HERE}.pbs.accounting.qstat",
+                "PBS jobs and history, by qstat -x -f -F json",
+            ),
+        ),
+        reasons=f"{_HERE}.pbs.reasons",
+        request=RequestSyntax("-l mem={all}mb", "-l walltime={hms}"),
+        cluster=f"{_HERE}.pbs.cluster",
+        command="pbsnodes",
+    ),
+    Scheduler(
+        "lsf",
+        (
+            SourceEntry("lsb_acct", f"{_HERE}.lsf.accounting.lsb_acct", "LSF's lsb.acct"),
+            SourceEntry(
+                "lsb_stream",
+                f"{_HERE}.lsf.accounting.lsb_stream",
+                "LSF's lsb.stream with JOB_FINISH2",
+            ),
+            SourceEntry(
+                "bjobs", f"{_HERE}.lsf.accounting.bjobs", "LSF's recent jobs, by bjobs -json"
+            ),
+        ),
+        reasons=f"{_HERE}.lsf.reasons",
+        cluster=f"{_HERE}.lsf.cluster",
+        command="bhosts",
+    ),
+    Scheduler(
+        "local",
+        (SourceEntry("runs", "batchjob.local_runs.accounting", "local runs of this machine"),),
+    ),
+    Scheduler(
+        "others",
+        (SourceEntry("jsonl", f"{_HERE}.json_lines", "JSON lines from anything else"),),
+    ),
+)
+
+SOURCES: Mapping[str, SourceEntry] = {
+    entry.name: entry for scheduler in SCHEDULERS for entry in scheduler.sources
+}
+CLUSTERS: Mapping[str, Scheduler] = {
+    scheduler.name: scheduler for scheduler in SCHEDULERS if scheduler.cluster
+}
+"""Those whose clusters can be asked for their state."""
+
+
+_BY_MARK: Mapping[str, Scheduler] = {
+    mark: scheduler
+    for scheduler in SCHEDULERS
+    for mark in (*scheduler.marks, *(entry.name for entry in scheduler.sources))
+}
+
+
+def of_record(source: str) -> Scheduler | None:
+    """The scheduler of a job whose JobRecord.source this is."""
+    return _BY_MARK.get(source)
+
+
+def explained(source: str, reason: str) -> str:
+    """A scheduler's reason in words; "" where it says nothing, or nothing is known of it.
+
+    Records from elsewhere have Slurm's reasons most often: its words serve where none are named.
+    """
+    scheduler = of_record(source)
+    module = (scheduler and scheduler.reasons) or SCHEDULERS[0].reasons
+    explain = cast(Callable[[str], str], importlib.import_module(module).explained)
+    return explain(reason)
+
+
+def detect(local: str) -> "DetectedCluster | None":
+    """The cluster whose commands are here and answer; None on a machine without a scheduler.
+
+    `local` is the name of the machine's own cluster, which the scheduler's may not have.
+    """
+    for scheduler in CLUSTERS.values():
+        found = scheduler.cluster_module().detect()
+        if found is not None:
+            same = found.cluster == local
+            return found._replace(cluster=f"{local}-{found.title.lower()}") if same else found
+    return None
