@@ -5,6 +5,7 @@ import sys
 from urllib.parse import quote
 
 from batchjob.local_runs import history
+from batchjob.runtime.settings import SettingsError
 from batchjob.runtime.times import local_zone
 from batchjob_cli.client.connect import asked, good, parser
 from batchjob_cli.client.table import add_zone, show
@@ -22,6 +23,8 @@ def run(arguments: list[str]) -> int:
     add("--format", choices=("text", "json", "markdown", "html"), default="text")
     add_zone(made)
     given = made.parse_args(arguments)
+    if not given.id.strip():
+        raise SettingsError("JOB: expected an id or a name")
     parameters = {"format": given.format, "zone": "UTC" if given.zone else local_zone()}
     if given.cluster:
         parameters["cluster"] = given.cluster

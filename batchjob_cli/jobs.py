@@ -3,19 +3,17 @@
 import argparse
 import json
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import tzinfo
 from typing import Any
 
 from batchjob.runtime.cells import harmless
-from batchjob.runtime.formatting import digits, run_time, share, size
 from batchjob.runtime.settings import argument
-from batchjob.runtime.times import past_time, time_in_words
+from batchjob.runtime.times import past_time
 from batchjob.runtime.values import at_least_one, called
 from batchjob.schedulers.states import JobState
-from batchjob_cli.client.connect import Ask, asked, pages, parser
-from batchjob_cli.client.table import TableColumn, add_zone, show, written
+from batchjob_cli.client.connect import job_pages, parser
+from batchjob_cli.client.table import add_zone, in_colour, show, terminal_width, written
+from batchjob_cli.job_columns import columns_named, default_columns
 
 # Option -> parameter of the API, and what it means.
 _FILTERS = {
@@ -71,21 +69,27 @@ def run(arguments: list[str]) -> int:
     add = made.add_argument
     add("--running", action="store_true", help="only jobs that run now")
     add("--pending", action="store_true", help="only jobs that wait")
-    add("--sort", default="", metavar="KEY", help="such as energy_joules; -KEY: largest first")
+    add("--sort", default="", metavar="KEY",
+        help="such as usage_energy_joules; -KEY: largest first")  # fmt: skip
+    add("--columns", "-o", default=(), type=_names, metavar="KEY,...",
+        help="these instead, such as jobid,state: keys of --format json")  # fmt: skip
     add("--limit", **argument(at_least_one), default=50, help="at most so many (default: 50)")
     add("--format", choices=("table", "json", "csv"), default="table")
     add_zone(made)
-    given = made.parse_args(arguments)
-    with asked(given) as ask:
-        rows = list(_rows(given, ask))
+    given = made.parse_args(sort_joined(arguments))
+    rows = list(_rows(given))
     if given.format == "table":
-        _table(rows, given.zone)
+        _table(rows, given)
     else:
-        {"json": as_json, "csv": as_csv}[given.format](rows)
+        {"json": as_json, "csv": as_csv}[given.format](_chosen_alone(rows, given.columns))
     return 0
 
 
-def _rows(given: argparse.Namespace, ask: Ask) -> Iterator[Mapping[str, Any]]:
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _rows(given: argparse.Namespace) -> Iterator[Mapping[str, Any]]:
     parameters = chosen(given) | {"limit": min(given.limit, 1000)}
     if given.pending:
         parameters["state"] = [*parameters.get("state", ()), JobState.PENDING.value]
@@ -93,12 +97,37 @@ def _rows(given: argparse.Namespace, ask: Ask) -> Iterator[Mapping[str, Any]]:
         parameters["running"] = "true"
     if given.sort:
         parameters["sort"] = given.sort
-    for page in pages(ask, "jobs", parameters, given.limit):
+    for page in job_pages(given, parameters, given.limit):
         yield from page
 
 
-def _table(rows: Sequence[Mapping[str, Any]], zone: tzinfo | None) -> None:
-    show(written(columns(zone), rows) if rows else "no job")
+def _table(rows: Sequence[Mapping[str, Any]], given: argparse.Namespace) -> None:
+    if not rows:
+        show("no job")
+        return
+    width = terminal_width()
+    columns = (
+        columns_named(given.columns, rows, given.zone)
+        if given.columns
+        else default_columns(rows, given.zone, short=width is not None)
+    )
+    show(written(columns, rows, width, colours=in_colour()))
+
+
+def _chosen_alone(
+    rows: list[Mapping[str, Any]], names: Sequence[str]
+) -> Sequence[Mapping[str, Any]]:
+    columns_named(names, rows, None)
+    return [{name: row[name] for name in names} for row in rows] if names else rows
+
+
+def sort_joined(arguments: Sequence[str]) -> list[str]:
+    """`--sort -KEY` as `--sort=-KEY`: argparse takes what begins with a dash for an option."""
+    given = list(arguments)
+    for place in range(len(given) - 1):
+        if given[place] == "--sort":
+            return [*given[:place], f"--sort={given[place + 1]}", *given[place + 2 :]]
+    return given
 
 
 def as_json(rows: Sequence[Mapping[str, Any]]) -> None:
@@ -115,42 +144,3 @@ def as_csv(rows: Sequence[Mapping[str, Any]]) -> None:
         out = csv.DictWriter(sys.stdout, list(rows[0]), lineterminator="\n")
         out.writeheader()
         out.writerows({key: harmless(value) for key, value in row.items()} for row in rows)
-
-
-def _known(key: str, form: Any) -> Any:
-    return lambda row: "-" if row.get(key) is None else form(row[key])
-
-
-def _took(row: Mapping[str, Any]) -> str:
-    if row.get("elapsed_seconds") is not None:
-        return run_time(row["elapsed_seconds"])
-    if row.get("start_time") is None or row["state"] == JobState.VANISHED:
-        return "-"  # not started, or nobody knows when it ended
-    return run_time(max(0.0, time.time() - row["start_time"] / 1000))
-
-
-def columns(zone: tzinfo | None) -> tuple[TableColumn, ...]:
-    """The table, with times in a zone; None: local time."""
-    started = _known("start_time", lambda at: time_in_words(at / 1000, zone))
-    return (*_WHO, TableColumn("STARTED", started), *_WHAT)
-
-
-def _state_of(row: Mapping[str, Any]) -> str:
-    """A run that somebody stopped was cancelled too, and yet is not one that never started."""
-    stopped = row.get("state_word") == "stopped"
-    return "stopped" if stopped else str(row["state"]).lower()
-
-
-_WHO = (
-    TableColumn("JOB", lambda row: row["jobid"]),
-    TableColumn("NAME", lambda row: (row.get("name") or "-")[:24]),
-    TableColumn("USER", lambda row: row.get("user") or "-"),
-    TableColumn("STATE", _state_of),
-)
-_WHAT = (
-    TableColumn("TIME", _took, right=True),
-    TableColumn("CPUS", _known("allocated_cpus", digits), right=True),
-    TableColumn("CPU EFF.", _known("cpu_efficiency", share), right=True),
-    TableColumn("PEAK MEMORY", _known("memory_used_bytes", size), right=True),
-    TableColumn("EXIT", _known("exit_code", str), right=True),
-)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from batchjob import __version__
 from batchjob.runtime.extras import lacking
 from batchjob.runtime.settings import SettingsError, nearest
+from batchjob_cli.client.problems import INTERRUPTED, exit_status
 
 
 class Command(NamedTuple):
@@ -40,9 +41,9 @@ def main(arguments: list[str] | None = None) -> int:
         return _run(given)
     except SettingsError as error:
         print(f"batchjob: {error}", file=sys.stderr)
-        return 2
+        return exit_status(error)
     except KeyboardInterrupt:
-        return 130
+        return INTERRUPTED
     except BrokenPipeError:  # `batchjob doctor | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
@@ -60,7 +61,8 @@ def _run(given: list[str]) -> int:
         if command.name == first:
             return _do(command, given[1:])
     known = [command.name for command in COMMANDS]
-    raise SettingsError(f"unknown command {first}{nearest(first, known)}")
+    told = nearest(first, known) or f"; expected one of {', '.join(known)}"
+    raise SettingsError(f"unknown command {first}{told}")
 
 
 def _do(command: Command, arguments: list[str]) -> int:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from batchjob.runtime.formatting import energy, run_time, share, size
 from batchjob.schedulers.states import JobState
-from batchjob_cli.client.connect import asked, pages, parser
+from batchjob_cli.client.connect import job_pages, parser
 from batchjob_cli.client.table import TableColumn, show, written
 from batchjob_cli.jobs import add_filters, as_csv, as_json, chosen
 
@@ -73,9 +73,8 @@ def run(arguments: list[str]) -> int:
         given.since = time.time() - _DAYS * 86400
     fields = dict.fromkeys((given.by, *_FIELDS))
     parameters = chosen(given) | {"limit": 1000, "fields": ",".join(fields)}
-    with asked(given) as ask:
-        rows = (row for page in pages(ask, "jobs", parameters, _MOST) for row in page)
-        found = totals(rows, given.by)
+    rows = (row for page in job_pages(given, parameters, _MOST) for row in page)
+    found = totals(rows, given.by)
     if given.format == "table":
         show(written(_columns(given.by), [each._asdict() for each in found]) if found else "no job")
     else:

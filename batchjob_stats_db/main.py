@@ -15,6 +15,7 @@ from sqlalchemy.engine import URL, Engine
 
 from batchjob import __version__
 from batchjob.runtime import log as logs
+from batchjob.runtime.reason import reason
 from batchjob.runtime.settings import (
     Parser,
     SettingsError,
@@ -52,7 +53,9 @@ def main(arguments: list[str] | None = None) -> int:
     except (SchedulerError, TimeSeriesError, transfer.TransferError) as error:
         print(f"batchjob_stats_db: {error}", file=sys.stderr)
     except sa.exc.DBAPIError as error:
-        print(f"batchjob_stats_db: the database: {error.orig}", file=sys.stderr)
+        print(
+            f"batchjob_stats_db: the database: {' '.join(str(error.orig).split())}", file=sys.stderr
+        )
     except BrokenPipeError:  # `export | head`
         sys.stderr.close()
     except KeyboardInterrupt:
@@ -302,8 +305,10 @@ def _import(chosen: PollerSettings, given: Arguments) -> int:
         try:
             with _text(given.file) as lines:
                 count = transfer.import_json(engine, lines, int(time.time()))
-        except (OSError, UnicodeDecodeError) as error:
-            raise SettingsError(f"{given.file}: {error}") from error
+        except UnicodeDecodeError as error:
+            raise SettingsError(f"{given.file}: expected UTF-8") from error
+        except OSError as error:
+            raise SettingsError(f"{given.file}: {reason(error)}") from error
     print(f"{count} jobs")
     return 0
 

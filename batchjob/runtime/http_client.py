@@ -18,6 +18,8 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from batchjob.runtime.reason import reason
+
 _MEBIBYTE = 1 << 20
 
 
@@ -137,7 +139,7 @@ def _connected(
     except (OSError, http.client.HTTPException, ValueError) as error:
         if late.is_set() or isinstance(error, TimeoutError):
             raise FetchError("deadline", f"{place}: not answered in time") from error
-        raise FetchError(_reason(error), f"{place}: {_text(error)}") from error
+        raise FetchError(_reason(error), f"{place}: {in_words(error)}") from error
     if late.is_set():  # a body without a length looks complete when it is cut off
         raise FetchError("deadline", f"{place}: not answered in time")
 
@@ -197,8 +199,12 @@ def _reason(error: Exception) -> str:
     return "unreachable" if isinstance(error, OSError) else "malformed"
 
 
-def _text(error: Exception) -> str:
+def in_words(error: Exception) -> str:
+    """What went wrong with a connection, without numbers and names of libraries."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"certificate not trusted: {error.verify_message}"
-    told = error.strerror if isinstance(error, OSError) else ""
-    return told or str(error) or type(error).__name__
+    if getattr(error, "reason", None) in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST"):
+        return "it does not speak TLS; is it http:// rather than https://?"
+    if isinstance(error, http.client.RemoteDisconnected):
+        return "it closed the connection without an answer; is it https:// rather than http://?"
+    return reason(error)

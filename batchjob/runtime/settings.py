@@ -13,7 +13,7 @@ flag or key, what was expected and, for a name nobody knows, the nearest one tha
 import argparse
 import difflib
 import errno
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
@@ -126,6 +126,24 @@ class Parser(argparse.ArgumentParser):
         """Raise instead of printing the whole usage."""
         raise SettingsError(message)
 
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse's, with the neighbour of an option that nobody knows."""
+        known, unknown = self.parse_known_args(args, namespace)
+        refuse_unknown(self, unknown)
+        return known
+
+
+def refuse_unknown(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
+    """Raise SettingsError for what argparse has left over; a flag names its neighbour."""
+    for argument in arguments:
+        if not argument.startswith("-"):
+            raise SettingsError(f"unexpected argument {argument!r}")
+        flags = [flag for action in parser._actions for flag in action.option_strings]
+        wrong = argument.split("=", 1)[0]
+        if wrong in flags:
+            raise SettingsError(f"{wrong} is to stand before the command")
+        raise SettingsError(f"unknown flag {wrong}{nearest(wrong, flags)}")
+
 
 def argument(parse: Parse) -> dict[str, Any]:
     """`type` and `metavar` for argparse, so that it says what `parse` expects."""
@@ -179,14 +197,7 @@ def _written(value: Any, parse: Parse) -> str:
 def parse_flags(parser: argparse.ArgumentParser, arguments: list[str]) -> dict[str, Any]:
     """Flags as a mapping from option name to text; a flag nobody knows names its neighbour."""
     known, unknown = parser.parse_known_args(arguments)
-    for argument in unknown:
-        if not argument.startswith("-"):
-            raise SettingsError(f"unexpected argument {argument!r}")
-        flags = [flag for action in parser._actions for flag in action.option_strings]
-        wrong = argument.split("=", 1)[0]
-        if wrong in flags:
-            raise SettingsError(f"{wrong} is to stand before the command")
-        raise SettingsError(f"unknown flag {wrong}{nearest(wrong, flags)}")
+    refuse_unknown(parser, unknown)
     return vars(known)
 
 

@@ -9,11 +9,14 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from batchjob.local_runs.directory import data_directory
 from batchjob.runtime.settings import Parser, SettingsError
 from batchjob.secret_files import SecretFileError, read_secret
+from batchjob_cli.client.problems import of_answer
+from batchjob_cli.client.running_up import running_up
 
 if TYPE_CHECKING:
     from batchjob_cli.client.remote import Server
@@ -77,10 +80,38 @@ def asked(given: argparse.Namespace) -> Iterator[Ask]:
     if given.server:
         yield server(given)
         return
+    data = data_directory(given.data)
+    if up := _reachable_up(data):
+        yield up
+        return
     from batchjob_cli.client.local import local
 
-    with local(data_directory(given.data)) as ask:
+    with local(data) as ask:
         yield ask
+
+
+def job_pages(
+    given: argparse.Namespace, parameters: Parameters, most: int
+) -> Iterator[Sequence[Any]]:
+    """Pages of jobs, at most so many jobs, of whoever is asked; raises SettingsError."""
+    data = data_directory(given.data)
+    ask = server(given) if given.server else _reachable_up(data)
+    if ask is not None:
+        yield from pages(ask, "jobs", parameters, most)
+        return
+    from batchjob_cli.client import local_jobs
+
+    yield from local_jobs.job_pages(data, parameters, most)
+
+
+def _reachable_up(data: Path) -> "Server | None":
+    """`batchjob up` of this data directory, which has all at hand; over TLS it is not tried."""
+    up = running_up(data)
+    if up is None or not up.token or not up.url.startswith("http://"):
+        return None
+    from batchjob_cli.client.remote import Server
+
+    return Server(up.url, up.token)
 
 
 def server(given: argparse.Namespace) -> "Server":
@@ -114,7 +145,7 @@ def next_page(link: str) -> str:
 
 
 def good(answer: ApiReply) -> ApiReply:
-    """The answer, if it is one; raises SettingsError with the server's own words."""
+    """The answer, if it is one; raises the SettingsError that its status stands for."""
     if 200 <= answer.status < 300:
         return answer
     import json
@@ -124,7 +155,7 @@ def good(answer: ApiReply) -> ApiReply:
         said = str(problem.get("detail") or problem.get("title"))
     except (ValueError, AttributeError):
         said = answer.body[:200].decode("utf-8", "replace")
-    raise SettingsError(f"{said} (status {answer.status})")
+    raise of_answer(answer.status, said)
 
 
 def pages(ask: Ask, path: str, parameters: Parameters, most: int) -> Iterator[Sequence[Any]]:

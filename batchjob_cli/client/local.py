@@ -10,9 +10,9 @@ from typing import Any
 from urllib.parse import urlencode, urljoin
 
 from batchjob.runtime.process import login
-from batchjob.runtime.settings import SettingsError
 from batchjob_cli.client.connect import ApiReply, Ask, Parameters, next_page
-from batchjob_cli.up import options, stack
+from batchjob_cli.client.problems import UnreachableError
+from batchjob_cli.up import options, records, stack
 from batchjob_stats_db.database.engine import DatabaseError
 from batchjob_stats_server import app, services
 from batchjob_stats_server.options import AuthOptions
@@ -26,13 +26,12 @@ def local(data: Path) -> Iterator[Ask]:
     """Who can open the database may read all of it. Raises SettingsError."""
     settings = options.settings([f"--data={data}"])
     try:
-        stack.record_runs(settings, data)
-        url = stack.database(settings, data)
+        url = records.record_runs(data)
         made = services.build(stack.server_settings(settings, data, url))
     except DatabaseError as error:
-        raise SettingsError(str(error)) from error
+        raise UnreachableError(str(error)) from error
     except OSError as error:
-        raise SettingsError(f"{error.filename or data}: {error.strerror or error}") from error
+        raise UnreachableError(f"{error.filename or data}: {error.strerror or error}") from error
     # The application wants to know who asks: it is told as a trusted proxy would tell it.
     user, secret = login(), secrets.token_urlsafe()
     auth = AuthOptions(trusted_peer=(ipaddress.ip_network(f"{_HOST}/32"),), admin=(user,))

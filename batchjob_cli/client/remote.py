@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlencode, urljoin, urlsplit
 
-from batchjob.runtime.http_client import FetchError, fetch, trust
+from batchjob.runtime.http_client import FetchError, fetch, in_words, trust
 from batchjob.runtime.settings import SettingsError
 from batchjob.runtime.values import http_url
 from batchjob_cli.client.connect import ApiReply, Parameters, good, next_page
+from batchjob_cli.client.problems import UnreachableError
 
 _TIMEOUT_SECONDS = 60.0
 _LONGEST_ANSWER = 256 << 20  # bytes
@@ -32,14 +33,14 @@ class Server:
         self._tls = _trust(ca_file, cert, key) if ca_file or cert else None
 
     def __call__(self, path: str, parameters: Parameters) -> ApiReply:
-        """Raises SettingsError where nobody answers."""
+        """Raises UnreachableError where nobody answers."""
         return self.request("GET", path, parameters)
 
     def request(
         self, method: str, path: str, parameters: Parameters, body: Any = None,
         seconds: float = _TIMEOUT_SECONDS,
     ) -> ApiReply:  # fmt: skip
-        """Any request, with a body in JSON. Raises SettingsError where nobody answers."""
+        """Any request, with a body in JSON. Raises UnreachableError where nobody answers."""
         headers = self._headers
         if body is not None:
             headers = {**headers, "Content-Type": "application/json"}
@@ -50,7 +51,7 @@ class Server:
                 seconds=seconds, limit=_LONGEST_ANSWER, tls=self._tls,
             )  # fmt: skip
         except FetchError as error:
-            raise SettingsError(f"{self._base}: {error}") from error
+            raise UnreachableError(f"{self._base}: {error}") from error
         return ApiReply(answer.status, answer.body, next_page(answer.headers.get("link", "")))
 
     def stream(self, path: str, parameters: Parameters) -> Iterator[bytes]:
@@ -71,8 +72,7 @@ class Server:
                 while text := response.read1(1 << 16):
                     yield text
             except (OSError, http.client.HTTPException) as error:
-                told = getattr(error, "strerror", None) or error
-                raise SettingsError(f"{self._base}: {told}") from error
+                raise UnreachableError(f"{self._base}: {in_words(error)}") from error
 
     def _url(self, path: str, parameters: Parameters) -> str:
         url = urljoin(self._base, path)

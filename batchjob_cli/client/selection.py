@@ -8,6 +8,7 @@ from batchjob.local_runs.directory import data_directory
 from batchjob.local_runs.record import Run
 from batchjob.runtime.settings import Parser, SettingsError
 from batchjob_cli.client.connect import add_arguments
+from batchjob_cli.client.problems import NotFoundError
 
 
 def parser(name: str, description: str, job: str | None = None) -> argparse.ArgumentParser:
@@ -24,6 +25,6 @@ def one(given: argparse.Namespace) -> tuple[Path, Run]:
     try:
         return data_directory(given.data), history.job(given.job, given.data)
     except history.UnknownRun as error:
-        raise SettingsError(str(error)) from error
+        raise NotFoundError(str(error)) from error
     except OSError as error:
         raise SettingsError(f"{error.filename}: {error.strerror}") from error

@@ -1,10 +1,15 @@
 """Rows as a table for people."""
 
 import argparse
+import os
+import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC
 from typing import Any, NamedTuple
+
+_GAP = 2
+_LEAST_WIDTH = 8  # of a column that gives way
 
 
 class TableColumn(NamedTuple):
@@ -13,6 +18,9 @@ class TableColumn(NamedTuple):
     title: str
     cell: Callable[[Mapping[str, Any]], str]
     right: bool = False
+    elastic: bool = False  # is cut short where the terminal is narrow
+    gives_way: int = 0  # the larger, the sooner it is left out there; 0: never
+    colour: Callable[[Mapping[str, Any]], str] | None = None  # of a cell: an SGR code, or ""
 
 
 def add_zone(parser: argparse.ArgumentParser) -> None:
@@ -21,18 +29,82 @@ def add_zone(parser: argparse.ArgumentParser) -> None:
                         help="show times in UTC (default: local time)")  # fmt: skip
 
 
-def written(columns: Sequence[TableColumn], rows: Sequence[Mapping[str, Any]]) -> str:
-    """Lines of equal columns, two spaces apart."""
-    cells = [[column.title for column in columns]]
-    cells += [[_plain(column.cell(row)) for column in columns] for row in rows]
-    widths = [max(len(line[n]) for line in cells) for n in range(len(columns))]
-    return "\n".join(
-        "  ".join(
-            text.rjust(width) if column.right else text.ljust(width)
-            for text, width, column in zip(line, widths, columns, strict=True)
-        ).rstrip()
-        for line in cells
-    )
+def terminal_width() -> int | None:
+    """Characters of a line; None where the output is no terminal, and nothing is cut."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def in_colour() -> bool:
+    """Whether to colour: on a terminal, unless NO_COLOR is set (https://no-color.org)."""
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return sys.stdout.isatty() and not plain
+
+
+def written(
+    columns: Sequence[TableColumn],
+    rows: Sequence[Mapping[str, Any]],
+    width: int | None = None,
+    *,
+    colours: bool = False,
+) -> str:
+    """Lines of equal columns, two spaces apart, in at most `width` characters where one is given.
+
+    What does not fit is cut short or left out, by what the columns say of themselves.
+    """
+    cells = [[_plain(column.cell(row)) for column in columns] for row in rows]
+    widths = [max((len(line[place]) for line in cells), default=0) for place in range(len(columns))]
+    widths = [max(each, len(c.title)) for each, c in zip(widths, columns, strict=True)]
+    kept = _fitting(columns, widths, width)
+    lines = [_line([column.title for column in columns], columns, kept)]
+    for row, texts in zip(rows, cells, strict=True):
+        paint = [column.colour(row) if colours and column.colour else "" for column in columns]
+        lines.append(_line(texts, columns, kept, paint))
+    return "\n".join(lines)
+
+
+def _fitting(
+    columns: Sequence[TableColumn], widths: Sequence[int], most: int | None
+) -> Mapping[int, int]:
+    """Place of a column that is shown -> its width."""
+    kept = dict(enumerate(widths))
+
+    def excess() -> int:
+        return 0 if most is None else sum(kept.values()) + _GAP * (len(kept) - 1) - most
+
+    while excess() > 0:
+        elastic = [each for each in kept if columns[each].elastic and kept[each] > _LEAST_WIDTH]
+        leaving = [each for each in kept if columns[each].gives_way]
+        if elastic:
+            widest = max(elastic, key=lambda each: kept[each])
+            kept[widest] = max(_LEAST_WIDTH, kept[widest] - excess())
+        elif leaving:
+            del kept[max(leaving, key=lambda each: columns[each].gives_way)]
+        else:
+            break
+    spare = -excess() if most is not None else 0
+    for each in kept:  # what a column that was left out has freed
+        if columns[each].elastic and spare > 0:
+            grown = min(widths[each], kept[each] + spare)
+            spare -= grown - kept[each]
+            kept[each] = grown
+    return kept
+
+
+def _line(
+    texts: Sequence[str],
+    columns: Sequence[TableColumn],
+    kept: Mapping[int, int],
+    paint: Sequence[str] = (),
+) -> str:
+    cells = []
+    for place, width in kept.items():
+        text = texts[place]
+        if len(text) > width:
+            text = f"{text[: width - 1]}…"
+        placed = text.rjust(width) if columns[place].right else text.ljust(width)
+        colour = paint[place] if paint else ""
+        cells.append(f"\x1b[{colour}m{placed}\x1b[0m" if colour else placed)
+    return (" " * _GAP).join(cells).rstrip()
 
 
 def _plain(text: str) -> str:

@@ -7,13 +7,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
+import sqlalchemy as sa
+
 from batchjob.local_runs.directory import data_directory
 from batchjob.runtime import log
-from batchjob.runtime.settings import SettingsError
+from batchjob.runtime.settings import SettingsError, UnavailableError
 from batchjob.runtime.values import ListenAddress
-from batchjob_cli.up import demo, stack, token
+from batchjob_cli.client.running_up import TOKEN_FILE, announced, running_up
+from batchjob_cli.up import demo, records, stack
 from batchjob_cli.up.options import UpSettings, settings
-from batchjob_stats_db.database.engine import DatabaseError
+from batchjob_stats_db.database.engine import DatabaseError, DatabaseUnavailableError
+from batchjob_stats_db.database.unusable import unusable
 from batchjob_stats_server import main as server_main
 
 
@@ -24,8 +28,12 @@ def run(arguments: list[str]) -> int:
     data = data_directory(chosen.up.data)
     try:
         return _run(chosen, data)
+    except DatabaseUnavailableError as error:
+        raise UnavailableError(str(error)) from error
     except DatabaseError as error:
         raise SettingsError(str(error)) from error
+    except sa.exc.DBAPIError as error:
+        raise SettingsError(str(unusable(records.database(chosen.db, data), error))) from error
     except OSError as error:
         raise SettingsError(f"{error.filename or data}: {error.strerror or error}") from error
     except KeyboardInterrupt:
@@ -33,10 +41,16 @@ def run(arguments: list[str]) -> int:
 
 
 def _run(chosen: UpSettings, data: Path) -> int:
+    if other := running_up(data):
+        raise UnavailableError(
+            f"{data}: batchjob up serves it already, at {other.url} (process {other.pid}); "
+            "--data names another directory"
+        )
     with (
         _ended_by(signal.SIGTERM),
         _listener(chosen.up.listen_address) as listener,
         stack.running(chosen, data) as parts,
+        announced(data, _url(chosen)),
     ):
         print("\n".join(_lines(chosen, data, parts)), flush=True)
         if chosen.up.demo:
@@ -70,13 +84,17 @@ def _listener(address: ListenAddress) -> socket.socket:
 
 def _lines(chosen: UpSettings, data: Path, parts: stack.Stack) -> Iterator[str]:
     scheduler = parts.scheduler
-    scheme = "https" if chosen.web.tls_cert_file else "http"
     found = f"{scheduler.title}, cluster {scheduler.cluster}" if scheduler else "no scheduler"
-    yield f"pages     {scheme}://{chosen.up.listen_address}/?token={parts.token}"
-    yield f"token     {data / token.FILE} (new at each start)"
+    yield f"pages     {_url(chosen)}/?token={parts.token}"
+    yield f"token     {data / TOKEN_FILE} (new at each start)"
     yield f"jobs      {found}; and what `batchjob run -- COMMAND` starts"
     yield f"kept      {parts.database}, {chosen.tsdb.url or f'samples in {data}'}"
     yield f"metrics   {_scraped_at(parts.metrics_address)}"
+
+
+def _url(chosen: UpSettings) -> str:
+    scheme = "https" if chosen.web.tls_cert_file else "http"
+    return f"{scheme}://{chosen.up.listen_address}"
 
 
 def _scraped_at(address: str) -> str:

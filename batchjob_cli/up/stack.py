@@ -13,17 +13,17 @@ from batchjob.runtime.process import login
 from batchjob.runtime.settings import SettingsError
 from batchjob.schedulers import registry
 from batchjob.schedulers.cluster import DetectedCluster
+from batchjob_cli.client.running_up import TOKEN_FILE, kept
 from batchjob_cli.recorded import sources_of
 from batchjob_cli.recorder import Recorder
-from batchjob_cli.up import token
+from batchjob_cli.up import records, token
 from batchjob_cli.up.options import UpSettings
+from batchjob_cli.up.records import LOCAL, bring_up_to_date
 from batchjob_cli.up.run_control import LocalRunControl
 from batchjob_exporter import options as exporter_options
 from batchjob_exporter.exporter import Exporter
 from batchjob_exporter.service import ExporterService, exporter_of, watch
-from batchjob_stats_db.database.engine import WriterBusyError, only_writer, parse, writer
-from batchjob_stats_db.database.revision import found as revision_found
-from batchjob_stats_db.database.schema import REVISION
+from batchjob_stats_db.database.engine import only_writer, writer
 from batchjob_stats_db.poller import options as poller_options
 from batchjob_stats_db.poller.service import PollerService
 from batchjob_stats_server import main as server_main
@@ -31,9 +31,6 @@ from batchjob_stats_server import options as server_options
 from batchjob_stats_server import services as server_services
 
 log = logging.getLogger(__name__)
-
-LOCAL = "local"
-"""The cluster that this machine's own runs belong to."""
 
 _SCHEDULER_INTERVAL = "30s"
 
@@ -58,10 +55,10 @@ def running(settings: UpSettings, data: Path) -> Iterator[Stack]:
     """
     for part in (RUNS, LOGS, SAMPLES):
         prepare(data, part)
-    url = database(settings, data)
+    url = records.database(settings.db, data)
     with contextlib.ExitStack() as stack:
         stack.enter_context(only_writer(url))
-        _bring_up_to_date(url)
+        bring_up_to_date(url)
         engine = writer(url)
         stack.callback(engine.dispose)
         scheduler = registry.detect(LOCAL)
@@ -75,7 +72,7 @@ def running(settings: UpSettings, data: Path) -> Iterator[Stack]:
         control = LocalRunControl(data, LOCAL) if settings.runs.remote else None
         services = services._replace(process_token=own, run_control=control)
         made = server_main.server(services.settings, services)
-        stack.enter_context(token.written(own, data))
+        stack.enter_context(kept(data / TOKEN_FILE, own.text))
         watching = watch(exporter) if isinstance(exporter, ExporterService) else None
         for each in (exporter, watching, recorder, *pollers):
             if each is not None:
@@ -85,47 +82,6 @@ def running(settings: UpSettings, data: Path) -> Iterator[Stack]:
         yield Stack(
             settings.up.exporter_address, recorder, pollers, made, scheduler, own.text, shown
         )
-
-
-def database(settings: UpSettings, data: Path) -> URL:
-    """Where this machine's records are; raises SettingsError, DatabaseError."""
-    return parse(settings.db.url or f"sqlite:///{data / 'jobs.db'}", settings.db.password_file)
-
-
-def record_runs(settings: UpSettings, data: Path) -> None:
-    """Bring the records of this machine's runs up to date, unless `batchjob up` does already.
-
-    Raises DatabaseError, OSError.
-    """
-    prepare(data, RUNS)
-    url = database(settings, data)
-    try:
-        with only_writer(url):
-            _bring_up_to_date(url)
-            engine = writer(url)
-            try:
-                for each in _poller_settings(settings, data, url, None):
-                    for poller in PollerService(each, engine).pollers:
-                        poller.cycle()
-            finally:
-                engine.dispose()
-    except WriterBusyError:
-        return
-
-
-def _bring_up_to_date(url: URL) -> None:
-    engine = writer(url, create=True)
-    try:
-        with engine.connect() as db:
-            current = revision_found(db) == REVISION
-    finally:
-        engine.dispose()
-    if not current:
-        from batchjob_stats_db.admin.migrate import bring_up_to_date  # Alembic is megabytes
-
-        done = bring_up_to_date(url)
-        if done.copy:
-            log.warning("the database has a new schema; the old one is %s", done.copy)
 
 
 def _exporter(settings: UpSettings, secret: str) -> ExporterService | Exporter:

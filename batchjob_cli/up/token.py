@@ -5,19 +5,12 @@ token is known to this process and to no database, so that it ends with the proc
 no other server on the same database takes it.
 """
 
-import contextlib
-import os
 import secrets
-import tempfile
-from collections.abc import Iterator
-from pathlib import Path
 
 from sqlalchemy.engine import URL
 
 from batchjob_stats_db.database.tokens import TokenRole
 from batchjob_stats_server.auth.rights import ProcessToken
-
-FILE = "token"
 
 
 def fresh(user: str, database: URL) -> ProcessToken:
@@ -28,22 +21,3 @@ def fresh(user: str, database: URL) -> ProcessToken:
     own = database.get_backend_name() == "sqlite"
     role = TokenRole.ADMIN if own else TokenRole.VIEWER
     return ProcessToken(f"bj_{secrets.token_urlsafe(32)}", user, role, makes_tokens=own)
-
-
-@contextlib.contextmanager
-def written(token: ProcessToken, data: Path) -> Iterator[None]:
-    """Keep it in a file until the stop; raises OSError."""
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{FILE}-", dir=data)  # mode 0600
-    try:
-        with os.fdopen(descriptor, "w", encoding="ascii") as file:
-            file.write(f"{token.text}\n")
-        Path(temporary).replace(data / FILE)
-    except BaseException:
-        Path(temporary).unlink()
-        raise
-    try:
-        yield
-    finally:
-        with contextlib.suppress(OSError):
-            if (data / FILE).read_text(encoding="ascii").strip() == token.text:
-                (data / FILE).unlink()

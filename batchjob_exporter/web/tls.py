@@ -9,6 +9,7 @@ from http import HTTPStatus
 from selectors import EVENT_READ, EVENT_WRITE
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from batchjob.runtime.reason import reason
 from batchjob.runtime.settings import SettingsError
 from batchjob_exporter.web.config import Tls
 from batchjob_exporter.web.connection import WouldBlock
@@ -57,7 +58,9 @@ def context_of(tls: Tls) -> ssl.SSLContext:
             context.load_cert_chain(cert, key, password=lambda: b"")
         except (ssl.SSLError, ValueError, OSError) as error:
             where = tls.cert_file or tls.key_file or "tls_server_config"
-            raise SettingsError(f"{where}: certificate and key cannot be used: {error}") from error
+            raise SettingsError(
+                f"{where}: certificate and key cannot be used: {reason(error)}"
+            ) from error
     try:
         if tls.client_ca or tls.client_ca_file:
             context.load_verify_locations(tls.client_ca_file or None, None, tls.client_ca or None)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from sqlalchemy.engine import URL
 
+from batchjob.runtime.reason import reason
 from batchjob_stats_db.database.engine import DatabaseError
 
 
@@ -36,7 +37,7 @@ def backup(url: URL, target: Path) -> int:
         finally:
             os.close(directory)
     except (OSError, sqlite3.Error) as error:
-        raise DatabaseError(f"backup to {target}: {error}") from error
+        raise DatabaseError(f"backup to {target}: {reason(error)}") from error
     finally:
         with suppress(FileNotFoundError):
             partial.unlink()

@@ -14,6 +14,7 @@ from sqlalchemy.engine import URL, Engine
 from batchjob_stats_db.admin.backup import backup
 from batchjob_stats_db.database import revision, schema
 from batchjob_stats_db.database.engine import writer
+from batchjob_stats_db.database.unusable import named, refuse_foreign, unusable
 
 DIRECTORY = Path(__file__).parents[1] / "database" / "migrations"
 
@@ -39,7 +40,7 @@ def migrate(engine: Engine, target: str = "head") -> tuple[str, str]:
     with engine.begin() as connection:
         before = revision.found(connection)
         if before and before not in revisions():
-            raise revision.newer(before)
+            raise revision.newer(before, named(engine.url))
         settings = config()
         settings.attributes["connection"] = connection
         command.upgrade(settings, target)
@@ -67,6 +68,8 @@ def bring_up_to_date(url: URL) -> Done:
     try:
         with engine.connect() as db:
             before = revision.found(db)
+            if not before:
+                refuse_foreign(db, url)
         copy = None
         if before and before != schema.REVISION and url.get_backend_name() == "sqlite":
             path = Path(url.database or "")
@@ -78,5 +81,7 @@ def bring_up_to_date(url: URL) -> Done:
             for each in unfinished:
                 each.unlink(missing_ok=True)
         return Done(*migrate(engine), copy)
+    except sa.exc.DBAPIError as error:
+        raise unusable(url, error) from error
     finally:
         engine.dispose()

@@ -13,6 +13,7 @@ from pathlib import Path
 import sqlalchemy as sa
 from sqlalchemy.engine import URL
 
+from batchjob.runtime.reason import reason
 from batchjob_stats_db.admin.backup import checked_copy, client_environment, plain_url
 from batchjob_stats_db.database import revision, schema
 from batchjob_stats_db.database.engine import DatabaseError, WriterBusyError, only_writer, writer
@@ -51,7 +52,7 @@ def _restore_sqlite(path: Path, source: Path) -> Path | None:
         _sync(path)
         return before
     except (OSError, sqlite3.Error) as error:
-        raise DatabaseError(f"restore of {source}: {error}") from error
+        raise DatabaseError(f"restore of {source}: {reason(error)}") from error
     finally:
         with suppress(FileNotFoundError):
             partial.unlink()
@@ -86,7 +87,7 @@ def _refuse_schema(source: Path) -> None:
     except sqlite3.Error as error:
         raise DatabaseError(f"{source}: expected a copy that `backup` made: {error}") from error
     if found and found[0] > schema.REVISION:
-        raise revision.newer(found[0])
+        raise revision.newer(found[0], str(source))
 
 
 def _set_aside(path: Path) -> Path | None:

@@ -131,7 +131,7 @@ def reader(url: URL, statement_seconds: float = 30.0, connections: int = 5) -> E
     if not os.path.exists(path):
         raise DatabaseError(f"{path}: no such database; `batchjob_stats_db migrate` makes it")
     engine = sa.create_engine(
-        "sqlite://",
+        url,
         creator=lambda: sqlite3.connect(
             f"file:{_quoted(path)}?mode=ro", uri=True, timeout=5, check_same_thread=False,
             factory=_TimedConnection,

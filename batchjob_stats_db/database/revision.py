@@ -7,7 +7,8 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
 from batchjob_stats_db.database import schema
-from batchjob_stats_db.database.engine import DatabaseError, DatabaseUnavailableError
+from batchjob_stats_db.database.engine import DatabaseError
+from batchjob_stats_db.database.unusable import named, unusable
 
 
 def found(connection: Connection) -> str:
@@ -19,11 +20,12 @@ def found(connection: Connection) -> str:
     )
 
 
-def newer(revision: str) -> DatabaseError:
+def newer(revision: str, where: str) -> DatabaseError:
     """The complaint about a database from the future."""
     return DatabaseError(
-        f"the database has schema {revision}, made by a newer version than this, "
-        f"which knows {schema.REVISION}"
+        f"{where}: has schema {revision} of a newer version than this, which knows "
+        f"{schema.REVISION}; upgrade this program, or `batchjob_stats_db restore` a backup from "
+        "before (`batchjob_stats_db check` tells its state)"
     )
 
 
@@ -32,16 +34,14 @@ def require_current(engine: Engine) -> None:
     try:
         with engine.connect() as connection:
             revision = found(connection)
-    except sa.exc.OperationalError as error:
-        raise DatabaseUnavailableError(f"cannot open the database: {error.orig}") from error
     except sa.exc.DBAPIError as error:
-        raise DatabaseError(f"cannot open the database: {error.orig}") from error
+        raise unusable(engine.url, error) from error
     if revision == schema.REVISION:
         return
     if not revision:
         raise DatabaseError("the database is empty; run `batchjob_stats_db migrate`")
     if revision > schema.REVISION:
-        raise newer(revision)
+        raise newer(revision, named(engine.url))
     raise DatabaseError(
         f"the database has schema {revision}, needed is {schema.REVISION}; "
         "run `batchjob_stats_db migrate` (it takes a backup first)"

@@ -21,7 +21,8 @@ from batchjob_stats_db.queries.paging import MOST, SORTS, SortOrder, numbers, re
 from batchjob_stats_server.api import PREFIX, cursor, windows
 from batchjob_stats_server.api.answers import RowsPage, looked_up
 from batchjob_stats_server.api.params import Duration, OneOrMore, Ratio, RowsParams, Time, Word
-from batchjob_stats_server.api.rows import answer, behind, chosen, listed, model
+from batchjob_stats_server.api.row_keys import behind
+from batchjob_stats_server.api.rows import answer, chosen, listed, model
 from batchjob_stats_server.api.runs import runs_of
 from batchjob_stats_server.auth import audit
 from batchjob_stats_server.auth.identity import Caller, Known

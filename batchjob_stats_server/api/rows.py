@@ -9,9 +9,8 @@ import functools
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
-from operator import itemgetter
 from types import GenericAlias
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import msgspec
 import sqlalchemy as sa
@@ -20,15 +19,18 @@ from pydantic import BaseModel, create_model
 from sqlalchemy.sql.elements import ColumnElement
 
 from batchjob.runtime.cells import harmless
-from batchjob.runtime.times import rfc3339
 from batchjob_stats_db.queries.job_rows import Names
+from batchjob_stats_server.api.row_keys import (
+    Keys,
+    KeySources,
+    Take,
+    Values,
+    in_rfc3339,
+    keys_of,
+    taker,
+)
 from batchjob_stats_server.http.problems import Problem
 
-_RENAMED = {"username": "user", "groupname": "group"}
-_INTERNAL = {"usage_due_time"}
-
-Keys = tuple[str, ...]
-Values = Sequence[Any]
 Rows = Sequence[Mapping[Any, Any]]
 
 
@@ -38,36 +40,6 @@ class RowFormat(StrEnum):
     JSON = "json"  # a list
     NDJSON = "ndjson"  # an object on each line
     CSV = "csv"  # with a header
-
-
-class KeySource(NamedTuple):
-    """The columns that a key is made of; without `make` it is the column's own value."""
-
-    columns: Names
-    make: Callable[..., Any] | None = None
-
-
-KeySources = tuple[tuple[str, KeySource], ...]
-
-
-def _milliseconds(seconds: int | None) -> int | None:
-    return None if seconds is None else seconds * 1000
-
-
-_rfc3339 = functools.lru_cache(20_000)(rfc3339)  # times of jobs are alike
-
-
-def _keys_of(column: str) -> Mapping[str, KeySource]:
-    """The keys that a column of the database has in an answer."""
-    if column in _INTERNAL:
-        return {}
-    key = _RENAMED.get(column, column)
-    if column.endswith("_time") or column == "day":
-        return {
-            key: KeySource((column,), _milliseconds),
-            f"{key}_rfc3339": KeySource((column,), _rfc3339),
-        }
-    return {key: KeySource((column,))}
 
 
 # What an answer has: for the OpenAPI document, and for `fields`
@@ -82,8 +54,8 @@ def model(name: str, columns: Iterable[ColumnElement[Any]]) -> type[BaseModel]:
     for column in columns:
         kind = next(kind for known, kind in _TYPES.items() if isinstance(column.type, known))
         # Columns of an expression have no `name` in SQLAlchemy's types; all of ours do.
-        for key, source in _keys_of(str(cast(Any, column).name)).items():
-            fields[key] = ((str if source.make is _rfc3339 else kind) | None, None)
+        for key, source in keys_of(str(cast(Any, column).name)).items():
+            fields[key] = ((str if source.make is in_rfc3339 else kind) | None, None)
     return create_model(name, **fields)
 
 
@@ -102,11 +74,6 @@ def chosen(fields: str | None, row: type[BaseModel]) -> Keys:
     if unknown:
         raise Problem(422, f"fields: {unknown[0]!r} is none of {', '.join(known)}")
     return names
-
-
-def behind(keys: Keys, columns: Names) -> Names:
-    """Which of these columns the keys are made of."""
-    return tuple(name for name in columns if not _keys_of(name).keys().isdisjoint(keys))
 
 
 # Rows
@@ -128,50 +95,13 @@ def answer(rows: Rows, keys: Keys, form: RowFormat, made: KeySources = ()) -> Re
     return Response(b"[" + b",".join(lines) + b"]", media_type="application/json")
 
 
-def flat(row: Mapping[Any, Any]) -> dict[str, Any]:
-    """Every key of one row; times in epoch milliseconds, and in RFC 3339 beside."""
-    names = tuple(row)
-    keys = tuple(key for name in names for key in _keys_of(name))
-    return dict(zip(keys, _taker(names, keys, ())(tuple(row.values())), strict=True))
-
-
-Take = Callable[[Values], Values]
 Write = Callable[[Values], bytes]
 
 
 @functools.lru_cache(256)
 def _writer(columns: Names, keys: Keys, form: RowFormat, made: KeySources) -> tuple[Take, Write]:
     """What takes the values of the keys from a row with these columns, and what writes them."""
-    return _taker(columns, keys, made), _csv_line if form is RowFormat.CSV else _json_object(keys)
-
-
-def _taker(columns: Names, keys: Keys, made: KeySources) -> Take:
-    known = {key: source for name in columns for key, source in _keys_of(name).items()}
-    known |= dict(made)
-    unknown = KeySource(columns[:1], lambda _: None)
-    sources = [known.get(key, unknown) for key in keys]
-    take = _items([columns.index(source.columns[0]) for source in sources])
-    makers = [
-        (place, source.make, _items([columns.index(name) for name in source.columns]))
-        for place, source in enumerate(sources)
-        if source.make
-    ]
-
-    def take_and_make(row: Values) -> Values:
-        values = list(take(row))
-        for place, make, arguments in makers:
-            values[place] = make(*arguments(row))
-        return values
-
-    return take_and_make
-
-
-def _items(places: Sequence[int]) -> Callable[[Values], tuple[Any, ...]]:
-    """`itemgetter`, which gives no tuple for one place."""
-    if len(places) == 1:
-        (place,) = places
-        return lambda row: (row[place],)
-    return itemgetter(*places)
+    return taker(columns, keys, made), _csv_line if form is RowFormat.CSV else _json_object(keys)
 
 
 def _json_object(keys: Keys) -> Write:

@@ -11,7 +11,7 @@ from batchjob_stats_db.database.tokens import TokenRole
 from batchjob_stats_server.api import PREFIX
 from batchjob_stats_server.api.params import Query as Parameters
 from batchjob_stats_server.api.params import Word
-from batchjob_stats_server.api.rows import flat
+from batchjob_stats_server.api.row_keys import flat
 from batchjob_stats_server.auth import audit
 from batchjob_stats_server.auth.identity import LOGIN, Known
 from batchjob_stats_server.auth.rights import LONGEST_LINE, Principal

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from batchjob_stats_server.api.rows import KeySource, KeySources
+from batchjob_stats_server.api.row_keys import KeySource, KeySources
 
 PAD_SECONDS = 60  # a scrape or two before the first sample, and after the last
 

@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from batchjob_stats_db.timeseries.base import TimeSeriesError
+from batchjob_stats_server.http.invalid import sentence
 from batchjob_stats_server.promql.histories import HistoriesBusy
 
 log = logging.getLogger(__name__)
@@ -98,11 +99,7 @@ async def _http(_: Request, error: Exception) -> JSONResponse:
 
 async def _invalid(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
-    wrong = (
-        f"{'.'.join(str(part) for part in each['loc'][1:]) or each['loc'][0]}: {each['msg']}"
-        for each in error.errors()[:5]
-    )
-    return answer(422, "; ".join(wrong))
+    return answer(422, "; ".join(sentence(each) for each in error.errors()[:5]))
 
 
 async def _database(_: Request, error: Exception) -> JSONResponse:

@@ -4,6 +4,7 @@ import logging
 import ssl
 from collections.abc import Callable
 
+from batchjob.runtime.reason import reason
 from batchjob.runtime.settings import SettingsError
 from batchjob_stats_server.options import AuthOptions, ServerWebOptions
 
@@ -25,14 +26,16 @@ def context(
         made.load_cert_chain(web.tls_cert_file, web.tls_key_file, password=lambda: b"")
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
         raise SettingsError(
-            f"web.tls-cert-file: {web.tls_cert_file}, {web.tls_key_file}: {error}"
+            f"web.tls-cert-file: {web.tls_cert_file}, {web.tls_key_file}: {reason(error)}"
         ) from error
     if auth.client_ca_file:
         made.verify_mode = ssl.CERT_OPTIONAL
         try:
             made.load_verify_locations(auth.client_ca_file)
         except OSError as error:
-            raise SettingsError(f"auth.client-ca-file: {auth.client_ca_file}: {error}") from error
+            raise SettingsError(
+                f"auth.client-ca-file: {auth.client_ca_file}: {reason(error)}"
+            ) from error
         made.sslobject_class = _judging(refused)
     return made
 

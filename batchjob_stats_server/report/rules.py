@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from batchjob.runtime.reason import reason
 from batchjob.runtime.settings import SettingsError, nearest
 from batchjob_stats_server.report.conditions import (
     ALWAYS,
@@ -61,7 +62,7 @@ def _read(path: Path, units: Mapping[str, str]) -> tuple[list[AdviceRule], list[
     try:
         raw = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{path}: {error}") from error
+        raise SettingsError(f"{path}: {reason(error)}") from error
     except yaml.YAMLError as error:
         raise SettingsError(f"{path}: {' '.join(str(error).split())}") from error
     if not isinstance(raw, dict) or not set(raw) <= {"rules", "without"}:

@@ -82,7 +82,7 @@ def test_a_database_of_another_schema_is_refused(path, capsys):
         db.execute("UPDATE alembic_version SET version_num = '9999'")
     db.close()
     assert main([f"--db.url=sqlite:///{path}"]) == 2
-    assert "made by a newer version" in capsys.readouterr().err
+    assert "of a newer version" in capsys.readouterr().err
 
 
 def test_serves_over_tls_and_stops(path, tmp_path):

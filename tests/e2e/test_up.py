@@ -217,14 +217,14 @@ def test_a_second_one_says_what_is_wrong(machine: Up, tmp_path: Path) -> None:
         [*argv, f"--listen-address={machine.web}"], capture_output=True, text=True,
         env=ENVIRONMENT, timeout=60, check=False,
     )  # fmt: skip
-    assert taken.returncode == 2
+    assert taken.returncode == 5
     assert f"{machine.web}: Address already in use" in taken.stderr
     (port,) = free_ports(1)
     twice = subprocess.run(
         [*argv, f"--listen-address=127.0.0.1:{port}"], capture_output=True, text=True,
         env=ENVIRONMENT, timeout=60, check=False,
     )  # fmt: skip
-    assert twice.returncode == 2
+    assert twice.returncode == 5
     assert f"process {machine.process.pid} writes to it already" in twice.stderr
     assert "Traceback" not in taken.stderr + twice.stderr
 

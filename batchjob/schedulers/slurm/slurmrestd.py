@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import SplitResult, urlencode, urlsplit
 
+from batchjob.runtime.reason import reason
 from batchjob.runtime.settings import option
 from batchjob.runtime.subprocesses import SchedulerError
 from batchjob.runtime.values import duration, text
@@ -148,7 +149,7 @@ class Slurmrestd:
         try:
             context = ssl.create_default_context(cafile=self._options.ca_file or None)
         except OSError as error:
-            raise RestError(f"{self._options.ca_file}: {error}") from error
+            raise RestError(f"{self._options.ca_file}: {reason(error)}") from error
         return http.client.HTTPSConnection(
             parts.hostname, parts.port, timeout=timeout, context=context
         )

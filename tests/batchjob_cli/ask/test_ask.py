@@ -1,11 +1,16 @@
 """Questions on the command line, of this machine's own runs and of a server."""
 
+import contextlib
 import csv
+import fcntl
 import io
 import json
 import os
+import pty
+import struct
 import subprocess
 import sys
+import termios
 import threading
 import time
 import uuid
@@ -20,7 +25,9 @@ from batchjob.schedulers.states import JobState
 from batchjob_cli import job, jobs, stats
 from batchjob_cli.client.connect import next_page
 from batchjob_cli.client.remote import Server
-from batchjob_cli.up import options, stack, token
+from batchjob_cli.client.running_up import TOKEN_FILE, announced, kept
+from batchjob_cli.main import main
+from batchjob_cli.up import options, records, stack, token
 from batchjob_stats_server import main as server_main
 from batchjob_stats_server import services
 
@@ -175,17 +182,16 @@ def test_bad_input_is_one_line(data, command, arguments, told):
 def server(data, tmp_path):
     """The same database, served; address and the path of a token's file."""
     chosen = options.settings([f"--data={data}"])
-    stack.record_runs(chosen, Path(data))
-    url = stack.database(chosen, Path(data))
+    url = records.record_runs(Path(data))
     settings = stack.server_settings(chosen, Path(data), url)
     own = token.fresh("alice", url)
     made = services.build(settings)._replace(process_token=own)
     answering = server_main.server(settings, made)
-    with token.written(own, tmp_path), server_main.listening(("127.0.0.1", 0)) as listener:
+    with kept(tmp_path / TOKEN_FILE, own.text), server_main.listening(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=uvicorn.Server.run, args=(answering, [listener]))
         thread.start()
         try:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}", str(tmp_path / token.FILE)
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}", str(tmp_path / TOKEN_FILE)
         finally:
             answering.should_exit = True
             thread.join()
@@ -216,13 +222,17 @@ def test_the_next_page_stands_in_a_header():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "status", "told"),
     [
-        (("--server", "http://127.0.0.1:1"), "http://127.0.0.1:1/api/v1/: 127.0.0.1:1: "),
-        ((), "jobs: sqlalchemy is not installed here; pip install 'batchjob-monitoring[server]'"),
+        (("--server", "http://127.0.0.1:1"), 5, "http://127.0.0.1:1/api/v1/: 127.0.0.1:1: "),
+        (
+            (),
+            2,
+            "jobs: sqlalchemy is not installed here; pip install 'batchjob-monitoring[server]'",
+        ),
     ],
 )
-def test_a_node_without_a_server_s_libraries_can_ask_one(arguments, told, tmp_path):
+def test_a_node_without_a_server_s_libraries_can_ask_one(arguments, status, told, tmp_path):
     program = (
         "import sys; sys.modules |= dict.fromkeys(('sqlalchemy', 'requests', 'fastapi', 'orjson'));"
         "from batchjob_cli.main import main; sys.exit(main(sys.argv[1:]))"
@@ -230,6 +240,128 @@ def test_a_node_without_a_server_s_libraries_can_ask_one(arguments, told, tmp_pa
     argv = [sys.executable, "-c", program, "jobs", *arguments]
     environment = {**os.environ, "BATCHJOB_DATA": str(tmp_path)}
     done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (2, "")
+    assert (done.returncode, done.stdout) == (status, "")
     assert told in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "told"),
+    [
+        (["jobs", "--stat", "failed"], 2, "--state"),
+        (["jbos"], 2, "did you mean jobs?"),
+        (["unheard-of"], 2, "expected one of up, run, jobs"),
+        (["job", "no-such-job"], 3, "there is no job no-such-job"),
+        (["job", ""], 2, "JOB: expected an id or a name"),
+        (["logs", "no-such-run"], 3, "no run has the id or name"),
+        (["jobs", "--sort", "-bytes"], 2, "sort: '-bytes' is not known"),
+        (["jobs", "--server", "https://{address}"], 5, "it does not speak TLS; is it http://"),
+        (["jobs", "--server", "http://{address}"], 4, "--token-file or $BATCHJOB_TOKEN gives one"),
+        (
+            ["job", "no-such", "--server", "http://{address}", "--token-file", "{token}"],
+            3,
+            "no-such",
+        ),
+        (["jobs", "--server", "http://127.0.0.1:1"], 5, "Connection refused"),
+    ],
+)
+def test_the_exit_status_says_what_kind_of_error_it_was(
+    data, server, capsys, monkeypatch, arguments, status, told
+):
+    monkeypatch.setenv("BATCHJOB_DATA", data)
+    url, token_file = server
+    given = [each.format(address=url.partition("//")[2], token=token_file) for each in arguments]
+    assert main(given) == status
+    error = capsys.readouterr().err
+    assert told in error
+    assert error.startswith("batchjob: ")
+    assert error.count("\n") == 1
+    assert not any(word in error for word in ("Errno", "_ssl.c", "Input should", "pattern"))
+
+
+LIST = """
+import sys
+from batchjob_cli.main import main
+status = main(sys.argv[1:])
+heavy = ("fastapi", "starlette", "pydantic", "uvicorn", "plotly", "batchjob_exporter", "alembic")
+print(*(name for name in heavy if name in sys.modules), file=sys.stderr)
+sys.exit(status)
+"""
+
+
+@pytest.mark.parametrize("command", ["jobs", "stats"])
+def test_a_local_list_loads_no_web_server(data, capsys, command):
+    asked(capsys, jobs, "--data", data)  # makes the database
+    argv = [sys.executable, "-c", LIST, command, "--data", data]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True)
+    assert done.stderr.split() == []
+    assert "align" in done.stdout
+
+
+def test_a_list_from_batchjob_up_loads_no_database(data, server):
+    url, _ = server
+    program = LIST.replace('"fastapi"', '"sqlalchemy", "fastapi"')
+    with announced(Path(data), url):
+        argv = [sys.executable, "-c", program, "jobs", "--data", data]
+        done = subprocess.run(argv, capture_output=True, text=True, check=True)
+    assert done.stderr.split() == []
+    assert "align" in done.stdout
+
+
+def test_the_list_is_the_same_with_and_without_the_server(data, server, capsys):
+    url, token_file = server
+    ask = ["--server", url, "--token-file", token_file]
+    for more in ([], ["--sort", "-usage_energy_joules"], ["--name", "align"], ["--limit=1"]):
+        local = asked(capsys, jobs, "--data", data, "--format=json", *more)
+        assert json.loads(local) == json.loads(asked(capsys, jobs, *ask, "--format=json", *more))
+
+
+def on_a_terminal(arguments, columns, **environment):
+    """What a command prints on a terminal of so many columns."""
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    env = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "NO_COLOR")} | environment
+    argv = [sys.executable, "-m", "batchjob_cli", *arguments]
+    with subprocess.Popen(argv, stdout=slave, env=env):
+        os.close(slave)
+        shown = b""
+        with contextlib.suppress(OSError):  # EIO: the other end is closed
+            while piece := os.read(master, 4096):
+                shown += piece
+    os.close(master)
+    return shown.decode().replace("\r", "")
+
+
+def test_a_table_fits_the_terminal(data):
+    for columns in (60, 80, 132):
+        lines = on_a_terminal(["jobs", "--data", data], columns, NO_COLOR="1").splitlines()
+        assert len(lines) == 4
+        assert max(map(len, lines)) <= columns
+        assert lines[0].split()[:2] == ["JOB", "NAME"]
+        assert "STATE" in lines[0]
+
+
+def test_ids_are_short_on_a_terminal_and_good_for_other_commands(data, capsys):
+    shown = on_a_terminal(["jobs", "--data", data, "--state=failed"], 80, NO_COLOR="1")
+    short = shown.splitlines()[1].split()[0]
+    assert len(short) == 8
+    assert f"Job {short}" in asked(capsys, job, "--data", data, short)
+    assert len(asked(capsys, jobs, "--data", data).splitlines()[1].split()[0]) == 36
+
+
+def test_states_have_colours_unless_asked_not_to(data):
+    assert "\x1b[31mfailed" in on_a_terminal(["jobs", "--data", data], 132, TERM="xterm")
+    assert "\x1b" not in on_a_terminal(["jobs", "--data", data], 132, TERM="xterm", NO_COLOR="1")
+
+
+def test_columns_of_ones_own(data, capsys):
+    chosen = ("--data", data, "--name=align", "-o", "name,state,elapsed_seconds")
+    heading, first, *_ = asked(capsys, jobs, *chosen).splitlines()
+    assert heading.split() == ["NAME", "STATE", "ELAPSED"]
+    assert first.split()[0] == "align"
+    assert first.split()[2] == "0:01:00"
+    assert json.loads(asked(capsys, jobs, *chosen, "--format=json"))[0].keys() == {
+        "name", "state", "elapsed_seconds",
+    }  # fmt: skip
+    with pytest.raises(SettingsError, match="did you mean elapsed_seconds"):
+        jobs.run(["--data", data, "-o", "elapsed_second"])

@@ -5,6 +5,7 @@ import stat
 import pytest
 from sqlalchemy.engine import make_url
 
+from batchjob_cli.client.running_up import TOKEN_FILE, kept
 from batchjob_cli.up import token
 from batchjob_stats_db.database.tokens import TokenRole
 
@@ -22,7 +23,7 @@ def test_it_is_an_admin_s_in_a_database_of_one_s_own_alone(url, role, makes_toke
 
 def test_its_file_is_the_owner_s_and_goes_with_the_stop(tmp_path):
     made = token.fresh("me", make_url("sqlite:///jobs.db"))
-    with token.written(made, tmp_path):
+    with kept(tmp_path / TOKEN_FILE, made.text):
         (file,) = tmp_path.iterdir()
         assert file.read_text() == f"{made.text}\n"
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
@@ -31,6 +32,6 @@ def test_its_file_is_the_owner_s_and_goes_with_the_stop(tmp_path):
 
 def test_the_file_of_a_later_start_stays(tmp_path):
     first, second = (token.fresh("me", make_url("sqlite:///jobs.db")) for _ in range(2))
-    with token.written(first, tmp_path):
-        (tmp_path / token.FILE).write_text(second.text)
-    assert (tmp_path / token.FILE).read_text() == second.text
+    with kept(tmp_path / TOKEN_FILE, first.text):
+        (tmp_path / TOKEN_FILE).write_text(second.text)
+    assert (tmp_path / TOKEN_FILE).read_text() == second.text

@@ -132,7 +132,7 @@ def test_only_migrate_migrates(empty_url):
     with engine.begin() as db:
         db.execute(sa.text("UPDATE alembic_version SET version_num = '9999'"))
     for refused in (revision.require_current, migrate):
-        with pytest.raises(DatabaseError, match="made by a newer version"):
+        with pytest.raises(DatabaseError, match="of a newer version"):
             refused(engine)
     engine.dispose()
 

@@ -1,0 +1,44 @@
+"""What can go wrong with a question, and the exit status of each."""
+
+from batchjob.runtime.settings import SettingsError, UnavailableError
+
+
+class NotFoundError(SettingsError):
+    """There is no such job or run, or none that the caller may see."""
+
+
+class RefusedError(SettingsError):
+    """The caller may not do this, or not to this job as it is now."""
+
+
+class UnreachableError(UnavailableError):
+    """The server or database that is asked does not answer."""
+
+
+DONE, FAILED, USAGE, NOT_FOUND, REFUSED, UNREACHABLE, INTERRUPTED = 0, 1, 2, 3, 4, 5, 130
+
+
+def exit_status(error: SettingsError) -> int:
+    """The exit status of a command that ends with this error."""
+    for kind, status in (
+        (NotFoundError, NOT_FOUND),
+        (RefusedError, REFUSED),
+        (UnavailableError, UNREACHABLE),
+    ):
+        if isinstance(error, kind):
+            return status
+    return USAGE
+
+
+def of_answer(status: int, text: str) -> SettingsError:
+    """The error that an HTTP status stands for."""
+    if status == 401:
+        text = f"{text}; --token-file or $BATCHJOB_TOKEN gives one"
+    told = f"{text} (status {status})"
+    if status in (404, 410):
+        return NotFoundError(told)
+    if status in (401, 403, 409):
+        return RefusedError(told)
+    if status == 429 or status >= 500:
+        return UnreachableError(told)
+    return SettingsError(told)

@@ -1,0 +1,110 @@
+"""The columns of a table of jobs: those shown by default, and those asked for by name."""
+
+import time
+from collections.abc import Mapping, Sequence
+from datetime import tzinfo
+from typing import Any
+
+from batchjob.runtime.formatting import digits, energy, run_time, share, size
+from batchjob.runtime.settings import SettingsError, nearest
+from batchjob.runtime.times import time_in_words
+from batchjob.schedulers.states import JobState
+from batchjob_cli.client.table import TableColumn
+
+_SHORT = 8  # characters of a UUID, which are enough for every command
+_UUID = 36
+_RED, _GREEN, _YELLOW, _BLUE, _DIM = "31", "32", "33", "34", "2"
+
+
+def _known(key: str, form: Any) -> Any:
+    return lambda row: "-" if row.get(key) is None else form(row[key])
+
+
+def _took(row: Mapping[str, Any]) -> str:
+    if row.get("elapsed_seconds") is not None:
+        return run_time(row["elapsed_seconds"])
+    if row.get("start_time") is None or row["state"] == JobState.VANISHED:
+        return "-"  # not started, or nobody knows when it ended
+    return run_time(max(0.0, time.time() - row["start_time"] / 1000))
+
+
+def _state_of(row: Mapping[str, Any]) -> str:
+    """A run that somebody stopped was cancelled too, and yet is not one that never started."""
+    stopped = row.get("state_word") == "stopped"
+    return "stopped" if stopped else str(row["state"]).lower()
+
+
+def _colour(row: Mapping[str, Any]) -> str:
+    state = row["state"]
+    if state in (JobState.RUNNING, JobState.SUSPENDED):
+        return _BLUE
+    known = {JobState.COMPLETED: _GREEN, JobState.PENDING: _YELLOW, JobState.CANCELLED: _DIM}
+    return known.get(state, _RED)
+
+
+def _short(jobids: Sequence[str]) -> Mapping[str, str]:
+    """Each id in as few characters as tell it from the others; only UUIDs are cut."""
+    long = sorted({each for each in jobids if len(each) == _UUID})
+    length = _SHORT
+    while len({each[:length] for each in long}) < len(long):
+        length += 1
+    return {each: each[:length] for each in long}
+
+
+def default_columns(
+    rows: Sequence[Mapping[str, Any]], zone: tzinfo | None, *, short: bool
+) -> tuple[TableColumn, ...]:
+    """The table, with times in a zone; None: local time. `short`: ids of local runs are cut."""
+    ids = _short([row["jobid"] for row in rows]) if short else {}
+    started = _known("start_time", lambda at: time_in_words(at / 1000, zone))
+    return (
+        TableColumn("JOB", lambda row: ids.get(row["jobid"], row["jobid"])),
+        TableColumn("NAME", lambda row: (row.get("name") or "-")[:24], elastic=True),
+        TableColumn("USER", lambda row: row.get("user") or "-", elastic=True, gives_way=2),
+        TableColumn("STATE", _state_of, colour=_colour),
+        TableColumn("STARTED", started, gives_way=4),
+        TableColumn("TIME", _took, right=True),
+        TableColumn("CPUS", _known("allocated_cpus", digits), right=True, gives_way=3),
+        TableColumn("CPU EFF.", _known("cpu_efficiency", share), right=True, gives_way=1),
+        TableColumn("PEAK MEMORY", _known("memory_used_bytes", size), right=True, gives_way=1),
+        TableColumn("EXIT", _known("exit_code", str), right=True, gives_way=5),
+    )
+
+
+def columns_named(
+    names: Sequence[str], rows: Sequence[Mapping[str, Any]], zone: tzinfo | None
+) -> tuple[TableColumn, ...]:
+    """Columns by the keys of the API's rows; raises SettingsError for one that no row has."""
+    if rows:
+        for name in names:
+            if name not in rows[0]:
+                told = nearest(name, rows[0]) or "; `batchjob jobs --format=json` shows them all"
+                raise SettingsError(f"--columns: {name!r} is not known{told}")
+    return tuple(_column(name, zone) for name in names)
+
+
+def _column(name: str, zone: tzinfo | None) -> TableColumn:
+    if name == "state":
+        return TableColumn("STATE", _state_of, colour=_colour)
+    title = name.removeprefix("usage_")
+    for ending, form in _FORMS.items():
+        if title.endswith(ending):
+            shown = title.removesuffix(ending) or title
+            return TableColumn(shown.replace("_", " ").upper(), _known(name, form), right=True)
+    if title.endswith("_time"):
+        words = _known(name, lambda at: time_in_words(at / 1000, zone))
+        return TableColumn(title.replace("_", " ").upper(), words)
+    return TableColumn(title.replace("_", " ").upper(), _known(name, _told))
+
+
+def _told(value: Any) -> str:
+    return digits(value) if isinstance(value, float) else str(value)
+
+
+_FORMS = {
+    "_bytes": size,
+    "_seconds": run_time,
+    "_joules": energy,
+    "_ratio": share,
+    "_efficiency": share,
+}

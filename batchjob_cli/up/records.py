@@ -1,0 +1,92 @@
+"""The records of this machine's own runs, brought into its database.
+
+Apart from what serves them: a list on the command line needs no web server, whose libraries take
+longer to load than the list to print.
+"""
+
+import logging
+from pathlib import Path
+from typing import Protocol
+
+import sqlalchemy as sa
+from sqlalchemy.engine import URL
+
+from batchjob.local_runs.directory import RUNS, SAMPLES, prepare
+from batchjob_stats_db.database.engine import WriterBusyError, only_writer, parse, writer
+from batchjob_stats_db.database.revision import found as revision_found
+from batchjob_stats_db.database.schema import REVISION
+from batchjob_stats_db.database.unusable import unusable
+from batchjob_stats_db.poller import options as poller_options
+from batchjob_stats_db.poller.service import PollerService
+
+log = logging.getLogger(__name__)
+
+LOCAL = "local"
+"""The cluster that this machine's own runs belong to."""
+
+
+class DatabaseChoice(Protocol):
+    """Where the records are; nothing is the database in the data directory."""
+
+    @property
+    def url(self) -> str:
+        """See UpDatabaseOptions."""
+
+    @property
+    def password_file(self) -> str:
+        """See UpDatabaseOptions."""
+
+
+def database(chosen: DatabaseChoice | None, data: Path) -> URL:
+    """Where this machine's records are; raises DatabaseError."""
+    if chosen is None or not chosen.url:
+        return parse(f"sqlite:///{data / 'jobs.db'}")
+    return parse(chosen.url, chosen.password_file)
+
+
+def record_runs(data: Path) -> URL:
+    """Bring the records of this machine's runs up to date, unless `batchjob up` does already.
+
+    Returns their database. Raises DatabaseError, OSError.
+    """
+    prepare(data, RUNS)
+    url = database(None, data)
+    try:
+        with only_writer(url):
+            bring_up_to_date(url)
+            engine = writer(url)
+            try:
+                for poller in PollerService(_settings(data, url), engine).pollers:
+                    poller.cycle()
+            finally:
+                engine.dispose()
+    except WriterBusyError:
+        pass
+    return url
+
+
+def _settings(data: Path, url: URL) -> poller_options.PollerSettings:
+    sources = {"runs": {"path": str(data / RUNS)}}
+    given = {
+        "db.url": url.render_as_string(hide_password=False),
+        "clusters": [{"name": LOCAL, "sources": sources, "samples": str(data / SAMPLES)}],
+    }
+    return poller_options.settings(given, "")
+
+
+def bring_up_to_date(url: URL) -> None:
+    """Make the tables, or bring them to the present schema; raises DatabaseError."""
+    engine = writer(url, create=True)
+    try:
+        with engine.connect() as db:
+            current = revision_found(db) == REVISION
+    except sa.exc.DBAPIError as error:
+        raise unusable(url, error) from error
+    finally:
+        engine.dispose()
+    if not current:
+        from batchjob_stats_db.admin import migrate  # Alembic is megabytes
+
+        done = migrate.bring_up_to_date(url)
+        if done.copy:
+            log.warning("the database has a new schema; the old one is %s", done.copy)

@@ -1,0 +1,50 @@
+"""What to say of a database that cannot be used: which file, what ails it, and what helps."""
+
+import glob
+from pathlib import Path
+
+import sqlalchemy as sa
+from sqlalchemy.engine import URL, Connection
+
+from batchjob_stats_db.database.engine import DatabaseError, DatabaseUnavailableError
+
+_DAMAGED = ("not a database", "malformed", "disk image")
+_FEW = 3
+
+
+def unusable(url: URL, error: sa.exc.DBAPIError) -> DatabaseError:
+    """The complaint about what a database has answered, in one line."""
+    words = " ".join(str(error.orig).split()) or type(error.orig).__name__
+    where = named(url)
+    if any(each in words for each in _DAMAGED):
+        return DatabaseError(f"{where}: {words}; {_help(url)}")
+    if isinstance(error, sa.exc.OperationalError):
+        return DatabaseUnavailableError(f"{where}: cannot be used: {words}")
+    return DatabaseError(f"{where}: {words}")
+
+
+def named(url: URL) -> str:
+    """The file of an SQLite database; else its address, without a password."""
+    if url.get_backend_name() == "sqlite":
+        return url.database or "the database"
+    return url.render_as_string(hide_password=True)
+
+
+def _help(url: URL) -> str:
+    path = url.database or ""
+    copies = map(Path, glob.glob(f"{glob.escape(path)}.before-*"))
+    newest = max(copies, key=lambda copy: copy.stat().st_mtime, default="FILE")
+    program = f"batchjob_stats_db --db.url=sqlite:///{path}"
+    return f"see `{program} check`; put a backup back by `{program} restore {newest}`"
+
+
+def refuse_foreign(db: Connection, url: URL) -> None:
+    """Raise DatabaseError for an SQLite file without our schema that has tables of others."""
+    if url.get_backend_name() != "sqlite":
+        return  # PostgreSQL's databases may be shared
+    tables = sorted(sa.inspect(db).get_table_names())
+    if tables:
+        some = ", ".join(tables[:_FEW]) + (", ..." if len(tables) > _FEW else "")
+        raise DatabaseError(
+            f"{named(url)}: belongs to another program (tables {some}); name another file"
+        )

@@ -1,0 +1,91 @@
+"""The keys of an answer's rows, and how each is made of the columns of the database."""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+from batchjob.runtime.times import rfc3339
+from batchjob_stats_db.queries.job_rows import Names
+
+_RENAMED = {"username": "user", "groupname": "group"}
+_INTERNAL = {"usage_due_time"}
+
+Keys = tuple[str, ...]
+Values = Sequence[Any]
+Take = Callable[[Values], Values]
+
+
+class KeySource(NamedTuple):
+    """The columns that a key is made of; without `make` it is the column's own value."""
+
+    columns: Names
+    make: Callable[..., Any] | None = None
+
+
+KeySources = tuple[tuple[str, KeySource], ...]
+
+
+def _milliseconds(seconds: int | None) -> int | None:
+    return None if seconds is None else seconds * 1000
+
+
+in_rfc3339 = functools.lru_cache(20_000)(rfc3339)  # times of jobs are alike
+
+
+def keys_of(column: str) -> Mapping[str, KeySource]:
+    """The keys that a column of the database has in an answer."""
+    if column in _INTERNAL:
+        return {}
+    key = _RENAMED.get(column, column)
+    if column.endswith("_time") or column == "day":
+        return {
+            key: KeySource((column,), _milliseconds),
+            f"{key}_rfc3339": KeySource((column,), in_rfc3339),
+        }
+    return {key: KeySource((column,))}
+
+
+def behind(keys: Keys, columns: Names) -> Names:
+    """Which of these columns the keys are made of."""
+    return tuple(name for name in columns if not keys_of(name).keys().isdisjoint(keys))
+
+
+def flat(row: Mapping[Any, Any]) -> dict[str, Any]:
+    """Every key of one row; times in epoch milliseconds, and in RFC 3339 beside."""
+    names = tuple(row)
+    keys = tuple(key for name in names for key in keys_of(name))
+    return dict(zip(keys, taker(names, keys, ())(tuple(row.values())), strict=True))
+
+
+def taker(columns: Names, keys: Keys, made: KeySources) -> Take:
+    """What takes the values of the keys from a row with these columns.
+
+    `made`: keys that are no columns. A key that the rows know nothing of is None.
+    """
+    known = {key: source for name in columns for key, source in keys_of(name).items()}
+    known |= dict(made)
+    unknown = KeySource(columns[:1], lambda _: None)
+    sources = [known.get(key, unknown) for key in keys]
+    take = _items([columns.index(source.columns[0]) for source in sources])
+    makers = [
+        (place, source.make, _items([columns.index(name) for name in source.columns]))
+        for place, source in enumerate(sources)
+        if source.make
+    ]
+
+    def take_and_make(row: Values) -> Values:
+        values = list(take(row))
+        for place, make, arguments in makers:
+            values[place] = make(*arguments(row))
+        return values
+
+    return take_and_make
+
+
+def _items(places: Sequence[int]) -> Callable[[Values], tuple[Any, ...]]:
+    """`itemgetter`, which gives no tuple for one place."""
+    if len(places) == 1:
+        (place,) = places
+        return lambda row: (row[place],)
+    return itemgetter(*places)

@@ -1,0 +1,77 @@
+"""What is wrong with a parameter, in the words of this server rather than of its validator."""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from batchjob.runtime.settings import nearest
+
+_CHOICES = re.compile(r"\^(-\?)?\(([\w.|]+)\)\$")
+_LONGEST = 60  # characters of a value that are repeated
+_FEW = 12  # names that are all told
+
+
+def sentence(error: Mapping[str, Any]) -> str:
+    """One error of pydantic's `errors()` as `NAME: expected ..., got ...`."""
+    name = ".".join(str(part) for part in error["loc"][1:]) or str(error["loc"][0])
+    make = _WORDS.get(error["type"])
+    if make is None:
+        return f"{name}: {str(error['msg']).removeprefix('Value error, ')}"
+    told = make(error.get("ctx", {}), error.get("input"))
+    if told.startswith("expected"):
+        told += f", got {_shown(error.get('input'))}"
+    return f"{name}: {told}"
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+
+
+def _pattern(context: Mapping[str, Any], value: Any) -> str:
+    found = _CHOICES.fullmatch(context["pattern"])
+    if not found:
+        return "expected text without control characters"
+    known = found[2].split("|")
+    close = nearest(str(value).lstrip("-"), known)
+    few = "" if close and len(known) > _FEW else f"; it may be {', '.join(known)}"
+    return f"{value!r} is not known{close}{few}"
+
+
+def _choices(context: Mapping[str, Any], _: Any) -> str:
+    return f"expected {str(context['expected']).replace(chr(39), '')}"
+
+
+_Make = Callable[[Mapping[str, Any], Any], str]
+
+_WORDS: Mapping[str, _Make] = {
+    "enum": _choices,
+    "literal_error": _choices,
+    "extra_forbidden": lambda *_: "there is no such parameter",
+    "missing": lambda *_: "is required",
+    "bool_parsing": lambda *_: "expected true or false",
+    "int_parsing": lambda *_: "expected a whole number",
+    "int_type": lambda *_: "expected a whole number",
+    "int_from_float": lambda *_: "expected a whole number",
+    "int_parsing_size": lambda *_: "expected a smaller number",
+    "float_parsing": lambda *_: "expected a number",
+    "float_type": lambda *_: "expected a number",
+    "finite_number": lambda *_: "expected a number that is finite",
+    "string_type": lambda *_: "expected text",
+    "list_type": lambda *_: "expected a list",
+    "dict_type": lambda *_: "expected a mapping",
+    "greater_than_equal": lambda context, _: f"expected at least {context['ge']}",
+    "greater_than": lambda context, _: f"expected more than {context['gt']}",
+    "less_than_equal": lambda context, _: f"expected at most {context['le']}",
+    "less_than": lambda context, _: f"expected less than {context['lt']}",
+    "string_too_short": lambda context, _: (
+        f"expected at least {context['min_length']} character(s)"
+    ),
+    "string_too_long": lambda context, _: f"expected at most {context['max_length']} characters",
+    "too_short": lambda context, _: f"expected at least {context['min_length']} item(s)",
+    "too_long": lambda context, _: f"expected at most {context['max_length']} items",
+    "string_pattern_mismatch": _pattern,
+    "json_invalid": lambda context, _: f"not JSON: {context['error']}",
+    "model_attributes_type": lambda *_: "expected a JSON object",
+}
+"""Pydantic's error type (https://docs.pydantic.dev/latest/errors/validation_errors/) -> words."""
