@@ -134,6 +134,24 @@ def size_bytes(text: str, unit: str = "") -> int:
     return size
 
 
+_JOULES = {"j": 1.0, "kj": 1e3, "mj": 1e6, "gj": 1e9, "wh": 3.6e3, "kwh": 3.6e6, "mwh": 3.6e9}
+
+
+@called("ENERGY")
+def energy(value: Any) -> float:
+    """Joules from `5000`, `5 kJ`, `1.5kWh`."""
+    raw = str(value).strip()
+    number_part = raw.rstrip("JWhjwkKMmGg ")
+    unit = raw[len(number_part) :].strip().lower()
+    try:
+        joules = float(number_part) * _JOULES[unit or "j"]
+    except (KeyError, ValueError):
+        joules = -1.0
+    if 0 <= joules < float("inf"):
+        return joules
+    raise ValueError(f"expected an energy such as 5000 (joules), 20 MJ or 1.5 kWh, got {value!r}")
+
+
 def one_of(*choices: str) -> Parse:
     """One of the given words."""
 

@@ -21,6 +21,7 @@ class Filter(NamedTuple):
     array_jobid: str | None = None
     het_jobid: str | None = None
     name: str | None = None
+    name_contains: str | None = None
     tool: str | None = None
     node: str | None = None
     started_from: int | None = None
@@ -36,6 +37,13 @@ class Filter(NamedTuple):
     gpu_utilization_at_least: float | None = None
     gpu_utilization_at_most: float | None = None
     gpus_at_least: int | None = None
+    gpus_at_most: int | None = None
+    nodes_at_least: int | None = None
+    nodes_at_most: int | None = None
+    memory_at_least: int | None = None  # bytes
+    memory_at_most: int | None = None
+    energy_at_least: float | None = None  # joules
+    energy_at_most: float | None = None
     running: bool = False  # now; suspended jobs hold their nodes
 
 
@@ -64,6 +72,9 @@ _BETWEEN: dict[str, ColumnElement[Any]] = {
     "memory_efficiency": _derived["memory_efficiency"],
     "gpu_utilization": _usage.gpu_utilization_ratio,
     "gpus": _job.allocated_gpus,
+    "nodes": _job.allocated_nodes,
+    "memory": _derived["memory_used_bytes"],
+    "energy": _derived["energy_used_joules"],
 }
 
 
@@ -90,6 +101,8 @@ def looked_at(which: Filter) -> list[ColumnElement[bool]]:
     """Conditions for which rows are read."""
     wanted = which._asdict()
     found = [column == wanted[name] for name, column in _EQUAL.items() if wanted[name] is not None]
+    if which.name_contains is not None:
+        found.append(_job.name.icontains(which.name_contains, autoescape=True))
     if which.states:
         found.append(_job.state.in_(which.states))
     for name, column in _BETWEEN.items():

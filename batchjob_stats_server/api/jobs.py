@@ -20,7 +20,17 @@ from batchjob_stats_db.queries.jobs import parts_of
 from batchjob_stats_db.queries.paging import MOST, SORTS, SortOrder, numbers, reads_only_its_rows
 from batchjob_stats_server.api import PREFIX, cursor, windows
 from batchjob_stats_server.api.answers import RowsPage, looked_up
-from batchjob_stats_server.api.params import Duration, OneOrMore, Ratio, RowsParams, Time, Word
+from batchjob_stats_server.api.params import (
+    Count,
+    Duration,
+    Energy,
+    OneOrMore,
+    Ratio,
+    RowsParams,
+    Size,
+    Time,
+    Word,
+)
 from batchjob_stats_server.api.row_keys import behind
 from batchjob_stats_server.api.rows import answer, chosen, listed, model
 from batchjob_stats_server.api.runs import runs_of
@@ -64,6 +74,7 @@ class JobsQuery(RowsParams):
     qos: Word | None = None
     state: Annotated[list[JobState], OneOrMore] = Field([], description="One or several states.")
     name: Word | None = None
+    name_contains: Word | None = Field(None, description="A part of the name, in any case.")
     tool: Word | None = None
     node: Word | None = None
     started_from: Time | None = None
@@ -72,15 +83,22 @@ class JobsQuery(RowsParams):
     het_jobid: Word | None = None
     ended_from: Time | None = None
     ended_before: Time | None = None
-    elapsed_at_least: Duration | None = Field(None, description="Seconds.")
-    elapsed_at_most: Duration | None = Field(None, description="Seconds.")
-    cpu_efficiency_at_least: Ratio | None = Field(None, description="1 is all of it.")
+    elapsed_at_least: Duration | None = Field(None, description="Seconds, or such as 2h, 1h30m.")
+    elapsed_at_most: Duration | None = None
+    cpu_efficiency_at_least: Ratio | None = Field(None, description="A part, 0.25 or 25%.")
     cpu_efficiency_at_most: Ratio | None = None
     memory_efficiency_at_least: Ratio | None = None
     memory_efficiency_at_most: Ratio | None = None
     gpu_utilization_at_least: Ratio | None = None
     gpu_utilization_at_most: Ratio | None = None
-    gpus_at_least: int | None = Field(None, ge=0, lt=2**31, description="Allocated.")
+    gpus_at_least: Count | None = Field(None, description="Allocated.")
+    gpus_at_most: Count | None = None
+    nodes_at_least: Count | None = Field(None, description="Allocated.")
+    nodes_at_most: Count | None = None
+    memory_at_least: Size | None = Field(None, description="Peak: bytes, or such as 16G.")
+    memory_at_most: Size | None = None
+    energy_at_least: Energy | None = Field(None, description="Joules, or such as 1.5 kWh.")
+    energy_at_most: Energy | None = None
     running: bool = Field(False, description="True: only jobs that run now or are suspended.")
     started: bool | None = Field(
         None,

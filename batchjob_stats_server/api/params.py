@@ -13,6 +13,7 @@ from pydantic import (
     model_validator,
 )
 
+from batchjob.runtime import values
 from batchjob_stats_server.api.rows import RowFormat
 from batchjob_stats_server.http.problems import Problem
 
@@ -43,8 +44,41 @@ Time = Annotated[
     BeforeValidator(seconds, json_schema_input_type=str),
 ]
 Word = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f]+$")]
-Duration = Annotated[int, Field(ge=0, le=_LAST)]
-Ratio = Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False)]
+
+
+def _duration(value: Any) -> int:
+    """Seconds from `90`, `5m`, `2h`, `1h30m`."""
+    return round(values.duration(str(value).replace(" ", "")))
+
+
+def _size(value: Any) -> int:
+    return values.size(str(value).replace(" ", ""))
+
+
+def _energy(value: Any) -> float:
+    return values.energy(str(value))
+
+
+def _ratio(value: Any) -> Any:
+    """`25%` is 0.25; what is no percentage is left to the type."""
+    text = str(value).strip()
+    try:
+        return float(text[:-1]) / 100 if text.endswith("%") else value
+    except ValueError:
+        raise ValueError("expected a part such as 0.25 or 25%") from None
+
+
+Duration = Annotated[
+    int, BeforeValidator(_duration, json_schema_input_type=str), Field(ge=0, le=_LAST)
+]
+Size = Annotated[int, BeforeValidator(_size, json_schema_input_type=str), Field(ge=0, lt=2**63)]
+Energy = Annotated[float, BeforeValidator(_energy, json_schema_input_type=str), Field(ge=0)]
+Ratio = Annotated[
+    float,
+    BeforeValidator(_ratio, json_schema_input_type=float | str),
+    Field(ge=0, le=1000, allow_inf_nan=False),
+]
+Count = Annotated[int, Field(ge=0, lt=2**31)]
 
 _ANY = ("", ".*")
 
@@ -63,7 +97,7 @@ class Query(BaseModel):
         return {name: value for name, value in given.items() if value not in _ANY}
 
 
-REPEATABLE = frozenset({"state", "by", "metric", "job"})
+REPEATABLE = frozenset({"state", "by", "metric", "job", "columns"})
 """Parameters that are lists. Any other must not be repeated: of two values, which would count?"""
 
 

@@ -2,23 +2,31 @@
 
 from collections.abc import Sequence
 from typing import Annotated, Any, NamedTuple
+from urllib.parse import urlencode
 
 import sqlalchemy as sa
 from fastapi import APIRouter, Query, Response
+from fastapi.responses import RedirectResponse
 from pydantic import Field
 from sqlalchemy.engine import Connection, RowMapping
 
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.database.access import Access
+from batchjob_stats_db.days import day_of
 from batchjob_stats_db.queries import jobs as queries
 from batchjob_stats_db.queries import stats
 from batchjob_stats_db.queries.filters import Filter
-from batchjob_stats_db.queries.paging import SORTS, TooManyError, numbers, read
-from batchjob_stats_server.api import cursor
+from batchjob_stats_db.queries.gpus import utilizations
+from batchjob_stats_db.queries.paging import MOST, SORTS, TooManyError, numbers, read
+from batchjob_stats_server.api import PREFIX, cursor
 from batchjob_stats_server.api.jobs import JobsQuery
+from batchjob_stats_server.api.params import OneOrMore
 from batchjob_stats_server.auth import audit
 from batchjob_stats_server.auth.identity import Caller
 from batchjob_stats_server.http.problems import Problem
+from batchjob_stats_server.pages import job_columns
+from batchjob_stats_server.pages.job_columns import Column
+from batchjob_stats_server.pages.rendering import links
 from batchjob_stats_server.pages.rendering.frame import PageRenderer, Shown
 from batchjob_stats_server.services import Given, Services, live_rows
 
@@ -27,25 +35,50 @@ router = APIRouter(include_in_schema=False)
 ENDED = tuple(state for state in JobState if not state.live)
 _LIVE_ROWS = 100  # of jobs that run, and of those that wait
 
-# Filters, with the words for them; the form has them in this order.
+
+class FilterField(NamedTuple):
+    """A field of the form."""
+
+    label: str
+    example: str = ""  # of what may be written there
+
+
+# In the order of the form.
 FILTERS = {
-    "user": "User",
-    "account": "Account",
-    "cluster": "Cluster",
-    "partition": "Partition",
-    "qos": "QOS",
-    "name": "Name of the job",
-    "node": "Node",
-    "array_jobid": "Array",
-    "started_from": "Started from",
-    "started_before": "Started before",
-    "elapsed_at_least": "Ran at least (seconds)",
-    "elapsed_at_most": "Ran at most (seconds)",
-    "cpu_efficiency_at_most": "CPU used at most (0 to 1)",
-    "gpu_utilization_at_most": "GPU used at most (0 to 1)",
-    "gpus_at_least": "GPUs at least",
+    "user": FilterField("User"),
+    "account": FilterField("Account"),
+    "cluster": FilterField("Cluster"),
+    "partition": FilterField("Partition"),
+    "qos": FilterField("QOS"),
+    "name_contains": FilterField("Name contains"),
+    "name": FilterField("Name is"),
+    "node": FilterField("Node"),
+    "array_jobid": FilterField("Array"),
+    "started_from": FilterField("Started from"),
+    "started_before": FilterField("Started before"),
+    "elapsed_at_least": FilterField("Elapsed, at least", "2h"),
+    "elapsed_at_most": FilterField("Elapsed, at most", "1h30m"),
+    "nodes_at_least": FilterField("Nodes, at least", "2"),
+    "nodes_at_most": FilterField("Nodes, at most"),
+    "gpus_at_least": FilterField("GPUs, at least", "1"),
+    "gpus_at_most": FilterField("GPUs, at most"),
+    "memory_at_least": FilterField("Peak memory, at least", "16G"),
+    "memory_at_most": FilterField("Peak memory, at most", "500M"),
+    "energy_at_least": FilterField("Energy, at least", "1.5 kWh"),
+    "energy_at_most": FilterField("Energy, at most"),
+    "cpu_efficiency_at_most": FilterField("CPU used, at most", "25%"),
+    "memory_efficiency_at_most": FilterField("Memory used, at most", "20%"),
+    "gpu_utilization_at_most": FilterField("GPU used, at most", "10%"),
 }
 _TIMES = ("started_from", "started_before")
+_FAILED = ("FAILED", "OUT_OF_MEMORY", "TIMEOUT", "NODE_FAIL")
+
+
+class Preset(NamedTuple):
+    """A list that many ask for."""
+
+    title: str
+    path: str
 
 
 class JobsForm(JobsQuery):
@@ -53,6 +86,7 @@ class JobsForm(JobsQuery):
 
     limit: int = Field(50, ge=1, le=200)
     started: bool = True  # jobs that wait have a section of their own
+    columns: Annotated[list[Column], OneOrMore] = Field([])
 
 
 class JobsSection(NamedTuple):
@@ -93,14 +127,22 @@ def all_jobs(
 def _show(
     services: Services, page: PageRenderer, access: Access, which: JobsForm, mine: bool
 ) -> Response:
+    if which.columns:
+        answer = RedirectResponse(page.address(columns=None), 303)
+        job_columns.keep(page.request, answer, which.columns)
+        return answer
+    columns = job_columns.chosen(page.request)
     with services.reader.connect() as db:
         sections = _sections(services, db, page, access, which)
         rows = [row for section in sections for row in section.rows]
-        sparks = page.frame.sparks.of(services, db, access, rows)
+        sparks = page.frame.sparks.of(services, db, access, rows, job_columns.lines(columns))
+        gpus = utilizations(db, [row["id"] for row in rows if row["allocated_gpus"]])
         clusters = list(dict.fromkeys(row["name"] for row in stats.clusters(db)))
     audit.seen(page.known, "jobs", rows)
     return page.show(
         "jobs.html", sections=sections, mine=mine, which=which, clusters=clusters,
+        gpus=gpus, columns=columns, titles=job_columns.TITLES,
+        presets=_presets(page), csv=_csv(page, mine),
         asked=_asked(page, which, mine), states=list(JobState), filters=FILTERS, times=_TIMES,
         first=which.cursor is None, sparks=sparks,
         several_users=not mine and len({row["username"] for row in rows}) != 1,
@@ -150,11 +192,39 @@ def _ended(
 def _asked(page: PageRenderer, which: JobsForm, mine: bool) -> list[ActiveFilter]:
     names = [name for name in FILTERS if not (mine and name == "user")]
     asked = [
-        ActiveFilter(name, value, page.address(**{name: None, "cursor": None}))
+        ActiveFilter(
+            name,
+            getattr(which, name) if name in _TIMES else page.request.query_params.get(name),
+            page.address(**{name: None, "cursor": None}),
+        )
         for name in names
-        if (value := getattr(which, name)) is not None
+        if getattr(which, name) is not None
     ]
     if which.state:
         words = ", ".join(state.value for state in which.state)
         asked.append(ActiveFilter("state", words, page.address(state=None, cursor=None)))
     return asked
+
+
+def _presets(page: PageRenderer) -> list[Preset]:
+    here = page.request.url.path
+
+    def preset(title: str, **query: object) -> Preset:
+        return Preset(title, links.path(*here.strip("/").split("/"), **query))
+
+    return [
+        preset("All"),
+        preset("Today", started_from=day_of(page.now)),
+        preset("Failed", state=_FAILED),
+        preset("Wasteful", cpu_efficiency_at_most="25%", elapsed_at_least="10m"),
+        preset("With GPUs", gpus_at_least=1),
+        preset("Idle GPUs", gpu_utilization_at_most="10%", gpus_at_least=1),
+    ]
+
+
+def _csv(page: PageRenderer, mine: bool) -> str:
+    """The same list of the API, as a file."""
+    given = page.request.query_params.multi_items()
+    kept = [(name, value) for name, value in given if name not in ("cursor", "limit", "columns")]
+    own = [("user", page.known.user)] if mine else []
+    return f"{PREFIX}/jobs?{urlencode([*kept, *own, ('limit', MOST), ('format', 'csv')])}"

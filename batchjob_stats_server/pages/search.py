@@ -86,6 +86,10 @@ def _found(db: Connection, access: Access, words: str, now: int) -> SearchResult
         for key, which in filters.items()
         if numbers(db, access, 1, which).ids
     ]
+    if not hits and not jobs:
+        part = Filter(name_contains=words, started_from=now - NAMED_DAYS * DAY)
+        if numbers(db, access, 1, part).ids:
+            hits.append(Hit("job names with", words, links.path("jobs", name_contains=words)))
     hits += [
         Hit("node", f"{words} ({cluster})", links.path("clusters", cluster, "nodes", words))
         for cluster in nodes.clusters_of(db, access, words)

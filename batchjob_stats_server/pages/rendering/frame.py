@@ -68,7 +68,7 @@ def make(ancestors: Sequence[str]) -> Frame:
         absent=template_filters.absent, static=assets.address, version=__version__, api=PREFIX,
         path=links.path, job_path=links.job, reference=links.reference,
         references=links.references, shares_of=usage_bars.of, used_of=usage_bars.used,
-        elapsed_of=elapsed, drawing=charts,
+        elapsed_of=elapsed, drawing=charts, cell_of=usage_bars.cell,
     )  # fmt: skip
     return Frame(
         templates,

@@ -1,4 +1,4 @@
-"""A job's CPU use over its time, small enough for a row of a list.
+"""What a job used over its time, small enough for a row of a list.
 
 No page waits for measurements: what does not come in time is left out, and is there the next time.
 """
@@ -7,8 +7,9 @@ import logging
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from enum import StrEnum
 from typing import NamedTuple
 
 from sqlalchemy.engine import Connection, RowMapping
@@ -40,6 +41,17 @@ class Sparkline(NamedTuple):
     words: str
 
 
+class Line(StrEnum):
+    """What may be drawn: names of curves."""
+
+    CPU = "cpu"
+    MEMORY = "memory"
+    GPU = "gpu_utilization"
+
+
+LineKey = tuple[int, Line]  # the number of a job's row, and what is drawn
+
+
 class _CachedSparkline(NamedTuple):
     spark: Sparkline
     until: float  # epoch seconds
@@ -50,7 +62,7 @@ class Sparklines:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._kept: OrderedDict[int, _CachedSparkline] = OrderedDict()
+        self._kept: OrderedDict[LineKey, _CachedSparkline] = OrderedDict()
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="sparks")
 
     def stop(self) -> None:
@@ -58,45 +70,49 @@ class Sparklines:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def of(
-        self, services: Services, db: Connection, access: Access, rows: Sequence[RowMapping]
-    ) -> Mapping[int, Sparkline] | None:
-        """The lines of these jobs by the numbers of their rows; None: nothing is measured here."""
+        self, services: Services, db: Connection, access: Access, rows: Sequence[RowMapping],
+        wanted: Sequence[Line] = (Line.CPU,),
+    ) -> Mapping[LineKey, Sparkline] | None:  # fmt: skip
+        """The wanted lines of these jobs; None: nothing is measured here."""
         if services.histories is None:
             return None
         now = services.clock()
-        found: dict[int, Sparkline] = {}
-        asked: dict[int, Future[Sparkline]] = {}
+        found: dict[LineKey, Sparkline] = {}
+        asked: dict[LineKey, Future[Sparkline]] = {}
         for row in [row for row in rows if row["start_time"] is not None][:_MOST]:
-            kept = self._known(row["id"], now)
-            if kept:
-                found[row["id"]] = kept
-                continue
-            job = span_of(db, access, row["id"], services.settings.tsdb.policy(), int(now))
+            keys = [(row["id"], line) for line in wanted if line is not Line.GPU or _gpus(row)]
+            found |= {key: kept for key in keys if (kept := self._known(key, now))}
+            missing = [key for key in keys if key not in found]
+            policy = services.settings.tsdb.policy()
+            job = span_of(db, access, row["id"], policy, int(now)) if missing else None
             if job:
-                asked[row["id"]] = self._threads.submit(self._ask, services, job, now)
+                for key in missing:
+                    asked[key] = self._threads.submit(self._ask, services, job, key[1], row, now)
         wait(asked.values(), _PATIENCE_SECONDS)
-        for number, future in asked.items():
+        for key, future in asked.items():
             if not future.cancel() and future.done() and not future.exception():
-                found[number] = future.result()
+                found[key] = future.result()
         return found
 
-    def _known(self, number: int, now: float) -> Sparkline | None:
+    def _known(self, key: LineKey, now: float) -> Sparkline | None:
         with self._lock:
-            kept = self._kept.get(number)
+            kept = self._kept.get(key)
         return kept.spark if kept and now < kept.until else None
 
-    def _ask(self, services: Services, job: JobToMeasure, now: float) -> Sparkline:
+    def _ask(
+        self, services: Services, job: JobToMeasure, line: Line, row: RowMapping, now: float
+    ) -> Sparkline:
         assert services.histories is not None
         try:
             with services.histories.lent() as history:
-                found = list(lines(history, job, [CURVES["cpu"]], _STRETCHES))
+                courses = list(lines(history, job, [CURVES[line]], _STRETCHES))
         except TimeSeriesError as error:
             log.info("no line for job %s: %s", job.jobid, error)
             raise
-        spark = drawn([line.course for line in found], job.cpus)
+        spark = _DRAWN[line]([each.course for each in courses], row)
         settled = job.end is not None and now > job.end + 6 * 3600
         with self._lock:
-            self._kept[job.id] = _CachedSparkline(
+            self._kept[job.id, line] = _CachedSparkline(
                 spark, float("inf") if settled else now + _FRESH_SECONDS
             )
             while len(self._kept) > _KEPT:
@@ -104,21 +120,34 @@ class Sparklines:
         return spark
 
 
-def drawn(courses: Iterable[TimeSeries], cpus: int | None) -> Sparkline:
-    """The sum over nodes, against the CPUs that the job had, or else against whole CPUs."""
-    sums: dict[float, float] = {}
+def _gpus(row: RowMapping) -> int:
+    return row["allocated_gpus"] or row["usage_gpus"] or 0
+
+
+def _by_time(courses: Iterable[TimeSeries]) -> list[tuple[float, list[float]]]:
+    """What was seen on all nodes and GPUs at each time."""
+    seen: dict[float, list[float]] = {}
     for course in courses:
         for point in course.points:
-            sums[point.time] = sums.get(point.time, 0.0) + point.mean
-    if not sums:
+            seen.setdefault(point.time, []).append(point.mean)
+    return sorted(seen.items())
+
+
+def _path(points: list[tuple[float, float]], top: float) -> str:
+    if len(points) == 1:  # a line needs two ends
+        points = [points[0], (points[0][0] + 1, points[0][1])]
+    return charts.line(points, WIDTH, HEIGHT, top)
+
+
+def drawn(courses: Iterable[TimeSeries], cpus: float | None) -> Sparkline:
+    """The sum over nodes, against the CPUs that the job had, or else against whole CPUs."""
+    points = [(time, sum(seen)) for time, seen in _by_time(courses)]
+    if not points:
         return Sparkline("", "not measured")
-    points = sorted(sums.items())
     values = [value for _, value in points]
     # As many whole CPUs as it used at most: a job that sleeps is a line at the bottom.
     top = cpus or max(1, math.ceil(max(values)))
     mean = sum(values) / len(values)
-    if len(points) == 1:  # a line needs two ends
-        points = [points[0], (points[0][0] + 1, points[0][1])]
     least, mean_words, most = (
         template_filters.share(value / top) if cpus else f"{template_filters.number(value)} CPUs"
         for value in (min(values), mean, max(values))
@@ -126,4 +155,33 @@ def drawn(courses: Iterable[TimeSeries], cpus: int | None) -> Sparkline:
     words = f"CPU use between {least} and {most}, mean {mean_words}"
     if not any(values):
         words = "no CPU was used"
-    return Sparkline(charts.line(points, WIDTH, HEIGHT, top), words)
+    return Sparkline(_path(points, top), words)
+
+
+def drawn_memory(courses: Iterable[TimeSeries], allocated: float | None) -> Sparkline:
+    """The sum over nodes, against what the job had (bytes), or else its own highest."""
+    points = [(time, sum(seen)) for time, seen in _by_time(courses)]
+    if not points:
+        return Sparkline("", "not measured")
+    values = [value for _, value in points]
+    least, most = template_filters.size(min(values)), template_filters.size(max(values))
+    return Sparkline(
+        _path(points, allocated or max(values)), f"Memory in use between {least} and {most}"
+    )
+
+
+def drawn_gpu(courses: Iterable[TimeSeries]) -> Sparkline:
+    """The mean over GPUs."""
+    points = [(time, sum(seen) / len(seen)) for time, seen in _by_time(courses)]
+    if not points:
+        return Sparkline("", "not measured")
+    values = [value for _, value in points]
+    least, most = template_filters.share(min(values)), template_filters.share(max(values))
+    return Sparkline(_path(points, 1.0), f"GPU use between {least} and {most}, mean of its GPUs")
+
+
+_DRAWN: Mapping[Line, Callable[[Sequence[TimeSeries], RowMapping], Sparkline]] = {
+    Line.CPU: lambda courses, row: drawn(courses, row["allocated_cpus"]),
+    Line.MEMORY: lambda courses, row: drawn_memory(courses, row["allocated_memory_bytes"]),
+    Line.GPU: lambda courses, _: drawn_gpu(courses),
+}

@@ -17,6 +17,7 @@ _LEVELS = {
     "gpu": (0.25, 0.6, 99.0),
     "time": (0.0, 0.0, 0.95),
 }
+_IDLE = 0.01  # a GPU below did nothing
 
 
 class UsageBar(NamedTuple):
@@ -63,6 +64,13 @@ def _level(what: str, ratio: float) -> str:
     if ratio > high:
         return "high"
     return "low" if ratio < low else "fair" if ratio < fair else "good"
+
+
+def cell(ratio: float | None) -> str:
+    """The class of a GPU's cell."""
+    if ratio is None:
+        return "unknown"
+    return "idle" if ratio < _IDLE else _level("gpu", ratio)
 
 
 _SUMS = {

@@ -2,6 +2,15 @@
 
 import html5lib
 import pytest
+from fastapi.testclient import TestClient
+
+from batchjob_stats_db.poller.options import DatabaseOptions
+from batchjob_stats_server import app
+from batchjob_stats_server.options import ServerSettings, ServerWebOptions
+from batchjob_stats_server.promql.histories import TimeSeriesPool
+from batchjob_stats_server.services import build
+from tests.batchjob_stats_server import example_site
+from tests.batchjob_stats_server.pages.example_history import ExampleHistory
 
 HTML = {"Accept": "text/html,application/xhtml+xml"}
 
@@ -44,3 +53,17 @@ def page(proxied):
         return parsed(answer)
 
     return get
+
+
+@pytest.fixture(scope="module")
+def example(tmp_path_factory):
+    """Get a page of the example site as its admin."""
+    path = tmp_path_factory.mktemp("example") / "jobs.db"
+    _, root = example_site.make(path)
+    web = ServerWebOptions(allowed_host=("testserver",))
+    made = build(ServerSettings(DatabaseOptions(f"sqlite:///{path}"), web))
+    histories = TimeSeriesPool([ExampleHistory(made.reader) for _ in range(4)])
+    services = made._replace(histories=histories, clock=lambda: example_site.NOW)
+    with TestClient(app.make(services)) as client:
+        headers = {"Authorization": f"Bearer {root}", **HTML}
+        yield lambda there: client.get(there, headers=headers)

@@ -6,31 +6,14 @@ import time
 import pytest
 from fastapi.testclient import TestClient
 
-from batchjob_stats_db.poller.options import DatabaseOptions
 from batchjob_stats_server import app
-from batchjob_stats_server.options import GrafanaOptions, ServerSettings, ServerWebOptions
+from batchjob_stats_server.options import GrafanaOptions
 from batchjob_stats_server.pages.rendering import sparklines
 from batchjob_stats_server.pages.rendering.frame import POLICY
-from batchjob_stats_server.promql.histories import TimeSeriesPool
-from batchjob_stats_server.services import build
 from tests.batchjob_stats_server import example_site
 from tests.batchjob_stats_server.conftest import PROXY, SECRET
 from tests.batchjob_stats_server.pages.conftest import HTML, drawings, parsed, words
 from tests.batchjob_stats_server.pages.example_history import ExampleHistory
-
-
-@pytest.fixture(scope="module")
-def example(tmp_path_factory):
-    """Get a page of the example site as its admin."""
-    path = tmp_path_factory.mktemp("example") / "jobs.db"
-    _, root = example_site.make(path)
-    web = ServerWebOptions(allowed_host=("testserver",))
-    made = build(ServerSettings(DatabaseOptions(f"sqlite:///{path}"), web))
-    histories = TimeSeriesPool([ExampleHistory(made.reader) for _ in range(4)])
-    services = made._replace(histories=histories, clock=lambda: example_site.NOW)
-    with TestClient(app.make(services)) as client:
-        headers = {"Authorization": f"Bearer {root}", **HTML}
-        yield lambda there: client.get(there, headers=headers)
 
 
 def table(document, heading):

@@ -1,0 +1,26 @@
+"""GPUs of several jobs at once, for lists."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from batchjob_stats_db.database import schema
+
+
+def utilizations(db: Connection, ids: Sequence[int]) -> Mapping[int, Sequence[float | None]]:
+    """Mean utilisation (0..1) of each GPU of the jobs of these rows, in the order of their nodes.
+
+    The caller found that the jobs may be seen.
+    """
+    gpu = schema.job_gpu.c
+    query = (
+        sa.select(gpu.job_id, gpu.utilization_ratio)
+        .where(gpu.job_id.in_(ids))
+        .order_by(gpu.job_id, gpu.node, gpu.gpu, gpu.uuid, gpu.gpu_instance)
+    )
+    found: dict[int, list[float | None]] = defaultdict(list)
+    for job_id, ratio in db.execute(query):
+        found[job_id].append(ratio)
+    return found

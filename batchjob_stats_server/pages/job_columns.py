@@ -1,0 +1,94 @@
+"""Columns of lists of jobs: which there are, and which somebody chose.
+
+The choice is in a cookie, so that it stays without an account of settings; it is no secret.
+"""
+
+from collections.abc import Sequence
+from enum import StrEnum
+
+from fastapi import Request, Response
+
+from batchjob_stats_server.auth.identity import cookie_name
+from batchjob_stats_server.pages.rendering.sparklines import Line
+
+COOKIE = "batchjob_columns"
+_KEPT_SECONDS = 365 * 86400
+
+
+class Column(StrEnum):
+    """What may be left out; id, name and state always stand there."""
+
+    ACCOUNT = "account"
+    PARTITION = "partition"
+    QOS = "qos"
+    SUBMITTED = "submitted"
+    STARTED = "started"
+    ENDED = "ended"
+    ELAPSED = "elapsed"
+    NODES = "nodes"
+    CPUS = "cpus"
+    GPUS = "gpus"
+    TIME = "time"
+    CPU = "cpu"
+    MEMORY = "memory"
+    GPU = "gpu"
+    PEAK = "peak"
+    CPU_LINE = "cpu_line"
+    MEMORY_LINE = "memory_line"
+    GPU_LINE = "gpu_line"
+    ENERGY = "energy"
+    EXIT = "exit"
+
+
+TITLES = {
+    Column.ACCOUNT: "Account",
+    Column.PARTITION: "Partition",
+    Column.QOS: "QOS",
+    Column.SUBMITTED: "Submitted",
+    Column.STARTED: "Started",
+    Column.ENDED: "Ended",
+    Column.ELAPSED: "Elapsed",
+    Column.NODES: "Nodes",
+    Column.CPUS: "CPUs",
+    Column.GPUS: "GPUs",
+    Column.TIME: "Time used",
+    Column.CPU: "CPU",
+    Column.MEMORY: "Memory",
+    Column.GPU: "GPU, with a cell for each",
+    Column.PEAK: "Peak memory",
+    Column.CPU_LINE: "CPU over time",
+    Column.MEMORY_LINE: "Memory over time",
+    Column.GPU_LINE: "GPU over time",
+    Column.ENERGY: "Energy",
+    Column.EXIT: "Exit",
+}
+
+_LINES = {
+    Column.CPU_LINE: Line.CPU,
+    Column.MEMORY_LINE: Line.MEMORY,
+    Column.GPU_LINE: Line.GPU,
+}
+_AT_FIRST = frozenset(Column) - {
+    Column.QOS, Column.SUBMITTED, Column.ENDED, Column.PEAK, Column.MEMORY_LINE, Column.GPU_LINE,
+    Column.EXIT,
+}  # fmt: skip
+
+
+def chosen(request: Request) -> frozenset[Column]:
+    """What this browser chose; names that nobody knows are passed over."""
+    words = request.cookies.get(COOKIE, "").split(".")
+    return frozenset(column for column in Column if column in words) or _AT_FIRST
+
+
+def lines(columns: frozenset[Column]) -> list[Line]:
+    """What is to be drawn for them."""
+    return [line for column, line in _LINES.items() if column in columns]
+
+
+def keep(request: Request, answer: Response, columns: Sequence[Column]) -> None:
+    """Have the browser remember them."""
+    secure = cookie_name(request).startswith("__Host-")
+    answer.set_cookie(
+        COOKIE, ".".join(columns), max_age=_KEPT_SECONDS, httponly=True, samesite="lax",
+        secure=secure,
+    )  # fmt: skip
