@@ -35,6 +35,7 @@ from batchjob_stats_server.auth.identity import LOGIN
 from batchjob_stats_server.http import tls
 from batchjob_stats_server.http.accept import BACKLOG, Acceptor, OpenConnections
 from batchjob_stats_server.http.protocol import Connection, set_up
+from batchjob_stats_server.http.turns import RequestTurns
 from batchjob_stats_server.options import SECTIONS, ServerSettings, problems, settings
 from batchjob_stats_server.services import Services, build
 
@@ -120,9 +121,12 @@ class AnsweringServer(uvicorn.Server):
     # A thread that waits for a database cannot be cancelled; the process need not wait for it.
     ends_process = False
 
-    def __init__(self, config: uvicorn.Config, connections: OpenConnections) -> None:
+    def __init__(
+        self, config: uvicorn.Config, connections: OpenConnections, turns: RequestTurns
+    ) -> None:
         super().__init__(config)
         self._connections = connections
+        self._turns = turns
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup([])
@@ -136,9 +140,11 @@ class AnsweringServer(uvicorn.Server):
             notify("READY=1")
 
     def _connection(self) -> Connection:
-        return Connection(
+        made = Connection(
             config=self.config, server_state=self.server_state, app_state=self.lifespan.state
         )
+        made.turns = self._turns
+        return made
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         notify("STOPPING=1")
@@ -174,7 +180,7 @@ def server(chosen: ServerSettings, services: Services) -> AnsweringServer:
     dropped = services.metrics.dropped
     connections = OpenConnections(limit.connections, limit.peer_connections, trusted, dropped)
     services.metrics.clients.set_function(lambda: len(connections))
-    return AnsweringServer(config, connections)
+    return AnsweringServer(config, connections, RequestTurns(chosen.web.threads))
 
 
 def _serve(chosen: ServerSettings) -> int:

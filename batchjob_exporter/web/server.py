@@ -20,11 +20,11 @@ from http import HTTPStatus
 from typing import NamedTuple
 
 from batchjob.runtime.log import Once
+from batchjob.runtime.round_robin_queue import RoundRobinQueue
 from batchjob.runtime.values import Network
 from batchjob_exporter.web.addresses import allowed, client_of
 from batchjob_exporter.web.auth import Web
 from batchjob_exporter.web.connection import Answer, HttpConnection, Patience, TimedOut, Wait
-from batchjob_exporter.web.fair_queue import RoundRobinQueue
 from batchjob_exporter.web.message import HttpRequest, HttpResponse, compressed, render, text
 
 log = logging.getLogger(__name__)
@@ -295,7 +295,7 @@ class HttpServer:
             if withdrawn is None:
                 return False  # its turn has just come
             longest = withdrawn[0]
-            self._answered_one(client)
+            self._answered_one(longest.client)
         self._drop(longest)
         return True
 

@@ -1,26 +1,32 @@
 """Where connections are accepted: how many there may be, and which one makes room for another.
 
 asyncio's own servers begin TLS with whoever connects and know no bound. Here a connection counts
-from its first moment, so that those that never speak are not free either.
+from its first moment, so that those that never speak are not free either. The kernel's one line of
+newcomers is emptied in each pass of the event loop, and then they come in by turns of their peers:
+a crowd that connects over and over keeps nobody waiting but itself.
 """
 
 import asyncio
 import logging
 import socket
 import ssl
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from typing import NamedTuple
 
 from prometheus_client import Counter as CounterMetric
 
+from batchjob.runtime.round_robin_queue import RoundRobinQueue
 from batchjob.runtime.values import Network
 from batchjob_stats_server.auth import peers
 from batchjob_stats_server.http.protocol import Connection
+from batchjob_stats_server.http.turns import TRUSTED
 
 log = logging.getLogger(__name__)
 
 BACKLOG = 1024
-_AT_ONCE = 64  # accepted before anything else has its turn
+_GREETED_AT_ONCE = 16  # newcomers that come in before anything else has its turn
+_NEWCOMERS = 512  # sockets that wait for that
+_NEWCOMERS_OF_PEER = 64
 _PAUSE_SECONDS = 0.5  # after an error such as "too many open files"
 _HANDSHAKE_SECONDS = 10.0
 
@@ -42,23 +48,27 @@ class OpenConnections:
         self._maximum_of_peer = maximum_of_peer
         self._trusted = trusted
         self._dropped = dropped
-        self._peers: dict[Connection, object] = {}  # None: trusted
-        self._of_peer: Counter[object] = Counter()
+        self._peers: dict[Connection, Hashable] = {}
+        # Of each peer the one that has waited longest comes first.
+        self._of_peer: dict[Hashable, dict[Connection, None]] = {}
 
-    def admit(self, connection: Connection, host: str) -> bool:
+    def peer_of(self, host: str) -> Hashable:
+        """What counts as one peer."""
+        scope = {"client": (host, 0)}
+        return TRUSTED if peers.within(scope, self._trusted) else peers.household(scope)
+
+    def admit(self, connection: Connection, peer: Hashable) -> bool:
         """Count one more, and drop another for it where there are enough; False: there is no room.
 
         One whose request is being answered is dropped only for a peer that has fewer.
         """
-        scope = {"client": (host, 0)}
-        peer = None if peers.within(scope, self._trusted) else peers.household(scope)
-        own = self._of_peer[peer] if peer is not None else 0
-        if peer is not None and own >= self._maximum_of_peer and not self._drop_of(peer):
+        own = len(self._of_peer.get(peer, ())) if peer is not TRUSTED else 0
+        if peer is not TRUSTED and own >= self._maximum_of_peer and not self._drop_of(peer):
             return False
         if len(self._peers) >= self._maximum and not self._drop_of_greediest(own):
             return False
         self._peers[connection] = peer
-        self._of_peer[peer] += 1
+        self._of_peer.setdefault(peer, {})[connection] = None
         return True
 
     def make_room(self) -> None:
@@ -68,24 +78,24 @@ class OpenConnections:
     def answered(self, connection: Connection) -> None:
         """It waits for its client from now on."""
         if connection in self._peers:
-            self._peers[connection] = self._peers.pop(connection)
+            its_peer = self._of_peer[self._peers[connection]]
+            its_peer[connection] = its_peer.pop(connection)
 
     def leave(self, connection: Connection) -> None:
         """It has ended; more than once is the same."""
         if connection in self._peers:
             peer = self._peers.pop(connection)
-            self._of_peer[peer] -= 1
+            del self._of_peer[peer][connection]
             if not self._of_peer[peer]:
                 del self._of_peer[peer]
 
     def __len__(self) -> int:
         return len(self._peers)
 
-    def _drop_of(self, peer: object) -> bool:
+    def _drop_of(self, peer: Hashable) -> bool:
         """The one of this peer that has waited longest; False: none waits."""
         self._dropped.labels("peer").inc()
-        mine = (each for each, its_peer in self._peers.items() if its_peer == peer)
-        return self._drop(next((each for each in mine if each.waits()), None))
+        return self._drop(self._longest_waiting(peer))
 
     def _drop_of_greediest(self, own: int) -> bool:
         """The one that has waited longest, of the peer that has most; `own`: the newcomer's.
@@ -93,13 +103,19 @@ class OpenConnections:
         So whoever connects over and over drops connections of their own.
         """
         self._dropped.labels("all").inc()
-        best, best_rank = None, (False, 0, False)
-        for connection, peer in self._peers.items():
-            count, waits = self._of_peer[peer], connection.waits()
-            rank = (waits and count > own, count, waits)
-            if peer is not None and rank > best_rank and (waits or count > own + 1):
-                best, best_rank = connection, rank
-        return self._drop(best)
+        counts = {peer: len(each) for peer, each in self._of_peer.items() if peer is not TRUSTED}
+        greediest = sorted(counts, key=lambda peer: -counts[peer])
+        for peer in greediest:
+            if counts[peer] > own and (longest := self._longest_waiting(peer)):
+                return self._drop(longest)
+        for peer in greediest:
+            busy = next(iter(self._of_peer[peer])) if counts[peer] > own + 1 else None
+            if chosen := self._longest_waiting(peer) or busy:
+                return self._drop(chosen)
+        return False
+
+    def _longest_waiting(self, peer: Hashable) -> Connection | None:
+        return next((each for each in self._of_peer[peer] if each.waits()), None)
 
     def _drop(self, connection: Connection | None) -> bool:
         if connection is None:
@@ -107,6 +123,11 @@ class OpenConnections:
         self.leave(connection)
         connection.drop()
         return True
+
+
+class _Newcomer(NamedTuple):
+    client: socket.socket
+    peer: Hashable
 
 
 class Acceptor:
@@ -124,6 +145,8 @@ class Acceptor:
         self._connections = connections
         self._make = make
         self._tls = tls
+        self._newcomers: RoundRobinQueue[_Newcomer] = RoundRobinQueue(_NEWCOMERS_OF_PEER)
+        self._greeting = False
         self._greeted: dict[asyncio.Task[None], Connection] = {}
         listener.setblocking(False)
         self._listen()
@@ -132,6 +155,8 @@ class Acceptor:
         """Accept no more."""
         self._loop.remove_reader(self._listener)
         self._listener.close()
+        while (newcomer := self._newcomers.get_nowait()) is not None:
+            newcomer.client.close()
         for connection in self._greeted.values():
             connection.drop()
 
@@ -143,27 +168,51 @@ class Acceptor:
             self._loop.add_reader(self._listener, self._accept)
 
     def _accept(self) -> None:
-        for _ in range(_AT_ONCE):
+        for _ in range(BACKLOG):
             try:
                 client, address = self._listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
+                break
             except OSError as error:
                 log.warning("no connection can be accepted: %s", error.strerror)
                 self._connections.make_room()
                 self._loop.remove_reader(self._listener)
                 self._loop.call_later(_PAUSE_SECONDS, self._listen)
-                return
-            self._greet(client, address[0])
+                break
+            self._line_up(_Newcomer(client, self._connections.peer_of(address[0])))
+        if not self._greeting:
+            self._greet_some()
 
-    def _greet(self, client: socket.socket, host: str) -> None:
+    def _line_up(self, newcomer: _Newcomer) -> None:
+        if newcomer.peer is TRUSTED:  # waits for nobody
+            self._greet(newcomer)
+        elif not self._newcomers.put(newcomer.peer, newcomer):
+            newcomer.client.close()
+        elif len(self._newcomers) > _NEWCOMERS:
+            greediest = self._newcomers.lengths().most_common(1)[0][0]
+            if last := self._newcomers.withdraw(greediest):
+                last.client.close()
+
+    def _greet_some(self) -> None:
+        """Each time the event loop comes by, until nobody is left."""
+        for _ in range(_GREETED_AT_ONCE):
+            newcomer = self._newcomers.get_nowait()
+            if newcomer is None:
+                self._greeting = False
+                return
+            self._greet(newcomer)
+        self._greeting = True
+        self._loop.call_soon(self._greet_some)
+
+    def _greet(self, newcomer: _Newcomer) -> None:
+        client, peer = newcomer
         connection = self._make()
-        if not self._connections.admit(connection, host):
+        if not self._connections.admit(connection, peer):
             client.close()
             return
         client.setblocking(False)
         connection.open_connections = self._connections
-        connection.accepted = client
+        connection.accepted, connection.peer = client, peer
         task = self._loop.create_task(self._connect(connection, client))
         self._greeted[task] = connection
         task.add_done_callback(self._greeted.pop)

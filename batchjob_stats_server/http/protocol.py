@@ -6,14 +6,16 @@ import re
 import socket
 import ssl
 import sys
+from collections.abc import Hashable
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 import h11
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from batchjob_stats_server.http.problems import MEDIA_TYPE, document
+from batchjob_stats_server.http.turns import RequestTurns, Turn
 
 if TYPE_CHECKING:
     from batchjob_stats_server.http.accept import OpenConnections
@@ -64,6 +66,9 @@ class Connection(H11Protocol):
 
     arrival_seconds = _ARRIVAL_SECONDS
     open_connections: "OpenConnections | None" = None
+    turns: RequestTurns | None = None
+    peer: Hashable = None
+    _turn: Turn | None = None
     accepted: socket.socket | None = None
     _deadline: asyncio.TimerHandle | None = None
     _refused = False
@@ -97,16 +102,64 @@ class Connection(H11Protocol):
         if self._dropped:
             transport.abort()
             return
+        self.app = self._by_turns(self.app)
         tls: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
         if tls is not None:
             self.app = _with_certificate(self.app, tls.getpeercert(binary_form=True))
         self._await(self.arrival_seconds)
+
+    def _by_turns(self, app: Any) -> ASGIApp:
+        """The application, asked when this peer has its turn, which ends as the answer begins.
+
+        Meanwhile a request whose body arrives slowly has none, so that nobody waits for its client.
+        """
+
+        async def begun(scope: Scope, receive: Receive, send: Send) -> None:
+            cycle, turns = self.cycle, self.turns
+            if turns is None:
+                await app(scope, receive, send)
+                return
+            has_turn = await self._come(turns)
+
+            def leave() -> None:
+                nonlocal has_turn
+                if has_turn:
+                    has_turn = False
+                    turns.leave(self.peer)
+
+            async def receiving() -> Message:
+                nonlocal has_turn
+                if not (cycle.more_body and has_turn):
+                    return await receive()
+                leave()
+                message = await receive()
+                has_turn = await self._come(turns)
+                return message
+
+            async def answering(message: Message) -> None:
+                leave()
+                await send(message)
+
+            if not has_turn:
+                return  # the client has left
+            try:
+                await app(scope, receiving, answering)
+            finally:
+                leave()
+
+        return begun
+
+    async def _come(self, turns: RequestTurns) -> bool:
+        self._turn = turns.come(self.peer)
+        return await self._turn
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Nothing is awaited any more."""
         self._await(None)
         if self.open_connections is not None:
             self.open_connections.leave(self)
+        if self.turns is not None and self._turn is not None:
+            self.turns.withdraw(self.peer, self._turn)
         super().connection_lost(exc)
 
     def on_response_complete(self) -> None:

@@ -1,7 +1,8 @@
 """A crowd of hostile clients is in the way, and a scraper gets its metrics all the same.
 
-Each attack takes about two seconds; with --long, half a minute and a thousand clients, and all of
-them from one address and from fifty. benchmarks/hostile.py says how long a scrape takes meanwhile.
+Each attack takes about two seconds; with --long there are a thousand clients, all kinds come from
+one address and from fifty, and those who talk go on for half a minute each time.
+benchmarks/hostile.py says how long a scrape takes meanwhile.
 """
 
 import base64
@@ -16,6 +17,8 @@ from tests.security.hostile_clients import KINDS, hostile
 from tests.security.scraped_exporter import TRANSPORTS, scraped
 
 pytestmark = pytest.mark.e2e
+
+LONG = {"talking": 30.0}  # seconds
 
 
 @pytest.fixture(scope="module", params=TRANSPORTS)
@@ -37,7 +40,7 @@ def test_a_scrape_is_answered_meanwhile(server, kind, addresses, long_form):
         pytest.skip("only with --long")
     before = threads(server.target.pid)
     tls = server.context is not None
-    clients, seconds = (1000, 30.0) if long_form else (300, 0.5)
+    clients, seconds = (1000, LONG.get(kind, 5.0)) if long_form else (300, 0.5)
     with hostile(kind, clients, server.address, tls=tls, addresses=addresses) as crowd:
         time.sleep(1)
         until, statuses = time.monotonic() + seconds, []

@@ -68,7 +68,7 @@ def check_answers(port, headers, seconds, **options):
 @pytest.mark.parametrize("addresses", [1, 20])
 def test_a_crowd_does_not_keep_others_out(limited, maximum, asker, kind, addresses, long_form):
     with serving(limited) as port, crowd(port, 2 * maximum, addresses, kind):
-        check_answers(port, asker, 60 if long_form else 1)
+        check_answers(port, asker, 15 if long_form else 1)
 
 
 @pytest.mark.parametrize("kind", ["silent", "greeting slowly", "talking"])
@@ -89,7 +89,7 @@ def test_a_crowd_before_tls_does_not_keep_others_out(
     authority.configure_trust(context)
     secured = limited._replace(settings=limited.settings._replace(web=web))
     with serving(secured) as port, crowd(port, 2 * maximum, 20, kind, tls=True):
-        check_answers(port, asker, 60 if long_form else 1, context=context)
+        check_answers(port, asker, 15 if long_form else 1, context=context)
 
 
 def connect(port, source):

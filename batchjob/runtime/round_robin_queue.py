@@ -2,6 +2,7 @@
 
 import threading
 from collections import Counter, deque
+from collections.abc import Hashable
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -13,22 +14,26 @@ class RoundRobinQueue(Generic[T]):
     def __init__(self, longest_line: int) -> None:
         """`longest_line`: items of one client that may wait."""
         self._longest_line = longest_line
-        self._lines: dict[str, deque[T]] = {}  # none is empty; the next to be served comes first
+        self._lines: dict[
+            Hashable, deque[T]
+        ] = {}  # none is empty; the next to be served comes first
+        self._size = 0
         self._changed = threading.Condition()
         self._closed = False
 
-    def lengths(self) -> Counter[str]:
+    def lengths(self) -> Counter[Hashable]:
         """How many items of each client wait."""
         with self._changed:
             return Counter({client: len(line) for client, line in self._lines.items()})
 
-    def put(self, client: str, item: T) -> bool:
+    def put(self, client: Hashable, item: T) -> bool:
         """Whether the item was taken: not into a full line, nor into a closed queue."""
         with self._changed:
             line = self._lines.get(client, deque())
             if self._closed or len(line) >= self._longest_line:
                 return False
             line.append(item)
+            self._size += 1
             self._lines[client] = line
             self._changed.notify()
             return True
@@ -40,20 +45,21 @@ class RoundRobinQueue(Generic[T]):
                 if self._closed:
                     return None
                 self._changed.wait()
-            client = next(iter(self._lines))
-            line = self._lines.pop(client)
-            item = line.popleft()
-            if line:
-                self._lines[client] = line  # behind the others
-            return item
+            return self._next()
 
-    def withdraw(self, client: str) -> T | None:
+    def get_nowait(self) -> T | None:
+        """The next item; None where no item waits."""
+        with self._changed:
+            return self._next() if self._lines else None
+
+    def withdraw(self, client: Hashable) -> T | None:
         """Take back the item that the client put last; None if none of its items waits."""
         with self._changed:
             line = self._lines.get(client)
             if line is None:
                 return None
             item = line.pop()
+            self._size -= 1
             if not line:
                 del self._lines[client]
             return item
@@ -63,3 +69,15 @@ class RoundRobinQueue(Generic[T]):
         with self._changed:
             self._closed = True
             self._changed.notify_all()
+
+    def __len__(self) -> int:
+        return self._size
+
+    def _next(self) -> T:
+        self._size -= 1
+        client = next(iter(self._lines))
+        line = self._lines.pop(client)
+        item = line.popleft()
+        if line:
+            self._lines[client] = line  # behind the others
+        return item

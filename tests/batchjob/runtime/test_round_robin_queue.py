@@ -5,7 +5,7 @@ import threading
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchjob_exporter.web.fair_queue import RoundRobinQueue
+from batchjob.runtime.round_robin_queue import RoundRobinQueue
 
 
 def taken(queue):
@@ -44,6 +44,16 @@ def test_the_last_item_of_a_client_can_be_taken_back():
     assert [queue.withdraw(client) for client in ("a", "b", "b", "c")] == [3, 2, None, None]
     assert queue.lengths() == {"a": 1}
     assert taken(queue) == [1]
+
+
+def test_without_waiting():
+    queue = RoundRobinQueue(10)
+    assert queue.get_nowait() is None
+    for client, item in (("a", 1), ("a", 2), ("b", 3)):
+        queue.put(client, item)
+    assert len(queue) == 3
+    assert [queue.get_nowait() for _ in range(4)] == [1, 3, 2, None]
+    assert len(queue) == 0
 
 
 def test_who_waits_gets_the_item_or_the_end():
