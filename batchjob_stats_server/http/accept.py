@@ -62,10 +62,9 @@ class OpenConnections:
 
         One whose request is being answered is dropped only for a peer that has fewer.
         """
-        own = len(self._of_peer.get(peer, ())) if peer is not TRUSTED else 0
-        if peer is not TRUSTED and own >= self._maximum_of_peer and not self._drop_of(peer):
+        if self._count(peer) >= self._maximum_of_peer and not self._drop_of(peer):
             return False
-        if len(self._peers) >= self._maximum and not self._drop_of_greediest(own):
+        if len(self._peers) >= self._maximum and not self._drop_of_greediest(peer):
             return False
         self._peers[connection] = peer
         self._of_peer.setdefault(peer, {})[connection] = None
@@ -73,7 +72,7 @@ class OpenConnections:
 
     def make_room(self) -> None:
         """Drop one to free a file descriptor."""
-        self._drop_of_greediest(0)
+        self._drop_of_greediest()
 
     def answered(self, connection: Connection) -> None:
         """It waits for its client from now on."""
@@ -97,25 +96,27 @@ class OpenConnections:
         self._dropped.labels("peer").inc()
         return self._drop(self._longest_waiting(peer))
 
-    def _drop_of_greediest(self, own: int) -> bool:
-        """The one that has waited longest, of the peer that has most; `own`: the newcomer's.
+    def _drop_of_greediest(self, newcomer: Hashable = TRUSTED) -> bool:
+        """The one that has waited longest, of the peer that has most; never of one that has less.
 
         So whoever connects over and over drops connections of their own.
         """
         self._dropped.labels("all").inc()
+        own = self._count(newcomer)
         counts = {peer: len(each) for peer, each in self._of_peer.items() if peer is not TRUSTED}
-        greediest = sorted(counts, key=lambda peer: -counts[peer])
-        for peer in greediest:
-            if counts[peer] > own and (longest := self._longest_waiting(peer)):
+        greedier = sorted((peer for peer in counts if counts[peer] > own), key=lambda p: -counts[p])
+        for peer in (*greedier, newcomer):
+            if peer is not TRUSTED and (longest := self._longest_waiting(peer)):
                 return self._drop(longest)
-        for peer in greediest:
-            busy = next(iter(self._of_peer[peer])) if counts[peer] > own + 1 else None
-            if chosen := self._longest_waiting(peer) or busy:
-                return self._drop(chosen)
+        if greedier and counts[greedier[0]] > own + 1:
+            return self._drop(next(iter(self._of_peer[greedier[0]])))
         return False
 
+    def _count(self, peer: Hashable) -> int:
+        return len(self._of_peer.get(peer, ())) if peer is not TRUSTED else 0
+
     def _longest_waiting(self, peer: Hashable) -> Connection | None:
-        return next((each for each in self._of_peer[peer] if each.waits()), None)
+        return next((each for each in self._of_peer.get(peer, ()) if each.waits()), None)
 
     def _drop(self, connection: Connection | None) -> bool:
         if connection is None:

@@ -13,6 +13,7 @@ TRUSTED = None
 """A peer that brings the requests of many: any number of them is worked on."""
 
 _BEGIN_IN_A_PASS = 16
+_OF_EACH = 2  # worked on at a time, of each of several peers
 
 Turn = asyncio.Future[bool]
 
@@ -21,7 +22,7 @@ class RequestTurns:
     """Says which request may begin; used by the event loop's thread alone."""
 
     def __init__(self, of_peer: int) -> None:
-        """`of_peer`: requests of one peer that are worked on at a time."""
+        """`of_peer`: requests of one peer that are worked on at a time, where it is alone."""
         self._of_peer = of_peer
         self._under_way: Counter[Hashable] = Counter()
         self._lines: dict[Hashable, dict[Turn, None]] = {}  # the next one to begin comes first
@@ -56,7 +57,9 @@ class RequestTurns:
             self._schedule()
 
     def _room(self, peer: Hashable) -> bool:
-        return peer is TRUSTED or self._under_way[peer] < self._of_peer
+        of_each = self._of_peer // max(len(self._under_way), 1)
+        least = min(_OF_EACH, self._of_peer)
+        return peer is TRUSTED or self._under_way[peer] < max(of_each, least)
 
     def _begin(self, peer: Hashable, turn: Turn) -> None:
         turn.set_result(True)

@@ -19,9 +19,23 @@ def test_few_of_one_peer_are_worked_on_and_another_need_not_wait():
         crowd = [requests.come("crowd") for _ in range(100)]
         other = requests.come("other")
         assert (begun(crowd), begun([other])) == ([0, 1, 2, 3], [0])
+        requests.leave("other")
         requests.leave("crowd")
         await asyncio.sleep(0)
         assert begun(crowd) == [0, 1, 2, 3, 4]
+
+    asyncio.run(main())
+
+
+def test_several_peers_have_less_each():
+    async def main():
+        requests = RequestTurns(8)
+        turns = {peer: [requests.come(peer) for _ in range(4)] for peer in "abcdef"}
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert {peer: len(begun(each)) for peer, each in turns.items()} == {
+            "a": 4, "b": 4, **dict.fromkeys("cdef", 2)
+        }  # fmt: skip
 
     asyncio.run(main())
 
