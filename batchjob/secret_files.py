@@ -27,6 +27,15 @@ def secret_file(value: Any) -> str:
     return path
 
 
+@called("FILE")
+def key_file(value: Any) -> str:
+    """An option's path of a private key (PEM), alone or with its certificates; the same."""
+    path = text(value)
+    if path:
+        check_private_key(path)
+    return path
+
+
 def read_secret(path: str) -> str:
     """The one line of a file; raises SecretFileError."""
     try:
@@ -52,6 +61,20 @@ def read_key(path: str) -> bytes:
     if len(content) > _LARGEST:
         raise SecretFileError(f"{path}: expected at most {_LARGEST} bytes")
     return content
+
+
+def check_private_key(path: str) -> None:
+    """Raises SecretFileError where a file (PEM) has a key that others may read or write.
+
+    A file that cannot be read is left to whoever needs it; so is one with certificates alone.
+    """
+    try:
+        with open(path, "rb") as file:
+            status, content = os.fstat(file.fileno()), file.read(_LARGEST)
+    except OSError:
+        return
+    if b"PRIVATE KEY-----" in content:
+        _check(path, status)
 
 
 def _check(path: str, status: os.stat_result) -> None:

@@ -11,6 +11,7 @@ from urllib.parse import urlencode, urljoin, urlsplit
 from batchjob.runtime.http_client import FetchError, fetch, in_words, trust
 from batchjob.runtime.settings import SettingsError
 from batchjob.runtime.values import http_url
+from batchjob.secret_files import SecretFileError, check_private_key
 from batchjob_cli.client.connect import ApiReply, Parameters, good, next_page
 from batchjob_cli.client.problems import UnreachableError
 
@@ -89,7 +90,10 @@ def _trust(ca_file: str, cert: str, key: str) -> ssl.SSLContext:
         raise SettingsError(f"--ca-file: {ca_file}: {error.strerror or error}") from error
     if cert:
         try:
+            check_private_key(key or cert)
             context.load_cert_chain(cert, key or None)
+        except SecretFileError as error:
+            raise SettingsError(f"{'--key' if key else '--cert'}: {error}") from error
         except OSError as error:
             raise SettingsError(f"--cert: {cert}: {error.strerror or error}") from error
     return context

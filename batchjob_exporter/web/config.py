@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from batchjob.runtime.settings import SettingsError, load_file, make, nearest, option
 from batchjob.runtime.values import boolean, duration, one_of, text
 from batchjob.runtime.values import integer as whole
+from batchjob.secret_files import SecretFileError, check_private_key
 
 log = logging.getLogger(__name__)
 
@@ -165,6 +166,10 @@ def read(path: str) -> WebConfig:
         rate_limit=make(RateLimit, "rate_limit", values),
         users=make(_Top, "", values).basic_auth_users or {},
     )
+    try:
+        check_private_key(path)  # one that stands in this file
+    except SecretFileError as error:
+        raise SettingsError(str(error)) from error
     try:
         _check(config)
     except ValueError as error:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from batchjob.runtime.reason import reason
 from batchjob.runtime.settings import SettingsError
+from batchjob.secret_files import SecretFileError, check_private_key
 from batchjob_exporter.web.config import Tls
 from batchjob_exporter.web.connection import WouldBlock
 from batchjob_exporter.web.message import render, text
@@ -49,9 +50,11 @@ def context_of(tls: Tls) -> ssl.SSLContext:
     for path in tls.files:
         try:
             with open(path, "rb"):
-                pass
+                check_private_key(path)
         except OSError as error:
             raise SettingsError(f"{path}: {error.strerror}") from error
+        except SecretFileError as error:
+            raise SettingsError(str(error)) from error
     with _on_disk(tls.cert, tls.cert_file) as cert, _on_disk(tls.key, tls.key_file) as key:
         try:
             # An encrypted key would ask for its password on the terminal.

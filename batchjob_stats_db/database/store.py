@@ -7,13 +7,14 @@ written, so that a poll of 5000 running jobs costs one look at them.
 
 import hashlib
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
+from batchjob.local_runs.record import RUN_ID
 from batchjob.schedulers.accounting import Batch, Deleted, Unfinished
 from batchjob.schedulers.records import RAW_LIMIT, Associations, JobKey, JobRecord, Quarantined
 from batchjob.schedulers.states import JobState
@@ -25,7 +26,7 @@ from batchjob_stats_db.days import days_of
 
 LIVE = tuple(state.value for state in JobState if state.live)
 
-_END = list(schema.job.c.keys()).index("end_time")
+_END, _UID = map(list(schema.job.c.keys()).index, ("end_time", "uid"))
 _CHUNK = 5000  # records whose rows are in memory at one time
 
 
@@ -178,6 +179,8 @@ class Store:
         ends: list[JobRecord],
     ) -> Written:
         there = self._rows(db, records)
+        records, forged = _of_their_owners(records, there)
+        self._set_aside(db, forged, now)
         ids = {key: row[0] for key, row in there.items()}
         new: list[JobRecord] = []
         changed: list[JobRecord] = []
@@ -210,7 +213,8 @@ class Store:
             db, [ids[record.key] for record in changed if record.nodes and record.key in ids]
         )
         self._write_parts(db, (*new, *changed), live, ids, now)
-        return Written(len(new), len(changed), len(records) - len(rows), len(refused))
+        aside = len(refused) + len(forged)
+        return Written(len(new), len(changed), len(records) - len(rows), aside)
 
     def _rows(self, db: Connection, records: Sequence[JobRecord]) -> dict[JobKey, Row]:
         """The rows of the records' job ids, `id` first."""
@@ -336,6 +340,29 @@ class Store:
     def _execute(db: Connection, statement: str, rows: Rows) -> None:
         if rows:
             db.exec_driver_sql(statement, list(rows))
+
+
+def _of_their_owners(
+    records: Sequence[JobRecord], there: Mapping[JobKey, Row]
+) -> tuple[list[JobRecord], list[Quarantined]]:
+    """The records, without those of a run under whose id another user's is on record.
+
+    Whoever may write to a shared directory of runs can take the id of a run whose file has gone.
+    """
+    owners = {key.jobid: row[_UID] for key, row in there.items() if row[_UID] is not None}
+    kept: list[JobRecord] = []
+    forged: list[Quarantined] = []
+    for record in records:
+        if (
+            record.uid is None
+            or not RUN_ID.fullmatch(record.jobid)
+            or owners.setdefault(record.jobid, record.uid) == record.uid
+        ):
+            kept.append(record)
+        else:
+            reason = f"uid {record.uid} wrote a run of uid {owners[record.jobid]}"
+            forged.append(Quarantined(record.source, reason, repr(record)[:RAW_LIMIT]))
+    return kept, forged
 
 
 # What both drivers raise for a value no column holds: a NUL or a lone surrogate in text, an

@@ -27,7 +27,7 @@ from batchjob.runtime.settings import (
 from batchjob.runtime.values import ListenAddress, address, duration, http_url, integer, text
 from batchjob.schedulers.accounting import AccountingSource, AssociationsSource
 from batchjob.schedulers.registry import SOURCES
-from batchjob.secret_files import SecretFileError, read_secret, secret_file
+from batchjob.secret_files import SecretFileError, key_file, read_secret, secret_file
 from batchjob_stats_db.database.record_rows import UsagePolicy
 from batchjob_stats_db.timeseries.prometheus_client import Endpoint
 
@@ -93,8 +93,8 @@ class TsdbOptions:
     password_file: str = option("", "File with that user's password.", parse=secret_file)
     token_file: str = option("", "File with a bearer token.", parse=secret_file)
     ca_file: str = option("", "CA certificates (PEM) to trust instead of the system's.", parse=text)
-    cert_file: str = option("", "Client certificate (PEM).", parse=text)
-    key_file: str = option("", "Key of the client certificate (PEM).", parse=text)
+    cert_file: str = option("", "Client certificate (PEM).", parse=key_file)
+    key_file: str = option("", "Key of the client certificate (PEM).", parse=key_file)
     header: tuple[tuple[str, str], ...] = option(
         (), "A header of each request, such as 'X-Scope-OrgID: hpc'.", parse=_header, repeat=True
     )

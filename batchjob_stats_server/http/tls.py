@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from batchjob.runtime.reason import reason
 from batchjob.runtime.settings import SettingsError
+from batchjob.secret_files import SecretFileError, check_private_key
 from batchjob_stats_server.options import AuthOptions, ServerWebOptions
 
 log = logging.getLogger(__name__)
@@ -21,6 +22,10 @@ def context(
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     made.minimum_version = ssl.TLSVersion.TLSv1_2
     made.set_alpn_protocols(["http/1.1"])
+    try:
+        check_private_key(web.tls_key_file)
+    except SecretFileError as error:
+        raise SettingsError(f"web.tls-key-file: {error}") from error
     try:
         # An encrypted key would ask for its password on the terminal.
         made.load_cert_chain(web.tls_cert_file, web.tls_key_file, password=lambda: b"")

@@ -3,10 +3,20 @@
 import os
 
 import pytest
+import trustme
 
-from batchjob.secret_files import SecretFileError, read_key, read_secret, secret_file
+from batchjob.secret_files import (
+    SecretFileError,
+    check_private_key,
+    key_file,
+    read_key,
+    read_secret,
+    secret_file,
+)
 from batchjob_cli.main import main as batchjob
 from batchjob_exporter.main import main as exporter
+from batchjob_stats_db.admin.migrate import migrate
+from batchjob_stats_db.database.engine import parse, writer
 from batchjob_stats_db.main import main as poller
 from batchjob_stats_server.main import main as server
 
@@ -96,3 +106,88 @@ def test_every_program_refuses_it_before_it_begins(program, flag, more, file, ca
     told = capsys.readouterr().err
     assert f"{flag.lstrip('-')}: {file}: every user of this machine may read" in told
     assert told.count("\n") == 1
+
+
+@pytest.fixture
+def pair(tmp_path):
+    """A certificate (cert.pem), its key (key.pem) that everybody may read, and both (both.pem)."""
+    leaf = trustme.CA().issue_cert("127.0.0.1")
+    leaf.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
+    leaf.private_key_pem.write_to_path(tmp_path / "key.pem")
+    leaf.private_key_and_cert_chain_pem.write_to_path(tmp_path / "both.pem")
+    for name in ("cert", "key", "both"):
+        (tmp_path / f"{name}.pem").chmod(0o644)
+    return tmp_path
+
+
+def test_certificates_are_no_secret_and_keys_are(pair):
+    check_private_key(str(pair / "cert.pem"))
+    assert key_file(str(pair / "none.pem")) == str(pair / "none.pem")
+    for name in ("key.pem", "both.pem"):
+        with pytest.raises(SecretFileError, match=f"{name}: every user of this machine may read"):
+            key_file(str(pair / name))
+        (pair / name).chmod(0o640)
+        check_private_key(str(pair / name))
+
+
+def web_config(pair):
+    text = "tls_server_config: {cert_file: cert.pem, key_file: key.pem}"
+    (pair / "web.yml").write_text(text)
+    return f"--web.config.file={pair}/web.yml"
+
+
+def inline(pair):
+    lines = ["tls_server_config:", "  cert_file: cert.pem", "  key: |"]
+    lines += [f"    {line}" for line in (pair / "key.pem").read_text().splitlines()]
+    (pair / "web.yml").write_text("\n".join(lines))
+    (pair / "web.yml").chmod(0o644)
+    return f"--web.config.file={pair}/web.yml"
+
+
+def database(pair):
+    url = parse(f"sqlite:///{pair}/jobs.db")
+    engine = writer(url, create=True)
+    migrate(engine)
+    engine.dispose()
+    return f"--db.url=sqlite:///{pair}/jobs.db"
+
+
+@pytest.mark.parametrize(
+    ("program", "flags", "told"),
+    [
+        (exporter, lambda pair: ["--check", web_config(pair)], "key.pem"),
+        (exporter, lambda pair: ["--check", inline(pair)], "web.yml"),
+        (
+            server,
+            lambda pair: ["--check", database(pair), f"--web.tls-cert-file={pair}/cert.pem",
+                          f"--web.tls-key-file={pair}/key.pem"],
+            "web.tls-key-file: ",
+        ),
+        (
+            batchjob,
+            lambda pair: ["up", f"--data={pair}/data", "--listen-address=127.0.0.1:0",
+                          f"--web.tls-cert-file={pair}/cert.pem",
+                          f"--web.tls-key-file={pair}/key.pem"],
+            "web.tls-key-file: ",
+        ),
+        (
+            batchjob,
+            lambda pair: ["jobs", "--server=https://127.0.0.1:1", f"--cert={pair}/both.pem"],
+            "--cert: ",
+        ),
+        (
+            batchjob,
+            lambda pair: ["jobs", "--server=https://127.0.0.1:1", f"--cert={pair}/cert.pem",
+                          f"--key={pair}/key.pem"],
+            "--key: ",
+        ),
+        (poller, lambda pair: ["--check", f"--tsdb.key-file={pair}/key.pem"], "tsdb.key-file: "),
+        (poller, lambda pair: ["--check", f"--tsdb.cert-file={pair}/both.pem"], "tsdb.cert-file: "),
+    ],
+)  # fmt: skip
+def test_every_program_refuses_a_key_that_everybody_may_read(program, flags, told, pair, capsys):
+    assert program(flags(pair)) == 2
+    error = capsys.readouterr().err
+    assert told in error
+    assert "every user of this machine may read this secret (mode 0644)" in error
+    assert error.count("\n") == 1

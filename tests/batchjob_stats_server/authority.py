@@ -66,6 +66,7 @@ class Authority:
 def write_pair(directory, name, certificate, key):
     """Certificate and key in one file, as `ssl` and curl read it."""
     path = directory / f"{name}.pem"
+    path.touch(0o600)
     path.write_bytes(
         pem(certificate)
         + key.private_bytes(

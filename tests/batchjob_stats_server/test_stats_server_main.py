@@ -12,6 +12,7 @@ import pytest
 import trustme
 
 from batchjob_stats_server.main import main
+from tests.private_keys import write_key
 
 
 def test_check(path, capsys):
@@ -88,7 +89,7 @@ def test_a_database_of_another_schema_is_refused(path, capsys):
 def test_serves_over_tls_and_stops(path, tmp_path):
     authority = trustme.CA()
     leaf = authority.issue_cert("127.0.0.1")
-    leaf.private_key_pem.write_to_path(tmp_path / "key.pem")
+    write_key(leaf, tmp_path / "key.pem")
     for part in leaf.cert_chain_pems:
         part.write_to_path(tmp_path / "cert.pem", append=True)
     (tmp_path / "server.yml").write_text(

@@ -8,6 +8,7 @@ from batchjob_exporter.options import settings
 from batchjob_exporter.service import ExporterService
 from tests.e2e import prometheus
 from tests.e2e.processes import until
+from tests.private_keys import write_key
 
 pytestmark = pytest.mark.e2e
 
@@ -19,7 +20,7 @@ def certificates(tmp_path):
     ca.cert_pem.write_to_path(tmp_path / "ca.pem")
     for name, identity in (("node", "127.0.0.1"), ("prometheus", "prometheus.example.org")):
         made = ca.issue_cert(identity)
-        made.private_key_pem.write_to_path(tmp_path / f"{name}.key")
+        write_key(made, tmp_path / f"{name}.key")
         made.cert_chain_pems[0].write_to_path(tmp_path / f"{name}.pem")
     return tmp_path
 

@@ -13,6 +13,7 @@ import bcrypt
 import trustme
 
 from tests.e2e import exporter
+from tests.private_keys import write_key
 
 SCRAPE_TIMEOUT = 10.0  # Prometheus' own
 TRANSPORTS = ("plain", "tls", "mtls")
@@ -52,7 +53,7 @@ def certificates(folder: Path) -> tuple[ssl.SSLContext, trustme.CA]:
     """A server's certificate, and the context and the authority of its clients."""
     authority, clients = trustme.CA(), trustme.CA()
     server = authority.issue_cert("127.0.0.1")
-    server.private_key_pem.write_to_path(folder / "key.pem")
+    write_key(server, folder / "key.pem")
     (folder / "cert.pem").write_bytes(b"".join(each.bytes() for each in server.cert_chain_pems))
     clients.cert_pem.write_to_path(folder / "clients.pem")
     context = ssl.create_default_context()

@@ -19,6 +19,7 @@ import trustme
 
 from tests.batchjob_stats_server.authority import Authority, pem, write_pair
 from tests.e2e.processes import free_ports, until
+from tests.private_keys import write_key
 
 ROOT = Path(__file__).parents[2]
 
@@ -66,7 +67,7 @@ def remote(tmp_path_factory) -> Iterator[Remote]:
     ca = trustme.CA()
     ca.cert_pem.write_to_path(str(folder / "ca.pem"))
     server = ca.issue_cert("127.0.0.1")
-    server.private_key_pem.write_to_path(str(folder / "server.key"))
+    write_key(server, str(folder / "server.key"))
     server.cert_chain_pems[0].write_to_path(str(folder / "server.crt"))
     clients = Authority("site", dt.datetime.now(dt.UTC))
     (folder / "clients.pem").write_bytes(pem(clients.certificate))

@@ -13,6 +13,7 @@ import trustme
 
 from batchjob_stats_server.options import LimitOptions
 from tests.batchjob_stats_server.serving import serving
+from tests.private_keys import write_key
 from tests.security.hostile_clients import hostile
 
 KINDS = ("silent", "slow", "talking", "not-reading", "pipelining", "knocking")
@@ -77,7 +78,7 @@ def test_a_crowd_before_tls_does_not_keep_others_out(
 ):
     authority = trustme.CA()
     leaf = authority.issue_cert("127.0.0.1")
-    leaf.private_key_pem.write_to_path(tmp_path / "key.pem")
+    write_key(leaf, tmp_path / "key.pem")
     leaf.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
     web = limited.settings.web.__class__(
         threads=4,

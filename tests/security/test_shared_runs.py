@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
 from batchjob.local_runs import accounting as source
 from batchjob.local_runs import history
@@ -28,6 +29,9 @@ from batchjob.schedulers.states import JobState
 from batchjob_cli import delete, stop
 from batchjob_cli.run import stop_request
 from batchjob_cli.run.abandoned import end_abandoned
+from batchjob_stats_db.admin.migrate import migrate
+from batchjob_stats_db.database.engine import parse, writer
+from batchjob_stats_db.database.store import Store
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as several users")
 
@@ -98,6 +102,13 @@ def forge(data: Path, run: Run, **more) -> None:
         path.chmod(0o644)
 
     as_user(ATTACKER, write)
+
+
+def write_record(path: Path, run: Run) -> None:
+    """A user's own record, as `batchjob run` leaves it."""
+    document = {"version": 1, **run._asdict(), "supervisor": run.supervisor._asdict()}
+    path.write_text(json.dumps(document))
+    path.chmod(0o644)
 
 
 def polled(data: Path, known: dict | None = None):
@@ -255,6 +266,32 @@ def test_output_of_others_is_not_shown_as_one_s_own(shared):
     reader = Reader(shared / "logs" / ID, "stdout", pwd.getpwnam(ATTACKER).pw_uid)
     with pytest.raises(OSError, match="uid 0 wrote it"):
         list(reader.read())
+
+
+def test_the_id_of_a_run_whose_file_has_gone_is_not_taken_over(shared):
+    """Its record ends with its retention; the attacker writes one of his own under its name."""
+    url = parse(f"sqlite:///{shared}/jobs.db")
+    engine = writer(url, create=True)
+    migrate(engine)
+    store = Store(engine, "c1")
+    run = run_of(VICTIM)._replace(state=JobState.COMPLETED, end_time=1775300100)
+
+    def poll():
+        options = source.LocalRunsOptions(path=str(shared / "runs"))
+        for found in source.build("c1", options).read("0", {}):
+            store.write(found, "runs")
+
+    path = shared / "runs" / f"{ID}.json"
+    as_user(VICTIM, lambda: write_record(path, run))
+    poll()
+    as_user(VICTIM, path.unlink)
+    forge(shared, run_of(ATTACKER), name="mine")
+    poll()
+    with engine.connect() as db:
+        assert db.execute(sa.text("SELECT username, name FROM job")).all() == [(VICTIM, "train")]
+        (reason,) = db.execute(sa.text("SELECT reason FROM quarantine")).scalars()
+    engine.dispose()
+    assert reason.endswith(f"wrote a run of uid {pwd.getpwnam(VICTIM).pw_uid}")
 
 
 def test_a_cgroup_of_another_is_not_ended_by_a_forged_record(shared):

@@ -386,6 +386,9 @@ def test_guesses_wait_in_a_line_of_their_address(serve, connect, ask, tmp_path, 
     assert http_all(guesses[9]).startswith(b"HTTP/1.1 429 ")
     right = connect(address)
     right.sendall(log_in("sesame"))
+    late = connect(address, "127.0.0.2")  # once it is refused, the other is in line
+    late.sendall(log_in("late"))
+    assert http_all(late).startswith(b"HTTP/1.1 429 ")
     go.set()
     assert http_all(right).startswith(b"HTTP/1.1 200 ")
     assert checked.index(b"sesame") <= 2

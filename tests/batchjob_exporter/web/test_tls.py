@@ -13,6 +13,7 @@ import trustme
 from batchjob.runtime.settings import SettingsError
 from batchjob_exporter.web.auth import Web
 from batchjob_exporter.web.message import HttpResponse, text
+from tests.private_keys import write_key
 
 GET = b"GET /x HTTP/1.1\r\nHost: n\r\nConnection: close\r\n\r\n"
 
@@ -29,7 +30,7 @@ class Site:
 
     def new_certificate(self):
         server = self.ca.issue_cert("127.0.0.1", "localhost")
-        server.private_key_pem.write_to_path(self.directory / "key.pem")
+        write_key(server, self.directory / "key.pem")
         with (self.directory / "cert.pem").open("wb") as file:
             file.writelines(blob.bytes() for blob in server.cert_chain_pems)
 
@@ -37,6 +38,7 @@ class Site:
         keys = {"cert_file": "cert.pem", "key_file": "key.pem"} | tls
         lines = [f"  {key}: {value}\n" for key, value in keys.items() if value is not None]
         (self.directory / "web.yml").write_text("tls_server_config:\n" + "".join(lines))
+        (self.directory / "web.yml").chmod(0o600)
         return self.path
 
     def client_context(self, ca=None, *names):

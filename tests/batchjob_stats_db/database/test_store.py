@@ -136,6 +136,25 @@ def test_a_row_no_database_takes_is_set_aside_and_nothing_else_lost(store, job, 
     assert "'2'" in bad["raw"]
 
 
+RUN = "0f8fad5b-d9cb-469f-a165-70867728950e"
+
+
+def test_a_run_stays_its_owner_s(store, job, rows):
+    """Whose file has gone, and whose id somebody else gives to a run of his own."""
+    run = job(RUN, source="runs", uid=1001, user="alice")
+    store.write(batch(run, job("1")), "runs")
+    forged = run._replace(uid=1002, user="mallory", name="mine", end_time=None)
+    written = store.write(batch(forged, forged._replace(submit_time=run.submit_time + 1)), "runs")
+    assert written == (0, 0, 0, 2)
+    alices, other = sorted(rows(schema.job), key=lambda row: row["jobid"] != RUN)
+    assert (alices["username"], alices["name"], other["jobid"]) == ("alice", "train", "1")
+    assert all("uid 1002 wrote a run of uid 1001" in bad["reason"]
+               for bad in rows(schema.quarantine))  # fmt: skip
+    # Numbers of a scheduler are used again, and accounting may learn late who somebody is.
+    store.write(batch(job("1", uid=1002), job("1", uid=1003, submit_time=5)), "sacct")
+    assert [row["uid"] for row in rows(schema.job) if row["jobid"] == "1"] == [1002, 1003]
+
+
 def test_a_job_on_a_hundred_thousand_nodes(store, job, engine):
     shares = tuple(NodeShare(f"n{number:06}") for number in range(100_000))
     store.write(batch(job(nodes=shares, node_list="n[000000-099999]")), "sacct")

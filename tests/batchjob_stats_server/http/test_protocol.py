@@ -18,6 +18,7 @@ from batchjob_stats_server.http.protocol import Connection
 from batchjob_stats_server.main import listening
 from tests.batchjob_stats_server.authority import Authority, pem, write_pair
 from tests.batchjob_stats_server.serving import serving, spoken
+from tests.private_keys import write_key
 
 VERA = (("CN", "vera"), ("OU", "viewer"))
 
@@ -32,7 +33,7 @@ def secured(services, tmp_path, authority):
     """Services with TLS and client certificates; TLS knows no clock but the real one."""
     site = trustme.CA()
     leaf = site.issue_cert("127.0.0.1")
-    leaf.private_key_pem.write_to_path(tmp_path / "key.pem")
+    write_key(leaf, tmp_path / "key.pem")
     leaf.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
     site.cert_pem.write_to_path(tmp_path / "site.pem")
     (tmp_path / "ca.pem").write_bytes(pem(authority.certificate))
