@@ -38,11 +38,12 @@ PROGRAMS = {
     "batchjob_stats_server": "batchjob_stats_server.main",
 }
 OTHERS = {
-    "apt", "cd", "cosign", "cp", "curl", "dnf", "done", "echo", "export", "fi", "for", "grafana",
-    "groupadd", "gzip", "helm", "htpasswd", "if", "install", "jq", "kubectl", "lint-imports",
-    "loginctl", "minisign", "mkdir", "modprobe", "mypy", "openssl", "pip", "podman", "promtool",
-    "pytest", "python", "python3", "python3.11", "qmgr", "ruff", "scontrol", "sed", "sha256sum",
-    "sphinx-build", "systemctl", "systemd-run", "udevadm", "victoria-metrics", "vmagent",
+    "apt", "cd", "cosign", "cp", "curl", "dnf", "done", "echo", "export", "fi", "for", "gpg",
+    "grafana", "groupadd", "gzip", "helm", "htpasswd", "if", "install", "jq", "kubectl",
+    "lint-imports", "loginctl", "minisign", "mkdir", "modprobe", "mypy", "openssl", "pip",
+    "podman", "promtool", "pytest", "python", "python3", "python3.11", "qmgr", "ruff", "scontrol",
+    "sed", "sha256sum", "sphinx-build", "systemctl", "systemd-run", "udevadm", "victoria-metrics",
+    "vmagent",
 }  # fmt: skip
 WRAPPERS = {"runuser": 4, "sudo": 1}  # words until the command that they run
 

@@ -105,10 +105,16 @@ def volumes(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return [f"--volume={directory / 'all'}:/wheels:ro", f"--volume={settings}:/etc/pip.conf:ro"]
 
 
-def built(store: Store, volumes: list[str], image: str) -> dict[str, Any]:
+def digest(store: Store, image: str) -> str:
+    """As `skopeo inspect` says it of an image in a registry."""
+    argv = ("--type=image", "--format={{.FromImageDigest}}", image)
+    return call(*store.buildah("inspect", *argv)).strip()
+
+
+def built(store: Store, volumes: list[str], image: str, *more: str) -> dict[str, Any]:
     """Build the image and return its configuration."""
     recipe = f"deploy/containers/{image}.Containerfile"
-    argv = ("--quiet", "--pull-never", *volumes, "-f", recipe, "-t", image, ".")
+    argv = ("--quiet", "--pull-never", *volumes, *more, "-f", recipe, "-t", image, ".")
     call(*store.buildah("build", *argv), cwd=ROOT)
     told = json.loads(call(*store.buildah("inspect", "--type=image", image)))
     config: dict[str, Any] = told["OCIv1"]["config"]
@@ -116,7 +122,8 @@ def built(store: Store, volumes: list[str], image: str) -> dict[str, Any]:
 
 
 def test_the_exporters_image_is_scraped(store: Store, volumes: list[str], tmp_path: Path) -> None:
-    config = built(store, volumes, "exporter")
+    base = f"localhost/python@{digest(store, BASE)}"  # by digest, as docs/packages.md has it
+    config = built(store, volumes, "exporter", f"--build-arg=BASE={base}")
     assert (config["User"], config["ExposedPorts"]) == ("65534:65534", {"10910/tcp": {}})
     (port,) = free_ports(1)
     command = [*config["Entrypoint"], f"--web.listen-address=127.0.0.1:{port}"]
