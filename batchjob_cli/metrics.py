@@ -21,7 +21,8 @@ from batchjob_cli.client.remote import Server
 from batchjob_cli.client.sample_table import TYPES, heading, row
 from batchjob_cli.client.table import add_zone
 from batchjob_stats_db.samples.folder import NoSuchJob, matching
-from batchjob_stats_db.samples.rates import document, sample_of
+from batchjob_stats_db.samples.format import values
+from batchjob_stats_db.samples.rates import document
 from batchjob_stats_db.samples.replay import Replay, SamplePair
 
 _PAUSE_SECONDS = 0.5
@@ -113,7 +114,7 @@ def _steps(stream: Iterator[bytes]) -> Iterator[SamplePair]:
         *lines, rest = (rest + text).split(b"\n")
         for line in lines:
             made = json.loads(line)
-            sample, node = sample_of(made), made.get("node", "")
+            sample, node = JobSample(made["time"], values(made)), made.get("node", "")
             yield SamplePair(
                 SampleHeader("", made["jobid"], "", node, 0.0), sample, before.get(node)
             )

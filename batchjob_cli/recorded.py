@@ -94,7 +94,7 @@ def with_totals(taken: JobSamples, runs: Path) -> JobSamples:
 _TOTALS = {
     "cpu_user_seconds": "user_cpu_seconds",
     "cpu_system_seconds": "system_cpu_seconds",
-    "memory_peak": "peak_memory_bytes",
+    "memory_peak_bytes": "peak_memory_bytes",
     "process_io_read_bytes": "read_bytes",
     "process_io_written_bytes": "written_bytes",
 }
@@ -109,10 +109,10 @@ def _gpu(holding: Holding, watts: float | None) -> Values:
     unit = holding.unit
     of = (str(unit.gpu.index), unit.gpu.uuid, unit.gpu_instance)
     numbers = {
-        "gpu_utilization": holding.utilization,
-        "gpu_memory": holding.memory_bytes,
+        "gpu_utilization_ratio": holding.utilization,
+        "gpu_memory_bytes": holding.memory_bytes,
         "gpu_processes": holding.processes,
-        "gpu_share": holding.share,
+        "gpu_share_ratio": holding.share,
         "gpu_power_watts": watts,
     }
     return {SampleKey(name, of): value for name, value in numbers.items() if value is not None}

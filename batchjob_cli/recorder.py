@@ -1,11 +1,11 @@
 """Records samples of all jobs: one pass of readings each interval, one file for each job."""
 
+import contextlib
 import logging
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -141,7 +141,8 @@ class Recorder:
         except OSError as error:
             self._once.warning("write", "samples cannot be written: %s", error)
             if writer is not None:
-                writer.abandon()  # the next pass begins a new file
+                with contextlib.suppress(OSError):
+                    writer.close()  # the next pass begins a new file
             return False
         self._courses[key] = _Course(writer, taken.values, now)
         return writer.bytes < _LONGEST_FILE or self._close(key)
@@ -171,7 +172,7 @@ class Recorder:
             expire(self._samples, self._clock(), options.keep, options.most, running)
             self._once.over("tidy")
 
-    @contextmanager
+    @contextlib.contextmanager
     def _isolated(self, what: str, said: str) -> Iterator[None]:
         """Whatever happens, the exporter goes on, and the next pass tries again."""
         try:

@@ -1,8 +1,7 @@
-"""What a sample holds: the table of quantities, how a file writes them, and their metrics.
+"""What a sample holds: the table of quantities, and their metrics.
 
-A quantity stands in a file under a short key, as a whole number of a unit that is fine enough, for
-noise in digits that nobody reads is most of what a file would weigh. Everywhere else it has its
-name, and is in seconds, bytes, joules, grams or a count.
+A quantity has one name, in files, in the API and in tables; it is in seconds, bytes, joules, grams,
+watts, a ratio or a count.
 """
 
 from collections.abc import Mapping
@@ -10,13 +9,13 @@ from typing import NamedTuple
 
 
 class SampleHeader(NamedTuple):
-    """Whose samples a file holds; its first line."""
+    """Whose samples a file holds; each line says it."""
 
     manager: str
     jobid: str
     user: str
     node: str
-    interval: float  # seconds from one sample to the next, as a rule
+    interval_seconds: float  # from one sample to the next, as a rule
 
 
 class SampleKey(NamedTuple):
@@ -45,113 +44,115 @@ class JobSample(NamedTuple):
         return sum(found) if found else None
 
 
+class SampleGroup(NamedTuple):
+    """Quantities of which a job has several: an object by device, GPU or provider in a line."""
+
+    name: str
+    labels: tuple[str, ...]  # of the metrics; the values, with spaces between, are the key
+    prefix: str = ""  # of its quantities' names, which is left out within; "": it has one alone
+
+
+IO = SampleGroup("io", ("device",), "io_")
+NETWORK = SampleGroup("network", ("device",), "network_")
+GPUS = SampleGroup("gpus", ("gpu", "uuid", "gpu_instance"), "gpu_")
+ENERGY = SampleGroup("energy_joules", ("component", "kind"))
+EMISSIONS = SampleGroup("emissions_grams", ("provider",))
+EXECUTABLES = SampleGroup("executable_cpu_seconds", ("executable",))
+GROUPS = {each.name: each for each in (IO, NETWORK, GPUS, ENERGY, EMISSIONS, EXECUTABLES)}
+
+
 class Quantity(NamedTuple):
     """One kind of number."""
 
     name: str
-    key: str
-    per_unit: float  # what one counts as in a file: 1000 for seconds in milliseconds
+    digits: int  # behind the point in a file: more would be noise that nobody reads
     counter: bool
     metric: str  # the exporter's name for the same
     labels: tuple[tuple[str, str], ...] = ()
-    group: str = ""  # key of the object in which those of each device stand
+    group: SampleGroup | None = None
+
+    @property
+    def within(self) -> str:
+        """Its name in an object of its group; "" where the group has this quantity alone."""
+        if self.group is None or self.group.name == self.name:
+            return ""
+        return self.name.removeprefix(self.group.prefix)
 
 
-class SampleGroup(NamedTuple):
-    """Quantities of which a job has several: an object by device, GPU or provider in a line."""
-
-    key: str
-    name: str
-    labels: tuple[str, ...]  # of the metrics; the values, with spaces between, are the key
+def _gauge(name: str, digits: int = 0, group: SampleGroup | None = None) -> Quantity:
+    return Quantity(name, digits, False, f"batchjob_job_{name}", group=group)
 
 
-GROUPS = (
-    SampleGroup("io", "io", ("device",)),
-    SampleGroup("net", "network", ("device",)),
-    SampleGroup("gpu", "gpus", ("gpu", "uuid", "gpu_instance")),
-    SampleGroup("e", "energy_joules", ("component", "kind")),
-    SampleGroup("co2", "emissions_grams", ("provider",)),
-    SampleGroup("x", "executable_cpu_seconds", ("executable",)),
-)
-
-_MS, _KIB = 1000.0, 1 / 1024
-
-
-def _gauge(name: str, key: str, per_unit: float, metric: str, group: str = "") -> Quantity:
-    return Quantity(name, key, per_unit, False, f"batchjob_job_{metric}", group=group)
-
-
-def _counter(name: str, key: str, per_unit: float, metric: str, **labels: str) -> Quantity:
+def _counter(name: str, metric: str, digits: int = 0, **labels: str) -> Quantity:
     metric = f"batchjob_job_{metric}_total"
-    return Quantity(name, key, per_unit, True, metric, tuple(labels.items()))
+    return Quantity(name, digits, True, metric, tuple(labels.items()))
 
 
-def _of(group: str, name: str, key: str, per_unit: float, metric: str) -> Quantity:
-    return Quantity(name, key, per_unit, True, f"batchjob_job_{metric}_total", group=group)
+def _of(group: SampleGroup, name: str, digits: int = 0) -> Quantity:
+    return Quantity(name, digits, True, f"batchjob_job_{name}_total", group=group)
 
 
 QUANTITIES = (
-    _counter("cpu_user_seconds", "u", _MS, "cpu_seconds", mode="user"),
-    _counter("cpu_system_seconds", "s", _MS, "cpu_seconds", mode="system"),
-    _gauge("cpus", "cpus", 1000, "cpus"),
-    _counter("cpu_throttled_seconds", "ts", _MS, "cpu_throttled_seconds"),
-    _counter("cpu_throttled_periods", "tp", 1, "cpu_throttled_periods"),
-    _counter("cpu_periods", "pd", 1, "cpu_periods"),
-    _gauge("memory_current", "m", _KIB, "memory_current_bytes"),
-    _gauge("memory_working_set", "mw", _KIB, "memory_working_set_bytes"),
-    _gauge("memory_anon", "ma", _KIB, "memory_anon_bytes"),
-    _gauge("memory_file", "mf", _KIB, "memory_file_bytes"),
-    _gauge("memory_shmem", "mh", _KIB, "memory_shmem_bytes"),
-    _gauge("memory_kernel", "mk", _KIB, "memory_kernel_bytes"),
-    _gauge("memory_mapped", "mm", _KIB, "memory_mapped_bytes"),
-    _gauge("memory_inactive_file", "mi", _KIB, "memory_inactive_file_bytes"),
-    _gauge("memory_swap", "ms", _KIB, "memory_swap_bytes"),
-    _gauge("memory_peak", "mp", _KIB, "memory_peak_bytes"),
-    _gauge("memory_limit", "ml", _KIB, "memory_limit_bytes"),
-    _counter("memory_limit_hits", "lh", 1, "memory_limit_hits"),
-    _counter("oom_kills", "oom", 1, "oom_kills"),
-    _counter("page_faults_minor", "f", 1, "page_faults", kind="minor"),
-    _counter("page_faults_major", "fm", 1, "page_faults", kind="major"),
-    _counter("cpu_waiting_seconds", "pc", _MS, "pressure_waiting_seconds", resource="cpu"),
-    _counter("cpu_stalled_seconds", "pcs", _MS, "pressure_stalled_seconds", resource="cpu"),
-    _counter("memory_waiting_seconds", "pm", _MS, "pressure_waiting_seconds", resource="memory"),
-    _counter("memory_stalled_seconds", "pms", _MS, "pressure_stalled_seconds", resource="memory"),
-    _counter("io_waiting_seconds", "pi", _MS, "pressure_waiting_seconds", resource="io"),
-    _counter("io_stalled_seconds", "pis", _MS, "pressure_stalled_seconds", resource="io"),
-    _gauge("processes", "p", 1, "processes"),
-    _gauge("threads", "th", 1, "threads"),
-    _gauge("threads_limit", "tl", 1, "threads_limit"),
-    _counter("threads_limit_hits", "tlh", 1, "threads_limit_hits"),
-    _gauge("open_files", "of", 1, "open_files"),
-    _counter("process_io_read_bytes", "r", 1, "process_io_read_bytes"),
-    _counter("process_io_written_bytes", "w", 1, "process_io_written_bytes"),
-    _counter("process_io_read_characters", "rc", 1, "process_io_read_characters"),
-    _counter("process_io_written_characters", "wc", 1, "process_io_written_characters"),
-    _of("io", "io_read_bytes", "r", 1, "io_read_bytes"),
-    _of("io", "io_written_bytes", "w", 1, "io_written_bytes"),
-    _of("io", "io_reads", "ro", 1, "io_reads"),
-    _of("io", "io_writes", "wo", 1, "io_writes"),
+    _counter("cpu_user_seconds", "cpu_seconds", 3, mode="user"),
+    _counter("cpu_system_seconds", "cpu_seconds", 3, mode="system"),
+    _gauge("cpus", 3),
+    _counter("cpu_throttled_seconds", "cpu_throttled_seconds", 3),
+    _counter("cpu_throttled_periods", "cpu_throttled_periods"),
+    _counter("cpu_periods", "cpu_periods"),
+    _gauge("memory_current_bytes"),
+    _gauge("memory_working_set_bytes"),
+    _gauge("memory_anon_bytes"),
+    _gauge("memory_file_bytes"),
+    _gauge("memory_shmem_bytes"),
+    _gauge("memory_kernel_bytes"),
+    _gauge("memory_mapped_bytes"),
+    _gauge("memory_inactive_file_bytes"),
+    _gauge("memory_swap_bytes"),
+    _gauge("memory_peak_bytes"),
+    _gauge("memory_limit_bytes"),
+    _counter("memory_limit_hits", "memory_limit_hits"),
+    _counter("oom_kills", "oom_kills"),
+    _counter("page_faults_minor", "page_faults", kind="minor"),
+    _counter("page_faults_major", "page_faults", kind="major"),
+    _counter("cpu_waiting_seconds", "pressure_waiting_seconds", 3, resource="cpu"),
+    _counter("cpu_stalled_seconds", "pressure_stalled_seconds", 3, resource="cpu"),
+    _counter("memory_waiting_seconds", "pressure_waiting_seconds", 3, resource="memory"),
+    _counter("memory_stalled_seconds", "pressure_stalled_seconds", 3, resource="memory"),
+    _counter("io_waiting_seconds", "pressure_waiting_seconds", 3, resource="io"),
+    _counter("io_stalled_seconds", "pressure_stalled_seconds", 3, resource="io"),
+    _gauge("processes"),
+    _gauge("threads"),
+    _gauge("threads_limit"),
+    _counter("threads_limit_hits", "threads_limit_hits"),
+    _gauge("open_files"),
+    _counter("process_io_read_bytes", "process_io_read_bytes"),
+    _counter("process_io_written_bytes", "process_io_written_bytes"),
+    _counter("process_io_read_characters", "process_io_read_characters"),
+    _counter("process_io_written_characters", "process_io_written_characters"),
+    _of(IO, "io_read_bytes"),
+    _of(IO, "io_written_bytes"),
+    _of(IO, "io_reads"),
+    _of(IO, "io_writes"),
     *(
-        _of("net", f"network_{direction}_{what}", f"{direction[0]}{what[0]}", 1,
-            f"network_{direction}_{what}")
+        _of(NETWORK, f"network_{direction}_{what}")
         for direction in ("receive", "transmit")
         for what in ("bytes", "packets", "errors", "drops")
     ),
-    _gauge("gpu_utilization", "u", 1000, "gpu_utilization_ratio", "gpu"),
-    _gauge("gpu_memory", "m", _KIB, "gpu_memory_bytes", "gpu"),
-    _gauge("gpu_processes", "p", 1, "gpu_processes", "gpu"),
-    _gauge("gpu_share", "sh", 1000, "gpu_share_ratio", "gpu"),
-    Quantity("gpu_power_watts", "w", 10, False, "batchjob_gpu_power_watts", group="gpu"),
-    _of("e", "energy_joules", "", 10, "energy_joules"),
-    _of("co2", "emissions_grams", "", 10_000, "emissions_grams"),
-    _of("x", "executable_cpu_seconds", "", _MS, "executable_cpu_seconds"),
-    _gauge("start_time_seconds", "start", 100, "start_time_seconds"),
-    _gauge("end_time_seconds", "end", 100, "end_time_seconds"),
+    _gauge("gpu_utilization_ratio", 3, GPUS),
+    _gauge("gpu_memory_bytes", 0, GPUS),
+    _gauge("gpu_processes", 0, GPUS),
+    _gauge("gpu_share_ratio", 3, GPUS),
+    Quantity("gpu_power_watts", 1, False, "batchjob_gpu_power_watts", group=GPUS),
+    _of(ENERGY, "energy_joules", 1),
+    _of(EMISSIONS, "emissions_grams", 4),
+    _of(EXECUTABLES, "executable_cpu_seconds", 3),
+    _gauge("start_time_seconds", 2),
+    _gauge("end_time_seconds", 2),
 )  # fmt: skip
 
 BY_NAME: Mapping[str, Quantity] = {quantity.name: quantity for quantity in QUANTITIES}
-BY_KEY: Mapping[tuple[str, str], Quantity] = {
-    (quantity.group, quantity.key): quantity for quantity in QUANTITIES
+WITHIN: Mapping[tuple[str, str], Quantity] = {
+    (quantity.group.name, quantity.within): quantity for quantity in QUANTITIES if quantity.group
 }
-GROUP_BY_KEY: Mapping[str, SampleGroup] = {group.key: group for group in GROUPS}
+"""The quantities of groups, by the group's name and their own within."""
 END = SampleKey("end_time_seconds")

@@ -62,10 +62,10 @@ def _mean(name: str) -> Callable[[SamplePair], str | None]:
 
 _COUNT = _plain(0)
 _CPU = SampleColumn("CPU %", 8, lambda step: _plain(1)(cpu_percent(step)))
-_MEMORY = _value("MEMORY", 10, "memory_current", _size)
+_MEMORY = _value("MEMORY", 10, "memory_current_bytes", _size)
 _THREADS = _value("THREADS", 8, "threads", _COUNT)
 _POWER = SampleColumn("POWER", 9, lambda step: _plain(1, " W")(rates(step, "energy_joules")))
-_GPU = SampleColumn("GPU %", 6, _mean("gpu_utilization"))
+_GPU = SampleColumn("GPU %", 6, _mean("gpu_utilization_ratio"))
 _FILES = (
     _grown("FILES READ", 12, "process_io_read_bytes", _speed),
     _grown("WRITTEN", 12, "process_io_written_bytes", _speed),
@@ -83,11 +83,11 @@ TYPES: Mapping[str, Sequence[SampleColumn]] = {
     ),
     "memory": (
         _MEMORY,
-        _value("PEAK", 10, "memory_peak", _size),
-        _value("LIMIT", 10, "memory_limit", _size),
-        _value("ANONYMOUS", 10, "memory_anon", _size),
-        _value("CACHE", 10, "memory_file", _size),
-        _value("SWAP", 10, "memory_swap", _size),
+        _value("PEAK", 10, "memory_peak_bytes", _size),
+        _value("LIMIT", 10, "memory_limit_bytes", _size),
+        _value("ANONYMOUS", 10, "memory_anon_bytes", _size),
+        _value("CACHE", 10, "memory_file_bytes", _size),
+        _value("SWAP", 10, "memory_swap_bytes", _size),
         _grown("FAULTS/s", 9, "page_faults_minor", _COUNT),
         _grown("MAJOR/s", 8, "page_faults_major", _plain(1)),
         _percent("WAITING %", "memory_waiting_seconds")._replace(width=10),
@@ -116,7 +116,7 @@ TYPES: Mapping[str, Sequence[SampleColumn]] = {
     ),
     "gpu": (
         _GPU,
-        _value("MEMORY", 10, "gpu_memory", _size),
+        _value("MEMORY", 10, "gpu_memory_bytes", _size),
         _value("PROCESSES", 10, "gpu_processes", _COUNT),
         _value("BOARD POWER", 12, "gpu_power_watts", _plain(1, " W")),
     ),

@@ -1,7 +1,8 @@
 """Reading a sample file: whole, cut in the middle, damaged, or while it is being written.
 
-The recorder ends what it writes of each sample so that it can be unpacked at once (zlib's partial
-flush); a file whose writer was killed so gives everything up to its last sample.
+A file that is being written is a whole gzip file at every moment: each new sample stands where the
+trailer stood, and a new trailer follows. So what is in the last bytes may be replaced; everything
+before them stays.
 """
 
 import contextlib
@@ -14,11 +15,13 @@ from types import TracebackType
 from typing import Self
 
 from batchjob.quantities.sample import JobSample, SampleHeader
-from batchjob_stats_db.samples.format import Decoder, LineError, who
+from batchjob_stats_db.samples.format import Decoder, LineError
 
 _GZIP = 31  # wbits of zlib for a window of 32 kB and gzip's header
 _PIECE = 1 << 16
 LONGEST_LINE = 1 << 20
+TRAILER_BYTES = 10
+"""An empty last block, checksum and size: RFC 1951, 3.2.3, and RFC 1952, 2.3.1."""
 
 
 class Unpacker:
@@ -29,7 +32,8 @@ class Unpacker:
         self._file = path.open("rb", buffering=0)
         self._member = zlib.decompressobj(_GZIP)
         self._rest = b""  # of a line
-        self.ended = False  # the gzip member is whole; there may be another
+        self._at = 0  # what is before it has been read for good
+        self._seen = -1  # size of the file when it was read last
         self.damage = ""  # why nothing behind this place can be read
 
     @property
@@ -37,21 +41,50 @@ class Unpacker:
         """Of the open file."""
         return self._file.fileno()
 
+    @property
+    def written(self) -> bool:
+        """Somebody is writing it now: its writer holds a lock."""
+        try:
+            fcntl.flock(self.descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        fcntl.flock(self.descriptor, fcntl.LOCK_UN)
+        return False
+
     def close(self) -> None:
         """Close the file."""
         self._file.close()
 
     def lines(self) -> Iterator[bytes]:
         """The whole lines that have come since the last call; raises OSError."""
-        while not self.damage and (packed := self._file.read(_PIECE)):
-            while packed:
-                text, packed = self._unpack(packed)
-                *whole, self._rest = (self._rest + text).split(b"\n")
-                yield from whole
-                if len(self._rest) > LONGEST_LINE:
-                    self.damage = f"a line of more than {LONGEST_LINE} bytes"
-                if self.damage:
-                    return
+        size = os.fstat(self.descriptor).st_size
+        if size == self._seen:
+            return
+        self._seen = size
+        self._file.seek(self._at)
+        while not self.damage and self._at < size - TRAILER_BYTES:
+            packed = self._file.read(min(_PIECE, size - TRAILER_BYTES - self._at))
+            self._at += len(packed)
+            yield from self._unpacked(packed)
+        if not self.damage:
+            yield from self._tail(self._file.read(TRAILER_BYTES))
+
+    def _tail(self, packed: bytes) -> list[bytes]:
+        """The lines in the last bytes; none where a writer replaces them just now."""
+        member, rest = self._member.copy(), self._rest
+        found = list(self._unpacked(packed))
+        if (self.damage or not self._member.eof) and self.written:
+            found, self.damage = [], ""
+        self._member, self._rest = member, rest
+        return found
+
+    def _unpacked(self, packed: bytes) -> Iterator[bytes]:
+        while packed and not self.damage:
+            text, packed = self._unpack(packed)
+            *whole, self._rest = (self._rest + text).split(b"\n")
+            yield from whole
+            if len(self._rest) > LONGEST_LINE:
+                self.damage = f"a line of more than {LONGEST_LINE} bytes"
 
     def _unpack(self, packed: bytes) -> tuple[bytes, bytes]:
         """Some text, and what is still packed: a file made to blow up is unpacked by pieces."""
@@ -63,8 +96,8 @@ class Unpacker:
         except zlib.error as error:
             self.damage = f"not gzip from here on: {error}"
             return _until_damage(before, packed), b""
-        self.ended = self._member.eof
-        return text, self._member.unused_data if self.ended else self._member.unconsumed_tail
+        member = self._member
+        return text, member.unused_data if member.eof else member.unconsumed_tail
 
 
 def _until_damage(member: "zlib._Decompress", packed: bytes) -> bytes:
@@ -82,7 +115,6 @@ class SampleFile:
     def __init__(self, path: Path) -> None:
         """Raises OSError."""
         self.path = path
-        self.who: SampleHeader | None = None  # None: not even the first line was there yet
         self.decoder = Decoder()
         self._unpacker = Unpacker(path)
         self._damage = ""
@@ -103,14 +135,19 @@ class SampleFile:
         self._unpacker.close()
 
     @property
+    def who(self) -> SampleHeader | None:
+        """Whose samples they are, by the first line; None: it was not there yet."""
+        return self.decoder.who
+
+    @property
     def damage(self) -> str:
         """Why the rest of the file cannot be read; "" where it can, or is only not there."""
         return self._damage or self._unpacker.damage
 
     @property
     def ended(self) -> bool:
-        """Nothing more will be written: the end is there."""
-        return self._unpacker.ended
+        """Nothing more will be written: it was packed for good."""
+        return not os.fstat(self._unpacker.descriptor).st_mode & 0o200
 
     @property
     def replaced(self) -> bool:
@@ -124,41 +161,20 @@ class SampleFile:
 
     @property
     def written(self) -> bool:
-        """Somebody is writing it now: its writer holds a lock."""
-        try:
-            fcntl.flock(self._unpacker.descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        fcntl.flock(self._unpacker.descriptor, fcntl.LOCK_UN)
-        return False
+        """Somebody is writing it now."""
+        return self._unpacker.written
 
     def read(self) -> Iterator[JobSample]:
         """The samples that have come since the last call; raises OSError."""
-        return (sample for line in self._lines() if (sample := self._sample(line)) is not None)
+        return (JobSample(at, dict(self.decoder.values)) for at in self.times())
 
     def times(self) -> Iterator[float]:
-        """The same, cheaper: the time of each, while its numbers stand in `decoder.counts`."""
-        for line in self._lines():
+        """The same, cheaper: the time of each, while its numbers stand in `decoder.values`."""
+        if self._damage:
+            return
+        for line in self._unpacker.lines():
             try:
                 yield self.decoder.advance(line)
             except LineError as error:
                 self._damage = str(error)
-
-    def _sample(self, line: bytes) -> JobSample | None:
-        try:
-            return self.decoder.sample(line)
-        except LineError as error:
-            self._damage = str(error)
-            return None
-
-    def _lines(self) -> Iterator[bytes]:
-        for line in self._unpacker.lines():
-            if self._damage:
                 return
-            if self.who is None:
-                try:
-                    self.who = who(line)
-                except LineError as error:
-                    self._damage = str(error)
-            else:
-                yield line

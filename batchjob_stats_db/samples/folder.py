@@ -57,7 +57,7 @@ def owners(folder: Path) -> set[SampleHeader]:
             with SampleFile(path) as file:
                 next(iter(file.times()), None)
                 if file.who is not None:
-                    found.add(file.who._replace(interval=0.0))
+                    found.add(file.who._replace(interval_seconds=0.0))
         except OSError:
             continue
     return found

@@ -1,157 +1,138 @@
-"""Lines of a sample file.
+"""Lines of a sample file: one JSON object for each sample, which says all by itself.
 
-The first says whose samples follow. Each further one is a sample, and holds only what has changed:
-a gauge its new value, a counter how much it grew; `null` is what is no longer there. So the first
-sample of a file holds all, and `t`, which is seconds, is epoch time there and the time since the
-line before in all others.
+    {"time": 1775300000.0, "manager": "slurm", "jobid": "1", "user": "alice", "node": "n001",
+     "interval_seconds": 5.0, "cpu_user_seconds": 19.9, "io": {"sda": {"read_bytes": 4096}}}
+
+Counters are sums since the job began. What was not read is not in a line.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from batchjob.quantities.sample import (
-    BY_KEY,
     BY_NAME,
-    GROUP_BY_KEY,
+    GROUPS,
+    WITHIN,
     JobSample,
-    Quantity,
+    SampleGroup,
     SampleHeader,
     SampleKey,
 )
 
-VERSION = 1
-_TICKS = 100  # of time, to the second
+_TOO_LARGE = 2.0**63
 
 
 class LineError(ValueError):
     """Not a line of a sample file."""
 
 
-def first(who: SampleHeader) -> bytes:
-    """The line that begins a file."""
-    return _line({"batchjob": VERSION, **who._asdict()})
+def line(who: SampleHeader, sample: JobSample) -> bytes:
+    """The line of a sample."""
+    document = {"time": round(sample.at, 2), **who._asdict(), **numbers(sample.values)}
+    return json.dumps(document, separators=(",", ":")).encode() + b"\n"
 
 
-def who(text: bytes) -> SampleHeader:
-    """Read the first line; raises LineError."""
-    document = _document(text)
-    version = document.pop("batchjob", None)
-    if version != VERSION:
-        raise LineError(f"expected samples of version {VERSION}, got {version!r:.20}")
-    try:
-        found = SampleHeader(**{field: document[field] for field in SampleHeader._fields})
-    except KeyError as error:
-        raise LineError(f"expected {error} in the first line") from None
-    interval = found.interval
-    if not all(isinstance(part, str) for part in found[:-1]) or not _number(interval):
-        raise LineError("expected names and an interval in the first line")
-    return found
+def numbers(values: Mapping[SampleKey, float]) -> dict[str, Any]:
+    """The numbers of a sample under their names; those of devices, GPUs ... in objects."""
+    made: dict[str, Any] = {}
+    for name, value in values.items():
+        quantity = BY_NAME[name.quantity]
+        told = round(value, quantity.digits) if quantity.digits else round(value)
+        if quantity.group is None:
+            made[quantity.name] = told
+            continue
+        group, of = made.setdefault(quantity.group.name, {}), " ".join(name.of)
+        if quantity.within:
+            group.setdefault(of, {})[quantity.within] = told
+        else:
+            group[of] = told
+    return made
 
 
-class Encoder:
-    """Makes the lines of one file from its samples."""
-
-    def __init__(self) -> None:
-        self._ticks: int | None = None
-        self._counts: dict[SampleKey, int] = {}
-
-    def line(self, sample: JobSample) -> bytes:
-        """The next line."""
-        ticks = round(sample.at * _TICKS)
-        counts = {
-            name: round(value * BY_NAME[name.quantity].per_unit)
-            for name, value in sample.values.items()
-        }
-        document: dict[str, Any] = {"t": _seconds(ticks - (self._ticks or 0))}
-        for name, count in counts.items():
-            before = self._counts.get(name)
-            if count != before:
-                quantity = BY_NAME[name.quantity]
-                grown = count - before if quantity.counter and before is not None else count
-                _place(document, quantity, name, grown)
-        for name in self._counts.keys() - counts.keys():
-            _place(document, BY_NAME[name.quantity], name, None)
-        self._ticks, self._counts = ticks, counts
-        return _line(document)
+def values(document: Mapping[str, Any]) -> dict[SampleKey, float]:
+    """The numbers of a document; raises LineError. Names of later versions are passed over."""
+    return {name: value for key, told in document.items() for name, value in _flat(key, told)}
 
 
 class Decoder:
-    """Reads the lines of one file, in their order."""
+    """Reads the lines of one file in their order, and tells what has changed."""
 
     def __init__(self) -> None:
-        self._ticks = 0
-        self.counts: dict[SampleKey, int] = {}
-        self.changed: set[SampleKey] = (
-            set()
-        )  # by the last line; those no longer in `counts` are gone
-
-    def sample(self, text: bytes) -> JobSample:
-        """The sample of the next line; raises LineError."""
-        at = self.advance(text)
-        return JobSample(at, {n: c / BY_NAME[n.quantity].per_unit for n, c in self.counts.items()})
+        self.who: SampleHeader | None = None
+        self.values: dict[SampleKey, float] = {}
+        self.changed: set[SampleKey] = set()  # by the last line; some may be gone from `values`
+        self._before: Mapping[str, Any] = {}
 
     def advance(self, text: bytes) -> float:
-        """Read the next line into `counts`, and say of which time it is; raises LineError."""
+        """Read the next line into `values`, and say of which time it is; raises LineError."""
         document = _document(text)
-        seconds = document.pop("t", None)
-        if not _number(seconds):
-            raise LineError("expected the time as `t`")
-        self._ticks += round(seconds * _TICKS)
+        at = document.pop("time", None)
+        if not _number(at):
+            raise LineError("expected a `time`")
+        if self.who is None:
+            self.who = _who(document)
+        before, self._before = self._before, document
         self.changed.clear()
-        for key, told in document.items():
-            if (quantity := BY_KEY.get(("", key))) is not None:
-                self._take(quantity, (), told)
-            elif key in GROUP_BY_KEY and isinstance(told, dict):
-                for of, numbers in told.items():
-                    self._take_group(key, of, numbers)
-        return self._ticks / _TICKS
+        for key in {**before, **document}:
+            old, new = before.get(key), document.get(key)
+            if old != new or type(old) is not type(new):
+                self._change(dict(_flat(key, old)), dict(_flat(key, new)))
+        return float(at)
 
-    def _take_group(self, group: str, of: str, numbers: Any) -> None:
-        several = len(GROUP_BY_KEY[group].labels)
-        names = tuple(of.split(" ", several - 1)) if several > 1 else (of,)
-        if len(names) != several:
-            raise LineError(f"expected {several} names for {group}, got {of!r:.40}")
-        for key, told in numbers.items() if isinstance(numbers, dict) else (("", numbers),):
-            # What a later version adds has a key unknown to this one.
-            if (quantity := BY_KEY.get((group, key))) is not None:
-                self._take(quantity, names, told)
-
-    def _take(self, quantity: Quantity, of: tuple[str, ...], told: Any) -> None:
-        name = SampleKey(quantity.name, of)
-        self.changed.add(name)
-        if told is None:
-            self.counts.pop(name, None)
-        elif type(told) is not int or abs(told) >= 1 << 63:  # a bool is none
-            raise LineError(f"expected a whole number, got {told!r:.40}")
-        else:
-            self.counts[name] = told + (self.counts.get(name, 0) if quantity.counter else 0)
+    def _change(self, old: dict[SampleKey, float], new: dict[SampleKey, float]) -> None:
+        for name in old.keys() - new.keys():
+            del self.values[name]
+            self.changed.add(name)
+        for name, value in new.items():
+            if old.get(name) != value:
+                self.values[name] = value
+                self.changed.add(name)
 
 
-def _place(
-    document: dict[str, Any], quantity: Quantity, name: SampleKey, number: int | None
-) -> None:
-    if not quantity.group:
-        document[quantity.key] = number
+def _flat(key: str, told: Any) -> Iterator[tuple[SampleKey, float]]:
+    """The numbers under one name of a document."""
+    if told is None:
         return
-    group = document.setdefault(quantity.group, {})
-    of = " ".join(name.of)
-    if quantity.key:
-        group.setdefault(of, {})[quantity.key] = number
-    else:
-        group[of] = number
+    if (group := GROUPS.get(key)) is not None:
+        yield from _flat_group(group, told)
+    elif key in BY_NAME:
+        yield SampleKey(key), _checked(key, told)
 
 
-def _seconds(ticks: int) -> float | int:
-    return ticks // _TICKS if ticks % _TICKS == 0 else ticks / _TICKS
+def _flat_group(group: SampleGroup, told: Any) -> Iterator[tuple[SampleKey, float]]:
+    if not isinstance(told, dict):
+        raise LineError(f"expected an object as {group.name}, got {told!r:.40}")
+    several = len(group.labels)
+    for text, of_one in told.items():
+        of = tuple(text.split(" ", several - 1)) if several > 1 else (text,)
+        if len(of) != several:
+            raise LineError(f"expected {several} names for {group.name}, got {text!r:.40}")
+        for within, number in of_one.items() if isinstance(of_one, dict) else (("", of_one),):
+            quantity = WITHIN.get((group.name, within))
+            if quantity is not None and number is not None:
+                yield SampleKey(quantity.name, of), _checked(quantity.name, number)
+
+
+def _checked(name: str, value: Any) -> float:
+    if not _number(value):
+        raise LineError(f"expected a number as {name}, got {value!r:.40}")
+    number: float = value
+    return number
 
 
 def _number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e12
+    return type(value) in (int, float) and -_TOO_LARGE < value < _TOO_LARGE  # type: ignore[operator]
 
 
-def _line(document: Mapping[str, Any]) -> bytes:
-    return json.dumps(document, separators=(",", ":")).encode() + b"\n"
+def _who(document: Mapping[str, Any]) -> SampleHeader:
+    try:
+        found = SampleHeader(**{field: document[field] for field in SampleHeader._fields})
+    except KeyError as error:
+        raise LineError(f"expected {error}") from None
+    if not all(isinstance(part, str) for part in found[:-1]) or not _number(found[-1]):
+        raise LineError("expected names, and a number as interval_seconds")
+    return found
 
 
 def _document(text: bytes) -> dict[str, Any]:

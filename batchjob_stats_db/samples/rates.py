@@ -1,25 +1,16 @@
 """What follows from two samples, one after the other: rates, sums, power."""
 
-from collections.abc import Iterator, Mapping
 from typing import Any
 
-from batchjob.quantities.sample import (
-    BY_NAME,
-    GROUP_BY_KEY,
-    GROUPS,
-    QUANTITIES,
-    JobSample,
-    SampleGroup,
-    SampleKey,
-)
+from batchjob.quantities.sample import BY_NAME, IO, NETWORK, QUANTITIES, SampleKey
+from batchjob_stats_db.samples.format import numbers
 from batchjob_stats_db.samples.replay import SamplePair
 
 _RATED = frozenset(
     quantity.name
     for quantity in QUANTITIES
-    if quantity.counter and (quantity.group in ("io", "net") or "io_" in quantity.name)
+    if quantity.counter and (quantity.group in (IO, NETWORK) or "io_" in quantity.name)
 ) - {"io_waiting_seconds", "io_stalled_seconds"}
-_SUMMED = ("io", "network")
 _ORDER = {quantity.name: place for place, quantity in enumerate(QUANTITIES)}
 
 
@@ -51,7 +42,7 @@ def _rate(step: SamplePair, name: SampleKey) -> float | None:
 
 
 def document(step: SamplePair) -> dict[str, Any]:
-    """A sample as an object with names instead of keys; with rates, sums and power."""
+    """A sample as an object, as in a file, with rates, sums and power besides."""
     made: dict[str, Any] = {
         "time": step.sample.at,
         "jobid": step.who.jobid,
@@ -59,54 +50,18 @@ def document(step: SamplePair) -> dict[str, Any]:
         "cpu_percent": cpu_percent(step),
         "power_watts": rates(step, "energy_joules"),
     }
-    for name in sorted(step.sample.values, key=lambda each: (_ORDER[each.quantity], each.of)):
-        _place(made, step, name)
-    for group in _SUMMED:
-        if group in made:
-            made[f"{group}_total"] = _total(made[group].values())
+    values = step.sample.values
+    names = sorted(values, key=lambda each: (_ORDER[each.quantity], each.of))
+    made |= numbers({name: values[name] for name in names})
+    for name in names:
+        if name.quantity in _RATED and (grown := _rate(step, name)) is not None:
+            quantity = BY_NAME[name.quantity]
+            where = made[quantity.group.name][" ".join(name.of)] if quantity.group else made
+            where[f"{quantity.within or quantity.name}_per_second"] = grown
+    for group in (IO, NETWORK):
+        if group.name in made:
+            made[f"{group.name}_total"] = _total(made[group.name].values())
     return {key: _rounded(value) for key, value in made.items() if value is not None}
-
-
-def sample_of(made: Mapping[str, Any]) -> JobSample:
-    """The sample of a document."""
-    values: dict[SampleKey, float] = {}
-    for key, value in made.items():
-        if key in _GROUPS and isinstance(value, dict):
-            values.update(_of_group(_GROUPS[key], value))
-        elif key in BY_NAME and isinstance(value, int | float):
-            values[SampleKey(key)] = value
-    return JobSample(made["time"], values)
-
-
-_GROUPS = {group.name: group for group in GROUPS}
-
-
-def _of_group(group: SampleGroup, made: Mapping[str, Any]) -> Iterator[tuple[SampleKey, float]]:
-    for text, value in made.items():
-        of = tuple(text.split(" "))
-        if not isinstance(value, dict):
-            yield SampleKey(group.name, of), value
-            continue
-        for told, number in value.items():
-            name = f"{group.name.removesuffix('s')}_{told}"
-            if name in BY_NAME:
-                yield SampleKey(name, of), number
-
-
-def _place(made: dict[str, Any], step: SamplePair, name: SampleKey) -> None:
-    quantity = BY_NAME[name.quantity]
-    told, where = quantity.name, made
-    if quantity.group:
-        group = GROUP_BY_KEY[quantity.group]
-        where = made.setdefault(group.name, {})
-        if not quantity.key:
-            where[" ".join(name.of)] = step.sample.values[name]
-            return
-        where = where.setdefault(" ".join(name.of), {})
-        told = quantity.name.removeprefix(f"{group.name.removesuffix('s')}_")
-    where[told] = step.sample.values[name]
-    if quantity.name in _RATED and (grown := _rate(step, name)) is not None:
-        where[f"{told}_per_second"] = grown
 
 
 def _total(devices: Any) -> dict[str, float]:

@@ -68,7 +68,7 @@ class Replay:
             return bool(self._last) and all(END in x.sample.values for x in self._last.values())
         return all(
             END in step.sample.values
-            or now - step.sample.at > 3 * step.who.interval + _PATIENCE_SECONDS
+            or now - step.sample.at > 3 * step.who.interval_seconds + _PATIENCE_SECONDS
             for step in self._last.values()
         )
 

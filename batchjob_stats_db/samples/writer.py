@@ -1,14 +1,16 @@
-"""Writing a sample file, so that it is whole after a crash, up to the last sample.
+"""Writing a sample file, which is a whole gzip file after each sample, and after a crash.
 
-While samples come, each one's line is packed and flushed by itself, which costs a quarter more than
-packing all together. A file that has ended is therefore packed anew, whole, and put in its own
-place. Nothing is lost at any moment: the new one takes the old one's name when it is complete.
+A sample is packed and flushed by itself, in the place of the trailer, and a new trailer follows
+(RFC 1952): `zcat` reads the file while it is being written. That costs more than packing all
+together. A file that has ended is therefore packed anew, whole, and put in its own place. Nothing
+is lost at any moment: the new one takes the old one's name when it is complete.
 """
 
 import contextlib
 import errno
 import fcntl
 import os
+import struct
 import tempfile
 import time
 import zlib
@@ -16,15 +18,17 @@ from pathlib import Path
 
 from batchjob.quantities.sample import JobSample, SampleHeader
 from batchjob_stats_db.samples.file import Unpacker
-from batchjob_stats_db.samples.format import Encoder, first
+from batchjob_stats_db.samples.format import line
 
 SUFFIX = ".jsonl.gz"
 _TRIES = 100
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+_HEADER = b"\x1f\x8b\x08\0\0\0\0\0\2\3"  # deflate, no time, packed well, on Unix
+_LAST_BLOCK, _SUMS = b"\3\0", struct.Struct("<II")
 
-# A window of 4 kB holds the last forty lines. With zlib's usual one, of 32 kB, and the memory that
-# goes with it, each running job would cost 400 kB instead of 32.
-_LIVE_WINDOW, _LIVE_MEMORY = 16 + 12, 5
+# A window of 4 kB holds the last samples. With zlib's usual one, of 32 kB, and the memory that goes
+# with it, each running job would cost 400 kB instead of 32.
+_LIVE_WINDOW, _LIVE_MEMORY = 12, 5
 
 
 class Writer:
@@ -34,44 +38,40 @@ class Writer:
         """Make the folder, and a file in it named by the time; raises OSError."""
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.path, self._descriptor = _created(folder, now)
-        self._packer = zlib.compressobj(9, zlib.DEFLATED, _LIVE_WINDOW, _LIVE_MEMORY)
-        self._encoder = Encoder()
-        self._before = first(who)
+        self._who = who
+        self._packer = zlib.compressobj(9, zlib.DEFLATED, -_LIVE_WINDOW, _LIVE_MEMORY)
+        self._checksum = self._size = 0  # of the text
+        self._trailer = b""
         self.bytes = 0
 
     def write(self, sample: JobSample) -> None:
         """Append a sample; after an OSError the file holds what it held, and must be closed."""
-        text = self._before + self._encoder.line(sample)
-        self._append(self._packer.compress(text) + self._packer.flush(zlib.Z_PARTIAL_FLUSH))
-        self._before = b""
+        text = line(self._who, sample)
+        packed = self._packer.compress(text) + self._packer.flush(zlib.Z_SYNC_FLUSH)
+        self._checksum, self._size = zlib.crc32(text, self._checksum), self._size + len(text)
+        trailer = _LAST_BLOCK + _SUMS.pack(self._checksum, self._size & 0xFFFFFFFF)
+        self._append((b"" if self.bytes else _HEADER) + packed, trailer)
 
     def close(self) -> None:
-        """End the file; one without a sample is removed. Raises OSError, and is closed anyway."""
+        """Close the file; one without a sample is removed. Raises OSError, and is closed anyway."""
         try:
-            if self.bytes:
-                self._append(self._packer.flush())
-            else:
+            if not self.bytes:
                 self.path.unlink(missing_ok=True)
         finally:
             os.close(self._descriptor)
 
-    def abandon(self) -> None:
-        """Close the file as it is, after an OSError."""
-        os.close(self._descriptor)
-        if not self.bytes:
-            with contextlib.suppress(OSError):
-                self.path.unlink()
-
-    def _append(self, packed: bytes) -> None:
+    def _append(self, packed: bytes, trailer: bytes) -> None:
         """All or nothing: what a full disk took of it is taken back."""
+        at = self.bytes - len(self._trailer)
         try:
-            written = os.write(self._descriptor, packed)
-            if written < len(packed):
+            written = os.pwrite(self._descriptor, packed + trailer, at)
+            if written < len(packed + trailer):
                 raise OSError(errno.ENOSPC, "No space left on device", str(self.path))
         except OSError:
             os.ftruncate(self._descriptor, self.bytes)
+            os.pwrite(self._descriptor, self._trailer, at)  # where there was room for it
             raise
-        self.bytes += written
+        self.bytes, self._trailer = at + written, trailer
 
 
 def _created(folder: Path, now: float) -> tuple[Path, int]:

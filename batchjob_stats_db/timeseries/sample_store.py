@@ -1,7 +1,7 @@
 """History in sample files, where there is no time series database.
 
-The same questions have the same answers as with Prometheus. A file says what has changed from one
-sample to the next, and so a number that stands still costs nothing here.
+The same questions have the same answers as with Prometheus. A number that stands still from one
+sample to the next costs nothing here.
 """
 
 import logging
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 
-from batchjob.quantities.sample import BY_NAME, GROUP_BY_KEY, SampleHeader, SampleKey
+from batchjob.quantities.sample import BY_NAME, GPUS, SampleHeader, SampleKey
 from batchjob.runtime.log import Once
 from batchjob_stats_db.samples.file import SampleFile
 from batchjob_stats_db.samples.folder import files_of, folder_of
@@ -69,7 +69,7 @@ class SampleHistory:
         for jobid in asked.where.get("jobid", (span.jobid,)):
             for who, file, moments in self._read(span._replace(jobid=jobid)):
                 assert file.who is not None
-                interval = max(interval, file.who.interval)
+                interval = max(interval, file.who.interval_seconds)
                 for identity, at, value in _matching(asked, span, who, file, moments):
                     found.setdefault(identity, []).append((at, value))
         if not found:
@@ -95,9 +95,8 @@ class SampleHistory:
             for at, whole in moments:
                 number = counts.setdefault(who, 0)
                 known = {name for each, name in found if each == who} if whole else set()
-                for name in known | decoder.counts.keys() if whole else decoder.changed:
-                    count = decoder.counts.get(name)
-                    value = None if count is None else count / BY_NAME[name.quantity].per_unit
+                for name in known | decoder.values.keys() if whole else decoder.changed:
+                    value = decoder.values.get(name)
                     tally = found.setdefault((who, name), Tally())
                     if at < span.start:
                         tally.carry(value)
@@ -119,7 +118,7 @@ class SampleHistory:
                     times = file.times()
                     first = next(times, None)
                     if first is not None and file.who is not None:
-                        who = file.who._replace(interval=0.0)
+                        who = file.who._replace(interval_seconds=0.0)
                         yield who, file, _within(span, chain([first], times), who, latest)
                     if file.damage:
                         self._once.warning(str(path), "%s: read in part: %s", path, file.damage)
@@ -167,14 +166,14 @@ def _matching(
     identities: dict[SampleKey, Identity | None] = {}
     for at, _ in moments:
         seen = set()
-        for name, count in file.decoder.counts.items():
+        for name, value in file.decoder.values.items():
             if name not in identities:
                 identities[name] = _identity(asked, span, who, name)
             identity = identities[name]
             if identity is not None and identity not in seen:
                 seen.add(identity)
                 info = asked.metric == _GPU_INFO
-                yield identity, at, 1.0 if info else count / BY_NAME[name.quantity].per_unit
+                yield identity, at, 1.0 if info else value
 
 
 def _identity(
@@ -182,7 +181,7 @@ def _identity(
 ) -> Identity | None:
     """The labels of a number that is asked for."""
     quantity = BY_NAME[name.quantity]
-    metrics = (quantity.metric, _GPU_INFO) if quantity.group == "gpu" else (quantity.metric,)
+    metrics = (quantity.metric, _GPU_INFO) if quantity.group is GPUS else (quantity.metric,)
     if asked.metric not in metrics:
         return None
     labels = _labels(span, who, name)
@@ -193,7 +192,7 @@ def _identity(
 
 def _labels(span: JobWindow, who: SampleHeader, name: SampleKey) -> dict[str, str]:
     quantity = BY_NAME[name.quantity]
-    own = GROUP_BY_KEY[quantity.group].labels if quantity.group else ()
+    own = quantity.group.labels if quantity.group else ()
     return {
         "cluster": span.cluster,
         "instance": who.node,

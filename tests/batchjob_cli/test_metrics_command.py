@@ -26,7 +26,7 @@ def sample(number, at=None, **more):
     values = {
         SampleKey("cpu_user_seconds"): 4.5 * number,
         SampleKey("cpu_system_seconds"): 0.5 * number,
-        SampleKey("memory_current"): 3.0 * (1 << 30),
+        SampleKey("memory_current_bytes"): 3.0 * (1 << 30),
         SampleKey("io_read_bytes", ("sda",)): 5.0 * (1 << 20) * number,
         SampleKey("io_read_bytes", ("sdb",)): 5.0 * (1 << 20) * number,
         SampleKey("energy_joules", ("host", "active")): 500.0 * number,

@@ -83,7 +83,12 @@ def test_every_number_of_the_exporter_has_a_place_in_samples():
     node.joules = 12.5
     (taken,) = take(SampleSources(node.readings, accounts=node.accounts))
     names = {name.quantity for name in taken.values}
-    assert {"page_faults_minor", "memory_working_set", "io_writes", "emissions_grams"} <= names
+    assert {
+        "page_faults_minor",
+        "memory_working_set_bytes",
+        "io_writes",
+        "emissions_grams",
+    } <= names
     assert taken.values[SampleKey("energy_joules", ("host", "active"))] == 12.5
 
 
@@ -107,8 +112,8 @@ def test_a_job_ends_and_its_energy_is_booked_later(tmp_path):
     end = 1_775_300_008.0
     assert [each.values.get(END) for each in found] == [None, None, end, end]
     assert found[-1].get("energy_joules", "host", "active") == 70
-    assert found[-1].get("memory_current") is None  # it has none any more
-    assert found[-1].get("memory_peak") == 8192
+    assert found[-1].get("memory_current_bytes") is None  # it has none any more
+    assert found[-1].get("memory_peak_bytes") == 8192
     (path,) = files_of(folder_of(tmp_path, "1"))
     assert path.stat().st_mode & 0o777 == 0o400  # packed
 
@@ -133,7 +138,10 @@ def test_an_ended_run_has_the_totals_of_its_record(tmp_path):
     assert before.get("cpu_user_seconds") == 12
     assert last.get("cpu_user_seconds") == 13.5
     assert last.get("cpu_system_seconds") == 3.0  # the larger one
-    assert (last.get("memory_peak"), last.get("process_io_written_bytes")) == (1 << 20, 800 << 20)
+    assert (last.get("memory_peak_bytes"), last.get("process_io_written_bytes")) == (
+        1 << 20,
+        800 << 20,
+    )
 
 
 def test_a_job_that_lives_again_has_a_second_file(tmp_path):
@@ -153,8 +161,8 @@ def test_a_job_that_is_no_longer_there_is_ended(tmp_path):
     del node.jobs["2"]
     pass_by(node, recorder, 2)
     with SampleFile(files_of(folder_of(tmp_path, "2"))[0]) as file:
-        assert len(list(file.read())) == 2
         assert file.ended
+        assert len(list(file.read())) == 2
 
 
 def test_after_a_kill_a_new_file_begins_and_the_old_one_is_packed(tmp_path):
@@ -259,7 +267,7 @@ def test_a_recorded_machine(tree, tmp_path):
     for folder in folders(tmp_path):
         (sample,) = samples_of(tmp_path, folder.name)
         assert sample.get("cpu_user_seconds") is not None
-        assert sample.get("memory_current") is not None
+        assert sample.get("memory_current_bytes") is not None
 
 
 def test_its_thread_ends_with_a_last_sample(tmp_path):

@@ -18,7 +18,7 @@ from batchjob_stats_db.timeseries.sample_store import SampleHistory
 T = 1_775_300_000
 ALICE = SampleHeader("slurm", "1", "alice", "n001", 5.0)
 USER, SYSTEM = SampleKey("cpu_user_seconds"), SampleKey("cpu_system_seconds")
-MEMORY, END = SampleKey("memory_current"), SampleKey("end_time_seconds")
+MEMORY, END = SampleKey("memory_current_bytes"), SampleKey("end_time_seconds")
 SPAN = JobWindow("c1", "1", T, T + 1000)
 
 
@@ -37,7 +37,7 @@ def numbers(history, statistic, metric, span=SPAN):
 
 def test_one_file_after_the_other(tmp_path):
     write(tmp_path, T, [{USER: 10.0, MEMORY: 4096.0}, {USER: 20.0}])
-    slower = ALICE._replace(interval=10.0)
+    slower = ALICE._replace(interval_seconds=10.0)
     write(tmp_path, T + 50, [{USER: 90.0}, {USER: 100.0, MEMORY: 8192.0}], slower)
     history = SampleHistory(tmp_path)
     assert numbers(history, Statistic.TOTAL, "cpu_seconds_total") == [100]
@@ -101,7 +101,7 @@ def test_a_gpu_s_curves_and_power(tmp_path):
     write(
         tmp_path,
         T,
-        [{SampleKey("gpu_utilization", gpu): 0.5, SampleKey("gpu_power_watts", gpu): 300.0}],
+        [{SampleKey("gpu_utilization_ratio", gpu): 0.5, SampleKey("gpu_power_watts", gpu): 300.0}],
     )
     history = SampleHistory(tmp_path)
     asked = SeriesQuery("batchjob_job_gpu_info", SeriesKind.GAUGE, {"jobid": ["1"]})
@@ -114,11 +114,11 @@ def test_a_gpu_s_curves_and_power(tmp_path):
 
 def test_a_job_s_usage_without_any_time_series_database(tmp_path):
     course = [
-        {USER: 9.5 * n, SYSTEM: 0.5 * n, MEMORY: 4096.0, SampleKey("memory_peak"): 8192.0,
+        {USER: 9.5 * n, SYSTEM: 0.5 * n, MEMORY: 4096.0, SampleKey("memory_peak_bytes"): 8192.0,
          SampleKey("io_read_bytes", ("sda",)): 100.0 * n,
          SampleKey("io_read_bytes", ("sdb",)): 1.0 * n,
          SampleKey("energy_joules", ("host", "active")): 50.0 * n,
-         SampleKey("gpu_utilization", ("0", "GPU-a", "")): 0.25}
+         SampleKey("gpu_utilization_ratio", ("0", "GPU-a", "")): 0.25}
         for n in range(1, 21)
     ]  # fmt: skip
     write(tmp_path, T + 5, [*course, {**course[-1], END: T + 100.0}])

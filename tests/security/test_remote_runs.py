@@ -146,7 +146,7 @@ def test_samples_are_followed_from_before_the_first_one(remote):
     if told.text == "":
         pytest.skip("runs have no cgroup here")
     lines = [json.loads(line) for line in told.text.splitlines()]
-    assert lines[-1]["memory_peak"] > 0
+    assert lines[-1]["memory_peak_bytes"] > 0
     assert not any("cpu_user_seconds" in line for line in lines)
     path = f"runs/{run['id']}/samples"
     (only,) = remote.call("vera", "GET", path, params={"limit": 1}).text.splitlines()
@@ -193,7 +193,7 @@ def test_commands_of_another_machine(remote):
         told = cli(remote, "metrics", "longer", "--type=memory")
         assert told.stdout.startswith("TIME"), told.stderr
         assert len(told.stdout.splitlines()) > 1
-        assert '"memory_peak"' in cli(remote, "metrics", "--json", "longer").stdout
+        assert '"memory_peak_bytes"' in cli(remote, "metrics", "--json", "longer").stdout
     later = cli(remote, "run", "--at=+1h", "--", "true").stdout.strip()
     assert "cancelled" in cli(remote, "cancel", later[:13]).stdout
     assert cli(remote, "delete", "longer").stdout == "batchjob: 1 deleted\n"
