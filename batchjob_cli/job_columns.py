@@ -56,7 +56,12 @@ def default_columns(
 ) -> tuple[TableColumn, ...]:
     """The table, with times in a zone; None: local time. `short`: ids of local runs are cut."""
     ids = _short([row["jobid"] for row in rows]) if short else {}
-    started = _known("start_time", lambda at: time_in_words(at / 1000, zone))
+    at = _known("start_time", lambda at: time_in_words(at / 1000, zone))
+
+    def started(row: Mapping[str, Any]) -> str:
+        waits = row["state"] == JobState.PENDING and row.get("reason")
+        return f"({row['reason']})" if waits else str(at(row))
+
     return (
         TableColumn("JOB", lambda row: ids.get(row["jobid"], row["jobid"])),
         TableColumn("NAME", lambda row: (row.get("name") or "-")[:24], elastic=True),

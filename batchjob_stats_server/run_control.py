@@ -19,6 +19,7 @@ class RunRequest(NamedTuple):
     directory: str = ""
     environment: Mapping[str, str] = {}
     cpus: float | None = None
+    cpu_list: str | None = None
     memory_bytes: int | None = None
     io_bytes_per_second: int | None = None
     time_limit_seconds: float | None = None

@@ -175,7 +175,7 @@ class Runs:
         job = job._replace(
             node_list=str(node),
             allocated_nodes=1,
-            allocated_resources=_io_limit(document.get("io_limit_bytes_per_second")),
+            allocated_resources=_resources(decoded(document)),
             elapsed_seconds=decoded(document).duration_seconds,
             cpu_seconds=_sum(job.user_cpu_seconds, job.system_cpu_seconds),
         )
@@ -230,8 +230,11 @@ def _deleted(grave: Path) -> Deleted | None:
     return Deleted(SOURCE, grave.stem, None if owner in (0, os.geteuid()) else owner)
 
 
-def _io_limit(speed: int | None) -> str:
-    return f"IO {size(speed)}/s" if speed else ""
+def _resources(run: Run) -> str:
+    """Limits that have no field of their own."""
+    speed = run.io_limit_bytes_per_second
+    words = (f"IO {size(speed)}/s" if speed else "", f"CPUs {run.cpu_list}" if run.cpu_list else "")
+    return ", ".join(filter(None, words))
 
 
 def _sum(one: float | None, other: float | None) -> float | None:

@@ -74,6 +74,8 @@ class Run(NamedTuple):
     allocated_gpus: int | None = None
     time_limit_seconds: float | None = None
     io_limit_bytes_per_second: int | None = None  # for reading, and as much for writing
+    cpu_list: str = ""  # the CPUs it is bound to, such as 0-3,8
+    reason: str = ""  # why it waits; "None" when it has waited and begun
     end_time: float | None = None
     exit_code: int | None = None
     exit_signal: int | None = None

@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 from batchjob.runtime.settings import SettingsError
 from batchjob_cli.client.connect import good, server
+from batchjob_cli.run.cpu_list import listed
 
 _PATIENCE_SECONDS = 30.0  # beyond a run's grace
 _TIMED_OUT = 124
@@ -71,6 +72,7 @@ def start(given: argparse.Namespace, command: list[str]) -> int:
         "command": command,
         "name": given.name,
         "cpus": given.cpus,
+        "cpu_list": listed(given.cpu_list or frozenset()) or None,
         "memory_bytes": given.memory,
         "io_bytes_per_second": given.io,
         "time_limit_seconds": given.time_limit,

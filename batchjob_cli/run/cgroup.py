@@ -83,6 +83,22 @@ class Cgroup:
             except OSError as error:
                 raise LimitError(f"{each.flag}: {there}: {error.strerror}") from error
 
+    def bind(self, cpus: str) -> bool:
+        """Keep its processes on these CPUs; False where no cpuset can do that.
+
+        On v1 a cpuset is a hierarchy of its own, which would need its memory nodes set first.
+        """
+        directory = self.directories[0]
+        if self.version == 1:
+            return False
+        try:
+            for above in (Path(directory).parent.parent, Path(directory).parent):
+                _write(f"{above}/cgroup.subtree_control", "+cpuset")
+            _write(f"{directory}/cpuset.cpus", cpus)
+        except OSError:
+            return False
+        return True
+
     def read(self) -> CgroupReading:
         """What its processes have used, ended ones included."""
         reading = self._part.read(self._host.monotonic())

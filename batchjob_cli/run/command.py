@@ -1,20 +1,42 @@
 """`batchjob run`: options, and the way from them to a run."""
 
 import argparse
+import contextlib
 import os
 import signal
+import uuid
+from typing import Any
 
-from batchjob.local_runs.directory import data_directory
+from batchjob.local_runs.directory import RUNS, data_directory, prepare
 from batchjob.local_runs.record import Run
 from batchjob.runtime.settings import Parser, SettingsError, argument
-from batchjob.runtime.times import start_time, time_in_words
-from batchjob.runtime.values import called, duration, size
+from batchjob.runtime.times import start_time
+from batchjob.runtime.values import duration
 from batchjob_cli.client import remote_runs
 from batchjob_cli.client.connect import add_arguments
+from batchjob_cli.run import life
+from batchjob_cli.run.cpu_list import cpu_list
+from batchjob_cli.run.defaults import (
+    SITE_FILE,
+    VARIABLE,
+    RunDefaults,
+    configuration,
+    positive,
+    positive_size,
+    time_limit,
+)
 from batchjob_cli.run.detach import Tell, detached
 from batchjob_cli.run.launch import OUR_FAULT
-from batchjob_cli.run.lifecycle import Failed, perform, recorded, say, wait_for_start
+from batchjob_cli.run.lifecycle import (
+    Failed,
+    perform,
+    recorded,
+    say,
+    wait_for_start,
+    why_it_waits,
+)
 from batchjob_cli.run.limits import RunLimits
+from batchjob_cli.run.queue import Turn
 from batchjob_cli.run.request import RunSpecification, first_record
 from batchjob_cli.run.summary import begun
 from batchjob_cli.run.supervisor import block_signals
@@ -32,7 +54,9 @@ def run(arguments: list[str]) -> int:
     given = _parser().parse_args(arguments)
     if given.server:
         return remote_runs.start(given, _command(given))
-    order = _order(given)
+    site = configuration(given.config_file)
+    order = _order(given, site.limits)
+    life.set_up(site.log)
     mask = block_signals()
     if order.detach:
         return detached(lambda tell: _guarded(order, mask, tell))
@@ -55,18 +79,22 @@ def _guarded(order: RunSpecification, mask: set[int], tell: Tell) -> int:
 
 
 def _run(order: RunSpecification, mask: set[int], tell: Tell) -> int:
-    record: Run | None = first_record(order)
-    assert record is not None
-    jobid = record.jobid
-    with recorded(order, record):
-        if order.start_at is not None:
-            tell(_word(order, record))
-            if not (order.quiet or order.detach):
-                say(f"run {jobid} starts at {time_in_words(order.start_at)}")
-            record = wait_for_start(order, record)
-            if record is None:
-                return 128 + signal.SIGTERM
-        return perform(order, record, mask, lambda begun: tell(_word(order, begun)))
+    jobid = str(uuid.uuid4())
+    with contextlib.ExitStack() as stack:
+        turn = None
+        if order.most_runs:
+            turn = stack.enter_context(Turn(prepare(order.data, RUNS), jobid, order.most_runs))
+        record: Run | None = first_record(order, jobid, why_it_waits(order, turn))
+        assert record is not None
+        with recorded(order, record):
+            if record.reason:
+                tell(_word(order, record))
+                if not (order.quiet or order.detach):
+                    say(f"run {jobid} waits: {record.reason}")
+                record = wait_for_start(order, record, turn)
+                if record is None:
+                    return 128 + signal.SIGTERM
+            return perform(order, record, mask, lambda begun: tell(_word(order, begun)))
 
 
 def _word(order: RunSpecification, run: Run) -> str:
@@ -85,12 +113,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--name", default="", help="what the run is called, in lists and reports")
-    add("--cpus", **argument(_positive), help="at most so many CPUs' time, such as 2 or 0.5")
-    add("--memory", **argument(_size), help="at most so much memory, such as 4G")
-    add("--io", **argument(_size), help="read at most so many bytes a second, and write "
+    add("--cpus", **argument(positive), help="at most so many CPUs' time, such as 2 or 0.5")
+    add("--cpu-list", **argument(cpu_list), help="run on these CPUs alone, such as 0-3,8")
+    add("--memory", **argument(positive_size), help="at most so much memory, such as 4G")
+    add("--io", **argument(positive_size), help="read at most so many bytes a second, and write "
         "as many, on the disk of the working directory")  # fmt: skip
     add("--time-limit", **argument(duration), help="end it after, such as 90s or 2h")
-    add("--grace", **argument(duration), default=10.0,
+    add("--grace", **argument(duration),
         help="from SIGTERM to SIGKILL at the time limit (default: 10s)")  # fmt: skip
     add("--at", **argument(start_time), help="start at 22:30, 2026-04-04T22:30 or +90m")
     add("--detach", action="store_true", help="go to the background; prints the run's id")
@@ -99,8 +128,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--best-effort", action="store_true", help="go on without limits that cannot be applied")
     add("--quiet", action="store_true", help="no report at the end")
     add("--no-logs", dest="logs", action="store_false", help="do not keep the output")
-    add("--log-size", **argument(_size), default=32 << 20,
+    add("--log-size", **argument(positive_size), default=32 << 20,
         help="so much of each stream is kept, compressed (default: 32M)")  # fmt: skip
+    add("--config.file", dest="config_file", default="", metavar="FILE",
+        help="YAML file with what holds for all runs (default: "
+        f"${VARIABLE}, or {SITE_FILE} where it is there)")  # fmt: skip
     add_arguments(parser)
     add("command", nargs=argparse.REMAINDER, metavar="COMMAND", help="what to run")
     return parser
@@ -113,14 +145,18 @@ def _command(given: argparse.Namespace) -> list[str]:
     return command
 
 
-def _order(given: argparse.Namespace) -> RunSpecification:
+def _order(given: argparse.Namespace, site: RunDefaults) -> RunSpecification:
+    def chosen(name: str) -> Any:
+        asked = getattr(given, name)
+        return getattr(site, name) if asked is None else asked
+
     return RunSpecification(
         tuple(_command(given)),
         data_directory(given.data),
-        RunLimits(given.cpus, given.memory, given.io),
+        RunLimits(chosen("cpus"), chosen("memory"), chosen("io")),
         given.name,
-        given.time_limit,
-        given.grace,
+        time_limit(given.time_limit, site),
+        chosen("grace"),
         given.at,
         given.cgroup,
         given.best_effort,
@@ -128,22 +164,6 @@ def _order(given: argparse.Namespace) -> RunSpecification:
         given.quiet,
         given.logs,
         given.log_size,
+        given.cpu_list or frozenset(),
+        site.most_runs,
     )
-
-
-@called("N")
-def _positive(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < 1e6:
-        raise ValueError(f"expected a number above 0, got {text!r}")
-    return value
-
-
-@called("SIZE")
-def _size(text: str) -> int:
-    if parsed := size(text):
-        return parsed
-    raise ValueError("expected a size above 0")

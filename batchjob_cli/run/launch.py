@@ -5,7 +5,7 @@ import errno
 import os
 import signal
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import NamedTuple, NoReturn
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
@@ -44,17 +44,18 @@ def launch(
     streams: ChildStreams,
     mask: set[int],
     join: Callable[[], None] | None,
+    cpus: Set[int] = frozenset(),
 ) -> int:
     """Fork and execute; the pid. Raises LaunchError.
 
-    `mask` are the signals that were blocked when we ourselves were started. To be called before
-    any thread is started.
+    `mask` are the signals that were blocked when we ourselves were started; `cpus`: those that the
+    command is bound to. To be called before any thread is started.
     """
     reader, writer = os.pipe2(os.O_CLOEXEC)
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:
-        _become(command, streams, mask, join, parent, writer)
+        _become(command, streams, mask, join, cpus, parent, writer)
     os.close(writer)
     try:
         answer = os.read(reader, _FORM.size)
@@ -75,6 +76,7 @@ def _become(
     streams: ChildStreams,
     mask: set[int],
     join: Callable[[], None] | None,
+    cpus: Set[int],
     parent: int,
     writer: int,
 ) -> NoReturn:
@@ -82,6 +84,8 @@ def _become(
     try:
         if join is not None:
             join()
+        if cpus:
+            os.sched_setaffinity(0, cpus)
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # a job must not outlive who watches over it
         if os.getppid() != parent:
             os._exit(OUR_FAULT)
@@ -108,7 +112,7 @@ def _put(descriptor: int, number: int) -> None:
 def _refusal(name: str, stage: int, number: int) -> LaunchError:
     reason = os.strerror(number)
     if stage == _JOIN:
-        return LaunchError(f"the run's cgroup: {reason}", OUR_FAULT)
+        return LaunchError(f"the run's cgroup and CPUs: {reason}", OUR_FAULT)
     if number == errno.ENOENT:
         missing = "no such file, or its interpreter is missing" if "/" in name else "not found"
         return LaunchError(f"{name}: {missing}", NOT_FOUND)

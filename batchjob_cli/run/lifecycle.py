@@ -13,14 +13,16 @@ from batchjob.local_runs.directory import LOGS, RUNS, prepare
 from batchjob.local_runs.output import STREAMS, StreamLog
 from batchjob.local_runs.record import Run, now, write
 from batchjob.local_runs.retention import Keep, sweep_daily
+from batchjob.runtime.times import time_in_words
 from batchjob.schedulers.states import JobState
 from batchjob_cli.run import cgroup as cgroups
-from batchjob_cli.run import stop_request
+from batchjob_cli.run import life, stop_request
 from batchjob_cli.run.abandoned import end_abandoned
 from batchjob_cli.run.cgroup import Cgroup, NoCgroup
 from batchjob_cli.run.launch import OUR_FAULT, ChildStreams, LaunchError, become_subreaper, launch
 from batchjob_cli.run.limits import LimitError, RunLimits, controllers, one_by_one
 from batchjob_cli.run.process_tree import ProcessTree
+from batchjob_cli.run.queue import Turn
 from batchjob_cli.run.request import RunSpecification
 from batchjob_cli.run.streams import Channel, Pump, copy_window, open_channel
 from batchjob_cli.run.summary import RunOutcome, report
@@ -32,6 +34,7 @@ TIMED_OUT = 124
 STOPPED = "stopped"
 """The word for a run that somebody ended; one that had not started was cancelled."""
 _RETRY_SECONDS = (0.2, 1.0, 3.0)
+_LOOK_SECONDS = 0.3  # between two looks whether it is our turn
 
 
 class Failed(Exception):
@@ -64,6 +67,7 @@ def perform(
     try:
         run = _allocated(order, run, applied)
         begun = _start(order, run, mask, cgroup)
+        life.started(run)
         on_start(run)
         end = _supervisor(order, run, begun, tree, cgroup).run()
         wall = time.monotonic() - started
@@ -75,6 +79,7 @@ def perform(
     runs = order.data / RUNS
     outcome = outcome._replace(run=_cancelled(outcome.run, end, runs))
     record_end(runs, outcome.run)
+    life.ended(outcome.run)
     # All is on record: from here on a signal may end us as it does any other program.
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     for pump in begun.pumps:
@@ -140,13 +145,15 @@ def _limited(order: RunSpecification, run: Run, cgroup: Cgroup | None) -> RunLim
             say(f"{error}; going on without")
         else:
             applied = applied.plus(each)
+    if order.cpus:
+        cgroup.bind(run.cpu_list)  # where it can; each process is bound besides
     return applied
 
 
 def _allocated(order: RunSpecification, run: Run, applied: RunLimits) -> Run:
     """With the limits that are in force, on record."""
     limited = run._replace(
-        allocated_cpus=applied.cpus,
+        allocated_cpus=min(filter(None, (applied.cpus, len(order.cpus))), default=None),
         allocated_memory_bytes=applied.memory_bytes,
         io_limit_bytes_per_second=applied.io_bytes_per_second,
     )
@@ -167,7 +174,8 @@ def _start(order: RunSpecification, run: Run, mask: set[int], cgroup: Cgroup | N
         else ChildStreams(0, 1, 2)
     )
     try:
-        pid = launch(order.command, streams, mask, cgroup.join if cgroup else None)
+        join = cgroup.join if cgroup else None
+        pid = launch(order.command, streams, mask, join, order.cpus)
     except LaunchError as error:
         raise Failed(str(error), error.status) from error
     finally:
@@ -274,30 +282,51 @@ def recorded(order: RunSpecification, run: Run) -> Iterator[None]:
         end = now()
         start = end if run.start_time is None else run.start_time
         code = error.status
-        record_end(
-            runs,
-            run._replace(state=JobState.FAILED, start_time=start, end_time=end, exit_code=code),
-        )
+        ended = run._replace(state=JobState.FAILED, start_time=start, end_time=end, exit_code=code)
+        record_end(runs, ended)
+        life.ended(ended)
         raise
 
 
-def wait_for_start(order: RunSpecification, run: Run) -> Run | None:
-    """Wait until it is time; None: cancelled, and on record as that."""
-    assert order.start_at is not None
+def why_it_waits(order: RunSpecification, turn: Turn | None) -> str:
+    """Its time has not come, or others go first; "" where it may begin. Raises OSError."""
+    if order.start_at is not None and order.start_at > time.time():
+        return f"starts at {time_in_words(order.start_at)}"
+    return turn.reason if turn else ""
+
+
+def wait_for_start(order: RunSpecification, run: Run, turn: Turn | None) -> Run | None:
+    """Wait until it may begin; None: cancelled, and on record as that. Raises OSError."""
     runs = order.data / RUNS
-    while (left := order.start_at - time.time()) > 0:
-        taken = signal.sigtimedwait(TAKEN, min(left, 30.0))  # clocks may be set
-        if taken is not None and taken.si_signo in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    life.waiting(run)
+    while reason := why_it_waits(order, turn):
+        if reason != run.reason:
+            run = run._replace(reason=reason)
+            record_end(runs, run)
+            life.waiting(run)
+        if _ended_while_waiting(_pause(order)):
             asked = stop_request.take(runs, run.jobid)
             by = asked.user if asked else run.user
             ended = run._replace(state=JobState.CANCELLED, end_time=now(), cancelled_by=by)
             record_end(runs, ended)
+            life.ended(ended)
             return None
-        if taken is not None and taken.si_signo == signal.SIGTSTP:
-            os.kill(os.getpid(), signal.SIGSTOP)
-    started = run._replace(state=JobState.RUNNING, start_time=now())
+    started = run._replace(state=JobState.RUNNING, start_time=now(), reason="None")
     record_end(runs, started)
     return started
+
+
+def _pause(order: RunSpecification) -> float:
+    left = (order.start_at or 0.0) - time.time()
+    return min(left, 30.0) if left > 0 else _LOOK_SECONDS  # clocks may be set
+
+
+def _ended_while_waiting(seconds: float) -> bool:
+    taken = signal.sigtimedwait(TAKEN, seconds)
+    if taken is not None and taken.si_signo == signal.SIGTSTP:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    ending = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    return taken is not None and taken.si_signo in ending
 
 
 def say(message: str) -> None:

@@ -3,13 +3,13 @@
 import grp
 import os
 import shlex
-import uuid
 from pathlib import Path
 from typing import NamedTuple
 
 from batchjob.local_runs.record import Run, now, this_process
 from batchjob.runtime.process import login
 from batchjob.schedulers.states import JobState
+from batchjob_cli.run.cpu_list import listed
 from batchjob_cli.run.limits import RunLimits
 
 
@@ -29,14 +29,16 @@ class RunSpecification(NamedTuple):
     quiet: bool = False
     keep_output: bool = True
     log_bytes: int = 0  # for each stream, compressed
+    cpus: frozenset[int] = frozenset()  # that it is bound to; empty: to none
+    most_runs: int = 0  # of one user at once; 0: no limit
 
 
-def first_record(order: RunSpecification) -> Run:
-    """The record of a run that waits or is about to start; raises OSError."""
+def first_record(order: RunSpecification, jobid: str, reason: str) -> Run:
+    """The record of a run that waits for a reason, or is about to start; raises OSError."""
     submitted = now()
-    waits = order.start_at is not None
+    waits = bool(reason)
     return Run(
-        jobid=str(uuid.uuid4()),
+        jobid=jobid,
         node=os.uname().nodename,
         user=login(),
         uid=os.geteuid(),
@@ -49,6 +51,8 @@ def first_record(order: RunSpecification) -> Run:
         submit_line=shlex.join(order.command),
         work_dir=_work_dir(),
         time_limit_seconds=order.time_limit,
+        cpu_list=listed(order.cpus),
+        reason=reason,
     )
 
 

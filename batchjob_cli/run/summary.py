@@ -31,6 +31,7 @@ def begun(run: Run, start_at: float | None = None) -> str:
     """One line about a run in the background: its state, start and limits."""
     limits = [
         f"{run.allocated_cpus:g} CPUs" if run.allocated_cpus else "",
+        f"on {run.cpu_list}" if run.cpu_list else "",
         f"{size(run.allocated_memory_bytes)} memory" if run.allocated_memory_bytes else "",
         f"{size(run.io_limit_bytes_per_second)}/s IO" if run.io_limit_bytes_per_second else "",
         lasting(run.time_limit_seconds) if run.time_limit_seconds else "",
@@ -38,6 +39,7 @@ def begun(run: Run, start_at: float | None = None) -> str:
     at = start_at if run.start_time is None else run.start_time
     words = [f"{run.name or 'run'} is {run.status}"]
     words += [f"start {time_in_words(at)}"] if at is not None else []
+    words += [run.reason] if run.start_time is None and run.reason else []
     words.append(f"limits: {', '.join(filter(None, limits)) or 'none'}")
     return "; ".join(words)
 

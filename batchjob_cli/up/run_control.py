@@ -75,6 +75,7 @@ def _arguments(request: RunRequest, data: Path) -> list[str]:
     options = {
         "--name": request.name,
         "--cpus": request.cpus,
+        "--cpu-list": request.cpu_list,
         "--memory": request.memory_bytes,
         "--io": request.io_bytes_per_second,
         "--time-limit": request.time_limit_seconds and f"{request.time_limit_seconds}s",

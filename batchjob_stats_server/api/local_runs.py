@@ -54,6 +54,7 @@ class NewRun(BaseModel):
         {}, max_length=_ARGUMENTS, description="Beside the server's own environment."
     )
     cpus: float | None = Field(None, gt=0, lt=1e6)
+    cpu_list: str | None = Field(None, pattern=r"^[0-9,-]{1,1000}$")
     memory_bytes: int | None = Field(None, gt=0, lt=2**63)
     io_bytes_per_second: int | None = Field(None, gt=0, lt=2**63)
     time_limit_seconds: float | None = Field(None, gt=0, le=1e9)
@@ -80,6 +81,8 @@ class LocalRun(BaseModel):
     memory_bytes: int | None
     io_bytes_per_second: int | None
     time_limit_seconds: float | None
+    cpu_list: str = Field(description="The CPUs it is bound to; empty: to none.")
+    reason: str = Field(description="Why it waits.")
 
 
 class DeletedRuns(BaseModel):
@@ -150,7 +153,8 @@ def shown(run: Run) -> LocalRun:
         exit_code=run.exit_code, exit_signal=run.exit_signal, cpus=run.allocated_cpus,
         memory_bytes=run.allocated_memory_bytes,
         io_bytes_per_second=run.io_limit_bytes_per_second,
-        time_limit_seconds=run.time_limit_seconds,
+        time_limit_seconds=run.time_limit_seconds, cpu_list=run.cpu_list,
+        reason=run.reason if run.start_time is None else "",
     )  # fmt: skip
 
 

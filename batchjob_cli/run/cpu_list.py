@@ -1,0 +1,36 @@
+"""The CPUs that a run is bound to, as the kernel writes lists of them: `0-3,8` (cpuset(7))."""
+
+import os
+import re
+from collections.abc import Set
+
+from batchjob.runtime.values import called
+
+_PART = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6}))?", re.ASCII)
+
+
+@called("LIST")
+def cpu_list(text: str) -> frozenset[int]:
+    """CPUs that we may use ourselves."""
+    found: set[int] = set()
+    for part in text.split(","):
+        matched = _PART.fullmatch(part.strip())
+        first, last = (int(matched[1]), int(matched[2] or matched[1])) if matched else (1, 0)
+        if first > last:
+            raise ValueError(f"expected CPUs such as 0-3,8, got {text!r}")
+        found.update(range(first, last + 1))
+    usable = os.sched_getaffinity(0)
+    if missing := found - usable:
+        raise ValueError(f"CPU {min(missing)} cannot be used; there are {listed(usable)}")
+    return frozenset(found)
+
+
+def listed(cpus: Set[int]) -> str:
+    """The list as text."""
+    parts: list[list[int]] = []
+    for each in sorted(cpus):
+        if parts and parts[-1][-1] == each - 1:
+            parts[-1][1:] = [each]
+        else:
+            parts.append([each])
+    return ",".join("-".join(map(str, part)) for part in parts)

@@ -1,0 +1,102 @@
+"""At most so many runs at once: those beyond wait, and begin in the order in which they came.
+
+`<data>/runs/.queue-<uid>/` has a file for each place, which the run that has it keeps locked, and a
+ticket for each run that waits, locked as well. A lock ends with its process, however that ends.
+"""
+
+import contextlib
+import fcntl
+import os
+import time
+from pathlib import Path
+from typing import Self
+
+from batchjob.local_runs.directory import prepare
+
+_PLACE, _TICKET = "place-", "ticket-"
+
+
+class Turn:
+    """A run's way through the queue; to be closed when it has ended."""
+
+    def __init__(self, runs: Path, jobid: str, most: int) -> None:
+        """Queue up; raises OSError."""
+        self._directory = prepare(runs, f".queue-{os.geteuid()}")
+        self._most = most
+        self._name = f"{_TICKET}{time.time_ns():020d}-{jobid}"
+        self._place: int | None = None  # descriptor
+        made = self._directory / f".{jobid}"
+        self._ticket = os.open(made, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self._ticket, fcntl.LOCK_EX)
+        made.rename(self._directory / self._name)  # whoever finds it finds it locked
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Leave the queue, or the place."""
+        self._leave_queue()
+        if self._place is not None:
+            os.close(self._place)
+            self._place = None
+
+    @property
+    def reason(self) -> str:
+        """Why the run waits; "" where it has a place, which it takes if it can. Raises OSError."""
+        if self._place is None and self._first():
+            self._place = self._free_place()
+            if self._place is not None:
+                self._leave_queue()
+        if self._place is not None:
+            return ""
+        return f"at most {self._most} run{'s' if self._most > 1 else ''} at once"
+
+    def _first(self) -> bool:
+        """Whether nobody waits for longer; tickets of runs that are no more are thrown away."""
+        names = (name for name in os.listdir(self._directory) if name.startswith(_TICKET))
+        for name in sorted(names):
+            if name == self._name:
+                break
+            if _locked(self._directory / name):
+                return False
+        return True
+
+    def _free_place(self) -> int | None:
+        for number in range(self._most):
+            path = self._directory / f"{_PLACE}{number}"
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(descriptor)
+            else:
+                return descriptor
+        return None
+
+    def _leave_queue(self) -> None:
+        if self._ticket >= 0:
+            with contextlib.suppress(OSError):
+                (self._directory / self._name).unlink()
+            os.close(self._ticket)
+            self._ticket = -1
+
+
+def _locked(path: Path) -> bool:
+    """Whether the ticket's run lives; else the ticket is removed."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    else:
+        with contextlib.suppress(FileNotFoundError):
+            path.unlink()
+        return False
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,135 @@
+"""What a site sets down for all runs: defaults, a longest time, a queue, a log; core binding."""
+
+import os
+import re
+import signal
+
+import pytest
+
+from tests.batchjob_cli.run.conftest import until
+
+SLEEP = ("sh", "-c", "echo ready; sleep 600")
+
+
+@pytest.fixture
+def site(batchjob, tmp_path):
+    """Writes the site's file, which the runs of the bench then read."""
+
+    def written(text: str):
+        path = tmp_path / "run.yml"
+        path.write_text(text)
+        batchjob.environment["BATCHJOB_RUN_CONFIG"] = str(path)
+        return batchjob
+
+    return written
+
+
+def states(batchjob) -> dict[str, str]:
+    return {record["name"]: record["state"] for record in batchjob.records()}
+
+
+def stop(batchjob, *names: str) -> None:
+    for name in names:
+        batchjob("stop", "--grace", "0", name)
+
+
+def test_a_run_is_bound_to_cpus(batchjob, way):
+    cpu = str(max(os.sched_getaffinity(0)))
+    tell = "import os; print(*os.sched_getaffinity(0))"
+    argv = ("python3", "-c", tell)
+    done = batchjob("run", "--cgroup", way, "--quiet", "--cpu-list", cpu, "--", *argv)
+    assert (done.stdout, done.stderr, done.returncode) == (f"{cpu}\n", "", 0)
+    record = batchjob.record()
+    assert (record["cpu_list"], record["allocated_cpus"]) == (cpu, 1)
+    assert f"CPUs {cpu}" in batchjob("job", record["jobid"]).stdout
+
+
+@pytest.mark.parametrize("given", ["x", "3-1", "", "99999", "0-"])
+def test_cpus_that_are_none(batchjob, given):
+    done = batchjob("run", f"--cpu-list={given}", "--", "true")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert re.search(
+        "expected CPUs such as 0-3,8|CPU 99999 cannot be used; there are ", done.stderr
+    )
+    assert not batchjob.data.exists()
+
+
+def test_defaults_hold_unless_a_flag_says_otherwise(site):
+    batchjob = site("time-limit: 90s\nlongest-time: 1h\n")
+    batchjob("run", "--name", "plain", "--", "true")
+    batchjob("run", "--name", "own", "--time-limit", "30m", "--", "true")
+    found = {each["name"]: each["time_limit_seconds"] for each in batchjob.records()}
+    assert found == {"plain": 90, "own": 1800}
+
+
+def test_a_longest_time(site):
+    batchjob = site("longest-time: 300ms\n")
+    refused = batchjob("run", "--time-limit", "2h", "--", "true")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "--time-limit: runs may take 0.3 s at most, got 7200 s" in refused.stderr
+    assert batchjob("run", "--quiet", "--", "sleep", "600").returncode == 124
+    assert batchjob.record()["state"] == "TIMEOUT"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("mist: 1\n", "unknown key mist"), ("cpus: -1\n", "expected a number above 0"),
+     ("most-runs: many\n", "expected a whole number")],
+)  # fmt: skip
+def test_a_site_s_file_that_is_wrong_is_named_with_its_line(site, text, said):
+    done = site(text)("run", "--", "true")
+    assert done.returncode == 2
+    assert re.search(rf"run\.yml:1: .*{said}", done.stderr)
+
+
+def test_no_more_runs_than_the_site_wants_at_once(site):
+    batchjob = site("most-runs: 1\n")
+    batchjob("run", "--detach", "--name", "first", "--", *SLEEP)
+    for name in ("second", "third"):
+        waits = batchjob("run", "--detach", "--name", name, "--", *SLEEP)
+        assert waits.returncode == 0
+        assert f"{name} is pending; at most 1 run at once; limits: none" in waits.stderr
+    assert states(batchjob) == {"first": "RUNNING", "second": "PENDING", "third": "PENDING"}
+    listed = batchjob("jobs", "--pending").stdout
+    assert "(at most 1 run at once)" in listed
+    assert "first" not in listed
+    assert "at most 1 run at once" in batchjob("job", "second").stdout
+    stop(batchjob, "first")
+    until(lambda: states(batchjob)["second"] == "RUNNING")
+    assert states(batchjob)["third"] == "PENDING"  # they begin in their order
+    assert batchjob("cancel", "third").returncode == 0
+    stop(batchjob, "second")
+    ended = dict.fromkeys(("first", "second", "third"), "CANCELLED")
+    until(lambda: states(batchjob) == ended)
+    assert "at once" not in batchjob("job", "second").stdout
+
+
+def test_a_place_and_a_ticket_end_with_their_process(site):
+    batchjob = site("most-runs: 1\n")
+    batchjob("run", "--detach", "--name", "first", "--", *SLEEP)
+    for name in ("second", "third"):
+        batchjob("run", "--detach", "--name", name, "--", *SLEEP)
+    pids = {each["name"]: each["supervisor"]["pid"] for each in batchjob.records()}
+    os.kill(pids["second"], signal.SIGKILL)
+    os.kill(pids["first"], signal.SIGKILL)
+    until(lambda: states(batchjob)["third"] == "RUNNING")
+    stop(batchjob, "third")
+
+
+def test_the_life_of_runs_in_a_log(site, tmp_path):
+    log = tmp_path / "runs.log"
+    batchjob = site(f"most-runs: 1\nlog:\n  file: {log}\n")
+    batchjob("run", "--detach", "--name", "slow", "--", *SLEEP)
+    batchjob("run", "--detach", "--name", "waits", "--", "false")
+    stop(batchjob, "slow")
+    until(lambda: states(batchjob)["waits"] == "FAILED")
+    ids = {each["name"]: each["jobid"] for each in batchjob.records()}
+    lines = [line.split("msg=", 1)[1].strip('"') for line in log.read_text().splitlines()]
+    slow, waits = (f"run {ids[name]} ({name})" for name in ("slow", "waits"))
+    assert lines[0].startswith(f"{slow} started by ")
+    assert lines[1] == f"{waits} waits: at most 1 run at once"
+    assert re.match(
+        rf"{re.escape(slow)} ended: stopped, signal 15, .* s, CPU .* peak mem", lines[2]
+    )
+    assert lines[3].startswith(f"{waits} started by ")
+    assert lines[4].startswith(f"{waits} ended: failed, exit status 1, ")
