@@ -1,20 +1,24 @@
 """Job monitoring for HPC centres: the vocabulary all parts share.
 
-For programs: `from batchjob import track` follows a piece of work; `batchjob.history()`,
+For programs: `from batchjob import track` follows a piece of work, or
+`begin_work()` and `end_work()` where no `with` can stand; `batchjob.history()`,
 `batchjob.job()` and `batchjob.stats()` tell what has run.
 """
 
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["history", "job", "stats", "track"]
+__all__ = ["begin_work", "end_work", "history", "job", "stats", "track"]
 
 if TYPE_CHECKING:
     from batchjob.local_runs.history import history, job, stats
+    from batchjob.tracking.by_id import begin_work, end_work
     from batchjob.tracking.tracker import track
 
 _MODULES = {
     "track": "tracking.tracker",
+    "begin_work": "tracking.by_id",
+    "end_work": "tracking.by_id",
     "history": "local_runs.history",
     "job": "local_runs.history",
     "stats": "local_runs.history",

@@ -81,10 +81,24 @@ class _Follower:
         first = first._replace(
             jobid=jobid_of(task_id, retries),
             record_id=task_id,
+            workflow=self._workflow(request),
             restarts=retries,
             time_limit_seconds=int(min(soft_and_hard)) if soft_and_hard else None,
         )
         self._works[task_id] = Work(first, self._data)
+
+    def _workflow(self, request: Any) -> str:
+        """What the task belongs to: the first task of its chain, or its group.
+
+        The task that a chord ends with was begun by one of the group, and belongs where that did.
+        """
+        root = request.root_id or ""
+        if request.group and root in ("", request.id):
+            return str(request.group)
+        if root in ("", request.id):
+            return request.id if request.chain or request.callbacks else ""
+        first = _last_attempt(data_directory(self._data) / RUNS, root)
+        return first.workflow or root if first is not None else root
 
     def retry(self, request: Any, reason: Any, **_: Any) -> None:
         """It is to be tried again: this attempt ends."""

@@ -24,13 +24,15 @@ _FILTERS = {
     "cluster": ("cluster", "on this cluster"),
     "partition": ("partition", "in this partition or queue"),
     "node": ("node", "that ran on this node"),
+    "record-id": ("record_id", "with this id of its own, or of another system as Celery"),
+    "workflow": ("array_jobid", "of this workflow or job array"),
 }
 
 
 def add_filters(add: Any) -> None:
     """Options that choose jobs."""
     for name, (_, text) in _FILTERS.items():
-        add(f"--{name}", metavar=name.upper(), help=f"only jobs {text}")
+        add(f"--{name}", metavar=name.upper().replace("-", "_"), help=f"only jobs {text}")
     add("--state", action="append", default=[], **argument(_state),
         help="only jobs in this state, such as failed; may be repeated")  # fmt: skip
     add("--since", **argument(past_time), help="started after: 2026-03-31, 14:30, or 2d ago")
@@ -40,12 +42,14 @@ def add_filters(add: Any) -> None:
 def chosen(given: argparse.Namespace) -> dict[str, Any]:
     """The same as parameters of the API."""
     found = {
-        parameter: getattr(given, name)
+        parameter: value
         for name, (parameter, _) in _FILTERS.items()
-        if getattr(given, name) is not None
+        if (value := getattr(given, name.replace("-", "_"))) is not None
     }
     if given.state:
-        found["state"] = [state.value for state in given.state]
+        found["state"] = [state.value for state, _ in given.state]
+        if all(word for _, word in given.state):
+            found["state_word"] = [word for _, word in given.state]
     if given.since is not None:
         found["started_from"] = int(given.since)
     if given.until is not None:
@@ -53,12 +57,22 @@ def chosen(given: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
+_WORDS = {
+    "success": (JobState.COMPLETED, ""),
+    "error": (JobState.FAILED, "error"),
+    "stopped": (JobState.CANCELLED, "stopped"),
+}
+
+
 @called("STATE")
-def _state(text: str) -> JobState:
+def _state(text: str) -> tuple[JobState, str]:
+    """A state, and a word that is finer than it; "" for any."""
+    if text.lower() in _WORDS:
+        return _WORDS[text.lower()]
     try:
-        return JobState(text.upper())
+        return JobState(text.upper()), ""
     except ValueError:
-        known = ", ".join(state.lower() for state in JobState)
+        known = ", ".join([*(state.lower() for state in JobState), *_WORDS])
         raise ValueError(f"{text!r} is none of {known}") from None
 
 

@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from batchjob.runtime.formatting import energy, run_time, share, size
+from batchjob.runtime.formatting import energy, lasting, share, size
 from batchjob.schedulers.states import JobState
 from batchjob_cli.client.connect import job_pages, parser
 from batchjob_cli.client.table import TableColumn, show, written
@@ -16,6 +16,7 @@ _FIELDS = (
 )  # fmt: skip
 _MOST = 200_000  # jobs looked at
 _DAYS = 30
+_NOT_FAILED = (JobState.COMPLETED, JobState.CANCELLED, JobState.REQUEUED)
 
 
 class Total(NamedTuple):
@@ -25,17 +26,27 @@ class Total(NamedTuple):
     jobs: int = 0
     ended: int = 0
     succeeded: int = 0
+    failed: int = 0  # ended, and neither well nor by somebody's wish
     success_ratio: float | None = None  # of those that have ended
     elapsed_seconds: float = 0.0
+    mean_elapsed_seconds: float | None = None
     cpu_seconds: float = 0.0
+    mean_cpu_seconds: float | None = None
+    jobs_with_time: int = 0  # jobs whose time is known
+    jobs_with_cpu_time: int = 0  # jobs whose CPU time is known
     peak_memory_bytes: int | None = None  # of the largest
     energy_joules: float | None = None
+    overall: bool = False  # of all jobs
 
     def plus(self, row: Mapping[str, Any]) -> "Total":
         """With one job more."""
         state = JobState(row["state"])
         ended = self.ended + (not state.live)
         succeeded = self.succeeded + (state is JobState.COMPLETED)
+        elapsed = self.elapsed_seconds + (row["elapsed_seconds"] or 0.0)
+        cpu = self.cpu_seconds + (row["cpu_used_seconds"] or 0.0)
+        jobs_with_time = self.jobs_with_time + (row["elapsed_seconds"] is not None)
+        jobs_with_cpu_time = self.jobs_with_cpu_time + (row["cpu_used_seconds"] is not None)
         peaks = [each for each in (self.peak_memory_bytes, row["memory_used_bytes"]) if each]
         joules = [
             each for each in (self.energy_joules, row["energy_used_joules"]) if each is not None
@@ -45,21 +56,30 @@ class Total(NamedTuple):
             self.jobs + 1,
             ended,
             succeeded,
+            self.failed + (not state.live and state not in _NOT_FAILED),
             succeeded / ended if ended else None,
-            self.elapsed_seconds + (row["elapsed_seconds"] or 0.0),
-            self.cpu_seconds + (row["cpu_used_seconds"] or 0.0),
+            elapsed,
+            elapsed / jobs_with_time if jobs_with_time else None,
+            cpu,
+            cpu / jobs_with_cpu_time if jobs_with_cpu_time else None,
+            jobs_with_time,
+            jobs_with_cpu_time,
             max(peaks, default=None),
             sum(joules) if joules else None,
+            self.overall,
         )
 
 
 def totals(rows: Iterable[Mapping[str, Any]], by: str) -> list[Total]:
-    """One for each value of `by`, most jobs first."""
+    """One for each value of `by`, most jobs first, and one for all at the end."""
     found: dict[str, Total] = {}
+    overall = Total("", overall=True)
     for row in rows:
         key = row[by] or ""
         found[key] = found.get(key, Total(key)).plus(row)
-    return sorted(found.values(), key=lambda total: (-total.jobs, total.key))
+        overall = overall.plus(row)
+    groups = sorted(found.values(), key=lambda total: (-total.jobs, total.key))
+    return [*groups, overall] if groups else []
 
 
 def run(arguments: list[str]) -> int:
@@ -87,12 +107,15 @@ def _columns(by: str) -> tuple[TableColumn, ...]:
         return lambda row: "-" if row[key] is None else form(row[key])
 
     return (
-        TableColumn(by.upper(), lambda row: row["key"] or "-"),
+        TableColumn(by.upper(), lambda row: "all" if row["overall"] else row["key"] or "-"),
         TableColumn("JOBS", cell("jobs", str), right=True),
         TableColumn("ENDED", cell("ended", str), right=True),
+        TableColumn("FAILED", cell("failed", str), right=True),
         TableColumn("SUCCEEDED", cell("success_ratio", share), right=True),
-        TableColumn("TIME", cell("elapsed_seconds", run_time), right=True),
-        TableColumn("CPU TIME", cell("cpu_seconds", run_time), right=True),
+        TableColumn("TIME", cell("elapsed_seconds", lasting), right=True),
+        TableColumn("MEAN", cell("mean_elapsed_seconds", lasting), right=True),
+        TableColumn("CPU TIME", cell("cpu_seconds", lasting), right=True),
+        TableColumn("MEAN", cell("mean_cpu_seconds", lasting), right=True),
         TableColumn("PEAK MEMORY", cell("peak_memory_bytes", size), right=True),
         TableColumn("ENERGY", cell("energy_joules", energy), right=True),
     )

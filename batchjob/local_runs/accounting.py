@@ -174,6 +174,7 @@ class Runs:
         job, complaints = decode(kept | {"nodes": [share]}, self.cluster, SOURCE)
         job = job._replace(
             node_list=str(node),
+            array_jobid=str(document.get("workflow", "")),
             allocated_nodes=1,
             allocated_resources=_resources(decoded(document)),
             elapsed_seconds=decoded(document).duration_seconds,

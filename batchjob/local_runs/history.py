@@ -15,6 +15,7 @@ from batchjob.local_runs.record import Run, RunFileError
 from batchjob.schedulers.states import JobState
 
 _SUFFIX = ".json"
+_NOT_FAILED = (JobState.COMPLETED, JobState.CANCELLED, JobState.REQUEUED)
 _SHOWN = 10  # candidates that an error names
 
 
@@ -28,6 +29,8 @@ def history(
     tool: str | None = None,
     user: str | None = None,
     status: str | None = None,
+    record_id: str | None = None,
+    workflow: str | None = None,
     since: float | None = None,
     until: float | None = None,
     limit: int | None = None,
@@ -35,11 +38,15 @@ def history(
 ) -> list[Run]:
     """Runs and tracked work, newest first.
 
+    `record_id` is the id that was given to `track`, or that another system has: Celery's task id.
     `status` is one of `running`, `success`, `failed`, `timeout`, `error`, `cancelled`, ...;
     `since` and `until` are epoch seconds and concern the start; `data` is the data directory
     (default: $BATCHJOB_DATA or ~/.local/state/batchjob). Raises OSError if it cannot be read.
     """
-    wanted = {"name": name, "tool": tool, "user": user, "status": status}
+    wanted = {
+        "name": name, "tool": tool, "user": user, "status": status, "record_id": record_id,
+        "workflow": workflow,
+    }  # fmt: skip
     chosen = [
         run
         for run in all_runs(data_directory(data))
@@ -52,7 +59,9 @@ def history(
 
 
 def job(text: str, data: str = "") -> Run:
-    """The run with this id, beginning of an id, name, or id in another system such as Celery's.
+    """The run with this id, beginning of an id, name, own id or id in another system like Celery's.
+
+    Of several attempts of one task it is the last.
 
     Raises UnknownRun.
     """
@@ -64,6 +73,8 @@ def job(text: str, data: str = "") -> Run:
         found = list(_read(directory, [each for each in ids if text and each.startswith(text)]))
         named = (run for run in _read(directory, ids) if text in (run.name, run.record_id))
         found += [run for run in named if text and run not in found]
+        if {run.record_id for run in found} == {text}:  # attempts of one task: the last one
+            found = [max(found, key=lambda run: (run.restarts or 0, _begun(run)))]
     if len(found) == 1:
         return found[0]
     if not found:
@@ -81,22 +92,25 @@ class Stats(NamedTuple):
     runs: int
     ended: int
     succeeded: int
+    failed: int  # ended, and neither well nor by somebody's wish
     success_ratio: float | None  # of those that have ended
     duration_seconds: float
+    mean_duration_seconds: float | None
     cpu_seconds: float
+    mean_cpu_seconds: float | None
     peak_memory_bytes: int | None  # of the largest
 
 
 def stats(by: str = "name", runs: Iterable[Run] | None = None, data: str = "") -> list[Stats]:
-    """Totals by `name`, `tool`, `user` or `status`, most runs first.
+    """Totals by `name`, `tool`, `user` or `status`, most runs first; by `all`: one for all.
 
     `runs`: those to count, such as what history() gave; default: all.
     """
-    if by not in ("name", "tool", "user", "status"):
-        raise ValueError(f"expected one of name, tool, user, status, got {by!r}")
+    if by not in ("name", "tool", "user", "status", "all"):
+        raise ValueError(f"expected one of name, tool, user, status, all, got {by!r}")
     groups: dict[str, list[Run]] = {}
     for run in all_runs(data_directory(data)) if runs is None else runs:
-        groups.setdefault(getattr(run, by), []).append(run)
+        groups.setdefault("all" if by == "all" else getattr(run, by), []).append(run)
     return sorted(
         (_sums(key, group) for key, group in groups.items()), key=lambda s: (-s.runs, s.key)
     )
@@ -105,14 +119,20 @@ def stats(by: str = "name", runs: Iterable[Run] | None = None, data: str = "") -
 def _sums(key: str, runs: list[Run]) -> Stats:
     ended = [run for run in runs if not run.state.live]
     succeeded = sum(run.state == JobState.COMPLETED for run in ended)
+    failed = sum(run.state not in _NOT_FAILED for run in ended)
+    durations = [run.duration_seconds for run in ended if run.duration_seconds is not None]
+    cpu = [run.cpu_seconds for run in ended if run.cpu_seconds is not None]
     return Stats(
         key,
         len(runs),
         len(ended),
         succeeded,
+        failed,
         succeeded / len(ended) if ended else None,
-        sum(run.duration_seconds or 0.0 for run in ended),
-        sum(run.cpu_seconds or 0.0 for run in ended),
+        sum(durations),
+        sum(durations) / len(durations) if durations else None,
+        sum(cpu),
+        sum(cpu) / len(cpu) if cpu else None,
         max((run.peak_memory_bytes for run in ended if run.peak_memory_bytes), default=None),
     )
 

@@ -85,7 +85,8 @@ class Run(NamedTuple):
     tool: str = ""
     parameters: str = ""  # a JSON object
     error: str = ""  # what went wrong, in words
-    record_id: str = ""  # the id that another system has for it, such as Celery's task id
+    record_id: str = ""  # its own id, or the one that another system has for it: Celery's task id
+    workflow: str = ""  # what several pieces of work belong to, such as a Celery chain
     restarts: int | None = None
     wall_seconds: float | None = None
 

@@ -33,11 +33,19 @@ class Tracker:
     """What track() gives: `with`, `async with`, or a decorator. Each use is a job of its own."""
 
     def __init__(
-        self, name: str, tool: str, parameters: Mapping[str, Any] | None, data: str
+        self,
+        name: str,
+        tool: str,
+        parameters: Mapping[str, Any] | None,
+        id: str,
+        workflow: str,
+        data: str,
     ) -> None:
         self._name = name
         self._tool = tool
         self._parameters = parameters
+        self._id = id
+        self._workflow = workflow
         self._data = data
         self._work: Work | None = None
 
@@ -91,6 +99,10 @@ class Tracker:
 
         return followed
 
+    def begin(self) -> Work:
+        """Begin without `with`; who begins it has to call `end` of what this returns."""
+        return self._begin(self._name)
+
     def _enter(self) -> Work:
         if self._work is not None:
             raise RuntimeError("track: already entered; each `with` needs a track(...) of its own")
@@ -119,7 +131,8 @@ class Tracker:
 
     def _begin(self, name: str) -> Work:
         first = first_record(name, self._tool, self._parameters, "track")
-        return Work(first, self._data)
+        own = first._replace(record_id=self._id, workflow=self._workflow)
+        return Work(own, self._data)
 
 
 @overload
@@ -132,6 +145,8 @@ def track(
     *,
     tool: str = "",
     parameters: Mapping[str, Any] | None = None,
+    id: str = "",
+    workflow: str = "",
     data: str = "",
 ) -> Tracker: ...
 
@@ -141,6 +156,8 @@ def track(
     *,
     tool: str = "",
     parameters: Mapping[str, Any] | None = None,
+    id: str = "",
+    workflow: str = "",
     data: str = "",
 ) -> Any:
     """Follow a piece of work: `with track("name"):`, `@track` or `@track("name", tool="blast")`.
@@ -150,11 +167,12 @@ def track(
     memory (bytes) meanwhile, and how it ended: `success`; `failed` (fail() was called, SystemExit,
     subprocess.CalledProcessError); `timeout` (TimeoutError, subprocess.TimeoutExpired);
     `cancelled`; `error` for other exceptions, with their text. `parameters` are written as JSON.
+    `id` is your own name for this piece of work, `workflow` one for several that belong together.
     `data` is the data directory (default: $BATCHJOB_DATA or ~/.local/state/batchjob).
     """
     if callable(name):
-        return Tracker("", tool, parameters, data)(name)
-    return Tracker(name, tool, parameters, data)
+        return Tracker("", tool, parameters, id, workflow, data)(name)
+    return Tracker(name, tool, parameters, id, workflow, data)
 
 
 @types.coroutine

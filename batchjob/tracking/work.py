@@ -14,6 +14,7 @@ from typing import Any
 from batchjob.local_runs.directory import RUNS, data_directory, prepare
 from batchjob.local_runs.record import Run, SupervisorProcess, now, this_process, write
 from batchjob.local_runs.retention import Keep, sweep_daily
+from batchjob.runtime.formatting import size
 from batchjob.runtime.process import login
 from batchjob.schedulers.states import JobState
 from batchjob.tracking.outcome import WorkOutcome
@@ -48,6 +49,7 @@ class Work:
         self._said: WorkOutcome | None = None
         self._begun = time.monotonic()
         _record(first, self._data)
+        log.info("%s: started", _called(first), extra={"jobid": first.jobid})
         self._piece = _USAGE.begin()
 
     @property
@@ -144,11 +146,18 @@ def as_text(parameters: Mapping[str, Any]) -> str:
 
 
 def _say(run: Run) -> None:
-    name, seconds = run.name or run.jobid, run.wall_seconds or 0.0
-    message = f"{name}: {run.status} after {seconds:.3f} s"
+    message = f"{_called(run)}: {run.status} after {run.wall_seconds or 0.0:.3f} s"
+    if run.user_cpu_seconds is not None and run.system_cpu_seconds is not None:
+        message += f", CPU {run.user_cpu_seconds:.3f} s user {run.system_cpu_seconds:.3f} s system"
+    if run.peak_memory_bytes is not None:
+        message += f", peak memory {size(run.peak_memory_bytes)}"
     if run.error:
         message += f": {run.error}"
     log.log(_LEVELS[run.state_word], "%s", message, extra={"jobid": run.jobid})
+
+
+def _called(run: Run) -> str:
+    return run.name or run.record_id or run.jobid
 
 
 def _rounded(seconds: float | None) -> float | None:

@@ -70,7 +70,12 @@ def _pages(
 def _filter(parameters: Parameters) -> Filter:
     given = {name: value for name, value in parameters.items() if name in Filter._fields}
     running = given.pop("running", None) == "true"
-    return Filter(**given, states=tuple(parameters.get("state", ())), running=running)
+    return Filter(
+        **given,
+        states=tuple(parameters.get("state", ())),
+        state_words=tuple(parameters.get("state_word", ())),
+        running=running,
+    )
 
 
 def _order(text: str) -> SortOrder:

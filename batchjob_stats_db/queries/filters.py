@@ -17,12 +17,14 @@ class Filter(NamedTuple):
     partition: str | None = None
     qos: str | None = None
     states: tuple[str, ...] = ()
+    state_words: tuple[str, ...] = ()  # the scheduler's own
     jobid: str | None = None
     array_jobid: str | None = None
     het_jobid: str | None = None
     name: str | None = None
     name_contains: str | None = None
     tool: str | None = None
+    record_id: str | None = None
     node: str | None = None
     started_from: int | None = None
     started_before: int | None = None
@@ -65,6 +67,7 @@ _EQUAL: dict[str, ColumnElement[Any]] = {
     "het_jobid": _job.het_jobid,
     "name": _job.name,
     "tool": _job.tool,
+    "record_id": _job.record_id,
 }
 _BETWEEN: dict[str, ColumnElement[Any]] = {
     "elapsed": RUN_TIME,
@@ -105,6 +108,8 @@ def looked_at(which: Filter) -> list[ColumnElement[bool]]:
         found.append(_job.name.icontains(which.name_contains, autoescape=True))
     if which.states:
         found.append(_job.state.in_(which.states))
+    if which.state_words:
+        found.append(_job.state_word.in_(which.state_words))
     for name, column in _BETWEEN.items():
         least, most = wanted.get(f"{name}_at_least"), wanted.get(f"{name}_at_most")
         if least is not None:

@@ -73,9 +73,15 @@ class JobsQuery(RowsParams):
     partition: Word | None = None
     qos: Word | None = None
     state: Annotated[list[JobState], OneOrMore] = Field([], description="One or several states.")
+    state_word: Annotated[list[Word], OneOrMore] = Field(
+        [], description="The scheduler's own words for a state, such as stopped."
+    )
     name: Word | None = None
     name_contains: Word | None = Field(None, description="A part of the name, in any case.")
     tool: Word | None = None
+    record_id: Word | None = Field(
+        None, description="The id it was given, or that another system has for it."
+    )
     node: Word | None = None
     started_from: Time | None = None
     started_before: Time | None = None
@@ -118,7 +124,7 @@ class JobsQuery(RowsParams):
     def filter(self) -> Filter:
         """The same for the database."""
         same = self.model_dump(include=set(Filter._fields))
-        return Filter(**same, states=tuple(self.state))
+        return Filter(**same, states=tuple(self.state), state_words=tuple(self.state_word))
 
     def order(self) -> SortOrder:
         """What the rows are sorted by."""

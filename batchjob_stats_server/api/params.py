@@ -97,7 +97,7 @@ class Query(BaseModel):
         return {name: value for name, value in given.items() if value not in _ANY}
 
 
-REPEATABLE = frozenset({"state", "by", "metric", "job", "columns"})
+REPEATABLE = frozenset({"state", "state_word", "by", "metric", "job", "columns"})
 """Parameters that are lists. Any other must not be repeated: of two values, which would count?"""
 
 

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -150,3 +151,133 @@ def test_in_the_same_process(tmp_path, monkeypatch, caplog):
     (run,) = batchjob.history()
     assert (run.name, run.status, run.parameters) == ("eager.double", "success", "")
     assert "eager.double: success after" in caplog.text
+
+
+WORKFLOWS = """
+from celery import Celery
+from batchjob.celery import follow
+
+app = Celery("site", broker={broker!r}, backend={backend!r})
+app.conf.worker_hijack_root_logger = False
+follow(app)
+
+@app.task
+def one(x=0):
+    return 1
+
+@app.task
+def two(x):
+    return x + 1
+
+@app.task
+def total(xs):
+    return sum(xs)
+
+@app.task
+def bad():
+    raise ValueError("no mesh")
+"""
+
+SEND = """
+import site_tasks as s
+from celery import chain, chord, group
+
+chained = chain(s.one.s(), s.two.s(), s.two.s()).apply_async()
+chorded = chord([s.one.s(), s.one.s()], s.total.s()).apply_async()
+grouped = group(s.one.s(), s.two.s(5)).apply_async()
+failed = s.bad.delay()
+alone = s.one.delay()
+assert chained.get(timeout=60) == 3
+assert chorded.get(timeout=60) == 2
+assert grouped.get(timeout=60) == [1, 6]
+alone.get(timeout=60)
+failed.wait(timeout=60, propagate=False)
+print(chained.id, chorded.id, grouped.id, failed.id, alone.id)
+"""
+
+
+def with_worker(folder, broker, backend):
+    """What a worker has put on record of the workflows, and the ids that the sender has."""
+    (folder / "site_tasks.py").write_text(WORKFLOWS.format(broker=broker, backend=backend))
+    environment = {**os.environ, "BATCHJOB_DATA": str(folder / "data"), "C_FORCE_ROOT": "1"}
+    environment["PYTHONPATH"] = os.pathsep.join((os.getcwd(), str(folder)))
+    with (folder / "log").open("w") as log:
+        worker = subprocess.Popen(
+            [sys.executable, "-m", "celery", "-A", "site_tasks", "worker", "-P", "prefork", "-c",
+             "2", "-l", "INFO"],
+            env=environment, cwd=folder, stdout=log, stderr=log,
+        )  # fmt: skip
+    try:
+        sent = subprocess.run(
+            [sys.executable, "-c", SEND], env=environment, cwd=folder, capture_output=True,
+            text=True, timeout=120, check=False,
+        )  # fmt: skip
+        assert sent.returncode == 0, sent.stderr + (folder / "log").read_text()[-4000:]
+    finally:
+        worker.send_signal(signal.SIGTERM)
+        worker.wait(30)
+    return sent.stdout.split(), (folder / "log").read_text()
+
+
+@pytest.fixture
+def redis(tmp_path):
+    """A server on a socket of its own."""
+    if shutil.which("redis-server") is None:
+        pytest.skip("Debian's redis-server is not installed")
+    pytest.importorskip("redis")
+    socket = tmp_path / "redis.sock"
+    argv = ["redis-server", "--port", "0", "--unixsocket", str(socket), "--save", "",
+            "--dir", str(tmp_path)]  # fmt: skip
+    with subprocess.Popen(argv, stdout=subprocess.DEVNULL) as server:
+        try:
+            end = time.monotonic() + 30
+            while not socket.exists():
+                assert time.monotonic() < end
+                time.sleep(0.05)
+            yield socket
+        finally:
+            server.terminate()
+
+
+def test_workflows_by_a_worker_with_redis(tmp_path, redis):
+    (chain, chord, group, failed, alone), log = with_worker(
+        tmp_path, f"redis+socket://{redis}", f"redis+socket://{redis}"
+    )
+    data = str(tmp_path / "data")
+
+    def of(task_id):
+        return batchjob.job(task_id, data)
+
+    def names(workflow):
+        found = batchjob.history(workflow=workflow, data=data)
+        return sorted(run.name.removeprefix("site_tasks.") for run in found)
+
+    assert names(of(chain).workflow) == ["one", "two", "two"]
+    assert names(of(chord).workflow) == ["one", "one", "total"]
+    assert names(group) == ["one", "two"]
+    assert (of(failed).status, of(failed).error) == ("error", "ValueError: no mesh")
+    assert (of(alone).workflow, of(alone).status) == ("", "success")
+    assert "site_tasks.one: started" in log
+    assert "site_tasks.one: success after" in log
+
+
+def test_a_worker_with_the_memory_broker(tmp_path, monkeypatch):
+    """Worker and sender in one process, as tests of applications have it."""
+    from celery import Celery
+    from celery.contrib.testing.worker import start_worker
+
+    from batchjob.celery import follow
+
+    monkeypatch.setenv("BATCHJOB_DATA", str(tmp_path))
+    app = Celery("inside", broker="memory://", backend="cache+memory://", set_as_current=False)
+    follow(app)
+
+    @app.task(name="inside.double")
+    def double(x):
+        return 2 * x
+
+    with start_worker(app, perform_ping_check=False, shutdown_timeout=30):
+        sent = double.delay(4)
+        assert sent.get(timeout=30) == 8
+    run = batchjob.job(sent.id)
+    assert (run.name, run.status, run.tool) == ("inside.double", "success", "celery")

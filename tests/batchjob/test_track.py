@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -50,7 +51,51 @@ def test_a_block(caplog):
     assert run.peak_memory_bytes > 100 << 20
     assert batchjob.job("resize") == run
     assert caplog.records[-1].levelname == "INFO"
-    assert caplog.records[-1].getMessage().startswith("resize: success after ")
+    first, last = (record.getMessage() for record in caplog.records)
+    assert first == "resize: started"
+    assert re.fullmatch(
+        r"resize: success after 0\.\d{3} s, CPU 0\.\d{3} s user \d\.\d{3} s system, "
+        r"peak memory \d+ MiB",
+        last,
+    )
+
+
+def test_work_with_an_id_of_its_own_and_a_workflow():
+    with track("split", id="a1", workflow="order-17"):
+        pass
+    with track("merge", id="a2", workflow="order-17"):
+        pass
+    assert batchjob.job("a2").name == "merge"
+    assert [run.name for run in batchjob.history(workflow="order-17")] == ["merge", "split"]
+
+
+def test_work_that_begins_here_and_ends_there():
+    work = batchjob.begin_work("order-17", "import", tool="loader", parameters={"rows": 3})
+    assert only().status == "running"
+    with pytest.raises(ValueError, match="'order-17' goes on already"):
+        batchjob.begin_work("order-17")
+    run = batchjob.end_work("order-17")
+    assert run == only() == work.run == batchjob.job("order-17")
+    assert (run.status, run.name, run.tool, run.record_id) == (
+        "success", "import", "loader", "order-17",
+    )  # fmt: skip
+    with pytest.raises(LookupError, match="no work 'order-17'"):
+        batchjob.end_work("order-17")
+
+
+@pytest.mark.parametrize(
+    ("given", "status", "error", "code"),
+    [
+        ({"error": ValueError("no mesh")}, "error", "ValueError: no mesh", None),
+        ({"error": "no mesh"}, "error", "no mesh", None),
+        ({"status": "failed", "return_code": 3}, "failed", "", 3),
+        ({"error": TimeoutError("slow")}, "timeout", "TimeoutError: slow", None),
+    ],
+)
+def test_ends_of_work_that_was_begun(given, status, error, code):
+    batchjob.begin_work("1")
+    run = batchjob.end_work("1", **given)
+    assert (run.status, run.error, run.exit_code) == (status, error, code)
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,15 @@ def test_one_job(written, tmp_path):
         ask("train")
 
 
+def test_attempts_of_one_task_are_found_by_its_id(written, tmp_path):
+    written(1, record_id="5b7c", restarts=0)
+    last = written(2, record_id="5b7c", restarts=1, workflow="order-17")
+    data = str(tmp_path)
+    assert batchjob.job("5b7c", data) == last
+    assert len(batchjob.history(record_id="5b7c", data=data)) == 2
+    assert batchjob.history(workflow="order-17", data=data) == [last]
+
+
 def test_a_run_that_nobody_watches_has_vanished(written, tmp_path):
     here = this_process()
     written(1, state=JobState.RUNNING, end_time=None)
@@ -77,7 +86,9 @@ def test_totals(written, tmp_path):
     written(2, tool="a", state=JobState.FAILED, peak_memory_bytes=7)
     written(3, tool="b", state=JobState.RUNNING, end_time=None)
     a, b = batchjob.stats(by="tool", data=str(tmp_path))
-    assert a == history.Stats("a", 2, 2, 1, 0.5, 20, 8.0, 7)
+    assert a == history.Stats("a", 2, 2, 1, 1, 0.5, 20, 10, 8.0, 4.0, 7)
+    (overall,) = batchjob.stats(by="all", data=str(tmp_path))
+    assert (overall.key, overall.runs, overall.succeeded, overall.failed) == ("all", 3, 1, 1)
     assert (b.runs, b.ended, b.success_ratio, b.peak_memory_bytes) == (1, 0, None, None)
     with pytest.raises(ValueError, match="expected one of name"):
         batchjob.stats(by="color", data=str(tmp_path))

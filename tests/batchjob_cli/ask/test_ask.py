@@ -147,11 +147,45 @@ def test_totals_and_success(data, capsys):
     assert [(row["key"], row["jobs"], row["success_ratio"]) for row in rows] == [
         ("blast", 2, 0.5),
         ("=cmd()", 1, 1.0),
+        ("", 3, pytest.approx(2 / 3)),
     ]
-    assert rows[0]["cpu_seconds"] == 108.0
+    assert (rows[0]["cpu_seconds"], rows[0]["mean_cpu_seconds"]) == (108.0, 54.0)
+    assert (rows[0]["elapsed_seconds"], rows[0]["mean_elapsed_seconds"]) == (120.0, 60.0)
+    assert [row["failed"] for row in rows] == [1, 0, 1]
+    assert [row["overall"] for row in rows] == [False, False, True]
     assert rows[0]["peak_memory_bytes"] == 3 << 30
     table = asked(capsys, stats, "--data", data, "--by=tool")
     assert "50 %" in table
+    assert table.splitlines()[-1].startswith("all ")
+
+
+def test_words_for_states(data, capsys):
+    for name, word in (("broken", "error"), ("gave up", "failed")):
+        run = finished(name, JobState.FAILED, state_word=word)
+        record.write(Path(data) / "runs", run)
+
+    def names(*states):
+        given = [f"--state={each}" for each in states]
+        return {row["name"] for row in json.loads(
+            asked(capsys, jobs, "--data", data, "--format=json", *given))}  # fmt: skip
+
+    assert names("error") == {"broken"}
+    assert {"broken", "gave up"} <= names("failed")
+    assert names("success") == names("completed")
+    assert names("error", "success") >= {"broken"}
+
+
+def test_jobs_by_their_own_id_and_by_their_workflow(data, capsys):
+    for name, own in (("split", "a1"), ("merge", "a2")):
+        run = finished(name, record_id=own, workflow="order-17", tool="celery")
+        record.write(Path(data) / "runs", run)
+
+    def names(*given):
+        rows = json.loads(asked(capsys, jobs, "--data", data, "--format=json", *given))
+        return {row["name"] for row in rows}
+
+    assert names("--record-id", "a2") == {"merge"}
+    assert names("--workflow", "order-17") == {"split", "merge"}
 
 
 def test_nothing_has_run_yet(tmp_path, capsys):
