@@ -1,11 +1,13 @@
 """A job's curves, from its history."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
 from typing import NamedTuple
 
 from batchjob_stats_db.measure.job_usage import JobToMeasure, node_of
 from batchjob_stats_db.timeseries.base import (
     JobWindow,
+    Point,
     SeriesKind,
     SeriesQuery,
     TimeSeries,
@@ -23,6 +25,9 @@ class JobGpu(NamedTuple):
     gpu: str
     uuid: str
     gpu_instance: str
+
+
+_ALL_DEVICES = JobGpu("", "", "", "")
 
 
 class JobSeries(NamedTuple):
@@ -63,6 +68,36 @@ def lines(
             if made:
                 yield from sorted(made, key=lambda line: (*line.device, line.part))
                 break
+
+
+def aggregated(found: Sequence[JobSeries]) -> list[JobSeries]:
+    """One line for each curve and part: lowest, median and highest of its nodes and GPUs."""
+    groups: dict[tuple[str, str], list[JobSeries]] = {}
+    for line in found:
+        groups.setdefault((line.curve.name, line.part), []).append(line)
+    return [
+        JobSeries(lines[0].curve, _ALL_DEVICES, part, _band([line.course for line in lines]))
+        for (_, part), lines in groups.items()
+    ]
+
+
+def _band(courses: Sequence[TimeSeries]) -> TimeSeries:
+    seen: dict[float, list[Point]] = {}
+    for course in courses:
+        for point in course.points:
+            seen.setdefault(point.time, []).append(point)
+    return TimeSeries(
+        {},
+        [
+            Point(
+                time,
+                min(point.low for point in points),
+                median(point.mean for point in points),
+                max(point.high for point in points),
+            )
+            for time, points in sorted(seen.items())
+        ],
+    )
 
 
 def confirmed_gpus(history: TimeSeriesStore, job: JobToMeasure) -> list[JobGpu]:

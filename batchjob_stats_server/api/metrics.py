@@ -20,7 +20,7 @@ from batchjob_stats_server.api.rows import answer, chosen
 from batchjob_stats_server.api.runs import run_of
 from batchjob_stats_server.auth import audit
 from batchjob_stats_server.auth.identity import Caller, Known
-from batchjob_stats_server.course import JobSeries, lines
+from batchjob_stats_server.course import JobSeries, aggregated, lines
 from batchjob_stats_server.curves import CURVES
 from batchjob_stats_server.http.problems import Problem
 from batchjob_stats_server.services import Given, Services
@@ -47,6 +47,11 @@ class MetricsQuery(RowsParams):
     )
     points: int = Field(
         300, ge=1, le=3000, description="At most so many per line; fewer for jobs of many nodes."
+    )
+    aggregate: bool = Field(
+        False,
+        description="True: one line for each metric and part, with the lowest, the median and the"
+        " highest of all nodes and GPUs.",
     )
     cluster: Word | None = None
     run: int | None = Field(None, ge=1, le=2**53, description="`id` of the run; else the latest.")
@@ -91,7 +96,8 @@ async def job_metrics(
     def drawn(history: TimeSeriesStore) -> Response:
         curves = [CURVES[name] for name in which.metric]
         points = _points(which.points, (job.nodes or 1) * len(curves))
-        rows = _rows(run, list(lines(history, job, curves, points)))
+        found = list(lines(history, job, curves, points))
+        rows = _rows(run, aggregated(found) if which.aggregate else found)
         whole = [dict(zip(MetricRow.model_fields, row, strict=True)) for row in rows]
         return answer(whole, keys, which.format)
 

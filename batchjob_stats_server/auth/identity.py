@@ -203,6 +203,14 @@ async def _asker(request: Request, later: BackgroundTasks) -> _Asker:
     return asker
 
 
+async def known_if_any(request: Request) -> Principal | None:
+    """Who asks, for a page that does without; None for anybody who is not believed."""
+    try:
+        return (await _asker(request, BackgroundTasks())).identity
+    except (Problem, sa.exc.SQLAlchemyError):
+        return None
+
+
 async def _identity(request: Request, later: BackgroundTasks) -> Principal:
     return (await _asker(request, later)).identity
 

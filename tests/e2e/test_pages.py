@@ -157,14 +157,79 @@ def test_plots_show_limits_nodes_and_gpus_and_zoom_together(visit, site):
     assert "limit 64 GiB" in page.inner_text("#told-2")
     traces = page.evaluate("document.querySelector('.drawing').data.map(each => each.name)")
     assert {"a001", "a002", "a003", "a004"} <= set(filter(None, traces))
-    gpus = page.evaluate("document.querySelectorAll('.drawing')[2].data.length")
-    assert gpus == 16
+    third = "document.querySelectorAll('.drawing')[2].data"
+    assert page.evaluate(f"{third}.length") == 3  # the median, and the edges of the band
+    assert "median of 16 GPUs" in page.inner_text("#told-3")
+    page.get_by_role("button", name="Each of 16 GPUs").first.click()
+    _until(page, f"{third}.length === 16")
+    assert len(set(page.evaluate(f"{third}.map(each => each.line.color)"))) == 16
+    assert page.evaluate("document.querySelectorAll('.drawing')[2].layout.showlegend")
     page.evaluate(
         "Plotly.relayout(document.querySelector('.drawing'),"
         "{'xaxis.range[0]': '2026-04-04T09:00:00', 'xaxis.range[1]': '2026-04-04T09:30:00'})"
     )
     _until(page, "document.querySelectorAll('.drawing')[1].layout.xaxis.range[0].includes('09:00')")
+    assert page.url.endswith("#from=1775293200&to=1775295000")
+    page.reload()
+    _drawn(page)
+    assert "09:00" in page.evaluate("document.querySelector('.drawing').layout.xaxis.range[0]")
     assert page.troubles == []
+
+
+def test_a_plot_is_a_picture(visit, site):
+    page = visit()
+    page.goto(f"{site[0]}/jobs/40120?cluster=alpha")
+    _drawn(page)
+    with page.expect_download() as coming:
+        page.get_by_role("button", name="PNG").first.click()
+    assert coming.value.suggested_filename == "job-40120-cpu.png"
+    assert Path(coming.value.path()).read_bytes().startswith(b"\x89PNG")
+    assert page.troubles == []
+
+
+def test_all_plots_are_drawn_before_they_are_printed(visit, site):
+    page = visit(viewport={"width": 1400, "height": 500})
+    page.add_init_script("window.print = () => { window.printed = true; }")
+    page.goto(f"{site[0]}/jobs/40120?cluster=alpha")
+    page.keyboard.press("Control+p")
+    _until(page, "window.printed === true")
+    told = page.locator(".plot .told").all_inner_texts()
+    assert all(told), told
+
+
+def test_times_are_local_and_utc_one_click_away(visit, site):
+    page = visit(timezone_id="America/New_York")
+    page.goto(f"{site[0]}/jobs/40120?cluster=alpha")
+    _drawn(page)
+    first = page.locator("dl.facts time").first
+    local = first.inner_text()
+    assert local.endswith((" EDT", " GMT-4")), local
+    shown = "document.querySelector('.drawing').data.at(-1).x[0]"
+    assert page.evaluate(shown).startswith("2026-04-04T03")
+    page.get_by_role("button", name="Show UTC").click()
+    assert first.inner_text().endswith(" UTC")
+    assert first.inner_text() != local
+    _until(page, f"{shown}.startsWith('2026-04-04T07')")
+    page.goto(f"{site[0]}/jobs")
+    assert "Started (UTC)" in page.locator("thead").last.inner_text()
+    assert page.troubles == []
+
+
+def test_a_job_renews_itself_and_says_when_the_server_is_gone(visit, site):
+    page = visit()
+    page.clock.install()
+    page.goto(f"{site[0]}/jobs/40120?cluster=alpha")
+    _drawn(page)
+    page.evaluate("document.querySelector('[data-live] h2').textContent = 'old'")
+    page.clock.run_for(20_000)
+    _until(page, "document.querySelector('[data-live] h2').textContent === 'Efficiency'")
+    page.context.set_offline(True)
+    page.clock.run_for(20_000)
+    _until(page, "!document.getElementById('gone').hidden")
+    assert "The server has not answered since" in page.inner_text("#gone")
+    page.context.set_offline(False)
+    page.clock.run_for(20_000)
+    _until(page, "document.getElementById('gone').hidden")
 
 
 def test_names_do_nothing(visit, site):

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from batchjob import __version__
 from batchjob_stats_server.api import PREFIX
 from batchjob_stats_server.auth import cookie
-from batchjob_stats_server.auth.identity import Known, cookie_name
+from batchjob_stats_server.auth.identity import Known, cookie_name, known_if_any
 from batchjob_stats_server.auth.rights import Principal
 from batchjob_stats_server.options import GrafanaOptions
 from batchjob_stats_server.pages.rendering import charts, links, template_filters, usage_bars
@@ -23,13 +23,14 @@ from batchjob_stats_server.report.explain import elapsed
 from batchjob_stats_server.services import Given, Services
 
 _STRICT = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; {styles}img-src 'self' data:; "
-    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors "
+    "default-src 'none'; script-src 'self'; style-src 'self'; {styles}"
+    "img-src 'self' data:{images}; connect-src 'self'; form-action 'self'; base-uri 'none'; "
+    "frame-ancestors "
 )
-POLICY = _STRICT.format(styles="")
+POLICY = _STRICT.format(styles="", images="")
 # Plotly writes `style` attributes. Its style rules go into a sheet of ours (job.html), so that
 # neither <style> elements nor scripts in the page need to be let in.
-PLOT_POLICY = _STRICT.format(styles="style-src-attr 'unsafe-inline'; ")
+PLOT_POLICY = _STRICT.format(styles="style-src-attr 'unsafe-inline'; ", images=" blob:")
 
 Handler = Callable[[Request, Any], Awaitable[Response]]
 
@@ -124,11 +125,14 @@ async def _page(request: Request, services: Given, known: Known) -> PageRenderer
 Shown = Annotated[PageRenderer, Depends(_page)]
 
 
-def plain(request: Request, template: str, status: int = 200, **values: Any) -> HTMLResponse:
-    """A page for somebody who need not be signed in."""
+def plain(
+    request: Request, template: str, status: int = 200, known: Principal | None = None,
+    **values: Any,
+) -> HTMLResponse:  # fmt: skip
+    """A page for somebody who need not be signed in; with the navigation for one who is."""
     frame: Frame = request.app.state.pages
     text = frame.templates.get_template(template).render(
-        request=request, known=None, status=status, **values
+        request=request, known=known, status=status, **values
     )
     return HTMLResponse(text, status, frame.headers(POLICY))
 
@@ -147,12 +151,13 @@ def _shown(handler: Any) -> Handler:
         wanted = "text/html" in request.headers.get("accept", "")
         if not wanted or request.url.path.startswith(f"{PREFIX}/"):
             return answer
-        return _problem(request, answer)
+        known = None if answer.status_code == 401 else await known_if_any(request)
+        return _problem(request, answer, known)
 
     return handle
 
 
-def _problem(request: Request, answer: Response) -> Response:
+def _problem(request: Request, answer: Response, known: Principal | None) -> Response:
     status = answer.status_code
     detail = json.loads(bytes(answer.body)).get("detail", "")
     # A link on another site brings no SameSite=Strict cookie along; once more from here does.
@@ -160,7 +165,7 @@ def _problem(request: Request, answer: Response) -> Response:
     had_token = cookie_name(request) in request.cookies
     services: Services = request.app.state.services
     page = plain(
-        request, "problem.html", status, title=HTTPStatus(status).phrase, detail=detail,
+        request, "problem.html", status, known, title=HTTPStatus(status).phrase, detail=detail,
         again=again, had_token=had_token, provider=services.provider,
     )  # fmt: skip
     for name in ("retry-after", "www-authenticate"):

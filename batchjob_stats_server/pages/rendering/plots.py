@@ -22,8 +22,12 @@ PLOTS = (
     Plot("Power", ("power",)),
     Plot("Files, network file systems included", ("file_read", "file_write")),
     Plot("Block devices", ("io_read", "io_write")),
-    Plot("Waiting for resources", ("pressure_cpu", "pressure_memory", "pressure_io"), ceiling=1.0),
-    Plot("Held back by the CPU quota", ("cpu_throttled",)),
+    Plot(
+        "Pressure (time waiting for resources)",
+        ("pressure_cpu", "pressure_memory", "pressure_io"),
+        ceiling=1.0,
+    ),
+    Plot("Throttled by the CPU quota", ("cpu_throttled",)),
     Plot("Network of its own", ("network_receive", "network_transmit")),
     Plot("Processes and threads", ("processes", "threads")),
 )

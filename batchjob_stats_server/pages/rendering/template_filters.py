@@ -56,6 +56,12 @@ def moment(seconds: float, zone: bool = True, now: float | None = None) -> Marku
     return Markup('<time datetime="{}">{}</time>').format(f"{at:%Y-%m-%dT%H:%M:%SZ}", text)
 
 
+def iso(seconds: float) -> str:
+    """`2026-01-31T12:00:00Z`, for scripts."""
+    at = _utc(seconds)
+    return f"{at:%Y-%m-%dT%H:%M:%SZ}" if at else ""
+
+
 def date(seconds: float) -> str:
     """`2026-01-31` of its midnight."""
     at = _utc(seconds)
@@ -80,6 +86,6 @@ def or_absent(write: Callable[..., str]) -> Callable[..., str]:
 
 _WRITERS: dict[str, Callable[..., str]] = {
     "number": number, "size": size, "energy": energy, "mass": mass, "share": share,
-    "lasting": lasting, "hours": hours, "moment": moment, "date": date,
+    "lasting": lasting, "hours": hours, "moment": moment, "date": date, "iso": iso,
 }  # fmt: skip
 FILTERS = {name: or_absent(write) for name, write in _WRITERS.items()}

@@ -44,10 +44,11 @@
   }
 
   /* Rows of the API as lines: {metric, line, unit, points: [{time, min, mean, max}]}. */
-  async function lines(api, curves) {
+  async function lines(api, curves, aggregate = false) {
     const url = new URL(api, location.href);
     for (const curve of curves) url.searchParams.append("metric", curve);
     url.searchParams.set("points", "600");
+    if (aggregate) url.searchParams.set("aggregate", "true");
     url.searchParams.set("fields", "metric,line,unit,time,min,mean,max");
     const answer = await ask(url);
     if (!answer.ok) throw new Error((await answer.json()).detail || answer.statusText);
@@ -78,10 +79,17 @@
     network_receive: "received", network_transmit: "sent",
   };
   const named = (each, several) => [several ? (WORDS[each.metric] ?? each.metric.replaceAll("_", " ")) : "", each.line].filter(Boolean).join(", ") || "job";
-  const translucent = (colour) => `${colour}30`;
+  const { wall, epoch } = window.batchjobTime;
+
+  /* A colour for each line: of the palette while that lasts, then of the whole circle. */
+  function colourOf(place, count) {
+    const colours = COLOURS[dark.matches ? "dark" : "light"];
+    if (count <= colours.length) return colours[place];
+    return `hsl(${Math.round((place * 360) / count)}, ${dark.matches ? "65%, 66%" : "70%, 38%"})`;
+  }
+  const translucent = (colour) => (colour.startsWith("#") ? `${colour}30` : colour.replace("hsl(", "hsla(").replace(")", ", 0.19)"));
 
   function traces(found, several) {
-    const colours = COLOURS[dark.matches ? "dark" : "light"];
     const made = [];
     const metrics = [...new Set(found.map((each) => each.metric))];
     const places = [...new Set(found.map((each) => each.line))];
@@ -89,10 +97,10 @@
       // A colour is a node or GPU; where there is one, it is a curve.
       const many = places.length > 1;
       const place = many ? places.indexOf(each.line) : metrics.indexOf(each.metric);
-      const dotted = (many && metrics.indexOf(each.metric) > 0) || place >= colours.length;
-      const colour = colours[place % colours.length];
+      const dotted = many && metrics.indexOf(each.metric) > 0;
+      const colour = colourOf(place, many ? places.length : metrics.length);
       const points = withGaps(each.points);
-      const x = points.map((point) => new Date(point.time));
+      const x = points.map((point) => wall(point.time));
       const name = escaped(named(each, several));
       if (found.length <= 4 && points.some((point) => point.max !== point.min)) {
         const edge = { x, mode: "lines", line: { width: 0, color: colour }, hoverinfo: "skip", showlegend: false, legendgroup: name };
@@ -136,7 +144,19 @@
   }
 
   const CONFIG = { responsive: true, displayModeBar: false, displaylogo: false, doubleClick: "reset" };
-  const utc = (seconds) => new Date(seconds * 1000).toISOString().slice(0, 19);
+  const until = (plots) => (plots.dataset.running ? Date.now() : plots.dataset.until * 1000);
+  const whole = (plots) => [wall(plots.dataset.since * 1000), wall(until(plots))];
+
+  /* The zoom is in the address, as epoch seconds, so that a link shows the same. */
+  function zoomed() {
+    const found = /^#from=(\d+)&to=(\d+)$/.exec(location.hash);
+    return found ? [wall(found[1] * 1000), wall(found[2] * 1000)] : null;
+  }
+
+  function remember(range) {
+    const hash = range ? `#from=${Math.floor(epoch(range[0]) / 1000)}&to=${Math.ceil(epoch(range[1]) / 1000)}` : "";
+    history.replaceState(null, "", location.pathname + location.search + hash);
+  }
 
   function limits(figure, found) {
     const bounds = found.map((each) => ({ value: Math.max(...each.points.map((point) => point.max)), line: each.line, unit: each.unit }));
@@ -149,36 +169,78 @@
     return Math.max(0, ...found.flatMap((each) => each.points.map((point) => point.max)));
   }
 
-  function tell(figure, found, bounds) {
+  function tell(figure, found, bounds, aggregate) {
     const unit = found[0].unit;
-    const means = found.map((each) => each.points.reduce((sum, point) => sum + point.mean, 0) / each.points.length);
     let words = `Highest ${write(unit, highest(found))}`;
     if (bounds.length) words += `, limit ${bounds.map((value) => write(unit, value)).join(", ")}`;
-    if (found.length > 1 && new Set(found.map((each) => each.metric)).size === 1) words += `; means from ${write(unit, Math.min(...means))} to ${write(unit, Math.max(...means))} over ${found.length} lines`;
-    if (found.length > 6) words += "; point at a line for its name";
+    if (aggregate) words += `; the line is the median of ${aggregate}, the band goes from the lowest to the highest`;
     figure.querySelector(".told").textContent = `${words}.`;
   }
 
-  async function draw(figure, plots) {
-    const { api, since, until } = plots.dataset;
-    const curves = figure.dataset.curves.split(" ");
-    const asked = figure.dataset.limit ? [...curves, figure.dataset.limit] : curves;
-    const all = await lines(api, asked);
-    const found = all.filter((each) => curves.includes(each.metric));
-    if (!found.length) return void nothing(figure, "Not measured for this job.");
-    const bounds = limits(figure, all.filter((each) => each.metric === figure.dataset.limit));
+  /* Of many nodes or GPUs the whole is shown first, and each on demand. */
+  const FEW = 4;
+  function several(figure, plots) {
+    const { nodes, gpus } = plots.dataset;
+    const gpu = figure.dataset.curves.startsWith("gpu_");
+    const count = Number(gpu ? gpus : nodes);
+    return count > FEW ? `${count} ${gpu ? "GPUs" : "nodes"}` : "";
+  }
+
+  function tools(figure, plots, target) {
+    if (figure.querySelector(".tools")) return;
+    const bar = document.createElement("p");
+    bar.className = "tools";
+    const button = (text, act) => {
+      const made = document.createElement("button");
+      made.type = "button";
+      made.className = "quiet";
+      made.textContent = text;
+      made.addEventListener("click", () => act(made));
+      bar.append(made);
+    };
+    const many = several(figure, plots);
+    if (many) {
+      button(`Each of ${many}`, (made) => {
+        figure.dataset.each = figure.dataset.each ? "" : "yes";
+        made.textContent = figure.dataset.each ? "Median and band" : `Each of ${many}`;
+        show(figure);
+      });
+    }
+    button("PNG", () => Plotly.downloadImage(target, {
+      format: "png", width: 1200, height: 500, filename: `${plots.dataset.name}-${figure.dataset.curves.split(" ")[0]}`,
+    }));
+    figure.append(bar);
+  }
+
+  function styled(found, bounds, plots) {
     const unit = found[0].unit;
     const seen = highest(found);
     const near = bounds.filter((value) => value <= Math.max(seen, 1e-12) * 12);
     const top = Math.max(seen, ...near, unit === "ratio" && !bounds.length ? 0.1 : 1e-9);
-    const style = layout(unit, top, { type: "date", range: [utc(since), utc(until)], title: undefined });
+    const style = layout(unit, top, { type: "date", range: zoomed() || whole(plots), title: undefined });
     style.shapes = near.map((value) => ({ type: "line", xref: "paper", x0: 0, x1: 1, y0: value, y1: value, line: { color: css("--low"), width: 1.2, dash: "dash" } }));
     style.annotations = near.slice(0, 1).map((value) => ({ xref: "paper", x: 1, y: value, xanchor: "right", yanchor: "bottom", text: `limit ${write(unit, value)}`, showarrow: false, font: { color: css("--bad-text"), size: 11 } }));
-    style.showlegend = found.length > 1 && found.length <= 6;
-    const shown = found.slice(0, 64);
+    style.showlegend = found.length > 1;
+    if (found.length > 6) {
+      style.legend = { ...style.legend, orientation: "v", x: 1.01, y: 1, xanchor: "left", yanchor: "top" };
+      style.height = 320;
+    }
+    return style;
+  }
+
+  async function draw(figure, plots) {
+    const { api } = plots.dataset;
+    const curves = figure.dataset.curves.split(" ");
+    const asked = figure.dataset.limit ? [...curves, figure.dataset.limit] : curves;
+    const aggregate = figure.dataset.each ? "" : several(figure, plots);
+    const all = await lines(api, asked, Boolean(aggregate));
+    const found = all.filter((each) => curves.includes(each.metric));
+    if (!found.length) return void nothing(figure, "Not measured for this job.");
+    const bounds = limits(figure, all.filter((each) => each.metric === figure.dataset.limit));
     const target = figure.querySelector(".drawing");
-    await Plotly.react(target, traces(shown, curves.length > 1), style, CONFIG);
-    tell(figure, found, bounds);
+    await Plotly.react(target, traces(found, curves.length > 1), styled(found, bounds, plots), CONFIG);
+    tell(figure, found, bounds, aggregate);
+    tools(figure, plots, target);
     if (!target.dataset.linked) {
       target.dataset.linked = "yes";
       target.on("plotly_relayout", (change) => together(plots, target, change));
@@ -191,9 +253,9 @@
     const range = change["xaxis.range[0]"] !== undefined ? [change["xaxis.range[0]"], change["xaxis.range[1]"]] : null;
     if (moving || (range === null && !change["xaxis.autorange"])) return;
     moving = true;
-    const whole = [utc(plots.dataset.since), utc(plots.dataset.until)];
+    remember(range);
     const others = [...plots.querySelectorAll(".drawing")].filter((each) => each.dataset.linked && (each !== from || range === null));
-    Promise.all(others.map((each) => Plotly.relayout(each, { "xaxis.range": range || whole }))).finally(() => { moving = false; });
+    Promise.all(others.map((each) => Plotly.relayout(each, { "xaxis.range": range || whole(plots) }))).finally(() => { moving = false; });
   }
 
   async function drawCompared(figure, plots) {
@@ -233,7 +295,7 @@
   function show(figure) {
     const plots = figure.closest(".plots");
     const how = plots.classList.contains("compared") ? drawCompared : draw;
-    how(figure, plots).catch((error) => nothing(figure, `Cannot be drawn: ${error.message}`));
+    return how(figure, plots).catch((error) => nothing(figure, `Cannot be drawn: ${error.message}`));
   }
 
   const figures = [...document.querySelectorAll("figure.plot")];
@@ -241,16 +303,37 @@
     figures.forEach((figure) => nothing(figure, "Plots need the Python package plotly on the server."));
     return;
   }
-  const seen = new Set();
+  const seen = new Map();
+  const once = (figure) => {
+    if (!seen.has(figure)) seen.set(figure, show(figure));
+    return seen.get(figure);
+  };
+  const again = () => seen.forEach((_, figure) => show(figure));
   const watch = new IntersectionObserver((entries) => {
-    for (const entry of entries) {
-      if (entry.isIntersecting && !seen.has(entry.target)) {
-        seen.add(entry.target);
-        show(entry.target);
-      }
-    }
+    for (const entry of entries) if (entry.isIntersecting) once(entry.target);
   }, { rootMargin: "300px" });
   figures.forEach((figure) => watch.observe(figure));
-  addEventListener("beforeprint", () => figures.filter((each) => !seen.has(each)).forEach((each) => { seen.add(each); show(each); }));
-  dark.addEventListener("change", () => seen.forEach(show));
+
+  /* A browser does not wait before it prints, so the plots are drawn before it is asked to. */
+  async function printed() {
+    await Promise.all(figures.map(once));
+    print();
+  }
+  addEventListener("keydown", (event) => {
+    if ((event.ctrlKey || event.metaKey) && event.key === "p") {
+      event.preventDefault();
+      printed();
+    }
+  });
+  document.getElementById("print")?.addEventListener("click", printed);
+  addEventListener("beforeprint", () => figures.forEach(once));
+
+  let renewed = Date.now();
+  document.addEventListener("batchjob:renewed", () => {
+    if (!document.querySelector(".plots[data-running]") || Date.now() - renewed < 25_000) return;
+    renewed = Date.now();
+    again();
+  });
+  document.addEventListener("batchjob:zone", again);
+  dark.addEventListener("change", again);
 })();

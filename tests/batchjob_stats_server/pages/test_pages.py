@@ -192,7 +192,7 @@ def test_static_files(client):
 def test_a_job(page):
     document = page("alice", "/jobs/5", cluster="c1")
     assert words(document.find(".//h1")) == "Job 4_7 completed train"
-    time_of_limit = table(document, "What it made")[2]
+    time_of_limit = table(document, "Efficiency")[2]
     assert time_of_limit[:3] == ["Time", "\u2013no time limit is known", "1 h"]
     assert [row[0] for row in table(document, "Nodes")] == ["n001"]
     assert "Nothing is known of what it used" in words(document.find(".//main"))
@@ -201,7 +201,7 @@ def test_a_job(page):
 def test_a_job_that_waits(page):
     document = page("alice", "/jobs/8")
     assert "it has not started" in words(document.find(".//dl"))
-    assert table(document, "What it made") is None
+    assert table(document, "Efficiency") is None
 
 
 def test_several_jobs_of_one_id_are_a_choice(page):

@@ -1,0 +1,64 @@
+/* Tables with `data-file` are sorted by their heads, and downloaded as CSV. */
+"use strict";
+
+(() => {
+  const value = (row, place) => {
+    const cell = row.cells[place];
+    const text = cell?.dataset.value ?? cell?.textContent.trim() ?? "";
+    const number = Number(text);
+    return text !== "" && !Number.isNaN(number) ? number : text;
+  };
+
+  /* Numbers before words, and what is not known last, whichever the direction. */
+  function compare(a, b, direction) {
+    if (a === "" || b === "") return (a === "") - (b === "");
+    if (typeof a !== typeof b) return typeof a === "number" ? -1 : 1;
+    return direction * (typeof a === "number" ? a - b : a.localeCompare(b, "en", { numeric: true }));
+  }
+
+  function sort(table, head) {
+    const direction = head.getAttribute("aria-sort") === "descending" ? 1 : -1;
+    const place = head.cellIndex;
+    for (const each of table.tHead.rows[0].cells) each.removeAttribute("aria-sort");
+    head.setAttribute("aria-sort", direction < 0 ? "descending" : "ascending");
+    const rows = [...table.tBodies[0].rows];
+    rows.sort((a, b) => compare(value(a, place), value(b, place), direction));
+    table.tBodies[0].append(...rows);
+  }
+
+  /* A cell that begins like a formula would be one in a spreadsheet. */
+  const quoted = (text) => `"${(/^[=+@\t]|^-(?![\d.])/.test(text) ? `'${text}` : text).replaceAll('"', '""')}"`;
+  const cellText = (cell) => cell.dataset.value ?? cell.innerText.trim();
+
+  function download(table) {
+    const lines = [...table.rows].map((row) => [...row.cells].map((cell) => quoted(cellText(cell))).join(","));
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(new Blob([`${lines.join("\r\n")}\r\n`], { type: "text/csv" }));
+    link.download = table.dataset.file;
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+  }
+
+  function prepare(table) {
+    if (table.dataset.ready || !table.tHead) return;
+    table.dataset.ready = "yes";
+    for (const head of table.tHead.querySelectorAll("th")) {
+      const button = document.createElement("button");
+      button.type = "button";
+      button.className = "sorter";
+      button.append(...head.childNodes);
+      button.addEventListener("click", () => sort(table, head));
+      head.append(button);
+    }
+    const button = document.createElement("button");
+    button.type = "button";
+    button.className = "quiet file";
+    button.textContent = "Download as CSV";
+    button.addEventListener("click", () => download(table));
+    (table.closest(".scroll") ?? table).after(button);
+  }
+
+  const all = () => document.querySelectorAll("table[data-file]").forEach(prepare);
+  document.addEventListener("batchjob:tables", all);
+  all();
+})();

@@ -1,0 +1,62 @@
+/* Times in the reader's zone, or in UTC: one click changes all, and the browser remembers it. */
+"use strict";
+
+(() => {
+  const KEY = "batchjob-zone";
+  const remembered = () => { try { return localStorage.getItem(KEY); } catch { return null; } };
+  let utc = remembered() === "utc";
+  const originals = new WeakMap();
+  const two = (number) => String(number).padStart(2, "0");
+
+  function zone(date) {
+    if (utc) return "UTC";
+    const parts = new Intl.DateTimeFormat("en", { timeZoneName: "short" }).formatToParts(date);
+    return parts.find((part) => part.type === "timeZoneName").value;
+  }
+
+  const day = (date) => (utc
+    ? [date.getUTCFullYear(), two(date.getUTCMonth() + 1), two(date.getUTCDate())]
+    : [date.getFullYear(), two(date.getMonth() + 1), two(date.getDate())]);
+  const clock = (date) => (utc
+    ? `${two(date.getUTCHours())}:${two(date.getUTCMinutes())}`
+    : `${two(date.getHours())}:${two(date.getMinutes())}`);
+
+  /* In the form that the server wrote: with the year or without, with the zone or without. */
+  function written(text, date) {
+    if (/^\d\d:\d\d$/.test(text)) return clock(date);
+    const [year, month, dayOfMonth] = day(date);
+    const parts = [`${/^\d{4}-/.test(text) ? `${year}-` : ""}${month}-${dayOfMonth}`];
+    if (text.includes(":")) parts.push(clock(date));
+    if (text.endsWith(" UTC")) parts.push(zone(date));
+    return parts.join(" ");
+  }
+
+  function apply(root) {
+    for (const each of root.querySelectorAll("time[datetime], text[data-time]")) {
+      if (!originals.has(each)) originals.set(each, each.textContent);
+      each.textContent = written(originals.get(each), new Date(each.dataset.time ?? each.dateTime));
+    }
+    for (const each of root.querySelectorAll(".zone")) each.textContent = zone(new Date());
+    const button = document.getElementById("zone");
+    if (button) {
+      button.hidden = false;
+      button.textContent = utc ? "Show local times" : "Show UTC";
+    }
+  }
+
+  /* Of epoch milliseconds, for plots: an ISO time that says no zone. */
+  window.batchjobTime = {
+    wall: (at) => new Date(utc ? at : at - new Date(at).getTimezoneOffset() * 60000).toISOString().slice(0, 23),
+    epoch: (text) => (utc ? Date.parse(`${text.replace(" ", "T")}Z`) : Date.parse(text.replace(" ", "T"))),
+    zone: () => zone(new Date()),
+  };
+
+  document.addEventListener("batchjob:renewed", () => apply(document));
+  document.getElementById("zone")?.addEventListener("click", () => {
+    utc = !utc;
+    try { localStorage.setItem(KEY, utc ? "utc" : "local"); } catch { /* not kept, then */ }
+    apply(document);
+    document.dispatchEvent(new Event("batchjob:zone"));
+  });
+  apply(document);
+})();
