@@ -70,7 +70,7 @@ def running(settings: UpSettings, data: Path) -> Iterator[Stack]:
         recorder = _recorder(settings, exporter, data)
         services = server_services.build(server_settings(settings, data, url))
         control = LocalRunControl(data, LOCAL) if settings.runs.remote else None
-        services = services._replace(process_token=own, run_control=control)
+        services = services._replace(process_token=own, run_control=control, local_data=data)
         made = server_main.server(services.settings, services)
         stack.enter_context(kept(data / TOKEN_FILE, own.text))
         watching = watch(exporter) if isinstance(exporter, ExporterService) else None

@@ -1,5 +1,8 @@
 """Nodes: which ones a job had, and which jobs a node has."""
 
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
@@ -8,6 +11,17 @@ from batchjob_stats_db.database.access import Access, visible
 from batchjob_stats_db.days import DAY
 from batchjob_stats_db.queries.clusters import known_clusters
 from batchjob_stats_db.queries.efficiency import columns
+
+
+class Neighbours(NamedTuple):
+    """How many other jobs were on a node while a job ran, from when to when (epoch seconds)."""
+
+    jobs: int
+    since: int
+    until: int
+
+
+NOBODY = Neighbours(0, 0, 0)
 
 LONGEST_RUN = 60 * DAY
 """How long before a window a job may have started and still be looked for."""
@@ -73,6 +87,32 @@ def stays(
         .limit(most)
     )
     return list(db.execute(query).mappings().all())
+
+
+def neighbours(
+    db: Connection, job: Mapping[Any, Any], now: int, most_nodes: int = 16
+) -> Mapping[str, Neighbours]:
+    """Other jobs on the nodes of a job while it ran, whoever may see them: counts and times alone.
+
+    Of the first so many nodes, as each is a range of its own to be read.
+    """
+    start, end = job["start_time"], job["end_time"] or now
+    if start is None:
+        return {}
+    own, share, other = schema.job_node.alias(), schema.job_node, schema.job
+    names = sa.select(own.c.node).where(own.c.job_id == job["id"]).order_by(own.c.node)
+    found = {}
+    for name in db.scalars(names.limit(most_nodes)):
+        until = sa.func.coalesce(other.c.end_time, now)
+        query = sa.select(
+            sa.func.count(), sa.func.min(share.c.start_time), sa.func.max(until)
+        ).select_from(share.join(other, other.c.id == share.c.job_id)).where(
+            share.c.cluster == job["cluster"], share.c.node == name, other.c.id != job["id"],
+            share.c.start_time < end, share.c.start_time >= start - LONGEST_RUN, until > start,
+        )  # fmt: skip
+        jobs, first, last = db.execute(query).one()
+        found[name] = Neighbours(jobs, max(first, start), min(last, end)) if jobs else NOBODY
+    return found
 
 
 def clusters_of(db: Connection, access: Access, node: str) -> list[str]:

@@ -69,6 +69,35 @@ def _ended_well(
     return whole(db, query)
 
 
+def same_name(
+    db: Connection, access: Access, job: Mapping[Any, Any], most: int = 50
+) -> Sequence[RowMapping]:
+    """The latest runs of a job's name by its user on its cluster, the oldest first.
+
+    However they ended; the job itself is among them unless there are too many later ones.
+    """
+    if not job["name"]:
+        return ()
+    table = schema.job
+    latest = (
+        sa.select(table.c.id, table.c.name, table.c.start_time)
+        .where(
+            table.c.cluster == job["cluster"], table.c.username == job["username"],
+            table.c.start_time.is_not(None), visible(access),
+        )
+        .order_by(table.c.start_time.desc(), table.c.id.desc())
+        .limit(_LOOKED_AT)
+        .subquery()
+    )  # fmt: skip
+    query = (
+        sa.select(latest.c.id)
+        .where(latest.c.name == job["name"])
+        .order_by(latest.c.start_time.desc(), latest.c.id.desc())
+        .limit(most)
+    )
+    return whole(db, query)[::-1]
+
+
 def short_jobs(db: Connection, access: Access, job: Mapping[Any, Any]) -> int | None:
     """How many of the user's jobs in the day before took a minute or less; counted to a thousand.
 

@@ -7,9 +7,12 @@ from fastapi import APIRouter, Query, Response
 from pydantic import Field
 from sqlalchemy.engine import Connection, RowMapping
 
+from batchjob.schedulers.states import JobState
 from batchjob_stats_db.database.access import Access
 from batchjob_stats_db.queries import ids
+from batchjob_stats_db.queries import nodes as queries
 from batchjob_stats_db.queries.jobs import parts_of
+from batchjob_stats_db.queries.similar import same_name
 from batchjob_stats_server.api import windows
 from batchjob_stats_server.api.jobs import JobId
 from batchjob_stats_server.api.params import Query as Form
@@ -19,15 +22,18 @@ from batchjob_stats_server.api.runs import runs_of
 from batchjob_stats_server.auth import audit
 from batchjob_stats_server.auth.identity import Caller
 from batchjob_stats_server.http.problems import Problem
+from batchjob_stats_server.local_output import last_errors
 from batchjob_stats_server.pages.rendering import usage_bars
 from batchjob_stats_server.pages.rendering.frame import PageRenderer, Shown
 from batchjob_stats_server.pages.rendering.links import Reference
 from batchjob_stats_server.pages.rendering.plots import plots_for
-from batchjob_stats_server.services import Given
+from batchjob_stats_server.pages.rendering.run_strip import strip
+from batchjob_stats_server.services import Given, Services
 
 router = APIRouter(include_in_schema=False)
 
 _SIBLINGS = 12
+_RUNS = 50
 
 
 class JobForm(Form):
@@ -61,10 +67,14 @@ def job(
             raise Problem(404, f"there is no job {jobid} that you may see")
         parts = parts_of(db, access, run["id"]) or {}
         siblings = _siblings(db, access, run)
+        runs_of_name = same_name(db, access, run, _RUNS)
+        neighbours = queries.neighbours(db, run, page.now)
     report = report_of(services, access, run)
     audit.seen(page.known, f"job {jobid}", [run])
     return page.show(
         "job.html", plots=True, job=run, runs=runs, siblings=siblings[:_SIBLINGS],
+        strip=strip(runs_of_name, page.now), neighbours=neighbours,
+        errors=_errors(services, page, run),
         more_siblings=len(siblings) > _SIBLINGS, report=report,
         efficiency=[(each, usage_bars.shown(each)) for each in report.efficiency],
         nodes=_nodes(parts.get("nodes", ()), report.nodes), steps=parts.get("steps", ()),
@@ -73,6 +83,14 @@ def job(
         measured=services.histories is not None and run["start_time"] is not None,
         window=_window(run, page.now), grafana=_grafana(page, run),
     )  # fmt: skip
+
+
+def _errors(services: Services, page: PageRenderer, run: RowMapping) -> list[str]:
+    """The last lines of standard error of a failed run of this machine, for its user alone."""
+    failed = run["end_time"] is not None and run["state"] != JobState.COMPLETED
+    if services.local_data is None or not failed or run["username"] != page.known.user:
+        return []
+    return last_errors(services.local_data, run["jobid"], run["uid"])
 
 
 def find(db: Connection, access: Access, wanted: Reference) -> Sequence[RowMapping]:

@@ -18,13 +18,15 @@ from batchjob_stats_server.report.model import (
     JobUse,
     Report,
 )
+from batchjob_stats_server.report.resubmission import resubmission
 from batchjob_stats_server.report.rules import AdviceRule, advise
 
 
 def report(material: ReportInput, rules: Sequence[AdviceRule], pue: float | None = None) -> Report:
     """What there is to say; `pue` is the site's power usage effectiveness, 1 or more."""
     job, now = material.job, material.now
-    advice, silent = advise(rules, values(material), UNITS)
+    quantities = values(material)
+    advice, silent = advise(rules, quantities, UNITS)
     gpu = explain.gpu(job)
     return Report(
         headline=headline(material),
@@ -55,6 +57,7 @@ def report(material: ReportInput, rules: Sequence[AdviceRule], pue: float | None
         similar=similar.compare(material),
         advice=advice,
         silent=silent,
+        resubmission=resubmission(material, quantities),
     )  # fmt: skip
 
 

@@ -161,6 +161,16 @@ class Advice:
 
 
 @dataclass(frozen=True)
+class Resubmission:
+    """The submit line with what this and earlier runs of its name needed."""
+
+    line: str
+    runs: int  # earlier ones
+    saved_memory_bytes: int  # of all nodes
+    saved_seconds: int  # of the time limit
+
+
+@dataclass(frozen=True)
 class Silence:
     """A rule that might have had something to say, and why it says nothing."""
 
@@ -185,3 +195,4 @@ class Report:
     similar: Similar
     advice: tuple[Advice, ...]
     silent: tuple[Silence, ...]
+    resubmission: Resubmission | None = None

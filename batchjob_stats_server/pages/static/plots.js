@@ -44,10 +44,10 @@
   }
 
   /* Rows of the API as lines: {metric, line, unit, points: [{time, min, mean, max}]}. */
-  async function lines(api, curves, aggregate = false) {
+  async function lines(api, curves, aggregate = false, points = 600) {
     const url = new URL(api, location.href);
     for (const curve of curves) url.searchParams.append("metric", curve);
-    url.searchParams.set("points", "600");
+    url.searchParams.set("points", points);
     if (aggregate) url.searchParams.set("aggregate", "true");
     url.searchParams.set("fields", "metric,line,unit,time,min,mean,max");
     const answer = await ask(url);
@@ -258,6 +258,28 @@
     Promise.all(others.map((each) => Plotly.relayout(each, { "xaxis.range": range || whole(plots) }))).finally(() => { moving = false; });
   }
 
+  /* One point a line is its statistics over the whole time; each family of curves is asked once. */
+  async function statistics(section) {
+    const plots = document.querySelector(".plots");
+    const body = section.querySelector("tbody");
+    const cell = (row, text, raw) => {
+      const made = row.insertCell();
+      made.textContent = text;
+      if (raw !== undefined) { made.dataset.value = raw; made.className = "n"; }
+    };
+    for (const figure of plots.querySelectorAll("figure.plot")) {
+      for (const each of await lines(plots.dataset.api, figure.dataset.curves.split(" "), false, 1)) {
+        const [point] = each.points;
+        const row = body.insertRow();
+        cell(row, each.metric.replaceAll("_", " "));
+        cell(row, each.line || "job");
+        for (const what of ["min", "mean", "max"]) cell(row, write(each.unit, point[what]), point[what]);
+      }
+    }
+    section.hidden = !body.rows.length;
+    document.dispatchEvent(new Event("batchjob:tables"));
+  }
+
   async function drawCompared(figure, plots) {
     const jobs = [...plots.querySelectorAll(".job")];
     const colours = COLOURS[dark.matches ? "dark" : "light"];
@@ -313,6 +335,12 @@
     for (const entry of entries) if (entry.isIntersecting) once(entry.target);
   }, { rootMargin: "300px" });
   figures.forEach((figure) => watch.observe(figure));
+  const table = document.getElementById("statistics");
+  if (table) new IntersectionObserver((entries, observer) => {
+    if (!entries.some((entry) => entry.isIntersecting)) return;
+    observer.disconnect();
+    statistics(table).catch(() => {});
+  }).observe(document.querySelector(".plots-end"));
 
   /* A browser does not wait before it prints, so the plots are drawn before it is asked to. */
   async function printed() {

@@ -1,4 +1,4 @@
-/* Tables with `data-file` are sorted by their heads, and downloaded as CSV. */
+/* Tables with `data-file` are sorted by their heads, and downloaded as CSV; buttons copy texts. */
 "use strict";
 
 (() => {
@@ -56,6 +56,23 @@
     button.textContent = "Download as CSV";
     button.addEventListener("click", () => download(table));
     (table.closest(".scroll") ?? table).after(button);
+  }
+
+  /* Of an element, or the address of the page with its zoom. */
+  function copies(button) {
+    button.hidden = false;
+    button.addEventListener("click", async () => {
+      const text = button.dataset.copies === "address" ? location.href : document.getElementById(button.dataset.copies).textContent;
+      await navigator.clipboard.writeText(text);
+      const before = button.textContent;
+      button.textContent = "Copied";
+      setTimeout(() => { button.textContent = before; }, 2000);
+    });
+  }
+  const copiers = () => document.querySelectorAll("button.copy[hidden]").forEach(copies);
+  if (navigator.clipboard) {
+    copiers();
+    document.addEventListener("batchjob:renewed", copiers);
   }
 
   const all = () => document.querySelectorAll("table[data-file]").forEach(prepare);

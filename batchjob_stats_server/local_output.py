@@ -1,0 +1,21 @@
+"""What a run of this machine wrote to its standard error, for the page of a failed one."""
+
+from collections import deque
+from pathlib import Path
+
+from batchjob.local_runs.directory import LOGS
+from batchjob.local_runs.output import Reader
+
+_LINES = 10
+_LONGEST = 300  # characters of a line
+
+
+def last_errors(data: Path, jobid: str, uid: int | None) -> list[str]:
+    """The last lines of a run in this data directory; none where they were not kept."""
+    if not jobid or "/" in jobid or jobid.startswith("."):
+        return []
+    try:
+        lines = deque(Reader(data / LOGS / jobid, "stderr", uid).read(), maxlen=_LINES)
+    except OSError:
+        return []
+    return [line.text.decode("utf-8", "replace")[:_LONGEST] for line in lines]

@@ -1,0 +1,82 @@
+"""The last runs of a name beside each other: how long each took, its memory and its energy."""
+
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median
+from typing import Any, NamedTuple
+
+from batchjob_stats_server.pages.rendering import template_filters
+from batchjob_stats_server.pages.rendering.charts import Box
+from batchjob_stats_server.report.explain import elapsed
+
+WIDTH, HEIGHT = 14.0, 30.0  # of one run's place, and of a row of bars
+_SLOW = 1.5  # times the median
+_FEWEST = 3  # completed runs for a median
+
+Row = Mapping[Any, Any]
+
+
+class StripRow(NamedTuple):
+    """One quantity of all runs; None where it is not known of one."""
+
+    title: str
+    bars: list[Box | None]
+    highest: str  # in words
+
+
+class RunStrip(NamedTuple):
+    """Runs, the oldest first, and their bars."""
+
+    runs: Sequence[Row]
+    rows: list[StripRow]
+    slow: list[bool]  # took clearly longer than usual
+    words: list[str]  # of each run, for a pointer and a screen reader
+
+
+_Of = Callable[[Row, int], float | None]
+_ROWS: tuple[tuple[str, _Of, Callable[..., str]], ...] = (
+    ("Elapsed", elapsed, template_filters.lasting),
+    ("Peak memory", lambda row, _: row["memory_used_bytes"], template_filters.size),
+    ("Energy", lambda row, _: row["energy_used_joules"], template_filters.energy),
+)
+
+
+def strip(runs: Sequence[Row], now: int) -> RunStrip | None:
+    """None where there are too few to compare."""
+    if len(runs) < 2:
+        return None
+    rows = [row for each in _ROWS if (row := _row(runs, now, *each))]
+    times = [elapsed(run, now) or 0.0 for run in runs]
+    ended_well = [
+        time for run, time in zip(runs, times, strict=True) if run["state"] == "COMPLETED"
+    ]
+    usual = median(ended_well) if len(ended_well) >= _FEWEST else None
+    slow = [usual is not None and time > _SLOW * usual for time in times]
+    words = [_words(run, now, late) for run, late in zip(runs, slow, strict=True)]
+    return RunStrip(runs, rows, slow, words)
+
+
+def _row(
+    runs: Sequence[Row], now: int, title: str, of: _Of, write: Callable[..., str]
+) -> StripRow | None:
+    values = [of(run, now) for run in runs]
+    top = max((value for value in values if value is not None), default=0.0)
+    if top <= 0:
+        return None
+    bars = [
+        None if value is None else _bar(place, value / top) for place, value in enumerate(values)
+    ]
+    return StripRow(title, bars, write(top))
+
+
+def _bar(place: int, part: float) -> Box:
+    tall = round(max(HEIGHT * part, 0.5), 2)
+    return Box(place * WIDTH + 1, round(HEIGHT - tall, 2), WIDTH - 2, tall)
+
+
+def _words(run: Row, now: int, slow: bool) -> str:
+    parts = [f"Job {run['jobid']}", str(run["state"]).replace("_", " ").lower()]
+    for title, of, write in _ROWS:
+        value = of(run, now)
+        if value is not None:
+            parts.append(f"{title.lower()} {write(value)}")
+    return ", ".join([*parts, *(["slower than usual"] if slow else [])])
