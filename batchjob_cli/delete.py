@@ -14,27 +14,46 @@ from batchjob.local_runs.directory import LOGS, RUNS, SAMPLES, data_directory
 from batchjob.local_runs.record import TOMBSTONE, Run
 from batchjob.runtime.settings import SettingsError
 from batchjob_cli.client import remote_runs
+from batchjob_cli.client.problems import RefusedError
 from batchjob_cli.client.selection import one, parser
 
 
 def run(arguments: list[str]) -> int:
     """Delete one run, or all that have ended. Raises SettingsError."""
     made = parser("delete", "Deletes a run: record, samples and output. It must have ended.", "?")
-    made.add_argument("--all-ended", action="store_true", help="every run of yours that has ended")
+    add = made.add_argument
+    add("--all-ended", action="store_true", help="every run of yours that has ended")
+    add("--yes", "-y", action="store_true", help="do not ask before --all-ended")
     given = made.parse_args(arguments)
     if (given.job is None) != given.all_ended:
         raise SettingsError("expected a JOB, or --all-ended")
     if given.server:
+        if given.all_ended:
+            _ask(f"Delete every run of yours on {given.server} that has ended?", given.yes)
         return remote_runs.delete(given)
     if given.job is not None:
         data, chosen = one(given)
         if chosen.state.live:
-            raise SettingsError(f"run {chosen.jobid} has not ended; batchjob stop ends it")
+            raise RefusedError(f"run {chosen.jobid} has not ended; batchjob stop ends it")
         return _delete_all(data, [chosen])
     data = data_directory(given.data)
     own = [run for run in history.all_runs(data) if run.uid == os.geteuid()]
     ended = [run for run in own if not run.state.live]
+    if ended:
+        word = "run that has" if len(ended) == 1 else "runs that have"
+        _ask(f"Delete {len(ended)} {word} ended, with samples and output?", given.yes)
     return _delete_all(data, ended, f", {len(own) - len(ended)} skipped that have not ended")
+
+
+def _ask(question: str, yes: bool) -> None:
+    """Go on if the person at the terminal wants to; raises SettingsError, RefusedError."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise SettingsError("--all-ended: nobody can be asked here; --yes goes on without")
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise RefusedError("nothing was deleted")
 
 
 def _delete_all(data: Path, runs: list[Run], more: str = "") -> int:

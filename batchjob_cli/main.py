@@ -17,6 +17,7 @@ class Command(NamedTuple):
     name: str
     module: str
     description: str
+    extra: str = "server"  # of pyproject.toml: what it needs beside the exporter's libraries
 
 
 COMMANDS = (
@@ -31,6 +32,9 @@ COMMANDS = (
     Command("cancel", "batchjob_cli.cancel", "Cancel a run that has not started."),
     Command("delete", "batchjob_cli.delete", "Delete a run's record, samples and output."),
     Command("doctor", "batchjob_cli.doctor.command", "What this node offers, and what is missing."),
+    Command("top", "batchjob_cli.top", "The jobs of now, renewed every few seconds.", "top"),
+    Command("completion", "batchjob_cli.completion", "A shell's completion script.", "shell"),
+    Command("manual", "batchjob_cli.manual", "A manual page.", "shell"),
 )
 
 
@@ -70,7 +74,7 @@ def _do(command: Command, arguments: list[str]) -> int:
     try:
         return int(importlib.import_module(command.module).run(arguments))
     except ModuleNotFoundError as error:
-        raise SettingsError(f"{command.name}: {lacking(error, 'server')}") from error
+        raise SettingsError(f"{command.name}: {lacking(error, command.extra)}") from error
 
 
 def _usage() -> str:

@@ -10,10 +10,11 @@ from batchjob.local_runs import history
 from batchjob.local_runs import record as run_files
 from batchjob.local_runs.directory import RUNS
 from batchjob.local_runs.record import Run
-from batchjob.runtime.settings import SettingsError, argument
+from batchjob.runtime.settings import argument
 from batchjob.runtime.values import duration
 from batchjob.schedulers.states import JobState
 from batchjob_cli.client import remote_runs
+from batchjob_cli.client.problems import RefusedError
 from batchjob_cli.client.selection import one, parser
 from batchjob_cli.run import cgroup, stop_request
 from batchjob_cli.run.abandoned import end_abandoned
@@ -40,7 +41,7 @@ def cancel(arguments: list[str]) -> int:
         return remote_runs.end(given, "cancel", 0.0)
     data, chosen = one(given)
     if chosen.state not in (JobState.PENDING, JobState.VANISHED) and chosen.state.live:
-        raise SettingsError(f"run {chosen.jobid} has started; batchjob stop ends it")
+        raise RefusedError(f"run {chosen.jobid} has started; batchjob stop ends it")
     return _told(end(data, chosen, 0.0))
 
 
@@ -59,20 +60,20 @@ def end(data: Path, chosen: Run, grace: float) -> Run:
     """End a run; how it is then: it may go on for a while yet. Raises SettingsError."""
     jobid = chosen.jobid
     if chosen.by != "run":
-        raise SettingsError(
+        raise RefusedError(
             f"{jobid} is work inside process {chosen.supervisor.pid}; end that program itself"
         )
     if chosen.node != os.uname().nodename:
-        raise SettingsError(f"run {jobid} is on {chosen.node}; end it there")
+        raise RefusedError(f"run {jobid} is on {chosen.node}; end it there")
     if chosen.state == JobState.VANISHED:
         end_abandoned(data / RUNS)
         if jobid in cgroup.existing():
-            raise SettingsError(
+            raise RefusedError(
                 f"run {jobid} had lost its supervisor, and goes on as {chosen.user}'s"
             )
         return chosen
     if not chosen.state.live:
-        raise SettingsError(f"run {jobid} has ended already: {chosen.status}")
+        raise RefusedError(f"run {jobid} has ended already: {chosen.status}")
     _ask(data / RUNS, chosen, grace)
     ended = _ended(data, jobid, grace + _PATIENCE_SECONDS)
     stop_request.take(data / RUNS, jobid)  # where the run's user may not remove what root has left
@@ -87,7 +88,7 @@ def _ask(runs: Path, chosen: Run, grace: float) -> None:
             stop_request.take(runs, chosen.jobid)
     except PermissionError as error:
         stop_request.take(runs, chosen.jobid)
-        raise SettingsError(
+        raise RefusedError(
             f"run {chosen.jobid} of {chosen.user} cannot be ended: {error.strerror}"
         ) from error
 

@@ -2,13 +2,14 @@
 
 import argparse
 import logging
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, Engine
@@ -31,6 +32,7 @@ from batchjob_stats_db.admin import check, privacy, transfer
 from batchjob_stats_db.admin.backup import backup, place, prune
 from batchjob_stats_db.admin.progress import Progress
 from batchjob_stats_db.admin.restore import restore
+from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.engine import DatabaseError, only_writer, parse, reader, writer
 from batchjob_stats_db.database.revision import require_current
 from batchjob_stats_db.measure.pending import recompute
@@ -200,11 +202,12 @@ def _check_config(chosen: PollerSettings) -> int:
 
 def _migrate(chosen: PollerSettings, _given: Arguments) -> int:
     # Alembic costs 49 MB, which no daemon need carry.
-    from batchjob_stats_db.admin.migrate import bring_up_to_date
+    from batchjob_stats_db.admin.migrate import bring_up_to_date, revisions
 
     url = _url(chosen)
     with only_writer(url):
-        done = bring_up_to_date(url)
+        progress = Progress("migrate", 0, len(revisions()))
+        done = bring_up_to_date(url, progress.at)
     if done.copy:
         print(f"backup: {done.copy}, {done.copy.stat().st_size} bytes")
     told = f"{done.before or 'none'} -> {done.after}"
@@ -259,7 +262,8 @@ def _backup(chosen: PollerSettings, given: Arguments) -> int:
     url = _url(chosen)
     kind = "db" if url.get_backend_name() == "sqlite" else "dump"
     target, directory = place(given.target or Path(chosen.backup.directory), kind, _stamp())
-    size = backup(url, target)
+    with Progress.waiting(f"backup to {target}"):
+        size = backup(url, target)
     print(f"{target}: {size} bytes")
     keep = given.keep
     if keep is None:
@@ -271,7 +275,8 @@ def _backup(chosen: PollerSettings, given: Arguments) -> int:
 
 def _restore(chosen: PollerSettings, given: Arguments) -> int:
     url = _url(chosen)
-    before = restore(url, given.file)
+    with Progress.waiting(f"restore from {given.file}"):
+        before = restore(url, given.file)
     kept = f"; the database before is {before}" if before else ""
     print(f"{url.database}: restored from {given.file}{kept}")
     engine = writer(url)
@@ -286,9 +291,13 @@ def _restore(chosen: PollerSettings, given: Arguments) -> int:
 
 def _check(chosen: PollerSettings, _given: Arguments) -> int:
     with _reading(chosen) as engine, engine.connect() as db:
-        lines = list(check.findings(db, int(time.time())))
+        with Progress.waiting("check"):
+            lines = list(check.findings(db, int(time.time())))
+        jobs = db.execute(sa.select(sa.func.count()).select_from(schema.job)).scalar()
     for line in lines:
         print(line)
+    if not lines:
+        print(f"good: {jobs} jobs, no damage, no gaps")
     return 1 if lines else 0
 
 
@@ -303,8 +312,7 @@ def _export(chosen: PollerSettings, given: Arguments) -> int:
 def _import(chosen: PollerSettings, given: Arguments) -> int:
     with _writing(chosen) as engine:
         try:
-            with _text(given.file) as lines:
-                count = transfer.import_json(engine, lines, int(time.time()))
+            count = _imported(engine, given.file)
         except UnicodeDecodeError as error:
             raise SettingsError(f"{given.file}: expected UTF-8") from error
         except OSError as error:
@@ -313,8 +321,15 @@ def _import(chosen: PollerSettings, given: Arguments) -> int:
     return 0
 
 
-def _text(path: Path) -> IO[str]:
-    return path.open(encoding="utf-8", newline="\n")
+def _imported(engine: Engine, path: Path) -> int:
+    with path.open("rb") as file:
+        progress = Progress(str(path), 0, os.fstat(file.fileno()).st_size)
+        lines = (line.decode() for line in file)
+        count = transfer.import_json(
+            engine, lines, int(time.time()), lambda jobs: progress.at(file.tell(), f"{jobs} jobs")
+        )
+        progress.done(f"{count} jobs")
+        return count
 
 
 def _anonymise(chosen: PollerSettings, given: Arguments) -> int:

@@ -26,6 +26,7 @@ from prometheus_client.metrics import MetricWrapperBase
 from batchjob.runtime.settings import named, shown
 from batchjob.schedulers.registry import SOURCES
 from batchjob_cli import main as batchjob
+from batchjob_cli.manuals import parser_of
 from batchjob_exporter import exporter, self_metrics
 from batchjob_exporter import main as exporter_main
 from batchjob_exporter import options as exporter_options
@@ -40,7 +41,6 @@ from batchjob_stats_server import main as server_main
 from batchjob_stats_server import options as server_options
 from batchjob_stats_server.self_metrics import ServerMetrics
 from collectors.collector import COLLECTORS
-from deploy.packages.manuals import parser_of
 
 GOLDEN = Path(__file__).parent / "golden" / "contracts"
 

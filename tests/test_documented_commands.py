@@ -21,6 +21,7 @@ import pytest
 import yaml
 
 from batchjob_cli.main import COMMANDS
+from batchjob_cli.manuals import parser_of
 from batchjob_exporter.options import settings as exporter_settings
 from batchjob_exporter.web.config import read as web_config
 from batchjob_stats_db.poller.options import settings as poller_settings
@@ -28,7 +29,6 @@ from batchjob_stats_server.options import settings as server_settings
 from batchjob_stats_server.report.facts import UNITS
 from batchjob_stats_server.report.rules import load as load_rules
 from collectors.energy.idle import from_file as idle_watts
-from deploy.packages.manuals import parser_of
 
 REPOSITORY = Path(__file__).parents[1]
 DOCS = REPOSITORY / "docs"

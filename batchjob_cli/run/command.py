@@ -14,6 +14,7 @@ from batchjob.runtime.times import start_time
 from batchjob.runtime.values import duration
 from batchjob_cli.client import remote_runs
 from batchjob_cli.client.connect import add_arguments
+from batchjob_cli.client.running_up import running_up
 from batchjob_cli.run import life
 from batchjob_cli.run.cpu_list import cpu_list
 from batchjob_cli.run.defaults import (
@@ -94,13 +95,24 @@ def _run(order: RunSpecification, mask: set[int], tell: Tell) -> int:
                 record = wait_for_start(order, record, turn)
                 if record is None:
                     return 128 + signal.SIGTERM
+            elif not (order.quiet or order.detach) and (page := _page(order, record)):
+                say(f"run {jobid} is live at {page}")
             return perform(order, record, mask, lambda begun: tell(_word(order, begun)))
 
 
 def _word(order: RunSpecification, run: Run) -> str:
     """What is told of a run in the background: the id on a line of its own, then the rest."""
     at = order.start_at
-    return run.jobid if order.quiet else f"{run.jobid}\n{begun(run, at)}"
+    if order.quiet:
+        return run.jobid
+    page = _page(order, run)
+    return "\n".join([run.jobid, begun(run, at), *([f"live at {page}"] if page else [])])
+
+
+def _page(order: RunSpecification, run: Run) -> str:
+    """Where the run can be watched; "" while no `batchjob up` serves its directory."""
+    up = running_up(order.data)
+    return f"{up.url}/jobs/{run.jobid}" if up else ""
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -1,7 +1,9 @@
 """Bring a database to the present schema, or say that it is not there."""
 
 import glob
+import logging
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,6 +17,10 @@ from batchjob_stats_db.admin.backup import backup
 from batchjob_stats_db.database import revision, schema
 from batchjob_stats_db.database.engine import writer
 from batchjob_stats_db.database.unusable import named, refuse_foreign, unusable
+
+Told = Callable[[float, str], None]
+
+logging.getLogger("alembic").setLevel(logging.WARNING)  # a line for each step of its own
 
 DIRECTORY = Path(__file__).parents[1] / "database" / "migrations"
 
@@ -32,9 +38,10 @@ def revisions() -> list[str]:
     return [each.revision for each in script.walk_revisions()][::-1]
 
 
-def migrate(engine: Engine, target: str = "head") -> tuple[str, str]:
+def migrate(engine: Engine, target: str = "head", told: Told = lambda *_: None) -> tuple[str, str]:
     """Upgrade in one transaction; returns the revision before ("" for an empty file) and after.
 
+    `told` hears how many revisions are done, and the last one's name.
     Raises DatabaseError when the database was made by a newer version.
     """
     with engine.begin() as connection:
@@ -43,6 +50,7 @@ def migrate(engine: Engine, target: str = "head") -> tuple[str, str]:
             raise revision.newer(before, named(engine.url))
         settings = config()
         settings.attributes["connection"] = connection
+        settings.attributes["told"] = told
         command.upgrade(settings, target)
         after = revision.found(connection)
     if engine.dialect.name == "sqlite":
@@ -59,7 +67,7 @@ class Done(NamedTuple):
     copy: Path | None
 
 
-def bring_up_to_date(url: URL) -> Done:
+def bring_up_to_date(url: URL, told: Told = lambda *_: None) -> Done:
     """Make the tables, or upgrade them; of an SQLite file in use so far a copy is kept.
 
     For the one writer of the database (engine.only_writer). Raises DatabaseError.
@@ -80,7 +88,7 @@ def bring_up_to_date(url: URL) -> Done:
             backup(url, copy)
             for each in unfinished:
                 each.unlink(missing_ok=True)
-        return Done(*migrate(engine), copy)
+        return Done(*migrate(engine, told=told), copy)
     except sa.exc.DBAPIError as error:
         raise unusable(url, error) from error
     finally:

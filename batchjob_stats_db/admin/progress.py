@@ -1,8 +1,10 @@
 """How far a long command has got: a bar on a terminal, now and then a line elsewhere."""
 
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import IO
 
 _WIDTH = 30
@@ -44,6 +46,32 @@ class Progress:
         else:
             self._out.write(f"{self._what}: {share:.0%} {note}{rest}\n")
         self._out.flush()
+
+    @classmethod
+    @contextmanager
+    def waiting(cls, what: str, out: IO[str] | None = None) -> Iterator[None]:
+        """Work in one piece: after a second, and each second from then on, how long it takes."""
+        shown = cls(what, 0, 1, out)
+        over = threading.Event()
+        thread = threading.Thread(target=shown._wait, args=(over,), daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+            if shown._terminal and shown._said != shown._started:
+                shown._out.write("\r\x1b[K")
+                shown._out.flush()
+
+    def _wait(self, over: threading.Event) -> None:
+        while not over.wait(1.0):
+            now = self._clock()
+            if self._terminal or now - self._said >= _LINE_SECONDS:
+                self._said = now
+                begin, end = ("\r", "\x1b[K") if self._terminal else ("", "\n")
+                self._out.write(f"{begin}{self._what}: {now - self._started:.0f} s{end}")
+                self._out.flush()
 
     def done(self, note: str = "") -> None:
         """End the bar."""

@@ -6,7 +6,7 @@ its usage, GPUs and emissions beside. CSV has a job and its usage in a row, and 
 
 import csv
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import IO, Any, get_args, get_type_hints
 
@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
 from batchjob.runtime.cells import harmless
+from batchjob.runtime.settings import nearest
 from batchjob.schedulers.accounting import Batch
 from batchjob.schedulers.records import JobKey, JobRecord, NodeShare, StepRecord
 from batchjob.schedulers.states import JobState
@@ -104,8 +105,13 @@ def _by_job(db: Connection, table: sa.Table, ids: Sequence[int]) -> dict[int, li
     return found
 
 
-def import_json(engine: Engine, lines: Iterable[str], now: int) -> int:
-    """Write exported jobs, each once; returns how many. Raises TransferError naming the line."""
+def import_json(
+    engine: Engine, lines: Iterable[str], now: int, told: Callable[[int], None] = lambda _: None
+) -> int:
+    """Write exported jobs, each once; returns how many. Raises TransferError naming the line.
+
+    `told` hears the number of jobs now and then.
+    """
     numbered = enumerate(lines, 1)
     stores: dict[str, Store] = {}
     count = 0
@@ -123,16 +129,21 @@ def import_json(engine: Engine, lines: Iterable[str], now: int) -> int:
             with store.transaction() as db:
                 _write_beside(db, store.cluster, jobs)
         count += len(read)
+        told(count)
     return count
 
 
 def _read(number: int, line: str) -> tuple[JobRecord, dict[str, Any]]:
     try:
         given = json.loads(line)
+        if not isinstance(given, dict):
+            raise ValueError("expected a JSON object")
         beside = {name: given.pop(name, []) for name in ("usage", "gpus", "emissions")}
         given["nodes"] = tuple(_typed(NodeShare, each) for each in given.get("nodes", []))
         given["steps"] = tuple(_typed(StepRecord, each) for each in given.get("steps", []))
         return _typed(JobRecord, given), beside
+    except json.JSONDecodeError as error:
+        raise TransferError(f"line {number}: not JSON: {error}") from error
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise TransferError(f"line {number}: {error}") from error
 
@@ -140,19 +151,28 @@ def _read(number: int, line: str) -> tuple[JobRecord, dict[str, Any]]:
 def _typed(cls: Any, given: dict[str, Any]) -> Any:
     """A record of which each field has its declared type; raises ValueError or TypeError."""
     hints = get_type_hints(cls)
+    if not isinstance(given, dict):
+        raise ValueError(f"expected an object with {', '.join(cls._fields)}, got {given!r}")
+    missing = [name for name in cls._fields if name not in {*given, *cls._field_defaults}]
+    if missing:
+        raise ValueError(f"the key {missing[0]} is missing; expected a line that export wrote")
     for name, value in given.items():
         if name not in hints:
-            raise ValueError(f"unknown field {name}")
+            raise ValueError(f"unknown key {name}{nearest(name, hints)}")
         if name == "state":
             continue
         allowed = get_args(hints[name]) or (hints[name],)
         kinds = tuple(kind for kind in allowed if isinstance(kind, type))
         number = float in kinds and isinstance(value, int)
         if kinds and name not in ("nodes", "steps") and not isinstance(value, kinds) and not number:
-            raise ValueError(f"{name}: expected {hints[name]}, got {value!r}")
+            words = " or ".join(_KINDS.get(kind, kind.__name__) for kind in kinds)
+            raise ValueError(f"{name}: expected {words}, got {value!r}")
     if "state" in given:
         given = {**given, "state": JobState(given["state"])}
     return cls(**given)
+
+
+_KINDS = {str: "text", int: "a whole number", float: "a number", type(None): "null"}
 
 
 def _write_beside(

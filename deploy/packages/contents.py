@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from batchjob import __version__
-from deploy.packages import manuals
+from batchjob_cli import manuals
 
 ROOT = Path(__file__).parents[2]
 HOME = "opt/batchjob"
@@ -215,12 +215,20 @@ def _systemd(package: Package, tree: Path) -> None:
         _write(tree / "usr/lib" / place / f"{package.name}.conf", text)
 
 
+_COMPLETIONS = {
+    "bash": "usr/share/bash-completion/completions",
+    "zsh": "usr/share/zsh/vendor-completions",
+    "fish": "usr/share/fish/vendor_completions.d",
+}
+"""Shell -> where it looks."""
+
+
 def _documents(package: Package, tree: Path) -> None:
     for page, text in manuals.manuals(package.documented()).items():
         _write(tree / "usr/share/man/man1" / page, text)
-    for shell, directory in manuals.COMPLETIONS.items():
+    for shell, directory in _COMPLETIONS.items():
         for command, text in manuals.completions(package.documented(), shell).items():
-            name = f"_{command}" if shell == "zsh" else command
+            name = {"zsh": f"_{command}", "fish": f"{command}.fish"}.get(shell, command)
             _write(tree / directory / name, text)
     documents = tree / "usr/share/doc" / package.name
     _copy(ROOT / "LICENSE", documents / "copyright")

@@ -5,8 +5,8 @@ import subprocess
 
 import pytest
 
-from batchjob_cli.main import COMMANDS
-from deploy.packages import manuals
+from batchjob_cli import manuals
+from batchjob_cli.main import COMMANDS, main
 from deploy.packages.contents import EXPORTER, SERVER
 
 PAGES = manuals.manuals(EXPORTER.documented() | SERVER.documented())
@@ -44,3 +44,30 @@ def test_man_prints_a_page(tmp_path):
     page.write_text(PAGES[page.name])
     done = subprocess.run(["man", "-l", str(page)], capture_output=True, text=True, check=True)
     assert "--web.listen-address" in done.stdout
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_without_packages(shell, capsys):
+    """What `batchjob completion` prints is read by the shell, where that is installed."""
+    assert main(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    for command in ("jobs", "completion", "doctor"):
+        assert command in script
+    if shutil.which(shell):
+        subprocess.run([shell, "-n"], input=script, text=True, check=True)
+
+
+def test_bash_completes_a_command_and_its_flags(capsys):
+    main(["completion", "bash"])
+    script = capsys.readouterr().out
+    ask = "COMP_WORDS=(batchjob jobs --pend); COMP_CWORD=2; COMP_LINE='batchjob jobs --pend'"
+    told = f"{script}\n{ask}; _shtab_batchjob; echo ${{COMPREPLY[@]}}"
+    done = subprocess.run(["bash"], input=told, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["--pending"]
+
+
+def test_manual_pages_without_packages(tmp_path, capsys):
+    assert main(["manual", "--directory", str(tmp_path / "man1")]) == 0
+    assert {path.name for path in (tmp_path / "man1").iterdir()} == set(PAGES)
+    assert main(["manual", "batchjob_exporter"]) == 0
+    assert ".TH" in capsys.readouterr().out

@@ -1,8 +1,20 @@
 """What Alembic runs: the connection comes from migrate.py, never from a file."""
 
+from typing import Any, cast
+
 from alembic import context
 
 from batchjob_stats_db.database import schema
+
+_done = 0
+
+
+def _applied(*, ctx: Any, step: Any, heads: Any, run_args: Any) -> None:  # noqa: ARG001
+    global _done
+    _done += 1
+    if told := context.config.attributes.get("told"):
+        told(_done, step.up_revision_id)
+
 
 connection = context.config.attributes["connection"]
 context.configure(
@@ -10,6 +22,7 @@ context.configure(
     target_metadata=schema.metadata,
     render_as_batch=connection.dialect.name == "sqlite",  # SQLite alters tables by copying them
     compare_type=True,
+    on_version_apply=cast(Any, _applied),  # called by keywords
 )
 with context.begin_transaction():
     context.run_migrations()

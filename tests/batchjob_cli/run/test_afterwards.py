@@ -1,11 +1,14 @@
 """`batchjob logs`, `stop`, `cancel`, `delete`: what one does with runs."""
 
+import os
+import pty
 import signal
 import time
 
 import pytest
 
 from batchjob.local_runs.record import TOMBSTONE
+from batchjob_cli.client.running_up import announced
 from tests.batchjob_cli.run.conftest import own_cgroups, until
 
 
@@ -53,7 +56,7 @@ def test_stop(batchjob, way):
     record = batchjob.record()
     assert (record["state"], record["cancelled_by"]) == ("CANCELLED", record["user"])
     again = batchjob("stop", record["jobid"])
-    assert (again.returncode, again.stdout) == (2, "")
+    assert (again.returncode, again.stdout) == (4, "")
     assert "has ended already: stopped" in again.stderr
 
 
@@ -100,7 +103,7 @@ def test_cancel_is_not_for_what_has_started(batchjob):
     run = batchjob.start("run", "--", "sleep", "600")
     (record,) = started(batchjob)
     said = batchjob("cancel", record["jobid"])
-    assert (said.returncode, "batchjob stop ends it" in said.stderr) == (2, True)
+    assert (said.returncode, "batchjob stop ends it" in said.stderr) == (4, True)
     run.terminate()
     run.communicate(timeout=30)
 
@@ -116,19 +119,45 @@ def test_delete(batchjob):
     left = {path.name for path in batchjob.data.rglob(f"{jobid}*")}
     assert left == {f"{jobid}{TOMBSTONE}"}  # for the database
     assert (
-        batchjob("delete", "--all-ended").stdout
+        batchjob("delete", "--all-ended", "--yes").stdout
         == "batchjob: 2 deleted, 0 skipped that have not ended\n"
     )
     assert batchjob.records() == []
+
+
+def test_deleting_all_is_asked_first(batchjob):
+    batchjob("run", "--", "true")
+    refused = batchjob("delete", "--all-ended")
+    assert (refused.returncode, "--yes goes on" in refused.stderr) == (2, True)
+    for answer, status, left in (("n\n", 4, 1), ("y\n", 0, 0)):
+        master, slave = pty.openpty()
+        os.write(master, answer.encode())
+        said = batchjob("delete", "--all-ended", stdin=slave)
+        os.close(master)
+        os.close(slave)
+        assert "Delete 1 run that has ended, with samples and output? [y/N]" in said.stderr
+        assert (said.returncode, len(batchjob.records())) == (status, left)
+
+
+def test_the_live_page_is_told_where_one_is(batchjob):
+    batchjob.data.mkdir(exist_ok=True)
+    with announced(batchjob.data, "http://127.0.0.1:10912"):
+        said = batchjob("run", "--", "true").stderr
+        detached = batchjob("run", "--detach", "--", "true")
+    ids = {each["jobid"] for each in batchjob.records()}
+    first = next(each for each in ids if each in said)
+    assert f"run {first} is live at http://127.0.0.1:10912/jobs/{first}\n" in said
+    assert f"live at http://127.0.0.1:10912/jobs/{detached.stdout.strip()}" in detached.stderr
+    assert "live at" not in batchjob("run", "--", "true").stderr
 
 
 def test_what_runs_is_not_deleted(batchjob):
     run = batchjob.start("run", "--name", "busy", "--", "sleep", "600")
     started(batchjob)
     said = batchjob("delete", "busy")
-    assert (said.returncode, "has not ended" in said.stderr) == (2, True)
+    assert (said.returncode, "has not ended" in said.stderr) == (4, True)
     assert (
-        batchjob("delete", "--all-ended").stdout
+        batchjob("delete", "--all-ended", "--yes").stdout
         == "batchjob: 0 deleted, 1 skipped that have not ended\n"
     )
     run.terminate()
@@ -140,7 +169,7 @@ def test_an_id_that_two_runs_have(batchjob, command):
     for _ in range(2):
         batchjob("run", "--name", "twin", "--", "true")
     said = batchjob(command, "twin")
-    assert (said.returncode, said.stdout) == (2, "")
+    assert (said.returncode, said.stdout) == (3, "")
     assert "'twin' may be any of 2 runs" in said.stderr
     assert all(each["jobid"] in said.stderr for each in batchjob.records())
     said = batchjob(command, "nobody")

@@ -11,11 +11,13 @@ from argparse_manpage.manpage import Manpage
 
 from batchjob import __version__
 
-COMPLETIONS = {
-    "bash": "usr/share/bash-completion/completions",
-    "zsh": "usr/share/zsh/vendor-completions",
+PROGRAMS = {
+    "batchjob": "batchjob_cli.main",
+    "batchjob_exporter": "batchjob_exporter.main",
+    "batchjob_stats_db": "batchjob_stats_db.main",
+    "batchjob_stats_server": "batchjob_stats_server.main",
 }
-"""Shell -> where it looks."""
+"""Program -> module with its `main`, and its COMMANDS where each is a module of its own."""
 
 
 class _Asked(Exception):
@@ -45,7 +47,10 @@ def _parser(name: str, module: str) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"{name} {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND")
     for command in program.COMMANDS:
-        whole = parser_of(importlib.import_module(command.module).run)
+        try:
+            whole = parser_of(importlib.import_module(command.module).run)
+        except ModuleNotFoundError:  # of an extra that is not installed here
+            continue
         commands.add_parser(
             command.name,
             parents=[whole],
@@ -76,7 +81,7 @@ def _manual(parser: argparse.ArgumentParser) -> str:
 
 
 def completions(commands: Mapping[str, str], shell: str) -> dict[str, str]:
-    """Command -> completion script."""
+    """Command -> completion script for one of shtab.SUPPORTED_SHELLS."""
     return {
         name: shtab.complete(_parser(name, module), shell=shell)
         for name, module in commands.items()

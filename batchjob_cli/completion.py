@@ -1,0 +1,51 @@
+"""`batchjob completion` and `batchjob manual`: what packages install, for other installations."""
+
+import sys
+from pathlib import Path
+
+from batchjob.runtime.reason import reason
+from batchjob.runtime.settings import Parser, SettingsError
+from batchjob_cli import manuals
+
+SHELLS = ("bash", "zsh", "fish")
+
+
+def run(arguments: list[str]) -> int:
+    """Print a completion script; the exit status. Raises SettingsError."""
+    made = Parser(
+        prog="batchjob completion", allow_abbrev=False,
+        description="Prints a completion script for a shell. "
+        "For bash: eval \"$(batchjob completion bash)\".",
+    )  # fmt: skip
+    made.add_argument("shell", choices=SHELLS)
+    made.add_argument("--program", choices=tuple(manuals.PROGRAMS), default="batchjob",
+                      help="(default: batchjob)")  # fmt: skip
+    given = made.parse_args(arguments)
+    module = manuals.PROGRAMS[given.program]
+    sys.stdout.write(manuals.completions({given.program: module}, given.shell)[given.program])
+    return 0
+
+
+def manual(arguments: list[str]) -> int:
+    """Print a manual page, or write all of them; the exit status. Raises SettingsError."""
+    made = Parser(
+        prog="batchjob manual", allow_abbrev=False,
+        description="Prints a manual page, for man -l -, or writes all pages into a directory.",
+    )  # fmt: skip
+    made.add_argument("program", nargs="?", choices=tuple(manuals.PROGRAMS), default="batchjob")
+    made.add_argument("--directory", default="", metavar="DIRECTORY",
+                      help="write all pages there, such as ~/.local/share/man/man1")  # fmt: skip
+    given = made.parse_args(arguments)
+    if not given.directory:
+        (text,) = manuals.manuals({given.program: manuals.PROGRAMS[given.program]}).values()
+        sys.stdout.write(text)
+        return 0
+    target = Path(given.directory).expanduser()
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+        for name, text in manuals.manuals(manuals.PROGRAMS).items():
+            (target / name).write_text(text, encoding="utf-8")
+            print(target / name)
+    except OSError as error:
+        raise SettingsError(f"--directory: {target}: {reason(error)}") from error
+    return 0

@@ -1,0 +1,130 @@
+"""`batchjob top`: the jobs that run and wait now, renewed every few seconds."""
+
+import argparse
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, ClassVar
+
+from rich.text import Text
+from textual import work
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.widgets import DataTable, Footer, Header
+
+from batchjob.runtime.settings import SettingsError, argument
+from batchjob.runtime.values import at_least_one, duration
+from batchjob_cli.client.connect import job_pages, parser
+from batchjob_cli.client.table import add_zone, in_colour
+from batchjob_cli.job_columns import default_columns
+from batchjob_cli.jobs import add_filters, chosen
+
+_SORTS = ("-start_time", "-cpu_efficiency", "-usage_memory_peak_bytes", "-usage_energy_joules")
+_STYLES = {"31": "red", "32": "green", "33": "yellow", "34": "blue", "2": "dim"}
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+def run(arguments: list[str]) -> int:
+    """Show jobs until `q` is pressed; the exit status. Raises SettingsError."""
+    given = command_line(arguments)
+    rows_of(given, _SORTS[0], ended=False)  # what is wrong with the question is said at once
+    JobsTop(given).run()
+    return 0
+
+
+def command_line(arguments: list[str]) -> argparse.Namespace:
+    """What is asked for; raises SettingsError."""
+    made = parser("top", "Shows the jobs that run and wait now. q: quit, s: sort, e: ended jobs.")
+    add_filters(made.add_argument)
+    add = made.add_argument
+    add("--interval", **argument(duration), default=3.0, help="time between looks (default: 3s)")
+    add("--limit", **argument(at_least_one), default=200, help="at most so many (default: 200)")
+    add_zone(made)
+    given: argparse.Namespace = made.parse_args(arguments)
+    return given
+
+
+def rows_of(given: argparse.Namespace, sort: str, *, ended: bool) -> Rows:
+    """The jobs to show: those that run, then those that wait; or the newest. Raises SettingsError.
+
+    The order is that of `sort` among those that run.
+    """
+    wanted = chosen(given) | {"limit": min(given.limit, 1000), "sort": sort}
+    if ended:
+        return [row for page in job_pages(given, wanted, given.limit) for row in page]
+    running = wanted | {"running": "true"}
+    rows = [row for page in job_pages(given, running, given.limit) for row in page]
+    if left := given.limit - len(rows):
+        waiting = chosen(given) | {"limit": min(left, 1000), "state": ["PENDING"]}
+        rows += [row for page in job_pages(given, waiting, left) for row in page]
+    return rows
+
+
+class JobsTop(App[None]):
+    """A table that is renewed; what goes wrong is told in the title, and the next look comes."""
+
+    TITLE = "batchjob"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("q", "quit", "Quit"),
+        Binding("s", "sort", "Sort"),
+        Binding("e", "ended", "Ended jobs"),
+    ]
+
+    def __init__(self, given: argparse.Namespace) -> None:
+        super().__init__()
+        self._given = given
+        self._sort = 0
+        self._ended = False
+
+    def compose(self) -> ComposeResult:
+        """Title, table, keys."""
+        yield Header(show_clock=False)
+        yield DataTable(cursor_type="row", zebra_stripes=True)
+        yield Footer()
+
+    def on_mount(self) -> None:
+        """Look at once, and then again and again."""
+        self.look()
+        self.set_interval(self._given.interval, self.look)
+
+    def action_sort(self) -> None:
+        """The next order."""
+        self._sort = (self._sort + 1) % len(_SORTS)
+        self.look()
+
+    def action_ended(self) -> None:
+        """Ended jobs too, or not."""
+        self._ended = not self._ended
+        self.look()
+
+    @work(thread=True, exclusive=True)
+    def look(self) -> None:
+        """Ask in a thread, so that keys are heard meanwhile."""
+        try:
+            rows = rows_of(self._given, _SORTS[self._sort], ended=self._ended)
+        except SettingsError as error:
+            self.call_from_thread(setattr, self, "sub_title", str(error))
+        else:
+            self.call_from_thread(self._show, rows)
+
+    def _show(self, rows: Rows) -> None:
+        table = self.query_one(DataTable)
+        place = table.cursor_row
+        columns = default_columns(rows, self._given.zone, short=True)
+        table.clear(columns=True)
+        table.add_columns(*(column.title for column in columns))
+        painted = in_colour()
+        for row in rows:
+            cells = []
+            for column in columns:
+                colour = column.colour(row) if column.colour and painted else ""
+                style = _STYLES.get(colour, "")
+                cells.append(
+                    Text(column.cell(row), style=style, justify="right" if column.right else "left")
+                )
+            table.add_row(*cells)
+        table.move_cursor(row=min(place, max(0, len(rows) - 1)))
+        running = sum(row["state"] == "RUNNING" for row in rows)
+        order = _SORTS[self._sort].lstrip("-").removeprefix("usage_").replace("_", " ")
+        now = f"{datetime.now(self._given.zone).astimezone(self._given.zone):%H:%M:%S %Z}"
+        self.sub_title = f"{running} running of {len(rows)} shown, by {order}, {now}"

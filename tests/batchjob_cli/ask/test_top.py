@@ -1,0 +1,78 @@
+"""`batchjob top` on a terminal of textual's own."""
+
+import asyncio
+import os
+import time
+import uuid
+
+import pytest
+from textual.widgets import DataTable
+
+from batchjob.local_runs import record
+from batchjob.runtime.settings import SettingsError
+from batchjob.schedulers.states import JobState
+from batchjob_cli import top
+
+NOW = time.time()
+
+
+def job(name, state, **more):
+    return record.Run(
+        jobid=str(uuid.uuid4()), node=os.uname().nodename, user="alice", uid=1000,
+        submit_time=NOW - 90, start_time=None if state == JobState.PENDING else NOW - 90,
+        state=state, name=name, supervisor=record.this_process(), **more,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def data(tmp_path):
+    (tmp_path / "runs").mkdir()
+    for each in (
+        job("busy", JobState.RUNNING),
+        job("later", JobState.PENDING),
+        job("done", JobState.COMPLETED, end_time=NOW - 10, exit_code=0)._replace(
+            start_time=NOW - 200
+        ),
+    ):
+        record.write(tmp_path / "runs", each)
+    return str(tmp_path)
+
+
+def given(data):
+    return top.command_line([f"--data={data}", "--interval=200ms"])
+
+
+def names(app):
+    table = app.query_one(DataTable)
+    return [str(table.get_cell_at((row, 1))) for row in range(table.row_count)]
+
+
+async def until(app, pilot, expected):
+    for _ in range(200):
+        await pilot.pause(0.05)
+        if names(app) == expected:
+            return
+    raise AssertionError(f"{names(app)}, not {expected}; {app.sub_title}")
+
+
+def test_what_runs_and_waits_and_new_jobs(data, tmp_path):
+    async def look():
+        app = top.JobsTop(given(data))
+        async with app.run_test(size=(100, 24)) as pilot:
+            await until(app, pilot, ["busy", "later"])
+            assert "1 running of 2 shown" in app.sub_title
+            record.write(tmp_path / "runs", job("newer", JobState.RUNNING)._replace(start_time=NOW))
+            await until(app, pilot, ["newer", "busy", "later"])
+            await pilot.press("s")
+            await pilot.pause(0.5)
+            assert "by cpu efficiency" in app.sub_title
+            await pilot.press("e")
+            await pilot.press("s", "s", "s")
+            await until(app, pilot, ["later", "newer", "busy", "done"])
+
+    asyncio.run(look())
+
+
+def test_a_wrong_question_is_told_at_once(data):
+    with pytest.raises(SettingsError, match="is none of"):
+        top.run([f"--data={data}", "--state=done"])
