@@ -1,8 +1,9 @@
 """Metrics, labels and families as plain data; `batchjob_exporter.exposition` writes them down."""
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple, NewType
+
+from batchjob.runtime.formatting import displayable
 
 Labels = NewType("Labels", str)
 """Label pairs as they stand between the braces, rendered once and kept with their owner."""
@@ -37,18 +38,6 @@ class MetricFamily(NamedTuple):
     suffix: str = ""
     distinct: bool = False
     created: Mapping[Labels, float] | None = None
-
-
-_NOT_UTF8 = re.compile("[\ud800-\udfff]")
-
-
-def displayable(text: str) -> str:
-    """The text with U+FFFD for each byte that was not UTF-8.
-
-    Python keeps such bytes of file names as surrogates (os.fsdecode), which nothing that writes
-    UTF-8 takes.
-    """
-    return text if text.isascii() else _NOT_UTF8.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def labels(**pairs: str) -> Labels:

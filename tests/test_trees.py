@@ -6,8 +6,8 @@ from pathlib import Path, PurePath
 
 import pytest
 
+from batchjob.schedulers import registry
 from collectors.jobs.discovery.places import match
-from collectors.jobs.layouts import LAYOUTS
 
 TREES = Path(__file__).parent / "fixtures" / "cgroupfs"
 
@@ -54,7 +54,7 @@ def directories(name, top):
 
 def jobs_of(name, hierarchy, version):
     top = PurePath("sys/fs/cgroup") / hierarchy
-    found = [match(path, LAYOUTS, version) for path in directories(name, top)]
+    found = [match(path, registry.layouts(), version) for path in directories(name, top)]
     return [job for job in found if job]
 
 

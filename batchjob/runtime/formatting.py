@@ -3,6 +3,8 @@
 `space` stands before the unit; a page may want one that does not break.
 """
 
+import re
+
 
 def digits(value: float) -> str:
     """`1234`, `123`, `12.3`, `1.2`; no zeros behind the point."""
@@ -67,3 +69,15 @@ def run_time(seconds: float) -> str:
 def number_of(count: float, what: str) -> str:
     """`1 node`, `2 nodes`, `0.5 CPU`."""
     return f"{digits(count)} {what}{'s' if count > 1 or not count else ''}"
+
+
+_NOT_UTF8 = re.compile("[\ud800-\udfff]")
+
+
+def displayable(text: str) -> str:
+    """The text with U+FFFD for each byte that was not UTF-8.
+
+    Python keeps such bytes of file names as surrogates (os.fsdecode), which nothing that writes
+    UTF-8 takes.
+    """
+    return text if text.isascii() else _NOT_UTF8.sub("\N{REPLACEMENT CHARACTER}", text)

@@ -6,11 +6,14 @@ nodes do without accounting, HTTP and TLS, which are megabytes.
 
 import importlib
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 if TYPE_CHECKING:
     from batchjob.schedulers.accounting import AccountingModule
     from batchjob.schedulers.cluster import ClusterModule, DetectedCluster
+    from batchjob.schedulers.layout import Layout
+    from batchjob.schedulers.node import NodeSide
 
 
 class SourceEntry(NamedTuple):
@@ -37,6 +40,7 @@ class Scheduler(NamedTuple):
     """A row of the table."""
 
     name: str
+    node: str  # the module that knows what it leaves on a compute node
     sources: tuple[SourceEntry, ...] = ()
     marks: tuple[str, ...] = ()  # what JobRecord.source says beside the names of its sources
     reasons: str = ""  # the module that puts its reasons into words, by `explained()`
@@ -55,6 +59,7 @@ _HERE = "batchjob.schedulers"
 SCHEDULERS: tuple[Scheduler, ...] = (
     Scheduler(
         "slurm",
+        f"{_HERE}.slurm.node",
         (
             SourceEntry(
                 "sacct", f"{_HERE}.slurm.accounting.sacct", "Slurm accounting, by the command sacct"
@@ -80,6 +85,7 @@ SCHEDULERS: tuple[Scheduler, ...] = (
     ),
     Scheduler(
         "pbs",
+        f"{_HERE}.pbs.node",
         (
             SourceEntry(
                 "pbs_log", f"{_HERE}.pbs.accounting.pbs_log", "PBS and Torque accounting logs"
@@ -97,6 +103,7 @@ SCHEDULERS: tuple[Scheduler, ...] = (
     ),
     Scheduler(
         "lsf",
+        f"{_HERE}.lsf.node",
         (
             SourceEntry("lsb_acct", f"{_HERE}.lsf.accounting.lsb_acct", "LSF's lsb.acct"),
             SourceEntry(
@@ -114,10 +121,12 @@ SCHEDULERS: tuple[Scheduler, ...] = (
     ),
     Scheduler(
         "local",
+        "batchjob.local_runs.node",
         (SourceEntry("runs", "batchjob.local_runs.accounting", "local runs of this machine"),),
     ),
     Scheduler(
         "others",
+        f"{_HERE}.others",
         (SourceEntry("jsonl", f"{_HERE}.json_lines", "JSON lines from anything else"),),
     ),
 )
@@ -129,6 +138,27 @@ CLUSTERS: Mapping[str, Scheduler] = {
     scheduler.name: scheduler for scheduler in SCHEDULERS if scheduler.cluster
 }
 """Those whose clusters can be asked for their state."""
+
+
+@cache
+def nodes() -> Mapping[str, "NodeSide"]:
+    """What each manager of jobs leaves on a compute node, by its name."""
+    modules = (importlib.import_module(scheduler.node) for scheduler in SCHEDULERS)
+    return {side.manager: side for module in modules for side in module.NODES}
+
+
+@cache
+def node_side(manager: str) -> "NodeSide":
+    """That of one manager; of a site's own nothing is known but its layouts."""
+    from batchjob.schedulers.node import NodeSide
+
+    return nodes().get(manager) or NodeSide(manager)
+
+
+@cache
+def layouts() -> tuple["Layout", ...]:
+    """The built-in cgroup layouts of all managers."""
+    return tuple(row for side in nodes().values() for row in side.layouts)
 
 
 _BY_MARK: Mapping[str, Scheduler] = {

@@ -3,14 +3,14 @@
 import argparse
 import sys
 
+from batchjob.runtime.formatting import displayable
 from batchjob.runtime.settings import Parser
+from batchjob.schedulers.layout import Layout
 from batchjob_cli.doctor.finding import ExaminedNode
 from batchjob_cli.doctor.report import as_json, as_text
 from batchjob_cli.doctor.subjects import examine, jobs_visible
 from batchjob_exporter.options import EnabledCollector, settings
 from collectors.jobs.discovery.site_layouts import all_layouts
-from collectors.jobs.layouts import Layout
-from collectors.metric import displayable
 
 _DESCRIPTION = """\
 Says what this node offers to the exporter, and what is missing.

@@ -5,9 +5,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
+from batchjob.schedulers import registry
+from batchjob.schedulers.layout import Layout
 from batchjob_cli.doctor.survey import Survey, survey
 from collectors.host import Host
-from collectors.jobs.layouts import LAYOUTS, Layout
 
 Result = Literal["ok", "warning", "missing"]
 
@@ -25,7 +26,7 @@ class ExaminedNode:
     """The machine under examination, and how the exporter is to run on it."""
 
     host: Host = field(default_factory=Host)
-    layouts: tuple[Layout, ...] = LAYOUTS
+    layouts: tuple[Layout, ...] = field(default_factory=registry.layouts)
     listen: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)  # of collectors that are on, by name
 

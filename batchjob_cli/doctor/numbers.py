@@ -5,6 +5,7 @@ import os
 from functools import partial
 from typing import NamedTuple
 
+from batchjob.schedulers import registry
 from batchjob_cli.doctor.finding import Check, ExaminedNode, Finding, Result, read
 from batchjob_cli.doctor.survey import SchedulerTree
 
@@ -27,31 +28,6 @@ NUMBERS = (
     Number("threads", "pids", "pids", "warning", "a count of its processes"),
 )
 
-_SLURM_EXTRA = (
-    "EnableExtraControllers=io,pids in cgroup.conf (Slurm 25.05 and later); before that, after "
-    "each start of slurmd: echo '+io +pids' > {tree}/cgroup.subtree_control"
-)
-# (manager, version, controller): what brings the controller into the scheduler's tree
-ADVICE = {
-    ("slurm", 1, "cpuacct"): "JobAcctGatherType=jobacct_gather/cgroup in slurm.conf",
-    ("slurm", 1, "memory"): "ConstrainRAMSpace=yes in cgroup.conf",
-    ("slurm", 1, "cpuset"): "ConstrainCores=yes in cgroup.conf and TaskPlugin=task/cgroup",
-    ("slurm", 1, "blkio"): "none: Slurm leaves this controller alone on version 1",
-    ("slurm", 1, "pids"): "none: Slurm leaves this controller alone on version 1",
-    ("slurm", 2, "io"): _SLURM_EXTRA,
-    ("slurm", 2, "pids"): _SLURM_EXTRA,
-    ("slurm", 2, "cpuset"): "systemd 244 or later, which can hand cpuset on",
-    ("pbs", 1, "cpuacct"): "enable cpuacct in the hook's configuration",
-    ("pbs", 1, "memory"): "enable memory in the hook's configuration",
-    ("pbs", 1, "cpuset"): "enable cpuset in the hook's configuration",
-    ("pbs", 1, "blkio"): "none: the hook knows no blkio",
-    ("pbs", 1, "pids"): "none: the hook knows no pids",
-    ("lsf", 1, "cpuset"): "LSB_RESOURCE_ENFORCE with cpu in lsf.conf",
-    ("lsf", 2, "cpuset"): "LSB_RESOURCE_ENFORCE with cpu in lsf.conf",
-    ("lsf", 1, "memory"): "LSF_LINUX_CGROUP_ACCT=Y in lsf.conf",
-    ("lsf", 1, "cpuacct"): "LSF_LINUX_CGROUP_ACCT=Y in lsf.conf",
-}
-
 
 def _number(number: Number, node: ExaminedNode) -> Finding | None:
     lacking = [
@@ -70,7 +46,7 @@ def _number(number: Number, node: ExaminedNode) -> Finding | None:
     version = tree.hierarchy.version
     instead = f"; taken from {number.instead}" if number.instead else ""
     default = f"enable the controller {controller} in the scheduler's tree"
-    advice = ADVICE.get((tree.manager, version, controller), default)
+    advice = registry.node_side(tree.manager).controllers.get((version, controller), default)
     managers = ", ".join(sorted({each.manager for each, _ in lacking}))
     return Finding(
         number.without,

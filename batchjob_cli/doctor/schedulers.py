@@ -2,65 +2,15 @@
 
 import os
 from functools import partial
-from typing import NamedTuple
 
+from batchjob.schedulers import registry
+from batchjob.schedulers.node import NodeSide
 from batchjob_cli.doctor.finding import Check, ExaminedNode, Finding, read
 
-
-class SchedulerDaemons(NamedTuple):
-    """How a scheduler shows itself, and what makes it use cgroups."""
-
-    manager: str
-    daemons: frozenset[str]  # names of its processes on a compute node (/proc/<pid>/comm)
-    advice: str
+SCHEDULERS = tuple(side for side in registry.nodes().values() if side.advice)
 
 
-SCHEDULERS = (
-    SchedulerDaemons(
-        "slurm",
-        frozenset({"slurmd"}),
-        "set ProctrackType=proctrack/cgroup and TaskPlugin=task/cgroup in slurm.conf; see "
-        "docs/schedulers/slurm.md",
-    ),
-    SchedulerDaemons(
-        "pbs",
-        frozenset({"pbs_mom"}),
-        "enable the cgroup hook: qmgr -c 'set hook pbs_cgroups enabled=true'; see "
-        "docs/schedulers/pbs.md",
-    ),
-    SchedulerDaemons(
-        "torque",
-        frozenset(),  # its daemon is called pbs_mom as well
-        "build Torque with --enable-cgroups; see docs/schedulers/pbs.md",
-    ),
-    SchedulerDaemons(
-        "lsf",
-        frozenset({"sbatchd"}),
-        "set LSF_PROCESS_TRACKING=Y and LSF_LINUX_CGROUP_ACCT=Y in lsf.conf; see "
-        "docs/schedulers/lsf.md",
-    ),
-    SchedulerDaemons(
-        "flux",
-        frozenset({"flux-broker-0", "flux-broker"}),
-        "let Flux run jobs by sdexec; see docs/schedulers/others.md",
-    ),
-    SchedulerDaemons(
-        "htcondor",
-        frozenset({"condor_startd", "condor_master"}),
-        "set BASE_CGROUP = htcondor; see docs/schedulers/others.md",
-    ),
-    SchedulerDaemons("oar", frozenset(), "see docs/schedulers/others.md"),
-    SchedulerDaemons(
-        "sge",
-        frozenset({"sge_execd"}),
-        "start jobs through a shepherd that makes cgroups; see docs/schedulers/others.md",
-    ),
-    SchedulerDaemons("joblet", frozenset({"joblet"}), "see docs/schedulers/others.md"),
-    SchedulerDaemons("kubernetes", frozenset({"kubelet"}), "see docs/schedulers/others.md"),
-)
-
-
-def _scheduler(scheduler: SchedulerDaemons, node: ExaminedNode) -> Finding | None:
+def _scheduler(scheduler: NodeSide, node: ExaminedNode) -> Finding | None:
     trees = node.survey.trees_of(scheduler.manager)
     jobs = node.survey.jobids(scheduler.manager)
     if trees or jobs:

@@ -1,31 +1,15 @@
 """Which schedulers' trees stand in the cgroup hierarchies, and which jobs are in them."""
 
 import os
-import re
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from batchjob.schedulers import registry
+from batchjob.schedulers.layout import Layout
 from collectors.host import Host
 from collectors.jobs.cgroups.mounts import Hierarchy, hierarchies
 from collectors.jobs.discovery.places import LayoutCursor, enter, start
-from collectors.jobs.layouts import LAYOUTS, Layout
-
-# Directories that only their scheduler makes. Those of a site's own rows count from the
-# directory on in which its jobs would stand.
-TREES = {
-    "slurm": re.compile(r"slurm(_.+)?|(.+_)?slurmstepd\.scope"),
-    "pbs": re.compile(r"pbs_jobs\.service|pbspro(\.slice)?|jobid|jobs"),
-    "torque": re.compile("torque"),
-    "lsf": re.compile("lsf"),
-    "htcondor": re.compile("htcondor"),
-    "oar": re.compile(r"oar(\.slice)?"),
-    "sge": re.compile(r"sge\.slice"),
-    "joblet": re.compile(r"joblet\.slice"),
-    "kubernetes": re.compile(r"kubepods(\.slice)?"),
-    "libvirt": re.compile(r"machine(\.slice)?"),
-    "local": re.compile(r"batchjob\.slice"),
-}
 
 
 class SchedulerTree(NamedTuple):
@@ -101,11 +85,12 @@ def _walk(root: str, path: str, place: LayoutCursor) -> Iterator[tuple[str, Layo
 
 
 def _begun(path: str, place: LayoutCursor) -> Iterator[str]:
+    """Trees of a site's own rows begin at the directory in which its jobs would stand."""
     name = os.path.basename(path)
     for state in place.begun:
         row = state.layout
-        known = TREES.get(row.manager)
-        own = row not in LAYOUTS and state.matched == len(row.parents)
+        known = registry.node_side(row.manager).trees
+        own = row not in registry.layouts() and state.matched == len(row.parents)
         if own or (known is not None and known.fullmatch(name)):
             yield row.manager
 

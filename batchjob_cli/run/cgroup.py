@@ -1,6 +1,6 @@
 """A run's own cgroup: made, joined, read, emptied, removed.
 
-It lies where the exporter looks for it (collectors/jobs/layouts.py): `batchjob.slice/run-<uuid>`
+It lies where the exporter looks for it (batchjob/local_runs/node.py): `batchjob.slice/run-<uuid>`
 at the mount of each v1 hierarchy, on v2 also below a cgroup that was handed to us.
 """
 
@@ -12,6 +12,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from batchjob.local_runs.node import LAYOUT, RUN_PREFIX, RUNS_DIRECTORY
+from batchjob.schedulers import registry
+from batchjob.schedulers.layout import LayoutMatch
 from batchjob_cli.run import limits as limiting
 from batchjob_cli.run.limits import LimitError, RunLimits
 from batchjob_cli.run.process_tree import signal_all
@@ -23,13 +26,11 @@ from collectors.jobs.cgroups.kernel_log import KernelLog
 from collectors.jobs.cgroups.mounts import Hierarchy, hierarchies
 from collectors.jobs.cgroups.reader import read_path
 from collectors.jobs.discovery.places import match
-from collectors.jobs.layouts import LAYOUTS, RUN_PREFIX, RUNS_DIRECTORY, LayoutMatch
 from collectors.jobs.reading import CgroupReading
 
 _V1 = frozenset({"cpu", "cpuacct", "memory", "blkio", "pids"})
 _V2 = ("cpu", "io", "memory", "pids")
 _GROUPS = frozenset({"cpu", "memory", "io", "processes", "pressure"})
-_ROW = next(row for row in LAYOUTS if row.name == "local")
 _RACES = 20  # another run that ends removes the slice between our two mkdir
 _REMOVAL_SECONDS = 2.0  # a process that was killed may take a moment to go
 
@@ -58,7 +59,7 @@ class Cgroup:
             _GROUPS, DeviceNames(host.sysfs), Descriptors(32), self._kernel_log, Trouble()
         )
         self._part = job_cgroup.JobCgroup(
-            made[0].path, LayoutMatch(_ROW, _ROW.manager, jobid), None, tables
+            made[0].path, LayoutMatch(LAYOUT, LAYOUT.manager, jobid), None, tables
         )
         self._host = host
         for each in made:
@@ -213,7 +214,7 @@ def _make_v2(jobid: str, hierarchy: Hierarchy, limits: RunLimits, host: Host) ->
     def unseen(parent: str) -> bool:
         """Whether the exporter does not look there, as in most of user.slice."""
         path = f"{parent}/{RUNS_DIRECTORY}/{RUN_PREFIX}{jobid}"
-        return match(os.path.relpath(path, hierarchy.root), LAYOUTS, 2) is None
+        return match(os.path.relpath(path, hierarchy.root), registry.layouts(), 2) is None
 
     best: tuple[int, str] | None = None
     refusal = f"{hierarchy.root}: no cgroup of ours"

@@ -6,9 +6,11 @@ user. Numbers are believed only where it is certain what they count.
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from batchjob.schedulers import registry
+from batchjob.schedulers.node import GpuNames, lines_of, listed
 from collectors.gpu.devices import GpuTable, Unit, Vendor, read_device_majors
 from collectors.host import Host
 from collectors.jobs.view import JobHolder
@@ -81,42 +83,31 @@ def _job_file(table: GpuTable, name: str) -> tuple[Unit, ...]:
     return table.at_index(int(gpu), "nvidia")
 
 
-def _from_pbs_files(holder: JobHolder, seen: AllocationContext) -> Allocation | None:
-    """OpenPBS' aux/<jobid>.env and Torque's aux/<jobid>gpu, both written by the root-owned MoM."""
-    if holder.name.manager not in ("pbs", "torque"):
-        return None
-    for home in seen.site.pbs_homes:
-        path = os.path.join(home, "aux", holder.name.jobid)
-        environ = dict(line.partition("=")[::2] for line in _lines(path + ".env"))
-        words = _words(environ.get("CUDA_VISIBLE_DEVICES"))
-        if words:
-            pci_order = environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
-            return _visible("pbs", words, pci_order, holder, seen)
-        ours = [match for line in _lines(path + "gpu") if (match := _TORQUE_GPU.fullmatch(line))]
-        numbers = [n for host, n in map(re.Match.groups, ours) if _same_host(host, seen.hostname)]
-        if numbers:
-            return _translated("pbs", numbers, lambda n: seen.table.at_index(int(n), "nvidia"))
-    return None
+def _from_scheduler_files(holder: JobHolder, seen: AllocationContext) -> Allocation | None:
+    """Files on the node that the scheduler's daemon has written as root."""
+    said = registry.node_side(holder.name.manager).gpus_of_files
+    names = said(seen.site.pbs_homes, holder.name.jobid, seen.hostname) if said else None
+    return _named(names, holder, seen) if names else None
 
 
-_TORQUE_GPU = re.compile(r"(\S+)-gpu(\d+)")
-
-
-def _same_host(host: str, ours: str) -> bool:
-    return host.partition(".")[0] == ours
-
-
-def _lines(path: str) -> list[str]:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read(65536).splitlines()
-    except OSError:
-        return []
+def _named(names: GpuNames, holder: JobHolder, seen: AllocationContext) -> Allocation | None:
+    table, words = seen.table, names.names
+    match names.numbers:
+        case "visible":
+            return _visible(names.source, words, names.pci_order, holder, seen)
+        case "listed":
+            return _translated(names.source, words, lambda word: _position(seen, word))
+        case "index":
+            return _translated(
+                names.source, words, lambda word: table.at_index(int(word), "nvidia")
+            )
+        case "minor":
+            return _translated(names.source, words, lambda word: _minor_or_name(table, word))
 
 
 def _from_devices(holder: JobHolder, seen: AllocationContext) -> Allocation | None:
-    """The devices a cgroup v1 lets in; PBS lists them, Slurm only denies (`a *:* rwm` stays)."""
-    if holder.name.manager == "slurm":
+    """The devices a cgroup v1 lets in."""
+    if not registry.node_side(holder.name.manager).lists_devices:
         return None
     table = seen.table
     lists = [_allowed(os.path.join(directory, "devices.list")) for directory in holder.directories]
@@ -138,32 +129,19 @@ _DEVICE = re.compile(r"c (\d+):(\d+) [rwm]+")
 
 def _allowed(path: str) -> set[tuple[int, int]] | None:
     """Character devices by number; None where everything is allowed or nothing can be read."""
-    lines = _lines(path)
+    lines = lines_of(path)
     if not lines or any(line.startswith("a ") for line in lines):
         return None
     found = (_DEVICE.fullmatch(line) for line in lines)
     return {(int(match[1]), int(match[2])) for match in found if match}
 
 
-def _from_slurm(holder: JobHolder, seen: AllocationContext) -> Allocation | None:
-    """Places in the node's list of GPUs.
-
-    Tasks inherit SLURM_JOB_GPUS from the batch script, hence from the first node: on the others
-    only SLURM_STEP_GPUS is of this node. Measured with 22.05 and 24.11; the latter gives both
-    tasks of `--gpus-per-task=1` the same SLURM_STEP_GPUS, so the job's list goes first.
-    """
-    environs = holder.environs
-    of_job = [
-        environ["SLURM_JOB_GPUS"]
-        for environ in environs
-        if "SLURM_JOB_GPUS" in environ
-        and ("SLURM_STEPID" not in environ or environ.get("SLURM_JOB_NUM_NODES") == "1")
-    ]
-    of_steps = [environ["SLURM_STEP_GPUS"] for environ in environs if "SLURM_STEP_GPUS" in environ]
-    for source, texts in (("SLURM_JOB_GPUS", of_job), ("SLURM_STEP_GPUS", of_steps)):
-        words = [word for text in texts for word in _words(text)]
-        if words and _positions_are_sure(seen):
-            return _translated(source, words, lambda word: _position(seen, word))
+def _from_scheduler_variables(holder: JobHolder, seen: AllocationContext) -> Allocation | None:
+    """Variables that the scheduler sets; the first that names something counts."""
+    said = registry.node_side(holder.name.manager).gpus_of_variables
+    for names in said(holder.environs) if said else ():
+        if names.names and (names.numbers != "listed" or _positions_are_sure(seen)):
+            return _named(names, holder, seen)
     return None
 
 
@@ -194,13 +172,6 @@ def spoken(table: GpuTable, name: str) -> tuple[Unit, ...]:
     return table.named(name)
 
 
-def _from_lsf(holder: JobHolder, seen: AllocationContext) -> Allocation | None:
-    """Under MPS, LSF keeps the real devices (minors) in CUDA_VISIBLE_DEVICES_ORIG."""
-    name = "CUDA_VISIBLE_DEVICES_ORIG"
-    words = [word for environ in holder.environs for word in _words(environ.get(name))]
-    return _translated(name, words, lambda word: _minor_or_name(seen.table, word))
-
-
 def _minor_or_name(table: GpuTable, word: str) -> tuple[Unit, ...]:
     return table.at_minor(int(word), "nvidia") if _is_number(word) else table.named(word)
 
@@ -213,7 +184,7 @@ def _from_cuda(holder: JobHolder, seen: AllocationContext) -> Allocation | None:
         for environ in environs
         for name in sorted(environ)
         if _CUDA.fullmatch(name)
-        for word in _words(environ[name])
+        for word in listed(environ[name])
     ]
     pci_order = all(environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" for environ in environs)
     return _visible("CUDA_VISIBLE_DEVICES", words, pci_order, holder, seen)
@@ -225,7 +196,7 @@ _CUDA = re.compile(r"CUDA_VISIBLE_DEVICES\d*")
 def _from_rocr(holder: JobHolder, seen: AllocationContext) -> Allocation | None:
     """As CUDA_VISIBLE_DEVICES, for ROCm: `GPU-<unique id in hex>` or numbers."""
     source, table = "ROCR_VISIBLE_DEVICES", seen.table
-    words = [word for environ in holder.environs for word in _words(environ.get(source))]
+    words = [word for environ in holder.environs for word in listed(environ.get(source))]
     names = [word for word in words if not _is_number(word)]
     if names:
         return _translated(source, names, table.named)
@@ -235,7 +206,7 @@ def _from_rocr(holder: JobHolder, seen: AllocationContext) -> Allocation | None:
 
 
 def _visible(
-    source: str, words: list[str], pci_order: bool, holder: JobHolder, seen: AllocationContext
+    source: str, words: Sequence[str], pci_order: bool, holder: JobHolder, seen: AllocationContext
 ) -> Allocation | None:
     """CUDA_VISIBLE_DEVICES: names are names, but numbers count what the job may see.
 
@@ -254,7 +225,7 @@ def _visible(
     return None
 
 
-def _all_of(words: list[str], table: GpuTable, vendor: Vendor) -> bool:
+def _all_of(words: Sequence[str], table: GpuTable, vendor: Vendor) -> bool:
     """Whether the numbers 0 to n-1 stand there and the node has just n whole GPUs."""
     gpus = [gpu for gpu in table.gpus if gpu.vendor == vendor]
     whole = table.complete and not any(gpu.partitioned for gpu in gpus)
@@ -264,22 +235,13 @@ def _all_of(words: list[str], table: GpuTable, vendor: Vendor) -> bool:
 
 
 def _unconfined(holder: JobHolder) -> bool:
-    """Whether a devices cgroup v1 says that the job may open everything; Slurm's always does."""
-    if holder.name.manager == "slurm":
+    """Whether a devices cgroup v1 says that the job may open everything."""
+    if not registry.node_side(holder.name.manager).lists_devices:
         return False
     return any(
-        any(line.startswith("a *:* ") for line in _lines(os.path.join(directory, "devices.list")))
+        any(line.startswith("a *:* ") for line in lines_of(os.path.join(directory, "devices.list")))
         for directory in holder.directories
     )
-
-
-_LONGEST_LIST = 4096  # characters; the environment belongs to the user and may be huge
-
-
-def _words(text: str | None) -> list[str]:
-    """The parts of a comma-separated list; `NoDevFiles`, `none` and -1 mean no GPU."""
-    words = [word.strip() for word in (text or "")[:_LONGEST_LIST].split(",")]
-    return [word for word in words if word and word.lower() not in ("nodevfiles", "none", "-1")]
 
 
 def _is_number(word: str) -> bool:
@@ -301,10 +263,9 @@ def _translated(
 
 SOURCES: tuple[Callable[[JobHolder, AllocationContext], Allocation | None], ...] = (
     _from_prolog,
-    _from_pbs_files,
+    _from_scheduler_files,
     _from_devices,
-    _from_slurm,
-    _from_lsf,
+    _from_scheduler_variables,
     _from_cuda,
     _from_rocr,
 )

@@ -7,6 +7,7 @@ processes use, as long as nobody else was given that. A GPU that is held and idl
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from batchjob.schedulers import registry
 from collectors.gpu.allocation import Allocation, AllocationContext, allocations
 from collectors.gpu.devices import Unit
 from collectors.gpu.metrics import UTILIZATION
@@ -231,11 +232,12 @@ def _is_part(job: _Job) -> bool:
 
 
 def _shards(job: _Job) -> float:
-    """Slurm's shards per GPU of the job; 0: it holds no shards."""
-    if job.holder.name.manager != "slurm":
+    """Shards per GPU of the job; 0: it holds no shards."""
+    variable = registry.node_side(job.holder.name.manager).gpu_shards
+    if not variable:
         return 0.0
     gpus = len({unit.gpu.uuid for unit in job.given.units}) if job.given else 1
-    numbers = [_number(environ.get("SLURM_SHARDS_ON_NODE")) for environ in job.holder.environs]
+    numbers = [_number(environ.get(variable)) for environ in job.holder.environs]
     return max(numbers, default=0.0) / max(1, gpus)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from batchjob.runtime.settings import option
 from batchjob.runtime.values import boolean, duration, integer
+from batchjob.schedulers.layout import Layout
 from collectors.collector import Collector, CollectorModule
 from collectors.host import Host, Moment
 from collectors.jobs import metrics, steps
@@ -20,7 +21,6 @@ from collectors.jobs.discovery.site_layouts import all_layouts, site_layouts
 from collectors.jobs.discovery.walk import CgroupWalker
 from collectors.jobs.discovery.watch import CgroupWatcher
 from collectors.jobs.families import JobFamilies
-from collectors.jobs.layouts import Layout
 from collectors.jobs.metrics import DEFAULT_GROUPS, GROUPS
 from collectors.jobs.processes.exits import ExitWatcher
 from collectors.jobs.processes.scanner import ProcessScanner, ScanSettings

@@ -4,8 +4,8 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
+from batchjob.schedulers.layout import step_of
 from collectors.jobs.cgroups.job_cgroup import JobCgroup, Tables
-from collectors.jobs.layouts import step_of
 from collectors.jobs.reading import CgroupReading, total
 from collectors.jobs.state.job import Job
 from collectors.jobs.state.job_identity import JobIdentity

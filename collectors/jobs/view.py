@@ -4,12 +4,17 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol, runtime_checkable
 
+from batchjob.schedulers import registry
 from collectors.metric import Labels
 
 GPU_VARIABLES = re.compile(
-    r"SLURM_(JOB_GPUS|STEP_GPUS|STEPID|JOB_NUM_NODES|SHARDS_ON_NODE)"
-    r"|CUDA_VISIBLE_DEVICES(_ORIG|\d+)?|CUDA_DEVICE_ORDER|CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
-    r"|ROCR_VISIBLE_DEVICES"
+    "|".join(
+        (
+            *(side.gpu_variables for side in registry.nodes().values() if side.gpu_variables),
+            r"CUDA_VISIBLE_DEVICES\d*|CUDA_DEVICE_ORDER|CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
+            "ROCR_VISIBLE_DEVICES",
+        )
+    )
 )
 """Names (whole, by `fullmatch`) of the environment variables that tell a job's GPUs."""
 

@@ -5,6 +5,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from batchjob.schedulers.layout import LayoutMatch
 from collectors.jobs.cgroups import v1 as cgroup1
 from collectors.jobs.cgroups import v2 as cgroup2
 from collectors.jobs.cgroups.devices import DeviceNames
@@ -19,7 +20,6 @@ from collectors.jobs.cgroups.directory import (
 from collectors.jobs.cgroups.kernel_log import KernelLog
 from collectors.jobs.cgroups.mounts import Hierarchy
 from collectors.jobs.cgroups.reader import BatchReader, CgroupFile, read_path
-from collectors.jobs.layouts import LayoutMatch
 from collectors.jobs.reading import GAUGES, NOTHING, CgroupReading
 
 # A scheduler removes a job's directories one after the other; one that is still missing after this

@@ -1,6 +1,6 @@
 """Follow a tree of cgroups name by name: what is a job, what may lead to one, what to watch.
 
-    place = start(LAYOUTS, version=2)
+    place = start(registry.layouts(), version=2)
     place = enter(place, "system.slice")              # leads_on, watch
     place = enter(place, "node01_slurmstepd.scope")   # leads_on, watch: its children are jobs
     place = enter(place, "job_42")                    # found; what is below belongs to the job
@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from collectors.jobs.layouts import Layout, LayoutMatch, found
+from batchjob.schedulers.layout import Layout, LayoutMatch, found
 
 MAX_DEPTH = 8
 """A tree that may stand anywhere begins at most so many directories below the mount."""

@@ -21,11 +21,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from batchjob.runtime.settings import nearest
-from collectors.jobs.layouts import LAYOUTS, V1_AND_V2, Layout, layout, unescaped
+from batchjob.schedulers import registry
+from batchjob.schedulers.layout import V1_AND_V2, Layout, layout, unescaped
 
 _KEYS = ("name", "enabled", "manager", "pattern", "regex", "steps", "versions", "escaped")
 _WORD = re.compile(r"[a-z][a-z0-9_-]{0,31}")
-_BUILT_IN = {row.name: row for row in LAYOUTS}
+_BUILT_IN = {row.name: row for row in registry.layouts()}
 _NUMBERS = ("uid", "started")
 
 
@@ -51,7 +52,7 @@ def site_layouts(value: Any) -> tuple[Layout, ...]:
 def all_layouts(site: tuple[Layout, ...]) -> tuple[Layout, ...]:
     """The site's rows, then those built in; a row of the site replaces the one of the same name."""
     names = {row.name for row in site}
-    return (*site, *(row for row in LAYOUTS if row.name not in names))
+    return (*site, *(row for row in registry.layouts() if row.name not in names))
 
 
 def _row(number: int, row: Any) -> Layout:

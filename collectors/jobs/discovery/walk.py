@@ -3,10 +3,10 @@
 import os
 from typing import Protocol
 
+from batchjob.schedulers.layout import Layout
 from collectors.jobs.cgroups.directory import Trouble, is_gone
 from collectors.jobs.cgroups.mounts import Hierarchy, hierarchies
 from collectors.jobs.discovery.places import LayoutCursor, enter, start
-from collectors.jobs.layouts import Layout
 from collectors.jobs.state.job import Job
 from collectors.jobs.state.job_table import JobTable
 

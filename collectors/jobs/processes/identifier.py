@@ -1,10 +1,11 @@
 """Finds out who a job is: owner, id, account. Runs in the inspector's thread."""
 
-import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
+from batchjob.schedulers import registry
+from batchjob.schedulers.node import Environment
 from collectors.jobs.cgroups.directory import Trouble
-from collectors.jobs.processes import lsf_cpus, proc
+from collectors.jobs.processes import proc
 from collectors.jobs.processes.proc import Process
 from collectors.jobs.processes.snapshot import Eyes, Notes, ProcessSnapshot
 from collectors.jobs.processes.user_names import UserNames
@@ -81,29 +82,28 @@ class JobIdentifier:
         variable = job.found.jobid_variable
         if variable is None:
             return job.found.jobid
-        if job.found.manager == "slurm":
+        jobid_of_title = registry.node_side(job.found.manager).jobid_of_title
+        if jobid_of_title:
             for process in look.all():
-                if process.uid == 0 and (found := self._titled(process.pid)):
+                if process.uid == 0 and (found := jobid_of_title(self._title(process.pid))):
                     return found
         return notes.environ.get(variable)
 
-    def _titled(self, pid: int) -> str | None:
+    def _title(self, pid: int) -> bytes:
         try:
-            title = proc.read_command_line(self._eyes.host.procfs, pid)
+            return proc.read_command_line(self._eyes.host.procfs, pid)
         except OSError:
-            return None
-        return job_identity.slurm_job_of_title(title)
+            return b""
 
     def _read_environments(self, job: Job, notes: Notes, look: ProcessSnapshot) -> None:
         """Only of processes that are the owner's, earliest first: the batch script knows most."""
-        names = job_identity.variables(job.found.manager) | {job.found.jobid_variable or ""}
-        if job.found.manager == "lsf":
-            names |= {*lsf_cpus.VARIABLES}
+        side = registry.node_side(job.found.manager)
+        names = side.asked_variables() | {job.found.jobid_variable or ""}
         living = {(process.pid, process.started) for process in look.all()}
         notes.asked = {key: times for key, times in notes.asked.items() if key in living}
         for process in _unasked(notes, look):
             environ = self._environ(process.pid, notes, names)
-            found = job_identity.details(job.found.manager, job.found.jobid, environ)
+            found = side.details(job.found.jobid, environ)
             key = (process.pid, process.started)
             notes.asked[key] = _TIMES if found else notes.asked.get(key, 0) + 1
             notes.details = found | notes.details
@@ -111,13 +111,15 @@ class JobIdentifier:
             gpus = _gpu_variables(environ)
             if gpus and sum(map(_characters, (gpus, *notes.gpus.values()))) <= _GPU_SETTINGS:
                 notes.gpus.setdefault(frozenset(gpus.items()), gpus)
-            if notes.cpus is None and any(name in environ for name in lsf_cpus.VARIABLES):
-                notes.cpus = self._lsf_cpus(process.pid, notes)
+            if side.cpus and notes.cpus is None and environ.keys() & side.further_variables:
+                notes.cpus = self._cpus(side.cpus, process.pid, notes)
 
-    def _lsf_cpus(self, pid: int, notes: Notes) -> int | None:
+    def _cpus(
+        self, said: Callable[[Environment], int | None], pid: int, notes: Notes
+    ) -> int | None:
         self._eyes.at = (pid, self._eyes.host.monotonic())  # the file may be on any file system
         try:
-            return lsf_cpus.allocated(notes.environ, os.uname().nodename, os.cpu_count() or 1)
+            return said(notes.environ)
         finally:
             self._eyes.at = None
 

@@ -7,19 +7,16 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from batchjob.schedulers import registry
+from batchjob.schedulers.layout import step_of
 from collectors.host import Host, Moment
 from collectors.jobs.cgroups.directory import Trouble, descendants, pids_of
-from collectors.jobs.layouts import step_of
 from collectors.jobs.processes import proc
 from collectors.jobs.processes.executables import ExecutableTotals
 from collectors.jobs.processes.proc import Clock, Process, ProcessTotals
 from collectors.jobs.state.job import Job, ProcessRoot
 
-# The programs that start jobs' processes, as the kernel names them (15 bytes at most).
-SCHEDULERS = frozenset(
-    {"slurmstepd", "pbs_mom", "sbatchd", "res", "condor_starter", "sge_shepherd", "flux-imp"}
-)
-
+_STARTERS = frozenset(name for side in registry.nodes().values() for name in side.starters)
 
 # What a look at a process answers that has ended, or that /proc hides (proc(5), hidepid).
 _ENDED = frozenset({errno.ENOENT, errno.ESRCH, errno.EACCES, errno.EPERM})
@@ -77,7 +74,7 @@ class ProcessSnapshot:
             for below, members in places.items():
                 step = step_of(tree.found, below)
                 if step is None or (step.role != "scheduler" and step.name != "extern"):
-                    found += [one for one in members if one.program not in SCHEDULERS]
+                    found += [one for one in members if one.program not in _STARTERS]
         return found
 
     def owned(self, owner: int | None) -> list[Process]:

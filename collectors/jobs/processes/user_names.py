@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from collectors.metric import displayable
+from batchjob.runtime.formatting import displayable
 
 DEADLINE_SECONDS = 1.0
 KNOWN_SECONDS = 3600.0

@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from batchjob.schedulers.layout import LayoutMatch
 from collectors.host import Moment
 from collectors.jobs.cgroups.directory import descendants, pids_of
 from collectors.jobs.cgroups.job_cgroup import JobCgroup, Tables
 from collectors.jobs.cgroups.mounts import Hierarchy
-from collectors.jobs.layouts import LayoutMatch
 from collectors.jobs.reading import (
     NOTHING,
     UNSEEN,

@@ -6,10 +6,10 @@ from collections import deque
 from pathlib import PurePosixPath
 
 from batchjob.runtime.log import Once
+from batchjob.schedulers.layout import LayoutMatch
 from collectors.host import Host
 from collectors.jobs.cgroups.job_cgroup import Tables
 from collectors.jobs.cgroups.mounts import Hierarchy
-from collectors.jobs.layouts import LayoutMatch
 from collectors.jobs.state.job import Job
 
 log = logging.getLogger(__name__)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import yaml
 
-from batchjob_cli.doctor import numbers, schedulers
+from batchjob.schedulers import registry
 from batchjob_cli.doctor.subjects import SUBJECTS
 from collectors.jobs.discovery.places import match
 from collectors.jobs.discovery.site_layouts import site_layouts
@@ -14,7 +14,8 @@ ROOT = Path(__file__).parents[3]
 
 
 def test_pages_that_are_named_exist():
-    advice = [each.advice for each in schedulers.SCHEDULERS] + list(numbers.ADVICE.values())
+    sides = registry.nodes().values()
+    advice = [text for side in sides for text in (side.advice, *side.controllers.values())]
     pages = {page for text in advice for page in re.findall(r"docs/\S+\.md", text)}
     assert pages
     assert [page for page in pages if not (ROOT / page).exists()] == []

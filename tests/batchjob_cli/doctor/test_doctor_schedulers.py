@@ -2,13 +2,15 @@
 
 import pytest
 
+from batchjob.schedulers import registry
 from batchjob_cli.doctor.finding import ExaminedNode
 from batchjob_cli.doctor.subjects import examine, jobs_visible
 from collectors.jobs.discovery.site_layouts import site_layouts
-from collectors.jobs.layouts import LAYOUTS
+
+BUILT_IN = registry.layouts()
 
 
-def findings(host, layouts=LAYOUTS):
+def findings(host, layouts=BUILT_IN):
     return {
         (each.subject, each.name): each.finding for each in examine(ExaminedNode(host, layouts))
     }
@@ -115,7 +117,7 @@ def test_a_node_without_any_scheduler(machine):
 def test_a_tree_that_the_site_describes(machine):
     host = machine({**ROOT, f"{V2}mybatch/user_5/": None, f"{V2}mybatch/user_6/job_1/": None})
     rows = site_layouts([{"manager": "mybatch", "pattern": "/mybatch/user_{uid}/job_{jobid}"}])
-    assert findings(host, (*rows, *LAYOUTS))["schedulers", "others"].seen == "mybatch: 1 job"
+    assert findings(host, (*rows, *BUILT_IN))["schedulers", "others"].seen == "mybatch: 1 job"
 
 
 def test_no_hierarchy_at_all(machine):

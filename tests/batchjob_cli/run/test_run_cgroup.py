@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from batchjob.schedulers import registry
 from batchjob_cli.run import cgroup, limits
 from batchjob_cli.run.limits import LimitError, RunLimits
 from collectors.host import Host
 from collectors.jobs.discovery.places import match
-from collectors.jobs.layouts import LAYOUTS
 from tests.batchjob_cli.run.conftest import own_cgroups, until
 
 BURN = "import time\nwhile time.process_time() < {}: pass"
@@ -42,7 +42,7 @@ def test_the_exporter_knows_it(own, batchjob, tmp_path):
     directories = until(lambda: own_cgroups(record["jobid"]))
     for directory in directories:
         path = str(directory.relative_to("/sys/fs/cgroup")).partition("batchjob.slice")
-        assert match("".join(path[1:]), LAYOUTS, 1).jobid == record["jobid"]
+        assert match("".join(path[1:]), registry.layouts(), 1).jobid == record["jobid"]
     until(said_all.exists)
     run.terminate()
     said, _ = run.communicate(timeout=30)

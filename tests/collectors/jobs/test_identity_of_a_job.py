@@ -5,8 +5,9 @@ import threading
 
 import pytest
 
+from batchjob.schedulers.slurm.node import jobid_of_title
 from collectors.jobs.processes.user_names import UserNames
-from collectors.jobs.state.job_identity import LONGEST_VALUE, slurm_job_of_title
+from collectors.jobs.state.job_identity import LONGEST_VALUE
 from tests.collectors.jobs.nodes import SCOPE, as_root, samples, users
 
 
@@ -132,7 +133,7 @@ def test_a_sluid_becomes_the_job_id_by_the_title_of_roots_slurmstepd(node):
     ],
 )
 def test_titles_of_slurmstepd(title, jobid):
-    assert slurm_job_of_title(title) == jobid
+    assert jobid_of_title(title) == jobid
 
 
 @as_root

@@ -4,8 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from batchjob.schedulers import registry
+from batchjob.schedulers.layout import JobStep, step_of, unescaped
 from collectors.jobs.discovery.places import match
-from collectors.jobs.layouts import LAYOUTS, JobStep, step_of, unescaped
+
+BUILT_IN = registry.layouts()
 
 POD = "0a1b2c3d-0000-4111-8222-0a1b2c3d4e5f"
 POD_SLICE = (
@@ -129,45 +132,47 @@ NO_JOBS = [
 
 @pytest.mark.parametrize(("version", "path", "manager", "jobid", "uid"), JOBS)
 def test_a_job(version, path, manager, jobid, uid):
-    job = match(path, LAYOUTS, version)
+    job = match(path, BUILT_IN, version)
     assert job is not None
     assert (job.manager, job.jobid, job.uid) == (manager, jobid, uid)
 
 
 @pytest.mark.parametrize(("version", "path"), NO_JOBS)
 def test_no_job(version, path):
-    assert match(path, LAYOUTS, version) is None
+    assert match(path, BUILT_IN, version) is None
 
 
 def test_every_row_has_an_example():
-    seen = {job.layout.name for version, path, *_ in JOBS if (job := match(path, LAYOUTS, version))}
-    assert {row.name for row in LAYOUTS if row.enabled} - seen == set()
+    seen = {
+        job.layout.name for version, path, *_ in JOBS if (job := match(path, BUILT_IN, version))
+    }
+    assert {row.name for row in BUILT_IN if row.enabled} - seen == set()
 
 
 def test_virtual_machines_count_when_enabled():
-    rows = [row._replace(enabled=True) for row in LAYOUTS]
+    rows = [row._replace(enabled=True) for row in BUILT_IN]
     job = match(r"machine.slice/machine-qemu\x2d3\x2dweb\x2d1.scope", rows, 2)
     assert job is not None
     assert (job.manager, job.jobid) == ("libvirt", "web-1")
 
 
 def test_lsf_tells_the_start_and_the_array():
-    job = match("lsf/prod/job.42[2].34071.1775289779", LAYOUTS, 1)
+    job = match("lsf/prod/job.42[2].34071.1775289779", BUILT_IN, 1)
     assert job is not None
     assert job.started_at == 1775289779
     assert dict(job.info) == {"cluster": "prod", "array_index": "2", "serial": "34071"}
 
 
 def test_a_sluid_tells_its_submission_and_whom_to_ask():
-    job = match("system.slice/n1_slurmstepd.scope/sEKNKTV3WPV500", LAYOUTS, 2)
+    job = match("system.slice/n1_slurmstepd.scope/sEKNKTV3WPV500", BUILT_IN, 2)
     assert job is not None
     assert job.submitted_at == 1781174000.485
-    assert (job.sluid, job.jobid_variable) == ("sEKNKTV3WPV500", "SLURM_JOB_ID")
-    assert dict(job.info) == {"node": "n1"}
+    assert job.jobid_variable == "SLURM_JOB_ID"
+    assert dict(job.info) == {"node": "n1", "sluid": "sEKNKTV3WPV500"}
 
 
 def test_a_job_number_in_the_path_is_asked_of_nobody():
-    job = match("system.slice/slurmstepd.scope/job_19", LAYOUTS, 2)
+    job = match("system.slice/slurmstepd.scope/job_19", BUILT_IN, 2)
     assert job is not None
     assert job.jobid_variable is None
 
@@ -192,7 +197,7 @@ def test_a_job_number_in_the_path_is_asked_of_nobody():
 )
 def test_steps_of_slurm(version, below, step):
     path = {1: "slurm/uid_1/job_1", 2: "system.slice/slurmstepd.scope/job_1"}[version]
-    job = match(path, LAYOUTS, version)
+    job = match(path, BUILT_IN, version)
     assert job is not None
     assert step_of(job, below) == step
 
@@ -208,7 +213,7 @@ def test_steps_of_slurm(version, below, step):
     ],
 )
 def test_steps_of_others(path, below, step):
-    job = match(path, LAYOUTS, 1)
+    job = match(path, BUILT_IN, 1)
     assert job is not None
     assert step_of(job, below) == step
 
@@ -223,7 +228,7 @@ KNOWN_NAMES = st.sampled_from(sorted({n for _, path, *_ in JOBS for n in path.sp
 
 @given(st.lists(NAMES | KNOWN_NAMES, max_size=10), st.sampled_from([1, 2]))
 def test_any_path_is_a_job_or_none(names, version):
-    job = match("/".join(names), LAYOUTS, version)
+    job = match("/".join(names), BUILT_IN, version)
     if job is not None:
         assert job.jobid
         assert job.layout.manager == job.manager
@@ -232,8 +237,8 @@ def test_any_path_is_a_job_or_none(names, version):
 
 @given(st.integers(0, 2**32), st.integers(0, 2**32 - 2), NAMES)
 def test_slurm_ids_come_back_as_they_went_in(jobid, uid, node):
-    one = match(f"slurm_{node}/uid_{uid}/job_{jobid}", LAYOUTS, 1)
-    two = match(f"system.slice/{node}_slurmstepd.scope/job_{jobid}", LAYOUTS, 2)
+    one = match(f"slurm_{node}/uid_{uid}/job_{jobid}", BUILT_IN, 1)
+    two = match(f"system.slice/{node}_slurmstepd.scope/job_{jobid}", BUILT_IN, 2)
     assert one is not None
     assert two is not None
     assert (one.jobid, one.uid, dict(one.info)["node"]) == (str(jobid), uid, node)
@@ -248,7 +253,7 @@ def test_slurm_ids_come_back_as_they_went_in(jobid, uid, node):
 def test_pbs_ids_survive_systemds_escaping(number, index, server):
     jobid = f"{number}{'' if index is None else f'[{index}]'}.{server}"
     escaped = "".join(c if c.isalnum() or c in "_." else f"\\x{ord(c):02x}" for c in jobid)
-    job = match(f"pbspro.slice/pbspro-{escaped}.slice", LAYOUTS, 1)
+    job = match(f"pbspro.slice/pbspro-{escaped}.slice", BUILT_IN, 1)
     assert job is not None or server == "orphan"
     assert job is None or job.jobid == jobid
 

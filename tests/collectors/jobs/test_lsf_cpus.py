@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.jobs.processes.lsf_cpus import allocated
+from batchjob.schedulers.lsf.cpus import allocated
 from tests.collectors.jobs.nodes import as_root, samples
 
 HOST = os.uname().nodename

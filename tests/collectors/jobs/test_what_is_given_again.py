@@ -4,6 +4,8 @@ import os
 
 import pytest
 
+from batchjob.schedulers import registry
+from batchjob.schedulers.layout import LayoutMatch
 from collectors.jobs.cgroups.directory import RARE_SECONDS, CgroupDirectory, Descriptors, Trouble
 from collectors.jobs.cgroups.formats import single
 from collectors.jobs.cgroups.job_cgroup import JobCgroup, Tables
@@ -11,7 +13,6 @@ from collectors.jobs.cgroups.kernel_log import KernelLog
 from collectors.jobs.cgroups.mounts import Hierarchy
 from collectors.jobs.cgroups.reader import BatchReader, CgroupFile
 from collectors.jobs.families import JobFamilies
-from collectors.jobs.layouts import LAYOUTS, LayoutMatch
 from collectors.jobs.metrics import JOB_METRICS
 from collectors.jobs.reading import UNSEEN, CgroupReading, DeviceIO, job_reading
 from collectors.metric import Labels
@@ -192,7 +193,7 @@ def test_a_part_shows_what_a_glance_saw_before_something_was_amiss(tmp_path):
     (tmp_path / "job").mkdir()
     glanced = Glanced(tmp_path / "job")
     glanced.directory.close()
-    found = LayoutMatch(LAYOUTS[0], "slurm", "1")
+    found = LayoutMatch(registry.layouts()[0], "slurm", "1")
     files = tuple(
         CgroupFile(f"memory.{which}", "memory", single(f"memory_{which}"))
         for which in ("current", "peak")
@@ -225,7 +226,7 @@ def test_where_two_hierarchies_tell_the_same_one_of_them_is_believed(tmp_path):
     source = CgroupFile("cpu", "cpu", single("cpu_user_seconds"))
     log = KernelLog(str(tmp_path / "none"))
     tables = Tables({"cpuacct": (source,)}, (source,), Descriptors(9), log, Trouble())
-    part = JobCgroup("job", LayoutMatch(LAYOUTS[0], "slurm", "1"), None, tables)
+    part = JobCgroup("job", LayoutMatch(registry.layouts()[0], "slurm", "1"), None, tables)
     coarse.write_text("100\n")
     fine.write_text("104\n")
     part.add(Hierarchy(2, frozenset(), str(tmp_path / "v2")))

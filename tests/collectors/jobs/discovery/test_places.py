@@ -2,8 +2,8 @@
 
 import pytest
 
+from batchjob.schedulers import registry
 from collectors.jobs.discovery.places import place_of
-from collectors.jobs.layouts import LAYOUTS
 
 POD = "kubepods/pod0a1b2c3d-0000-4111-8222-0a1b2c3d4e5f"
 
@@ -34,7 +34,7 @@ POD = "kubepods/pod0a1b2c3d-0000-4111-8222-0a1b2c3d4e5f"
     ],
 )
 def test_where_to_go(version, path, leads_on, watch):
-    place = place_of(path, LAYOUTS, version)
+    place = place_of(path, registry.layouts(), version)
     assert (place.leads_on, place.watch) == (leads_on, watch)
 
 
@@ -42,17 +42,17 @@ def test_version_1_leaves_everything_else_alone():
     entered = [
         name
         for name in ("ssh.service", "docker", "init.scope", "slurm", "oar")
-        if place_of(name, LAYOUTS, 1).leads_on
+        if place_of(name, registry.layouts(), 1).leads_on
     ]
     assert entered == ["ssh.service", "slurm", "oar"]  # PBS calls its service as it likes
 
 
 def test_the_innermost_of_nested_jobs_counts():
-    found = place_of(f"{POD}/1f/slurmstepd.scope/job_3", LAYOUTS, 2).found
+    found = place_of(f"{POD}/1f/slurmstepd.scope/job_3", registry.layouts(), 2).found
     assert found is not None
     assert (found.manager, found.jobid) == ("slurm", "3")
 
 
 def test_a_forged_tree_inside_a_job_is_part_of_the_job():
     path = "system.slice/slurmstepd.scope/job_1/step_0/user/task_0/slurmstepd.scope/job_2"
-    assert place_of(path, LAYOUTS, 2).found is None
+    assert place_of(path, registry.layouts(), 2).found is None

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from batchjob.schedulers.layout import JobStep, step_of
 from collectors.jobs.discovery.places import match
 from collectors.jobs.discovery.site_layouts import all_layouts, site_layouts
-from collectors.jobs.layouts import JobStep, step_of
 
 
 def test_a_pattern():

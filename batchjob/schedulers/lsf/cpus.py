@@ -12,12 +12,15 @@ import os
 import stat
 from collections.abc import Mapping
 
-from collectors.jobs.cgroups.formats import whole
-
 AFFINITY_FILE, SLOTS = "LSB_AFFINITY_HOSTFILE", "LSB_MCPU_HOSTS"
 VARIABLES = (AFFINITY_FILE, SLOTS)
 
 _LONGEST_FILE = 1 << 20
+
+
+def of_this_node(environ: Mapping[str, str]) -> int | None:
+    """CPUs of a job on the machine that we run on."""
+    return allocated(environ, os.uname().nodename, os.cpu_count() or 1)
 
 
 def allocated(environ: Mapping[str, str], hostname: str, online: int) -> int | None:
@@ -57,11 +60,17 @@ def _listed(text: str) -> set[int]:
     cpus: set[int] = set()
     for part in text.split(","):
         first, _, last = part.partition("-")
-        begin, end = whole(first), whole(last or first)
+        begin, end = _number(first), _number(last or first)
         if end - begin >= 65536:
             raise ValueError(f"not a list of CPUs: {text!r}")
         cpus.update(range(begin, end + 1))
     return cpus
+
+
+def _number(text: str) -> int:
+    if len(text) > 9 or not (text.isascii() and text.isdigit()):
+        raise ValueError(f"not a number: {text!r}")
+    return int(text)
 
 
 def _of_slots(text: str, own: str) -> int:

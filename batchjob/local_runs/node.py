@@ -1,0 +1,44 @@
+"""What a local run leaves on its machine: the cgroup that `batchjob run` makes for it."""
+
+import re
+
+from batchjob.schedulers.layout import V2, layout
+from batchjob.schedulers.node import NodeSide
+
+RUNS_DIRECTORY = "batchjob.slice"
+"""`batchjob run` makes its cgroups here: `<a cgroup it may use>/batchjob.slice/run-<uuid>`."""
+RUN_PREFIX = "run-"
+_UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+
+_LAYOUTS = (
+    # `batchjob run` as root or in a cgroup that was handed to it, and as a user with
+    # a systemd of his own (`user@<uid>.service` is made by root, so its uid is true).
+    layout(
+        "local",
+        "local",
+        rf"{re.escape(RUNS_DIRECTORY)}/{RUN_PREFIX}(?P<jobid>{_UUID})(?:\.scope)?",
+        by_user=True,
+    ),
+    # A cgroup that was handed to somebody else lies elsewhere in the tree.
+    layout(
+        "local-nested",
+        "local",
+        rf"**/{re.escape(RUNS_DIRECTORY)}/{RUN_PREFIX}(?P<jobid>{_UUID})(?:\.scope)?",
+        versions=V2,
+        by_user=True,
+    ),
+    layout(
+        "local-user",
+        "local",
+        r"user\.slice/user-\d+\.slice/user@(?P<uid>\d+)\.service/"
+        rf"{re.escape(RUNS_DIRECTORY)}/{RUN_PREFIX}(?P<jobid>{_UUID})(?:\.scope)?",
+        versions=V2,
+    ),
+)
+LAYOUT = _LAYOUTS[0]
+
+NODES = (
+    NodeSide(
+        "local", _LAYOUTS, re.compile(r"batchjob\.slice"), variables={"name": "BATCHJOB_NAME"}
+    ),
+)

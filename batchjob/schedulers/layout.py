@@ -1,0 +1,158 @@
+"""The contract of cgroup layouts: the shapes of the trees in which schedulers put their jobs.
+
+A path is relative to where the hierarchy is mounted (v2: /sys/fs/cgroup; v1: the mount of a
+controller). Each component is a regular expression of its own, and the last one is the job's
+directory. Named groups are what a path tells:
+
+    jobid    the id as the accounting writes it (after `decode`)
+    alias    another name of the job, where only its processes know the id
+    uid      the owner; a path that the scheduler makes as root is the kernel's word for it
+    started  epoch seconds of the job's start
+    others   go to `LayoutMatch.info` under their own name
+
+The layouts themselves are in each scheduler's `node`, with their sources; trees of Slurm and
+OpenPBS were recorded from running ones.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Literal, NamedTuple
+
+from batchjob.runtime.formatting import displayable
+
+Role = Literal["job", "step", "scheduler", "user", "task"]
+
+V1 = frozenset({1})
+V2 = frozenset({2})
+V1_AND_V2 = frozenset({1, 2})
+
+
+class Layout(NamedTuple):
+    """One shape of tree."""
+
+    name: str
+    manager: str
+    parents: tuple[re.Pattern[str], ...]  # the directories that lead to the job's
+    job: re.Pattern[str]  # the job's own directory
+    versions: frozenset[int] = V1_AND_V2
+    anywhere: bool = False  # the path may begin in any directory, not only at the mount
+    decode: Callable[[str], str] | None = None  # from the jobid in the path to the accounting's
+    steps: re.Pattern[str] | None = None  # what a path below the job's directory means
+    jobid_variable: str | None = None  # where a process of the job has the id, if the path has not
+    nests: bool = False  # other jobs' trees may stand inside; then it is their host, no job
+    enabled: bool = True
+    by_user: bool = False  # the job's user makes the directory, so its owner is the job's
+    submitted_at: Callable[[str], float | None] | None = None  # what the alias says of that
+
+    @property
+    def owner(self) -> Literal["path-uid", "directory", "process"]:
+        """Where the owner's uid comes from."""
+        if self.by_user:
+            return "directory"
+        named = any("uid" in part.groupindex for part in (*self.parents, self.job))
+        return "path-uid" if named else "process"
+
+
+class LayoutMatch(NamedTuple):
+    """What the path of a job's directory says."""
+
+    layout: Layout
+    manager: str
+    jobid: str  # where `jobid_variable` is set: an alias, until a process was asked
+    uid: int | None = None
+    started_at: float | None = None
+    submitted_at: float | None = None
+    jobid_variable: str | None = None
+    info: tuple[tuple[str, str], ...] = ()
+
+
+class JobStep(NamedTuple):
+    """What a directory of a job is for."""
+
+    name: str | None  # 0, batch, extern, 0+1; None at the job itself or without steps
+    role: Role  # `scheduler`: processes of slurmstepd and its like, not the user's
+    task: str | None = None
+
+
+def layout(
+    name: str,
+    manager: str,
+    path: str,
+    *,
+    versions: frozenset[int] = V1_AND_V2,
+    decode: Callable[[str], str] | None = None,
+    steps: str | None = None,
+    jobid_variable: str | None = None,
+    nests: bool = False,
+    enabled: bool = True,
+    by_user: bool = False,
+    submitted_at: Callable[[str], float | None] | None = None,
+) -> Layout:
+    """Make a row of a path; `**/` in front of it: it may begin anywhere."""
+    anywhere = path.startswith("**/")
+    *parents, job = (re.compile(part, re.ASCII) for part in path.removeprefix("**/").split("/"))
+    return Layout(
+        name,
+        manager,
+        tuple(parents),
+        job,
+        versions,
+        anywhere,
+        decode,
+        None if steps is None else re.compile(steps, re.ASCII),
+        jobid_variable,
+        nests,
+        enabled,
+        by_user,
+        submitted_at,
+    )
+
+
+def unescaped(text: str) -> str:
+    r"""Undo systemd's escaping of unit names: `12\x5b3\x5d.srv` is `12[3].srv`."""
+    return re.sub(r"(?:\\x[0-9a-f]{2})+", _bytes, text)
+
+
+def _bytes(escapes: re.Match[str]) -> str:
+    return bytes.fromhex(escapes[0].replace("\\x", "")).decode(errors="replace")
+
+
+def found(row: Layout, groups: Mapping[str, str]) -> LayoutMatch:
+    """What the named groups of a matched path say."""
+    groups = {name: displayable(value) for name, value in groups.items()}
+    text = groups["jobid"] if "jobid" in groups else groups["alias"]
+    started = groups.get("started")
+    return LayoutMatch(
+        row,
+        row.manager,
+        row.decode(text) if row.decode else text,
+        uid=int(groups["uid"]) if "uid" in groups else None,
+        started_at=float(started) if started else None,
+        submitted_at=row.submitted_at(groups["alias"])
+        if row.submitted_at and "alias" in groups
+        else None,
+        jobid_variable=None if "jobid" in groups else row.jobid_variable,
+        info=tuple((name, text) for name, text in groups.items() if name not in _FIELDS),
+    )
+
+
+_FIELDS = frozenset({"jobid", "alias", "uid", "started"})
+
+
+def step_of(job: LayoutMatch, below: str) -> JobStep | None:
+    """What a directory `below` the job's own (a relative path, "" the job's) is for.
+
+    None: the scheduler has no steps, or the job made the directory itself.
+    """
+    if not below:
+        return JobStep(None, "job")
+    pattern = job.layout.steps
+    matched = pattern.fullmatch(below) if pattern else None
+    if matched is None:
+        return None
+    groups = {name: text for name, text in matched.groupdict().items() if text is not None}
+    role: Role = next((role for role in _ROLES if role in groups), "step")
+    return JobStep(groups.get("step"), role, groups.get("task"))
+
+
+_ROLES: tuple[Role, ...] = ("scheduler", "task", "user")  # the innermost first

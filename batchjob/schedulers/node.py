@@ -1,0 +1,83 @@
+"""The contract of a scheduler's module `node`: what it leaves on a compute node.
+
+The module ends in `NODES`, a row for each manager that it knows. Compute nodes import it, so
+neither it nor what it imports may call programs, use HTTP or read accounting.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Literal, NamedTuple
+
+from batchjob.schedulers.layout import Layout
+
+Environment = Mapping[str, str]
+
+
+class GpuNames(NamedTuple):
+    """What a scheduler calls the GPUs of a job, and what numbers among the names count."""
+
+    source: str
+    names: tuple[str, ...]
+    numbers: Literal["listed", "visible", "index", "minor"]
+    """`listed`: places in the scheduler's own list of GPUs; `visible`: as in CUDA_VISIBLE_DEVICES;
+    `index`: the driver's; `minor`: of the device file."""
+    pci_order: bool = False  # visible ones follow the PCI bus
+
+
+class NodeSide(NamedTuple):
+    """What one manager of jobs leaves on a compute node."""
+
+    manager: str  # the label `manager`
+    layouts: tuple[Layout, ...] = ()
+    trees: re.Pattern[str] | None = None  # directories that only it makes
+
+    variables: Mapping[str, str] = {}  # info label → variable in its jobs' environment
+    further_variables: frozenset[str] = frozenset()  # others that `own_variables` or `cpus` read
+    own_variables: Callable[[str, Environment], Mapping[str, str]] | None = None
+    """Those of `variables` that speak of this job (id, environment); None: all."""
+    cpus: Callable[[Environment], int | None] | None = None
+    """CPUs allocated on this node, for jobs without a CPU set; may read files."""
+
+    starters: frozenset[str] = frozenset()  # programs that start jobs' processes, 15 bytes at most
+    jobid_of_title: Callable[[bytes], str | None] | None = None
+    """The job's id in the title of a starter of root's."""
+
+    gpu_variables: str = ""  # a regular expression: names of variables that tell a job's GPUs
+    gpus_of_files: Callable[[Sequence[str], str, str], GpuNames | None] | None = None
+    """By files that root has written, from the scheduler's directories, job id and host name."""
+    gpus_of_variables: Callable[[Sequence[Environment]], Iterable[GpuNames]] | None = None
+    """By the environments of the job's processes, the most trustworthy first."""
+    gpu_shards: str = ""  # the variable with the shards of GPUs that a job holds
+    lists_devices: bool = True  # its devices cgroup of version 1 lists what a job may open
+
+    daemons: frozenset[str] = frozenset()  # its processes on a compute node (/proc/<pid>/comm)
+    advice: str = ""  # what makes it use cgroups; "" for one that is no scheduler
+    controllers: Mapping[tuple[int, str], str] = {}
+    """What brings a controller into its tree, by cgroup version and controller."""
+
+    def asked_variables(self) -> frozenset[str]:
+        """Names of the variables that `details` and `cpus` want."""
+        return frozenset(self.variables.values()) | self.further_variables
+
+    def details(self, jobid: str, environ: Environment) -> dict[str, str]:
+        """Account, partition and so on, by info label, from a process's environment."""
+        wanted = self.own_variables(jobid, environ) if self.own_variables else self.variables
+        return {label: environ[name] for label, name in wanted.items() if environ.get(name)}
+
+
+_LONGEST_LIST = 4096  # characters; the environment belongs to the user and may be huge
+
+
+def listed(text: str | None) -> list[str]:
+    """The parts of a comma-separated list; `NoDevFiles`, `none` and -1 mean no GPU."""
+    words = [word.strip() for word in (text or "")[:_LONGEST_LIST].split(",")]
+    return [word for word in words if word and word.lower() not in ("nodevfiles", "none", "-1")]
+
+
+def lines_of(path: str) -> list[str]:
+    """A small file's lines; none where it cannot be read."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read(65536).splitlines()
+    except OSError:
+        return []

@@ -1,0 +1,160 @@
+"""What further managers of jobs leave on a compute node; their records come as JSON lines.
+
+Flux, HTCondor, OAR, Grid Engine, Joblet, Kubernetes and libvirt.
+"""
+
+import re
+
+from batchjob.schedulers.layout import V1, V2, layout, unescaped
+from batchjob.schedulers.node import NodeSide
+
+
+def _sge_id(text: str) -> str:
+    job, task = text.split("-")
+    return job if task == "0" else f"{job}.{task}"
+
+
+def _pod_uid(text: str) -> str:
+    return text.replace("_", "-")
+
+
+_POD = r"pod(?P<jobid>[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})"
+
+# HTCondor: src/condor_utils/proc_family_direct_cgroup_v*.cpp. `condor`, the EXECUTE directory with
+# `_` for `/`, the slot's name. The job's id is not in it, so the slot stands for the job.
+_CONDOR_JOB = r"condor_(?:.*?_(?=slot\d))?(?P<jobid>.+?)(?:\.slice)?"
+
+_FLUX = (
+    # Flux: src/modules/sdexec; units of the flux user's own systemd. The uid in the path is his.
+    *(
+        layout(
+            f"flux{suffix}",
+            "flux",
+            rf"user\.slice/user-\d+\.slice/user@\d+\.service/{between}"
+            r"(?:imp-)?shell-(?P<rank>\d+)-(?P<jobid>f[1-9A-HJ-NP-Za-km-z]+)\.service",
+            versions=V2,
+        )
+        for suffix, between in (("", ""), ("-app", r"app\.slice/"))
+    ),
+)
+_HTCONDOR = (
+    layout("htcondor-v1", "htcondor", rf"htcondor/{_CONDOR_JOB}", versions=V1),
+    layout(
+        "htcondor-v2",
+        "htcondor",
+        rf"system\.slice/condor.*\.service/htcondor/{_CONDOR_JOB}",
+        versions=V2,
+    ),
+)
+_OAR = (
+    # OAR: sources/core/tools/job_resource_manager_{cgroups,systemd}.pl; a login may hold `_`.
+    layout("oar-v1", "oar", r"oar/(?P<login>.+)_(?P<jobid>\d+)", versions=V1),
+    layout(
+        "oar-v2",
+        "oar",
+        r"oar\.slice/oar-u\d+\.slice/oar-u(?P<uid>\d+)-j(?P<jobid>\d+)\.slice",
+        versions=V2,
+    ),
+)
+_GRID_ENGINE = (
+    # Grid Engine with the community's wrapper of the shepherd; task 0 is a job that is no array.
+    layout(
+        "sge",
+        "sge",
+        r"sge\.slice/sge-shepherd\.slice/sge-shepherd-\d+\.slice/"
+        r"sge-shepherd-(?P<jobid>\d+-\d+)\.slice",
+        decode=_sge_id,
+    ),
+)
+_JOBLET = (
+    # Joblet: a short number or a UUID; older versions without the service.
+    *(
+        layout(name, "joblet", rf"joblet\.slice/{between}job-(?P<jobid>[\w-]+)", versions=V2)
+        for name, between in (("joblet", r"joblet\.service/"), ("joblet-old", ""))
+    ),
+)
+_KUBERNETES = (
+    # Kubernetes: pkg/kubelet/cm; the cgroupfs driver's names, then the systemd driver's. A pod of
+    # quality "guaranteed" has no level of its own. Slurm's nodes may be pods.
+    *(
+        layout(name, "kubernetes", path, decode=_pod_uid, nests=True)
+        for name, path in (
+            ("kubernetes", rf"kubepods/{_POD}"),
+            ("kubernetes-qos", rf"kubepods/(?P<qos>burstable|besteffort)/{_POD}"),
+            ("kubernetes-systemd", rf"kubepods\.slice/kubepods-{_POD}\.slice"),
+            (
+                "kubernetes-systemd-qos",
+                r"kubepods\.slice/kubepods-(?P<qos>burstable|besteffort)\.slice/"
+                rf"kubepods-(?:burstable|besteffort)-{_POD}\.slice",
+            ),
+        )
+    ),
+)
+_LIBVIRT = (
+    # libvirt: a virtual machine is no batch job, unless the site says so.
+    layout(
+        "libvirt-systemd",
+        "libvirt",
+        r"machine\.slice/machine-qemu\\x2d\d+\\x2d(?P<jobid>.+)\.scope",
+        decode=unescaped,
+        nests=True,
+        enabled=False,
+    ),
+    layout(
+        "libvirt",
+        "libvirt",
+        r"machine/qemu-\d+-(?P<jobid>.+)\.libvirt-qemu",
+        nests=True,
+        enabled=False,
+    ),
+)
+
+NODES = (
+    NodeSide(
+        "flux",
+        _FLUX,
+        variables={"name": "FLUX_JOB_NAME"},
+        starters=frozenset({"flux-imp"}),
+        daemons=frozenset({"flux-broker-0", "flux-broker"}),
+        advice="let Flux run jobs by sdexec; see docs/schedulers/others.md",
+    ),
+    NodeSide(
+        "htcondor",
+        _HTCONDOR,
+        re.compile("htcondor"),
+        starters=frozenset({"condor_starter"}),
+        daemons=frozenset({"condor_startd", "condor_master"}),
+        advice="set BASE_CGROUP = htcondor; see docs/schedulers/others.md",
+    ),
+    NodeSide(
+        "oar",
+        _OAR,
+        re.compile(r"oar(\.slice)?"),
+        variables={"account": "OAR_PROJECT_NAME", "name": "OAR_JOB_NAME"},
+        advice="see docs/schedulers/others.md",
+    ),
+    NodeSide(
+        "sge",
+        _GRID_ENGINE,
+        re.compile(r"sge\.slice"),
+        variables={"partition": "QUEUE", "name": "JOB_NAME"},
+        starters=frozenset({"sge_shepherd"}),
+        daemons=frozenset({"sge_execd"}),
+        advice="start jobs through a shepherd that makes cgroups; see docs/schedulers/others.md",
+    ),
+    NodeSide(
+        "joblet",
+        _JOBLET,
+        re.compile(r"joblet\.slice"),
+        daemons=frozenset({"joblet"}),
+        advice="see docs/schedulers/others.md",
+    ),
+    NodeSide(
+        "kubernetes",
+        _KUBERNETES,
+        re.compile(r"kubepods(\.slice)?"),
+        daemons=frozenset({"kubelet"}),
+        advice="see docs/schedulers/others.md",
+    ),
+    NodeSide("libvirt", _LIBVIRT, re.compile(r"machine(\.slice)?")),
+)

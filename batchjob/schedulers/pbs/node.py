@@ -1,0 +1,103 @@
+"""What PBS and Torque leave on a compute node: cgroups, environment, the MoM's files on GPUs."""
+
+import os
+import re
+from collections.abc import Sequence
+
+from batchjob.schedulers.layout import V1, V2, layout, unescaped
+from batchjob.schedulers.node import GpuNames, NodeSide, lines_of, listed
+
+# OpenPBS: src/hooks/cgroups/pbs_cgroups.PY at v18.1, v19.1, v20 to v23.06. A cgroup that the hook
+# could not remove ends in `.orphan`.
+_PBS_ID = r"\d+(?:\[\d+\])?(?:\.(?!orphan$)[\w-]+)*"
+_PBS_ESCAPED_ID = r"\d+(?:\\x5b\d+\\x5d)?(?:\.(?!orphan\.slice$)(?:\w|\\x2d)+)*"
+
+_LAYOUTS = (
+    # `cgroup_prefix` in the hook's configuration names the service.
+    layout("pbs", "pbs", rf"(?P<prefix>.+)\.service/jobid/(?P<jobid>{_PBS_ID})", versions=V1),
+    # On v2, in commercial PBS only, subjobs are 12345.2: their processes know the true id.
+    layout(
+        "pbs-v2",
+        "pbs",
+        rf"(?P<prefix>.+)\.service/(?:jobs|jobid)/(?P<alias>{_PBS_ID})",
+        versions=V2,
+        jobid_variable="PBS_JOBID",
+    ),
+    layout(
+        "pbs-19-systemd",
+        "pbs",
+        rf"pbspro\.slice/pbspro-(?P<jobid>{_PBS_ESCAPED_ID})\.slice",
+        versions=V1,
+        decode=unescaped,
+    ),
+    layout("pbs-18", "pbs", rf"pbspro/(?P<jobid>{_PBS_ID})", versions=V1),
+)
+_TORQUE_LAYOUTS = (
+    # Torque: src/resmom/trq_cgroups.c; R<request>.t<task> with `qsub -L`.
+    layout(
+        "torque",
+        "torque",
+        r"torque/(?P<jobid>\d+(?:\[\d+\])?\.[\w.-]+)",
+        versions=V1,
+        steps=r"(?P<step>R\d+\.t\d+)",
+    ),
+)
+
+_TORQUE_GPU = re.compile(r"(\S+)-gpu(\d+)")
+
+
+def _gpus_of_files(homes: Sequence[str], jobid: str, hostname: str) -> GpuNames | None:
+    """OpenPBS' aux/<jobid>.env and Torque's aux/<jobid>gpu, both written by the root-owned MoM."""
+    for home in homes:
+        path = os.path.join(home, "aux", jobid)
+        environ = dict(line.partition("=")[::2] for line in lines_of(path + ".env"))
+        names = listed(environ.get("CUDA_VISIBLE_DEVICES"))
+        if names:
+            pci_order = environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
+            return GpuNames("pbs", tuple(names), "visible", pci_order)
+        gpus = [match for line in lines_of(path + "gpu") if (match := _TORQUE_GPU.fullmatch(line))]
+        numbers = [gpu[2] for gpu in gpus if gpu[1].partition(".")[0] == hostname]
+        if numbers:
+            return GpuNames("pbs", tuple(numbers), "index")
+    return None
+
+
+NODES = (
+    NodeSide(
+        "pbs",
+        _LAYOUTS,
+        re.compile(r"pbs_jobs\.service|pbspro(\.slice)?|jobid|jobs"),
+        variables={  # of a real OpenPBS 23.06
+            "account": "PBS_ACCOUNT",
+            "partition": "PBS_QUEUE",
+            "array_job_id": "PBS_ARRAY_ID",
+            "array_task_id": "PBS_ARRAY_INDEX",
+            "name": "PBS_JOBNAME",
+        },
+        starters=frozenset({"pbs_mom"}),
+        gpus_of_files=_gpus_of_files,
+        daemons=frozenset({"pbs_mom"}),
+        advice="enable the cgroup hook: qmgr -c 'set hook pbs_cgroups enabled=true'; see "
+        "docs/schedulers/pbs.md",
+        controllers={
+            (1, "cpuacct"): "enable cpuacct in the hook's configuration",
+            (1, "memory"): "enable memory in the hook's configuration",
+            (1, "cpuset"): "enable cpuset in the hook's configuration",
+            (1, "blkio"): "none: the hook knows no blkio",
+            (1, "pids"): "none: the hook knows no pids",
+        },
+    ),
+    NodeSide(
+        "torque",
+        _TORQUE_LAYOUTS,
+        re.compile("torque"),
+        variables={
+            "partition": "PBS_QUEUE",
+            "array_task_id": "PBS_ARRAYID",
+            "name": "PBS_JOBNAME",
+        },
+        gpus_of_files=_gpus_of_files,
+        # No daemons: its own is called pbs_mom as well.
+        advice="build Torque with --enable-cgroups; see docs/schedulers/pbs.md",
+    ),
+)

@@ -1,0 +1,137 @@
+"""What Slurm leaves on a compute node: cgroups, environment, GPUs."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from batchjob.schedulers.layout import V1, V2, layout
+from batchjob.schedulers.node import Environment, GpuNames, NodeSide, listed
+from batchjob.schedulers.slurm import sluid
+
+# Slurm: src/plugins/cgroup/v1 and v2, doc/html/cgroups.shtml. The id is always the raw one; a
+# task of an array and a part of a het job each have their own. `slurm_<node>`, `<node>_slurm...`:
+# builds for several slurmd on a host, Debian's among them.
+_SLURM_STEP = r"step_(?P<step>(?:\d+|batch|extern|interactive|TBD)(?:\+\d+)?)"
+_SLURM_V1_STEPS = rf"{_SLURM_STEP}(?:/task_(?P<task>[^/]+)(?:/.*)?)?"
+_SLURM_V2_STEPS = (
+    rf"{_SLURM_STEP}(?:/(?P<scheduler>slurm)|/(?P<user>user)(?:/task_(?P<task>[^/]+))?(?:/.*)?)?"
+)
+_SLURM_SCOPE = r"(?:(?P<node>.+)_)?slurmstepd\.scope"
+_SLURM_JOB = rf"job_(?P<jobid>\d+)|(?P<alias>(?P<sluid>{sluid.PATTERN}))"
+
+
+def _submitted_at(alias: str) -> float | None:
+    try:
+        return sluid.decode(alias).submitted_at
+    except ValueError:
+        return None  # the right shape, but more than 64 bits
+
+
+_LAYOUTS = (
+    layout(
+        "slurm-v1",
+        "slurm",
+        r"slurm(?:_(?P<node>.+))?/uid_(?P<uid>\d+)/job_(?P<jobid>\d+)",
+        versions=V1,
+        steps=_SLURM_V1_STEPS,
+    ),
+    # CgroupSlice= names the slice since 25.11, SLUIDs name the jobs since 26.05.
+    layout(
+        "slurm-v2",
+        "slurm",
+        rf".+\.slice/{_SLURM_SCOPE}/{_SLURM_JOB}",
+        versions=V2,
+        steps=_SLURM_V2_STEPS,
+        jobid_variable="SLURM_JOB_ID",
+        submitted_at=_submitted_at,
+    ),
+    # IgnoreSystemd=yes, or slurmd in a container or pod: the scope stands wherever slurmd ran.
+    layout(
+        "slurm-v2-nested",
+        "slurm",
+        rf"**/{_SLURM_SCOPE}/{_SLURM_JOB}",
+        versions=V2,
+        steps=_SLURM_V2_STEPS,
+        jobid_variable="SLURM_JOB_ID",
+        submitted_at=_submitted_at,
+    ),
+)
+
+# sbatch(1), "OUTPUT ENVIRONMENT VARIABLES".
+_VARIABLES = {
+    "account": "SLURM_JOB_ACCOUNT",
+    "partition": "SLURM_JOB_PARTITION",
+    "qos": "SLURM_JOB_QOS",
+    "array_job_id": "SLURM_ARRAY_JOB_ID",
+    "array_task_id": "SLURM_ARRAY_TASK_ID",
+    "het_job_id": "SLURM_JOB_ID_HET_GROUP_0",
+    "name": "SLURM_JOB_NAME",
+}
+
+
+def _own_variables(jobid: str, environ: Environment) -> Mapping[str, str]:
+    """In a step over several parts of a het job, Slurm's variables are those of the first part
+    (real Slurm 22.05 and 24.11): what another id signs is another job's.
+    """
+    if environ.get("SLURM_JOB_ID", jobid) == jobid:
+        return _VARIABLES
+    return {"het_job_id": _VARIABLES["het_job_id"]}
+
+
+def jobid_of_title(title: bytes) -> str | None:
+    """The job id in slurmstepd's title, `slurmstepd: [4749.batch]` (Slurm: slurmstepd's main)."""
+    match = re.match(rb"slurmstepd: \[(\d+)[.\]]", title)
+    return match[1].decode() if match else None
+
+
+def _gpus_of_variables(environs: Sequence[Environment]) -> Iterator[GpuNames]:
+    """Places in the node's list of GPUs.
+
+    Tasks inherit SLURM_JOB_GPUS from the batch script, hence from the first node: on the others
+    only SLURM_STEP_GPUS is of this node. Measured with 22.05 and 24.11; the latter gives both
+    tasks of `--gpus-per-task=1` the same SLURM_STEP_GPUS, so the job's list goes first.
+    """
+    of_job = [
+        environ["SLURM_JOB_GPUS"]
+        for environ in environs
+        if "SLURM_JOB_GPUS" in environ
+        and ("SLURM_STEPID" not in environ or environ.get("SLURM_JOB_NUM_NODES") == "1")
+    ]
+    of_steps = [environ["SLURM_STEP_GPUS"] for environ in environs if "SLURM_STEP_GPUS" in environ]
+    for source, texts in (("SLURM_JOB_GPUS", of_job), ("SLURM_STEP_GPUS", of_steps)):
+        yield GpuNames(source, tuple(word for text in texts for word in listed(text)), "listed")
+
+
+_EXTRA_CONTROLLERS = (
+    "EnableExtraControllers=io,pids in cgroup.conf (Slurm 25.05 and later); before that, after "
+    "each start of slurmd: echo '+io +pids' > {tree}/cgroup.subtree_control"
+)
+
+NODES = (
+    NodeSide(
+        "slurm",
+        _LAYOUTS,
+        re.compile(r"slurm(_.+)?|(.+_)?slurmstepd\.scope"),
+        variables=_VARIABLES,
+        further_variables=frozenset({"SLURM_JOB_ID"}),
+        own_variables=_own_variables,
+        starters=frozenset({"slurmstepd"}),
+        jobid_of_title=jobid_of_title,
+        gpu_variables="SLURM_(JOB_GPUS|STEP_GPUS|STEPID|JOB_NUM_NODES|SHARDS_ON_NODE)",
+        gpus_of_variables=_gpus_of_variables,
+        gpu_shards="SLURM_SHARDS_ON_NODE",
+        lists_devices=False,  # it only denies: `a *:* rwm` stays
+        daemons=frozenset({"slurmd"}),
+        advice="set ProctrackType=proctrack/cgroup and TaskPlugin=task/cgroup in slurm.conf; see "
+        "docs/schedulers/slurm.md",
+        controllers={
+            (1, "cpuacct"): "JobAcctGatherType=jobacct_gather/cgroup in slurm.conf",
+            (1, "memory"): "ConstrainRAMSpace=yes in cgroup.conf",
+            (1, "cpuset"): "ConstrainCores=yes in cgroup.conf and TaskPlugin=task/cgroup",
+            (1, "blkio"): "none: Slurm leaves this controller alone on version 1",
+            (1, "pids"): "none: Slurm leaves this controller alone on version 1",
+            (2, "io"): _EXTRA_CONTROLLERS,
+            (2, "pids"): _EXTRA_CONTROLLERS,
+            (2, "cpuset"): "systemd 244 or later, which can hand cpuset on",
+        },
+    ),
+)
