@@ -8,7 +8,7 @@ import ipaddress
 import re
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 Parse = Callable[[Any], Any]
 _Parse = TypeVar("_Parse", bound=Parse)
@@ -150,6 +150,16 @@ def energy(value: Any) -> float:
     if 0 <= joules < float("inf"):
         return joules
     raise ValueError(f"expected an energy such as 5000 (joules), 20 MJ or 1.5 kWh, got {value!r}")
+
+
+def service_url(value: Any) -> str:
+    """http://host:port, https://host:port or unix:/path."""
+    parts = urlsplit(value) if isinstance(value, str) else SplitResult("", "", "", "", "")
+    if parts.scheme == "unix" and parts.path.startswith("/") and not parts.netloc:
+        return str(value)
+    if parts.scheme in ("http", "https") and parts.hostname and not parts.username:
+        return str(value)
+    raise ValueError(f"expected http://host:port, https://host:port or unix:/path, got {value!r}")
 
 
 def one_of(*choices: str) -> Parse:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from batchjob.runtime.settings import option
 from batchjob.runtime.subprocesses import CommandOptions, SchedulerError, call
-from batchjob.runtime.values import duration, one_of, text
+from batchjob.runtime.values import duration, one_of, service_url, text
 from batchjob.schedulers.registry import CLUSTERS
 from batchjob.schedulers.states import JobState
 from batchjob.secret_files import secret_file
@@ -153,11 +153,7 @@ def count(value: object) -> int | None:
 
 
 def _url(value: Any) -> str:
-    if value == "":
-        return ""
-    from batchjob.schedulers.slurm.slurmrestd import server
-
-    return server(value)
+    return "" if value == "" else service_url(value)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.ext.compiler import compiles
-from sqlalchemy.sql import visitors
 from sqlalchemy.sql.elements import ColumnElement
 from sqlalchemy.sql.functions import FunctionElement
 
@@ -186,24 +185,20 @@ def columns() -> tuple[ColumnElement[Any], ...]:
 
 
 def with_usage(row: Mapping[Any, Any], usage: Mapping[str, Any]) -> dict[Any, Any]:
-    """A row of `columns()` with another usage, and with the figures that follow from it.
-
-    `usage` has the columns of `job_usage` that are known. The database's own expressions make the
-    figures, so that a job measured a moment ago is reported as one measured by the poller.
-    """
-    names = [column.name for column in schema.job_usage.columns if column.name != "job_id"]
-    made = {**row, **{f"usage_{name}": usage.get(name) for name in names}}
-    values = {f"job_{column.name}": made.get(column.name) for column in schema.job.columns}
-    values |= {f"job_usage_{name}": usage.get(name) for name in names}
-    with _calculator().connect() as db:
-        figures = db.execute(_figures(), values).mappings().one()
-    return {**made, **figures}
+    """A row of `columns()` with another usage; see `with_usages`."""
+    numbered = {**row, "id": row.get("id") or 0}
+    return with_usages([numbered], {numbered["id"]: usage})[0]
 
 
 def with_usages(
     rows: Sequence[Mapping[Any, Any]], usages: Mapping[int, Mapping[str, Any]]
 ) -> list[dict[Any, Any]]:
-    """The same of many rows at once; `usages` has one for each, by the row's number."""
+    """Rows of `columns()` with other usages, and with the figures that follow from these.
+
+    `usages` has for each row, by its number, the columns of `job_usage` that are known. The
+    database's own expressions make the figures, so that a job measured a moment ago is reported as
+    one measured by the poller.
+    """
     jobs = [column.name for column in schema.job.columns]
     used = [column.name for column in schema.job_usage.columns]
     made = [
@@ -233,16 +228,3 @@ def with_usages(
 def _calculator() -> sa.Engine:
     """A database in memory, which each connection begins without tables."""
     return sa.create_engine("sqlite://", poolclass=sa.NullPool)
-
-
-@functools.cache
-def _figures() -> sa.Select[Any]:
-    """The derived columns of one row whose values are parameters."""
-    wanted: Sequence[ColumnElement[Any]] = (*DERIVED, COVERAGE.label("usage_coverage"))
-    return sa.select(*(visitors.replacement_traverse(column, {}, _parameter) for column in wanted))
-
-
-def _parameter(element: Any, **_: Any) -> Any:
-    if not isinstance(element, sa.Column):
-        return None
-    return sa.bindparam(f"{element.table.name}_{element.name}", type_=element.type)

@@ -12,12 +12,12 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import SplitResult, urlencode, urlsplit
+from urllib.parse import urlencode, urlsplit
 
 from batchjob.runtime.reason import reason
 from batchjob.runtime.settings import option
 from batchjob.runtime.subprocesses import SchedulerError
-from batchjob.runtime.values import duration, text
+from batchjob.runtime.values import duration, service_url, text
 from batchjob.secret_files import SecretFileError, read_secret, secret_file
 
 VERSIONS = tuple(f"v0.0.{number}" for number in range(46, 36, -1))  # newest first
@@ -34,16 +34,6 @@ class RestError(SchedulerError):
         self.status = status
 
 
-def server(value: Any) -> str:
-    """http://host:port, https://host:port or unix:/path."""
-    parts = urlsplit(value) if isinstance(value, str) else SplitResult("", "", "", "", "")
-    if parts.scheme == "unix" and parts.path.startswith("/") and not parts.netloc:
-        return str(value)
-    if parts.scheme in ("http", "https") and parts.hostname and not parts.username:
-        return str(value)
-    raise ValueError(f"expected http://host:port, https://host:port or unix:/path, got {value!r}")
-
-
 def version(value: Any) -> str:
     """A version such as v0.0.42; "" asks slurmrestd for the newest it has."""
     if value == "" or value in VERSIONS:
@@ -58,7 +48,7 @@ class RestOptions:
     url: str = option(
         "unix:/run/slurmrestd/slurmrestd.socket",
         "slurmrestd's address: http://host:port, https://host:port or unix:/path.",
-        parse=server,
+        parse=service_url,
     )
     version: str = option("", "API version such as v0.0.42; none: the newest there.", parse=version)
     user: str = option("", "User whom the token belongs to.", parse=text)

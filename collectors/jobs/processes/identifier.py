@@ -1,8 +1,9 @@
 """Finds out who a job is: owner, id, account. Runs in the inspector's thread."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from batchjob.schedulers import registry
+from batchjob.schedulers.layout import LayoutMatch
 from batchjob.schedulers.node import Environment
 from collectors.jobs.cgroups.directory import Trouble
 from collectors.jobs.processes import proc
@@ -139,9 +140,20 @@ class JobIdentifier:
             self._eyes.at = None
 
 
+def owner(found: LayoutMatch, processes: Iterable[Process]) -> int | None:
+    """The uid in the path, or that of the job's earliest process that is not root's.
+
+    At its birth a job holds only root's processes; containers in it may bring mapped uids later.
+    """
+    if found.uid is not None:
+        return found.uid
+    others = [process for process in processes if process.uid != 0]
+    return min(others, key=lambda process: process.started).uid if others else None
+
+
 def _owners(look: ProcessSnapshot) -> set[int]:
     found = (
-        job_identity.owner(tree.found, [p for place in places.values() for p in place])
+        owner(tree.found, [p for place in places.values() for p in place])
         for tree, places in look.trees.items()
     )
     return {uid for uid in found if uid is not None}

@@ -1,10 +1,9 @@
 """Who a job is: the owner by the kernel's word, the rest by what the owner's processes say."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from batchjob.schedulers.layout import LayoutMatch
-from collectors.jobs.processes.proc import Process
 from collectors.jobs.view import JobName
 from collectors.metric import Labels, labels
 
@@ -47,17 +46,6 @@ def make(
         known.pop("name", None)
     pairs = {key: _cut(known[key]) for key in INFO_LABELS if known.get(key)}
     return JobIdentity(name, uid, labels(**pairs))
-
-
-def owner(found: LayoutMatch, processes: Iterable[Process]) -> int | None:
-    """The uid in the path, or that of the job's earliest process that is not root's.
-
-    At its birth a job holds only root's processes; containers in it may bring mapped uids later.
-    """
-    if found.uid is not None:
-        return found.uid
-    others = [process for process in processes if process.uid != 0]
-    return min(others, key=lambda process: process.started).uid if others else None
 
 
 def _cut(value: str) -> str:
