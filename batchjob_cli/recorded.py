@@ -1,7 +1,7 @@
 """Readings of jobs as samples: the exporter's own table of metrics says which number is which."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,8 +10,10 @@ from batchjob.quantities.sample import QUANTITIES, SampleKey
 from collectors.collector import Collector
 from collectors.energy.collector import EnergyCollector
 from collectors.energy.ledger import EnergyAccounts
+from collectors.gpu import metrics as gpu_metrics
 from collectors.gpu.collector import GpuCollector
 from collectors.gpu.holders import Holding
+from collectors.gpu.metrics import GpuMetric
 from collectors.jobs.collector import JobsCollector
 from collectors.jobs.metrics import JOB_METRICS, InfoRow, MetricValues
 from collectors.jobs.reading import FLAT_FIELDS, JobReading
@@ -34,7 +36,7 @@ class SampleSources(NamedTuple):
     """Who is asked, in one pass for all jobs."""
 
     readings: Callable[[], list[tuple[JobName, JobReading]]]
-    held: Callable[[], list[tuple[Holding, float | None]]] = list
+    held: Callable[[], list[tuple[Holding, Mapping[GpuMetric, float]]]] = list
     accounts: Callable[[], EnergyAccounts] = EnergyAccounts
 
 
@@ -61,8 +63,8 @@ def take(sources: SampleSources) -> list[JobSamples]:
             numbers[SampleKey("energy_joules", (component, kind))] = value
         for provider, value in grams.items():
             numbers[SampleKey("emissions_grams", (provider,))] = value
-    for holding, watts in sources.held():
-        more[key_of(holding.job)].update(_gpu(holding, watts))
+    for holding, told in sources.held():
+        more[key_of(holding.job)].update(_gpu(holding, told))
     taken = []
     for job, reading in sources.readings():
         values = dict(_numbers(reading)) | more.get(key_of(job), {})
@@ -105,7 +107,7 @@ def key_of(job: JobName) -> Key:
     return (job.manager, job.jobid, job.user)
 
 
-def _gpu(holding: Holding, watts: float | None) -> Values:
+def _gpu(holding: Holding, told: Mapping[GpuMetric, float]) -> Values:
     unit = holding.unit
     of = (str(unit.gpu.index), unit.gpu.uuid, unit.gpu_instance)
     numbers = {
@@ -113,9 +115,20 @@ def _gpu(holding: Holding, watts: float | None) -> Values:
         "gpu_memory_bytes": holding.memory_bytes,
         "gpu_processes": holding.processes,
         "gpu_share_ratio": holding.share,
-        "gpu_power_watts": watts,
+        **{name: told.get(metric) for name, metric in _OF_BOARD.items()},
     }
     return {SampleKey(name, of): value for name, value in numbers.items() if value is not None}
+
+
+_OF_BOARD = {
+    "gpu_power_watts": gpu_metrics.POWER,
+    "gpu_memory_total_bytes": gpu_metrics.MEMORY_TOTAL,
+    "gpu_temperature_celsius": gpu_metrics.TEMPERATURE,
+    "gpu_sm_clock_hertz": gpu_metrics.CLOCK["sm"],
+    "gpu_memory_clock_hertz": gpu_metrics.CLOCK["memory"],
+    "gpu_ecc_corrected_errors": gpu_metrics.ECC["corrected"],
+    "gpu_ecc_uncorrected_errors": gpu_metrics.ECC["uncorrected"],
+}
 
 
 def _quantity(metric: str, text: str) -> str:

@@ -88,6 +88,11 @@ def _counter(name: str, metric: str, digits: int = 0, **labels: str) -> Quantity
     return Quantity(name, digits, True, metric, tuple(labels.items()))
 
 
+def _board(name: str, digits: int = 0) -> Quantity:
+    """Of a GPU that the job holds, whoever else uses it."""
+    return Quantity(f"gpu_{name}", digits, False, f"batchjob_gpu_{name}", group=GPUS)
+
+
 def _of(group: SampleGroup, name: str, digits: int = 0) -> Quantity:
     return Quantity(name, digits, True, f"batchjob_job_{name}_total", group=group)
 
@@ -142,7 +147,19 @@ QUANTITIES = (
     _gauge("gpu_memory_bytes", 0, GPUS),
     _gauge("gpu_processes", 0, GPUS),
     _gauge("gpu_share_ratio", 3, GPUS),
-    Quantity("gpu_power_watts", 1, False, "batchjob_gpu_power_watts", group=GPUS),
+    _board("power_watts", 1),
+    _board("memory_total_bytes"),
+    _board("temperature_celsius"),
+    *(
+        Quantity(f"gpu_{clock}_clock_hertz", 0, False, "batchjob_gpu_clock_hertz",
+                 (("clock", clock),), GPUS)
+        for clock in ("sm", "memory")
+    ),
+    *(
+        Quantity(f"gpu_ecc_{kind}_errors", 0, True, "batchjob_gpu_ecc_errors_total",
+                 (("kind", kind),), GPUS)
+        for kind in ("corrected", "uncorrected")
+    ),
     _of(ENERGY, "energy_joules", 1),
     _of(EMISSIONS, "emissions_grams", 4),
     _of(EXECUTABLES, "executable_cpu_seconds", 3),

@@ -60,6 +60,29 @@ def _mean(name: str) -> Callable[[SamplePair], str | None]:
     return text
 
 
+def _largest(name: str, unit: str, per_unit: float) -> Callable[[SamplePair], str | None]:
+    def text(step: SamplePair) -> str | None:
+        found = [value for each, value in step.sample.values.items() if each.quantity == name]
+        return f"{max(found) / per_unit:.0f}{unit}" if found else None
+
+    return text
+
+
+def _part(heading: str, value: str, limit: str) -> SampleColumn:
+    """A value in percent of its limit."""
+
+    def text(step: SamplePair) -> str | None:
+        used, most = step.sample.sum(value), step.sample.sum(limit)
+        return _plain(1)(100 * used / most) if used is not None and most else None
+
+    return SampleColumn(heading, 10, text)
+
+
+def _of_cpus(step: SamplePair) -> str | None:
+    busy, cpus = cpu_percent(step), step.sample.get("cpus")
+    return _plain(1)(busy / cpus) if busy is not None and cpus else None
+
+
 _COUNT = _plain(0)
 _CPU = SampleColumn("CPU %", 8, lambda step: _plain(1)(cpu_percent(step)))
 _MEMORY = _value("MEMORY", 10, "memory_current_bytes", _size)
@@ -80,11 +103,13 @@ TYPES: Mapping[str, Sequence[SampleColumn]] = {
         _percent("THROTTLED %", "cpu_throttled_seconds")._replace(width=12),
         _percent("WAITING %", "cpu_waiting_seconds")._replace(width=10),
         _value("CPUS", 5, "cpus", _plain(1)),
+        SampleColumn("% OF CPUS", 10, _of_cpus),
     ),
     "memory": (
         _MEMORY,
         _value("PEAK", 10, "memory_peak_bytes", _size),
         _value("LIMIT", 10, "memory_limit_bytes", _size),
+        _part("% OF LIMIT", "memory_current_bytes", "memory_limit_bytes"),
         _value("ANONYMOUS", 10, "memory_anon_bytes", _size),
         _value("CACHE", 10, "memory_file_bytes", _size),
         _value("SWAP", 10, "memory_swap_bytes", _size),
@@ -112,13 +137,21 @@ TYPES: Mapping[str, Sequence[SampleColumn]] = {
         _value("PROCESSES", 10, "processes", _COUNT),
         _THREADS,
         _value("LIMIT", 8, "threads_limit", _COUNT),
+        _part("% OF LIMIT", "threads", "threads_limit"),
         _value("OPEN FILES", 11, "open_files", _COUNT),
     ),
     "gpu": (
         _GPU,
         _value("MEMORY", 10, "gpu_memory_bytes", _size),
+        _value("TOTAL", 10, "gpu_memory_total_bytes", _size),
+        _part("% OF TOTAL", "gpu_memory_bytes", "gpu_memory_total_bytes"),
         _value("PROCESSES", 10, "gpu_processes", _COUNT),
         _value("BOARD POWER", 12, "gpu_power_watts", _plain(1, " W")),
+        SampleColumn("HOTTEST", 8, _largest("gpu_temperature_celsius", " °C", 1)),
+        SampleColumn("SM CLOCK", 9, _largest("gpu_sm_clock_hertz", " MHz", 1e6)),
+        SampleColumn("MEMORY CLOCK", 12, _largest("gpu_memory_clock_hertz", " MHz", 1e6)),
+        _value("ECC FIXED", 9, "gpu_ecc_corrected_errors", _COUNT),
+        _value("NOT FIXED", 9, "gpu_ecc_uncorrected_errors", _COUNT),
     ),
     "energy": (
         _POWER,

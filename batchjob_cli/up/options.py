@@ -21,10 +21,12 @@ from batchjob.runtime.values import (
     called,
     duration,
     http_url,
+    one_of,
     text,
 )
 from batchjob.secret_files import secret_file
 from batchjob_cli import recorder
+from collectors.jobs.metrics import DEFAULT_GROUPS, GROUPS
 
 
 @called("HOST:PORT")
@@ -38,6 +40,9 @@ def _with_host(value: Any) -> ListenAddress:
 def _scraped(value: Any) -> str:
     plain = not value or str(value).startswith("unix:/")
     return str(value) if plain else str(_with_host(value))
+
+
+_MORE = tuple(group for group in GROUPS if group not in DEFAULT_GROUPS)
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,11 @@ class UpOptions:
     interval: float = option(
         3.0, "Time between two looks at this machine's own runs.", parse=duration
     )
+    metrics: tuple[str, ...] = option(
+        (),
+        f"Group of metrics to record beside the usual ones: {', '.join(_MORE)}; or all.",
+        parse=one_of(*_MORE, "all"), repeat=True, metavar="GROUP",
+    )  # fmt: skip
     listen_address: ListenAddress = option(
         ListenAddress("127.0.0.1", 10912), "Where pages and API are.", parse=_with_host
     )

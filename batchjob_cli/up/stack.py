@@ -29,6 +29,7 @@ from batchjob_stats_db.poller.service import PollerService
 from batchjob_stats_server import main as server_main
 from batchjob_stats_server import options as server_options
 from batchjob_stats_server import services as server_services
+from collectors.jobs.metrics import DEFAULT_GROUPS, GROUPS
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +89,10 @@ def _exporter(settings: UpSettings, secret: str) -> ExporterService | Exporter:
     """It reads for the samples; it listens only where that was asked for."""
     address = settings.up.exporter_address
     listening = [f"--web.listen-address={address}"] if address else []
-    chosen = exporter_options.settings([*listening, "--collector.jobs.name"])
+    more = settings.up.metrics
+    groups = GROUPS if "all" in more else (*DEFAULT_GROUPS, *more)
+    wanted = [f"--collector.jobs.metrics={group}" for group in groups]
+    chosen = exporter_options.settings([*listening, "--collector.jobs.name", *wanted])
     return ExporterService(chosen, secret) if address else exporter_of(chosen)
 
 

@@ -20,9 +20,9 @@ from collectors.gpu.devices import Gpu, GpuTable, read_mig_minors
 from collectors.gpu.families import families
 from collectors.gpu.holders import Disagreement, Holding, Map, make_map
 from collectors.gpu.job_files import PrologFiles
-from collectors.gpu.metrics import METRICS, POWER, UTILIZATION
+from collectors.gpu.metrics import METRICS, UTILIZATION
 from collectors.gpu.nvidia.driver import NvidiaGpus
-from collectors.gpu.reading import GpuReading, KnownGpu, longest_age
+from collectors.gpu.reading import GpuReading, KnownGpu, Values, longest_age
 from collectors.host import Host
 from collectors.jobs.view import JobName, JobsView
 from collectors.metric import MetricFamily
@@ -172,14 +172,17 @@ class GpuCollector:
             )
         return result
 
-    def held(self) -> list[tuple[Holding, float | None]]:
-        """What jobs hold now, each with the power of the whole board in watts; thread-safe."""
-        watts = {
-            each.gpu.uuid: each.observed.value.values.get(POWER)
-            for each in self._known()
-            if each.observed
-        }
-        return [(each, watts.get(each.unit.gpu.uuid)) for each in self._map().holdings]
+    def held(self) -> list[tuple[Holding, Values]]:
+        """What jobs hold now, each with what the GPU tells; thread-safe.
+
+        An instance's own values go over those of its board, such as power and temperature.
+        """
+        readings = {each.gpu.uuid: each.observed.value for each in self._known() if each.observed}
+        return [
+            (each, {**reading.values, **reading.of(each.unit)} if reading else {})
+            for each in self._map().holdings
+            for reading in [readings.get(each.unit.gpu.uuid)]
+        ]
 
     def refresh_map(self) -> Map:
         """Map GPUs to the jobs of this moment."""

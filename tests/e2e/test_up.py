@@ -3,7 +3,6 @@
 import contextlib
 import gzip
 import json
-import os
 import random
 import signal
 import sqlite3
@@ -26,7 +25,6 @@ from tests.e2e.processes import free_ports, until
 pytestmark = pytest.mark.e2e
 
 ROOT = Path(__file__).parents[2]
-KILLS = int(os.environ.get("BATCHJOB_KILLS", "10"))
 ENVIRONMENT = {
     "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "PYTHONPATH": str(ROOT), "HOME": "/nonexistent",
     "LANG": "C.UTF-8",
@@ -243,31 +241,49 @@ def run_stop(data: Path, jobid: str) -> None:
     subprocess.run(argv, capture_output=True, env=ENVIRONMENT, timeout=60, check=False)
 
 
-def test_killed_at_any_instant_it_loses_no_job_and_doubles_none(tmp_path: Path) -> None:
+KINDS = {
+    "COMPLETED": ("--", "true"),
+    "FAILED": ("--", "sh", "-c", "exit 3"),
+    "TIMEOUT": ("--time-limit", "300ms", "--", "sleep", "600"),
+    "RUNNING": ("--", "sleep", "600"),
+    "PENDING": ("--at", "+1h", "--", "true"),
+}
+"""Options and command of a run that comes to a state, or stays in it."""
+
+
+def test_killed_at_any_instant_it_loses_no_run_doubles_none_and_ends_none(
+    tmp_path: Path, long_form: bool
+) -> None:
     chance = random.Random(3)
     data = tmp_path / "data"
-    ids = []
-    for number in range(KILLS):
+    expected: dict[str, str] = {}
+    for number in range(50 if long_form else 5):
         log = tmp_path / f"log{number}"
         with up(data, log, "--samples.interval=0.5s", "--interval=0.5s") as made:
-            done = run(data, "--detach", "--quiet", "--", "sleep", "1.5")
-            ids.append(done.stdout.strip())
-            time.sleep(chance.uniform(0.2, 3))
+            for state, command in chance.sample(sorted(KINDS.items()), 3):
+                jobid = run(data, "--detach", "--quiet", *command).stdout.strip()
+                expected[jobid] = state
+            time.sleep(chance.uniform(0.1, 2))
             made.process.kill()
             made.process.wait()
     samples = [
         json.loads(line) for path in (data / "samples").rglob("*.jsonl.gz") for line in _lines(path)
     ]
-    assert samples  # a file may be killed before its first line
-    with up(data, tmp_path / "log") as made:
-        until(
-            lambda: (
-                all(job["end_time"] for job in made.api("jobs?limit=1000"))
-                and len(made.api("jobs?limit=1000")) == KILLS
-            ),
-            "all jobs have ended",
-            60,
-        )
-        assert sorted(job["jobid"] for job in made.api("jobs?limit=1000")) == sorted(ids)
+    assert samples
+    with up(data, tmp_path / "log", "--interval=0.5s") as made:
+        until(lambda: states(made) == expected, "all runs are as they were", 60)
+        for jobid, state in expected.items():
+            if state in ("RUNNING", "PENDING"):
+                run_stop(data, jobid)
+                expected[jobid] = "CANCELLED"
+        until(lambda: states(made) == expected, "all runs have ended", 60)
     with contextlib.closing(sqlite3.connect(data / "jobs.db")) as db:
         assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+def states(made: Up) -> dict[str, str]:
+    """Each run's state; the list has none twice."""
+    rows = made.api("jobs?limit=1000")
+    found = {row["jobid"]: row["state"] for row in rows}
+    assert len(found) == len(rows)
+    return found

@@ -15,6 +15,13 @@ def test_flags_go_over_the_file(tmp_path):
     assert settings([]).log.level == "warning"
 
 
+def test_every_group_of_metrics_can_be_switched_on():
+    assert settings([]).up.metrics == ()
+    assert settings(["--metrics=open-files", "--metrics=all"]).up.metrics == ("open-files", "all")
+    with pytest.raises(SettingsError, match=r"metrics: expected one of .*open-files"):
+        settings(["--metrics=weather"])
+
+
 @pytest.mark.parametrize("text", ["color: red", "runs.remote: perhaps", "- data"])
 def test_a_wrong_file_is_named_with_its_line(tmp_path, text):
     file = tmp_path / "up.yml"

@@ -2,6 +2,7 @@
 
 import pytest
 
+from batchjob_cli.recorded import sources_of, take
 from collectors.gpu.collector import GpuCollector, GpuOptions
 from collectors.host import Host
 from collectors.jobs import collector as jobs_module
@@ -49,6 +50,31 @@ def test_slurm_jobs(fake, mapped, eventually, name, expected):
     fake.gpus(4)
     found = mapped(name)
     eventually(lambda: found() == [(job, gpu, "SLURM_JOB_GPUS") for job, gpu in expected], 20)
+
+
+def test_samples_have_what_each_gpu_tells(fake, host, as_recorded, tree, eventually):
+    fake.gpus(4)
+    recorded = tree("slurm-24.11-v2-r2-a")
+    jobs = jobs_module.build(recorded, jobs_module.JobsOptions(), {})
+    node = Host(
+        procfs=host.procfs, sysfs=host.sysfs, cgroupfs=recorded.cgroupfs, monotonic=host.monotonic
+    )
+    gpus = GpuCollector(node, GpuOptions(interval=0.05), jobs)
+    jobs.start()
+    gpus.start()
+    try:
+        sources = sources_of([jobs, gpus])
+        eventually(lambda: len(sources.held()) == 2, 20)
+        samples = {each.job.jobid: each.values for each in take(sources)}
+    finally:
+        gpus.stop()
+        jobs.stop()
+    quantities = {name.quantity for name in samples["22"] if name.of}
+    assert {
+        "gpu_memory_total_bytes", "gpu_temperature_celsius", "gpu_sm_clock_hertz",
+        "gpu_memory_clock_hertz", "gpu_ecc_corrected_errors", "gpu_ecc_uncorrected_errors",
+        "gpu_power_watts",
+    } <= quantities  # fmt: skip
 
 
 def test_pbs_jobs(fake, mapped, eventually):
