@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from batchjob.local_runs import history
@@ -16,10 +17,11 @@ from batchjob.quantities.sample import JobSample, SampleHeader
 from batchjob.runtime.settings import Parser, SettingsError, argument
 from batchjob.runtime.times import past_time
 from batchjob.runtime.values import integer
+from batchjob_cli.client import curves
 from batchjob_cli.client.connect import add_arguments, server
 from batchjob_cli.client.remote import Server
 from batchjob_cli.client.sample_table import TYPES, heading, row
-from batchjob_cli.client.table import add_zone
+from batchjob_cli.client.table import add_zone, show, written
 from batchjob_stats_db.samples.folder import NoSuchJob, matching
 from batchjob_stats_db.samples.format import values
 from batchjob_stats_db.samples.rates import document
@@ -85,7 +87,13 @@ def _of_server(given: argparse.Namespace) -> int:
         "follow": "true" if given.follow and given.limit is None else None,
     }
     asker = server(given)
-    path = f"jobs/{quote(_remote_id(asker, given.job), safe='')}/samples"
+    jobid = _remote_id(asker, given.job)
+    path = f"jobs/{quote(jobid, safe='')}/samples"
+    first = asker(path, {"limit": 1})
+    if first.status == 503 or (first.status == 200 and not first.body):
+        found_rows = list(curves.rows(asker, jobid, given.type))
+        if found_rows or first.status == 503:
+            return _of_time_series(given, found_rows)
     if not given.json:
         print(heading(given.type), flush=True)
     found: Iterator[SamplePair] = _steps(asker.stream(path, parameters))
@@ -97,6 +105,22 @@ def _of_server(given: argparse.Namespace) -> int:
             sys.stdout.flush()
     except KeyboardInterrupt:
         return 130
+    return 0
+
+
+def _of_time_series(given: argparse.Namespace, rows: list[dict[str, Any]]) -> int:
+    """The server keeps no samples of the job, and has its course from a time series database."""
+    chosen = [
+        row for row in rows
+        if (given.since is None or row["time"] >= given.since)
+        and (given.until is None or row["time"] <= given.until)
+    ]  # fmt: skip
+    if given.limit is not None:
+        chosen = chosen[len(chosen) - min(given.limit, len(chosen)) :]
+    if given.json:
+        print("".join(f"{json.dumps(row)}\n" for row in chosen), end="")
+    else:
+        show(written(curves.columns(given.type, given.zone), chosen))
     return 0
 
 

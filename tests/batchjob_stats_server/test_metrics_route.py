@@ -4,12 +4,17 @@ import csv
 import io
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
 
+from batchjob_cli.client import curves
+from batchjob_cli.client.connect import ApiReply
+from batchjob_cli.client.sample_table import TYPES
+from batchjob_cli.client.table import written
 from batchjob_stats_db.timeseries.prometheus_client import Endpoint
 from batchjob_stats_db.timeseries.prometheus_store import Prometheus
 from batchjob_stats_server import app
@@ -215,3 +220,36 @@ def test_a_slow_store_does_not_keep_other_questions_waiting(services):
         finally:
             let_go.set()
         assert {each.result().status_code for each in curves} == {200}
+
+
+def test_the_command_line_shows_them_as_a_table(measured):
+    headers = {"X-Grafana-User": "vera", "X-Batchjob-Secret": SECRET}
+    client = TestClient(app.make(measured), client=(PROXY, 50000), headers=headers)
+
+    def asked(path, parameters):
+        answer = client.get(f"/api/v1/{path}", params=parameters)
+        return ApiReply(answer.status_code, answer.content, "")
+
+    found = list(curves.rows(asked, "2", "cpu"))
+    assert [row["time"] for row in found] == sorted(row["time"] for row in found)
+    assert {(row["jobid"], row["node"]) for row in found} == {("2", "n001")}
+    assert all(START < row["time"] <= END for row in found)
+    assert max(row["cpu"] for row in found) == pytest.approx(1)
+    table = written(curves.columns("cpu", UTC), found).splitlines()
+    assert table[0].split() == [
+        "TIME",
+        "NODE",
+        "CPU",
+        "CPUS",
+        "CPU",
+        "THROTTLED",
+        "PRESSURE",
+        "CPU",
+    ]
+    assert len(table) == len(found) + 1
+
+
+@pytest.mark.parametrize("type", TYPES)
+def test_every_table_of_the_command_line_has_curves(type):
+    assert 1 <= len(curves.CURVES[type]) <= 8
+    assert set(curves.CURVES[type]) <= set(CURVES)

@@ -1,0 +1,74 @@
+"""A job's measurements from a server's time series, where no samples of it are kept."""
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import tzinfo
+from typing import Any
+from urllib.parse import quote
+
+from batchjob.runtime.formatting import digits, share, size
+from batchjob.runtime.times import time_in_words
+from batchjob_cli.client.connect import Ask, good
+from batchjob_cli.client.table import TableColumn
+
+CURVES: Mapping[str, Sequence[str]] = {
+    "overview": ("cpu", "memory", "threads", "file_read", "file_write", "gpu_utilization", "power"),
+    "cpu": ("cpu", "cpus", "cpu_throttled", "pressure_cpu"),
+    "memory": ("memory", "memory_working_set", "memory_limit", "memory_anonymous", "memory_cache",
+               "swap", "major_faults", "pressure_memory"),
+    "io": ("io_read", "io_write", "io_reads", "io_writes", "file_read", "file_write",
+           "pressure_io"),
+    "network": ("network_receive", "network_transmit"),
+    "processes": ("processes", "threads", "open_files"),
+    "gpu": ("gpu_utilization", "gpu_memory", "gpu_memory_total", "gpu_power", "gpu_temperature",
+            "gpu_processes"),
+    "energy": ("power", "emissions"),
+}  # fmt: skip
+"""The server's curves of each type of table; a question may name eight."""
+
+_MEANS = frozenset({"gpu_utilization", "gpu_temperature"})  # of several GPUs; all else adds up
+
+
+def rows(ask: Ask, jobid: str, type: str) -> Iterator[dict[str, Any]]:
+    """One for each moment and node, oldest first: `time` (epoch seconds), `jobid`, `node`, and the
+    mean of each curve up to then. Raises SettingsError.
+    """  # fmt: skip
+    answer = ask(f"jobs/{quote(jobid, safe='')}/metrics", {"metric": CURVES[type]})
+    found: dict[tuple[int, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for point in json.loads(good(answer).body):
+        found[point["time"], point["node"]][point["metric"]].append(point["mean"])
+    for (time, node), curves in sorted(found.items()):
+        yield {"time": time / 1000, "jobid": jobid, "node": node} | {
+            name: sum(values) / (len(values) if name in _MEANS else 1)
+            for name, values in curves.items()
+        }
+
+
+def columns(type: str, zone: tzinfo | None) -> tuple[TableColumn, ...]:
+    """The table of a type; times in a zone, None: local time."""
+    return (
+        TableColumn("TIME", lambda row: time_in_words(row["time"], zone)),
+        TableColumn("NODE", lambda row: row["node"]),
+        *(_column(name) for name in CURVES[type]),
+    )
+
+
+def _column(name: str) -> TableColumn:
+    form = next((form for part, form in _FORMS.items() if name.startswith(part)), digits)
+
+    def cell(row: Mapping[str, Any]) -> str:
+        return form(row[name]) if name in row else "-"
+
+    return TableColumn(name.replace("_", " ").upper(), cell, right=True)
+
+
+def _speed(value: float) -> str:
+    return f"{size(value)}/s"
+
+
+_FORMS: Mapping[str, Callable[[float], str]] = {
+    "memory": size, "swap": size, "gpu_memory": size, "file_": _speed, "io_reads": digits,
+    "io_writes": digits, "io_": _speed, "network": _speed, "gpu_utilization": share,
+    "cpu_throttled": share, "pressure": share,
+}  # fmt: skip
