@@ -5,7 +5,7 @@ imported by `build()`.
 """
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
 
 from collectors.host import Host
@@ -31,6 +31,14 @@ class Awaited(Protocol):
 
     def wait(self, seconds: float) -> None:
         """Return when its first values are there, after `seconds` at the latest."""
+
+
+@runtime_checkable
+class NodeLister(Protocol):
+    """A collector that knows the nodes of the cluster."""
+
+    def node_names(self) -> Sequence[str] | None:
+        """Those that can be scraped now; None while they are not known."""
 
 
 class CollectorModule(NamedTuple):

@@ -40,6 +40,11 @@ class ClusterNode(NamedTuple):
         """Whether a job may be started there."""
         return self.state not in _UNUSABLE_STATES and not self.flags & _UNUSABLE_FLAGS
 
+    @property
+    def powered(self) -> bool:
+        """Whether it is there, and its scheduler has not powered it down or is about to."""
+        return self.state != "future" and not any(flag.startswith("power") for flag in self.flags)
+
 
 _UNUSABLE_STATES = frozenset(("down", "error", "future", "unknown"))
 _UNUSABLE_FLAGS = frozenset(("closed", "drain", "fail", "not_responding"))

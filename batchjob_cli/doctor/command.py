@@ -2,10 +2,12 @@
 
 import argparse
 import sys
+from itertools import pairwise
 
 from batchjob.runtime.formatting import displayable
 from batchjob.runtime.settings import Parser
 from batchjob.schedulers.layout import Layout
+from batchjob_cli.doctor import bundle
 from batchjob_cli.doctor.finding import ExaminedNode
 from batchjob_cli.doctor.report import as_json, as_text
 from batchjob_cli.doctor.subjects import examine, jobs_visible
@@ -26,11 +28,13 @@ def run(arguments: list[str]) -> int:
     parser = Parser(
         prog="batchjob doctor",
         description=_DESCRIPTION,
-        usage="batchjob doctor [--json] [FLAG OF batchjob_exporter ...]",
+        usage="batchjob doctor [--json] [--bundle FILE] [FLAG OF batchjob_exporter ...]",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument("--json", action="store_true", help="write the report as JSON")
+    parser.add_argument("--bundle", default="", metavar="FILE",
+                        help="write a redacted file for a bug report instead")  # fmt: skip
     own, of_exporter = parser.parse_known_args(arguments)
     chosen = settings(of_exporter)
     node = ExaminedNode(
@@ -41,8 +45,21 @@ def run(arguments: list[str]) -> int:
     )
     answers, visible = examine(node), jobs_visible(node)
     report = (as_json if own.json else as_text)(answers, visible)
-    sys.stdout.write(displayable(report))  # paths of cgroups may hold any bytes
+    if own.bundle:
+        bundle.write(own.bundle, displayable(report), arguments, _named(of_exporter))
+        print(
+            f"{own.bundle}: names, addresses and secrets are replaced; read it before you send it"
+        )
+    else:
+        sys.stdout.write(displayable(report))  # paths of cgroups may hold any bytes
     return 0 if visible else 1
+
+
+def _named(flags: list[str]) -> tuple[str, ...]:
+    """Files of settings on the command line."""
+    name = "--config.file"
+    joined = [flag.removeprefix(f"{name}=") for flag in flags if flag.startswith(f"{name}=")]
+    return (*joined, *(path for flag, path in pairwise(flags) if flag == name))
 
 
 def _layouts(collectors: tuple[EnabledCollector, ...]) -> tuple[Layout, ...]:

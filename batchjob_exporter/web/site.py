@@ -1,12 +1,14 @@
 """What is served where: metrics, the landing page, health."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from http import HTTPStatus
 
 from batchjob.runtime.settings import nearest
 from batchjob_exporter.exporter import Exporter
 from batchjob_exporter.exposition import OPENMETRICS, TEXT, Exposition, ExpositionFormat
+from batchjob_exporter.web import targets
 from batchjob_exporter.web.message import HttpRequest, HttpResponse, accepted, text
+from collectors.collector import NodeLister
 
 # Prometheus waits this long unless its configuration says otherwise.
 _SCRAPE_SECONDS = 10.0
@@ -56,12 +58,15 @@ class MetricsSite:
         self._landing = HttpResponse(
             HTTPStatus.OK, page.encode(), (("Content-Type", "text/html; charset=utf-8"),)
         )
-        self._pages = {
+        self._pages: dict[str, Callable[[HttpRequest], HttpResponse]] = {
             "/": lambda _: self._landing,
             "/-/healthy": lambda _: text(HTTPStatus.OK, "healthy"),
             "/-/ready": lambda _: self._ready(),
             telemetry_path: self._metrics,
         }
+        for collector in exporter.collectors:
+            if isinstance(collector, NodeLister):
+                self._pages[targets.PATH] = targets.targets(collector.node_names)
 
     def answer(self, request: HttpRequest) -> HttpResponse:
         """The page that was asked for."""

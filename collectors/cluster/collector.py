@@ -91,6 +91,14 @@ class Cluster:
                 found += families(name, seen.value, self._options.native, self._options.users)
         return found
 
+    def node_names(self) -> list[str] | None:
+        """The nodes that can be scraped: those that are powered down are meant to be silent."""
+        part = self._parts.get("nodes")
+        seen = part.latest() if part else None
+        if seen is None:
+            return None
+        return sorted(node.name for node in seen.value.nodes if node.powered)
+
     def _nodes(self) -> Nodes:
         nodes, now = self._failures.observe(self._read_nodes()), self._host.clock()
         return Nodes(

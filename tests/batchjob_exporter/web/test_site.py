@@ -1,5 +1,6 @@
 """Pages, and which collectors a scrape runs."""
 
+import json
 import string
 
 import pytest
@@ -9,7 +10,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from batchjob_exporter.exporter import Exporter
 from batchjob_exporter.exposition import OPENMETRICS, TEXT
-from batchjob_exporter.web.message import parse
+from batchjob_exporter.web.message import HttpRequest, parse
 from batchjob_exporter.web.site import MetricsSite, negotiate
 from collectors.metric import NO_LABELS, Metric, MetricFamily
 
@@ -164,3 +165,53 @@ def test_negotiation(accept, format):
 @given(st.text(string.printable))
 def test_any_accept_header_gets_a_format(accept):
     assert negotiate(accept) in (TEXT, OPENMETRICS)
+
+
+class Lister:
+    """A collector that knows two nodes, or none yet."""
+
+    def __init__(self, names):
+        self._names = names
+
+    def start(self):
+        pass
+
+    def stop(self):
+        pass
+
+    def collect(self):
+        return []
+
+    def node_names(self):
+        return self._names
+
+
+def asked_for_targets(names, query):
+    site = MetricsSite(Exporter({"cluster": Lister(names)}), "/metrics", "1")
+    return site.answer(HttpRequest("GET", "/targets", query, {}, True))
+
+
+def test_the_nodes_of_the_cluster_are_targets():
+    answer = asked_for_targets(["n1", "n2"], (("cluster", "alpha"),))
+    assert answer.status == 200
+    assert dict(answer.headers)["Content-Type"] == "application/json"
+    assert json.loads(answer.body) == [
+        {"targets": ["n1"], "labels": {"cluster": "alpha", "node": "n1"}},
+        {"targets": ["n2"], "labels": {"cluster": "alpha", "node": "n2"}},
+    ]
+
+
+def test_without_a_list_of_nodes_prometheus_keeps_its_targets():
+    assert asked_for_targets(None, (("cluster", "alpha"),)).status == 503
+
+
+@pytest.mark.parametrize("query", [(), (("cluster", ""),), (("clutser", "a"),)])
+def test_targets_need_the_name_of_the_cluster(query):
+    answer = asked_for_targets(["n1"], query)
+    assert answer.status == 400
+    assert b"/targets?cluster=NAME" in answer.body
+
+
+def test_an_exporter_of_a_node_has_no_targets():
+    site = MetricsSite(Exporter({"node": One("node")}), "/metrics", "1")
+    assert site.answer(HttpRequest("GET", "/targets", (), {}, True)).status == 404

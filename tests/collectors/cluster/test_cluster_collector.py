@@ -256,3 +256,14 @@ def test_a_word_for_why_a_job_waits():
     assert reason_word("Resources") == "Resources"
     assert reason_word("ReqNodeNotAvail, UnavailableNodes:n[1-9]") == "ReqNodeNotAvail"
     assert reason_word("") == ""
+
+
+def test_nodes_that_are_powered_down_are_no_targets():
+    states = {"n1": (), "n2": ("powered_down",), "n3": ("powering_down",), "n4": ("drain",)}
+    nodes = [ClusterNode(name, "idle", frozenset(each), ()) for name, each in states.items()]
+    collector = cluster(
+        Clock(), nodes=lambda: [*nodes, ClusterNode("n5", "future", frozenset(), ())]
+    )
+    assert collector.node_names() is None  # not asked yet
+    collector.refresh()
+    assert collector.node_names() == ["n1", "n4"]

@@ -1,0 +1,95 @@
+"""One file for a bug report: what the doctor sees, versions, settings and log, redacted."""
+
+import functools
+import glob
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from importlib import metadata
+from pathlib import Path
+
+from batchjob import __version__
+from batchjob.runtime.reason import reason
+from batchjob.runtime.settings import SettingsError
+from batchjob_cli.doctor.redaction import Redaction, hosts, people
+
+_SETTINGS = ("/etc/batchjob/*.yml", "/etc/default/batchjob*")
+_LARGEST = 256 << 10  # bytes of one part
+_LOG_LINES = 300
+_COMMANDS = {
+    "log": ["journalctl", "--no-pager", "--lines", str(_LOG_LINES), "--unit", "batchjob*"],
+    "units": ["systemctl", "--no-pager", "list-units", "--all", "batchjob*"],
+    "Slurm": ["scontrol", "--version"],
+    "PBS": ["qstat", "--version"],
+    "LSF": ["lsid", "-V"],
+    "GPUs": ["nvidia-smi", "-L"],
+}
+_SECONDS = 10.0
+
+
+def write(path: str, report: str, arguments: list[str], settings: tuple[str, ...] = ()) -> None:
+    """Write the bundle, for its owner alone. `settings`: files beside those in /etc.
+
+    Raises SettingsError.
+    """
+    redacted = Redaction(people(), hosts())
+    parts = [
+        f"== {title}\n{redacted(text).rstrip()}\n"
+        for title, text in _parts(report, arguments, settings)
+    ]
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise SettingsError(f"--bundle: {path}: {reason(error)}") from error
+    with os.fdopen(descriptor, "w", encoding="utf-8", errors="replace") as file:
+        file.write("\n".join(parts))
+
+
+def _parts(
+    report: str, arguments: list[str], settings: tuple[str, ...]
+) -> Iterator[tuple[str, str]]:
+    yield "versions", _versions()
+    yield "arguments", " ".join(arguments)
+    yield "doctor", report
+    found = [path for pattern in (*_SETTINGS, *settings) for path in sorted(glob.glob(pattern))]
+    for path in dict.fromkeys(found):
+        yield path, _told(Path(path).read_bytes)
+    for title, command in _COMMANDS.items():
+        yield title, _told(functools.partial(_output, command))
+
+
+def _told(read: Callable[[], bytes]) -> str:
+    try:
+        return read()[-_LARGEST:].decode("utf-8", "replace")
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"not to be had: {reason(error)}"
+
+
+def _output(command: list[str]) -> bytes:
+    done = subprocess.run(  # noqa: S603 (our own commands)
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        timeout=_SECONDS, check=False,
+    )  # fmt: skip
+    return done.stdout
+
+
+def _versions() -> str:
+    system = platform.freedesktop_os_release().get("PRETTY_NAME", "") if _has_release() else ""
+    packages = sorted(
+        f"{each.metadata['Name']} {each.version}" for each in metadata.distributions()
+    )
+    return "\n".join(
+        [
+            f"batchjob {__version__}",
+            f"Python {sys.version.split()[0]}",
+            f"Linux {platform.release()} {platform.machine()}",
+            system,
+            *packages,
+        ]
+    )
+
+
+def _has_release() -> bool:
+    return any(map(os.path.exists, ("/etc/os-release", "/usr/lib/os-release")))

@@ -1,0 +1,37 @@
+"""The nodes of the cluster as targets, for Prometheus' HTTP service discovery.
+
+https://prometheus.io/docs/prometheus/latest/http_sd/
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from http import HTTPStatus
+
+from batchjob_exporter.web.message import HttpRequest, HttpResponse, text
+
+PATH = "/targets"
+
+NodeNames = Callable[[], Sequence[str] | None]
+
+
+def targets(names: NodeNames) -> Callable[[HttpRequest], HttpResponse]:
+    """The page. `names`: the nodes that can be scraped; None while they are not known.
+
+    Without an answer Prometheus keeps the targets that it had, so an error is better than no node.
+    """
+
+    def page(request: HttpRequest) -> HttpResponse:
+        clusters = [value for key, value in request.query if key == "cluster" and value]
+        if len(clusters) != 1 or len(request.query) != 1:
+            told = f"expected {PATH}?cluster=NAME, the cluster's name in the job database"
+            return text(HTTPStatus.BAD_REQUEST, told)
+        nodes = names()
+        if nodes is None:
+            return text(HTTPStatus.SERVICE_UNAVAILABLE, "the scheduler has not told its nodes")
+        groups = [
+            {"targets": [node], "labels": {"cluster": clusters[0], "node": node}} for node in nodes
+        ]
+        body = json.dumps(groups, separators=(",", ":")).encode()
+        return HttpResponse(HTTPStatus.OK, body, (("Content-Type", "application/json"),))
+
+    return page
