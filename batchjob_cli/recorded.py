@@ -3,10 +3,21 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from batchjob.local_runs import record
-from batchjob.quantities.sample import QUANTITIES, SampleKey
+from batchjob.quantities import gpu
+from batchjob.quantities.energy import EMISSIONS_GRAMS, ENERGY_JOULES
+from batchjob.quantities.job import (
+    CPU_SYSTEM,
+    CPU_USER,
+    JOB_QUANTITIES,
+    MEMORY_PEAK,
+    PROCESS_IO_READ_BYTES,
+    PROCESS_IO_WRITTEN_BYTES,
+)
+from batchjob.quantities.reading import JobReading
+from batchjob.quantities.sample import SampleKey
 from collectors.collector import Collector
 from collectors.energy.collector import EnergyCollector
 from collectors.energy.ledger import EnergyAccounts
@@ -15,10 +26,7 @@ from collectors.gpu.collector import GpuCollector
 from collectors.gpu.holders import Holding
 from collectors.gpu.metrics import GpuMetric
 from collectors.jobs.collector import JobsCollector
-from collectors.jobs.metrics import JOB_METRICS, InfoRow, MetricValues
-from collectors.jobs.reading import FLAT_FIELDS, JobReading
 from collectors.jobs.view import JobName
-from collectors.metric import NO_LABELS, labels
 
 Values = dict[SampleKey, float]
 Key = tuple[str, str, str]  # manager, job id, user
@@ -60,9 +68,9 @@ def take(sources: SampleSources) -> list[JobSamples]:
     for job, joules, grams in sources.accounts().jobs:
         numbers = more[key_of(job)]
         for (component, kind), value in joules.items():
-            numbers[SampleKey("energy_joules", (component, kind))] = value
+            numbers[SampleKey(ENERGY_JOULES.name, (component, kind))] = value
         for provider, value in grams.items():
-            numbers[SampleKey("emissions_grams", (provider,))] = value
+            numbers[SampleKey(EMISSIONS_GRAMS.name, (provider,))] = value
     for holding, told in sources.held():
         more[key_of(holding.job)].update(_gpu(holding, told))
     taken = []
@@ -87,19 +95,20 @@ def with_totals(taken: JobSamples, runs: Path) -> JobSamples:
         return taken
     if run.state.live or run.user != job.user:
         return taken
-    totals = {SampleKey(name): getattr(run, field) for name, field in _TOTALS.items()}
-    known = {name: float(value) for name, value in totals.items() if value is not None}
+    totals = {
+        CPU_USER: run.user_cpu_seconds,
+        CPU_SYSTEM: run.system_cpu_seconds,
+        MEMORY_PEAK: run.peak_memory_bytes,
+        PROCESS_IO_READ_BYTES: run.read_bytes,
+        PROCESS_IO_WRITTEN_BYTES: run.written_bytes,
+    }
+    known = {
+        SampleKey(quantity.name): float(value)
+        for quantity, value in totals.items()
+        if value is not None
+    }
     larger = {name: max(value, taken.values.get(name, value)) for name, value in known.items()}
     return taken._replace(values={**taken.values, **larger})
-
-
-_TOTALS = {
-    "cpu_user_seconds": "user_cpu_seconds",
-    "cpu_system_seconds": "system_cpu_seconds",
-    "memory_peak_bytes": "peak_memory_bytes",
-    "process_io_read_bytes": "read_bytes",
-    "process_io_written_bytes": "written_bytes",
-}
 
 
 def key_of(job: JobName) -> Key:
@@ -111,78 +120,38 @@ def _gpu(holding: Holding, told: Mapping[GpuMetric, float]) -> Values:
     unit = holding.unit
     of = (str(unit.gpu.index), unit.gpu.uuid, unit.gpu_instance)
     numbers = {
-        "gpu_utilization_ratio": holding.utilization,
-        "gpu_memory_bytes": holding.memory_bytes,
-        "gpu_processes": holding.processes,
-        "gpu_share_ratio": holding.share,
-        **{name: told.get(metric) for name, metric in _OF_BOARD.items()},
+        gpu.JOB_GPU_UTILIZATION: holding.utilization,
+        gpu.JOB_GPU_MEMORY: holding.memory_bytes,
+        gpu.JOB_GPU_PROCESSES: holding.processes,
+        gpu.JOB_GPU_SHARE: holding.share,
+        **{quantity: told.get(metric) for quantity, metric in _OF_BOARD.items()},
     }
-    return {SampleKey(name, of): value for name, value in numbers.items() if value is not None}
+    return {
+        SampleKey(quantity.name, of): value
+        for quantity, value in numbers.items()
+        if value is not None
+    }
 
 
 _OF_BOARD = {
-    "gpu_power_watts": gpu_metrics.POWER,
-    "gpu_memory_total_bytes": gpu_metrics.MEMORY_TOTAL,
-    "gpu_temperature_celsius": gpu_metrics.TEMPERATURE,
-    "gpu_sm_clock_hertz": gpu_metrics.CLOCK["sm"],
-    "gpu_memory_clock_hertz": gpu_metrics.CLOCK["memory"],
-    "gpu_ecc_corrected_errors": gpu_metrics.ECC["corrected"],
-    "gpu_ecc_uncorrected_errors": gpu_metrics.ECC["uncorrected"],
+    gpu.JOB_GPU_POWER: gpu_metrics.POWER,
+    gpu.JOB_GPU_MEMORY_TOTAL: gpu_metrics.MEMORY_TOTAL,
+    gpu.JOB_GPU_TEMPERATURE: gpu_metrics.TEMPERATURE,
+    gpu.JOB_GPU_SM_CLOCK: gpu_metrics.CLOCK["sm"],
+    gpu.JOB_GPU_MEMORY_CLOCK: gpu_metrics.CLOCK["memory"],
+    gpu.JOB_GPU_ECC_CORRECTED: gpu_metrics.ECC["corrected"],
+    gpu.JOB_GPU_ECC_UNCORRECTED: gpu_metrics.ECC["uncorrected"],
 }
 
 
-def _quantity(metric: str, text: str) -> str:
-    """The quantity that is a metric with a row's labels."""
-    found = [
-        each.name
-        for each in QUANTITIES
-        if each.metric == metric and labels(**dict(each.labels)) == text
-    ]
-    (name,) = found
-    return name
-
-
-class _Single(NamedTuple):
-    place: int  # in a flat reading
-    lasting: bool
-    name: SampleKey
-
-
-class _Several(NamedTuple):
-    place: int
-    lasting: bool
-    quantity: str
-    of_each: Callable[[Any], float]
-
-
-_TABLE: tuple[_Single | _Several, ...] = tuple(
-    _Several(
-        FLAT_FIELDS.index(row.field),
-        entry.lasting,
-        _quantity(entry.metric.name, NO_LABELS),
-        row.of_each,
-    )
-    if isinstance(row, MetricValues)
-    else _Single(
-        FLAT_FIELDS.index(row.field),
-        entry.lasting,
-        SampleKey(_quantity(entry.metric.name, row.labels)),
-    )
-    for entry in JOB_METRICS
-    for row in entry.rows
-    if not isinstance(row, InfoRow)
-)
-
-
 def _numbers(reading: JobReading) -> Iterator[tuple[SampleKey, float]]:
-    flat, ended = reading.flat(), reading.ended_at is not None
-    for row in _TABLE:
-        if ended and not row.lasting:
+    ended = reading.ended_at is not None
+    for quantity in JOB_QUANTITIES:
+        if quantity.read is None or (ended and not quantity.metric.outlives_job):
             continue
-        value = flat[row.place]
-        if isinstance(row, _Single):
-            if value is not None:
-                yield row.name, value
-        else:
+        value = quantity.read(reading)
+        if quantity.group is not None:
             for of, each in (value or {}).items():
-                yield SampleKey(row.quantity, (of,)), row.of_each(each)
+                yield SampleKey(quantity.name, (of,)), quantity.of_each(each)
+        elif value is not None:
+            yield SampleKey(quantity.name), value

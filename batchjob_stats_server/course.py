@@ -4,18 +4,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
+from batchjob.quantities.curves import Curve, CurveSource
+from batchjob.quantities.gpu import JOB_GPU_INFO
+from batchjob.quantities.quantity import SeriesKind
 from batchjob_stats_db.measure.job_usage import JobToMeasure, node_of
 from batchjob_stats_db.timeseries.base import (
     JobWindow,
     Point,
-    SeriesKind,
     SeriesQuery,
     TimeSeries,
     TimeSeriesStore,
 )
-from batchjob_stats_server.curves import Curve, CurveSource
 
-_HELD = "batchjob_job_gpu_info"
+_HELD = JOB_GPU_INFO.name
 
 
 class JobGpu(NamedTuple):

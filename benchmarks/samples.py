@@ -15,20 +15,21 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from batchjob_cli.recorded import SampleSources
-from batchjob_cli.recorder import Recorder, RecorderOptions
-from batchjob_stats_db.samples.file import Unpacker
-from batchjob_stats_db.samples.folder import files_of, folder_of
-from batchjob_stats_db.timeseries.base import JobWindow, Statistic
-from batchjob_stats_db.timeseries.sample_store import SampleHistory
-from collectors.energy.ledger import EnergyAccounts, JobAccount
-from collectors.jobs.reading import (
+from batchjob.quantities.quantity import Statistic
+from batchjob.quantities.reading import (
     CgroupReading,
     DeviceIO,
     JobReading,
     ProcessReading,
     job_reading,
 )
+from batchjob_cli.recorded import SampleSources
+from batchjob_cli.recorder import Recorder, RecorderOptions
+from batchjob_stats_db.samples.file import Unpacker
+from batchjob_stats_db.samples.folder import files_of, folder_of
+from batchjob_stats_db.timeseries.base import JobWindow
+from batchjob_stats_db.timeseries.sample_store import SampleHistory
+from collectors.energy.ledger import EnergyAccounts, JobAccount
 from collectors.jobs.view import JobName
 from collectors.metric import NO_LABELS
 
@@ -84,8 +85,7 @@ class Job:
             processes=1 if idle else 5, threads=6, read_bytes=self._read,
             written_bytes=self._written, read_characters=self._read, written_characters=1e6,
         )  # fmt: skip
-        names = ("slurm", NO_LABELS, NO_LABELS)
-        return job_reading(names, (T, None), cgroup, processes)
+        return job_reading(T, None, cgroup, processes)
 
     def account(self) -> JobAccount:
         """Its energy."""

@@ -31,8 +31,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from batchjob.quantities.job import GROUPS
 from benchmarks import measure, trees
-from collectors.jobs.metrics import GROUPS
 from tests.e2e import exporter
 from tests.e2e.processes import daemon, until
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple, NewType
 
+from batchjob.quantities.quantity import ExportedMetric
 from batchjob.runtime.formatting import displayable
 
 Labels = NewType("Labels", str)
@@ -23,6 +24,11 @@ class Metric(NamedTuple):
     type: Literal["gauge", "counter", "histogram"]
     help: str
     labels: tuple[str, ...] = ()
+
+
+def exported(metric: ExportedMetric) -> Metric:
+    """A metric of the tables of quantities."""
+    return Metric(metric.name, metric.kind, metric.help, metric.labels)
 
 
 class MetricFamily(NamedTuple):

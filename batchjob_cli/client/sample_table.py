@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import tzinfo
 from typing import NamedTuple
 
+from batchjob.quantities import energy, gpu, job
+from batchjob.quantities.quantity import Quantity
 from batchjob.runtime.formatting import size
 from batchjob.runtime.times import time_in_words
 from batchjob_stats_db.samples.rates import cpu_percent, rate, rates
@@ -35,40 +37,42 @@ def _speed(number: float | None) -> str | None:
 _Told = Callable[[float | None], str | None]
 
 
-def _value(heading: str, width: int, name: str, told: _Told) -> SampleColumn:
-    return SampleColumn(heading, width, lambda step: told(step.sample.sum(name)))
+def _value(heading: str, width: int, quantity: Quantity, told: _Told) -> SampleColumn:
+    return SampleColumn(heading, width, lambda step: told(step.sample.sum(quantity)))
 
 
-def _grown(heading: str, width: int, name: str, told: _Told) -> SampleColumn:
-    return SampleColumn(heading, width, lambda step: told(rates(step, name)))
+def _grown(heading: str, width: int, quantity: Quantity, told: _Told) -> SampleColumn:
+    return SampleColumn(heading, width, lambda step: told(rates(step, quantity)))
 
 
-def _percent(heading: str, name: str) -> SampleColumn:
+def _percent(heading: str, quantity: Quantity) -> SampleColumn:
     """Seconds per second."""
-    return SampleColumn(heading, 8, lambda step: _plain(1)(_times(rate(step, name), 100)))
+    return SampleColumn(heading, 8, lambda step: _plain(1)(_times(rate(step, quantity), 100)))
 
 
 def _times(number: float | None, factor: float) -> float | None:
     return None if number is None else number * factor
 
 
-def _mean(name: str) -> Callable[[SamplePair], str | None]:
+def _mean(quantity: Quantity) -> Callable[[SamplePair], str | None]:
     def text(step: SamplePair) -> str | None:
-        found = [value for each, value in step.sample.values.items() if each.quantity == name]
+        values = step.sample.values.items()
+        found = [value for key, value in values if key.quantity == quantity.name]
         return _plain(0)(100 * sum(found) / len(found)) if found else None
 
     return text
 
 
-def _largest(name: str, unit: str, per_unit: float) -> Callable[[SamplePair], str | None]:
+def _largest(quantity: Quantity, unit: str, per_unit: float) -> Callable[[SamplePair], str | None]:
     def text(step: SamplePair) -> str | None:
-        found = [value for each, value in step.sample.values.items() if each.quantity == name]
+        values = step.sample.values.items()
+        found = [value for key, value in values if key.quantity == quantity.name]
         return f"{max(found) / per_unit:.0f}{unit}" if found else None
 
     return text
 
 
-def _part(heading: str, value: str, limit: str) -> SampleColumn:
+def _part(heading: str, value: Quantity, limit: Quantity) -> SampleColumn:
     """A value in percent of its limit."""
 
     def text(step: SamplePair) -> str | None:
@@ -79,84 +83,84 @@ def _part(heading: str, value: str, limit: str) -> SampleColumn:
 
 
 def _of_cpus(step: SamplePair) -> str | None:
-    busy, cpus = cpu_percent(step), step.sample.get("cpus")
+    busy, cpus = cpu_percent(step), step.sample.get(job.CPUS.name)
     return _plain(1)(busy / cpus) if busy is not None and cpus else None
 
 
 _COUNT = _plain(0)
 _CPU = SampleColumn("CPU %", 8, lambda step: _plain(1)(cpu_percent(step)))
-_MEMORY = _value("MEMORY", 10, "memory_current_bytes", _size)
-_THREADS = _value("THREADS", 8, "threads", _COUNT)
-_POWER = SampleColumn("POWER", 9, lambda step: _plain(1, " W")(rates(step, "energy_joules")))
-_GPU = SampleColumn("GPU %", 6, _mean("gpu_utilization_ratio"))
+_MEMORY = _value("MEMORY", 10, job.MEMORY_CURRENT, _size)
+_THREADS = _value("THREADS", 8, job.THREADS, _COUNT)
+_POWER = SampleColumn("POWER", 9, lambda step: _plain(1, " W")(rates(step, energy.ENERGY_JOULES)))
+_GPU = SampleColumn("GPU %", 6, _mean(gpu.JOB_GPU_UTILIZATION))
 _FILES = (
-    _grown("FILES READ", 12, "process_io_read_bytes", _speed),
-    _grown("WRITTEN", 12, "process_io_written_bytes", _speed),
+    _grown("FILES READ", 12, job.PROCESS_IO_READ_BYTES, _speed),
+    _grown("WRITTEN", 12, job.PROCESS_IO_WRITTEN_BYTES, _speed),
 )
 
 TYPES: Mapping[str, Sequence[SampleColumn]] = {
     "overview": (_CPU, _MEMORY, _THREADS, *_FILES, _GPU, _POWER),
     "cpu": (
         _CPU,
-        _percent("USER %", "cpu_user_seconds"),
-        _percent("SYSTEM %", "cpu_system_seconds"),
-        _percent("THROTTLED %", "cpu_throttled_seconds")._replace(width=12),
-        _percent("WAITING %", "cpu_waiting_seconds")._replace(width=10),
-        _value("CPUS", 5, "cpus", _plain(1)),
+        _percent("USER %", job.CPU_USER),
+        _percent("SYSTEM %", job.CPU_SYSTEM),
+        _percent("THROTTLED %", job.CPU_THROTTLED_SECONDS)._replace(width=12),
+        _percent("WAITING %", job.CPU_WAITING)._replace(width=10),
+        _value("CPUS", 5, job.CPUS, _plain(1)),
         SampleColumn("% OF CPUS", 10, _of_cpus),
     ),
     "memory": (
         _MEMORY,
-        _value("PEAK", 10, "memory_peak_bytes", _size),
-        _value("LIMIT", 10, "memory_limit_bytes", _size),
-        _part("% OF LIMIT", "memory_current_bytes", "memory_limit_bytes"),
-        _value("ANONYMOUS", 10, "memory_anon_bytes", _size),
-        _value("CACHE", 10, "memory_file_bytes", _size),
-        _value("SWAP", 10, "memory_swap_bytes", _size),
-        _grown("FAULTS/s", 9, "page_faults_minor", _COUNT),
-        _grown("MAJOR/s", 8, "page_faults_major", _plain(1)),
-        _percent("WAITING %", "memory_waiting_seconds")._replace(width=10),
-        _value("OOM", 4, "oom_kills", _COUNT),
+        _value("PEAK", 10, job.MEMORY_PEAK, _size),
+        _value("LIMIT", 10, job.MEMORY_LIMIT, _size),
+        _part("% OF LIMIT", job.MEMORY_CURRENT, job.MEMORY_LIMIT),
+        _value("ANONYMOUS", 10, job.MEMORY_ANON, _size),
+        _value("CACHE", 10, job.MEMORY_FILE, _size),
+        _value("SWAP", 10, job.MEMORY_SWAP, _size),
+        _grown("FAULTS/s", 9, job.PAGE_FAULTS_MINOR, _COUNT),
+        _grown("MAJOR/s", 8, job.PAGE_FAULTS_MAJOR, _plain(1)),
+        _percent("WAITING %", job.MEMORY_WAITING)._replace(width=10),
+        _value("OOM", 4, job.OOM_KILLS, _COUNT),
     ),
     "io": (
-        _grown("DISK READ", 12, "io_read_bytes", _speed),
-        _grown("WRITTEN", 12, "io_written_bytes", _speed),
-        _grown("READS/s", 8, "io_reads", _COUNT),
-        _grown("WRITES/s", 9, "io_writes", _COUNT),
+        _grown("DISK READ", 12, job.IO_READ_BYTES, _speed),
+        _grown("WRITTEN", 12, job.IO_WRITTEN_BYTES, _speed),
+        _grown("READS/s", 8, job.IO_READS, _COUNT),
+        _grown("WRITES/s", 9, job.IO_WRITES, _COUNT),
         *_FILES,
-        _percent("WAITING %", "io_waiting_seconds")._replace(width=10),
+        _percent("WAITING %", job.IO_WAITING)._replace(width=10),
     ),
     "network": (
-        _grown("RECEIVED", 12, "network_receive_bytes", _speed),
-        _grown("SENT", 12, "network_transmit_bytes", _speed),
-        _grown("PACKETS IN", 11, "network_receive_packets", _COUNT),
-        _grown("OUT", 9, "network_transmit_packets", _COUNT),
-        _value("ERRORS", 7, "network_receive_errors", _COUNT),
+        _grown("RECEIVED", 12, job.NETWORK_RECEIVE_BYTES, _speed),
+        _grown("SENT", 12, job.NETWORK_TRANSMIT_BYTES, _speed),
+        _grown("PACKETS IN", 11, job.NETWORK_RECEIVE_PACKETS, _COUNT),
+        _grown("OUT", 9, job.NETWORK_TRANSMIT_PACKETS, _COUNT),
+        _value("ERRORS", 7, job.NETWORK_RECEIVE_ERRORS, _COUNT),
     ),
     "processes": (
-        _value("PROCESSES", 10, "processes", _COUNT),
+        _value("PROCESSES", 10, job.PROCESSES, _COUNT),
         _THREADS,
-        _value("LIMIT", 8, "threads_limit", _COUNT),
-        _part("% OF LIMIT", "threads", "threads_limit"),
-        _value("OPEN FILES", 11, "open_files", _COUNT),
+        _value("LIMIT", 8, job.THREADS_LIMIT, _COUNT),
+        _part("% OF LIMIT", job.THREADS, job.THREADS_LIMIT),
+        _value("OPEN FILES", 11, job.OPEN_FILES, _COUNT),
     ),
     "gpu": (
         _GPU,
-        _value("MEMORY", 10, "gpu_memory_bytes", _size),
-        _value("TOTAL", 10, "gpu_memory_total_bytes", _size),
-        _part("% OF TOTAL", "gpu_memory_bytes", "gpu_memory_total_bytes"),
-        _value("PROCESSES", 10, "gpu_processes", _COUNT),
-        _value("BOARD POWER", 12, "gpu_power_watts", _plain(1, " W")),
-        SampleColumn("HOTTEST", 8, _largest("gpu_temperature_celsius", " °C", 1)),
-        SampleColumn("SM CLOCK", 9, _largest("gpu_sm_clock_hertz", " MHz", 1e6)),
-        SampleColumn("MEMORY CLOCK", 12, _largest("gpu_memory_clock_hertz", " MHz", 1e6)),
-        _value("ECC FIXED", 9, "gpu_ecc_corrected_errors", _COUNT),
-        _value("NOT FIXED", 9, "gpu_ecc_uncorrected_errors", _COUNT),
+        _value("MEMORY", 10, gpu.JOB_GPU_MEMORY, _size),
+        _value("TOTAL", 10, gpu.JOB_GPU_MEMORY_TOTAL, _size),
+        _part("% OF TOTAL", gpu.JOB_GPU_MEMORY, gpu.JOB_GPU_MEMORY_TOTAL),
+        _value("PROCESSES", 10, gpu.JOB_GPU_PROCESSES, _COUNT),
+        _value("BOARD POWER", 12, gpu.JOB_GPU_POWER, _plain(1, " W")),
+        SampleColumn("HOTTEST", 8, _largest(gpu.JOB_GPU_TEMPERATURE, " °C", 1)),
+        SampleColumn("SM CLOCK", 9, _largest(gpu.JOB_GPU_SM_CLOCK, " MHz", 1e6)),
+        SampleColumn("MEMORY CLOCK", 12, _largest(gpu.JOB_GPU_MEMORY_CLOCK, " MHz", 1e6)),
+        _value("ECC FIXED", 9, gpu.JOB_GPU_ECC_CORRECTED, _COUNT),
+        _value("NOT FIXED", 9, gpu.JOB_GPU_ECC_UNCORRECTED, _COUNT),
     ),
     "energy": (
         _POWER,
-        _value("ENERGY", 12, "energy_joules", lambda j: _plain(2, " Wh")(_times(j, 1 / 3600))),
-        _value("EMISSIONS", 12, "emissions_grams", _plain(3, " g")),
+        _value("ENERGY", 12, energy.ENERGY_JOULES, lambda j: _plain(2, " Wh")(_times(j, 1 / 3600))),
+        _value("EMISSIONS", 12, energy.EMISSIONS_GRAMS, _plain(3, " g")),
     ),
 }
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from batchjob.local_runs.node import LAYOUT, RUN_PREFIX, RUNS_DIRECTORY
+from batchjob.quantities.reading import CgroupReading
 from batchjob.schedulers import registry
 from batchjob.schedulers.layout import LayoutMatch
 from batchjob_cli.run import limits as limiting
@@ -26,7 +27,6 @@ from collectors.jobs.cgroups.kernel_log import KernelLog
 from collectors.jobs.cgroups.mounts import Hierarchy, hierarchies
 from collectors.jobs.cgroups.reader import read_path
 from collectors.jobs.discovery.places import match
-from collectors.jobs.reading import CgroupReading
 
 _V1 = frozenset({"cpu", "cpuacct", "memory", "blkio", "pids"})
 _V2 = ("cpu", "io", "memory", "pids")

@@ -13,6 +13,7 @@ from batchjob.local_runs.directory import LOGS, RUNS, prepare
 from batchjob.local_runs.output import STREAMS, StreamLog
 from batchjob.local_runs.record import Run, now, write
 from batchjob.local_runs.retention import Keep, sweep_daily
+from batchjob.quantities.reading import CgroupReading
 from batchjob.runtime.times import time_in_words
 from batchjob.schedulers.states import JobState
 from batchjob_cli.run import cgroup as cgroups
@@ -27,7 +28,6 @@ from batchjob_cli.run.request import RunSpecification
 from batchjob_cli.run.streams import Channel, Pump, copy_window, open_channel
 from batchjob_cli.run.summary import RunOutcome, report
 from batchjob_cli.run.supervisor import TAKEN, End, RunSupervisor
-from collectors.jobs.reading import CgroupReading
 
 TIMED_OUT = 124
 """The exit status where the time limit ended the run, as timeout(1) has it."""

@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from batchjob.local_runs.record import Run
+from batchjob.quantities.reading import DeviceIO
 from batchjob.runtime.formatting import lasting, share, size
 from batchjob.runtime.times import time_in_words
 from batchjob.schedulers.states import JobState
-from collectors.jobs.reading import DeviceIO
 
 
 class RunOutcome(NamedTuple):

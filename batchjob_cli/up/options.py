@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from batchjob.local_runs import directory as data
+from batchjob.quantities.job import DEFAULT_GROUPS, GROUPS
 from batchjob.runtime.settings import (
     LogOptions,
     Parser,
@@ -26,7 +27,6 @@ from batchjob.runtime.values import (
 )
 from batchjob.secret_files import secret_file
 from batchjob_cli import recorder
-from collectors.jobs.metrics import DEFAULT_GROUPS, GROUPS
 
 
 @called("HOST:PORT")

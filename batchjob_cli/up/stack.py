@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from sqlalchemy.engine import URL
 
 from batchjob.local_runs.directory import LOGS, RUNS, SAMPLES, prepare
+from batchjob.quantities.job import DEFAULT_GROUPS, GROUPS
 from batchjob.runtime.process import login
 from batchjob.runtime.settings import SettingsError
 from batchjob.schedulers import registry
@@ -29,7 +30,6 @@ from batchjob_stats_db.poller.service import PollerService
 from batchjob_stats_server import main as server_main
 from batchjob_stats_server import options as server_options
 from batchjob_stats_server import services as server_services
-from collectors.jobs.metrics import DEFAULT_GROUPS, GROUPS
 
 log = logging.getLogger(__name__)
 

@@ -5,6 +5,7 @@ NULL, or "" for text, means "not known" or "not yet", never zero. What is derive
 sums) lives apart from what the scheduler said, and can be made anew from it.
 """
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -20,6 +21,8 @@ from sqlalchemy import (
     Text,
     UniqueConstraint,
 )
+
+from batchjob.quantities.usage import ENERGY_COLUMNS, USAGE_COLUMNS, UsageColumn
 
 REVISION = "0001"
 """The migration that makes these tables; who does not migrate compares this one word."""
@@ -80,6 +83,10 @@ def _counts(names: str) -> list[Column[float]]:
 
 def _floats(names: str) -> list[Column[float]]:
     return [Column(name, Float) for name in names.split()]
+
+
+def _measured(columns: Iterable[UsageColumn]) -> list[Column[Any]]:
+    return [Column(each.name, BigInteger if each.whole else Float) for each in columns]
 
 
 cluster = Table(
@@ -217,20 +224,11 @@ job_usage = Table(
     _must("nodes", BigInteger),  # nodes that any sample came from
     _must("coverage", Float),  # 0..1: how much of the job's node time the totals stand for
     *_texts("doubt"),  # words, see measure/job_usage.py
-    *_floats("user_cpu_seconds system_cpu_seconds throttled_seconds"),
-    # Peaks are summed over nodes, which need not have had them at one time.
-    *_integers("memory_peak_bytes memory_peak_node_bytes memory_limit_bytes swap_peak_bytes"),
-    *_floats("memory_average_bytes working_set_average_bytes"),
-    *_integers("io_read_bytes io_written_bytes"),
-    *_integers("process_io_read_bytes process_io_written_bytes"),
-    *_integers("network_received_bytes network_sent_bytes"),
-    *_integers("major_page_faults memory_limit_hits oom_kills threads_peak"),
-    *_floats("cpu_waiting_seconds memory_waiting_seconds io_waiting_seconds"),
+    *_measured(USAGE_COLUMNS),
     *_integers("gpus"),
     *_floats("gpu_utilization_ratio"),  # mean over its GPUs and the time they were held
     *_integers("gpu_memory_peak_bytes"),  # of the fullest GPU
-    *_floats("energy_host_active_joules energy_host_idle_joules"),
-    *_floats("energy_gpu_active_joules energy_gpu_idle_joules"),
+    *_measured(ENERGY_COLUMNS),
 )
 
 job_gpu = Table(

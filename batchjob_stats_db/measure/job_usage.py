@@ -7,14 +7,18 @@ What cannot be vouched for is marked by the words in DOUBTS, and nothing is fill
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from batchjob.quantities.energy import EMISSIONS_GRAMS
+from batchjob.quantities.gpu import JOB_GPU_MEMORY, JOB_GPU_UTILIZATION
+from batchjob.quantities.job import CPU_SECONDS, END_TIME, MEMORY_CURRENT
+from batchjob.quantities.quantity import Statistic
+from batchjob.quantities.usage import ENERGY_COLUMNS, USAGE_COLUMNS
 from batchjob_stats_db.timeseries.base import (
     JobWindow,
     QuestionFailed,
     SeriesValue,
-    Statistic,
     TimeSeriesError,
     TimeSeriesStore,
 )
@@ -78,70 +82,20 @@ class MeasuredUsage(NamedTuple):
     emissions: Mapping[str, float]  # provider to grams
 
 
-Fold = Callable[[Iterable[float]], float]
+_PRESENT = CPU_SECONDS.name  # every job has it on every node
+_END = END_TIME.metric.name
+_CURRENT = MEMORY_CURRENT.metric.name
+_EMISSIONS = EMISSIONS_GRAMS.metric.name
+_GPU_BUSY = JOB_GPU_UTILIZATION.metric.name
+_GPU_MEMORY = JOB_GPU_MEMORY.metric.name
 
-
-class UsageColumn(NamedTuple):
-    """Where a column of job_usage comes from."""
-
-    column: str
-    statistic: Statistic
-    metric: str
-    labels: tuple[tuple[str, str], ...] = ()
-    fold: Fold = math.fsum
-
-
-def _total(column: str, metric: str, **labels: str) -> UsageColumn:
-    return UsageColumn(column, Statistic.TOTAL, f"batchjob_job_{metric}", tuple(labels.items()))
-
-
-def _peak(column: str, metric: str, fold: Fold = math.fsum) -> UsageColumn:
-    return UsageColumn(column, Statistic.PEAK, f"batchjob_job_{metric}", fold=fold)
-
-
-def _mean(column: str, metric: str) -> UsageColumn:
-    return UsageColumn(column, Statistic.MEAN, f"batchjob_job_{metric}")
-
-
-RULES = (
-    _total("user_cpu_seconds", "cpu_seconds_total", mode="user"),
-    _total("system_cpu_seconds", "cpu_seconds_total", mode="system"),
-    _total("throttled_seconds", "cpu_throttled_seconds_total"),
-    _peak("memory_peak_bytes", "memory_peak_bytes"),
-    _peak("memory_peak_node_bytes", "memory_peak_bytes", max),
-    _peak("memory_limit_bytes", "memory_limit_bytes"),
-    _peak("swap_peak_bytes", "memory_swap_bytes"),
-    _mean("memory_average_bytes", "memory_current_bytes"),
-    _mean("working_set_average_bytes", "memory_working_set_bytes"),
-    _total("io_read_bytes", "io_read_bytes_total"),
-    _total("io_written_bytes", "io_written_bytes_total"),
-    _total("process_io_read_bytes", "process_io_read_bytes_total"),
-    _total("process_io_written_bytes", "process_io_written_bytes_total"),
-    _total("network_received_bytes", "network_receive_bytes_total"),
-    _total("network_sent_bytes", "network_transmit_bytes_total"),
-    _total("major_page_faults", "page_faults_total", kind="major"),
-    _total("memory_limit_hits", "memory_limit_hits_total"),
-    _total("oom_kills", "oom_kills_total"),
-    _peak("threads_peak", "threads"),
-    _total("cpu_waiting_seconds", "pressure_waiting_seconds_total", resource="cpu"),
-    _total("memory_waiting_seconds", "pressure_waiting_seconds_total", resource="memory"),
-    _total("io_waiting_seconds", "pressure_waiting_seconds_total", resource="io"),
-    _total("energy_host_active_joules", "energy_joules_total", component="host", kind="active"),
-    _total("energy_host_idle_joules", "energy_joules_total", component="host", kind="idle"),
-    _total("energy_gpu_active_joules", "energy_joules_total", component="gpu", kind="active"),
-    _total("energy_gpu_idle_joules", "energy_joules_total", component="gpu", kind="idle"),
-)
-
-_EMISSIONS = "batchjob_job_emissions_grams_total"
-_END = "batchjob_job_end_time_seconds"
-_PRESENT = "batchjob_job_cpu_seconds_total"  # every job has it on every node
-_CURRENT = "batchjob_job_memory_current_bytes"
-_GPU_BUSY = "batchjob_job_gpu_utilization_ratio"
-_GPU_MEMORY = "batchjob_job_gpu_memory_bytes"
-
+_COLUMNS = (*USAGE_COLUMNS, *ENERGY_COLUMNS)
 _WANTED: Mapping[Statistic, tuple[str, ...]] = {
     statistic: tuple(
-        dict.fromkeys([rule.metric for rule in RULES if rule.statistic is statistic] + more)
+        dict.fromkeys(
+            [column.quantity.metric.name for column in _COLUMNS if column.statistic is statistic]
+            + more
+        )
     )
     for statistic, more in (
         (Statistic.TOTAL, [_EMISSIONS]),
@@ -245,14 +199,16 @@ def usage_of(job: JobToMeasure, found: Found, interval: float) -> MeasuredUsage:
     doubts: set[str] = {"near another run"} if job.near else set()
     kept, dropped = _believed(job, found, doubts)
     values: dict[str, float | int] = {}
-    for rule in RULES:
+    for column in _COLUMNS:
+        labels = (*column.quantity.labels, *column.labels)
         numbers = [
             sample.value
-            for sample in kept[rule.statistic, rule.metric]
-            if all(sample.labels.get(label) == value for label, value in rule.labels)
+            for sample in kept[column.statistic, column.quantity.metric.name]
+            if all(sample.labels.get(label) == value for label, value in labels)
         ]
         if numbers:
-            values[rule.column] = _typed(rule.column, rule.fold(numbers))
+            value = column.fold(numbers)
+            values[column.name] = round(value) if column.whole else value
     _peak_from_samples(kept, values, doubts)
     gpus = _gpus(kept)
     values.update(_gpu_values(gpus))
@@ -290,10 +246,6 @@ def _believed(job: JobToMeasure, found: Found, doubts: set[str]) -> tuple[Found,
                 doubts.update({"user unknown"} if nobodys else ())
                 kept[key].append(sample)
     return kept, dropped
-
-
-def _typed(column: str, value: float) -> float | int:
-    return value if column.endswith(("_seconds", "_joules", "_average_bytes")) else round(value)
 
 
 def _peak_from_samples(kept: Found, values: dict[str, float | int], doubts: set[str]) -> None:

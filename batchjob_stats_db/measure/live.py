@@ -11,31 +11,44 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from batchjob.quantities.energy import ENERGY_JOULES
+from batchjob.quantities.gpu import JOB_GPU_MEMORY, JOB_GPU_UTILIZATION
+from batchjob.quantities.job import (
+    CPU_SECONDS,
+    CPU_SYSTEM,
+    CPU_USER,
+    MEMORY_CURRENT,
+    MEMORY_PEAK,
+)
+from batchjob.quantities.quantity import Statistic
+from batchjob.quantities.usage import ENERGY_COLUMNS, USAGE_COLUMNS
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.record_rows import UsagePolicy
 from batchjob_stats_db.measure.job_usage import JobToMeasure, MeasuredUsage, measure
 from batchjob_stats_db.measure.pending import WANTED, measured, runs_of_ids
 from batchjob_stats_db.queries.efficiency import RUNNING
-from batchjob_stats_db.timeseries.base import Statistic, TimeSeriesStore
+from batchjob_stats_db.timeseries.base import TimeSeriesStore
 
 Row = Mapping[Any, Any]
 
 _METRICS: Mapping[Statistic, Sequence[str]] = {
-    Statistic.TOTAL: ("batchjob_job_cpu_seconds_total", "batchjob_job_energy_joules_total"),
+    Statistic.TOTAL: (CPU_SECONDS.name, ENERGY_JOULES.metric.name),
     Statistic.PEAK: (
-        "batchjob_job_memory_peak_bytes",
-        "batchjob_job_memory_current_bytes",
-        "batchjob_job_gpu_memory_bytes",
+        MEMORY_PEAK.metric.name,
+        MEMORY_CURRENT.metric.name,
+        JOB_GPU_MEMORY.metric.name,
     ),
-    Statistic.MEAN: ("batchjob_job_gpu_utilization_ratio",),
-    Statistic.COUNT: ("batchjob_job_cpu_seconds_total", "batchjob_job_gpu_utilization_ratio"),
+    Statistic.MEAN: (JOB_GPU_UTILIZATION.metric.name,),
+    Statistic.COUNT: (CPU_SECONDS.name, JOB_GPU_UTILIZATION.metric.name),
 }
 _GROWING = (
-    "user_cpu_seconds", "system_cpu_seconds",
-    "energy_host_active_joules", "energy_host_idle_joules",
-    "energy_gpu_active_joules", "energy_gpu_idle_joules",
-    "memory_peak_bytes", "memory_peak_node_bytes", "gpu_memory_peak_bytes",
-)  # fmt: skip
+    *(
+        column.name
+        for column in (*USAGE_COLUMNS, *ENERGY_COLUMNS)
+        if column.quantity in (CPU_USER, CPU_SYSTEM, ENERGY_JOULES, MEMORY_PEAK)
+    ),
+    "gpu_memory_peak_bytes",
+)
 
 
 def askable(row: Row, policy: UsagePolicy, now: int) -> bool:

@@ -10,15 +10,9 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from batchjob.quantities.sample import (
-    BY_NAME,
-    GROUPS,
-    WITHIN,
-    JobSample,
-    SampleGroup,
-    SampleHeader,
-    SampleKey,
-)
+from batchjob.quantities.index import BY_NAME, SAMPLE_GROUPS, WITHIN
+from batchjob.quantities.quantity import SampleGroup
+from batchjob.quantities.sample import JobSample, SampleHeader, SampleKey
 
 _TOO_LARGE = 2.0**63
 
@@ -94,7 +88,7 @@ def _flat(key: str, told: Any) -> Iterator[tuple[SampleKey, float]]:
     """The numbers under one name of a document."""
     if told is None:
         return
-    if (group := GROUPS.get(key)) is not None:
+    if (group := SAMPLE_GROUPS.get(key)) is not None:
         yield from _flat_group(group, told)
     elif key in BY_NAME:
         yield SampleKey(key), _checked(key, told)

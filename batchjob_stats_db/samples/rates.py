@@ -2,33 +2,37 @@
 
 from typing import Any
 
-from batchjob.quantities.sample import BY_NAME, IO, NETWORK, QUANTITIES, SampleKey
+from batchjob.quantities.energy import ENERGY_JOULES
+from batchjob.quantities.index import BY_NAME, QUANTITIES
+from batchjob.quantities.job import CPU_SYSTEM, CPU_USER, IO, NETWORK
+from batchjob.quantities.quantity import Quantity
+from batchjob.quantities.sample import SampleKey
 from batchjob_stats_db.samples.format import numbers
 from batchjob_stats_db.samples.replay import SamplePair
 
 _RATED = frozenset(
     quantity.name
     for quantity in QUANTITIES
-    if quantity.counter and (quantity.group in (IO, NETWORK) or "io_" in quantity.name)
-) - {"io_waiting_seconds", "io_stalled_seconds"}
+    if quantity.counter and quantity.metric.group in ("io", "process-io", "network")
+)
 _ORDER = {quantity.name: place for place, quantity in enumerate(QUANTITIES)}
 
 
-def rate(step: SamplePair, quantity: str, *of: str) -> float | None:
+def rate(step: SamplePair, quantity: Quantity, *of: str) -> float | None:
     """Growth per second of a counter; None where that is not known, as after it began anew."""
-    return _rate(step, SampleKey(quantity, of))
+    return _rate(step, SampleKey(quantity.name, of))
 
 
-def rates(step: SamplePair, quantity: str) -> float | None:
+def rates(step: SamplePair, quantity: Quantity) -> float | None:
     """The sum of the rates of all devices, GPUs or whatever."""
-    names = [name for name in step.sample.values if name.quantity == quantity]
+    names = [name for name in step.sample.values if name.quantity == quantity.name]
     found = [each for name in names if (each := _rate(step, name)) is not None]
     return sum(found) if found else None
 
 
 def cpu_percent(step: SamplePair) -> float | None:
     """CPU time per time; 100 is one CPU."""
-    user, system = rate(step, "cpu_user_seconds"), rate(step, "cpu_system_seconds")
+    user, system = rate(step, CPU_USER), rate(step, CPU_SYSTEM)
     return None if user is None or system is None else 100 * (user + system)
 
 
@@ -48,7 +52,7 @@ def document(step: SamplePair) -> dict[str, Any]:
         "jobid": step.who.jobid,
         "node": step.who.node,
         "cpu_percent": cpu_percent(step),
-        "power_watts": rates(step, "energy_joules"),
+        "power_watts": rates(step, ENERGY_JOULES),
     }
     values = step.sample.values
     names = sorted(values, key=lambda each: (_ORDER[each.quantity], each.of))

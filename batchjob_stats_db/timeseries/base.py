@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from enum import StrEnum
 from typing import NamedTuple, Protocol
+
+from batchjob.quantities.quantity import SeriesKind, Statistic
 
 
 class TimeSeriesError(Exception):
@@ -27,28 +28,12 @@ class JobWindow(NamedTuple):
     clear: tuple[float, float] = (-math.inf, math.inf)  # no other run of this jobid is in this time
 
 
-class Statistic(StrEnum):
-    """What is wanted of a series over a span."""
-
-    TOTAL = "total"  # of a counter: its last value, and what it had before each reset
-    PEAK = "peak"
-    MEAN = "mean"
-    COUNT = "count"  # number of samples
-
-
 class SeriesValue(NamedTuple):
     """One number with the labels it came under, replicas already folded into one."""
 
     metric: str
     labels: Mapping[str, str]
     value: float  # may be NaN, where the store says so
-
-
-class SeriesKind(StrEnum):
-    """What the course of a metric shows."""
-
-    GAUGE = "gauge"  # its values
-    RATE = "rate"  # of a job's own counter, which began at zero with it: its growth per second
 
 
 class SeriesQuery(NamedTuple):

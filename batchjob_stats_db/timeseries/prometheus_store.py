@@ -12,15 +12,14 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from batchjob.quantities.quantity import SeriesKind, Statistic
 from batchjob_stats_db.timeseries import resample
 from batchjob_stats_db.timeseries.base import (
     JobWindow,
     Point,
     QuestionFailed,
-    SeriesKind,
     SeriesQuery,
     SeriesValue,
-    Statistic,
     TimeSeries,
     TimeSeriesError,
 )

@@ -10,17 +10,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 
-from batchjob.quantities.sample import BY_NAME, GPUS, SampleHeader, SampleKey
+from batchjob.quantities.gpu import GPUS, JOB_GPU_INFO
+from batchjob.quantities.index import BY_NAME
+from batchjob.quantities.quantity import SeriesKind, Statistic
+from batchjob.quantities.sample import SampleHeader, SampleKey
 from batchjob.runtime.log import Once
 from batchjob_stats_db.samples.file import SampleFile
 from batchjob_stats_db.samples.folder import files_of, folder_of
 from batchjob_stats_db.timeseries import resample
 from batchjob_stats_db.timeseries.base import (
     JobWindow,
-    SeriesKind,
     SeriesQuery,
     SeriesValue,
-    Statistic,
     TimeSeries,
     TimeSeriesError,
 )
@@ -30,7 +31,7 @@ from batchjob_stats_db.timeseries.tally import Tally
 
 log = logging.getLogger(__name__)
 
-_GPU_INFO = "batchjob_job_gpu_info"  # 1 for each GPU of which there is any number
+_GPU_INFO = JOB_GPU_INFO.name  # 1 for each GPU of which there is any number
 Moment = tuple[float, bool]  # a sample's time, and whether more may have changed than it says
 _Tallies = Mapping[tuple[SampleHeader, SampleKey], Tally]
 
@@ -55,10 +56,10 @@ class SampleHistory:
         self._kept = {span: kept for span, kept in self._kept.items() if span in set(spans)}
         wanted = set(metrics)
         return [
-            SeriesValue(BY_NAME[name.quantity].metric, _labels(span, who, name), value)
+            SeriesValue(BY_NAME[name.quantity].metric.name, _labels(span, who, name), value)
             for span in spans
             for (who, name), tally in self._tallies(span).items()
-            if BY_NAME[name.quantity].metric in wanted
+            if BY_NAME[name.quantity].metric.name in wanted
             and (value := tally.statistic(statistic)) is not None
         ]
 
@@ -181,7 +182,7 @@ def _identity(
 ) -> Identity | None:
     """The labels of a number that is asked for."""
     quantity = BY_NAME[name.quantity]
-    metrics = (quantity.metric, _GPU_INFO) if quantity.group is GPUS else (quantity.metric,)
+    metrics = (quantity.metric.name, *((_GPU_INFO,) if quantity.group is GPUS else ()))
     if asked.metric not in metrics:
         return None
     labels = _labels(span, who, name)

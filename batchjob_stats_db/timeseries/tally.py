@@ -2,7 +2,7 @@
 
 import math
 
-from batchjob_stats_db.timeseries.base import Statistic
+from batchjob.quantities.quantity import Statistic
 
 
 class Tally:

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Query, Response
 from pydantic import AfterValidator, BaseModel, Field
 from sqlalchemy.engine import RowMapping
 
+from batchjob.quantities.curves import CURVES
 from batchjob.runtime.times import rfc3339
 from batchjob_stats_db.database.access import Access
 from batchjob_stats_db.measure.job_usage import JobToMeasure
@@ -21,7 +22,6 @@ from batchjob_stats_server.api.runs import run_of
 from batchjob_stats_server.auth import audit
 from batchjob_stats_server.auth.identity import Caller, Known
 from batchjob_stats_server.course import JobSeries, aggregated, lines
-from batchjob_stats_server.curves import CURVES
 from batchjob_stats_server.http.problems import Problem
 from batchjob_stats_server.services import Given, Services
 

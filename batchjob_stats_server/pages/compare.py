@@ -7,6 +7,7 @@ from fastapi import APIRouter, Query, Response
 from pydantic import Field
 from sqlalchemy.engine import Connection, RowMapping
 
+from batchjob.quantities.curves import COMPARED, PLOTS
 from batchjob_stats_db.database.access import Access
 from batchjob_stats_server.api.params import Query as Form
 from batchjob_stats_server.api.params import Word
@@ -15,7 +16,6 @@ from batchjob_stats_server.auth import audit
 from batchjob_stats_server.auth.identity import Caller
 from batchjob_stats_server.pages.rendering import links, template_filters
 from batchjob_stats_server.pages.rendering.frame import Shown
-from batchjob_stats_server.pages.rendering.plots import COMPARED, PLOTS
 from batchjob_stats_server.pages.rendering.usage_bars import Row
 from batchjob_stats_server.report.explain import elapsed
 from batchjob_stats_server.services import Given, live_rows

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Query, Response
 from pydantic import Field
 from sqlalchemy.engine import Connection, RowMapping
 
+from batchjob.quantities.curves import plots_for
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.database.access import Access
 from batchjob_stats_db.queries import ids
@@ -26,7 +27,6 @@ from batchjob_stats_server.local_output import last_errors
 from batchjob_stats_server.pages.rendering import usage_bars
 from batchjob_stats_server.pages.rendering.frame import PageRenderer, Shown
 from batchjob_stats_server.pages.rendering.links import Reference
-from batchjob_stats_server.pages.rendering.plots import plots_for
 from batchjob_stats_server.pages.rendering.run_strip import strip
 from batchjob_stats_server.services import Given, Services
 

@@ -4,6 +4,9 @@ from collections.abc import Mapping, Sequence
 
 from sqlalchemy.engine import Connection
 
+from batchjob.quantities.curves import GPU_MEMORY_TOTAL
+from batchjob.quantities.job import CPU_SECONDS, MEMORY_PEAK
+from batchjob.quantities.quantity import ExportedMetric, Statistic
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.database.access import Access
 from batchjob_stats_db.database.record_rows import UsagePolicy
@@ -13,14 +16,10 @@ from batchjob_stats_db.queries.jobs import parts_of
 from batchjob_stats_db.queries.similar import short_jobs, similar
 from batchjob_stats_db.queries.spans import span_of
 from batchjob_stats_db.queries.stats import usual_wait
-from batchjob_stats_db.timeseries.base import Statistic, TimeSeriesStore
+from batchjob_stats_db.timeseries.base import TimeSeriesStore
 from batchjob_stats_server.course import lines
-from batchjob_stats_server.curves import CURVES
 from batchjob_stats_server.report.material import ReportInput, Row
 from batchjob_stats_server.report.model import NodeUse
-
-_CPU = "batchjob_job_cpu_seconds_total"
-_PEAK = "batchjob_job_memory_peak_bytes"
 
 
 def known(
@@ -86,15 +85,15 @@ def _nodes(history: TimeSeriesStore, job: JobToMeasure) -> Sequence[NodeUse]:
         return ()
     users = {user for user in (job.user, str(job.uid or "")) if user}
 
-    def by_node(statistic: Statistic, metric: str) -> Mapping[str, float]:
+    def by_node(statistic: Statistic, metric: ExportedMetric) -> Mapping[str, float]:
         sums: dict[str, float] = {}
-        for sample in history.measure(statistic, [metric], [job.span]):
+        for sample in history.measure(statistic, [metric.name], [job.span]):
             if sample.labels.get("user", "") in users:
                 node = node_of(sample.labels.get("instance", ""))
                 sums[node] = sums.get(node, 0.0) + sample.value
         return sums
 
-    cpu, peak = by_node(Statistic.TOTAL, _CPU), by_node(Statistic.PEAK, _PEAK)
+    cpu, peak = by_node(Statistic.TOTAL, CPU_SECONDS), by_node(Statistic.PEAK, MEMORY_PEAK.metric)
     return [
         NodeUse(node, cpu.get(node), round(peak[node]) if node in peak else None)
         for node in sorted(cpu.keys() | peak.keys())
@@ -106,7 +105,7 @@ def _gpu_memory(
 ) -> Mapping[str, float]:
     if not material.gpus:
         return {}
-    found = lines(history, job, [CURVES["gpu_memory_total"]], 1)
+    found = lines(history, job, [GPU_MEMORY_TOTAL], 1)
     return {
         line.device.uuid + line.device.gpu_instance: line.course.points[-1].high for line in found
     }

@@ -3,24 +3,13 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from batchjob.quantities.energy import EMISSIONS_GRAMS, ENERGY_JOULES
 from collectors.energy.ledger import EnergyAccounts
-from collectors.metric import Metric, MetricFamily, join, labels
+from collectors.metric import Metric, MetricFamily, exported, join, labels
 from collectors.power.meter import Meter
 
-JOB_ENERGY = Metric(
-    "batchjob_job_energy_joules_total",
-    "counter",
-    "Estimate of the energy used by the job on this node: its part of the chosen meter, active by"
-    " CPU time (GPUs by who held them), idle by allocation.",
-    ("manager", "jobid", "user", "component", "kind"),
-)
-JOB_EMISSIONS = Metric(
-    "batchjob_job_emissions_grams_total",
-    "counter",
-    "Emissions of the job's energy, each interval at the provider's factor of that time; without"
-    " PUE and the making of the hardware.",
-    ("manager", "jobid", "user", "provider"),
-)
+JOB_ENERGY = exported(ENERGY_JOULES.metric)
+JOB_EMISSIONS = exported(EMISSIONS_GRAMS.metric)
 NODE_ENERGY = Metric(
     "batchjob_node_energy_joules_total",
     "counter",

@@ -2,10 +2,9 @@
 
 from typing import Literal, NamedTuple
 
-from collectors.metric import NO_LABELS, Labels, Metric, labels
-
-UNIT = ("gpu", "uuid", "gpu_instance")
-JOB = ("manager", "jobid", "user")
+from batchjob.quantities import gpu
+from batchjob.quantities.gpu import GPU_LABELS
+from collectors.metric import NO_LABELS, Labels, Metric, exported, labels
 
 
 class GpuMetric(NamedTuple):
@@ -16,31 +15,17 @@ class GpuMetric(NamedTuple):
 
 
 def _gpu(name: str, kind: Literal["gauge", "counter"], help: str, *extra: str) -> Metric:
-    return Metric(f"batchjob_gpu_{name}", kind, help, UNIT + extra)
+    return Metric(f"batchjob_gpu_{name}", kind, help, GPU_LABELS + extra)
 
 
 def _by(metric: Metric, label: str, *values: str) -> dict[str, GpuMetric]:
     return {value: GpuMetric(metric, labels(**{label: value})) for value in values}
 
 
-UTILIZATION = GpuMetric(
-    _gpu(
-        "utilization_ratio",
-        "gauge",
-        "Part of the last sample period (up to 1 s) in which any kernel ran, 0 to 1; it says "
-        "nothing of how much of the GPU that kernel filled. For MIG instances the mean since the "
-        "last reading, on Hopper and later; else absent.",
-    )
-)
-MEMORY_USED = GpuMetric(_gpu("memory_used_bytes", "gauge", "GPU memory in use."))
-MEMORY_TOTAL = GpuMetric(_gpu("memory_total_bytes", "gauge", "GPU memory installed or assigned."))
-POWER = GpuMetric(
-    _gpu(
-        "power_watts",
-        "gauge",
-        "Power draw of the whole board; a mean over 1 s on Ampere and later except A100.",
-    )
-)
+UTILIZATION = GpuMetric(exported(gpu.GPU_UTILIZATION))
+MEMORY_USED = GpuMetric(exported(gpu.GPU_MEMORY_USED))
+MEMORY_TOTAL = GpuMetric(exported(gpu.GPU_MEMORY_TOTAL))
+POWER = GpuMetric(exported(gpu.GPU_POWER))
 POWER_LIMIT = GpuMetric(_gpu("power_limit_watts", "gauge", "Power limit that is enforced now."))
 ENERGY = GpuMetric(
     _gpu(
@@ -50,12 +35,12 @@ ENERGY = GpuMetric(
         "GPU has no counter.",
     )
 )
-TEMPERATURE = GpuMetric(_gpu("temperature_celsius", "gauge", "Temperature of the GPU core."))
+TEMPERATURE = GpuMetric(exported(gpu.GPU_TEMPERATURE))
 MEMORY_TEMPERATURE = GpuMetric(
     _gpu("memory_temperature_celsius", "gauge", "Temperature of the GPU's memory.")
 )
 CLOCK = _by(
-    _gpu("clock_hertz", "gauge", "Current frequency of a clock.", "clock"),
+    exported(gpu.GPU_CLOCK),
     "clock",
     "graphics",
     "sm",
@@ -63,12 +48,7 @@ CLOCK = _by(
     "video",
 )
 ECC = _by(
-    _gpu(
-        "ecc_errors_total",
-        "counter",
-        "Memory errors in the life of the board (AMD: since its driver was loaded).",
-        "kind",
-    ),
+    exported(gpu.GPU_ECC_ERRORS),
     "kind",
     "corrected",
     "uncorrected",
@@ -167,39 +147,11 @@ DRIVER_INFO = Metric(
     "batchjob_gpu_driver_info", "gauge", "1 while the driver answers.", ("vendor", "version")
 )
 
-JOB_INFO = Metric(
-    "batchjob_job_gpu_info",
-    "gauge",
-    "1 for each GPU or MIG instance that a running job holds or uses; `source` is what told; "
-    "`confirmed` is false where only the environment of the user's own processes did.",
-    (*JOB, "gpu", "uuid", "pci_bus_id", "minor", "gpu_instance", "source", "confirmed"),
-)
-JOB_SHARE = Metric(
-    "batchjob_job_gpu_share_ratio",
-    "gauge",
-    "The job's part of the GPU or MIG instance among those that hold it, 0 to 1; absent for a "
-    "job that uses a GPU allocated to others only.",
-    (*JOB, *UNIT),
-)
-JOB_UTILIZATION = Metric(
-    "batchjob_job_gpu_utilization_ratio",
-    "gauge",
-    "Part of the last sample period in which the job's kernels ran: the GPU's own figure where "
-    "the job is alone on it, else the sum over the job's processes.",
-    (*JOB, *UNIT),
-)
-JOB_MEMORY = Metric(
-    "batchjob_job_gpu_memory_bytes",
-    "gauge",
-    "GPU memory of the job's processes.",
-    (*JOB, *UNIT),
-)
-JOB_PROCESSES = Metric(
-    "batchjob_job_gpu_processes",
-    "gauge",
-    "The job's processes with a context on the GPU; 0 for a GPU that is held and not used.",
-    (*JOB, *UNIT),
-)
+JOB_INFO = exported(gpu.JOB_GPU_INFO)
+JOB_SHARE = exported(gpu.JOB_GPU_SHARE.metric)
+JOB_UTILIZATION = exported(gpu.JOB_GPU_UTILIZATION.metric)
+JOB_MEMORY = exported(gpu.JOB_GPU_MEMORY.metric)
+JOB_PROCESSES = exported(gpu.JOB_GPU_PROCESSES.metric)
 DISAGREEMENTS = Metric(
     "batchjob_gpu_map_disagreements_total",
     "counter",

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from batchjob.quantities.job import DEFAULT_GROUPS, GROUPS
+from batchjob.quantities.reading import JobReading, job_reading
 from batchjob.runtime.settings import option
 from batchjob.runtime.values import boolean, duration, integer
 from batchjob.schedulers.layout import Layout
@@ -21,11 +23,9 @@ from collectors.jobs.discovery.site_layouts import all_layouts, site_layouts
 from collectors.jobs.discovery.walk import CgroupWalker
 from collectors.jobs.discovery.watch import CgroupWatcher
 from collectors.jobs.families import JobFamilies
-from collectors.jobs.metrics import DEFAULT_GROUPS, GROUPS
 from collectors.jobs.processes.exits import ExitWatcher
 from collectors.jobs.processes.scanner import ProcessScanner, ScanSettings
 from collectors.jobs.processes.user_names import UserNames
-from collectors.jobs.reading import JobReading, job_reading
 from collectors.jobs.state.job import Job
 from collectors.jobs.state.job_identity import JobIdentity
 from collectors.jobs.state.job_table import IGNORED_REASONS, OVERFLOW, JobTable
@@ -158,7 +158,7 @@ class JobsCollector:
     def collect(self) -> list[MetricFamily]:
         """Read every job and make families of it."""
         read = self._read()
-        of_jobs = self._families.of([reading for _, _, reading in read])
+        of_jobs = self._families.of([(identity, reading) for _, identity, reading in read])
         if self._steps is not None:
             running = {job: identity for job, identity, _ in read if job.ended is None}
             of_jobs += self._steps.families(running, self._host.monotonic())
@@ -173,7 +173,7 @@ class JobsCollector:
         now = self._host.monotonic()
         found = []
         for job, identity in self._shown():
-            reading = self._reading(job, identity, now, "cpu")
+            reading = self._reading(job, now, "cpu")
             user, system = reading.cpu_user_seconds, reading.cpu_system_seconds
             seconds = None if user is None or system is None else user + system
             found.append(
@@ -213,10 +213,7 @@ class JobsCollector:
                 self._discovery.look(born=True)
                 self._look_at = now + _LOOK_AGAIN_SECONDS
             self._inspector.rescue()
-            read = [
-                (job, identity, self._reading(job, identity, now))
-                for job, identity in self._shown()
-            ]
+            read = [(job, identity, self._reading(job, now)) for job, identity in self._shown()]
             self._registry.prune()
             self._inspector.scraped()
             return read
@@ -230,9 +227,7 @@ class JobsCollector:
                 names.add(identity.name.labels)
                 yield job, identity
 
-    def _reading(
-        self, job: Job, identity: JobIdentity, now: float, group: str | None = None
-    ) -> JobReading:
+    def _reading(self, job: Job, now: float, group: str | None = None) -> JobReading:
         cgroup = job.read(now, group)  # may end it
         seen = job.seen
         if cgroup.cpus is None and seen is not None and seen.cpus is not None:
@@ -240,12 +235,8 @@ class JobsCollector:
         processes = job.processes(now, self._fresh)
         if cgroup.cpu_user_seconds is None and not job.counted_by_processes(now):
             processes = processes._replace(cpu_user_seconds=None, cpu_system_seconds=None)
-        return job_reading(
-            (identity.name.manager, identity.name.labels, identity.info),
-            (_epoch(job.started or job.noticed), _epoch(job.ended)),
-            cgroup,
-            processes,
-        )
+        started_at = _epoch(job.started or job.noticed)
+        return job_reading(started_at, _epoch(job.ended), cgroup, processes)
 
     def _own(self) -> list[MetricFamily]:
         ignored = dict.fromkeys(IGNORED_REASONS, 0)

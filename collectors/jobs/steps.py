@@ -4,9 +4,9 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
+from batchjob.quantities.reading import CgroupReading, total
 from batchjob.schedulers.layout import step_of
 from collectors.jobs.cgroups.job_cgroup import JobCgroup, Tables
-from collectors.jobs.reading import CgroupReading, total
 from collectors.jobs.state.job import Job
 from collectors.jobs.state.job_identity import JobIdentity
 from collectors.metric import NO_LABELS, Labels, Metric, MetricFamily, join, labels

@@ -10,6 +10,7 @@ import pytest
 
 from batchjob.local_runs.directory import prepare
 from batchjob.local_runs.record import Run, this_process, write
+from batchjob.quantities.reading import CgroupReading, DeviceIO, job_reading
 from batchjob.quantities.sample import END, SampleKey
 from batchjob.runtime.process import login
 from batchjob.schedulers.states import JobState
@@ -19,7 +20,6 @@ from batchjob_stats_db.samples.file import SampleFile
 from batchjob_stats_db.samples.folder import files_of, folder_of, folders
 from collectors.energy.ledger import EnergyAccounts, JobAccount
 from collectors.jobs import collector as jobs_collector
-from collectors.jobs.reading import UNSEEN, CgroupReading, DeviceIO, job_reading
 from collectors.jobs.view import JobName
 from collectors.metric import NO_LABELS
 
@@ -46,8 +46,7 @@ class Node:
             memory_current=4096.0, memory_inactive_file=1024.0, memory_peak=8192.0,
             page_faults=100.0, page_faults_major=1.0, io={"sda": DeviceIO(1, 2, 3, 4)},
         )  # fmt: skip
-        names, times = ("slurm", NO_LABELS, NO_LABELS), (1_775_300_000.0, ended_at)
-        return job_reading(names, times, cgroup, UNSEEN)
+        return job_reading(1_775_300_000.0, ended_at, cgroup)
 
     def accounts(self):
         return EnergyAccounts(

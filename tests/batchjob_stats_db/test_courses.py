@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from batchjob.quantities.quantity import SeriesKind
 from batchjob_stats_db.timeseries import resample
-from batchjob_stats_db.timeseries.base import JobWindow, Point, SeriesKind, SeriesQuery
+from batchjob_stats_db.timeseries.base import JobWindow, Point, SeriesQuery
 from batchjob_stats_db.timeseries.resample import Segment, Stretches
 from tests.batchjob_stats_db.samples.stores import STORES
 from tests.batchjob_stats_db.tsdb import line

@@ -6,7 +6,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from batchjob_stats_db.timeseries.base import JobWindow, Statistic, TimeSeriesError
+from batchjob.quantities.quantity import Statistic
+from batchjob_stats_db.timeseries.base import JobWindow, TimeSeriesError
 from batchjob_stats_db.timeseries.counters import total_of
 from batchjob_stats_db.timeseries.prometheus_client import Endpoint
 from batchjob_stats_db.timeseries.prometheus_store import Prometheus

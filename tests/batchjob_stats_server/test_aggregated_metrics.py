@@ -1,8 +1,8 @@
 """The course of a job over all its nodes at once."""
 
+from batchjob.quantities.curves import CURVES
 from batchjob_stats_db.timeseries.base import Point, TimeSeries
 from batchjob_stats_server.course import JobGpu, JobSeries, aggregated
-from batchjob_stats_server.curves import CURVES
 
 
 def series(node, *points, part=""):

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
+from batchjob.quantities.curves import CURVES
 from batchjob_cli.client import curves
 from batchjob_cli.client.connect import ApiReply
 from batchjob_cli.client.sample_table import TYPES
@@ -18,7 +19,6 @@ from batchjob_cli.client.table import written
 from batchjob_stats_db.timeseries.prometheus_client import Endpoint
 from batchjob_stats_db.timeseries.prometheus_store import Prometheus
 from batchjob_stats_server import app
-from batchjob_stats_server.curves import CURVES
 from batchjob_stats_server.promql.histories import TimeSeriesPool
 from tests.batchjob_stats_db.tsdb import line, prometheus
 from tests.batchjob_stats_server.conftest import NOW, PROXY, SECRET

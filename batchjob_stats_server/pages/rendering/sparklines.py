@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 from sqlalchemy.engine import Connection, RowMapping
 
+from batchjob.quantities.curves import CURVES
 from batchjob_stats_db.database.access import Access
 from batchjob_stats_db.measure.job_usage import JobToMeasure
 from batchjob_stats_db.queries.spans import span_of
 from batchjob_stats_db.timeseries.base import TimeSeries, TimeSeriesError
 from batchjob_stats_server.course import lines
-from batchjob_stats_server.curves import CURVES
 from batchjob_stats_server.pages.rendering import charts, template_filters
 from batchjob_stats_server.services import Services
 

@@ -70,14 +70,13 @@ def whole(text: bytes | str) -> int:
     return int(digits)
 
 
-def single(field: str, none: int | None = None) -> Parse:
-    """Parser of a file with one number; `max`, and numbers from `none` on, mean no limit."""
+def single(field: str, divisor: int = 1) -> Parse:
+    """Parser of a file with one number; `max` means no limit."""
 
     def parse(data: bytes) -> Mapping[str, Any]:
         if data == b"max\n":
             return {}
-        number = whole(data)
-        return {} if none is not None and number >= none else {field: number}
+        return {field: whole(data) if divisor == 1 else whole(data) / divisor}
 
     return parse
 

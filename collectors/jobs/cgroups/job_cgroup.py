@@ -1,10 +1,10 @@
 """A job's directory: one path, in every hierarchy that has it."""
 
 import math
-import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from batchjob.quantities.reading import NOTHING, CgroupReading
 from batchjob.schedulers.layout import LayoutMatch
 from collectors.jobs.cgroups import v1 as cgroup1
 from collectors.jobs.cgroups import v2 as cgroup2
@@ -17,10 +17,10 @@ from collectors.jobs.cgroups.directory import (
     descendants,
     is_gone,
 )
+from collectors.jobs.cgroups.fields import PASSING, CgroupParts, allocated_cpus
 from collectors.jobs.cgroups.kernel_log import KernelLog
 from collectors.jobs.cgroups.mounts import Hierarchy
 from collectors.jobs.cgroups.reader import BatchReader, CgroupFile, read_path
-from collectors.jobs.reading import GAUGES, NOTHING, CgroupReading
 
 # A scheduler removes a job's directories one after the other; one that is still missing after this
 # time, while others are there, was removed by somebody else.
@@ -49,9 +49,8 @@ def tables(
     trouble: Trouble,
 ) -> Tables:
     """The files of the metric groups wanted."""
-    ticks = os.sysconf("SC_CLK_TCK")
     return Tables(
-        cgroup1.sources(groups, devices, ticks),
+        cgroup1.sources(groups, devices),
         cgroup2.sources(groups, devices),
         descriptors,
         kernel_log,
@@ -113,7 +112,7 @@ class JobCgroup:
     def read(self, now: float, group: str | None = None) -> CgroupReading:
         """Read what is left of it; the same reading again if nothing changed."""
         if now >= self._kept_gauges_until:
-            self._kept = {name: x for name, x in self._kept.items() if name not in _GAUGES}
+            self._kept = {name: x for name, x in self._kept.items() if name not in PASSING}
             self._kept_gauges_until = math.inf
             self._reading = self._finished()
         quick = now < self._settle_at
@@ -171,16 +170,14 @@ class JobCgroup:
         # in its own grain: the same one must always win.
         for directory in self._directories.values():
             values.update(directory.values)
+        reading = CgroupReading._make(map(values.get, CgroupReading._fields))
+        parts = CgroupParts._make(map(values.get, CgroupParts._fields))
         if self._has_v1:
-            values = cgroup1.finish(values, self._cpu_user_seconds)
-            self._cpu_user_seconds = values.get("cpu_user_seconds", 0.0)
+            reading = cgroup1.finish(reading, parts, self._cpu_user_seconds)
+            self._cpu_user_seconds = reading.cpu_user_seconds or 0.0
         if self._oom_kills:
-            values["oom_kills"] = sum(self._oom_kills.values())
-        allocated = values.pop("cpuset_cpus", 0)
-        effective = values.pop("effective_cpus", allocated)
-        if allocated:  # an empty CPU set is inherited, and no allocation
-            values["cpus"] = effective
-        return CgroupReading._make(map(values.get, CgroupReading._fields))
+            reading = reading._replace(oom_kills=sum(self._oom_kills.values()))
+        return reading._replace(cpus=allocated_cpus(parts))
 
     def drop_removed(self, now: float) -> None:
         """Forget directories that are no more, or are others of the same name by now."""
@@ -260,11 +257,6 @@ class JobCgroup:
         return self._oom_kills != before
 
 
-# What the files of one directory say of this moment, before `_finished` has put it together.
-_GAUGES = {*GAUGES, "cpuset_cpus", "effective_cpus", "cfs_quota", "cfs_period"}
-_GAUGES |= {"memory_hierarchical_limit"}
-
-
 def _completeness(hierarchy: Hierarchy) -> int:
     if hierarchy.version == 2:
         return -1
@@ -274,4 +266,4 @@ def _completeness(hierarchy: Hierarchy) -> int:
 
 def _limit(path: str, root: str) -> dict[str, Any]:
     limit = cgroup2.memory_limit(path, root)
-    return {} if limit is None else {"memory_limit": limit}
+    return {} if limit is None else {cgroup2.LIMIT_FIELD: limit}

@@ -1,106 +1,64 @@
 """cgroup v1: controller and file → fields (Linux Documentation/admin-guide/cgroup-v1/)."""
 
+import os
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from batchjob.quantities.reading import V1, CgroupReading, DeviceIO
 from collectors.jobs.cgroups.devices import DeviceNames
-from collectors.jobs.cgroups.formats import Parse, count_list, flat_keyed, single, whole
+from collectors.jobs.cgroups.fields import CgroupParts, field_of, number_parser, targets
+from collectors.jobs.cgroups.formats import count_list, whole
 from collectors.jobs.cgroups.reader import CgroupFile, read_path
-from collectors.jobs.reading import DeviceIO
 
-_NANOSECONDS = 1_000_000_000
 _NO_LIMIT = 2**62  # memory.txt: "no limit" is LONG_MAX rounded down to a page, whose size varies
+_TICKS = os.sysconf("SC_CLK_TCK")
+_FIELDS = targets(V1)
 
 
-def sources(
-    groups: Collection[str], devices: DeviceNames, clock_ticks: int
-) -> Mapping[str, tuple[CgroupFile, ...]]:
-    """For each controller the files to read for the metric groups wanted.
-
-    Only the `total_` keys of memory.stat include the steps below a job's directory.
-    """
+def sources(groups: Collection[str], devices: DeviceNames) -> Mapping[str, tuple[CgroupFile, ...]]:
+    """For each controller the files to read for the metric groups wanted."""
     table: Mapping[str, tuple[CgroupFile, ...]] = {
         "cpuacct": (
-            CgroupFile("cpuacct.usage", "cpu", _divided("cpu_seconds", _NANOSECONDS), brief=True),
-            CgroupFile(
-                "cpuacct.stat",
-                "cpu",
-                flat_keyed(
-                    {
-                        "system": ("cpu_system_seconds", clock_ticks),
-                    }
-                ),
-                brief=True,
-            ),
+            _numbers("cpuacct.usage", "cpu", brief=True),
+            _numbers("cpuacct.stat", "cpu", brief=True),
         ),
         "cpu": (
-            CgroupFile(
-                "cpu.stat",
-                "cpu",
-                flat_keyed(
-                    {
-                        "nr_periods": ("cpu_periods", 1),
-                        "nr_throttled": ("cpu_throttled_periods", 1),
-                        "throttled_time": ("cpu_throttled_seconds", _NANOSECONDS),
-                    }
-                ),
-            ),
+            _numbers("cpu.stat", "cpu"),
             CgroupFile("cpu.cfs_quota_us", "cpu", _quota, rare=True),
-            CgroupFile("cpu.cfs_period_us", "cpu", single("cfs_period"), rare=True),
+            _numbers("cpu.cfs_period_us", "cpu", rare=True),
         ),
-        "cpuset": (
-            CgroupFile(
-                "cpuset.cpus", "cpu", lambda data: {"cpuset_cpus": count_list(data)}, rare=True
-            ),
-            CgroupFile(
-                "cpuset.effective_cpus",
-                "cpu",
-                lambda data: {"effective_cpus": count_list(data)},
-                rare=True,
-            ),
-        ),
+        "cpuset": (_cpus("cpuset.cpus"), _cpus("cpuset.effective_cpus")),
         "memory": (
-            CgroupFile("memory.usage_in_bytes", "memory", single("memory_current")),
-            CgroupFile("memory.max_usage_in_bytes", "memory", single("memory_peak"), brief=True),
-            CgroupFile("memory.kmem.usage_in_bytes", "memory", single("memory_kernel")),
-            CgroupFile("memory.failcnt", "memory", single("memory_failures")),
-            CgroupFile("memory.memsw.failcnt", "memory", single("memsw_failures")),
-            CgroupFile(
-                "memory.stat",
-                "memory",
-                flat_keyed(
-                    {
-                        "hierarchical_memory_limit": ("memory_hierarchical_limit", 1),
-                        "total_rss": ("memory_anon", 1),
-                        "total_cache": ("memory_file", 1),
-                        "total_shmem": ("memory_shmem", 1),
-                        "total_mapped_file": ("memory_mapped", 1),
-                        "total_inactive_file": ("memory_inactive_file", 1),
-                        "total_swap": ("memory_swap", 1),
-                        "total_pgfault": ("page_faults", 1),
-                        "total_pgmajfault": ("page_faults_major", 1),
-                    }
-                ),
-            ),
+            _numbers("memory.usage_in_bytes", "memory"),
+            _numbers("memory.max_usage_in_bytes", "memory", brief=True),
+            _numbers("memory.kmem.usage_in_bytes", "memory"),
+            _numbers("memory.failcnt", "memory"),
+            _numbers("memory.memsw.failcnt", "memory"),
+            _numbers("memory.stat", "memory"),
         ),
         "blkio": (
-            CgroupFile(
-                "blkio.throttle.io_service_bytes_recursive", "io", _blkio("io_bytes", devices)
-            ),
-            CgroupFile(
-                "blkio.throttle.io_serviced_recursive", "io", _blkio("io_operations", devices)
-            ),
+            _blkio("blkio.throttle.io_service_bytes_recursive", devices),
+            _blkio("blkio.throttle.io_serviced_recursive", devices),
         ),
         "pids": (
-            CgroupFile("pids.current", "processes", single("threads")),
-            CgroupFile("pids.max", "processes", single("threads_limit"), rare=True),
-            CgroupFile("pids.events", "processes", flat_keyed({"max": ("threads_limit_hits", 1)})),
+            _numbers("pids.current", "processes"),
+            _numbers("pids.max", "processes", rare=True),
+            _numbers("pids.events", "processes"),
         ),
     }
     return {
         controller: tuple(source for source in files if source.group in groups)
         for controller, files in table.items()
     }
+
+
+def _numbers(file: str, group: str, *, rare: bool = False, brief: bool = False) -> CgroupFile:
+    return CgroupFile(file, group, number_parser(_FIELDS[file]), rare=rare, brief=brief)
+
+
+def _cpus(file: str) -> CgroupFile:
+    field = field_of(_FIELDS[file])
+    return CgroupFile(file, "cpu", lambda data: {field: count_list(data)}, rare=True)
 
 
 def oom_kills(path: str) -> int | None:
@@ -116,31 +74,33 @@ def oom_kills(path: str) -> int | None:
     return None
 
 
-def finish(values: dict[str, Any], user_before: float) -> dict[str, Any]:
-    """Turn what single files said into the fields of a reading.
+def finish(reading: CgroupReading, parts: CgroupParts, user_before: float) -> CgroupReading:
+    """A reading with the fields that are made of several numbers.
 
     cpuacct.stat counts in ticks of 10 ms, which is a tenth of a short job; cpuacct.usage is exact.
     So system time is the former's and user time the rest, but never less than `user_before`: the
     tick that is added to the one may not be taken from the other.
     """
-    seconds, system = values.pop("cpu_seconds", None), values.get("cpu_system_seconds")
-    if seconds is None or system is None:
-        values.pop("cpu_system_seconds", None)
-    else:
-        values["cpu_user_seconds"] = max(seconds - system, user_before)
-    limit = values.pop("memory_hierarchical_limit", _NO_LIMIT)
-    if limit < _NO_LIMIT:
-        values["memory_limit"] = limit
-    memory, swap = values.pop("memory_failures", None), values.pop("memsw_failures", 0)
-    if memory is not None:
-        values["memory_limit_hits"] = memory + swap
-    quota, period = values.pop("cfs_quota", None), values.pop("cfs_period", None)
-    if quota is not None and period:
-        values["cpus"] = quota / period
-    transferred, operations = values.pop("io_bytes", None), values.pop("io_operations", None)
-    if transferred is not None and operations is not None:
-        values["io"] = _devices(transferred, operations)
-    return values
+    user, system = reading.cpu_user_seconds, reading.cpu_system_seconds
+    seconds, ticks = parts.cpu_seconds, parts.cpu_system_ticks
+    if seconds is not None and ticks is not None:
+        system = ticks / _TICKS
+        user = max(seconds - system, user_before)
+    limit = parts.memory_hierarchical_limit
+    if limit is None or limit >= _NO_LIMIT:
+        limit = reading.memory_limit
+    hits = parts.memory_failures
+    transferred, operations = parts.io_bytes, parts.io_operations
+    counted = transferred is not None and operations is not None
+    return reading._replace(
+        cpu_user_seconds=user,
+        cpu_system_seconds=system,
+        memory_limit=limit,
+        memory_limit_hits=(
+            reading.memory_limit_hits if hits is None else hits + (parts.memsw_failures or 0)
+        ),
+        io=_devices(transferred or {}, operations or {}) if counted else reading.io,
+    )
 
 
 def _devices(
@@ -153,15 +113,13 @@ def _devices(
     }
 
 
-def _divided(field: str, divisor: int) -> Parse:
-    return lambda data: {field: whole(data) / divisor}
-
-
 def _quota(data: bytes) -> Mapping[str, Any]:
-    return {} if data == b"-1\n" else {"cfs_quota": whole(data)}
+    return {} if data == b"-1\n" else {field_of(_FIELDS["cpu.cfs_quota_us"]): whole(data)}
 
 
-def _blkio(field: str, devices: DeviceNames) -> Parse:
+def _blkio(file: str, devices: DeviceNames) -> CgroupFile:
+    field = field_of(_FIELDS[file])
+
     def parse(data: bytes) -> Mapping[str, Any]:
         """Lines `8:0 Read 1`, `8:0 Write 2`, ..., and a last `Total 3` (blkio-controller.rst).
 
@@ -187,4 +145,4 @@ def _blkio(field: str, devices: DeviceNames) -> Parse:
             }
         }
 
-    return parse
+    return CgroupFile(file, "io", parse)

@@ -4,12 +4,14 @@ import os
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from batchjob.quantities.reading import V2, DeviceIO
 from collectors.jobs.cgroups.devices import DeviceNames
-from collectors.jobs.cgroups.formats import Parse, count_list, flat_keyed, single, whole
+from collectors.jobs.cgroups.fields import field_of, number_parser, targets
+from collectors.jobs.cgroups.formats import count_list, whole
 from collectors.jobs.cgroups.reader import CgroupFile, read_path
-from collectors.jobs.reading import DeviceIO
 
-_MICROSECONDS = 1_000_000
+_FIELDS = targets(V2)
+LIMIT_FIELD = field_of(_FIELDS["memory.max"])
 
 
 def sources(groups: Collection[str], devices: DeviceNames) -> tuple[CgroupFile, ...]:
@@ -19,71 +21,38 @@ def sources(groups: Collection[str], devices: DeviceNames) -> tuple[CgroupFile, 
     memory.events and not memory.events.local.
     """
     table = (
-        CgroupFile(
-            "cpu.stat",
-            "cpu",
-            flat_keyed(
-                {
-                    "user_usec": ("cpu_user_seconds", _MICROSECONDS),
-                    "system_usec": ("cpu_system_seconds", _MICROSECONDS),
-                    "nr_periods": ("cpu_periods", 1),
-                    "nr_throttled": ("cpu_throttled_periods", 1),
-                    "throttled_usec": ("cpu_throttled_seconds", _MICROSECONDS),
-                }
-            ),
-            brief=True,
-        ),
+        _numbers("cpu.stat", "cpu", brief=True),
         CgroupFile("cpu.max", "cpu", _quota, rare=True),
-        CgroupFile("cpuset.cpus", "cpu", lambda data: {"cpuset_cpus": count_list(data)}, rare=True),
-        CgroupFile(
-            "cpuset.cpus.effective",
-            "cpu",
-            lambda data: {"effective_cpus": count_list(data)},
-            rare=True,
-        ),
-        CgroupFile("memory.current", "memory", single("memory_current")),
-        CgroupFile("memory.peak", "memory", single("memory_peak"), brief=True),
-        CgroupFile("memory.swap.current", "memory", single("memory_swap")),
-        CgroupFile(
-            "memory.events",
-            "memory",
-            flat_keyed(
-                {
-                    "max": ("memory_limit_hits", 1),
-                    "oom_kill": ("oom_kills", 1),
-                }
-            ),
-        ),
-        CgroupFile(
-            "memory.stat",
-            "memory",
-            flat_keyed(
-                {
-                    "anon": ("memory_anon", 1),
-                    "file": ("memory_file", 1),
-                    "shmem": ("memory_shmem", 1),
-                    "kernel": ("memory_kernel", 1),
-                    "file_mapped": ("memory_mapped", 1),
-                    "inactive_file": ("memory_inactive_file", 1),
-                    "pgfault": ("page_faults", 1),
-                    "pgmajfault": ("page_faults_major", 1),
-                }
-            ),
-        ),
-        CgroupFile("cpu.pressure", "pressure", _pressure("cpu")),
-        CgroupFile("memory.pressure", "pressure", _pressure("memory")),
-        CgroupFile("io.pressure", "pressure", _pressure("io")),
+        _cpus("cpuset.cpus"),
+        _cpus("cpuset.cpus.effective"),
+        _numbers("memory.current", "memory"),
+        _numbers("memory.peak", "memory", brief=True),
+        _numbers("memory.swap.current", "memory"),
+        _numbers("memory.events", "memory"),
+        _numbers("memory.stat", "memory"),
+        _pressure("cpu.pressure"),
+        _pressure("memory.pressure"),
+        _pressure("io.pressure"),
         CgroupFile(
             "io.stat",
             "io",
-            lambda data: {"io": parse_io_stat(data, devices)},
+            lambda data: {field_of(_FIELDS["io.stat"]): parse_io_stat(data, devices)},
             may_be_empty=True,  # until there was IO
         ),
-        CgroupFile("pids.current", "processes", single("threads")),
-        CgroupFile("pids.max", "processes", single("threads_limit"), rare=True),
-        CgroupFile("pids.events", "processes", flat_keyed({"max": ("threads_limit_hits", 1)})),
+        _numbers("pids.current", "processes"),
+        _numbers("pids.max", "processes", rare=True),
+        _numbers("pids.events", "processes"),
     )
     return tuple(source for source in table if source.group in groups)
+
+
+def _numbers(file: str, group: str, *, rare: bool = False, brief: bool = False) -> CgroupFile:
+    return CgroupFile(file, group, number_parser(_FIELDS[file]), rare=rare, brief=brief)
+
+
+def _cpus(file: str) -> CgroupFile:
+    field = field_of(_FIELDS[file])
+    return CgroupFile(file, "cpu", lambda data: {field: count_list(data)}, rare=True)
 
 
 def memory_limit(path: str, root: str) -> int | None:
@@ -108,27 +77,27 @@ def memory_limit(path: str, root: str) -> int | None:
 
 def _quota(data: bytes) -> Mapping[str, Any]:
     quota, period = data.split()
-    return {} if quota == b"max" else {"cpus": whole(quota) / whole(period)}
+    return {} if quota == b"max" else {field_of(_FIELDS["cpu.max"]): whole(quota) / whole(period)}
 
 
-def _pressure(resource: str) -> Parse:
-    waiting, stalled = f"{resource}_waiting_seconds", f"{resource}_stalled_seconds"
+def _pressure(file: str) -> CgroupFile:
+    (waiting, microseconds), (stalled, _) = _FIELDS[file]["some"], _FIELDS[file]["full"]
 
     def parse(data: bytes) -> Mapping[str, Any]:
         """A line `some`, and a line `full`, which kernels before 5.13 do not write for cpu."""
         some, _, full = data.partition(b"\n")
-        values = {waiting: _total_seconds(some, b"some ")}
+        values = {waiting: _total(some, b"some ") / microseconds}
         if full:
-            values[stalled] = _total_seconds(full, b"full ")
+            values[stalled] = _total(full, b"full ") / microseconds
         return values
 
-    return parse
+    return CgroupFile(file, "pressure", parse)
 
 
-def _total_seconds(line: bytes, begin: bytes) -> float:
+def _total(line: bytes, begin: bytes) -> int:
     if not line.startswith(begin):
         raise ValueError(f"expected a line {begin!r}")
-    return whole(line[line.rindex(b"total=") + 6 :]) / _MICROSECONDS
+    return whole(line[line.rindex(b"total=") + 6 :])
 
 
 def parse_io_stat(data: bytes, devices: DeviceNames) -> dict[str, DeviceIO]:

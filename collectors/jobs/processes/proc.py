@@ -8,9 +8,9 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
+from batchjob.quantities.reading import Interface
 from collectors.jobs.cgroups.formats import whole
 from collectors.jobs.cgroups.reader import read_head, read_path
-from collectors.jobs.reading import Interface
 
 _PAGE = 4096  # stat, io and the beginning of status are far shorter
 _ENVIRON = 128 << 10

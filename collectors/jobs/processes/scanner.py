@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from batchjob.quantities.reading import Interface, ProcessReading
 from batchjob.runtime.log import Once
 from collectors.host import Host
 from collectors.jobs.cgroups.directory import Trouble
@@ -19,7 +20,6 @@ from collectors.jobs.processes.identifier import PATIENCE_SECONDS, ROOT_SECONDS,
 from collectors.jobs.processes.proc import Process, ProcessCounters
 from collectors.jobs.processes.snapshot import Eyes, Notes
 from collectors.jobs.processes.user_names import UserNames
-from collectors.jobs.reading import Interface, ProcessReading
 from collectors.jobs.state.job import Job, Seen
 from collectors.jobs.state.job_table import JobTable
 

@@ -5,12 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from batchjob.schedulers.layout import LayoutMatch
-from collectors.host import Moment
-from collectors.jobs.cgroups.directory import descendants, pids_of
-from collectors.jobs.cgroups.job_cgroup import JobCgroup, Tables
-from collectors.jobs.cgroups.mounts import Hierarchy
-from collectors.jobs.reading import (
+from batchjob.quantities.reading import (
     NOTHING,
     UNSEEN,
     CgroupReading,
@@ -18,6 +13,11 @@ from collectors.jobs.reading import (
     ended,
     total,
 )
+from batchjob.schedulers.layout import LayoutMatch
+from collectors.host import Moment
+from collectors.jobs.cgroups.directory import descendants, pids_of
+from collectors.jobs.cgroups.job_cgroup import JobCgroup, Tables
+from collectors.jobs.cgroups.mounts import Hierarchy
 from collectors.jobs.state.job_identity import JobIdentity
 
 SETTLING_SECONDS = 2.0  # so long directories of a new job may appear one by one

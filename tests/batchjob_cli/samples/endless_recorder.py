@@ -7,9 +7,9 @@ import itertools
 import sys
 from pathlib import Path
 
+from batchjob.quantities.reading import CgroupReading, job_reading
 from batchjob_cli import recorder
 from batchjob_cli.recorded import SampleSources
-from collectors.jobs.reading import UNSEEN, CgroupReading, job_reading
 from collectors.jobs.view import JobName
 from collectors.metric import NO_LABELS
 
@@ -25,7 +25,7 @@ def main() -> None:
 
     def readings():
         cgroup = CgroupReading(cpu_user_seconds=moment - T, cpu_system_seconds=0.0)
-        reading = job_reading(("slurm", NO_LABELS, NO_LABELS), (T, None), cgroup, UNSEEN)
+        reading = job_reading(T, None, cgroup)
         return [(name, reading) for name in names]
 
     made = recorder.Recorder(

@@ -2,12 +2,13 @@
 
 import pytest
 
+from batchjob.quantities.quantity import Statistic
 from batchjob.schedulers.accounting import Batch
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.record_rows import UsagePolicy
-from batchjob_stats_db.measure.job_usage import RULES, JobToMeasure, node_of, usage_of
+from batchjob_stats_db.measure.job_usage import JobToMeasure, node_of, usage_of
 from batchjob_stats_db.measure.pending import due_jobs, measure_due, recompute
-from batchjob_stats_db.timeseries.base import JobWindow, SeriesValue, Statistic
+from batchjob_stats_db.timeseries.base import JobWindow, SeriesValue
 from batchjob_stats_db.timeseries.prometheus_client import Endpoint
 from batchjob_stats_db.timeseries.prometheus_store import Prometheus
 from tests.batchjob_stats_db.tsdb import line, prometheus
@@ -33,11 +34,6 @@ SEEN = (
     sample(Statistic.COUNT, "cpu_seconds_total", 120, mode="user"),
     sample(Statistic.PEAK, "end_time_seconds", 3600),
 )
-
-
-def test_columns_are_the_table_s():
-    columns = {column.name for column in schema.job_usage.columns}
-    assert {rule.column for rule in RULES} <= columns
 
 
 def test_numbers_of_several_nodes_are_added():

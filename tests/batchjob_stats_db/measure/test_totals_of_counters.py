@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 import pytest
 
-from batchjob_stats_db.timeseries.base import JobWindow, Statistic
+from batchjob.quantities.quantity import Statistic
+from batchjob_stats_db.timeseries.base import JobWindow
 from batchjob_stats_db.timeseries.counters import corners, fell, total_of
 from tests.batchjob_stats_db.samples.stores import STORES
 from tests.batchjob_stats_db.tsdb import line

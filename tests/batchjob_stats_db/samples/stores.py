@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from batchjob.quantities.sample import QUANTITIES, JobSample, SampleHeader, SampleKey
+from batchjob.quantities.index import QUANTITIES
+from batchjob.quantities.sample import JobSample, SampleHeader, SampleKey
 from batchjob_stats_db.samples.folder import folder_of
 from batchjob_stats_db.samples.writer import Writer
 from batchjob_stats_db.timeseries.prometheus_client import Endpoint
@@ -45,7 +46,7 @@ def sample_files(lines, interval=30.0):
 
 def _name(metric, labels):
     for each in QUANTITIES:
-        if each.metric == metric and dict(each.labels).items() <= labels.items():
+        if each.metric.name == metric and dict(each.labels).items() <= labels.items():
             own = each.group.labels if each.group else ()
             return SampleKey(each.name, tuple(labels[label] for label in own))
     raise AssertionError(f"samples have no {metric} of {labels}")

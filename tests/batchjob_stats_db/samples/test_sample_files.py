@@ -12,14 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchjob.quantities.sample import (
-    BY_NAME,
-    QUANTITIES,
-    WITHIN,
-    JobSample,
-    SampleHeader,
-    SampleKey,
-)
+from batchjob.quantities.index import BY_NAME, QUANTITIES, WITHIN
+from batchjob.quantities.sample import JobSample, SampleHeader, SampleKey
 from batchjob_stats_db.samples import writer as writing
 from batchjob_stats_db.samples.file import SampleFile
 from batchjob_stats_db.samples.format import Decoder, LineError, line

@@ -5,8 +5,9 @@ import zlib
 
 import sqlalchemy as sa
 
+from batchjob.quantities.quantity import Statistic
 from batchjob_stats_db.database import schema
-from batchjob_stats_db.timeseries.base import Point, SeriesValue, Statistic, TimeSeries
+from batchjob_stats_db.timeseries.base import Point, SeriesValue, TimeSeries
 from batchjob_stats_db.timeseries.resample import stretches as cut_of
 
 J = "batchjob_job_"

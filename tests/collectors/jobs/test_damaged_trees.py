@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from batchjob.quantities.job import GROUPS
 from batchjob_exporter.exposition import render
 from collectors.host import Host
 from collectors.jobs.collector import JobsCollector, JobsOptions
-from collectors.jobs.metrics import GROUPS
 
 TREES = (
     "slurm-22.05-v1-05-multistep-2nodes-gpu",

@@ -4,6 +4,8 @@ import os
 
 import pytest
 
+from batchjob.quantities.job import JOB_QUANTITIES
+from batchjob.quantities.reading import CgroupReading, DeviceIO, job_reading
 from batchjob.schedulers import registry
 from batchjob.schedulers.layout import LayoutMatch
 from collectors.jobs.cgroups.directory import RARE_SECONDS, CgroupDirectory, Descriptors, Trouble
@@ -13,14 +15,15 @@ from collectors.jobs.cgroups.kernel_log import KernelLog
 from collectors.jobs.cgroups.mounts import Hierarchy
 from collectors.jobs.cgroups.reader import BatchReader, CgroupFile
 from collectors.jobs.families import JobFamilies
-from collectors.jobs.metrics import JOB_METRICS
-from collectors.jobs.reading import UNSEEN, CgroupReading, DeviceIO, job_reading
+from collectors.jobs.state.job_identity import JobIdentity
+from collectors.jobs.view import JobName
 from collectors.metric import Labels
 
 
 def reading(jobid="1", ended_at=None, **numbers):
-    name = ("slurm", Labels(f'jobid="{jobid}"'), Labels('uid="7"'))
-    return job_reading(name, (1.0, ended_at), CgroupReading(**numbers), UNSEEN)
+    name = JobName("slurm", jobid, "alice", Labels(f'jobid="{jobid}"'))
+    identity = JobIdentity(name, 7, Labels('uid="7"'))
+    return identity, job_reading(1.0, ended_at, CgroupReading(**numbers))
 
 
 def given(families, *readings):
@@ -28,12 +31,8 @@ def given(families, *readings):
     return {family.metric.name.removeprefix("batchjob_job_"): family.samples for family in made}
 
 
-def test_every_row_of_the_table_names_a_field():
-    JobFamilies(JOB_METRICS)
-
-
 def test_a_number_that_did_not_change_comes_in_the_same_sample():
-    families = JobFamilies(JOB_METRICS)
+    families = JobFamilies(JOB_QUANTITIES)
     first = given(families, reading(memory_current=10, memory_peak=20))
     second = given(families, reading(memory_current=11, memory_peak=20))
     assert second["memory_peak_bytes"][0] is first["memory_peak_bytes"][0]
@@ -41,7 +40,7 @@ def test_a_number_that_did_not_change_comes_in_the_same_sample():
 
 
 def test_a_metric_without_news_comes_in_the_same_list():
-    families = JobFamilies(JOB_METRICS)
+    families = JobFamilies(JOB_QUANTITIES)
     first = given(families, reading("1", memory_current=1, memory_peak=2), reading("2"))
     second = given(families, reading("1", memory_current=3, memory_peak=2), reading("2"))
     assert second["memory_peak_bytes"] is first["memory_peak_bytes"]
@@ -52,13 +51,13 @@ def test_a_metric_without_news_comes_in_the_same_list():
 
 
 def test_a_number_that_is_no_longer_read_has_no_sample():
-    families = JobFamilies(JOB_METRICS)
+    families = JobFamilies(JOB_QUANTITIES)
     given(families, reading(memory_current=10))
     assert "memory_current_bytes" not in given(families, reading())
 
 
 def test_an_ended_job_keeps_counters_beside_running_ones():
-    families = JobFamilies(JOB_METRICS)
+    families = JobFamilies(JOB_QUANTITIES)
     ended = reading("1", ended_at=9.0, memory_current=1, memory_peak=2)
     shown = given(families, ended, reading("2", memory_current=3, memory_peak=4))
     assert shown["memory_current_bytes"] == [('jobid="2"', 3)]
@@ -67,7 +66,7 @@ def test_an_ended_job_keeps_counters_beside_running_ones():
 
 
 def test_devices_come_and_go():
-    families = JobFamilies(JOB_METRICS)
+    families = JobFamilies(JOB_QUANTITIES)
     one, two = DeviceIO(1, 2, 3, 4), DeviceIO(5, 6, 7, 8)
     assert given(families, reading(io={"sda": one}))["io_reads_total"] == [
         ('jobid="1",device="sda"', 3)
@@ -79,7 +78,7 @@ def test_devices_come_and_go():
 
 
 def test_no_jobs():
-    assert given(JobFamilies(JOB_METRICS)) == {"batchjob_jobs": []}
+    assert given(JobFamilies(JOB_QUANTITIES)) == {"batchjob_jobs": []}
 
 
 def directory_of(path, *sources, trouble=None):

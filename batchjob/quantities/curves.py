@@ -1,0 +1,251 @@
+"""The curves of a job: the series that each is drawn from, and the plots that show them."""
+
+from dataclasses import dataclass
+
+from batchjob.quantities import energy, gpu, job
+from batchjob.quantities.quantity import ExportedMetric, Quantity, SeriesKind
+
+
+@dataclass(frozen=True, slots=True)
+class CurveSource:
+    """A family of metrics that gives a curve."""
+
+    metric: str
+    kind: SeriesKind
+    where: tuple[tuple[str, str], ...] = ()
+    part: str = ""  # the label that tells apart the parts of a job on one node
+    summed: tuple[str, ...] = ()
+    scale: float = 1.0
+    of_gpu: bool = False  # a series of a GPU, of which somebody else may have a part
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """What is measured, in which unit, and where it is found: the first source that has it."""
+
+    name: str
+    unit: str
+    about: str
+    sources: tuple[CurveSource, ...]
+
+
+def _gauge(name: str, unit: str, about: str, quantity: Quantity) -> Curve:
+    return Curve(name, unit, about, (_of_job(quantity),))
+
+
+def _rate(
+    name: str,
+    unit: str,
+    about: str,
+    of: Quantity | ExportedMetric,
+    part: str = "",
+    summed: str = "",
+) -> Curve:
+    """The growth of a quantity, or of all that share a metric."""
+    metric, where = (of.metric, of.labels) if isinstance(of, Quantity) else (of, ())
+    source = CurveSource(metric.name, SeriesKind.RATE, where, part, tuple(summed.split()))
+    return Curve(name, unit, about, (source,))
+
+
+def _of_job(quantity: Quantity) -> CurveSource:
+    return CurveSource(quantity.metric.name, SeriesKind.GAUGE)
+
+
+def _of_gpu(metric: ExportedMetric) -> CurveSource:
+    return CurveSource(metric.name, SeriesKind.GAUGE, of_gpu=True)
+
+
+def _dcgm(field: str, scale: float = 1.0) -> CurveSource:
+    """A field of dcgm-exporter (its etc/dcp-metrics-included.csv)."""
+    return CurveSource(f"DCGM_FI_{field}", SeriesKind.GAUGE, scale=scale, of_gpu=True)
+
+
+CPU = _rate("cpu", "cores", "CPUs in use.", job.CPU_SECONDS, summed="mode")
+CPUS = _gauge("cpus", "cores", "CPUs allocated.", job.CPUS)
+CPU_THROTTLED = _rate(
+    "cpu_throttled",
+    "ratio",
+    "Time in which the CPU quota held tasks back; CPUs add up.",
+    job.CPU_THROTTLED_SECONDS,
+)
+MEMORY = _gauge("memory", "bytes", "Memory charged, page cache included.", job.MEMORY_CURRENT)
+MEMORY_WORKING_SET = _gauge(
+    "memory_working_set", "bytes", "Memory less inactive page cache.", job.MEMORY_WORKING_SET
+)
+MEMORY_LIMIT = _gauge("memory_limit", "bytes", "The memory limit.", job.MEMORY_LIMIT)
+IO_READ = _rate(
+    "io_read", "bytes/s", "Read from block devices.", job.IO_READ_BYTES, summed="device"
+)
+IO_WRITE = _rate(
+    "io_write", "bytes/s", "Written to block devices.", job.IO_WRITTEN_BYTES, summed="device"
+)
+FILE_READ = _rate(
+    "file_read",
+    "bytes/s",
+    "Fetched from storage, network file systems included.",
+    job.PROCESS_IO_READ_BYTES,
+)
+FILE_WRITE = _rate(
+    "file_write",
+    "bytes/s",
+    "Sent to storage, network file systems included.",
+    job.PROCESS_IO_WRITTEN_BYTES,
+)
+_SOME = "Part of the time in which some task waited for"
+PRESSURE_CPU = _rate("pressure_cpu", "ratio", f"{_SOME} a CPU.", job.CPU_WAITING)
+PRESSURE_MEMORY = _rate("pressure_memory", "ratio", f"{_SOME} memory.", job.MEMORY_WAITING)
+PRESSURE_IO = _rate("pressure_io", "ratio", f"{_SOME} storage.", job.IO_WAITING)
+_ALL_TASKS = "Part of the time in which all tasks waited for"
+PROCESSES = _gauge("processes", "count", "Processes.", job.PROCESSES)
+THREADS = _gauge("threads", "count", "Threads.", job.THREADS)
+NETWORK_RECEIVE = _rate(
+    "network_receive",
+    "bytes/s",
+    "Received, in a network namespace of the job's own.",
+    job.NETWORK_RECEIVE_BYTES,
+    summed="device",
+)
+NETWORK_TRANSMIT = _rate(
+    "network_transmit",
+    "bytes/s",
+    "Sent, in a network namespace of the job's own.",
+    job.NETWORK_TRANSMIT_BYTES,
+    summed="device",
+)
+POWER = _rate(
+    "power",
+    "watts",
+    "The job's part of the nodes' power, by component.",
+    energy.ENERGY_JOULES,
+    part="component",
+    summed="kind",
+)
+GPU_UTILIZATION = Curve(
+    "gpu_utilization",
+    "ratio",
+    "Part of the time in which any kernel ran.",
+    (_of_job(gpu.JOB_GPU_UTILIZATION), _of_gpu(gpu.GPU_UTILIZATION), _dcgm("DEV_GPU_UTIL", 0.01)),
+)
+GPU_MEMORY = Curve(
+    "gpu_memory",
+    "bytes",
+    "GPU memory in use.",
+    (_of_job(gpu.JOB_GPU_MEMORY), _of_gpu(gpu.GPU_MEMORY_USED), _dcgm("DEV_FB_USED", 1 << 20)),
+)
+GPU_MEMORY_TOTAL = Curve(
+    "gpu_memory_total", "bytes", "GPU memory installed.", (_of_gpu(gpu.GPU_MEMORY_TOTAL),)
+)
+GPU_POWER = Curve(
+    "gpu_power",
+    "watts",
+    "Power of the whole GPU.",
+    (_of_gpu(gpu.GPU_POWER), _dcgm("DEV_POWER_USAGE")),
+)
+
+CURVES = {
+    curve.name: curve
+    for curve in (
+        CPU,
+        _rate("cpu_by_mode", "cores", "CPUs in use, by mode.", job.CPU_SECONDS, part="mode"),
+        CPUS,
+        CPU_THROTTLED,
+        MEMORY,
+        MEMORY_WORKING_SET,
+        _gauge("memory_anonymous", "bytes", "Heap and stack.", job.MEMORY_ANON),
+        _gauge("memory_cache", "bytes", "Page cache, shared memory included.", job.MEMORY_FILE),
+        MEMORY_LIMIT,
+        _gauge("swap", "bytes", "Swap in use.", job.MEMORY_SWAP),
+        _rate("major_faults", "1/s", "Page faults that waited for storage.", job.PAGE_FAULTS_MAJOR),
+        IO_READ,
+        IO_WRITE,
+        _rate("io_reads", "1/s", "Reads of block devices.", job.IO_READS, summed="device"),
+        _rate("io_writes", "1/s", "Writes to block devices.", job.IO_WRITES, summed="device"),
+        FILE_READ,
+        FILE_WRITE,
+        PRESSURE_CPU,
+        PRESSURE_MEMORY,
+        PRESSURE_IO,
+        _rate("stalled_cpu", "ratio", f"{_ALL_TASKS} a CPU.", job.CPU_STALLED),
+        _rate("stalled_memory", "ratio", f"{_ALL_TASKS} memory.", job.MEMORY_STALLED),
+        _rate("stalled_io", "ratio", f"{_ALL_TASKS} storage.", job.IO_STALLED),
+        PROCESSES,
+        THREADS,
+        _gauge("open_files", "count", "Open files.", job.OPEN_FILES),
+        NETWORK_RECEIVE,
+        NETWORK_TRANSMIT,
+        POWER,
+        _rate(
+            "emissions",
+            "g/s",
+            "Emissions, by provider of the factor.",
+            energy.EMISSIONS_GRAMS,
+            part="provider",
+        ),
+        GPU_UTILIZATION,
+        GPU_MEMORY,
+        GPU_MEMORY_TOTAL,
+        GPU_POWER,
+        Curve(
+            "gpu_temperature",
+            "celsius",
+            "Temperature of the GPU.",
+            (_of_gpu(gpu.GPU_TEMPERATURE), _dcgm("DEV_GPU_TEMP")),
+        ),
+        _gauge("gpu_processes", "count", "The job's processes on the GPU.", gpu.JOB_GPU_PROCESSES),
+        Curve(
+            "gpu_sm_active",
+            "ratio",
+            "Part of the multiprocessors' time with work (DCGM).",
+            (_dcgm("PROF_SM_ACTIVE"),),
+        ),
+        Curve(
+            "gpu_tensor_active",
+            "ratio",
+            "Part of the time in which tensor cores worked (DCGM).",
+            (_dcgm("PROF_PIPE_TENSOR_ACTIVE"),),
+        ),
+        Curve(
+            "gpu_memory_active",
+            "ratio",
+            "Part of the time in which GPU memory moved data (DCGM).",
+            (_dcgm("PROF_DRAM_ACTIVE"),),
+        ),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """Curves of a job that are drawn together, and against which limit."""
+
+    title: str
+    curves: tuple[Curve, ...]
+    limit: Curve | None = None
+    ceiling: float | None = None  # or a number
+    gpu: bool = False  # only of jobs with GPUs
+
+
+PLOTS = (
+    Plot("CPUs in use", (CPU,), limit=CPUS),
+    Plot("Memory", (MEMORY, MEMORY_WORKING_SET), limit=MEMORY_LIMIT),
+    Plot("GPU use", (GPU_UTILIZATION,), ceiling=1.0, gpu=True),
+    Plot("GPU memory", (GPU_MEMORY,), limit=GPU_MEMORY_TOTAL, gpu=True),
+    Plot("GPU power", (GPU_POWER,), gpu=True),
+    Plot("Power", (POWER,)),
+    Plot("Files, network file systems included", (FILE_READ, FILE_WRITE)),
+    Plot("Block devices", (IO_READ, IO_WRITE)),
+    Plot(
+        "Pressure (time waiting for resources)",
+        (PRESSURE_CPU, PRESSURE_MEMORY, PRESSURE_IO),
+        ceiling=1.0,
+    ),
+    Plot("Throttled by the CPU quota", (CPU_THROTTLED,)),
+    Plot("Network of its own", (NETWORK_RECEIVE, NETWORK_TRANSMIT)),
+    Plot("Processes and threads", (PROCESSES, THREADS)),
+)
+COMPARED = (CPU, MEMORY, GPU_UTILIZATION, POWER, FILE_READ, FILE_WRITE)
+
+
+def plots_for(gpus: int | None) -> tuple[Plot, ...]:
+    """Those that a job with so many GPUs may have."""
+    return tuple(plot for plot in PLOTS if gpus or not plot.gpu)

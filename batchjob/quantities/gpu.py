@@ -1,0 +1,112 @@
+"""The table of a job's GPUs, with the metrics of whole GPUs that say the same."""
+
+from batchjob.quantities.quantity import (
+    ExportedMetric,
+    Kind,
+    Quantity,
+    SampleGroup,
+    Unit,
+    job_metric,
+)
+
+GPU_LABELS = ("gpu", "uuid", "gpu_instance")
+GPUS = SampleGroup("gpus", GPU_LABELS, "gpu_")
+
+
+def _of_job(name: str, unit: Unit, help: str) -> Quantity:
+    metric = job_metric(name, "gauge", unit, "", help, outlives_job=False, labels=GPU_LABELS)
+    return Quantity(name, metric, group=GPUS)
+
+
+def _of_gpu(name: str, unit: Unit, help: str, *labels: str, kind: Kind = "gauge") -> ExportedMetric:
+    return ExportedMetric(f"batchjob_gpu_{name}", kind, unit, help, GPU_LABELS + labels)
+
+
+def _held(name: str, metric: ExportedMetric, **labels: str) -> Quantity:
+    """Of a GPU that the job holds, whoever else uses it."""
+    return Quantity(name, metric, labels=tuple(labels.items()), group=GPUS)
+
+
+GPU_UTILIZATION = _of_gpu(
+    "utilization_ratio",
+    "ratio",
+    "Part of the last sample period (up to 1 s) in which any kernel ran, 0 to 1; it says "
+    "nothing of how much of the GPU that kernel filled. For MIG instances the mean since the "
+    "last reading, on Hopper and later; else absent.",
+)
+GPU_MEMORY_USED = _of_gpu("memory_used_bytes", "bytes", "GPU memory in use.")
+GPU_MEMORY_TOTAL = _of_gpu("memory_total_bytes", "bytes", "GPU memory installed or assigned.")
+GPU_POWER = _of_gpu(
+    "power_watts",
+    "watts",
+    "Power draw of the whole board; a mean over 1 s on Ampere and later except A100.",
+)
+GPU_TEMPERATURE = _of_gpu("temperature_celsius", "celsius", "Temperature of the GPU core.")
+GPU_CLOCK = _of_gpu("clock_hertz", "hertz", "Current frequency of a clock.", "clock")
+GPU_ECC_ERRORS = _of_gpu(
+    "ecc_errors_total",
+    "count",
+    "Memory errors in the life of the board (AMD: since its driver was loaded).",
+    "kind",
+    kind="counter",
+)
+
+JOB_GPU_INFO = ExportedMetric(
+    "batchjob_job_gpu_info",
+    "gauge",
+    "count",
+    "1 for each GPU or MIG instance that a running job holds or uses; `source` is what told; "
+    "`confirmed` is false where only the environment of the user's own processes did.",
+    (
+        "manager",
+        "jobid",
+        "user",
+        "gpu",
+        "uuid",
+        "pci_bus_id",
+        "minor",
+        "gpu_instance",
+        "source",
+        "confirmed",
+    ),
+    outlives_job=False,
+)
+JOB_GPU_SHARE = _of_job(
+    "gpu_share_ratio",
+    "ratio",
+    "The job's part of the GPU or MIG instance among those that hold it, 0 to 1; absent for a "
+    "job that uses a GPU allocated to others only.",
+)
+JOB_GPU_UTILIZATION = _of_job(
+    "gpu_utilization_ratio",
+    "ratio",
+    "Part of the last sample period in which the job's kernels ran: the GPU's own figure where "
+    "the job is alone on it, else the sum over the job's processes.",
+)
+JOB_GPU_MEMORY = _of_job("gpu_memory_bytes", "bytes", "GPU memory of the job's processes.")
+JOB_GPU_PROCESSES = _of_job(
+    "gpu_processes",
+    "count",
+    "The job's processes with a context on the GPU; 0 for a GPU that is held and not used.",
+)
+JOB_GPU_POWER = _held("gpu_power_watts", GPU_POWER)
+JOB_GPU_MEMORY_TOTAL = _held("gpu_memory_total_bytes", GPU_MEMORY_TOTAL)
+JOB_GPU_TEMPERATURE = _held("gpu_temperature_celsius", GPU_TEMPERATURE)
+JOB_GPU_SM_CLOCK = _held("gpu_sm_clock_hertz", GPU_CLOCK, clock="sm")
+JOB_GPU_MEMORY_CLOCK = _held("gpu_memory_clock_hertz", GPU_CLOCK, clock="memory")
+JOB_GPU_ECC_CORRECTED = _held("gpu_ecc_corrected_errors", GPU_ECC_ERRORS, kind="corrected")
+JOB_GPU_ECC_UNCORRECTED = _held("gpu_ecc_uncorrected_errors", GPU_ECC_ERRORS, kind="uncorrected")
+
+GPU_QUANTITIES = (
+    JOB_GPU_UTILIZATION,
+    JOB_GPU_MEMORY,
+    JOB_GPU_PROCESSES,
+    JOB_GPU_SHARE,
+    JOB_GPU_POWER,
+    JOB_GPU_MEMORY_TOTAL,
+    JOB_GPU_TEMPERATURE,
+    JOB_GPU_SM_CLOCK,
+    JOB_GPU_MEMORY_CLOCK,
+    JOB_GPU_ECC_CORRECTED,
+    JOB_GPU_ECC_UNCORRECTED,
+)

@@ -1,0 +1,309 @@
+"""The table of a job's numbers: CPU, memory, waiting, input and output, processes, network.
+
+In the order in which the exporter shows them.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from batchjob.quantities.quantity import (
+    ExportedMetric,
+    MetricGroup,
+    Quantity,
+    SampleGroup,
+    Unit,
+    job_metric,
+)
+from batchjob.quantities.reading import DeviceIO, Interface, JobReading
+
+GROUPS: Mapping[MetricGroup, str] = {
+    "cpu": "CPU time and CPUs allocated",
+    "throttling": "periods and time in which a CPU quota held the job back",
+    "memory": "memory in use, peak and limit, by anonymous, file and shared, OOM kills",
+    "memory-detail": "kernel, mapped and inactive memory, working set",
+    "faults": "page faults",
+    "pressure": "time lost waiting for CPU, memory and IO (PSI)",
+    "io": "block IO per device, where the io controller is enabled",
+    "process-io": "IO calls and bytes summed over processes: the only view of network file systems",
+    "processes": "processes, threads and their limit",
+    "open-files": "open files",
+    "network": "traffic of jobs with a network namespace of their own",
+}
+DEFAULT_GROUPS: tuple[MetricGroup, ...] = (
+    "cpu", "memory", "faults", "pressure", "io", "process-io", "processes", "network",
+)  # fmt: skip
+
+IO = SampleGroup("io", ("device",), "io_")
+NETWORK = SampleGroup("network", ("device",), "network_")
+EXECUTABLES = SampleGroup("executable_cpu_seconds", ("executable",))
+
+_Read = Callable[[JobReading], float | None]
+
+
+def _gauge(
+    name: str, unit: Unit, group: MetricGroup, read: _Read, help: str, *,
+    outlives_job: bool = False,
+) -> Quantity:  # fmt: skip
+    return Quantity(name, job_metric(name, "gauge", unit, group, help, outlives_job), read)
+
+
+def _counter(name: str, unit: Unit, group: MetricGroup, read: _Read, help: str) -> Quantity:
+    return Quantity(name, job_metric(name, "counter", unit, group, help), read)
+
+
+def _one_of(metric: ExportedMetric, name: str, read: _Read, **labels: str) -> Quantity:
+    """A number of a metric that has several."""
+    return Quantity(name, metric, read, tuple(labels.items()))
+
+
+def _by_device(name: str, unit: Unit, of_each: Callable[[DeviceIO], float], help: str) -> Quantity:
+    more = (
+        "without network file systems and, on cgroup v1, without what the kernel wrote back later"
+    )
+    metric = job_metric(name, "counter", unit, "io", f"{help}; {more}.", labels=IO.labels)
+    return Quantity(name, metric, lambda job: job.cgroup.io, group=IO, of_each=of_each)
+
+
+def _by_interface(
+    name: str, unit: Unit, of_each: Callable[[Interface], float], what: str
+) -> Quantity:
+    help = f"{what} in the job's own network namespace."
+    metric = job_metric(name, "counter", unit, "network", help, labels=NETWORK.labels)
+    return Quantity(name, metric, lambda job: job.processes.network, group=NETWORK, of_each=of_each)
+
+
+_PROCESSES = (
+    ", summed over the job's processes (/proc/PID/io, with CAP_SYS_PTRACE); a lower bound: "
+    "processes are looked at when some begin or end and after each scrape, and what one did after "
+    "its last look is missing."
+)
+
+# fmt: off
+START_TIME = _gauge(
+    "start_time_seconds", "epoch", "", lambda job: job.started_at,
+    "Start of the job's first process here, epoch.", outlives_job=True,
+)
+END_TIME = _gauge(
+    "end_time_seconds", "epoch", "", lambda job: job.ended_at,
+    "When the job's last process here was noticed to have ended.", outlives_job=True,
+)
+
+CPU_SECONDS = job_metric(
+    "cpu_seconds", "counter", "seconds", "cpu", "CPU time of all processes the job has had.",
+    labels=("mode",),
+)
+CPU_USER = _one_of(
+    CPU_SECONDS, "cpu_user_seconds", lambda job: job.cpu_user_seconds, mode="user"
+)
+CPU_SYSTEM = _one_of(
+    CPU_SECONDS, "cpu_system_seconds", lambda job: job.cpu_system_seconds, mode="system"
+)
+CPUS = _gauge(
+    "cpus", "cpus", "cpu", lambda job: job.cgroup.cpus,
+    "CPUs allocated to the job: its CPU set, its quota where it has none, or for LSF its slots "
+    "here.",
+)
+CPU_THROTTLED_SECONDS = _counter(
+    "cpu_throttled_seconds", "seconds", "throttling",
+    lambda job: job.cgroup.cpu_throttled_seconds,
+    "Time in which the CPU quota kept tasks from running.",
+)
+CPU_THROTTLED_PERIODS = _counter(
+    "cpu_throttled_periods", "count", "throttling",
+    lambda job: job.cgroup.cpu_throttled_periods,
+    "Quota periods in which the job was held back.",
+)
+CPU_PERIODS = _counter(
+    "cpu_periods", "count", "throttling", lambda job: job.cgroup.cpu_periods,
+    "Quota periods in which the job had something to run.",
+)
+
+MEMORY_CURRENT = _gauge(
+    "memory_current_bytes", "bytes", "memory", lambda job: job.cgroup.memory_current,
+    "Memory charged to the job, page cache included.",
+)
+MEMORY_PEAK = _gauge(
+    "memory_peak_bytes", "bytes", "memory", lambda job: job.cgroup.memory_peak,
+    "Most memory ever charged to the job, page cache included.", outlives_job=True,
+)
+MEMORY_LIMIT = _gauge(
+    "memory_limit_bytes", "bytes", "memory", lambda job: job.cgroup.memory_limit,
+    "Nearest memory limit that holds for the job.",
+)
+MEMORY_ANON = _gauge(
+    "memory_anon_bytes", "bytes", "memory", lambda job: job.cgroup.memory_anon,
+    "Anonymous memory: heap and stack, not shared memory.",
+)
+MEMORY_FILE = _gauge(
+    "memory_file_bytes", "bytes", "memory", lambda job: job.cgroup.memory_file,
+    "Page cache, shared memory included.",
+)
+MEMORY_SHMEM = _gauge(
+    "memory_shmem_bytes", "bytes", "memory", lambda job: job.cgroup.memory_shmem,
+    "Shared memory and tmpfs.",
+)
+MEMORY_KERNEL = _gauge(
+    "memory_kernel_bytes", "bytes", "memory-detail", lambda job: job.cgroup.memory_kernel,
+    "Kernel memory charged to the job.",
+)
+MEMORY_MAPPED = _gauge(
+    "memory_mapped_bytes", "bytes", "memory-detail", lambda job: job.cgroup.memory_mapped,
+    "Page cache mapped by processes.",
+)
+MEMORY_INACTIVE_FILE = _gauge(
+    "memory_inactive_file_bytes", "bytes", "memory-detail",
+    lambda job: job.cgroup.memory_inactive_file, "Page cache that is reclaimed first.",
+)
+MEMORY_WORKING_SET = _gauge(
+    "memory_working_set_bytes", "bytes", "memory-detail", lambda job: job.working_set,
+    "Memory charged less inactive page cache.",
+)
+MEMORY_SWAP = _gauge(
+    "memory_swap_bytes", "bytes", "memory", lambda job: job.cgroup.memory_swap, "Swap in use."
+)
+
+PAGE_FAULTS = job_metric(
+    "page_faults", "counter", "count", "faults",
+    "Page faults; major ones had to wait for storage.", labels=("kind",),
+)
+PAGE_FAULTS_MINOR = _one_of(
+    PAGE_FAULTS, "page_faults_minor", lambda job: job.minor_faults, kind="minor"
+)
+PAGE_FAULTS_MAJOR = _one_of(
+    PAGE_FAULTS, "page_faults_major", lambda job: job.cgroup.page_faults_major, kind="major"
+)
+MEMORY_LIMIT_HITS = _counter(
+    "memory_limit_hits", "count", "memory", lambda job: job.cgroup.memory_limit_hits,
+    "Times the job reached its memory limit.",
+)
+OOM_KILLS = _counter(
+    "oom_kills", "count", "memory", lambda job: job.cgroup.oom_kills,
+    "Processes of the job ended by the OOM killer.",
+)
+
+WAITING_SECONDS = job_metric(
+    "pressure_waiting_seconds", "counter", "seconds", "pressure",
+    "Time in which some task waited for a resource.", labels=("resource",),
+)
+CPU_WAITING = _one_of(
+    WAITING_SECONDS, "cpu_waiting_seconds", lambda job: job.cgroup.cpu_waiting_seconds,
+    resource="cpu",
+)
+MEMORY_WAITING = _one_of(
+    WAITING_SECONDS, "memory_waiting_seconds",
+    lambda job: job.cgroup.memory_waiting_seconds, resource="memory",
+)
+IO_WAITING = _one_of(
+    WAITING_SECONDS, "io_waiting_seconds", lambda job: job.cgroup.io_waiting_seconds,
+    resource="io",
+)
+STALLED_SECONDS = job_metric(
+    "pressure_stalled_seconds", "counter", "seconds", "pressure",
+    "Time in which all tasks waited for a resource.", labels=("resource",),
+)
+CPU_STALLED = _one_of(
+    STALLED_SECONDS, "cpu_stalled_seconds", lambda job: job.cgroup.cpu_stalled_seconds,
+    resource="cpu",
+)
+MEMORY_STALLED = _one_of(
+    STALLED_SECONDS, "memory_stalled_seconds",
+    lambda job: job.cgroup.memory_stalled_seconds, resource="memory",
+)
+IO_STALLED = _one_of(
+    STALLED_SECONDS, "io_stalled_seconds", lambda job: job.cgroup.io_stalled_seconds,
+    resource="io",
+)
+
+IO_READ_BYTES = _by_device(
+    "io_read_bytes", "bytes", lambda io: io.read_bytes, "Bytes read from block devices"
+)
+IO_WRITTEN_BYTES = _by_device(
+    "io_written_bytes", "bytes", lambda io: io.written_bytes,
+    "Bytes written to block devices",
+)
+IO_READS = _by_device(
+    "io_reads", "count", lambda io: io.reads, "Read operations on block devices"
+)
+IO_WRITES = _by_device(
+    "io_writes", "count", lambda io: io.writes, "Write operations on block devices"
+)
+
+PROCESS_IO_READ_BYTES = _counter(
+    "process_io_read_bytes", "bytes", "process-io", lambda job: job.processes.read_bytes,
+    f"Bytes fetched from storage, all file systems{_PROCESSES}",
+)
+PROCESS_IO_WRITTEN_BYTES = _counter(
+    "process_io_written_bytes", "bytes", "process-io",
+    lambda job: job.processes.written_bytes,
+    f"Bytes sent to storage, all file systems{_PROCESSES}",
+)
+PROCESS_IO_READ_CHARACTERS = _counter(
+    "process_io_read_characters", "bytes", "process-io",
+    lambda job: job.processes.read_characters,
+    f"Bytes of all read calls, cached ones too{_PROCESSES}",
+)
+PROCESS_IO_WRITTEN_CHARACTERS = _counter(
+    "process_io_written_characters", "bytes", "process-io",
+    lambda job: job.processes.written_characters, f"Bytes of all write calls{_PROCESSES}",
+)
+
+PROCESSES = _gauge(
+    "processes", "count", "processes", lambda job: job.processes.processes,
+    "Processes of the job's user in the job.",
+)
+THREADS = _gauge(
+    "threads", "count", "processes", lambda job: job.threads, "Threads in the job."
+)
+THREADS_LIMIT = _gauge(
+    "threads_limit", "count", "processes", lambda job: job.cgroup.threads_limit,
+    "Most threads the job may have.",
+)
+THREADS_LIMIT_HITS = _counter(
+    "threads_limit_hits", "count", "processes", lambda job: job.cgroup.threads_limit_hits,
+    "Times a fork failed at the limit of threads.",
+)
+OPEN_FILES = _gauge(
+    "open_files", "count", "open-files", lambda job: job.processes.open_files,
+    "Open file descriptors of the job's processes.",
+)
+
+NETWORK_RECEIVE_BYTES = _by_interface(
+    "network_receive_bytes", "bytes", lambda each: each.receive_bytes, "Bytes received"
+)
+NETWORK_RECEIVE_PACKETS = _by_interface(
+    "network_receive_packets", "count", lambda each: each.receive_packets,
+    "Packets received",
+)
+NETWORK_RECEIVE_ERRORS = _by_interface(
+    "network_receive_errors", "count", lambda each: each.receive_errors, "Errors received"
+)
+NETWORK_RECEIVE_DROPS = _by_interface(
+    "network_receive_drops", "count", lambda each: each.receive_drops, "Drops received"
+)
+NETWORK_TRANSMIT_BYTES = _by_interface(
+    "network_transmit_bytes", "bytes", lambda each: each.transmit_bytes, "Bytes sent"
+)
+NETWORK_TRANSMIT_PACKETS = _by_interface(
+    "network_transmit_packets", "count", lambda each: each.transmit_packets, "Packets sent"
+)
+NETWORK_TRANSMIT_ERRORS = _by_interface(
+    "network_transmit_errors", "count", lambda each: each.transmit_errors, "Errors sent"
+)
+NETWORK_TRANSMIT_DROPS = _by_interface(
+    "network_transmit_drops", "count", lambda each: each.transmit_drops, "Drops sent"
+)
+
+EXECUTABLE_CPU_SECONDS = Quantity(
+    "executable_cpu_seconds",
+    job_metric(
+        "executable_cpu_seconds", "counter", "seconds", "executables",
+        "CPU time of the busiest programs; approximate: what an ended process used between two "
+        "looks may be missing.", labels=EXECUTABLES.labels,
+    ),
+    lambda job: job.processes.programs, group=EXECUTABLES,
+)
+# fmt: on
+
+# All of the above, so that none can be forgotten here.
+_ALL: list[Any] = list(globals().values())
+JOB_QUANTITIES = tuple(each for each in _ALL if isinstance(each, Quantity))

@@ -1,0 +1,127 @@
+"""What a number of a job is: its names, its unit, its definition, and where it is read.
+
+The tables are in `job`, `gpu` and `energy`; `usage` and `curves` say what is kept and drawn.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Literal, NamedTuple
+
+from batchjob.quantities.reading import JobReading
+
+Kind = Literal["counter", "gauge"]
+Unit = Literal[
+    "seconds",
+    "bytes",
+    "count",
+    "cpus",
+    "ratio",
+    "joules",
+    "grams",
+    "watts",
+    "celsius",
+    "hertz",
+    "epoch",
+]
+MetricGroup = Literal[
+    "", "cpu", "throttling", "memory", "memory-detail", "faults", "pressure", "io", "process-io",
+    "processes", "open-files", "network", "executables",
+]  # fmt: skip
+"""What switches a metric on (`collector.jobs.metrics`); "": always on, or not a job's metric."""
+
+JOB_LABELS = ("manager", "jobid", "user")
+
+
+class SampleGroup(NamedTuple):
+    """Quantities of which a job has several: an object by device, GPU or provider in a line."""
+
+    name: str
+    labels: tuple[str, ...]  # of the metrics; the values, with spaces between, are the key
+    prefix: str = ""  # of its quantities' names, which is left out within; "": it has one alone
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedMetric:
+    """A metric family of the exporter, as its HELP and docs/metrics.md define it.
+
+    A finished job keeps its counters and peaks for a while; what it no longer has, such as
+    memory in use, ends with it.
+    """
+
+    name: str
+    kind: Kind
+    unit: Unit
+    help: str
+    labels: tuple[str, ...] = JOB_LABELS
+    group: MetricGroup = ""
+    outlives_job: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """One number of a job, or one for each device, interface, GPU … that it has.
+
+    `read` takes it from a reading of the job; None: the GPU or the energy collector tells it. Of
+    several, `read` is a mapping, and `of_each` takes the number from its values.
+    """
+
+    name: str
+    metric: ExportedMetric
+    read: Callable[[JobReading], Any] | None = None
+    labels: tuple[tuple[str, str], ...] = ()  # that tell it from the metric's others
+    group: SampleGroup | None = None
+    of_each: Callable[[Any], float] = float
+
+    @property
+    def counter(self) -> bool:
+        """Whether it is a sum since the job began."""
+        return self.metric.kind == "counter"
+
+    @property
+    def digits(self) -> int:
+        """Behind the point in a sample file: more would be noise that nobody reads."""
+        return _DIGITS.get(self.metric.unit, 0)
+
+    @property
+    def within(self) -> str:
+        """Its name in an object of its group; "" where the group has this quantity alone."""
+        if self.group is None or self.group.name == self.name:
+            return ""
+        return self.name.removeprefix(self.group.prefix)
+
+
+_DIGITS: dict[Unit, int] = {
+    "seconds": 3, "cpus": 3, "ratio": 3, "joules": 1, "grams": 4, "watts": 1, "epoch": 2,
+}  # fmt: skip
+
+
+def job_metric(
+    name: str,
+    kind: Kind,
+    unit: Unit,
+    group: MetricGroup,
+    help: str,
+    outlives_job: bool = True,
+    labels: tuple[str, ...] = (),
+) -> ExportedMetric:
+    """A metric of jobs, `batchjob_job_<name>`; `labels` are those beside the job's own."""
+    suffix = "_total" if kind == "counter" else ""
+    full = f"batchjob_job_{name}{suffix}"
+    return ExportedMetric(full, kind, unit, help, JOB_LABELS + labels, group, outlives_job)
+
+
+class Statistic(StrEnum):
+    """What is wanted of a series over a span."""
+
+    TOTAL = "total"  # of a counter: its last value, and what it had before each reset
+    PEAK = "peak"
+    MEAN = "mean"
+    COUNT = "count"  # number of samples
+
+
+class SeriesKind(StrEnum):
+    """What the course of a metric shows."""
+
+    GAUGE = "gauge"  # its values
+    RATE = "rate"  # of a job's own counter, which began at zero with it: its growth per second

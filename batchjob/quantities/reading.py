@@ -1,0 +1,226 @@
+"""What is read of one job at one moment. None is "not read", never zero."""
+
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, NamedTuple, get_args, get_type_hints
+
+
+class DeviceIO(NamedTuple):
+    """Block IO of one device since the cgroup was made."""
+
+    read_bytes: float
+    written_bytes: float
+    reads: float
+    writes: float
+
+
+class Interface(NamedTuple):
+    """Traffic of one network interface, as /proc/<pid>/net/dev counts it."""
+
+    receive_bytes: float
+    receive_packets: float
+    receive_errors: float
+    receive_drops: float
+    transmit_bytes: float
+    transmit_packets: float
+    transmit_errors: float
+    transmit_drops: float
+
+
+class V1(NamedTuple):
+    """Where cgroup v1 tells a number: the line `key` of a file, or its only number for ""."""
+
+    file: str
+    key: str = ""
+    per_unit: int = 1  # what one unit of the field counts as in the file
+
+
+class V2(NamedTuple):
+    """Where cgroup v2 tells a number; see `V1`."""
+
+    file: str
+    key: str = ""
+    per_unit: int = 1
+
+
+MICROSECONDS = 1_000_000
+NANOSECONDS = 1_000_000_000
+GAUGE = "gauge"
+"""Marks what a directory no longer has once it is gone; all else is a sum or a peak, and stays."""
+
+Number = float | None
+
+
+class CgroupReading(NamedTuple):
+    """The kernel's numbers of a job's directories: seconds, bytes, counts.
+
+    Each field says in which file it stands (Linux Documentation/admin-guide/cgroup-v2.rst,
+    cgroup-v1/); without a place it is made of several numbers (`collectors.jobs.cgroups`). Only the
+    `total_` keys of v1's memory.stat include the steps below a job's directory.
+    """
+
+    cpu_user_seconds: Annotated[Number, V2("cpu.stat", "user_usec", MICROSECONDS)] = None
+    cpu_system_seconds: Annotated[Number, V2("cpu.stat", "system_usec", MICROSECONDS)] = None
+    cpu_throttled_seconds: Annotated[
+        Number,
+        V1("cpu.stat", "throttled_time", NANOSECONDS),
+        V2("cpu.stat", "throttled_usec", MICROSECONDS),
+    ] = None
+    cpu_throttled_periods: Annotated[
+        Number, V1("cpu.stat", "nr_throttled"), V2("cpu.stat", "nr_throttled")
+    ] = None
+    cpu_periods: Annotated[Number, V1("cpu.stat", "nr_periods"), V2("cpu.stat", "nr_periods")] = (
+        None
+    )
+    cpus: Annotated[Number, GAUGE] = None
+    memory_current: Annotated[Number, V1("memory.usage_in_bytes"), V2("memory.current"), GAUGE] = (
+        None
+    )
+    memory_peak: Annotated[Number, V1("memory.max_usage_in_bytes"), V2("memory.peak")] = None
+    memory_limit: Annotated[Number, V2("memory.max"), GAUGE] = None
+    memory_anon: Annotated[
+        Number, V1("memory.stat", "total_rss"), V2("memory.stat", "anon"), GAUGE
+    ] = None
+    memory_file: Annotated[
+        Number, V1("memory.stat", "total_cache"), V2("memory.stat", "file"), GAUGE
+    ] = None
+    memory_shmem: Annotated[
+        Number, V1("memory.stat", "total_shmem"), V2("memory.stat", "shmem"), GAUGE
+    ] = None
+    memory_kernel: Annotated[
+        Number, V1("memory.kmem.usage_in_bytes"), V2("memory.stat", "kernel"), GAUGE
+    ] = None
+    memory_mapped: Annotated[
+        Number, V1("memory.stat", "total_mapped_file"), V2("memory.stat", "file_mapped"), GAUGE
+    ] = None
+    memory_inactive_file: Annotated[
+        Number, V1("memory.stat", "total_inactive_file"), V2("memory.stat", "inactive_file"), GAUGE
+    ] = None
+    memory_swap: Annotated[
+        Number, V1("memory.stat", "total_swap"), V2("memory.swap.current"), GAUGE
+    ] = None
+    page_faults: Annotated[
+        Number, V1("memory.stat", "total_pgfault"), V2("memory.stat", "pgfault")
+    ] = None
+    page_faults_major: Annotated[
+        Number, V1("memory.stat", "total_pgmajfault"), V2("memory.stat", "pgmajfault")
+    ] = None
+    memory_limit_hits: Annotated[Number, V2("memory.events", "max")] = None
+    oom_kills: Annotated[Number, V2("memory.events", "oom_kill")] = None
+    cpu_waiting_seconds: Annotated[Number, V2("cpu.pressure", "some", MICROSECONDS)] = None
+    cpu_stalled_seconds: Annotated[Number, V2("cpu.pressure", "full", MICROSECONDS)] = None
+    memory_waiting_seconds: Annotated[Number, V2("memory.pressure", "some", MICROSECONDS)] = None
+    memory_stalled_seconds: Annotated[Number, V2("memory.pressure", "full", MICROSECONDS)] = None
+    io_waiting_seconds: Annotated[Number, V2("io.pressure", "some", MICROSECONDS)] = None
+    io_stalled_seconds: Annotated[Number, V2("io.pressure", "full", MICROSECONDS)] = None
+    threads: Annotated[Number, V1("pids.current"), V2("pids.current"), GAUGE] = None
+    threads_limit: Annotated[Number, V1("pids.max"), V2("pids.max"), GAUGE] = None
+    threads_limit_hits: Annotated[Number, V1("pids.events", "max"), V2("pids.events", "max")] = None
+    io: Annotated[Mapping[str, DeviceIO] | None, V2("io.stat")] = None  # device name → counters
+
+
+NOTHING = CgroupReading()
+
+
+def gauges(reading: type) -> frozenset[str]:
+    """The fields marked as such."""
+    hints = get_type_hints(reading, include_extras=True)
+    return frozenset(name for name, hint in hints.items() if GAUGE in get_args(hint)[1:])
+
+
+_GAUGES = gauges(CgroupReading)
+
+
+def ended(reading: CgroupReading) -> CgroupReading:
+    """What a removed directory still adds to its job: its counters and peaks."""
+    nothing: dict[str, Any] = {field: 0 for field in _GAUGES if getattr(reading, field) is not None}
+    return reading._replace(**nothing)
+
+
+class ProcessReading(NamedTuple):
+    """What /proc says of a job's processes, gathered off the scrape path."""
+
+    processes: int | None = None
+    threads: int | None = None
+    open_files: int | None = None
+    cpu_user_seconds: float | None = None
+    cpu_system_seconds: float | None = None
+    read_bytes: float | None = None
+    written_bytes: float | None = None
+    read_characters: float | None = None
+    written_characters: float | None = None
+    programs: Mapping[str, float] | None = None  # CPU seconds of those that used most
+    network: Mapping[str, Interface] | None = None
+
+
+UNSEEN = ProcessReading()
+
+
+class JobReading(NamedTuple):
+    """One job at the moment of a scrape: what was read, and what follows from it."""
+
+    started_at: float | None
+    ended_at: float | None
+    cpu_user_seconds: float | None
+    cpu_system_seconds: float | None
+    threads: float | None
+    working_set: float | None
+    minor_faults: float | None
+    cgroup: CgroupReading
+    processes: ProcessReading
+
+
+def job_reading(
+    started_at: float | None,
+    ended_at: float | None,
+    cgroup: CgroupReading,
+    processes: ProcessReading = UNSEEN,
+) -> JobReading:
+    """Put together what is known; times are epoch seconds.
+
+    A tree without cpuacct leaves only the sum over processes, and so does one without pids.
+    """
+    user, system, threads = cgroup.cpu_user_seconds, cgroup.cpu_system_seconds, cgroup.threads
+    current, inactive = cgroup.memory_current, cgroup.memory_inactive_file
+    every, major = cgroup.page_faults, cgroup.page_faults_major
+    return JobReading(
+        started_at,
+        ended_at,
+        cpu_user_seconds=processes.cpu_user_seconds if user is None else user,
+        cpu_system_seconds=processes.cpu_system_seconds if system is None else system,
+        threads=processes.threads if threads is None else threads,
+        # Read at two moments.
+        working_set=None if current is None or inactive is None else max(0, current - inactive),
+        minor_faults=None if every is None or major is None else every - major,
+        cgroup=cgroup,
+        processes=processes,
+    )
+
+
+def total(readings: Iterable[CgroupReading]) -> CgroupReading:
+    """The sum over directories of one job; what one of them lacks, the sum lacks."""
+    parts = list(readings)
+    if len(parts) == 1:
+        return parts[0]
+    if not parts:
+        return NOTHING
+    columns = zip(*(part[:-1] for part in parts), strict=True)
+    numbers = dict(zip(CgroupReading._fields, map(_sum, columns), strict=False))
+    return CgroupReading(**numbers)._replace(io=_sum_devices([part.io for part in parts]))
+
+
+def _sum(column: tuple[Any, ...]) -> Any:
+    known = [value for value in column if value is not None]
+    return sum(known) if len(known) == len(column) else None
+
+
+def _sum_devices(parts: list[Mapping[str, DeviceIO] | None]) -> Mapping[str, DeviceIO] | None:
+    if any(part is None for part in parts):
+        return None
+    devices: dict[str, DeviceIO] = {}
+    for part in parts:
+        for device, io in (part or {}).items():
+            seen = devices.get(device)
+            devices[device] = (
+                io if seen is None else DeviceIO(*map(sum, zip(seen, io, strict=True)))
+            )
+    return devices

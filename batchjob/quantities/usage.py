@@ -1,0 +1,73 @@
+"""The measured columns of `job_usage`: which statistic of which quantity, in the table's order."""
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from batchjob.quantities import energy, job
+from batchjob.quantities.quantity import Quantity, Statistic
+
+Fold = Callable[[Iterable[float]], float]
+
+
+@dataclass(frozen=True, slots=True)
+class UsageColumn:
+    """Where a column of job_usage comes from."""
+
+    name: str
+    quantity: Quantity
+    statistic: Statistic
+    labels: tuple[tuple[str, str], ...] = ()  # of the series, beside the quantity's own
+    fold: Fold = math.fsum  # the numbers of all nodes into one
+
+    @property
+    def whole(self) -> bool:
+        """Whether its numbers are integers."""
+        fractional = self.quantity.metric.unit in ("seconds", "joules")
+        return self.statistic is not Statistic.MEAN and not fractional
+
+
+def _total(name: str, quantity: Quantity, **labels: str) -> UsageColumn:
+    return UsageColumn(name, quantity, Statistic.TOTAL, tuple(labels.items()))
+
+
+def _peak(name: str, quantity: Quantity, fold: Fold = math.fsum) -> UsageColumn:
+    return UsageColumn(name, quantity, Statistic.PEAK, fold=fold)
+
+
+def _mean(name: str, quantity: Quantity) -> UsageColumn:
+    return UsageColumn(name, quantity, Statistic.MEAN)
+
+
+USAGE_COLUMNS = (
+    _total("user_cpu_seconds", job.CPU_USER),
+    _total("system_cpu_seconds", job.CPU_SYSTEM),
+    _total("throttled_seconds", job.CPU_THROTTLED_SECONDS),
+    # Peaks are summed over nodes, which need not have had them at one time.
+    _peak("memory_peak_bytes", job.MEMORY_PEAK),
+    _peak("memory_peak_node_bytes", job.MEMORY_PEAK, max),
+    _peak("memory_limit_bytes", job.MEMORY_LIMIT),
+    _peak("swap_peak_bytes", job.MEMORY_SWAP),
+    _mean("memory_average_bytes", job.MEMORY_CURRENT),
+    _mean("working_set_average_bytes", job.MEMORY_WORKING_SET),
+    _total("io_read_bytes", job.IO_READ_BYTES),
+    _total("io_written_bytes", job.IO_WRITTEN_BYTES),
+    _total("process_io_read_bytes", job.PROCESS_IO_READ_BYTES),
+    _total("process_io_written_bytes", job.PROCESS_IO_WRITTEN_BYTES),
+    _total("network_received_bytes", job.NETWORK_RECEIVE_BYTES),
+    _total("network_sent_bytes", job.NETWORK_TRANSMIT_BYTES),
+    _total("major_page_faults", job.PAGE_FAULTS_MAJOR),
+    _total("memory_limit_hits", job.MEMORY_LIMIT_HITS),
+    _total("oom_kills", job.OOM_KILLS),
+    _peak("threads_peak", job.THREADS),
+    _total("cpu_waiting_seconds", job.CPU_WAITING),
+    _total("memory_waiting_seconds", job.MEMORY_WAITING),
+    _total("io_waiting_seconds", job.IO_WAITING),
+)
+ENERGY_COLUMNS = tuple(
+    _total(
+        f"energy_{component}_{kind}_joules", energy.ENERGY_JOULES, component=component, kind=kind
+    )
+    for component in ("host", "gpu")
+    for kind in ("active", "idle")
+)

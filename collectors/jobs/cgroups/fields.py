@@ -1,0 +1,79 @@
+"""Which number of which cgroup file fills which field of a reading, by the fields' own word."""
+
+from collections.abc import Mapping
+from typing import Annotated, NamedTuple, get_args, get_type_hints
+
+from batchjob.quantities.reading import (
+    GAUGE,
+    NANOSECONDS,
+    V1,
+    V2,
+    CgroupReading,
+    Number,
+    gauges,
+)
+from collectors.jobs.cgroups.formats import Parse, flat_keyed, single
+
+BytesByDevice = Mapping[str, tuple[int, int]]  # read and written; or their operations
+
+
+class CgroupParts(NamedTuple):
+    """What files say of which fields of a reading are made only together."""
+
+    cpu_seconds: Annotated[Number, V1("cpuacct.usage", "", NANOSECONDS)] = None
+    cpu_system_ticks: Annotated[Number, V1("cpuacct.stat", "system")] = None
+    cfs_quota: Annotated[Number, V1("cpu.cfs_quota_us"), GAUGE] = None
+    cfs_period: Annotated[Number, V1("cpu.cfs_period_us"), GAUGE] = None
+    quota_cpus: Annotated[Number, V2("cpu.max"), GAUGE] = None
+    cpuset_cpus: Annotated[Number, V1("cpuset.cpus"), V2("cpuset.cpus"), GAUGE] = None
+    effective_cpus: Annotated[
+        Number, V1("cpuset.effective_cpus"), V2("cpuset.cpus.effective"), GAUGE
+    ] = None
+    memory_hierarchical_limit: Annotated[
+        Number, V1("memory.stat", "hierarchical_memory_limit"), GAUGE
+    ] = None
+    memory_failures: Annotated[Number, V1("memory.failcnt")] = None
+    memsw_failures: Annotated[Number, V1("memory.memsw.failcnt")] = None
+    io_bytes: Annotated[BytesByDevice | None, V1("blkio.throttle.io_service_bytes_recursive")] = (
+        None
+    )
+    io_operations: Annotated[BytesByDevice | None, V1("blkio.throttle.io_serviced_recursive")] = (
+        None
+    )
+
+
+PASSING = gauges(CgroupReading) | gauges(CgroupParts)
+"""What a directory that is gone says no more."""
+
+Targets = Mapping[str, tuple[str, int]]  # key in the file → field, and what one of it counts as
+
+
+def targets(version: type[V1] | type[V2]) -> Mapping[str, Targets]:
+    """By file, the fields that it fills."""
+    found: dict[str, dict[str, tuple[str, int]]] = {}
+    for reading in (CgroupReading, CgroupParts):
+        for field, hint in get_type_hints(reading, include_extras=True).items():
+            for place in get_args(hint)[1:]:
+                if isinstance(place, version):
+                    found.setdefault(place.file, {})[place.key] = (field, place.per_unit)
+    return found
+
+
+def number_parser(fields: Targets) -> Parse:
+    """Parser of a file with one number, or with a line for each."""
+    return single(*fields[""]) if "" in fields else flat_keyed(fields)
+
+
+def field_of(fields: Targets) -> str:
+    """The field that a file with one value fills."""
+    ((field, _),) = fields.values()
+    return field
+
+
+def allocated_cpus(parts: CgroupParts) -> float | None:
+    """CPUs by the CPU set, or else by the quota; an empty CPU set is inherited, no allocation."""
+    if parts.cpuset_cpus:
+        return parts.cpuset_cpus if parts.effective_cpus is None else parts.effective_cpus
+    if parts.cfs_quota is not None and parts.cfs_period:
+        return parts.cfs_quota / parts.cfs_period
+    return parts.quota_cpus
