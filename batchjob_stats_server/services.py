@@ -85,6 +85,7 @@ class Services(NamedTuple):
     rules: tuple[AdviceRule, ...] = ()  # of the advice in reports
     streams: StreamLimit | None = None  # None: no samples are kept here
     run_control: RunControl | None = None  # None: nobody starts or ends runs over the API
+    made_up_cluster: str = ""  # the name of one of a demo
     local_data: Path | None = None  # of this machine's runs; None: a server of clusters
     process_token: ProcessToken | None = None  # None: tokens are in the database alone
     provider: "OidcProvider | None" = None  # None: nobody logs in here

@@ -15,6 +15,7 @@ from batchjob.runtime.settings import SettingsError, UnavailableError
 from batchjob.runtime.values import ListenAddress
 from batchjob_cli.client.running_up import TOKEN_FILE, announced, running_up
 from batchjob_cli.up import demo, records, stack
+from batchjob_cli.up.demo_cluster import CLUSTER
 from batchjob_cli.up.options import UpSettings, settings
 from batchjob_stats_db.database.engine import DatabaseError, DatabaseUnavailableError
 from batchjob_stats_db.database.unusable import unusable
@@ -54,7 +55,7 @@ def _run(chosen: UpSettings, data: Path) -> int:
     ):
         print("\n".join(_lines(chosen, data, parts)), flush=True)
         if chosen.up.demo:
-            print(f"demo      {len(demo.start(data))} jobs started", flush=True)
+            print("\n".join(_demo_lines(chosen, data, parts)), flush=True)
         parts.server.run(sockets=[listener])
         return 0 if parts.server.started else 1
 
@@ -90,6 +91,14 @@ def _lines(chosen: UpSettings, data: Path, parts: stack.Stack) -> Iterator[str]:
     yield f"jobs      {found}; and what `batchjob run -- COMMAND` starts"
     yield f"kept      {parts.database}, {chosen.tsdb.url or f'samples in {data}'}"
     yield f"metrics   {_scraped_at(parts.metrics_address)}"
+
+
+def _demo_lines(chosen: UpSettings, data: Path, parts: stack.Stack) -> Iterator[str]:
+    if parts.made_up_jobs:
+        pages = f"{_url(chosen)}/jobs?cluster={CLUSTER}"
+        yield f"demo      a made-up cluster with {parts.made_up_jobs} jobs of a month: {pages}"
+    yield f"demo      {len(demo.start(data))} jobs started on this machine"
+    yield "next      in a second terminal, batchjob run -- COMMAND; then batchjob jobs"
 
 
 def _url(chosen: UpSettings) -> str:

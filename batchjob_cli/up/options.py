@@ -56,7 +56,10 @@ class UpOptions:
         metavar="DIRECTORY",
     )
     demo: bool = option(
-        False, "Start a few jobs of different kinds, to have something to see.", parse=boolean
+        False,
+        "Start a few jobs of different kinds, and make up a cluster's month beside them, to have "
+        "something to see.",
+        parse=boolean,
     )
     interval: float = option(
         3.0, "Time between two looks at this machine's own runs.", parse=duration

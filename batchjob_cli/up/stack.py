@@ -2,11 +2,12 @@
 
 import contextlib
 import logging
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sqlalchemy.engine import URL
+from sqlalchemy.engine import URL, Engine
 
 from batchjob.local_runs.directory import LOGS, RUNS, SAMPLES, prepare
 from batchjob.quantities.job import DEFAULT_GROUPS, GROUPS
@@ -17,7 +18,8 @@ from batchjob.schedulers.cluster import DetectedCluster
 from batchjob_cli.client.running_up import TOKEN_FILE, kept
 from batchjob_cli.recorded import sources_of
 from batchjob_cli.recorder import Recorder
-from batchjob_cli.up import records, token
+from batchjob_cli.up import demo_month, records, token
+from batchjob_cli.up.demo_cluster import CLUSTER
 from batchjob_cli.up.options import UpSettings
 from batchjob_cli.up.records import LOCAL, bring_up_to_date
 from batchjob_cli.up.run_control import LocalRunControl
@@ -46,6 +48,7 @@ class Stack(NamedTuple):
     scheduler: DetectedCluster | None
     token: str
     database: str
+    made_up_jobs: int  # of the demo's cluster
 
 
 @contextlib.contextmanager
@@ -62,6 +65,7 @@ def running(settings: UpSettings, data: Path) -> Iterator[Stack]:
         bring_up_to_date(url)
         engine = writer(url)
         stack.callback(engine.dispose)
+        made_up = _made_up(settings, engine, data)
         scheduler = registry.detect(LOCAL)
         pollers = tuple(
             PollerService(each, engine) for each in _poller_settings(settings, data, url, scheduler)
@@ -71,7 +75,10 @@ def running(settings: UpSettings, data: Path) -> Iterator[Stack]:
         recorder = _recorder(settings, exporter, data)
         services = server_services.build(server_settings(settings, data, url))
         control = LocalRunControl(data, LOCAL) if settings.runs.remote else None
-        services = services._replace(process_token=own, run_control=control, local_data=data)
+        services = services._replace(
+            process_token=own, run_control=control, local_data=data,
+            made_up_cluster=CLUSTER if made_up else "",
+        )  # fmt: skip
         made = server_main.server(services.settings, services)
         stack.enter_context(kept(data / TOKEN_FILE, own.text))
         watching = watch(exporter) if isinstance(exporter, ExporterService) else None
@@ -81,8 +88,19 @@ def running(settings: UpSettings, data: Path) -> Iterator[Stack]:
                 stack.callback(each.stop)
         shown = url.render_as_string(hide_password=True)
         yield Stack(
-            settings.up.exporter_address, recorder, pollers, made, scheduler, own.text, shown
-        )
+            settings.up.exporter_address, recorder, pollers, made, scheduler, own.text, shown,
+            made_up,
+        )  # fmt: skip
+
+
+def _made_up(settings: UpSettings, engine: Engine, data: Path) -> int:
+    """How many jobs the demo's cluster has: without --demo, or in a site's database, none."""
+    if settings.db.url:
+        return 0
+    if settings.up.demo:
+        return demo_month.make(engine, data / SAMPLES, int(time.time()))
+    demo_month.remove(engine, data / SAMPLES)
+    return 0
 
 
 def _exporter(settings: UpSettings, secret: str) -> ExporterService | Exporter:

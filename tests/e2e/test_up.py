@@ -229,11 +229,17 @@ def test_a_second_one_says_what_is_wrong(machine: Up, tmp_path: Path) -> None:
 
 def test_the_demo_has_something_to_see(tmp_path: Path) -> None:
     with up(tmp_path / "data", tmp_path / "log", "--demo") as made:
-        until(lambda: len(made.api("jobs")) >= 5, "five jobs", 60)
-        until(lambda: "FAILED" in {job["state"] for job in made.api("jobs")}, "one fails", 60)
-        for job in made.api("jobs"):
+        until(lambda: len(made.api("jobs?cluster=local")) >= 5, "five jobs", 60)
+        until(
+            lambda: "FAILED" in {job["state"] for job in made.api("jobs?cluster=local")},
+            "one fails",
+            60,
+        )
+        for job in made.api("jobs?cluster=local"):
             run_stop(made.data, job["jobid"])
-    assert "pages" in (tmp_path / "log").read_text()
+    assert "a made-up cluster with" in (tmp_path / "log").read_text()
+    with up(tmp_path / "data", tmp_path / "log") as again:
+        assert {job["cluster"] for job in again.api("jobs")} == {"local"}
 
 
 def run_stop(data: Path, jobid: str) -> None:

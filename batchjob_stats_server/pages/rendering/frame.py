@@ -87,6 +87,7 @@ class PageRenderer(NamedTuple):
     known: Principal
     now: int
     grafana: GrafanaOptions
+    made_up: str = ""  # the name of a cluster that a demo made up
 
     def show(self, template: str, *, plots: bool = False, **values: Any) -> HTMLResponse:
         """The page; no cache between here and the browser may keep it."""
@@ -118,8 +119,9 @@ class PageRenderer(NamedTuple):
 
 async def _page(request: Request, services: Given, known: Known) -> PageRenderer:
     return PageRenderer(
-        request.app.state.pages, request, known, int(services.clock()), services.settings.grafana
-    )
+        request.app.state.pages, request, known, int(services.clock()), services.settings.grafana,
+        services.made_up_cluster,
+    )  # fmt: skip
 
 
 Shown = Annotated[PageRenderer, Depends(_page)]

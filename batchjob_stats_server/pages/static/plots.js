@@ -144,7 +144,7 @@
   }
 
   const CONFIG = { responsive: true, displayModeBar: false, displaylogo: false, doubleClick: "reset" };
-  const until = (plots) => (plots.dataset.running ? Date.now() : plots.dataset.until * 1000);
+  const until = (plots) => (plots.dataset.until * 1000 + (plots.dataset.running ? performance.now() : 0));
   const whole = (plots) => [wall(plots.dataset.since * 1000), wall(until(plots))];
 
   /* The zoom is in the address, as epoch seconds, so that a link shows the same. */

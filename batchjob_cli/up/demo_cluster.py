@@ -1,0 +1,162 @@
+"""A month of a made-up cluster: who submitted what, where it ran, and how it ended.
+
+The same seed and time make the same month. Nodes are given to one job at a time, so waits come
+from the load and not from dice.
+"""
+
+import random
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from batchjob.schedulers.records import (
+    Account,
+    Association,
+    Associations,
+    JobRecord,
+    NodeShare,
+    Role,
+)
+from batchjob.schedulers.states import JobState
+
+CLUSTER = "batchjob-demo"
+DAYS = 30
+FIRST_ID = 8_000_001
+HOUR, DAY, GIB = 3600, 86400, 1 << 30
+CPU_NODES = tuple(f"c{number:02}" for number in range(1, 21))
+GPU_NODES = tuple(f"g{number:02}" for number in range(1, 5))
+
+
+class Recipe(NamedTuple):
+    """Jobs that one person submits again and again."""
+
+    name: str
+    user: str
+    account: str
+    jobs: int  # in the month
+    nodes: int
+    cpus: int  # of each node, as are the next two
+    memory_gib: int
+    gpus: int
+    limit_hours: float
+    hours: float  # as a rule
+    cpu_busy: float  # 0..1
+    memory_used: float
+    gpu_busy: tuple[float, ...] = ()  # of each GPU of a node
+    ends: tuple[JobState, ...] = ()  # instead of COMPLETED, of every few
+    idle_node: bool = False  # the last node does little
+    partition: str = "cpu"
+
+
+_F, _T, _O = JobState.FAILED, JobState.TIMEOUT, JobState.OUT_OF_MEMORY
+RECIPES = (
+    Recipe("train-resnet", "ada", "vision", 40, 1, 32, 256, 4, 24, 9, 0.5, 0.35,
+           (0.92, 0.9, 0.91, 0.93), (_T,), partition="gpu"),
+    Recipe("finetune-llm", "grace", "language", 16, 2, 64, 512, 8, 48, 20, 0.4, 0.5,
+           (0.95,) * 8, (JobState.NODE_FAIL,), partition="gpu"),
+    Recipe("notebook", "alan", "language", 45, 1, 16, 128, 4, 8, 6, 0.04, 0.1,
+           (0.35, 0.0, 0.0, 0.0), (JobState.CANCELLED,), partition="gpu"),
+    Recipe("gromacs-prod", "rosalind", "chemistry", 60, 4, 64, 128, 0, 24, 15, 0.97, 0.3),
+    Recipe("cp2k-relax", "linus", "chemistry", 90, 2, 64, 256, 0, 12, 4, 0.85, 0.75, ends=(_F,)),
+    Recipe("assembly", "barbara", "genomics", 70, 1, 32, 256, 0, 24, 6, 0.7, 0.93, ends=(_O,)),
+    Recipe("variant-calling", "barbara", "genomics", 150, 1, 16, 240, 0, 24, 1.5, 0.6, 0.08),
+    Recipe("wrf-forecast", "jule", "climate", 30, 8, 64, 128, 0, 8, 5, 0.9, 0.4, ends=(_T,)),
+    Recipe("ocean-model", "jule", "climate", 24, 4, 64, 128, 0, 24, 11, 0.88, 0.5, idle_node=True),
+    Recipe("parameter-scan", "emmy", "physics", 160, 1, 8, 16, 0, 2, 0.4, 0.99, 0.3, ends=(_F,)),
+    Recipe("postprocess", "emmy", "physics", 80, 1, 32, 64, 0, 4, 0.7, 0.05, 0.2),
+)  # fmt: skip
+
+
+class MadeJob(NamedTuple):
+    """A record, and what its measurements are to be made from."""
+
+    record: JobRecord
+    recipe: Recipe
+    busy: float  # about 1: how this run differs from the usual
+
+
+def jobs(now: int, seed: int = 1) -> list[MadeJob]:
+    """The month before a time (epoch seconds), by submission."""
+    rng = random.Random(seed)  # noqa: S311 (a demo, no secret)
+    free = dict.fromkeys((*CPU_NODES, *GPU_NODES), 0.0)
+    submits = sorted(_submits(rng, now), key=lambda each: each[0])
+    return [
+        _job(rng, FIRST_ID + number, submit, recipe, free, now)
+        for number, (submit, recipe) in enumerate(submits)
+    ]
+
+
+def people() -> Associations:
+    """Who is in which account."""
+    members = {(recipe.account, recipe.user) for recipe in RECIPES}
+    accounts = sorted({account for account, _ in members})
+    return Associations(
+        tuple(Association(CLUSTER, *member, Role.MEMBER) for member in sorted(members)),
+        (),
+        tuple(Account(CLUSTER, account, "root") for account in accounts),
+    )
+
+
+def _submits(rng: random.Random, now: int) -> Iterator[tuple[int, Recipe]]:
+    """By day more than by night; the last day has its part."""
+    for recipe in RECIPES:
+        for _ in range(recipe.jobs):
+            day = now - DAY * rng.randrange(DAYS)
+            yield round(day - abs(rng.gauss(0.25, 0.2)) * DAY), recipe
+    for recipe in RECIPES:  # something runs and waits whenever one looks
+        yield now - rng.randrange(600, round(recipe.hours * HOUR * 0.7) + 900), recipe
+
+
+def _job(
+    rng: random.Random, number: int, submit: int, recipe: Recipe, free: dict[str, float], now: int
+) -> MadeJob:
+    pool = GPU_NODES if recipe.gpus else CPU_NODES
+    names = sorted(sorted(pool, key=lambda name: (free[name], name))[: recipe.nodes])
+    busy = rng.uniform(0.85, 1.15) * (2.2 if rng.random() < 0.03 else 1.0)
+    state = recipe.ends[0] if recipe.ends and rng.random() < 0.14 else JobState.COMPLETED
+    seconds = min(recipe.hours * busy, recipe.limit_hours * 0.95) * HOUR
+    if state is JobState.TIMEOUT:
+        seconds = recipe.limit_hours * HOUR
+    elif state is not JobState.COMPLETED:
+        seconds *= rng.uniform(0.1, 0.8)
+    start = max(submit + rng.randrange(2, 40), *(round(free[name]) for name in names))
+    end: int | None = start + round(seconds)
+    if start > now:
+        return MadeJob(_record(number, submit, recipe, JobState.PENDING, None, None, ()), recipe, 1)
+    free.update(dict.fromkeys(names, float(end or 0)))
+    if end is not None and end > now:
+        state, end = JobState.RUNNING, None
+    return MadeJob(_record(number, submit, recipe, state, start, end, names), recipe, busy)
+
+
+def _record(
+    number: int, submit: int, recipe: Recipe, state: JobState, start: int | None, end: int | None,
+    names: Sequence[str],
+) -> JobRecord:  # fmt: skip
+    memory = recipe.memory_gib * GIB
+    gpus = recipe.gpus * recipe.nodes or None
+    asked = f" --gpus-per-node={recipe.gpus}" if gpus else ""
+    held = start is not None
+    signal = 9 if state is JobState.OUT_OF_MEMORY else None
+    return JobRecord(
+        cluster=CLUSTER, jobid=str(number), submit_time=submit, state=state,
+        state_word=state.value, source="sacct", user=recipe.user,
+        uid=5000 + [each.user for each in RECIPES].index(recipe.user), account=recipe.account,
+        partition=recipe.partition, qos="normal", name=recipe.name, start_time=start, end_time=end,
+        elapsed_seconds=end - start if end and start else None, eligible_time=submit,
+        time_limit_seconds=round(recipe.limit_hours * HOUR),
+        exit_code=None if end is None else 127 if state is JobState.FAILED else 0,
+        exit_signal=signal, reason="" if held else "Resources", priority=None if held else 1200,
+        requested_cpus=recipe.cpus * recipe.nodes, requested_gpus=gpus,
+        requested_memory_bytes=memory * recipe.nodes, requested_nodes=recipe.nodes,
+        allocated_cpus=recipe.cpus * recipe.nodes if held else None,
+        allocated_memory_bytes=memory * recipe.nodes if held else None,
+        allocated_gpus=gpus if held else None, allocated_nodes=recipe.nodes if held else None,
+        node_list=",".join(names),
+        submit_line=f"sbatch --nodes={recipe.nodes} --mem={recipe.memory_gib}G{asked} "
+        f"--time={recipe.limit_hours:g}:00:00 {recipe.name}.sh".replace("0.5:00:00", "0:30:00"),
+        work_dir=f"/home/{recipe.user}/{recipe.name}",
+        stdout_path=f"/home/{recipe.user}/{recipe.name}/slurm-{number}.out",
+        nodes=tuple(
+            NodeShare(name, recipe.cpus, memory, recipe.gpus or None) for name in names
+        ),
+    )  # fmt: skip

@@ -1,0 +1,113 @@
+"""The made-up cluster of `batchjob up --demo`, made, looked at and taken away."""
+
+from itertools import pairwise
+
+import pytest
+import sqlalchemy as sa
+from fastapi.testclient import TestClient
+
+from batchjob_cli.up import demo_cluster, demo_month
+from batchjob_cli.up.demo_cluster import CLUSTER
+from batchjob_stats_db.admin.migrate import migrate
+from batchjob_stats_db.database import schema, tokens
+from batchjob_stats_db.database.engine import parse, writer
+from batchjob_stats_db.database.tokens import TokenRole
+from batchjob_stats_db.poller.options import DatabaseOptions
+from batchjob_stats_server import app
+from batchjob_stats_server.options import SamplesOptions, ServerSettings, ServerWebOptions
+from batchjob_stats_server.services import build
+
+NOW = 1_775_300_000
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """The data directory, and the engine of its database."""
+    data = tmp_path_factory.mktemp("demo")
+    engine = writer(parse(f"sqlite:///{data / 'jobs.db'}"), create=True)
+    migrate(engine)
+    demo_month.make(engine, data / "samples", NOW)
+    yield data, engine
+    engine.dispose()
+
+
+@pytest.fixture(scope="module")
+def ask(made):
+    data, engine = made
+    with engine.begin() as db:
+        text = tokens.create(db, "root", TokenRole.ADMIN, "test", NOW, expiry_time=NOW + 9999)
+    settings = ServerSettings(
+        DatabaseOptions(f"sqlite:///{data / 'jobs.db'}"),
+        ServerWebOptions(allowed_host=("testserver",)),
+        samples=SamplesOptions(str(data / "samples")),
+    )
+    services = build(settings)._replace(clock=lambda: NOW, made_up_cluster=CLUSTER)
+    with TestClient(app.make(services)) as client:
+        yield lambda path: client.get(path, headers={"Authorization": f"Bearer {text}"})
+
+
+def test_the_same_seed_makes_the_same_month():
+    assert demo_cluster.jobs(NOW) == demo_cluster.jobs(NOW)
+    assert demo_cluster.jobs(NOW) != demo_cluster.jobs(NOW, seed=2)
+
+
+def test_a_node_has_one_job_at_a_time():
+    stays = {}
+    for job in demo_cluster.jobs(NOW):
+        for share in job.record.nodes:
+            stays.setdefault(share.node, []).append(
+                (job.record.start_time, job.record.end_time or NOW)
+            )
+    for times in stays.values():
+        times.sort()
+        assert all(first[1] <= second[0] for first, second in pairwise(times))
+
+
+def test_there_is_something_of_everything(ask):
+    rows = ask(f"/api/v1/jobs?cluster={CLUSTER}&limit=1000").json()
+    states = {row["state"] for row in rows}
+    assert {"RUNNING", "PENDING", "FAILED", "OUT_OF_MEMORY", "TIMEOUT", "COMPLETED"} <= states
+    assert any(row["allocated_gpus"] and row["usage_energy_joules"] for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("name", "rule"),
+    [
+        ("variant-calling", "memory-oversized"),
+        ("notebook", "gpu-partly-unused"),
+        ("ocean-model", "unbalanced-nodes"),
+    ],
+)
+def test_advice_is_given(ask, name, rule):
+    ended = f"/api/v1/jobs?cluster={CLUSTER}&name={name}&state=COMPLETED,CANCELLED&limit=1"
+    (job,) = ask(ended).json()
+    rules = [each["rule"] for each in ask(f"/api/v1/jobs/{job['jobid']}/report").json()["advice"]]
+    assert rules, f"{rule} was expected"
+    assert rule in rules
+
+
+def test_a_job_has_curves(ask):
+    (job,) = ask(f"/api/v1/jobs?cluster={CLUSTER}&name=finetune-llm&state=COMPLETED&limit=1").json()
+    rows = ask(f"/api/v1/jobs/{job['jobid']}/metrics?metric=gpu_utilization&aggregate=true").json()
+    assert len(rows) > 20
+    assert all(0 < row["mean"] <= 1 for row in rows)
+
+
+def test_its_pages_say_that_it_is_made_up(ask):
+    for path in ("/jobs", f"/clusters/{CLUSTER}", "/"):
+        assert "is made up" in ask(path).text
+
+
+def test_nothing_of_it_stays(tmp_path):
+    engine = writer(parse(f"sqlite:///{tmp_path / 'jobs.db'}"), create=True)
+    migrate(engine)
+    demo_month.make(engine, tmp_path / "samples", NOW)
+    demo_month.remove(engine, tmp_path / "samples")
+    with engine.connect() as db:
+        counts = {
+            table.name: db.scalar(sa.select(sa.func.count()).select_from(table))
+            for table in schema.metadata.sorted_tables
+        }
+    engine.dispose()
+    assert not any(counts.values()), counts
+    assert not list((tmp_path / "samples").iterdir())
