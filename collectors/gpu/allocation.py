@@ -24,6 +24,7 @@ class Allocation(NamedTuple):
     source: str
     units: frozenset[Unit]
     unknown: tuple[str, ...] = ()
+    trusted: bool = False  # root or the kernel says so, not the user's environment
 
 
 class Site(NamedTuple):
@@ -71,7 +72,7 @@ def allocations(holder: JobHolder, seen: AllocationContext) -> list[Allocation]:
 
 def _from_prolog(holder: JobHolder, seen: AllocationContext) -> Allocation | None:
     names = seen.named_by_prolog.get(holder.name.jobid, frozenset())
-    return _translated("prolog", sorted(names), lambda name: _job_file(seen.table, name))
+    return _trusted(_translated("prolog", sorted(names), lambda name: _job_file(seen.table, name)))
 
 
 def _job_file(table: GpuTable, name: str) -> tuple[Unit, ...]:
@@ -87,7 +88,11 @@ def _from_scheduler_files(holder: JobHolder, seen: AllocationContext) -> Allocat
     """Files on the node that the scheduler's daemon has written as root."""
     said = registry.node_side(holder.name.manager).gpus_of_files
     names = said(seen.site.pbs_homes, holder.name.jobid, seen.hostname) if said else None
-    return _named(names, holder, seen) if names else None
+    return _trusted(_named(names, holder, seen)) if names else None
+
+
+def _trusted(allocation: Allocation | None) -> Allocation | None:
+    return allocation and allocation._replace(trusted=True)
 
 
 def _named(names: GpuNames, holder: JobHolder, seen: AllocationContext) -> Allocation | None:
@@ -121,7 +126,7 @@ def _from_devices(holder: JobHolder, seen: AllocationContext) -> Allocation | No
             boards = table.at_minor(minor, "nvidia")
             # A GPU in MIG mode opens for all its instances; which ones, the capabilities say.
             units.update(unit for unit in boards if not unit.gpu.partitioned)
-    return Allocation("devices", frozenset(units)) if units else None
+    return Allocation("devices", frozenset(units), trusted=True) if units else None
 
 
 _DEVICE = re.compile(r"c (\d+):(\d+) [rwm]+")

@@ -7,7 +7,7 @@ lacks, or that cannot be read, is an absent value.
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import NamedTuple
 
@@ -196,6 +196,9 @@ def _number(path: str, factor: float = 1.0) -> float | None:
 class Cards:
     """A thread for each amdgpu device: a sleeping or sick one must not delay the others."""
 
+    version = ""  # amdgpu is a part of the kernel
+    complete = True
+
     def __init__(self, host: Host, interval: float) -> None:
         self._host = host
         self._interval = interval
@@ -224,9 +227,16 @@ class Cards:
             for gpu, refresher in self._cards
         ]
 
+    def errors(self) -> Mapping[tuple[str, str], int]:
+        """None: what a card does not say is absent."""
+        return {}
+
     def _read(self, card: Card, index: int, counter: EnergyCounter) -> GpuReading:
         reading = read(self._host, card, index)
         at = self._host.monotonic()
         self._seen[reading.gpu.uuid] = at
         values = counter.believed(reading.values)
         return reading._replace(values=values, energy=counter.follow(values, at, session=0))
+
+
+VENDOR = Cards

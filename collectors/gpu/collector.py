@@ -14,15 +14,14 @@ from batchjob.runtime.settings import SettingsError, option
 from batchjob.runtime.values import called, duration, integer, one_of
 from collectors.collector import Collector, CollectorModule
 from collectors.gpu.allocation import Site, look
-from collectors.gpu.amd import Cards
 from collectors.gpu.dcgm_files import JobFiles
 from collectors.gpu.devices import Gpu, GpuTable, read_mig_minors
 from collectors.gpu.families import families
 from collectors.gpu.holders import Disagreement, Holding, Map, make_map
 from collectors.gpu.job_files import PrologFiles
 from collectors.gpu.metrics import METRICS, UTILIZATION
-from collectors.gpu.nvidia.driver import NvidiaGpus
 from collectors.gpu.reading import GpuReading, KnownGpu, Values, longest_age
+from collectors.gpu.vendor import vendors
 from collectors.host import Host
 from collectors.jobs.view import JobName, JobsView
 from collectors.metric import MetricFamily
@@ -111,8 +110,7 @@ class GpuCollector:
             options.pbs_home,
         )
         self._prolog = PrologFiles(options.job_files)
-        self._nvidia = NvidiaGpus(host, options.interval)
-        self._amd = Cards(host, options.interval)
+        self._vendors = vendors(host, options.interval)
         self._table = GpuTable(())
         self._files = JobFiles(options.write_job_files) if options.write_job_files else None
         self._disagreeing: frozenset[tuple[str, JobName]] = frozenset()
@@ -130,15 +128,15 @@ class GpuCollector:
 
     def start(self) -> None:
         """Begin reading."""
-        self._nvidia.start()
-        self._amd.start()
+        for vendor in self._vendors.values():
+            vendor.start()
         self._mapper.start()
 
     def stop(self) -> None:
         """End the threads and take away the files made for dcgm-exporter."""
         self._mapper.stop()
-        self._amd.stop()
-        self._nvidia.stop()
+        for vendor in self._vendors.values():
+            vendor.stop()
         if self._files is not None:
             self._files.remove()
 
@@ -149,8 +147,12 @@ class GpuCollector:
             now=self._host.monotonic(),
             holdings=self._map().holdings,
             disagreements=self._disagreements,
-            errors=self._nvidia.errors(),
-            driver=self._nvidia.version,
+            errors={
+                key: count
+                for vendor in self._vendors.values()
+                for key, count in vendor.errors().items()
+            },
+            drivers={name: vendor.version for name, vendor in self._vendors.items()},
         )
 
     def gpu_energy(self) -> list[GpuEnergyReading]:
@@ -222,13 +224,13 @@ class GpuCollector:
 
     def _table_of(self, gpus: tuple[Gpu, ...]) -> GpuTable:
         """The table, made anew only when the devices have changed."""
-        complete = self._nvidia.complete
+        complete = all(vendor.complete for vendor in self._vendors.values())
         if gpus != self._table.gpus or complete != self._table.complete:
             self._table = GpuTable(gpus, read_mig_minors(self._host), complete)
         return self._table
 
     def _known(self) -> list[KnownGpu]:
-        return [*self._nvidia.known(), *self._amd.known()]
+        return [gpu for vendor in self._vendors.values() for gpu in vendor.known()]
 
     def _map(self) -> Map:
         """The last map, less the jobs that have ended since."""

@@ -9,11 +9,11 @@ import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from collectors.host import Host
 
-Vendor = Literal["nvidia", "amd"]
+Vendor = str  # a key of VENDORS in vendor.py
 
 
 class Instance(NamedTuple):

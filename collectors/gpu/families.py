@@ -39,7 +39,7 @@ def families(
     holdings: Iterable[Holding],
     disagreements: Mapping[str, int],
     errors: Mapping[tuple[str, str], int],
-    driver: str,
+    drivers: Mapping[str, str],
 ) -> list[MetricFamily]:
     """All families that have a sample."""
     samples: list[GpuSample] = []
@@ -47,8 +47,9 @@ def families(
         samples += _of_gpu(each, now)
     for holding in holdings:
         samples += _of_holding(holding)
-    if driver:
-        samples.append(GpuSample(DRIVER_INFO, labels(vendor="nvidia", version=driver), 1))
+    for vendor, version in drivers.items():
+        if version:
+            samples.append(GpuSample(DRIVER_INFO, labels(vendor=vendor, version=version), 1))
     for (gpu, error), count in sorted(errors.items()):
         samples.append(GpuSample(ERRORS, labels(gpu=gpu, error=error), count))
     for kind in KINDS if known else ():

@@ -40,9 +40,6 @@ class Disagreement(NamedTuple):
 
 KINDS = ("unknown_gpu", "sources", "process", "overlap", "unconfirmed")
 
-# What root or the kernel says; all other sources are variables of the user's own processes.
-TRUSTED = frozenset({"prolog", "pbs", "devices"})
-
 
 class Map(NamedTuple):
     """Who holds what at one moment."""
@@ -130,7 +127,7 @@ def _holdings(
     disagreements: set[Disagreement],
 ) -> Iterable[Holding]:
     given = [job for job in jobs if job.given and unit in job.given.units]
-    told = [job for job in given if job.given and job.given.source in TRUSTED]
+    told = [job for job in given if job.given and job.given.trusted]
     sure = [
         job
         for job in jobs

@@ -237,3 +237,6 @@ def forget_library(pynvml: Any) -> None:
     if pynvml.nvmlLib is not None:
         _ctypes.dlclose(pynvml.nvmlLib._handle)
     importlib.reload(pynvml)
+
+
+VENDOR = NvidiaGpus
