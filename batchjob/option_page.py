@@ -23,9 +23,10 @@ def how_to_set(option: str, value: str) -> str:
             f"Each option is a flag (`--{option}={value}`) and a key of the file that "
             "`--config.file` names, nested at the dots or not:",
             f"```yaml\n{section}:\n  {key}: {value}\n```",
-            "A flag beats the file, and the file the default. Options that are switches take no "
-            "value as flags (`--NAME`, `--no-NAME`), and `true` or `false` in the file. Options "
-            "that may be repeated are lists in the file. Durations are `90`, `90s`, `5m` or "
+            "Flags take precedence over the file. Boolean options take no value as "
+            "flags (`--NAME`, `--no-NAME`), and `true` or `false` in the file. "
+            "Repeatable options are lists in the file. Durations are `90`, `90s`, "
+            "`5m` or "
             "`1h30m`.",
         )
     )

@@ -73,7 +73,7 @@ def _switches() -> Iterator[tuple[str, ...]]:
     yield (
         "`collector.disable-defaults`",
         "off",
-        "Run only the collectors that are switched on by name.",
+        "Run only collectors that are enabled by name.",
     )
     for entry in COLLECTORS:
         yield f"`collector.{entry.name}`", "on" if entry.enabled else "off", entry.description

@@ -78,28 +78,26 @@ class ExporterWebOptions:
     )
     max_requests: int = option(
         40,
-        "Requests answered or waiting at once, beside one of each address; more get status 503. "
-        "0: no limit.",
+        "Maximum number of simultaneous requests in addition to one per address; "
+        "others get status 503; 0: no limit.",
     )
     allow_from: tuple[Network, ...] = option(
         (),
-        "Network whose clients may connect; may be repeated. None: all may.",
+        "Network from which clients may connect; may be repeated; default: all.",
         parse=network,
         repeat=True,
     )
-    disable_exporter_metrics: bool = option(
-        False, "Leave out the metrics about the exporter's own process."
-    )
+    disable_exporter_metrics: bool = option(False, "Exclude metrics about the exporter itself.")
 
 
 @dataclass(frozen=True)
 class PathOptions:
     """Where the kernel's file systems are mounted."""
 
-    procfs: str = option("/proc", "Where procfs is mounted.", metavar="DIR")
-    sysfs: str = option("/sys", "Where sysfs is mounted.", metavar="DIR")
-    cgroupfs: str = option("/sys/fs/cgroup", "Where cgroupfs is mounted.", metavar="DIR")
-    dev: str = option("/dev", "Where the device files are.", metavar="DIR")
+    procfs: str = option("/proc", "Mount point of procfs.", metavar="DIR")
+    sysfs: str = option("/sys", "Mount point of sysfs.", metavar="DIR")
+    cgroupfs: str = option("/sys/fs/cgroup", "Mount point of cgroupfs.", metavar="DIR")
+    dev: str = option("/dev", "Directory of device files.", metavar="DIR")
 
 
 @dataclass(frozen=True)
@@ -108,8 +106,9 @@ class RuntimeOptions:
 
     cpus: str = option(
         "all",
-        "CPUs the exporter keeps to: all, the first one it may use, or a list such as 0,64. On few "
-        "CPUs that jobs keep busy it reads a short job's last values too late.",
+        "CPUs the exporter runs on: all, the first one available, or a list such as "
+        "0,64. On a few busy CPUs it may read the final values of short jobs too "
+        "late.",
         parse=cpu_list,
     )
 
@@ -167,7 +166,7 @@ def parser() -> argparse.ArgumentParser:
         dest="config.file",
         metavar="FILE",
         default="",
-        help="YAML file with the same names as the flags; a flag beats it.",
+        help="YAML file with the same names as the flags; flags take precedence.",
     )
     made.add_argument(
         "--once", action="store_true", help="Print one exposition to standard output and exit."
@@ -177,10 +176,13 @@ def parser() -> argparse.ArgumentParser:
         dest="once.wait",
         **argument(duration),
         default=0.0,
-        help="With --once: give slow collectors this long for their first value (default: 0s).",
+        help="With --once: how long to wait for the first values of slow collectors. "
+        "(default: 0s).",
     )
     made.add_argument(
-        "--check", action="store_true", help="Check flags and files, say what is wrong, and exit."
+        "--check",
+        action="store_true",
+        help="Check flags and configuration files, report errors, and exit.",
     )
     made.add_argument(
         "--collector.disable-defaults",

@@ -17,8 +17,8 @@ def options_page() -> str:
         *(part for name, cls in SECTIONS.items() for part in section_of(name, {name: cls})),
         "# Options of a cluster's sources",
         "Each cluster of the list `clusters` has a `name` and, under `sources`, at least one "
-        "source of records with keys of its own; these stand in the file alone. It may have a "
-        "`tsdb` of its own as well, with the options above:",
+        "source of records with keys of its own, which are available only in the "
+        "file. It may also have its own `tsdb` with the options above:",
         "```yaml\nclusters:\n  - name: alpha\n    sources:\n      sacct: {timeout: 5m}\n"
         '      sacctmgr: {}\n    tsdb: {url: "http://prometheus-alpha:9090"}\n```',
     ]

@@ -81,10 +81,10 @@ def _parser() -> Parser:
     parser = Parser(prog="batchjob_stats_db", description="Keep every job on record.")
     parser.add_argument("--version", action="version", version=f"batchjob_stats_db {__version__}")
     parser.add_argument("--config.file", dest="config_file", default="", metavar="PATH",
-                        help="YAML file with options and clusters.")  # fmt: skip
+                        help="YAML configuration file with options and clusters.")  # fmt: skip
     parser.add_argument("--check", dest="check_config", action="store_true",
-                        help="Check the configuration and the rights, and end.")  # fmt: skip
-    parser.add_argument("--once", action="store_true", help="Poll each cluster once, and end.")
+                        help="Check the configuration and file permissions, and exit.")  # fmt: skip
+    parser.add_argument("--once", action="store_true", help="Poll each cluster once, and exit.")
     add_flags(parser, SECTIONS)
     commands = parser.add_subparsers(metavar="COMMAND", parser_class=Parser)
 
@@ -93,19 +93,19 @@ def _parser() -> Parser:
         command.set_defaults(function=function)
         return command
 
-    add("run", _run, "Poll until stopped (the default).")
-    add("migrate", _migrate, "Make the tables, or bring them to the present schema.")
-    backfill = add("backfill", _backfill, "Read the schedulers' accounting from a day on.")
-    again = add("recompute", _recompute, "Measure jobs again, and make the days' sums anew.")
-    copy = add("backup", _backup, "Copy the database while it is in use.")
+    add("run", _run, "Poll until stopped (default).")
+    add("migrate", _migrate, "Create the tables, or upgrade them to the current schema.")
+    backfill = add("backfill", _backfill, "Read the schedulers' accounting from a given day.")
+    again = add("recompute", _recompute, "Measure jobs again and recompute the daily sums.")
+    copy = add("backup", _backup, "Back up the database while it is in use.")
     copy.add_argument("target", type=Path, nargs="?",
                       help="A directory; or a file, whose name ends in .db or .dump "
                       "(default: backup.directory).")  # fmt: skip
     copy.add_argument("--keep", **argument(integer), help="Keep the newest N in the directory "
                       "(default: backup.keep in backup.directory, all elsewhere).")  # fmt: skip
-    back = add("restore", _restore, "Put a backup in the place of the database.")
+    back = add("restore", _restore, "Replace the database with a backup.")
     back.add_argument("file", type=Path, help="What `backup` has written.")
-    add("check", _check, "Look for damage, gaps and rows without their job.")
+    add("check", _check, "Check for damage, gaps and orphaned rows.")
     out = add("export", _export, "Write job records to standard output.")
     out.add_argument("--format", choices=("json", "csv"), default="json")
     for command in (backfill, again):
@@ -113,12 +113,12 @@ def _parser() -> Parser:
     out.add_argument("--since", default=0, **argument(_day), help="2025-01-31")
     again.add_argument("--until", **argument(_day), help="2025-02-28")
     add("import", _import, "Read exported JSON lines.").add_argument("file", type=Path)
-    hide = add("anonymise", _anonymise, "Give users of ended jobs pseudonyms.")
+    hide = add("anonymise", _anonymise, "Replace the users of ended jobs with pseudonyms.")
     hide.add_argument(
         "--key-file", required=True, metavar="FILE", help="Secret; the same gives the same."
     )
     hide.add_argument("--older-than", **argument(duration), help="Such as 365d.")
-    forget = add("forget", _forget, "Take one user out of all that is kept.")
+    forget = add("forget", _forget, "Delete all data about a user.")
     forget.add_argument("--user", required=True)
     for command in (backfill, again, out, forget):
         command.add_argument("--cluster", help="Only this cluster.")

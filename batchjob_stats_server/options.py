@@ -92,14 +92,16 @@ class ServerWebOptions:
     """Where and how answers are given."""
 
     listen_address: ListenAddress = option(
-        ListenAddress("127.0.0.1", 10912), "Where to listen.", parse=address
+        ListenAddress("127.0.0.1", 10912), "Address to listen on.", parse=address
     )
-    tls_cert_file: str = option("", "Certificate chain (PEM); with it only TLS is spoken.")
+    tls_cert_file: str = option(
+        "", "Certificate chain (PEM); when set, only TLS connections are accepted."
+    )
     tls_key_file: str = option("", "Key of the certificate (PEM).")
     allowed_host: tuple[str, ...] = option(
         (),
-        "Name or address under which the server may be asked; without any, all names, or on"
-        " loopback its own.",
+        "Accepted host name or address in requests (Host header); default: all, or "
+        "on loopback only the server's own.",
         parse=text,
         repeat=True,
         metavar="NAME",
@@ -113,19 +115,20 @@ class ServerWebOptions:
     )
     threads: int = option(
         8,
-        "Questions answered at once, each with a connection to the database; of the API's costly"
-        " ones at most half as many, and with SQLite at most one more than there are CPUs.",
+        "Maximum number of requests answered at the same time, each with a database "
+        "connection; at most half of them may be expensive API requests, and with "
+        "SQLite at most one more than there are CPUs.",
         parse=at_least_one,
     )
-    query_timeout: float = option(
-        30.0, "How long a question to the database may take.", parse=duration
-    )
+    query_timeout: float = option(30.0, "Maximum duration of a database query.", parse=duration)
     stop_timeout: float = option(
-        20.0, "How long requests under way have to end when the server stops.", parse=duration
+        20.0,
+        "How long requests in progress may take to finish when the server stops.",
+        parse=duration,
     )
     metrics_from: tuple[Network, ...] = option(
         tuple(map(ipaddress.ip_network, ("127.0.0.0/8", "::1/128"))),
-        "Address that may read /metrics without a token.",
+        "Address or network that may read /metrics without a token.",
         parse=network,
         repeat=True,
     )
@@ -136,27 +139,35 @@ class AuthOptions:
     """Who is believed about who asks, and who may see more than their own jobs."""
 
     trusted_peer: tuple[Network, ...] = option(
-        (), "Address of a Grafana or proxy that names the user.", parse=network, repeat=True
+        (),
+        "Address of a Grafana server or proxy that is trusted to name the user.",
+        parse=network,
+        repeat=True,
     )
     secret_file: str = option(
-        "", "File with the secret that such a peer sends along.", parse=secret_file
+        "", "File with the secret that a trusted peer sends with each request.", parse=secret_file
     )
-    secret_header: str = option("X-Batchjob-Secret", "Header with that secret.", parse=_header_name)
-    user_header: str = option("X-Grafana-User", "Header with the user's name.", parse=_header_name)
+    secret_header: str = option(
+        "X-Batchjob-Secret", "Header that contains this secret.", parse=_header_name
+    )
+    user_header: str = option(
+        "X-Grafana-User", "Header that contains the user's name.", parse=_header_name
+    )
     cluster: tuple[str, ...] = option(
         (),
-        "Cluster on which that name, or one from the OpenID provider, is this person's login;"
-        " without any, on all.",
+        "Cluster on which the name from a trusted peer or the OpenID provider is a "
+        "login name; default: all clusters.",
         parse=text,
         repeat=True,
         metavar="NAME",
     )
     client_ca_file: str = option(
         "",
-        "CA (PEM) whose certificates give clients a name (CN) and a role (OU admin or viewer).",
+        "CA certificate (PEM) for client certificates; the subject gives the user "
+        "(CN) and the role (OU admin or viewer).",
     )
     client_crl_file: str = option(
-        "", "That CA's list of revoked certificates (PEM); read again when it changes."
+        "", "Certificate revocation list of that CA (PEM); read again when it changes."
     )
     viewer: tuple[str, ...] = option(
         (),
@@ -172,11 +183,11 @@ class AuthOptions:
         repeat=True,
     )
     viewer_group: tuple[str, ...] = option(
-        (), "Group whose members, named so, may see all jobs.", parse=text, repeat=True
+        (), "Group whose members may see all jobs.", parse=text, repeat=True
     )
     admin_group: tuple[str, ...] = option(
         (),
-        "Group whose members, named so, may see all jobs and manage tokens.",
+        "Group whose members may see all jobs and manage tokens.",
         parse=text,
         repeat=True,
     )
@@ -188,15 +199,16 @@ class AuthOptions:
     )
     unix_groups: bool = option(
         False,
-        "Whether groups of a login on this host count as well (NSS, so LDAP and SSSD).",
+        "Also use the groups that this host knows for a login name (NSS, which "
+        "includes LDAP and SSSD).",
     )
     slurm_admins: str = option(
         "none",
-        "Least AdminLevel in Slurm's accounting of those who may see all jobs of its cluster.",
+        "Minimum AdminLevel in Slurm's accounting that lets a user see all jobs of the cluster.",
         parse=one_of("none", *reversed(LEVELS)),
     )
     longest_token: float = option(
-        365 * 86400.0, "Longest life of a token made through the API.", parse=duration
+        365 * 86400.0, "Maximum lifetime of a token created through the API.", parse=duration
     )
 
 
@@ -206,31 +218,33 @@ class OidcOptions:
 
     issuer: str = option(
         "",
-        "Address of the provider, whose description is at /.well-known/openid-configuration"
-        " below it.",
+        "Issuer URL of the OpenID provider; its configuration is at "
+        "/.well-known/openid-configuration below it.",
         parse=_provider,
     )
-    client_id: str = option("", "Name under which this server is known to it.")
+    client_id: str = option("", "Client ID of this server at the provider.")
     client_secret_file: str = option(
-        "", "File with the secret for that name; without one the client is public.",
+        "", "File with the client secret; without one, the client is public.",
         parse=secret_file,
     )  # fmt: skip
     server_url: str = option(
         "",
-        "Address of this server as browsers reach it; the provider has to know"
-        " ADDRESS/oidc/callback.",
+        "URL of this server as browsers see it; register URL/oidc/callback as "
+        "redirect URI at the provider.",
         parse=http_url,
     )
-    name: str = option("the site's log-in", "What people call the provider.")
+    name: str = option("the site's log-in", "Name of the provider on the log-in page.")
     scope: tuple[str, ...] = option(
-        ("openid", "profile"), "Scope to ask for.", parse=text, repeat=True, metavar="NAME"
+        ("openid", "profile"), "Scope to request.", parse=text, repeat=True, metavar="NAME"
     )
-    user_claim: str = option("preferred_username", "Claim with the login.", metavar="NAME")
-    groups_claim: str = option("groups", "Claim with the names of groups.", metavar="NAME")
-    session: float = option(10 * 3600.0, "How long a log-in lasts.", parse=duration)
+    user_claim: str = option(
+        "preferred_username", "Claim that contains the login name.", metavar="NAME"
+    )
+    groups_claim: str = option("groups", "Claim that contains the group names.", metavar="NAME")
+    session: float = option(10 * 3600.0, "Lifetime of a session.", parse=duration)
     remember: float = option(
         30 * 86400.0,
-        "How long after a log-in its groups count for the person's tokens.",
+        "How long the groups of a log-in apply to the tokens of its user.",
         parse=duration,
     )
     ca_file: str = option("", "CA certificates to trust for the provider (PEM).")
@@ -240,21 +254,30 @@ class OidcOptions:
 class LimitOptions:
     """How often somebody may ask."""
 
-    user_rate: float = option(20.0, "Requests a second of one user; 0: no limit.", parse=number)
+    user_rate: float = option(
+        20.0, "Maximum rate of requests per user, per second; 0: no limit.", parse=number
+    )
     user_burst: int = option(
-        200, "Requests at once of one who has not asked for a while.", parse=at_least_one
+        200, "Number of requests a user may make at once after a pause.", parse=at_least_one
     )
     peer_rate: float = option(
-        50.0, "Requests a second of one address, but for trusted peers; 0: no limit.", parse=number
+        50.0,
+        "Maximum rate of requests per address, per second; trusted peers are exempt; 0: no limit.",
+        parse=number,
     )
-    peer_burst: int = option(500, "As many at once.", parse=at_least_one)
+    peer_burst: int = option(
+        500, "Number of requests an address may make at once after a pause.", parse=at_least_one
+    )
     connections: int = option(
         1000,
-        "Connections at once; one that waits for its client makes room for another.",
+        "Maximum number of connections; when it is reached, the connection that has "
+        "waited longest for its client is closed.",
         parse=at_least_one,
     )
     peer_connections: int = option(
-        100, "Of these, those of one address, but for trusted peers.", parse=at_least_one
+        100,
+        "Maximum number of connections per address; trusted peers are exempt.",
+        parse=at_least_one,
     )
 
 
@@ -263,17 +286,21 @@ class GateOptions:
     """What users' own PromQL may cost."""
 
     concurrent: int = option(
-        4, "Questions to the time series database at once.", parse=at_least_one
+        4, "Maximum number of simultaneous queries to the time series database.", parse=at_least_one
     )
-    concurrent_per_user: int = option(2, "Of these, those of one user.", parse=at_least_one)
-    timeout: float = option(30.0, "How long one of them may take.", parse=duration)
-    answer_bytes: int = option(32 << 20, "Largest answer passed on.", parse=at_least_one)
+    concurrent_per_user: int = option(2, "Maximum number per user.", parse=at_least_one)
+    timeout: float = option(30.0, "Maximum duration of a query.", parse=duration)
+    answer_bytes: int = option(32 << 20, "Maximum size of an answer.", parse=at_least_one)
     series: int = option(
-        10_000, "Most series of an answer, where the database knows a limit.", parse=at_least_one
+        10_000,
+        "Maximum number of series in an answer, where the database supports a limit.",
+        parse=at_least_one,
     )
-    longest_window: float = option(400 * 86400.0, "Longest time from start to end.", parse=duration)
+    longest_window: float = option(
+        400 * 86400.0, "Maximum time from start to end of a query.", parse=duration
+    )
     longest_range: float = option(
-        100 * 86400.0, "Longest range of a selector or subquery.", parse=duration
+        100 * 86400.0, "Maximum range of a selector or subquery.", parse=duration
     )
 
     def limits(self) -> QueryLimits:
@@ -285,15 +312,17 @@ class GateOptions:
 class ReportOptions:
     """What reports of jobs say."""
 
-    rules_file: str = option("", "File (YAML) with rules of advice to add, change or switch off.")
+    rules_file: str = option("", "YAML file with rules of advice to add, change or disable.")
     pue: float = option(
         0.0,
-        "Power usage effectiveness of the site, a yearly figure; energy and emissions are given"
-        " with it as well.",
+        "Power usage effectiveness of the site (yearly mean); when set, reports also "
+        "show energy and emissions multiplied by it.",
         parse=_pue,
         metavar="RATIO",
     )
-    similar: int = option(20, "Similar jobs that a job is compared with.", parse=at_least_one)
+    similar: int = option(
+        20, "Number of similar jobs that a job is compared with.", parse=at_least_one
+    )
 
 
 @dataclass(frozen=True)
@@ -301,10 +330,10 @@ class SamplesOptions:
     """Sample files, where `batchjob up` records them."""
 
     directory: str = option(
-        "", "Directory of samples; measurements come from there without a tsdb.url.", parse=text
+        "", "Directory of sample files; used for measurements when tsdb.url is not set.", parse=text
     )
-    streams: int = option(32, "Streams of samples that are open at once.", parse=at_least_one)
-    streams_per_user: int = option(8, "Of these, those of one user.", parse=at_least_one)
+    streams: int = option(32, "Maximum number of open streams of samples.", parse=at_least_one)
+    streams_per_user: int = option(8, "Maximum number per user.", parse=at_least_one)
 
 
 @dataclass(frozen=True)
@@ -312,11 +341,11 @@ class GrafanaOptions:
     """Where pages lead to for all measurements of a job or node."""
 
     url: str = option(
-        "", "Address of a Grafana with our dashboards, as browsers reach it.",
+        "", "URL of a Grafana server with batchjob's dashboards, as browsers see it.",
         parse=http_url,
     )  # fmt: skip
-    job: str = option("batchjob-job", "The uid of the dashboard of a job.")
-    node: str = option("batchjob-node", "The uid of the dashboard of a node.")
+    job: str = option("batchjob-job", "UID of the dashboard for a job.")
+    node: str = option("batchjob-node", "UID of the dashboard for a node.")
 
 
 def gate_endpoint(tsdb: TsdbOptions, gate: GateOptions) -> Endpoint:

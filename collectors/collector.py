@@ -67,30 +67,30 @@ class CollectorEntry(NamedTuple):
 COLLECTORS: tuple[CollectorEntry, ...] = (
     CollectorEntry("node", "collectors.node", True, "CPU time, memory and boot time of the node."),
     CollectorEntry(
-        "jobs", "collectors.jobs.collector", True, "What each batch job of the node uses."
+        "jobs", "collectors.jobs.collector", True, "Resource usage of each batch job on the node."
     ),
     CollectorEntry(
         "rapl", "collectors.power.rapl", True, "Energy and power limits of the processors (RAPL)."
     ),
-    CollectorEntry(
-        "hwmon", "collectors.power.hwmon", True, "Power and energy sensors of the kernel."
-    ),
+    CollectorEntry("hwmon", "collectors.power.hwmon", True, "Power and energy sensors from hwmon."),
     CollectorEntry("cray", "collectors.power.cray", True, "Power and energy of HPE Cray nodes."),
     CollectorEntry(
         "redfish",
         "collectors.power.redfish.collector",
         False,
-        "Power that the management controller shows over Redfish.",
+        "Power from the management controller (Redfish).",
     ),
     CollectorEntry(
-        "ipmi", "collectors.power.ipmi.collector", True, "Power of the node as its BMC measures it."
+        "ipmi", "collectors.power.ipmi.collector", True, "Power of the node from its BMC (IPMI)."
     ),
-    CollectorEntry("gpu", "collectors.gpu.collector", True, "GPUs, and the jobs that hold them."),
+    CollectorEntry(
+        "gpu", "collectors.gpu.collector", True, "GPUs and the jobs they are allocated to."
+    ),
     CollectorEntry(
         "emissions",
         "collectors.emissions.collector",
         False,
-        "Emission factors of the electricity, from tables or live providers.",
+        "Emission factors of electricity, from tables or live providers.",
     ),
     CollectorEntry(
         "energy", "collectors.energy.collector", True, "Energy and emissions of each batch job."

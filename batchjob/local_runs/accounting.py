@@ -39,7 +39,7 @@ _OVERLAP = 5  # seconds; file systems' clocks are coarse
 class LocalRunsOptions:
     """Local runs."""
 
-    path: str = option("", "The directory of the runs' files, <data>/runs.", parse=text)
+    path: str = option("", "Directory of the run records, <data>/runs.", parse=text)
 
 
 def build(cluster: str, options: LocalRunsOptions) -> "Runs":

@@ -283,6 +283,8 @@ class LogOptions:
     """How a program logs."""
 
     level: str = option(
-        "info", "Least severity that is logged.", parse=one_of("debug", "info", "warning", "error")
+        "info",
+        "Minimum severity of log messages.",
+        parse=one_of("debug", "info", "warning", "error"),
     )
-    format: str = option("logfmt", "Form of a log line.", parse=one_of("logfmt", "json"))
+    format: str = option("logfmt", "Format of log lines.", parse=one_of("logfmt", "json"))

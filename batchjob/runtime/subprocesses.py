@@ -161,9 +161,11 @@ class CommandOptions:
     """How a scheduler's commands are called."""
 
     ssh: str = option(
-        "", "Call the command on this host by ssh, as [user@]host with a key.", parse=text
+        "",
+        "Run the command on this host over ssh, as [user@]host with key authentication.",
+        parse=text,
     )
-    timeout: float = option(120.0, "How long a command may take.", parse=duration)
+    timeout: float = option(120.0, "Maximum duration of a command.", parse=duration)
 
 
 def run(

@@ -165,48 +165,47 @@ def _url(value: Any) -> str:
 class ClusterOptions(CommandOptions):
     """Which scheduler is asked, and how."""
 
-    timeout: float = option(20.0, "Longest wait for one answer.", parse=duration)
+    timeout: float = option(20.0, "Maximum time to wait for an answer.", parse=duration)
     scheduler: str = option(
         "auto",
-        "The scheduler; auto takes the one whose commands are here.",
+        "Scheduler; auto: the one whose commands are installed.",
         parse=one_of("auto", *CLUSTERS),
     )
-    interval: float = option(30.0, "Time between two readings of a part.", parse=duration)
+    interval: float = option(30.0, "Interval between readings of a part.", parse=duration)
     without: tuple[str, ...] = option(
         (),
-        "Part to leave out, where others serve it already: "
+        "Part to exclude because another exporter provides it: "
         + ", ".join(ClusterReaders._fields)
         + "; may be"
         " repeated.",
         parse=one_of(*ClusterReaders._fields),
         repeat=True,
     )
-    users: bool = option(False, "Show jobs and CPUs of each user too, not of accounts alone.")
+    users: bool = option(False, "Also expose jobs and CPUs of each user, not only of accounts.")
     native: bool = option(
         True,
-        "Show what Slurm 25.11 and later show themselves, at their own /metrics, too.",
+        "Also expose what Slurm 25.11 and later expose at their own /metrics.",
     )
     pbsfs: str = option(
         "",
-        "Command that prints PBS' fair share as `pbsfs` does, which only root may call; without"
-        " one PBS shows none.",
+        "Command that prints PBS' fair share as `pbsfs` does (only root may run it); "
+        "without it, fair share is not exposed.",
         parse=text,
     )
     slurmrestd_url: str = option(
         "",
-        "Ask Slurm here instead of by its commands: http://host:port, https://host:port or "
+        "URL of slurmrestd, to use instead of Slurm's commands: http://host:port, "
+        "https://host:port or "
         "unix:/path.",
         parse=_url,
     )
-    slurmrestd_user: str = option("", "User whom the token belongs to.", parse=text)
+    slurmrestd_user: str = option("", "User that the token belongs to.", parse=text)
     slurmrestd_token_file: str = option(
         "",
         "File with the JSON Web Token (`scontrol token`); read for each request.",
         parse=secret_file,
     )
-    slurmrestd_ca_file: str = option(
-        "", "File with the certificates to trust, for https.", parse=text
-    )
+    slurmrestd_ca_file: str = option("", "CA certificates (PEM) to trust, for https.", parse=text)
 
 
 class DetectedCluster(NamedTuple):

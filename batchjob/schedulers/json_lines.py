@@ -21,9 +21,10 @@ class JsonLinesOptions:
     """JSON lines."""
 
     path: str = option(
-        "", "A file, or a directory of *.jsonl files whose names sort as they were written.",
+        "",
+        "A file, or a directory of *.jsonl files whose names sort in the order of writing.",
         parse=text,
-    )  # fmt: skip
+    )
 
 
 def build(cluster: str, options: JsonLinesOptions) -> "Jsonl":

@@ -119,7 +119,9 @@ class RunsOptions:
 class UpWebOptions:
     """How pages and API are reached from elsewhere."""
 
-    tls_cert_file: str = option("", "Certificate chain (PEM); with it only TLS is spoken.")
+    tls_cert_file: str = option(
+        "", "Certificate chain (PEM); when set, only TLS connections are accepted."
+    )
     tls_key_file: str = option("", "Key of the certificate (PEM).")
     allowed_host: tuple[str, ...] = option(
         (),
@@ -137,7 +139,8 @@ class UpAuthOptions:
 
     client_ca_file: str = option(
         "",
-        "CA (PEM) whose certificates give clients a name (CN) and a role (OU admin or viewer).",
+        "CA certificate (PEM) for client certificates; the subject gives the user "
+        "(CN) and the role (OU admin or viewer).",
     )
     client_crl_file: str = option("", "That CA's list of revoked certificates (PEM).")
 

@@ -1,4 +1,4 @@
-"""Put a backup in the place of the database."""
+"""Replace the database with a backup."""
 
 import fcntl
 import os

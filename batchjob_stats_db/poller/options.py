@@ -45,7 +45,7 @@ class DatabaseOptions:
 
     url: str = option(
         "sqlite:////var/lib/batchjob/jobs.db",
-        "The database: sqlite:///PATH or postgresql://USER@HOST/NAME.",
+        "Database URL: sqlite:///PATH or postgresql://USER@HOST/NAME.",
         parse=text,
         metavar="URL",
     )
@@ -57,7 +57,7 @@ class PollerWebOptions:
     """Health and metrics of the poller itself."""
 
     listen_address: ListenAddress | None = option(
-        None, "Where to serve /metrics, /-/healthy and /-/ready.", parse=address
+        None, "Address on which to serve /metrics, /-/healthy and /-/ready.", parse=address
     )
 
 
@@ -65,22 +65,22 @@ class PollerWebOptions:
 class PollOptions:
     """When to ask the schedulers."""
 
-    interval: float = option(60.0, "Time from one poll to the next.", parse=duration)
-    first: float = option(86400.0, "How far back the very first poll looks.", parse=duration)
+    interval: float = option(60.0, "Interval between polls.", parse=duration)
+    first: float = option(86400.0, "How far back the first poll reads.", parse=duration)
     reread: float = option(
         7 * 86400.0,
-        "How far back ended jobs are read again each night, for what came late or was edited;"
-        " 0 is never.",
+        "How far back ended jobs are read again each night, for records that arrived "
+        "late or were edited; 0: never.",
         parse=duration,
     )
     people_interval: float = option(
         3600.0, "How often accounts and their members are read.", parse=duration
     )
     rollup_interval: float = option(
-        300.0, "How often the sums of changed days are made anew.", parse=duration
+        300.0, "How often the sums of changed days are updated.", parse=duration
     )
     longest_pause: float = option(
-        900.0, "The longest pause after failures or slow answers.", parse=duration
+        900.0, "Maximum pause after failures or slow answers.", parse=duration
     )
 
 
@@ -88,7 +88,7 @@ class PollOptions:
 class TsdbOptions:
     """Where the exporters' measurements are kept; no URL: usage is not measured."""
 
-    url: str = option("", "A server with the Prometheus HTTP API.", parse=http_url)
+    url: str = option("", "URL of a server with the Prometheus HTTP API.", parse=http_url)
     username: str = option("", "User for basic authentication.", parse=text)
     password_file: str = option("", "File with that user's password.", parse=secret_file)
     token_file: str = option("", "File with a bearer token.", parse=secret_file)
@@ -96,12 +96,19 @@ class TsdbOptions:
     cert_file: str = option("", "Client certificate (PEM).", parse=key_file)
     key_file: str = option("", "Key of the client certificate (PEM).", parse=key_file)
     header: tuple[tuple[str, str], ...] = option(
-        (), "A header of each request, such as 'X-Scope-OrgID: hpc'.", parse=_header, repeat=True
+        (),
+        "Header to send with each request, such as 'X-Scope-OrgID: hpc'.",
+        parse=_header,
+        repeat=True,
     )
-    timeout: float = option(60.0, "How long a query may take.", parse=duration)
+    timeout: float = option(60.0, "Maximum duration of a query.", parse=duration)
     scrape_interval: float = option(30.0, "How often the exporters are scraped.", parse=duration)
-    linger: float = option(300.0, "The exporters' --collector.jobs.linger.", parse=duration)
-    retention: float = option(15 * 86400.0, "How far back the measurements reach.", parse=duration)
+    linger: float = option(
+        300.0, "Value of --collector.jobs.linger on the exporters.", parse=duration
+    )
+    retention: float = option(
+        15 * 86400.0, "Retention time of the time series database.", parse=duration
+    )
     refresh: float = option(
         3600.0,
         "How often running jobs are measured for sums and filters; lists show them as of now.",
@@ -140,7 +147,7 @@ class RetentionOptions:
     names: float = option(0.0, "Names, command lines and paths in job records.", parse=duration)
     steps: float = option(0.0, "Steps of jobs.", parse=duration)
     daily: float = option(0.0, "Daily sums.", parse=duration)
-    quarantine: float = option(30 * 86400.0, "Rows that could not be read.", parse=duration)
+    quarantine: float = option(30 * 86400.0, "Rejected rows.", parse=duration)
 
 
 @dataclass(frozen=True)
@@ -148,9 +155,9 @@ class BackupOptions:
     """What `backup` does when it is told no more."""
 
     directory: str = option(
-        "", "Where backups are kept; the poller tells the age of the newest.", parse=text
+        "", "Directory of backups; the poller exposes the age of the latest one.", parse=text
     )
-    keep: int = option(14, "How many are kept there; 0: all.", parse=integer)
+    keep: int = option(14, "Number of backups to keep; 0: all.", parse=integer)
 
 
 SECTIONS: Mapping[str, type[Any]] = {

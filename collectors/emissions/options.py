@@ -38,23 +38,27 @@ class EmissionsOptions:
         repeat=True,
     )
     server_url: str = option(
-        "", "URL of a batchjob_stats_server that hands its factors on.", parse=http_url
+        "", "URL of a batchjob_stats_server from which to read emission factors.", parse=http_url
     )
     server_token_file: str = option(
-        "", "File with a token for that server, if it wants one.", parse=secret_file
+        "", "File with a token for that server, if it requires one.", parse=secret_file
     )
     electricity_maps_token_file: str = option(
-        "", "File with the token for Electricity Maps.", parse=secret_file
+        "", "File with the API token for Electricity Maps.", parse=secret_file
     )
-    watttime_user: str = option("", "User of WattTime.")
+    watttime_user: str = option("", "User name for WattTime.")
     watttime_password_file: str = option(
         "", "File with the password for WattTime.", parse=secret_file
     )
     url: tuple[str, ...] = option(
-        (), "Another address for a provider, such as a mirror.", parse=provider_and_url, repeat=True
+        (), "Alternative URL of a provider, such as a mirror.", parse=provider_and_url, repeat=True
     )
-    ca_file: str = option("", "Certificates that vouch for the providers, not the system's.")
-    timeout: float = option(10.0, "Longest wait for one answer, to its last byte.", parse=duration)
+    ca_file: str = option(
+        "", "CA certificates (PEM) to trust for the providers instead of the system's."
+    )
+    timeout: float = option(10.0, "Maximum time for a complete answer.", parse=duration)
     cache_directory: str = option(
-        "", "Where answers outlive a restart; else $STATE_DIRECTORY, else nowhere.", metavar="DIR"
+        "",
+        "Directory in which answers are kept across restarts; default: $STATE_DIRECTORY, if set.",
+        metavar="DIR",
     )

@@ -35,17 +35,19 @@ class EnergyOptions:
     """How the node's energy is taken and divided."""
 
     source: str = option(
-        "auto", "Meter of the node; auto: the best that answers.", parse=one_of("auto", *BEST_FIRST)
+        "auto",
+        "Power meter of the node; auto: the best one available.",
+        parse=one_of("auto", *BEST_FIRST),
     )
-    interval: float = option(10.0, "Time from one booking to the next.", parse=duration)
+    interval: float = option(10.0, "Interval at which energy is assigned to jobs.", parse=duration)
     gpus_included: str = option(
         "auto",
-        "Whether the meter counts the GPUs as well; auto: as meters of its kind usually do.",
+        "Whether the meter includes the GPUs; auto: as is usual for this kind of meter.",
         parse=one_of("auto", "yes", "no"),
     )
     idle_watts: float | None = option(
         None,
-        "Power of the node at rest, without its GPUs; else it is learned from quiet minutes.",
+        "Power of the idle node without its GPUs; default: learned while the node is idle.",
         parse=number,
         metavar="WATTS",
     )
@@ -53,10 +55,14 @@ class EnergyOptions:
         "", "YAML file of idle watts by node type or pattern of host names.", metavar="FILE"
     )
     node_type: str = option(
-        "", "Type of this node in the idle file, beside its host name and product name.", parse=text
+        "",
+        "Type of this node in the idle file, in addition to its host name and product name.",
+        parse=text,
     )
     state_directory: str = option(
-        "", "Where sums outlive a restart; else $STATE_DIRECTORY, else nowhere.", metavar="DIR"
+        "",
+        "Directory in which sums are kept across restarts; default: $STATE_DIRECTORY, if set.",
+        metavar="DIR",
     )
 
 

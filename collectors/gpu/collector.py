@@ -1,4 +1,4 @@
-"""The GPU collector: NVIDIA's and AMD's GPUs, and the jobs that hold them."""
+"""The GPU collector: NVIDIA's and AMD's GPUs and the jobs they are allocated to."""
 
 import logging
 import os
@@ -57,40 +57,42 @@ def _directory(value: Any) -> str:
 class GpuOptions:
     """How GPUs are read and mapped to jobs."""
 
-    interval: float = option(10.0, "Time between two readings of a GPU.", parse=duration)
+    interval: float = option(10.0, "Interval between readings of a GPU.", parse=duration)
     job_files: str = option(
         "",
-        "Directory in which a prolog notes each GPU's jobs, as dcgm-exporter's "
-        "--hpc-job-mapping-dir.",
+        "Directory in which a prolog records the jobs of each GPU, in the format of "
+        "dcgm-exporter's --hpc-job-mapping-dir.",
         parse=_directory,
     )
     write_job_files: str = option(
-        "", "Directory to write for dcgm-exporter's --hpc-job-mapping-dir.", parse=_directory
+        "",
+        "Directory to write in the format of dcgm-exporter's --hpc-job-mapping-dir.",
+        parse=_directory,
     )
     slurm_numbers: str = option(
         "index",
-        "What Slurm's GPU numbers count: NVML's index (AutoDetect=nvml) or device files' minors "
-        "(File= in gres.conf).",
+        "Meaning of Slurm's GPU numbers: NVML index (AutoDetect=nvml) or minor "
+        "number of the device file (File= in gres.conf).",
         parse=one_of("index", "minor"),
     )
     position: tuple[str, ...] = option(
         (),
-        "The GPU that Slurm counts as 0, then 1, and so on, where neither numbering holds.",
+        "The GPU that Slurm numbers 0, then 1, and so on, if neither numbering applies.",
         parse=_device,
         repeat=True,
     )
     cuda_numbers: str = option(
         "local",
-        "What numbers in CUDA_VISIBLE_DEVICES count: what the job may see, or the node's GPUs by "
-        "NVML's index or by minor.",
+        "Meaning of numbers in CUDA_VISIBLE_DEVICES: GPUs visible to the job, or "
+        "GPUs of the node by NVML index or minor number.",
         parse=one_of("local", "index", "minor"),
     )
     shards_per_gpu: int = option(
-        0, "Shards of each GPU under Slurm's gres/shard; 0: not known.", parse=integer
+        0, "Number of shards per GPU with Slurm's gres/shard; 0: unknown.", parse=integer
     )
     pbs_home: tuple[str, ...] = option(
         ("/var/spool/pbs", "/var/spool/torque"),
-        "PBS_HOME or Torque's home, where the jobs' aux files are.",
+        "PBS_HOME, or Torque's home directory, which contains the jobs' aux files.",
         parse=_directory,
         repeat=True,
     )

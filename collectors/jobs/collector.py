@@ -57,26 +57,32 @@ class JobsOptions:
     )  # fmt: skip
     linger: float = option(
         300.0,
-        "How long a finished job's final values stay; at least twice the longest scrape interval.",
+        "How long the final values of a finished job are exposed; at least twice the "
+        "longest scrape interval.",
         parse=duration,
     )
-    max: int = option(5000, "Most running jobs to show; the rest is counted.", parse=integer)
-    max_ended: int = option(10000, "Most finished jobs to keep.", parse=integer)
-    processes_interval: float = option(
-        15.0, "Time between two looks at the jobs' processes.", parse=duration
+    max: int = option(
+        5000, "Maximum number of running jobs to expose; the rest are only counted.", parse=integer
     )
-    steps: bool = option(False, "CPU and memory of each step, too.", parse=boolean)
-    executables: int = option(0, "Show CPU time of so many programs in each job.", parse=integer)
-    name: bool = option(False, "Put the job's name on batchjob_job_info.", parse=boolean)
+    max_ended: int = option(10000, "Maximum number of finished jobs to keep.", parse=integer)
+    processes_interval: float = option(
+        15.0, "Interval between scans of the jobs' processes.", parse=duration
+    )
+    steps: bool = option(False, "Also expose CPU and memory of each step.", parse=boolean)
+    executables: int = option(
+        0, "Number of programs per job whose CPU time is exposed.", parse=integer
+    )
+    name: bool = option(False, "Add the job's name as a label of batchjob_job_info.", parse=boolean)
     created: bool = option(
         False,
-        "With each counter of a job, say when the job began (`_created`, OpenMetrics only). "
-        "Prometheus stores it as one more series, unless it ingests created timestamps.",
+        "Expose the start time of the job with each of its counters (`_created`, "
+        "OpenMetrics only). Prometheus stores it as an additional series unless it "
+        "ingests created timestamps.",
         parse=boolean,
     )
     layouts: tuple[Layout, ...] = option(
         (),
-        "Further cgroup layouts of this site, or built-in ones switched on or off by name.",
+        "Additional cgroup layouts of the site; built-in ones are enabled or disabled by name.",
         parse=site_layouts,
         flag=False,
     )

@@ -50,10 +50,11 @@ METRICS = (POWER, ENERGY, ERRORS)
 class HwmonOptions:
     """How sensors are read."""
 
-    interval: float = option(10.0, "Time between two readings.", parse=duration)
+    interval: float = option(10.0, "Interval between readings.", parse=duration)
     node_sensor: tuple[str, ...] = option(
         (),
-        "Pattern chip/sensor of what adds up to the node, for chips not known to do so.",
+        "Pattern chip/sensor of sensors whose sum is the node's power, for chips "
+        "that are not known to batchjob.",
         repeat=True,
     )
 

@@ -67,10 +67,13 @@ class RaplOptions:
     """How RAPL is read."""
 
     interval: float = option(
-        10.0, "Longest time between two reads; shorter where a counter wraps fast.", parse=duration
+        10.0,
+        "Maximum interval between readings; shorter where a counter wraps quickly.",
+        parse=duration,
     )
     max_power_watts: float = option(
-        1000.0, "Most power one socket can use; twice a zone's own maximum counts where it is more."
+        1000.0,
+        "Maximum plausible power of a socket; twice the zone's own maximum if that is higher.",
     )
 
 

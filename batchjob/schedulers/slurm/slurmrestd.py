@@ -50,15 +50,17 @@ class RestOptions:
         "slurmrestd's address: http://host:port, https://host:port or unix:/path.",
         parse=service_url,
     )
-    version: str = option("", "API version such as v0.0.42; none: the newest there.", parse=version)
-    user: str = option("", "User whom the token belongs to.", parse=text)
+    version: str = option(
+        "", "API version, such as v0.0.42; default: the latest available.", parse=version
+    )
+    user: str = option("", "User that the token belongs to.", parse=text)
     token_file: str = option(
         "",
         "File with the JSON Web Token (`scontrol token`); read for each request.",
         parse=secret_file,
     )
-    ca_file: str = option("", "File with the certificates to trust, for https.", parse=text)
-    timeout: float = option(120.0, "How long a request may take.", parse=duration)
+    ca_file: str = option("", "CA certificates (PEM) to trust, for https.", parse=text)
+    timeout: float = option(120.0, "Maximum duration of a request.", parse=duration)
 
 
 class _UnixConnection(http.client.HTTPConnection):

@@ -83,26 +83,27 @@ class IpmiOptions:
 
     access: str = option(
         "device",
-        "Way to the BMC: the kernel's driver, the network, or a command.",
+        "How to reach the BMC: kernel driver, network, or a command.",
         parse=one_of("device", "lan", "command"),
     )
     source: str = option(
         "auto",
-        "What is read: DCMI where the BMC has it, else power sensors; or one of them.",
+        "What to read: DCMI, power sensors, or auto: DCMI if the BMC supports it, "
+        "otherwise power sensors.",
         parse=one_of("auto", "dcmi", "sdr"),
     )
     sensor: tuple[str, ...] = option(
-        (), "Name of a power sensor that counts for the node, instead of DCMI.", repeat=True
+        (), "Name of a power sensor that measures the node, to read instead of DCMI.", repeat=True
     )
-    interval: float = option(10.0, "Time between two readings.", parse=duration)
-    timeout: float = option(5.0, "Longest wait for one answer.", parse=duration)
+    interval: float = option(10.0, "Interval between readings.", parse=duration)
+    timeout: float = option(5.0, "Maximum time to wait for an answer.", parse=duration)
     host: str = option("", "Name or address of the BMC (lan); {node} is this host's short name.")
     port: int = option(623, "UDP port of the BMC (lan).", parse=integer)
-    user: str = option("", "User of the BMC (lan).")
-    password_file: str = option("", "File with the user's password (lan).", parse=secret_file)
-    privilege: str = option("user", "Privilege level asked for (lan).", parse=one_of(*PRIVILEGES))
+    user: str = option("", "User name for the BMC (lan).")
+    password_file: str = option("", "File with the password (lan).", parse=secret_file)
+    privilege: str = option("user", "Privilege level to request (lan).", parse=one_of(*PRIVILEGES))
     command: str = option(
-        "", "Command whose output is read: ipmitool, ipmi-dcmi or ipmiutil (command).", parse=argv
+        "", "Command to run: ipmitool, ipmi-dcmi or ipmiutil (command).", parse=argv
     )
 
 

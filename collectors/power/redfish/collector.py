@@ -45,16 +45,20 @@ class RedfishOptions:
         "",
         "URL of the Redfish service, such as https://{node}-bmc; {node} is this host's short name.",
     )
-    user: str = option("", "User of the Redfish service.")
-    password_file: str = option("", "File with the user's password.", parse=secret_file)
-    ca_file: str = option("", "Certificates that vouch for the service, instead of the system's.")
-    insecure: bool = option(False, "Trust any certificate: the password may go to an impostor.")
-    system: str = option("", "Id of this node's computer system, where the service has several.")
-    chassis: tuple[str, ...] = option(
-        (), "Id of a chassis whose power counts for the node; several are added.", repeat=True
+    user: str = option("", "User name for the Redfish service.")
+    password_file: str = option("", "File with the password.", parse=secret_file)
+    ca_file: str = option(
+        "", "CA certificates (PEM) to trust for the service instead of the system's."
     )
-    interval: float = option(30.0, "Time between two readings.", parse=duration)
-    timeout: float = option(10.0, "Longest wait for one answer, from name look-up to last byte.",
+    insecure: bool = option(
+        False, "Do not verify certificates; an impostor could obtain the password."
+    )
+    system: str = option("", "ID of this node's computer system, if the service has several.")
+    chassis: tuple[str, ...] = option(
+        (), "ID of a chassis whose power is the node's; several are added up.", repeat=True
+    )
+    interval: float = option(30.0, "Interval between readings.", parse=duration)
+    timeout: float = option(10.0, "Maximum time for a complete answer, including name resolution.",
                             parse=duration)  # fmt: skip
 
 

@@ -57,7 +57,7 @@ class BjobsOptions(CommandOptions):
 
     bjobs: str = option("bjobs", "The command bjobs, or its path.", parse=text)
     trust_missing: bool = option(
-        False, "Believe an answer in which most unfinished jobs are missing.", parse=boolean
+        False, "Accept an answer in which most unfinished jobs are missing.", parse=boolean
     )
 
 

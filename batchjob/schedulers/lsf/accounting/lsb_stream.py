@@ -27,7 +27,7 @@ _ZERO_IS_LEFT_OUT = {"exitStatus": "0", "exitInfo": "0", "idx": "0"}
 class LsbStreamOptions:
     """LSF's lsb.stream."""
 
-    path: str = option("", "The file lsb.stream, as lsb.params has it.", parse=text)
+    path: str = option("", "Path of lsb.stream, as configured in lsb.params.", parse=text)
 
 
 def build(cluster: str, options: LsbStreamOptions) -> LsfLog:

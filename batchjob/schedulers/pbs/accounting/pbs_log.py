@@ -54,10 +54,12 @@ class PbsLogOptions:
         "/var/spool/pbs/server_priv/accounting", "Directory of the accounting logs.", parse=text
     )
     time_zone: str = option(
-        "", "Time zone of the PBS server, such as Europe/Berlin; none: this machine's.", parse=zone
+        "",
+        "Time zone of the PBS server, such as Europe/Berlin; default: this machine's.",
+        parse=zone,
     )
     account: str = option(
-        "account", "Which attribute is the account, if there is one.", parse=one_of(*ACCOUNTS)
+        "account", "Attribute that contains the account, if any.", parse=one_of(*ACCOUNTS)
     )
 
 

@@ -55,10 +55,10 @@ class QstatOptions(CommandOptions):
 
     qstat: str = option("qstat", "The command qstat, or its path.", parse=text)
     account: str = option(
-        "account", "Which attribute is the account, if there is one.", parse=one_of(*ACCOUNTS)
+        "account", "Attribute that contains the account, if any.", parse=one_of(*ACCOUNTS)
     )
     trust_missing: bool = option(
-        False, "Believe an answer in which most unfinished jobs are missing.", parse=boolean
+        False, "Accept an answer in which most unfinished jobs are missing.", parse=boolean
     )
 
 

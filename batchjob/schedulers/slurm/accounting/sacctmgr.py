@@ -37,10 +37,10 @@ _LEVELS = {"Operator": "operator", "Administrator": "administrator"}
 class SacctmgrOptions(RestOptions, CommandOptions):
     """Slurm's accounts and people."""
 
-    by: str = option("command", "How Slurm is asked.", parse=one_of("command", "rest"))
+    by: str = option("command", "How to query Slurm.", parse=one_of("command", "rest"))
     sacctmgr: str = option("sacctmgr", "The command sacctmgr, or its path.", parse=text)
     slurm_cluster: str = option(
-        "", "The cluster's name in slurmdbd, where it is not the name here.", parse=text
+        "", "Name of the cluster in slurmdbd, if it differs from the name here.", parse=text
     )
 
 

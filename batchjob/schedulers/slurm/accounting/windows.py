@@ -39,13 +39,15 @@ class WindowOptions:
     """How Slurm's accounting is read."""
 
     slurm_cluster: str = option(
-        "", "The cluster's name in slurmdbd, where it is not the local one.", parse=text
+        "", "Name of the cluster in slurmdbd, if it is not the local one.", parse=text
     )
     overlap: float = option(
-        600.0, "How far each window reaches back: slurmctld reports late.", parse=duration
+        600.0,
+        "How far each window overlaps the previous one, because slurmctld reports late.",
+        parse=duration,
     )
     trust_missing: bool = option(
-        False, "Believe an answer in which most unfinished jobs are missing.", parse=boolean
+        False, "Accept an answer in which most unfinished jobs are missing.", parse=boolean
     )
 
 
