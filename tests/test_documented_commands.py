@@ -22,6 +22,7 @@ import yaml
 
 from batchjob_cli.main import COMMANDS
 from batchjob_cli.manuals import parser_of
+from batchjob_cli.run.defaults import configuration as run_configuration
 from batchjob_exporter.options import settings as exporter_settings
 from batchjob_exporter.web.config import read as web_config
 from batchjob_stats_db.poller.options import settings as poller_settings
@@ -186,6 +187,7 @@ READERS = (
     (lambda _, keys: "tls_server_config" in keys, lambda path: web_config(str(path))),
     (lambda _, keys: "rules" in keys, lambda path: load_rules(UNITS, str(path))),
     (lambda page, _: page == "docs/energy.md", lambda path: idle_watts(str(path), ())),
+    (lambda page, _: page == "docs/run.md", lambda path: run_configuration(str(path))),
     (
         lambda page, keys: keys & {"backup", "clusters", "poll"} or keys == {"tsdb"},
         lambda path: poller_settings({}, str(path)),

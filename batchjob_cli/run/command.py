@@ -83,8 +83,8 @@ def _run(order: RunSpecification, mask: set[int], tell: Tell) -> int:
     jobid = str(uuid.uuid4())
     with contextlib.ExitStack() as stack:
         turn = None
-        if order.most_runs:
-            turn = stack.enter_context(Turn(prepare(order.data, RUNS), jobid, order.most_runs))
+        if order.max_runs:
+            turn = stack.enter_context(Turn(prepare(order.data, RUNS), jobid, order.max_runs))
         record: Run | None = first_record(order, jobid, why_it_waits(order, turn))
         assert record is not None
         with recorded(order, record):
@@ -177,5 +177,5 @@ def _order(given: argparse.Namespace, site: RunDefaults) -> RunSpecification:
         given.logs,
         given.log_size,
         given.cpu_list or frozenset(),
-        site.most_runs,
+        site.max_runs,
     )

@@ -1,13 +1,13 @@
-"""What a site, or a user, has set down for all runs: a YAML file.
+"""Defaults and limits of all runs, from a YAML file of the site or the user.
 
     cpus: 1
     memory: 4G
-    longest-time: 2d
-    most-runs: 4
+    max-time-limit: 2d
+    max-runs: 4
     log:
       file: /var/log/batchjob/runs.log
 
-Whoever may run commands may run them without us: the file is an agreement, no wall.
+These limits are conventions: users who may run commands may also run them without batchjob.
 """
 
 import os
@@ -45,41 +45,43 @@ def positive_size(value: Any) -> int:
 
 @dataclass(frozen=True)
 class RunDefaults:
-    """Limits; flags go over all but the last two."""
+    """Limits of runs; flags override all but the last two."""
 
-    cpus: float | None = option(None, "CPUs' time.", parse=positive)
+    cpus: float | None = option(None, "CPUs (CPU time per second).", parse=positive)
     memory: int | None = option(None, "Memory.", parse=positive_size)
     io: int | None = option(None, "Bytes a second, read and written.", parse=positive_size)
     time_limit: float | None = option(None, "Time limit.", parse=duration)
     grace: float = option(10.0, "From SIGTERM to SIGKILL at the time limit.", parse=duration)
-    longest_time: float | None = option(
-        None, "Time limit of a run that has none; no run may ask for more.", parse=duration
+    max_time_limit: float | None = option(
+        None, "Maximum time limit; also the default of runs without one.", parse=duration
     )
-    most_runs: int = option(
-        0, "Runs of one user at once; others wait for their turn. 0: no limit.", parse=integer
+    max_runs: int = option(
+        0,
+        "Maximum number of simultaneous runs per user; others wait; 0: no limit.",
+        parse=integer,
     )
 
 
 @dataclass(frozen=True)
 class RunLogOptions:
-    """Lines about the life of runs."""
+    """Log of starts and ends of runs."""
 
-    file: str = option("", "File that each run adds its lines to; without it there are none.")
-    format: str = option("logfmt", "Form of a log line.", parse=one_of("logfmt", "json"))
+    file: str = option("", "File to which each run appends its log lines; default: none.")
+    format: str = option("logfmt", "Format of log lines.", parse=one_of("logfmt", "json"))
 
 
 SECTIONS: Mapping[str, type[Any]] = {"": RunDefaults, "log": RunLogOptions}
 
 
 class RunConfiguration(NamedTuple):
-    """All that the file says."""
+    """Contents of the file."""
 
     limits: RunDefaults
     log: RunLogOptions
 
 
 def configuration(path: str = "") -> RunConfiguration:
-    """Of the file that is named, else $BATCHJOB_RUN_CONFIG, else the site's where there is one.
+    """Read `path`, else $BATCHJOB_RUN_CONFIG, else the site's file if it exists.
 
     Raises SettingsError.
     """
@@ -89,11 +91,11 @@ def configuration(path: str = "") -> RunConfiguration:
 
 
 def time_limit(asked: float | None, limits: RunDefaults) -> float | None:
-    """The time limit of a run that asks for this one; raises SettingsError."""
-    longest = limits.longest_time
+    """Time limit of a run that requests `asked` seconds. Raises SettingsError."""
+    longest = limits.max_time_limit
     wanted = limits.time_limit if asked is None else asked
     if wanted is None or longest is None:
         return longest if wanted is None else wanted
     if asked is not None and asked > longest:
-        raise SettingsError(f"--time-limit: runs may take {longest:g} s at most, got {asked:g} s")
+        raise SettingsError(f"--time-limit: the maximum is {longest:g} s, got {asked:g} s")
     return min(wanted, longest)

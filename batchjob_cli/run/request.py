@@ -30,7 +30,7 @@ class RunSpecification(NamedTuple):
     keep_output: bool = True
     log_bytes: int = 0  # for each stream, compressed
     cpus: frozenset[int] = frozenset()  # that it is bound to; empty: to none
-    most_runs: int = 0  # of one user at once; 0: no limit
+    max_runs: int = 0  # of one user at once; 0: no limit
 
 
 def first_record(order: RunSpecification, jobid: str, reason: str) -> Run:

@@ -55,18 +55,18 @@ def test_cpus_that_are_none(batchjob, given):
 
 
 def test_defaults_hold_unless_a_flag_says_otherwise(site):
-    batchjob = site("time-limit: 90s\nlongest-time: 1h\n")
+    batchjob = site("time-limit: 90s\nmax-time-limit: 1h\n")
     batchjob("run", "--name", "plain", "--", "true")
     batchjob("run", "--name", "own", "--time-limit", "30m", "--", "true")
     found = {each["name"]: each["time_limit_seconds"] for each in batchjob.records()}
     assert found == {"plain": 90, "own": 1800}
 
 
-def test_a_longest_time(site):
-    batchjob = site("longest-time: 300ms\n")
+def test_a_maximum_time_limit(site):
+    batchjob = site("max-time-limit: 300ms\n")
     refused = batchjob("run", "--time-limit", "2h", "--", "true")
     assert (refused.returncode, refused.stdout) == (2, "")
-    assert "--time-limit: runs may take 0.3 s at most, got 7200 s" in refused.stderr
+    assert "--time-limit: the maximum is 0.3 s, got 7200 s" in refused.stderr
     assert batchjob("run", "--quiet", "--", "sleep", "600").returncode == 124
     assert batchjob.record()["state"] == "TIMEOUT"
 
@@ -74,7 +74,7 @@ def test_a_longest_time(site):
 @pytest.mark.parametrize(
     ("text", "said"),
     [("mist: 1\n", "unknown key mist"), ("cpus: -1\n", "expected a number above 0"),
-     ("most-runs: many\n", "expected a whole number")],
+     ("max-runs: many\n", "expected a whole number")],
 )  # fmt: skip
 def test_a_site_s_file_that_is_wrong_is_named_with_its_line(site, text, said):
     done = site(text)("run", "--", "true")
@@ -83,7 +83,7 @@ def test_a_site_s_file_that_is_wrong_is_named_with_its_line(site, text, said):
 
 
 def test_no_more_runs_than_the_site_wants_at_once(site):
-    batchjob = site("most-runs: 1\n")
+    batchjob = site("max-runs: 1\n")
     batchjob("run", "--detach", "--name", "first", "--", *SLEEP)
     for name in ("second", "third"):
         waits = batchjob("run", "--detach", "--name", name, "--", *SLEEP)
@@ -105,7 +105,7 @@ def test_no_more_runs_than_the_site_wants_at_once(site):
 
 
 def test_a_place_and_a_ticket_end_with_their_process(site):
-    batchjob = site("most-runs: 1\n")
+    batchjob = site("max-runs: 1\n")
     batchjob("run", "--detach", "--name", "first", "--", *SLEEP)
     for name in ("second", "third"):
         batchjob("run", "--detach", "--name", name, "--", *SLEEP)
@@ -118,7 +118,7 @@ def test_a_place_and_a_ticket_end_with_their_process(site):
 
 def test_the_life_of_runs_in_a_log(site, tmp_path):
     log = tmp_path / "runs.log"
-    batchjob = site(f"most-runs: 1\nlog:\n  file: {log}\n")
+    batchjob = site(f"max-runs: 1\nlog:\n  file: {log}\n")
     batchjob("run", "--detach", "--name", "slow", "--", *SLEEP)
     batchjob("run", "--detach", "--name", "waits", "--", "false")
     stop(batchjob, "slow")
