@@ -86,11 +86,8 @@ PEOPLE = Associations(
 )
 
 
-@pytest.fixture(scope="session")
-def filled(tmp_path_factory):
-    """The file of the database."""
-    path = tmp_path_factory.mktemp("server") / "jobs.db"
-    engine = writer(parse(f"sqlite:///{path}"), create=True)
+def fill(engine):
+    """Make tables, jobs, people and sums."""
     migrate(engine)
     store = Store(engine, "c1", UsagePolicy(), clock=lambda: NOW)
     store.write(Batch(JOBS, (), "", 0), "s")
@@ -101,6 +98,13 @@ def filled(tmp_path_factory):
             for day in due_days(db, cluster, 10):
                 roll_up(db, cluster, day, NOW)
     engine.dispose()
+
+
+@pytest.fixture(scope="session")
+def filled(tmp_path_factory):
+    """The file of the database."""
+    path = tmp_path_factory.mktemp("server") / "jobs.db"
+    fill(writer(parse(f"sqlite:///{path}"), create=True))
     return path
 
 
@@ -122,7 +126,13 @@ def site_authority():
 
 
 @pytest.fixture
-def services(path, tmp_path, site_authority):
+def database(path):
+    """The URL of the database; tests in postgresql/ have another."""
+    return f"sqlite:///{path}"
+
+
+@pytest.fixture
+def services(database, tmp_path, site_authority):
     (tmp_path / "secret").write_text(f"{SECRET}\n")
     (tmp_path / "secret").chmod(0o600)
     (tmp_path / "clients.pem").write_bytes(pem(site_authority.certificate))
@@ -134,12 +144,15 @@ def services(path, tmp_path, site_authority):
         admin=("root",),
     )
     settings = ServerSettings(
-        DatabaseOptions(f"sqlite:///{path}"),
+        DatabaseOptions(database),
         ServerWebOptions(threads=4, allowed_host=("testserver",)),
         auth,
         EmissionsOptions(provider=("owid:FR",)),
     )
-    return build(settings)._replace(clock=lambda: NOW)
+    made = build(settings)._replace(clock=lambda: NOW)
+    yield made
+    made.reader.dispose()
+    made.writer.dispose()
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Every route, every role, own and others' data: a route without a rule fails."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
@@ -106,6 +107,32 @@ def test_every_route_has_a_rule():
 
 
 GIVEN = {"vera": TokenRole.VIEWER, "root": TokenRole.ADMIN}
+
+
+# What docs/guide/security.md calls them in its table of who can do what to whom.
+IN_THE_DOCS = {
+    "nobody": "anybody who reaches a port",
+    "alice": "a user of the server",
+    "dave": "a coordinator",
+    "vera": "a viewer",
+    "root": "an admin",
+}
+ALSO_IN_THE_DOCS = (
+    "a user on a node", "a namesake on another cluster", "a Slurm administrator",
+    "who stole a token", "a trusted peer", "an operator", "root on a node", "root at the site's",
+)  # fmt: skip
+
+
+def test_the_docs_say_of_everybody_what_they_can_do():
+    page = Path(__file__).parents[2] / "docs/guide/security.md"
+    table = page.read_text().partition("## Who can do what to whom")[2].partition("## ")[0]
+    rows = [line for line in table.splitlines() if line.startswith("| ")][2:]  # without its head
+    who = [line.split("|")[1].strip() for line in rows]
+    assert IN_THE_DOCS.keys() == set(ROLES)
+    for name in (*IN_THE_DOCS.values(), *ALSO_IN_THE_DOCS):
+        assert any(each.startswith(name) for each in who), name
+    assert len(who) == len(IN_THE_DOCS) + len(ALSO_IN_THE_DOCS)
+    assert {role.value for role in TokenRole} == {"user", "viewer", "admin"}
 
 
 @pytest.mark.parametrize("via", ["header", "token", "certificate"])

@@ -48,7 +48,7 @@ def test_a_scrape_is_answered_meanwhile(server, kind, addresses, long_form):
             statuses.append(server.scrape()[0])
             time.sleep(0.1)
     assert set(statuses) == {200}
-    assert crowd.said.connected >= clients
+    assert crowd.said.connected > 256  # twice as many as there are places
     assert threads(server.target.pid) <= before + 2
     assert resident_bytes(server.target.pid, peak=True) < 80e6
     assert server.scrape()[0] == 200
@@ -59,8 +59,9 @@ def test_even_from_the_address_of_the_crowd(server, kind, long_form):
     tls = server.context is not None
     if tls and not long_form:
         pytest.skip("only with --long")
-    # A handshake takes a few turns, in which it may become the longest waiting: no more than fit.
-    clients = 100 if tls else 1000 if long_form else 300
+    # A handshake takes a few turns, in which it may become the longest waiting: no more than fit,
+    # with those of the crowd before who have just left.
+    clients = 60 if tls else 1000 if long_form else 300
     with hostile(kind, clients, server.address, tls=tls, pace=500):
         time.sleep(1)
         statuses = []

@@ -1,0 +1,33 @@
+"""The same database on a PostgreSQL server: what the tests here import runs on it."""
+
+import pytest
+import sqlalchemy as sa
+
+from batchjob_stats_db.database.engine import writer
+from tests.batchjob_stats_db.conftest import postgresql  # noqa: F401
+from tests.batchjob_stats_server.conftest import fill
+
+
+@pytest.fixture(scope="session")
+def filled_postgresql(postgresql):  # noqa: F811
+    """The URL of a database with the jobs; tests write tokens, sessions and log-ins alone."""
+    base = sa.create_engine(
+        postgresql.set(database="postgres"),
+        isolation_level="AUTOCOMMIT",
+        poolclass=sa.pool.NullPool,
+    )
+    with base.connect() as db:
+        db.execute(sa.text("CREATE DATABASE served"))
+    url = postgresql.set(database="served")
+    fill(writer(url))
+    return url
+
+
+@pytest.fixture
+def database(filled_postgresql):
+    """Its URL; what a test has written is taken out again."""
+    yield filled_postgresql.render_as_string(hide_password=False)
+    engine = writer(filled_postgresql)
+    with engine.begin() as db:
+        db.execute(sa.text("TRUNCATE api_token, login, login_session RESTART IDENTITY"))
+    engine.dispose()
