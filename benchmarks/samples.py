@@ -13,6 +13,7 @@ import random
 import tempfile
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from batchjob.quantities.quantity import Statistic
@@ -23,13 +24,13 @@ from batchjob.quantities.reading import (
     ProcessReading,
     job_reading,
 )
-from batchjob_cli.recorded import SampleSources
-from batchjob_cli.recorder import Recorder, RecorderOptions
 from batchjob_stats_db.samples.file import Unpacker
 from batchjob_stats_db.samples.folder import files_of, folder_of
+from batchjob_stats_db.samples.recorder import Recorder, RecorderOptions
 from batchjob_stats_db.timeseries.base import JobWindow
 from batchjob_stats_db.timeseries.sample_store import SampleHistory
 from collectors.energy.ledger import EnergyAccounts, JobAccount
+from collectors.job_samples import SampleSources, take
 from collectors.jobs.view import JobName
 from collectors.metric import NO_LABELS
 
@@ -95,12 +96,12 @@ class Job:
 def record(jobs: list[Job], samples: Path, passes: int) -> tuple[float, int]:
     """CPU seconds of the recorder, and the bytes of the files before they are packed anew."""
     moment = T
+    sources = SampleSources(
+        lambda: [(job.name, job.reading()) for job in jobs],
+        accounts=lambda: EnergyAccounts(tuple(job.account() for job in jobs)),
+    )
     recorder = Recorder(
-        SampleSources(
-            lambda: [(job.name, job.reading()) for job in jobs],
-            accounts=lambda: EnergyAccounts(tuple(job.account() for job in jobs)),
-        ),
-        samples, RecorderOptions(most=0), lambda: moment, lambda: moment,
+        partial(take, sources), samples, RecorderOptions(most=0), lambda: moment, lambda: moment,
     )  # fmt: skip
     cpu = 0.0
     for number in range(passes):

@@ -44,3 +44,22 @@ class JobSample(NamedTuple):
 
 
 END = SampleKey(END_TIME.name)
+
+
+Values = dict[SampleKey, float]
+
+
+class SampledJob(NamedTuple):
+    """What tells jobs apart."""
+
+    manager: str
+    jobid: str
+    user: str
+
+
+class JobSamples(NamedTuple):
+    """A job's numbers at one moment."""
+
+    job: SampledJob
+    values: Values
+    ended: bool

@@ -26,7 +26,7 @@ from batchjob.runtime.values import (
     text,
 )
 from batchjob.secret_files import secret_file
-from batchjob_cli import recorder
+from batchjob_stats_db.samples import recorder
 
 
 @called("HOST:PORT")

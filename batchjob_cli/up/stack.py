@@ -4,6 +4,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,8 +17,6 @@ from batchjob.runtime.settings import SettingsError
 from batchjob.schedulers import registry
 from batchjob.schedulers.cluster import DetectedCluster
 from batchjob_cli.client.running_up import TOKEN_FILE, kept
-from batchjob_cli.recorded import sources_of
-from batchjob_cli.recorder import Recorder
 from batchjob_cli.up import demo_month, records, token
 from batchjob_cli.up.demo_cluster import CLUSTER
 from batchjob_cli.up.options import UpSettings
@@ -29,9 +28,11 @@ from batchjob_exporter.service import ExporterService, exporter_of, watch
 from batchjob_stats_db.database.engine import only_writer, writer
 from batchjob_stats_db.poller import options as poller_options
 from batchjob_stats_db.poller.service import PollerService
+from batchjob_stats_db.samples.recorder import Recorder
 from batchjob_stats_server import main as server_main
 from batchjob_stats_server import options as server_options
 from batchjob_stats_server import services as server_services
+from collectors.job_samples import sources_of, take
 
 log = logging.getLogger(__name__)
 
@@ -120,7 +121,7 @@ def _recorder(
     sources = sources_of(exporter.collectors)
     if sources is None or settings.tsdb.url:
         return None
-    return Recorder(sources, data / SAMPLES, settings.samples, runs=data / RUNS)
+    return Recorder(partial(take, sources), data / SAMPLES, settings.samples, runs=data / RUNS)
 
 
 def _poller_settings(

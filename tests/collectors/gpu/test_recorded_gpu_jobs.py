@@ -2,9 +2,9 @@
 
 import pytest
 
-from batchjob_cli.recorded import sources_of, take
 from collectors.gpu.collector import GpuCollector, GpuOptions
 from collectors.host import Host
+from collectors.job_samples import sources_of, take
 from collectors.jobs import collector as jobs_module
 
 

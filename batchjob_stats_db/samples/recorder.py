@@ -10,15 +10,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from batchjob.quantities.sample import JobSample, SampleHeader
+from batchjob.local_runs import record
+from batchjob.quantities.job import (
+    CPU_SYSTEM,
+    CPU_USER,
+    MEMORY_PEAK,
+    PROCESS_IO_READ_BYTES,
+    PROCESS_IO_WRITTEN_BYTES,
+)
+from batchjob.quantities.sample import (
+    JobSample,
+    JobSamples,
+    SampledJob,
+    SampleHeader,
+    SampleKey,
+    Values,
+)
 from batchjob.runtime.log import Once
 from batchjob.runtime.settings import option
 from batchjob.runtime.values import duration, size
-from batchjob_cli.recorded import JobSamples, Key, SampleSources, Values, key_of, take, with_totals
 from batchjob_stats_db.samples.folder import files_of, folder_of, folders
 from batchjob_stats_db.samples.retention import expire
 from batchjob_stats_db.samples.writer import Writer, repack
-from collectors.jobs.view import JobName
 
 log = logging.getLogger(__name__)
 
@@ -53,25 +66,25 @@ class Recorder:
 
     def __init__(
         self,
-        sources: SampleSources,
+        take: Callable[[], list[JobSamples]],
         samples: Path,
         options: RecorderOptions,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
         runs: Path | None = None,
     ) -> None:
-        """`samples`: the directory, which is made with the first sample. `runs`: where
-        this machine's own runs are on record.
+        """`take`: every job's numbers of now. `samples`: the directory, which is made with the
+        first sample. `runs`: where this machine's own runs are on record.
         """
-        self._sources = sources
+        self._take = take
         self._samples = samples
         self._runs = runs
         self._options = options
         self._clock = clock
         self._monotonic = monotonic
         self._node = os.uname().nodename
-        self._courses: dict[Key, _Course] = {}
-        self._over: set[Key] = set()  # ended, settled, and lingering
+        self._courses: dict[SampledJob, _Course] = {}
+        self._over: set[SampledJob] = set()  # ended, settled, and lingering
         self._tidy_at = float("-inf")
         self._once = Once(log)
         self._stopped = threading.Event()
@@ -103,12 +116,12 @@ class Recorder:
         """One pass: a sample of each job. What fails is said once, and the rest goes on."""
         at, now = self._clock(), self._monotonic()
         with self._isolated("read", "samples: jobs cannot be read"):
-            taken = take(self._sources)
+            taken = self._take()
             if self._runs is not None:
-                taken = [with_totals(each, self._runs) for each in taken]
+                taken = [_with_totals(each, self._runs) for each in taken]
             self._once.over("read")
             whole = [self._recorded(each, at, now) for each in taken]
-            present = {key_of(each.job) for each in taken}
+            present = {each.job for each in taken}
             whole += [self._close(key) for key in self._courses.keys() - present]
             self._over &= present
             if all(whole):
@@ -119,7 +132,7 @@ class Recorder:
 
     def _recorded(self, taken: JobSamples, at: float, now: float) -> bool:
         """Write a sample of the job if there is news; False where that failed."""
-        key = key_of(taken.job)
+        key = taken.job
         course = self._courses.get(key)
         if not taken.ended:
             self._over.discard(key)
@@ -132,7 +145,7 @@ class Recorder:
             return self._close(key)
         return self._write(key, taken, at, now)
 
-    def _write(self, key: Key, taken: JobSamples, at: float, now: float) -> bool:
+    def _write(self, key: SampledJob, taken: JobSamples, at: float, now: float) -> bool:
         course = self._courses.pop(key, None)
         writer: Writer | None = course.writer if course else None
         try:
@@ -147,11 +160,11 @@ class Recorder:
         self._courses[key] = _Course(writer, taken.values, now)
         return writer.bytes < _LONGEST_FILE or self._close(key)
 
-    def _begun(self, job: JobName, at: float) -> Writer:
+    def _begun(self, job: SampledJob, at: float) -> Writer:
         who = SampleHeader(job.manager, job.jobid, job.user, self._node, self._options.interval)
         return Writer(folder_of(self._samples, job.jobid), who, at)
 
-    def _close(self, key: Key) -> bool:
+    def _close(self, key: SampledJob) -> bool:
         writer = self._courses.pop(key).writer
         try:
             writer.close()
@@ -180,3 +193,34 @@ class Recorder:
         except Exception as error:
             self._once.warning(what, "%s: %s", said, error)
             log.debug("%s", said, exc_info=True)
+
+
+def _with_totals(taken: JobSamples, runs: Path) -> JobSamples:
+    """An ended run of this machine with the totals of its record, where those are larger.
+
+    Its supervisor has read them after the last process had ended, and summed up the processes one
+    by one; our last look may be from seconds before.
+    """
+    job = taken.job
+    if job.manager != "local" or not taken.ended:
+        return taken
+    try:
+        run = record.decoded(record.read(runs / f"{job.jobid}.json"))
+    except (OSError, record.RunFileError):
+        return taken
+    if run.state.live or run.user != job.user:
+        return taken
+    totals = {
+        CPU_USER: run.user_cpu_seconds,
+        CPU_SYSTEM: run.system_cpu_seconds,
+        MEMORY_PEAK: run.peak_memory_bytes,
+        PROCESS_IO_READ_BYTES: run.read_bytes,
+        PROCESS_IO_WRITTEN_BYTES: run.written_bytes,
+    }
+    known = {
+        SampleKey(quantity.name): float(value)
+        for quantity, value in totals.items()
+        if value is not None
+    }
+    larger = {name: max(value, taken.values.get(name, value)) for name, value in known.items()}
+    return taken._replace(values={**taken.values, **larger})

@@ -5,6 +5,7 @@ import os
 import subprocess
 import threading
 import time
+from functools import partial
 
 import pytest
 
@@ -14,11 +15,11 @@ from batchjob.quantities.reading import CgroupReading, DeviceIO, job_reading
 from batchjob.quantities.sample import END, SampleKey
 from batchjob.runtime.process import login
 from batchjob.schedulers.states import JobState
-from batchjob_cli.recorded import SampleSources, sources_of, take
-from batchjob_cli.recorder import Recorder, RecorderOptions
 from batchjob_stats_db.samples.file import SampleFile
 from batchjob_stats_db.samples.folder import files_of, folder_of, folders
+from batchjob_stats_db.samples.recorder import Recorder, RecorderOptions
 from collectors.energy.ledger import EnergyAccounts, JobAccount
+from collectors.job_samples import SampleSources, sources_of, take
 from collectors.jobs import collector as jobs_collector
 from collectors.jobs.view import JobName
 from collectors.metric import NO_LABELS
@@ -57,9 +58,16 @@ class Node:
         )
 
     def recorder(self, samples, **options):
-        sources = SampleSources(self.readings, accounts=self.accounts)
+        sources = SampleSources(lambda: self.readings(), accounts=self.accounts)
         runs = samples.parent / "runs"
-        return Recorder(sources, samples, RecorderOptions(**options), self.clock, self.clock, runs)
+        return Recorder(
+            partial(take, sources),
+            samples,
+            RecorderOptions(**options),
+            self.clock,
+            self.clock,
+            runs,
+        )
 
 
 def pass_by(node, recorder, passes, seconds=5.0):
@@ -178,7 +186,7 @@ def test_after_a_kill_a_new_file_begins_and_the_old_one_is_packed(tmp_path):
 
 
 def test_a_long_job_has_several_files(tmp_path, monkeypatch):
-    monkeypatch.setattr("batchjob_cli.recorder._LONGEST_FILE", 600)
+    monkeypatch.setattr("batchjob_stats_db.samples.recorder._LONGEST_FILE", 600)
     node = Node("1")
     pass_by(node, node.recorder(tmp_path), 200)
     assert len(files_of(folder_of(tmp_path, "1"))) > 2
@@ -242,10 +250,9 @@ def test_a_reading_that_fails_costs_its_pass_alone(tmp_path, caplog):
     node = Node("1")
     recorder = node.recorder(tmp_path)
     pass_by(node, recorder, 1)
-    readings, node.readings = node.readings, None
-    recorder._sources = SampleSources(lambda: 1 / 0, accounts=node.accounts)
+    readings, node.readings = node.readings, lambda: 1 / 0
     pass_by(node, recorder, 3)
-    recorder._sources = SampleSources(readings, accounts=node.accounts)
+    node.readings = readings
     pass_by(node, recorder, 1)
     assert len(samples_of(tmp_path, "1")) == 2
     assert [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING] == [
@@ -258,7 +265,9 @@ def test_a_recorded_machine(tree, tmp_path):
     collector = jobs_collector.build(host, jobs_collector.JobsOptions(), {})
     collector.look()
     try:
-        recorder = Recorder(sources_of([collector]), tmp_path, RecorderOptions(), host.clock)
+        recorder = Recorder(
+            partial(take, sources_of([collector])), tmp_path, RecorderOptions(), host.clock
+        )
         recorder.record()
     finally:
         collector.stop()
@@ -272,7 +281,9 @@ def test_a_recorded_machine(tree, tmp_path):
 def test_its_thread_ends_with_a_last_sample(tmp_path):
     node = Node("1")
     sources = SampleSources(node.readings)
-    recorder = Recorder(sources, tmp_path, RecorderOptions(interval=0.05), node.clock)
+    recorder = Recorder(
+        partial(take, sources), tmp_path, RecorderOptions(interval=0.05), node.clock
+    )
     threads = threading.active_count()
     recorder.start()
     deadline = time.monotonic() + 30

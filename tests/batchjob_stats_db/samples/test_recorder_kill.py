@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from batchjob_stats_db.samples.replay import Replay
-from tests.batchjob_cli.samples.endless_recorder import JOBS, T
+from tests.batchjob_stats_db.samples.endless_recorder import JOBS, T
 
 KILLS = int(os.environ.get("BATCHJOB_KILLS", "10"))
 ROOT = Path(__file__).parents[3]
@@ -33,7 +33,7 @@ def killed(samples, first, seconds):
     argv = [
         sys.executable,
         "-m",
-        "tests.batchjob_cli.samples.endless_recorder",
+        "tests.batchjob_stats_db.samples.endless_recorder",
         str(samples),
         str(first),
     ]

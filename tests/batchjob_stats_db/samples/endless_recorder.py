@@ -1,15 +1,16 @@
 """Records passes as fast as it can, and says of each when it is done: to be killed at it.
 
-python -m tests.batchjob_cli.samples.endless_recorder DIRECTORY FIRST_PASS
+python -m tests.batchjob_stats_db.samples.endless_recorder DIRECTORY FIRST_PASS
 """
 
 import itertools
 import sys
+from functools import partial
 from pathlib import Path
 
 from batchjob.quantities.reading import CgroupReading, job_reading
-from batchjob_cli import recorder
-from batchjob_cli.recorded import SampleSources
+from batchjob_stats_db.samples import recorder
+from collectors.job_samples import SampleSources, take
 from collectors.jobs.view import JobName
 from collectors.metric import NO_LABELS
 
@@ -29,7 +30,7 @@ def main() -> None:
         return [(name, reading) for name in names]
 
     made = recorder.Recorder(
-        SampleSources(readings),
+        partial(take, SampleSources(readings)),
         directory,
         recorder.RecorderOptions(),
         lambda: moment,

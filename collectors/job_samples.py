@@ -2,22 +2,15 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import NamedTuple
 
-from batchjob.local_runs import record
 from batchjob.quantities import gpu
 from batchjob.quantities.energy import EMISSIONS_GRAMS, ENERGY_JOULES
 from batchjob.quantities.job import (
-    CPU_SYSTEM,
-    CPU_USER,
     JOB_QUANTITIES,
-    MEMORY_PEAK,
-    PROCESS_IO_READ_BYTES,
-    PROCESS_IO_WRITTEN_BYTES,
 )
 from batchjob.quantities.reading import JobReading
-from batchjob.quantities.sample import SampleKey
+from batchjob.quantities.sample import JobSamples, SampledJob, SampleKey, Values
 from collectors.collector import Collector
 from collectors.energy.collector import EnergyCollector
 from collectors.energy.ledger import EnergyAccounts
@@ -27,17 +20,6 @@ from collectors.gpu.holders import Holding
 from collectors.gpu.metrics import GpuMetric
 from collectors.jobs.collector import JobsCollector
 from collectors.jobs.view import JobName
-
-Values = dict[SampleKey, float]
-Key = tuple[str, str, str]  # manager, job id, user
-
-
-class JobSamples(NamedTuple):
-    """A job's numbers at one moment."""
-
-    job: JobName
-    values: Values
-    ended: bool
 
 
 class SampleSources(NamedTuple):
@@ -64,56 +46,25 @@ def sources_of(collectors: Iterable[Collector]) -> SampleSources | None:
 
 def take(sources: SampleSources) -> list[JobSamples]:
     """Every job's numbers of now."""
-    more: dict[Key, Values] = defaultdict(dict)
+    more: dict[SampledJob, Values] = defaultdict(dict)
     for job, joules, grams in sources.accounts().jobs:
-        numbers = more[key_of(job)]
+        numbers = more[_job(job)]
         for (component, kind), value in joules.items():
             numbers[SampleKey(ENERGY_JOULES.name, (component, kind))] = value
         for provider, value in grams.items():
             numbers[SampleKey(EMISSIONS_GRAMS.name, (provider,))] = value
     for holding, told in sources.held():
-        more[key_of(holding.job)].update(_gpu(holding, told))
+        more[_job(holding.job)].update(_gpu(holding, told))
     taken = []
     for job, reading in sources.readings():
-        values = dict(_numbers(reading)) | more.get(key_of(job), {})
-        taken.append(JobSamples(job, values, reading.ended_at is not None))
+        sampled = _job(job)
+        values = dict(_numbers(reading)) | more.get(sampled, {})
+        taken.append(JobSamples(sampled, values, reading.ended_at is not None))
     return taken
 
 
-def with_totals(taken: JobSamples, runs: Path) -> JobSamples:
-    """An ended run of this machine with the totals of its record, where those are larger.
-
-    Its supervisor has read them after the last process had ended, and summed up the processes one
-    by one; our last look may be from seconds before.
-    """
-    job = taken.job
-    if job.manager != "local" or not taken.ended:
-        return taken
-    try:
-        run = record.decoded(record.read(runs / f"{job.jobid}.json"))
-    except (OSError, record.RunFileError):
-        return taken
-    if run.state.live or run.user != job.user:
-        return taken
-    totals = {
-        CPU_USER: run.user_cpu_seconds,
-        CPU_SYSTEM: run.system_cpu_seconds,
-        MEMORY_PEAK: run.peak_memory_bytes,
-        PROCESS_IO_READ_BYTES: run.read_bytes,
-        PROCESS_IO_WRITTEN_BYTES: run.written_bytes,
-    }
-    known = {
-        SampleKey(quantity.name): float(value)
-        for quantity, value in totals.items()
-        if value is not None
-    }
-    larger = {name: max(value, taken.values.get(name, value)) for name, value in known.items()}
-    return taken._replace(values={**taken.values, **larger})
-
-
-def key_of(job: JobName) -> Key:
-    """What tells jobs apart."""
-    return (job.manager, job.jobid, job.user)
+def _job(name: JobName) -> SampledJob:
+    return SampledJob(name.manager, name.jobid, name.user)
 
 
 def _gpu(holding: Holding, told: Mapping[GpuMetric, float]) -> Values:
