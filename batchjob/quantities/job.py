@@ -266,6 +266,10 @@ OPEN_FILES = _gauge(
     "open_files", "count", "open-files", lambda job: job.processes.open_files,
     "Open file descriptors of the job's processes.",
 )
+OPEN_FILES_LIMIT = _gauge(
+    "open_files_limit", "count", "open-files", lambda job: job.processes.open_files_limit,
+    "Sum of the soft limits of open files of the job's processes.",
+)
 
 NETWORK_RECEIVE_BYTES = _by_interface(
     "network_receive_bytes", "bytes", lambda each: each.receive_bytes, "Bytes received"

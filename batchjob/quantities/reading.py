@@ -142,6 +142,7 @@ class ProcessReading(NamedTuple):
     processes: int | None = None
     threads: int | None = None
     open_files: int | None = None
+    open_files_limit: int | None = None  # of all processes together
     cpu_user_seconds: float | None = None
     cpu_system_seconds: float | None = None
     read_bytes: float | None = None

@@ -143,6 +143,8 @@ TYPES: Mapping[str, Sequence[SampleColumn]] = {
         _value("LIMIT", 8, job.THREADS_LIMIT, _COUNT),
         _part("% OF LIMIT", job.THREADS, job.THREADS_LIMIT),
         _value("OPEN FILES", 11, job.OPEN_FILES, _COUNT),
+        _value("LIMIT", 9, job.OPEN_FILES_LIMIT, _COUNT),
+        _part("% OF LIMIT", job.OPEN_FILES, job.OPEN_FILES_LIMIT),
     ),
     "gpu": (
         _GPU,

@@ -134,6 +134,18 @@ def count_open_files(procfs: str, pid: int) -> int:
         return sum(1 for _ in entries)
 
 
+def read_open_files_limit(procfs: str, pid: int) -> int | None:
+    """How many descriptors the process may have open, its soft limit; None: as many as it likes.
+
+    Raises OSError, and ValueError where the file has no such line (proc_pid_limits(5)).
+    """
+    for line in read_head(f"{procfs}/{pid}/limits", _PAGE).splitlines():
+        if line.startswith(b"Max open files"):
+            soft = line.split()[3]
+            return None if soft == b"unlimited" else int(soft)
+    raise ValueError("no limit of open files")
+
+
 def read_command_line(procfs: str, pid: int) -> bytes:
     """The beginning of the command line, or of the title that the process gave itself. OSError."""
     return read_head(f"{procfs}/{pid}/cmdline", _PAGE)

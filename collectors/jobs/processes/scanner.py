@@ -267,6 +267,7 @@ class ProcessScanner:
             processes=len(owned),
             threads=sum(process.threads for process in owned),
             open_files=self._open_files(owned) if self._wanted.open_files else None,
+            open_files_limit=self._open_files_limit(owned) if self._wanted.open_files else None,
             programs=notes.programs.top(self._wanted.programs),
             network=self._network(owned),
             **counters._asdict(),
@@ -277,6 +278,18 @@ class ProcessScanner:
             return sum(proc.count_open_files(self._host.procfs, p.pid) for p in owned)
         except OSError:
             return None  # a part of them would be a wrong number
+
+    def _open_files_limit(self, owned: list[Process]) -> int | None:
+        total = 0
+        for process in owned:
+            try:
+                limit = proc.read_open_files_limit(self._host.procfs, process.pid)
+            except (OSError, ValueError, IndexError):
+                return None
+            if limit is None:
+                return None
+            total += limit
+        return total or None
 
     def _network(self, owned: list[Process]) -> Mapping[str, Interface] | None:
         if not (self._wanted.network and owned):

@@ -184,6 +184,18 @@ def test_open_files_on_demand(node):
     jobs = node.jobs(metrics=("open-files",))
     jobs.look()
     assert samples(jobs)["open_files", "1"] == 3
+    assert ("open_files_limit", "1") not in samples(jobs)  # the file is not there
+
+
+@pytest.mark.parametrize(("soft", "shown"), [("1024", 2048), ("unlimited", None)])
+def test_the_limit_of_open_files_is_that_of_all_processes_together(node, soft, shown):
+    node.job(pids=[10, 11])
+    for pid in (10, 11):
+        text = f"Limit Soft Hard Units\nMax open files            {soft}  1048576  files\n"
+        (node.process(pid) / "limits").write_text(text)
+    jobs = node.jobs(metrics=("open-files",))
+    jobs.look()
+    assert samples(jobs).get(("open_files_limit", "1")) == shown
 
 
 def working(node):
