@@ -1,9 +1,11 @@
 """Numbers about the whole: clusters, states, users, accounts."""
 
 from itertools import accumulate
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
+from sqlalchemy.sql.elements import ColumnElement
 
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.access import Access, visible
@@ -39,6 +41,36 @@ def unfinished_by_state(
     )
     if cluster is not None:
         query = query.where(job.cluster == cluster)
+    return list(db.execute(query).mappings().all())
+
+
+def queues(db: Connection, cluster: str) -> list[RowMapping]:
+    """Jobs and their resources of each partition that run and that wait, without whose they are.
+
+    It is told to everybody, as the scheduler tells everybody the state of its queues.
+    """
+    job = schema.job.c
+    runs = job.state.in_(("RUNNING", "SUSPENDED"))
+    waits = job.state == "PENDING"
+
+    def total(column: ColumnElement[Any], which: ColumnElement[bool]) -> ColumnElement[Any]:
+        return sa.func.coalesce(sa.func.sum(sa.case((which, column))), 0)
+
+    query = (
+        sa.select(
+            job.partition,
+            sa.func.count(sa.case((runs, 1))).label("running"),
+            total(job.allocated_nodes, runs).label("nodes"),
+            total(job.allocated_cpus, runs).label("cpus"),
+            total(job.allocated_gpus, runs).label("gpus"),
+            sa.func.count(sa.case((waits, 1))).label("waiting"),
+            total(job.requested_cpus, waits).label("waiting_cpus"),
+            total(job.requested_gpus, waits).label("waiting_gpus"),
+        )
+        .where(job.cluster == cluster, job.end_time.is_(None), runs | waits)
+        .group_by(job.partition)
+        .order_by(job.partition)
+    )
     return list(db.execute(query).mappings().all())
 
 

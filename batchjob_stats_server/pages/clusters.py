@@ -86,6 +86,11 @@ def cluster(
         if sources is None:
             raise Problem(404, f"there is no cluster {cluster}")
         counts = _counts(stats.unfinished_by_state(db, access, cluster))
+        queues = stats.queues(db, cluster)
+        usual = {
+            row["partition"]: stats.usual_wait(db, cluster, row["partition"], page.now)
+            for row in queues
+        }
         busy = nodes.busy(db, access, cluster)
         running = jobs_queries.running(db, access, _RUNNING_ROWS, Filter(cluster=cluster))
         used = usage_queries.summed(
@@ -95,7 +100,8 @@ def cluster(
     running = live_rows(services, running)
     audit.seen(page.known, f"cluster {cluster}", [*running, *used, *waiting])
     return page.show(
-        "cluster.html", cluster=cluster, sources=sources, counts=counts[cluster], busy=busy,
+        "cluster.html", cluster=cluster, queues=queues, usual=usual, sources=sources,
+        counts=counts[cluster], busy=busy,
         idle_gpus=_idle_gpus(running, page.now), idle_cpus=_idle_cpus(running, page.now),
         longest_waits=sorted(waiting, key=lambda row: row["submit_time"])[:_LISTED],
         wastes=_wastes(used), since=since, confined=not access.everything,
