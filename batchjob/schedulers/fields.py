@@ -5,7 +5,7 @@ record: a job is not lost because its memory was written in an unknown way.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, TypeVar
 
 from batchjob.schedulers.records import RAW_LIMIT, Quarantined
@@ -132,11 +132,6 @@ class HostShare(NamedTuple):
                 for mine, theirs in zip(self, other, strict=True)
             )
         )
-
-
-def spread(hosts: Sequence[str], total: int | None) -> dict[str, HostShare]:
-    """Hosts with a total that is known per host only if there is but one."""
-    return {host: HostShare(total if len(hosts) == 1 else None) for host in hosts}
 
 
 def summed(parts: Iterable[tuple[str, HostShare]]) -> dict[str, HostShare]:

@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator
 
 from batchjob.schedulers.fields import HostListError
+from batchjob.schedulers.records import NodeShare
+from batchjob.schedulers.slurm.formats import Resources
 
 LIMIT = 250_000  # hosts; no cluster has more, and a mistyped range may stand for 10^12
 
@@ -99,3 +101,20 @@ def _choices(body: str, room: int) -> list[str]:
 
 def _too_many() -> HostListError:
     return HostListError("host list with more hosts than the limit")
+
+
+def node_shares(
+    text: str, allocated: Resources, name: str, complaints: list[str]
+) -> tuple[NodeShare, ...]:
+    """A job's nodes; what it has on each is known where there is but one.
+
+    A list that cannot be read is no nodes and a complaint about the field `name`.
+    """
+    try:
+        hosts = slurm_hosts(text)
+    except HostListError as error:
+        complaints.append(f"{name}: {error}")
+        return ()
+    if len(hosts) == 1:
+        return (NodeShare(hosts[0], allocated.cpus, allocated.memory_bytes, allocated.gpus),)
+    return tuple(NodeShare(host) for host in dict.fromkeys(hosts))

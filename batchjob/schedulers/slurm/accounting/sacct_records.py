@@ -13,19 +13,17 @@ from batchjob.runtime.values import size_bytes
 from batchjob.schedulers.accounting import SourceError
 from batchjob.schedulers.fields import (
     FieldReader,
-    HostListError,
     RowError,
     clean,
     count,
     epoch,
     integer,
     quarantined,
-    spread,
 )
-from batchjob.schedulers.records import JobRecord, NodeShare, Quarantined, StepRecord
+from batchjob.schedulers.records import JobRecord, Quarantined, StepRecord
 from batchjob.schedulers.slurm.accounting.queries import Parsed
 from batchjob.schedulers.slurm.formats import Resources, resources, slurm_duration, tres, tres_count
-from batchjob.schedulers.slurm.hostlist import slurm_hosts
+from batchjob.schedulers.slurm.hostlist import node_shares
 from batchjob.schedulers.slurm.states import slurm_state
 
 SOURCE = "sacct"
@@ -180,7 +178,7 @@ def job_record(cluster: str, jobid: str, row: FieldReader) -> JobRecord:
         allocated_nodes=allocated.nodes,
         allocated_resources=row.text("AllocTRES"),
         node_list="" if row.text("NodeList") == "None assigned" else row.text("NodeList"),
-        nodes=_nodes(row, allocated),
+        nodes=node_shares(row.text("NodeList"), allocated, "NodeList", row.complaints),
         array_jobid=part_of.array_jobid,
         array_index=part_of.array_index,
         het_jobid=part_of.het_jobid,
@@ -194,17 +192,6 @@ def job_record(cluster: str, jobid: str, row: FieldReader) -> JobRecord:
         cpu_seconds=row.get("TotalCPU", slurm_duration) if over else None,
         energy_joules=row.get("ConsumedEnergyRaw", _energy),
     )
-
-
-def _nodes(row: FieldReader, allocated: Resources) -> tuple[NodeShare, ...]:
-    try:
-        hosts = slurm_hosts(row.text("NodeList"))
-    except HostListError as error:
-        row.complaints.append(f"NodeList: {error}")
-        return ()
-    if len(hosts) == 1:
-        return (NodeShare(hosts[0], allocated.cpus, allocated.memory_bytes, allocated.gpus),)
-    return tuple(NodeShare(host) for host in spread(hosts, None))
 
 
 class ArrayMembership(NamedTuple):

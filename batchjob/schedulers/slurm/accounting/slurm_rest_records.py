@@ -9,11 +9,10 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from batchjob.schedulers.fields import HostListError, RowError, clean, quarantined
-from batchjob.schedulers.records import JobRecord, NodeShare, StepRecord
+from batchjob.schedulers.fields import RowError, clean, quarantined
+from batchjob.schedulers.records import JobRecord, StepRecord
 from batchjob.schedulers.slurm.accounting.queries import Parsed
-from batchjob.schedulers.slurm.formats import Resources
-from batchjob.schedulers.slurm.hostlist import slurm_hosts
+from batchjob.schedulers.slurm.hostlist import node_shares
 from batchjob.schedulers.slurm.json_format import (
     Exit,
     count,
@@ -108,7 +107,7 @@ def job_record(source: str, cluster: str, job: dict[str, Any], complaints: list[
         allocated_nodes=allocated.nodes,
         allocated_resources=_tres_text(tres.get("allocated")),
         node_list=node_list,
-        nodes=_nodes(node_list, allocated, complaints),
+        nodes=node_shares(node_list, allocated, "nodes", complaints),
         array_jobid=str(array_job) if array_job else "",
         array_index=count(array.get("task_id")) if array_job else None,
         het_jobid=str(het_job) if het_job else "",
@@ -211,17 +210,6 @@ def _step_name(step: dict[str, Any]) -> str:
     text = "" if identity is None else str(identity)
     head, dot, tail = text.partition(".")
     return clean(tail if dot and head.isdigit() else text)
-
-
-def _nodes(node_list: str, allocated: Resources, complaints: list[str]) -> tuple[NodeShare, ...]:
-    try:
-        hosts = slurm_hosts(node_list)
-    except HostListError as error:
-        complaints.append(f"nodes: {error}")
-        return ()
-    if len(hosts) == 1:
-        return (NodeShare(hosts[0], allocated.cpus, allocated.memory_bytes, allocated.gpus),)
-    return tuple(NodeShare(host) for host in hosts)
 
 
 def _tres_text(value: Any) -> str:

@@ -9,18 +9,16 @@ from typing import Any
 
 from batchjob.schedulers.fields import (
     FieldReader,
-    HostListError,
     RowError,
     count,
     epoch,
     quarantined,
-    spread,
 )
-from batchjob.schedulers.records import JobRecord, NodeShare, Quarantined
+from batchjob.schedulers.records import JobRecord, Quarantined
 from batchjob.schedulers.slurm.accounting.queries import Parsed
 from batchjob.schedulers.slurm.accounting.sacct_records import family
 from batchjob.schedulers.slurm.formats import Resources, resources, slurm_duration
-from batchjob.schedulers.slurm.hostlist import slurm_hosts
+from batchjob.schedulers.slurm.hostlist import node_shares
 from batchjob.schedulers.slurm.json_format import INFINITE, plain, state_words
 from batchjob.schedulers.slurm.json_format import rows as json_rows
 from batchjob.schedulers.slurm.states import slurm_state
@@ -136,7 +134,7 @@ def queued_job(source: str, cluster: str, row: FieldReader) -> JobRecord:
         allocated_nodes=allocated.nodes,
         allocated_resources=tres if begun else "",
         node_list=node_list,
-        nodes=_nodes(row, node_list, allocated),
+        nodes=node_shares(node_list, allocated, "NodeList", row.complaints),
         array_jobid=part_of.array_jobid,
         array_index=part_of.array_index,
         het_jobid=part_of.het_jobid,
@@ -144,17 +142,6 @@ def queued_job(source: str, cluster: str, row: FieldReader) -> JobRecord:
         dependencies=row.text("Dependency"),
         work_dir=row.text("WorkDir"),
     )
-
-
-def _nodes(row: FieldReader, node_list: str, allocated: Resources) -> tuple[NodeShare, ...]:
-    try:
-        hosts = slurm_hosts(node_list)
-    except HostListError as error:
-        row.complaints.append(f"NodeList: {error}")
-        return ()
-    if len(hosts) == 1:
-        return (NodeShare(hosts[0], allocated.cpus, allocated.memory_bytes, allocated.gpus),)
-    return tuple(NodeShare(host) for host in spread(hosts, None))
 
 
 def _sorted(tres: str) -> str:
