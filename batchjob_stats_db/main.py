@@ -16,6 +16,7 @@ from sqlalchemy.engine import URL, Engine
 
 from batchjob import __version__
 from batchjob.runtime import log as logs
+from batchjob.runtime.extras import lacking
 from batchjob.runtime.reason import reason
 from batchjob.runtime.settings import (
     Parser,
@@ -28,7 +29,7 @@ from batchjob.runtime.settings import (
 from batchjob.runtime.subprocesses import SchedulerError
 from batchjob.runtime.values import called, duration, integer
 from batchjob.secret_files import SecretFileError, read_key
-from batchjob_stats_db.admin import check, privacy, transfer
+from batchjob_stats_db.admin import check, privacy, tables, transfer
 from batchjob_stats_db.admin.backup import backup, place, prune
 from batchjob_stats_db.admin.progress import Progress
 from batchjob_stats_db.admin.restore import restore
@@ -107,7 +108,8 @@ def _parser() -> Parser:
     back.add_argument("file", type=Path, help="What `backup` has written.")
     add("check", _check, "Check for damage, gaps and orphaned rows.")
     out = add("export", _export, "Write job records to standard output.")
-    out.add_argument("--format", choices=("json", "csv"), default="json")
+    out.add_argument("--format", choices=("json", "csv", "parquet"), default="json")
+    out.add_argument("--output", type=Path, metavar="FILE", help="Where Parquet is written.")
     for command in (backfill, again):
         command.add_argument("--since", required=True, **argument(_day), help="2025-01-31")
     out.add_argument("--since", default=0, **argument(_day), help="2025-01-31")
@@ -302,10 +304,30 @@ def _check(chosen: PollerSettings, _given: Arguments) -> int:
 
 
 def _export(chosen: PollerSettings, given: Arguments) -> int:
-    write = transfer.export_csv if given.format == "csv" else transfer.export_json
+    if (given.format == "parquet") != bool(given.output):
+        raise SettingsError("--output: expected with --format parquet, and only with it")
+    if given.format == "parquet":
+        return _export_parquet(chosen, given)
+    write = tables.export_csv if given.format == "csv" else transfer.export_json
     with _reading(chosen) as engine, engine.connect() as db:
         write(db, sys.stdout, given.cluster, given.since)
     sys.stdout.flush()
+    return 0
+
+
+def _export_parquet(chosen: PollerSettings, given: Arguments) -> int:
+    try:
+        with (
+            _reading(chosen) as engine,
+            engine.connect() as db,
+            Progress.waiting(f"export to {given.output}"),
+        ):
+            count = tables.export_parquet(db, given.output, given.cluster, given.since)
+    except ModuleNotFoundError as error:
+        raise SettingsError(f"--format parquet: {lacking(error, 'analysis')}") from error
+    except OSError as error:
+        raise SettingsError(f"--output: {given.output}: {reason(error)}") from error
+    print(f"{given.output}: {count} jobs")
     return 0
 
 

@@ -1,7 +1,6 @@
 """Bring a database to the present schema, or say that it is not there."""
 
 import glob
-import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,8 +18,6 @@ from batchjob_stats_db.database.engine import writer
 from batchjob_stats_db.database.unusable import named, refuse_foreign, unusable
 
 Told = Callable[[float, str], None]
-
-logging.getLogger("alembic").setLevel(logging.WARNING)  # a line for each step of its own
 
 DIRECTORY = Path(__file__).parents[1] / "database" / "migrations"
 

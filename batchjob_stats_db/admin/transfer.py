@@ -1,10 +1,9 @@
-"""Job records out of a database and into another: JSON lines for programs, CSV for tables.
+"""Job records out of a database and into another, as JSON lines.
 
-A line of JSON is a job record with the field names of `records.py`, its nodes and steps in it, and
-its usage, GPUs and emissions beside. CSV has a job and its usage in a row, and cannot be imported.
+A line is a job record with the field names of `records.py`, its nodes and steps in it, and its
+usage, GPUs and emissions beside.
 """
 
-import csv
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
@@ -13,7 +12,6 @@ from typing import IO, Any, get_args, get_type_hints
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
-from batchjob.runtime.cells import harmless
 from batchjob.runtime.settings import nearest
 from batchjob.schedulers.accounting import Batch
 from batchjob.schedulers.records import JobKey, JobRecord, NodeShare, StepRecord
@@ -54,25 +52,6 @@ def export_json(db: Connection, out: IO[str], cluster: str | None = None, since:
                 if row["id"] in found:
                     line[name] = found[row["id"]]
             out.write(json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n")
-            count += 1
-    return count
-
-
-def export_csv(db: Connection, out: IO[str], cluster: str | None = None, since: int = 0) -> int:
-    """Write jobs and their usage as CSV with a header; returns how many."""
-    usage = {column.name: f"usage_{column.name}" for column in schema.job_usage.columns}
-    usage.pop("job_id")
-    names = [_RENAMED.get(c.name, c.name) for c in schema.job.columns if c.name not in _LEFT_OUT]
-    writer = csv.DictWriter(out, [*names, *usage.values()], extrasaction="ignore")
-    writer.writeheader()
-    count = 0
-    for rows in _jobs(db, cluster, since):
-        measured = _by_job(db, schema.job_usage, [row["id"] for row in rows])
-        for row in rows:
-            line = {_RENAMED.get(k, k): harmless(v) for k, v in row.items()}
-            for each in measured.get(row["id"], []):
-                line |= {usage[k]: v for k, v in each.items()}
-            writer.writerow(line)
             count += 1
     return count
 
@@ -153,9 +132,6 @@ def _typed(cls: Any, given: dict[str, Any]) -> Any:
     hints = get_type_hints(cls)
     if not isinstance(given, dict):
         raise ValueError(f"expected an object with {', '.join(cls._fields)}, got {given!r}")
-    missing = [name for name in cls._fields if name not in {*given, *cls._field_defaults}]
-    if missing:
-        raise ValueError(f"the key {missing[0]} is missing; expected a line that export wrote")
     for name, value in given.items():
         if name not in hints:
             raise ValueError(f"unknown key {name}{nearest(name, hints)}")
@@ -167,6 +143,9 @@ def _typed(cls: Any, given: dict[str, Any]) -> Any:
         if kinds and name not in ("nodes", "steps") and not isinstance(value, kinds) and not number:
             words = " or ".join(_KINDS.get(kind, kind.__name__) for kind in kinds)
             raise ValueError(f"{name}: expected {words}, got {value!r}")
+    missing = [name for name in cls._fields if name not in {*given, *cls._field_defaults}]
+    if missing:
+        raise ValueError(f"the key {missing[0]} is missing; expected a line that export wrote")
     if "state" in given:
         given = {**given, "state": JobState(given["state"])}
     return cls(**given)

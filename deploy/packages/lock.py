@@ -16,7 +16,7 @@ LOCKED = ROOT / "deploy/locked"
 
 _EVERYTHING = "build"
 SETS = {
-    _EVERYTHING: ("packages", "docs"),  # `packages` has `all`
+    _EVERYTHING: ("packages", "docs", "analysis"),  # `packages` has `all`
     "all": ("all",),
     "node": ("node",),
     "gpu": ("gpu",),

@@ -2,6 +2,8 @@
 
 import io
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -49,11 +51,12 @@ def test_a_file_that_is_not_there(url, tmp_path, capsys):
     assert error == f"batchjob_stats_db: {tmp_path / 'none'}: No such file or directory\n"
 
 
-def test_migration_tells_no_steps_of_its_library(tmp_path, capsys):
-    assert main([f"--db.url=sqlite:///{tmp_path}/new.db", "--log.level=info", "migrate"]) == 0
-    said = capsys.readouterr()
-    assert "alembic" not in said.err
-    assert said.out.startswith("schema none -> ")
+def test_migration_tells_no_steps_of_its_library(tmp_path):
+    url = f"--db.url=sqlite:///{tmp_path}/new.db"
+    argv = [sys.executable, "-m", "batchjob_stats_db", url, "--log.level=info", "migrate"]
+    said = subprocess.run(argv, capture_output=True, text=True, check=True)
+    assert "alembic" not in said.stderr
+    assert said.stdout.startswith("schema none -> ")
 
 
 def test_check_says_that_all_is_well(url, capsys):

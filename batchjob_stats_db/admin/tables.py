@@ -1,0 +1,116 @@
+"""Jobs as a table for analysis: a job and its usage in a row, as CSV or Parquet.
+
+The columns are those of the tables `job` and `job_usage`, the latter with `usage_` before them.
+"""
+
+import csv
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from batchjob.runtime.cells import harmless
+from batchjob_stats_db.database import schema
+
+_AT_ONCE = 5000
+_RENAMED = {"username": "user", "groupname": "group"}
+_LEFT_OUT = {"job_id", "update_time", "doubt", "usage_due_time"}
+
+
+class ExportColumn(NamedTuple):
+    """A column of the table."""
+
+    name: str
+    column: sa.Column[Any]
+
+
+def _columns() -> list[ExportColumn]:
+    job = [
+        ExportColumn(_RENAMED.get(each.name, each.name), each)
+        for each in schema.job.columns
+        if each.name not in _LEFT_OUT | {"id"}
+    ]
+    usage = [
+        ExportColumn(f"usage_{each.name}", each)
+        for each in schema.job_usage.columns
+        if each.name != "job_id"
+    ]
+    return job + usage
+
+
+def export_csv(db: Connection, out: IO[str], cluster: str | None = None, since: int = 0) -> int:
+    """Write jobs submitted since then with a header; returns how many.
+
+    No text can be a formula of a spreadsheet.
+    """
+    columns = _columns()
+    texts = [n for n, each in enumerate(columns) if isinstance(each.column.type, sa.Text)]
+    return _written(columns, _rows(db, columns, cluster, since), out, texts)
+
+
+def _written(
+    columns: Sequence[ExportColumn],
+    pages: Iterator[Sequence[Sequence[Any]]],
+    out: IO[str],
+    texts: Sequence[int] = (),
+) -> int:
+    """CSV; `texts`: places of cells that might be formulas."""
+    writer = csv.writer(out)
+    writer.writerow([each.name for each in columns])
+    count = 0
+    for rows in pages:
+        lines = [list(row[1:]) for row in rows]
+        for line in lines:
+            for place in texts:
+                if line[place]:
+                    line[place] = harmless(line[place])
+        writer.writerows(lines)
+        count += len(lines)
+    return count
+
+
+def _rows(
+    db: Connection, columns: Sequence[ExportColumn], cluster: str | None, since: int
+) -> Iterator[Sequence[Sequence[Any]]]:
+    """Rows of the job's number and the columns, some at a time."""
+    job = schema.job.c
+    query = (
+        sa.select(job.id, *(each.column for each in columns))
+        .select_from(schema.job.outerjoin(schema.job_usage))
+        .where(job.id > sa.bindparam("last"), job.submit_time >= since)
+        .order_by(job.id)
+        .limit(_AT_ONCE)
+    )
+    if cluster is not None:
+        query = query.where(job.cluster == cluster)
+    last = 0
+    while found := db.execute(query, {"last": last}).all():
+        last = found[-1][0]
+        yield found
+
+
+def export_parquet(db: Connection, target: Path, cluster: str | None = None, since: int = 0) -> int:
+    """Write the same as a Parquet file, with the database's types; returns how many jobs.
+
+    Raises ModuleNotFoundError where duckdb is not installed, OSError.
+    """
+    import duckdb  # of the extra `analysis`
+
+    types = {each.name: _duckdb_type(each.column) for each in _columns()}
+    with tempfile.NamedTemporaryFile("w", suffix=".csv", dir=target.parent, newline="") as file:
+        columns = _columns()
+        count = _written(columns, _rows(db, columns, cluster, since), file)
+        file.flush()
+        with duckdb.connect() as engine:
+            table = engine.read_csv(file.name, header=True, columns=types, quotechar='"')
+            table.write_parquet(str(target), compression="zstd")
+    return count
+
+
+def _duckdb_type(column: sa.Column[Any]) -> str:
+    if isinstance(column.type, sa.Text):
+        return "VARCHAR"
+    return "BIGINT" if isinstance(column.type, sa.Integer) else "DOUBLE"
