@@ -1,5 +1,6 @@
 """A metric of a cgroup file that is read anyway touches two files: its reading and its table."""
 
+import re
 import shutil
 import subprocess
 import sys
@@ -62,6 +63,12 @@ def insert(path, before, text):
     whole = path.read_text()
     assert whole.count(before) == 1
     path.write_text(whole.replace(before, text + before))
+
+
+def test_the_page_lists_these_files():
+    page = (REPOSITORY / "docs/development.md").read_text()
+    section = page.partition("\n## Add a metric of a job\n")[2].partition("\n## ")[0]
+    assert re.findall(r"^- `([^`]+)`", section, re.M) == [READING, TABLE]
 
 
 def test_the_exporter_and_samples_have_it(tree):
