@@ -112,6 +112,7 @@ class Month:
     def __init__(self, total: int, days: int, seed: int) -> None:
         self.chance = random.Random(seed)
         self.days, self.per_day = days, max(1, total // days)
+        self.late = min(0.003, 300 / total)
         self.outages = outages(self.chance, days)
         self.slurm = SimulatedSlurm(BEGIN)
         self.jobs: list[SlurmJob] = []
@@ -129,7 +130,7 @@ class Month:
     def _arrives(self, at: int) -> int:
         """When accounting has heard of what happens then."""
         delay = self.chance.choice((0, 1, 2, 5))
-        if self.chance.random() < 0.003:
+        if self.chance.random() < self.late:
             delay = self.chance.randrange(12 * HOUR)
         for outage in self.outages:
             if outage.what in ("link", "slurmdbd") and outage.begin <= at < outage.end:

@@ -5,11 +5,11 @@ import math
 import os
 import stat
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from batchjob.local_runs.record import RUN_ID, TOMBSTONE, Run, RunFileError, alive, decoded, read
 from batchjob.runtime.formatting import size
@@ -19,6 +19,7 @@ from batchjob.schedulers.accounting import (
     AccountingModule,
     Batch,
     Deleted,
+    Differing,
     SourceError,
     Unfinished,
     epoch_watermark,
@@ -64,6 +65,7 @@ class Runs:
         self._clock = clock
         self._procfs = procfs
         self._node = os.uname().nodename
+        self._seen: dict[str, _Stamp] | None = None  # files as they were at the last reading
 
     def check(self) -> tuple[str, ...]:
         """See Source."""
@@ -72,51 +74,80 @@ class Runs:
         return (f"{self._path}: uid {os.geteuid()} may not list it, or it is not there",)
 
     def watermark_at(self, since: int) -> str:
-        """Watermarks are epoch seconds: the files changed since then are read."""
+        """Watermarks are epoch seconds of the file system: what changed since then is read."""
         return str(since)
 
     def read(self, watermark: str, unfinished: Mapping[str, Unfinished]) -> Iterator[Batch]:
         """See Source."""
         now = int(self._clock())
-        since = min(epoch_watermark(SOURCE, watermark), now) - _OVERLAP
+        covered = min(epoch_watermark(SOURCE, watermark), now)
+        listed = self._stamps()
+        changed = self._changed(listed, covered - _OVERLAP)
+        newest = max((stamp.modified for stamp in listed.values()), default=0)
+        mine = own(unfinished, RUN_ID)
+        over = [jobid for jobid in mine if f"{jobid}.json" not in changed and self._ended(jobid)]
+        found, bad = self._records([*_by_time(changed), *(f"{jobid}.json" for jobid in over)])
+        for at in range(0, len(found), _BATCH):
+            yield Batch(tuple(found[at : at + _BATCH]), (), watermark, covered)
+        ended = {job.jobid for job in found if not job.state.live}
+        gone = tuple(
+            jobid for jobid in mine if jobid not in ended and (jobid in over or self._gone(jobid))
+        )
+        graves = [path for path in self._listed(TOMBSTONE) if RUN_ID.fullmatch(path.stem)]
+        deleted = tuple(each for each in map(_deleted, graves) if each is not None)
+        covered = max(covered, min(int(newest), now))
+        yield Batch((), tuple(bad), str(covered), now, gone, deleted=deleted)
+        # Whoever took the batch has written it, or he would not have come back.
+        self._seen = listed
+        for grave in graves:
+            with contextlib.suppress(OSError):  # not ours: read again, it changes nothing
+                grave.unlink()
+
+    def reread(self, since: int, differing: Differing) -> Iterator[Batch]:
+        """See RereadableSource: a file may have come with an older time than others had."""
+        names = _by_time({n: s for n, s in self._stamps().items() if s.modified >= since})
+        for at in range(0, len(names), _BATCH):
+            found, bad = self._records(names[at : at + _BATCH])
+            wanted = differing(found)
+            kept = tuple(job for job in found if job.key in wanted)
+            yield Batch(kept, tuple(bad), "", since)
+
+    def _records(self, names: Iterable[str]) -> tuple[list[JobRecord], list[Quarantined]]:
+        """What files say, in the order in which the runs began, and what cannot be read."""
         begun: list[tuple[float, JobRecord]] = []
         bad: list[Quarantined] = []
-        for path in self._changed(since):
+        for name in names:
             try:
-                document = read(path)
+                document = read(self._path / name)
                 job, complaints = self._record(document)
             except FileNotFoundError:  # its retention ended meanwhile
                 continue
             except OSError as error:
-                bad.append(quarantined(SOURCE, f"{path.name}: {error.strerror}", ""))
+                bad.append(quarantined(SOURCE, f"{name}: {error.strerror}", ""))
                 continue
             except (RunFileError, RowError) as error:
                 bad.append(quarantined(SOURCE, str(error), ""))
                 continue
             begun.append((document.get("start_time") or document["submit_time"], job))
             if complaints:
-                bad.append(quarantined(SOURCE, f"{path.name}: {'; '.join(complaints)}", repr(job)))
+                bad.append(quarantined(SOURCE, f"{name}: {'; '.join(complaints)}", repr(job)))
         # Rows are numbered as they come, which tells runs of one second apart.
-        found = [job for _, job in sorted(begun, key=itemgetter(0))]
-        for at in range(0, len(found), _BATCH):
-            yield Batch(tuple(found[at : at + _BATCH]), (), watermark, since)
-        ended = {job.jobid for job in found if not job.state.live}
-        mine = own(unfinished, RUN_ID)
-        gone = tuple(jobid for jobid in mine if jobid not in ended and self._gone(jobid))
-        graves = [path for path in self._listed(TOMBSTONE) if RUN_ID.fullmatch(path.stem)]
-        deleted = tuple(each for each in map(_deleted, graves) if each is not None)
-        yield Batch((), tuple(bad), str(now), now, gone, deleted=deleted)
-        # Whoever took the batch has written it, or he would not have come back.
-        for grave in graves:
-            with contextlib.suppress(OSError):  # not ours: read again, it changes nothing
-                grave.unlink()
+        return [job for _, job in sorted(begun, key=itemgetter(0))], bad
 
-    def _changed(self, since: int) -> list[Path]:
-        changed = []
+    def _changed(self, listed: Mapping[str, "_Stamp"], since: int) -> dict[str, "_Stamp"]:
+        """Files that are not as they were, whatever the clock; at first those since a time."""
+        if self._seen is None:
+            return {name: stamp for name, stamp in listed.items() if stamp.modified >= since}
+        return {name: stamp for name, stamp in listed.items() if self._seen.get(name) != stamp}
+
+    def _stamps(self) -> dict[str, "_Stamp"]:
+        """What tells that a file has changed; each change puts a new file in its place."""
+        found = {}
         for path in self._listed(".json"):
             with contextlib.suppress(FileNotFoundError):
-                changed.append((path.lstat().st_mtime, path))
-        return [path for at, path in sorted(changed) if at >= since]
+                status = path.lstat()
+                found[path.name] = _Stamp(status.st_mtime, status.st_ino, status.st_size)
+        return found
 
     def _listed(self, suffix: str) -> list[Path]:
         try:
@@ -151,6 +182,12 @@ class Runs:
         )
         return Decoded(job, complaints)
 
+    def _ended(self, jobid: str) -> bool:
+        try:
+            return read(self._path / f"{jobid}.json").get("end_time") is not None
+        except (OSError, RunFileError):
+            return False
+
     def _gone(self, jobid: str) -> bool:
         """Whether a run ended without anybody to write it down: killed, or the machine went down.
 
@@ -162,7 +199,21 @@ class Runs:
             return True
         except (OSError, RunFileError):
             return False
+        if document.get("end_time") is not None:  # it has just ended, and is read next time
+            return False
         return document.get("node") == self._node and not alive(document, self._procfs)
+
+
+class _Stamp(NamedTuple):
+    """A file's state."""
+
+    modified: float  # epoch seconds, by the file system's clock
+    inode: int
+    size: int
+
+
+def _by_time(stamps: Mapping[str, _Stamp]) -> list[str]:
+    return sorted(stamps, key=lambda name: (stamps[name].modified, name))
 
 
 def _deleted(grave: Path) -> Deleted | None:

@@ -116,6 +116,14 @@ def epoch_watermark(source: str, watermark: str) -> int:
     raise SourceError(f"{source}: expected a watermark in epoch seconds, got {watermark[:40]!r}")
 
 
+def outlasted(source: str, watermark: str, now: int, history_seconds: float) -> bool:
+    """Whether the last reading is longer ago than a scheduler remembers ended jobs.
+
+    Then jobs that were unfinished may all have ended, and be missing for that reason.
+    """
+    return now - epoch_watermark(source, watermark) > history_seconds
+
+
 def missing(
     unfinished: Mapping[str, Unfinished], seen: Collection[tuple[str, int]]
 ) -> tuple[str, ...]:

@@ -8,11 +8,13 @@ _SLOW = 4  # a scheduler is left alone this many times as long as it took to ans
 class Pace:
     """When to ask again: at the interval, later after failures, and gently when it is slow.
 
-    In seconds of a clock that nobody sets.
+    In seconds of a clock that nobody sets. What is asked rarely is tried again sooner than that
+    after a failure: from twice `retry` on.
     """
 
-    def __init__(self, interval: float, longest: float) -> None:
+    def __init__(self, interval: float, longest: float, retry: float | None = None) -> None:
         self.interval = interval  # seconds
+        self._retry = interval if retry is None else min(retry, interval)
         self._longest = max(longest, interval)
         self._failures = 0
         self.next = -math.inf
@@ -24,5 +26,5 @@ class Pace:
     def after(self, begun: float, now: float, well: bool) -> None:
         """Note how it went, and when it is time again."""
         self._failures = 0 if well else self._failures + 1
-        pause = self.interval * 2 ** min(self._failures, 20)
+        pause = self.interval if well else self._retry * 2 ** min(self._failures, 20)
         self.next = begun + min(max(pause, _SLOW * (now - begun)), self._longest)

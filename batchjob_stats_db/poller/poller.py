@@ -69,7 +69,7 @@ class Poller:
         self._paces = {
             source.name: Pace(poll.interval, poll.longest_pause) for source in cluster.sources
         } | {
-            source.name: Pace(poll.people_interval, poll.people_interval)
+            source.name: Pace(poll.people_interval, poll.people_interval, poll.interval)
             for source in cluster.people
         }
         for name, pace in self._paces.items():

@@ -12,8 +12,17 @@ from batchjob.schedulers.accounting import Batch
 from batchjob.schedulers.records import Association, Associations, Role
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.engine import reader
+from batchjob_stats_db.database.store import Store
 from batchjob_stats_db.poller.health import Health
+from batchjob_stats_db.poller.options import (
+    ClusterSettings,
+    PollOptions,
+    RetentionOptions,
+    TsdbOptions,
+)
 from batchjob_stats_db.poller.pace import Pace
+from batchjob_stats_db.poller.poller import Poller
+from batchjob_stats_db.poller.self_metrics import PollerMetrics
 from batchjob_stats_db.timeseries.base import TimeSeriesError
 from tests.batchjob_stats_db.simulated import RUN, Simulated, poller
 
@@ -117,11 +126,14 @@ class Staff:
 
     def __init__(self, *people):
         self.people = people
+        self.error = ""
 
     def check(self):
         return ("grant operator to this user",)
 
     def read(self):
+        if self.error:
+            raise SchedulerError(self.error)
         given = (Association("", "physics", name, Role.COORDINATOR) for name in self.people)
         return Associations(tuple(given), (), ())
 
@@ -136,6 +148,25 @@ def test_people_are_replaced_as_a_whole(engine, rows):
 def _paced(made, staff):
     made._paces[staff.name] = Pace(0.0, 0.0)
     return staff
+
+
+def test_people_that_could_not_be_read_are_asked_for_again_soon(engine, rows):
+    staff, now = Staff("alice"), [0.0]
+    cluster = ClusterSettings("c1", (), (staff,), TsdbOptions())
+    made = Poller(
+        cluster, Store(engine, "c1"), None, PollOptions(), RetentionOptions(), PollerMetrics(),
+        monotonic=lambda: now[0],
+    )  # fmt: skip
+    staff.error = "sacctmgr: exit status 1"
+    assert not made.cycle()
+    staff.error = ""
+    now[0] = 121.0
+    assert made.cycle()
+    assert [row["username"] for row in rows(schema.association)] == ["alice"]
+    staff.people = ("bob",)
+    now[0] = 241.0
+    made.cycle()
+    assert [row["username"] for row in rows(schema.association)] == ["alice"]  # an hour's picture
 
 
 def test_rights_are_checked(engine):
@@ -186,6 +217,11 @@ def test_pace():
     for _ in range(30):
         pace.after(begun=300, now=301, well=False)
     assert pace.next == 300 + 900
+    hourly = Pace(3600, 3600, retry=60)
+    hourly.after(begun=0, now=1, well=False)
+    assert hourly.next == 120
+    hourly.after(begun=120, now=121, well=True)
+    assert hourly.next == 120 + 3600
 
 
 def test_health(engine):

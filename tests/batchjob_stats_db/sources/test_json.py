@@ -122,7 +122,7 @@ def test_a_directory_of_json_lines(tmp_path):
     assert found == ["1", "2"]
 
 
-ID = "0f8fad5b-d9cb-469f-a165-70867728950e"
+ID = "0f8fad5b-d9cb-469f-a165-708677289500"
 
 
 def run(**changes) -> Run:
@@ -181,6 +181,51 @@ def test_a_run_whose_supervisor_is_gone_has_vanished(source, tmp_path):
     (tmp_path / f"{ID}.json").unlink()
     assert list(source.read("0", known))[-1].vanished == (ID,)
     assert not alive({})
+
+
+def ended(number: int = 0) -> Run:
+    return run(
+        jobid=f"{ID[:-1]}{number}", state=JobState.COMPLETED, end_time=1775300060.0, exit_code=0
+    )
+
+
+def test_a_clock_that_was_ahead_hides_no_run(tmp_path):
+    now = [1775300100.0]
+    source = accounting.Runs(
+        "c1", accounting.LocalRunsOptions(path=str(tmp_path)), clock=lambda: now[0]
+    )
+    watermark = "1775300000"
+    for number, (ahead, modified) in enumerate(((86_400, 1775300100), (0, 1775300110))):
+        path = run_files.write(tmp_path, ended(number))
+        os.utime(path, (modified, modified))
+        now[0] = 1775300120.0 + ahead
+        *first, last = source.read(watermark, {})
+        watermark = last.watermark
+        assert [job.jobid for batch in first for job in batch.jobs] == [ended(number).jobid]
+    assert watermark == "1775300110"  # the file system's time
+
+
+def test_a_run_whose_end_was_overlooked_is_read_as_long_as_it_is_unfinished(source, tmp_path):
+    path = run_files.write(tmp_path, ended())
+    os.utime(path, (1775300060, 1775300060))
+    first, last = source.read("1775400000", {ID: Unfinished(1775300000, 1, 1775300000)})
+    assert [job.end_time for job in first.jobs] == [1775300060]
+    assert last.vanished == ()
+
+
+def test_files_that_came_with_an_older_time_are_found_when_they_are_read_again(source, tmp_path):
+    list(source.read("1775300000", {}))
+    for number in range(3):
+        path = run_files.write(tmp_path, ended(number))
+        os.utime(path, (1775300060 + number, 1775300060 + number))
+    first = accounting.build("c1", accounting.LocalRunsOptions(path=str(tmp_path)))
+    assert [batch.jobs for batch in first.read("1775400000", {})] == [()]
+
+    def differing(records):
+        return {job.key for job in records if job.jobid.endswith("1")}
+
+    (again,) = first.reread(1775300061, differing)
+    assert [job.jobid for job in again.jobs] == [ended(1).jobid]
 
 
 def test_a_scheduler_s_jobs_are_no_runs_that_vanished(source):

@@ -140,9 +140,9 @@ def acct(tmp_path):
     return write
 
 
-def read(source, watermark='{"since": 0}', unfinished=None):
+def read(source, watermark="", unfinished=None):
     found, bad = [], []
-    for batch in source.read(watermark, unfinished or {}):
+    for batch in source.read(watermark or source.watermark_at(0), unfinished or {}):
         watermark = batch.watermark
         found += batch.jobs
         bad += batch.quarantined
@@ -321,9 +321,15 @@ def test_no_jobs_are_no_error_unless_there_were_some(source):
     nothing = source(b"No job found\n", status=255)
     assert read(nothing)[0] == []
     with pytest.raises(ShrunkenError):
-        read(nothing, "0", {"1": Unfinished(1, 1, None)})
+        read(nothing, str(NOW - 60), {"1": Unfinished(1, 1, None)})
     with pytest.raises(SourceError, match="expected JSON with RECORDS"):
         read(source(b"LSF is down"))
+
+
+def test_after_a_longer_absence_than_lsf_remembers_missing_jobs_have_ended(source):
+    known = {str(number): Unfinished(1, 1, None) for number in range(50)}
+    (*_, last) = source(b"No job found\n", status=255).read(str(NOW - 3601), known)
+    assert len(last.vanished) == 50
 
 
 def test_a_time_without_seconds_finds_the_job_it_means(source, acct):

@@ -374,10 +374,41 @@ def test_what_is_no_json_is_read_as_text(tmp_path):
 
 def test_an_empty_history_is_an_error_while_jobs_are_unfinished(tmp_path):
     program = qstat_program(tmp_path, b'{"timestamp": 1}')
-    source = Qstat("c1", qstat.QstatOptions(qstat=program))
+    source = Qstat("c1", qstat.QstatOptions(qstat=program), lambda: 1795176000)
     with pytest.raises(ShrunkenError):
-        list(source.read("0", {"1.s": Unfinished(1, 1, None)}))
-    assert [batch.jobs for batch in source.read("0", {})] == [()]
+        list(source.read("1795175000", {"1.s": Unfinished(1, 1, None)}))
+    assert [batch.jobs for batch in source.read("1795175000", {})] == [()]
+
+
+def test_after_a_longer_absence_than_the_history_missing_jobs_have_ended(tmp_path):
+    program = qstat_program(tmp_path, b'{"timestamp": 1}')
+    options = qstat.QstatOptions(qstat=program, history=3600)
+    known = {f"{number}.s": Unfinished(1, 1, None) for number in range(50)}
+    source = Qstat("c1", options, lambda: 1795176000)
+    with pytest.raises(ShrunkenError):
+        list(source.read(str(1795176000 - 3600), known))
+    (*_, last) = source.read(str(1795176000 - 3601), known)
+    assert len(last.vanished) == 50
+
+
+@pytest.mark.parametrize(
+    ("change", "end"),
+    [
+        ({"job_state": "R", "stime": "Fri Nov 20 11:58:00 2026"}, "11:58:00"),
+        ({"job_state": "Q", "mtime": "Fri Nov 20 11:57:00 2026"}, "11:57:00"),
+    ],
+)
+def test_a_run_before_the_one_that_qstat_shows_is_over(tmp_path, change, end):
+    shown = {"ctime": "Fri Nov 20 11:45:47 2026", "Job_Owner": "alice@pbs01", "run_count": 2}
+    shown["run_count"] -= change["job_state"] == "Q"  # it counts runs that began
+    program = qstat_program(tmp_path, json.dumps({"Jobs": {"1.pbs01": shown | change}}).encode())
+    source = Qstat("c1", qstat.QstatOptions(qstat=program), lambda: 1795176000)
+    known = {"1.pbs01": Unfinished(1795175147, 1, 1795175200)}
+    found, _, _ = read(source, "1795175900", known)
+    before, now = found["1.pbs01", 1], found["1.pbs01", 2]
+    assert (before.state, now.state.live) == (JobState.REQUEUED, True)
+    assert datetime.fromtimestamp(before.end_time, UTC).strftime("%H:%M:%S") == end
+    assert before.reason == "its end was not logged"
 
 
 def test_rights_and_history(tmp_path):

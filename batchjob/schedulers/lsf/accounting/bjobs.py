@@ -13,13 +13,14 @@ from dataclasses import dataclass
 
 from batchjob.runtime.settings import option
 from batchjob.runtime.subprocesses import CommandFailedError, CommandOptions, run
-from batchjob.runtime.values import boolean, size_bytes, text
+from batchjob.runtime.values import boolean, duration, size_bytes, text
 from batchjob.schedulers.accounting import (
     AccountingModule,
     Batch,
     SourceError,
     Unfinished,
     missing,
+    outlasted,
     own,
     vanished,
 )
@@ -56,6 +57,11 @@ class BjobsOptions(CommandOptions):
     """LSF's jobs by bjobs."""
 
     bjobs: str = option("bjobs", "The command bjobs, or its path.", parse=text)
+    history: float = option(
+        3600.0,
+        "How long LSF remembers ended jobs (CLEAN_PERIOD in lsb.params).",
+        parse=duration,
+    )
     trust_missing: bool = option(
         False, "Accept an answer in which most unfinished jobs are missing.", parse=boolean
     )
@@ -103,12 +109,13 @@ class Bjobs:
                     reason = "; ".join(row.complaints)
                     bad.append(quarantined(SOURCE, reason, json.dumps(values)))
         known = {(job.jobid, job.submit_time) for job in found}
+        forgotten = outlasted(SOURCE, watermark, now, self._options.history)
         gone = vanished(
             SOURCE,
             missing(unfinished, known),
             unfinished,
             nothing_seen=not known,
-            trust=self._options.trust_missing,
+            trust=self._options.trust_missing or forgotten,
         )
         for at in range(0, len(found), _BATCH):
             yield Batch(folded(found[at : at + _BATCH]), (), watermark, now)

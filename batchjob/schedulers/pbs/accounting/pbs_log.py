@@ -21,6 +21,7 @@ from batchjob.schedulers.fields import FieldReader, RowError, epoch, integer, qu
 from batchjob.schedulers.log_follower import follow, unreadable, watermark_since
 from batchjob.schedulers.pbs.accounting.records import (
     ACCOUNTS,
+    NOT_LOGGED,
     Incarnation,
     end_state,
     job_id,
@@ -30,7 +31,6 @@ from batchjob.schedulers.records import JobRecord, Quarantined, folded
 from batchjob.schedulers.states import JobState
 
 SOURCE = "pbs_log"
-_NOT_LOGGED = "its end was not logged"
 _REMEMBERED = 10_000  # runs that are over
 _DAY = re.compile(r"\d{8}", re.ASCII)
 _KEY = re.compile(r"[A-Za-z_][\w.@-]*=", re.ASCII)
@@ -276,7 +276,7 @@ class PbsLogReplay:
         self._ended_runs.pop(line.jobid, None)
         start = record.start_time or known_start or record.submit_time
         self._ended_runs[line.jobid] = EndedRun(
-            record.submit_time, record.run, start, end, bool(record.reason == _NOT_LOGGED)
+            record.submit_time, record.run, start, end, bool(record.reason == NOT_LOGGED)
         )
         if len(self._ended_runs) > _REMEMBERED:
             del self._ended_runs[next(iter(self._ended_runs))]
@@ -306,7 +306,7 @@ class PbsLogReplay:
             lost = lost._replace(
                 end_time=start,
                 elapsed_seconds=start - known.start_time,
-                reason=_NOT_LOGGED,
+                reason=NOT_LOGGED,
             )
             records, run = [self._over(lost, line, known.start_time)], known.run + 1
         return [*records, self._record(line, run, JobState.RUNNING, "R")]

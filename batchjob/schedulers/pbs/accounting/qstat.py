@@ -15,20 +15,22 @@ from typing import Any
 
 from batchjob.runtime.settings import option
 from batchjob.runtime.subprocesses import CommandOptions, SchedulerError, run
-from batchjob.runtime.values import boolean, one_of, text
+from batchjob.runtime.values import boolean, duration, one_of, text
 from batchjob.schedulers.accounting import (
     AccountingModule,
     Batch,
     SourceError,
     Unfinished,
     missing,
+    outlasted,
     own,
     vanished,
 )
-from batchjob.schedulers.fields import FieldReader, RowError, integer, quarantined
+from batchjob.schedulers.fields import FieldReader, RowError, epoch, integer, quarantined
 from batchjob.schedulers.pbs.accounting.records import (
     ACCOUNTS,
     JOB_ID,
+    NOT_LOGGED,
     Incarnation,
     end_state,
     job_id,
@@ -56,6 +58,11 @@ class QstatOptions(CommandOptions):
     qstat: str = option("qstat", "The command qstat, or its path.", parse=text)
     account: str = option(
         "account", "Attribute that contains the account, if any.", parse=one_of(*ACCOUNTS)
+    )
+    history: float = option(
+        14 * 86400.0,
+        "How long PBS remembers ended jobs (the server's job_history_duration).",
+        parse=duration,
     )
     trust_missing: bool = option(
         False, "Accept an answer in which most unfinished jobs are missing.", parse=boolean
@@ -123,13 +130,14 @@ class Qstat:
                 raw = json.dumps({jobid: attributes})
                 bad.append(quarantined(SOURCE, "; ".join(row.complaints), raw))
             known.add((record.jobid, record.submit_time))
-            records.append(record)
+            records += (*_run_before(record, row, unfinished.get(record.jobid)), record)
+        forgotten = outlasted(SOURCE, watermark, now, self._options.history)
         gone = vanished(
             SOURCE,
             missing(unfinished, known),
             unfinished,
             nothing_seen=not known,
-            trust=self._options.trust_missing,
+            trust=self._options.trust_missing or forgotten,
         )
         for at in range(0, len(records), _BATCH):
             yield Batch(folded(records[at : at + _BATCH]), (), watermark, now)
@@ -170,6 +178,26 @@ class Qstat:
             work_dir=row.text("Variable_List.PBS_O_WORKDIR"),
             stdout_path=row.text("Output_Path"),
         )
+
+
+def _run_before(
+    record: JobRecord, row: FieldReader, known: Unfinished | None
+) -> tuple[JobRecord, ...]:
+    """The run that was seen last, where the job was rerun since: qstat shows the newest alone.
+
+    It ended before the next one began, or before the server last changed the job.
+    """
+    if known is None or known.submit_time != record.submit_time or known.run >= record.run:
+        return ()
+    state, end = JobState.CANCELLED, None
+    if known.start_time is not None:
+        state, end = JobState.REQUEUED, record.start_time or row.get("mtime", epoch)
+    return (
+        JobRecord(
+            record.cluster, record.jobid, known.submit_time, state, "", SOURCE, known.run,
+            end_time=end, reason=NOT_LOGGED,
+        ),
+    )  # fmt: skip
 
 
 def ended_values(values: Mapping[str, str], *, ran: bool) -> dict[str, str]:

@@ -27,6 +27,7 @@ from batchjob.schedulers.records import JobRecord, NodeShare
 from batchjob.schedulers.states import JobState
 
 ACCOUNTS = ("account", "project", "group")
+NOT_LOGGED = "its end was not logged"
 _NO_PROJECT = "_pbs_project_default"
 
 JOB_ID = re.compile(r"(\d+)(?:\[(\d*)\]|-(\d+))?(?:\..+)?", re.ASCII)

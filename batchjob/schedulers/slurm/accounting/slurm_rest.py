@@ -37,12 +37,16 @@ class SlurmRest:
     name = SOURCE
 
     def __init__(
-        self, cluster: str, options: SlurmRestOptions, clock: Callable[[], float] = time.time
+        self,
+        cluster: str,
+        options: SlurmRestOptions,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.cluster = cluster
         self._options = options
         self._server = Slurmrestd(options)
-        self._windows = WindowReader(SOURCE, self, options, clock)
+        self._windows = WindowReader(SOURCE, self, options, clock, monotonic)
 
     def check(self) -> tuple[str, ...]:
         """See Source. Whom the token belongs to decides what is seen."""
