@@ -175,16 +175,24 @@ def measure(
 
 
 def _groups(jobs: Sequence[JobToMeasure]) -> Iterator[list[JobToMeasure]]:
-    """An answer tells jobs apart by their id alone: runs of one id are asked for one by one.
-
-    What is found for a group is held until all of it is, so a group has a limited number of nodes.
-    """
-    group: list[JobToMeasure] = []
-    nodes = 0
+    """An answer tells jobs apart by their id alone: no two runs of one id are in a group."""
+    runs: dict[str, int] = defaultdict(int)  # how many of an id have come
+    together: dict[int, list[JobToMeasure]] = defaultdict(list)
     for job in jobs:
         if job.span.alone:
             yield [job]
             continue
+        together[runs[job.jobid]].append(job)
+        runs[job.jobid] += 1
+    for group in together.values():
+        yield from _small_groups(group)
+
+
+def _small_groups(jobs: Sequence[JobToMeasure]) -> Iterator[list[JobToMeasure]]:
+    """What is found for a group is held until all of it is, so it has a limited number of nodes."""
+    group: list[JobToMeasure] = []
+    nodes = 0
+    for job in jobs:
         if group and nodes + job.span.nodes > _NODES_AT_ONCE:
             yield group
             group, nodes = [], 0

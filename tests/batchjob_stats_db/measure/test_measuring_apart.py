@@ -13,6 +13,7 @@ from batchjob_stats_db.timeseries.base import QuestionFailed, TimeSeriesError
 from batchjob_stats_db.timeseries.prometheus_client import Endpoint
 from batchjob_stats_db.timeseries.prometheus_store import PartialAnswer, Prometheus
 from tests.batchjob_stats_db.conftest import NOW
+from tests.batchjob_stats_db.samples.stores import STORES
 from tests.batchjob_stats_db.tsdb import line, prometheus
 
 POLICY = UsagePolicy()
@@ -194,3 +195,25 @@ def test_an_older_run_is_not_looked_at_for_the_sake_of_a_longer_job(store, job, 
         usages, _ = measure_apart(Prometheus(Endpoint(url)), jobs, 30)
     used = {one.jobid: usage.values["user_cpu_seconds"] for one, usage in usages.items()}
     assert used == {"1": 7, "2": 3}
+
+
+@pytest.mark.parametrize("opened", STORES)
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+def test_two_runs_of_an_id_that_are_due_together_are_told_apart(opened, store, job, rows, now):
+    begun = (now - 90_000, now - 30_000)
+    runs = [job("1", submit_time=at, start_time=at, end_time=at + 3600) for at in begun]
+    store.write(Batch((*runs, job("2", start_time=now - 30_000)), (), "", 0), "sacct")
+    lines = [
+        line("cpu_seconds_total", grown * n, at + 30 * n, mode="user")
+        for at, grown in zip(begun, (1, 5), strict=True)
+        for n in range(1, 121)
+    ]
+    with opened(lines) as history:
+        measure_due(store, history, POLICY, 30, now)
+    jobs = {row["id"]: row for row in rows(schema.job)}
+    used = {
+        jobs[row["job_id"]]["start_time"]: row["user_cpu_seconds"]
+        for row in rows(schema.job_usage)
+        if jobs[row["job_id"]]["jobid"] == "1"
+    }
+    assert used == {begun[0]: 120, begun[1]: 600}
