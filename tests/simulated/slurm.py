@@ -6,11 +6,13 @@ there when its record has arrived, and as ended when its end has.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from batchjob.runtime.subprocesses import CommandFailedError, CompletedCommand
 from batchjob.schedulers.slurm.accounting.sacct_records import FIELDS
+from batchjob.schedulers.slurm.slurmrestd import RestError
 
 _BUCKET = 3600
 NEVER = 1 << 40
@@ -88,17 +90,63 @@ class SimulatedSlurm:
         text = self._squeue(words) if program == "squeue" else self._sacct(words)
         return CompletedCommand("".join(text).encode(), b"", 0.0)
 
-    def _squeue(self, words: Sequence[str]) -> Iterator[str]:
-        (given,) = (w.removeprefix("--Format=") for w in words if w.startswith("--Format="))
-        fields = [field.partition(":0") for field in given.split(",")]
-        delimiter = fields[0][2]
+    def get(self, daemon: str, path: str, query: Mapping[str, str]) -> Any:
+        """What slurmrestd answers."""
+        assert path == "jobs"
+        self.calls.append((daemon, path, *query))
+        if self.ctld_down if daemon == "slurm" else self.dbd_down:
+            raise RestError("http://slurmrestd: Connection refused")
+        if daemon == "slurm":
+            return {"errors": [], "jobs": list(map(self._queue_document, self._in_queue()))}
+        if "step" in query:
+            found = [job for each in query["step"].split(",") for job in self._by_id[each]]
+        else:
+            times = (int(query[name].removeprefix("uts")) for name in ("start_time", "end_time"))
+            found = self._ended(*times, query["state"])
+        known = [job for job in found if min(job.known_at, job.ended_at) <= self.now]
+        self.answered += len(known)
+        return {"errors": [], "jobs": [_accounting_document(job, self.now) for job in known]}
+
+    def _queue_document(self, job: SlurmJob) -> dict[str, Any]:
+        self.answered += 1
+        values = _queue_values(job, self.now)
+        tres = {"tres_alloc_str": values["tres-alloc"], "tres_req_str": values["tres-alloc"]}
+        return {
+            "job_id": job.jobid, "user_name": job.user, "user_id": 1001, "group_name": "users",
+            "account": job.account, "partition": "cpu", "qos": "normal", "name": job.name,
+            "job_state": [values["State"]], "state_reason": values["Reason"],
+            "submit_time": job.submit, "eligible_time": job.submit,
+            "start_time": int(values["StartTime"]), "end_time": int(values["EndTime"]),
+            "time_limit": 1440, "nodes": values["NodeList"], **tres,
+            "current_working_directory": "/home/alice", **_families(job, "array_", "het_"),
+        }  # fmt: skip
+
+    def _in_queue(self) -> Iterable[SlurmJob]:
+        """Jobs that the controller has."""
         arrived = [job for job in self.waiting if job.submit <= self.now]
         if arrived:
             self.queued |= {job.key: job for job in arrived}
             self.waiting = [job for job in self.waiting if job.submit > self.now]
         for key in [key for key, job in self.queued.items() if job.end <= self.now]:
             del self.queued[key]
-        for job in self.queued.values():
+        return self.queued.values()
+
+    def _ended(self, begin: int, end: int, states: str) -> list[SlurmJob]:
+        """Jobs by the window of their end."""
+        assert not {"PENDING", "RUNNING", "SUSPENDED"} & set(states.split(","))
+        buckets = range(begin // _BUCKET, min(end, self.now + 90_000) // _BUCKET + 1)
+        return [
+            job
+            for bucket in buckets
+            for job in self._by_end.get(bucket, ())
+            if begin <= job.end <= end and job.ended_at <= self.now
+        ]
+
+    def _squeue(self, words: Sequence[str]) -> Iterator[str]:
+        (given,) = (w.removeprefix("--Format=") for w in words if w.startswith("--Format="))
+        fields = [field.partition(":0") for field in given.split(",")]
+        delimiter = fields[0][2]
+        for job in self._in_queue():
             self.answered += 1
             values = _queue_values(job, self.now)
             yield "".join(values.get(name, "N/A") + delimiter for name, _, _ in fields) + "\n"
@@ -114,14 +162,7 @@ class SimulatedSlurm:
             found = [job for each in options["jobs"].split(",") for job in self._by_id[each]]
         else:
             end = int(options["endtime"].removeprefix("uts"))
-            assert not {"PENDING", "RUNNING", "SUSPENDED"} & set(options["state"].split(","))
-            buckets = range(begin // _BUCKET, min(end, self.now + 90_000) // _BUCKET + 1)
-            found = [
-                job
-                for bucket in buckets
-                for job in self._by_end.get(bucket, ())
-                if begin <= job.end <= end and job.ended_at <= self.now
-            ]
+            found = self._ended(begin, end, options["state"])
         light = "--allocations" in plain
         fields, delimiter = options["format"].split(","), options["delimiter"]
         for job in found:
@@ -174,6 +215,49 @@ def _accounting_values(job: SlurmJob, now: int, *, steps: bool) -> Iterator[dict
             "TRESUsageInTot": "cpu=00:01:00,mem=1048576,fs/disk=4096",
             "State": "COMPLETED" if over else "RUNNING",
         }  # fmt: skip
+
+
+def _families(job: SlurmJob, array: str, het: str) -> dict[str, Any]:
+    """The array or the het job that a job is of, as slurmrestd names it."""
+    for mark, names in (("_", (f"{array}job_id", f"{array}task_id")),
+                        ("+", (f"{het}job_id", f"{het}job_offset"))):  # fmt: skip
+        first, found, index = job.display.partition(mark)
+        if found:
+            return {names[0]: int(first), names[1]: int(index)}
+    return {}
+
+
+def _accounting_document(job: SlurmJob, now: int) -> dict[str, Any]:
+    over = job.ended_at <= now
+    runs = job.start is not None and (over or job.start <= now)
+    seconds = (job.end - job.start) if over and job.start else 0
+    state = job.state if over else "RUNNING" if runs else "PENDING"
+    tres = [
+        {"type": "cpu", "name": "", "count": job.cpus},
+        {"type": "mem", "name": "", "count": 4096},
+        {"type": "node", "name": "", "count": 1},
+    ]
+    step = {
+        "time": {"start": job.start, "end": job.end if over else 0, "elapsed": seconds,
+                 "total": {"seconds": 60, "microseconds": 0}},
+        "state": [state], "nodes": {"count": 1, "range": job.nodes}, "tasks": {"count": 1},
+        "tres": {"allocated": tres}, "exit_code": {"return_code": 0, "status": ["SUCCESS"]},
+    }  # fmt: skip
+    names = ["batch", *map(str, range(job.steps - 1))][: job.steps if runs else 0]
+    families = _families(job, "", "")
+    group = "het" if "+" in job.display else "array"
+    return {
+        "job_id": job.jobid, "user": job.user, "group": "users", "account": job.account,
+        "partition": "cpu", "qos": "normal", "name": job.name, "nodes": job.nodes if runs else "",
+        "state": {"current": [state], "reason": "None"}, group: families,
+        "time": {"submission": job.submit, "eligible": job.submit, "limit": 1440,
+                 "start": job.start if runs else 0, "end": job.end if over else 0,
+                 "elapsed": seconds, "total": {"seconds": seconds, "microseconds": 0}},
+        "tres": {"requested": tres, "allocated": tres if runs else []},
+        "exit_code": {"return_code": 0, "status": ["SUCCESS"]},
+        "working_directory": "/home/alice",
+        "steps": [step | {"step": {"id": f"{job.jobid}.{name}", "name": name}} for name in names],
+    }  # fmt: skip
 
 
 def requeued(job: SlurmJob, submit: int, start: int, end: int) -> SlurmJob:

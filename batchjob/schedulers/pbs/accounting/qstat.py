@@ -189,13 +189,10 @@ def _run_before(
     """
     if known is None or known.submit_time != record.submit_time or known.run >= record.run:
         return ()
-    state, end = JobState.CANCELLED, None
-    if known.start_time is not None:
-        state, end = JobState.REQUEUED, record.start_time or row.get("mtime", epoch)
     return (
         JobRecord(
-            record.cluster, record.jobid, known.submit_time, state, "", SOURCE, known.run,
-            end_time=end, reason=NOT_LOGGED,
+            record.cluster, record.jobid, known.submit_time, JobState.REQUEUED, "", SOURCE,
+            known.run, end_time=record.start_time or row.get("mtime", epoch), reason=NOT_LOGGED,
         ),
     )  # fmt: skip
 
