@@ -136,7 +136,7 @@ def _is(job: SlurmJob) -> Check:
 
 
 def slurm_month(
-    folder: Path, kind: str, total: int, seed: int, days: int = 30, step: int = 600
+    folder: Path, kind: str, total: int, seed: int, days: int = 30, step: int = 1800
 ) -> Differences:
     """A month of Slurm by `sacct` or `slurm_rest`, and three quiet days."""
     month = SlurmMonth(kind, total, days, seed)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from batchjob.schedulers.accounting import SOURCES
+from batchjob.schedulers.registry import SOURCES
 from benchmarks.month import KINDS
 
 SMALL = {"sacct": (400, 3, 1200), "slurm_rest": (400, 3, 1200), "qstat": (500, 5, 1800),
