@@ -193,7 +193,7 @@ def found_jobs(engine: sa.Engine) -> dict[Key, Found]:
         job.account, usage.user_cpu_seconds,
     ).outerjoin(schema.job_usage, usage.job_id == job.id)  # fmt: skip
     with engine.connect() as db:
-        steps = dict(db.execute(counted).tuples().all())
+        steps = {row[0]: row[1] for row in db.execute(counted)}
         found = {
             (row.jobid, row.submit_time, row.run): Found(
                 row.state, row.start_time, row.end_time, row.account, steps.get(row.id, 0),
