@@ -66,6 +66,7 @@ class Runs:
         self._procfs = procfs
         self._node = os.uname().nodename
         self._seen: dict[str, _Stamp] | None = None  # files as they were at the last reading
+        self._watermark = ""  # which it gave
 
     def check(self) -> tuple[str, ...]:
         """See Source."""
@@ -81,6 +82,8 @@ class Runs:
         """See Source."""
         now = int(self._clock())
         covered = min(epoch_watermark(SOURCE, watermark), now)
+        if watermark != self._watermark:  # the database is not the one that we wrote to
+            self._seen = None
         listed = self._stamps()
         changed = self._changed(listed, covered - _OVERLAP)
         newest = max((stamp.modified for stamp in listed.values()), default=0)
@@ -98,7 +101,7 @@ class Runs:
         covered = max(covered, min(int(newest), now))
         yield Batch((), tuple(bad), str(covered), now, gone, deleted=deleted)
         # Whoever took the batch has written it, or he would not have come back.
-        self._seen = listed
+        self._seen, self._watermark = listed, str(covered)
         for grave in graves:
             with contextlib.suppress(OSError):  # not ours: read again, it changes nothing
                 grave.unlink()
