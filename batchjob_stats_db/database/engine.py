@@ -122,11 +122,12 @@ def reader(url: URL, statement_seconds: float = 30.0, connections: int = 5) -> E
         "pool_size": connections, "max_overflow": 0, "pool_use_lifo": True,
     }  # fmt: skip
     if url.get_backend_name() != "sqlite":
-        options = (
-            "-c default_transaction_read_only=on "
-            f"-c statement_timeout={max(1, int(statement_seconds * 1000))}"
+        options = f"-c statement_timeout={max(1, int(statement_seconds * 1000))}"
+        engine = sa.create_engine(
+            url, pool_pre_ping=True, connect_args={"options": options}, **pool
         )
-        return sa.create_engine(url, pool_pre_ping=True, connect_args={"options": options}, **pool)
+        sa.event.listen(engine, "connect", _never_write)
+        return engine
     path = _local(url)
     if not os.path.exists(path):
         raise DatabaseError(f"{path}: no such database; `batchjob_stats_db migrate` makes it")
@@ -154,6 +155,14 @@ def reader(url: URL, statement_seconds: float = 30.0, connections: int = 5) -> E
     sa.event.listen(engine, "connect", set_up)
     sa.event.listen(engine, "before_cursor_execute", begin)
     return engine
+
+
+def _never_write(raw: Any, _record: Any) -> None:
+    """Once connected: as an option, libpq would take the primary for a standby that cannot write.
+
+    target_session_attrs=read-write of a URL with several hosts looks for one that can.
+    """
+    raw.read_only = True
 
 
 class _TimedConnection(sqlite3.Connection):

@@ -143,3 +143,14 @@ def test_a_missing_database_is_not_made_by_accident(tmp_path):
         with pytest.raises(DatabaseError, match="no such database"):
             door(url)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("url", ["postgresql"], indirect=True)
+def test_a_reader_of_a_url_that_wants_the_server_that_takes_writes(url):
+    chosen = url.update_query_dict({"target_session_attrs": "read-write"})
+    for_reading = reader(chosen)
+    with for_reading.connect() as db:
+        assert db.execute(sa.text("SELECT 1")).scalar() == 1
+        with pytest.raises(sa.exc.InternalError, match="read-only transaction"):
+            db.execute(sa.text("DELETE FROM job"))
+    for_reading.dispose()
