@@ -175,7 +175,7 @@ def _histories(
 
 
 def live_rows(services: Services, rows: Sequence[RowMapping]) -> list[RowMapping]:
-    """Jobs with the usage that running ones have by now."""
+    """Jobs with the usage by now of those that run, or were not measured since their end."""
     found = services.live.rows(rows, services.clock()) if services.live else rows
     return cast(list[RowMapping], list(found))
 

@@ -160,14 +160,13 @@ def measure(
     history: TimeSeriesStore,
     jobs: Sequence[JobToMeasure],
     interval: float,
-    wanted: Mapping[Statistic, Sequence[str]] = _WANTED,
 ) -> list[MeasuredUsage]:
     """Measure jobs, in their order and in as few questions as possible; raises HistoryError."""
     usages: dict[int, MeasuredUsage] = {}
     for group in _groups(jobs):
         spans = [job.span for job in group]
         found: dict[str, Found] = defaultdict(lambda: defaultdict(list))
-        for statistic, metrics in wanted.items():
+        for statistic, metrics in _WANTED.items():
             for sample in history.measure(statistic, metrics, spans):
                 found[sample.labels.get("jobid", "")][statistic, sample.metric].append(sample)
         usages |= {job.id: usage_of(job, found[job.jobid], interval) for job in group}
@@ -316,16 +315,28 @@ def _coverage(job: JobToMeasure, kept: Found, interval: float) -> tuple[int, int
     for sample in kept[Statistic.COUNT, _PRESENT]:
         instance = sample.labels.get("instance", "")
         counts[instance] = max(counts[instance], int(sample.value))
-    ended = {sample.labels.get("instance", "") for sample in kept[Statistic.PEAK, _END]}
+    ends = {
+        sample.labels.get("instance", ""): sample.value for sample in kept[Statistic.PEAK, _END]
+    }
     elapsed = max(1, (job.end or job.span.until) - job.start)
-    # Of a node that did not tell of the end, the last moments are not known.
-    most = 1.0 if job.end is None else 0.999
     covered = math.fsum(
-        1.0 if instance in ended else min(most, count * interval / elapsed)
+        _covered(job, count * interval, count, ends.get(instance)) / elapsed
         for instance, count in counts.items()
     )
     allocated = max(job.nodes or 1, len(counts))
     return len(counts), sum(counts.values()), covered / allocated
+
+
+def _covered(job: JobToMeasure, sampled: float, samples: int, end: float | None) -> float:
+    """Seconds of a node's time; `end` is when its exporter saw the job end."""
+    elapsed = float(max(1, (job.end or job.span.until) - job.start))
+    if end is not None:
+        # Its last values linger, and are no sign that the job goes on.
+        return elapsed if job.end is not None else min(max(end - job.start, 0.0), elapsed)
+    if job.end is None or not samples:
+        return min(elapsed, sampled)
+    # Of a node that did not tell of the end, the last moments are not known.
+    return min(min(0.999, 1 - 0.5 / samples) * elapsed, sampled)
 
 
 def _doubts(

@@ -1,8 +1,8 @@
 """What running jobs have used by now, from one question per statistic for all of them.
 
-A job's stored usage is up to `tsdb.refresh` old. Here only the time since then is asked for: CPU
-time and energy are counters, which stand at their total; peaks are the larger of stored and seen;
-the use of GPUs is a mean, to which the time since is added. All else stays as stored.
+A job's stored usage is up to `tsdb.refresh` old. Here only the time since then is asked for:
+counters stand at their total; peaks are the larger of stored and seen; to means the time since is
+added. Jobs that ended and were not measured since are asked for as well, up to their end.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,15 +11,6 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from batchjob.quantities.energy import ENERGY_JOULES
-from batchjob.quantities.gpu import JOB_GPU_MEMORY, JOB_GPU_UTILIZATION
-from batchjob.quantities.job import (
-    CPU_SECONDS,
-    CPU_SYSTEM,
-    CPU_USER,
-    MEMORY_CURRENT,
-    MEMORY_PEAK,
-)
 from batchjob.quantities.quantity import Statistic
 from batchjob.quantities.usage import ENERGY_COLUMNS, USAGE_COLUMNS
 from batchjob_stats_db.database import schema
@@ -31,31 +22,26 @@ from batchjob_stats_db.timeseries.base import TimeSeriesStore
 
 Row = Mapping[Any, Any]
 
-_METRICS: Mapping[Statistic, Sequence[str]] = {
-    Statistic.TOTAL: (CPU_SECONDS.name, ENERGY_JOULES.metric.name),
-    Statistic.PEAK: (
-        MEMORY_PEAK.metric.name,
-        MEMORY_CURRENT.metric.name,
-        JOB_GPU_MEMORY.metric.name,
-    ),
-    Statistic.MEAN: (JOB_GPU_UTILIZATION.metric.name,),
-    Statistic.COUNT: (CPU_SECONDS.name, JOB_GPU_UTILIZATION.metric.name),
+_COLUMNS = {
+    statistic: [
+        column.name for column in (*USAGE_COLUMNS, *ENERGY_COLUMNS) if column.statistic is statistic
+    ]
+    for statistic in (Statistic.TOTAL, Statistic.PEAK, Statistic.MEAN)
 }
-_GROWING = (
-    *(
-        column.name
-        for column in (*USAGE_COLUMNS, *ENERGY_COLUMNS)
-        if column.quantity in (CPU_USER, CPU_SYSTEM, ENERGY_JOULES, MEMORY_PEAK)
-    ),
-    "gpu_memory_peak_bytes",
-)
+_GROWING = (*_COLUMNS[Statistic.TOTAL], *_COLUMNS[Statistic.PEAK], "gpu_memory_peak_bytes")
+_AVERAGED = (*_COLUMNS[Statistic.MEAN], "gpu_utilization_ratio")
 
 
 def askable(row: Row, policy: UsagePolicy, now: int) -> bool:
-    """Whether little enough is missing from a running job's usage to be asked for at once."""
-    if row["state"] not in RUNNING or row["end_time"] is not None or row["start_time"] is None:
+    """Whether little enough is missing from a job's usage to be asked for at once."""
+    start, end = row["start_time"], row["end_time"]
+    if start is None:
         return False
-    return bool(now - _known_until(row) <= 2 * policy.refresh_seconds)
+    most = 2 * policy.refresh_seconds
+    if end is None:
+        return bool(row["state"] in RUNNING and now - _known_until(row) <= most)
+    due = row["usage_due_time"] is not None and _known_until(row) < end
+    return bool(due and now - _known_until(row) <= most + policy.settle_seconds)
 
 
 def _known_until(row: Row) -> int:
@@ -71,7 +57,7 @@ def live(
     interval: float,
     now: int,
 ) -> dict[int, dict[str, Any]]:
-    """The usage of running jobs by now, as columns of `job_usage`, by the numbers of their rows.
+    """The usage of jobs by now, or by their end, as columns of `job_usage` by the rows' numbers.
 
     `rows` have the columns of `queries.efficiency.columns()`, and are `askable`. A job of which
     nothing was seen is not in the answer. Raises HistoryError.
@@ -79,9 +65,10 @@ def live(
     by_id = {row["id"]: row for row in rows}
     jobs = _recent(db, rows, policy, now)
     found: dict[int, dict[str, Any]] = {}
-    for usage in measure(history, jobs, interval, _METRICS):
+    for usage in measure(history, jobs, interval):
         if usage.samples:
-            found[usage.job_id] = _together(by_id[usage.job_id], usage, history.source, now)
+            row = by_id[usage.job_id]
+            found[usage.job_id] = _together(row, usage, history.source, now)
     return found
 
 
@@ -110,20 +97,27 @@ def _together(row: Row, usage: MeasuredUsage, source: str, now: int) -> dict[str
     """Stored usage and what was seen since."""
     names = [column.name for column in schema.job_usage.columns if column.name != "job_id"]
     stored = {name: row[f"usage_{name}"] for name in names} if row["usage_samples"] else {}
+    until = now if row["end_time"] is None else min(row["end_time"], now)
     known_until = _known_until(row)
-    before, since = known_until - row["start_time"], max(1, now - known_until)
+    before, since = known_until - row["start_time"], max(1, until - known_until)
+    if stored and row["end_time"] is not None and known_until > row["start_time"]:
+        # Of the job's whole life it is in the row, and was of the time that was measured.
+        stored["coverage"] *= (row["end_time"] - row["start_time"]) / before
     made = {**dict.fromkeys(names), **stored}
     for name in _GROWING:
         both = [n for n in (stored.get(name), usage.values.get(name)) if n is not None]
         made[name] = max(both, default=None)
-    seen = usage.values.get("gpu_utilization_ratio")
-    if seen is not None:
-        mean = stored.get("gpu_utilization_ratio")
-        made["gpu_utilization_ratio"] = seen if mean is None else _mean(mean, before, seen, since)
-        made["gpus"] = max(stored.get("gpus") or 0, usage.values["gpus"])
+    for name in _AVERAGED:
+        mean, seen = stored.get(name), usage.values.get(name)
+        if mean is not None and seen is not None:
+            weights = before * stored["coverage"], since * usage.coverage
+            made[name] = _mean(mean, weights[0], seen, weights[1])
+        else:
+            made[name] = mean if seen is None else seen
+    made["gpus"] = max(stored.get("gpus") or 0, usage.values.get("gpus") or 0) or None
     made |= {
         "source": source,
-        "until_time": now,
+        "until_time": until,
         "measured_time": now,
         "samples": (stored.get("samples") or 0) + usage.samples,
         "nodes": max(stored.get("nodes") or 0, usage.nodes),
@@ -135,4 +129,4 @@ def _together(row: Row, usage: MeasuredUsage, source: str, now: int) -> dict[str
 
 
 def _mean(one: float, seconds: float, other: float, since: float) -> float:
-    return (one * seconds + other * since) / (seconds + since)
+    return (one * seconds + other * since) / (seconds + since) if seconds + since else other

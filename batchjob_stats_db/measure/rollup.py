@@ -21,6 +21,7 @@ from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.upsert import upsert
 from batchjob_stats_db.days import DAY, day_of, month_of, next_month
 from batchjob_stats_db.measure.waits import add_waits
+from batchjob_stats_db.queries.efficiency import WHOLE
 
 # "Runs that overlap a day" is two open ranges, which no B-tree answers. But a run of up to a day
 # began in two days' time; longer ones, which are few, are found by two indexes of their own.
@@ -191,6 +192,7 @@ def _parts(cluster: str, day: int, now: int) -> sa.CTE:
         sa.func.coalesce(
             job.c.cpu_seconds, job.c.user_cpu_seconds + job.c.system_cpu_seconds
         ).label("accounted_cpu_seconds"),
+        sa.func.coalesce(job.c.suspended_seconds, 0).label("suspended_seconds"),
         end.label("until"),
     ]  # fmt: skip
     runs = sa.union_all(
@@ -206,6 +208,14 @@ def _parts(cluster: str, day: int, now: int) -> sa.CTE:
             (whole > 0, sa.cast(_larger(seconds, _at(0)), sa.Float) / whole),
             else_=1.0,
         ).label("share"),
+        # Of its time; while it is suspended others have its CPUs. When it was, nobody tells.
+        sa.case(
+            (
+                (whole > 0) & (runs.c.suspended_seconds > 0),
+                1.0 - sa.cast(_smaller(runs.c.suspended_seconds, whole), sa.Float) / whole,
+            ),
+            else_=1.0,
+        ).label("active"),
     ).cte("parts")
 
 
@@ -213,8 +223,10 @@ class _Measured(NamedTuple):
     """What of a run is measured: usage is of the time up to `until_time`, often not of all."""
 
     seconds: Number  # of the day
+    part: Number  # of the run's node time in these seconds
     share: Number  # of what was measured that is in the day
     to_end: ColumnElement[bool]  # whether the run is over and was measured to its end
+    complete: ColumnElement[bool]  # and so that it is preferred to accounting
 
 
 def _measured(job: Any, day: int) -> _Measured:
@@ -226,10 +238,12 @@ def _measured(job: Any, day: int) -> _Measured:
     whole = usage.until_time - job.start_time
     return _Measured(
         sa.case((to_end, job.seconds), (seen, partly), else_=0),
+        sa.case((usage.coverage < 1.0, usage.coverage), else_=1.0),
         sa.case(
             (to_end, job.share), (seen & (whole > 0), sa.cast(partly, sa.Float) / whole), else_=0.0
         ),
         to_end,
+        to_end & (usage.coverage >= WHOLE),
     )
 
 
@@ -245,9 +259,11 @@ def _sums(parts: sa.CTE, cluster: str, day: int) -> sa.Select[Any]:
     memory = sa.cast(sa.func.coalesce(job.allocated_memory_bytes, 0), sa.Float)
     ready = sa.func.coalesce(job.eligible_time, job.submit_time)
     used = {each.key: _or_zero(each) for each in usage.columns}
-    # Accounting knows the CPU time of ended runs, also where no measurement reached the end.
+    # Accounting knows the CPU time of ended runs, also where no measurement has all of it.
     accounted = (
-        job.end_time.is_not(None) & job.accounted_cpu_seconds.is_not(None) & ~_true(measured.to_end)
+        job.end_time.is_not(None)
+        & job.accounted_cpu_seconds.is_not(None)
+        & ~_true(measured.complete)
     )
     sums: dict[str, Number] = {
         "jobs_started": _count(started),
@@ -255,11 +271,12 @@ def _sums(parts: sa.CTE, cluster: str, day: int) -> sa.Select[Any]:
         "jobs_failed": _count(ended & job.state.in_(_FAILED)),
         "wait_seconds": sa.case((started, _larger(job.start_time - ready, _at(0))), else_=0),
         "wall_seconds": job.seconds,
-        "cpu_allocated_seconds": job.seconds * cpus,
+        "cpu_allocated_seconds": job.seconds * job.active * cpus,
         "gpu_allocated_seconds": job.seconds * gpus,
         "memory_allocated_byte_seconds": job.seconds * memory,
         "measured_cpu_allocated_seconds": cpus
-        * sa.case((accounted, job.seconds), else_=measured.seconds),
+        * job.active
+        * sa.case((accounted, job.seconds), else_=measured.seconds * measured.part),
         "measured_gpu_allocated_seconds": sa.case(
             (usage.c.gpu_utilization_ratio.is_not(None), measured.seconds * gpus), else_=0
         ),

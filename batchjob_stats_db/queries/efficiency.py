@@ -77,11 +77,20 @@ def _sum(*columns: Number) -> Number:
     return sa.case((known.is_not(None), added))
 
 
+_suspended = sa.func.coalesce(_job.suspended_seconds, 0)
+_since_measured = _EpochNow() - _usage.until_time
 ELAPSED = sa.case(
     (_ended, _job.elapsed_seconds),
-    else_=_usage.until_time - _job.start_time - sa.func.coalesce(_job.suspended_seconds, 0),
+    (
+        _suspended > _since_measured,
+        _usage.until_time - _job.start_time - _suspended + _since_measured,
+    ),
+    else_=_usage.until_time - _job.start_time,
 )
-"""Seconds that the figures are about: all of an ended job, a running one's to its measurement."""
+"""Seconds that the figures are about: all of an ended job, a running one's to its measurement.
+
+When a job was suspended nobody tells: it is taken to have been as lately as it can have been.
+"""
 
 COVERAGE = sa.case(
     (

@@ -149,7 +149,7 @@ class Prometheus:
 
     def _totals(self, metrics: Sequence[str], batch: Sequence[JobWindow]) -> list[SeriesValue]:
         found = {_series(each): each for each in self._folded("last_over_time", metrics, batch)}
-        fallen = self._fallen(metrics, batch)
+        fallen = self._fallen(sorted({metric for metric, _ in found}), batch)
         if batch[0].alone:
             fallen |= self._carried(metrics, batch[0])
         interval = self._endpoint.scrape_interval

@@ -164,11 +164,21 @@ async def jobs(
 def _live(
     services: Services, db: Connection, rows: Sequence[RowMapping], names: Sequence[str]
 ) -> Sequence[RowMapping]:
-    """The same rows, in which the figures of running jobs are those of now."""
+    """The same rows, with the figures of now where a job runs or was not measured since its end."""
     if services.live is None or _NOT_MEASURED.issuperset(names):
         return rows
-    running = [row["id"] for row in rows if row["start_time"] and row["end_time"] is None]
-    found = {row["id"]: row for row in live_rows(services, numbered(db, running))}
+    recent = services.clock() - 2 * services.settings.tsdb.policy().refresh_seconds
+    begun = [
+        row["id"]
+        for row in rows
+        if row["start_time"] and (row["end_time"] is None or row["end_time"] > recent)
+    ]
+    due = [
+        row["id"]
+        for row in numbered(db, begun, ("id", "usage_due_time"))
+        if row["usage_due_time"] is not None
+    ]
+    found = {row["id"]: row for row in live_rows(services, numbered(db, due))}
     return [
         cast(RowMapping, {name: found[row["id"]][name] for name in row})
         if row["id"] in found

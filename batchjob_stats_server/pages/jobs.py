@@ -164,7 +164,9 @@ def _sections(
         sections.append(_live("waiting", "Waiting", waiting))
     ended = [state for state in which.state if not state.live] or (ENDED if not which.state else [])
     if ended and not which.running:
-        sections.append(_ended(db, page, access, which, chosen._replace(states=tuple(ended))))
+        wanted = chosen._replace(states=tuple(ended))
+        section = _ended(db, page, access, which, wanted)
+        sections.append(section._replace(rows=live_rows(services, section.rows)))
     return [section for section in sections if section.rows or section.key == "ended"]
 
 

@@ -1,0 +1,100 @@
+"""What is wrong with what a place shows, given the truth and what could be known by then."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from tests.life.places import STORED, Shown
+from tests.life.truth import CPUS, INTERVAL, Run, Use, used
+
+_LATE = INTERVAL + 1  # seconds by which a running job's counters are behind what is said of them
+_ROUNDED = 0.0051  # of a ratio, as pages write it
+_FIGURES = ("cpu_seconds", "memory_bytes", "gpu_ratio", "written_bytes")
+_RATIOS = ("cpu_efficiency", "memory_efficiency")
+
+
+class Known(NamedTuple):
+    """What a place may be expected to know of a run at a moment."""
+
+    state: str
+    since: int | None  # it shows the run as of this time, or later; None: nothing is known yet
+    stored: int | None = None  # the same of places that show what the poller has measured
+    coverage: float = 1.0
+    final: bool = False
+    ends: bool = True  # whether the places know that a job ended that has
+
+
+def faults(place: str, shown: Shown, run: Run, known: Known, now: int) -> Iterator[str]:
+    """One line for each figure that is not true, is older than it need be, or is missing."""
+    since = known.stored if place in STORED else known.since
+    if shown.get("state", known.state) != known.state:
+        yield f"state: {shown['state']} instead of {known.state}"
+    if since is None:
+        for name in (*_FIGURES, *_RATIOS, "until"):
+            if shown.get(name) is not None and not (name == "until" and known.since is not None):
+                yield f"{name}: {shown[name]} of which nothing can be known"
+        return
+    yield from _age(place, shown, run, known, since, now)
+    for name in (*_FIGURES, *_RATIOS):
+        if name in shown:
+            yield from _figure(place, name, shown, run, known, since, now)
+
+
+def _age(
+    place: str, shown: Shown, run: Run, known: Known, since: int, now: int
+) -> Iterator[str]:  # fmt: skip
+    accounted = shown.get("basis") == "accounting"
+    if "until" in shown and not accounted:
+        until = shown["until"]
+        if until is None or not since - _LATE <= until <= min(now, run.end if known.ends else now):
+            yield f"until: {until}, though {since} is known, at {now}"
+    if "coverage" in shown and not accounted:
+        coverage, slack = shown["coverage"], 0.005 + 2 * _LATE / max(1.0, run.active(now))
+        expected = 1.0 if place in STORED and not known.ends else known.coverage
+        if now >= run.end and since < run.end and known.ends:  # of its whole life
+            expected *= (since - run.start) / (run.end - run.start)
+        if coverage is None or abs(coverage - expected) > slack:
+            yield f"coverage: {coverage} instead of {expected:.3f}"
+    if "final" in shown and shown["final"] != known.final:
+        yield f"final: {shown['final']}"
+    if shown.get("elapsed") is not None and known.ends:
+        elapsed = run.active(now)
+        if abs(shown["elapsed"] - elapsed) > 2:
+            yield f"elapsed: {shown['elapsed']} instead of {elapsed}"
+
+
+def _figure(
+    place: str, name: str, shown: Shown, run: Run, known: Known, since: int, now: int
+) -> Iterator[str]:  # fmt: skip
+    value = shown[name]
+    if value is None:
+        yield f"{name}: not shown, though {since} is known"
+        return
+    accounted = shown.get("basis") == "accounting"
+    latest = min(now, run.end)
+    # A place that says of when it speaks is held to that moment.
+    if shown.get("until") and not accounted:
+        since = latest = int(min(shown["until"], run.end))
+    if accounted:
+        since = latest = run.end
+    moments = [max(run.start + 1, since - _LATE), *range(since, latest, 10), latest]
+    truths = [_of(name, used(run, at, as_seen=not accounted), known) for at in moments]
+    slack = _ROUNDED if name.endswith(("ratio", "efficiency")) else 0.0
+    low, high = min(truths), max(truths)
+    if name == "cpu_efficiency" and not known.final and not accounted:
+        # Its counters are of a scrape ago, its time is of now.
+        before = used(run, moments[0], as_seen=True).cpu_seconds / (CPUS * run.active(since))
+        low = min(low, before)
+        if place in STORED or latest < min(now, run.end):
+            # And nobody tells when a job was suspended.
+            paused = run.paused(now)
+            low = min(low, before * run.active(since) / (run.active(since) + paused))
+            high *= 1 + 1.1 * paused / run.active(now)
+    slack += 0.004 * high
+    if not low - slack <= value <= high + slack:
+        yield f"{name}: {value:g}, not between {low:g} and {high:g}"
+
+
+def _of(name: str, truth: Use, known: Known) -> float:
+    value = float(getattr(truth, name))
+    # The efficiency of what was seen is that of the time for which it was seen.
+    return value / known.coverage if name == "cpu_efficiency" and known.ends else value

@@ -1,0 +1,331 @@
+"""Every place that shows what a job used, read as its readers do.
+
+Each place gives what it shows as `Shown`: the figures it has, None for those it leaves out, and
+what it says of age and coverage.
+"""
+
+import contextlib
+import io
+import json
+import re
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from batchjob_cli import job as job_command
+from batchjob_cli import jobs as jobs_command
+from batchjob_stats_db.queries.job_rows import NAMES, numbered
+from grafana.generate.__main__ import FOLDER
+from tests.grafana import asking, stack
+from tests.life.site import OPERATOR, Site
+from tests.life.truth import Run
+
+Shown = Mapping[str, Any]
+"""Figures by their names in `Use`; `state`; `until`, `coverage`, `final` where it says so."""
+
+Place = Callable[[Site, Run], Shown]
+
+
+def _get(site: Site, path: str, **parameters: Any) -> str:
+    headers = {"X-Grafana-User": OPERATOR, "X-Batchjob-Secret": stack.SECRET}
+    query = urllib.parse.urlencode(parameters, doseq=True)
+    request = urllib.request.Request(f"{site.url}{path}?{query}", headers=headers)
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return str(answer.read().decode())
+
+
+def _json(site: Site, path: str, **parameters: Any) -> Any:
+    return json.loads(_get(site, f"/api/v1{path}", **parameters))
+
+
+def _one(rows: Any, run: Run) -> Mapping[str, Any]:
+    """The row of this run; jobs of one id differ in their submit times."""
+    (row,) = (
+        row
+        for row in rows
+        if row["jobid"] == run.jobid and int(row["submit_time"]) == run.submit * 1000
+    )
+    return dict(row)
+
+
+def _of_row(row: Mapping[str, Any], unit: int = 1000) -> Shown:
+    """A job's row, as the database and the API have it; times in `unit` to the second."""
+    until = row["usage_until_time"] if row["usage_samples"] else None
+    return {
+        "state": row["state"],
+        "elapsed": row["elapsed_seconds"],
+        "cpu_seconds": row["cpu_used_seconds"],
+        "cpu_efficiency": row["cpu_efficiency"],
+        "memory_bytes": row["memory_used_bytes"],
+        "memory_efficiency": row["memory_efficiency"],
+        "gpu_ratio": row["usage_gpu_utilization_ratio"],
+        "written_bytes": row["usage_process_io_written_bytes"],
+        "until": None if until is None else until / unit,
+        "coverage": row["usage_coverage"] if row["usage_samples"] else None,
+        "basis": row["cpu_basis"],
+        "final": bool(row["usage_final"]),
+    }
+
+
+def database(site: Site, run: Run) -> Shown:
+    """The row with its derived columns."""
+    with site.services.reader.connect() as db:
+        found = db.exec_driver_sql("SELECT id, jobid, submit_time FROM job").all()
+        (number,) = (row.id for row in found if row[1:] == (run.jobid, run.submit))
+        (row,) = numbered(db, [number], NAMES)
+        return _of_row(row, unit=1)
+
+
+def api_list(site: Site, run: Run) -> Shown:
+    """`/jobs`."""
+    return _of_row(_one(_json(site, "/jobs", user=run.user), run))
+
+
+def api_job(site: Site, run: Run) -> Shown:
+    """`/jobs/ID`, with all runs of the id."""
+    return _of_row(_one(_json(site, f"/jobs/{run.jobid}"), run))
+
+
+def api_report(site: Site, run: Run) -> Shown:
+    """`/jobs/ID/report`, which measures what is not known yet."""
+    found = _json(site, f"/jobs/{run.jobid}/report", run=_number(site, run))
+    ratios = {each["what"]: each["ratio"] for each in found["efficiency"]}
+    used, basis = found["use"], found["basis"]
+    return {
+        "state": found["job"]["state"],
+        "elapsed": found["job"]["elapsed_seconds"],
+        "cpu_seconds": used["cpu_seconds"],
+        "memory_bytes": used["peak_memory_bytes"],
+        "cpu_efficiency": ratios.get("cpu"),
+        "memory_efficiency": ratios.get("memory"),
+        "gpu_ratio": ratios.get("gpu"),
+        "written_bytes": used["written_bytes"],
+        "until": basis["until_time"] and basis["until_time"] / 1000,
+        "coverage": basis["coverage"] if basis["samples"] else None,
+        "final": basis["final"],
+    }
+
+
+def api_course(site: Site, run: Run) -> Shown:
+    """`/jobs/ID/metrics`: what the curve of CPUs adds up to."""
+    path = f"/jobs/{run.jobid}/metrics"
+    try:
+        rows = _json(site, path, metric="cpu", points=3000, run=_number(site, run))
+    except urllib.error.HTTPError as error:
+        if error.code != 503:  # the store is away, and the place says so
+            raise
+        return {}
+    seconds, ends = 0.0, {}
+    for row in sorted(rows, key=lambda row: row["time"]):
+        line = row["line"]
+        seconds += row["mean"] * (row["time"] / 1000 - ends.get(line, run.start))
+        ends[line] = row["time"] / 1000
+    return {"cpu_seconds": seconds if rows else None}
+
+
+def _number(site: Site, run: Run) -> int:
+    return int(_one(_json(site, f"/jobs/{run.jobid}", fields="id,jobid,submit_time"), run)["id"])
+
+
+def api_usage(site: Site, run: Run) -> Shown:
+    """`/usage`: the sums of a user who has only this run."""
+    found = _json(site, "/usage", by="user", user=run.user)
+    return {"cpu_seconds": found[0]["cpu_seconds"] or None if found else None}
+
+
+def usage_page(site: Site, run: Run) -> Shown:
+    """The same as a page: what was used of what was allocated and measured."""
+    page = _get(site, "/usage", user=run.user, show="cpu")
+    return {"cpu_efficiency": _percent(_cell(page, run.user, "used"))}
+
+
+def _cell(page: str, row: str, column: str) -> str | None:
+    """The cell of a table by the first cell of its row and the title of its column."""
+    for table in re.findall(r"<table.*?</table>", page, re.S):
+        heads = [
+            _text(each)
+            for each in re.findall(r"<t[hd][^>]*>.*?</t[hd]>", table.partition("</thead>")[0], re.S)
+        ]
+        if column not in heads:
+            continue
+        for line in re.findall(r"<tr[^>]*>.*?</tr>", table.partition("</thead>")[2], re.S):
+            cells = [_text(each) for each in re.findall(r"<t[hd][^>]*>.*?</t[hd]>", line, re.S)]
+            if cells and cells[0].startswith(row):
+                return cells[heads.index(column)]
+    return None
+
+
+def _text(markup: str) -> str:
+    return " ".join(re.sub("<[^>]*>", " ", markup).split()).replace("\u202f", " ")
+
+
+def _percent(text: str | None) -> float | None:
+    found = re.search(r"(\d+(?:\.\d+)?)\s*%", text or "")
+    return float(found[1]) / 100 if found else None
+
+
+def list_page(site: Site, run: Run) -> Shown:
+    """`/jobs` as people see it."""
+    for row in re.findall(r'<tr role="row">.*?</tr>', _get(site, "/jobs", user=run.user), re.S):
+        cells = {
+            name: _text(text)
+            for name, text in re.findall(r'data-label="([^"]*)">(.*?)</td>', row, re.S)
+        }
+        reference = re.search(r'name="job" value="([^"]*)"', row)
+        if reference and reference[1] == f"{stack.CLUSTER}:{run.submit}:1:{run.jobid}":
+            return {
+                "state": cells["State"].upper(),
+                "cpu_efficiency": _percent(cells.get("CPU used")),
+                "memory_efficiency": _percent(cells.get("Memory used")),
+                "gpu_ratio": _percent(cells.get("GPU used")),
+            }
+    raise AssertionError("the page does not have the job")
+
+
+def job_page(site: Site, run: Run) -> Shown:
+    """`/jobs/ID` as people see it."""
+    page = _get(site, f"/jobs/{run.jobid}", submitted=run.submit)
+    shares = {
+        name: _percent(_text(text))
+        for name, text in re.findall(
+            r'<th scope="row">(CPU|Memory|GPU)</th><td>(.*?)</td>', page, re.S
+        )
+    }
+    return {
+        "cpu_efficiency": shares.get("CPU"),
+        "memory_efficiency": shares.get("Memory"),
+        "gpu_ratio": shares.get("GPU"),
+    }
+
+
+def compare_page(site: Site, run: Run) -> Shown:
+    """`/compare`."""
+    page = _get(site, "/compare", job=f"{stack.CLUSTER}:{run.submit}:1:{run.jobid}")
+    cells = {
+        _text(name): _text(text)
+        for name, text in re.findall(r'<tr><th scope="row">(.*?)</th><td>(.*?)</td>', page, re.S)
+    }
+    return {
+        "state": cells["State"].upper(),
+        "cpu_efficiency": _percent(cells["CPU used"]),
+        "memory_efficiency": _percent(cells["Memory used"]),
+        "gpu_ratio": _percent(cells.get("GPU used")),
+    }
+
+
+def text_report(site: Site, run: Run) -> Shown:
+    """`batchjob job`, which shows the latest run."""
+    text = _command(site, run, job_command, run.jobid)
+    found = re.findall(r"^\s+(CPU|Memory|GPUs)\s+(.*)$", text.partition("Efficiency")[2], re.M)
+    lines = dict(reversed(found))  # the first of a name: other sections follow
+    return {
+        "cpu_efficiency": _percent(lines.get("CPU")),
+        "memory_efficiency": _percent(lines.get("Memory")),
+        "gpu_ratio": _percent(lines.get("GPUs")),
+    }
+
+
+def command_list(site: Site, run: Run) -> Shown:
+    """`batchjob jobs`, all it prints as JSON."""
+    text = _command(site, run, jobs_command, "--format=json", f"--user={run.user}")
+    return _of_row(_one(json.loads(text), run))
+
+
+def command_table(site: Site, run: Run) -> Shown:
+    """`batchjob jobs` as people see it; runs of one id stand newest first."""
+    head, *rows = _command(site, run, jobs_command, f"--user={run.user}").splitlines()
+    begin = head.index("CPUS") + len("CPUS")
+    row = next(row for row in rows if row.split()[0] == run.jobid)
+    cells = row[begin : head.index("CPU EFF.") + len("CPU EFF.")]
+    return {"state": row.split()[3].upper(), "cpu_efficiency": _percent(cells)}
+
+
+def _command(site: Site, run: Run, command: Any, *arguments: str) -> str:
+    out = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out):
+        patch.setenv("BATCHJOB_TOKEN", site.tokens[run.user])
+        assert command.run([*arguments, f"--server={site.url}"]) == 0
+    return out.getvalue()
+
+
+def _panel(site: Site, run: Run, name: str, title: str, **given: str) -> list[asking.Frame]:
+    """What a panel of a dashboard is answered."""
+    dashboard = json.loads((FOLDER / f"{name}.json").read_text())
+    grafana = asking.Grafana(site.url, stack.headers)
+    span = (float(run.submit - 60), float(site.clock.now))
+    viewer = asking.look(grafana, dashboard, run.user, span, cluster=stack.CLUSTER, **given)
+    (panel,) = (each for each in dashboard["panels"] if each["title"] == title)
+    return [frame for target in panel["targets"] for frame in grafana.frames(target, viewer)]
+
+
+def _jobs_dashboard(folder: str) -> Place:
+    def shown(site: Site, run: Run) -> Shown:
+        (frame,) = _panel(site, run, f"{folder}/my-jobs", "Started in this time")
+        if site.clock.now < run.start:
+            return {}
+        number = frame["start_time"].index(run.start * 1000)
+        return {
+            "state": frame["state"][number],
+            "cpu_efficiency": frame["cpu_efficiency"][number],
+            "memory_efficiency": frame["memory_efficiency"][number],
+        }
+
+    return shown
+
+
+def _job_dashboard(folder: str) -> Place:
+    def shown(site: Site, run: Run) -> Shown:
+        (frame,) = _panel(
+            site, run, f"{folder}/job", "What was used of what there was", job=run.jobid
+        )
+        ratio = dict(zip(frame["what"], frame["ratio"], strict=True))
+        return {
+            "cpu_efficiency": ratio.get("cpu"),
+            "memory_efficiency": ratio.get("memory"),
+            "gpu_ratio": ratio.get("gpu"),
+        }
+
+    return shown
+
+
+def live_dashboard(site: Site, run: Run) -> Shown:
+    """PromQL through the gate: the memory that the job has now."""
+    frames = _panel(site, run, "prometheus/job-live", "Memory by node", job=run.jobid)
+    last = [frame["Value"][-1] for frame in frames if frame["Time"][-1] > site.clock.now - 60]
+    return {"memory_bytes": sum(last) if last else None}
+
+
+STORED: Mapping[str, Place] = {
+    "database": database,
+    "API, usage": api_usage,
+    "page, usage": usage_page,
+}
+"""Places that are as old as the last measurement that the poller made."""
+
+LIVE: Mapping[str, Place] = {
+    "API, list": api_list,
+    "API, job": api_job,
+    "API, report": api_report,
+    "API, course": api_course,
+    "page, list": list_page,
+    "page, job": job_page,
+    "page, compare": compare_page,
+    "command, report": text_report,
+    "command, list": command_list,
+    "command, table": command_table,
+    **{f"dashboard, jobs ({name})": _jobs_dashboard(name) for name in ("infinity", "json-api")},
+    **{f"dashboard, job ({name})": _job_dashboard(name) for name in ("infinity", "json-api")},
+}
+"""Places that show a job as of now."""
+
+LATEST_RUN = frozenset(
+    ("command, report", "command, table", "dashboard, job (infinity)", "dashboard, job (json-api)")
+)
+"""Places that show the latest run of an id alone."""
+
+ALL_RUNS = frozenset(("API, usage", "page, usage"))
+"""Places that add up a user's runs."""

@@ -1,0 +1,123 @@
+"""The watch over a job's life notices a fault, whatever it is and whichever place shows it."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from batchjob_stats_db.database import schema
+from batchjob_stats_db.timeseries.base import TimeSeriesStore
+from tests.batchjob_stats_db.samples.stores import sample_files
+from tests.life import watching
+from tests.life.judge import faults
+from tests.life.places import LIVE, STORED
+from tests.life.site import Site
+from tests.life.truth import Run, samples
+from tests.life.watching import BEGIN, SETTLED, Step, completed, live, move, running
+
+RUN = Run("14", "dora", BEGIN - 60, BEGIN, BEGIN + 3600)
+EARLY = Step(600, running(600))
+LATER = Step(3600 + SETTLED, completed(3600, final=True))
+PLACES = LIVE | STORED
+
+
+def _at(line: str) -> float:
+    return float(line.rsplit(" ", 1)[1]) - BEGIN
+
+
+def node_missing(lines: Sequence[str]) -> list[str]:
+    """A node whose samples end early, and of which nobody knows that they do."""
+    return [each for each in lines if 'instance="n002' not in each or _at(each) < 1200]
+
+
+def series_doubled(lines: Sequence[str]) -> list[str]:
+    """Two targets that are one exporter."""
+    return [*lines, *(each.replace(":10910", ".example.org:10910") for each in lines)]
+
+
+def counters_halved(lines: Sequence[str]) -> list[str]:
+    """An exporter that sees one of two processes."""
+    return [_halved(each) for each in lines]
+
+
+def _halved(line: str) -> str:
+    head, value, at = line.rsplit(" ", 2)
+    return line if "end_time" in head else f"{head} {float(value) / 2:.3f} {at}"
+
+
+def unchanged(lines: Sequence[str]) -> list[str]:
+    """No fault."""
+    return list(lines)
+
+
+Fault = Callable[[Sequence[str]], list[str]]
+
+
+def files(fault: Fault) -> Callable[[Sequence[Run]], AbstractContextManager[watching.Store]]:
+    """Sample files with the fault in them."""
+
+    @contextlib.contextmanager
+    def opened(runs: Sequence[Run]) -> Iterator[watching.Store]:
+        with contextlib.ExitStack() as stack:
+
+            def at(step: Step) -> TimeSeriesStore:
+                lines = [line for run in runs for line in samples(run)]
+                seen = [line for line in fault(lines) if _at(line) <= step.at]
+                return stack.enter_context(sample_files(seen))
+
+            yield watching.Store("", at)
+
+    return opened
+
+
+def noticed(site: Site) -> set[str]:
+    """Places at which something is held to be wrong."""
+    return {
+        name
+        for name, place in PLACES.items()
+        if any(faults(name, place(site, RUN), RUN, LATER.known, site.clock.now))
+    }
+
+
+@pytest.mark.parametrize("fault", [unchanged, node_missing, series_doubled, counters_halved])
+def test_faults_of_measurements(fault: Fault, tmp_path: Path) -> None:
+    with live(tmp_path, [RUN], files(fault), EARLY.at) as (site, store):
+        move(site, store, EARLY)
+        move(site, store, LATER)
+        found = noticed(site)
+    assert found == (set() if fault is unchanged else set(PLACES))
+
+
+def test_a_stale_row(tmp_path: Path) -> None:
+    """Figures of a while ago that bear the end's time; the course is not in the database."""
+    usage = schema.job_usage
+    with live(tmp_path, [RUN], files(unchanged), EARLY.at) as (site, store):
+        move(site, store, EARLY)
+        move(site, store, LATER._replace(at=1300))
+        with site.services.reader.connect() as db:
+            old = dict(db.execute(sa.select(usage)).mappings().one())
+        move(site, store, LATER)
+        with site.store.transaction() as db:
+            db.execute(sa.update(usage).values({**old, "until_time": RUN.end}))
+            db.execute(
+                sa.insert(schema.rollup_due).values(cluster="c1", day=BEGIN // 86400 * 86400)
+            )
+        site.poll()
+        found = noticed(site)
+    assert found == set(PLACES) - {"API, course"}
+
+
+def test_a_place_that_gives_an_old_answer(tmp_path: Path) -> None:
+    with live(tmp_path, [RUN], files(unchanged), EARLY.at) as (site, store):
+        move(site, store, EARLY)
+        answers = {name: place(site, RUN) for name, place in PLACES.items()}
+        move(site, store, LATER)
+    passed = [
+        name
+        for name, shown in answers.items()
+        if not any(faults(name, shown, RUN, LATER.known, site.clock.now))
+    ]
+    assert passed == []
