@@ -9,10 +9,12 @@ root. A task is a thread; its record has its own time and its process' input and
 """
 
 import contextlib
+import math
 import os
 import socket
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -68,12 +70,13 @@ def _ask(link: socket.socket, family: int, command: int, kind: int, value: bytes
 
 
 def _receive(link: socket.socket, found: list[Record], stopped: threading.Event) -> None:
-    while True:
+    left_until = math.inf
+    while time.monotonic() < left_until:
+        if stopped.is_set():  # what is on its way comes yet
+            left_until = min(left_until, time.monotonic() + 1)
         try:
             message = link.recv(1 << 16)  # ENOBUFS, where some were lost, ends the benchmark
         except TimeoutError:
-            if stopped.is_set():
-                return
             continue
         for kind, value in _attributes(message[20:]):
             if kind == _OF_TASK:

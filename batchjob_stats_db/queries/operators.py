@@ -1,6 +1,6 @@
 """What operators look for: waste, failures, waits, GPUs that are held and idle."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -8,10 +8,14 @@ from sqlalchemy.engine import Connection, RowMapping
 
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.access import Access, visible
+from batchjob_stats_db.database.upsert import parts
 from batchjob_stats_db.measure.waits import waits
 from batchjob_stats_db.queries import paging
 from batchjob_stats_db.queries.clusters import known_clusters
 from batchjob_stats_db.queries.efficiency import RUNNING
+from batchjob_stats_db.queries.job_rows import numbered
+
+_MOST_CANDIDATES = 500  # for idle GPUs, of each kind
 
 RESOURCES = {
     "cpu": ("measured_cpu_allocated_seconds", "cpu_seconds"),
@@ -79,33 +83,21 @@ def waited(
     return list(db.execute(waits(*which)).mappings().all())
 
 
-_held = schema.job_usage.c.until_time - schema.job.c.start_time
-_mean = schema.job_usage.c.gpu_utilization_ratio
-_at_most = sa.bindparam("at_most", type_=sa.Float)
-_idle = sa.case(
-    (_mean <= _at_most, schema.job_usage.c.gpus),
-    else_=(
-        sa.select(sa.func.count())
-        .where(
-            schema.job_gpu.c.job_id == schema.job.c.id,
-            schema.job_gpu.c.utilization_ratio <= _at_most,
-        )
-        .scalar_subquery()
-    ),
-)
 IDLE_COLUMNS = (
     *(
         schema.job.c[name]
         for name in ["cluster", "jobid", "username", "account", "partition", "name"]
     ),
     schema.job.c.allocated_gpus,
-    sa.type_coerce(_idle, sa.BigInteger).label("idle_gpus"),
-    _mean.label("gpu_utilization_ratio"),
+    sa.Column("idle_gpus", sa.BigInteger),
+    schema.job_usage.c.gpu_utilization_ratio,
     schema.job_usage.c.gpu_memory_peak_bytes,
-    schema.job_usage.c.until_time.label("measured_time"),
-    sa.type_coerce(_idle * _held, sa.BigInteger).label("idle_gpu_seconds"),
+    sa.Column("measured_time", sa.BigInteger),
+    sa.Column("idle_gpu_seconds", sa.BigInteger),
 )
 """Columns of `idle_gpus`."""
+
+Live = Callable[[Sequence[RowMapping]], Sequence[RowMapping]]
 
 
 def idle_gpus(
@@ -115,21 +107,71 @@ def idle_gpus(
     held_seconds: int,
     limit: int,
     cluster: str | None = None,
-) -> list[RowMapping]:
+    live: Live = lambda rows: rows,
+) -> list[dict[str, Any]]:
     """Running jobs with GPUs whose mean utilisation is at most so much, held for so long.
 
-    As they were last measured, those with the most idle GPU time first.
+    Those with the most idle GPU time first. `live` gives rows of jobs what they used by now; which
+    of a job's GPUs did less than all together is as it was last measured.
     """
-    job = schema.job.c
-    query = (
-        sa.select(*IDLE_COLUMNS)
-        .select_from(schema.job.join(schema.job_usage))
+    rows = live(numbered(db, _candidates(db, access, cluster)))
+    alone = _idle_alone(db, [row["id"] for row in rows], at_most)
+    found = (_idle(row, at_most, alone.get(row["id"], 0)) for row in rows)
+    idle = [
+        each
+        for row, each in zip(rows, found, strict=True)
+        if each["idle_gpus"] and each["measured_time"] - row["start_time"] >= held_seconds
+    ]
+    return sorted(idle, key=lambda each: each["idle_gpu_seconds"], reverse=True)[:limit]
+
+
+def _candidates(db: Connection, access: Access, cluster: str | None) -> list[int]:
+    """Running jobs with GPUs: those known to use them least, and the newest."""
+    job, usage = schema.job.c, schema.job_usage.c
+    which = (
+        sa.select(job.id)
+        .select_from(schema.job.outerjoin(schema.job_usage))
         .where(
             job.cluster.in_(known_clusters(db, cluster)), visible(access),
-            job.end_time.is_(None), job.state.in_(RUNNING),
-            job.allocated_gpus > 0, _held >= held_seconds, _idle > 0,
+            job.end_time.is_(None), job.state.in_(RUNNING), job.allocated_gpus > 0,
+            job.start_time.is_not(None),
         )
-        .order_by(sa.desc("idle_gpu_seconds"), job.id)
-        .limit(limit)
+        .limit(_MOST_CANDIDATES)
     )  # fmt: skip
-    return list(db.execute(query, {"at_most": at_most}).mappings().all())
+    least = (
+        sa.case((usage.gpu_utilization_ratio.is_(None), 1), else_=0),
+        (1 - usage.gpu_utilization_ratio)
+        * (usage.until_time - job.start_time)
+        * job.allocated_gpus,
+    )
+    known = db.scalars(which.order_by(least[0], least[1].desc(), job.id)).all()
+    newest = db.scalars(which.order_by(job.start_time.desc(), job.id)).all()
+    return list(dict.fromkeys((*known, *newest)))
+
+
+def _idle_alone(db: Connection, ids: Sequence[int], at_most: float) -> dict[int, int]:
+    """How many GPUs of these jobs did so little by themselves."""
+    gpu = schema.job_gpu.c
+    counts: dict[int, int] = {}
+    for part in parts(ids):
+        query = (
+            sa.select(gpu.job_id, sa.func.count())
+            .where(gpu.job_id.in_(part), gpu.utilization_ratio <= at_most)
+            .group_by(gpu.job_id)
+        )
+        counts.update((number, count) for number, count in db.execute(query))
+    return counts
+
+
+def _idle(row: RowMapping, at_most: float, alone: int) -> dict[str, Any]:
+    mean, until = row["usage_gpu_utilization_ratio"], row["usage_until_time"]
+    idle = row["usage_gpus"] if mean is not None and mean <= at_most else alone
+    names = ("cluster", "jobid", "username", "account", "partition", "name", "allocated_gpus")
+    return {
+        **{name: row[name] for name in names},
+        "idle_gpus": idle or 0,
+        "gpu_utilization_ratio": mean,
+        "gpu_memory_peak_bytes": row["usage_gpu_memory_peak_bytes"],
+        "measured_time": until,
+        "idle_gpu_seconds": (idle or 0) * ((until or 0) - row["start_time"]),
+    }

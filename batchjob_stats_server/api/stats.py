@@ -18,7 +18,7 @@ from batchjob_stats_server.api.rows import Rows, answer, chosen, listed, model
 from batchjob_stats_server.api.usage import KEYS, By
 from batchjob_stats_server.auth import audit
 from batchjob_stats_server.auth.identity import Caller, Known
-from batchjob_stats_server.services import Given, Services
+from batchjob_stats_server.services import Given, Services, live_rows
 
 router = APIRouter(prefix=f"{PREFIX}/stats")
 
@@ -129,10 +129,11 @@ class IdleQuery(RowsParams):
 async def idle_gpus(
     services: Given, known: Known, access: Caller, which: Annotated[IdleQuery, Query()]
 ) -> Response:
-    """Running jobs that hold GPUs and do not use them, as they were last measured."""
+    """Running jobs that hold GPUs and do not use them, by what they used until now."""
     keys = chosen(which.fields, IdleGpuRow)
     rows = await looked_up(services, lambda db: operators.idle_gpus(
-        db, access, which.utilization_at_most, which.held_at_least, which.limit, which.cluster
+        db, access, which.utilization_at_most, which.held_at_least, which.limit, which.cluster,
+        lambda found: live_rows(services, found),
     ))  # fmt: skip
     audit.seen(known, "idle GPUs", rows)
     return answer(rows, keys, which.format)

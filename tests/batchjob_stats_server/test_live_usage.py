@@ -5,8 +5,10 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+import sqlalchemy as sa
 from fastapi.testclient import TestClient
 
+from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.record_rows import UsagePolicy
 from batchjob_stats_db.queries.efficiency import with_usage, with_usages
 from batchjob_stats_db.timeseries.prometheus_client import Endpoint
@@ -72,6 +74,18 @@ def test_the_api_has_running_jobs_as_of_now(services, store, where):
 def test_chosen_fields_have_them_too(services, store):
     answer = get(live(services, store), "/api/v1/jobs", fields="jobid,cpu_used_seconds")
     assert carols(answer) == {"jobid": "3", "cpu_used_seconds": 19800}
+
+
+def test_idle_gpus_go_by_them(services, store):
+    with services.writer.begin() as db:
+        carols_job = schema.job.c.jobid == "3"
+        db.execute(sa.update(schema.job).where(carols_job).values(allocated_gpus=1))
+    (idle,) = get(live(services, store), "/api/v1/stats/idle-gpus").json()
+    assert (idle["jobid"], idle["idle_gpus"], idle["gpu_utilization_ratio"]) == ("3", 1, 0)
+    assert idle["measured_time"] == NOW * 1000
+    assert idle["idle_gpu_seconds"] == 5000
+    page = get(live(services, store), "/clusters/c1").text
+    assert "No running job of half an hour or more is known to use its GPUs" not in page
 
 
 def test_pages_have_them(services, store):

@@ -69,7 +69,7 @@ def _figure(
     if value is None:
         yield f"{name}: not shown, though {since} is known"
         return
-    accounted = shown.get("basis") == "accounting"
+    accounted = shown.get("basis") == "accounting" and name not in ("gpu_ratio", "written_bytes")
     latest = min(now, run.end)
     # A place that says of when it speaks is held to that moment.
     if shown.get("until") and not accounted:

@@ -95,7 +95,9 @@ def api_report(site: Site, run: Run) -> Shown:
     found = _json(site, f"/jobs/{run.jobid}/report", run=_number(site, run))
     ratios = {each["what"]: each["ratio"] for each in found["efficiency"]}
     used, basis = found["use"], found["basis"]
+    (source,) = (each["source"] for each in found["efficiency"] if each["what"] == "cpu")
     return {
+        "basis": source,
         "state": found["job"]["state"],
         "elapsed": found["job"]["elapsed_seconds"],
         "cpu_seconds": used["cpu_seconds"],

@@ -22,7 +22,7 @@ from tests.life.watching import (
 
 WHOLE = Run("11", "alice", BEGIN - 60, BEGIN, BEGIN + 3900, suspended=(BEGIN + 2000, BEGIN + 2300))
 HALF = Run("12", "bob", BEGIN - 60, BEGIN, BEGIN + 3600, lost=("n002", BEGIN + 2400))
-FIRST = Run("13", "carol", BEGIN - 60, BEGIN, BEGIN + 900)
+FIRST = Run("13", "carol", BEGIN - 60, BEGIN, BEGIN + 900, lingers=100)
 AGAIN = Run("13", "carol", BEGIN + 901, BEGIN + 1000, BEGIN + 2800)
 
 

@@ -96,7 +96,7 @@ def test_a_stale_row(tmp_path: Path) -> None:
     usage = schema.job_usage
     with live(tmp_path, [RUN], files(unchanged), EARLY.at) as (site, store):
         move(site, store, EARLY)
-        move(site, store, LATER._replace(at=1300))
+        move(site, store, LATER._replace(at=1900))
         with site.services.reader.connect() as db:
             old = dict(db.execute(sa.select(usage)).mappings().one())
         move(site, store, LATER)

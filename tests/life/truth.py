@@ -31,6 +31,7 @@ class Run(NamedTuple):
     suspended: tuple[int, int] = (0, 0)
     lost: tuple[str, int] = ("", 0)  # a node, and from when on its samples did not come
     accounted: bool = False  # whether the scheduler says what an ended job used
+    lingers: int = LINGER  # seconds; another run of its id takes its series over
 
     def paused(self, at: float) -> float:
         """Seconds that it was suspended by a moment."""
@@ -107,7 +108,7 @@ def samples(run: Run, late: bool = True) -> list[str]:
 
 def _of_node(run: Run, node: str) -> list[str]:
     first = run.start + (7 if node == "n001" else 19)
-    last = run.end + LINGER
+    last = run.end + run.lingers
     if node == run.lost[0]:
         last = run.lost[1]
     labels = {
