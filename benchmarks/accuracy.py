@@ -135,7 +135,7 @@ def run() -> tuple[list[Job], "Counters", list[taskstats.Record], "Cgroups"]:
                 )
                 jobs.append(Job(kind, jobid, uid))
             _disturb(cluster, jobs)
-        with _restarted(cluster, cluster.nodes[0]), _scraped(counters):
+        with _scraped(counters), _restarted(cluster, cluster.nodes[0]):
             cluster.wait(*(job.jobid for job in jobs), timeout=900)
             time.sleep(2 * SCRAPE_SECONDS)
             counters.accounted = {job.jobid: _accounted(cluster, job.jobid) for job in jobs}

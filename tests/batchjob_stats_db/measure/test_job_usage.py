@@ -131,7 +131,8 @@ def test_doubts():
     current = sample(Statistic.PEAK, "memory_current_bytes", 12)
     usage = usage_of(JOB, found(*SEEN, current), 30)
     assert (usage.values["memory_peak_bytes"], usage.doubt) == (12, "peak sampled")
-    assert usage_of(JOB._replace(end=None), found(SEEN[0]), 30).doubt == "running"
+    runs = JOB._replace(end=None, span=JOB.span._replace(until=JOB.start + 3600))
+    assert usage_of(runs, found(SEEN[0]), 30).doubt == "running"
     assert usage_of(JOB._replace(near=True), found(*SEEN), 30).doubt == "near another run"
 
 
