@@ -25,8 +25,6 @@ log = logging.getLogger(__name__)
 
 BACKLOG = 1024
 _GREETED_AT_ONCE = 16  # newcomers that come in before anything else has its turn
-_NEWCOMERS = 512  # sockets that wait for that
-_NEWCOMERS_OF_PEER = 64
 _PAUSE_SECONDS = 0.5  # after an error such as "too many open files"
 _HANDSHAKE_SECONDS = 10.0
 
@@ -44,8 +42,8 @@ class OpenConnections:
         trusted: Sequence[Network],
         dropped: CounterMetric,
     ) -> None:
-        self._maximum = maximum
-        self._maximum_of_peer = maximum_of_peer
+        self.maximum = maximum
+        self.maximum_of_peer = maximum_of_peer
         self._trusted = trusted
         self._dropped = dropped
         self._peers: dict[Connection, Hashable] = {}
@@ -62,9 +60,9 @@ class OpenConnections:
 
         One whose request is being answered is dropped only for a peer that has fewer.
         """
-        if self._count(peer) >= self._maximum_of_peer and not self._drop_of(peer):
+        if self._count(peer) >= self.maximum_of_peer and not self._drop_of(peer):
             return False
-        if len(self._peers) >= self._maximum and not self._drop_of_greediest(peer):
+        if len(self._peers) >= self.maximum and not self._drop_of_greediest(peer):
             return False
         self._peers[connection] = peer
         self._of_peer.setdefault(peer, {})[connection] = None
@@ -146,7 +144,8 @@ class Acceptor:
         self._connections = connections
         self._make = make
         self._tls = tls
-        self._newcomers: RoundRobinQueue[_Newcomer] = RoundRobinQueue(_NEWCOMERS_OF_PEER)
+        # As many may wait to come in as may come in.
+        self._newcomers: RoundRobinQueue[_Newcomer] = RoundRobinQueue(connections.maximum_of_peer)
         self._greeting = False
         self._greeted: dict[asyncio.Task[None], Connection] = {}
         listener.setblocking(False)
@@ -189,7 +188,7 @@ class Acceptor:
             self._greet(newcomer)
         elif not self._newcomers.put(newcomer.peer, newcomer):
             newcomer.client.close()
-        elif len(self._newcomers) > _NEWCOMERS:
+        elif len(self._newcomers) > self._connections.maximum:
             greediest = self._newcomers.lengths().most_common(1)[0][0]
             if last := self._newcomers.withdraw(greediest):
                 last.client.close()

@@ -128,7 +128,9 @@ class Client:
 
     def _encrypt(self) -> None:
         if not isinstance(self.socket, ssl.SSLSocket):
-            if not select.select([], [self.socket], [], 0)[1]:
+            taken = select.poll()  # select() knows no more than 1024 descriptors
+            taken.register(self.socket, select.POLLOUT)
+            if not taken.poll(0):
                 raise BlockingIOError  # the kernel has not taken the connection yet
             self.socket = self.context.wrap_socket(self.socket, do_handshake_on_connect=False)
         self.socket.do_handshake()
