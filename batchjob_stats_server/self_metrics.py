@@ -76,11 +76,13 @@ class ServerMetrics:
             self.asked.set_function(turns.asked)
             self.questions.set_function(turns.questions)
 
-    def watch_threads(self, *limiters: CapacityLimiter) -> None:
-        """The same of the threads; they come with the event loop."""
-        self.threads.set_function(lambda: sum(each.borrowed_tokens for each in limiters))
-        self.threads_limit.set_function(lambda: sum(each.total_tokens for each in limiters))
-        self.waiting.set_function(lambda: sum(each.statistics().tasks_waiting for each in limiters))
+    def watch_threads(self, light: CapacityLimiter, costly: FairQueue) -> None:
+        """Expose the use of threads; the limiter of light requests exists once the loop runs."""
+        self.threads.set_function(lambda: light.borrowed_tokens + costly.asked())
+        self.threads_limit.set_function(lambda: light.total_tokens + costly.places())
+        self.waiting.set_function(
+            lambda: light.statistics().tasks_waiting + costly.questions() - costly.asked()
+        )
 
     @contextmanager
     def tsdb(self, question: str) -> Iterator[None]:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple, cast
 
-from anyio import CapacityLimiter
 from fastapi import Depends, Request
 from sqlalchemy.engine import URL, Engine, RowMapping
 
@@ -28,6 +27,7 @@ from batchjob_stats_server.options import (
     proxy_secret,
 )
 from batchjob_stats_server.promql.backend import PromqlBackend
+from batchjob_stats_server.promql.fair_queue import FairQueue
 from batchjob_stats_server.promql.histories import TimeSeriesPool
 from batchjob_stats_server.report.facts import UNITS
 from batchjob_stats_server.report.rules import AdviceRule, load
@@ -51,11 +51,11 @@ class Threads(NamedTuple):
     """How many answer at a time; each has a connection of its own to the database."""
 
     light: int
-    heavy: CapacityLimiter  # for what costs something, so that all else need not wait for it
+    heavy: FairQueue  # for costly questions, so that others need not wait for them
 
     def connections(self) -> int:
         """To the database: one for each."""
-        return self.light + int(self.heavy.total_tokens)
+        return self.light + self.heavy.places()
 
 
 def threads_of(url: URL, most: int) -> Threads:
@@ -64,7 +64,8 @@ def threads_of(url: URL, most: int) -> Threads:
     if url.get_backend_name() == "sqlite":  # which works in this process
         heavy = min(heavy, len(os.sched_getaffinity(0)) + 1)
     heavy = max(heavy, 1)
-    return Threads(max(most - heavy, 1), CapacityLimiter(heavy))
+    queue = FairQueue(heavy, max(1, heavy - 1), of="the database")
+    return Threads(max(most - heavy, 1), queue)
 
 
 class Services(NamedTuple):

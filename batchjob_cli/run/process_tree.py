@@ -42,8 +42,8 @@ class ProcessTree:
 
     def __init__(self) -> None:
         self._page = os.sysconf("SC_PAGESIZE")
-        # A forked process begins with our memory, and its peak (ru_maxrss) remembers that.
-        self._own_peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KIB
+        # A child's peak (ru_maxrss) includes the memory it shared with us before its execve(2).
+        self._own_peak = _own_peak_bytes()
         self.usage = RunUsage()
 
     def wait(self) -> list[Ended]:
@@ -93,6 +93,19 @@ class ProcessTree:
     def signal(self, number: int) -> None:
         """Send a signal to every descendant."""
         signal_all(self.processes, number)
+
+
+def _own_peak_bytes() -> int:
+    """The peak of our own memory.
+
+    VmHWM belongs to our memory since execve(2). Our own ru_maxrss would include the memory of the
+    process that started us, which may be far larger than the run's.
+    """
+    with contextlib.suppress(OSError), open("/proc/self/status", encoding="ascii") as file:
+        for line in file:
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * _KIB
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KIB
 
 
 def signal_all(listed: Callable[[], set[int]], number: int) -> None:

@@ -38,14 +38,18 @@ async def users(
 
 
 @router.get("/accounts", response_model=listed(AccountRow))
-async def accounts(services: Given, access: Caller, which: Annotated[Days, Query()]) -> Response:
+async def accounts(
+    services: Given, known: Known, access: Caller, which: Annotated[Days, Query()]
+) -> Response:
     """Which accounts had jobs on these days; only those of jobs that the caller may see."""
-    return await table(services, which, AccountRow, lambda db: stats.accounts(
+    return await table(services, known, which, AccountRow, lambda db: stats.accounts(
         db, access, *which.window(services.clock()), which.cluster
     ))  # fmt: skip
 
 
 @router.get("/clusters", response_model=listed(ClusterRow))
-async def clusters(services: Given, _: Caller, which: Annotated[RowsParams, Query()]) -> Response:
+async def clusters(
+    services: Given, known: Known, _: Caller, which: Annotated[RowsParams, Query()]
+) -> Response:
     """All clusters, once for each source of job records, and when it was last read."""
-    return await table(services, which, ClusterRow, stats.clusters)
+    return await table(services, known, which, ClusterRow, stats.clusters)

@@ -15,6 +15,7 @@ from batchjob_stats_server.api.rows import Rows, answer, chosen
 from batchjob_stats_server.auth import audit
 from batchjob_stats_server.auth.rights import Principal
 from batchjob_stats_server.http.problems import Problem
+from batchjob_stats_server.promql.query_limits import TooMany, Unavailable
 from batchjob_stats_server.services import Services
 
 T = TypeVar("T")
@@ -29,9 +30,9 @@ class RowsPage(NamedTuple):
 
 
 async def looked_up(
-    services: Services, ask: Callable[[Connection], T], *, costly: bool = True
+    services: Services, known: Principal, ask: Callable[[Connection], T], *, costly: bool = True
 ) -> T:
-    """What `ask` finds in the database; what is not costly waits for nothing that is."""
+    """What `ask` finds in the database; costly requests wait in a queue that is fair to users."""
 
     def work() -> T:
         try:
@@ -40,15 +41,26 @@ async def looked_up(
         except (TooManyError, TooManyRowsError) as error:
             raise Problem(422, str(error)) from error
 
-    return await to_thread.run_sync(work, limiter=services.threads.heavy if costly else None)
+    if not costly:
+        return await to_thread.run_sync(work)
+    try:
+        return await services.threads.heavy.run(known.who(), work)
+    except TooMany as error:
+        raise Problem(429, str(error)) from error
+    except Unavailable as error:
+        raise Problem(503, str(error)) from error
 
 
 async def table(
-    services: Services, which: RowsParams, row: type[BaseModel], ask: Callable[[Connection], Rows]
+    services: Services,
+    known: Principal,
+    which: RowsParams,
+    row: type[BaseModel],
+    ask: Callable[[Connection], Rows],
 ) -> Response:
     """Rows in which nobody is named: waits, accounts, clusters."""
     keys = chosen(which.fields, row)
-    return await looked_up(services, lambda db: answer(ask(db), keys, which.format))
+    return await looked_up(services, known, lambda db: answer(ask(db), keys, which.format))
 
 
 async def users_table(
@@ -68,6 +80,6 @@ async def users_table(
         users = {name for each in rows if (name := each.get("username"))}
         return answer(rows, keys, which.format), frozenset(users | ({user} if user else set()))
 
-    response, users = await looked_up(services, make)
+    response, users = await looked_up(services, known, make)
     audit.saw(known, what, users)
     return response

@@ -66,7 +66,7 @@ async def job_groups(
         rows, more = queries.groups(db, access, which.kind, which.limit, wanted, after)
         return RowsPage(answer(rows, keys, which.format), more, audit.whose(rows))
 
-    found = await looked_up(services, page)
+    found = await looked_up(services, known, page)
     audit.saw(known, f"{which.kind} jobs", found.users)
     found.response.headers.update(cursor.link(request, which.question(), found.more))
     return found.response

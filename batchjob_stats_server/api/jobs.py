@@ -155,7 +155,8 @@ async def jobs(
         rows = _live(services, db, numbered(db, ids, names), names)
         return RowsPage(answer(rows, keys, which.format, windows.MADE), more, audit.whose(rows))
 
-    found = await looked_up(services, page, costly=not reads_only_its_rows(access, wanted, order))
+    costly = not reads_only_its_rows(access, wanted, order)
+    found = await looked_up(services, known, page, costly=costly)
     audit.saw(known, "jobs", found.users)
     found.response.headers.update(cursor.link(request, which.question(), found.more))
     return found.response

@@ -194,11 +194,6 @@ class Asker(NamedTuple):
     known: Principal
     access: Access
 
-    @property
-    def who(self) -> tuple[str, tuple[str, ...]]:
-        """Whose turn it is."""
-        return self.known.user, self.known.clusters
-
     def note(self, own: Confinement, asked: PrometheusParams, path: str) -> None:
         """In the audit log, where series of others may be in the answer."""
         if own.is_everybodys() or self.known.on_behalf:
@@ -235,8 +230,8 @@ async def _answer(
         with services.metrics.tsdb(path.partition("/")[0]):
             return tsdb.ask(path, form + extra, timeout)
 
-    return Response(await tsdb.turns.run(asker.who, work), headers={"Cache-Control": "no-store"},
-                    media_type="application/json")  # fmt: skip
+    answer = await tsdb.turns.run(asker.known.who(), work)
+    return Response(answer, headers={"Cache-Control": "no-store"}, media_type="application/json")
 
 
 def _clusters(services: Services, access: Access) -> list[str]:
@@ -314,7 +309,7 @@ async def metadata(services: Given, asker: Asking, pairs: Pairs) -> dict[str, An
             return tsdb.ask("metadata", form, services.settings.gate.timeout)
 
     try:
-        answer = await tsdb.turns.run(asker.who, work)
+        answer = await tsdb.turns.run(asker.known.who(), work)
     except (Rejected, Unavailable):  # not all databases have metadata, and nothing depends on them
         return _success({})
     found = known_metrics(answer, asker.access.everything, asked.get("limit_per_metric"))

@@ -108,10 +108,12 @@ class WaitsQuery(Days):
 
 
 @router.get("/waits", response_model=listed(WaitRow))
-async def waits(services: Given, access: Caller, which: Annotated[WaitsQuery, Query()]) -> Response:
+async def waits(
+    services: Given, known: Known, access: Caller, which: Annotated[WaitsQuery, Query()]
+) -> Response:
     """How long the jobs that started on a day had waited, by partition: percentiles."""
     window = which.window(services.clock())
-    return await table(services, which, WaitRow, lambda db: operators.waited(
+    return await table(services, known, which, WaitRow, lambda db: operators.waited(
         db, access, *window, which.cluster, which.partition
     ))  # fmt: skip
 
@@ -131,7 +133,7 @@ async def idle_gpus(
 ) -> Response:
     """Running jobs that hold GPUs and do not use them, by what they used until now."""
     keys = chosen(which.fields, IdleGpuRow)
-    rows = await looked_up(services, lambda db: operators.idle_gpus(
+    rows = await looked_up(services, known, lambda db: operators.idle_gpus(
         db, access, which.utilization_at_most, which.held_at_least, which.limit, which.cluster,
         lambda found: live_rows(services, found),
     ))  # fmt: skip
@@ -147,9 +149,9 @@ class ClusterQuery(RowsParams):
 
 @router.get("/unfinished", response_model=listed(UnfinishedRow))
 async def unfinished(
-    services: Given, access: Caller, which: Annotated[ClusterQuery, Query()]
+    services: Given, known: Known, access: Caller, which: Annotated[ClusterQuery, Query()]
 ) -> Response:
     """How many jobs wait, run and are suspended."""
-    return await table(services, which, UnfinishedRow, lambda db: stats.unfinished_by_state(
+    return await table(services, known, which, UnfinishedRow, lambda db: stats.unfinished_by_state(
         db, access, which.cluster
     ))  # fmt: skip

@@ -26,6 +26,10 @@ class Principal(NamedTuple):
     certificate: str = ""
     makes_tokens: bool = True
 
+    def who(self) -> tuple[str, tuple[str, ...]]:
+        """The person: a name, and the clusters on which it is theirs."""
+        return self.user, self.clusters
+
     def as_maker(self) -> Maker:
         """As tokens keep it, that this person makes."""
         if self.via == "process":  # whoever has that token may write the database as well

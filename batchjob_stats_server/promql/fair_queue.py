@@ -1,4 +1,4 @@
-"""Who may ask the time series database when: few at once, and nobody takes all places."""
+"""Queue of costly requests: a few are processed at a time, and no user takes all places."""
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ import anyio.to_thread
 from batchjob_stats_server.promql.query_limits import TooMany, Unavailable
 
 LONGEST_LINE = 32
-"""Questions of one user, asked or in line: those of a large dashboard."""
+"""Maximum number of requests of one user, in progress or waiting: those of a large dashboard."""
 _IN_ALL_FOR_EACH_PLACE = 32
 
 T = TypeVar("T")
@@ -23,25 +23,27 @@ class _Own:
 
 
 class FairQueue:
-    """Threads of their own for questions: a slow database must not take those of other routes.
+    """Separate threads for costly requests: a slow database must not take those of other routes.
 
-    A user's questions wait for each other first and only then, at most `each` of them, in line with
-    those of others; so that line goes from user to user. Used by the event loop's thread alone.
+    At most `concurrent` requests are processed at a time, at most `each` of them from one user.
+    A user's further requests wait for each other, not in the line that all users share, so that
+    places go from user to user. Must be used from the event loop's thread only.
     """
 
-    def __init__(self, concurrent: int, each: int) -> None:
+    def __init__(self, concurrent: int, each: int, of: str = "the time series database") -> None:
         self._places = anyio.CapacityLimiter(concurrent)
         self._each = each
         self._owns: dict[Hashable, _Own] = {}
-        self._most = _IN_ALL_FOR_EACH_PLACE * concurrent
+        self._maximum = _IN_ALL_FOR_EACH_PLACE * concurrent
+        self._of = of
 
     async def run(self, who: Hashable, work: Callable[[], T]) -> T:
-        """Do the work in a thread when its turn has come; raises TooMany, Unavailable."""
+        """Do the work in a thread when there is a place; raises TooMany, Unavailable."""
         own = self._owns.get(who) or _Own(anyio.Semaphore(self._each))
         if own.questions >= LONGEST_LINE:
-            raise TooMany(f"expected at most {LONGEST_LINE} questions at once; ask again later")
-        if self.questions() >= self._most:
-            raise Unavailable("too many questions to the time series database at once")
+            raise TooMany(f"expected at most {LONGEST_LINE} simultaneous requests; try again later")
+        if self.questions() >= self._maximum:
+            raise Unavailable(f"too many simultaneous requests to {self._of}")
         self._owns[who] = own
         own.questions += 1
         try:
@@ -53,9 +55,13 @@ class FairQueue:
                 del self._owns[who]
 
     def questions(self) -> int:
-        """Asked or in line, of all users."""
+        """Number of requests of all users, in progress or waiting."""
         return sum(own.questions for own in self._owns.values())
 
     def asked(self) -> int:
-        """Asked now."""
+        """Number of requests in progress."""
         return int(self._places.borrowed_tokens)
+
+    def places(self) -> int:
+        """Number of requests that are processed at a time."""
+        return int(self._places.total_tokens)

@@ -126,13 +126,13 @@ def site_authority():
 
 
 @pytest.fixture
-def database(path):
+def database_url(path):
     """The URL of the database; tests in postgresql/ have another."""
     return f"sqlite:///{path}"
 
 
 @pytest.fixture
-def services(database, tmp_path, site_authority):
+def services(database_url, tmp_path, site_authority):
     (tmp_path / "secret").write_text(f"{SECRET}\n")
     (tmp_path / "secret").chmod(0o600)
     (tmp_path / "clients.pem").write_bytes(pem(site_authority.certificate))
@@ -144,7 +144,7 @@ def services(database, tmp_path, site_authority):
         admin=("root",),
     )
     settings = ServerSettings(
-        DatabaseOptions(database),
+        DatabaseOptions(database_url),
         ServerWebOptions(threads=4, allowed_host=("testserver",)),
         auth,
         EmissionsOptions(provider=("owid:FR",)),

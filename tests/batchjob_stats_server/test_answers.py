@@ -75,4 +75,4 @@ def test_parameters_that_are_lists_may_be_repeated(services):
         for parameter in operation.get("parameters", ())
         if parameter["schema"].get("type") == "array"
     }
-    assert lists | {"job"} == REPEATABLE  # "job": of the page that compares jobs
+    assert lists | {"job", "columns"} == REPEATABLE  # those two are parameters of pages

@@ -24,5 +24,5 @@ SQLITE, POSTGRESQL = parse("sqlite:////var/lib/batchjob/jobs.db"), parse("postgr
 def test_costly_questions_leave_threads_to_others(monkeypatch, url, most, light, heavy):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     threads = threads_of(url, most)
-    assert (threads.light, threads.heavy.total_tokens) == (light, heavy)
+    assert (threads.light, threads.heavy.places()) == (light, heavy)
     assert threads.connections() == light + heavy

@@ -1,7 +1,7 @@
 """The example site of the server's tests, for attacks on it."""
 
 from tests.batchjob_stats_server.conftest import (  # noqa: F401
-    database,
+    database_url,
     filled,
     path,
     services,

@@ -198,7 +198,7 @@ def test_commands_of_another_machine(remote):
     assert "cancelled" in cli(remote, "cancel", later[:13]).stdout
     assert cli(remote, "delete", "longer").stdout == "batchjob: 1 deleted\n"
     refused = cli(remote, "stop", "far", who="vera")
-    assert (refused.returncode, "only an admin" in refused.stderr) == (2, True)
+    assert (refused.returncode, "only an admin" in refused.stderr) == (4, True)
     token = cli(remote, "jobs", BATCHJOB_TOKEN=remote.token, BATCHJOB_CERT_FILE="")
     assert token.returncode == 0, token.stderr
     wrong = cli(remote, "jobs", "--cert=/no/such.pem")

@@ -66,3 +66,10 @@ def test_they_are_those_of_time(batchjob, way, tmp_path, name):
         written = number("File system outputs") * 512
         assert written >= 20 << 20
         assert record["written_bytes"] == pytest.approx(written, abs=64 << 10)
+
+
+def test_the_peak_is_known_where_a_larger_process_started_the_run(batchjob):
+    larger = bytearray(400 << 20)
+    larger[::4096] = b"x" * len(larger[::4096])
+    batchjob("run", "--cgroup", "never", "--quiet", "--", sys.executable, "-c", HOLD)
+    assert 200 << 20 < batchjob.record()["peak_memory_bytes"] < 260 << 20

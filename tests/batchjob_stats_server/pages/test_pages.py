@@ -113,7 +113,7 @@ def test_a_node_over_time(page, now):
     document = page("root", "/clusters/c1/nodes/n001")
     (line,) = drawings(document, "timeline")
     assert len(list(line.iter("{http://www.w3.org/2000/svg}a"))) == 6
-    assert len(table(document, "Jobs")) == 6
+    assert len(table(document, "Jobs 6")) == 6
     empty = page("root", "/clusters/c1/nodes/n001", until=now - 8000)
     assert "No job" in words(empty.find(".//main"))
     page("root", "/clusters/c1/nodes/n001", 422, since=now, until=now - 1)

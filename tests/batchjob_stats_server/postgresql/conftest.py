@@ -24,7 +24,7 @@ def filled_postgresql(postgresql):  # noqa: F811
 
 
 @pytest.fixture
-def database(filled_postgresql):
+def database_url(filled_postgresql):
     """Its URL; what a test has written is taken out again."""
     yield filled_postgresql.render_as_string(hide_password=False)
     engine = writer(filled_postgresql)

@@ -74,7 +74,7 @@ def test_turns_go_from_user_to_user():
 def test_the_line_of_one_user_has_an_end():
     async def scenario(turns, database, ask):
         await ask("alice", LONGEST_LINE)
-        with pytest.raises(TooMany, match="at once"):
+        with pytest.raises(TooMany, match="simultaneous requests"):
             await turns.run("alice", lambda: None)
         await ask("bob", 1)
 
@@ -85,7 +85,7 @@ def test_so_has_the_line_of_all():
     async def scenario(turns, database, ask):
         for number in range(32):
             await ask(f"user{number}", 1)
-        with pytest.raises(Unavailable, match="at once"):
+        with pytest.raises(Unavailable, match="simultaneous requests"):
             await turns.run("alice", lambda: None)
 
     run(scenario, concurrent=1)

@@ -1,0 +1,47 @@
+"""Costly requests of one user leave a thread to those of others."""
+
+import threading
+
+import anyio
+import pytest
+
+from batchjob_stats_server.api.answers import looked_up
+from batchjob_stats_server.auth.rights import Principal
+from batchjob_stats_server.http.problems import Problem
+from batchjob_stats_server.promql.fair_queue import LONGEST_LINE, FairQueue
+from batchjob_stats_server.services import Threads
+
+ALICE, BOB = Principal("alice", "user", "token"), Principal("bob", "user", "token")
+
+
+def test_a_user_with_many_costly_requests_delays_nobody_else(services):
+    alice_may_end = threading.Event()
+    places = services._replace(threads=Threads(1, FairQueue(3, 2, of="the database")))
+
+    async def ask():
+        async with anyio.create_task_group() as group:
+            for _ in range(8):
+                group.start_soon(looked_up, places, ALICE, lambda _: alice_may_end.wait(30))
+            await anyio.wait_all_tasks_blocked()
+            with anyio.fail_after(20):
+                assert await looked_up(places, BOB, lambda _: "answer") == "answer"
+            alice_may_end.set()
+
+    anyio.run(ask)
+
+
+def test_too_many_requests_of_one_user_are_refused(services):
+    end = threading.Event()
+    places = services._replace(threads=Threads(1, FairQueue(2, 1, of="the database")))
+
+    async def ask():
+        async with anyio.create_task_group() as group:
+            for _ in range(LONGEST_LINE):
+                group.start_soon(looked_up, places, ALICE, lambda _: end.wait(30))
+            await anyio.wait_all_tasks_blocked()
+            with pytest.raises(Problem) as refused:
+                await looked_up(places, ALICE, lambda _: None)
+            end.set()
+        assert refused.value.status == 429
+
+    anyio.run(ask)
