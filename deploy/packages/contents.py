@@ -84,7 +84,7 @@ EXPORTER = Package(
 SERVER = Package(
     "batchjob-server",
     "Records of batch jobs, and the server that shows them",
-    "all",
+    "packaged",
     "server",
     {
         "batchjob_stats_db": "batchjob_stats_db.main",

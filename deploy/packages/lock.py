@@ -17,7 +17,7 @@ LOCKED = ROOT / "deploy/locked"
 _EVERYTHING = "build"
 SETS = {
     _EVERYTHING: ("packages", "docs", "analysis"),  # `packages` has `all`
-    "all": ("all",),
+    "packaged": ("packaged",),
     "node": ("node",),
     "gpu": ("gpu",),
 }
