@@ -77,8 +77,11 @@ class Target(NamedTuple):
 
     def inotify_watches(self) -> int:
         """How many the kernel keeps for it (proc(5), /proc/<pid>/fdinfo)."""
-        infos = Path(f"/proc/{self.pid}/fdinfo").iterdir()
-        return sum(info.read_text().count("inotify wd:") for info in infos)
+        watches = 0
+        for info in Path(f"/proc/{self.pid}/fdinfo").iterdir():
+            with contextlib.suppress(FileNotFoundError):  # closed in the meantime
+                watches += info.read_text().count("inotify wd:")
+        return watches
 
     def answers(self) -> bool:
         """Whether it serves."""

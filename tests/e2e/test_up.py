@@ -212,8 +212,8 @@ def test_another_host_name_is_refused(machine: Up) -> None:
 def test_a_second_one_says_what_is_wrong(machine: Up, tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "batchjob_cli", "up", "--data", str(machine.data)]
     taken = subprocess.run(
-        [*argv, f"--listen-address={machine.web}"], capture_output=True, text=True,
-        env=ENVIRONMENT, timeout=60, check=False,
+        [*argv[:-1], str(tmp_path), f"--listen-address={machine.web}"], capture_output=True,
+        text=True, env=ENVIRONMENT, timeout=60, check=False,
     )  # fmt: skip
     assert taken.returncode == 5
     assert f"{machine.web}: Address already in use" in taken.stderr
@@ -223,7 +223,10 @@ def test_a_second_one_says_what_is_wrong(machine: Up, tmp_path: Path) -> None:
         env=ENVIRONMENT, timeout=60, check=False,
     )  # fmt: skip
     assert twice.returncode == 5
-    assert f"process {machine.process.pid} writes to it already" in twice.stderr
+    first = (
+        f"batchjob up serves it already, at http://{machine.web} (process {machine.process.pid})"
+    )
+    assert first in twice.stderr
     assert "Traceback" not in taken.stderr + twice.stderr
 
 
