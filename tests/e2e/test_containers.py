@@ -98,7 +98,8 @@ def volumes(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
         sys.executable, "-m", "pip", "download", "--quiet", "--only-binary=:all:",
         f"--python-version={PYTHON}",
         f"--dest={directory / 'all'}", "--no-deps", "--require-hashes",
-        "-r", str(ROOT / "deploy/locked/packaged.txt"), "-r", str(ROOT / "deploy/locked/backend.txt"),
+        "-r", str(ROOT / "deploy/locked/packaged.txt"),
+        "-r", str(ROOT / "deploy/locked/backend.txt"),
     )  # fmt: skip
     settings = directory / "pip.conf"
     settings.write_text("[global]\nno-index = true\nfind-links = /wheels\n")
