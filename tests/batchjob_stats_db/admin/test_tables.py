@@ -4,7 +4,6 @@ import csv
 import io
 import json
 
-import duckdb
 import pytest
 
 from batchjob_stats_db.main import main
@@ -49,6 +48,8 @@ def test_a_row_has_a_job_and_its_usage(url, capsys):
 
 
 def test_parquet_has_types_and_texts_as_they_are(url, tmp_path, capsys):
+    import duckdb  # only here: it prints what it leaks when the interpreter exits
+
     target = tmp_path / "jobs.parquet"
     assert main([url, "export", "--format=parquet", f"--output={target}"]) == 0
     assert capsys.readouterr().out.endswith(f"{target}: 4 jobs\n")
