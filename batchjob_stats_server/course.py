@@ -50,7 +50,7 @@ class JobSeries(NamedTuple):
 def lines(
     history: TimeSeriesStore, job: JobToMeasure, curves: Sequence[Curve], stretches: int
 ) -> Iterator[JobSeries]:
-    """The lines of the curves, by node, GPU and part; raises HistoryError."""
+    """The lines of the curves, by node, GPU and part; raises TimeSeriesError."""
     devices: Sequence[JobGpu] | None = None
     for curve in curves:
         for source in curve.sources:

@@ -161,7 +161,7 @@ def main() -> None:
                     begun = time.process_time()
                     span = JobWindow("c1", jobs[0].name.jobid, int(T), int(T) + 5 * given.passes)
                     metric = "batchjob_job_cpu_seconds_total"
-                    SampleHistory(samples).measure(Statistic.TOTAL, [metric], [span])
+                    SampleHistory(samples).measure({Statistic.TOTAL: [metric]}, [span])
                     spent = time.process_time() - begun
                     print(f"      all totals, peaks and means of it: {spent * 1e3:.0f} ms of CPU")
 

@@ -128,7 +128,7 @@ def measure_apart(
     """Measure jobs so that one that cannot be measured is in no other's way.
 
     Where a question fails, its jobs are asked for in halves. `alive` is called between questions,
-    which may take long. Raises HistoryError when the store fails, whatever is asked.
+    which may take long. Raises TimeSeriesError when the store fails, whatever is asked.
     """
     usages: dict[JobToMeasure, MeasuredUsage] = {}
     failed: dict[JobToMeasure, Exception] = {}
@@ -161,13 +161,13 @@ def measure(
     jobs: Sequence[JobToMeasure],
     interval: float,
 ) -> list[MeasuredUsage]:
-    """Measure jobs, in their order and in as few questions as possible; raises HistoryError."""
+    """Measure jobs, in their order and in as few questions as possible; raises TimeSeriesError."""
     usages: dict[int, MeasuredUsage] = {}
     for group in _groups(jobs):
         spans = [job.span for job in group]
         found: dict[str, Found] = defaultdict(lambda: defaultdict(list))
-        for statistic, metrics in _WANTED.items():
-            for sample in history.measure(statistic, metrics, spans):
+        for statistic, samples in history.measure(_WANTED, spans).items():
+            for sample in samples:
                 found[sample.labels.get("jobid", "")][statistic, sample.metric].append(sample)
         usages |= {job.id: usage_of(job, found[job.jobid], interval) for job in group}
     return [usages[job.id] for job in jobs]

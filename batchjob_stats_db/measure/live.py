@@ -1,4 +1,4 @@
-"""What running jobs have used by now, from one question per statistic for all of them.
+"""What running jobs have used by now, from one question for all of them.
 
 A job's stored usage is up to `tsdb.refresh` old. Here only the time since then is asked for:
 counters stand at their total; peaks are the larger of stored and seen; to means the time since is
@@ -60,7 +60,7 @@ def live(
     """The usage of jobs by now, or by their end, as columns of `job_usage` by the rows' numbers.
 
     `rows` have the columns of `queries.efficiency.columns()`, and are `askable`. A job of which
-    nothing was seen is not in the answer. Raises HistoryError.
+    nothing was seen is not in the answer. Raises TimeSeriesError.
     """
     by_id = {row["id"]: row for row in rows}
     jobs = _recent(db, rows, policy, now)

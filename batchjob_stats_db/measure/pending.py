@@ -47,7 +47,7 @@ def measure_due(
     limit: int = 1000,
     alive: Callable[[], None] = lambda: None,
 ) -> Outcome:
-    """Measure the jobs that are due, at most `limit`; after a HistoryError they are due still."""
+    """Measure the jobs that are due, at most `limit`; all stay due after a TimeSeriesError."""
     with store.engine.connect() as db:
         jobs = due_jobs(db, store.cluster, policy, now, limit)
     outcome = measure_apart(history, jobs, interval, alive)

@@ -222,7 +222,7 @@ class Poller:
         self.beat = time.monotonic()
 
     def measure_some(self) -> int:
-        """Measure some of the jobs that are due; how many there were. Raises HistoryError."""
+        """Measure some of the jobs that are due; how many there were. Raises TimeSeriesError."""
         if self._history is None:
             return 0
         name = self.cluster.name

@@ -71,17 +71,17 @@ class TimeSeriesStore(Protocol):
     """Its name in `job_usage.source`."""
 
     def measure(
-        self, statistic: Statistic, metrics: Sequence[str], spans: Sequence[JobWindow]
-    ) -> list[SeriesValue]:
-        """One number per series of the jobs' `metrics`; no series, no sample.
+        self, wanted: Mapping[Statistic, Sequence[str]], spans: Sequence[JobWindow]
+    ) -> dict[Statistic, list[SeriesValue]]:
+        """Of each statistic one number per series of its metrics; no series, no sample.
 
-        Raises HistoryError.
+        Raises TimeSeriesError.
         """
         ...
 
     def courses(self, asked: SeriesQuery, span: JobWindow, stretches: int) -> list[TimeSeries]:
         """The courses over `span`, in that many stretches of equal length or fewer.
 
-        Raises HistoryError.
+        Raises TimeSeriesError.
         """
         ...

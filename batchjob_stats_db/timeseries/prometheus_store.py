@@ -9,7 +9,7 @@ series of one sample, and Prometheus extrapolates where VictoriaMetrics does not
 import json
 import math
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from batchjob.quantities.quantity import SeriesKind, Statistic
@@ -33,26 +33,29 @@ from batchjob_stats_db.timeseries.prometheus_client import (
 )
 from batchjob_stats_db.timeseries.promql import (
     BY_IDENTITY,
+    Term,
     batches,
     end_of,
     identity_of,
     matching,
-    over,
     selector,
+    united,
 )
 from batchjob_stats_db.timeseries.resample import Identity, Points, Stretches
 from batchjob_stats_db.timeseries.resets import reset_totals
 
 Found = Iterator[tuple[str, dict[str, str], dict[str, Any]]]
 
+_LAST, _RESETS = "last_over_time", "resets"
 _FUNCTIONS = {
+    Statistic.TOTAL: _LAST,
     Statistic.PEAK: "max_over_time",
     Statistic.MEAN: "avg_over_time",
     Statistic.COUNT: "count_over_time",
 }
+_STATISTICS = {function: statistic for statistic, function in _FUNCTIONS.items()}
 
 _MOST_SAMPLES = 5000  # of a series that are looked at one by one; 42 h at one in 30 s
-_SERIES_AT_ONCE = 40_000  # of an answer: 250 bytes each
 _PROBE_SECONDS = 5.0
 
 
@@ -66,23 +69,17 @@ class Prometheus:
         self._client = PrometheusClient(endpoint)
 
     def measure(
-        self, statistic: Statistic, metrics: Sequence[str], spans: Sequence[JobWindow]
-    ) -> list[SeriesValue]:
-        """See History; as few requests as the batches' bounds allow."""
-        samples: list[SeriesValue] = []
+        self, wanted: Mapping[Statistic, Sequence[str]], spans: Sequence[JobWindow]
+    ) -> dict[Statistic, list[SeriesValue]]:
+        """See TimeSeriesStore; as few requests as the batches' bounds allow: one for a page."""
+        found: dict[Statistic, list[SeriesValue]] = {statistic: [] for statistic in wanted}
         for batch in batches(spans, self._endpoint):
-            if statistic is Statistic.TOTAL:
-                samples += self._totals(metrics, batch)
-                continue
-            for metric in metrics:
-                # One by one: these functions drop the metric's name, and series that differ in
-                # nothing else would clash.
-                found = self._folded(_FUNCTIONS[statistic], [metric], batch)
-                samples += [sample._replace(metric=metric) for sample in found]
-        return samples
+            for statistic, samples in self._of_batch(wanted, batch).items():
+                found[statistic] += samples
+        return found
 
     def courses(self, asked: SeriesQuery, span: JobWindow, stretches: int) -> list[TimeSeries]:
-        """See History; replicas folded, gaps left open."""
+        """See TimeSeriesStore; replicas folded, gaps left open."""
         cut = resample.stretches(span, stretches, self._endpoint.scrape_interval)
         return (self._values if asked.kind is SeriesKind.GAUGE else self._rates)(asked, span, cut)
 
@@ -135,42 +132,39 @@ class Prometheus:
             self._ask("query_range", query=query, start=begin, end=span.until, step=f"{every:g}")
         )
 
-    def _folded(
-        self, function: str, metrics: Sequence[str], batch: Sequence[JobWindow]
-    ) -> list[SeriesValue]:
-        found: list[SeriesValue] = []
-        # A metric has some two series on a node.
-        most = max(1, _SERIES_AT_ONCE // (2 * sum(span.nodes for span in batch)))
-        for first in range(0, len(metrics), most):
-            ranged = over(metrics[first : first + most], batch)
-            query = f"max {BY_IDENTITY} ({function}({ranged}))"
-            found += _samples(self._ask("query", query=query, time=end_of(batch)))
+    def _of_batch(
+        self, wanted: Mapping[Statistic, Sequence[str]], batch: Sequence[JobWindow]
+    ) -> dict[Statistic, list[SeriesValue]]:
+        found: dict[Statistic, list[SeriesValue]] = {statistic: [] for statistic in wanted}
+        fallen: set[tuple[str, Identity]] = set()
+        for query in united(list(_terms(wanted)), batch):
+            for function, sample in _asked(self._ask("query", query=query, time=end_of(batch))):
+                if function == _RESETS:
+                    fallen.add(_series(sample))
+                else:
+                    found[_STATISTICS[function]].append(sample)
+        if Statistic.TOTAL in wanted:
+            totals = {_series(each): each for each in found[Statistic.TOTAL]}
+            if batch[0].alone:
+                fallen |= self._carried(wanted[Statistic.TOTAL], batch[0])
+            self._mend_totals(totals, fallen, batch)
+            found[Statistic.TOTAL] = list(totals.values())
         return found
 
-    def _totals(self, metrics: Sequence[str], batch: Sequence[JobWindow]) -> list[SeriesValue]:
-        found = {_series(each): each for each in self._folded("last_over_time", metrics, batch)}
-        fallen = self._fallen(sorted({metric for metric, _ in found}), batch)
-        if batch[0].alone:
-            fallen |= self._carried(metrics, batch[0])
+    def _mend_totals(
+        self,
+        totals: dict[tuple[str, Identity], SeriesValue],
+        fallen: set[tuple[str, Identity]],
+        batch: Sequence[JobWindow],
+    ) -> None:
+        """Of counters that were reset the last value is not all."""
         interval = self._endpoint.scrape_interval
-        for (metric, jobid), identities in _by_job(fallen & found.keys()).items():
+        for (metric, jobid), identities in _by_job(fallen & totals.keys()).items():
             span = next(span for span in batch if span.jobid == jobid)
             for identity in identities:
-                del found[metric, identity]
+                del totals[metric, identity]
             for identity, total in reset_totals(self._ask, metric, span, identities, interval):
-                found[metric, identity] = SeriesValue(metric, dict(identity), total)
-        return list(found.values())
-
-    def _fallen(
-        self, metrics: Sequence[str], batch: Sequence[JobWindow]
-    ) -> set[tuple[str, Identity]]:
-        """The counters that were reset."""
-        fallen: set[tuple[str, Identity]] = set()
-        for metric in metrics:
-            query = f"max {BY_IDENTITY} (resets({over([metric], batch)})) > 0"
-            answer = self._ask("query", query=query, time=end_of(batch))
-            fallen.update((metric, identity_of(labels)) for _, labels, _ in _named(answer))
-        return fallen
+                totals[metric, identity] = SeriesValue(metric, dict(identity), total)
 
     def _carried(self, metrics: Sequence[str], span: JobWindow) -> set[tuple[str, Identity]]:
         """The counters that may have been another run's at first."""
@@ -234,11 +228,21 @@ def _results(url: str, status: int, body: bytes) -> list[dict[str, Any]]:
     raise TimeSeriesError(f"{url}: status {status}: {reason}")
 
 
-def _samples(answer: list[dict[str, Any]]) -> Iterator[SeriesValue]:
-    """What an instant query found; labels of thousands of series are kept once."""
+def _terms(wanted: Mapping[Statistic, Sequence[str]]) -> Iterator[Term]:
+    for statistic, metrics in wanted.items():
+        if statistic is Statistic.TOTAL:
+            yield Term(_LAST, metrics)
+            yield from (Term(_RESETS, [metric], " > 0") for metric in metrics)
+        else:
+            yield from (Term(_FUNCTIONS[statistic], [metric]) for metric in metrics)
+
+
+def _asked(answer: list[dict[str, Any]]) -> Iterator[tuple[str, SeriesValue]]:
+    """By function what `united` found; labels of thousands of series are kept once."""
     for name, labels, result in _named(answer):
+        function, _, metric = labels.pop("asked").partition(" ")
         kept = {sys.intern(label): sys.intern(value) for label, value in labels.items()}
-        yield SeriesValue(sys.intern(name), kept, float(result["value"][1]))
+        yield function, SeriesValue(sys.intern(metric or name), kept, float(result["value"][1]))
 
 
 def _series(sample: SeriesValue) -> tuple[str, Identity]:

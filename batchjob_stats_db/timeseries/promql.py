@@ -1,8 +1,9 @@
-"""The PromQL that asks for jobs' series, and which jobs may share a query."""
+"""The PromQL that asks for jobs' series, and which jobs and metrics may share a query."""
 
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from batchjob_stats_db.timeseries.base import JobWindow, SeriesQuery
 from batchjob_stats_db.timeseries.prometheus_client import Endpoint
@@ -17,11 +18,63 @@ IDENTITY = (
 BY_IDENTITY = f"by ({', '.join(IDENTITY)})"
 
 _SERIES = 40  # of a job on a node, about
+_OF_A_METRIC = 2  # of these
+_SERIES_AT_ONCE = 40_000  # of an answer: 250 bytes each
+_CHARACTERS_AT_ONCE = 15_000  # VictoriaMetrics takes queries of 16 kB
 
 
 def identity_of(labels: Mapping[str, str]) -> Identity:
     """What tells a series from others, whichever replica it came from."""
     return tuple((label, labels[label]) for label in IDENTITY if label in labels)
+
+
+class Term(NamedTuple):
+    """A function over the series of some metrics; several only of one that keeps their names."""
+
+    function: str
+    metrics: Sequence[str]
+    above: str = ""  # a filter of its values
+
+    @property
+    def name(self) -> str:
+        """What its series have as their label `asked`."""
+        return " ".join((self.function, *(self.metrics if len(self.metrics) == 1 else ())))
+
+
+def united(terms: Sequence[Term], batch: Sequence[JobWindow]) -> Iterator[str]:
+    """Queries, as few as possible, that ask for all terms of a batch of jobs; copies are folded.
+
+    Most functions drop the metric's name. Hence the label `asked`, which tells their series apart.
+    """
+    expressions: list[str] = []
+    series = characters = 0
+    for term in _small_terms(terms, batch):
+        ranged = f"{term.function}({over(term.metrics, batch)}){term.above}"
+        text = f'label_replace({ranged}, "asked", {_string(term.name)}, "", "")'
+        of_term = len(term.metrics) * _series_of_a_metric(batch)
+        length = len(text.encode()) + len(" or ")
+        series, characters = series + of_term, characters + length
+        if expressions and (series > _SERIES_AT_ONCE or characters > _CHARACTERS_AT_ONCE):
+            yield _folded(expressions)
+            expressions, series, characters = [], of_term, length
+        expressions.append(text)
+    if expressions:
+        yield _folded(expressions)
+
+
+def _small_terms(terms: Sequence[Term], batch: Sequence[JobWindow]) -> Iterator[Term]:
+    most = max(1, _SERIES_AT_ONCE // _series_of_a_metric(batch))
+    for term in terms:
+        for first in range(0, len(term.metrics), most):
+            yield term._replace(metrics=term.metrics[first : first + most])
+
+
+def _series_of_a_metric(batch: Sequence[JobWindow]) -> int:
+    return _OF_A_METRIC * sum(span.nodes for span in batch)
+
+
+def _folded(expressions: Sequence[str]) -> str:
+    return f"max by (asked, {', '.join(IDENTITY)}) ({' or '.join(expressions)})"
 
 
 class _Batch:

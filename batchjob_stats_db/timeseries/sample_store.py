@@ -6,7 +6,7 @@ sample to the next costs nothing here.
 
 import logging
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from itertools import chain
 from pathlib import Path
 
@@ -50,21 +50,26 @@ class SampleHistory:
         self._kept: dict[JobWindow, tuple[object, _Tallies]] = {}
 
     def measure(
-        self, statistic: Statistic, metrics: Sequence[str], spans: Sequence[JobWindow]
-    ) -> list[SeriesValue]:
-        """See History."""
+        self, wanted: Mapping[Statistic, Sequence[str]], spans: Sequence[JobWindow]
+    ) -> dict[Statistic, list[SeriesValue]]:
+        """See TimeSeriesStore."""
         self._kept = {span: kept for span, kept in self._kept.items() if span in set(spans)}
-        wanted = set(metrics)
-        return [
-            SeriesValue(BY_NAME[name.quantity].metric.name, _labels(span, who, name), value)
-            for span in spans
-            for (who, name), tally in self._tallies(span).items()
-            if BY_NAME[name.quantity].metric.name in wanted
-            and (value := tally.statistic(statistic)) is not None
-        ]
+        return {
+            statistic: list(self._of_metrics(statistic, set(metrics), spans))
+            for statistic, metrics in wanted.items()
+        }
+
+    def _of_metrics(
+        self, statistic: Statistic, metrics: Set[str], spans: Sequence[JobWindow]
+    ) -> Iterator[SeriesValue]:
+        for span in spans:
+            for (who, name), tally in self._tallies(span).items():
+                metric = BY_NAME[name.quantity].metric.name
+                if metric in metrics and (value := tally.statistic(statistic)) is not None:
+                    yield SeriesValue(metric, _labels(span, who, name), value)
 
     def courses(self, asked: SeriesQuery, span: JobWindow, stretches: int) -> list[TimeSeries]:
-        """See History; gaps left open."""
+        """See TimeSeriesStore; gaps left open."""
         found: dict[Identity, Points] = {}
         interval = 0.0
         for jobid in asked.where.get("jobid", (span.jobid,)):
@@ -109,7 +114,7 @@ class SampleHistory:
         return found
 
     def _read(self, span: JobWindow) -> Iterator[tuple[SampleHeader, SampleFile, Iterator[Moment]]]:
-        """The job's files, each with its samples of the span; raises HistoryError."""
+        """The job's files, each with its samples of the span; raises TimeSeriesError."""
         if self._cluster not in ("", span.cluster):
             return
         latest: dict[SampleHeader, float] = {}

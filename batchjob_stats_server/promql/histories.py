@@ -45,7 +45,7 @@ class TimeSeriesPool:
     async def ask(self, who: Hashable, work: Callable[[TimeSeriesStore], T]) -> T:
         """Do the work in a thread of the store's own, when it is this user's turn.
 
-        Raises HistoryError.
+        Raises TimeSeriesError.
         """
 
         def with_one() -> T:

@@ -6,7 +6,7 @@ from sqlalchemy.engine import Connection
 
 from batchjob.quantities.curves import GPU_MEMORY_TOTAL
 from batchjob.quantities.job import CPU_SECONDS, MEMORY_PEAK
-from batchjob.quantities.quantity import ExportedMetric, Statistic
+from batchjob.quantities.quantity import Statistic
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.database.access import Access
 from batchjob_stats_db.database.record_rows import UsagePolicy
@@ -48,7 +48,7 @@ def measured(
     """The same with what only the measurements tell.
 
     That is: the use of a job that runs, or was not measured since its end, each node's part, and
-    the memory of its GPUs. Raises HistoryError.
+    the memory of its GPUs. Raises TimeSeriesError.
     """
     until = material.job["usage_until_time"]
     if job.end is None or not material.job["usage_samples"] or until < job.end:
@@ -85,15 +85,18 @@ def _nodes(history: TimeSeriesStore, job: JobToMeasure) -> Sequence[NodeUse]:
         return ()
     users = {user for user in (job.user, str(job.uid or "")) if user}
 
-    def by_node(statistic: Statistic, metric: ExportedMetric) -> Mapping[str, float]:
+    wanted = {Statistic.TOTAL: [CPU_SECONDS.name], Statistic.PEAK: [MEMORY_PEAK.metric.name]}
+    found = history.measure(wanted, [job.span])
+
+    def by_node(statistic: Statistic) -> Mapping[str, float]:
         sums: dict[str, float] = {}
-        for sample in history.measure(statistic, [metric.name], [job.span]):
+        for sample in found[statistic]:
             if sample.labels.get("user", "") in users:
                 node = node_of(sample.labels.get("instance", ""))
                 sums[node] = sums.get(node, 0.0) + sample.value
         return sums
 
-    cpu, peak = by_node(Statistic.TOTAL, CPU_SECONDS), by_node(Statistic.PEAK, MEMORY_PEAK.metric)
+    cpu, peak = by_node(Statistic.TOTAL), by_node(Statistic.PEAK)
     return [
         NodeUse(node, cpu.get(node), round(peak[node]) if node in peak else None)
         for node in sorted(cpu.keys() | peak.keys())

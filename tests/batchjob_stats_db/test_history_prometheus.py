@@ -11,7 +11,7 @@ from batchjob_stats_db.timeseries.base import JobWindow, TimeSeriesError
 from batchjob_stats_db.timeseries.counters import total_of
 from batchjob_stats_db.timeseries.prometheus_client import Endpoint
 from batchjob_stats_db.timeseries.prometheus_store import Prometheus
-from batchjob_stats_db.timeseries.promql import batches, selector
+from batchjob_stats_db.timeseries.promql import Term, batches, selector, united
 from tests.batchjob_stats_db.samples.stores import STORES
 from tests.batchjob_stats_db.tsdb import line, prometheus
 
@@ -59,7 +59,8 @@ def span(jobid, start=T - 10, until=T + 400, alone=False):
 
 
 def totals(history, *spans):
-    found = history.measure(Statistic.TOTAL, [CPU, "batchjob_job_oom_kills_total"], spans)
+    wanted = {Statistic.TOTAL: [CPU, "batchjob_job_oom_kills_total"]}
+    found = history.measure(wanted, spans)[Statistic.TOTAL]
     return {(s.labels["jobid"], s.labels.get("instance")): s.value for s in found}
 
 
@@ -91,18 +92,26 @@ def test_ids_are_matched_literally(history):
     assert list(totals(history, span("12[3].pbs-1"), span("2")).values()) == [6, 3.5]
 
 
-def test_peaks_means_and_counts(history):
-    def of(statistic):
-        found = history.measure(statistic, [MEMORY], [span("1"), span("2")])
-        return {sample.labels["jobid"]: sample.value for sample in found}
+def test_totals_peaks_means_and_counts_in_one_question(history):
+    wanted = {statistic: [MEMORY, CPU] for statistic in Statistic}
+    found = history.measure(wanted, [span("1"), span("2")])
 
-    assert of(Statistic.PEAK) == {"1": K * 300, "2": K * 77}
-    assert of(Statistic.MEAN) == {"1": K * 200, "2": K * 77}
-    assert of(Statistic.COUNT) == {"1": 3, "2": 1}
+    def of(statistic, metric):
+        return {
+            (sample.labels["jobid"], sample.labels["instance"][:4]): sample.value
+            for sample in found[statistic]
+            if sample.metric == metric
+        }
+
+    assert of(Statistic.PEAK, MEMORY) == {("1", "n001"): K * 300, ("2", "n001"): K * 77}
+    assert of(Statistic.MEAN, MEMORY) == {("1", "n001"): K * 200, ("2", "n001"): K * 77}
+    assert of(Statistic.COUNT, MEMORY) == {("1", "n001"): 3, ("2", "n001"): 1}
+    assert of(Statistic.TOTAL, CPU) == {("1", "n001"): 30, ("1", "n002"): 9, ("2", "n001"): 3.5}
+    assert of(Statistic.COUNT, CPU) == {("1", "n001"): 3, ("1", "n002"): 2, ("2", "n001"): 1}
 
 
 def test_not_a_number_is_said_or_left_out(history):
-    found = history.measure(Statistic.PEAK, [MEMORY], [span("6")])
+    found = history.measure({Statistic.PEAK: [MEMORY]}, [span("6")])[Statistic.PEAK]
     assert all(math.isnan(sample.value) for sample in found)
 
 
@@ -114,7 +123,7 @@ def test_a_refused_question_says_why():
 def test_no_answer_is_an_error():
     with pytest.raises(TimeSeriesError, match=r"127\.0\.0\.1"):
         Prometheus(Endpoint("http://127.0.0.1:1", timeout_seconds=1)).measure(
-            Statistic.TOTAL, [CPU], [span("1")]
+            {Statistic.TOTAL: [CPU]}, [span("1")]
         )
 
 
@@ -131,6 +140,23 @@ def test_a_batch_holds_no_two_runs_and_not_too_many_samples():
 def test_cluster_and_jobid_are_always_in_the_selector():
     text = selector(["a", "b"], [span('1"2'), span("3")])
     assert text == '{__name__=~"a|b", cluster="c1", jobid=~"1\\"2|3"}'
+
+
+def test_a_page_of_jobs_is_one_query_and_none_is_too_long_or_asks_for_too_much():
+    terms = [Term("last_over_time", ["a", "b"]), *(Term("resets", [f"m{n}"]) for n in range(24))]
+    (page,) = united(terms, [span(str(n)) for n in range(25)])
+    assert page.count("resets(") == 24
+    many = list(united(terms, [span(str(n)) for n in range(10**6, 10**6 + 1000)]))
+    assert len(many) == 25
+    assert all(len(query) < 16_384 for query in many)
+    (large, *_) = united([Term("resets", ["a"]), Term("resets", ["b"])], [big_job(20_000)])
+    assert large.count("resets(") == 1
+    halves = list(united([Term("last_over_time", ["a", "b", "c"])], [big_job(10_000)]))
+    assert [query.count("last_over_time(") for query in halves] == [1, 1]
+
+
+def big_job(nodes):
+    return span("1")._replace(nodes=nodes)
 
 
 def test_total_of_raw_samples():
@@ -171,7 +197,7 @@ def test_servers_that_are_slow_or_something_else(body, said):
             url = f"http://127.0.0.1:{server.server_port}"
             store = Prometheus(Endpoint(url, timeout_seconds=0.3, answer_bytes=1000))
             with pytest.raises(TimeSeriesError, match=said):
-                store.measure(Statistic.PEAK, [MEMORY], [span("1")])
+                store.measure({Statistic.PEAK: [MEMORY]}, [span("1")])
         finally:
             answered.set()
             server.shutdown()

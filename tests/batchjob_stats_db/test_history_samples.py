@@ -27,7 +27,8 @@ def write(samples, begin, values, who=ALICE):
 
 
 def numbers(history, statistic, metric, span=SPAN):
-    return [each.value for each in history.measure(statistic, [f"batchjob_job_{metric}"], [span])]
+    found = history.measure({statistic: [f"batchjob_job_{metric}"]}, [span])
+    return [each.value for each in found[statistic]]
 
 
 def test_one_file_after_the_other(tmp_path):
@@ -81,7 +82,8 @@ def test_what_cannot_be_read_at_all_is_an_error(tmp_path):
 
 def test_no_samples_no_answer(tmp_path):
     history = SampleHistory(tmp_path / "nowhere")
-    assert history.measure(Statistic.TOTAL, ["batchjob_job_cpu_seconds_total"], [SPAN]) == []
+    wanted = {Statistic.TOTAL: ["batchjob_job_cpu_seconds_total"]}
+    assert history.measure(wanted, [SPAN]) == {Statistic.TOTAL: []}
     assert history.courses(SeriesQuery("x", SeriesKind.GAUGE, {"jobid": ["1"]}), SPAN, 10) == []
 
 

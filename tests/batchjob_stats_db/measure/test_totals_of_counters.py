@@ -107,8 +107,12 @@ def about(history, total):
     return pytest.approx(total, abs=3 if history.source == "samples" else 1e-6)
 
 
+def totals(history, spans):
+    return history.measure({Statistic.TOTAL: [CPU, ENERGY]}, spans)[Statistic.TOTAL]
+
+
 def test_every_counter_of_every_job(history):
-    found = history.measure(Statistic.TOTAL, [CPU, ENERGY], [run.span for run in RUNS])
+    found = totals(history, [run.span for run in RUNS])
     seen = {(s.labels["jobid"], s.metric, s.labels["instance"]): s.value for s in found}
     assert len(seen) == len(found)
     assert seen == {
@@ -121,7 +125,7 @@ def test_every_counter_of_every_job(history):
 def test_a_run_whose_predecessor_is_near_counts_the_same(history):
     for run in RUNS[:12]:
         spans = [run.span._replace(alone=True)]
-        found = history.measure(Statistic.TOTAL, [CPU, ENERGY], spans)
+        found = totals(history, spans)
         seen = {(s.metric, s.labels["instance"]): s.value for s in found}
         assert seen == {which: about(history, total) for which, total in run.counted.items()}
 
