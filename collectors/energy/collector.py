@@ -17,7 +17,7 @@ from collectors.energy.interval import NodeSnapshot, key_of
 from collectors.energy.ledger import EnergyAccounts, Ledger
 from collectors.energy.metrics import METRICS, Shown, families
 from collectors.host import Host
-from collectors.jobs.view import JobsView
+from collectors.jobs.view import JobStarts, JobsView
 from collectors.metric import MetricFamily
 from collectors.power.choice import choose
 from collectors.power.meter import BEST_FIRST, GpuMetered, Meter, Metered, MeterReading
@@ -81,6 +81,7 @@ class EnergyCollector:
         self._idle_watts = idle_watts
         self._metered = {n: each for n, each in built.items() if isinstance(each, Metered)}
         self._jobs = _only(x for x in built.values() if isinstance(x, JobsView))
+        self._starts = _only(x for x in built.values() if isinstance(x, JobStarts))
         self._gpus = _only(x for x in built.values() if isinstance(x, GpuMetered))
         self._factors = _only(x for x in built.values() if isinstance(x, CurrentFactors))
         self._directory = _state_directory(options)
@@ -109,7 +110,8 @@ class EnergyCollector:
 
     def collect(self) -> list[MetricFamily]:
         """The accounts of the last tick."""
-        return families(self._shown, self._host.monotonic())
+        created = self._starts.created() if self._starts else {}
+        return families(self._shown, self._host.monotonic(), created)
 
     def accounts(self) -> EnergyAccounts:
         """The same as plain data; thread-safe."""

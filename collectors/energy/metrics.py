@@ -1,11 +1,11 @@
 """The families of the energy collector."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from batchjob.quantities.energy import EMISSIONS_GRAMS, ENERGY_JOULES
 from collectors.energy.ledger import EnergyAccounts
-from collectors.metric import Metric, MetricFamily, exported, join, labels
+from collectors.metric import Labels, Metric, MetricFamily, exported, join, labels
 from collectors.power.meter import Meter
 
 JOB_ENERGY = exported(ENERGY_JOULES.metric)
@@ -81,11 +81,14 @@ class Shown(NamedTuple):
     tick_errors: int = 0
 
 
-def families(shown: Shown, now: float) -> list[MetricFamily]:
-    """Render; families without samples are left out."""
+def families(shown: Shown, now: float, created: Mapping[Labels, float]) -> list[MetricFamily]:
+    """Render; families without samples are left out.
+
+    `created`: when the counters of a job, by its labels, were 0.
+    """
     accounts = shown.accounts
     made = [
-        *_jobs(accounts),
+        *_jobs(accounts, created),
         MetricFamily(
             NODE_ENERGY,
             [
@@ -102,25 +105,29 @@ def families(shown: Shown, now: float) -> list[MetricFamily]:
     return [family for family in made if family.samples]
 
 
-def _jobs(accounts: EnergyAccounts) -> tuple[MetricFamily, MetricFamily]:
-    return (
-        MetricFamily(
-            JOB_ENERGY,
-            [
-                (join(job.name.labels, labels(component=component, kind=kind)), joules)
-                for job in accounts.jobs
-                for (component, kind), joules in job.joules.items()
-            ],
-        ),
-        MetricFamily(
-            JOB_EMISSIONS,
-            [
-                (join(job.name.labels, labels(provider=provider)), grams)
-                for job in accounts.jobs
-                for provider, grams in job.grams.items()
-            ],
-        ),
-    )
+def _jobs(
+    accounts: EnergyAccounts, created: Mapping[Labels, float]
+) -> tuple[MetricFamily, MetricFamily]:
+    joules = [
+        (job.name.labels, labels(component=component, kind=kind), number)
+        for job in accounts.jobs
+        for (component, kind), number in job.joules.items()
+    ]
+    grams = [
+        (job.name.labels, labels(provider=provider), number)
+        for job in accounts.jobs
+        for provider, number in job.grams.items()
+    ]
+    return _counted(JOB_ENERGY, joules, created), _counted(JOB_EMISSIONS, grams, created)
+
+
+def _counted(
+    metric: Metric, numbers: Sequence[tuple[Labels, Labels, float]], created: Mapping[Labels, float]
+) -> MetricFamily:
+    """A counter of jobs, from the job's labels, its own, and the number of each."""
+    began = {join(job, own): created[job] for job, own, _ in numbers if job in created}
+    samples = [(join(job, own), number) for job, own, number in numbers]
+    return MetricFamily(metric, samples, created=began)
 
 
 def _chosen(shown: Shown) -> list[MetricFamily]:

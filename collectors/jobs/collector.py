@@ -193,6 +193,13 @@ class JobsCollector:
             )
         return found
 
+    def created(self) -> dict[Labels, float]:
+        """When each shown job began, for its counters elsewhere; thread-safe."""
+        if not self._options.created:
+            return {}
+        began = {each.name.labels: job.started or job.noticed for job, each in self._shown()}
+        return {job: moment.epoch for job, moment in began.items() if moment is not None}
+
     def holders(self) -> list[JobHolder]:
         """The running jobs' processes and GPU variables as last looked at."""
         found = []

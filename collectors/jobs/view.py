@@ -59,3 +59,11 @@ class JobsView(Protocol):
 
     def holders(self) -> list[JobHolder]:
         """The running jobs as the /proc thread last saw them; reads nothing."""
+
+
+@runtime_checkable
+class JobStarts(Protocol):
+    """When jobs' counters were 0, of those of every collector."""
+
+    def created(self) -> Mapping[Labels, float]:
+        """Epoch seconds by the job's labels; nothing where the option for it is off."""

@@ -4,6 +4,7 @@ import logging
 
 import pytest
 
+from batchjob_exporter import exposition
 from collectors.emissions.factor import EmissionFactor
 from collectors.power.meter import GpuEnergyReading, GpuEnergyShare, MeterReading
 from tests.collectors.energy.bench import (
@@ -106,6 +107,26 @@ def test_ages_and_grams_are_shown(host, time):
     assert shown(collector, "job_emissions_grams_total") == {
         'manager="slurm",jobid="1",user="alice",provider="rte"': pytest.approx(0.6)
     }
+
+
+def test_jobs_energy_says_when_it_was_zero_if_asked(host, time):
+    class Starting(Jobs):
+        def created(self):
+            return {job.name.labels: job.start for job in self.jobs}
+
+    start = time.clock() + 5
+    jobs = [Job(1, 4, 2.0, start, start + 600)]
+
+    def text(view):
+        collector = energy(host, {"jobs": view, "rapl": Source(counter("rapl", steady(time, 100)))})
+        run(collector, time, 100)
+        return exposition.render(collector.collect(), exposition.OPENMETRICS).decode()
+
+    created = [each for each in text(Starting(time, jobs)).splitlines() if "_created{" in each]
+    assert created
+    assert all(each.startswith("batchjob_job_energy_joules_created{") for each in created)
+    assert {float(each.rsplit(" ", 1)[1]) for each in created} == {start}
+    assert "_created" not in text(Jobs(time, jobs))
 
 
 def test_slow_meters_are_looked_at_when_their_reading_is_due(host, time):

@@ -96,6 +96,8 @@ def test_counters_say_when_they_were_zero_if_asked(node):
         if sample.name == "batchjob_job_cpu_seconds_created"
     }
     assert created == dict.fromkeys(("user", "system"), node.now - 1000 + 500.25)
+    assert list(jobs.created().values()) == [node.now - 1000 + 500.25]
+    assert node.jobs().created() == {}
     assert "_created" not in exposition.render(jobs.collect()).decode()
     plain = exposition.render(node_without_creation(node), exposition.OPENMETRICS).decode()
     assert "_created" not in plain
