@@ -2,19 +2,28 @@
 
 from time import gmtime
 
+import sqlalchemy as sa
+from sqlalchemy.sql.elements import ColumnElement
+
 DAY = 86400
 
 
-def day_of(time: int) -> int:
+def day_of(time: float) -> int:
     """The midnight before a time."""
-    return time - time % DAY
+    return int(time // DAY) * DAY
 
 
-def days_of(start: int | None, end: int) -> range:
+def days_of(start: float | None, end: float) -> range:
     """The midnights of the days a run touches; none before it starts."""
     if start is None:
         return range(0)
-    return range(day_of(start), max(start, end) + 1, DAY)
+    return range(day_of(start), int(max(start, end)) + 1, DAY)
+
+
+def midnight(time: ColumnElement[float]) -> ColumnElement[int]:
+    """The same in SQL; not every database has a remainder of numbers with a fraction."""
+    milliseconds = sa.cast(time * 1000, sa.BigInteger)
+    return (milliseconds - milliseconds % (DAY * 1000)) // 1000
 
 
 def month_of(time: int) -> int:

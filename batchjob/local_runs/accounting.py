@@ -176,6 +176,7 @@ class Runs:
             kept["time_limit_seconds"] = math.ceil(limit)
         job, complaints = decode(kept | {"nodes": [share]}, self.cluster, SOURCE)
         job = job._replace(
+            eligible_time=decoded(document).submit_time,  # with its milliseconds
             node_list=str(node),
             array_jobid=str(document.get("workflow", "")),
             allocated_nodes=1,

@@ -54,6 +54,16 @@ def time_in_words(at: float, zone: tzinfo | None = None) -> str:
     return f"{datetime.fromtimestamp(at, zone).astimezone(zone):%Y-%m-%d %H:%M:%S %Z}"
 
 
+def exact_time_in_words(at: float, zone: tzinfo | None = None) -> str:
+    """The same with milliseconds, `2026-04-04 14:53:20.250 CEST`, unless it is whole."""
+    then = datetime.fromtimestamp(round(at, 3), zone).astimezone(zone)
+    return f"{then.replace(tzinfo=None).isoformat(' ', _precision(then))} {then:%Z}"
+
+
+def _precision(at: datetime) -> str:
+    return "milliseconds" if at.microsecond else "seconds"
+
+
 def local_zone() -> str:
     """The name of the local time zone, such as Europe/Paris; UTC where it has none."""
     name = os.environ.get("TZ", "").removeprefix(":")
@@ -66,11 +76,20 @@ def local_zone() -> str:
         return "UTC"
 
 
+def in_milliseconds(seconds: float | None) -> int | None:
+    """Epoch milliseconds of epoch seconds."""
+    return None if seconds is None else round(seconds * 1000)
+
+
 def rfc3339(seconds: float | None) -> str | None:
-    """`2026-04-04T20:30:00Z`; None where the time is not known or beyond the year 9999."""
+    """`2026-04-04T20:30:00Z`, with milliseconds unless it is whole.
+
+    None where the time is not known or beyond the year 9999.
+    """
     if seconds is None:
         return None
     try:
-        return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
+        at = datetime.fromtimestamp(round(seconds, 3), UTC)
+        return at.isoformat(timespec=_precision(at)).replace("+00:00", "Z")
     except (ValueError, OverflowError, OSError):
         return None

@@ -25,7 +25,7 @@ class Unfinished(NamedTuple):
 
     submit_time: int
     run: int
-    start_time: int | None
+    start_time: float | None
 
 
 class Deleted(NamedTuple):

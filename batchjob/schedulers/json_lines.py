@@ -69,7 +69,8 @@ class Jsonl:
                     bad.append(quarantined(SOURCE, str(error), line))
                     continue
                 found.append(job)
-                covered = max(covered, job.end_time or job.start_time or job.submit_time)
+                latest = job.end_time or job.start_time or job.submit_time
+                covered = max(covered, int(latest))
                 if complaints:
                     bad.append(quarantined(SOURCE, "; ".join(complaints), line))
             yield Batch(folded(found), tuple(bad), chunk.watermark, covered)

@@ -38,17 +38,28 @@ def _number(value: Any) -> float:
     raise ValueError(f"expected a number of at least 0, got {_shown(value)}")
 
 
-def _time(value: Any) -> int:
+def _time(value: Any) -> float:
+    """Epoch seconds, to the millisecond."""
     if isinstance(value, str):
         try:
             at = datetime.fromisoformat(value)
         except ValueError:
             at = None
         if at is not None and at.tzinfo is not None:
-            return int(at.timestamp())
+            return _milliseconds(at.timestamp())
     elif isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 2**40:
-        return int(value)
+        return _milliseconds(value)
     raise ValueError(f"expected epoch seconds or a time with a zone, got {_shown(value)}")
+
+
+def _milliseconds(seconds: float) -> float:
+    """Whole seconds as an int, so that they are written without a fraction."""
+    rounded = round(seconds, 3)
+    return int(rounded) if rounded % 1 == 0 else rounded
+
+
+def _whole_time(value: Any) -> int:
+    return int(_time(value))
 
 
 def _state(value: Any) -> JobState:
@@ -71,9 +82,10 @@ def _parsers(record: type[NamedTuple]) -> dict[str, Callable[[Any], Any]]:
         float | None: _number,
         JobState: _state,
     }
+    times = {int: _whole_time, int | None: _whole_time, float | None: _time}
     hints = get_type_hints(record)
     return {
-        name: _time if name in _TIMES else by_type[hints[name]]
+        name: (times if name in _TIMES else by_type)[hints[name]]
         for name in hints
         if name not in _NESTED
     }

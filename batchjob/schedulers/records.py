@@ -1,8 +1,9 @@
 """What sources yield and the store writes: immutable, typed, in base units.
 
-Times are UTC epoch seconds, durations seconds, sizes bytes, energy joules. None (and "" for text)
-means that this source does not say: the store keeps what it knows from an earlier record of the
-same key. So a record may be partial; only its key and its state are always there.
+Times are UTC epoch seconds, durations seconds, sizes bytes, energy joules. Start, end and eligible
+time have milliseconds where their source has them. None (and "" for text) means that this source
+does not say: the store keeps what it knows from an earlier record of the same key. So a record may
+be partial; only its key and its state are always there.
 """
 
 from collections.abc import Iterable
@@ -87,9 +88,9 @@ class JobRecord(NamedTuple):
     reservation: str = ""
     priority: int | None = None
     # When.
-    eligible_time: int | None = None
-    start_time: int | None = None
-    end_time: int | None = None
+    eligible_time: float | None = None
+    start_time: float | None = None
+    end_time: float | None = None
     elapsed_seconds: float | None = None
     suspended_seconds: int | None = None
     time_limit_seconds: int | None = None  # None also for a job without a limit
@@ -213,7 +214,7 @@ def updated(earlier: JobRecord, later: JobRecord) -> JobRecord:
     )
 
 
-def is_outdated(record: JobRecord, end_time: int | None) -> bool:
+def is_outdated(record: JobRecord, end_time: float | None) -> bool:
     """Whether a record of a job that waits or runs is older than the end that is known.
 
     Lines of a log come out of order, and two sources have different delays. A run that follows

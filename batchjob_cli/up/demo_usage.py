@@ -81,7 +81,7 @@ def write_samples(job: MadeJob, samples: Path, now: int) -> None:
 
 
 def _samples(
-    job: MadeJob, place: int, start: int, until: int, interval: float
+    job: MadeJob, place: int, start: float, until: float, interval: float
 ) -> Iterator[JobSample]:
     """Counters grow with waves, so that plots have a shape."""
     recipe, phase = job.recipe, zlib.crc32(f"{job.record.jobid} {place}".encode()) % 628 / 100

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from batchjob_stats_db.database import schema
-from batchjob_stats_db.days import DAY, day_of
+from batchjob_stats_db.days import DAY, day_of, midnight
 
 _STALE_SECONDS = 6 * 3600
 _OVERDUE_SECONDS = DAY
@@ -101,7 +101,7 @@ def _miscounted(db: Connection, cluster: str) -> Iterator[str]:
     first = max(day_of(oldest) + DAY, kept)
     waiting = set(db.execute(sa.select(due.day).where(due.cluster == cluster)).scalars())
     for name, time in (("jobs_started", job.start_time), ("jobs_ended", job.end_time)):
-        day = (time - time % DAY).label("day")
+        day = midnight(time).label("day")
         ran = (job.cluster == cluster) & job.start_time.is_not(None) & (time >= first)
         counted = sa.select(day, sa.func.count().label("jobs")).where(ran).group_by(day)
         jobs = {row.day: row.jobs for row in db.execute(counted)}

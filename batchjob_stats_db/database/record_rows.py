@@ -1,5 +1,6 @@
 """A job record as a row of `job`: what it changes, and when the job is to be measured."""
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -33,13 +34,13 @@ class UsagePolicy(NamedTuple):
     refresh_seconds: int = 21600  # while it runs
     horizon_seconds: int = 15 * DAY  # how far back the measurements reach; 0: there are none
 
-    def due(self, start: int | None, end: int | None, now: int) -> int | None:
+    def due(self, start: float | None, end: float | None, now: int) -> int | None:
         """When to measure a job; None: there is nothing (left) to measure."""
         if start is None or not self.horizon_seconds:
             return None
         if end is None:
-            return max(now, start) + self.refresh_seconds
-        due = end + self.settle_seconds
+            return max(now, int(start)) + self.refresh_seconds
+        due = math.ceil(end) + self.settle_seconds
         return due if due > now - self.horizon_seconds else None
 
 

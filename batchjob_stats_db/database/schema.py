@@ -1,5 +1,7 @@
 """The tables. Times are UTC epoch seconds, sizes bytes, energy joules, emissions grams.
 
+A job's start and end have milliseconds where their source has them; all other times are whole.
+
 The columns of `job`, `job_step` are the fields of the records they are written from (`records.py`).
 NULL, or "" for text, means "not known" or "not yet", never zero. What is derived (usage, daily
 sums) lives apart from what the scheduler said, and can be made anew from it.
@@ -66,7 +68,7 @@ def _integers(names: str) -> list[Column[int]]:
 
 
 class _Count(sa.types.TypeDecorator[float]):
-    """A number that is whole as a rule, and an int then: half a CPU, 20 ms."""
+    """A number that is whole as a rule, and an int then: half a CPU, a time to the millisecond."""
 
     impl = Float
     cache_ok = True
@@ -119,8 +121,8 @@ job = Table(
     *_texts("record_id sluid username"),
     *_integers("uid"),
     *_texts("groupname account partition qos name reservation"),
-    *_integers("priority eligible_time start_time end_time"),
-    *_counts("elapsed_seconds"),
+    *_integers("priority"),
+    *_counts("eligible_time start_time end_time elapsed_seconds"),
     *_integers("suspended_seconds time_limit_seconds"),
     *_integers("exit_code exit_signal derived_exit_code derived_exit_signal"),
     *_texts("reason cancelled_by"),
@@ -191,7 +193,7 @@ job_node = Table(
     *_counts("cpus"),
     *_integers("memory_bytes gpus"),
     _must("cluster", Text),
-    *_integers("start_time"),  # the job's, so that a node's newest jobs are one range
+    *_counts("start_time"),  # the job's, so that a node's newest jobs are one range
     Index("ix_job_node_node_time", "cluster", "node", "start_time", "job_id"),
     sqlite_with_rowid=False,
 )

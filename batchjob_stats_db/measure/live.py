@@ -5,6 +5,7 @@ counters stand at their total; peaks are the larger of stored and seen; to means
 added. Jobs that ended and were not measured since are asked for as well, up to their end.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -46,7 +47,7 @@ def askable(row: Row, policy: UsagePolicy, now: int) -> bool:
 
 def _known_until(row: Row) -> int:
     until = row["usage_until_time"] if row["usage_samples"] else None
-    return int(max(until or 0, row["start_time"]))
+    return int(max(until or 0, row["start_time"]))  # the second in which it started
 
 
 def live(
@@ -97,9 +98,9 @@ def _together(row: Row, usage: MeasuredUsage, source: str, now: int) -> dict[str
     """Stored usage and what was seen since."""
     names = [column.name for column in schema.job_usage.columns if column.name != "job_id"]
     stored = {name: row[f"usage_{name}"] for name in names} if row["usage_samples"] else {}
-    until = now if row["end_time"] is None else min(row["end_time"], now)
+    until = now if row["end_time"] is None else min(math.ceil(row["end_time"]), now)
     known_until = _known_until(row)
-    before, since = known_until - row["start_time"], max(1, until - known_until)
+    before, since = max(0, known_until - row["start_time"]), max(1, until - known_until)
     if stored and row["end_time"] is not None and known_until > row["start_time"]:
         # Of the job's whole life it is in the row, and was of the time that was measured.
         stored["coverage"] *= (row["end_time"] - row["start_time"]) / before

@@ -88,10 +88,10 @@ def _failed_before(db: Connection, ids: Sequence[int]) -> set[int]:
 
 def runs_of_ids(
     db: Connection, cluster: str, jobids: Sequence[str]
-) -> dict[str, list[tuple[int, int | None]]]:
+) -> dict[str, list[tuple[float, float | None]]]:
     """Start and end of all runs of the job ids, whosever they are."""
     job = schema.job
-    runs: dict[str, list[tuple[int, int | None]]] = {}
+    runs: dict[str, list[tuple[float, float | None]]] = {}
     for part in parts(list(dict.fromkeys(jobids))):
         query = sa.select(job.c.jobid, job.c.start_time, job.c.end_time).where(
             job.c.cluster == cluster, job.c.jobid.in_(part), job.c.start_time.is_not(None)
@@ -104,15 +104,17 @@ def runs_of_ids(
 def measured(
     cluster: str,
     row: Any,
-    runs: Sequence[tuple[int, int | None]],
+    runs: Sequence[tuple[float, float | None]],
     policy: UsagePolicy,
     now: int,
 ) -> JobToMeasure:
     """How to measure one of the runs of a job; `row` has the columns WANTED."""
-    start, end = row.start_time, row.end_time
+    # Series are looked for by the second: from that of the start up to the end of that of the end.
+    start = int(row.start_time)
+    end = None if row.end_time is None else math.ceil(row.end_time)
     until = min(now, end + policy.settle_seconds) if end is not None else now
-    later = min((other for other, _ in runs if other > start), default=math.inf)
-    earlier = [(other_end or other) for other, other_end in runs if other < start]
+    later = min((other for other, _ in runs if other > row.start_time), default=math.inf)
+    earlier = [(other_end or other) for other, other_end in runs if other < row.start_time]
     # What lingers of the run before is gone by then.
     before = max(earlier, default=-math.inf) + policy.settle_seconds
     near = before > start

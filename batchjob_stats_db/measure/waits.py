@@ -12,7 +12,7 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.sql.elements import ColumnElement
 
 from batchjob_stats_db.database import schema
-from batchjob_stats_db.days import DAY
+from batchjob_stats_db.days import DAY, midnight
 
 _PERCENTILES = {"p50": 50, "p90": 90, "p99": 99}
 
@@ -22,7 +22,7 @@ def waits(*which: ColumnElement[bool]) -> sa.Select[Any]:
     job = schema.job.c
     ready = sa.func.coalesce(job.eligible_time, job.submit_time)
     waited = sa.case((job.start_time > ready, job.start_time - ready), else_=0)
-    day = (job.start_time - job.start_time % DAY).label("day")
+    day = midnight(job.start_time).label("day")
     together = (job.cluster, day, job.partition)
     each = (
         sa.select(

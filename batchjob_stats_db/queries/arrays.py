@@ -36,7 +36,7 @@ class _Group(NamedTuple):
     cluster: str
     whole: str
     user: str
-    last_start: int
+    last_start: float
     last_id: int
 
 
@@ -86,7 +86,7 @@ def columns(kind: JobGroupKind = JobGroupKind.ARRAY) -> tuple[ColumnElement[Any]
         sa.func.min(_job.submit_time).label("submit_time"),
         sa.func.min(_job.start_time).label("start_time"),
         sa.case((ended, sa.func.max(_job.end_time))).label("end_time"),
-        sa.cast(sa.func.sum(RUN_TIME), sa.BigInteger).label("elapsed_seconds"),
+        sa.func.sum(RUN_TIME).label("elapsed_seconds"),
         sa.func.sum(allocated).label("allocated_cpu_seconds"),
         sa.func.count(sa.case((_usage.samples > 0, 1))).label("jobs_measured"),
         sa.func.sum(CPU_SECONDS).label("cpu_seconds"),

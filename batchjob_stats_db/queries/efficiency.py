@@ -55,8 +55,8 @@ _since_start = _EpochNow() - _job.start_time - sa.func.coalesce(_job.suspended_s
 RUN_TIME = sa.case(
     (_job.elapsed_seconds.is_not(None), _job.elapsed_seconds),
     (
-        ~_ended & _job.state.in_(RUNNING) & (_since_start > 0),
-        sa.cast(_since_start, sa.Float),
+        ~_ended & _job.state.in_(RUNNING) & (_since_start > -1),  # now is whole seconds
+        sa.case((_since_start > 0, sa.cast(_since_start, sa.Float)), else_=0.0),
     ),
 )
 """How long a job ran; one that runs is not written each second, so it is computed."""

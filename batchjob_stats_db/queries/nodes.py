@@ -17,8 +17,8 @@ class Neighbours(NamedTuple):
     """How many other jobs were on a node while a job ran, from when to when (epoch seconds)."""
 
     jobs: int
-    since: int
-    until: int
+    since: float
+    until: float
 
 
 NOBODY = Neighbours(0, 0, 0)

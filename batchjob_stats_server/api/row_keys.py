@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from batchjob.runtime.times import rfc3339
+from batchjob.runtime.times import in_milliseconds, rfc3339
 from batchjob_stats_db.queries.job_rows import Names
 
 _RENAMED = {"username": "user", "groupname": "group"}
@@ -26,10 +26,6 @@ class KeySource(NamedTuple):
 KeySources = tuple[tuple[str, KeySource], ...]
 
 
-def _milliseconds(seconds: int | None) -> int | None:
-    return None if seconds is None else seconds * 1000
-
-
 in_rfc3339 = functools.lru_cache(20_000)(rfc3339)  # times of jobs are alike
 
 
@@ -40,7 +36,7 @@ def keys_of(column: str) -> Mapping[str, KeySource]:
     key = _RENAMED.get(column, column)
     if column.endswith("_time") or column == "day":
         return {
-            key: KeySource((column,), _milliseconds),
+            key: KeySource((column,), in_milliseconds),
             f"{key}_rfc3339": KeySource((column,), in_rfc3339),
         }
     return {key: KeySource((column,))}

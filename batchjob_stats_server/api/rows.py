@@ -19,6 +19,7 @@ from pydantic import BaseModel, create_model
 from sqlalchemy.sql.elements import ColumnElement
 
 from batchjob.runtime.cells import harmless
+from batchjob.runtime.times import in_milliseconds
 from batchjob_stats_db.queries.job_rows import Names
 from batchjob_stats_server.api.row_keys import (
     Keys,
@@ -46,6 +47,7 @@ class RowFormat(StrEnum):
 
 
 _TYPES: Mapping[type[Any], type] = {sa.Text: str, sa.Integer: int, object: float}
+_MADE: Mapping[Any, type] = {in_rfc3339: str, in_milliseconds: int}
 
 
 def model(name: str, columns: Iterable[ColumnElement[Any]]) -> type[BaseModel]:
@@ -55,7 +57,7 @@ def model(name: str, columns: Iterable[ColumnElement[Any]]) -> type[BaseModel]:
         kind = next(kind for known, kind in _TYPES.items() if isinstance(column.type, known))
         # Columns of an expression have no `name` in SQLAlchemy's types; all of ours do.
         for key, source in keys_of(str(cast(Any, column).name)).items():
-            fields[key] = ((str if source.make is in_rfc3339 else kind) | None, None)
+            fields[key] = (_MADE.get(source.make, kind) | None, None)
     return create_model(name, **fields)
 
 

@@ -7,14 +7,14 @@ from batchjob_stats_server.api.row_keys import KeySource, KeySources
 PAD_SECONDS = 60  # a scrape or two before the first sample, and after the last
 
 
-def begin(started: int | None) -> str:
+def begin(started: float | None) -> str:
     """Epoch milliseconds, or before now."""
-    return "now-1h" if started is None else str((started - PAD_SECONDS) * 1000)
+    return "now-1h" if started is None else str(round((started - PAD_SECONDS) * 1000))
 
 
-def end(started: int | None, ended: int | None) -> str:
+def end(started: float | None, ended: float | None) -> str:
     """Epoch milliseconds, or now."""
-    return "now" if started is None or ended is None else str((ended + PAD_SECONDS) * 1000)
+    return "now" if started is None or ended is None else str(round((ended + PAD_SECONDS) * 1000))
 
 
 FIELDS: dict[str, Any] = {"window_from": (str, ""), "window_to": (str, "")}

@@ -1,5 +1,6 @@
 """The page of a job: what it used of what it had, over time, by node and GPU, and what to do."""
 
+import math
 from collections.abc import Sequence
 from typing import Annotated, Any, NamedTuple
 
@@ -140,8 +141,9 @@ def _gpus(used: Sequence[Any]) -> list[tuple[Any, usage_bars.ComparedBar, usage_
 
 
 def _window(run: RowMapping, now: int) -> RunWindow:
-    start = run["start_time"]
-    return RunWindow(start, None if start is None else run["end_time"] or now)
+    if run["start_time"] is None:
+        return RunWindow(None, None)
+    return RunWindow(int(run["start_time"]), math.ceil(run["end_time"] or now))
 
 
 def _grafana(page: PageRenderer, run: RowMapping) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from batchjob.runtime.times import rfc3339
+from batchjob.runtime.times import in_milliseconds, rfc3339
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.queries.efficiency import ACCOUNTING, MEASURED
 from batchjob_stats_server.report import explain, similar
@@ -68,8 +68,8 @@ def _job(job: Row, elapsed: float | None) -> JobSummary:
         account=job["account"], partition=job["partition"], name=job["name"],
         state=job["state"], state_word=_state_word(job),
         submit_time=job["submit_time"] * 1000,
-        start_time=_milliseconds(start), start_time_rfc3339=rfc3339(start),
-        end_time=_milliseconds(end), end_time_rfc3339=rfc3339(end),
+        start_time=in_milliseconds(start), start_time_rfc3339=rfc3339(start),
+        end_time=in_milliseconds(end), end_time_rfc3339=rfc3339(end),
         elapsed_seconds=elapsed, time_limit_seconds=job["time_limit_seconds"],
         exit_code=job["exit_code"], exit_signal=job["exit_signal"],
         nodes=job["allocated_nodes"], cpus=job["allocated_cpus"],
@@ -106,7 +106,7 @@ def _basis(job: Row) -> Basis:
         return Basis(source, 0, 0, None, None, bool(source), explain.doubts(job))
     return Basis(
         job["usage_source"], job["usage_samples"], job["usage_nodes"], job["usage_coverage"],
-        _milliseconds(job["usage_until_time"]), bool(job["usage_final"]), explain.doubts(job),
+        in_milliseconds(job["usage_until_time"]), bool(job["usage_final"]), explain.doubts(job),
     )  # fmt: skip
 
 
@@ -121,7 +121,3 @@ def _energy(job: Row, pue: float | None) -> JobEnergy:
 
 def _whole(number: float | None) -> int | None:
     return None if number is None else round(number)
-
-
-def _milliseconds(seconds: int | None) -> int | None:
-    return None if seconds is None else seconds * 1000

@@ -24,8 +24,9 @@ def elapsed(job: Row, now: int) -> float | None:
         now = int(job["usage_until_time"])
     if job["end_time"] is not None and job["elapsed_seconds"] is not None:
         return float(job["elapsed_seconds"])
-    end = now if job["end_time"] is None else int(job["end_time"])
-    return max(0, end - int(job["start_time"]) - int(job["suspended_seconds"] or 0))
+    end = now if job["end_time"] is None else job["end_time"]
+    suspended = job["suspended_seconds"] or 0
+    return max(0.0, round(float(end - job["start_time"] - suspended), 3))
 
 
 def observed(job: Row, now: int) -> float | None:

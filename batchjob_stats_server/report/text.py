@@ -5,7 +5,7 @@ from datetime import UTC, tzinfo
 from typing import NamedTuple
 
 from batchjob.runtime.formatting import clock, digits, energy, lasting, share, size
-from batchjob.runtime.times import time_in_words
+from batchjob.runtime.times import exact_time_in_words, time_in_words
 from batchjob_stats_server.report.model import Advice, Efficiency, Report
 from batchjob_stats_server.report.units import WRITTEN, emissions
 
@@ -113,7 +113,7 @@ def _job(report: Report, zone: tzinfo) -> Iterator[ReportLine]:
     )
     for label, at in times:
         if at is not None:
-            yield ReportLine(label, time_in_words(at / 1000, zone))
+            yield ReportLine(label, exact_time_in_words(at / 1000, zone))
     yield from _origin(report)
 
 

@@ -9,6 +9,7 @@ from markupsafe import Markup
 
 from batchjob.runtime import formatting
 from batchjob.runtime.formatting import digits
+from batchjob.runtime.times import rfc3339
 
 _THIN = "\u202f"  # narrow no-break space: between thousands, and before a unit
 _ABSENT = "not known"
@@ -56,6 +57,15 @@ def moment(seconds: float, zone: bool = True, now: float | None = None) -> Marku
     return Markup('<time datetime="{}">{}</time>').format(f"{at:%Y-%m-%dT%H:%M:%SZ}", text)
 
 
+def exact_moment(seconds: float) -> Markup:
+    """A point of time with its seconds, and milliseconds where they are known, as `<time>`."""
+    text = rfc3339(seconds)
+    if text is None:
+        return absent("a time beyond the calendar")
+    words = text.replace("T", " ").removesuffix("Z")
+    return Markup('<time datetime="{}">{} UTC</time>').format(text, words)
+
+
 def iso(seconds: float) -> str:
     """`2026-01-31T12:00:00Z`, for scripts."""
     at = _utc(seconds)
@@ -86,6 +96,7 @@ def or_absent(write: Callable[..., str]) -> Callable[..., str]:
 
 _WRITERS: dict[str, Callable[..., str]] = {
     "number": number, "size": size, "energy": energy, "mass": mass, "share": share,
-    "lasting": lasting, "hours": hours, "moment": moment, "date": date, "iso": iso,
+    "lasting": lasting, "hours": hours, "moment": moment, "exact_moment": exact_moment,
+    "date": date, "iso": iso,
 }  # fmt: skip
 FILTERS = {name: or_absent(write) for name, write in _WRITERS.items()}

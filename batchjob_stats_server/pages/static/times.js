@@ -20,13 +20,15 @@
   const clock = (date) => (utc
     ? `${two(date.getUTCHours())}:${two(date.getUTCMinutes())}`
     : `${two(date.getHours())}:${two(date.getMinutes())}`);
+  /* Seconds and milliseconds are the same in each zone. */
+  const seconds = (text) => (text.match(/\d\d:\d\d(:\d\d(\.\d+)?)/) || ["", ""])[1];
 
   /* In the form that the server wrote: with the year or without, with the zone or without. */
   function written(text, date) {
     if (/^\d\d:\d\d$/.test(text)) return clock(date);
     const [year, month, dayOfMonth] = day(date);
     const parts = [`${/^\d{4}-/.test(text) ? `${year}-` : ""}${month}-${dayOfMonth}`];
-    if (text.includes(":")) parts.push(clock(date));
+    if (text.includes(":")) parts.push(clock(date) + seconds(text));
     if (text.endsWith(" UTC")) parts.push(zone(date));
     return parts.join(" ");
   }

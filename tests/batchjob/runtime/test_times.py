@@ -6,7 +6,13 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from batchjob.runtime.times import local_zone, time_in_words
+from batchjob.runtime.times import (
+    exact_time_in_words,
+    in_milliseconds,
+    local_zone,
+    rfc3339,
+    time_in_words,
+)
 
 AT = 1775307200.0  # 2026-04-04 12:53:20 UTC
 
@@ -37,3 +43,12 @@ def test_any_other_by_name():
 def test_a_zone_without_a_name_is_utc(zone, name):
     zone(name)
     assert local_zone() == "UTC"
+
+
+def test_milliseconds_where_they_are_known():
+    assert exact_time_in_words(AT, UTC) == "2026-04-04 12:53:20 UTC"
+    assert exact_time_in_words(AT + 0.25, UTC) == "2026-04-04 12:53:20.250 UTC"
+    assert rfc3339(AT) == "2026-04-04T12:53:20Z"
+    assert rfc3339(AT + 0.345) == "2026-04-04T12:53:20.345Z"
+    assert in_milliseconds(AT + 0.345) == 1775307200345
+    assert (rfc3339(None), in_milliseconds(None)) == (None, None)

@@ -39,9 +39,19 @@ def test_the_least_that_is_a_job():
     assert (job.state, job.state_word, job.nodes) == (JobState.RUNNING, "RUNNING", ())
 
 
-@pytest.mark.parametrize("at", [1775300000, 1775300000.9, "2026-04-04T12:53:20+02:00"])
-def test_times(at):
-    assert decode(LEAST | {"start_time": at}, "c1", "x").job.start_time == 1775300000
+@pytest.mark.parametrize(
+    ("at", "seconds"),
+    [
+        (1775300000, 1775300000),
+        (1775300000.25, 1775300000.25),
+        (1775300000.1234567, 1775300000.123),
+        ("2026-04-04T12:53:20+02:00", 1775300000),
+        ("2026-04-04T12:53:20.5+02:00", 1775300000.5),
+    ],
+)
+def test_times_have_milliseconds(at, seconds):
+    job = decode(LEAST | {"submit_time": at, "start_time": at}, "c1", "x").job
+    assert (job.start_time, job.submit_time) == (seconds, 1775300000)
 
 
 def test_nodes_are_names_or_objects_and_each_is_there_once():

@@ -183,9 +183,9 @@ CREATE TABLE job (
 	name TEXT DEFAULT '' NOT NULL, 
 	reservation TEXT DEFAULT '' NOT NULL, 
 	priority BIGINT, 
-	eligible_time BIGINT, 
-	start_time BIGINT, 
-	end_time BIGINT, 
+	eligible_time FLOAT, 
+	start_time FLOAT, 
+	end_time FLOAT, 
 	elapsed_seconds FLOAT, 
 	suspended_seconds BIGINT, 
 	time_limit_seconds BIGINT, 
@@ -260,7 +260,7 @@ CREATE TABLE job_node (
 	memory_bytes BIGINT, 
 	gpus BIGINT, 
 	cluster TEXT NOT NULL, 
-	start_time BIGINT, 
+	start_time FLOAT, 
 	CONSTRAINT pk_job_node PRIMARY KEY (job_id, node), 
 	CONSTRAINT fk_job_node_job_id FOREIGN KEY(job_id) REFERENCES job (id) ON DELETE CASCADE
 )

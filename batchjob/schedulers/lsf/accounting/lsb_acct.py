@@ -73,7 +73,7 @@ class LsfLog:
                     bad.append(quarantined(self.name, str(error), raw))
                     continue
                 found.append(aligned(job, unfinished))
-                covered = max(covered, job.end_time or 0)
+                covered = max(covered, int(job.end_time or 0))
                 if complaints:
                     bad.append(quarantined(self.name, "; ".join(complaints), raw))
             yield Batch(folded(found), tuple(bad), chunk.watermark, covered)

@@ -82,8 +82,8 @@ class EndedRun(NamedTuple):
 
     submit_time: int
     run: int
-    start_time: int
-    end_time: int
+    start_time: float
+    end_time: float
     lost: bool  # its end was not logged when the next run began
 
 
@@ -267,7 +267,7 @@ class PbsLogReplay:
         return ended if at < ended.end_time else None
 
     def _over(
-        self, record: JobRecord, line: PbsLogRecord, known_start: int | None = None
+        self, record: JobRecord, line: PbsLogRecord, known_start: float | None = None
     ) -> JobRecord:
         """A record of a run that is over, and remembered as such."""
         if record.end_time is None:

@@ -51,7 +51,8 @@ class Reading:
             if known is not None and known.submit_time == job.submit_time:
                 del self.absent[job.jobid]
                 self.late |= job.end_time is not None and job.jobid in self.overdue
-            self.newest = max(self.newest, job.end_time or job.start_time or job.submit_time)
+            latest = job.end_time or job.start_time or job.submit_time
+            self.newest = max(self.newest, int(latest))
 
 
 class UnseenJobs:

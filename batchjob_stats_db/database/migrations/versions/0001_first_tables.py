@@ -171,9 +171,9 @@ def upgrade() -> None:
         sa.Column("name", sa.Text(), server_default="", nullable=False),
         sa.Column("reservation", sa.Text(), server_default="", nullable=False),
         sa.Column("priority", sa.BigInteger(), nullable=True),
-        sa.Column("eligible_time", sa.BigInteger(), nullable=True),
-        sa.Column("start_time", sa.BigInteger(), nullable=True),
-        sa.Column("end_time", sa.BigInteger(), nullable=True),
+        sa.Column("eligible_time", sa.Float(), nullable=True),
+        sa.Column("start_time", sa.Float(), nullable=True),
+        sa.Column("end_time", sa.Float(), nullable=True),
         sa.Column("elapsed_seconds", sa.Float(), nullable=True),
         sa.Column("suspended_seconds", sa.BigInteger(), nullable=True),
         sa.Column("time_limit_seconds", sa.BigInteger(), nullable=True),
@@ -344,7 +344,7 @@ def upgrade() -> None:
         sa.Column("memory_bytes", sa.BigInteger(), nullable=True),
         sa.Column("gpus", sa.BigInteger(), nullable=True),
         sa.Column("cluster", sa.Text(), nullable=False),
-        sa.Column("start_time", sa.BigInteger(), nullable=True),
+        sa.Column("start_time", sa.Float(), nullable=True),
         sa.ForeignKeyConstraint(
             ["job_id"], ["job.id"], name=op.f("fk_job_node_job_id"), ondelete="CASCADE"
         ),

@@ -1,0 +1,102 @@
+"""Times of runs that their source knows to the millisecond, through the database and back."""
+
+import pytest
+import sqlalchemy as sa
+
+from batchjob.quantities.quantity import Statistic
+from batchjob.schedulers.accounting import Batch
+from batchjob_stats_db.admin.check import findings
+from batchjob_stats_db.database import schema
+from batchjob_stats_db.database.access import EVERYTHING
+from batchjob_stats_db.database.record_rows import UsagePolicy
+from batchjob_stats_db.days import DAY
+from batchjob_stats_db.measure.job_usage import measure
+from batchjob_stats_db.measure.pending import due_jobs, write
+from batchjob_stats_db.measure.rollup import due_days, roll_up
+from batchjob_stats_db.measure.waits import waits
+from batchjob_stats_db.queries.paging import SortOrder, numbers, read
+from batchjob_stats_db.timeseries.base import SeriesValue
+
+D0 = 20540 * DAY  # a midnight
+
+
+def run(job, jobid, start, seconds=None, **fields):
+    end = None if seconds is None else round(start + seconds, 3)
+    return job(jobid, submit_time=int(start), eligible_time=start, start_time=start, end_time=end,
+               elapsed_seconds=seconds, **fields)  # fmt: skip
+
+
+@pytest.mark.parametrize("key", ["start_time", "end_time", "elapsed_seconds"])
+def test_runs_of_one_second_are_in_order(store, job, engine, key):
+    # Written in another order than they ran in.
+    starts = {"b": 0.25, "d": 0.75, "a": 0.125, "c": 0.5}
+    runs = [run(job, name, D0 + start, start) for name, start in starts.items()]
+    store.write(Batch(tuple(runs), (), "", 0), "s")
+    with engine.connect() as db:
+        first = read(db, numbers(db, EVERYTHING, 2, order=SortOrder(key)))
+        rest = read(db, numbers(db, EVERYTHING, 9, after=first.more, order=SortOrder(key)))
+    assert [row["jobid"] for row in (*first.rows, *rest.rows)] == ["d", "c", "b", "a"]
+
+
+def test_what_was_written_comes_back(store, job, rows, engine):
+    store.write(Batch((run(job, "1", D0 + 0.345, 1.234), job("2")), (), "", 0), "s")
+    exact, whole = rows(schema.job)
+    assert (exact["start_time"], exact["end_time"]) == (D0 + 0.345, D0 + 1.579)
+    assert exact["elapsed_seconds"] == 1.234
+    assert isinstance(whole["start_time"], int)  # schedulers that know seconds stay with them
+    assert isinstance(whole["end_time"], int)
+    (again,) = {each["start_time"] for each in rows(schema.job_node)} - {whole["start_time"]}
+    assert again == D0 + 0.345
+    with engine.connect() as db:
+        (row,) = read(db, numbers(db, EVERYTHING, 1, order=SortOrder("jobid", False))).rows
+    assert (row["elapsed_seconds"], row["wait_seconds"]) == (1.234, 0)
+
+
+def test_written_again_nothing_changes(store, job):
+    batch = Batch((run(job, "1", D0 + 0.345, 1.234),), (), "", 0)
+    store.write(batch, "s")
+    assert store.write(batch, "s").unchanged == 1
+
+
+def test_days_begin_at_midnight(store, job, engine, rows):
+    runs = (run(job, "1", D0 - 0.001, 0.5), run(job, "2", D0, 0.25), run(job, "3", D0 + 0.999, 2.5))
+    store.write(Batch(runs, (), "", 0), "s")
+    with engine.begin() as db:
+        for day in due_days(db, "c1", 10):
+            roll_up(db, "c1", day, D0 + 2 * DAY)
+        days = [row["day"] for row in db.execute(waits(schema.job.c.cluster == "c1")).mappings()]
+        assert not [each for each in findings(db, D0 + 2 * DAY) if "jobs_" in each]
+    assert days == [D0 - DAY, D0]
+    sums = {row["day"]: row for row in rows(schema.USAGE.by_day)}
+    assert sums[D0 - DAY]["wall_seconds"] == pytest.approx(0.001, abs=1e-6)
+    assert sums[D0]["wall_seconds"] == pytest.approx(0.499 + 0.25 + 2.5, abs=1e-6)
+    assert (sums[D0 - DAY]["jobs_started"], sums[D0]["jobs_started"]) == (1, 2)
+
+
+class Seen:
+    """A store of measurements with one series, which saw each job end."""
+
+    source = "samples"
+
+    def measure(self, statistic, metrics, spans):
+        values = {Statistic.COUNT: 2.0, Statistic.TOTAL: 0.5}
+        labels = {"instance": "n001", "user": "alice", "mode": "user"}
+        return [
+            SeriesValue(metric, labels | {"jobid": span.jobid}, values.get(statistic, span.end))
+            for metric in metrics
+            for span in spans
+            if metric in ("batchjob_job_cpu_seconds_total", "batchjob_job_end_time_seconds")
+        ]
+
+
+def test_a_run_is_measured_to_its_end(store, job, engine):
+    policy, now = UsagePolicy(settle_seconds=1), D0 + 60
+    store.write(Batch((run(job, "1", D0 + 0.9, 0.25),), (), "", 0), "s")
+    with engine.begin() as db:
+        db.execute(sa.update(schema.job).values(usage_due_time=now))
+        due = due_jobs(db, "c1", policy, now, 9)
+        usages = dict(zip(due, measure(Seen(), due, 5.0), strict=True))
+        write(db, "c1", "samples", usages, policy, now)
+        (row,) = read(db, numbers(db, EVERYTHING, 1)).rows
+    assert (row["cpu_basis"], row["usage_final"], row["usage_coverage"]) == ("measured", 1, 1.0)
+    assert row["cpu_efficiency"] == pytest.approx(0.5 / (4 * 0.25))
