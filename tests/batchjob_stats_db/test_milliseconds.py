@@ -78,7 +78,13 @@ class Seen:
 
     source = "samples"
 
-    def measure(self, statistic, metrics, spans):
+    def measure(self, wanted, spans):
+        return {
+            statistic: self._of(statistic, metrics, spans) for statistic, metrics in wanted.items()
+        }
+
+    @staticmethod
+    def _of(statistic, metrics, spans):
         values = {Statistic.COUNT: 2.0, Statistic.TOTAL: 0.5}
         labels = {"instance": "n001", "user": "alice", "mode": "user"}
         return [
