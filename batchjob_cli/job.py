@@ -1,13 +1,16 @@
 """`batchjob job`: the report of one job."""
 
 import argparse
+import json
 import sys
 from urllib.parse import quote
 
 from batchjob.local_runs import history
+from batchjob.runtime.formatting import size
 from batchjob.runtime.settings import SettingsError
 from batchjob.runtime.times import local_zone
-from batchjob_cli.client.connect import asked, good, parser
+from batchjob_cli.client.connect import Ask, asked, good, parser
+from batchjob_cli.client.problems import NotFoundError
 from batchjob_cli.client.table import add_zone, show
 
 
@@ -21,6 +24,7 @@ def run(arguments: list[str]) -> int:
     )
     add("--cluster", help="where several clusters have jobs of this id")
     add("--format", choices=("text", "json", "markdown", "html"), default="text")
+    add("--script", action="store_true", help="its batch script instead, where the site keeps it")
     add_zone(made)
     given = made.parse_args(arguments)
     if not given.id.strip():
@@ -29,12 +33,27 @@ def run(arguments: list[str]) -> int:
     if given.cluster:
         parameters["cluster"] = given.cluster
     with asked(given) as ask:
+        if given.script:
+            return _script(given, ask)
         answer = good(ask(f"jobs/{quote(_jobid(given), safe='')}/report", parameters))
     text = answer.body.decode()
     if given.format in ("text", "markdown"):
         show(text.rstrip("\n"))
     else:
         sys.stdout.write(text.rstrip("\n") + "\n")
+    return 0
+
+
+def _script(given: argparse.Namespace, ask: Ask) -> int:
+    """Print the script of the latest run."""
+    parameters = {"cluster": given.cluster} if given.cluster else {}
+    answer = good(ask(f"jobs/{quote(_jobid(given), safe='')}/script", parameters))
+    rows = json.loads(answer.body)
+    if not rows:
+        raise NotFoundError(f"there is no batch script of job {given.id} that you may see")
+    show(rows[0]["script"].rstrip("\n"))
+    if len(rows[0]["script"].encode()) < rows[0]["whole_bytes"]:
+        print(f"batchjob: its beginning; it has {size(rows[0]['whole_bytes'])}", file=sys.stderr)
     return 0
 
 

@@ -23,6 +23,7 @@ from batchjob_stats_server.api import (
     prometheus,
     report,
     samples,
+    scripts,
     stats,
     tokens,
     usage,
@@ -36,7 +37,7 @@ from batchjob_stats_server.http.middleware import (
     RequestSizeLimit,
     RequestTimeout,
 )
-from batchjob_stats_server.pages import clusters, compare, job, nodes, search, sign_in
+from batchjob_stats_server.pages import clusters, compare, job, nodes, script, search, sign_in
 from batchjob_stats_server.pages import jobs as job_pages
 from batchjob_stats_server.pages import usage as usage_page
 from batchjob_stats_server.pages.rendering import assets, frame
@@ -46,9 +47,10 @@ _QUEUE_SECONDS = 15.0  # a request may wait so long for a thread to answer it
 
 ROUTERS = (
     me.router,
-    metrics.router,  # this and the next two before `jobs/{id}/{part}`, which would take their paths
+    metrics.router,  # these four before `jobs/{id}/{part}`, which would take their paths
     report.router,
     samples.router,
+    scripts.router,
     jobs.router,
     arrays.router,
     stats.router,
@@ -62,6 +64,7 @@ ROUTERS = (
 PAGES = (
     job_pages.router,
     job.router,
+    script.router,
     compare.router,
     usage_page.router,
     clusters.router,

@@ -169,7 +169,10 @@ class CommandOptions:
 
 
 def run(
-    options: CommandOptions, argv: Sequence[str], variables: Mapping[str, str] | None = None
+    options: CommandOptions,
+    argv: Sequence[str],
+    variables: Mapping[str, str] | None = None,
+    limit: int = OUTPUT_LIMIT,
 ) -> CompletedCommand:
     """Call the command here, or on another host where the options say so.
 
@@ -177,11 +180,11 @@ def run(
     sshd accepts few of them.
     """
     if not options.ssh:
-        return call(argv, timeout=options.timeout, extra_environment=variables)
+        return call(argv, timeout=options.timeout, extra_environment=variables, output_limit=limit)
     settings = {"LC_ALL": "C.UTF-8", "TZ": "UTC", **(variables or {})}
     remote = ["env", *(f"{name}={value}" for name, value in settings.items()), *argv]
     ssh = ["ssh", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "--", options.ssh]
-    return call([*ssh, shlex.join(remote)], timeout=options.timeout)
+    return call([*ssh, shlex.join(remote)], timeout=options.timeout, output_limit=limit)
 
 
 class NotJsonError(SchedulerError):

@@ -88,6 +88,27 @@ class RereadableSource(Protocol):
         """
 
 
+class SubmittedJob(NamedTuple):
+    """A job that may have a batch script."""
+
+    jobid: str
+    submit_time: int
+    array_jobid: str = ""
+    array_index: int | None = None
+    het_jobid: str = ""
+    het_offset: int | None = None
+
+
+@runtime_checkable
+class ScriptSource(Protocol):
+    """A source that knows the batch scripts of jobs."""
+
+    script_bytes: int  # to be kept of each; 0: none are wanted
+
+    def script(self, job: SubmittedJob) -> str:
+        """The script that the job was submitted with, "" for none; raises SchedulerError."""
+
+
 class AssociationsSource(Protocol):
     """Who belongs to which account."""
 

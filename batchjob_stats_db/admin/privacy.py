@@ -9,7 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from batchjob_stats_db.database import schema
+from batchjob_stats_db.database import schema, scripts
 from batchjob_stats_db.days import days_of
 from batchjob_stats_db.measure.rollup import mark_days
 from batchjob_stats_db.poller.retention import FREE_TEXTS
@@ -78,6 +78,7 @@ def _rename(db: Connection, which: sa.ColumnElement[bool], name: str) -> int:
     ids = sa.select(job.id).where(which)
     step = schema.job_step
     db.execute(sa.update(step).where(step.c.job_id.in_(ids)).values(name="", submit_line=""))
+    scripts.drop(db, ids)
     count = db.execute(sa.update(schema.job).where(which).values(username=name, **_BLANK)).rowcount
     for cluster, touched in days.items():
         mark_days(db, cluster, touched)

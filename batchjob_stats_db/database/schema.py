@@ -255,6 +255,24 @@ job_emissions = Table(
     sqlite_with_rowid=False,
 )
 
+batch_script = Table(
+    "batch_script",
+    metadata,
+    _key("digest"),  # SHA-256 of what was submitted, hex: the tasks of an array share one
+    _must("script", Text),  # its beginning, where it is longer than a site keeps
+    _must("whole_bytes", BigInteger),  # of what was submitted
+    sqlite_with_rowid=False,
+)
+
+job_script = Table(
+    "job_script",
+    metadata,
+    _job_id(),
+    *_texts("digest"),  # "": the job has none, or the scheduler does not keep it
+    Index("ix_job_script_digest", "digest"),
+    sqlite_with_rowid=False,
+)
+
 DAILY_SUMS = (
     "jobs_started",
     "jobs_ended",

@@ -144,7 +144,9 @@ class RetentionOptions:
     """How long rows are kept; 0 is for ever."""
 
     jobs: float = option(0.0, "Job records, with usage, nodes and steps.", parse=duration)
-    names: float = option(0.0, "Names, command lines and paths in job records.", parse=duration)
+    names: float = option(
+        0.0, "Names, command lines and paths in job records, and batch scripts.", parse=duration
+    )
     steps: float = option(0.0, "Steps of jobs.", parse=duration)
     daily: float = option(0.0, "Daily sums.", parse=duration)
     quarantine: float = option(30 * 86400.0, "Rejected rows.", parse=duration)

@@ -29,6 +29,7 @@ from batchjob_stats_db.poller.options import ClusterSettings, PollOptions, Reten
 from batchjob_stats_db.poller.pace import Pace
 from batchjob_stats_db.poller.reread import Rereading
 from batchjob_stats_db.poller.retention import drop_old
+from batchjob_stats_db.poller.scripts import ScriptReading
 from batchjob_stats_db.poller.self_metrics import PollerMetrics
 from batchjob_stats_db.timeseries.base import TimeSeriesError, TimeSeriesStore
 
@@ -66,6 +67,7 @@ class Poller:
         self._rereading = Rereading(
             cluster.sources, store, self._writer, poll, clock, monotonic, self._live
         )
+        self._scripts = ScriptReading(cluster.sources, store, self._writer, clock, self._live)
         self._paces = {
             source.name: Pace(poll.interval, poll.longest_pause) for source in cluster.sources
         } | {
@@ -114,6 +116,7 @@ class Poller:
             steps = [self._read(source, stop) for source in self.cluster.sources]
             steps += [self._read_people(source) for source in self.cluster.people]
             steps.append(self._rereading.some(stop))
+            steps.append(self._scripts.some(stop))
             steps.append(self._measure(stop))
             if self._rollup_pace.due(self._monotonic()):
                 self._roll_up(stop)

@@ -8,7 +8,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from batchjob_stats_db.database import schema
+from batchjob_stats_db.database import schema, scripts
 from batchjob_stats_db.database.store import LIVE, Store
 from batchjob_stats_db.measure.rollup import drop_days
 from batchjob_stats_db.poller.options import RetentionOptions
@@ -37,10 +37,13 @@ def drop_old(store: Store, keep: RetentionOptions, now: int) -> int:
         named = older(store, now - keep.names).where(job.id.in_(steps))
         blank = sa.update(schema.job_step).values(name="", submit_line="")
         rows += _in_pieces(store, blank, named, step.job_id)
+        with store.transaction() as db:
+            rows += scripts.drop(db, older(store, now - keep.names))
     if keep.steps:
         which = older(store, now - keep.steps).where(job.id.in_(sa.select(step.job_id)))
         rows += _in_pieces(store, sa.delete(schema.job_step), which, step.job_id)
     with store.transaction() as db:
+        scripts.drop_unused(db)
         if keep.daily:
             rows += drop_days(db, store.cluster, int(now - keep.daily))
         if keep.quarantine:

@@ -10,6 +10,7 @@ from sqlalchemy.engine import Connection, RowMapping
 
 from batchjob.quantities.curves import plots_for
 from batchjob.schedulers.states import JobState
+from batchjob_stats_db.database import scripts
 from batchjob_stats_db.database.access import Access
 from batchjob_stats_db.queries import ids
 from batchjob_stats_db.queries import nodes as queries
@@ -23,6 +24,7 @@ from batchjob_stats_server.api.reports import report_of
 from batchjob_stats_server.api.runs import runs_of
 from batchjob_stats_server.auth import audit
 from batchjob_stats_server.auth.identity import Caller
+from batchjob_stats_server.auth.scripts import script_access
 from batchjob_stats_server.http.problems import Problem
 from batchjob_stats_server.local_output import last_errors
 from batchjob_stats_server.pages.rendering import usage_bars
@@ -69,13 +71,15 @@ def job(
         parts = parts_of(db, access, run["id"]) or {}
         siblings = _siblings(db, access, run)
         runs_of_name = same_name(db, access, run, _RUNS)
+        kept = scripts.of_jobs(db, script_access(page.known, access), [run["id"]])
         neighbours = queries.neighbours(db, run, page.now)
     report = report_of(services, access, run)
     audit.seen(page.known, f"job {jobid}", [run])
     return page.show(
         "job.html", plots=True, job=run, runs=runs, siblings=siblings[:_SIBLINGS],
         strip=strip(runs_of_name, page.now), neighbours=neighbours,
-        errors=_errors(services, page, run),
+        errors=_errors(services, page, run), script=kept[0] if kept else None,
+        own_script=run["username"] == page.known.user and not page.known.on_behalf,
         more_siblings=len(siblings) > _SIBLINGS, report=report,
         efficiency=[(each, usage_bars.shown(each)) for each in report.efficiency],
         nodes=_nodes(parts.get("nodes", ()), report.nodes), steps=parts.get("steps", ()),

@@ -4,9 +4,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 from fastapi.testclient import TestClient
 
-from batchjob_stats_db.database import tokens
+from batchjob_stats_db.database import schema, scripts, tokens
 from batchjob_stats_db.database.tokens import Maker, TokenRole
 from batchjob_stats_server import app
 from batchjob_stats_server.app import ROUTERS
@@ -43,6 +44,10 @@ RULES = {
     ("GET", f"{P}/jobs/{{jobid}}/{{part}}", "3/nodes"): (401, 0, 1, 1, 1, 0, 0, 0),
     # No time series database is configured here; test_metrics_route.py has who sees what.
     ("GET", f"{P}/jobs/{{jobid}}/metrics", "2/metrics"): (401, 503, 503, 503, 503, 503, 503, 503),
+    # A script is its user's and the admins' alone: neither a coordinator's nor a viewer's.
+    ("GET", f"{P}/jobs/{{jobid}}/script", "1/script"): (401, 1, 0, 0, 1, 0, 0, 0),
+    ("GET", f"{P}/jobs/{{jobid}}/script", "2/script"): (401, 0, 0, 0, 1, 0, 0, 0),
+    ("GET", f"{P}/jobs/{{jobid}}/script", "3/script"): (401, 0, 0, 0, 1, 0, 0, 0),
     ("GET", f"{P}/job-groups", "started_from=0"): (401, MINE, MINE, MINE, MINE, *NO),
     ("GET", f"{P}/job-groups", "started_from=0&kind=het"): (401, MINE, MINE, MINE, MINE, *NO),
     # Nothing is measured.
@@ -89,7 +94,11 @@ BODIES = {
 
 @pytest.fixture
 def services(services, tmp_path):
-    """With a sample of bob's job."""
+    """With a sample of bob's job, and the script of one job of each user."""
+    with services.writer.begin() as db:
+        for row in db.execute(sa.select(schema.job).where(schema.job.c.cluster == "c1")).all():
+            if row.jobid in ("1", "2", "3") and row.submit_time == NOW - 7200:
+                scripts.keep(db, [row.id], "#!/bin/sh\nexport TOKEN=...\n", 100)
     recorded(tmp_path, "2", "bob", [NOW - 5000])
     return with_samples(services, tmp_path)._replace(histories=None)
 

@@ -78,13 +78,19 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
 class Poll:
     """Runs the poller's command where Slurm's users exist."""
 
-    def __init__(self, folder: Path, cluster: slurm.Cluster, tsdb: str = "") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        cluster: slurm.Cluster,
+        tsdb: str = "",
+        sacct: Mapping[str, Any] | None = None,
+    ) -> None:
         self.url = f"sqlite:///{folder}/jobs.db"
         self._config = folder / "stats_db.yml"
         self._cluster = cluster
         config: dict[str, Any] = {
             "db": {"url": self.url},
-            "clusters": [{"name": "alpha", "sources": {"sacct": {}}}],
+            "clusters": [{"name": "alpha", "sources": {"sacct": dict(sacct or {})}}],
         }
         if tsdb:
             times = {"scrape-interval": f"{SCRAPE_INTERVAL}s", "linger": f"{LINGER}s"}

@@ -72,6 +72,12 @@ def test_a_table_of_jobs(data, capsys):
     assert all("0:01:00" in line and "90 %" in line and "3 GiB" in line for line in lines[1:])
 
 
+def test_a_script_that_is_not_kept(data, capsys):
+    (jobid, *_) = [path.stem for path in (Path(data) / "runs").iterdir()]
+    assert main(["job", jobid, "--script", "--data", data]) == 3
+    assert "there is no batch script" in capsys.readouterr().err
+
+
 def test_those_that_wait_come_first(data, capsys):
     waiting = finished("later", JobState.PENDING)._replace(
         start_time=None, end_time=None, exit_code=None, supervisor=record.this_process()

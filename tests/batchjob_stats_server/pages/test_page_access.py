@@ -3,7 +3,9 @@
 import re
 
 import pytest
+import sqlalchemy as sa
 
+from batchjob_stats_db.database import schema, scripts
 from batchjob_stats_db.database.tokens import TokenRole
 from batchjob_stats_server.app import PAGES
 from tests.batchjob_stats_server.pages.conftest import HTML, parsed
@@ -26,6 +28,8 @@ RULES = {
     ("/jobs/{jobid}", "1"): (401, MINE, MINE, MINE, MINE),
     ("/jobs/{jobid}", "2"): (401, 404, 404, "bob", "bob"),
     ("/jobs/{jobid}", "3"): (401, 404, "carol", "carol", "carol"),
+    # A script is its user's and the admins' alone.
+    ("/jobs/{jobid}/script", "2"): (401, 404, 404, 404, "bob"),
     ("/compare", "job=2&job=3"): (401, NONE, "carol", "bob carol", "bob carol"),
     ("/search", "q=1"): (401, MINE, 303, MINE, MINE),
     ("/search", "q=bob"): (401, NONE, NONE, 303, 303),
@@ -35,6 +39,15 @@ RULES = {
 OPEN = {"/signed-out", "/static/{name}"}
 CHANGING = {"/sign-in", "/sign-out"}
 SECRETS = {"bob": ("=cmd()", "chem"), "carol": ("n002",)}
+
+
+@pytest.fixture
+def services(services):
+    """With a script of each job."""
+    with services.writer.begin() as db:
+        ids = db.scalars(sa.select(schema.job.c.id)).all()
+        scripts.keep(db, ids, "#!/bin/sh\nexport TOKEN=<1>\n", 100)
+    return services
 
 
 def test_every_page_has_a_rule():
@@ -87,7 +100,11 @@ def test_a_token_for_one_cluster_shows_no_other_s_jobs(rule, role, client, token
     headers = HTML | token("vera", role, cluster="c2")
     answer = client.get(address(*rule), headers=headers, follow_redirects=False)
     if answer.status_code != 200:
-        assert (answer.status_code, rule[0]) in {(404, "/jobs/{jobid}"), (303, "/search")}
+        assert (answer.status_code, rule[0]) in {
+            (404, "/jobs/{jobid}"),
+            (404, "/jobs/{jobid}/script"),
+            (303, "/search"),
+        }
         return
     shown = " ".join(parsed(answer).find(".//main").itertext())
     assert not re.search(r"\b(bob|carol)\b", shown.replace(rule[1].partition("=")[2], ""))

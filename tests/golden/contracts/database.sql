@@ -41,6 +41,14 @@ CREATE TABLE association (
 )
  WITHOUT ROWID;
 
+CREATE TABLE batch_script (
+	digest TEXT NOT NULL, 
+	script TEXT NOT NULL, 
+	whole_bytes BIGINT NOT NULL, 
+	CONSTRAINT pk_batch_script PRIMARY KEY (digest)
+)
+ WITHOUT ROWID;
+
 CREATE TABLE cluster (
 	name TEXT NOT NULL, 
 	first_time BIGINT NOT NULL, 
@@ -266,6 +274,14 @@ CREATE TABLE job_node (
 )
  WITHOUT ROWID;
 
+CREATE TABLE job_script (
+	job_id INTEGER NOT NULL, 
+	digest TEXT DEFAULT '' NOT NULL, 
+	CONSTRAINT pk_job_script PRIMARY KEY (job_id), 
+	CONSTRAINT fk_job_script_job_id FOREIGN KEY(job_id) REFERENCES job (id) ON DELETE CASCADE
+)
+ WITHOUT ROWID;
+
 CREATE TABLE job_step (
 	job_id INTEGER NOT NULL, 
 	step TEXT NOT NULL, 
@@ -482,6 +498,8 @@ CREATE INDEX ix_job_node_node_time ON job_node (cluster, node, start_time, job_i
 CREATE INDEX ix_job_over_day ON job (cluster, start_time) WHERE end_time - start_time > 86400;
 
 CREATE INDEX ix_job_over_week ON job (cluster, start_time) WHERE end_time - start_time > 604800;
+
+CREATE INDEX ix_job_script_digest ON job_script (digest);
 
 CREATE INDEX ix_job_start_time ON job (cluster, start_time, id);
 

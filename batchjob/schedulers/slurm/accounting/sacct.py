@@ -1,18 +1,20 @@
 """Slurm's jobs by its commands: `sacct` for those that ended, `squeue` for the others."""
 
+import re
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from batchjob.runtime.settings import option
-from batchjob.runtime.subprocesses import CommandOptions, run
-from batchjob.runtime.values import text
+from batchjob.runtime.subprocesses import CommandOptions, CommandOutputError, run
+from batchjob.runtime.values import boolean, size, text
 from batchjob.schedulers.accounting import (
     AccountingModule,
     Batch,
     Differing,
     SourceError,
+    SubmittedJob,
     Unfinished,
 )
 from batchjob.schedulers.slurm.accounting.queries import ENDED, EVER, Parsed
@@ -36,6 +38,19 @@ class SacctOptions(WindowOptions, CommandOptions):
     sacct: str = option("sacct", "The command sacct, or its path.", parse=text)
     squeue: str = option("squeue", "The command squeue, or its path.", parse=text)
     sacctmgr: str = option("sacctmgr", "The command sacctmgr, or its path.", parse=text)
+    batch_scripts: bool = option(
+        False,
+        "Keep the batch scripts of jobs, shown to their users and to admins alone. Slurm has them "
+        "with AccountingStoreFlags=job_script (21.08 and later).",
+        parse=boolean,
+    )
+    batch_script_size: int = option(
+        65536, "Maximum size of a script that is kept; of a longer one the beginning.", parse=size
+    )
+
+
+_RULE = "-" * 80
+_LARGEST_SCRIPT = 64 << 20  # SchedulerParameters=max_script_size is 4 MB by default
 
 
 def build(cluster: str, options: SacctOptions) -> "Sacct":
@@ -57,6 +72,7 @@ class Sacct:
     ) -> None:
         self.cluster = cluster
         self._options = options
+        self.script_bytes = options.batch_script_size if options.batch_scripts else 0
         self._fields: tuple[str, ...] = ()
         self._windows = WindowReader(SOURCE, self, options, clock, monotonic)
 
@@ -97,6 +113,19 @@ class Sacct:
         answer = run(self._options, argv, {"SLURM_TIME_FORMAT": "%s"})
         return queued_jobs(SOURCE, self.cluster, rows(answer.stdout, QUEUE_FIELDS, delimiter))
 
+    def script(self, job: SubmittedJob) -> str:
+        """See ScriptSource: one job is asked for, so no script can pass for another job's."""
+        begin = ["--starttime", f"uts{EVER}"]
+        argv = [
+            self._options.sacct, "--batch-script", "--allusers", *begin,
+            "--jobs", _written(job), *self._cluster(),
+        ]  # fmt: skip
+        try:
+            answer = run(self._options, argv, limit=_LARGEST_SCRIPT)
+        except CommandOutputError:  # one script keeps nobody from asking for the others
+            return ""
+        return _printed_script(answer.stdout.decode("utf-8", "replace"), job)
+
     def _ask(self, selection: Sequence[str]) -> Iterator[Parsed]:
         fields = self._known_fields()
         delimiter = _delimiter()
@@ -123,6 +152,23 @@ class Sacct:
                 raise SourceError(f"{self._options.sacct} --helpformat does not list its fields")
             self._fields = tuple(field for field in FIELDS if field in known)
         return self._fields
+
+
+def _written(job: SubmittedJob) -> str:
+    """The id that means one task of an array: its raw id may be that of the array."""
+    if job.array_jobid and job.array_index is not None:
+        return f"{job.array_jobid}_{job.array_index}"
+    return job.jobid
+
+
+def _printed_script(printed: str, job: SubmittedJob) -> str:
+    """What stands under the line that sacct draws, "" for none."""
+    _, drawn, script = printed.partition(f"\n{_RULE}\n")
+    if job.het_jobid:  # the other parts follow, with the same script
+        head = rf"\n\nBatch Script for {re.escape(job.het_jobid)}\+\d+\n{_RULE}\n"
+        script = re.split(head, script)[0] + "\n"
+    script = script.removesuffix("\n")
+    return script if drawn and script.strip() != "NONE" else ""
 
 
 def _delimiter() -> str:

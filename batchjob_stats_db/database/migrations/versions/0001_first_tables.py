@@ -434,6 +434,29 @@ def upgrade() -> None:
         ),
         sa.PrimaryKeyConstraint("job_id", name=op.f("pk_job_usage")),
     )
+    op.create_table(
+        "batch_script",
+        sa.Column("digest", sa.Text(), nullable=False),
+        sa.Column("script", sa.Text(), nullable=False),
+        sa.Column("whole_bytes", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("digest", name=op.f("pk_batch_script")),
+        sqlite_with_rowid=False,
+    )
+    op.create_table(
+        "job_script",
+        sa.Column(
+            "job_id",
+            sa.BigInteger().with_variant(sa.Integer(), "sqlite"),
+            nullable=False,
+        ),
+        sa.Column("digest", sa.Text(), server_default="", nullable=False),
+        sa.ForeignKeyConstraint(
+            ["job_id"], ["job.id"], name=op.f("fk_job_script_job_id"), ondelete="CASCADE"
+        ),
+        sa.PrimaryKeyConstraint("job_id", name=op.f("pk_job_script")),
+        sqlite_with_rowid=False,
+    )
+    op.create_index("ix_job_script_digest", "job_script", ["digest"])
     for what, keys, sums in (("usage", (), _SUMS), ("emissions", ("provider",), ("grams",))):
         _folded(f"daily_account_{what}", "day", ("account", *keys), sums, "account")
         _folded(f"daily_cluster_{what}", "day", keys, sums)

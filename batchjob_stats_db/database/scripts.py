@@ -1,0 +1,87 @@
+"""Batch scripts of jobs, apart from their records: who may see a job need not see its script.
+
+A script is kept once however many jobs have it, for the tasks of an array share theirs.
+"""
+
+import hashlib
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, RowMapping
+
+from batchjob.schedulers.accounting import SubmittedJob
+from batchjob_stats_db.database import schema
+from batchjob_stats_db.database.access import Access, visible
+from batchjob_stats_db.database.upsert import upsert
+
+_job, _held, _script = schema.job.c, schema.job_script.c, schema.batch_script.c
+
+
+def without(
+    db: Connection, cluster: str, source: str, since: int, limit: int
+) -> list[tuple[int, SubmittedJob]]:
+    """Jobs of a source that started since then and whose script was not asked for, newest first."""
+    query = (
+        sa.select(
+            _job.id, _job.jobid, _job.submit_time, _job.array_jobid, _job.array_index,
+            _job.het_jobid, _job.het_offset,
+        )
+        .select_from(schema.job.outerjoin(schema.job_script))
+        .where(
+            _job.cluster == cluster, _job.start_time >= since, _job.source == source,
+            _held.job_id.is_(None),
+        )
+        .order_by(_job.start_time.desc(), _job.id.desc())
+        .limit(limit)
+    )  # fmt: skip
+    return [(number, SubmittedJob(*rest)) for number, *rest in db.execute(query)]
+
+
+def keep(db: Connection, job_ids: Sequence[int], text: str, most_bytes: int) -> None:
+    """Note a script of jobs, at most so many bytes of it; "" that they have none."""
+    whole = text.replace("\0", "\ufffd").encode("utf-8", "replace")
+    digest = hashlib.sha256(whole).hexdigest() if whole else ""
+    if digest:
+        kept = whole[:most_bytes].decode("utf-8", "ignore")
+        _write(db, schema.batch_script, [(digest, kept, len(whole))])
+    _write(db, schema.job_script, [(number, digest) for number in job_ids])
+
+
+def _write(db: Connection, table: sa.Table, rows: Sequence[tuple[object, ...]]) -> None:
+    statement = upsert(db.dialect.name, table, [column.name for column in table.columns])
+    db.exec_driver_sql(statement, list(rows))
+
+
+def of_jobs(db: Connection, access: Access, job_ids: Sequence[int]) -> list[RowMapping]:
+    """`job_id`, `username`, `script`, `whole_bytes` of those that have one and may be seen.
+
+    Whose `access` it is, is the caller's to say: it is not the one by which jobs are seen.
+    """
+    query = (
+        sa.select(_held.job_id, _job.username, _script.script, _script.whole_bytes)
+        .select_from(
+            schema.job_script.join(schema.job).join(
+                schema.batch_script, _held.digest == _script.digest
+            )
+        )
+        .where(_held.job_id.in_(job_ids), visible(access))
+        .order_by(_held.job_id.desc())
+    )
+    return list(db.execute(query).mappings())
+
+
+def drop(db: Connection, which: sa.Select[tuple[int]]) -> int:
+    """Delete the scripts of the jobs whose numbers this selects; of how many jobs.
+
+    That they were asked for stays on record, so that nobody asks again.
+    """
+    forgotten = sa.update(schema.job_script).where(_held.job_id.in_(which), _held.digest != "")
+    count = db.execute(forgotten.values(digest="")).rowcount
+    drop_unused(db)
+    return count
+
+
+def drop_unused(db: Connection) -> None:
+    """Delete scripts of which the last job is gone."""
+    used = sa.select(_held.job_id).where(_held.digest == _script.digest)
+    db.execute(sa.delete(schema.batch_script).where(~used.exists()))

@@ -1,0 +1,50 @@
+"""The batch scripts of a job's runs."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Response
+from pydantic import BaseModel, Field
+
+from batchjob_stats_db.database import scripts
+from batchjob_stats_server.api import PREFIX
+from batchjob_stats_server.api.jobs import JobId
+from batchjob_stats_server.api.params import Query as Parameters
+from batchjob_stats_server.api.params import Word
+from batchjob_stats_server.api.runs import runs_of
+from batchjob_stats_server.auth import audit
+from batchjob_stats_server.auth.identity import Caller, Known
+from batchjob_stats_server.auth.scripts import script_access
+from batchjob_stats_server.services import Given
+
+router = APIRouter(prefix=PREFIX)
+
+
+class ScriptRow(BaseModel):
+    """What a job was submitted with."""
+
+    job_id: int = Field(description="`id` of the run.")
+    script: str = Field(description="Its beginning, where it is longer than the site keeps.")
+    whole_bytes: int = Field(description="Size of what was submitted.")
+
+
+class ScriptQuery(Parameters):
+    """On which cluster, where ids are used on several."""
+
+    cluster: Word | None = None
+
+
+@router.get("/jobs/{jobid}/script")
+def job_script(
+    services: Given, known: Known, access: Caller, response: Response, jobid: JobId,
+    which: Annotated[ScriptQuery, Query()],
+) -> list[ScriptRow]:  # fmt: skip
+    """Batch scripts of all runs of a job, for its user and for admins alone, the latest first.
+
+    An empty list where there is none: the site keeps them only if it says so.
+    """
+    response.headers["Cache-Control"] = "private, no-store"
+    with services.reader.connect() as db:
+        runs = runs_of(db, access, jobid, which.cluster)
+        rows = scripts.of_jobs(db, script_access(known, access), [run["id"] for run in runs])
+    audit.seen(known, f"script of job {jobid}", rows)
+    return [ScriptRow(**{name: row[name] for name in ScriptRow.model_fields}) for row in rows]

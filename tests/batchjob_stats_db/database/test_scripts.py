@@ -1,0 +1,70 @@
+"""Batch scripts: kept once, bounded, and gone with the last job that has them."""
+
+import pytest
+import sqlalchemy as sa
+
+from batchjob.schedulers.accounting import Batch
+from batchjob_stats_db.admin import privacy
+from batchjob_stats_db.database import schema, scripts
+from batchjob_stats_db.database.access import EVERYTHING, Access, UserOn
+from batchjob_stats_db.poller.options import RetentionOptions
+from batchjob_stats_db.poller.retention import drop_old
+
+DAY = 86400
+
+
+@pytest.fixture
+def kept(store, job, engine, now):
+    """Two jobs of alice's with one script, and a later one that has none."""
+    old = {"start_time": now - 100 * DAY, "end_time": now - 99 * DAY}
+    store.write(Batch((job("1", **old), job("2"), job("3")), (), "", 0), "sacct")
+    with engine.begin() as db:
+        ids = db.scalars(sa.select(schema.job.c.id).order_by(schema.job.c.jobid)).all()
+        scripts.keep(db, ids[:2], "#!/bin/sh\necho é\n", 16)
+        scripts.keep(db, ids[2:], "", 16)
+    return ids
+
+
+def texts(engine, access=EVERYTHING):
+    with engine.connect() as db:
+        ids = db.scalars(sa.select(schema.job.c.id)).all()
+        return [row["script"] for row in scripts.of_jobs(db, access, ids)]
+
+
+def test_a_script_is_kept_once_up_to_its_limit(kept, engine, rows):
+    assert texts(engine) == ["#!/bin/sh\necho "] * 2
+    (script,) = rows(schema.batch_script)
+    assert script["whole_bytes"] == 18
+
+
+def test_only_jobs_that_were_not_asked_for_are_without(kept, store, job, engine, now):
+    store.write(Batch((job("4", start_time=now - 60),), (), "", 0), "sacct")
+    with engine.connect() as db:
+        found = scripts.without(db, "c1", job("4").source, now - DAY, 10)
+    assert [each.jobid for _, each in found] == ["4"]
+
+
+def test_it_goes_with_its_last_job(kept, store, engine, rows, now):
+    drop_old(store, RetentionOptions(jobs=50 * DAY), now)
+    assert len(texts(engine)) == 1
+    with engine.begin() as db:
+        db.execute(sa.delete(schema.job))
+    drop_old(store, RetentionOptions(), now)
+    assert rows(schema.batch_script) == []
+
+
+def test_it_goes_with_the_names(kept, store, engine, rows, now):
+    drop_old(store, RetentionOptions(names=50 * DAY), now)
+    assert len(texts(engine)) == 1
+    assert len(rows(schema.job_script)) == 3  # nobody asks again
+
+
+def test_who_is_forgotten_leaves_none(kept, engine, rows):
+    with engine.begin() as db:
+        privacy.forget(db, "alice")
+    assert rows(schema.batch_script) == []
+
+
+def test_it_is_shown_to_whom_the_access_is_for(kept, engine):
+    assert texts(engine, Access((UserOn("c1", "bob"),))) == []
+    assert len(texts(engine, Access((UserOn("c1", "alice"),)))) == 2
