@@ -3,13 +3,14 @@
 import argparse
 import json
 import sys
+from http import HTTPStatus
 from urllib.parse import quote
 
 from batchjob.local_runs import history
 from batchjob.runtime.formatting import size
 from batchjob.runtime.settings import SettingsError
 from batchjob.runtime.times import local_zone
-from batchjob_cli.client.connect import Ask, asked, good, parser
+from batchjob_cli.client.connect import ApiReply, Ask, Parameters, asked, good, parser, server
 from batchjob_cli.client.problems import NotFoundError
 from batchjob_cli.client.table import add_zone, show
 
@@ -35,13 +36,23 @@ def run(arguments: list[str]) -> int:
     with asked(given) as ask:
         if given.script:
             return _script(given, ask)
-        answer = good(ask(f"jobs/{quote(_jobid(given), safe='')}/report", parameters))
+        answer = good(_report(given, ask, parameters))
     text = answer.body.decode()
     if given.format in ("text", "markdown"):
         show(text.rstrip("\n"))
     else:
         sys.stdout.write(text.rstrip("\n") + "\n")
     return 0
+
+
+def _report(given: argparse.Namespace, ask: Ask, parameters: Parameters) -> ApiReply:
+    """The answer about a job; what is no job's id may be the name of a run on the server."""
+    jobid = _jobid(given)
+    answer = ask(f"jobs/{quote(jobid, safe='')}/report", parameters)
+    if answer.status != HTTPStatus.NOT_FOUND or not given.server:
+        return answer
+    named = server(given).run_id(jobid)
+    return answer if named == jobid else ask(f"jobs/{named}/report", parameters)
 
 
 def _script(given: argparse.Namespace, ask: Ask) -> int:

@@ -19,7 +19,6 @@ from batchjob.runtime.times import past_time
 from batchjob.runtime.values import integer
 from batchjob_cli.client import curves
 from batchjob_cli.client.connect import add_arguments, server
-from batchjob_cli.client.remote import Server
 from batchjob_cli.client.sample_table import TYPES, heading, row
 from batchjob_cli.client.table import add_zone, show, written
 from batchjob_stats_db.samples.folder import NoSuchJob, matching
@@ -87,7 +86,7 @@ def _of_server(given: argparse.Namespace) -> int:
         "follow": "true" if given.follow and given.limit is None else None,
     }
     asker = server(given)
-    jobid = _remote_id(asker, given.job)
+    jobid = asker.run_id(given.job)
     path = f"jobs/{quote(jobid, safe='')}/samples"
     first = asker(path, {"limit": 1})
     if first.status == 503 or (first.status == 200 and not first.body):
@@ -122,12 +121,6 @@ def _of_time_series(given: argparse.Namespace, rows: list[dict[str, Any]]) -> in
     else:
         show(written(curves.columns(given.type, given.zone), chosen))
     return 0
-
-
-def _remote_id(asker: Server, text: str) -> str:
-    """The id of a run by its name, where the server knows runs; else the text as it is."""
-    answer = asker.request("GET", f"runs/{quote(text, safe='')}", {})
-    return str(json.loads(answer.body)["id"]) if answer.status == 200 else text
 
 
 def _steps(stream: Iterator[bytes]) -> Iterator[SamplePair]:

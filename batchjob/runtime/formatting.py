@@ -55,6 +55,14 @@ def lasting(seconds: float, space: str = " ") -> str:
     return " ".join(f"{count}{space}{unit}" for count, unit in parts[first : first + 2] if count)
 
 
+def lasting_exactly(seconds: float, space: str = " ") -> str:
+    """The same with milliseconds, unless it is whole: `4.567 s`, `1 min 23 s (83.457 s)`."""
+    if not round(seconds, 3) % 1:
+        return lasting(seconds, space)
+    exact = f"{seconds:.3f}{space}s"
+    return exact if seconds < 60 else f"{lasting(seconds, space)} ({exact})"
+
+
 def clock(seconds: float) -> str:
     """`h:mm:ss`, as schedulers write it; hours go beyond 24."""
     whole = round(seconds)

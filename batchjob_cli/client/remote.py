@@ -6,7 +6,7 @@ import json
 import ssl
 from collections.abc import Iterator
 from typing import Any
-from urllib.parse import urlencode, urljoin, urlsplit
+from urllib.parse import quote, urlencode, urljoin, urlsplit
 
 from batchjob.runtime.http_client import FetchError, fetch, in_words, trust
 from batchjob.runtime.settings import SettingsError
@@ -54,6 +54,11 @@ class Server:
         except FetchError as error:
             raise UnreachableError(f"{self._base}: {error}") from error
         return ApiReply(answer.status, answer.body, next_page(answer.headers.get("link", "")))
+
+    def run_id(self, text: str) -> str:
+        """The id of a run by its name or the beginning of it; what names no run stays as it is."""
+        answer = self.request("GET", f"runs/{quote(text, safe='')}", {})
+        return str(json.loads(answer.body)["id"]) if answer.status == 200 else text
 
     def stream(self, path: str, parameters: Parameters) -> Iterator[bytes]:
         """An answer as it comes, for as long as it goes on. Raises SettingsError."""

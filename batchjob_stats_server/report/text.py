@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from datetime import UTC, tzinfo
 from typing import NamedTuple
 
-from batchjob.runtime.formatting import clock, digits, energy, lasting, share, size
+from batchjob.runtime.formatting import clock, digits, energy, lasting, lasting_exactly, share, size
 from batchjob.runtime.times import exact_time_in_words, time_in_words
 from batchjob_stats_server.report.model import Advice, Efficiency, Report
 from batchjob_stats_server.report.units import WRITTEN, emissions
@@ -133,7 +133,8 @@ def _origin(report: Report) -> Iterator[ReportLine]:
 def _used(report: Report) -> Iterator[ReportLine]:
     use, seconds = report.use, report.job.elapsed_seconds
     if seconds is not None:
-        yield ReportLine("Run time", lasting(seconds))
+        told = lasting if report.job.end_time is None else lasting_exactly
+        yield ReportLine("Run time", told(seconds))
     if use.cpu_seconds is not None:
         parts = (("user", use.user_cpu_seconds), ("system", use.system_cpu_seconds))
         words = ", ".join(f"{name} {lasting(part)}" for name, part in parts if part is not None)

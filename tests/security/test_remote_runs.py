@@ -2,99 +2,44 @@
 and by token, and the line of the audit log that each call leaves.
 """
 
-import datetime as dt
 import json
-import os
 import re
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 import requests
-import trustme
 
-from tests.batchjob_stats_server.authority import Authority, pem, write_pair
 from tests.e2e.processes import free_ports, until
-from tests.private_keys import write_key
-
-ROOT = Path(__file__).parents[2]
+from tests.security.remote_up import RemoteUp, cli, serving, start
 
 
-class Remote(NamedTuple):
-    """`batchjob up` with TLS and client certificates."""
-
-    url: str
-    folder: Path
-    token: str
-
-    def call(self, who: str, method: str, path: str, **options) -> requests.Response:
-        """A request of somebody by certificate; of `token` with the token; of "" as nobody."""
-        headers = {"Authorization": f"Bearer {self.token}"} if who == "token" else {}
-        cert = str(self.folder / f"{who}.pem") if who not in ("", "token") else None
-        return requests.request(
-            method, f"{self.url}/api/v1/{path}", headers=headers, cert=cert, timeout=60,
-            verify=str(self.folder / "ca.pem"), **options,
-        )  # fmt: skip
-
-    def log(self) -> str:
-        return (self.folder / "log").read_text()
-
-
-def start(folder: Path, *flags: str) -> tuple[subprocess.Popen, str]:
-    (port,) = free_ports(1)
-    argv = [
-        sys.executable, "-m", "batchjob_cli", "up", f"--data={folder / 'data'}",
-        f"--listen-address=127.0.0.1:{port}", "--log.level=info", *flags,
-    ]  # fmt: skip
-    with (folder / "log").open("ab") as out:
-        process = subprocess.Popen(
-            argv, stdout=out, stderr=out, cwd="/",
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-        )  # fmt: skip
-    token = folder / "data" / "token"
-    until(lambda: process.poll() is not None or token.exists(), "up", 60)
-    assert process.poll() is None, (folder / "log").read_text()
-    return process, f"127.0.0.1:{port}"
+def call(remote: RemoteUp, who: str, method: str, path: str, **options) -> requests.Response:
+    """A request of somebody by certificate; of `token` with the token; of "" as nobody."""
+    headers = {"Authorization": f"Bearer {remote.token}"} if who == "token" else {}
+    cert = str(remote.folder / f"{who}.pem") if who not in ("", "token") else None
+    return requests.request(
+        method, f"{remote.url}/api/v1/{path}", headers=headers, cert=cert, timeout=60,
+        verify=str(remote.folder / "ca.pem"), **options,
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def remote(tmp_path_factory) -> Iterator[Remote]:
-    folder = tmp_path_factory.mktemp("remote")
-    ca = trustme.CA()
-    ca.cert_pem.write_to_path(str(folder / "ca.pem"))
-    server = ca.issue_cert("127.0.0.1")
-    write_key(server, str(folder / "server.key"))
-    server.cert_chain_pems[0].write_to_path(str(folder / "server.crt"))
-    clients = Authority("site", dt.datetime.now(dt.UTC))
-    (folder / "clients.pem").write_bytes(pem(clients.certificate))
-    for name, *units in (("ada", "admin"), ("vera", "viewer"), ("nemo",)):
-        subject = [("CN", name), *(("OU", unit) for unit in units)]
-        write_pair(folder, name, *clients.issue(*subject))
-    process, address = start(
-        folder, "--runs.remote", f"--web.tls-cert-file={folder / 'server.crt'}",
-        f"--web.tls-key-file={folder / 'server.key'}",
-        f"--auth.client-ca-file={folder / 'clients.pem'}",
-    )  # fmt: skip
-    token = (folder / "data" / "token").read_text().strip()
-    made = Remote(f"https://{address}", folder, token)
-    until(lambda: answers(made), "answers", 60)
-    yield made
-    process.send_signal(signal.SIGTERM)
-    process.wait(30)
+def remote(tmp_path_factory) -> Iterator[RemoteUp]:
+    (port,) = free_ports(1)
+    with serving(tmp_path_factory.mktemp("remote"), "127.0.0.1", port) as made:
+        until(lambda: answers(made), "answers", 60)
+        yield made
 
 
-def answers(remote: Remote) -> bool:
+def answers(remote: RemoteUp) -> bool:
     try:
-        return remote.call("token", "GET", "me").ok
+        return call(remote, "token", "GET", "me").ok
     except requests.ConnectionError:
         return False
 
 
-def audited(remote: Remote, who: str, what: str) -> None:
+def audited(remote: RemoteUp, who: str, what: str) -> None:
     until(lambda: re.search(rf"{who} \(\w+\) {what}", remote.log()), f"{who} {what}", 10)
 
 
@@ -102,80 +47,66 @@ def audited(remote: Remote, who: str, what: str) -> None:
 def test_a_run_from_its_start_to_its_deletion(remote, who):
     script = "echo one; echo $COLOR >&2; sleep 600"
     body = {"command": ["sh", "-c", script], "name": f"by-{who}", "environment": {"COLOR": "red"}}
-    begun = remote.call(who, "POST", "runs", json=body)
+    begun = call(remote, who, "POST", "runs", json=body)
     assert begun.status_code == 201, begun.text
     run = begun.json()
     assert (run["state"], run["name"], run["end_time"]) == ("RUNNING", f"by-{who}", None)
     name = who if who != "token" else ""
     audited(remote, name, f"started run {run['id']}")
     logs = f"runs/{run['id'][:8]}/logs"  # the beginning of an id will do, as will the name
-    until(lambda: "red" in remote.call("vera", "GET", logs).text, "output", 10)
-    assert remote.call("vera", "GET", logs, params={"stream": "stdout"}).text == "one\n"
-    assert remote.call("vera", "GET", logs, params={"limit": 0}).text == ""
+    until(lambda: "red" in call(remote, "vera", "GET", logs).text, "output", 10)
+    assert call(remote, "vera", "GET", logs, params={"stream": "stdout"}).text == "one\n"
+    assert call(remote, "vera", "GET", logs, params={"limit": 0}).text == ""
     audited(remote, "vera", f"saw output of run {run['id']}")
-    assert remote.call(who, "DELETE", f"runs/by-{who}").status_code == 409
-    stopped = remote.call(who, "POST", f"runs/by-{who}/stop", json={"grace_seconds": 1})
+    assert call(remote, who, "DELETE", f"runs/by-{who}").status_code == 409
+    stopped = call(remote, who, "POST", f"runs/by-{who}/stop", json={"grace_seconds": 1})
     assert (stopped.status_code, stopped.json()["status"]) == (200, "stopped")
     audited(remote, name, f"stopped run {run['id']}")
-    assert remote.call(who, "POST", f"runs/{run['id']}/stop").status_code == 409
-    assert remote.call(who, "DELETE", f"runs/{run['id']}").status_code == 204
+    assert call(remote, who, "POST", f"runs/{run['id']}/stop").status_code == 409
+    assert call(remote, who, "DELETE", f"runs/{run['id']}").status_code == 204
     audited(remote, name, f"deleted run {run['id']}")
-    assert remote.call(who, "GET", f"runs/{run['id']}").status_code == 404
+    assert call(remote, who, "GET", f"runs/{run['id']}").status_code == 404
 
 
 def test_a_run_that_waits_is_cancelled(remote):
     body = {"command": ["true"], "start_time": "2099-01-01T00:00:00Z"}
-    run = remote.call("ada", "POST", "runs", json=body).json()
+    run = call(remote, "ada", "POST", "runs", json=body).json()
     assert (run["state"], run["start_time"]) == ("PENDING", None)
-    cancelled = remote.call("ada", "POST", f"runs/{run['id']}/cancel").json()
+    cancelled = call(remote, "ada", "POST", f"runs/{run['id']}/cancel").json()
     assert (cancelled["state"], cancelled["status"]) == ("CANCELLED", "cancelled")
-    assert remote.call("ada", "POST", f"runs/{run['id']}/cancel").status_code == 409
+    assert call(remote, "ada", "POST", f"runs/{run['id']}/cancel").status_code == 409
 
 
 def test_logs_are_followed_to_the_end(remote):
     script = "for n in 1 2 3; do echo $n; sleep 0.5; done"
-    run = remote.call("ada", "POST", "runs", json={"command": ["sh", "-c", script]}).json()
-    followed = remote.call("vera", "GET", f"runs/{run['id']}/logs", params={"follow": True})
+    run = call(remote, "ada", "POST", "runs", json={"command": ["sh", "-c", script]}).json()
+    followed = call(remote, "vera", "GET", f"runs/{run['id']}/logs", params={"follow": True})
     assert followed.text == "1\n2\n3\n"
 
 
 def test_samples_are_followed_from_before_the_first_one(remote):
-    run = remote.call("ada", "POST", "runs", json={"command": ["sleep", "7"]}).json()
+    run = call(remote, "ada", "POST", "runs", json={"command": ["sleep", "7"]}).json()
     asked = {"follow": True, "type": "memory"}
-    told = remote.call("vera", "GET", f"runs/{run['id']}/samples", params=asked)
+    told = call(remote, "vera", "GET", f"runs/{run['id']}/samples", params=asked)
     if told.text == "":
         pytest.skip("runs have no cgroup here")
     lines = [json.loads(line) for line in told.text.splitlines()]
     assert lines[-1]["memory_peak_bytes"] > 0
     assert not any("cpu_user_seconds" in line for line in lines)
     path = f"runs/{run['id']}/samples"
-    (only,) = remote.call("vera", "GET", path, params={"limit": 1}).text.splitlines()
+    (only,) = call(remote, "vera", "GET", path, params={"limit": 1}).text.splitlines()
     assert json.loads(only)["end_time_seconds"], (only, told.text)
 
 
 def test_ended_ones_are_deleted_together(remote):
-    long = remote.call("ada", "POST", "runs", json={"command": ["sleep", "600"]}).json()
-    short = remote.call("ada", "POST", "runs", json={"command": ["true"]}).json()
-    until(lambda: remote.call("ada", "GET", f"runs/{short['id']}").json()["end_time"], "end", 20)
-    told = remote.call("ada", "DELETE", "runs", params={"ended": True}).json()
+    long = call(remote, "ada", "POST", "runs", json={"command": ["sleep", "600"]}).json()
+    short = call(remote, "ada", "POST", "runs", json={"command": ["true"]}).json()
+    until(lambda: call(remote, "ada", "GET", f"runs/{short['id']}").json()["end_time"], "end", 20)
+    told = call(remote, "ada", "DELETE", "runs", params={"ended": True}).json()
     assert told["deleted"] >= 1
     assert told["skipped"] == 1
-    assert remote.call("ada", "DELETE", "runs").status_code == 422
-    assert remote.call("ada", "POST", f"runs/{long['id']}/stop").status_code == 200
-
-
-def cli(remote: Remote, *arguments: str, who: str = "ada", **environment: str):
-    """`batchjob ...` on another machine: without this one's data, with a certificate."""
-    named = {
-        "BATCHJOB_SERVER": remote.url, "BATCHJOB_CA_FILE": str(remote.folder / "ca.pem"),
-        "BATCHJOB_CERT_FILE": str(remote.folder / f"{who}.pem"),
-    }  # fmt: skip
-    return subprocess.run(
-        [sys.executable, "-m", "batchjob_cli", *arguments], capture_output=True, text=True,
-        timeout=60, cwd="/", check=False,
-        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "HOME": "/nonexistent",
-             "BATCHJOB_DATA": "/nonexistent/data", **named, **environment},
-    )  # fmt: skip
+    assert call(remote, "ada", "DELETE", "runs").status_code == 422
+    assert call(remote, "ada", "POST", f"runs/{long['id']}/stop").status_code == 200
 
 
 def test_commands_of_another_machine(remote):
@@ -220,9 +151,9 @@ CALLS = [
 @pytest.mark.parametrize(("method", "path", "options"), CALLS)
 def test_viewers_read_and_nobody_else_does_anything(remote, method, path, options):
     expected = 404 if method == "GET" else 403
-    assert remote.call("vera", method, path, **options).status_code == expected
+    assert call(remote, "vera", method, path, **options).status_code == expected
     for who in ("", "nemo"):  # without a certificate, and with one that names no role
-        assert remote.call(who, method, path, **options).status_code == 401
+        assert call(remote, who, method, path, **options).status_code == 401
 
 
 @pytest.mark.parametrize(
@@ -236,12 +167,14 @@ def test_viewers_read_and_nobody_else_does_anything(remote, method, path, option
     ],
 )
 def test_what_cannot_be_started_is_said(remote, body, told):
-    refused = remote.call("ada", "POST", "runs", json=body)
+    refused = call(remote, "ada", "POST", "runs", json=body)
     assert (refused.status_code, told in refused.json()["detail"]) == (422, True), refused.text
 
 
 def test_off_unless_asked_for(tmp_path):
-    process, address = start(tmp_path)
+    (port,) = free_ports(1)
+    address = f"127.0.0.1:{port}"
+    process = start(tmp_path, address)
     try:
         token = (tmp_path / "data" / "token").read_text().strip()
         headers = {"Authorization": f"Bearer {token}"}

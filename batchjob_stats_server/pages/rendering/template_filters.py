@@ -36,6 +36,7 @@ def _thin(write: Callable[..., str]) -> Callable[..., str]:
 
 size, energy, mass = _thin(formatting.size), _thin(formatting.energy), _thin(formatting.mass)
 share, lasting = _thin(formatting.share), _thin(formatting.lasting)
+lasting_exactly = _thin(formatting.lasting_exactly)
 
 
 def hours(seconds: float) -> str:
@@ -96,7 +97,7 @@ def or_absent(write: Callable[..., str]) -> Callable[..., str]:
 
 _WRITERS: dict[str, Callable[..., str]] = {
     "number": number, "size": size, "energy": energy, "mass": mass, "share": share,
-    "lasting": lasting, "hours": hours, "moment": moment, "exact_moment": exact_moment,
-    "date": date, "iso": iso,
+    "lasting": lasting, "lasting_exactly": lasting_exactly, "hours": hours, "date": date,
+    "moment": moment, "exact_moment": exact_moment, "iso": iso,
 }  # fmt: skip
 FILTERS = {name: or_absent(write) for name, write in _WRITERS.items()}

@@ -2,7 +2,16 @@
 
 import pytest
 
-from batchjob.runtime.formatting import clock, digits, energy, lasting, mass, share, size
+from batchjob.runtime.formatting import (
+    clock,
+    digits,
+    energy,
+    lasting,
+    lasting_exactly,
+    mass,
+    share,
+    size,
+)
 
 
 @pytest.mark.parametrize(
@@ -21,6 +30,8 @@ from batchjob.runtime.formatting import clock, digits, energy, lasting, mass, sh
         (lasting(0), "0 s"), (lasting(0.25), "0.25 s"), (lasting(59.94), "59.9 s"),
         (lasting(312), "5 min 12 s"), (lasting(3600), "1 h"), (lasting(183_600), "2 d 3 h"),
         (lasting(-90), "\u22121 min 30 s"),
+        (lasting_exactly(60), "1 min"), (lasting_exactly(1.053608), "1.054 s"),
+        (lasting_exactly(83.4567), "1 min 23 s (83.457 s)"), (lasting_exactly(0.0004), "0.0004 s"),
         (clock(3723), "1:02:03"), (clock(100 * 3600), "100:00:00"),
     ],
 )  # fmt: skip

@@ -57,4 +57,4 @@ def test_a_report_says_them_to_the_millisecond(data, capsys):
     text = capsys.readouterr().out
     assert "2026-04-04 10:53:20.750 UTC" in text
     assert "2026-04-04 10:53:20.850 UTC" in text
-    assert "0.1 s" in text
+    assert "0.100 s" in text

@@ -1,0 +1,66 @@
+"""Tracked work over the API and as a page: found by its own id, with all that was recorded."""
+
+import json
+
+import pytest
+
+from batchjob.schedulers.accounting import Batch
+from batchjob.schedulers.states import JobState
+from batchjob_stats_db.database.engine import parse, writer
+from batchjob_stats_db.database.store import Store, UsagePolicy
+from tests.batchjob_stats_server.conftest import NOW, record
+
+TASK = "8f14e45f-task"
+FIRST = "11111111-aaaa-4bbb-8ccc-123456789abc"
+SECOND = "22222222-aaaa-4bbb-8ccc-123456789abc"
+
+
+def work(jobid, start, **fields):
+    """An attempt of a task that took 1.053608 s and failed."""
+    given = {
+        "source": "runs", "name": "mesh", "tool": "openfoam", "record_id": TASK,
+        "parameters": '{"cells": 1000}', "error": "no mesh", "state": JobState.FAILED,
+        "submit_time": int(start), "eligible_time": start, "start_time": start,
+        "end_time": round(start + 1.054, 3), "elapsed_seconds": 1.053608, "exit_code": 3,
+        "user_cpu_seconds": 0.363, "system_cpu_seconds": 0.02, "cpu_seconds": 0.383,
+        "peak_memory_bytes": 56_352_768, "allocated_cpus": None,
+    }  # fmt: skip
+    return record(jobid, **given | fields)
+
+
+@pytest.fixture
+def alice(proxied, database_url):
+    engine = writer(parse(database_url))
+    works = (work(FIRST, NOW - 60 + 0.25), work(SECOND, NOW - 60 + 0.75, array_jobid="order-17"))
+    Store(engine, "c1", UsagePolicy(), lambda: NOW).write(Batch(works, (), "", 0), "s")
+    engine.dispose()
+    return proxied("alice")
+
+
+def test_all_attempts_of_a_task_by_its_id(alice, proxied):
+    rows = alice.get("/api/v1/jobs", params={"record_id": TASK}).json()
+    assert [row["jobid"] for row in rows] == [SECOND, FIRST]  # the newest first, within a second
+    assert alice.get("/api/v1/jobs", params={"record_id": "another"}).json() == []
+    assert proxied("bob").get("/api/v1/jobs", params={"record_id": TASK}).json() == []
+    workflow = alice.get("/api/v1/jobs", params={"record_id": TASK, "array_jobid": "order-17"})
+    assert [row["jobid"] for row in workflow.json()] == [SECOND]
+
+
+def test_a_row_has_all_that_was_recorded(alice):
+    row = alice.get("/api/v1/jobs", params={"record_id": TASK}).json()[1]
+    assert (row["tool"], json.loads(row["parameters"])) == ("openfoam", {"cells": 1000})
+    assert (row["error"], row["exit_code"], row["state"]) == ("no mesh", 3, "FAILED")
+    assert (row["user_cpu_seconds"], row["system_cpu_seconds"]) == (0.363, 0.02)
+    assert (row["peak_memory_bytes"], row["elapsed_seconds"]) == (56_352_768, 1.053608)
+    assert row["end_time"] - row["start_time"] == 1054
+    assert row["start_time_rfc3339"].endswith(".250Z")
+
+
+def test_the_report_and_the_page_say_it(alice):
+    text = alice.get(f"/api/v1/jobs/{FIRST}/report", params={"format": "text"}).text
+    page = alice.get(f"/jobs/{FIRST}").text.replace("\u202f", " ").replace("&#34;", '"')
+    for told in (text, page):
+        for each in ("openfoam", '{"cells": 1000}', "no mesh", TASK, "1.054 s", ".250 UTC"):
+            assert each in told, each
+        for each in ("0.383 s", "user 0.363 s", "system 0.02 s", "53.7 MiB"):
+            assert each in told, each

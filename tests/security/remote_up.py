@@ -1,0 +1,94 @@
+"""`batchjob up` that serves other machines: TLS, certificates of an admin, a viewer and nobody."""
+
+import contextlib
+import datetime as dt
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import trustme
+
+from tests.batchjob_stats_server.authority import Authority, pem, write_pair
+from tests.e2e.processes import until
+from tests.private_keys import write_key
+
+ROOT = Path(__file__).parents[2]
+
+
+class RemoteUp(NamedTuple):
+    """Where it answers; `<name>.pem` in the folder holds the certificate and key of a person."""
+
+    url: str
+    folder: Path
+    token: str
+    process: subprocess.Popen[bytes]
+
+    def log(self) -> str:
+        return (self.folder / "log").read_text()
+
+
+def start(
+    folder: Path, address: str, *flags: str, within: tuple[str, ...] = ()
+) -> subprocess.Popen[bytes]:
+    """`batchjob up`, once it has written its token; `within`: a command to start it with."""
+    argv = [
+        *within, sys.executable, "-m", "batchjob_cli", "up", f"--data={folder / 'data'}",
+        f"--listen-address={address}", "--log.level=info", *flags,
+    ]  # fmt: skip
+    with (folder / "log").open("ab") as out:
+        process = subprocess.Popen(
+            argv, stdout=out, stderr=out, cwd="/",
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )  # fmt: skip
+    token = folder / "data" / "token"
+    until(lambda: process.poll() is not None or token.exists(), "up", 60)
+    assert process.poll() is None, (folder / "log").read_text()
+    return process
+
+
+@contextlib.contextmanager
+def serving(folder: Path, host: str, port: int, within: tuple[str, ...] = ()) -> Iterator[RemoteUp]:
+    """ada is an admin, vera a viewer, and nemo's certificate names no role."""
+    ca = trustme.CA()
+    ca.cert_pem.write_to_path(str(folder / "ca.pem"))
+    server = ca.issue_cert(host)
+    write_key(server, str(folder / "server.key"))
+    server.cert_chain_pems[0].write_to_path(str(folder / "server.crt"))
+    clients = Authority("site", dt.datetime.now(dt.UTC))
+    (folder / "clients.pem").write_bytes(pem(clients.certificate))
+    for name, *units in (("ada", "admin"), ("vera", "viewer"), ("nemo",)):
+        subject = [("CN", name), *(("OU", unit) for unit in units)]
+        write_pair(folder, name, *clients.issue(*subject))
+    process = start(
+        folder, f"{host}:{port}", "--runs.remote",
+        f"--web.tls-cert-file={folder / 'server.crt'}",
+        f"--web.tls-key-file={folder / 'server.key'}",
+        f"--auth.client-ca-file={folder / 'clients.pem'}", within=within,
+    )  # fmt: skip
+    token = (folder / "data" / "token").read_text().strip()
+    try:
+        yield RemoteUp(f"https://{host}:{port}", folder, token, process)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(30)
+
+
+def cli(
+    remote: RemoteUp, *arguments: str, who: str = "ada", within: tuple[str, ...] = (),
+    **environment: str,
+) -> subprocess.CompletedProcess[str]:  # fmt: skip
+    """`batchjob ...` on another machine: without this one's data, with a certificate."""
+    named = {
+        "BATCHJOB_SERVER": remote.url, "BATCHJOB_CA_FILE": str(remote.folder / "ca.pem"),
+        "BATCHJOB_CERT_FILE": str(remote.folder / f"{who}.pem") if who else "",
+    }  # fmt: skip
+    return subprocess.run(
+        [*within, sys.executable, "-m", "batchjob_cli", *arguments], capture_output=True,
+        text=True, timeout=90, cwd="/", check=False,
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "HOME": "/nonexistent",
+             "BATCHJOB_DATA": "/nonexistent/data", **named, **environment},
+    )  # fmt: skip
