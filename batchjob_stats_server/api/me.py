@@ -1,13 +1,33 @@
 """Who the server takes the caller for."""
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Depends, Request
 from pydantic import BaseModel
 
 from batchjob import __version__
 from batchjob_stats_server.api import PREFIX
 from batchjob_stats_server.auth.identity import Caller, Known
+from batchjob_stats_server.http.problems import Problem
 
 router = APIRouter(prefix=PREFIX)
+
+
+_SIMPLE_JSON = (
+    "the SimpleJSON protocol of simpod-json-datasource and grafana-simple-json-datasource is not "
+    "served: use the data source yesoreyeram-infinity-datasource, marcusolsson-json-datasource, or "
+    "for /api/v1/prometheus Grafana's own prometheus"
+)
+
+
+def refuse_simple_json(request: Request) -> None:
+    """Fail the connection test of data sources whose questions have no answer here.
+
+    Their test is a GET with the content type of the POSTs that would follow (GrafanaJsonDatasource
+    0.6, src/DataSource.ts; simple-json-datasource, src/datasource.ts). No other data source gives a
+    question without a body a content type.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind == "application/json":
+        raise Problem(400, _SIMPLE_JSON)
 
 
 class AccountName(BaseModel):
@@ -36,8 +56,8 @@ class About(BaseModel):
     user: str
 
 
-@router.get("")
-@router.get("/", include_in_schema=False)
+@router.get("", dependencies=[Depends(refuse_simple_json)])
+@router.get("/", include_in_schema=False, dependencies=[Depends(refuse_simple_json)])
 def about(known: Known) -> About:
     """What Grafana's data sources ask when they are saved and tested."""
     return About(name="batchjob", version=__version__, user=known.user)

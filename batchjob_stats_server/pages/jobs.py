@@ -5,7 +5,7 @@ from typing import Annotated, Any, NamedTuple
 from urllib.parse import urlencode
 
 import sqlalchemy as sa
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Depends, Query, Response
 from fastapi.responses import RedirectResponse
 from pydantic import Field
 from sqlalchemy.engine import Connection, RowMapping
@@ -20,6 +20,7 @@ from batchjob_stats_db.queries.gpus import utilizations
 from batchjob_stats_db.queries.paging import MOST, SORTS, TooManyError, numbers, read
 from batchjob_stats_server.api import PREFIX, cursor
 from batchjob_stats_server.api.jobs import JobsQuery
+from batchjob_stats_server.api.me import refuse_simple_json
 from batchjob_stats_server.api.params import OneOrMore
 from batchjob_stats_server.auth import audit
 from batchjob_stats_server.auth.identity import Caller
@@ -107,7 +108,7 @@ class ActiveFilter(NamedTuple):
     without: str
 
 
-@router.get("/")
+@router.get("/", dependencies=[Depends(refuse_simple_json)])
 def my_jobs(
     services: Given, page: Shown, access: Caller, which: Annotated[JobsForm, Query()]
 ) -> Response:

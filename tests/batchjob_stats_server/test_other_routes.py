@@ -113,3 +113,18 @@ def test_nobody_has_the_answer_to_somebody_else(proxied):
     assert users("vera") == {"alice", "bob", "carol"}
     assert users("alice") == {"alice"}
     assert users("bob") == {"bob"}
+
+
+def test_data_sources_of_the_simple_json_protocol_fail_their_connection_test(proxied):
+    """They ask with a content type, as for the POSTs that nobody would answer."""
+    for path in (API, f"{API}/", "/"):
+        answer = proxied("alice").get(path, headers={"Content-Type": "application/json"})
+        assert answer.status_code == 400
+        assert "yesoreyeram-infinity-datasource" in answer.json()["message"]
+        assert proxied("alice").get(path).status_code == 200
+
+
+def test_readiness_needs_no_user(proxied):
+    """Infinity checks a data source without a viewer, and sends the variable's name instead."""
+    assert proxied("${__user.login}").get("/-/ready").status_code == 200
+    assert proxied("${__user.login}").get(API).status_code == 400
