@@ -7,8 +7,8 @@ from pathlib import Path
 
 from grafana.generate.dashboards import DASHBOARDS
 from grafana.generate.document import document
-from grafana.generate.model import SUFFIX
-from grafana.generate.plugins import INFINITY, PLUGINS
+from grafana.generate.model import SUFFIX, Dashboard
+from grafana.generate.plugins import INFINITY, PLUGINS, Plugin
 
 FOLDER = Path(__file__).parents[1] / "dashboards"
 
@@ -17,15 +17,15 @@ def files() -> Iterator[tuple[str, str]]:
     """Names below `grafana/dashboards`, and contents."""
     for dashboard in DASHBOARDS:
         if not dashboard.asks_api():
-            yield f"prometheus/{dashboard.slug}.json", _text(document(dashboard, INFINITY))
+            yield f"prometheus/{dashboard.slug}.json", _made(dashboard, INFINITY)
             continue
         for plugin in PLUGINS:
-            text = _text(document(dashboard, plugin)).replace(SUFFIX, plugin.suffix)
-            yield f"{plugin.folder}/{dashboard.slug}.json", text
+            yield f"{plugin.folder}/{dashboard.slug}.json", _made(dashboard, plugin)
 
 
-def _text(made: object) -> str:
-    return json.dumps(made, indent=1, ensure_ascii=False) + "\n"
+def _made(dashboard: Dashboard, plugin: Plugin) -> str:
+    text = json.dumps(document(dashboard, plugin), indent=1, ensure_ascii=False) + "\n"
+    return text.replace(SUFFIX, plugin.suffix)
 
 
 def main() -> int:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from grafana.generate.model import ApiQuery, Dashboard, Json, Panel, Variable
+from grafana.generate.model import ApiQuery, Dashboard, Json, Variable
 from grafana.generate.panels import panel
 from grafana.generate.plugins import PROMETHEUS, Plugin, promql_variable
 
@@ -28,7 +28,7 @@ def document(made: Dashboard, plugin: Plugin) -> Json:
         "links": [_others(), *(_link(title, url) for title, url in made.links)],
         "templating": {"list": [*_sources(made, plugin), *_variables(made, plugin)]},
         "annotations": {"list": []},
-        "panels": list(_placed(made.panels, plugin)),
+        "panels": list(_placed(made, plugin)),
     }
 
 
@@ -43,22 +43,28 @@ def _others() -> Json:
         "title": "batchjob",
         "tags": [TAG],
         "asDropdown": True,
-        "keepTime": False,
-        "includeVars": False,
+        "keepTime": True,
+        "includeVars": True,
+        "icon": "",
+        "tooltip": "",
+        "targetBlank": False,
+        "url": "",
     }
 
 
 def _link(title: str, url: str) -> Json:
-    return {"type": "link", "title": title, "url": url, "icon": "external link", "tags": []}
+    return {"type": "link", "title": title, "url": url, "icon": "external link", "tags": [],
+            "tooltip": "", "asDropdown": False, "keepTime": False, "includeVars": False,
+            "targetBlank": False}  # fmt: skip
 
 
-def _placed(panels: tuple[Panel, ...], plugin: Plugin) -> Iterator[Json]:
+def _placed(made: Dashboard, plugin: Plugin) -> Iterator[Json]:
     x = y = tallest = 0
-    for number, each in enumerate(panels, start=1):
+    for number, each in enumerate(made.panels, start=1):
         width, height = (_WIDTH, 1) if each.kind == "row" else (each.width, each.height)
         if x + width > _WIDTH:
             x, y, tallest = 0, y + tallest, 0
-        yield panel(each._replace(width=width, height=height), number, x, y, plugin)
+        yield panel(each._replace(width=width, height=height), number, x, y, plugin, made)
         x, tallest = x + width, max(tallest, height)
 
 
@@ -77,6 +83,8 @@ def _source(name: str, label: str, kind: str) -> Json:
 def _variables(made: Dashboard, plugin: Plugin) -> Iterator[Json]:
     for each in made.variables:
         head: Json = {"name": each.name, "label": each.label, "hide": 2 if each.hidden else 0}
+        if each.about:
+            head["description"] = each.about
         if each.words:
             yield {**head, **_fixed(each)}
         elif each.query is None:

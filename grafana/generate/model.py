@@ -70,6 +70,7 @@ class Variable(NamedTuple):
     several: bool = False
     words: tuple[str, ...] = ()  # a fixed list
     hidden: bool = False
+    about: str = ""
 
 
 class Dashboard(NamedTuple):

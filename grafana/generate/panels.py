@@ -2,15 +2,17 @@
 
 from collections.abc import Callable, Mapping
 
-from grafana.generate.model import ApiQuery, Json, Panel, PanelColumn, Promql, Query
+from grafana.generate import drill_down
+from grafana.generate.model import ApiQuery, Dashboard, Json, Panel, PanelColumn, Promql, Query
 from grafana.generate.plugins import PROMETHEUS, Plugin, promql
+from grafana.generate.reasons import reason
 
 _LAST: Json = {"calcs": ["lastNotNull"], "fields": "", "values": False}
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
-def panel(made: Panel, number: int, x: int, y: int, plugin: Plugin) -> Json:
-    """One panel at a place of the grid."""
+def panel(made: Panel, number: int, x: int, y: int, plugin: Plugin, whole: Dashboard) -> Json:
+    """One panel at a place of the grid; `whole` is the dashboard that it stands in."""
     shape: Json = {"h": made.height, "w": made.width, "x": x, "y": y}
     head: Json = {"id": number, "type": made.kind, "title": made.title, "gridPos": shape}
     if made.kind == "row":
@@ -26,7 +28,10 @@ def panel(made: Panel, number: int, x: int, y: int, plugin: Plugin) -> Json:
             {**_target(query, _LETTERS[at], plugin), "datasource": _source(query, plugin)}
             for at, query in enumerate(made.queries)
         ],
-        "fieldConfig": {"defaults": _defaults(made), "overrides": _overrides(made)},
+        "fieldConfig": {
+            "defaults": _defaults(made, whole),
+            "overrides": _overrides(made, whole),
+        },
         "options": _OPTIONS[made.kind](made),
         "transformations": _transformations(made),
     }
@@ -42,8 +47,15 @@ def _target(query: Query, ref: str, plugin: Plugin) -> Json:
     return promql(query, ref) if isinstance(query, Promql) else plugin.query(query, ref)
 
 
-def _defaults(made: Panel) -> Json:
-    defaults: Json = {"unit": made.unit, "color": {"mode": "palette-classic"}, "custom": {}}
+def _defaults(made: Panel, whole: Dashboard) -> Json:
+    defaults: Json = {
+        "unit": made.unit,
+        "color": {"mode": "palette-classic"},
+        "custom": {},
+        "noValue": reason(made),
+    }
+    if links := drill_down.of_lines(made, whole):
+        defaults["links"] = links
     if made.kind == "timeseries":
         defaults["min"] = 0
         defaults["custom"] = {
@@ -54,6 +66,7 @@ def _defaults(made: Panel) -> Json:
             "spanNulls": False,  # a gap is a gap
             "stacking": {"mode": "normal" if made.stacked else "none", "group": "A"},
             "axisSoftMin": 0,
+            "thresholdsStyle": {"mode": "dashed" if made.warn else "off"},
         }
     if made.most is not None:
         defaults["max"] = made.most
@@ -67,7 +80,8 @@ def _defaults(made: Panel) -> Json:
             {"color": color, "value": value}
             for color, value in zip(("orange", "red"), made.warn, strict=False)
         ]
-        defaults["color"] = {"mode": "thresholds"}
+        if made.kind != "timeseries":  # lines keep colours of their own, beside dashed lines
+            defaults["color"] = {"mode": "thresholds"}
         defaults["thresholds"] = {"mode": "absolute", "steps": steps}
     return defaults
 
@@ -84,23 +98,31 @@ def _columns(made: Panel) -> tuple[PanelColumn, ...]:
     return tuple(seen.values())
 
 
-def _overrides(made: Panel) -> list[Json]:
-    return [
+def _overrides(made: Panel, whole: Dashboard) -> list[Json]:
+    beside = drill_down.keys(made)
+    columns: list[Json] = [
         {"matcher": {"id": "byName", "options": column.key}, "properties": properties}
         for column in _columns(made)
-        if (properties := _properties(column))
+        if (properties := _properties(column, drill_down.of_column(column, beside, whole)))
     ]
+    if made.kind != "table":
+        return columns
+    # A table that has rows shows a cell without a value as an empty one.
+    cells: Json = {
+        "matcher": {"id": "byRegexp", "options": "/.*/"},
+        "properties": [{"id": "noValue", "value": " "}],
+    }
+    return [cells, *columns]
 
 
-def _properties(column: PanelColumn) -> list[Json]:
+def _properties(column: PanelColumn, links: list[Json]) -> list[Json]:
     found: list[Json] = []
     if column.title:
         found.append({"id": "displayName", "value": column.title})
     if column.unit:
         found.append({"id": "unit", "value": column.unit})
-    if column.link:
-        link = {"title": f"Open {column.title}", "url": column.link}
-        found.append({"id": "links", "value": [link]})
+    if links:
+        found.append({"id": "links", "value": links})
     if column.hidden:
         found.append({"id": "custom.hidden", "value": True})
     return found
@@ -121,9 +143,14 @@ def _transformations(made: Panel) -> list[Json]:
     return [*merged, {"id": "organize", "options": order}]
 
 
-def _timeseries(_made: Panel) -> Json:
+def _timeseries(made: Panel) -> Json:
     return {
-        "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True, "calcs": []},
+        "legend": {
+            "displayMode": "table",
+            "placement": "bottom",
+            "showLegend": True,
+            "calcs": ["sum", "max"] if made.bars else ["mean", "max", "lastNotNull"],
+        },
         "tooltip": {"mode": "multi", "sort": "desc"},
     }
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from grafana.generate.model import ApiQuery, Json, Promql
+from grafana.generate.replicas import folded
 
 _EPOCH = {"string": "string", "number": "number", "time": "timestamp_epoch"}
 
@@ -102,7 +103,7 @@ def promql(asked: Promql, ref: str) -> Json:
     """A question to Prometheus, for a curve or for one moment."""
     return {
         "refId": ref,
-        "expr": asked.expr,
+        "expr": folded(asked.expr),
         "legendFormat": asked.legend or "__auto",
         "instant": asked.instant,
         "range": not asked.instant,

@@ -171,3 +171,46 @@ def test_api_paths_exist(name):
                 known = "/api/v1" + path.replace("${job:percentencode}", "{jobid}")
                 whole = re.sub(r"\{jobid\}/(nodes|steps|gpus|emissions)$", "{jobid}/{part}", known)
                 assert whole in PATHS
+
+
+SERIES = re.compile(r"(?P<before>[\w ,()]*)\b(?:(?:batchjob|scrape|process)_\w+|up)\b(?=[{\[)]|$)")
+FOLD = re.compile(r"\b(max|min) *(by \([\w, ]+\) )?\((\w+\()?$")
+
+
+@parametrized
+def test_series_are_folded_before_they_are_added_up(name):
+    """Two Prometheus servers that write into one store double nothing."""
+    for expr in expressions(name):
+        for found in () if expr.startswith("label_values") else SERIES.finditer(expr):
+            assert FOLD.search(found["before"]), expr
+
+
+@parametrized
+def test_a_panel_without_data_says_why(name):
+    for panel in panels(name):
+        assert re.fullmatch(r"No data, because .+\.", panel["fieldConfig"]["defaults"]["noValue"])
+
+
+@parametrized
+def test_legends_have_numbers(name):
+    for panel in panels(name):
+        if panel["type"] == "timeseries":
+            assert panel["options"]["legend"]["calcs"]
+
+
+@parametrized
+def test_names_lead_on_with_their_cluster_and_the_time(name):
+    for panel in panels(name):
+        if panel["type"] != "table":
+            continue
+        overrides = {
+            each["matcher"]["options"]: {p["id"]: p["value"] for p in each["properties"]}
+            for each in panel["fieldConfig"]["overrides"]
+        }
+        for key in {"user", "account", "node", "instance", "jobid"} & set(overrides):
+            if overrides[key].get("custom.hidden"):
+                continue
+            (link,) = overrides[key]["links"]
+            asks = {each["name"] for each in DASHBOARDS[name]["templating"]["list"]}
+            assert "var-cluster=" in link["url"] or "cluster" not in asks | set(overrides)
+            assert "${__url_time_range}" in link["url"] or "var-job=" in link["url"]

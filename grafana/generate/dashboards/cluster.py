@@ -11,8 +11,9 @@ def _sum(metric: str, by: str = "") -> str:
     return f"sum by ({by}) ({inner})" if by else f"sum({inner})"
 
 
-def _stat(title: str, about: str, expr: str, unit: str = "none") -> Panel:
-    return Panel(title, (Promql(expr, title, instant=True),), unit, about, "stat", 4, 4)
+def _stat(title: str, about: str, expr: str, *warn: float, unit: str = "none") -> Panel:
+    asked = (Promql(expr, title, instant=True),)
+    return Panel(title, asked, unit, about, "stat", 4, 4, warn=warn)
 
 
 def _shares(what: str, title: str, unit: str) -> Panel:
@@ -34,24 +35,31 @@ DASHBOARD = Dashboard(
     "Cluster status",
     "Nodes, queues and scheduler of a cluster. The collector `cluster` of one exporter gives it.",
     (
-        _stat("Nodes", "All nodes of the cluster.", _sum("nodes")),
+        _stat("Nodes", "All nodes of the cluster.", _sum("nodes"))._replace(width=3),
+        _stat(
+            "Nodes that take no jobs",
+            "Down, drained, or not answering; the table below has the reasons.",
+            f"count(max by (cluster, node) (batchjob_cluster_node_unavailable_info{{{_C}}}))"
+            f" or 0 * {_sum('nodes')}",
+            1,
+        )._replace(width=3),
         _stat(
             "Jobs that run",
             "Each task of an array counts.",
             f'sum(batchjob_cluster_jobs{{{_C},state="RUNNING"}})',
-        ),
+        )._replace(width=3),
         _stat(
             "Jobs that wait",
             "Each task of an array counts.",
             f'sum(batchjob_cluster_jobs{{{_C},state="PENDING"}})',
-        ),
+        )._replace(width=3),
         _stat("CPUs asked for", "By jobs that wait.", _sum("pending_cpus")),
         _stat("GPUs asked for", "By jobs that wait.", _sum("pending_gpus")),
         _stat(
             "Longest wait",
             "Since the job was eligible.",
             f"max(batchjob_cluster_pending_longest_wait_seconds{{{_C}}})",
-            "s",
+            unit="s",
         ),
         Panel(
             "Nodes by state", (Promql(_sum("nodes", "state"), "{{state}}"),), "none", stacked=True

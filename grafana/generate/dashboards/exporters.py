@@ -1,5 +1,6 @@
 """Whether the measuring itself is well. For operators."""
 
+from grafana.generate.dashboards.rows import EMPTY
 from grafana.generate.model import Dashboard, Panel, PanelColumn, Promql, Variable
 
 _C = 'cluster=~"$cluster"'
@@ -82,6 +83,8 @@ DASHBOARD = Dashboard(
                 ),
             ),
             "s",
+            "Prometheus gives up after its scrape_timeout, by default 10 s.",
+            warn=(5, 10),
         ),
         Panel(
             "Collectors: longest pass",
@@ -124,6 +127,7 @@ DASHBOARD = Dashboard(
             ),
             "none",
             "Above 1e-6 something is wrong.",
+            warn=(1e-6,),
         ),
         Panel(
             "CPUs used by exporters",
@@ -218,9 +222,18 @@ DASHBOARD = Dashboard(
         ),
     ),
     (
-        Variable("scrape_job", "Scrape job", "label_values(batchjob_exporter_build_info, job)"),
         Variable(
-            "cluster", "Cluster", "label_values(batchjob_exporter_build_info, cluster)", every=True
+            "scrape_job",
+            "Scrape job",
+            "label_values(batchjob_exporter_build_info, job)",
+            about=EMPTY,
+        ),
+        Variable(
+            "cluster",
+            "Cluster",
+            "label_values(batchjob_exporter_build_info, cluster)",
+            every=True,
+            about=EMPTY,
         ),
     ),
     refresh="1m",

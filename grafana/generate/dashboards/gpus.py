@@ -15,8 +15,9 @@ _USE = f"batchjob_job_gpu_utilization_ratio{{{_C}}}"
 _BY_JOB = "cluster, manager, jobid, user"
 
 
-def _stat(title: str, about: str, expr: str, unit: str = "none") -> Panel:
-    return Panel(title, (Promql(expr, title, instant=True),), unit, about, "stat", 6, 4)
+def _stat(title: str, about: str, expr: str, *warn: float, unit: str = "none") -> Panel:
+    asked = (Promql(expr, title, instant=True),)
+    return Panel(title, asked, unit, about, "stat", 6, 4, warn=warn)
 
 
 DASHBOARD = Dashboard(
@@ -39,12 +40,13 @@ DASHBOARD = Dashboard(
             "Without any kernel for half an hour.",
             "count(max by (uuid) (max_over_time("
             f"batchjob_job_gpu_utilization_ratio{{{_C}}}[30m])) < 0.01) or vector(0)",
+            1,
         ),
         _stat(
             "Use of those held",
             "Mean over GPUs, of the last half hour.",
             f"avg(avg_over_time({_USE}[30m]))",
-            "percentunit",
+            unit="percentunit",
         ),
         Panel(
             "GPUs over time",
@@ -188,6 +190,7 @@ DASHBOARD = Dashboard(
             ),
             "none",
             "In the life of the board. For operators.",
+            warn=(1,),
         ),
         Panel(
             "Contradictions",

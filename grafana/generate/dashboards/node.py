@@ -1,5 +1,6 @@
 """A node, and what its jobs do to it. For operators: the series belong to nobody."""
 
+from grafana.generate.dashboards.rows import EMPTY
 from grafana.generate.model import PAGES, Dashboard, Panel, PanelColumn, Promql, Variable
 
 _N = 'cluster="$cluster",instance="$node"'
@@ -170,8 +171,13 @@ DASHBOARD = Dashboard(
         ),
     ),
     (
-        Variable("cluster", "Cluster", "label_values(batchjob_node_cpus, cluster)"),
-        Variable("node", "Node", 'label_values(batchjob_node_cpus{cluster="$cluster"}, instance)'),
+        Variable("cluster", "Cluster", "label_values(batchjob_node_cpus, cluster)", about=EMPTY),
+        Variable(
+            "node",
+            "Node",
+            'label_values(batchjob_node_cpus{cluster="$cluster"}, instance)',
+            about=EMPTY,
+        ),
     ),
     since="now-1h",
     refresh="30s",

@@ -45,3 +45,4 @@ USED = (
 CLUSTER = Variable("cluster", "Cluster", ApiQuery("/clusters", (PanelColumn("name"),)), every=True)
 IN_CLUSTER = ("cluster", "${cluster}")
 DAYS = (("since", "${__from}"), ("until", "${__to}"))
+EMPTY = "Without choices: the series of nodes are shown to operators (viewers and admins) alone."

@@ -1,0 +1,60 @@
+"""Where the name of a user, an account, a node or a job leads: with its cluster, at its time."""
+
+import re
+
+from grafana.generate.model import SUFFIX, ApiQuery, Dashboard, Json, Panel, PanelColumn, Promql
+
+# The dashboard that shows one of them, and the variable there that takes the name.
+_PLACES = {
+    "user": (f"jobs{SUFFIX}", "user"),
+    "account": (f"account-usage{SUFFIX}", "account"),
+    "node": ("node", "node"),
+    "instance": ("node", "node"),
+    "jobid": ("job-live", "job"),
+}
+_NAMES = {"user": "Jobs of this user", "account": "Usage of this account", "node": "This node",
+          "instance": "This node", "jobid": "This job"}  # fmt: skip
+
+
+def of_column(column: PanelColumn, beside: set[str], made: Dashboard) -> list[Json]:
+    """Links of a table's cells; `beside`: keys of the same row."""
+    if column.link:
+        return [_link(f"Open {column.title}", column.link)]
+    if column.key not in _PLACES or not column.title or column.hidden:
+        return []
+    cluster = "${__data.fields.cluster}" if "cluster" in beside else _chosen(made)
+    return [_to(column.key, "${__value.raw}", cluster)]
+
+
+def of_lines(panel: Panel, made: Dashboard) -> list[Json]:
+    """Links of a panel's lines, where each is of one of them by its legend."""
+    legends = [query.legend for query in panel.queries if isinstance(query, Promql)]
+    if panel.kind != "timeseries" or not legends:
+        return []
+    shared = set.intersection(*(set(re.findall(r"\{\{(\w+)\}\}", each)) for each in legends))
+    cluster = "${__field.labels.cluster}" if "cluster" in shared else _chosen(made)
+    return [_to(key, f"${{__field.labels.{key}}}", cluster) for key in _PLACES if key in shared]
+
+
+def keys(panel: Panel) -> set[str]:
+    """Keys of a table's rows."""
+    asked = [column.key for query in panel.queries if isinstance(query, ApiQuery)
+             for column in query.columns]  # fmt: skip
+    return {*asked, *(column.key for column in panel.columns)}
+
+
+def _chosen(made: Dashboard) -> str:
+    """The cluster that the viewer chose, where the dashboard asks."""
+    asks = any(variable.name == "cluster" for variable in made.variables)
+    return "${cluster}" if asks else ""
+
+
+def _to(key: str, name: str, cluster: str) -> Json:
+    slug, variable = _PLACES[key]
+    where = f"var-cluster={cluster}&" if cluster else ""
+    url = f"/d/batchjob-{slug}?{where}var-{variable}={name}&${{__url_time_range}}"
+    return _link(_NAMES[key], url)
+
+
+def _link(title: str, url: str) -> Json:
+    return {"title": title, "url": url, "targetBlank": False}

@@ -1,0 +1,75 @@
+"""Why a panel may have nothing to show; Grafana shows the sentence in place of “No data”."""
+
+from grafana.generate.model import ApiQuery, Panel, Promql
+
+_OPERATORS = "you are no operator (viewer or admin), or"
+_GROUP = "the exporter does not show the group"
+
+# What a question has in it, and why it may have no answer; the first that fits.
+_REASONS = (
+    ("similar.comparisons", "no similar job of the user ended well before this one"),
+    ("/report", "this job has nothing of this kind to report, or is not one that you may see"),
+    ("/emissions", "emission factors are not configured, or no energy was measured"),
+    ("/stats/idle-gpus", "no running job that you may see has held an unused GPU for half an hour"),
+    ("/stats/waste", "no job that you may see was measured in this time"),
+    ("/stats/", "no job that you may see is in this time and selection"),
+    ("/gpus", "the job held no GPU that was measured"),
+    ("/steps", "the scheduler has recorded no step of this job"),
+    ("/nodes", "the job has not started, or is not one that you may see"),
+    ("/clusters", "no source of job records is configured, or you have no login on a cluster"),
+    ("/usage", "no job that you may see ran in this time"),
+    ("gpu_throttle", _OPERATORS + " no node has an NVIDIA GPU that the exporter reads"),
+    ("throttled", "no CPU quota holds the job, or " + _GROUP + " `throttling`"),
+    ("pressure", "pressure is known on cgroup v2 alone (group `pressure`)"),
+    ("stalled", "pressure is known on cgroup v2 alone (group `pressure`)"),
+    ("network_", "the job has no network namespace of its own, or " + _GROUP + " `network`"),
+    ("process_io", "the exporter lacks CAP_SYS_PTRACE, or " + _GROUP + " `process-io`"),
+    ("file_read", "the exporter lacks CAP_SYS_PTRACE, or " + _GROUP + " `process-io`"),
+    ("job_io_", "cgroup v1 counts block devices only where IO is throttled (group `io`)"),
+    ("io_read", "cgroup v1 counts block devices only where IO is throttled (group `io`)"),
+    ("open_files", _GROUP + " `open-files`, or lacks CAP_SYS_PTRACE"),
+    ("executable_cpu", "`collector.jobs.executables` is 0, its default"),
+    ("page_faults", _GROUP + " `faults`, which is on by default"),
+    ("major_faults", _GROUP + " `faults`, and no swap was in use"),
+    ("limit_hits", _GROUP + " `memory-detail`, or the job has no memory limit"),
+    ("job_memory_anon", _GROUP + " `memory-detail`, or the job has no memory limit"),
+    ("job_gpu", "no job that you may see holds a GPU of which the exporter can read"),
+    ("gpu_map", _OPERATORS + " no source contradicts another"),
+    ("gpu_ecc", _OPERATORS + " no GPU has an error"),
+    ("batchjob_gpu_", _OPERATORS + " no GPU's driver answers here: `batchjob doctor` says why"),
+    ("gpu_", "the job held no GPU, or the GPU's driver does not answer on its nodes"),
+    ("emissions_grams", "emission factors are not configured, or no energy was measured"),
+    ("emission_factor", "no exporter has the collector `emissions` with a provider"),
+    ("job_energy", "no meter of energy is read on the nodes: `batchjob doctor` names those there"),
+    ('"power"', "no meter of energy is read on the nodes: `batchjob doctor` names those there"),
+    ("energy", _OPERATORS + " no meter of energy is read: `batchjob doctor` names those there"),
+    ("meter", _OPERATORS + " no meter of energy is read: `batchjob doctor` names those there"),
+    ("power", _OPERATORS + " no meter of energy is read: `batchjob doctor` names those there"),
+    ("unavailable_info", _OPERATORS + " all nodes take jobs"),
+    ("licenses", _OPERATORS + " the scheduler has no licences"),
+    ("job_wait", _OPERATORS + " no job has begun in the hour before"),
+    ("batchjob_cluster", _OPERATORS + " one exporter needs the collector `cluster`"),
+    ("read_errors", _OPERATORS + " all files could be read"),
+    ("== 0", _OPERATORS + " nothing is down or fails"),
+    ("stats_db", _OPERATORS + " Prometheus has to scrape batchjob_stats_db"),
+    ("stats_server", _OPERATORS + " Prometheus has to scrape batchjob_stats_server"),
+    ("batchjob_job_", "no job that you may see ran here in this time, or nobody scraped it"),
+    ("batchjob_", _OPERATORS + " Prometheus has to scrape this exporter"),
+    ("/metrics", "nothing was measured of this job in this time, or you may not see it"),
+    ("/jobs", "no job that you may see is in this time and selection"),
+    ("", _OPERATORS + " Prometheus has to scrape the exporters"),
+)
+
+
+def reason(made: Panel) -> str:
+    """A sentence for the panel's field `noValue`."""
+    asked = " ".join(map(_text, made.queries))
+    why = next(why for part, why in _REASONS if part in asked)
+    return f"No data, because {why}."
+
+
+def _text(query: ApiQuery | Promql) -> str:
+    if isinstance(query, Promql):
+        return query.expr
+    # Quoted, for one curve's name may be in another's.
+    return " ".join((query.path, query.root, *(f'"{value}"' for _, value in query.params)))

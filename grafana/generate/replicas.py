@@ -1,0 +1,72 @@
+"""Expressions in which the copies of a series count once.
+
+Two Prometheus servers that scrape the same targets write each series twice into a common store,
+told apart by a label of the site's choice; two exporters may both ask one scheduler. So each
+selector of an expression is folded with `max by` the labels that our programs give.
+"""
+
+import re
+from collections.abc import Mapping
+
+from batchjob_exporter.exporter import METRICS
+from batchjob_exporter.self_metrics import METRICS as OWN
+from collectors.collector import COLLECTORS
+
+_TARGET = ("cluster", "instance")
+_SCRAPED = (*_TARGET, "job")
+# Families that are no exporter's own.
+_OTHERS: Mapping[str, tuple[str, ...]] = {
+    "up": _SCRAPED,
+    "scrape_duration_seconds": _SCRAPED,
+    "scrape_samples_scraped": _SCRAPED,
+    "process_cpu_seconds_total": _SCRAPED,
+    "process_resident_memory_bytes": _SCRAPED,
+    "batchjob_stats_db_jobs_total": (*_TARGET, "outcome"),
+    "batchjob_stats_db_last_success_timestamp_seconds": (*_TARGET, "source"),
+    "batchjob_stats_db_measured_jobs_total": _TARGET,
+    "batchjob_stats_db_doubtful_jobs_total": _TARGET,
+    "batchjob_stats_db_poll_duration_seconds": (*_TARGET, "source"),
+    "batchjob_stats_server_requests_total": (*_TARGET, "method", "route", "status"),
+    "batchjob_stats_server_request_duration_seconds_bucket": (*_TARGET, "route", "le"),
+}
+_SERIES = re.compile(
+    r"""
+    (?P<folded> \b(?:max|min) \s* (?:by\s*\([^)]*\)\s*)? \( )?
+    (?P<over> \b[a-z_]+\( (?=[a-z_]+(?:\{[^}]*\})?\[) )?
+    (?P<name> \b[a-z_]+ \b) (?P<matchers> \{[^}]*\} )? (?P<range> \[[^\]]+\] )?
+    (?(over) \) )
+    """,
+    re.VERBOSE,
+)
+
+
+def labels_of(name: str) -> tuple[str, ...]:
+    """Labels that tell the series of a metric apart, but for those of who scraped it; or none."""
+    return _OTHERS.get(name) or _EXPORTED.get(name, ())
+
+
+def folded(expr: str) -> str:
+    """The expression with each selector in `max by`, where it does not stand in one already."""
+    return _SERIES.sub(_folded, expr)
+
+
+def _folded(found: re.Match[str]) -> str:
+    labels = labels_of(found["name"])
+    if not labels or found["folded"]:
+        return found[0]
+    return f"max by ({', '.join(labels)}) ({found[0]})"
+
+
+def _exported() -> dict[str, tuple[str, ...]]:
+    known: dict[str, tuple[str, ...]] = {}
+    for metric in (*(m for each in COLLECTORS for m in each.load().metrics), *METRICS, *OWN):
+        # Any exporter may be the one that asks the scheduler.
+        target = _TARGET[:1] if metric.name.startswith("batchjob_cluster_") else _TARGET
+        own = (*target, *metric.labels)
+        known[metric.name] = own
+        if metric.type == "histogram":
+            known[f"{metric.name}_bucket"] = (*own, "le")
+    return known
+
+
+_EXPORTED = _exported()
