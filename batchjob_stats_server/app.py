@@ -19,6 +19,7 @@ from batchjob_stats_server.api import (
     local_runs,
     me,
     metrics,
+    node_metrics,
     openapi,
     prometheus,
     report,
@@ -37,7 +38,18 @@ from batchjob_stats_server.http.middleware import (
     RequestSizeLimit,
     RequestTimeout,
 )
-from batchjob_stats_server.pages import clusters, compare, job, nodes, script, search, sign_in
+from batchjob_stats_server.pages import accounts as account_page
+from batchjob_stats_server.pages import (
+    admin,
+    clusters,
+    compare,
+    embed,
+    job,
+    nodes,
+    script,
+    search,
+    sign_in,
+)
 from batchjob_stats_server.pages import jobs as job_pages
 from batchjob_stats_server.pages import usage as usage_page
 from batchjob_stats_server.pages.rendering import assets, frame
@@ -54,6 +66,7 @@ ROUTERS = (
     jobs.router,
     arrays.router,
     stats.router,
+    node_metrics.router,
     accounts.router,
     usage.router,
     tokens.router,
@@ -68,8 +81,11 @@ PAGES = (
     compare.router,
     usage_page.router,
     clusters.router,
+    account_page.router,
+    admin.router,
     nodes.router,
     search.router,
+    embed.router,
     sign_in.router,
     assets.router,
 )

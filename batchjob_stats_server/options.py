@@ -207,6 +207,12 @@ class AuthOptions:
         "Minimum AdminLevel in Slurm's accounting that lets a user see all jobs of the cluster.",
         parse=one_of("none", *reversed(LEVELS)),
     )
+    cluster_totals: str = option(
+        "everybody",
+        "Who may see how full each partition is and how long its jobs wait, without names:"
+        " everybody, or only those who may see all jobs of the cluster (viewers).",
+        parse=one_of("everybody", "viewers"),
+    )
     longest_token: float = option(
         365 * 86400.0, "Maximum lifetime of a token created through the API.", parse=duration
     )
@@ -322,6 +328,24 @@ class ReportOptions:
     )
     similar: int = option(
         20, "Number of similar jobs that a job is compared with.", parse=at_least_one
+    )
+    help_url: str = option(
+        "",
+        "URL of the site's own help on advice, linked beside each; {rule} in it is replaced"
+        " by the name of the rule.",
+        parse=http_url,
+    )
+    mail_address: str = option(
+        "",
+        "Mail address of a user, for letters from the admin page; {user} in it is replaced"
+        " by the login, such as {user}@example.org.",
+        parse=text,
+    )
+    mail_file: str = option(
+        "",
+        "Template of these letters, the first line is the subject; {user}, {cluster}, {days},"
+        " {cpu_hours}, {gpu_hours}, {cpu_percent}, {gpu_percent} and {url} are replaced.",
+        parse=text,
     )
 
 

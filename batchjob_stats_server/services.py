@@ -19,6 +19,8 @@ from batchjob_stats_server.auth.certificates import Certificates
 from batchjob_stats_server.auth.groups import Groups
 from batchjob_stats_server.auth.rate_limit import RateLimiter
 from batchjob_stats_server.auth.rights import ProcessToken
+from batchjob_stats_server.cluster_readings import ClusterReadings
+from batchjob_stats_server.letters import LetterTemplate, letter_template
 from batchjob_stats_server.live_usage import LiveUsage
 from batchjob_stats_server.options import (
     SamplesOptions,
@@ -91,6 +93,8 @@ class Services(NamedTuple):
     process_token: ProcessToken | None = None  # None: tokens are in the database alone
     provider: "OidcProvider | None" = None  # None: nobody logs in here
     live: LiveUsage | None = None  # of running jobs; None: nothing is measured
+    letters: LetterTemplate | None = None  # to users; None: nobody's address is known
+    readings: ClusterReadings | None = None  # of nodes; None: nothing is measured
     clock: Callable[[], float] = time.time
 
     def start(self) -> None:
@@ -104,6 +108,8 @@ class Services(NamedTuple):
             self.factors.stop()
         if self.live:
             self.live.stop()
+        if self.readings:
+            self.readings.stop()
         if self.tsdb:
             self.tsdb.close()
         self.reader.dispose()
@@ -147,6 +153,8 @@ def build(settings: ServerSettings) -> Services:
         live=LiveUsage(readers, histories, settings.tsdb.policy(), settings.tsdb.scrape_interval)
         if histories
         else None,
+        letters=letter_template(settings.report),
+        readings=ClusterReadings(histories) if histories else None,
         provider=_provider(settings),
     )
 

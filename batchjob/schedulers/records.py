@@ -184,6 +184,7 @@ class Account(NamedTuple):
     cluster: str
     account: str
     parent: str = ""
+    limits: str = ""  # as the scheduler names them, such as "GrpJobs=10 MaxWall=2-00:00:00"
 
 
 class Associations(NamedTuple):

@@ -41,6 +41,10 @@ class Access(NamedTuple):
         """Whether only rows that name a user can tell what may be seen."""
         return bool(self.users) and not self.everything
 
+    def sees_all(self, cluster: str) -> bool:
+        """Whether all jobs of the cluster may be seen."""
+        return self.everything or cluster in self.clusters
+
     def dated(self) -> bool:
         """Whether a login in it is somebody's for a time only."""
         times = (time for login in self.users for time in (login.since, login.until))

@@ -103,7 +103,7 @@ account = Table(
     metadata,
     _key("cluster"),
     _key("account"),
-    *_texts("parent"),
+    *_texts("parent limits"),
     sqlite_with_rowid=False,
 )
 

@@ -92,7 +92,7 @@ def accounts(
     rows = kept(db, schema.USAGE, access, names, since, until, cluster=cluster).subquery()
     about = schema.account.c
     query = (
-        sa.select(*rows.c, about.parent)
+        sa.select(*rows.c, about.parent, about.limits)
         .select_from(
             rows.outerjoin(
                 schema.account,
@@ -129,3 +129,34 @@ def usual_wait(db: Connection, cluster: str, partition: str, now: int) -> float 
         for row, count in zip(rows, reached, strict=True)
         if count * 2 >= jobs
     )
+
+
+def waits_by_day(
+    db: Connection, cluster: str, partition: str, since: int, least_jobs: int = _USUAL_JOBS
+) -> list[RowMapping]:
+    """Waits of a partition's jobs on the days from then on, of days on which so many started.
+
+    With the usual least number it tells of no single job, and is for everybody.
+    """
+    waits = schema.daily_wait.c
+    query = (
+        sa.select(waits.day, waits.jobs_started, waits.wait_p50_seconds, waits.wait_p90_seconds)
+        .where(
+            waits.cluster == cluster, waits.partition == partition, waits.day >= since,
+            waits.jobs_started >= least_jobs,
+        )
+        .order_by(waits.day)
+    )  # fmt: skip
+    return list(db.execute(query).mappings().all())
+
+
+def partitions(db: Connection, cluster: str, since: int) -> list[str]:
+    """Partitions in which jobs started on the days from then on, the busiest first."""
+    waits = schema.daily_wait.c
+    query = (
+        sa.select(waits.partition)
+        .where(waits.cluster == cluster, waits.day >= since)
+        .group_by(waits.partition)
+        .order_by(sa.func.sum(waits.jobs_started).desc(), waits.partition)
+    )
+    return list(db.scalars(query))

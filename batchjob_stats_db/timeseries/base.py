@@ -48,6 +48,19 @@ class SeriesQuery(NamedTuple):
     summed: tuple[str, ...] = ()  # rates that differ in these labels alone are added up
 
 
+class NodeQuery(NamedTuple):
+    """Series of a node's exporter whose course is wanted.
+
+    Series that differ in `summed` alone are added up; those that differ in `by` are told apart.
+    """
+
+    metric: str
+    kind: SeriesKind
+    where: Mapping[str, Sequence[str]] = {}
+    by: tuple[str, ...] = ()
+    summed: tuple[str, ...] = ()
+
+
 class Point(NamedTuple):
     """What was seen in the stretch of time that ends at `time`."""
 
@@ -81,6 +94,32 @@ class TimeSeriesStore(Protocol):
 
     def courses(self, asked: SeriesQuery, span: JobWindow, stretches: int) -> list[TimeSeries]:
         """The courses over `span`, in that many stretches of equal length or fewer.
+
+        Raises TimeSeriesError.
+        """
+        ...
+
+    def latest(
+        self, cluster: str, metrics: Sequence[str], now: float, instance: str = ""
+    ) -> list[SeriesValue]:
+        """The last values of series of a cluster's nodes and accounts, with all their labels.
+
+        None that is older than some scrapes. Of one target alone where `instance` names it. Raises
+        TimeSeriesError.
+        """
+        ...
+
+    def seen(self, cluster: str, metric: str, now: float, seconds: int) -> list[SeriesValue]:
+        """For each `instance` the part, 0 to 1, of the scrapes of the last `seconds` that had it.
+
+        Raises TimeSeriesError.
+        """
+        ...
+
+    def of_node(
+        self, asked: NodeQuery, cluster: str, instance: str, since: int, until: int, points: int
+    ) -> list[TimeSeries]:
+        """The courses of a target's series, of at most so many points, each a mean.
 
         Raises TimeSeriesError.
         """

@@ -16,6 +16,7 @@ from batchjob.quantities.quantity import SeriesKind, Statistic
 from batchjob_stats_db.timeseries import resample
 from batchjob_stats_db.timeseries.base import (
     JobWindow,
+    NodeQuery,
     Point,
     QuestionFailed,
     SeriesQuery,
@@ -38,6 +39,8 @@ from batchjob_stats_db.timeseries.promql import (
     end_of,
     identity_of,
     matching,
+    of_cluster,
+    of_target,
     selector,
     united,
 )
@@ -57,6 +60,7 @@ _STATISTICS = {function: statistic for statistic, function in _FUNCTIONS.items()
 
 _MOST_SAMPLES = 5000  # of a series that are looked at one by one; 42 h at one in 30 s
 _PROBE_SECONDS = 5.0
+_LATEST_SCRAPES = 5  # beyond which a value is of the past
 
 
 class Prometheus:
@@ -82,6 +86,40 @@ class Prometheus:
         """See TimeSeriesStore; replicas folded, gaps left open."""
         cut = resample.stretches(span, stretches, self._endpoint.scrape_interval)
         return (self._values if asked.kind is SeriesKind.GAUGE else self._rates)(asked, span, cut)
+
+    def latest(
+        self, cluster: str, metrics: Sequence[str], now: float, instance: str = ""
+    ) -> list[SeriesValue]:
+        """See TimeSeriesStore."""
+        which = of_cluster(cluster, metrics, instance)
+        window = f"{_LATEST_SCRAPES * self._endpoint.scrape_interval:g}s"
+        answer = self._ask("query", query=f"last_over_time({which}[{window}])", time=f"{now:.3f}")
+        return list(_samples(answer))
+
+    def seen(self, cluster: str, metric: str, now: float, seconds: int) -> list[SeriesValue]:
+        """See TimeSeriesStore."""
+        whole = seconds / self._endpoint.scrape_interval
+        query = f"max by (instance) (count_over_time({of_cluster(cluster, [metric])}[{seconds}s]))"
+        answer = self._ask("query", query=query, time=f"{now:.3f}")
+        return [
+            SeriesValue(metric, each.labels, min(each.value / whole, 1.0))
+            for each in _samples(answer)
+        ]
+
+    def of_node(
+        self, asked: NodeQuery, cluster: str, instance: str, since: int, until: int, points: int
+    ) -> list[TimeSeries]:
+        """See TimeSeriesStore."""
+        interval = self._endpoint.scrape_interval
+        step = max((until - since) / points, interval)
+        query = of_target(asked, cluster, instance, step, interval)
+        times = {"start": f"{since + step:.3f}", "end": str(until), "step": f"{step:.3f}"}
+        return [
+            TimeSeries(
+                labels, [Point(at, *(value,) * 3) for at, value in _finite(result["values"])]
+            )
+            for _, labels, result in _named(self._ask("query_range", query=query, **times))
+        ]
 
     def _values(self, asked: SeriesQuery, span: JobWindow, cut: Stretches) -> list[TimeSeries]:
         """The store's own lows, means and highs."""

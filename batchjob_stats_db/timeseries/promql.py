@@ -5,7 +5,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from batchjob_stats_db.timeseries.base import JobWindow, SeriesQuery
+from batchjob.quantities.quantity import SeriesKind
+from batchjob_stats_db.timeseries.base import JobWindow, NodeQuery, SeriesQuery
 from batchjob_stats_db.timeseries.prometheus_client import Endpoint
 from batchjob_stats_db.timeseries.resample import Identity
 
@@ -143,6 +144,25 @@ def selector(
 def matching(asked: SeriesQuery, span: JobWindow) -> str:
     """A selector of the series asked for; the cluster always in it."""
     return _selector({"__name__": [asked.metric], "cluster": [span.cluster], **asked.where})
+
+
+def of_cluster(cluster: str, metrics: Sequence[str], instance: str = "") -> str:
+    """A selector of series of the cluster's nodes and accounts, or of one target's."""
+    one = {"instance": [instance]} if instance else {}
+    return _selector({"__name__": metrics, "cluster": [cluster], **one})
+
+
+def of_target(asked: NodeQuery, cluster: str, instance: str, step: float, interval: float) -> str:
+    """The course of a target's series: copies of a series, as replicas keep them, count once.
+
+    A rate needs some scrapes, whatever the step.
+    """
+    given = {"__name__": [asked.metric], "cluster": [cluster], "instance": [instance]}
+    rate = asked.kind is SeriesKind.RATE
+    window = max(step, 4 * interval) if rate else step
+    one = f"{'rate' if rate else 'avg_over_time'}({_selector({**given, **asked.where})}"
+    each = f"max by ({', '.join((*asked.by, *asked.summed))}) ({one}[{round(window * 1000)}ms]))"
+    return f"sum by ({', '.join(asked.by)}) ({each})"
 
 
 def _selector(given: Mapping[str, Sequence[str]]) -> str:

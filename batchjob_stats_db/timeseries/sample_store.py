@@ -86,6 +86,18 @@ class SampleHistory:
         made = (TimeSeries(dict(each), resample.values(seen, cut)) for each, seen in found.items())
         return [course for course in made if course.points]
 
+    def latest(self, *_asked: object, **_more: object) -> list[SeriesValue]:
+        """See TimeSeriesStore: files have samples of jobs alone."""
+        return []
+
+    def seen(self, *_asked: object) -> list[SeriesValue]:
+        """See TimeSeriesStore: files have samples of jobs alone."""
+        return []
+
+    def of_node(self, *_asked: object) -> list[TimeSeries]:
+        """See TimeSeriesStore: files have samples of jobs alone."""
+        return []
+
     def _tallies(self, span: JobWindow) -> _Tallies:
         signature = self._signature(span)
         kept = self._kept.get(span)

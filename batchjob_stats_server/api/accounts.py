@@ -19,7 +19,7 @@ _daily, _account, _state = schema.daily_usage.c, schema.account.c, schema.poll_s
 UserRow = model("UserRow", (_daily.cluster, _daily.username, _daily.account))
 AccountRow = model(
     "AccountRow",
-    (_daily.cluster, _daily.account, _account.parent),
+    (_daily.cluster, _daily.account, _account.parent, _account.limits),
 )
 ClusterRow = model(
     "ClusterRow",

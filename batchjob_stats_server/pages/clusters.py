@@ -7,6 +7,7 @@ from typing import Annotated, Any, NamedTuple
 from fastapi import APIRouter, Path, Query, Response
 from sqlalchemy.engine import RowMapping
 
+from batchjob_stats_db.database.access import Access
 from batchjob_stats_db.days import DAY, day_of
 from batchjob_stats_db.queries import jobs as jobs_queries
 from batchjob_stats_db.queries import nodes, stats
@@ -16,11 +17,13 @@ from batchjob_stats_server.api.params import Query as Form
 from batchjob_stats_server.api.params import Word
 from batchjob_stats_server.auth import audit
 from batchjob_stats_server.auth.identity import Caller
+from batchjob_stats_server.cluster_readings import CELLS, ClusterReading
 from batchjob_stats_server.http.problems import Problem
 from batchjob_stats_server.pages.rendering import usage_bars
 from batchjob_stats_server.pages.rendering.frame import Shown
+from batchjob_stats_server.pages.rendering.wait_history import wait_history
 from batchjob_stats_server.report.explain import elapsed
-from batchjob_stats_server.services import Given, live_rows
+from batchjob_stats_server.services import Given, Services, live_rows
 
 router = APIRouter(include_in_schema=False)
 
@@ -34,6 +37,12 @@ Row = Mapping[Any, Any]
 
 class NoForm(Form):
     """No parameters."""
+
+
+class ClusterForm(Form):
+    """Which partition's waits are drawn; the busiest by default."""
+
+    partition: Word | None = None
 
 
 class Waste(NamedTuple):
@@ -77,20 +86,22 @@ def clusters(
 @router.get("/clusters/{cluster}")
 def cluster(
     services: Given, page: Shown, access: Caller,
-    cluster: Annotated[Word, Path()], _which: Annotated[NoForm, Query()],
+    cluster: Annotated[Word, Path()], which: Annotated[ClusterForm, Query()],
 ) -> Response:  # fmt: skip
     """One cluster: its jobs, nodes and users, as far as the caller may see them."""
     since = day_of(page.now) - 6 * DAY
+    told = tells_totals(services, access, cluster)
     with services.reader.connect() as db:
         sources = _sources(stats.clusters(db), cluster)
         if sources is None:
             raise Problem(404, f"there is no cluster {cluster}")
         counts = _counts(stats.unfinished_by_state(db, access, cluster))
-        queues = stats.queues(db, cluster)
+        queues = stats.queues(db, cluster) if told else []
         usual = {
             row["partition"]: stats.usual_wait(db, cluster, row["partition"], page.now)
             for row in queues
         }
+        history = wait_history(db, access, cluster, which.partition, page.now) if told else None
         busy = nodes.busy(db, access, cluster)
         running = jobs_queries.running(db, access, _RUNNING_ROWS, Filter(cluster=cluster))
         used = usage_queries.summed(
@@ -101,15 +112,27 @@ def cluster(
     audit.seen(page.known, f"cluster {cluster}", [*running, *used, *waiting])
     return page.show(
         "cluster.html", cluster=cluster, queues=queues, usual=usual, sources=sources,
-        counts=counts[cluster], busy=busy,
+        history=history, reading=reading(services, cluster) if told else None, cells=CELLS,
+        counts=counts[cluster], busy=busy, jobs_on={row["node"]: row["jobs"] for row in busy},
         idle_gpus=_idle_gpus(running, page.now), idle_cpus=_idle_cpus(running, page.now),
         longest_waits=sorted(waiting, key=lambda row: row["submit_time"])[:_LISTED],
-        wastes=_wastes(used), since=since, confined=not access.everything,
+        wastes=wastes(used), since=since, confined=not access.sees_all(cluster),
         allocated=_allocated(running), partial=len(running) == _RUNNING_ROWS,
         unknown_gpus=sum(_unknown(row, "usage_gpu_utilization_ratio") for row in running),
         unknown_cpus=sum(_unknown(row, "cpu_efficiency") for row in running),
         waits=_median([page.now - row["submit_time"] for row in waiting]),
     )  # fmt: skip
+
+
+def tells_totals(services: Services, access: Access, cluster: str) -> bool:
+    """Whether how full the cluster is may be told, whoever's jobs make it so."""
+    return services.settings.auth.cluster_totals == "everybody" or access.sees_all(cluster)
+
+
+def reading(services: Services, cluster: str) -> ClusterReading | None:
+    """What the scheduler says of the cluster's nodes; None where nothing is known of them."""
+    found = services.readings.of(cluster, services.clock()) if services.readings else None
+    return found if found and found.nodes else None
 
 
 def _sources(known: Sequence[RowMapping], cluster: str) -> list[PollStatus] | None:
@@ -173,8 +196,9 @@ def _longest(rows: Sequence[RowMapping], now: int, held: str) -> list[RowMapping
     return sorted(old, key=wasted, reverse=True)[:_LISTED]
 
 
-def _wastes(used: Sequence[RowMapping]) -> list[Waste]:
-    wastes = [
+def wastes(used: Sequence[RowMapping]) -> list[Waste]:
+    """The users of these sums who left most unused, most first."""
+    found = [
         Waste(
             row["username"],
             row["measured_cpu_allocated_seconds"] - row["cpu_seconds"],
@@ -185,9 +209,9 @@ def _wastes(used: Sequence[RowMapping]) -> list[Waste]:
         )
         for row in used
     ]
-    wastes = [waste for waste in wastes if waste.cpu_seconds > 0 or waste.gpu_seconds > 0]
+    found = [waste for waste in found if waste.cpu_seconds > 0 or waste.gpu_seconds > 0]
     # A GPU is worth some dozens of CPUs, on most machines.
-    return sorted(wastes, key=lambda w: w.cpu_seconds + 32 * w.gpu_seconds, reverse=True)[:_LISTED]
+    return sorted(found, key=lambda w: w.cpu_seconds + 32 * w.gpu_seconds, reverse=True)[:_LISTED]
 
 
 def _ratio(part: float, whole: float) -> float | None:

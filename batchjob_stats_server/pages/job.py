@@ -86,7 +86,8 @@ def job(
         gpus=_gpus(report.gpus), drawings=plots_for(run["allocated_gpus"] or run["usage_gpus"]),
         samples=bool(services.settings.samples.directory) and run["start_time"] is not None,
         measured=services.histories is not None and run["start_time"] is not None,
-        window=_window(run, page.now), grafana=_grafana(page, run),
+        window=window(run, page.now), grafana=_grafana(page, run),
+        help_url=services.settings.report.help_url,
     )  # fmt: skip
 
 
@@ -144,7 +145,8 @@ def _gpus(used: Sequence[Any]) -> list[tuple[Any, usage_bars.ComparedBar, usage_
     )
 
 
-def _window(run: RowMapping, now: int) -> RunWindow:
+def window(run: RowMapping, now: int) -> RunWindow:
+    """When a run's plots begin and end."""
     if run["start_time"] is None:
         return RunWindow(None, None)
     return RunWindow(int(run["start_time"]), math.ceil(run["end_time"] or now))

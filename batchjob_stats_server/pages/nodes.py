@@ -1,10 +1,12 @@
-"""A node: who had it when."""
+"""A node: its state and GPUs by now, its curves, and who had it when."""
 
+from collections.abc import Callable, Sequence
 from typing import Annotated, NamedTuple
 
 from fastapi import APIRouter, Path, Query, Response
 from sqlalchemy.engine import RowMapping
 
+from batchjob_stats_db.database.access import EVERYTHING, Access
 from batchjob_stats_db.days import DAY
 from batchjob_stats_db.queries import nodes as queries
 from batchjob_stats_db.queries import stats
@@ -12,10 +14,13 @@ from batchjob_stats_server.api.params import Query as Form
 from batchjob_stats_server.api.params import Time, Word
 from batchjob_stats_server.auth import audit
 from batchjob_stats_server.auth.identity import Caller
+from batchjob_stats_server.cluster_readings import CELLS, NodeGpu, NodeState
 from batchjob_stats_server.http.problems import Problem
+from batchjob_stats_server.node_course import NODE_PLOTS
+from batchjob_stats_server.pages.clusters import tells_totals
 from batchjob_stats_server.pages.rendering import charts
 from batchjob_stats_server.pages.rendering.frame import Shown
-from batchjob_stats_server.services import Given
+from batchjob_stats_server.services import Given, Services
 
 router = APIRouter(include_in_schema=False)
 
@@ -49,25 +54,41 @@ class Timeline(NamedTuple):
     colours: list[int]  # of each job, by its user
 
 
+class NodeNow(NamedTuple):
+    """A node at this moment, as the scheduler and its exporter say."""
+
+    state: NodeState | None
+    exporter: bool  # whether it answers
+    gpus: Sequence[NodeGpu]
+
+
 @router.get("/clusters/{cluster}/nodes/{node}")
 def node(
     services: Given, page: Shown, access: Caller,
     cluster: Annotated[Word, Path()], node: Annotated[Word, Path()],
     which: Annotated[NodeForm, Query()],
 ) -> Response:  # fmt: skip
-    """The jobs on a node that the caller may see, as a time line and a table."""
+    """The jobs on a node that the caller may see, as a time line and a table, and its curves."""
     since, until = which.window(page.now)
+    whole = access.sees_all(cluster)
     with services.reader.connect() as db:
         if cluster not in {row["name"] for row in stats.clusters(db)}:
             raise Problem(404, f"there is no cluster {cluster}")
         rows = queries.stays(db, access, cluster, node, since, until, _MOST + 1)
+        others = _others(services, access, cluster, rows, lambda: queries.stays(
+            db, EVERYTHING, cluster, node, since, until, _MOST + 1
+        ))  # fmt: skip
     audit.seen(page.known, f"jobs on {node}", rows)
     more, rows = len(rows) > _MOST, rows[:_MOST]
     span = until - since
+    by_now = _now(services, access, cluster, node, rows)
     return page.show(
-        "node.html", cluster=cluster, node=node, rows=rows, more=more, since=since, until=until,
+        "node.html", plots=whole, cluster=cluster, node=node, rows=rows, more=more,
+        since=since, until=until, by_now=by_now, others=others, cells=CELLS,
         earlier=(since - span, since), later=(until, until + span) if until < page.now else None,
-        timeline=_timeline(rows, since, until), width=WIDTH, confined=not access.everything,
+        timeline=_timeline(rows, others, since, until), width=WIDTH,
+        confined=not whole, measured=whole and by_now.exporter,
+        drawings=[plot for plot in NODE_PLOTS if by_now.gpus or not plot.gpu],
         grafana=page.in_grafana(
             page.grafana.node, since * 1000, until * 1000, cluster=cluster, node=node
         ),
@@ -75,8 +96,40 @@ def node(
     )  # fmt: skip
 
 
-def _timeline(rows: list[RowMapping], since: int, until: int) -> Timeline:
+def _others(
+    services: Services, access: Access, cluster: str, seen: Sequence[RowMapping],
+    ask: Callable[[], Sequence[RowMapping]],
+) -> list[tuple[int, int | None]]:  # fmt: skip
+    """When jobs were there that the caller may not see; nothing else of them."""
+    if access.sees_all(cluster) or not tells_totals(services, access, cluster):
+        return []
+    own = {row["id"] for row in seen}
+    return [(row["start_time"], row["end_time"]) for row in ask() if row["id"] not in own]
+
+
+def _now(
+    services: Services, access: Access, cluster: str, node: str, rows: Sequence[RowMapping]
+) -> NodeNow:
+    """GPUs are told to who may see all jobs, or one of those that hold them."""
+    if services.readings is None or not tells_totals(services, access, cluster):
+        return NodeNow(None, False, ())
+    now = services.clock()
+    found = services.readings.of(cluster, now)
+    if found is None:
+        return NodeNow(None, False, ())
+    instance = found.instance(node)
+    gpus = services.readings.gpus(cluster, instance, now) if instance else ()
+    if not access.sees_all(cluster):
+        running = {row["jobid"] for row in rows if row["end_time"] is None}
+        gpus = [gpu for gpu in gpus if gpu.jobids and set(gpu.jobids) <= running]
+    return NodeNow(found.nodes.get(node), bool(instance), gpus)
+
+
+def _timeline(
+    rows: Sequence[RowMapping], others: Sequence[tuple[int, int | None]], since: int, until: int
+) -> Timeline:
     spans = [(row["start_time"], row["end_time"] or until) for row in rows]
+    spans += [(start, end or until) for start, end in others]
     stays = charts.stays(spans, since, until, WIDTH)
     ticks = [
         (round((at - since) * WIDTH / (until - since), 1), at) for at in charts.ticks(since, until)

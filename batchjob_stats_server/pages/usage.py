@@ -15,26 +15,19 @@ from batchjob_stats_server.api.params import Days, Word
 from batchjob_stats_server.auth import audit
 from batchjob_stats_server.auth.identity import Caller
 from batchjob_stats_server.pages.rendering import template_filters
-from batchjob_stats_server.pages.rendering.charts import DayBar, columns, round_up
+from batchjob_stats_server.pages.rendering.charts import BarSegment, DayChart, day_chart
 from batchjob_stats_server.pages.rendering.frame import Shown
 from batchjob_stats_server.services import Given
 
 router = APIRouter(include_in_schema=False)
 
-WIDTH, HEIGHT = 720.0, 160.0
 _MOST_DAYS = 400
 _MOST_ROWS = 500
 
 Row = Mapping[Any, Any]
 By = Literal["user", "account", "cluster"]
+Shows = Literal["energy", "cpu", "gpu", "jobs", "emissions"]
 _KEYS: dict[By, queries.By] = {"user": "username", "account": "account", "cluster": "cluster"}
-
-
-class BarSegment(NamedTuple):
-    """What a column is made of."""
-
-    name: str
-    colour: str  # a class of the style
 
 
 _USED = BarSegment("used", "main")
@@ -88,17 +81,7 @@ class UsageForm(Days):
     by: By = "user"
     user: Word | None = None
     account: Word | None = None
-    show: Literal["energy", "cpu", "gpu", "jobs", "emissions"] = "energy"
-
-
-class Chart(NamedTuple):
-    """Stacked columns, one a day."""
-
-    title: str
-    parts: Sequence[BarSegment]
-    columns: Sequence[DayBar]
-    top: float
-    write: Callable[[float], str]
+    show: Shows | None = None  # None: energy where any was measured, else CPU time
 
 
 class UsageTableRow(NamedTuple):
@@ -122,16 +105,17 @@ def usage(
             by.append("cluster")
         lines = _lines(db, access, by, since, until, which)
         whole = _whole(db, access, since, until, which)
-        chart = _chart(db, access, since, until, which)
+        show = which.show or _usual(whole)
+        chart = _chart(db, access, since, until, which, show)
     if which.by == "user":
         audit.seen(page.known, "usage", [line.sums for line in lines])
     lines.sort(key=lambda line: line.sums["cpu_allocated_seconds"], reverse=True)
     return page.show(
-        "usage.html", which=which, since=since, until=until, keys=by, lines=lines[:_MOST_ROWS],
+        "usage.html", which=which, show=show, since=since, until=until, keys=by,
+        lines=lines[:_MOST_ROWS],
         left_out=max(0, len(lines) - _MOST_ROWS), whole=whole, chart=chart, clusters=known,
         measures={**{key: each.title for key, each in MEASURES.items()}, "emissions": "Emissions"},
         providers=sorted({name for line in lines for name in line.grams}),
-        width=WIDTH, height=HEIGHT,
     )  # fmt: skip
 
 
@@ -164,29 +148,31 @@ def _whole(
     return lines[0]
 
 
+def _usual(whole: UsageTableRow | None) -> Shows:
+    """What the page opens with: there may be no meter."""
+    if whole and not whole.sums["energy_host_joules"] + whole.sums["energy_gpu_joules"]:
+        return "cpu"
+    return "energy"
+
+
 def _chart(
-    db: Connection, access: Access, since: int, until: int, which: UsageForm
-) -> Chart | None:
+    db: Connection, access: Access, since: int, until: int, which: UsageForm, show: Shows
+) -> DayChart | None:
     narrowed: dict[str, Any] = {
         "cluster": which.cluster,
         "account": which.account,
         "user": which.user,
     }
-    if which.show == "emissions":
+    if show == "emissions":
         found = queries.emissions(db, access, ["day"], since, until, **narrowed)
         measure = _emissions_by_day(found)
     else:
         found = queries.summed(db, access, ["day"], since, until, **narrowed)
-        measure = MEASURES[which.show]
+        measure = MEASURES[show]
     days = {row["day"]: measure.values(row) for row in found}
     nothing = (0.0,) * len(measure.parts)
     rows = [(day, days.get(day, nothing)) for day in range(since, until, DAY)]
-    highest = max((sum(values) for _, values in rows), default=0.0)
-    if highest <= 0:
-        return None
-    top = round_up(highest / measure.unit) * measure.unit
-    drawn = columns(rows, WIDTH, HEIGHT, top)
-    return Chart(measure.title, measure.parts, drawn, top, measure.write)
+    return day_chart(measure.title, measure.parts, rows, measure.write, measure.unit)
 
 
 def _emissions_by_day(found: Sequence[RowMapping]) -> Measure:

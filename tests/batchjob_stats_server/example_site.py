@@ -77,7 +77,11 @@ def make(path, jobs=200):
 
 def _people(cluster):
     members = (Association(cluster, account, user, Role.MEMBER) for user, account in USERS.items())
-    accounts = (Account(cluster, name, "root") for name in dict.fromkeys(USERS.values()))
+    limits = {"physics": "GrpTRES=cpu=512,gres/gpu=8 MaxWall=2-00:00:00"}
+    accounts = (
+        Account(cluster, name, "root", limits.get(name, ""))
+        for name in dict.fromkeys(USERS.values())
+    )
     return Associations(tuple(members), (), tuple(accounts))
 
 

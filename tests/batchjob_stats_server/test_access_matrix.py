@@ -70,6 +70,17 @@ RULES = {
     ("GET", f"{P}/users", "since=0"): (401, MINE, PHYSICS, ALL, ALL, MINE, MINE, MINE),
     ("GET", f"{P}/accounts", "since=0"): (401, 2, 1, 3, 3, 1, 1, 1),
     ("GET", f"{P}/clusters", ""): (401, *FINE),
+    # No time series database is configured here.
+    ("GET", f"{P}/clusters/{{cluster}}/nodes/{{node}}/metrics", "c1/nodes/n001/metrics"): (
+        401,
+        403,
+        403,
+        503,
+        503,
+        403,
+        403,
+        403,
+    ),
     ("GET", f"{P}/usage", "since=0&by=user"): (401, MINE, PHYSICS, ALL, ALL, MINE, MINE, MINE),
     ("GET", f"{P}/usage/emissions", "since=0&by=user"): (401, NONE, NONE, NONE, NONE, *NO),
     ("GET", f"{P}/tokens", ""): (401, *FINE),

@@ -15,6 +15,7 @@ import uvicorn
 
 from batchjob_stats_db.poller.options import DatabaseOptions
 from batchjob_stats_server import app
+from batchjob_stats_server.cluster_readings import ClusterReadings
 from batchjob_stats_server.options import ServerSettings, ServerWebOptions
 from batchjob_stats_server.promql.histories import TimeSeriesPool
 from batchjob_stats_server.services import build
@@ -40,7 +41,9 @@ PAGES = (
     "/", "/jobs", "/jobs?user=bob&state=FAILED&cpu_efficiency_at_most=0.9",
     "/jobs?sort=-usage_energy_joules&limit=5", "/usage", "/usage?by=account&show=emissions",
     "/usage?show=cpu&since=2026-03-28", "/clusters", "/clusters/alpha", "/clusters/beta-gpu",
-    "/clusters/alpha/nodes/a010", "/search", "/search?q=39000", "/search?q=%3Cb%3Enothing",
+    "/clusters/alpha/nodes/a010", "/clusters/beta-gpu/nodes/b010", "/admin",
+    "/clusters/alpha/accounts/physics", "/embed/jobs/40120?cluster=alpha", "/embed/jobs",
+    "/search", "/search?q=39000", "/search?q=%3Cb%3Enothing",
     "/jobs/40120?cluster=alpha", "/jobs/40133?cluster=alpha", "/jobs/40107?cluster=alpha",
     "/jobs/40012", "/compare", "/compare?job=alpha:40120&job=alpha:40133&job=beta-gpu:40024",
     "/jobs/nothing", "/usage?since=yesterday", "/signed-out",
@@ -56,7 +59,9 @@ def site(tmp_path_factory):
         ServerSettings(DatabaseOptions(f"sqlite:///{path}"), ServerWebOptions(("127.0.0.1", 0)))
     )
     histories = TimeSeriesPool([ExampleHistory(made.reader) for _ in range(4)])
-    services = made._replace(histories=histories, clock=lambda: example_site.NOW)
+    services = made._replace(
+        histories=histories, readings=ClusterReadings(histories), clock=lambda: example_site.NOW
+    )
     config = uvicorn.Config(app.make(services), port=0, log_level="warning", access_log=False)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)

@@ -126,6 +126,15 @@ class Measurements:
     def courses(self, *asked: Any) -> Any:
         return self._there().courses(*asked)
 
+    def latest(self, *asked: Any) -> Any:
+        return self._there().latest(*asked)
+
+    def seen(self, *asked: Any) -> Any:
+        return self._there().seen(*asked)
+
+    def of_node(self, *asked: Any) -> Any:
+        return self._there().of_node(*asked)
+
     def _there(self) -> TimeSeriesStore:
         if self.away:
             raise TimeSeriesError("connection refused")

@@ -1,7 +1,7 @@
 """Where the lines and boxes of a drawing are, in its own units; templates draw them as SVG."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import NamedTuple
@@ -71,6 +71,42 @@ def columns(
             parts.append(Box(round(x, 2), round(y, 2), round(step - gap, 2), round(tall, 2)))
         made.append(DayBar(day, Box(place * step, 0, step, height), tuple(parts), values))
     return made
+
+
+class BarSegment(NamedTuple):
+    """What a column is made of."""
+
+    name: str
+    colour: str  # a class of the style
+
+
+DAY_CHART_WIDTH, DAY_CHART_HEIGHT = 720.0, 160.0
+
+
+class DayChart(NamedTuple):
+    """Stacked columns, one a day."""
+
+    title: str
+    parts: Sequence[BarSegment]
+    columns: Sequence[DayBar]
+    top: float
+    write: Callable[[float], str]
+
+
+def day_chart(
+    title: str, parts: Sequence[BarSegment], rows: Sequence[tuple[int, tuple[float, ...]]],
+    write: Callable[[float], str], unit: float = 1.0,
+) -> DayChart | None:  # fmt: skip
+    """A chart of (day, values of the parts); None where all are nothing.
+
+    `unit`: in which the scale has round numbers.
+    """
+    highest = max((sum(values) for _, values in rows), default=0.0)
+    if highest <= 0:
+        return None
+    top = round_up(highest / unit) * unit
+    drawn = columns(rows, DAY_CHART_WIDTH, DAY_CHART_HEIGHT, top)
+    return DayChart(title, parts, drawn, top, write)
 
 
 class Stay(NamedTuple):

@@ -198,7 +198,7 @@
       made.addEventListener("click", () => act(made));
       bar.append(made);
     };
-    const many = several(figure, plots);
+    const many = plots.dataset.whole ? "" : several(figure, plots);
     if (many) {
       button(`Each of ${many}`, (made) => {
         figure.dataset.each = figure.dataset.each ? "" : "yes";
@@ -232,7 +232,7 @@
     const { api } = plots.dataset;
     const curves = figure.dataset.curves.split(" ");
     const asked = figure.dataset.limit ? [...curves, figure.dataset.limit] : curves;
-    const aggregate = figure.dataset.each ? "" : several(figure, plots);
+    const aggregate = figure.dataset.each || plots.dataset.whole ? "" : several(figure, plots);
     const all = await lines(api, asked, Boolean(aggregate));
     const found = all.filter((each) => curves.includes(each.metric));
     if (!found.length) return void nothing(figure, "Not measured for this job.");

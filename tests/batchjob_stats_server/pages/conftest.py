@@ -6,7 +6,8 @@ from fastapi.testclient import TestClient
 
 from batchjob_stats_db.poller.options import DatabaseOptions
 from batchjob_stats_server import app
-from batchjob_stats_server.options import ServerSettings, ServerWebOptions
+from batchjob_stats_server.cluster_readings import ClusterReadings
+from batchjob_stats_server.options import ReportOptions, ServerSettings, ServerWebOptions
 from batchjob_stats_server.promql.histories import TimeSeriesPool
 from batchjob_stats_server.services import build
 from tests.batchjob_stats_server import example_site
@@ -61,9 +62,14 @@ def example(tmp_path_factory):
     path = tmp_path_factory.mktemp("example") / "jobs.db"
     _, root = example_site.make(path)
     web = ServerWebOptions(allowed_host=("testserver",))
-    made = build(ServerSettings(DatabaseOptions(f"sqlite:///{path}"), web))
+    report = ReportOptions(
+        help_url="https://hpc.example.org/advice#{rule}", mail_address="{user}@example.org"
+    )
+    made = build(ServerSettings(DatabaseOptions(f"sqlite:///{path}"), web, report=report))
     histories = TimeSeriesPool([ExampleHistory(made.reader) for _ in range(4)])
-    services = made._replace(histories=histories, clock=lambda: example_site.NOW)
+    services = made._replace(
+        histories=histories, readings=ClusterReadings(histories), clock=lambda: example_site.NOW
+    )
     with TestClient(app.make(services)) as client:
         headers = {"Authorization": f"Bearer {root}", **HTML}
         yield lambda there: client.get(there, headers=headers)

@@ -7,7 +7,7 @@ import sqlalchemy as sa
 
 from batchjob.quantities.quantity import Statistic
 from batchjob_stats_db.database import schema
-from batchjob_stats_db.timeseries.base import Point, SeriesValue, TimeSeries
+from batchjob_stats_db.timeseries.base import JobWindow, Point, SeriesValue, TimeSeries
 from batchjob_stats_db.timeseries.resample import stretches as cut_of
 
 J = "batchjob_job_"
@@ -33,6 +33,42 @@ GPU = {
     "batchjob_gpu_memory_total_bytes": (80 * GIB, 0.0),
     "batchjob_gpu_power_watts": (390.0, 0.25),
 }
+
+
+def _nodes_now(cluster):
+    for number in range(1, 41):
+        node = f"{cluster[0]}{number:03d}"
+        state = "down" if number == 9 else ("mixed", "allocated", "idle")[number % 3]
+        amounts = {
+            "cpus": 64, "cpus_allocated": (20, 64, 0)[number % 3], "memory_bytes": 256 * GIB,
+            "memory_allocated_bytes": (80, 200, 0)[number % 3] * GIB,
+        }  # fmt: skip
+        if cluster == "beta-gpu":
+            amounts |= {"gpus": 8, "gpus_allocated": (3, 8, 0)[number % 3]}
+        base = "batchjob_cluster_node_"
+        yield SeriesValue(f"{base}info", {"node": node, "state": state}, 1.0)
+        for name, amount in amounts.items():
+            yield SeriesValue(base + name, {"node": node}, float(amount))
+        if number == 7:
+            yield SeriesValue(f"{base}flag", {"node": node, "flag": "drain"}, 1.0)
+            reason = {"node": node, "reason": "bad DIMM"}
+            yield SeriesValue(f"{base}unavailable_info", reason, 1.0)
+        if number != 9:
+            yield SeriesValue("batchjob_node_cpus", {"instance": f"{node}:10910"}, 64.0)
+
+
+def _gpus_now(cluster, instance):
+    for gpu in range(8 if cluster == "beta-gpu" else 0):
+        labels = {"gpu": str(gpu), "uuid": f"GPU-{gpu}", "gpu_instance": "", "instance": instance}
+        busy = 0.0 if gpu == 3 else 0.9
+        now = {
+            "utilization_ratio": busy, "memory_used_bytes": 40 * GIB,
+            "memory_total_bytes": 80 * GIB, "power_watts": 310, "temperature_celsius": 61,
+        }  # fmt: skip
+        for name, value in now.items():
+            yield SeriesValue(f"batchjob_gpu_{name}", labels, float(value))
+        if gpu < 6:
+            yield SeriesValue("batchjob_job_gpu_info", {**labels, "jobid": "40012"}, 1.0)
 
 
 class ExampleHistory:
@@ -108,6 +144,48 @@ class ExampleHistory:
                     if wanted.get(metric) is statistic
                 ]
         return found
+
+    def latest(self, cluster, metrics, now, instance=""):
+        """40 nodes: one is drained, one down, one reports nothing; 8 GPUs on each of beta-gpu."""
+        if instance:
+            return list(_gpus_now(cluster, instance))
+        found = list(_nodes_now(cluster))
+        for account, level in (("physics", 1.8), ("chemistry", 0.4), ("climate", 1.0)):
+            shares = {"shares_ratio": 0.5, "usage_ratio": 0.5 / level, "fairshare_level": level}
+            found += [
+                SeriesValue(f"batchjob_cluster_account_{name}", {"account": account}, value)
+                for name, value in shares.items()
+            ]
+        return [each for each in found if each.metric in metrics]
+
+    def seen(self, cluster, metric, now, seconds):
+        return [
+            SeriesValue(metric, {"instance": f"{cluster[0]}{number:03d}:10910"},
+                        0.6 if number == 5 else 1.0)
+            for number in range(1, 41)
+            if number != 9
+        ]  # fmt: skip
+
+    def of_node(self, asked, cluster, instance, since, until, points):
+        span = JobWindow(cluster, "", since, until)
+        cut = cut_of(span, points, 30)
+        means = {
+            "batchjob_node_cpu_seconds_total": (20, 0.3), "batchjob_node_cpus": (64, 0),
+            "batchjob_node_memory_total_bytes": (256 * GIB, 0),
+            "batchjob_node_memory_available_bytes": (90 * GIB, 0.2),
+            "batchjob_node_energy_joules_total": (380, 0.2),
+            "batchjob_gpu_utilization_ratio": (0.7, 0.3),
+            "batchjob_gpu_memory_used_bytes": (40 * GIB, 0.2),
+            "batchjob_gpu_memory_total_bytes": (80 * GIB, 0),
+            "batchjob_gpu_power_watts": (300, 0.2), "batchjob_gpu_temperature_celsius": (60, 0.1),
+        }  # fmt: skip
+        mean, swing = means[asked.metric]
+        if "gpu" in asked.by:
+            labels = [{"gpu": str(gpu), "uuid": f"GPU-{gpu}", "gpu_instance": ""}
+                      for gpu in range(8)] if cluster == "beta-gpu" else []  # fmt: skip
+        else:
+            labels = [{"component": "host"}] if "component" in asked.by else [{}]
+        return [self._course(cut, each, mean, swing) for each in labels]
 
     def _job(self, db, span):
         job, node, gpu = schema.job, schema.job_node, schema.job_gpu

@@ -25,6 +25,18 @@ RULES = {
     ("/clusters/{cluster}", "c1"): (401, MINE, PHYSICS, PHYSICS, PHYSICS),
     ("/clusters/{cluster}/nodes/{node}", "c1 n001"): (401, MINE, MINE, "alice bob", "alice bob"),
     ("/clusters/{cluster}/nodes/{node}", "c1 n002"): (401, NONE, "carol", "carol", "carol"),
+    ("/clusters/{cluster}/accounts/{account}", "c1 physics"): (
+        401,
+        MINE,
+        PHYSICS,
+        PHYSICS,
+        PHYSICS,
+    ),
+    ("/clusters/{cluster}/accounts/{account}", "c1 chem"): (401, 404, 404, "bob", "bob"),
+    ("/admin", ""): (401, 403, 403, PHYSICS, PHYSICS),
+    ("/embed/jobs", ""): (401, MINE, NONE, NONE, NONE),
+    ("/embed/jobs/{jobid}", "1"): (401, MINE, MINE, MINE, MINE),
+    ("/embed/jobs/{jobid}", "2"): (401, 404, 404, "bob", "bob"),
     ("/jobs/{jobid}", "1"): (401, MINE, MINE, MINE, MINE),
     ("/jobs/{jobid}", "2"): (401, 404, 404, "bob", "bob"),
     ("/jobs/{jobid}", "3"): (401, 404, "carol", "carol", "carol"),
@@ -103,6 +115,8 @@ def test_a_token_for_one_cluster_shows_no_other_s_jobs(rule, role, client, token
         assert (answer.status_code, rule[0]) in {
             (404, "/jobs/{jobid}"),
             (404, "/jobs/{jobid}/script"),
+            (404, "/embed/jobs/{jobid}"),
+            (404, "/clusters/{cluster}/accounts/{account}"),
             (303, "/search"),
         }
         return

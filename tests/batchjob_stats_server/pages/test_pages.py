@@ -106,7 +106,9 @@ def test_usage_by_user_and_account(page):
 def test_usage_says_what_was_not_measured(page):
     document = page("alice", "/usage")
     assert "no energy was measured" in words(document.find(".//dl"))
-    assert "none of it was measured" in words(document.find(".//main"))
+    assert "CPU time by day" in words(document.find(".//main"))
+    energy = page("alice", "/usage", show="energy")
+    assert "none of it was measured" in words(energy.find(".//main"))
 
 
 def test_a_node_over_time(page, now):

@@ -28,7 +28,10 @@ from batchjob.schedulers.slurm.slurmrestd import RestOptions, Slurmrestd
 SOURCE = "sacctmgr"
 
 _DELIMITER = "|"  # sacctmgr takes no other; neither account nor user names may have it
-_ASSOCIATIONS = ("Cluster", "Account", "User", "ParentName")
+_LIMITS = (
+    "GrpTRES", "GrpJobs", "GrpSubmit", "GrpWall", "MaxTRES", "MaxJobs", "MaxSubmit", "MaxWall"
+)  # fmt: skip
+_ASSOCIATIONS = ("Cluster", "Account", "User", "ParentName", *_LIMITS)
 _USERS = ("User", "DefaultAccount", "Admin", "Coordinators")
 _LEVELS = {"Operator": "operator", "Administrator": "administrator"}
 
@@ -84,7 +87,10 @@ class Sacctmgr:
         associations = self._show(["associations", f"cluster={name}"], _ASSOCIATIONS, bad)
         users = self._show(["users", "withcoord"], _USERS, bad)
         return self._people(
-            [(row["Account"], row["User"], row["ParentName"]) for row in associations],
+            [
+                (row["Account"], row["User"], row["ParentName"], _limits(row))
+                for row in associations
+            ],
             [
                 (row["User"], row["DefaultAccount"], row["Admin"], _names(row["Coordinators"]))
                 for row in users
@@ -119,7 +125,7 @@ class Sacctmgr:
         name = self._slurm_name()
         return self._people(
             [
-                (_text(row, "account"), _text(row, "user"), _text(row, "parent_account"))
+                (_text(row, "account"), _text(row, "user"), _text(row, "parent_account"), "")
                 for row in rows(associations, "associations")
                 if row.get("cluster") == name
             ],
@@ -129,14 +135,20 @@ class Sacctmgr:
 
     def _people(
         self,
-        associations: Iterable[tuple[str, str, str]],
+        associations: Iterable[tuple[str, str, str, str]],
         users: list[tuple[str, str, str, list[str]]],
         bad: list[Quarantined],
     ) -> Associations:
-        """From (account, user, parent) and (user, default account, level, coordinated)."""
+        """From (account, user, parent, limits) and (user, default account, level, coordinated)."""
         default = {user: account for user, account, _, _ in users}
-        parents = {account: parent for account, user, parent in associations if not user}
-        members = {(account, user) for account, user, _ in associations if user}
+        associations = list(associations)
+        accounts = {
+            account: Account(self.cluster, account, parent, limits)
+            for account, user, parent, limits in associations
+            if not user
+        }
+        parents = {account: each.parent for account, each in accounts.items()}
+        members = {(account, user) for account, user, _, _ in associations if user}
         coordinators = {
             (account, user)
             for user, _, _, coordinated in users
@@ -150,7 +162,7 @@ class Sacctmgr:
         return Associations(
             tuple(found),
             tuple(Administrator(u, _LEVELS[level]) for u, _, level, _ in users if level in _LEVELS),
-            tuple(Account(self.cluster, account, parents[account]) for account in sorted(parents)),
+            tuple(accounts[account] for account in sorted(accounts)),
             tuple(bad),
         )
 
@@ -183,6 +195,11 @@ def _user(row: dict[str, Any]) -> tuple[str, str, str, list[str]]:
         next(iter(state_words(row.get("administrator_level"))), ""),
         [_text(each, "name") for each in coordinators or () if isinstance(each, dict)],
     )
+
+
+def _limits(row: dict[str, str]) -> str:
+    """Those that are set, of the account itself; -1 is how some versions write none."""
+    return " ".join(f"{name}={row[name]}" for name in _LIMITS if row[name] not in ("", "-1"))
 
 
 def _names(cell: str) -> list[str]:

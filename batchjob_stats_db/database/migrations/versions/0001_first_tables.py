@@ -22,6 +22,7 @@ def upgrade() -> None:
         sa.Column("cluster", sa.Text(), nullable=False),
         sa.Column("account", sa.Text(), nullable=False),
         sa.Column("parent", sa.Text(), server_default="", nullable=False),
+        sa.Column("limits", sa.Text(), server_default="", nullable=False),
         sa.PrimaryKeyConstraint("cluster", "account", name=op.f("pk_account")),
         sqlite_with_rowid=False,
     )

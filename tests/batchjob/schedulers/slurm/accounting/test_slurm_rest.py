@@ -323,13 +323,16 @@ def test_people_by_command(tmp_path):
     people = people_by_command(
         tmp_path,
         "alice|physics|None|\ncarol|ml|Operator|science\nsacctmgr: error: odd line\n",
-        "c1|root||\nc1|science||root\nc1|physics||science\nc1|ml||root\n"
-        "c1|physics|alice|\nc1|ml|carol|\n",
+        "c1|root|||||||||||\nc1|science||root||||||||\n"
+        "c1|physics||science|cpu=512,gres/gpu=8|10|-1|||||2-00:00:00\nc1|ml||root||||||||\n"
+        "c1|physics|alice||||||||4|1-00:00:00\nc1|ml|carol|||||||||\n",
     )
     expected_people(people)
+    limits = {each.account: each.limits for each in people.accounts if each.limits}
+    assert limits == {"physics": "GrpTRES=cpu=512,gres/gpu=8 GrpJobs=10 MaxWall=2-00:00:00"}
     assert [bad.raw for bad in people.quarantined] == ["sacctmgr: error: odd line"]
 
 
 def test_nobody_is_no_picture(tmp_path):
     with pytest.raises(ShrunkenError, match="no user belongs to an account of cluster 'c1'"):
-        people_by_command(tmp_path, "", "c1|root||\n")
+        people_by_command(tmp_path, "", "c1|root||||||||||\n")

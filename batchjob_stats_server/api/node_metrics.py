@@ -1,0 +1,111 @@
+"""The course of a node's measurements, for those who may see all its jobs."""
+
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+from anyio.to_thread import run_sync
+from fastapi import APIRouter, Path, Query, Response
+from pydantic import AfterValidator, BaseModel, Field
+
+from batchjob.runtime.times import rfc3339
+from batchjob_stats_db.days import DAY
+from batchjob_stats_db.timeseries.base import TimeSeriesStore
+from batchjob_stats_server.api import PREFIX
+from batchjob_stats_server.api.params import RowsParams, Time, Word
+from batchjob_stats_server.api.rows import answer, chosen
+from batchjob_stats_server.auth.identity import Caller, Known
+from batchjob_stats_server.http.problems import Problem
+from batchjob_stats_server.node_course import NODE_CURVES, NodeLine, NodeTarget, node_lines
+from batchjob_stats_server.services import Given, Services
+
+router = APIRouter(prefix=PREFIX)
+
+MOST_DAYS = 31
+
+
+def _curve(name: str) -> str:
+    if name not in NODE_CURVES:
+        raise ValueError(f"{name!r} is none of {', '.join(NODE_CURVES)}")
+    return name
+
+
+CurveName = Annotated[
+    str, AfterValidator(_curve), Field(json_schema_extra={"enum": list(NODE_CURVES)})
+]
+
+
+class NodeMetricsQuery(RowsParams):
+    """Which curves, of which time, and how fine."""
+
+    metric: list[CurveName] = Field(
+        ["cpu", "memory"], min_length=1, max_length=8, description="Names of curves."
+    )
+    since: Time | None = Field(None, description="The last day by default.")
+    until: Time | None = None
+    points: int = Field(300, ge=1, le=3000, description="At most so many per line.")
+
+    def window(self, now: int) -> tuple[int, int]:
+        """Epoch seconds, at most a month."""
+        until = now if self.until is None else self.until
+        since = until - DAY if self.since is None else self.since
+        if since >= until:
+            raise Problem(422, "since: expected a time before until")
+        return max(since, until - MOST_DAYS * DAY), until
+
+
+class NodeMetricRow(BaseModel):
+    """What was seen of one line in the stretch of time that ends at `time`: its mean, thrice."""
+
+    cluster: str
+    node: str
+    metric: str
+    unit: str
+    line: str  # a GPU or a component; "" where there is one line
+    time: int  # epoch milliseconds
+    time_rfc3339: str
+    min: float
+    mean: float
+    max: float
+
+
+@router.get("/clusters/{cluster}/nodes/{node}/metrics", response_model=list[NodeMetricRow])
+async def node_metrics(
+    services: Given, known: Known, access: Caller,
+    cluster: Annotated[Word, Path()], node: Annotated[Word, Path()],
+    which: Annotated[NodeMetricsQuery, Query()],
+) -> Response:  # fmt: skip
+    """What a node used as a whole, over time; it tells of all jobs, so only viewers may see it."""
+    keys = chosen(which.fields, NodeMetricRow)
+    if not access.sees_all(cluster):
+        raise Problem(403, f"only those who may see all jobs of {cluster} may see its nodes' use")
+    if services.histories is None:
+        raise Problem(503, "no time series database is configured")
+    since, until = which.window(int(services.clock()))
+    instance = await run_sync(_instance, services, cluster, node)
+    if not instance:
+        return answer([], keys, which.format)
+    target = NodeTarget(cluster, instance, since, until)
+
+    def drawn(history: TimeSeriesStore) -> Response:
+        curves = [NODE_CURVES[name] for name in which.metric]
+        rows = _rows(cluster, node, node_lines(history, target, curves, which.points))
+        whole = [dict(zip(NodeMetricRow.model_fields, row, strict=True)) for row in rows]
+        return answer(whole, keys, which.format)
+
+    return await services.histories.ask(known.user, drawn)
+
+
+def _instance(services: Services, cluster: str, node: str) -> str:
+    """The target of the node's exporter; "" for one that does not answer by now."""
+    found = services.readings.of(cluster, services.clock()) if services.readings else None
+    return found.instance(node) if found else ""
+
+
+def _rows(cluster: str, node: str, found: Iterator[NodeLine]) -> Iterator[tuple[Any, ...]]:
+    for line in found:
+        for point in line.course.points:
+            at = round(point.time * 1000)
+            yield (
+                cluster, node, line.curve.name, line.curve.unit, line.line,
+                at, rfc3339(at // 1000), point.low, point.mean, point.high,
+            )  # fmt: skip

@@ -1,0 +1,261 @@
+"""What the exporters say of a cluster by now: its nodes, what is allocated there, fair shares.
+
+No page waits long for it: the last reading is kept, and a new one comes from a thread of its own.
+"""
+
+import logging
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any, NamedTuple
+
+from batchjob.quantities.gpu import (
+    GPU_MEMORY_TOTAL,
+    GPU_MEMORY_USED,
+    GPU_POWER,
+    GPU_TEMPERATURE,
+    GPU_UTILIZATION,
+    JOB_GPU_INFO,
+)
+from batchjob.schedulers.cluster import ClusterNode
+from batchjob_stats_db.measure.job_usage import node_of
+from batchjob_stats_db.timeseries.base import SeriesValue, TimeSeriesError, TimeSeriesStore
+from batchjob_stats_server.promql.histories import TimeSeriesPool
+from collectors.node import CPUS
+
+log = logging.getLogger(__name__)
+
+_PATIENCE_SECONDS = 1.0
+_FRESH_SECONDS = 20
+_STALE_SECONDS = 600  # older ones are not shown
+_REPORTED_FRESH_SECONDS = 600
+REPORTED_SECONDS = 86400
+"""The time over which it is counted how often a node reported."""
+
+EXPORTER = CPUS.name  # each node's exporter has one series of it
+_NODE = "batchjob_cluster_node_"
+_AMOUNTS = ("cpus", "cpus_allocated", "memory_bytes", "memory_allocated_bytes", "gpus",
+            "gpus_allocated")  # fmt: skip
+_NAMES = ("info", "flag", "unavailable_info", *_AMOUNTS)
+_SHARE = "batchjob_cluster_account_"
+SHARES = ("shares_ratio", "usage_ratio", "fairshare_level", "fairshare_ratio")
+_GPU_METRICS = tuple(
+    each.name
+    for each in (
+        GPU_UTILIZATION, GPU_MEMORY_USED, GPU_MEMORY_TOTAL, GPU_POWER, GPU_TEMPERATURE, JOB_GPU_INFO
+    )
+)  # fmt: skip
+_METRICS = (EXPORTER, *(_NODE + name for name in _NAMES), *(_SHARE + name for name in SHARES))
+
+
+class NodeState(NamedTuple):
+    """A node, as the scheduler has it; amounts that it does not tell are not there."""
+
+    node: str
+    state: str
+    flags: tuple[str, ...]
+    reason: str
+    amounts: Mapping[str, float]
+
+    @property
+    def colour(self) -> str:
+        """The class of its cell on a page."""
+        as_told = ClusterNode(self.node, self.state, frozenset(self.flags), ())
+        if not as_told._replace(flags=frozenset()).usable:
+            return "down"
+        if not as_told.usable:
+            return "drained"
+        return {"allocated": "full", "mixed": "part", "idle": "free"}.get(self.state, "part")
+
+
+class ClusterReading(NamedTuple):
+    """A cluster at a moment."""
+
+    nodes: Mapping[str, NodeState]
+    shares: Mapping[str, Mapping[str, float]]  # of accounts, by SHARES
+    instances: Mapping[str, str]  # the target of each node whose exporter answers
+
+    def instance(self, node: str) -> str:
+        """The target of a node, "" where none answers; its name may be written in full."""
+        return self.instances.get(node) or self.instances.get(short(node), "")
+
+    def totals(self) -> dict[str, float]:
+        """Amounts of all nodes."""
+        sums: dict[str, float] = defaultdict(float)
+        for each in self.nodes.values():
+            for name, amount in each.amounts.items():
+                sums[name] += amount
+        return dict(sums)
+
+    def states(self) -> dict[str, int]:
+        """How many nodes each kind of cell has, the most usable first."""
+        found = [each.colour for each in self.nodes.values()]
+        return {name: found.count(name) for name in CELLS if name in found}
+
+
+CELLS = {
+    "free": "idle",
+    "part": "in part allocated",
+    "full": "allocated",
+    "drained": "takes no new jobs",
+    "down": "down",
+}
+"""What the colours of nodes mean."""
+
+
+def short(node: str) -> str:
+    """The first label of a host name; of an address all of it."""
+    return node if node.replace(".", "").isdigit() else node.partition(".")[0]
+
+
+def made(found: Iterable[SeriesValue]) -> ClusterReading:
+    """From the last values of the cluster's series."""
+    values: dict[str, list[SeriesValue]] = defaultdict(list)
+    for each in found:
+        values[each.metric].append(each)
+    amounts: dict[str, dict[str, float]] = defaultdict(dict)
+    for name in _AMOUNTS:
+        for each in values[_NODE + name]:
+            amounts[each.labels["node"]][name] = each.value
+    flags: dict[str, set[str]] = defaultdict(set)
+    for each in values[f"{_NODE}flag"]:
+        flags[each.labels["node"]].add(each.labels["flag"])
+    reasons = {
+        each.labels["node"]: each.labels["reason"] for each in values[f"{_NODE}unavailable_info"]
+    }
+    nodes = {
+        node: NodeState(
+            node, state, tuple(sorted(flags[node])), reasons.get(node, ""), amounts[node]
+        )
+        for node, state in sorted(
+            (each.labels["node"], each.labels["state"]) for each in values[f"{_NODE}info"]
+        )
+    }
+    shares: dict[str, dict[str, float]] = defaultdict(dict)
+    for name in SHARES:
+        for each in values[_SHARE + name]:
+            shares[each.labels["account"]][name] = each.value
+    return ClusterReading(nodes, dict(shares), by_node(values[EXPORTER]))
+
+
+def by_node(exporters: Sequence[SeriesValue]) -> dict[str, str]:
+    """The target of each node, under its whole name and its first label."""
+    found: dict[str, str] = {}
+    for each in exporters:
+        instance = each.labels.get("instance", "")
+        found |= {short(node_of(instance)): instance, node_of(instance): instance}
+    return found
+
+
+class NodeGpu(NamedTuple):
+    """A GPU, or an instance of one, by now; what is not known is None."""
+
+    gpu: str
+    uuid: str
+    gpu_instance: str
+    utilization: float | None
+    memory_bytes: float | None
+    memory_total_bytes: float | None
+    watts: float | None
+    celsius: float | None
+    jobids: tuple[str, ...]  # of the jobs that hold it
+
+
+def gpus_of(found: Iterable[SeriesValue]) -> list[NodeGpu]:
+    """From the last values of a node's GPUs, by their numbers."""
+    values: dict[tuple[str, str, str], dict[str, float]] = defaultdict(dict)
+    jobids: dict[tuple[str, str, str], set[str]] = defaultdict(set)
+    for each in found:
+        key = (
+            each.labels.get("gpu", ""), each.labels.get("uuid", ""),
+            each.labels.get("gpu_instance", ""),
+        )  # fmt: skip
+        if each.metric == JOB_GPU_INFO.name:
+            jobids[key].add(each.labels["jobid"])
+        else:
+            values[key][each.metric] = each.value
+    return [
+        NodeGpu(
+            *key,
+            values[key].get(GPU_UTILIZATION.name), values[key].get(GPU_MEMORY_USED.name),
+            values[key].get(GPU_MEMORY_TOTAL.name), values[key].get(GPU_POWER.name),
+            values[key].get(GPU_TEMPERATURE.name), tuple(sorted(jobids[key])),
+        )
+        for key in sorted(values.keys() | jobids.keys(), key=lambda key: (len(key[0]), key))
+    ]  # fmt: skip
+
+
+class _Kept(NamedTuple):
+    time: float
+    value: Any
+
+
+class ClusterReadings:
+    """Asks in a thread, and keeps the last answers."""
+
+    def __init__(self, histories: TimeSeriesPool) -> None:
+        self._histories = histories
+        self._lock = threading.Lock()
+        self._kept: dict[tuple[str, str], _Kept] = {}
+        self._asked: dict[tuple[str, str], Future[None]] = {}
+        self._threads = ThreadPoolExecutor(2, thread_name_prefix="cluster-readings")
+
+    def stop(self) -> None:
+        """Ask no more."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def of(self, cluster: str, now: float) -> ClusterReading | None:
+        """None: nothing is known, or not in time."""
+
+        def ask(history: TimeSeriesStore) -> ClusterReading:
+            return made(history.latest(cluster, _METRICS, now))
+
+        found: ClusterReading | None = self._last((cluster, "now"), now, _FRESH_SECONDS, ask)
+        return found
+
+    def gpus(self, cluster: str, instance: str, now: float) -> Sequence[NodeGpu]:
+        """The GPUs of a node, by its target; none where nothing is known in time."""
+
+        def ask(history: TimeSeriesStore) -> list[NodeGpu]:
+            return gpus_of(history.latest(cluster, _GPU_METRICS, now, instance))
+
+        found = self._last((cluster, instance), now, _FRESH_SECONDS, ask)
+        return found or ()
+
+    def reported(self, cluster: str, now: float) -> Mapping[str, float] | None:
+        """By node, which part of the last day its exporter answered; None: not known in time."""
+
+        def ask(history: TimeSeriesStore) -> dict[str, float]:
+            found = history.seen(cluster, EXPORTER, now, REPORTED_SECONDS)
+            return {node_of(each.labels.get("instance", "")): each.value for each in found}
+
+        key = (cluster, "reported")
+        found: Mapping[str, float] | None = self._last(key, now, _REPORTED_FRESH_SECONDS, ask)
+        return found
+
+    def _last(
+        self, key: tuple[str, str], now: float, fresh: float, ask: Callable[[TimeSeriesStore], Any]
+    ) -> Any:
+        with self._lock:
+            kept, asked = self._kept.get(key), self._asked.get(key)
+            if kept and now - kept.time < fresh:
+                return kept.value
+            if asked is None or asked.done():
+                asked = self._asked[key] = self._threads.submit(self._read, key, now, ask)
+        wait([asked], _PATIENCE_SECONDS)
+        with self._lock:
+            kept = self._kept.get(key)
+        return kept.value if kept and now - kept.time < fresh + _STALE_SECONDS else None
+
+    def _read(
+        self, key: tuple[str, str], now: float, ask: Callable[[TimeSeriesStore], Any]
+    ) -> None:
+        try:
+            with self._histories.lent() as history:
+                value = ask(history)
+        except TimeSeriesError as error:
+            log.info("nothing new of cluster %s: %s", key[0], error)
+            return
+        with self._lock:
+            self._kept[key] = _Kept(now, value)

@@ -1,0 +1,66 @@
+"""Letters to users about what they left unused, as addresses that a mail program opens."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import quote
+
+from batchjob.runtime.settings import SettingsError
+from batchjob_stats_server.options import ReportOptions
+
+FIELDS = (
+    "user", "cluster", "days", "cpu_hours", "gpu_hours", "cpu_percent", "gpu_percent", "url"
+)  # fmt: skip
+_TEXT = """\
+Your jobs on {cluster}
+Dear {user},
+
+in the last {days} days your jobs on {cluster} left {cpu_hours} hours of allocated CPU time and
+{gpu_hours} hours of allocated GPU time unused. They used {cpu_percent} of the CPU time and
+{gpu_percent} of the GPU time that was measured.
+
+Your jobs, and what would suit them better: {url}
+
+May we help?
+"""
+
+
+class LetterTemplate(NamedTuple):
+    """What is written, to which address; each has `{user}` and other fields in it."""
+
+    address: str
+    subject: str
+    body: str
+
+    def link(self, fields: Mapping[str, str]) -> str:
+        """The letter as a mailto: address (RFC 6068)."""
+        to, subject, body = (_filled(text, fields) for text in self)
+        lines = quote(body.replace("\n", "\r\n"), safe="")
+        return f"mailto:{quote(to, safe='@')}?subject={quote(subject, safe='')}&body={lines}"
+
+
+def letter_template(options: ReportOptions) -> LetterTemplate | None:
+    """None where no address is configured; raises SettingsError."""
+    if not options.mail_address:
+        return None
+    text = _read(options.mail_file) if options.mail_file else _TEXT
+    for name in re.findall(r"{(\w*)}", text + options.mail_address):
+        if name not in FIELDS:
+            where = "report.mail-file" if f"{{{name}}}" in text else "report.mail-address"
+            raise SettingsError(f"{where}: {{{name}}} is none of {', '.join(FIELDS)}")
+    if "{user}" not in options.mail_address:
+        raise SettingsError("report.mail-address: expected {user} in it, as in {user}@example.org")
+    subject, _, body = text.partition("\n")
+    return LetterTemplate(options.mail_address, subject.strip(), body.strip("\n") + "\n")
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"report.mail-file: {path}: {error}") from error
+
+
+def _filled(text: str, fields: Mapping[str, str]) -> str:
+    return re.sub(r"{(\w+)}", lambda found: fields[found[1]], text)

@@ -1,0 +1,130 @@
+"""The curves of a node as a whole, from what its exporter says."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from batchjob.quantities.gpu import (
+    GPU_MEMORY_TOTAL,
+    GPU_MEMORY_USED,
+    GPU_POWER,
+    GPU_TEMPERATURE,
+    GPU_UTILIZATION,
+)
+from batchjob.quantities.quantity import SeriesKind
+from batchjob_stats_db.timeseries.base import NodeQuery, Point, TimeSeries, TimeSeriesStore
+from collectors.energy.metrics import NODE_ENERGY
+from collectors.node import CPU_SECONDS, CPUS, MEMORY_AVAILABLE, MEMORY_TOTAL, MODES
+
+_BUSY = tuple(mode for mode in MODES if mode not in ("idle", "iowait"))
+_GPU = ("gpu", "uuid", "gpu_instance")
+
+
+class NodeCurve(NamedTuple):
+    """What is measured of a node, in which unit."""
+
+    name: str
+    unit: str
+    asked: NodeQuery
+    less: NodeQuery | None = None  # what is to be subtracted
+
+
+def _gauge(name: str, unit: str, metric: str, by: tuple[str, ...] = ()) -> NodeCurve:
+    return NodeCurve(name, unit, NodeQuery(metric, SeriesKind.GAUGE, by=by))
+
+
+NODE_CURVES: Mapping[str, NodeCurve] = {
+    curve.name: curve
+    for curve in (
+        NodeCurve(
+            "cpu", "cores",
+            NodeQuery(CPU_SECONDS.name, SeriesKind.RATE, {"mode": _BUSY}, summed=("mode",)),
+        ),
+        _gauge("cpus", "cores", CPUS.name),
+        NodeCurve(
+            "memory", "bytes", NodeQuery(MEMORY_TOTAL.name, SeriesKind.GAUGE),
+            NodeQuery(MEMORY_AVAILABLE.name, SeriesKind.GAUGE),
+        ),
+        _gauge("memory_total", "bytes", MEMORY_TOTAL.name),
+        NodeCurve(
+            "power", "watts",
+            NodeQuery(NODE_ENERGY.name, SeriesKind.RATE, by=("component",), summed=("consumer",)),
+        ),
+        _gauge("gpu_utilization", "ratio", GPU_UTILIZATION.name, _GPU),
+        _gauge("gpu_memory", "bytes", GPU_MEMORY_USED.name, _GPU),
+        _gauge("gpu_memory_total", "bytes", GPU_MEMORY_TOTAL.name, _GPU),
+        _gauge("gpu_power", "watts", GPU_POWER.name, _GPU),
+        _gauge("gpu_temperature", "celsius", GPU_TEMPERATURE.name, _GPU),
+    )
+}  # fmt: skip
+
+
+class NodePlot(NamedTuple):
+    """Curves that are drawn together, and against which limit."""
+
+    title: str
+    curves: tuple[str, ...]
+    limit: str = ""
+    ceiling: float | None = None
+    gpu: bool = False
+
+
+NODE_PLOTS = (
+    NodePlot("CPUs in use", ("cpu",), "cpus"),
+    NodePlot("Memory in use", ("memory",), "memory_total"),
+    NodePlot("Power", ("power",)),
+    NodePlot("GPU use", ("gpu_utilization",), ceiling=1.0, gpu=True),
+    NodePlot("GPU memory", ("gpu_memory",), "gpu_memory_total", gpu=True),
+    NodePlot("GPU power", ("gpu_power",), gpu=True),
+    NodePlot("GPU temperature", ("gpu_temperature",), gpu=True),
+)
+
+
+class NodeTarget(NamedTuple):
+    """Where a node's series are, and of which time; epoch seconds."""
+
+    cluster: str
+    instance: str
+    since: int
+    until: int
+
+
+class NodeLine(NamedTuple):
+    """One line of a plot."""
+
+    curve: NodeCurve
+    line: str  # what tells it from the others of its curve
+    course: TimeSeries
+
+
+def node_lines(
+    history: TimeSeriesStore, target: NodeTarget, curves: Sequence[NodeCurve], points: int
+) -> Iterator[NodeLine]:
+    """The lines of the curves; raises TimeSeriesError."""
+    for curve in curves:
+        found = history.of_node(curve.asked, *target, points)
+        if curve.less is not None:
+            found = [
+                _difference(whole, rest)
+                for whole, rest in zip(
+                    found, history.of_node(curve.less, *target, points), strict=False
+                )
+            ]
+        made = [NodeLine(curve, _told(each.labels), each) for each in found if each.points]
+        yield from sorted(made, key=lambda each: (len(each.line), each.line))
+
+
+def _told(labels: Mapping[str, str]) -> str:
+    if "gpu" not in labels:
+        return labels.get("component", "")
+    instance = labels.get("gpu_instance")
+    return f"GPU {labels['gpu']}" + (f" instance {instance}" if instance else "")
+
+
+def _difference(whole: TimeSeries, rest: TimeSeries) -> TimeSeries:
+    less = {point.time: point.mean for point in rest.points}
+    points = [
+        Point(point.time, *(point.mean - less[point.time],) * 3)
+        for point in whole.points
+        if point.time in less
+    ]
+    return whole._replace(points=points)

@@ -1,0 +1,159 @@
+"""For those who run a site: what is read and measured, what is not, and who wastes most."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, NamedTuple
+
+from fastapi import APIRouter, Query, Response
+from sqlalchemy.engine import Connection, RowMapping
+
+from batchjob_stats_db.database.access import EVERYTHING
+from batchjob_stats_db.days import DAY, day_of
+from batchjob_stats_db.queries import coverage, stats
+from batchjob_stats_db.queries import usage as usage_queries
+from batchjob_stats_server.auth import audit
+from batchjob_stats_server.auth.identity import Caller
+from batchjob_stats_server.cluster_readings import short
+from batchjob_stats_server.http.problems import Problem
+from batchjob_stats_server.letters import LetterTemplate
+from batchjob_stats_server.pages.clusters import NoForm, Waste, reading, wastes
+from batchjob_stats_server.pages.rendering import links, template_filters
+from batchjob_stats_server.pages.rendering.frame import PageRenderer, Shown
+from batchjob_stats_server.services import Given, Services
+
+router = APIRouter(include_in_schema=False)
+
+_WASTE_DAYS = 7
+_WELL = 0.9  # of the time; nodes below are listed
+
+
+class NodeQuality(NamedTuple):
+    """How much is known of what ran on a node, of the last day."""
+
+    node: str
+    state: str  # by the scheduler; "" where it does not say
+    reported: float | None  # part of the day in which its exporter answered
+    jobs: int  # that ended
+    unmeasured: int  # of these without any sample
+    coverage: float | None  # of their run time; None without jobs
+
+    @property
+    def silent(self) -> bool:
+        """Whether nothing of it arrives."""
+        if self.reported is not None:
+            return self.reported == 0.0
+        return self.jobs > 0 and self.unmeasured == self.jobs
+
+    @property
+    def worst(self) -> float:
+        """The lower of the two parts."""
+        return min(each for each in (self.reported, self.coverage, 1.0) if each is not None)
+
+
+class ClusterHealth(NamedTuple):
+    """What an admin wants to know of one cluster."""
+
+    name: str
+    polls: Sequence[RowMapping]
+    nodes: Sequence[NodeQuality]  # the worst first
+    exporters: int | None  # that answer by now; None: not known
+    wastes: Sequence[tuple[Waste, str]]  # each with the address of a letter, or ""
+
+    def failing(self) -> list[RowMapping]:
+        """Sources whose last reading was in vain."""
+        return [
+            row
+            for row in self.polls
+            if row["error_time"] is not None and row["error_time"] > (row["success_time"] or 0)
+        ]
+
+    def silent(self) -> list[NodeQuality]:
+        """Nodes that never report."""
+        return [each for each in self.nodes if each.silent]
+
+    def poor(self) -> list[NodeQuality]:
+        """Nodes of which much is missing."""
+        return [each for each in self.nodes if not each.silent and each.worst < _WELL]
+
+
+@router.get("/admin")
+def admin(
+    services: Given, page: Shown, access: Caller, _which: Annotated[NoForm, Query()]
+) -> Response:
+    """The clusters of which the caller may see all jobs."""
+    with services.reader.connect() as db:
+        known = dict.fromkeys(row["name"] for row in stats.clusters(db))
+        names = [name for name in known if access.sees_all(name)]
+        if not names and not access.everything:
+            raise Problem(403, "this page is for those who may see all jobs of a cluster")
+        read = {name: _read(db, page, name) for name in names}
+    found = [_health(services, page, name, *parts) for name, parts in read.items()]
+    audit.saw(page.known, "waste", frozenset(each.user for one in found for each, _ in one.wastes))
+    return page.show(
+        "admin.html", clusters=found, waste_days=_WASTE_DAYS, well=_WELL,
+        letters=services.letters is not None,
+    )  # fmt: skip
+
+
+def _read(
+    db: Connection, page: PageRenderer, cluster: str
+) -> tuple[Sequence[RowMapping], Sequence[RowMapping], Sequence[RowMapping]]:
+    since = day_of(page.now) - (_WASTE_DAYS - 1) * DAY
+    used = usage_queries.summed(
+        db, EVERYTHING, ["username"], since, day_of(page.now) + DAY, cluster=cluster
+    )
+    covered = coverage.coverage_by_node(db, cluster, page.now - DAY)
+    return coverage.polls(db, cluster), covered, used
+
+
+def _health(
+    services: Services, page: PageRenderer, cluster: str, polls: Sequence[RowMapping],
+    covered: Sequence[RowMapping], used: Sequence[RowMapping],
+) -> ClusterHealth:  # fmt: skip
+    now = reading(services, cluster)
+    answers = services.readings.of(cluster, services.clock()) if services.readings else None
+    reported = services.readings.reported(cluster, services.clock()) if services.readings else None
+    states = {each.node: each.state for each in now.nodes.values()} if now else {}
+    exporters = len(set(answers.instances.values())) if answers else None
+    return ClusterHealth(
+        cluster, polls, qualities(states, covered, reported if exporters else None), exporters,
+        [(each, _letter(services.letters, page, cluster, each)) for each in wastes(used)],
+    )  # fmt: skip
+
+
+def qualities(
+    states: Mapping[str, str], covered: Sequence[Mapping[Any, Any]],
+    reported: Mapping[str, float] | None,
+) -> list[NodeQuality]:  # fmt: skip
+    """All nodes that the scheduler or a job knows, the worst first."""
+    jobs = {row["node"]: row for row in covered}
+    parts = {short(node): part for node, part in (reported or {}).items()} | dict(reported or {})
+    found = []
+    for node in sorted({*states, *jobs}):
+        row = jobs.get(node)
+        part = None if reported is None else parts.get(node, parts.get(short(node), 0.0))
+        found.append(
+            NodeQuality(
+                node, states.get(node, ""), part, row["jobs"] if row else 0,
+                row["unmeasured"] if row else 0, row["coverage"] if row else None,
+            )
+        )  # fmt: skip
+    return sorted(found, key=lambda each: (each.worst, each.node))
+
+
+def _letter(template: LetterTemplate | None, page: PageRenderer, cluster: str, waste: Waste) -> str:
+    if template is None:
+        return ""
+    share = template_filters.share
+    where = links.path("jobs", user=waste.user, cluster=cluster)
+    return template.link(
+        {
+            "user": waste.user,
+            "cluster": cluster,
+            "days": str(_WASTE_DAYS),
+            "cpu_hours": f"{max(waste.cpu_seconds, 0) / 3600:,.0f}",
+            "gpu_hours": f"{max(waste.gpu_seconds, 0) / 3600:,.0f}",
+            "cpu_percent": "-" if waste.cpu_ratio is None else share(waste.cpu_ratio),
+            "gpu_percent": "-" if waste.gpu_ratio is None else share(waste.gpu_ratio),
+            "url": str(page.request.base_url).rstrip("/") + where,
+        }
+    )

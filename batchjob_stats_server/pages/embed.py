@@ -1,0 +1,65 @@
+"""Small pages for frames in other sites' pages: one's jobs, and one job."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Response
+
+from batchjob.quantities.curves import CPU, GPU_MEMORY, GPU_UTILIZATION, MEMORY, plots_for
+from batchjob_stats_db.queries import jobs as queries
+from batchjob_stats_db.queries.filters import Filter
+from batchjob_stats_db.queries.paging import numbers, read
+from batchjob_stats_server.api.jobs import JobId
+from batchjob_stats_server.api.reports import report_of
+from batchjob_stats_server.auth import audit
+from batchjob_stats_server.auth.identity import Caller
+from batchjob_stats_server.http.problems import Problem
+from batchjob_stats_server.pages.clusters import NoForm
+from batchjob_stats_server.pages.job import JobForm, find, window
+from batchjob_stats_server.pages.rendering import usage_bars
+from batchjob_stats_server.pages.rendering.frame import Shown
+from batchjob_stats_server.pages.rendering.links import Reference
+from batchjob_stats_server.services import Given, live_rows
+
+router = APIRouter(include_in_schema=False)
+
+_ROWS = 10
+_DRAWN = {CPU, MEMORY, GPU_UTILIZATION, GPU_MEMORY}
+
+
+@router.get("/embed/jobs")
+def jobs(
+    services: Given, page: Shown, access: Caller, _which: Annotated[NoForm, Query()]
+) -> Response:
+    """The caller's own jobs: those that run, that wait, and the last that ended."""
+    own = Filter(user=page.known.user)
+    with services.reader.connect() as db:
+        running = queries.running(db, access, _ROWS, own)
+        waiting = queries.pending(db, access, _ROWS, own)
+        started, _ = read(db, numbers(db, access, 2 * _ROWS, own))
+    ended = [row for row in started if row["end_time"] is not None][:_ROWS]
+    return page.show("embed_jobs.html", rows=[*live_rows(services, running), *waiting, *ended])
+
+
+@router.get("/embed/jobs/{jobid}")
+def job(
+    services: Given, page: Shown, access: Caller, jobid: JobId, which: Annotated[JobForm, Query()]
+) -> Response:
+    """One run: its state, efficiency, first advice and main plots."""
+    wanted = Reference(jobid, which.cluster, which.submitted, which.run)
+    with services.reader.connect() as db:
+        runs = find(db, access, wanted)
+    run = next((row for row in runs if wanted.means(row)), None)
+    if run is None:
+        raise Problem(404, f"there is no job {jobid} that you may see")
+    report = report_of(services, access, run)
+    audit.seen(page.known, f"job {jobid}", [run])
+    return page.show(
+        "embed_job.html", plots=True, job=run, report=report, window=window(run, page.now),
+        efficiency=[(each, usage_bars.shown(each)) for each in report.efficiency],
+        measured=services.histories is not None and run["start_time"] is not None,
+        drawings=[
+            plot
+            for plot in plots_for(run["allocated_gpus"] or run["usage_gpus"])
+            if _DRAWN & set(plot.curves)
+        ],
+    )  # fmt: skip
