@@ -186,7 +186,7 @@ def gpus_of(found: Iterable[SeriesValue]) -> list[NodeGpu]:
     ]  # fmt: skip
 
 
-class _Kept(NamedTuple):
+class _LastAnswer(NamedTuple):
     time: float
     value: Any
 
@@ -197,7 +197,7 @@ class ClusterReadings:
     def __init__(self, histories: TimeSeriesPool) -> None:
         self._histories = histories
         self._lock = threading.Lock()
-        self._kept: dict[tuple[str, str], _Kept] = {}
+        self._kept: dict[tuple[str, str], _LastAnswer] = {}
         self._asked: dict[tuple[str, str], Future[None]] = {}
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="cluster-readings")
 
@@ -258,4 +258,4 @@ class ClusterReadings:
             log.info("nothing new of cluster %s: %s", key[0], error)
             return
         with self._lock:
-            self._kept[key] = _Kept(now, value)
+            self._kept[key] = _LastAnswer(now, value)

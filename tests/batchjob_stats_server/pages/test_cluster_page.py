@@ -105,7 +105,6 @@ def test_a_member_sees_own_use_of_an_account_alone(page):
 def test_the_admin_page_shows_what_is_missing_and_writes_letters(example):
     document = parsed(example("/admin"))
     assert "Nodes that never report1 of 40" in main(document)
-    assert [row[0] for row in table(document, "alpha") or []] == []
     silent = document.find(".//section[@aria-labelledby='h-silent-1']")
     assert words(silent.find(".//tbody/tr/th")) == "a009"
     coverage = document.find(".//section[@aria-labelledby='h-coverage-1']")
@@ -123,9 +122,9 @@ def test_advice_leads_to_the_sites_own_help(example):
 
 
 def test_letters_name_what_is_wrong_with_their_template(tmp_path):
-    with pytest.raises(SettingsError, match="mail-address: expected .user."):
+    with pytest.raises(SettingsError, match=r"mail-address: expected .user."):
         letter_template(ReportOptions(mail_address="help@example.org"))
     (tmp_path / "letter").write_text("Your jobs\n{name}, please look\n")
     options = ReportOptions(mail_address="{user}@x", mail_file=str(tmp_path / "letter"))
-    with pytest.raises(SettingsError, match="mail-file: .name. is none of user, cluster"):
+    with pytest.raises(SettingsError, match=r"mail-file: .name. is none of user, cluster"):
         letter_template(options)

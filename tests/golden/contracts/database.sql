@@ -2,6 +2,7 @@ CREATE TABLE account (
 	cluster TEXT NOT NULL, 
 	account TEXT NOT NULL, 
 	parent TEXT DEFAULT '' NOT NULL, 
+	limits TEXT DEFAULT '' NOT NULL, 
 	CONSTRAINT pk_account PRIMARY KEY (cluster, account)
 )
  WITHOUT ROWID;

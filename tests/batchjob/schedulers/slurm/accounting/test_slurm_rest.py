@@ -308,6 +308,9 @@ def test_people_by_rest(slurmrestd):
     assert asked["/slurmdb/v0.0.42/users"] == {"with_assocs": ["true"], "with_coords": ["true"]}
 
 
+NO_LIMITS = "|" * 8
+
+
 def people_by_command(tmp_path, text_of_users, associations):
     (tmp_path / "users").write_text(text_of_users)
     (tmp_path / "associations").write_text(associations)
@@ -323,9 +326,10 @@ def test_people_by_command(tmp_path):
     people = people_by_command(
         tmp_path,
         "alice|physics|None|\ncarol|ml|Operator|science\nsacctmgr: error: odd line\n",
-        "c1|root|||||||||||\nc1|science||root||||||||\n"
-        "c1|physics||science|cpu=512,gres/gpu=8|10|-1|||||2-00:00:00\nc1|ml||root||||||||\n"
-        "c1|physics|alice||||||||4|1-00:00:00\nc1|ml|carol|||||||||\n",
+        f"c1|root||{NO_LIMITS}\nc1|science||root{NO_LIMITS}\n"
+        "c1|physics||science|cpu=512,gres/gpu=8|10|-1|||||2-00:00:00\n"
+        f"c1|ml||root{NO_LIMITS}\n"
+        f"c1|physics|alice|||||||4||1-00:00:00\nc1|ml|carol|{NO_LIMITS}\n",
     )
     expected_people(people)
     limits = {each.account: each.limits for each in people.accounts if each.limits}
@@ -335,4 +339,4 @@ def test_people_by_command(tmp_path):
 
 def test_nobody_is_no_picture(tmp_path):
     with pytest.raises(ShrunkenError, match="no user belongs to an account of cluster 'c1'"):
-        people_by_command(tmp_path, "", "c1|root||||||||||\n")
+        people_by_command(tmp_path, "", f"c1|root||{NO_LIMITS}\n")
