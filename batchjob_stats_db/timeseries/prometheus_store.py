@@ -303,5 +303,11 @@ def _named(answer: list[dict[str, Any]]) -> Found:
         yield labels.pop("__name__", ""), labels, result
 
 
+def _samples(answer: list[dict[str, Any]]) -> Iterator[SeriesValue]:
+    """What an instant query found."""
+    for name, labels, result in _named(answer):
+        yield SeriesValue(name, labels, float(result["value"][1]))
+
+
 def _finite(pairs: Iterable[tuple[float, str]]) -> Iterator[tuple[float, float]]:
     return ((at, value) for at, text in pairs if math.isfinite(value := float(text)))

@@ -1,0 +1,67 @@
+"""The last values and courses of nodes, from real stores."""
+
+import pytest
+
+from batchjob.quantities.quantity import SeriesKind
+from batchjob_stats_db.timeseries.base import NodeQuery
+from batchjob_stats_db.timeseries.prometheus_client import Endpoint
+from batchjob_stats_db.timeseries.prometheus_store import Prometheus
+from tests.batchjob_stats_db.tsdb import prometheus, victoria_metrics
+
+T = 1_775_300_000
+N1 = {"cluster": "c1", "instance": "n1:10910"}
+
+
+def line(metric, value, at, **labels):
+    text = ",".join(f'{name}="{each}"' for name, each in labels.items())
+    return f"{metric}{{{text}}} {value} {at}"
+
+
+def lines():
+    """Two hours of a node that two replicas scrape, half an hour of another; 1.5 CPUs are busy."""
+    for number in range(240):
+        at = T - 7200 + 30 * number
+        for replica in ("a", "b"):
+            for mode, rate in (("user", 1.0), ("system", 0.5), ("idle", 2.5)):
+                labels = N1 | {"mode": mode, "replica": replica}
+                yield line("batchjob_node_cpu_seconds_total", rate * 30 * number, at, **labels)
+        yield line("batchjob_node_cpus", 4, at, **N1)
+        yield line("batchjob_gpu_utilization_ratio", 0.5, at, gpu="0", uuid="G", **N1)
+        if number < 60:
+            yield line("batchjob_node_cpus", 8, at, cluster="c1", instance="n2:10910")
+        yield line("batchjob_node_cpus", 9, at, cluster="other", instance="n3:10910")
+
+
+@pytest.fixture(params=[prometheus, victoria_metrics], scope="module", ids=lambda p: p.__name__)
+def store(request):
+    with request.param(list(lines())) as url:
+        yield Prometheus(Endpoint(url, scrape_interval=30.0))
+
+
+def test_what_is_gone_has_no_last_value(store):
+    found = store.latest("c1", ["batchjob_node_cpus", "batchjob_gpu_utilization_ratio"], T)
+    assert {(each.metric, each.labels["instance"], each.value) for each in found} == {
+        ("batchjob_node_cpus", "n1:10910", 4.0),
+        ("batchjob_gpu_utilization_ratio", "n1:10910", 0.5),
+    }
+    assert store.latest("c1", ["batchjob_node_cpus"], T, "n2:10910") == []
+
+
+def test_how_often_each_node_was_seen(store):
+    found = store.seen("c1", "batchjob_node_cpus", T, 7200)
+    seen = {each.labels["instance"]: each.value for each in found}
+    assert seen == pytest.approx({"n1:10910": 1.0, "n2:10910": 0.25}, abs=0.01)
+
+
+def test_the_course_of_a_node_counts_replicas_once(store):
+    busy = NodeQuery(
+        "batchjob_node_cpu_seconds_total", SeriesKind.RATE, {"mode": ("user", "system")}, (),
+        ("mode",),
+    )  # fmt: skip
+    (cpu,) = store.of_node(busy, "c1", "n1:10910", T - 3600, T, 12)
+    assert {round(point.mean, 3) for point in cpu.points} == {1.5}
+    assert len(cpu.points) == 12
+    gpu = NodeQuery("batchjob_gpu_utilization_ratio", SeriesKind.GAUGE, by=("gpu", "uuid"))
+    (use,) = store.of_node(gpu, "c1", "n1:10910", T - 3600, T, 12)
+    assert use.labels == {"gpu": "0", "uuid": "G"}
+    assert {point.mean for point in use.points} == {0.5}
