@@ -22,7 +22,6 @@ from batchjob.schedulers.cluster import ClusterNode
 from batchjob_stats_db.measure.job_usage import node_of
 from batchjob_stats_db.timeseries.base import SeriesValue, TimeSeriesError, TimeSeriesStore
 from batchjob_stats_server.promql.histories import TimeSeriesPool
-from collectors.node import CPUS
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +32,7 @@ _REPORTED_FRESH_SECONDS = 600
 REPORTED_SECONDS = 86400
 """The time over which it is counted how often a node reported."""
 
-EXPORTER = CPUS.name  # each node's exporter has one series of it
+EXPORTER = "batchjob_node_cpus"  # each node's exporter has one series of it
 _NODE = "batchjob_cluster_node_"
 _AMOUNTS = ("cpus", "cpus_allocated", "memory_bytes", "memory_allocated_bytes", "gpus",
             "gpus_allocated")  # fmt: skip
@@ -46,7 +45,11 @@ _GPU_METRICS = tuple(
         GPU_UTILIZATION, GPU_MEMORY_USED, GPU_MEMORY_TOTAL, GPU_POWER, GPU_TEMPERATURE, JOB_GPU_INFO
     )
 )  # fmt: skip
-_METRICS = (EXPORTER, *(_NODE + name for name in _NAMES), *(_SHARE + name for name in SHARES))
+CLUSTER_METRICS = (
+    EXPORTER,
+    *(_NODE + name for name in _NAMES),
+    *(_SHARE + name for name in SHARES),
+)
 
 
 class NodeState(NamedTuple):
@@ -209,7 +212,7 @@ class ClusterReadings:
         """None: nothing is known, or not in time."""
 
         def ask(history: TimeSeriesStore) -> ClusterReading:
-            return made(history.latest(cluster, _METRICS, now))
+            return made(history.latest(cluster, CLUSTER_METRICS, now))
 
         found: ClusterReading | None = self._last((cluster, "now"), now, _FRESH_SECONDS, ask)
         return found

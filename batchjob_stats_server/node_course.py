@@ -12,10 +12,10 @@ from batchjob.quantities.gpu import (
 )
 from batchjob.quantities.quantity import SeriesKind
 from batchjob_stats_db.timeseries.base import NodeQuery, Point, TimeSeries, TimeSeriesStore
-from collectors.energy.metrics import NODE_ENERGY
-from collectors.node import CPU_SECONDS, CPUS, MEMORY_AVAILABLE, MEMORY_TOTAL, MODES
 
-_BUSY = tuple(mode for mode in MODES if mode not in ("idle", "iowait"))
+# Names of the exporter's metrics of a node, and its modes of CPU time in which the CPU works.
+_NODE = "batchjob_node_"
+_BUSY = ("user", "nice", "system", "irq", "softirq", "steal")
 _GPU = ("gpu", "uuid", "gpu_instance")
 
 
@@ -37,17 +37,22 @@ NODE_CURVES: Mapping[str, NodeCurve] = {
     for curve in (
         NodeCurve(
             "cpu", "cores",
-            NodeQuery(CPU_SECONDS.name, SeriesKind.RATE, {"mode": _BUSY}, summed=("mode",)),
+            NodeQuery(
+                f"{_NODE}cpu_seconds_total", SeriesKind.RATE, {"mode": _BUSY}, summed=("mode",)
+            ),
         ),
-        _gauge("cpus", "cores", CPUS.name),
+        _gauge("cpus", "cores", f"{_NODE}cpus"),
         NodeCurve(
-            "memory", "bytes", NodeQuery(MEMORY_TOTAL.name, SeriesKind.GAUGE),
-            NodeQuery(MEMORY_AVAILABLE.name, SeriesKind.GAUGE),
+            "memory", "bytes", NodeQuery(f"{_NODE}memory_total_bytes", SeriesKind.GAUGE),
+            NodeQuery(f"{_NODE}memory_available_bytes", SeriesKind.GAUGE),
         ),
-        _gauge("memory_total", "bytes", MEMORY_TOTAL.name),
+        _gauge("memory_total", "bytes", f"{_NODE}memory_total_bytes"),
         NodeCurve(
             "power", "watts",
-            NodeQuery(NODE_ENERGY.name, SeriesKind.RATE, by=("component",), summed=("consumer",)),
+            NodeQuery(
+                f"{_NODE}energy_joules_total", SeriesKind.RATE, by=("component",),
+                summed=("consumer",),
+            ),
         ),
         _gauge("gpu_utilization", "ratio", GPU_UTILIZATION.name, _GPU),
         _gauge("gpu_memory", "bytes", GPU_MEMORY_USED.name, _GPU),
