@@ -118,12 +118,12 @@ class ExampleHistory:
             ]  # fmt: skip
         return []
 
-    def measure(self, statistic, metrics, spans):
-        wanted = {
+    def measure(self, asked, spans):
+        kinds = {
             f"{J}cpu_seconds_total": Statistic.TOTAL,
             f"{J}memory_peak_bytes": Statistic.PEAK,
         }
-        found = []
+        found = {statistic: [] for statistic in asked}
         for span in spans:
             with self._engine.connect() as db:
                 job, nodes, _ = self._job(db, span)
@@ -138,11 +138,12 @@ class ExampleHistory:
                     f"{J}cpu_seconds_total": 0.7 * n.cpus * seconds * part,
                     f"{J}memory_peak_bytes": 0.6 * n.memory_bytes * part,
                 }
-                found += [
-                    SeriesValue(metric, labels, values[metric])
-                    for metric in metrics
-                    if wanted.get(metric) is statistic
-                ]
+                for statistic, metrics in asked.items():
+                    found[statistic] += [
+                        SeriesValue(metric, labels, values[metric])
+                        for metric in metrics
+                        if kinds.get(metric) is statistic
+                    ]
         return found
 
     def latest(self, cluster, metrics, now, instance=""):
