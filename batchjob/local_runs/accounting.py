@@ -112,7 +112,9 @@ class Runs:
         for at in range(0, len(names), _BATCH):
             found, bad = self._records(names[at : at + _BATCH])
             wanted = differing(found)
-            kept = tuple(job for job in found if job.key in wanted)
+            differ = [job for job in found if job.key in wanted]
+            # Of a run that was killed the file says for ever that it runs.
+            kept = tuple(job for job in differ if job.end_time or not self._gone(job.jobid))
             yield Batch(kept, tuple(bad), "", since)
 
     def _records(self, names: Iterable[str]) -> tuple[list[JobRecord], list[Quarantined]]:

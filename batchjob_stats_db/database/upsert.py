@@ -5,6 +5,7 @@ statement for both databases.
 """
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
@@ -30,6 +31,11 @@ def upsert(name: str, table: sa.Table, columns: Sequence[str]) -> str:
 
     The row that is there takes the new values; with nothing but its key given it stays as it is.
     """
+    return _compiled(name, table, tuple(columns))
+
+
+@lru_cache(maxsize=100)  # to write one takes as long as to insert a hundred rows
+def _compiled(name: str, table: sa.Table, columns: tuple[str, ...]) -> str:
     key = _key(table)
     fixed = {*key, *(column.name for column in table.primary_key.columns)}
     others = [column for column in columns if column not in fixed]

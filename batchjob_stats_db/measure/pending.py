@@ -142,6 +142,7 @@ def write(
     dialect = db.dialect.name
     job = schema.job
     rows: list[tuple[Any, ...]] = []
+    due: list[dict[str, int | None]] = []
     days: set[int] = set()
     for measured, usage in usages.items():
         known = {
@@ -153,12 +154,10 @@ def write(
         }
         rows.append(tuple(known.get(name) for name in _USAGE))
         days.update(days_of(measured.start, measured.end if measured.end is not None else now))
-        db.execute(
-            sa.update(job)
-            .where(job.c.id == measured.id)
-            .values(usage_due_time=_due_again(measured, usage, policy, now))
-        )
+        due.append({"measured_id": measured.id, "due": _due_again(measured, usage, policy, now)})
     if rows:
+        again = sa.update(job).where(job.c.id == sa.bindparam("measured_id"))
+        db.execute(again.values(usage_due_time=sa.bindparam("due")), due)
         db.exec_driver_sql(upsert(dialect, schema.job_usage, _USAGE), rows)
     _replace(
         db, schema.job_gpu, usages, [(u.job_id, *gpu) for u in usages.values() for gpu in u.devices]

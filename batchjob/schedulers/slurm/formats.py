@@ -5,6 +5,7 @@ what cannot be read raises ValueError saying what was expected.
 """
 
 import re
+from functools import lru_cache
 from typing import NamedTuple
 
 from batchjob.runtime.values import size_bytes
@@ -59,6 +60,7 @@ class Resources(NamedTuple):
     energy_joules: int | None = None
 
 
+@lru_cache(maxsize=1000)  # a site's jobs ask for the same again and again
 def resources(text: str) -> Resources:
     """Read a TRES string; memory without a letter is in megabytes, as slurmctld keeps it."""
     values = tres(text)

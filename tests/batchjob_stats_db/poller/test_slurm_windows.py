@@ -191,6 +191,16 @@ def test_records_that_come_hours_late_come_in_once_one_of_them_was_waited_for(si
     assert states(rows) == ["COMPLETED"] * 21
 
 
+def test_a_poll_once_in_half_an_hour_does_not_take_what_ended_just_before_it_for_late(site, rows):
+    site.jobs(20, end=HOUR, ended_at=HOUR + 5)
+    site.go(HOUR, step=30 * MINUTE)
+    assert set(states(rows)) == {"RUNNING"}
+    site.slurm.calls.clear()
+    site.go(HOUR, step=30 * MINUTE)
+    assert set(states(rows)) == {"COMPLETED"}
+    assert not [call for call in site.slurm.calls if "--allocations" in call]
+
+
 def test_what_came_late_or_was_edited_is_found_at_night(site, rows, monkeypatch):
     site.go(HOUR)
     late = site.jobs(30, every=60, known_at=41 * HOUR, ended_at=41 * HOUR, steps=2)

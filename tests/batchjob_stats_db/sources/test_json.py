@@ -238,6 +238,14 @@ def test_files_that_came_with_an_older_time_are_found_when_they_are_read_again(s
     assert [job.jobid for job in again.jobs] == [ended(1).jobid]
 
 
+def test_a_run_that_vanished_does_not_run_again_when_its_file_is_read_again(source, tmp_path):
+    gone = this_process()._replace(boot_id="0")
+    run_files.write(tmp_path, run(supervisor=gone))
+    run_files.write(tmp_path, run(jobid=f"{ID[:-1]}1"))
+    (again,) = source.reread(0, lambda records: {job.key for job in records})
+    assert [job.jobid for job in again.jobs] == [f"{ID[:-1]}1"]
+
+
 def test_a_scheduler_s_jobs_are_no_runs_that_vanished(source):
     known = {
         "4711": Unfinished(1, 1, 1),

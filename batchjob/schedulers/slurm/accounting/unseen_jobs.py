@@ -35,11 +35,12 @@ class RunningJob(NamedTuple):
 class Reading:
     """What one reading has seen so far."""
 
+    begin: int  # of the first window of ended jobs
     newest: int  # the latest time that Slurm itself stated
     absent: dict[str, Unfinished]  # unfinished jobs that no answer has shown
     running: dict[str, RunningJob] = field(default_factory=dict)
-    overdue: Collection[str] = ()  # ids that the controller forgot longer ago than the overlap
-    late: bool = False  # accounting has told the end of one of those: what else ended meanwhile?
+    overdue: Collection[str] = ()  # ids that were missing for longer than the overlap
+    late: bool = False  # accounting has told the end of a job late: what else ended meanwhile?
     queue_known: bool = False  # whether the controller was asked, and answered
     jobs: int = 0
 
@@ -50,7 +51,8 @@ class Reading:
             known = self.absent.get(job.jobid)
             if known is not None and known.submit_time == job.submit_time:
                 del self.absent[job.jobid]
-                self.late |= job.end_time is not None and job.jobid in self.overdue
+                if job.end_time is not None:
+                    self.late |= job.end_time < self.begin or job.jobid in self.overdue
             latest = job.end_time or job.start_time or job.submit_time
             self.newest = max(self.newest, int(latest))
 
@@ -75,6 +77,7 @@ class UnseenJobs:
         self._asked: dict[str, int] = {}  # job id to the number of the question that had it last
         self._questions = 0
         self._absent_since: dict[str, float] = {}
+        self.overdue: set[str] = set()  # absent for as long as accounting may be late
         self._once = Once(log)
 
     def expect(self, unfinished: Mapping[str, Unfinished]) -> None:
@@ -97,14 +100,16 @@ class UnseenJobs:
         now = self._monotonic()
         since = now - self._overlap if first else now  # they may have been so before we began
         self._absent_since = {id_: self._absent_since.get(id_, since) for id_ in read.absent}
+        self.overdue = {
+            id_ for id_, since in self._absent_since.items() if now - since >= self._overlap
+        }
         asked = self._next_ids(read)
         if not asked:
             return
         batch = one_batch(self._queries.by_id(asked))
         absent = {jobid: read.absent[jobid] for jobid in asked if jobid in read.absent}
         found = {job.jobid: job for job in batch.jobs if _is(job, absent)}
-        overdue = self.overdue()
-        gone = tuple(jobid for jobid in absent if jobid not in found and jobid in overdue)
+        gone = tuple(jobid for jobid in absent if jobid not in found and jobid in self.overdue)
         share = len(absent) / (len(read.absent) or 1)
         gone = vanished(
             self._name,
@@ -139,11 +144,6 @@ class UnseenJobs:
         self._questions += 1
         self._asked.update(dict.fromkeys(chosen, self._questions))
         return chosen
-
-    def overdue(self) -> set[str]:
-        """Jobs absent for as long as accounting may be late."""
-        now = self._monotonic()
-        return {id_ for id_, since in self._absent_since.items() if now - since >= self._overlap}
 
     def _runaway(self, read: Reading, alive: Sequence[str]) -> tuple[str, ...]:
         """Jobs that accounting has as running long after the controller forgot them."""

@@ -88,7 +88,7 @@ class WindowReader:
         gap = complete_at is None or self._monotonic() - complete_at > _GAP_SECONDS
         if gap and now - begin > self._length and unfinished:
             self._unseen.expect(unfinished)
-        read = Reading(covered, dict(unfinished), overdue=self._unseen.overdue())
+        read = Reading(begin, covered, dict(unfinished), overdue=self._unseen.overdue)
         for batch in self._queue(read):
             yield batch._replace(watermark=str(covered), covered_until=covered)
         for end in self._ends(begin, now) if gap else ():
