@@ -225,6 +225,15 @@ def test_the_nightly_reading_asks_for_steps_of_what_differs_alone(site, rows):
     assert "--jobs" not in site.slurm.calls[at + 1]
 
 
+def test_the_nightly_reading_of_a_quiet_week_is_a_few_calls(site):
+    site.jobs(5)
+    site.go(HOUR)
+    site.go(7 * DAY, step=6 * HOUR)
+    site.slurm.calls.clear()
+    site.go(DAY, step=6 * HOUR)
+    assert len([call for call in site.slurm.calls if "--allocations" in call]) < 10
+
+
 def test_accounting_goes_on_while_the_controller_is_down(site, rows):
     site.jobs(10, every=30)
     site.slurm.ctld_down = True

@@ -5,6 +5,7 @@ import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 
 from batchjob.runtime.log import Once
 from batchjob.runtime.settings import option
@@ -111,7 +112,7 @@ class WindowReader:
         """Jobs that ended since then and are not on record as accounting has them now."""
         now = int(self._clock())
         begin = max(since, EVER)
-        for end in (*self._ends(begin, now), now + _AHEAD):
+        for end in chain(self._ends(begin, now), (now + _AHEAD,)):  # which grow as they are read
             number = 0
             wanted: set[JobKey] = set()
             for batch in batches(self._queries.ended(begin, end, steps=False)):
@@ -123,6 +124,7 @@ class WindowReader:
             begin = end
             self._adapt(number)
             yield Batch((), (), "", min(end, now))
+        self._length = _FIRST
 
     def _whole(self, begin: int, end: int, wanted: Collection[JobKey]) -> Iterator[Batch]:
         """Some jobs of a window with their steps, by id unless they are many."""
