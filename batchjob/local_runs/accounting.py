@@ -96,7 +96,9 @@ class Runs:
         gone = tuple(
             jobid for jobid in mine if jobid not in ended and (jobid in over or self._gone(jobid))
         )
-        graves = [path for path in self._listed(TOMBSTONE) if RUN_ID.fullmatch(path.stem)]
+        graves = [
+            path for path in map(Path, self._listed(TOMBSTONE)) if RUN_ID.fullmatch(path.stem)
+        ]
         deleted = tuple(each for each in map(_deleted, graves) if each is not None)
         covered = max(covered, min(int(newest), now))
         yield Batch((), tuple(bad), str(covered), now, gone, deleted=deleted)
@@ -148,22 +150,22 @@ class Runs:
     def _stamps(self) -> dict[str, "_Stamp"]:
         """What tells that a file has changed; each change puts a new file in its place."""
         found = {}
-        for path in self._listed(".json"):
+        for entry in self._listed(".json"):
             with contextlib.suppress(FileNotFoundError):
-                status = path.lstat()
-                found[path.name] = _Stamp(status.st_mtime, status.st_ino, status.st_size)
+                status = entry.stat(follow_symlinks=False)
+                found[entry.name] = _Stamp(status.st_mtime, status.st_ino, status.st_size)
         return found
 
-    def _listed(self, suffix: str) -> list[Path]:
+    def _listed(self, suffix: str) -> list[os.DirEntry[str]]:
         try:
-            names = os.listdir(self._path)
+            with os.scandir(self._path) as entries:
+                return [
+                    entry
+                    for entry in entries
+                    if entry.name.endswith(suffix) and not entry.name.startswith(".")
+                ]
         except OSError as error:
             raise SourceError(f"{self._path}: {error.strerror}") from error
-        return [
-            self._path / name
-            for name in names
-            if name.endswith(suffix) and not name.startswith(".")
-        ]
 
     def _record(self, document: dict[str, Any]) -> Decoded:
         node = document.get("node")

@@ -46,7 +46,7 @@ def follow(
     A chunk ends before a line that `begins` a record, and with its file.
 
     An unfinished last line waits for its end, unless a newer file follows. Where the file of the
-    watermark is gone, all files are read: records that come twice do no harm, missing ones do.
+    watermark and its copies are gone, all files are read: records that come twice do no harm, missing ones do.
     Raises SourceError for what cannot be read.
     """
     if not files:
@@ -72,17 +72,24 @@ def _todo(files: Sequence[Path], known: dict[str, Any]) -> tuple[list[Path], _Ma
             fresh = [path for path in files if path.stat().st_mtime >= known["since"]]
             return fresh or list(files[-1:]), None
         mark = _Mark(int(known["inode"]), int(known["offset"]), str(known["head"]))
-        for at, path in enumerate(files):
-            status = path.stat()
-            if status.st_ino == mark.inode and status.st_size >= mark.offset:
-                with path.open("rb") as file:
-                    if _head(file, mark.offset) == mark.head:
-                        return list(files[at:]), mark
+        marked = [path.stat().st_ino == mark.inode for path in files]
+        for at in sorted(range(len(files)), key=lambda each: not marked[each]):
+            # A copy, made before the file was truncated, has another inode.
+            if (marked[at] or mark.offset >= _HEAD) and _begins_as(files[at], mark):
+                return list(files[at:]), mark
     except (KeyError, ValueError, TypeError) as error:
         raise SourceError(f"not a watermark of a log: {json.dumps(known)[:80]}") from error
     except OSError as error:
         raise SourceError(f"{error.filename}: {error.strerror}") from error
     return list(files), None
+
+
+def _begins_as(path: Path, mark: _Mark) -> bool:
+    """Whether the file has what was read of the one that the mark is of."""
+    with path.open("rb") as file:
+        return os.fstat(file.fileno()).st_size >= mark.offset and (
+            _head(file, mark.offset) == mark.head
+        )
 
 
 def _parsed(watermark: str) -> dict[str, Any]:

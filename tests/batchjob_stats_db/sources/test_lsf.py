@@ -194,6 +194,17 @@ def test_rotation(acct, tmp_path):
     assert [job.array_jobid for job in found] == ["4"]
 
 
+def test_rotation_by_copying_and_truncating(acct, tmp_path):
+    first = "".join(other(jobid) for jobid in range(1, 9))
+    _, watermark, _ = read(acct(first))
+    (tmp_path / "lsb.acct.1").write_text(first + other(9))
+    (tmp_path / "lsb.acct.2").write_text(other(99))  # read long ago
+    found, watermark, _ = read(acct(other(10)), watermark)
+    assert [job.array_jobid for job in found] == ["9", "10"]
+    found, _, _ = read(acct(other(10) + other(11)), watermark)
+    assert [job.array_jobid for job in found] == ["11"]
+
+
 def test_a_file_of_many_records_comes_in_batches(acct):
     source = acct("".join(other(jobid) for jobid in range(1, 5001)))
     batches = list(source.read('{"since": 0}', {}))
