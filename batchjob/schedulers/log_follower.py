@@ -46,7 +46,8 @@ def follow(
     A chunk ends before a line that `begins` a record, and with its file.
 
     An unfinished last line waits for its end, unless a newer file follows. Where the file of the
-    watermark and its copies are gone, all files are read: records that come twice do no harm, missing ones do.
+    watermark and its copies are gone, all files are read: records that come twice do no harm,
+    missing ones do.
     Raises SourceError for what cannot be read.
     """
     if not files:
