@@ -6,6 +6,7 @@ not found.
 """
 
 import itertools
+import json
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Annotated, Any, Literal, NamedTuple
@@ -48,6 +49,7 @@ from batchjob_stats_server.services import Given, Services
 
 _DEFAULT_WINDOW_SECONDS = 86400.0
 _MOST_FIELDS = 100
+_LAST_KEYS = 4096  # bytes at an answer's end in which Prometheus has warnings and infos
 _FORM = "application/x-www-form-urlencoded"
 
 Form = list[tuple[str, str]]
@@ -228,10 +230,21 @@ async def _answer(
         if "timeout" in kind.parameters:
             extra.append(("timeout", f"{max(1, round(timeout * 1000))}ms"))
         with services.metrics.tsdb(path.partition("/")[0]):
-            return tsdb.ask(path, form + extra, timeout)
+            return _with_infos(tsdb.ask(path, form + extra, timeout), own.told())
 
     answer = await tsdb.turns.run(asker.known.who(), work)
     return Response(answer, headers={"Cache-Control": "no-store"}, media_type="application/json")
+
+
+def _with_infos(answer: bytes, told: str) -> bytes:
+    """The answer with the API's `infos` for whoever asked, so that none is empty without a word.
+
+    Written in front of the first key, for an answer is too long to be read anew. What the database
+    has to say itself stands at the end, and is left alone.
+    """
+    if not told or b'"infos":' in answer[-_LAST_KEYS:] or not answer.startswith(b'{"status"'):
+        return answer
+    return b'{"infos":' + json.dumps([told]).encode() + b"," + answer[1:]
 
 
 def _clusters(services: Services, access: Access) -> list[str]:

@@ -9,6 +9,8 @@ from typing import NamedTuple
 from batchjob_stats_db.database.access import Access, UserOn
 from batchjob_stats_server.promql.query_limits import NotYours, QueryWindow
 
+_TOLD = 5  # logins that a sentence names
+
 
 class Confinement(NamedTuple):
     """Logins whose series may be read, each with its cluster; None: all series."""
@@ -49,6 +51,17 @@ class Confinement(NamedTuple):
     def has_times(self) -> bool:
         """Whether a login is the caller's only for a time."""
         return any(each.since is not None or each.until is not None for each in self.logins or ())
+
+    def told(self) -> str:
+        """Whose series are asked, in a sentence; nothing where all are."""
+        if self.logins is None:
+            return ""
+        whose = [f"cluster {cluster}" for cluster in self.whole] or [
+            f"user {each.user} on {each.cluster}" for each in self.logins
+        ]
+        more = len(whose) - _TOLD
+        text = ", ".join(whose[:_TOLD]) + (f" and {more} more" if more > 0 else "")
+        return f"only series of {text or 'nobody: you have no login on a cluster'} were asked"
 
     def matchers(self, named: Set[str], reach: QueryWindow) -> list[list[str]]:
         """What to add to a selector; several lists where only several selectors can say it.

@@ -44,7 +44,8 @@ def ask(proxied):
 def test_query_is_asked_anew(ask, database, now):
     answer = ask("query", ("query", 'up{user="bob"}'))
     assert answer.status_code == 200
-    assert answer.content == database.answer[1]
+    whose = "only series of user alice on c1, user alice on c2 were asked"
+    assert answer.json() == {"infos": [whose], **json.loads(database.answer[1])}
     assert answer.headers["content-type"] == "application/json"
     asked = database.asked[0]
     assert (asked.method, asked.path) == ("POST", "/api/v1/query")
@@ -54,6 +55,12 @@ def test_query_is_asked_anew(ask, database, now):
         "limit": ["10000"],
         "timeout": ["30000ms"],
     }
+
+
+def test_what_the_database_has_to_say_is_left_alone(ask, database):
+    said = b'{"status":"success","data":{"resultType":"vector","result":[]},"infos":["no counter"]}'
+    database.answer = (200, said)
+    assert ask("query", ("query", "up")).content == said
 
 
 def test_range_query_by_form(proxied, database):
@@ -71,7 +78,8 @@ def test_range_query_by_form(proxied, database):
 
 
 def test_a_viewer_asks_for_all(ask, database):
-    ask("query", ("query", 'up{user="bob"}'), user="vera")
+    answer = ask("query", ("query", 'up{user="bob"}'), user="vera")
+    assert answer.content == database.answer[1]
     assert database.asked[0].form["query"] == ['{__name__="up",user="bob"}']
     ask("labels", user="vera")
     assert "match[]" not in database.asked[1].form
