@@ -51,6 +51,7 @@ from batchjob_stats_server.pages import (
     sign_in,
 )
 from batchjob_stats_server.pages import jobs as job_pages
+from batchjob_stats_server.pages import tokens as token_page
 from batchjob_stats_server.pages import usage as usage_page
 from batchjob_stats_server.pages.rendering import assets, frame
 from batchjob_stats_server.services import Services
@@ -85,6 +86,7 @@ PAGES = (
     admin.router,
     nodes.router,
     search.router,
+    token_page.router,
     embed.router,
     sign_in.router,
     assets.router,

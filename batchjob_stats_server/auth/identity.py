@@ -29,6 +29,7 @@ from batchjob_stats_server.services import Given, Services
 log = logging.getLogger(__name__)
 
 _READING = ("GET", "HEAD")
+TOKEN_PAGE = "/tokens/"  # noqa: S105 (an address)
 
 LOGIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,127}")
 
@@ -57,13 +58,13 @@ def _believed(request: Request, services: Services, later: BackgroundTasks) -> P
         return _shown(request, services, shown)
     if bearers:
         return _bearer(request, services, bearers[0], later)
-    # A browser sends the cookie whoever makes it ask: it may read, and nothing else. Who logged in
-    # may change things from our own pages, whose origin OwnNames has looked at.
+    # A browser sends the cookie whoever makes it ask: it may read. Things may be changed from our
+    # own pages, whose origin TrustedHosts has looked at; with a token, only on the page of tokens.
     text = request.cookies.get(cookie_name(request), "")
-    reads = request.method in _READING
-    if text.startswith(sessions.PREFIX) and (reads or "origin" in request.headers):
+    reads, form = request.method in _READING, "origin" in request.headers
+    if text.startswith(sessions.PREFIX) and (reads or form):
         return _in_session(request, services, text)
-    if text and reads:
+    if text and (reads or (form and f"{request.url.path}/".startswith(TOKEN_PAGE))):
         return _bearer(request, services, text, later)._replace(via="cookie")
     raise _refused(services, request, "none", "expected a token, or a user named by a proxy")
 

@@ -45,7 +45,8 @@ PAGES = (
     "/clusters/alpha/accounts/physics", "/embed/jobs/40120?cluster=alpha", "/embed/jobs",
     "/search", "/search?q=39000", "/search?q=%3Cb%3Enothing",
     "/jobs/40120?cluster=alpha", "/jobs/40133?cluster=alpha", "/jobs/40107?cluster=alpha",
-    "/jobs/40012", "/compare", "/compare?job=alpha:40120&job=alpha:40133&job=beta-gpu:40024",
+    "/jobs/40012", "/tokens", "/compare",
+    "/compare?job=alpha:40120&job=alpha:40133&job=beta-gpu:40024",
     "/jobs/nothing", "/usage?since=yesterday", "/signed-out",
 )  # fmt: skip
 
@@ -296,4 +297,21 @@ def test_a_user_walks_through(visit, site):
     page.fill("#token", site[1])
     page.keyboard.press("Enter")
     page.wait_for_url("**/jobs")
+    assert page.troubles == []
+
+
+def test_a_user_makes_and_revokes_a_token(visit, site):
+    page = visit("alice")
+    page.get_by_role("link", name="alice").first.click()
+    page.wait_for_url("**/tokens")
+    page.fill("input[name=label]", "nightly report")
+    page.get_by_role("button", name="Make").click()
+    text = page.inner_text("code.secret")
+    assert text.startswith("bj_")
+    assert axe.Axe().run(page).response["violations"] == []
+    page.get_by_role("link", name="alice").first.click()
+    assert text not in page.content()
+    page.get_by_role("button", name="Revoke nightly report").click()
+    page.wait_for_url("**/tokens")
+    assert "nightly report" not in page.inner_text("main")
     assert page.troubles == []

@@ -42,6 +42,7 @@ RULES = {
     ("/jobs/{jobid}", "3"): (401, 404, "carol", "carol", "carol"),
     # A script is its user's and the admins' alone.
     ("/jobs/{jobid}/script", "2"): (401, 404, 404, 404, "bob"),
+    ("/tokens", ""): (401, NONE, NONE, NONE, NONE),
     ("/compare", "job=2&job=3"): (401, NONE, "carol", "bob carol", "bob carol"),
     ("/search", "q=1"): (401, MINE, 303, MINE, MINE),
     ("/search", "q=bob"): (401, NONE, NONE, 303, 303),
@@ -49,7 +50,7 @@ RULES = {
     ("/search", "q=n002"): (401, NONE, 303, 303, 303),
 }
 OPEN = {"/signed-out", "/static/{name}"}
-CHANGING = {"/sign-in", "/sign-out"}
+CHANGING = {"/sign-in", "/sign-out", "/tokens", "/tokens/{token_id}/revoke"}
 SECRETS = {"bob": ("=cmd()", "chem"), "carol": ("n002",)}
 
 
