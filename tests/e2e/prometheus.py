@@ -91,8 +91,16 @@ def server(
 @contextlib.contextmanager
 def serving(configuration: Mapping[str, Any]) -> Iterator[Server]:
     """Start Prometheus on a free port of loopback; at the end stop it and remove its data."""
-    folder = Path(tempfile.mkdtemp(prefix="prometheus-"))
-    port = free_ports(1)[0]
+    with (
+        tempfile.TemporaryDirectory(prefix="prometheus-") as folder,
+        at(free_ports(1)[0], Path(folder), configuration) as made,
+    ):
+        yield made
+
+
+@contextlib.contextmanager
+def at(port: int, folder: Path, configuration: Mapping[str, Any]) -> Iterator[Server]:
+    """Start Prometheus at a port of loopback, over the data that a folder has, if any."""
     config = folder / "prometheus.yml"
     config.write_text(yaml.safe_dump(configuration))
     argv = [
@@ -100,9 +108,7 @@ def serving(configuration: Mapping[str, Any]) -> Iterator[Server]:
         f"--web.listen-address=127.0.0.1:{port}", "--log.level=warn",
     ]  # fmt: skip
     made = Server(f"http://127.0.0.1:{port}")
-    with contextlib.ExitStack() as stack:
-        stack.callback(shutil.rmtree, folder)
-        stack.enter_context(daemon(argv, folder / "log"))
+    with daemon(argv, folder / "log"):
         until(made.ready, "Prometheus ready")
         yield made
 

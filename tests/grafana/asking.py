@@ -49,6 +49,7 @@ class Viewer(NamedTuple):
     start: float
     end: float
     choices: dict[str, Chosen]
+    scrape_seconds: float = SCRAPE_SECONDS
 
     def text(self, template: str, quote: Callable[[Chosen], str] | None = None) -> str:
         """The template with all variables put in."""
@@ -70,13 +71,13 @@ class Viewer(NamedTuple):
 
     def _own(self) -> dict[str, str]:
         span = self.end - self.start
-        interval = max(SCRAPE_SECONDS, round(span / 500))
+        interval = max(self.scrape_seconds, round(span / 500))
         return {
             "__from": str(int(self.start * 1000)),
             "__to": str(int(self.end * 1000)),
             "__interval": f"{interval}s",
             "__interval_ms": str(interval * 1000),
-            "__rate_interval": f"{max(interval + SCRAPE_SECONDS, 4 * SCRAPE_SECONDS)}s",
+            "__rate_interval": f"{max(interval + self.scrape_seconds, 4 * self.scrape_seconds)}s",
             "__range": f"{int(span)}s",
             "__user.login": self.login,
         }
@@ -237,10 +238,15 @@ _ASK: dict[str, Callable[[Grafana, Json, Viewer], list[Frame]]] = {
 
 
 def look(
-    grafana: Grafana, dashboard: Json, login: str, span: tuple[float, float], **given: str
+    grafana: Grafana,
+    dashboard: Json,
+    login: str,
+    span: tuple[float, float],
+    scrape_seconds: float = SCRAPE_SECONDS,
+    **given: str,
 ) -> Viewer:
     """A viewer who opens the dashboard; `given` stands in its address."""
-    viewer = Viewer(login, *span, {})
+    viewer = Viewer(login, *span, {}, scrape_seconds)
     for variable in dashboard["templating"]["list"]:
         name, kind = variable["name"], variable["type"]
         if kind == "datasource":

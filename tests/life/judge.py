@@ -1,14 +1,14 @@
 """What is wrong with what a place shows, given the truth and what could be known by then."""
 
+import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tests.life.places import STORED, Shown
-from tests.life.truth import CPUS, INTERVAL, Run, Use, used
+from tests.life.places import NODES, STORED, Shown
+from tests.life.truth import Subject, Use
 
-_LATE = INTERVAL + 1  # seconds by which a running job's counters are behind what is said of them
 _ROUNDED = 0.0051  # of a ratio, as pages write it
-_FIGURES = ("cpu_seconds", "memory_bytes", "gpu_ratio", "written_bytes")
+_FIGURES = ("cpu_seconds", "memory_bytes", "gpu_ratio", "written_bytes", "cpus_in_use")
 _RATIOS = ("cpu_efficiency", "memory_efficiency")
 
 
@@ -23,9 +23,11 @@ class Known(NamedTuple):
     ends: bool = True  # whether the places know that a job ended that has
 
 
-def faults(place: str, shown: Shown, run: Run, known: Known, now: int) -> Iterator[str]:
+def faults(place: str, shown: Shown, run: Subject, known: Known, now: int) -> Iterator[str]:
     """One line for each figure that is not true, is older than it need be, or is missing."""
     since = known.stored if place in STORED else known.since
+    if place in NODES and now > run.start:
+        since = min(now, run.end)
     if shown.get("state", known.state) != known.state:
         yield f"state: {shown['state']} instead of {known.state}"
     if since is None:
@@ -40,15 +42,15 @@ def faults(place: str, shown: Shown, run: Run, known: Known, now: int) -> Iterat
 
 
 def _age(
-    place: str, shown: Shown, run: Run, known: Known, since: int, now: int
+    place: str, shown: Shown, run: Subject, known: Known, since: int, now: int
 ) -> Iterator[str]:  # fmt: skip
     accounted = shown.get("basis") == "accounting"
     if "until" in shown and not accounted:
-        until = shown["until"]
-        if until is None or not since - _LATE <= until <= min(now, run.end if known.ends else now):
+        until, latest = shown["until"], min(now, run.end) if known.ends else now
+        if until is None or not since - _late(run) <= until <= latest:
             yield f"until: {until}, though {since} is known, at {now}"
     if "coverage" in shown and not accounted:
-        coverage, slack = shown["coverage"], 0.005 + 2 * _LATE / max(1.0, run.active(now))
+        coverage, slack = shown["coverage"], 0.005 + 2 * _late(run) / max(1.0, run.active(now))
         expected = 1.0 if place in STORED and not known.ends else known.coverage
         if now >= run.end and since < run.end and known.ends:  # of its whole life
             expected *= (since - run.start) / (run.end - run.start)
@@ -63,35 +65,63 @@ def _age(
 
 
 def _figure(
-    place: str, name: str, shown: Shown, run: Run, known: Known, since: int, now: int
+    place: str, name: str, shown: Shown, run: Subject, known: Known, since: int, now: int
 ) -> Iterator[str]:  # fmt: skip
     value = shown[name]
-    if value is None:
-        yield f"{name}: not shown, though {since} is known"
+    if math.isnan(getattr(run.used(since), name) or 0.0):
+        return
+    has = getattr(run.used(since), name) is not None
+    if value is None or not has:
+        if value is not None:
+            yield f"{name}: {value:g}, which it does not have"
+        elif has:
+            yield f"{name}: not shown, though {since} is known"
         return
     accounted = shown.get("basis") == "accounting" and name not in ("gpu_ratio", "written_bytes")
+    if accounted and run.accounting_error and name.startswith("memory"):
+        return  # it is of another kind there
     latest = min(now, run.end)
-    # A place that says of when it speaks is held to that moment.
-    if shown.get("until") and not accounted:
-        since = latest = int(min(shown["until"], run.end))
-    if accounted:
-        since = latest = run.end
-    moments = [max(run.start + 1, since - _LATE), *range(since, latest, 10), latest]
-    truths = [_of(name, used(run, at, as_seen=not accounted), known) for at in moments]
+    since, latest = _span(name, shown, run, since, latest, accounted)
+    moments = [max(run.start + 1, since - _late(run)), *range(since, latest, 10), latest]
+    truths = [_of(name, run.used(at, as_seen=not accounted), known) for at in moments]
     slack = _ROUNDED if name.endswith(("ratio", "efficiency")) else 0.0
     low, high = min(truths), max(truths)
     if name == "cpu_efficiency" and not known.final and not accounted:
         # Its counters are of a scrape ago, its time is of now.
-        before = used(run, moments[0], as_seen=True).cpu_seconds / (CPUS * run.active(since))
+        use = run.used(moments[0], as_seen=True)
+        before = use.cpu_seconds / (use.cpus * run.active(since))
         low = min(low, before)
         if place in STORED or latest < min(now, run.end):
             # And nobody tells when a job was suspended.
             paused = run.paused(now)
             low = min(low, before * run.active(since) / (run.active(since) + paused))
             high *= 1 + 1.1 * paused / run.active(now)
-    slack += 0.004 * high
+    slack += _slack(name, run, accounted) * high
     if not low - slack <= value <= high + slack:
         yield f"{name}: {value:g}, not between {low:g} and {high:g}"
+
+
+def _span(
+    name: str, shown: Shown, run: Subject, since: int, latest: int, accounted: bool
+) -> tuple[int, int]:
+    """From when to when the figure may be; a place that says of when it speaks is held to that."""
+    if accounted:
+        return run.end, run.end
+    if shown.get("until"):
+        since = latest = int(min(shown["until"], run.end))
+    # A rate lacks what was before its first sample.
+    return since, latest + _late(run) if name == "cpus_in_use" else latest
+
+
+def _slack(name: str, run: Subject, accounted: bool) -> float:
+    if name == "cpus_in_use":
+        return 0.1  # rates are extrapolated to the borders of their time
+    return max(0.004, run.accounting_error if accounted else 0.0)
+
+
+def _late(run: Subject) -> int:
+    """Seconds by which a running job's counters are behind what is said of them."""
+    return run.interval + 1
 
 
 def _of(name: str, truth: Use, known: Known) -> float:

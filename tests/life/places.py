@@ -19,30 +19,29 @@ import pytest
 from batchjob_cli import job as job_command
 from batchjob_cli import jobs as jobs_command
 from batchjob_stats_db.queries.job_rows import NAMES, numbered
-from grafana.generate.__main__ import FOLDER
-from tests.grafana import asking, stack
-from tests.life.site import OPERATOR, Site
-from tests.life.truth import Run
+from tests.life import dashboards
+from tests.life.exporters import exporter
+from tests.life.looked import Looked
+from tests.life.truth import Subject
 
 Shown = Mapping[str, Any]
 """Figures by their names in `Use`; `state`; `until`, `coverage`, `final` where it says so."""
 
-Place = Callable[[Site, Run], Shown]
+Place = Callable[[Looked, Subject], Shown]
 
 
-def _get(site: Site, path: str, **parameters: Any) -> str:
-    headers = {"X-Grafana-User": OPERATOR, "X-Batchjob-Secret": stack.SECRET}
+def _get(site: Looked, path: str, **parameters: Any) -> str:
     query = urllib.parse.urlencode(parameters, doseq=True)
-    request = urllib.request.Request(f"{site.url}{path}?{query}", headers=headers)
+    request = urllib.request.Request(f"{site.url}{path}?{query}", headers=dict(site.headers))
     with urllib.request.urlopen(request, timeout=30) as answer:
         return str(answer.read().decode())
 
 
-def _json(site: Site, path: str, **parameters: Any) -> Any:
+def _json(site: Looked, path: str, **parameters: Any) -> Any:
     return json.loads(_get(site, f"/api/v1{path}", **parameters))
 
 
-def _one(rows: Any, run: Run) -> Mapping[str, Any]:
+def _one(rows: Any, run: Subject) -> Mapping[str, Any]:
     """The row of this run; jobs of one id differ in their submit times."""
     (row,) = (
         row
@@ -71,26 +70,26 @@ def _of_row(row: Mapping[str, Any], unit: int = 1000) -> Shown:
     }
 
 
-def database(site: Site, run: Run) -> Shown:
+def database(site: Looked, run: Subject) -> Shown:
     """The row with its derived columns."""
-    with site.services.reader.connect() as db:
+    with site.reader.connect() as db:
         found = db.exec_driver_sql("SELECT id, jobid, submit_time FROM job").all()
         (number,) = (row.id for row in found if row[1:] == (run.jobid, run.submit))
         (row,) = numbered(db, [number], NAMES)
         return _of_row(row, unit=1)
 
 
-def api_list(site: Site, run: Run) -> Shown:
+def api_list(site: Looked, run: Subject) -> Shown:
     """`/jobs`."""
     return _of_row(_one(_json(site, "/jobs", user=run.user), run))
 
 
-def api_job(site: Site, run: Run) -> Shown:
+def api_job(site: Looked, run: Subject) -> Shown:
     """`/jobs/ID`, with all runs of the id."""
     return _of_row(_one(_json(site, f"/jobs/{run.jobid}"), run))
 
 
-def api_report(site: Site, run: Run) -> Shown:
+def api_report(site: Looked, run: Subject) -> Shown:
     """`/jobs/ID/report`, which measures what is not known yet."""
     found = _json(site, f"/jobs/{run.jobid}/report", run=_number(site, run))
     ratios = {each["what"]: each["ratio"] for each in found["efficiency"]}
@@ -112,7 +111,7 @@ def api_report(site: Site, run: Run) -> Shown:
     }
 
 
-def api_course(site: Site, run: Run) -> Shown:
+def api_course(site: Looked, run: Subject) -> Shown:
     """`/jobs/ID/metrics`: what the curve of CPUs adds up to."""
     path = f"/jobs/{run.jobid}/metrics"
     try:
@@ -129,17 +128,17 @@ def api_course(site: Site, run: Run) -> Shown:
     return {"cpu_seconds": seconds if rows else None}
 
 
-def _number(site: Site, run: Run) -> int:
+def _number(site: Looked, run: Subject) -> int:
     return int(_one(_json(site, f"/jobs/{run.jobid}", fields="id,jobid,submit_time"), run)["id"])
 
 
-def api_usage(site: Site, run: Run) -> Shown:
+def api_usage(site: Looked, run: Subject) -> Shown:
     """`/usage`: the sums of a user who has only this run."""
     found = _json(site, "/usage", by="user", user=run.user)
     return {"cpu_seconds": found[0]["cpu_seconds"] or None if found else None}
 
 
-def usage_page(site: Site, run: Run) -> Shown:
+def usage_page(site: Looked, run: Subject) -> Shown:
     """The same as a page: what was used of what was allocated and measured."""
     page = _get(site, "/usage", user=run.user, show="cpu")
     return {"cpu_efficiency": _percent(_cell(page, run.user, "used"))}
@@ -170,7 +169,7 @@ def _percent(text: str | None) -> float | None:
     return float(found[1]) / 100 if found else None
 
 
-def list_page(site: Site, run: Run) -> Shown:
+def list_page(site: Looked, run: Subject) -> Shown:
     """`/jobs` as people see it."""
     for row in re.findall(r'<tr role="row">.*?</tr>', _get(site, "/jobs", user=run.user), re.S):
         cells = {
@@ -178,7 +177,7 @@ def list_page(site: Site, run: Run) -> Shown:
             for name, text in re.findall(r'data-label="([^"]*)">(.*?)</td>', row, re.S)
         }
         reference = re.search(r'name="job" value="([^"]*)"', row)
-        if reference and reference[1] == f"{stack.CLUSTER}:{run.submit}:1:{run.jobid}":
+        if reference and reference[1] == f"{site.cluster}:{run.submit}:1:{run.jobid}":
             return {
                 "state": cells["State"].upper(),
                 "cpu_efficiency": _percent(cells.get("CPU used")),
@@ -188,7 +187,7 @@ def list_page(site: Site, run: Run) -> Shown:
     raise AssertionError("the page does not have the job")
 
 
-def job_page(site: Site, run: Run) -> Shown:
+def job_page(site: Looked, run: Subject) -> Shown:
     """`/jobs/ID` as people see it."""
     page = _get(site, f"/jobs/{run.jobid}", submitted=run.submit)
     shares = {
@@ -204,9 +203,9 @@ def job_page(site: Site, run: Run) -> Shown:
     }
 
 
-def compare_page(site: Site, run: Run) -> Shown:
+def compare_page(site: Looked, run: Subject) -> Shown:
     """`/compare`."""
-    page = _get(site, "/compare", job=f"{stack.CLUSTER}:{run.submit}:1:{run.jobid}")
+    page = _get(site, "/compare", job=f"{site.cluster}:{run.submit}:1:{run.jobid}")
     cells = {
         _text(name): _text(text)
         for name, text in re.findall(r'<tr><th scope="row">(.*?)</th><td>(.*?)</td>', page, re.S)
@@ -219,7 +218,7 @@ def compare_page(site: Site, run: Run) -> Shown:
     }
 
 
-def text_report(site: Site, run: Run) -> Shown:
+def text_report(site: Looked, run: Subject) -> Shown:
     """`batchjob job`, which shows the latest run."""
     text = _command(site, run, job_command, run.jobid)
     found = re.findall(r"^\s+(CPU|Memory|GPUs)\s+(.*)$", text.partition("Efficiency")[2], re.M)
@@ -231,13 +230,13 @@ def text_report(site: Site, run: Run) -> Shown:
     }
 
 
-def command_list(site: Site, run: Run) -> Shown:
+def command_list(site: Looked, run: Subject) -> Shown:
     """`batchjob jobs`, all it prints as JSON."""
     text = _command(site, run, jobs_command, "--format=json", f"--user={run.user}")
     return _of_row(_one(json.loads(text), run))
 
 
-def command_table(site: Site, run: Run) -> Shown:
+def command_table(site: Looked, run: Subject) -> Shown:
     """`batchjob jobs` as people see it; runs of one id stand newest first."""
     head, *rows = _command(site, run, jobs_command, f"--user={run.user}").splitlines()
     begin = head.index("CPUS") + len("CPUS")
@@ -246,59 +245,12 @@ def command_table(site: Site, run: Run) -> Shown:
     return {"state": row.split()[3].upper(), "cpu_efficiency": _percent(cells)}
 
 
-def _command(site: Site, run: Run, command: Any, *arguments: str) -> str:
+def _command(site: Looked, run: Subject, command: Any, *arguments: str) -> str:
     out = io.StringIO()
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out):
         patch.setenv("BATCHJOB_TOKEN", site.tokens[run.user])
         assert command.run([*arguments, f"--server={site.url}"]) == 0
     return out.getvalue()
-
-
-def _panel(site: Site, run: Run, name: str, title: str, **given: str) -> list[asking.Frame]:
-    """What a panel of a dashboard is answered."""
-    dashboard = json.loads((FOLDER / f"{name}.json").read_text())
-    grafana = asking.Grafana(site.url, stack.headers)
-    span = (float(run.submit - 60), float(site.clock.now))
-    viewer = asking.look(grafana, dashboard, run.user, span, cluster=stack.CLUSTER, **given)
-    (panel,) = (each for each in dashboard["panels"] if each["title"] == title)
-    return [frame for target in panel["targets"] for frame in grafana.frames(target, viewer)]
-
-
-def _jobs_dashboard(folder: str) -> Place:
-    def shown(site: Site, run: Run) -> Shown:
-        (frame,) = _panel(site, run, f"{folder}/my-jobs", "Started in this time")
-        if site.clock.now < run.start:
-            return {}
-        number = frame["start_time"].index(run.start * 1000)
-        return {
-            "state": frame["state"][number],
-            "cpu_efficiency": frame["cpu_efficiency"][number],
-            "memory_efficiency": frame["memory_efficiency"][number],
-        }
-
-    return shown
-
-
-def _job_dashboard(folder: str) -> Place:
-    def shown(site: Site, run: Run) -> Shown:
-        (frame,) = _panel(
-            site, run, f"{folder}/job", "What was used of what there was", job=run.jobid
-        )
-        ratio = dict(zip(frame["what"], frame["ratio"], strict=True))
-        return {
-            "cpu_efficiency": ratio.get("cpu"),
-            "memory_efficiency": ratio.get("memory"),
-            "gpu_ratio": ratio.get("gpu"),
-        }
-
-    return shown
-
-
-def live_dashboard(site: Site, run: Run) -> Shown:
-    """PromQL through the gate: the memory that the job has now."""
-    frames = _panel(site, run, "prometheus/job-live", "Memory by node", job=run.jobid)
-    last = [frame["Value"][-1] for frame in frames if frame["Time"][-1] > site.clock.now - 60]
-    return {"memory_bytes": sum(last) if last else None}
 
 
 STORED: Mapping[str, Place] = {
@@ -319,14 +271,26 @@ LIVE: Mapping[str, Place] = {
     "command, report": text_report,
     "command, list": command_list,
     "command, table": command_table,
-    **{f"dashboard, jobs ({name})": _jobs_dashboard(name) for name in ("infinity", "json-api")},
-    **{f"dashboard, job ({name})": _job_dashboard(name) for name in ("infinity", "json-api")},
+    **{f"dashboard, jobs ({name})": dashboards.jobs_of(name) for name in ("infinity", "json-api")},
+    **{f"dashboard, job ({name})": dashboards.job_of(name) for name in ("infinity", "json-api")},
 }
 """Places that show a job as of now."""
 
+NODES: Mapping[str, Place] = {"exporter": exporter}
+"""Places that show what a node's own exporter sees, whether or not anybody stores it."""
+
+PROMETHEUS: Mapping[str, Place] = {
+    "PromQL, memory": dashboards.live("memory_bytes", "Memory by node"),
+    "PromQL, CPUs": dashboards.live("cpus_in_use", "CPUs in use"),
+}
+"""Places that ask Prometheus through the server."""
+
 LATEST_RUN = frozenset(
-    ("command, report", "command, table", "dashboard, job (infinity)", "dashboard, job (json-api)")
-)
+    (
+        "exporter", "PromQL, memory", "PromQL, CPUs", "command, report", "command, table",
+        "dashboard, job (infinity)", "dashboard, job (json-api)",
+    )
+)  # fmt: skip
 """Places that show the latest run of an id alone."""
 
 ALL_RUNS = frozenset(("API, usage", "page, usage"))

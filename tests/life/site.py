@@ -6,11 +6,13 @@ measurements, the poller, the server and its HTTP are those of a site.
 
 import contextlib
 import ipaddress
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
+from sqlalchemy.engine import Engine
 
 from batchjob.schedulers.accounting import Batch, Unfinished
 from batchjob.schedulers.records import JobRecord, NodeShare
@@ -36,10 +38,14 @@ from batchjob_stats_server.promql.histories import TimeSeriesPool
 from batchjob_stats_server.services import Services, build
 from tests.batchjob_stats_server.serving import serving
 from tests.grafana import stack
-from tests.life.truth import CPUS, GPUS, INTERVAL, LINGER, MEMORY, NODES, Run, used
+from tests.life.exporters import SimulatedExporter, of_nodes
+from tests.life.truth import CPUS, GPUS, INTERVAL, LINGER, MEMORY, NODES, Run
 
 REFRESH = 1200  # how often the poller measures running jobs
 OPERATOR = "root"
+
+Fault = Callable[[Sequence[str]], list[str]]
+"""What makes wrong samples of true ones; a sample is a line, with its time at the end."""
 
 
 class Clock:
@@ -94,7 +100,7 @@ def record(run: Run, now: int) -> JobRecord:
     stopped = run.suspended[0] <= now < run.suspended[1]
     live = JobState.SUSPENDED if stopped else JobState.RUNNING
     state = JobState.COMPLETED if ended else live if begun else JobState.PENDING
-    truth = used(run, run.end)
+    truth = run.used(run.end)
     known = {"cpu_seconds": truth.cpu_seconds, "peak_memory_bytes": int(truth.memory_bytes)}
     nodes = tuple(NodeShare(node, CPUS // 2, MEMORY // 2, GPUS // 2) for node in NODES)
     return JobRecord(
@@ -151,6 +157,28 @@ class Site(NamedTuple):
     store: Store
     url: str
     tokens: Mapping[str, str]  # by user
+    exporters: Sequence[SimulatedExporter]
+    fault: Fault = list  # in what is scraped
+    cluster: str = stack.CLUSTER
+    headers: Mapping[str, str] = MappingProxyType(
+        {"X-Grafana-User": OPERATOR, "X-Batchjob-Secret": stack.SECRET}
+    )
+    interval: int = INTERVAL
+
+    @property
+    def reader(self) -> Engine:
+        """Of the database."""
+        return self.services.reader
+
+    def now(self) -> float:
+        """The clock's time."""
+        return self.clock.now
+
+    def scraped(self) -> list[str]:
+        """What the exporters show now, as a store of measurements would have it."""
+        now = self.clock.now
+        lines = [line for each in self.exporters for line in each.lines(now)]
+        return self.fault([f"{line} {now}" for line in lines])
 
     def poll(self) -> None:
         """What the poller does in one turn."""
@@ -189,7 +217,11 @@ def running(
             users = {run.user for run in runs}
             tokens = {user: create(db, user, TokenRole.USER, "test", 0) for user in users}
         port = ending.enter_context(serving(services))
-        yield Site(clock, measurements, services, poller, made, f"http://127.0.0.1:{port}", tokens)
+        exporters = of_nodes(folder, runs)
+        for each in exporters:
+            ending.callback(each.close)
+        shown = f"http://127.0.0.1:{port}"
+        yield Site(clock, measurements, services, poller, made, shown, tokens, exporters)
 
 
 def _services(

@@ -1,8 +1,9 @@
 """The watch over a job's life notices a fault, whatever it is and whichever place shows it."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,15 +14,18 @@ from batchjob_stats_db.timeseries.base import TimeSeriesStore
 from tests.batchjob_stats_db.samples.stores import sample_files
 from tests.life import watching
 from tests.life.judge import faults
-from tests.life.places import LIVE, STORED
-from tests.life.site import Site
+from tests.life.places import LIVE, NODES, PROMETHEUS, STORED, Place
+from tests.life.site import Fault, Site
 from tests.life.truth import Run, samples
-from tests.life.watching import BEGIN, SETTLED, Step, completed, live, move, running
+from tests.life.watching import BEGIN, SETTLED, Step, completed, in_prometheus, live, move, running
 
 RUN = Run("14", "dora", BEGIN - 60, BEGIN, BEGIN + 3600)
 EARLY = Step(600, running(600))
+AMID = Step(1500, running(1500))
 LATER = Step(3600 + SETTLED, completed(3600, final=True))
 PLACES = LIVE | STORED
+DIRECT = NODES | PROMETHEUS
+"""Places that show running jobs alone."""
 
 
 def _at(line: str) -> float:
@@ -53,9 +57,6 @@ def unchanged(lines: Sequence[str]) -> list[str]:
     return list(lines)
 
 
-Fault = Callable[[Sequence[str]], list[str]]
-
-
 def files(fault: Fault) -> Callable[[Sequence[Run]], AbstractContextManager[watching.Store]]:
     """Sample files with the fault in them."""
 
@@ -73,13 +74,21 @@ def files(fault: Fault) -> Callable[[Sequence[Run]], AbstractContextManager[watc
     return opened
 
 
-def noticed(site: Site) -> set[str]:
+def noticed(site: Site, places: Mapping[str, Place] = PLACES, step: Step = LATER) -> set[str]:
     """Places at which something is held to be wrong."""
     return {
         name
-        for name, place in PLACES.items()
-        if any(faults(name, place(site, RUN), RUN, LATER.known, site.clock.now))
+        for name, place in places.items()
+        if any(faults(name, place(site, RUN), RUN, step.known, site.clock.now))
     }
+
+
+@pytest.mark.parametrize("fault", [unchanged, node_missing, series_doubled, counters_halved])
+def test_faults_of_what_is_shown_without_the_database(fault: Fault, tmp_path: Path) -> None:
+    with live(tmp_path, [RUN], partial(in_prometheus, fault=fault), AMID.at) as (site, store):
+        move(site, store, AMID)
+        found = noticed(site._replace(fault=fault), DIRECT, AMID)
+    assert found == (set() if fault is unchanged else set(DIRECT))
 
 
 @pytest.mark.parametrize("fault", [unchanged, node_missing, series_doubled, counters_halved])
@@ -110,14 +119,19 @@ def test_a_stale_row(tmp_path: Path) -> None:
     assert found == set(PLACES) - {"API, course"}
 
 
-def test_a_place_that_gives_an_old_answer(tmp_path: Path) -> None:
-    with live(tmp_path, [RUN], files(unchanged), EARLY.at) as (site, store):
+@pytest.mark.parametrize(
+    ("places", "later"), [(PLACES, LATER), (DIRECT, AMID)], ids=["ended", "running"]
+)
+def test_a_place_that_gives_an_old_answer(
+    places: Mapping[str, Place], later: Step, tmp_path: Path
+) -> None:
+    with live(tmp_path, [RUN], in_prometheus, EARLY.at) as (site, store):
         move(site, store, EARLY)
-        answers = {name: place(site, RUN) for name, place in PLACES.items()}
-        move(site, store, LATER)
+        answers = {name: place(site, RUN) for name, place in places.items()}
+        move(site, store, later)
     passed = [
         name
         for name, shown in answers.items()
-        if not any(faults(name, shown, RUN, LATER.known, site.clock.now))
+        if not any(faults(name, shown, RUN, later.known, site.clock.now))
     ]
     assert passed == []

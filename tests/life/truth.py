@@ -4,12 +4,14 @@ A run's CPU use falls from three quarters of what it has to a quarter, its memor
 much at first and little later: whatever is shown for another moment than it says is off by far.
 """
 
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol
 
 from tests.batchjob_stats_db.tsdb import line
 
 GIB, MIB = 1 << 30, 1 << 20
 INTERVAL = 30  # seconds between scrapes
+RATE_SECONDS = 4 * INTERVAL  # over which Grafana asks for rates
 LINGER = 300
 TURN = 1800  # seconds after which a run does less
 NODES = ("n001", "n002")
@@ -20,8 +22,70 @@ BUSY = (0.9, 0.1)
 WRITTEN = 8 * MIB  # a second, on each node
 
 
+class Use(NamedTuple):
+    """What a run used by a moment, on all its nodes.
+
+    None: it has no such thing; NaN: it is not known.
+    """
+
+    cpu_seconds: float
+    memory_bytes: float
+    gpu_ratio: float | None
+    written_bytes: float | None
+    elapsed: float
+    cpus_in_use: float | None = None  # as a rate over a few scrapes
+    cpus: int = CPUS
+    memory: int = MEMORY
+
+    @property
+    def cpu_efficiency(self) -> float:
+        """Of its CPUs."""
+        return self.cpu_seconds / (self.cpus * self.elapsed)
+
+    @property
+    def memory_efficiency(self) -> float:
+        """Of its memory."""
+        return self.memory_bytes / self.memory
+
+
+class Subject(Protocol):
+    """A run whose use is known at every moment; times in epoch seconds."""
+
+    @property
+    def jobid(self) -> str: ...
+    @property
+    def user(self) -> str: ...
+    @property
+    def submit(self) -> int: ...
+    @property
+    def start(self) -> int: ...
+    @property
+    def end(self) -> int: ...
+    @property
+    def interval(self) -> int:
+        """Seconds between scrapes."""
+        ...
+
+    @property
+    def accounting_error(self) -> float:
+        """By which part the scheduler's own figures may be off."""
+        ...
+
+    def paused(self, at: float) -> float:
+        """Seconds that it was suspended by a moment."""
+        ...
+
+    def active(self, at: float) -> float:
+        """Seconds that it ran by a moment, as schedulers count them."""
+        ...
+
+    def used(self, at: float, *, as_seen: bool = False) -> Use:
+        """The truth; `as_seen`: of what came to be measured."""
+        ...
+
+
 class Run(NamedTuple):
-    """One run of a job; times in epoch seconds."""
+    """One simulated run of a job."""
 
     jobid: str
     user: str
@@ -32,6 +96,8 @@ class Run(NamedTuple):
     lost: tuple[str, int] = ("", 0)  # a node, and from when on its samples did not come
     accounted: bool = False  # whether the scheduler says what an ended job used
     lingers: int = LINGER  # seconds; another run of its id takes its series over
+    interval: int = INTERVAL
+    accounting_error: float = 0.0
 
     def paused(self, at: float) -> float:
         """Seconds that it was suspended by a moment."""
@@ -47,44 +113,31 @@ class Run(NamedTuple):
         lost, since = self.lost
         return min(at, since) if node == lost else at
 
-
-class Use(NamedTuple):
-    """What a run used by a moment, on all its nodes."""
-
-    cpu_seconds: float
-    memory_bytes: float
-    gpu_ratio: float
-    written_bytes: float
-    elapsed: float
-
-    @property
-    def cpu_efficiency(self) -> float:
-        """Of its CPUs."""
-        return self.cpu_seconds / (CPUS * self.elapsed)
-
-    @property
-    def memory_efficiency(self) -> float:
-        """Of its memory."""
-        return self.memory_bytes / MEMORY
+    def used(self, at: float, *, as_seen: bool = False) -> Use:
+        """The truth; `as_seen`: of what came to be measured."""
+        active = {node: self.active(self.seen(node, at) if as_seen else at) for node in NODES}
+        whole = max(active.values())
+        if not whole:
+            return Use(0.0, 0.0, 0.0, 0.0, 0.0)
+        before = {node: self.active(at - RATE_SECONDS) for node in NODES}
+        return Use(
+            sum(cpu_seconds(node, active[node]) for node in NODES),
+            sum(memory_bytes(node, active[node]) for node in NODES),
+            _busy(self, at, active, as_seen),
+            sum(WRITTEN * active[node] for node in NODES),
+            self.active(at),
+            sum(cpu_seconds(n, active[n]) - cpu_seconds(n, before[n]) for n in NODES)
+            / RATE_SECONDS,
+        )
 
 
 def _split(seconds: float, before: float, after: float) -> float:
     return before * min(seconds, TURN) + after * max(0.0, seconds - TURN)
 
 
-def used(run: Run, at: float, *, as_seen: bool = False) -> Use:
-    """The truth; `as_seen`: of what came to be measured."""
-    active = {node: run.active(run.seen(node, at) if as_seen else at) for node in NODES}
-    whole = max(active.values())
-    if not whole:
-        return Use(0.0, 0.0, 0.0, 0.0, 0.0)
-    return Use(
-        sum(_split(active[node], *RATES[node]) for node in NODES),
-        sum(_memory(node, active[node]) for node in NODES),
-        _busy(run, at, active, as_seen),
-        sum(WRITTEN * active[node] for node in NODES),
-        run.active(at),
-    )
+def cpu_seconds(node: str, seconds: float) -> float:
+    """Of a node that ran so long."""
+    return _split(seconds, *RATES[node])
 
 
 def _busy(run: Run, at: float, active: dict[str, float], as_seen: bool) -> float:
@@ -93,7 +146,8 @@ def _busy(run: Run, at: float, active: dict[str, float], as_seen: bool) -> float
     return sum(_split(active[node], *BUSY) for node in NODES) / sum(held)
 
 
-def _memory(node: str, seconds: float) -> float:
+def memory_bytes(node: str, seconds: float) -> float:
+    """Of a node that ran so long."""
     return GIB + GROWTH[node] * seconds / 3600
 
 
@@ -104,6 +158,16 @@ def samples(run: Run, late: bool = True) -> list[str]:
     """
     found = run._replace(lost=("", 0)) if late else run
     return [text for node in NODES for text in _of_node(found, node)]
+
+
+def infos(lines: Sequence[str]) -> Iterator[str]:
+    """What tells dashboards of the jobs beside these samples."""
+    for each in lines:
+        head, _, at = each.rsplit(" ", 2)
+        name, _, text = head.partition("{")
+        if name == "batchjob_job_cpu_seconds_total" and 'mode="user"' in text:
+            own = text.replace(',mode="user"', "")
+            yield f"batchjob_job_info{{{own} 1 {at}"
 
 
 def _of_node(run: Run, node: str) -> list[str]:
@@ -117,8 +181,8 @@ def _of_node(run: Run, node: str) -> list[str]:
     found: list[str] = []
     for at in range(first, last, INTERVAL):
         seconds = run.active(at)
-        cpu = _split(seconds, *RATES[node])
-        peak = int(_memory(node, seconds))
+        cpu = cpu_seconds(node, seconds)
+        peak = int(memory_bytes(node, seconds))
 
         def add(metric: str, value: float, at: int = at, **more: str) -> None:
             found.append(line(metric, value, at, **labels, **more))

@@ -14,8 +14,8 @@ from tests.batchjob_stats_db.tsdb import prometheus
 from tests.life import site as sites
 from tests.life.judge import Known, faults
 from tests.life.places import Place
-from tests.life.site import Site
-from tests.life.truth import LINGER, Run, samples
+from tests.life.site import Fault, Site
+from tests.life.truth import LINGER, Run, infos, samples
 
 BEGIN = 1_775_300_040
 SETTLED = LINGER + 100  # after the end, when the poller measures
@@ -65,13 +65,13 @@ class Store(NamedTuple):
 
 
 @contextlib.contextmanager
-def in_prometheus(runs: Sequence[Run], server=prometheus) -> Iterator[Store]:
+def in_prometheus(runs: Sequence[Run], server=prometheus, fault: Fault = list) -> Iterator[Store]:
     """All samples are there from the beginning, since a query says of when it asks."""
     with contextlib.ExitStack() as stack:
-        urls = {
-            late: stack.enter_context(server([line for run in runs for line in samples(run, late)]))
-            for late in {False, any(run.lost[0] for run in runs)}
-        }
+        urls = {}
+        for late in {False, any(run.lost[0] for run in runs)}:
+            lines = fault([line for run in runs for line in samples(run, late)])
+            urls[late] = stack.enter_context(server([*lines, *infos(lines)]))
         yield Store(urls[False], lambda step: Prometheus(Endpoint(urls[step.late])))
 
 

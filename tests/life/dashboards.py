@@ -1,0 +1,71 @@
+"""The dashboards as places: their queries, asked and answered as Grafana does."""
+
+import json
+from typing import Any
+
+from grafana.generate.__main__ import FOLDER
+from tests.grafana import asking, stack
+from tests.life.looked import Looked
+from tests.life.truth import Subject
+
+Shown = dict[str, Any]
+
+
+def _frames(
+    site: Looked, run: Subject, name: str, title: str, **given: str
+) -> list[list[asking.Frame]]:
+    """What each query of a panel is answered."""
+    dashboard = json.loads((FOLDER / f"{name}.json").read_text())
+    grafana = asking.Grafana(site.url, stack.headers)
+    span = (float(run.submit - 60), float(site.now()))
+    given = {"cluster": site.cluster, **given}
+    viewer = asking.look(grafana, dashboard, run.user, span, site.interval, **given)
+    (panel,) = (each for each in dashboard["panels"] if each["title"] == title)
+    return [grafana.frames(target, viewer) for target in panel["targets"]]
+
+
+def jobs_of(folder: str):
+    """The list of a user's jobs."""
+
+    def shown(site: Looked, run: Subject) -> Shown:
+        ((frame,),) = _frames(site, run, f"{folder}/my-jobs", "Started in this time")
+        if site.now() < run.start:
+            return {}
+        number = frame["start_time"].index(run.start * 1000)
+        return {
+            "state": frame["state"][number],
+            "cpu_efficiency": frame["cpu_efficiency"][number],
+            "memory_efficiency": frame["memory_efficiency"][number],
+        }
+
+    return shown
+
+
+def job_of(folder: str):
+    """A job's own dashboard."""
+
+    def shown(site: Looked, run: Subject) -> Shown:
+        title = "What was used of what there was"
+        ((frame,),) = _frames(site, run, f"{folder}/job", title, job=run.jobid)
+        ratio = dict(zip(frame["what"], frame["ratio"], strict=True))
+        return {
+            "cpu_efficiency": ratio.get("cpu"),
+            "memory_efficiency": ratio.get("memory"),
+            "gpu_ratio": ratio.get("gpu"),
+        }
+
+    return shown
+
+
+def live(figure: str, title: str, query: int = 0):
+    """PromQL through the gate: the last values of a running job's panel, of all its lines."""
+
+    def shown(site: Looked, run: Subject) -> Shown:
+        if not run.start + 5 * run.interval < site.now() < run.end:
+            return {}
+        frames = _frames(site, run, "prometheus/job-live", title, job=run.jobid)[query]
+        begin = site.now() - 2 * run.interval
+        last = [frame["Value"][-1] for frame in frames if frame["Time"][-1] > begin]
+        return {figure: sum(last) if last else None, "until": site.now()}
+
+    return shown
