@@ -113,8 +113,8 @@ def memory_final(job: Row) -> bool:
     return _final(job, job["memory_basis"]) and by_node
 
 
-def gpu_final(job: Row) -> bool:
-    """The same of the GPUs' figures, which only measurements have."""
+def measured_final(job: Row) -> bool:
+    """The same of figures of GPUs and nodes, which only measurements have."""
     return _final(job, MEASURED if measured(job) else None)
 
 

@@ -230,7 +230,12 @@ QUANTITIES: Mapping[str, JobFact] = {
     "gpu_final": JobFact(
         "word",
         "Whether the GPU figures are of the whole job and will not change: yes, no.",
-        lambda m: _yes(explain.gpu_final(m.job)),
+        lambda m: _yes(explain.measured_final(m.job)),
+    ),
+    "nodes_final": JobFact(
+        "word",
+        "Whether the figures of single nodes are of the whole job and will not change: yes, no.",
+        lambda m: _yes(explain.measured_final(m.job)),
     ),
     "nodes": JobFact("count", "Nodes allocated.", _of_job("allocated_nodes")),
     "cpus": JobFact("count", "CPUs allocated.", _of_job("allocated_cpus")),

@@ -1,27 +1,44 @@
 """No advice asks for less than a job truly used, however little of it was seen, and whenever."""
 
+import re
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from batchjob_stats_server.report.facts import UNITS, values
+from batchjob_stats_server.report.model import NodeUse
 from batchjob_stats_server.report.rules import advise
-from tests.batchjob_stats_server.report.test_report import GIB, RULES, UNMEASURED, T, material
+from tests.batchjob_stats_server.report.test_report import GIB, GPU, RULES, UNMEASURED, T, material
 
 HOURS = 3600
+REDUCING = {
+    "memory-oversized", "low-cpu", "single-threaded", "unbalanced-nodes", "gpu-unused",
+    "gpu-partly-unused", "gpu-small-enough", "time-limit-too-long",
+}  # fmt: skip
+_LESS = re.compile(r"ask for (?!more|a GPU with more)|without GPUs|lower the number", re.IGNORECASE)
+
+
+def test_rules_that_suggest_a_smaller_request_are_known():
+    assert {rule.id for rule in RULES if _LESS.search(rule.step)} == REDUCING
 
 
 @st.composite
-def jobs(draw):
+def jobs(draw, gpus=0):
     """What a job truly used, and what is known of it at some stage of its life."""
     nodes = draw(st.integers(1, 3))
     peaks = [draw(st.integers(GIB // 4, 16 * GIB)) for _ in range(nodes)]
     cpus = 8 * nodes
     busy = draw(st.floats(0.05, 1.0)) * cpus * 2 * HOURS
     truth = {"node_peak": max(peaks), "cpus": busy / (2 * HOURS)}
+    of_gpus = draw(st.lists(st.sampled_from([0.0, 0.02, 0.9]), min_size=gpus, max_size=gpus))
+    truth |= {"gpus": of_gpus, "gpu_memory": draw(st.sampled_from([1, 30])) * GIB}
+    truth["shares"] = [draw(st.floats(0.1, 1.0)) for _ in range(nodes)]  # of nodes in CPU time
     known = {
         "allocated_nodes": nodes, "allocated_cpus": cpus,
         "allocated_memory_bytes": 16 * GIB * nodes,
         "cpu_seconds": None, "peak_memory_bytes": None, "usage_due_time": None,
+        "time_limit_seconds": draw(st.sampled_from([3, 24])) * HOURS,
+        "allocated_gpus": len(of_gpus),
     }  # fmt: skip
     stage = draw(st.sampled_from(["running", "just ended", "measured", "accounted", "due again"]))
     seen = draw(st.integers(0, 1000)) / 1000
@@ -48,11 +65,46 @@ def jobs(draw):
         "usage_memory_peak_bytes": int(sum(peaks) * seen),
         "usage_memory_peak_node_bytes": int(max(peaks) * seen),
     }
+    known |= draw(seen_of_gpus(truth, whole))
+    known["nodes"] = draw(seen_of_nodes(truth["shares"], whole))
     if stage == "accounted":
-        known |= UNMEASURED
+        known |= {**UNMEASURED, "gpus": []}
     if stage == "accounted" or (stage != "running" and draw(st.booleans())):
         known |= {"cpu_seconds": busy, "peak_memory_bytes": sum(peaks)}
     return truth, known
+
+
+@st.composite
+def seen_of_gpus(draw, truth, whole):
+    """Measurements of a job's GPUs: all that is true, or whatever part of the time happened."""
+    seen = draw(st.sampled_from([[0.0], [0.02], [0.0, 0.5]]))
+    devices = [
+        {
+            **GPU, "uuid": f"GPU-{number}",
+            "utilization_ratio": true if whole else draw(st.sampled_from(seen)),
+            "memory_peak_bytes": truth["gpu_memory"] if whole else GIB,
+            "samples": draw(st.integers(4, 240)),
+        }
+        for number, true in enumerate(truth["gpus"])
+        if whole or draw(st.integers(0, 9))
+    ]  # fmt: skip
+    ratios = [each["utilization_ratio"] for each in devices]
+    return {
+        "gpus": devices,
+        "gpu_memory": {each["uuid"]: 40.0 * GIB for each in devices},
+        "usage_gpus": len(devices) or None,
+        "usage_gpu_utilization_ratio": sum(ratios) / len(ratios) if ratios else None,
+        "usage_gpu_memory_peak_bytes": truth["gpu_memory"] if whole else GIB,
+    }
+
+
+@st.composite
+def seen_of_nodes(draw, shares, whole):
+    return [
+        NodeUse(f"n{number}", share if whole else share * draw(st.floats(0, 1)), GIB)
+        for number, share in enumerate(shares)
+        if whole or draw(st.booleans())
+    ]
 
 
 @given(jobs())
@@ -65,3 +117,22 @@ def test_no_request_below_what_was_used(job):
     if rules & {"low-cpu", "single-threaded"}:
         asked = found["cpus_to_ask"] if "low-cpu" in rules else 1.1
         assert asked >= truth["cpus"]
+    if "unbalanced-nodes" in rules:
+        assert min(truth["shares"]) < 0.5 * sum(truth["shares"]) / len(truth["shares"])
+    if "time-limit-too-long" in rules:
+        assert found["time_to_ask"] >= 2 * HOURS
+
+
+@given(st.integers(1, 3).flatmap(jobs))
+def test_no_gpu_that_was_used_is_given_back(job):
+    truth, known = job
+    found = values(material(**known))
+    rules = {each.rule for each in advise(RULES, found, UNITS)[0]}
+    used_gpus = sum(ratio >= 0.01 for ratio in truth["gpus"])
+    if "gpu-unused" in rules:
+        assert used_gpus == 0
+    if "gpu-partly-unused" in rules:
+        assert found["gpus_in_use"] >= used_gpus
+    if "gpu-small-enough" in rules:
+        assert truth["gpus"][0] < 0.3
+        assert truth["gpu_memory"] < 0.2 * 40 * GIB
