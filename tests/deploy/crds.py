@@ -99,12 +99,13 @@ SPECS = {
         additionalScrapeConfigs=KEY, statefulMode=SWITCH,
         statefulStorage=fields(volumeClaimTemplate=fields("spec", spec=CLAIM)),
         remoteWrite=listed(fields("url", url=TEXT, bearerTokenSecret=KEY)),
+        disableSelfServiceScrape=SWITCH,
         **POD,
     ),
     "VMSingle": fields(
         "retentionPeriod",
         retentionPeriod={"type": "string", "pattern": "^[0-9]+[hdwy]?$"},
-        storage=CLAIM, removePvcAfterDelete=SWITCH, **POD,
+        storage=CLAIM, removePvcAfterDelete=SWITCH, disableSelfServiceScrape=SWITCH, **POD,
     ),
 }  # fmt: skip
 

@@ -67,7 +67,9 @@ def everything():
 
 def test_every_resource_is_valid(resources, version):
     for each in resources:
-        if each["kind"] not in SCRAPES:
+        if each["kind"] == "VMAgent":
+            crds.check(each)
+        elif each["kind"] not in SCRAPES:
             kubernetes_validate.validate(each, version, strict=True)
 
 
@@ -220,6 +222,17 @@ def test_scrapers_find_every_part_by_its_alerts_name(everything):
             )
             assert ("cluster" in labels) == (part != "stats-db")  # it tells of several clusters
             assert endpoint[key][-1]["action"] == "labeldrop"
+
+
+def test_the_agent_writes_elsewhere_with_a_token_from_a_secret(everything):
+    agent = everything["VMAgent", "bj-agent"]["spec"]
+    near, far = agent["remoteWrite"]
+    assert "bearerTokenSecret" not in near
+    assert far["bearerTokenSecret"] == {"name": "metrics", "key": "token"}
+    assert not [each for each in rendered() if each["kind"] == "VMAgent"]
+    refused = helm("template", "bj", str(CHART), "--set-json=scrape.remoteWrite=[{}]")
+    assert refused.returncode != 0
+    assert "url" in refused.stderr
 
 
 @pytest.mark.parametrize("kind", SCRAPES)

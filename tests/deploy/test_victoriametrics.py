@@ -1,6 +1,7 @@
 """VictoriaMetrics' own programs and kubectl read what deploy/victoriametrics has."""
 
 import base64
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -45,6 +46,53 @@ def test_the_agent_knows_every_key_of_the_operators_scrape_jobs(tmp_path):
     config.write_text(yaml.safe_dump({"scrape_configs": yaml.safe_load(text)}))
     flags = [f"-promscrape.config={config}", "-remoteWrite.url=http://127.0.0.1"]
     succeed("vmagent", "-dryRun", *flags)
+
+
+def scrape_jobs():
+    return {
+        each["job_name"]: each for each in yaml.safe_load((OPERATOR / "scrape.yml").read_text())
+    }
+
+
+def kept(job, name):
+    """Whether the relabelling of a job keeps a metric of this name."""
+    rules = [r for r in job["metric_relabel_configs"] if r.get("source_labels") == ["__name__"]]
+    return all(
+        bool(re.fullmatch(rule["regex"], name)) == (rule["action"] == "keep") for rule in rules
+    )
+
+
+def test_the_kubelets_times_to_start_pods_are_kept():
+    """Names are those of Kubernetes' reference of metrics."""
+    kubelet = scrape_jobs()["kubelet"]
+    for name in ("pod_start_duration_seconds_bucket", "running_pods", "runtime_operations_total"):
+        assert kept(kubelet, f"kubelet_{name}")
+    assert not kept(kubelet, "kubelet_http_requests_total")
+    assert not kept(kubelet, "go_goroutines")
+
+
+def test_every_page_of_the_kubelet_is_scraped_and_no_container_counts_twice():
+    jobs = scrape_jobs()
+    paths = {each.get("metrics_path", "/metrics") for each in jobs.values() if "scheme" in each}
+    assert paths == {"/metrics", "/metrics/cadvisor", "/metrics/probes", "/metrics/resource"}
+    resource = jobs["kubelet_resource"]
+    assert kept(resource, "node_cpu_usage_seconds_total")
+    assert kept(resource, "pod_memory_working_set_bytes")
+    assert not kept(resource, "container_cpu_usage_seconds_total")
+    assert {name for name, each in jobs.items() if each.get("stream_parse")} == {
+        "kubelet", "cadvisor", "kube-state-metrics",
+    }  # fmt: skip
+
+
+def test_the_store_keeps_the_samples_of_the_shortest_interval():
+    jobs = scrape_jobs()
+    store = manifests()["VMSingle"]
+    assert jobs["dcgm_exporter"]["scrape_interval"] == "15s"
+    assert store["extraArgs"]["dedup.minScrapeInterval"] == "15s"
+
+
+def test_agent_and_store_are_scraped_themselves():
+    assert all(spec["disableSelfServiceScrape"] is False for spec in manifests().values())
 
 
 @needs("vmalert")
