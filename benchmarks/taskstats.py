@@ -30,6 +30,9 @@ class Record(NamedTuple):
 
     task: int
     uid: int
+    command: str
+    ended: float  # epoch seconds, when the record came
+    elapsed_seconds: float
     cpu_seconds: float  # as the scheduler counted them, in nanoseconds
     read_bytes: int  # from block devices
     written_bytes: int
@@ -95,7 +98,12 @@ def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 def _record(task: int, stats: bytes) -> Record:
     (nanoseconds,) = struct.unpack_from("=Q", stats, 72)
+    command = stats[80:112].partition(b"\0")[0].decode(errors="replace")
     (uid,) = struct.unpack_from("=I", stats, 120)
+    (microseconds,) = struct.unpack_from("=Q", stats, 144)
     read_characters, written_characters = struct.unpack_from("=QQ", stats, 216)
     read, written = struct.unpack_from("=QQ", stats, 248)
-    return Record(task, uid, nanoseconds / 1e9, read, written, read_characters, written_characters)
+    return Record(
+        task, uid, command, time.time(), microseconds / 1e6, nanoseconds / 1e9, read, written,
+        read_characters, written_characters,
+    )  # fmt: skip
