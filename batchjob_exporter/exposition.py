@@ -4,11 +4,9 @@ Text format 0.0.4: Prometheus docs/instrumenting/exposition_formats.md.
 OpenMetrics 1.0: prometheus/OpenMetrics specification/OpenMetrics.md.
 """
 
-from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import accumulate, chain, islice, zip_longest
-from operator import is_
+from math import isfinite
 from typing import NamedTuple
 
 from collectors.metric import Labels, Metric, MetricFamily, Sample
@@ -27,91 +25,64 @@ OPENMETRICS = ExpositionFormat(
 )
 
 # How Python writes what the formats write otherwise.
-_NUMBERS = {"inf": "+Inf", "-inf": "-Inf", "nan": "NaN", "True": "1", "False": "0"}
+_NUMBERS = {"inf": "+Inf", "-inf": "-Inf", "nan": "NaN"}
 
 
-def render(families: Iterable[MetricFamily], format: ExpositionFormat = TEXT) -> bytes:
+def render(families: Iterable[MetricFamily], format: ExpositionFormat = TEXT) -> bytearray:
     """One exposition. Families of the same metric become one, at the place of the first."""
-    return Exposition().render(families, format)
+    text = bytearray()
+    for metric, parts in _merged(families).values():
+        blocks = [_block(family, format) for family in parts]
+        if any(blocks):
+            text += _header(metric, format)
+            for block in blocks:
+                text += block
+    if format.openmetrics:
+        text += b"# EOF\n"
+    return text
 
 
-class Exposition:
-    """Writes expositions; a sample that was in the last one keeps its text. Thread-safe."""
+def _block(family: MetricFamily, format: ExpositionFormat) -> bytes:
+    """The lines of all samples.
 
-    def __init__(self) -> None:
-        self._written: dict[str, _Written] = {}  # by the samples' name; an entry is only replaced
-
-    def render(self, families: Iterable[MetricFamily], format: ExpositionFormat = TEXT) -> bytes:
-        """One exposition. Families of the same metric become one, at the place of the first."""
-        blocks: list[bytes] = []
-        for metric, parts in _merged(families).values():
-            blocks.append(_header(metric, format))
-            for family in parts:
-                if format.openmetrics and family.created:
-                    blocks += _with_creation(family, family.created)
-                else:
-                    blocks.append(self._block(metric.name + family.suffix, family.samples))
-        if format.openmetrics:
-            blocks.append(b"# EOF\n")
-        return b"".join(blocks)
-
-    def _block(self, name: str, samples: Sequence[Sample]) -> bytes:
-        before = self._written.get(name, _NOTHING_WRITTEN)
-        if samples is before.samples or (
-            len(samples) == len(before.samples) and all(map(is_, samples, before.samples))
-        ):
-            return before.block
-        lines, written = (
-            before.block,
-            zip_longest(samples, before.samples, before.ends, chain((0,), before.ends)),
-        )
-        texts = [
-            lines[begin:end] if sample is old else _line(name, sample)
-            for sample, old, end, begin in islice(written, len(samples))
-        ]
-        block = b"".join(texts)
-        ends = array("L", accumulate(map(len, texts)))
-        self._written[name] = _Written(samples, ends, block)
-        return block
-
-
-class _Written(NamedTuple):
-    """Samples of one name, where the line of each ends, and all lines."""
-
-    samples: Sequence[Sample]
-    ends: Sequence[int]
-    block: bytes
-
-
-_NOTHING_WRITTEN = _Written((), (), b"")
-
-
-def _line(name: str, sample: Sample) -> bytes:
-    labels, number = sample
-    value = repr(number)
-    value = _NUMBERS.get(value, value)
-    text = f"{name}{{{labels}}} {value}\n" if labels else f"{name} {value}\n"
-    # Labels are UTF-8 where `collectors.metric` rendered them; one that is not must not cost the
-    # node all its metrics.
+    Labels are UTF-8 where `collectors.metric` rendered them; one that is not must not cost the node
+    all its metrics.
+    """
+    name = family.metric.name + family.suffix
+    if format.openmetrics and family.created:
+        text = "".join(_with_creation(family, family.created))
+    else:
+        text = "".join(_lines(name, list(family.samples)))
     return text.encode(errors="replace")
 
 
-def _with_creation(family: MetricFamily, created: Mapping[Labels, float]) -> Iterator[bytes]:
+def _lines(name: str, samples: Sequence[Sample]) -> list[str]:
+    if all(of and isfinite(number) for of, number in samples):
+        return [f"{name}{{{of}}} {+number!r}\n" for of, number in samples]  # +True is 1
+    return [_line(name, of, number) for of, number in samples]
+
+
+def _line(name: str, labels: Labels, number: float) -> str:
+    value = repr(+number)
+    value = _NUMBERS.get(value, value)
+    return f"{name}{{{labels}}} {value}\n" if labels else f"{name} {value}\n"
+
+
+def _with_creation(family: MetricFamily, created: Mapping[Labels, float]) -> Iterator[str]:
     """Each counter, followed by the time at which it was 0 (OpenMetrics.md, "Counter")."""
     name = family.metric.name
     base = name.removesuffix("_total")
-    for sample in family.samples:
-        yield _line(name, sample)
-        if (began := created.get(sample[0])) is not None:
-            yield _line(f"{base}_created", (sample[0], began))
+    for of, number in family.samples:
+        yield _line(name, of, number)
+        if (began := created.get(of)) is not None:
+            yield _line(f"{base}_created", of, began)
 
 
 def _merged(families: Iterable[MetricFamily]) -> dict[str, tuple[Metric, list[MetricFamily]]]:
     merged: dict[str, tuple[Metric, list[MetricFamily]]] = {}
     for family in families:
-        if family.samples:
-            _, parts = merged.setdefault(family.metric.name, (family.metric, []))
-            parts.append(family)
+        _, parts = merged.setdefault(family.metric.name, (family.metric, []))
+        parts.append(family)
     return merged
 
 

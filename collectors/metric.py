@@ -12,7 +12,6 @@ Labels = NewType("Labels", str)
 NO_LABELS = Labels("")
 
 Sample = tuple[Labels, float]
-"""Whoever gives the very same sample again spares the exposition to write it down again."""
 
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
@@ -66,15 +65,3 @@ def escape(value: str) -> str:
     if '"' in value or "\\" in value or "\n" in value:
         return value.translate(_ESCAPES)
     return value
-
-
-class JoinedLabels(dict[Labels, Labels]):
-    """Some labels joined with others, once for each and kept: `JoinedLabels(own)[others]`."""
-
-    def __init__(self, own: Labels) -> None:
-        super().__init__()
-        self._own = own
-
-    def __missing__(self, others: Labels) -> Labels:
-        joined = self[others] = join(self._own, others)
-        return joined

@@ -99,7 +99,7 @@ class TimedOut(Exception):
 class Answer(NamedTuple):
     """What the server sends to the client, and whether the connection stays open."""
 
-    data: bytes
+    data: bytes | bytearray
     keep_alive: bool
 
 
@@ -168,6 +168,7 @@ class HttpConnection:
             assert answer is not None  # the server resumes a request with its answer
             yield from self._send(answer.data)
             keep_alive = answer.keep_alive
+            del answer  # an exposition is large, and the next request may be long in coming
             deadline = self._clock() + self._patience.idle
         yield from self._linger()
 
@@ -197,7 +198,7 @@ class HttpConnection:
             raise Refused(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "request head too large")
         return head
 
-    def _send(self, data: bytes) -> _Step[None]:
+    def _send(self, data: bytes | bytearray) -> _Step[None]:
         deadline = self._clock() + self._patience.send
         rest = memoryview(data)
         while rest:

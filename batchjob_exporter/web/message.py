@@ -38,10 +38,10 @@ class HttpRequest(NamedTuple):
 
 
 class HttpResponse(NamedTuple):
-    """An answer whose body is complete."""
+    """An answer whose body is complete. A bytearray is the server's to change."""
 
     status: HTTPStatus
-    body: bytes
+    body: bytes | bytearray
     headers: tuple[tuple[str, str], ...] = ()
 
 
@@ -162,8 +162,8 @@ def _takes_gzip(accept_encoding: str) -> bool:
 
 def render(
     response: HttpResponse, *, keep_alive: bool, with_body: bool = True, now: float | None = None
-) -> bytes:
-    """The answer as it goes over the wire: one piece, so that it leaves in one write."""
+) -> bytes | bytearray:
+    """The answer as it goes over the wire."""
     date = time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(now))
     lines = [
         f"HTTP/1.1 {response.status.value} {response.status.phrase}",
@@ -173,4 +173,9 @@ def render(
         *(f"{name}: {value}" for name, value in response.headers),
     ]
     head = "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n"
-    return head + response.body if with_body else head
+    if not with_body:
+        return head
+    if isinstance(response.body, bytearray):  # a large one, of which a copy would be as large
+        response.body[:0] = head
+        return response.body
+    return head + response.body

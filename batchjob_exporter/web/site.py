@@ -5,7 +5,7 @@ from http import HTTPStatus
 
 from batchjob.runtime.settings import nearest
 from batchjob_exporter.exporter import Exporter
-from batchjob_exporter.exposition import OPENMETRICS, TEXT, Exposition, ExpositionFormat
+from batchjob_exporter.exposition import OPENMETRICS, TEXT, ExpositionFormat, render
 from batchjob_exporter.web import targets
 from batchjob_exporter.web.message import HttpRequest, HttpResponse, accepted, text
 from collectors.collector import NodeLister
@@ -49,7 +49,6 @@ class MetricsSite:
 
     def __init__(self, exporter: Exporter, telemetry_path: str, version: str) -> None:
         self._exporter = exporter
-        self._exposition = Exposition()
         page = _PAGE.format(
             version=version.translate(_ESCAPED),
             metrics=telemetry_path.translate(_ESCAPED),
@@ -89,7 +88,7 @@ class MetricsSite:
             return text(HTTPStatus.BAD_REQUEST, str(error))
         families = self._exporter.collect(names, _deadline(request))
         format = negotiate(request.headers.get("accept", ""))
-        body = self._exposition.render(families, format)
+        body = render(families, format)
         headers = (("Content-Type", format.content_type), ("Vary", "Accept, Accept-Encoding"))
         return HttpResponse(HTTPStatus.OK, body, headers)
 

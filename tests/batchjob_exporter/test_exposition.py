@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as prometheus_text
 
-from batchjob_exporter.exposition import OPENMETRICS, TEXT, Exposition, render
+from batchjob_exporter.exposition import OPENMETRICS, TEXT, render
 from collectors.metric import NO_LABELS, Metric, MetricFamily, labels
 
 GAUGE = Metric("batchjob_jobs", "gauge", "Number of jobs.", ("manager",))
@@ -104,26 +104,3 @@ def test_promtool_accepts_it():
         ["promtool", "check", "metrics"], input=render(families), capture_output=True, check=False
     )
     assert (checked.returncode, checked.stdout, checked.stderr) == (0, b"", b"")
-
-
-@given(
-    st.lists(
-        st.lists(
-            st.tuples(st.sampled_from("abcd"), st.floats() | st.integers()),
-            max_size=4,
-            unique_by=lambda sample: sample[0],
-        ),
-        max_size=5,
-    )
-)
-def test_what_is_kept_from_one_exposition_to_the_next_never_shows(moments):
-    """Samples that are given again, in other places too, are written as if they were new."""
-    known = {}
-    writer = Exposition()
-    for moment in moments:
-        samples = [
-            known.setdefault((jobid, repr(number)), (labels(jobid=jobid), number))
-            for jobid, number in moment
-        ]
-        families = [MetricFamily(COUNTER, samples), MetricFamily(GAUGE, samples[:1])]
-        assert writer.render(families) == render(families)

@@ -174,7 +174,7 @@ class CgroupDirectory:
                     data = os.pread(file.descriptor, file.room, 0)
                 else:
                     data = read_path(self._path_of(file.source))
-                if data != file.data:
+                if hash(data) != file.digest:
                     changed = True
                     self._take(file, data)
             except OSError as error:

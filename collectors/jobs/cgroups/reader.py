@@ -5,6 +5,7 @@ import os
 import sys
 from array import array
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from itertools import repeat
 from typing import Any, NamedTuple
 
@@ -42,15 +43,18 @@ class CgroupFile(NamedTuple):
 
 
 class OpenCgroupFile:
-    """A file that is there: how it is read, and what it said last."""
+    """A file that is there: how it is read, and what it said last.
 
-    __slots__ = ("_fields", "data", "descriptor", "room", "source", "values")
+    Of its text a hash is kept: the texts of a thousand jobs are megabytes.
+    """
+
+    __slots__ = ("_fields", "descriptor", "digest", "room", "source", "values")
 
     def __init__(self, source: CgroupFile, descriptor: int, values: dict[str, Any]) -> None:
         self.source = source
         self.descriptor = descriptor  # -1: to be opened for each read
         self.room = _SMALL  # bytes; more than the file has, as far as is known
-        self.data: bytes | None = None  # None: nothing that could be understood
+        self.digest: int | None = None  # of what it said; None: nothing that could be understood
         self.values = values  # of all files, this one's among them
         self._fields: tuple[str, ...] = ()  # of this one
 
@@ -59,11 +63,11 @@ class OpenCgroupFile:
         try:
             if data[-1:] != b"\n" and (data or not self.source.may_be_empty):
                 raise ValueError("half a line")
-            said, self.data = self.source.parse(data), data
+            said, self.digest = self.source.parse(data), hash(data)
         except (ValueError, LookupError):
-            said, self.data = {}, None
+            said, self.digest = {}, None
         self.show(said)
-        return self.data is not None
+        return self.digest is not None
 
     def show(self, said: Mapping[str, Any]) -> None:
         """Put these values in the place of what it said before."""
@@ -71,12 +75,18 @@ class OpenCgroupFile:
         if fields != self._fields:
             for field in self._fields:
                 self.values.pop(field, None)
-            self._fields = fields
+            self._fields = _field_names(fields)
         self.values.update(said)
 
     def overflows(self, data: bytes) -> bool:
         """Whether a read that gave this much may have left something."""
         return len(data) > self.room - _RECORD
+
+
+@lru_cache(1000)
+def _field_names(fields: tuple[str, ...]) -> tuple[str, ...]:
+    """The same names once for all jobs."""
+    return fields
 
 
 class BatchReader:
@@ -103,7 +113,7 @@ class BatchReader:
             amiss = True
         # The directories of a job go one after the other: what could be read is the last of them.
         for file, data in zip(self._files, read, strict=False):
-            if data != file.data:
+            if hash(data) != file.digest:
                 changed = True
                 amiss |= file.overflows(data) or not file.take(data)
         return None if amiss else changed

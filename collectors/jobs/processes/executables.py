@@ -30,9 +30,7 @@ class ExecutableTotals:
                 self._seconds[process.program] = known + max(gain, 0.0)
         self._before = now
 
-    def top(self, number: int) -> dict[str, float] | None:
-        """The programs that used most; None when none is asked for."""
-        if not number:
-            return None
+    def top(self, number: int) -> dict[str, float]:
+        """The programs that used most."""
         ranked = sorted(self._seconds.items(), key=lambda entry: -entry[1])
         return dict(ranked[:number])

@@ -30,17 +30,17 @@ class ExitWatcher:
         self._poll: select.epoll | None = None
         self._stop = -1  # an eventfd, once the thread runs
         self._followed: dict[int, tuple[Job, int]] = {}  # pidfd → job, pid
-        self._pids: dict[Job, set[int]] = {}
+        self._pids: dict[Job, list[int]] = {}  # a few each
         self._lock = threading.Lock()
         self._once = Once(log)
 
     def follow(self, job: Job, pids: Iterable[int]) -> None:
         """Have `exited` called when one of these processes ends; the earliest come first."""
         with self._lock:
-            known = self._pids.setdefault(job, set())
+            known = self._pids.setdefault(job, [])
             for pid in pids:
                 if len(known) < _FOLLOWED and pid not in known and self._open(job, pid):
-                    known.add(pid)
+                    known.append(pid)
             if not known:
                 del self._pids[job]
 
@@ -74,7 +74,7 @@ class ExitWatcher:
 
     def _close(self, descriptor: int) -> Job:
         job, pid = self._followed.pop(descriptor)
-        self._pids[job].discard(pid)
+        self._pids[job].remove(pid)
         if not self._pids[job]:
             del self._pids[job]
         os.close(descriptor)

@@ -15,6 +15,7 @@ from batchjob.runtime.log import Once
 from collectors.host import Host
 from collectors.jobs.cgroups.directory import Trouble
 from collectors.jobs.processes import proc
+from collectors.jobs.processes.executables import ExecutableTotals
 from collectors.jobs.processes.exits import ExitWatcher
 from collectors.jobs.processes.identifier import PATIENCE_SECONDS, ROOT_SECONDS, JobIdentifier
 from collectors.jobs.processes.proc import Process, ProcessCounters
@@ -220,7 +221,9 @@ class ProcessScanner:
         sums = notes.accounts.update(everyone)
         if self._wanted.io and sums is not None and sums.read_bytes is None:
             self._naming.denied(notes)
-        notes.programs.update(owned)
+        if self._wanted.programs:
+            notes.programs = notes.programs or ExecutableTotals()
+            notes.programs.update(owned)
         job.seen = Seen(
             self._host.monotonic(),
             self._reading(notes, owned, sums),
@@ -268,7 +271,7 @@ class ProcessScanner:
             threads=sum(process.threads for process in owned),
             open_files=self._open_files(owned) if self._wanted.open_files else None,
             open_files_limit=self._open_files_limit(owned) if self._wanted.open_files else None,
-            programs=notes.programs.top(self._wanted.programs),
+            programs=notes.programs.top(self._wanted.programs) if notes.programs else None,
             network=self._network(owned),
             **counters._asdict(),
         )

@@ -30,7 +30,7 @@ def _booted() -> float:
     return time.clock_gettime(time.CLOCK_REALTIME) - time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-@dataclass
+@dataclass(slots=True, eq=False)
 class Notes:
     """What the inspector's thread remembers of a job. Nobody else touches it."""
 
@@ -48,7 +48,7 @@ class Notes:
     denied: bool = False
     touched: bool = False  # a process has ended since the last look
     accounts: ProcessTotals = field(default_factory=ProcessTotals)
-    programs: ExecutableTotals = field(default_factory=ExecutableTotals)
+    programs: ExecutableTotals | None = None
 
 
 @dataclass(frozen=True)

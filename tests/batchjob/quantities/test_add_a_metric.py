@@ -33,7 +33,7 @@ for files in (v2.sources({"memory"}, devices), v1.sources({"memory"}, devices)["
     reading = job_reading(0.0, None, CgroupReading(**fields))
     name = JobName("slurm", "1", "alice", Labels('jobid="1"'))
     families = JobFamilies(JOB_QUANTITIES).of([(JobIdentity(name, 7, Labels("")), reading)])
-    shown = {family.metric.name: family.samples for family in families}
+    shown = {family.metric.name: list(family.samples) for family in families}
     assert shown["batchjob_job_memory_slab_bytes"] == [('jobid="1"', 4096)]
     assert numbers({SampleKey("memory_slab_bytes"): 4096.0}) == {"memory_slab_bytes": 4096}
 """
