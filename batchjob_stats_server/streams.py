@@ -8,7 +8,6 @@ from typing import Any
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from batchjob_stats_server.auth.rights import Principal
 from batchjob_stats_server.http.problems import Problem
 
 _AGAIN = {"Retry-After": "30"}
@@ -44,11 +43,6 @@ class StreamLimit:
     def open(self) -> int:
         """How many there are."""
         return self._of_user.total()
-
-
-def reader(known: Principal) -> Hashable:
-    """Whose streams it counts among."""
-    return known.on_behalf or known.user, known.clusters
 
 
 class OpenStream(StreamingResponse):

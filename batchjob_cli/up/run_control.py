@@ -13,6 +13,7 @@ from batchjob_cli import delete, stop
 from batchjob_stats_server.run_control import RunRefusedError, RunRequest
 
 _START_SECONDS = 60.0
+_COMMAND = ("-P", "-m", "batchjob_cli")  # -P: the directory of a run may hold modules of others
 
 
 class LocalRunControl:
@@ -24,7 +25,7 @@ class LocalRunControl:
 
     def start(self, request: RunRequest) -> Run:
         """See RunControl. Each is supervised by a process of its own, which outlives us."""
-        argv = [sys.executable, "-m", "batchjob_cli", *_arguments(request, self.data)]
+        argv = [sys.executable, *_COMMAND, *_arguments(request, self.data)]
         try:
             done = subprocess.run(  # noqa: S603 (what an admin asks for, no shell)
                 argv,

@@ -32,7 +32,7 @@ class RowsPage(NamedTuple):
 async def looked_up(
     services: Services, known: Principal, ask: Callable[[Connection], T], *, costly: bool = True
 ) -> T:
-    """What `ask` finds in the database; costly requests wait in a queue that is fair to users."""
+    """What `ask` finds in the database."""
 
     def work() -> T:
         try:
@@ -41,6 +41,13 @@ async def looked_up(
         except (TooManyError, TooManyRowsError) as error:
             raise Problem(422, str(error)) from error
 
+    return await in_turn(services, known, work, costly=costly)
+
+
+async def in_turn(
+    services: Services, known: Principal, work: Callable[[], T], *, costly: bool = True
+) -> T:
+    """Do the work in a thread; costly requests wait in a queue that is fair to users."""
     if not costly:
         return await to_thread.run_sync(work)
     try:

@@ -29,7 +29,7 @@ from batchjob_stats_server.auth.rights import Principal
 from batchjob_stats_server.http.problems import Problem
 from batchjob_stats_server.run_control import RunControl, RunRefusedError, RunRequest
 from batchjob_stats_server.services import Given, Services
-from batchjob_stats_server.streams import OpenStream, reader
+from batchjob_stats_server.streams import OpenStream
 
 router = APIRouter(prefix=PREFIX)
 
@@ -244,7 +244,7 @@ def run_logs(
     readers = [Reader(directory, each, found.uid) for each in wanted]
     lines = _output(services, control, found, readers, which)
     kind, headers = "application/octet-stream", {"Cache-Control": "no-store"}
-    streams, user = services.streams, reader(known)
+    streams, user = services.streams, known.who()
     if streams is None or not which.follow:
         return StreamingResponse(lines, media_type=kind, headers=headers)
     streams.enter(user)

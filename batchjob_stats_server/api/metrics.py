@@ -101,7 +101,7 @@ async def job_metrics(
         whole = [dict(zip(MetricRow.model_fields, row, strict=True)) for row in rows]
         return answer(whole, keys, which.format)
 
-    return await services.histories.ask(known.user, drawn)
+    return await services.histories.ask(known.who(), drawn)
 
 
 def _job(

@@ -30,7 +30,7 @@ from batchjob_stats_server.auth.identity import Caller, Known
 from batchjob_stats_server.auth.rights import Principal
 from batchjob_stats_server.http.problems import Problem
 from batchjob_stats_server.services import Given, Services
-from batchjob_stats_server.streams import OpenStream, reader
+from batchjob_stats_server.streams import OpenStream
 
 router = APIRouter(prefix=PREFIX)
 
@@ -134,7 +134,7 @@ def streamed(
     streams, directory = services.streams, services.settings.samples.directory
     if not directory or streams is None:
         raise Problem(503, "no samples are kept here; jobs/{id}/metrics may have measurements")
-    user = reader(known)
+    user = known.who()
     streams.enter(user)
     replay = Replay(Path(directory), jobid, wanted.has)
 

@@ -35,7 +35,7 @@ LOGIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,127}")
 
 
 def _throttle(services: Services, known: Principal) -> None:
-    if wait := services.rates.user.wait((known.user, known.clusters)):
+    if wait := services.rates.user.wait(known.who()):
         services.metrics.limited.labels("user").inc()
         raise too_fast(wait)
 

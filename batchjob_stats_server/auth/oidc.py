@@ -165,7 +165,7 @@ class OidcProvider:
 
     def logged_out(self, token: str) -> ProviderSession:
         """Whose session a log-out token ends (Back-Channel Logout 1.0, 2.6); raises OidcError."""
-        claims = self._decoded(token)
+        claims = self._decoded(token).claims
         audience = claims.get("aud")
         audiences = audience if isinstance(audience, list) else [audience]
         issued = claims.get("iat")
@@ -199,7 +199,7 @@ class OidcProvider:
         return session
 
     def _claims(self, given: Mapping[str, Any], nonce: str) -> Mapping[str, Any]:
-        payload = self._decoded(str(given.get("id_token", "")))
+        decoded = self._decoded(str(given.get("id_token", "")))
         options = {
             "iss": {"essential": True, "value": self._options.issuer},
             "aud": {"essential": True, "value": self._options.client_id},
@@ -210,12 +210,12 @@ class OidcProvider:
             "nonce": nonce,
             "access_token": given.get("access_token"),
         }
-        claims = CodeIDToken(payload, {}, options, params)
+        claims = CodeIDToken(decoded.claims, decoded.header, options, params)
         try:
             claims.validate(now=int(self._now()), leeway=_LEEWAY_SECONDS)
         except (AuthlibBaseError, JoseError, ValueError, TypeError) as error:
             raise OidcError(f"the provider's ID token is not good: {error}") from error
-        return payload
+        return decoded.claims
 
     def _person(self, session: OAuth2Session, claims: Mapping[str, Any]) -> Person:
         wanted = (self._options.user_claim, self._options.groups_claim)
@@ -236,13 +236,13 @@ class OidcProvider:
             ProviderSession(str(claims["sub"]), str(claims.get("sid") or "")),
         )
 
-    def _decoded(self, text: str) -> dict[str, Any]:
-        """The claims of a signed token; the keys are read again where none of them fits."""
+    def _decoded(self, text: str) -> jwt.Token:
+        """A signed token; the keys are read again where none of them fits."""
         described = self._described().get("id_token_signing_alg_values_supported") or ["RS256"]
         algorithms = [each for each in _ALGORITHMS if each in described]
         for again in (False, True):
             try:
-                return jwt.decode(text, self._key_set(again), algorithms=algorithms).claims
+                return jwt.decode(text, self._key_set(again), algorithms=algorithms)
             except (JoseError, ValueError, KeyError, TypeError) as error:
                 if again:
                     raise OidcError(f"the provider's signature is not good: {error}") from error

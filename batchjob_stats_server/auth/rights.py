@@ -25,10 +25,15 @@ class Principal(NamedTuple):
     on_behalf: str = ""  # who made the token, where that is somebody else
     certificate: str = ""
     makes_tokens: bool = True
+    person: tuple[str, tuple[str, ...]] | None = None  # where a token is for fewer clusters
 
     def who(self) -> tuple[str, tuple[str, ...]]:
-        """The person: a name, and the clusters on which it is theirs."""
-        return self.user, self.clusters
+        """The person: a name, and the clusters on which it is theirs.
+
+        However many tokens a person has made for some cluster or other, it is one person's share
+        that all of them use.
+        """
+        return self.person or (self.user, self.clusters)
 
     def as_maker(self) -> Maker:
         """As tokens keep it, that this person makes."""
@@ -67,8 +72,11 @@ def of_line(line: Sequence[Token], maker: Principal | None) -> Principal:
     first, as they are known now; None for the server itself.
     """
     known = maker
+    person = None if maker is None else maker.who()
     for token in reversed(line):
         known = _bounded(token, known)
+        if person is None or person[0] != token.username:
+            person = known.who()
     assert known is not None
     first, last = line[-1], line[0]
     behind = first.maker or first.username
@@ -77,6 +85,7 @@ def of_line(line: Sequence[Token], maker: Principal | None) -> Principal:
         token_id=last.id,
         made_with=len(line) - 1,
         on_behalf="" if behind == last.username else behind,
+        person=person,
     )
 
 

@@ -20,7 +20,7 @@ from batchjob_stats_server.auth.identity import Caller
 from batchjob_stats_server.cluster_readings import CELLS, ClusterReading
 from batchjob_stats_server.http.problems import Problem
 from batchjob_stats_server.pages.rendering import usage_bars
-from batchjob_stats_server.pages.rendering.frame import Shown
+from batchjob_stats_server.pages.rendering.frame import Shown, costly
 from batchjob_stats_server.pages.rendering.wait_history import wait_history
 from batchjob_stats_server.report.explain import elapsed
 from batchjob_stats_server.services import Given, Services, live_rows
@@ -70,6 +70,7 @@ class PollStatus(NamedTuple):
 
 
 @router.get("/clusters")
+@costly
 def clusters(
     services: Given, page: Shown, access: Caller, _which: Annotated[NoForm, Query()]
 ) -> Response:
@@ -84,6 +85,7 @@ def clusters(
 
 
 @router.get("/clusters/{cluster}")
+@costly
 def cluster(
     services: Given, page: Shown, access: Caller,
     cluster: Annotated[Word, Path()], which: Annotated[ClusterForm, Query()],

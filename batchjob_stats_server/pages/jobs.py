@@ -17,8 +17,16 @@ from batchjob_stats_db.queries import jobs as queries
 from batchjob_stats_db.queries import stats
 from batchjob_stats_db.queries.filters import Filter
 from batchjob_stats_db.queries.gpus import utilizations
-from batchjob_stats_db.queries.paging import MOST, SORTS, TooManyError, numbers, read
+from batchjob_stats_db.queries.paging import (
+    MOST,
+    SORTS,
+    TooManyError,
+    numbers,
+    read,
+    reads_only_its_rows,
+)
 from batchjob_stats_server.api import PREFIX, cursor
+from batchjob_stats_server.api.answers import in_turn
 from batchjob_stats_server.api.jobs import JobsQuery
 from batchjob_stats_server.api.me import refuse_simple_json
 from batchjob_stats_server.api.params import OneOrMore
@@ -109,20 +117,30 @@ class ActiveFilter(NamedTuple):
 
 
 @router.get("/", dependencies=[Depends(refuse_simple_json)])
-def my_jobs(
+async def my_jobs(
     services: Given, page: Shown, access: Caller, which: Annotated[JobsForm, Query()]
 ) -> Response:
     """The caller's own jobs."""
     own = which.model_copy(update={"user": page.known.user})
-    return _show(services, page, access, own, mine=True)
+    return await _answer(services, page, access, own, mine=True)
 
 
 @router.get("/jobs")
-def all_jobs(
+async def all_jobs(
     services: Given, page: Shown, access: Caller, which: Annotated[JobsForm, Query()]
 ) -> Response:
     """All jobs that the caller may see."""
-    return _show(services, page, access, which, mine=False)
+    return await _answer(services, page, access, which, mine=False)
+
+
+async def _answer(
+    services: Services, page: PageRenderer, access: Access, which: JobsForm, *, mine: bool
+) -> Response:
+    def work() -> Response:
+        return _show(services, page, access, which, mine)
+
+    costly = not reads_only_its_rows(access, which.filter(), which.order())
+    return await in_turn(services, page.known, work, costly=costly)
 
 
 def _show(

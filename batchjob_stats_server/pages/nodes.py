@@ -19,7 +19,7 @@ from batchjob_stats_server.http.problems import Problem
 from batchjob_stats_server.node_course import NODE_PLOTS
 from batchjob_stats_server.pages.clusters import tells_totals
 from batchjob_stats_server.pages.rendering import charts
-from batchjob_stats_server.pages.rendering.frame import Shown
+from batchjob_stats_server.pages.rendering.frame import Shown, costly
 from batchjob_stats_server.services import Given, Services
 
 router = APIRouter(include_in_schema=False)
@@ -63,6 +63,7 @@ class NodeNow(NamedTuple):
 
 
 @router.get("/clusters/{cluster}/nodes/{node}")
+@costly
 def node(
     services: Given, page: Shown, access: Caller,
     cluster: Annotated[Word, Path()], node: Annotated[Word, Path()],

@@ -17,7 +17,7 @@ from batchjob_stats_server.api.params import Word
 from batchjob_stats_server.auth import audit
 from batchjob_stats_server.auth.identity import Caller
 from batchjob_stats_server.pages.rendering import links
-from batchjob_stats_server.pages.rendering.frame import Shown
+from batchjob_stats_server.pages.rendering.frame import Shown, costly
 from batchjob_stats_server.services import Given
 
 router = APIRouter(include_in_schema=False)
@@ -48,6 +48,7 @@ class SearchResults(NamedTuple):
 
 
 @router.get("/search")
+@costly
 def search(
     services: Given, page: Shown, access: Caller, which: Annotated[SearchForm, Query()]
 ) -> Response:

@@ -16,7 +16,7 @@ from batchjob_stats_server.auth import audit
 from batchjob_stats_server.auth.identity import Caller
 from batchjob_stats_server.pages.rendering import template_filters
 from batchjob_stats_server.pages.rendering.charts import BarSegment, DayChart, day_chart
-from batchjob_stats_server.pages.rendering.frame import Shown
+from batchjob_stats_server.pages.rendering.frame import Shown, costly
 from batchjob_stats_server.services import Given
 
 router = APIRouter(include_in_schema=False)
@@ -92,6 +92,7 @@ class UsageTableRow(NamedTuple):
 
 
 @router.get("/usage")
+@costly
 def usage(
     services: Given, page: Shown, access: Caller, which: Annotated[UsageForm, Query()]
 ) -> Response:

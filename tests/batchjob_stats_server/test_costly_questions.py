@@ -4,7 +4,9 @@ import threading
 
 import anyio
 import pytest
+from fastapi.testclient import TestClient
 
+from batchjob_stats_server import app
 from batchjob_stats_server.api.answers import looked_up
 from batchjob_stats_server.auth.rights import Principal
 from batchjob_stats_server.http.problems import Problem
@@ -28,6 +30,30 @@ def test_a_user_with_many_costly_requests_delays_nobody_else(services):
             alice_may_end.set()
 
     anyio.run(ask)
+
+
+PAGES = (
+    "/jobs?name_contains=a", "/jobs?sort=-usage_energy_joules", "/usage", "/clusters",
+    "/clusters/c1", "/clusters/c1/nodes/n001", "/search?q=nothing",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("address", PAGES)
+def test_costly_pages_wait_in_the_same_line(services, token, address):
+    headers = token("alice") | {"Accept": "text/html"}
+    seen = []
+
+    class Queue(FairQueue):
+        async def run(self, who, work):
+            seen.append(who)
+            return await super().run(who, work)
+
+    places = services._replace(threads=Threads(1, Queue(2, 1, of="the database")))
+    with TestClient(app.make(places)) as asker:
+        assert asker.get(address, headers=headers).status_code == 200
+        assert seen == [("alice", ())]
+        assert asker.get("/", headers=headers).status_code == 200
+        assert len(seen) == 1
 
 
 def test_too_many_requests_of_one_user_are_refused(services):

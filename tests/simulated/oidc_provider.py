@@ -6,6 +6,7 @@ token would say, so that a provider that is wrong can be had as well.
 
 import base64
 import contextlib
+import hashlib
 import json
 import secrets
 import threading
@@ -46,12 +47,13 @@ class OidcProvider:
         key = key or self.key
         return jwt.encode({"alg": "RS256", "kid": key.kid or self.key.kid}, claims, key)
 
-    def id_token(self, nonce):
+    def id_token(self, nonce, access=""):
+        """`access`: the access token that goes with it, whose hash it has (Core 1.0, 3.1.3.6)."""
         now = int(self.now())
         told = {name: each for name, each in self.person.items() if name not in self.in_userinfo}
         claims = {
             "iss": self.issuer, "aud": self.client_id, "iat": now, "exp": now + 300,
-            "nonce": nonce, "sid": "session-1", **told, **self.claims,
+            "nonce": nonce, "sid": "session-1", "at_hash": _half_hash(access), **told, **self.claims,
         }  # fmt: skip
         return self.signed({name: each for name, each in claims.items() if each is not None})
 
@@ -90,7 +92,7 @@ class OidcProvider:
         self.tokens[access] = self.person
         return 200, {
             "access_token": access, "token_type": "Bearer", "expires_in": 300,
-            "id_token": self.id_token(begun.get("nonce")),
+            "id_token": self.id_token(begun.get("nonce"), access),
         }  # fmt: skip
 
     def document(self, path, authorization):
@@ -120,6 +122,11 @@ class OidcProvider:
             "id_token_signing_alg_values_supported": ["RS256"],
             "code_challenge_methods_supported": ["S256"],
         }  # fmt: skip
+
+
+def _half_hash(text):
+    half = hashlib.sha256(text.encode()).digest()[:16]
+    return base64.urlsafe_b64encode(half).decode().rstrip("=")
 
 
 @contextlib.contextmanager

@@ -1,5 +1,6 @@
 """What all pages share: the templates, the headers, who is signed in, and problems as pages."""
 
+import functools
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from http import HTTPStatus
@@ -12,6 +13,7 @@ from starlette.responses import Response
 
 from batchjob import __version__
 from batchjob_stats_server.api import PREFIX
+from batchjob_stats_server.api.answers import in_turn
 from batchjob_stats_server.auth import cookie
 from batchjob_stats_server.auth.identity import Known, cookie_name, known_if_any
 from batchjob_stats_server.auth.rights import Principal
@@ -125,6 +127,17 @@ async def _page(request: Request, services: Given, known: Known) -> PageRenderer
 
 
 Shown = Annotated[PageRenderer, Depends(_page)]
+
+
+def costly(page: Callable[..., Response]) -> Callable[..., Awaitable[Response]]:
+    """A route that asks the database for much, and so waits in the queue that is fair to users."""
+
+    @functools.wraps(page)
+    async def queued(**given: Any) -> Response:
+        known: Principal = given["page"].known
+        return await in_turn(given["services"], known, lambda: page(**given))
+
+    return queued
 
 
 def plain(

@@ -82,6 +82,20 @@ def test_a_user_who_asks_too_often(limited, token, services):
     assert limited("192.0.2.78", **token("bob")).get(ME).status_code == 200
 
 
+def test_tokens_for_one_cluster_or_another_are_one_person_s(services, token):
+    """Else whoever makes twenty tokens has twenty people's share of everything."""
+    rates = Rates(RateLimiter(0.01, 4), RateLimiter(0, 0))
+    asker = TestClient(app.make(services._replace(rates=rates)))
+    first = token("alice")
+    wanted = [{"label": "x", "cluster": name} for name in ("c1", "nowhere")]
+    made = [asker.post("/api/v1/tokens", json=each, headers=first).json() for each in wanted]
+    given = [{"Authorization": f"Bearer {each['token']}"} for each in made]
+    assert [asker.get(ME, headers=each).status_code for each in (*given, *given)] == [
+        200, 200, 429, 429
+    ]  # fmt: skip
+    assert asker.get(ME, headers=token("alice", cluster="c2")).status_code == 200  # a namesake
+
+
 def test_one_network_of_ipv6_is_one_peer(limited):
     codes = [limited(f"2001:db8::{number}").get(ME).status_code for number in range(5)]
     assert codes == [401] * 4 + [429]

@@ -1,0 +1,23 @@
+"""Runs that are started over the API, in directories that others may write to."""
+
+import time
+
+from batchjob.local_runs import history
+from batchjob_cli.up.run_control import LocalRunControl
+from batchjob_stats_server.run_control import RunRequest
+
+
+def test_modules_of_the_directory_of_a_run_are_not_ours(tmp_path):
+    """Somebody else may have put a `json.py` into /tmp."""
+    public, data = tmp_path / "public", tmp_path / "data"
+    public.mkdir()
+    for name in ("json.py", "batchjob_cli.py", "sitecustomize.py"):
+        (public / name).write_text("open('taken', 'w').close()\n")
+    control = LocalRunControl(data, "here")
+    run = control.start(RunRequest(("pwd",), directory=str(public)))
+    until = time.monotonic() + 20
+    while history.job(run.jobid, str(data)).state.live and time.monotonic() < until:
+        time.sleep(0.05)
+    ended = history.job(run.jobid, str(data))
+    assert (ended.exit_code, ended.work_dir) == (0, str(public))
+    assert not (public / "taken").exists()
