@@ -3,39 +3,54 @@
 People, hosts and addresses get numbers, the same ones throughout; secrets are cut out.
 """
 
+import contextlib
 import os
 import pwd
 import re
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
+_WORDS = "(?:password|passwd|secret|token|api[-_]?key|key)"
+_KEY = rf"(?:- )?[\w.-]{{0,64}}{_WORDS}"
 _SECRETS = (
-    re.compile(r"-----BEGIN [^-]+-----.*?-----END [^-]+-----", re.DOTALL),
-    re.compile(r"\bbj_[A-Za-z0-9_-]{8,}"),  # a token of the server
-    re.compile(r"\beyJ[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*"),  # a JSON Web Token
-    re.compile(r"\$2[aby]\$\d\d\$[./A-Za-z0-9]{53}"),  # a bcrypt hash
-    re.compile(r"(?<=://)[^/\s@]+(?=@)"),  # user and password of a URL
-    re.compile(r"(?im)(?<=bearer )\S+"),
+    re.compile(r"-----BEGIN [^-]{1,64}-----.{1,20000}?-----END [^-]{1,64}-----", re.DOTALL),
+    re.compile(r"\bb[js]_[A-Za-z0-9_-]{8,}"),  # a token of the server, a session
     re.compile(
-        r"(?im)^(?P<keep>\s*-?\s*[\w.-]*(?:password|secret|token|api[-_]key|key)\s*[:=]\s*)[^\n#]+"
+        r"(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*"
+    ),  # a JSON Web Token
+    re.compile(r"\$2[aby]\$\d\d\$[./A-Za-z0-9]{53}"),  # a bcrypt hash
+    re.compile(r"(?<=://)[^/\s]+(?=@)"),  # user and password of a URL
+    re.compile(r"(?i)(?P<keep>\bauthorization[\"']?\s*[:=]\s*)[^\n}]+"),
+    re.compile(r"(?im)(?<=bearer )\S+"),
+    # A text of several lines, as YAML has it.
+    re.compile(
+        rf"(?im)^(?P<keep>(?P<deep> {{0,40}}){_KEY}: *[|>][^\n]*\n)(?:(?P=deep) +[^\n]*(?:\n|\Z))+"
     ),
+    re.compile(rf"(?im)^(?P<keep>[ \t]*{_KEY}[ \t]*[:=][ \t]*)[^\n]+"),
+    re.compile(rf"(?i)(?P<keep>{_WORDS}[\"']?=[\"']?)[^\s\"'&]+"),  # in a command, a log line
 )
-_FILE_KEY = re.compile(r"(?i)[\w.-]*[-_]file\s*[:=]")  # names a file, and is no secret
+_FILE_KEY = re.compile(r"(?i)[\w.-]{0,64}[-_]file\s*[:=]")  # names a file, and is no secret
 _IPV4 = re.compile(r"\b(?:\d{1,3}\.){3}\d{1,3}\b")
 _IPV6 = re.compile(r"(?<![\w:])(?:[0-9a-f]{1,4}:){3,7}[0-9a-f]{0,4}(?![\w:])", re.IGNORECASE)
-_MAIL = re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
+_MAIL = re.compile(r"[\w.+-]{1,64}@[\w-]{1,64}(?:\.[\w-]{1,64})+")
 _LOOPBACK = ("127.", "0.0.0.0")  # noqa: S104 (nothing listens here)
 _FIRST_PERSON = 1000  # uids below are the system's (login.defs(5), UID_MIN)
 _NOBODY = 65534
 
 
-def people() -> list[str]:
-    """Logins of this machine that are people's; a directory is not asked for all of its own."""
-    return [
-        each.pw_name
-        for each in pwd.getpwall()
-        if each.pw_uid >= _FIRST_PERSON and each.pw_uid != _NOBODY
-    ]
+def people(
+    words: Iterable[str] = (),
+    of_name: Callable[[str], int] = lambda name: pwd.getpwnam(name).pw_uid,
+) -> list[str]:
+    """Logins of this machine that are people's, and those `words` that are logins of others.
+
+    A directory service is not asked for all of its people, and may not tell.
+    """
+    listed = {each.pw_name: each.pw_uid for each in pwd.getpwall()}
+    for word in set(words) - listed.keys():
+        with contextlib.suppress(KeyError, OSError, ValueError):
+            listed[word] = of_name(word)
+    return [name for name, uid in listed.items() if uid >= _FIRST_PERSON and uid != _NOBODY]
 
 
 def hosts() -> list[str]:

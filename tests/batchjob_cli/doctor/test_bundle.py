@@ -1,11 +1,13 @@
 """A file for a bug report names nobody and holds no secret."""
 
 import os
+import pwd
 import stat
 
 import pytest
 
-from batchjob_cli.doctor.redaction import Redaction
+from batchjob_cli.doctor.bundle import without_audit
+from batchjob_cli.doctor.redaction import Redaction, people
 from batchjob_cli.main import main
 
 SETTINGS = """\
@@ -46,6 +48,51 @@ def test_the_same_name_has_the_same_number(redacted):
 def test_keys_and_certificates(redacted):
     key = "-----BEGIN PRIVATE KEY-----\nMIIE\n-----END PRIVATE KEY-----"
     assert redacted(f"before\n{key}\nafter") == "before\nREDACTED\nafter"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'password: "abc#hunter2"',
+        "password: |\n  hunter2\n",
+        "tsdb:\n  password: >-\n    first\n    hunter2\n",
+        'Nov 22 12:00:00 here batchjob[7]: msg="login failed, password=hunter2"',
+        "doctor --a=b --tsdb.password=hunter2 --c=d",
+        "postgresql://alice:hun@hunter2@db.example.org/jobs",
+        "Authorization: Basic hunter2hunter2==",
+        "headers: {authorization: Basic hunter2hunter2==}",
+        "passwd: hunter2",
+        "https://db.example.org/write?api_key=hunter2&x=1",
+        "Cookie: __Host-batchjob=bs_hunter2hunter2hunter2hunter2",
+    ],
+)
+def test_secrets_in_any_place(redacted, text):
+    assert "hunter2" not in redacted(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["auth.secret-file: /etc/x", "--tsdb.password-file=/etc/x", "token: unknown", "a: 5  # secret"],
+)
+def test_what_is_no_secret_stays(redacted, text):
+    assert redacted(text) == text or text.startswith("token")
+
+
+def test_people_that_no_list_has():
+    """A directory service names people whom it does not list; the kernel's root is no person."""
+    nobody, root = pwd.getpwuid(65534).pw_name, "root"
+    known = people({nobody, root, "carol"}, of_name=lambda name: 5001 if name == "carol" else 0)
+    assert "carol" in known
+    assert not {nobody, root} & set(known)
+
+
+def test_who_looked_at_whose_jobs_is_left_out():
+    lines = (
+        b'ts=1 level=info logger=batchjob.audit msg="vera (viewer) saw jobs of zoe"\n'
+        b'{"ts": "1", "level": "info", "logger": "batchjob.audit", "msg": "vera saw"}\n'
+        b'ts=1 level=info logger=batchjob.poller msg="done"\n'
+    )
+    assert without_audit(lines) == b'ts=1 level=info logger=batchjob.poller msg="done"\n'
 
 
 def test_one_file_for_its_owner(tmp_path, capsys):
