@@ -53,7 +53,8 @@ class OidcProvider:
         told = {name: each for name, each in self.person.items() if name not in self.in_userinfo}
         claims = {
             "iss": self.issuer, "aud": self.client_id, "iat": now, "exp": now + 300,
-            "nonce": nonce, "sid": "session-1", "at_hash": _half_hash(access), **told, **self.claims,
+            "nonce": nonce, "sid": "session-1", "at_hash": _half_hash(access),
+            **told, **self.claims,
         }  # fmt: skip
         return self.signed({name: each for name, each in claims.items() if each is not None})
 
