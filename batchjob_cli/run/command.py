@@ -37,7 +37,7 @@ from batchjob_cli.run.lifecycle import (
     why_it_waits,
 )
 from batchjob_cli.run.limits import RunLimits
-from batchjob_cli.run.queue import Turn
+from batchjob_cli.run.queue import ForeignQueueError, Turn
 from batchjob_cli.run.request import RunSpecification, first_record
 from batchjob_cli.run.summary import begun
 from batchjob_cli.run.supervisor import block_signals
@@ -82,9 +82,7 @@ def _guarded(order: RunSpecification, mask: set[int], tell: Tell) -> int:
 def _run(order: RunSpecification, mask: set[int], tell: Tell) -> int:
     jobid = str(uuid.uuid4())
     with contextlib.ExitStack() as stack:
-        turn = None
-        if order.max_runs:
-            turn = stack.enter_context(Turn(prepare(order.data, RUNS), jobid, order.max_runs))
+        turn = _turn(order, jobid, stack)
         record: Run | None = first_record(order, jobid, why_it_waits(order, turn))
         assert record is not None
         with recorded(order, record):
@@ -98,6 +96,17 @@ def _run(order: RunSpecification, mask: set[int], tell: Tell) -> int:
             elif not (order.quiet or order.detach) and (page := _page(order, record)):
                 say(f"run {jobid} is live at {page}")
             return perform(order, record, mask, lambda begun: tell(_word(order, begun)))
+
+
+def _turn(order: RunSpecification, jobid: str, stack: contextlib.ExitStack) -> Turn | None:
+    """A place in the user's queue. Nobody else keeps a user from running anything."""
+    if not order.max_runs:
+        return None
+    try:
+        return stack.enter_context(Turn(prepare(order.data, RUNS), jobid, order.max_runs))
+    except ForeignQueueError as error:
+        say(f"max-runs: {error}; going on without")
+        return None
 
 
 def _word(order: RunSpecification, run: Run) -> str:

@@ -7,6 +7,7 @@ ticket for each run that waits, locked as well. A lock ends with its process, ho
 import contextlib
 import fcntl
 import os
+import stat
 import time
 from pathlib import Path
 from typing import Self
@@ -16,12 +17,16 @@ from batchjob.local_runs.directory import prepare
 _PLACE, _TICKET = "place-", "ticket-"
 
 
+class ForeignQueueError(Exception):
+    """Somebody else has made the directory of this user's queue; the text names it."""
+
+
 class Turn:
     """A run's way through the queue; to be closed when it has ended."""
 
     def __init__(self, runs: Path, jobid: str, most: int) -> None:
-        """Queue up; raises OSError."""
-        self._directory = prepare(runs, f".queue-{os.geteuid()}")
+        """Queue up; raises OSError, ForeignQueueError."""
+        self._directory = _own_directory(runs)
         self._most = most
         self._name = f"{_TICKET}{time.time_ns():020d}-{jobid}"
         self._place: int | None = None  # descriptor
@@ -82,6 +87,16 @@ class Turn:
                 (self._directory / self._name).unlink()
             os.close(self._ticket)
             self._ticket = -1
+
+
+def _own_directory(runs: Path) -> Path:
+    """Where several users share `runs`, another may have been there first with any name."""
+    directory = prepare(runs, f".queue-{os.geteuid()}")
+    status = directory.lstat()
+    foreign = status.st_uid != os.geteuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    if foreign or not stat.S_ISDIR(status.st_mode):
+        raise ForeignQueueError(f"{directory}: uid {status.st_uid} made it, or others may write")
+    return directory
 
 
 def _locked(path: Path) -> bool:

@@ -9,6 +9,7 @@ import os
 import pwd
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,6 +28,7 @@ from batchjob.runtime.settings import SettingsError
 from batchjob.schedulers.accounting import Unfinished
 from batchjob.schedulers.states import JobState
 from batchjob_cli import delete, stop
+from batchjob_cli.run import command as run_command
 from batchjob_cli.run import stop_request
 from batchjob_cli.run.abandoned import end_abandoned
 from batchjob_stats_db.admin.migrate import migrate
@@ -322,3 +324,36 @@ def test_a_cgroup_of_another_is_not_ended_by_a_forged_record(shared):
                     break
                 except OSError:
                     time.sleep(0.02)
+
+
+@pytest.mark.parametrize("kind", ["directory", "link"])
+def test_the_queue_of_another_is_no_place_to_wait_in(shared, kind):
+    """The attacker has made the victim's queue, and will not leave its only place."""
+    victim, runs = pwd.getpwnam(VICTIM), shared / "runs"
+    precious = runs / "made-by-the-victim"
+
+    def take() -> None:
+        made = runs / (f".queue-{victim.pw_uid}" if kind == "directory" else "elsewhere")
+        made.mkdir()
+        made.chmod(0o777)
+        (made / "place-0").symlink_to(precious)
+        if kind == "link":
+            (runs / f".queue-{victim.pw_uid}").symlink_to(made)
+
+    as_user(ATTACKER, take)
+    config = shared / "run.yml"
+    config.write_text("max-runs: 1\n")
+    said = shared / "said"
+    with said.open("w") as stderr:
+
+        def run() -> None:
+            sys.stderr = stderr
+            argv = [f"--config.file={config}", f"--data={shared}", "--cgroup=never", "--", "true"]
+            assert run_command.run(argv) == 0
+            stderr.flush()
+
+        as_user(VICTIM, run)
+    assert f"max-runs: {runs}/.queue-{victim.pw_uid}: uid" in said.read_text()
+    assert not precious.exists()
+    ((ended, kept),) = [(run, shared / "logs" / run.jobid) for run in history.all_runs(shared)]
+    assert (ended.status, kept.stat().st_uid) == ("success", victim.pw_uid)
