@@ -4,7 +4,6 @@ A run has the rights of whoever started the server, so only admins start, stop a
 """
 
 import heapq
-from collections import deque
 from collections.abc import AsyncIterator, Iterator, Sequence
 from itertools import islice
 from typing import Annotated, Any, Literal
@@ -241,8 +240,8 @@ def run_logs(
         raise Problem(404, f"run {found.jobid}: its output was not kept, or is no longer")
     audit.saw(known, f"output of run {found.jobid}", frozenset({found.user}))
     wanted = [each for each in STREAMS if which.stream in (None, each)]
-    readers = [Reader(directory, each, found.uid) for each in wanted]
-    lines = _output(services, control, found, readers, which)
+    readers, counted = ([Reader(directory, each, found.uid) for each in wanted] for _ in range(2))
+    lines = _output(services, control, found, readers, counted, which)
     kind, headers = "application/octet-stream", {"Cache-Control": "no-store"}
     streams, user = services.streams, known.who()
     if streams is None or not which.follow:
@@ -273,10 +272,11 @@ def run_samples(
 
 
 async def _output(
-    services: Services, control: RunControl, run: Run, readers: Sequence[Reader], which: LogsQuery
-) -> AsyncIterator[bytes]:
+    services: Services, control: RunControl, run: Run, readers: Sequence[Reader],
+    counted: Sequence[Reader], which: LogsQuery,
+) -> AsyncIterator[bytes]:  # fmt: skip
     try:
-        lines = await to_thread.run_sync(_first, readers, which)
+        lines = await to_thread.run_sync(_first, readers, counted, which)
         while True:
             live = which.follow and await to_thread.run_sync(_live, control, run)
             more = True
@@ -310,9 +310,15 @@ def _new(readers: Sequence[Reader], which: LogsQuery) -> Iterator[OutputLine]:
     )
 
 
-def _first(readers: Sequence[Reader], which: LogsQuery) -> Iterator[OutputLine]:
+def _first(
+    readers: Sequence[Reader], counted: Sequence[Reader], which: LogsQuery
+) -> Iterator[OutputLine]:
+    """The last ones are found by reading twice, as memory would not hold a million."""
     lines = _new(readers, which)
-    return lines if which.limit is None else iter(deque(lines, maxlen=which.limit))
+    if which.limit is None:
+        return lines
+    number = sum(1 for _ in _new(counted, which))
+    return islice(lines, max(0, number - which.limit), None if which.limit else 0)
 
 
 def _some(lines: Iterator[OutputLine]) -> tuple[bytes, bool]:

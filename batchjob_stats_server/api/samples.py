@@ -1,9 +1,9 @@
 """A job's samples as a stream of lines, from the first on, and as they come."""
 
+import contextlib
 import json
 import zlib
-from collections import deque
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -97,6 +97,10 @@ class SampleFilter(NamedTuple):
         """Whether these are the user's."""
         return who.user in self.users
 
+    def of_time(self, steps: Iterable[SamplePair]) -> Iterator[SamplePair]:
+        """Those of the time that is asked for."""
+        return (step for step in steps if self.since <= step.sample.at <= self.until)
+
 
 @router.get(
     "/jobs/{jobid}/samples",
@@ -137,12 +141,13 @@ def streamed(
     user = known.who()
     streams.enter(user)
     replay = Replay(Path(directory), jobid, wanted.has)
+    counted = Replay(Path(directory), jobid, wanted.has) if which.limit is not None else None
 
     def end() -> None:
         replay.close()
         streams.leave(user)
 
-    lines = _lines(services, replay, wanted, which)
+    lines = _lines(services, replay, counted, wanted, which)
     headers = {"Cache-Control": "no-store"}
     if which.format == "gzip":
         name = quote(f"{jobid}.jsonl.gz", safe="")
@@ -152,15 +157,18 @@ def streamed(
 
 
 async def _lines(
-    services: Services, replay: Replay, wanted: SampleFilter, which: ChosenSamples
-) -> AsyncIterator[bytes]:
+    services: Services, replay: Replay, counted: Replay | None, wanted: SampleFilter,
+    which: ChosenSamples,
+) -> AsyncIterator[bytes]:  # fmt: skip
+    """`counted`: the same once more, where only the last ones are to come."""
     follow = which.follow and which.format == "jsonl"
     begun = services.clock()
     steps = replay.read()
-    if which.limit is not None:
-        steps = await to_thread.run_sync(_last, steps, wanted, which.limit)
     while True:
         try:
+            if counted is not None:
+                steps = await to_thread.run_sync(_last, steps, counted, wanted, which.limit or 0)
+                counted = None
             text, more = await to_thread.run_sync(_some, steps, wanted, which.type)
         except OSError:  # the headers are sent: what has come is all there is
             return
@@ -176,9 +184,13 @@ async def _lines(
         steps = replay.read()
 
 
-def _last(steps: Iterator[SamplePair], wanted: SampleFilter, limit: int) -> Iterator[SamplePair]:
-    within = (step for step in steps if wanted.since <= step.sample.at <= wanted.until)
-    return iter(deque(within, maxlen=limit))
+def _last(
+    steps: Iterator[SamplePair], counted: Replay, wanted: SampleFilter, limit: int
+) -> Iterator[SamplePair]:
+    """The latest: read twice, as memory would not hold a million."""
+    with contextlib.closing(counted):
+        number = sum(1 for _ in wanted.of_time(counted.read()))
+    return islice(wanted.of_time(steps), max(0, number - limit), None if limit else 0)
 
 
 def _some(
@@ -188,8 +200,7 @@ def _some(
     found = list(islice(steps, _AT_ONCE))
     text = "".join(
         json.dumps(_about(document(step), about), separators=(",", ":")) + "\n"
-        for step in found
-        if wanted.since <= step.sample.at <= wanted.until
+        for step in wanted.of_time(found)
     )
     return text.encode(), len(found) == _AT_ONCE
 

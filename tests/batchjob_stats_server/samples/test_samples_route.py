@@ -4,6 +4,7 @@ import gzip
 import json
 import threading
 import time
+import tracemalloc
 
 import pytest
 
@@ -75,6 +76,23 @@ def test_a_running_job_is_followed_to_its_end(proxied, samples, services):
         writer.close()
     assert times(answer) == [begin + 5 * number for number in range(1, 6)]
     assert services.streams.open() == 0
+
+
+def test_the_last_ones_are_not_all_kept_in_memory(proxied, samples):
+    many = 20_000
+    moments = [START + number / 10 for number in range(many)]
+    recorded(samples, "2", "bob", moments)
+    asker, query = proxied("bob"), {"type": "energy"}
+    last = times(asker.get(f"{P}/2/samples", params=query | {"limit": 3}))
+    assert last == moments[-3:]
+    tracemalloc.start()
+    try:
+        answer = asker.get(f"{P}/2/samples", params=query | {"limit": many})
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(answer.text.splitlines()) == many
+    assert peak < 4 * len(answer.content)
 
 
 def test_there_are_so_many_streams_and_no_more(proxied, samples, services):
