@@ -23,3 +23,15 @@ def test_the_page_and_its_files(client):
 def test_no_other_file_comes_out(client):
     for name in ("x.js", "..%2F__init__.py", "redoc.standalone.js"):
         assert client.get(f"/docs/{name}").status_code == 404
+
+
+def test_the_document_says_how_to_log_in(client):
+    document = client.get("/api/v1/openapi.json").json()
+    schemes = document["components"]["securitySchemes"]
+    assert {name: each["type"] for name, each in schemes.items()} == {
+        "token": "http", "certificate": "mutualTLS",
+    }  # fmt: skip
+    for path, operations in document["paths"].items():
+        for operation in operations.values():
+            asked = [name for each in operation.get("security", ()) for name in each]
+            assert sorted(asked) == (sorted(schemes) if path.startswith("/api/v1") else []), path

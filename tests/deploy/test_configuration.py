@@ -10,6 +10,7 @@ from batchjob_stats_server.options import settings as server_settings
 from deploy.packages.contents import PACKAGES, ROOT, SERVER
 
 CONFIG = ROOT / "deploy/config"
+SYSTEMD = ROOT / "deploy/systemd"
 
 
 def test_the_pollers():
@@ -82,3 +83,26 @@ def test_the_units_directories_are_the_packages():
         text = (ROOT / f"deploy/systemd/{unit}.service").read_text()
         assert f"StateDirectoryMode={home.mode}" in text
         assert f"User={home.user}" in text
+
+
+SANDBOX = {
+    "NoNewPrivileges=yes", "ProtectHome=yes", "ProtectSystem=strict", "PrivateMounts=yes",
+    "RemoveIPC=yes", "SystemCallFilter=@system-service", "UMask=0077", "PrivateTmp=yes",
+}  # fmt: skip
+# The exporter reads other users' processes, and asks hardware.
+SERVICES = SANDBOX | {
+    "ProtectProc=invisible", "ProcSubset=pid", "SystemCallFilter=~@privileged @resources",
+}  # fmt: skip
+UNITS = {
+    "batchjob_exporter": SANDBOX | {"LimitNOFILE=65536", "WatchdogSec=60"},
+    "batchjob_cluster": SERVICES | {"LimitNOFILE=65536", "WatchdogSec=60"},
+    "batchjob_stats_db": SERVICES | {"WatchdogSec=120"},
+    "batchjob_stats_server": SERVICES | {"LimitNOFILE=65536"},
+    "batchjob_backup": SERVICES,
+}
+
+
+def test_the_units_are_sandboxes():
+    found = {path.stem: set(path.read_text().split("\n")) for path in SYSTEMD.glob("*.service")}
+    assert {unit: UNITS[unit] - lines for unit, lines in found.items() if UNITS[unit] - lines} == {}
+    assert found.keys() == UNITS.keys()
