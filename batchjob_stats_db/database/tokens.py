@@ -17,6 +17,7 @@ from sqlalchemy.sql.elements import ColumnElement
 from batchjob_stats_db.database import schema
 
 TABLE = schema.api_token
+MOST = 1000  # of one name: whoever may ask twenty times a second must not fill the disk
 _USED_EVERY = 3600  # how exactly the last use is noted: a write per request would be too many
 
 
@@ -88,6 +89,14 @@ def create(
     return text
 
 
+def room(db: Connection, username: str, now: int) -> int:
+    """How many more tokens somebody may have; those that have ended are deleted."""
+    whose = TABLE.c.username == username
+    db.execute(sa.delete(TABLE).where(whose, TABLE.c.expiry_time <= now))
+    count = db.execute(sa.select(sa.func.count()).select_from(TABLE).where(whose)).scalar_one()
+    return max(0, MOST - count)
+
+
 def find(db: Connection, text: str, now: int) -> Token | None:
     """Whose token this is; None when it is unknown, revoked or expired."""
     row = db.execute(_OF_DIGEST, {"digest": _digest(text)}).first()
@@ -97,12 +106,14 @@ def find(db: Connection, text: str, now: int) -> Token | None:
 
 
 def line(db: Connection, token: Token) -> list[Token]:
-    """The token, the one it was made with, and so on to the first."""
+    """The token, the one it was made with, and so on to the first; [] if it is revoked just now."""
     if token.parent_id is None:
         return [token]
     found = {each.id: each for each in map(_token, db.execute(_LINE, {"id": token.id}))}
     made_with = [token]
     while (parent := made_with[-1].parent_id) is not None:
+        if parent not in found:  # revoked since the token was looked up, which has gone with it
+            return []
         made_with.append(found[parent])
     return made_with
 

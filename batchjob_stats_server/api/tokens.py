@@ -102,6 +102,8 @@ def make_token(services: Given, known: Known, response: Response, wanted: NewTok
         raise Problem(422, f"cluster: expected one of {', '.join(known.clusters)}")
     try:
         with services.writer.begin() as db:
+            if not kept.room(db, user, now):
+                raise Problem(409, f"{user} has {kept.MOST} tokens; revoke some first")
             text = kept.create(
                 db, user, wanted.role, wanted.label, now,
                 cluster=cluster, expiry_time=expiry, maker=known.as_maker(),

@@ -104,7 +104,7 @@ def _bearer(request: Request, services: Services, text: str, later: BackgroundTa
     with services.reader.connect() as db:
         token = tokens.find(db, text, now)
         line = tokens.line(db, token) if token else []
-    if token is None:
+    if token is None or not line:
         raise _refused(services, request, "token", "the token is unknown, revoked or expired")
     try:
         known = of_line(line, _maker(services, line[-1]))

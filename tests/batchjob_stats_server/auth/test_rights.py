@@ -130,6 +130,30 @@ def test_tokens_are_made_with_one_another_only_so_often(client, token):
     )  # fmt: skip
 
 
+def test_nobody_fills_the_database_with_tokens(client, token, services, now):
+    first = token("alice")
+    with services.writer.begin() as db:
+        for number in range(tokens.MOST - 1):
+            end = now - 1 if number == 0 else now + 60
+            tokens.create(db, "alice", TokenRole.USER, "x", now - 90, expiry_time=end)
+    made(client, first)  # in the place of the one that has ended
+    answer = client.post(f"{P}/tokens", headers=first, json={"label": "x"})
+    assert (answer.status_code, answer.json()["detail"]) == (
+        409, "alice has 1000 tokens; revoke some first"
+    )  # fmt: skip
+    made(client, token("bob"))
+
+
+def test_a_token_whose_maker_s_is_revoked_meanwhile_is_revoked(client, token, services, now):
+    child = made(client, token("alice"))
+    text = child["Authorization"].removeprefix("Bearer ")
+    with services.reader.connect() as db:
+        found = tokens.find(db, text, now)
+    assert client.delete(f"{P}/tokens/{found.parent_id}", headers=child).status_code == 204
+    with services.reader.connect() as db:
+        assert tokens.line(db, found) == []
+
+
 def test_who_makes_uses_and_revokes_a_token_for_somebody_is_noted(client, token, caplog):
     root = token("root", TokenRole.ADMIN)
     caplog.set_level("INFO", "batchjob.audit")
