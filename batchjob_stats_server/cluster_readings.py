@@ -163,12 +163,14 @@ class NodeGpu(NamedTuple):
     watts: float | None
     celsius: float | None
     jobids: tuple[str, ...]  # of the jobs that hold it
+    confirmed: bool = True  # by more than the environment of these jobs
 
 
 def gpus_of(found: Iterable[SeriesValue]) -> list[NodeGpu]:
     """From the last values of a node's GPUs, by their numbers."""
     values: dict[tuple[str, str, str], dict[str, float]] = defaultdict(dict)
     jobids: dict[tuple[str, str, str], set[str]] = defaultdict(set)
+    claimed: set[tuple[str, str, str]] = set()
     for each in found:
         key = (
             each.labels.get("gpu", ""), each.labels.get("uuid", ""),
@@ -176,6 +178,8 @@ def gpus_of(found: Iterable[SeriesValue]) -> list[NodeGpu]:
         )  # fmt: skip
         if each.metric == JOB_GPU_INFO.name:
             jobids[key].add(each.labels["jobid"])
+            if each.labels.get("confirmed") != "true":
+                claimed.add(key)
         else:
             values[key][each.metric] = each.value
     return [
@@ -184,6 +188,7 @@ def gpus_of(found: Iterable[SeriesValue]) -> list[NodeGpu]:
             values[key].get(GPU_UTILIZATION.name), values[key].get(GPU_MEMORY_USED.name),
             values[key].get(GPU_MEMORY_TOTAL.name), values[key].get(GPU_POWER.name),
             values[key].get(GPU_TEMPERATURE.name), tuple(sorted(jobids[key])),
+            key not in claimed,
         )
         for key in sorted(values.keys() | jobids.keys(), key=lambda key: (len(key[0]), key))
     ]  # fmt: skip

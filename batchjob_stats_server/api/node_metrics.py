@@ -92,7 +92,7 @@ async def node_metrics(
         whole = [dict(zip(NodeMetricRow.model_fields, row, strict=True)) for row in rows]
         return answer(whole, keys, which.format)
 
-    return await services.histories.ask(known.user, drawn)
+    return await services.histories.ask(known.who(), drawn)
 
 
 def _instance(services: Services, cluster: str, node: str) -> str:

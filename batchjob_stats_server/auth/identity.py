@@ -64,7 +64,7 @@ def _believed(request: Request, services: Services, later: BackgroundTasks) -> P
     reads, form = request.method in _READING, "origin" in request.headers
     if text.startswith(sessions.PREFIX) and (reads or form):
         return _in_session(request, services, text)
-    if text and (reads or (form and f"{request.url.path}/".startswith(TOKEN_PAGE))):
+    if text and (reads or (form and f"{request.scope['path']}/".startswith(TOKEN_PAGE))):
         return _bearer(request, services, text, later)._replace(via="cookie")
     raise _refused(services, request, "none", "expected a token, or a user named by a proxy")
 

@@ -17,7 +17,7 @@ from batchjob_stats_server.auth.identity import Caller
 from batchjob_stats_server.http.problems import Problem
 from batchjob_stats_server.pages.clusters import NoForm
 from batchjob_stats_server.pages.rendering.charts import BarSegment, DayChart, day_chart
-from batchjob_stats_server.pages.rendering.frame import Shown
+from batchjob_stats_server.pages.rendering.frame import Shown, costly
 from batchjob_stats_server.pages.rendering.template_filters import hours
 from batchjob_stats_server.services import Given, Services
 
@@ -36,6 +36,7 @@ SHARES = {
 
 
 @router.get("/clusters/{cluster}/accounts/{account}")
+@costly
 def account(
     services: Given, page: Shown, access: Caller,
     cluster: Annotated[Word, Path()], account: Annotated[Word, Path()],

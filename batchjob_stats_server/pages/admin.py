@@ -17,7 +17,7 @@ from batchjob_stats_server.http.problems import Problem
 from batchjob_stats_server.letters import LetterTemplate
 from batchjob_stats_server.pages.clusters import NoForm, Waste, reading, wastes
 from batchjob_stats_server.pages.rendering import links, template_filters
-from batchjob_stats_server.pages.rendering.frame import PageRenderer, Shown
+from batchjob_stats_server.pages.rendering.frame import PageRenderer, Shown, costly
 from batchjob_stats_server.services import Given, Services
 
 router = APIRouter(include_in_schema=False)
@@ -76,6 +76,7 @@ class ClusterHealth(NamedTuple):
 
 
 @router.get("/admin")
+@costly
 def admin(
     services: Given, page: Shown, access: Caller, _which: Annotated[NoForm, Query()]
 ) -> Response:

@@ -111,7 +111,7 @@ def _others(
 def _now(
     services: Services, access: Access, cluster: str, node: str, rows: Sequence[RowMapping]
 ) -> NodeNow:
-    """GPUs are told to who may see all jobs, or one of those that hold them."""
+    """GPUs are told to who may see all jobs, or all of those that surely hold them."""
     if services.readings is None or not tells_totals(services, access, cluster):
         return NodeNow(None, False, ())
     now = services.clock()
@@ -122,7 +122,7 @@ def _now(
     gpus = services.readings.gpus(cluster, instance, now) if instance else ()
     if not access.sees_all(cluster):
         running = {row["jobid"] for row in rows if row["end_time"] is None}
-        gpus = [gpu for gpu in gpus if gpu.jobids and set(gpu.jobids) <= running]
+        gpus = [gpu for gpu in gpus if gpu.confirmed and gpu.jobids and set(gpu.jobids) <= running]
     return NodeNow(found.nodes.get(node), bool(instance), gpus)
 
 

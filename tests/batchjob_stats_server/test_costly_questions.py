@@ -34,7 +34,8 @@ def test_a_user_with_many_costly_requests_delays_nobody_else(services):
 
 PAGES = (
     "/jobs?name_contains=a", "/jobs?sort=-usage_energy_joules", "/usage", "/clusters",
-    "/clusters/c1", "/clusters/c1/nodes/n001", "/search?q=nothing",
+    "/clusters/c1", "/clusters/c1/nodes/n001", "/clusters/c1/accounts/physics",
+    "/search?q=nothing",
 )  # fmt: skip
 
 

@@ -247,17 +247,31 @@ def test_with_too_many_connections_the_longest_waiting_one_goes(serve, connect, 
     assert clients[5].recv(9) == b"HTTP/1.1 "
 
 
+class HaltingWeb(Web):
+    """Halts the thread of the sockets at the first request: what comes meanwhile is one batch."""
+
+    halted, go_on = threading.Event(), threading.Event()
+
+    def within_rate(self):
+        if not self.halted.is_set():
+            self.halted.set()
+            self.go_on.wait(10)
+        return super().within_rate()
+
+
 def test_who_was_dropped_to_make_room_may_have_an_event_in_the_same_batch(serve, connect, ask,
                                                                           monkeypatch):  # fmt: skip
     monkeypatch.setattr(server_module, "_CONNECTIONS", 8)
-    address = serve()
+    web = HaltingWeb("", lambda request: text(HTTPStatus.OK, request.path))
+    address = serve(web=web)
     clients = [connect(address) for _ in range(8)]
-    for _ in range(100):
-        new = [connect(address) for _ in range(4)]
-        for client in clients:
-            with contextlib.suppress(OSError):
-                client.sendall(b"G")
-        clients = (clients + new)[-8:]
+    clients[0].sendall(GET_AND_STAY)
+    assert web.halted.wait(10)
+    for _ in range(4):
+        connect(address)  # which come in before the events of those who have to go for them
+    for client in clients[1:]:
+        client.sendall(b"G")
+    web.go_on.set()
     assert seconds_for(ask, address) < 4
 
 

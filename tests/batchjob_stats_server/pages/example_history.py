@@ -68,7 +68,8 @@ def _gpus_now(cluster, instance):
         for name, value in now.items():
             yield SeriesValue(f"batchjob_gpu_{name}", labels, float(value))
         if gpu < 6:
-            yield SeriesValue("batchjob_job_gpu_info", {**labels, "jobid": "40012"}, 1.0)
+            held = {**labels, "jobid": "40012", "confirmed": "true"}
+            yield SeriesValue("batchjob_job_gpu_info", held, 1.0)
 
 
 class ExampleHistory:
