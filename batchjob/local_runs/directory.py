@@ -18,6 +18,8 @@ from typing import BinaryIO
 
 VARIABLE = "BATCHJOB_DATA"
 RUNS, LOGS, SAMPLES = "runs", "logs", "samples"
+LOCAL = "local"
+"""The cluster that this machine's own runs belong to."""
 
 
 def data_directory(given: str = "", environment: Mapping[str, str] = os.environ) -> Path:

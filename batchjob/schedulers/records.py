@@ -6,9 +6,9 @@ does not say: the store keeps what it knows from an earlier record of the same k
 be partial; only its key and its state are always there.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from batchjob.schedulers.states import JobState
 
@@ -213,6 +213,18 @@ def updated(earlier: JobRecord, later: JobRecord) -> JobRecord:
         old if new is None or new in ("", ()) else new
         for old, new in zip(earlier, later, strict=True)
     )
+
+
+_GROWING: Mapping[str, Any] = dict.fromkeys(
+    ("elapsed_seconds", "user_cpu_seconds", "system_cpu_seconds", "cpu_seconds",
+     "peak_memory_bytes", "energy_joules")
+)  # fmt: skip
+
+
+def without_growing(record: JobRecord) -> JobRecord:
+    """The record without what grows by itself while a job waits or runs."""
+    live = record.state.live and record.end_time is None
+    return record._replace(**_GROWING) if live else record
 
 
 def is_outdated(record: JobRecord, end_time: float | None) -> bool:

@@ -99,6 +99,12 @@ def job_pages(
     if ask is not None:
         yield from pages(ask, "jobs", parameters, most)
         return
+    from batchjob_cli.client import quick_list
+
+    quick = quick_list.rows(data, parameters, most)
+    if quick is not None:
+        yield quick
+        return
     from batchjob_cli.client import local_jobs
 
     yield from local_jobs.job_pages(data, parameters, most)

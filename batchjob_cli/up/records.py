@@ -11,7 +11,7 @@ from typing import Protocol
 import sqlalchemy as sa
 from sqlalchemy.engine import URL
 
-from batchjob.local_runs.directory import RUNS, SAMPLES, prepare
+from batchjob.local_runs.directory import LOCAL, RUNS, SAMPLES, prepare
 from batchjob_stats_db.database.engine import WriterBusyError, only_writer, parse, writer
 from batchjob_stats_db.database.revision import found as revision_found
 from batchjob_stats_db.database.schema import REVISION
@@ -20,9 +20,6 @@ from batchjob_stats_db.poller import options as poller_options
 from batchjob_stats_db.poller.service import PollerService
 
 log = logging.getLogger(__name__)
-
-LOCAL = "local"
-"""The cluster that this machine's own runs belong to."""
 
 
 class DatabaseChoice(Protocol):

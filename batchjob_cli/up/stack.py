@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy.engine import URL, Engine
 
-from batchjob.local_runs.directory import LOGS, RUNS, SAMPLES, prepare
+from batchjob.local_runs.directory import LOCAL, LOGS, RUNS, SAMPLES, prepare
 from batchjob.quantities.job import DEFAULT_GROUPS, GROUPS
 from batchjob.runtime.process import login
 from batchjob.runtime.settings import SettingsError
@@ -20,7 +20,7 @@ from batchjob_cli.client.running_up import TOKEN_FILE, kept
 from batchjob_cli.up import demo_month, records, token
 from batchjob_cli.up.demo_cluster import CLUSTER
 from batchjob_cli.up.options import UpSettings
-from batchjob_cli.up.records import LOCAL, bring_up_to_date
+from batchjob_cli.up.records import bring_up_to_date
 from batchjob_cli.up.run_control import LocalRunControl
 from batchjob_exporter import options as exporter_options
 from batchjob_exporter.exporter import Exporter

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from batchjob.schedulers.records import JobKey, JobRecord, is_outdated
+from batchjob.schedulers.records import JobKey, JobRecord, is_outdated, without_growing
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.days import DAY, days_of
 
@@ -17,11 +17,6 @@ _FIELDS = [column.name for column in schema.job.columns if column.name != "id"]
 _OURS = 3  # update_time, doubt, usage_due_time: the last columns
 _START, _END = _FIELDS.index("start_time"), _FIELDS.index("end_time")
 _RUN = _FIELDS.index("run")
-
-_GROWING: dict[str, Any] = dict.fromkeys(
-    ("elapsed_seconds", "user_cpu_seconds", "system_cpu_seconds", "cpu_seconds",
-     "peak_memory_bytes", "energy_joules")
-)  # fmt: skip
 
 Row = Sequence[Any]
 """Values of all columns of `job` but `id`, in their order."""
@@ -49,8 +44,7 @@ def said(record: JobRecord) -> Row:
 
     What grows by itself while a job runs is not kept: each poll would write each running job.
     """
-    if record.state.live and record.end_time is None:
-        record = record._replace(**_GROWING)
+    record = without_growing(record)
     return (
         *record[:_STATE],
         record.state.value,

@@ -67,7 +67,7 @@ def _integers(names: str) -> list[Column[int]]:
     return [Column(name, BigInteger) for name in names.split()]
 
 
-class _Count(sa.types.TypeDecorator[float]):
+class Count(sa.types.TypeDecorator[float]):
     """A number that is whole as a rule, and an int then: half a CPU, a time to the millisecond."""
 
     impl = Float
@@ -80,7 +80,7 @@ class _Count(sa.types.TypeDecorator[float]):
 
 
 def _counts(names: str) -> list[Column[float]]:
-    return [Column(name, _Count) for name in names.split()]
+    return [Column(name, Count) for name in names.split()]
 
 
 def _floats(names: str) -> list[Column[float]]:

@@ -6,11 +6,11 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from batchjob.runtime.times import in_milliseconds, rfc3339
-from batchjob_stats_db.queries.job_rows import Names
 
 _RENAMED = {"username": "user", "groupname": "group"}
 _INTERNAL = {"usage_due_time"}
 
+Names = tuple[str, ...]  # of columns
 Keys = tuple[str, ...]
 Values = Sequence[Any]
 Take = Callable[[Values], Values]

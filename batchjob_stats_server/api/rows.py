@@ -20,10 +20,10 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from batchjob.runtime.cells import harmless
 from batchjob.runtime.times import in_milliseconds
-from batchjob_stats_db.queries.job_rows import Names
 from batchjob_stats_server.api.row_keys import (
     Keys,
     KeySources,
+    Names,
     Take,
     Values,
     in_rfc3339,

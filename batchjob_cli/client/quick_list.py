@@ -1,0 +1,120 @@
+"""Lists of this machine's jobs in a tenth of a second: as long as nothing has to be written first.
+
+Runs that nobody has recorded since the last time are read from their files and stand beside the
+others in the same form. Whatever is beyond that (`rows` gives None) is for local_jobs.py, which
+brings the database up to date, and says what is wrong with it.
+"""
+
+import sqlite3
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from batchjob.local_runs.accounting import LocalRunsOptions, Runs
+from batchjob.local_runs.directory import LOCAL, RUNS
+from batchjob.local_runs.record import TOMBSTONE
+from batchjob.runtime.subprocesses import SchedulerError
+from batchjob.schedulers.accounting import Unfinished
+from batchjob.schedulers.records import JobRecord, without_growing
+from batchjob_stats_db.queries import job_list
+from batchjob_stats_db.queries.job_list import EQUAL, ListedRows, StatementText
+from batchjob_stats_server.api.row_keys import keys_of, taker
+from batchjob_stats_server.api.windows import MADE
+
+_OTHERS = {"state", "state_word", "running", "started_from", "started_before", "limit"}
+_MOST = 1000
+_MOST_FILES = 200  # beyond which recording them is worth its time
+_RENAMED = {"user": "username", "group": "groupname"}
+_LIVE = "end_time IS NULL AND state IN ('PENDING', 'RUNNING', 'SUSPENDED')"
+
+
+def rows(
+    data: Path, parameters: Mapping[str, Any], most: int
+) -> Sequence[Mapping[str, Any]] | None:
+    """Rows with the keys of the API's list of jobs; None where it takes more."""
+    if most > _MOST or not parameters.keys() <= EQUAL.keys() | _OTHERS:
+        return None
+    made = job_list.statement()
+    path = data / "jobs.db"
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db:
+            if not _current(db, made):
+                return None
+            fresh = _fresh(db, data / RUNS)
+            if fresh is None:
+                return None
+            found = job_list.listed(db, made, parameters, most)
+            beside = _beside(db, made, fresh, parameters, most)
+    except (sqlite3.Error, OSError, SchedulerError):
+        return None  # what is wrong is said by whoever writes
+    return _in_order(found, beside, most)
+
+
+def _current(db: sqlite3.Connection, made: StatementText) -> bool:
+    """Whether the tables are those of the statement, and no run is to be measured now."""
+    (revision,) = db.execute("SELECT version_num FROM alembic_version").fetchone()
+    due = "SELECT 1 FROM job WHERE cluster = ? AND usage_due_time <= ? LIMIT 1"
+    return revision == made.revision and not db.execute(due, (LOCAL, time.time())).fetchone()
+
+
+def _fresh(db: sqlite3.Connection, runs: Path) -> Sequence[JobRecord] | None:
+    """Runs that are not on record; None where those on record are not as they were."""
+    state = "SELECT watermark FROM poll_state WHERE cluster = ? AND source = ?"
+    watermark = db.execute(state, (LOCAL, Runs.name)).fetchone()
+    if watermark is None or next(runs.glob(f"*{TOMBSTONE}"), None):
+        return None
+    query = f"SELECT jobid, submit_time, run, start_time FROM job WHERE cluster = ? AND {_LIVE}"  # noqa: S608
+    unfinished = {jobid: Unfinished(*more) for jobid, *more in db.execute(query, (LOCAL,))}
+    fresh: list[JobRecord] = []
+    for batch in Runs(LOCAL, LocalRunsOptions(str(runs))).read(watermark[0], unfinished):
+        if batch.vanished or batch.quarantined:
+            return None
+        fresh += batch.jobs
+    if len(fresh) > _MOST_FILES:
+        return None
+    new: list[JobRecord] = []
+    there = "SELECT state, end_time FROM job WHERE cluster = ? AND jobid = ?"
+    for record in fresh:
+        found = db.execute(there, (LOCAL, record.jobid)).fetchone()
+        if found is None:
+            new.append(record)
+        elif found != (record.state.value, record.end_time):
+            return None
+    return new
+
+
+def _beside(
+    db: sqlite3.Connection, made: StatementText, fresh: Sequence[JobRecord],
+    parameters: Mapping[str, Any], most: int,
+) -> ListedRows:  # fmt: skip
+    """The same of runs that are not on record, with the numbers they would have."""
+    (last,) = db.execute("SELECT coalesce(max(id), 0) FROM job").fetchone()
+    with closing(job_list.copy_of_tables(db)) as memory:
+        known = {row[1] for row in memory.execute("PRAGMA table_info(job)")}
+        for number, record in enumerate(fresh, last + 1):
+            said = {
+                _RENAMED.get(key, key): value
+                for key, value in without_growing(record)._asdict().items()
+            }
+            row = {key: value for key, value in said.items() if key in known}
+            ours = {"id": number, "state": record.state.value, "doubt": ""}
+            job_list.insert(memory, "job", [row | ours | {"update_time": int(time.time())}])
+        return job_list.listed(memory, made, parameters, most)
+
+
+def _in_order(one: ListedRows, other: ListedRows, most: int) -> Sequence[Mapping[str, Any]]:
+    keys = (*(key for name in one.names for key in keys_of(name)), *(key for key, _ in MADE))
+    take = taker(one.names, keys, MADE)
+    found = sorted((*one.rows, *other.rows), key=_place)[:most]
+    return [dict(zip(keys, take(tuple(row.values())), strict=True)) for row in found]
+
+
+def _place(row: Mapping[str, Any]) -> tuple[int, float, int]:
+    """Those that wait, those that started, the others; the newest first."""
+    if row["start_time"] is not None:
+        return 1, -row["start_time"], -row["id"]
+    if row["end_time"] is None and row["state"] == "PENDING":
+        return 0, -row["submit_time"], -row["id"]
+    return 2, 0, -row["id"]
