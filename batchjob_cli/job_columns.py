@@ -51,6 +51,18 @@ def _short(jobids: Sequence[str]) -> Mapping[str, str]:
     return {each: each[:length] for each in long}
 
 
+def _name(row: Mapping[str, Any]) -> str:
+    """What it is called; a run without a name is known by its command."""
+    return (row.get("name") or row.get("submit_line") or "-")[:24]
+
+
+_OF_TRACKED_WORK = (
+    TableColumn("TOOL", lambda row: row.get("tool") or "-", elastic=True, gives_way=3),
+    TableColumn("CPU TIME", _known("cpu_used_seconds", run_time), right=True, gives_way=3),
+    TableColumn("ERROR", lambda row: (row.get("error") or "-")[:40], elastic=True, gives_way=2),
+)
+
+
 def default_columns(
     rows: Sequence[Mapping[str, Any]], zone: tzinfo | None, *, short: bool
 ) -> tuple[TableColumn, ...]:
@@ -64,7 +76,7 @@ def default_columns(
 
     return (
         TableColumn("JOB", lambda row: ids.get(row["jobid"], row["jobid"])),
-        TableColumn("NAME", lambda row: (row.get("name") or "-")[:24], elastic=True),
+        TableColumn("NAME", _name, elastic=True),
         TableColumn("USER", lambda row: row.get("user") or "-", elastic=True, gives_way=2),
         TableColumn("STATE", _state_of, colour=_colour),
         TableColumn("STARTED", started, gives_way=4),
@@ -73,6 +85,7 @@ def default_columns(
         TableColumn("CPU EFF.", _known("cpu_efficiency", share), right=True, gives_way=1),
         TableColumn("PEAK MEMORY", _known("memory_used_bytes", size), right=True, gives_way=1),
         TableColumn("EXIT", _known("exit_code", str), right=True, gives_way=5),
+        *(_OF_TRACKED_WORK if any(row.get("tool") for row in rows) else ()),
     )
 
 

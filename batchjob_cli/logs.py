@@ -28,6 +28,7 @@ def run(arguments: list[str]) -> int:
     made.add_argument("--stream", choices=STREAMS, help="only this one (default: both, by time)")
     made.add_argument("--since", **argument(past_time), help="from a time on: 10m (ago), "
                       "22:30, 2026-04-04T22:30")  # fmt: skip
+    made.add_argument("--until", **argument(past_time), help="up to a time")
     made.add_argument("--limit", **argument(integer), help="only the last N lines")
     made.add_argument("--timestamps", action="store_true", help="say when each line was written")
     add_zone(made)
@@ -52,22 +53,27 @@ def run(arguments: list[str]) -> int:
 
 
 def _print(given: argparse.Namespace, readers: list[Reader], jobid: str) -> None:
-    lines: Iterable[OutputLine] = _new(readers, given.since)
+    lines: Iterable[OutputLine] = _new(readers, given)
     if given.limit is not None:
         lines = _last(lines, given.limit)
     printer = _Printer(given.timestamps, given.zone)
     printer.put(lines)
     while given.follow:
         running = _running(jobid, given.data)  # asked first, so that the end is read after it
-        printer.put(_new(readers, given.since))
-        if not running:
+        printer.put(_new(readers, given))
+        if not running or (given.until is not None and time.time() > given.until):
             break
         time.sleep(_PAUSE_SECONDS)
 
 
-def _new(readers: list[Reader], since: float | None) -> Iterator[OutputLine]:
+def _new(readers: list[Reader], given: argparse.Namespace) -> Iterator[OutputLine]:
     merged = heapq.merge(*(reader.read() for reader in readers), key=lambda line: line.at)
-    return (line for line in merged if since is None or line.at >= since)
+    return (
+        line
+        for line in merged
+        if (given.since is None or line.at >= given.since)
+        and (given.until is None or line.at <= given.until)
+    )
 
 
 def _last(lines: Iterable[OutputLine], count: int) -> Iterator[OutputLine]:

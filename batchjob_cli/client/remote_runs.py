@@ -47,6 +47,7 @@ def logs(given: argparse.Namespace) -> int:
     parameters = {
         "stream": given.stream,
         "since": None if given.since is None else int(given.since),
+        "until": None if given.until is None else int(given.until),
         "limit": given.limit,
         "follow": "true" if given.follow else None,
     }

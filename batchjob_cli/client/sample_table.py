@@ -167,6 +167,12 @@ TYPES: Mapping[str, Sequence[SampleColumn]] = {
 }
 
 
+ABSENT: Mapping[str, str] = {
+    "network": "not counted: no network namespace of its own",
+}
+"""What is said of a sample that has none of a table's numbers, where the reason is not plain."""
+
+
 def heading(type: str) -> str:
     """The first line."""
     names = (f"{column.heading:>{column.width}}" for column in TYPES[type])
@@ -175,5 +181,9 @@ def heading(type: str) -> str:
 
 def row(type: str, step: SamplePair, zone: tzinfo | None = None) -> str:
     """The line of a sample; times are local unless a zone is given."""
-    texts = (f"{column.text(step) or '-':>{column.width}}" for column in TYPES[type])
-    return "  ".join([f"{time_in_words(step.sample.at, zone):<{_TIME}}", *texts])
+    columns = TYPES[type]
+    texts = [column.text(step) for column in columns]
+    words = [f"{text or '-':>{column.width}}" for text, column in zip(texts, columns, strict=True)]
+    if type in ABSENT and texts.count(None) == len(texts):
+        words.append(ABSENT[type])
+    return "  ".join([f"{time_in_words(step.sample.at, zone):<{_TIME}}", *words])

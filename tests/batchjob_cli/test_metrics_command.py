@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from batchjob.quantities.sample import END, JobSample, SampleHeader, SampleKey
-from batchjob_cli.client.sample_table import TYPES
+from batchjob_cli.client.sample_table import ABSENT, TYPES
 from batchjob_cli.main import main
 from batchjob_stats_db.samples.folder import folder_of
 from batchjob_stats_db.samples.writer import Writer
@@ -74,7 +74,8 @@ def test_every_type_is_a_table(tmp_path, capsys, type):
     code, lines, _ = metrics(capsys, tmp_path, "7b1e", f"--type={type}")
     assert code == 0
     assert len(lines) == 5
-    assert len({len(line) for line in lines}) == 1
+    reason = f"  {ABSENT.get(type, '')}"
+    assert len({len(line.removesuffix(reason)) for line in lines}) == 1
 
 
 def test_json_has_all_numbers_by_name_with_rates_and_sums(tmp_path, capsys):
@@ -176,3 +177,16 @@ def test_control_c_ends_it_without_a_word(tmp_path):
         _, errors = process.communicate(timeout=30)
     writer.close()
     assert (process.returncode, errors) == (130, "")
+
+
+def test_a_table_of_the_network_says_why_it_is_empty(tmp_path, capsys):
+    writer = begun(tmp_path)
+    there = {SampleKey(f"network_receive_{what}", ("eth0",)): 7.0 for what in ("bytes", "errors")}
+    for number, values in enumerate(({}, there)):
+        writer.write(sample(number, values=values))
+    writer.close()
+    _, (_, without, counted), _ = metrics(capsys, tmp_path, RUN, "--type=network", "--no-follow")
+    assert without.endswith("-  not counted: no network namespace of its own")
+    assert counted.endswith("7")
+    _, (_, *memory), _ = metrics(capsys, tmp_path, RUN, "--type=gpu", "--no-follow")
+    assert not any("namespace" in line for line in memory)

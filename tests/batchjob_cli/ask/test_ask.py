@@ -113,6 +113,18 @@ def test_a_job_by_its_name_or_by_its_id_elsewhere(data, capsys):
         assert "54 s (user 50 s, system 4 s)" in out
 
 
+def test_a_table_of_tracked_work_has_its_tool_cpu_time_and_error(data, capsys):
+    record.write(Path(data) / "runs", finished("mesh", tool="openfoam", error="no mesh"))
+    head, *rows = asked(capsys, jobs, "--data", data, "--name", "mesh").splitlines()
+    assert head.split()[-4:] == ["TOOL", "CPU", "TIME", "ERROR"]
+    assert all(each in rows[0] for each in ("openfoam", "54 s", "no mesh"))
+
+
+def test_a_run_without_a_name_is_listed_by_its_command(data, capsys):
+    record.write(Path(data) / "runs", finished("", submit_line="python train.py --epochs 3"))
+    assert "python train.py --epochs" in asked(capsys, jobs, "--data", data)
+
+
 def test_a_name_cannot_move_the_cursor(data, capsys):
     out = asked(capsys, jobs, "--data", data)
     assert "\x1b" not in out

@@ -24,6 +24,8 @@ def test_the_output_again(batchjob):
     assert batchjob("logs", "talk", "--stream", "stderr").stdout == "two\n"
     assert batchjob("logs", "talk", "--limit", "2").stdout == "two\nthree\n"
     assert batchjob("logs", "talk", "--since", "1h", "--limit", "0").stdout == ""
+    assert batchjob("logs", "talk", "--until", "1h").stdout == ""
+    assert batchjob("logs", "talk", "--until", "0s").stdout == batchjob("logs", "talk").stdout
     stamped = batchjob("logs", "talk", "--timestamps", "--stream", "stderr").stdout
     assert time.strftime("%Y-%m-%d ") in stamped
     assert stamped.endswith(" stderr two\n")

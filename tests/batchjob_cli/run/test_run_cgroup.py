@@ -189,6 +189,20 @@ def test_root_makes_it_at_the_top_others_in_what_is_theirs(tmp_path, monkeypatch
     assert made.directories == (f"{tree.top}/user.slice/me/batchjob.slice/run-{jobid}",)
 
 
+def test_a_run_of_cgroup2_is_bound_by_its_cpuset(tmp_path, monkeypatch):
+    tree = Tree(tmp_path)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    made = cgroup.make("00000000-0000-4000-8000-000000000004", RunLimits(), tree.host)
+    run = Path(*made.directories)
+    assert not made.bind("1-2")  # the kernel has no such controller: each process is bound alone
+    (run / "cpuset.cpus").touch()
+    (run.parent / "cgroup.subtree_control").touch()
+    assert made.bind("1-2,5")
+    assert (run / "cpuset.cpus").read_text() == "1-2,5"
+    for above in (tree.top, run.parent):  # it is handed down from the top
+        assert "+cpuset" in (above / "cgroup.subtree_control").read_text()
+
+
 def test_nothing_of_ours(tmp_path, monkeypatch):
     tree = Tree(tmp_path, own="/")
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
