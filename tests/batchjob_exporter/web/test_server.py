@@ -248,12 +248,12 @@ def test_with_too_many_connections_the_longest_waiting_one_goes(serve, connect, 
 
 
 class HaltingWeb(Web):
-    """Halts the thread of the sockets at the first request: what comes meanwhile is one batch."""
+    """Halts the thread of the sockets at a request: what comes meanwhile is one batch."""
 
-    halted, go_on = threading.Event(), threading.Event()
+    armed, halted, go_on = threading.Event(), threading.Event(), threading.Event()
 
     def within_rate(self):
-        if not self.halted.is_set():
+        if self.armed.is_set() and not self.halted.is_set():
             self.halted.set()
             self.go_on.wait(10)
         return super().within_rate()
@@ -265,6 +265,10 @@ def test_who_was_dropped_to_make_room_may_have_an_event_in_the_same_batch(serve,
     web = HaltingWeb("", lambda request: text(HTTPStatus.OK, request.path))
     address = serve(web=web)
     clients = [connect(address) for _ in range(8)]
+    for client in clients:  # whom the server has all let in, then
+        client.sendall(GET_AND_STAY)
+        assert client.recv(4096).endswith(b"/x\n")
+    web.armed.set()
     clients[0].sendall(GET_AND_STAY)
     assert web.halted.wait(10)
     for _ in range(4):
