@@ -1,6 +1,8 @@
 """Where the energy goes, and what it emits."""
 
+from batchjob.quantities.energy import ENERGY_JOULES
 from grafana.generate.dashboards.rows import CLUSTER, DAYS, IN_CLUSTER
+from grafana.generate.metrics import series
 from grafana.generate.model import ApiQuery, Dashboard, Panel, PanelColumn, Promql
 
 _C = 'cluster=~"$cluster"'
@@ -41,8 +43,9 @@ DASHBOARD = Dashboard(
             "Jobs' power by user",
             (
                 Promql(
-                    "topk(10, sum by (user) (rate(batchjob_job_energy_joules_total"
-                    f"{{{_C}}}[$__rate_interval])))",
+                    "topk(10, sum by (user) (rate("
+                    + series(ENERGY_JOULES, _C)
+                    + "[$__rate_interval])))",
                     "{{user}}",
                 ),
             ),

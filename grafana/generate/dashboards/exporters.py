@@ -1,6 +1,8 @@
 """Whether the measuring itself is well. For operators."""
 
+from batchjob.quantities.job import PROCESSES
 from grafana.generate.dashboards.rows import EMPTY
+from grafana.generate.metrics import series
 from grafana.generate.model import Dashboard, Panel, PanelColumn, Promql, Variable
 
 _C = 'cluster=~"$cluster"'
@@ -39,7 +41,7 @@ DASHBOARD = Dashboard(
         _stat(
             "Jobs without a name",
             "Their owners are known by number only.",
-            f'count(batchjob_job_processes{{{_C},user=~"[0-9]+"}}) or vector(0)',
+            "count(" + series(PROCESSES, f'{_C},user=~"[0-9]+"') + ") or vector(0)",
             1,
         ),
         _stat(

@@ -1,5 +1,12 @@
 """GPUs: held, used, idle."""
 
+from batchjob.quantities.gpu import (
+    GPU_ECC_ERRORS,
+    GPU_TEMPERATURE,
+    JOB_GPU_INFO,
+    JOB_GPU_MEMORY,
+    JOB_GPU_UTILIZATION,
+)
 from grafana.generate.dashboards.rows import (
     CLUSTER,
     CLUSTER_OF,
@@ -8,10 +15,11 @@ from grafana.generate.dashboards.rows import (
     JOB_NOW,
     USER_OF,
 )
+from grafana.generate.metrics import series, unit
 from grafana.generate.model import ApiQuery, Dashboard, Panel, PanelColumn, Promql
 
 _C = 'cluster=~"$cluster"'
-_USE = f"batchjob_job_gpu_utilization_ratio{{{_C}}}"
+_USE = series(JOB_GPU_UTILIZATION, _C)
 _BY_JOB = "cluster, manager, jobid, user"
 
 
@@ -33,13 +41,13 @@ DASHBOARD = Dashboard(
         _stat(
             "Held",
             "By jobs that you may see.",
-            f"count(count by (uuid) (batchjob_job_gpu_info{{{_C}}}))",
+            f"count(count by (uuid) ({series(JOB_GPU_INFO, _C)}))",
         ),
         _stat(
             "Held and idle",
             "Without any kernel for half an hour.",
             "count(max by (uuid) (max_over_time("
-            f"batchjob_job_gpu_utilization_ratio{{{_C}}}[30m])) < 0.01) or vector(0)",
+            f"{series(JOB_GPU_UTILIZATION, _C)}[30m])) < 0.01) or vector(0)",
             1,
         ),
         _stat(
@@ -54,10 +62,10 @@ DASHBOARD = Dashboard(
                 Promql(
                     f'count(count by (uuid) (batchjob_gpu_info{{{_C},gpu_instance=""}}))', "all"
                 ),
-                Promql(f"count(count by (uuid) (batchjob_job_gpu_info{{{_C}}}))", "held"),
+                Promql(f"count(count by (uuid) ({series(JOB_GPU_INFO, _C)}))", "held"),
                 Promql(f"sum({_USE})", "in use, as if each were used wholly or not at all"),
             ),
-            "none",
+            unit(JOB_GPU_INFO),
         ),
         Panel(
             "Use by user",
@@ -69,10 +77,10 @@ DASHBOARD = Dashboard(
         Panel(
             "Jobs by their GPUs",
             (
-                Promql(f"count by ({_BY_JOB}) (batchjob_job_gpu_info{{{_C}}})", instant=True),
+                Promql(f"count by ({_BY_JOB}) ({series(JOB_GPU_INFO, _C)})", instant=True),
                 Promql(f"avg by ({_BY_JOB}) (avg_over_time({_USE}[30m]))", instant=True),
                 Promql(f"min by ({_BY_JOB}) (max_over_time({_USE}[30m]))", instant=True),
-                Promql(f"sum by ({_BY_JOB}) (batchjob_job_gpu_memory_bytes{{{_C}}})", instant=True),
+                Promql(f"sum by ({_BY_JOB}) ({series(JOB_GPU_MEMORY, _C)})", instant=True),
             ),
             about="Now. A least used GPU at 0 % was idle for half an hour.",
             kind="table",
@@ -160,11 +168,7 @@ DASHBOARD = Dashboard(
         ),
         Panel(
             "Temperature",
-            (
-                Promql(
-                    f"max by (instance) (batchjob_gpu_temperature_celsius{{{_C}}})", "{{instance}}"
-                ),
-            ),
+            (Promql(f"max by (instance) ({series(GPU_TEMPERATURE, _C)})", "{{instance}}"),),
             "celsius",
             "Hottest of a node. For operators.",
         ),
@@ -184,11 +188,11 @@ DASHBOARD = Dashboard(
             "Memory errors",
             (
                 Promql(
-                    f"sum by (instance, gpu, kind) (batchjob_gpu_ecc_errors_total{{{_C}}}) > 0",
+                    f"sum by (instance, gpu, kind) ({series(GPU_ECC_ERRORS, _C)}) > 0",
                     "{{instance}} {{gpu}} {{kind}}",
                 ),
             ),
-            "none",
+            unit(GPU_ECC_ERRORS),
             "In the life of the board. For operators.",
             warn=(1,),
         ),

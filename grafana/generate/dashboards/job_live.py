@@ -1,17 +1,48 @@
 """One job as Prometheus has it: at full resolution, and by the user's own right alone."""
 
+from batchjob.quantities.energy import EMISSIONS_GRAMS, ENERGY_JOULES
+from batchjob.quantities.gpu import JOB_GPU_MEMORY, JOB_GPU_UTILIZATION
+from batchjob.quantities.job import (
+    CPU_SECONDS,
+    CPU_THROTTLED_SECONDS,
+    CPUS,
+    EXECUTABLE_CPU_SECONDS,
+    IO_READ_BYTES,
+    IO_READS,
+    IO_WRITES,
+    IO_WRITTEN_BYTES,
+    MEMORY_ANON,
+    MEMORY_CURRENT,
+    MEMORY_FILE,
+    MEMORY_LIMIT,
+    MEMORY_LIMIT_HITS,
+    MEMORY_SHMEM,
+    MEMORY_SWAP,
+    NETWORK_RECEIVE_BYTES,
+    NETWORK_TRANSMIT_BYTES,
+    OOM_KILLS,
+    OPEN_FILES,
+    PAGE_FAULTS,
+    PROCESS_IO_READ_BYTES,
+    PROCESS_IO_WRITTEN_BYTES,
+    PROCESSES,
+    STALLED_SECONDS,
+    THREADS,
+    WAITING_SECONDS,
+)
+from grafana.generate.metrics import Metric, rate_unit, series, unit
 from grafana.generate.model import PAGES, Dashboard, Panel, Promql, Variable
 
 _JOB = 'cluster="$cluster",jobid="$job"'
 _HERE = f'{_JOB},instance=~"$node"'
 
 
-def _rate(metric: str, by: str, more: str = "") -> str:
-    return f"sum by ({by}) (rate(batchjob_job_{metric}{{{_HERE}{more}}}[$__rate_interval]))"
+def _rate(metric: Metric, by: str) -> str:
+    return f"sum by ({by}) (rate({series(metric, _HERE)}[$__rate_interval]))"
 
 
-def _sum(metric: str, by: str = "instance") -> str:
-    return f"sum by ({by}) (batchjob_job_{metric}{{{_HERE}}})"
+def _sum(metric: Metric) -> str:
+    return f"sum by (instance) ({series(metric, _HERE)})"
 
 
 def _stat(title: str, unit: str, about: str, expr: str, *warn: float) -> Panel:
@@ -27,21 +58,20 @@ DASHBOARD = Dashboard(
     "Job, live",
     "One of your jobs, with each sample that Prometheus has.",
     (
-        _stat("CPUs held", "none", "Over all nodes.", f"sum(batchjob_job_cpus{{{_JOB}}})"),
+        _stat("CPUs held", "none", "Over all nodes.", f"sum({series(CPUS, _JOB)})"),
         _stat(
             "CPU use",
             "percentunit",
             "Of the CPUs held, over the last five minutes.",
-            f"sum(rate(batchjob_job_cpu_seconds_total{{{_JOB}}}[5m]))"
-            f" / sum(batchjob_job_cpus{{{_JOB}}})",
+            f"sum(rate({series(CPU_SECONDS, _JOB)}[5m])) / sum({series(CPUS, _JOB)})",
         ),
         _stat(
             "Memory",
             "percentunit",
             "Of the limit, on the node nearest to it; without page cache, which can be given back.",
-            f"max((batchjob_job_memory_anon_bytes{{{_JOB}}}"
-            f" + batchjob_job_memory_shmem_bytes{{{_JOB}}})"
-            f" / (batchjob_job_memory_limit_bytes{{{_JOB}}} > 0))",
+            f"max(({series(MEMORY_ANON, _JOB)}"
+            f" + {series(MEMORY_SHMEM, _JOB)})"
+            f" / ({series(MEMORY_LIMIT, _JOB)} > 0))",
             0.8,
             0.95,
         ),
@@ -49,47 +79,47 @@ DASHBOARD = Dashboard(
             "Killed for memory",
             "none",
             "Processes that the kernel ended.",
-            f"sum(batchjob_job_oom_kills_total{{{_JOB}}})",
+            f"sum({series(OOM_KILLS, _JOB)})",
             1,
         ),
         _stat(
             "Energy",
             "joule",
             "So far, with the job's part of idle power.",
-            f"sum(batchjob_job_energy_joules_total{{{_JOB}}})",
+            f"sum({series(ENERGY_JOULES, _JOB)})",
         ),
         _stat(
             "Emissions",
             "massg",
             "So far, in CO2e, by provider of the emission factor.",
-            f"sum by (provider) (batchjob_job_emissions_grams_total{{{_JOB}}})",
+            f"sum by (provider) ({series(EMISSIONS_GRAMS, _JOB)})",
         ),
         _row("CPU"),
         Panel(
             "CPUs in use",
             (
-                Promql(_rate("cpu_seconds_total", "instance"), "{{instance}}"),
-                Promql(_sum("cpus"), "{{instance}} held"),
+                Promql(_rate(CPU_SECONDS, "instance"), "{{instance}}"),
+                Promql(_sum(CPUS), "{{instance}} held"),
             ),
             "none",
             "By node.",
         ),
         Panel(
             "User and system",
-            (Promql(_rate("cpu_seconds_total", "mode"), "{{mode}}"),),
+            (Promql(_rate(CPU_SECONDS, "mode"), "{{mode}}"),),
             "none",
             "System time is the kernel's, for the job.",
             stacked=True,
         ),
         Panel(
             "Held back by a quota",
-            (Promql(_rate("cpu_throttled_seconds_total", "instance"), "{{instance}}"),),
-            "percentunit",
+            (Promql(_rate(CPU_THROTTLED_SECONDS, "instance"), "{{instance}}"),),
+            rate_unit(CPU_THROTTLED_SECONDS),
             "Of each second; CPUs add up. Where the exporter shows the group `throttling`.",
         ),
         Panel(
             "Programs",
-            (Promql(_rate("executable_cpu_seconds_total", "executable"), "{{executable}}"),),
+            (Promql(_rate(EXECUTABLE_CPU_SECONDS, "executable"), "{{executable}}"),),
             "none",
             "CPUs in use by the busiest programs, where the exporter counts them.",
             stacked=True,
@@ -98,21 +128,21 @@ DASHBOARD = Dashboard(
         Panel(
             "Memory by node",
             (
-                Promql(_sum("memory_current_bytes"), "{{instance}}"),
-                Promql(_sum("memory_limit_bytes"), "{{instance}} limit"),
+                Promql(_sum(MEMORY_CURRENT), "{{instance}}"),
+                Promql(_sum(MEMORY_LIMIT), "{{instance}} limit"),
             ),
-            "bytes",
+            unit(MEMORY_CURRENT),
             "Charged to the job, with page cache, which is given back when the limit is reached.",
         ),
         Panel(
             "What it is",
             tuple(
-                Promql(f"sum(batchjob_job_memory_{part}_bytes{{{_HERE}}})", name)
+                Promql(f"sum({series(part, _HERE)})", name)
                 for part, name in (
-                    ("anon", "heap and stack"),
-                    ("shmem", "shared memory"),
-                    ("swap", "swap"),
-                    ("file", "page cache"),
+                    (MEMORY_ANON, "heap and stack"),
+                    (MEMORY_SHMEM, "shared memory"),
+                    (MEMORY_SWAP, "swap"),
+                    (MEMORY_FILE, "page cache"),
                 )
             ),
             "bytes",
@@ -120,50 +150,50 @@ DASHBOARD = Dashboard(
         ),
         Panel(
             "Page faults",
-            (Promql(_rate("page_faults_total", "kind"), "{{kind}}"),),
-            "ops",
+            (Promql(_rate(PAGE_FAULTS, "kind"), "{{kind}}"),),
+            rate_unit(PAGE_FAULTS),
             "Major ones waited for storage.",
         ),
         Panel(
             "At the limit",
-            (Promql(_rate("memory_limit_hits_total", "instance"), "{{instance}}"),),
-            "ops",
+            (Promql(_rate(MEMORY_LIMIT_HITS, "instance"), "{{instance}}"),),
+            rate_unit(MEMORY_LIMIT_HITS),
             "How often memory had to be given back before more could be had.",
         ),
         _row("Input and output"),
         Panel(
             "All file systems",
             (
-                Promql(_rate("process_io_read_bytes_total", "instance"), "{{instance}} read"),
-                Promql(_rate("process_io_written_bytes_total", "instance"), "{{instance}} written"),
+                Promql(_rate(PROCESS_IO_READ_BYTES, "instance"), "{{instance}} read"),
+                Promql(_rate(PROCESS_IO_WRITTEN_BYTES, "instance"), "{{instance}} written"),
             ),
-            "Bps",
+            rate_unit(PROCESS_IO_READ_BYTES),
             "By the job's processes, network file systems included; approximate.",
         ),
         Panel(
             "Block devices",
             (
-                Promql(_rate("io_read_bytes_total", "device"), "{{device}} read"),
-                Promql(_rate("io_written_bytes_total", "device"), "{{device}} written"),
+                Promql(_rate(IO_READ_BYTES, "device"), "{{device}} read"),
+                Promql(_rate(IO_WRITTEN_BYTES, "device"), "{{device}} written"),
             ),
-            "Bps",
+            rate_unit(IO_READ_BYTES),
             "Below the page cache.",
         ),
         Panel(
             "Operations of block devices",
             (
-                Promql(_rate("io_reads_total", "device"), "{{device}} reads"),
-                Promql(_rate("io_writes_total", "device"), "{{device}} writes"),
+                Promql(_rate(IO_READS, "device"), "{{device}} reads"),
+                Promql(_rate(IO_WRITES, "device"), "{{device}} writes"),
             ),
             "iops",
         ),
         Panel(
             "Network",
             (
-                Promql(_rate("network_receive_bytes_total", "instance"), "{{instance}} received"),
-                Promql(_rate("network_transmit_bytes_total", "instance"), "{{instance}} sent"),
+                Promql(_rate(NETWORK_RECEIVE_BYTES, "instance"), "{{instance}} received"),
+                Promql(_rate(NETWORK_TRANSMIT_BYTES, "instance"), "{{instance}} sent"),
             ),
-            "Bps",
+            rate_unit(NETWORK_RECEIVE_BYTES),
             "Only of jobs with a network namespace of their own.",
         ),
         _row("Waiting"),
@@ -171,11 +201,11 @@ DASHBOARD = Dashboard(
             "Some task waited",
             (
                 Promql(
-                    _rate("pressure_waiting_seconds_total", "instance, resource"),
+                    _rate(WAITING_SECONDS, "instance, resource"),
                     "{{instance}} {{resource}}",
                 ),
             ),
-            "percentunit",
+            rate_unit(WAITING_SECONDS),
             "Part of the time in which at least one task waited (PSI).",
             most=1,
         ),
@@ -183,26 +213,26 @@ DASHBOARD = Dashboard(
             "All tasks waited",
             (
                 Promql(
-                    _rate("pressure_stalled_seconds_total", "instance, resource"),
+                    _rate(STALLED_SECONDS, "instance, resource"),
                     "{{instance}} {{resource}}",
                 ),
             ),
-            "percentunit",
+            rate_unit(STALLED_SECONDS),
             "Part of the time in which nothing of the job went on (PSI).",
             most=1,
         ),
         Panel(
             "Processes and threads",
             (
-                Promql(_sum("processes"), "{{instance}} processes"),
-                Promql(_sum("threads"), "{{instance}} threads"),
+                Promql(_sum(PROCESSES), "{{instance}} processes"),
+                Promql(_sum(THREADS), "{{instance}} threads"),
             ),
-            "none",
+            unit(PROCESSES),
         ),
         Panel(
             "Open files",
-            (Promql(_sum("open_files"), "{{instance}}"),),
-            "none",
+            (Promql(_sum(OPEN_FILES), "{{instance}}"),),
+            unit(OPEN_FILES),
             "Where the exporter shows the group `open-files`.",
         ),
         _row("GPU"),
@@ -210,11 +240,11 @@ DASHBOARD = Dashboard(
             "GPU use",
             (
                 Promql(
-                    f"batchjob_job_gpu_utilization_ratio{{{_HERE}}}",
+                    series(JOB_GPU_UTILIZATION, _HERE),
                     "{{instance}} {{gpu}} {{gpu_instance}}",
                 ),
             ),
-            "percentunit",
+            unit(JOB_GPU_UTILIZATION),
             "Part of the last second in which any kernel ran.",
             most=1,
         ),
@@ -222,24 +252,24 @@ DASHBOARD = Dashboard(
             "GPU memory",
             (
                 Promql(
-                    f"batchjob_job_gpu_memory_bytes{{{_HERE}}}",
+                    series(JOB_GPU_MEMORY, _HERE),
                     "{{instance}} {{gpu}} {{gpu_instance}}",
                 ),
             ),
-            "bytes",
+            unit(JOB_GPU_MEMORY),
             "Of the job's processes.",
         ),
         _row("Energy"),
         Panel(
             "Power",
-            (Promql(_rate("energy_joules_total", "component, kind"), "{{component}} {{kind}}"),),
-            "watt",
+            (Promql(_rate(ENERGY_JOULES, "component, kind"), "{{component}} {{kind}}"),),
+            rate_unit(ENERGY_JOULES),
             "The job's part of its nodes' power. Idle: what its CPUs and GPUs would take at rest.",
             stacked=True,
         ),
         Panel(
             "Emissions",
-            (Promql(f"3600 * {_rate('emissions_grams_total', 'provider')}", "{{provider}}"),),
+            (Promql(f"3600 * {_rate(EMISSIONS_GRAMS, 'provider')}", "{{provider}}"),),
             "massg",
             "Grams of CO2e an hour. Figures of different providers are not to be added up.",
         ),

@@ -1,6 +1,15 @@
 """A node, and what its jobs do to it. For operators: the series belong to nobody."""
 
+from batchjob.quantities.gpu import (
+    GPU_MEMORY_USED,
+    GPU_POWER,
+    GPU_TEMPERATURE,
+    GPU_UTILIZATION,
+    JOB_GPU_INFO,
+)
+from batchjob.quantities.job import MEMORY_CURRENT, PROCESSES, WAITING_SECONDS
 from grafana.generate.dashboards.rows import EMPTY
+from grafana.generate.metrics import series, unit
 from grafana.generate.model import PAGES, Dashboard, Panel, PanelColumn, Promql, Variable
 
 _N = 'cluster="$cluster",instance="$node"'
@@ -14,7 +23,7 @@ def _row(title: str) -> Panel:
     return Panel(title, kind="row")
 
 
-_LIVE = f"batchjob_job_processes{{{_N}}}"  # jobs that have ended linger without it
+_LIVE = series(PROCESSES, _N)  # jobs that have ended linger without it
 DASHBOARD = Dashboard(
     "node",
     "Node",
@@ -71,8 +80,8 @@ DASHBOARD = Dashboard(
         ),
         Panel(
             "Memory by job",
-            (Promql(f"batchjob_job_memory_current_bytes{{{_N}}}", "{{jobid}} {{user}}"),),
-            "bytes",
+            (Promql(series(MEMORY_CURRENT, _N), "{{jobid}} {{user}}"),),
+            unit(MEMORY_CURRENT),
             "With page cache.",
             stacked=True,
         ),
@@ -89,8 +98,9 @@ DASHBOARD = Dashboard(
             "Waiting for storage by job",
             (
                 Promql(
-                    "sum by (jobid) (rate(batchjob_job_pressure_waiting_seconds_total"
-                    f'{{{_N},resource="io"}}[$__rate_interval]))',
+                    "sum by (jobid) (rate("
+                    + series(WAITING_SECONDS, f'{_N},resource="io"')
+                    + "[$__rate_interval]))",
                     "{{jobid}}",
                 ),
             ),
@@ -100,26 +110,25 @@ DASHBOARD = Dashboard(
         _row("GPU"),
         Panel(
             "GPU use",
-            (Promql(f"batchjob_gpu_utilization_ratio{{{_N}}}", "{{gpu}} {{gpu_instance}}"),),
-            "percentunit",
+            (Promql(series(GPU_UTILIZATION, _N), "{{gpu}} {{gpu_instance}}"),),
+            unit(GPU_UTILIZATION),
             most=1,
         ),
         Panel(
             "GPU memory",
-            (Promql(f"batchjob_gpu_memory_used_bytes{{{_N}}}", "{{gpu}} {{gpu_instance}}"),),
-            "bytes",
+            (Promql(series(GPU_MEMORY_USED, _N), "{{gpu}} {{gpu_instance}}"),),
+            unit(GPU_MEMORY_USED),
         ),
         Panel(
             "GPU temperature",
-            (Promql(f"batchjob_gpu_temperature_celsius{{{_N}}}", "{{gpu}}"),),
+            (Promql(series(GPU_TEMPERATURE, _N), "{{gpu}}"),),
             "celsius",
         ),
         Panel(
             "Who holds which GPU",
             (
                 Promql(
-                    "max by (gpu, gpu_instance, jobid, user, source) "
-                    f"(batchjob_job_gpu_info{{{_N}}})",
+                    f"max by (gpu, gpu_instance, jobid, user, source) ({series(JOB_GPU_INFO, _N)})",
                     instant=True,
                 ),
             ),
@@ -152,13 +161,13 @@ DASHBOARD = Dashboard(
                 Promql(
                     _rate("rapl_energy_joules_total", "zone, package"), "RAPL {{zone}} {{package}}"
                 ),
-                Promql(f"batchjob_gpu_power_watts{{{_N}}}", "GPU {{gpu}}"),
+                Promql(series(GPU_POWER, _N), "GPU {{gpu}}"),
                 Promql(f'batchjob_ipmi_power_watts{{{_N},statistic="current"}}', "BMC"),
                 Promql(f"batchjob_redfish_power_watts{{{_N}}}", "Redfish {{chassis}}"),
                 Promql(f"batchjob_hwmon_power_watts{{{_N}}}", "{{chip}} {{sensor}}"),
                 Promql(f"batchjob_cray_power_watts{{{_N}}}", "Cray {{domain}}"),
             ),
-            "watt",
+            unit(GPU_POWER),
             "Zones and meters overlap: do not add them up.",
         ),
         Panel(
