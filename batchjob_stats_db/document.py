@@ -1,4 +1,4 @@
-"""Writes docs/stats_db_options.md from the dataclasses that the poller reads its options into.
+"""Writes docs/stats_db_options.md, from the poller's options, and docs/tables.md, from the schema.
 
 python -m batchjob_stats_db.document [DIRECTORY]
 """
@@ -6,6 +6,7 @@ python -m batchjob_stats_db.document [DIRECTORY]
 from batchjob.option_page import how_to_set, made_by, section_of, write
 from batchjob.schedulers.registry import SOURCES
 from batchjob_stats_db.poller.options import SECTIONS
+from batchjob_stats_db.tables_page import tables_page
 
 
 def options_page() -> str:
@@ -27,7 +28,7 @@ def options_page() -> str:
     return "\n\n".join(parts) + "\n"
 
 
-PAGES = {"stats_db_options.md": options_page}
+PAGES = {"stats_db_options.md": options_page, "tables.md": tables_page}
 
 if __name__ == "__main__":
     write(PAGES)

@@ -26,6 +26,7 @@ from batchjob_cli.run.defaults import configuration as run_configuration
 from batchjob_exporter.options import settings as exporter_settings
 from batchjob_exporter.web.config import read as web_config
 from batchjob_stats_db.poller.options import settings as poller_settings
+from batchjob_stats_db.tables_page import views
 from batchjob_stats_server.options import settings as server_settings
 from batchjob_stats_server.report.facts import UNITS
 from batchjob_stats_server.report.rules import load as load_rules
@@ -222,9 +223,16 @@ def test_ini_is_ini(block):
     )
 
 
+@of("sql")
+def test_sql_is_what_a_test_types(block):
+    """tests/batchjob_stats_db/test_tables_page.py, on both databases."""
+    assert block.text.strip() == "\n\n".join(views())
+
+
 def test_every_language_is_known():
     languages = {block.language for block in BLOCKS}
     assert languages <= {
         "", "console", "sh", "yaml", "promql", "json", "ini", "python", "nginx", "apache",
+            "sql",
             "{toctree}", "{include}",
     }  # fmt: skip

@@ -1,0 +1,132 @@
+"""The page of all tables and columns, from the schema itself."""
+
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import sqlalchemy as sa
+
+from batchjob.option_page import made_by, table
+from batchjob.quantities.usage import ENERGY_COLUMNS, USAGE_COLUMNS, UsageColumn
+from batchjob_stats_db.database.schema import job, job_gpu, job_node, job_usage, metadata
+
+_SUMS = "Sums of the jobs that ran in it: what was held, measured and used"
+_GRAMS = "Grams of CO2e by provider of the factor"
+TABLES: Mapping[str, str] = {
+    "cluster": "Clusters, and when each was first seen.",
+    "account": "Accounts of a cluster, each with its parent.",
+    "association": "Who may use which account, and who coordinates or administers.",
+    "job": "A row for each run of a job, as the scheduler has it.",
+    "job_node": "The nodes of a run, and what it held on each.",
+    "job_step": "The steps of a run, as Slurm has them.",
+    "job_usage": "What a run was measured to use; absent until it was measured.",
+    "job_gpu": "The GPUs that a run held.",
+    "job_emissions": f"{_GRAMS}, for each run.",
+    "batch_script": "Batch scripts, where a site keeps them.",
+    "job_script": "Which script a run had.",
+    "daily_usage": f"{_SUMS}, by day (UTC), account and user.",
+    "daily_account_usage": f"{_SUMS}, by day and account.",
+    "daily_cluster_usage": f"{_SUMS}, by day.",
+    "monthly_user_usage": f"{_SUMS}, by month, account and user.",
+    "monthly_account_usage": f"{_SUMS}, by month and account.",
+    "daily_emissions": f"{_GRAMS}, by day, account and user.",
+    "daily_account_emissions": f"{_GRAMS}, by day and account.",
+    "daily_cluster_emissions": f"{_GRAMS}, by day.",
+    "monthly_user_emissions": f"{_GRAMS}, by month, account and user.",
+    "monthly_account_emissions": f"{_GRAMS}, by month and account.",
+    "daily_wait": "How long the jobs that started on a day had waited, by partition.",
+    "rollup_due": "The poller's: days whose sums are to be made again.",
+    "poll_state": "The poller's: how far each source was read.",
+    "quarantine": "The poller's: records that it could not understand.",
+    "api_token": "The server's: tokens, as digests.",
+    "login": "The server's: people who logged in.",
+    "login_session": "The server's: sessions in browsers, as digests.",
+}
+_UNITS = {
+    "_time": "UTC epoch seconds",
+    "_byte_seconds": "bytes times seconds",
+    "_seconds": "seconds",
+    "_bytes": "bytes",
+    "_joules": "joules",
+    "_ratio": "1 is all",
+    "grams": "grams of CO2e",
+    "day": "its midnight, UTC epoch seconds",
+    "month": "its first midnight, UTC epoch seconds",
+    "coverage": "0 to 1: the part of the run's node time that the totals stand for",
+}
+_MEANINGS = {
+    "job_id": "`id` of the run in `job`",
+    "username": "the login on the cluster",
+    "jobid": "the scheduler's number, used again after some time",
+    "run": "counts runs of one submission, as after a requeue",
+    "state": "one of the states that all schedulers share",
+    "state_word": "the scheduler's own word",
+    "source": "where the row comes from",
+    "doubt": "words that say why a number may be wrong; empty: none",
+    "node_list": "in the scheduler's short form",
+}
+
+
+def tables_page() -> str:
+    """All tables, for people who ask the database themselves."""
+    parts = [
+        "# Tables",
+        made_by("batchjob_stats_db.document"),
+        "All tables and columns of the job database, which are the same in SQLite and PostgreSQL. "
+        "Within a major version none is renamed or removed; new ones may come. Open the database "
+        "read-only. NULL, or an empty text, means that something is not known, never zero.",
+        "## Views for analysis",
+        "These views join what belongs to a run. They last as long as the session that makes them, "
+        "write nothing, and keep their names and columns as the tables do. PostgreSQL asks for its "
+        "privilege TEMPORARY, which everybody has unless it was taken away. Columns of "
+        "`job_usage` have `usage_` before their names, as in the API.",
+        "```sql\n" + "\n\n".join(views()) + "\n```",
+    ]
+    for each in metadata.sorted_tables:
+        parts += [f"## {each.name}", TABLES[each.name], table(_HEAD, _columns(each))]
+    return "\n\n".join(parts) + "\n"
+
+
+def views() -> Iterator[str]:
+    """Statements that make views for one session, in SQLite as in PostgreSQL."""
+    own = [f"job.{column.name}" for column in job.columns if column.name != "usage_due_time"]
+    usage = [_renamed(column) for column in job_usage.columns if not column.primary_key]
+    yield _view("jobs", [*own, *usage], "job LEFT JOIN job_usage ON job_usage.job_id = job.id")
+    for name, part in (("nodes_of_jobs", job_node), ("gpus_of_jobs", job_gpu)):
+        columns = [f"{part.name}.{each.name}" for each in part.columns if each.name not in _JOINED]
+        joined = f"{part.name} JOIN job ON job.id = {part.name}.job_id"
+        yield _view(name, [*(f"job.{key}" for key in _RUN), *columns], joined)
+
+
+_RUN = ("id", "cluster", "jobid", "username", "account", "state", "start_time", "end_time")
+_JOINED = (*_RUN, "job_id")
+
+
+def _renamed(column: sa.Column[Any]) -> str:
+    return f"job_usage.{column.name} AS usage_{column.name}"
+
+
+def _view(name: str, columns: Iterable[str], joined: str) -> str:
+    text = textwrap.fill(", ".join(columns), 96, initial_indent="  ", subsequent_indent="  ")
+    return f"CREATE TEMPORARY VIEW {name} AS SELECT\n{text}\nFROM {joined};"
+
+
+_HEAD = ("Column", "Type", "Key", "Meaning")
+
+
+def _columns(each: sa.Table) -> Iterator[tuple[str, ...]]:
+    measured = {column.name: _measured(column) for column in (*USAGE_COLUMNS, *ENERGY_COLUMNS)}
+    for column in each.columns:
+        about = measured.get(column.name, "") if each is job_usage else ""
+        about = about or _MEANINGS.get(column.name, "")
+        unit = next((unit for end, unit in _UNITS.items() if column.name.endswith(end)), "")
+        kind = {sa.Text: "text", sa.Float: "number"}.get(type(column.type), "")
+        kind = kind or ("integer" if isinstance(column.type, sa.Integer) else "number")
+        key = "primary" if column.primary_key else ""
+        yield (f"`{column.name}`", kind, key, "; ".join(filter(None, (unit, about))))
+
+
+def _measured(column: UsageColumn) -> str:
+    which = ", ".join(f"{key} {value}" for key, value in (*column.quantity.labels, *column.labels))
+    help_text = column.quantity.metric.help.rstrip(".")
+    return f"{column.statistic.value} of: {help_text}" + (f" ({which})" if which else "")

@@ -1,0 +1,40 @@
+"""The page of tables, and the views for analysis as it has them."""
+
+import re
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from batchjob.schedulers.accounting import Batch
+from batchjob_stats_db.database.schema import metadata
+from batchjob_stats_db.tables_page import TABLES, tables_page, views
+
+PAGE = Path(__file__).parents[2] / "docs/tables.md"
+
+
+def test_every_table_and_column_is_on_the_page():
+    page = tables_page()
+    assert page == PAGE.read_text(), "run: python -m batchjob_stats_db.document"
+    assert TABLES.keys() == metadata.tables.keys()
+    for table in metadata.tables.values():
+        part = page.partition(f"\n## {table.name}\n")[2].partition("\n## ")[0]
+        assert re.findall(r"^\| `(\w+)` \|", part, re.MULTILINE) == table.columns.keys()
+
+
+def test_views_join_what_belongs_to_a_run(engine, store, job):
+    """In one session, typed as the page has them."""
+    store.write(Batch([job("1")], (), "", None), "sacct")
+    with engine.connect() as db:
+        db.execute(
+            sa.text(
+                "INSERT INTO job_usage (job_id, source, measured_time, until_time, samples, "
+                "dropped_series, nodes, coverage, doubt, memory_peak_bytes) "
+                "SELECT id, 'prometheus', 1, 1, 1, 0, 1, 1.0, '', 7 FROM job"
+            )
+        )
+        for statement in views():
+            db.execute(sa.text(statement))
+        found = db.execute(sa.text("SELECT jobid, usage_memory_peak_bytes FROM jobs")).all()
+        assert found == [("1", 7)]
+        assert db.execute(sa.text("SELECT count(*) FROM gpus_of_jobs")).scalar_one() == 0
+        assert db.execute(sa.text("SELECT count(*) FROM nodes_of_jobs")).scalar_one() == 1
