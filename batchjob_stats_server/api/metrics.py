@@ -46,13 +46,17 @@ class MetricsQuery(RowsParams):
         ["cpu", "memory"], min_length=1, max_length=8, description="Names of curves."
     )
     points: int = Field(
-        300, ge=1, le=3000, description="At most so many per line; fewer for jobs of many nodes."
+        300,
+        ge=1,
+        le=3000,
+        description="At most so many per line; fewer for jobs of many nodes or GPUs.",
     )
     aggregate: bool = Field(
         False,
         description="True: one line for each metric and part, with the lowest, the median and the"
         " highest of all nodes and GPUs.",
     )
+    node: Word | None = Field(None, description="Lines of this node alone.")
     cluster: Word | None = None
     run: int | None = Field(None, ge=1, le=2**53, description="`id` of the run; else the latest.")
 
@@ -95,8 +99,13 @@ async def job_metrics(
 
     def drawn(history: TimeSeriesStore) -> Response:
         curves = [CURVES[name] for name in which.metric]
-        points = _points(which.points, (job.nodes or 1) * len(curves))
-        found = list(lines(history, job, curves, points))
+        most_lines = max(job.nodes or 1, run["allocated_gpus"] or 0)
+        points = _points(which.points, most_lines * len(curves))
+        found = [
+            line
+            for line in lines(history, job, curves, points)
+            if which.node in (None, line.device.node)
+        ]
         rows = _rows(run, aggregated(found) if which.aggregate else found)
         whole = [dict(zip(MetricRow.model_fields, row, strict=True)) for row in rows]
         return answer(whole, keys, which.format)

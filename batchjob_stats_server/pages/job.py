@@ -1,5 +1,6 @@
 """The page of a job: what it used of what it had, over time, by node and GPU, and what to do."""
 
+import json
 import math
 from collections.abc import Sequence
 from typing import Annotated, Any, NamedTuple
@@ -37,6 +38,7 @@ router = APIRouter(include_in_schema=False)
 
 _SIBLINGS = 12
 _RUNS = 50
+_SHADED = 40
 
 
 class JobForm(Form):
@@ -83,6 +85,7 @@ def job(
         more_siblings=len(siblings) > _SIBLINGS, report=report,
         efficiency=[(each, usage_bars.shown(each)) for each in report.efficiency],
         nodes=_nodes(parts.get("nodes", ()), report.nodes), steps=parts.get("steps", ()),
+        shaded=_shaded(parts.get("steps", ())),
         gpus=_gpus(report.gpus), drawings=plots_for(run["allocated_gpus"] or run["usage_gpus"]),
         samples=bool(services.settings.samples.directory) and run["start_time"] is not None,
         measured=services.histories is not None and run["start_time"] is not None,
@@ -143,6 +146,16 @@ def _gpus(used: Sequence[Any]) -> list[tuple[Any, usage_bars.ComparedBar, usage_
             strict=True,
         )
     )
+
+
+def _shaded(steps: Sequence[Any]) -> str:
+    """Steps of which plots tell: not those that are as long as the job, as JSON for a script."""
+    told = [
+        (step["step"], step["start_time"], step["end_time"])
+        for step in steps
+        if step["start_time"] is not None and step["step"] not in ("batch", "extern", "interactive")
+    ]
+    return json.dumps(sorted(told, key=lambda step: step[1])[:_SHADED])
 
 
 def window(run: RowMapping, now: int) -> RunWindow:

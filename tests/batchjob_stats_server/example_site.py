@@ -75,6 +75,37 @@ def make(path, jobs=200):
     return made
 
 
+def add_large_job(path):
+    """A job of 64 nodes with 8 GPUs each, 49999 of cluster beta-gpu, with four steps."""
+    engine = writer(parse(f"sqlite:///{path}"))
+    names = [f"b{number:03d}" for number in range(1, 65)]
+    start, end = NOW - 8 * 3600, NOW - 600
+    steps = tuple(
+        StepRecord(
+            str(number), JobState.COMPLETED, "COMPLETED", "a.out", start + number * 6000,
+            start + number * 6000 + 5400, 5400, 0, nodes=64, tasks=64, cpus=64 * 64,
+        )
+        for number in range(4)
+    )  # fmt: skip
+    record = JobRecord(
+        cluster="beta-gpu", jobid="49999", submit_time=start - 60, state=JobState.COMPLETED,
+        state_word="COMPLETED", source="sacct", user="alice", uid=1000, account="physics",
+        partition="gpu", name="large", start_time=start, end_time=end, elapsed_seconds=end - start,
+        exit_code=0, time_limit_seconds=DAY, allocated_cpus=64 * 64,
+        allocated_memory_bytes=64 * 256 * GIB, allocated_gpus=512, allocated_nodes=64,
+        node_list=",".join(names), nodes=tuple(NodeShare(name, 64, 256 * GIB, 8) for name in names),
+        steps=steps,
+    )  # fmt: skip
+    Store(engine, "beta-gpu", UsagePolicy(), clock=lambda: NOW).write(
+        Batch((record,), (), "", 0), "sacct"
+    )
+    with engine.begin() as db:
+        row = db.execute(job.select().where(job.c.jobid == "49999")).mappings().one()
+        usage = dict([_usage(random.Random(1), row)])
+        write(db, "beta-gpu", "prometheus", usage, UsagePolicy(), NOW)
+    engine.dispose()
+
+
 def _people(cluster):
     members = (Association(cluster, account, user, Role.MEMBER) for user, account in USERS.items())
     limits = {"physics": "GrpTRES=cpu=512,gres/gpu=8 MaxWall=2-00:00:00"}

@@ -8,7 +8,9 @@ import os
 import shutil
 import threading
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import quote, unquote
 
 import pytest
 import uvicorn
@@ -51,14 +53,37 @@ PAGES = (
 )  # fmt: skip
 
 
+FRAME = "<!doctype html><title>Portal</title><iframe width=900 height=600 src='{}'></iframe>"
+
+
 @pytest.fixture(scope="module")
-def site(tmp_path_factory):
+def portal():
+    """Another origin of the same site, by its port: /?ADDRESS shows the address in a frame."""
+
+    class Portal(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html")
+            self.end_headers()
+            self.wfile.write(FRAME.format(unquote(self.path.partition("?")[2])).encode())
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Portal) as server:
+        threading.Thread(target=server.serve_forever).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory, portal):
     """Where the example site is served, and tokens for a user and an admin."""
     path = tmp_path_factory.mktemp("site") / "jobs.db"
     tokens = example_site.make(path)
-    made = build(
-        ServerSettings(DatabaseOptions(f"sqlite:///{path}"), ServerWebOptions(("127.0.0.1", 0)))
-    )
+    example_site.add_large_job(path)
+    web = ServerWebOptions(("127.0.0.1", 0), frame_ancestors=(portal,))
+    made = build(ServerSettings(DatabaseOptions(f"sqlite:///{path}"), web))
     histories = TimeSeriesPool([ExampleHistory(made.reader) for _ in range(4)])
     services = made._replace(
         histories=histories, readings=ClusterReadings(histories), clock=lambda: example_site.NOW
@@ -179,6 +204,70 @@ def test_plots_show_limits_nodes_and_gpus_and_zoom_together(visit, site):
     page.reload()
     _drawn(page)
     assert "09:00" in page.evaluate("document.querySelector('.drawing').layout.xaxis.range[0]")
+    assert page.troubles == []
+
+
+def test_512_gpus_are_legible(visit, site):
+    """The whole first, then a row for each, then the eight of a node in colours of their own."""
+    page = visit(viewport={"width": 1400, "height": 900})
+    page.goto(f"{site[0]}/jobs/49999?cluster=beta-gpu")
+    _drawn(page)
+    gpus = page.locator("figure.plot").nth(2)
+    assert "median of 512 GPUs" in gpus.inner_text()
+    drawing = "document.querySelectorAll('.drawing')[2]"
+    assert page.evaluate(f"{drawing}.data.length") == 3
+    shaded = page.evaluate(f"{drawing}.layout.shapes.filter(s => s.type === 'rect').length")
+    assert shaded == 4
+    gpus.get_by_role("button", name="Each of 512 GPUs").click()
+    _until(page, f"{drawing}.querySelector('canvas.heat') !== null")
+    assert "A row for each of 512 GPUs" in gpus.locator("canvas").get_attribute("aria-label")
+    _pictured(page, "heat")
+    gpus.get_by_label("Node").select_option("b005")
+    _until(page, f"{drawing}.data && {drawing}.data.filter(t => t.name).length >= 8")
+    colours = page.evaluate(f"{drawing}.data.filter(t => t.name).map(t => t.line.color)")
+    assert len(set(colours)) == 8
+    assert page.evaluate(f"{drawing}.layout.showlegend")
+    gpus.get_by_role("button", name="Median and band").click()
+    _until(page, f"{drawing}.data.length === 3")
+    assert page.troubles == []
+
+
+def test_jobs_are_shown_in_the_frames_of_a_portal(visit, site, portal):
+    page = visit("alice")
+    for path, shown in (("/embed/jobs", "My jobs"), ("/embed/jobs/49999", "Job 49999")):
+        page.goto(f"{portal}/?{quote(site[0] + path)}")
+        frame = page.frame_locator("iframe")
+        frame.locator("h1").wait_for()
+        assert shown in frame.locator("h1").inner_text()
+        assert frame.locator("nav").count() == 0
+    frame.locator(".plot .main-svg").first.wait_for(timeout=60_000)
+    _pictured(page, "frame")
+
+
+def test_no_other_site_may_frame_them(visit, site, portal):
+    page = visit("alice")
+    page.goto(f"{portal.replace('127.0.0.1', 'localhost')}/?{quote(site[0] + '/embed/jobs')}")
+    page.wait_for_timeout(1000)
+    assert page.frames[1].url.startswith("chrome-error:")
+    assert any("frame-ancestors" in trouble for trouble in page.troubles)
+
+
+def test_full_width_is_used(visit, site):
+    page = visit(viewport={"width": 1400, "height": 900})
+    page.goto(f"{site[0]}/jobs/40120?cluster=alpha")
+    _drawn(page)
+    tables = "[...document.querySelectorAll('main table')]"
+    right = page.evaluate(f"{tables}.map(each => each.getBoundingClientRect().right)")
+    assert max(right) > 1300
+
+
+def test_a_node_has_curves_and_gpu_cells(visit, site):
+    page = visit()
+    page.goto(f"{site[0]}/clusters/beta-gpu/nodes/b010")
+    _drawn(page)
+    assert page.locator(".gpus li").count() == 8
+    names = page.evaluate("document.querySelectorAll('.drawing')[3].data.map(t => t.name)")
+    assert {f"GPU {number}" for number in range(8)} <= set(filter(None, names))
     assert page.troubles == []
 
 

@@ -44,18 +44,19 @@
   }
 
   /* Rows of the API as lines: {metric, line, unit, points: [{time, min, mean, max}]}. */
-  async function lines(api, curves, aggregate = false, points = 600) {
+  async function lines(api, curves, { aggregate = false, points = 600, node = "" } = {}) {
     const url = new URL(api, location.href);
     for (const curve of curves) url.searchParams.append("metric", curve);
     url.searchParams.set("points", points);
     if (aggregate) url.searchParams.set("aggregate", "true");
-    url.searchParams.set("fields", "metric,line,unit,time,min,mean,max");
+    if (node) url.searchParams.set("node", node);
+    url.searchParams.set("fields", "metric,node,line,unit,time,min,mean,max");
     const answer = await ask(url);
     if (!answer.ok) throw new Error((await answer.json()).detail || answer.statusText);
     const found = new Map();
     for (const row of await answer.json()) {
       const key = `${row.metric}\n${row.line}`;
-      if (!found.has(key)) found.set(key, { metric: row.metric, line: row.line, unit: row.unit, points: [] });
+      if (!found.has(key)) found.set(key, { metric: row.metric, line: row.line, node: row.node, unit: row.unit, points: [] });
       found.get(key).points.push(row);
     }
     return [...found.values()];
@@ -202,14 +203,60 @@
     if (many) {
       button(`Each of ${many}`, (made) => {
         figure.dataset.each = figure.dataset.each ? "" : "yes";
+        delete figure.dataset.node;
         made.textContent = figure.dataset.each ? "Median and band" : `Each of ${many}`;
         show(figure);
       });
     }
-    button("PNG", () => Plotly.downloadImage(target, {
-      format: "png", width: 1200, height: 500, filename: `${plots.dataset.name}-${figure.dataset.curves.split(" ")[0]}`,
-    }));
+    const name = `${plots.dataset.name}-${figure.dataset.curves.split(" ")[0]}`;
+    button("PNG", () => {
+      const heat = target.querySelector("canvas.heat");
+      if (!heat) return void Plotly.downloadImage(target, { format: "png", width: 1200, height: 500, filename: name });
+      const link = document.createElement("a");
+      link.href = heat.toDataURL("image/png");
+      link.download = `${name}.png`;
+      link.click();
+    });
     figure.append(bar);
+  }
+
+  /* More lines than colours that can be told apart are rows; a node's own are lines again. */
+  const COLOURED = 16;
+  async function drawRows(figure, plots, many) {
+    const { api } = plots.dataset;
+    const found = await lines(api, [figure.dataset.curves.split(" ")[0]], { points: 120 });
+    if (!found.length) return void nothing(figure, "Not measured for this job.");
+    const target = figure.querySelector(".drawing");
+    Plotly.purge(target);
+    delete target.dataset.linked;
+    const pick = (node) => { figure.dataset.node = node; show(figure); };
+    const label = `A row for each of ${many}, darker where there is more; the table of statistics has the numbers`;
+    const clock = (time) => wall(time).replace("T", " ").slice(0, 16);
+    const top = window.batchjobHeat.draw(target, found, { write, label, clock, pick });
+    figure.querySelector(".told").textContent = `Each row is one of ${many}; the darkest is ${write(found[0].unit, top)}. Choose a node to see its lines.`;
+    tools(figure, plots, target);
+    chooser(figure, [...new Set(found.map((each) => each.node))].sort(), pick);
+  }
+
+  function chooser(figure, nodes, pick) {
+    const bar = figure.querySelector(".tools");
+    if (bar.querySelector("select")) return;
+    const label = document.createElement("label");
+    const select = document.createElement("select");
+    select.append(new Option("all nodes", ""), ...nodes.map((node) => new Option(node, node)));
+    select.addEventListener("change", () => pick(select.value));
+    label.append("Node ", select);
+    bar.append(label);
+  }
+
+  /* Steps one after the other, every second one shaded. */
+  function shaded(plots) {
+    const steps = JSON.parse(plots.dataset.steps || "[]");
+    return steps.map(([name, since, till], i) => ({
+      type: "rect", layer: "below", xref: "x", yref: "paper", x0: wall(since * 1000), x1: wall(till ? till * 1000 : until(plots)), y0: 0, y1: 1,
+      line: { width: 0 }, fillcolor: css("--main"), opacity: i % 2 ? 0.04 : 0.12,
+      label: { text: escaped(name), textposition: "bottom left", font: { size: 10, color: css("--soft") } },
+    }));
   }
 
   function styled(found, bounds, plots) {
@@ -218,7 +265,8 @@
     const near = bounds.filter((value) => value <= Math.max(seen, 1e-12) * 12);
     const top = Math.max(seen, ...near, unit === "ratio" && !bounds.length ? 0.1 : 1e-9);
     const style = layout(unit, top, { type: "date", range: zoomed() || whole(plots), title: undefined });
-    style.shapes = near.map((value) => ({ type: "line", xref: "paper", x0: 0, x1: 1, y0: value, y1: value, line: { color: css("--low"), width: 1.2, dash: "dash" } }));
+    const held = near.map((value) => ({ type: "line", xref: "paper", x0: 0, x1: 1, y0: value, y1: value, line: { color: css("--low"), width: 1.2, dash: "dash" } }));
+    style.shapes = [...shaded(plots), ...held];
     style.annotations = near.slice(0, 1).map((value) => ({ xref: "paper", x: 1, y: value, xanchor: "right", yanchor: "bottom", text: `limit ${write(unit, value)}`, showarrow: false, font: { color: css("--bad-text"), size: 11 } }));
     style.showlegend = found.length > 1;
     if (found.length > 6) {
@@ -233,11 +281,14 @@
     const curves = figure.dataset.curves.split(" ");
     const asked = figure.dataset.limit ? [...curves, figure.dataset.limit] : curves;
     const aggregate = figure.dataset.each || plots.dataset.whole ? "" : several(figure, plots);
-    const all = await lines(api, asked, Boolean(aggregate));
+    const many = several(figure, plots), { node } = figure.dataset;
+    if (figure.dataset.each && parseInt(many, 10) > COLOURED && !node) return void await drawRows(figure, plots, many);
+    const all = await lines(api, asked, { aggregate: Boolean(aggregate), node });
     const found = all.filter((each) => curves.includes(each.metric));
     if (!found.length) return void nothing(figure, "Not measured for this job.");
     const bounds = limits(figure, all.filter((each) => each.metric === figure.dataset.limit));
     const target = figure.querySelector(".drawing");
+    target.querySelector("canvas.heat")?.remove();
     await Plotly.react(target, traces(found, curves.length > 1), styled(found, bounds, plots), CONFIG);
     tell(figure, found, bounds, aggregate);
     tools(figure, plots, target);
@@ -268,7 +319,7 @@
       if (raw !== undefined) { made.dataset.value = raw; made.className = "n"; }
     };
     for (const figure of plots.querySelectorAll("figure.plot")) {
-      for (const each of await lines(plots.dataset.api, figure.dataset.curves.split(" "), false, 1)) {
+      for (const each of await lines(plots.dataset.api, figure.dataset.curves.split(" "), { points: 1 })) {
         const [point] = each.points;
         const row = body.insertRow();
         cell(row, each.metric.replaceAll("_", " "));
