@@ -1,9 +1,12 @@
-"""Makes the pictures of the README: pages of the demo's cluster in a headless Chromium.
+"""Makes pictures of the pages of the demo's cluster in a headless Chromium.
 
-`python docs/screenshots.py` from the root of the repository; it needs the test extra.
+`python docs/screenshots.py` from the root of the repository makes those of the README, and
+`python docs/screenshots.py FOLDER` one of every page in FOLDER: light, dark, on a phone, printed.
+It needs the test extra.
 """
 
 import shutil
+import sys
 import tempfile
 import threading
 import time
@@ -13,11 +16,11 @@ from pathlib import Path
 from typing import Literal
 
 import uvicorn
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Browser, Page, ViewportSize, sync_playwright
 
 from batchjob.runtime.values import ListenAddress
 from batchjob_cli.up import demo_month
-from batchjob_cli.up.demo_cluster import CLUSTER
+from batchjob_cli.up.demo_cluster import CLUSTER, GPU_NODES
 from batchjob_stats_db.admin.migrate import migrate
 from batchjob_stats_db.database import tokens
 from batchjob_stats_db.database.engine import parse, writer
@@ -76,8 +79,53 @@ def take_job(page: Page, root: str) -> None:
     page.screenshot(path=IMAGES / "job-dark.png")
 
 
+PAGES = {
+    "my-jobs": "/",
+    "jobs": f"/jobs?cluster={CLUSTER}",
+    "job": "",  # the first of the list with GPUs
+    "usage": f"/usage?cluster={CLUSTER}",
+    "clusters": "/clusters",
+    "cluster": f"/clusters/{CLUSTER}",
+    "node": f"/clusters/{CLUSTER}/nodes/{GPU_NODES[0]}",
+    "account": f"/clusters/{CLUSTER}/accounts/vision",
+    "admin": "/admin",
+    "search": "/search?q=train",
+    "embedded-jobs": "/embed/jobs",
+    "embedded-job": "",
+    "not-found": "/jobs/nothing",
+}
+_PHONE: ViewportSize = {"width": 390, "height": 800}
+
+
+def take_all(browser: Browser, address: str, folder: Path) -> None:
+    """Every page in each way, whole."""
+    root = address.partition("/?")[0]
+    for way, scheme, size in (
+        ("light", _LIGHT, None), ("dark", _DARK, None), ("phone", _LIGHT, _PHONE),
+    ):  # fmt: skip
+        page = browser.new_page(
+            viewport=size or {"width": _WIDTH, "height": _HEIGHT}, color_scheme=scheme
+        )
+        page.set_default_timeout(120_000)
+        page.goto(address)
+        page.goto(f"{root}/jobs?cluster={CLUSTER}&name=train-resnet&state=COMPLETED")
+        found = page.locator("tbody th a").first.get_attribute("href") or "/"
+        for name, path in (PAGES | {"job": found, "embedded-job": f"/embed{found}"}).items():
+            page.goto(root + path)
+            page.emulate_media(media="screen")
+            for figure in page.query_selector_all("figure.plot"):
+                figure.scroll_into_view_if_needed()
+            page.wait_for_timeout(4000 if page.query_selector("figure.plot") else 500)
+            page.screenshot(path=folder / f"{name}-{way}.png", full_page=True)
+            if way == "light":
+                page.emulate_media(media="print")
+                page.screenshot(path=folder / f"{name}-print.png", full_page=True)
+        page.close()
+
+
 def main() -> None:
-    """One in light, one in dark."""
+    """One in light, one in dark; or all."""
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else None
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
     with (
         tempfile.TemporaryDirectory() as data,
@@ -85,6 +133,10 @@ def main() -> None:
         sync_playwright() as driver,
     ):
         browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        if folder:
+            folder.mkdir(parents=True, exist_ok=True)
+            take_all(browser, address, folder)
+            return
         for take, scheme in ((take_list, _LIGHT), (take_job, _DARK)):
             page = browser.new_page(
                 viewport={"width": _WIDTH, "height": _HEIGHT}, color_scheme=scheme

@@ -1,0 +1,101 @@
+"""How fast pages come from a database of 33,000 jobs, and how much a browser loads for each.
+
+    python -m benchmarks.pages
+
+Makes the site that the tests have, with more jobs, starts the server as it runs and asks for each
+page again and again over one connection, as an admin and as a user. Prints the median and the 99th
+percentile in milliseconds, and the bytes of the page as it comes, compressed. With `--check` it
+fails where a page takes longer, or weighs more, than it may.
+"""
+
+import argparse
+import gzip
+import http.client
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from batchjob_stats_db.poller.options import DatabaseOptions
+from batchjob_stats_server.options import LimitOptions, ServerSettings, ServerWebOptions
+from batchjob_stats_server.services import build
+from tests.batchjob_stats_server import example_site
+from tests.batchjob_stats_server.serving import serving
+
+MOST_BYTES = 60_000
+MOST_MILLISECONDS = 30.0
+PAGES = {
+    "user": ("/", "/jobs", "/usage", "/clusters/alpha", "/clusters/alpha/nodes/a010", "/embed/jobs",
+             "/clusters/alpha/accounts/physics"),
+    "admin": ("/jobs", "/jobs?limit=200", "/jobs?state=FAILED&user=bob",
+              "/jobs/40120?cluster=alpha", "/compare?job=alpha:40120&job=alpha:40133",
+              "/usage", "/usage?by=account",
+              "/clusters", "/clusters/alpha", "/clusters/alpha/nodes/a010",
+              "/clusters/alpha/accounts/physics", "/admin", "/embed/jobs/40120?cluster=alpha",
+              "/search?q=40120"),
+}  # fmt: skip
+
+
+class PageCost(NamedTuple):
+    """Of one page; milliseconds, and bytes as they came."""
+
+    median: float
+    worst: float
+    size: int
+
+
+def cost(connection: http.client.HTTPConnection, path: str, token: str, times: int) -> PageCost:
+    """Ask so many times, after some that do not count."""
+    headers = {
+        "Authorization": f"Bearer {token}", "Accept": "text/html", "Accept-Encoding": "gzip"
+    }  # fmt: skip
+    taken = []
+    for number in range(times + 5):
+        begun = time.perf_counter()
+        connection.request("GET", path, headers=headers)
+        answer = connection.getresponse()
+        body = answer.read()
+        assert answer.status in (200, 303), f"{path}: {answer.status}"
+        if number >= 5:
+            taken.append(1000 * (time.perf_counter() - begun))
+    if answer.getheader("Content-Encoding") == "gzip":
+        assert gzip.decompress(body)
+    return PageCost(statistics.median(taken), statistics.quantiles(taken, n=100)[98], len(body))
+
+
+def main() -> None:
+    """Make, ask and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--jobs", type=int, default=33_000)
+    parser.add_argument("--times", type=int, default=200)
+    parser.add_argument("--check", action="store_true", help="fail above the limits")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "jobs.db"
+        tokens = dict(zip(("user", "admin"), example_site.make(path, given.jobs), strict=True))
+        settings = ServerSettings(
+            DatabaseOptions(f"sqlite:///{path}"), ServerWebOptions(),
+            limit=LimitOptions(user_rate=0.0, peer_rate=0.0),
+        )  # fmt: skip
+        services = build(settings)._replace(clock=lambda: example_site.NOW)
+        print(f"{'':52}{'median':>10}{'99 %':>10}{'bytes':>10}")
+        over = []
+        with serving(services) as port:
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+            for role, paths in PAGES.items():
+                for page in paths:
+                    found = cost(connection, page, tokens[role], given.times)
+                    name = f"{role}: {page}"
+                    print(f"{name:52}{found.median:>9.1f} {found.worst:>9.1f} {found.size:>9}")
+                    if found.worst > MOST_MILLISECONDS or found.size > MOST_BYTES:
+                        over.append(name)
+            connection.close()
+    print(f"above {MOST_MILLISECONDS:g} ms or {MOST_BYTES} bytes: {', '.join(over) or 'none'}")
+    if given.check and over:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
