@@ -1,0 +1,92 @@
+"""Tracked work as people see it: a program that tracks its work, `batchjob up`, and a browser."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batchjob.runtime.formatting import lasting, size
+from tests.e2e.processes import free_ports, until
+from tests.security.remote_up import ROOT, start
+
+playwright = pytest.importorskip("playwright.sync_api")
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or ""
+PROGRAM = """
+import sys, time
+from batchjob import track
+with track("mesh", tool="openfoam", parameters={"cells": 1000}, id="task-17") as work:
+    held = bytearray(64 << 20)
+    held[::4096] = b"x" * len(held[::4096])
+    while time.process_time() < 0.7: pass
+    work.fail("no mesh <b>here</b>", return_code=3)
+"""
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Iterator[Any]:
+    """A browser that is logged in at `batchjob up`."""
+    if not CHROMIUM:
+        pytest.skip("no chromium")
+    (port,) = free_ports(1)
+    address = f"127.0.0.1:{port}"
+    process = start(tmp_path, address, "--interval=0.5s")
+    try:
+        token = (tmp_path / "data" / "token").read_text().strip()
+        with playwright.sync_playwright() as driver, contextlib.closing(
+            driver.chromium.launch(
+                executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu",
+                "--disable-dev-shm-usage", "--disable-background-networking"],
+            )
+        ) as browser:  # fmt: skip
+            made = browser.new_page()
+            made.goto(f"http://{address}/?token={token}")
+            yield made
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(30)
+
+
+def test_all_of_a_failed_work_is_on_its_page(page: Any, tmp_path: Path) -> None:
+    environment = {
+        **os.environ, "PYTHONPATH": str(ROOT), "BATCHJOB_DATA": str(tmp_path / "data")
+    }  # fmt: skip
+    subprocess.run([sys.executable, "-c", PROGRAM], env=environment, check=True, timeout=60)
+    (path,) = (tmp_path / "data" / "runs").glob("*.json")
+    record = json.loads(path.read_text())
+    jobs = page.url.rstrip("/")
+
+    def opened() -> str:
+        page.goto(f"{jobs}/jobs/{record['jobid']}")
+        text = str(page.inner_text("main")).replace("\u202f", " ")
+        return text if "openfoam" in text else ""
+
+    text = until(opened, "the page of the work", 30)
+    user, system = record["user_cpu_seconds"], record["system_cpu_seconds"]
+    for told in (
+        "openfoam", '{"cells": 1000}', "no mesh <b>here</b>", "task-17",
+        f"{record['wall_seconds']:.3f} s",  # to the millisecond
+        f"user {lasting(user)}, system {lasting(system)}", lasting(user + system),
+        size(record["peak_memory_bytes"]),
+    ):  # fmt: skip
+        assert told in text, told
+    facts = dict(
+        zip(
+            page.locator("dl.facts dt").all_inner_texts(),
+            page.locator("dl.facts dd").all_inner_texts(),
+            strict=True,
+        )
+    )
+    assert facts["Exit"].startswith("3"), facts
+    assert (facts["Tool"], facts["Id elsewhere"]) == ("openfoam", "task-17")
+    assert record["peak_memory_bytes"] > 64 << 20
+    page.goto(f"{jobs}/jobs?name=mesh")
+    assert "mesh" in page.inner_text("main")
