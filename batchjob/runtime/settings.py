@@ -13,6 +13,7 @@ flag or key, what was expected and, for a name nobody knows, the nearest one tha
 import argparse
 import difflib
 import errno
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
@@ -125,6 +126,18 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> Any:
         """Raise instead of printing the whole usage."""
         raise SettingsError(message)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse's; it takes the value of an unknown flag for a command nobody knows."""
+        try:
+            return super().parse_known_args(args, namespace)
+        except SettingsError as error:
+            if "argument COMMAND" in str(error):
+                given = sys.argv[1:] if args is None else args
+                known = [flag for action in self._actions for flag in action.option_strings]
+                flags = [each for each in given if each.startswith("--")]
+                refuse_unknown(self, [each for each in flags if each.split("=")[0] not in known])
+            raise
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As argparse's, with the neighbour of an option that nobody knows."""

@@ -36,6 +36,22 @@ def start_time(text: str, now: float | None = None) -> float:
         ) from error
 
 
+_JUST_NOW_SECONDS = 60.0
+
+
+@called("TIME")
+def coming_time(text: str, now: float | None = None) -> float:
+    """The same, but for a time that has passed: who wrote it meant another one.
+
+    Programs write epoch seconds, and mean now by a time that has passed.
+    """
+    now = time.time() if now is None else now
+    at = start_time(text, now)
+    if at < now - _JUST_NOW_SECONDS and not text.startswith("@"):
+        raise ValueError(f"expected a time that is still to come, got {text!r}")
+    return at
+
+
 @called("TIME")
 def past_time(text: str, now: float | None = None) -> float:
     """Epoch seconds of `10m` (ago), `22:30` (the last one), `2026-04-04T22:30`.
@@ -43,9 +59,15 @@ def past_time(text: str, now: float | None = None) -> float:
     Without `now` as seen from the time of the call. Raises ValueError.
     """
     now = time.time() if now is None else now
-    if text[-1:].isalpha() and "T" not in text and "Z" not in text:
-        return now - duration(text)
-    at = start_time(text, now)
+    try:
+        if text[-1:].isalpha() and "T" not in text and "Z" not in text:
+            return now - duration(text)
+        at = start_time(text, now)
+    except ValueError as error:
+        raise ValueError(
+            f"expected a time such as 22:30 or 2026-04-04T22:30, or how long ago such as 2d, "
+            f"got {text!r}"
+        ) from error
     return at - 86400 if ":" in text and "-" not in text else at
 
 

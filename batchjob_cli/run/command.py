@@ -10,7 +10,7 @@ from typing import Any
 from batchjob.local_runs.directory import RUNS, data_directory, prepare
 from batchjob.local_runs.record import Run
 from batchjob.runtime.settings import Parser, SettingsError, argument
-from batchjob.runtime.times import start_time
+from batchjob.runtime.times import coming_time
 from batchjob.runtime.values import duration
 from batchjob_cli.client import remote_runs
 from batchjob_cli.client.connect import add_arguments
@@ -136,13 +136,21 @@ def _parser() -> argparse.ArgumentParser:
     add("--name", default="", help="what the run is called, in lists and reports")
     add("--cpus", **argument(positive), help="at most so many CPUs' time, such as 2 or 0.5")
     add("--cpu-list", **argument(cpu_list), help="run on these CPUs alone, such as 0-3,8")
-    add("--memory", **argument(positive_size), help="at most so much memory, such as 4G")
+    add(
+        "--memory",
+        **argument(positive_size),
+        help="at most so much memory, such as 4G; a number alone is bytes",
+    )
     add("--io", **argument(positive_size), help="read at most so many bytes a second, and write "
         "as many, on the disk of the working directory")  # fmt: skip
-    add("--time-limit", **argument(duration), help="end it after, such as 90s or 2h")
+    add(
+        "--time-limit",
+        **argument(duration),
+        help="end it after, such as 90s or 2h; a number alone is seconds",
+    )
     add("--grace", **argument(duration),
         help="from SIGTERM to SIGKILL at the time limit (default: 10s)")  # fmt: skip
-    add("--at", **argument(start_time), help="start at 22:30, 2026-04-04T22:30 or +90m")
+    add("--at", **argument(coming_time), help="start at 22:30, 2026-04-04T22:30 or +90m")
     add("--detach", action="store_true", help="go to the background; prints the run's id")
     add("--cgroup", choices=("auto", "always", "never"), default="auto",
         help="auto: a cgroup if one can be made, else the process tree")  # fmt: skip

@@ -60,6 +60,7 @@ def test_the_first_token_comes_from_the_command(path, capsys, client, services):
         (["token", "a", "--role=god"], "--role"),
         (["token", "a", "--lifetime=x"], "expected a duration"),
         (["tokn", "a"], "tokn"),
+        (["--web.listen-adress", "x"], "unknown flag --web.listen-adress; did you mean --web.list"),
         (["token", "a", "--web.threads=3"], "--web.threads is to stand before the command"),
     ],
 )

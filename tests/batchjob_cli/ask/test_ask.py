@@ -301,6 +301,8 @@ def test_a_node_without_a_server_s_libraries_can_ask_one(arguments, status, told
     ("arguments", "status", "told"),
     [
         (["jobs", "--stat", "failed"], 2, "--state"),
+        (["jobs", "--since", "foo"], 2, "expected a time such as 22:30 or 2026-04-04T22:30, or"),
+        (["jobs", "--since", "2026-13-45"], 2, "or how long ago such as 2d, got '2026-13-45'"),
         (["jbos"], 2, "did you mean jobs?"),
         (["unheard-of"], 2, "expected one of up, run, jobs"),
         (["job", "no-such-job"], 3, "there is no job no-such-job"),
