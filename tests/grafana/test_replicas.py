@@ -1,0 +1,50 @@
+"""Two copies of each series, as two Prometheus servers write them into one store, count once."""
+
+import shutil
+import subprocess
+
+import pytest
+import yaml
+
+from grafana.generate.replicas import folded
+
+SERIES = {
+    'batchjob_cluster_nodes{cluster="c",state="IDLE",instance="head"}': "3+0x10",
+    'batchjob_cluster_nodes{cluster="c",state="ALLOCATED",instance="head"}': "5+0x10",
+    'batchjob_node_energy_joules_total{cluster="c",instance="n1",consumer="jobs"}': (
+        "0+3000x10"
+    ),
+    'batchjob_job_cpus{cluster="c",instance="n1",manager="slurm",jobid="1",user="alice"}': "4+0x10",
+    'batchjob_job_cpus{cluster="c",instance="n2",manager="slurm",jobid="1",user="alice"}': "4+0x10",
+}  # fmt: skip
+WHOLE = {
+    "sum(batchjob_cluster_nodes)": 8,
+    "sum(rate(batchjob_node_energy_joules_total[5m]))": 50,
+    "sum(batchjob_job_cpus)": 8,
+    "count(batchjob_job_cpus)": 2,
+}
+
+
+@pytest.mark.skipif(not shutil.which("promtool"), reason="not installed: promtool")
+def test_copies_count_once(tmp_path):
+    copies = [
+        {"series": f'{series[:-1]},replica="{replica}"}}', "values": values}
+        for series, values in SERIES.items()
+        for replica in "ab"
+    ]
+    expected = [
+        {"expr": asked, "eval_time": "10m", "exp_samples": [{"labels": "{}", "value": value}]}
+        for expr, number in WHOLE.items()
+        for asked, value in ((expr, 2 * number), (folded(expr), number))
+    ]
+    test = {"interval": "1m", "input_series": copies, "promql_expr_test": expected}
+    path = tmp_path / "copies.yml"
+    path.write_text(yaml.safe_dump({"rule_files": [], "tests": [test]}))
+    argv = ["promtool", "test", "rules", str(path)]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr + done.stdout
+
+
+def test_what_stands_in_a_maximum_already_is_left_alone():
+    expr = "max by (node) (batchjob_cluster_node_unavailable_info)"
+    assert folded(expr) == expr
