@@ -105,6 +105,8 @@ def test_a_member_sees_own_use_of_an_account_alone(page):
 def test_the_admin_page_shows_what_is_missing_and_writes_letters(example):
     document = parsed(example("/admin"))
     assert "Nodes that never report1 of 40" in main(document)
+    headings = [words(each) for each in document.iter("h3")]
+    assert len(headings) == len(set(headings))  # sections are told apart by them
     silent = document.find(".//section[@aria-labelledby='h-silent-1']")
     assert words(silent.find(".//tbody/tr/th")) == "a009"
     coverage = document.find(".//section[@aria-labelledby='h-coverage-1']")
