@@ -170,14 +170,15 @@ class JobCgroup:
         # in its own grain: the same one must always win.
         for directory in self._directories.values():
             values.update(directory.values)
-        reading = CgroupReading._make(map(values.get, CgroupReading._fields))
         parts = CgroupParts._make(map(values.get, CgroupParts._fields))
+        values["cpus"] = allocated_cpus(parts)
+        reading = CgroupReading._make(map(values.get, CgroupReading._fields))
         if self._has_v1:
             reading = cgroup1.finish(reading, parts, self._cpu_user_seconds)
             self._cpu_user_seconds = reading.cpu_user_seconds or 0.0
         if self._oom_kills:
             reading = reading._replace(oom_kills=sum(self._oom_kills.values()))
-        return reading._replace(cpus=allocated_cpus(parts))
+        return reading
 
     def drop_removed(self, now: float) -> None:
         """Forget directories that are no more, or are others of the same name by now."""
