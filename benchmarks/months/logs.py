@@ -165,8 +165,8 @@ def _pbs_line(lines: list[LogLine], jobid: str) -> Callable[[int, str, str], Non
 def lsf(chance: random.Random, total: int, days: int, form: str) -> Made:
     lines: list[LogLine] = []
     expected: dict[Key, Check] = {}
-    for number in range(1, total + 1):
-        submit = BEGIN + chance.randrange(days * DAY)
+    times = sorted(BEGIN + chance.randrange(days * DAY) for _ in range(total))
+    for number, submit in enumerate(times, 1):  # an id is free again when all others were used
         start = submit + chance.randrange(900)
         end = start + 1 + chance.randrange(7200)
         jobid = number % LARGEST_ID + 1

@@ -15,6 +15,7 @@ from batchjob.schedulers.accounting import Batch
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.engine import only_writer
 from batchjob_stats_db.main import main
+from batchjob_stats_server.main import main as stats_server
 from tests.e2e.processes import daemon, free_ports, until
 
 
@@ -68,6 +69,25 @@ def test_wrong_settings_are_said_in_one_line(tmp_path, capsys, text, said):
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert re.search(said, error)
+
+
+@pytest.mark.parametrize("command", [main, stats_server])
+@pytest.mark.parametrize(
+    ("url", "status"),
+    [("postgresql://batchjob@127.0.0.1:1/jobs", 1), ("mysql://127.0.0.1/jobs", 2)],
+    ids=["away", "wrong"],
+)
+def test_a_unit_is_started_again_for_a_database_that_is_away(
+    tmp_path, capsys, command, url, status
+):
+    config = tmp_path / "batchjob.yaml"
+    config.write_text("clusters: [{name: c1, sources: {sacct: }}]")
+    given = ["--config.file", str(config)] if command is main else []
+    assert command([*given, "--db.url", url]) == status
+    assert capsys.readouterr().err.count("\n") == 1
+    for unit in ("batchjob_stats_db", "batchjob_stats_server"):
+        words = Path(f"deploy/systemd/{unit}.service").read_text().split("\n")
+        assert {"Restart=on-failure", "RestartPreventExitStatus=2"} <= set(words)
 
 
 def test_wrong_arguments_are_said_in_one_line(capsys):
