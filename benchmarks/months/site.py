@@ -2,7 +2,7 @@
 
 import bisect
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -92,11 +92,11 @@ class SimulatedTsdb:
         self.down = False
 
     def measure(
-        self, statistic: Statistic, metrics: Sequence[str], spans: Sequence[JobWindow]
-    ) -> list[SeriesValue]:
+        self, wanted: Mapping[Statistic, Sequence[str]], spans: Sequence[JobWindow]
+    ) -> dict[Statistic, list[SeriesValue]]:
         if self.down:
             raise TimeSeriesError("http://tsdb: Connection refused")
-        found = []
+        found: dict[Statistic, list[SeriesValue]] = {statistic: [] for statistic in wanted}
         for span in spans:
             until = span.until if span.end is None else min(span.until, span.end)
             labels = {"jobid": span.jobid, "instance": "n1:10910", "mode": "user"}
@@ -105,9 +105,10 @@ class SimulatedTsdb:
                 Statistic.COUNT: ("batchjob_job_cpu_seconds_total", (until - span.start) / 30 + 1),
                 Statistic.PEAK: ("batchjob_job_end_time_seconds", span.end),
             }
-            metric, value = values.get(statistic, ("", None))
-            if metric in metrics and value is not None:
-                found.append(SeriesValue(metric, labels, float(value)))
+            for statistic, metrics in wanted.items():
+                metric, value = values.get(statistic, ("", None))
+                if metric in metrics and value is not None:
+                    found[statistic].append(SeriesValue(metric, labels, float(value)))
         return found
 
 

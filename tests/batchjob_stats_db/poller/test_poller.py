@@ -78,7 +78,7 @@ def test_a_scheduler_that_does_not_answer_is_asked_again_later(engine, rows):
 class NoHistory:
     source = "prometheus"
 
-    def measure(self, statistic, metrics, spans):
+    def measure(self, wanted, spans):
         raise TimeSeriesError("http://tsdb: timed out")
 
 
