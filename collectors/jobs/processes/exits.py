@@ -29,6 +29,7 @@ class ExitWatcher:
         self._descriptors = descriptors
         self._poll: select.epoll | None = None
         self._stop = -1  # an eventfd, once the thread runs
+        self._stopped = False
         self._followed: dict[int, tuple[Job, int]] = {}  # pidfd → job, pid
         self._pids: dict[Job, list[int]] = {}  # a few each
         self._lock = threading.Lock()
@@ -37,6 +38,8 @@ class ExitWatcher:
     def follow(self, job: Job, pids: Iterable[int]) -> None:
         """Have `exited` called when one of these processes ends; the earliest come first."""
         with self._lock:
+            if self._stopped:
+                return
             known = self._pids.setdefault(job, [])
             for pid in pids:
                 if len(known) < _FOLLOWED and pid not in known and self._open(job, pid):
@@ -47,6 +50,7 @@ class ExitWatcher:
     def stop(self) -> None:
         """End the thread and close the pidfds."""
         with self._lock:
+            self._stopped = True
             if self._poll is not None:
                 os.eventfd_write(self._stop, 1)
             for descriptor in list(self._followed):
