@@ -142,7 +142,7 @@ def read_open_files_limit(procfs: str, pid: int) -> int | None:
     for line in read_head(f"{procfs}/{pid}/limits", _PAGE).splitlines():
         if line.startswith(b"Max open files"):
             soft = line.split()[3]
-            return None if soft == b"unlimited" else int(soft)
+            return None if soft == b"unlimited" else whole(soft)
     raise ValueError("no limit of open files")
 
 

@@ -187,7 +187,9 @@ def test_open_files_on_demand(node):
     assert ("open_files_limit", "1") not in samples(jobs)  # the file is not there
 
 
-@pytest.mark.parametrize(("soft", "shown"), [("1024", 2048), ("unlimited", None)])
+@pytest.mark.parametrize(
+    ("soft", "shown"), [("1024", 2048), ("unlimited", None), ("9" * 400, None), ("1_000", None)]
+)
 def test_the_limit_of_open_files_is_that_of_all_processes_together(node, soft, shown):
     node.job(pids=[10, 11])
     for pid in (10, 11):
