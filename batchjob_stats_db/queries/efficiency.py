@@ -158,9 +158,10 @@ ENERGY = _sum(
     )  # fmt: skip
 
 DERIVED: tuple[ColumnElement[Any], ...] = (
-    sa.case((_job.start_time > _ready, _job.start_time - _ready), (_job.start_time > 0, 0)).label(
-        "wait_seconds"
-    ),
+    sa.type_coerce(
+        sa.case((_job.start_time > _ready, _job.start_time - _ready), (_job.start_time > 0, 0)),
+        schema.Count,
+    ).label("wait_seconds"),
     _ratio(RUN_TIME, _job.time_limit_seconds).label("time_efficiency"),
     CPU_SECONDS.label("cpu_used_seconds"),
     CPU_AVAILABLE.label("cpu_available_seconds"),

@@ -43,7 +43,7 @@ def test_usage_refuses_what_it_does_not_know(proxied):
 
 def test_accounts_and_their_parents(proxied):
     rows = proxied("dave").get(f"{API}/accounts?since=0").json()
-    assert rows == [{"cluster": "c1", "account": "physics", "parent": "root"}]
+    assert rows == [{"cluster": "c1", "account": "physics", "parent": "root", "limits": ""}]
 
 
 def test_clusters_and_their_sources(proxied):

@@ -67,7 +67,7 @@ def test_all_of_a_failed_work_is_on_its_page(page: Any, tmp_path: Path) -> None:
     def opened() -> str:
         page.goto(f"{jobs}/jobs/{record['jobid']}")
         text = str(page.inner_text("main")).replace("\u202f", " ")
-        return text if "openfoam" in text else ""
+        return text if "openfoam" in text and "it has not ended" not in text else ""
 
     text = until(opened, "the page of the work", 30)
     user, system = record["user_cpu_seconds"], record["system_cpu_seconds"]
