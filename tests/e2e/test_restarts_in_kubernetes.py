@@ -47,7 +47,11 @@ def exposed(pages):
 
 def static(job, target):
     """The job with its relabeling of samples, but with one target and without a cluster's API."""
-    kept = {key: job[key] for key in ("metric_relabel_configs", "honor_labels") if key in job}
+    kept = {
+        key: job[key]
+        for key in ("metric_relabel_configs", "honor_labels", "honor_timestamps")
+        if key in job
+    }
     known = [{"target_label": "instance", "replacement": "n1"}]
     static_configs = [{"targets": [target]}]
     return {"job_name": job["job_name"], "static_configs": static_configs} | kept | {
@@ -81,6 +85,14 @@ LEFT = {
     ],
     "node_exporter": [{"__name__": "node_network_receive_bytes_total", "device": "eth0"}],
     "kubelet": [{"__name__": "kubelet_running_pods"}],
+    "kubelet_probes": [
+        {"__name__": "prober_probe_total", "namespace": "a", "pod": "db-0", "container": "db",
+         "probe_type": "Liveness", "result": "successful"},
+    ],
+    "kubelet_resource": [
+        {"__name__": "node_cpu_usage_seconds_total"},
+        {"__name__": "pod_cpu_usage_seconds_total", "namespace": "a", "pod": "db-0"},
+    ],
 }  # fmt: skip
 
 
