@@ -1,4 +1,4 @@
-"""The curves of a node as a whole, from what its exporter says."""
+"""A node's measurements over time, from its exporter's metrics."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -11,12 +11,15 @@ from batchjob.quantities.gpu import (
     GPU_UTILIZATION,
 )
 from batchjob.quantities.quantity import SeriesKind
+from batchjob_stats_db.days import DAY
 from batchjob_stats_db.timeseries.base import NodeQuery, Point, TimeSeries, TimeSeriesStore
+from batchjob_stats_server.http.problems import Problem
 
 # Names of the exporter's metrics of a node, and its modes of CPU time in which the CPU works.
 _NODE = "batchjob_node_"
 _BUSY = ("user", "nice", "system", "irq", "softirq", "steal")
 _GPU = ("gpu", "uuid", "gpu_instance")
+_MOST_DAYS = 31
 
 
 class NodeCurve(NamedTuple):
@@ -25,7 +28,7 @@ class NodeCurve(NamedTuple):
     name: str
     unit: str
     asked: NodeQuery
-    less: NodeQuery | None = None  # what is to be subtracted
+    less: NodeQuery | None = None  # subtracted from it
 
 
 def _gauge(name: str, unit: str, metric: str, by: tuple[str, ...] = ()) -> NodeCurve:
@@ -61,6 +64,15 @@ NODE_CURVES: Mapping[str, NodeCurve] = {
         _gauge("gpu_temperature", "celsius", GPU_TEMPERATURE.name, _GPU),
     )
 }  # fmt: skip
+
+
+def node_window(since: int | None, until: int | None, now: int) -> tuple[int, int]:
+    """From when to when, in epoch seconds: the last day by default, at most a month."""
+    end = now if until is None else until
+    begin = end - DAY if since is None else since
+    if begin >= end:
+        raise Problem(422, "since: expected a time before until")
+    return max(begin, end - _MOST_DAYS * DAY), end
 
 
 class NodePlot(NamedTuple):

@@ -1,4 +1,4 @@
-"""The course of a node's measurements, for those who may see all its jobs."""
+"""A node's measurements over time, for those who may see all its jobs."""
 
 from collections.abc import Iterator
 from typing import Annotated, Any
@@ -8,19 +8,22 @@ from fastapi import APIRouter, Path, Query, Response
 from pydantic import AfterValidator, BaseModel, Field
 
 from batchjob.runtime.times import rfc3339
-from batchjob_stats_db.days import DAY
 from batchjob_stats_db.timeseries.base import TimeSeriesStore
 from batchjob_stats_server.api import PREFIX
 from batchjob_stats_server.api.params import RowsParams, Time, Word
 from batchjob_stats_server.api.rows import answer, chosen
 from batchjob_stats_server.auth.identity import Caller, Known
 from batchjob_stats_server.http.problems import Problem
-from batchjob_stats_server.node_course import NODE_CURVES, NodeLine, NodeTarget, node_lines
+from batchjob_stats_server.node_course import (
+    NODE_CURVES,
+    NodeLine,
+    NodeTarget,
+    node_lines,
+    node_window,
+)
 from batchjob_stats_server.services import Given, Services
 
 router = APIRouter(prefix=PREFIX)
-
-MOST_DAYS = 31
 
 
 def _curve(name: str) -> str:
@@ -42,19 +45,11 @@ class NodeMetricsQuery(RowsParams):
     )
     since: Time | None = Field(None, description="The last day by default.")
     until: Time | None = None
-    points: int = Field(300, ge=1, le=3000, description="At most so many per line.")
-
-    def window(self, now: int) -> tuple[int, int]:
-        """Epoch seconds, at most a month."""
-        until = now if self.until is None else self.until
-        since = until - DAY if self.since is None else self.since
-        if since >= until:
-            raise Problem(422, "since: expected a time before until")
-        return max(since, until - MOST_DAYS * DAY), until
+    points: int = Field(300, ge=1, le=3000, description="Maximum number of points per line.")
 
 
 class NodeMetricRow(BaseModel):
-    """What was seen of one line in the stretch of time that ends at `time`: its mean, thrice."""
+    """The mean of one line over the stretch of time that ends at `time`."""
 
     cluster: str
     node: str
@@ -63,9 +58,7 @@ class NodeMetricRow(BaseModel):
     line: str  # a GPU or a component; "" where there is one line
     time: int  # epoch milliseconds
     time_rfc3339: str
-    min: float
     mean: float
-    max: float
 
 
 @router.get("/clusters/{cluster}/nodes/{node}/metrics", response_model=list[NodeMetricRow])
@@ -80,10 +73,10 @@ async def node_metrics(
         raise Problem(403, f"only those who may see all jobs of {cluster} may see its nodes' use")
     if services.histories is None:
         raise Problem(503, "no time series database is configured")
-    since, until = which.window(int(services.clock()))
+    since, until = node_window(which.since, which.until, int(services.clock()))
     instance = await run_sync(_instance, services, cluster, node)
     if not instance:
-        return answer([], keys, which.format)
+        raise Problem(404, f"no exporter of the node {node} of {cluster} answers now")
     target = NodeTarget(cluster, instance, since, until)
 
     def drawn(history: TimeSeriesStore) -> Response:
@@ -96,7 +89,7 @@ async def node_metrics(
 
 
 def _instance(services: Services, cluster: str, node: str) -> str:
-    """The target of the node's exporter; "" for one that does not answer by now."""
+    """The target of the node's exporter; "" where none answers now."""
     found = services.readings.of(cluster, services.clock()) if services.readings else None
     return found.instance(node) if found else ""
 
@@ -107,5 +100,5 @@ def _rows(cluster: str, node: str, found: Iterator[NodeLine]) -> Iterator[tuple[
             at = round(point.time * 1000)
             yield (
                 cluster, node, line.curve.name, line.curve.unit, line.line,
-                at, rfc3339(at // 1000), point.low, point.mean, point.high,
+                at, rfc3339(at // 1000), point.mean,
             )  # fmt: skip

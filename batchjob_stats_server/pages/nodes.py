@@ -16,7 +16,7 @@ from batchjob_stats_server.auth import audit
 from batchjob_stats_server.auth.identity import Caller
 from batchjob_stats_server.cluster_readings import CELLS, NodeGpu, NodeState
 from batchjob_stats_server.http.problems import Problem
-from batchjob_stats_server.node_course import NODE_PLOTS
+from batchjob_stats_server.node_course import NODE_PLOTS, node_window
 from batchjob_stats_server.pages.clusters import tells_totals
 from batchjob_stats_server.pages.rendering import charts
 from batchjob_stats_server.pages.rendering.frame import Shown, costly
@@ -26,7 +26,6 @@ router = APIRouter(include_in_schema=False)
 
 WIDTH = 960.0
 _MOST = 300
-_MOST_DAYS = 31
 _COLOURS = 8
 
 
@@ -35,14 +34,6 @@ class NodeForm(Form):
 
     since: Time | None = None
     until: Time | None = None
-
-    def window(self, now: int) -> tuple[int, int]:
-        """Epoch seconds: the last day by default, at most a month."""
-        until = now if self.until is None else self.until
-        since = until - DAY if self.since is None else self.since
-        if since >= until:
-            raise Problem(422, "since: expected a time before until")
-        return max(since, until - _MOST_DAYS * DAY), until
 
 
 class Timeline(NamedTuple):
@@ -70,7 +61,7 @@ def node(
     which: Annotated[NodeForm, Query()],
 ) -> Response:  # fmt: skip
     """The jobs on a node that the caller may see, as a time line and a table, and its curves."""
-    since, until = which.window(page.now)
+    since, until = node_window(which.since, which.until, page.now)
     whole = access.sees_all(cluster)
     with services.reader.connect() as db:
         if cluster not in {row["name"] for row in stats.clusters(db)}:

@@ -15,6 +15,7 @@ from batchjob_stats_db.poller.options import DatabaseOptions
 from batchjob_stats_server import app
 from batchjob_stats_server.api.jobs import PART_ROWS
 from batchjob_stats_server.api.params import REPEATABLE
+from batchjob_stats_server.cluster_readings import ClusterReadings
 from batchjob_stats_server.options import LimitOptions, ServerSettings, ServerWebOptions
 from batchjob_stats_server.promql.histories import TimeSeriesPool
 from batchjob_stats_server.services import build
@@ -36,8 +37,9 @@ def services(tmp_path_factory):
     _, root = example_site.make(path)
     web, limit = ServerWebOptions(allowed_host=("testserver",)), LimitOptions(0, 1, 0, 1)
     made = build(ServerSettings(DatabaseOptions(f"sqlite:///{path}"), web, limit=limit))
+    histories = TimeSeriesPool([ExampleHistory(made.reader)])
     return root, made._replace(
-        histories=TimeSeriesPool([ExampleHistory(made.reader)]), clock=lambda: example_site.NOW
+        histories=histories, readings=ClusterReadings(histories), clock=lambda: example_site.NOW
     )
 
 
@@ -58,11 +60,21 @@ def jobids(services):
 def test_an_answer_fits_its_model(path, ask, jobids):
     model = ANSWERS[path]
     keys = {name for row in get_args(model) for name in getattr(row, "model_fields", ())}
-    for there in {path.format(jobid=jobid, cluster="alpha", node="n001") for jobid in jobids}:
+    for there in {path.format(jobid=jobid, cluster="alpha", node="a001") for jobid in jobids}:
         answer = ask(there)
         assert answer.status_code == 200, answer.text
         TypeAdapter(model).validate_json(answer.content, strict=True)
         assert all(set(row) == keys for row in answer.json() if keys)
+
+
+def test_a_node_has_means_and_one_that_does_not_answer_has_none(ask):
+    nodes = "/api/v1/clusters/alpha/nodes"
+    rows = ask(f"{nodes}/a001/metrics?metric=cpu").json()
+    assert rows
+    assert "max" not in rows[0]
+    missing = ask(f"{nodes}/elsewhere/metrics")
+    assert missing.status_code == 404
+    assert missing.json()["detail"] == "no exporter of the node elsewhere of alpha answers now"
 
 
 def test_parameters_that_are_lists_may_be_repeated(services):

@@ -50,14 +50,15 @@
     url.searchParams.set("points", points);
     if (aggregate) url.searchParams.set("aggregate", "true");
     if (node) url.searchParams.set("node", node);
-    url.searchParams.set("fields", "metric,node,line,unit,time,min,mean,max");
+    const spread = url.pathname.includes("/nodes/") ? "" : ",min,max"; // of nodes there are means alone
+    url.searchParams.set("fields", `metric,node,line,unit,time,mean${spread}`);
     const answer = await ask(url);
     if (!answer.ok) throw new Error((await answer.json()).detail || answer.statusText);
     const found = new Map();
     for (const row of await answer.json()) {
       const key = `${row.metric}\n${row.line}`;
       if (!found.has(key)) found.set(key, { metric: row.metric, line: row.line, node: row.node, unit: row.unit, points: [] });
-      found.get(key).points.push(row);
+      found.get(key).points.push({ min: row.mean, max: row.mean, ...row });
     }
     return [...found.values()];
   }
