@@ -53,7 +53,7 @@ def rows(
 
 
 def _current(db: sqlite3.Connection, made: StatementText) -> bool:
-    """Whether the tables are those of the statement, and no run is to be measured now."""
+    """Whether the statement fits the tables, and no run is due to be measured."""
     (revision,) = db.execute("SELECT version_num FROM alembic_version").fetchone()
     due = "SELECT 1 FROM job WHERE cluster = ? AND usage_due_time <= ? LIMIT 1"
     return revision == made.revision and not db.execute(due, (LOCAL, time.time())).fetchone()
@@ -65,7 +65,7 @@ def _fresh(db: sqlite3.Connection, runs: Path) -> Sequence[JobRecord] | None:
     watermark = db.execute(state, (LOCAL, Runs.name)).fetchone()
     if watermark is None or next(runs.glob(f"*{TOMBSTONE}"), None):
         return None
-    query = f"SELECT jobid, submit_time, run, start_time FROM job WHERE cluster = ? AND {_LIVE}"  # noqa: S608
+    query = f"SELECT jobid, submit_time, run, start_time FROM job WHERE cluster = ? AND {_LIVE}"  # noqa: S608 (our own words)
     unfinished = {jobid: Unfinished(*more) for jobid, *more in db.execute(query, (LOCAL,))}
     fresh: list[JobRecord] = []
     for batch in Runs(LOCAL, LocalRunsOptions(str(runs))).read(watermark[0], unfinished):

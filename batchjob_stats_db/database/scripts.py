@@ -38,7 +38,7 @@ def without(
 
 
 def keep(db: Connection, job_ids: Sequence[int], text: str, most_bytes: int) -> None:
-    """Note a script of jobs, at most so many bytes of it; "" that they have none."""
+    """Store the script of these jobs, cut to `most_bytes`; "" notes that they have none."""
     whole = text.replace("\0", "\ufffd").encode("utf-8", "replace")
     digest = hashlib.sha256(whole).hexdigest() if whole else ""
     if digest:

@@ -119,7 +119,7 @@ class TimeSeriesStore(Protocol):
     def of_node(
         self, asked: NodeQuery, cluster: str, instance: str, since: int, until: int, points: int
     ) -> list[TimeSeries]:
-        """The courses of a target's series, of at most so many points, each a mean.
+        """The series of a node over time, at most `points` means each.
 
         Raises TimeSeriesError.
         """

@@ -49,7 +49,7 @@ class MetricsQuery(RowsParams):
         300,
         ge=1,
         le=3000,
-        description="At most so many per line; fewer for jobs of many nodes or GPUs.",
+        description="Maximum number of points per line; fewer for jobs of many nodes or GPUs.",
     )
     aggregate: bool = Field(
         False,

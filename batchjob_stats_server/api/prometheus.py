@@ -237,10 +237,10 @@ async def _answer(
 
 
 def _with_infos(answer: bytes, told: str) -> bytes:
-    """The answer with the API's `infos` for whoever asked, so that none is empty without a word.
+    """The answer with the API's `infos`, which explain to the caller why a panel may be empty.
 
-    Written in front of the first key, for an answer is too long to be read anew. What the database
-    has to say itself stands at the end, and is left alone.
+    They are inserted before the first key, because parsing a long answer again costs too much. An
+    answer that has `infos` of the database's own, at its end, is left as it is.
     """
     if not told or b'"infos":' in answer[-_LAST_KEYS:] or not answer.startswith(b'{"status"'):
         return answer

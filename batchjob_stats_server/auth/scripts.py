@@ -1,7 +1,7 @@
 """Whose batch scripts somebody may read: their own, and an admin those of the admin's clusters.
 
-They hold what nobody else is meant to see, such as passwords: viewers and coordinators of accounts
-see the jobs without them.
+Scripts may contain secrets such as passwords, so viewers and account coordinators see the jobs
+without them.
 """
 
 from batchjob_stats_db.database.access import Access, UserOn

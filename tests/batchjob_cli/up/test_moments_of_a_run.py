@@ -81,7 +81,7 @@ class Shown(NamedTuple):
     """What a place says of a run; None for what it leaves out."""
 
     place: str
-    since: float  # it is to be of this time or later
+    since: float  # the figures must not be older
     asked_until: float
     cpu_seconds: float | None = None
     peak_bytes: float | None = None
