@@ -59,7 +59,7 @@ def history(
 
 
 def job(text: str, data: str = "") -> Run:
-    """The run with this id, beginning of an id, name, own id or id in another system like Celery's.
+    """The run with this id, name, own id, id in another system as Celery's, or beginning of an id.
 
     Of several attempts of one task it is the last.
 
@@ -70,9 +70,10 @@ def job(text: str, data: str = "") -> Run:
     if text in ids:
         found = list(_read(directory, [text]))
     else:
-        found = list(_read(directory, [each for each in ids if text and each.startswith(text)]))
-        named = (run for run in _read(directory, ids) if text in (run.name, run.record_id))
-        found += [run for run in named if text and run not in found]
+        # Whole names before beginnings: many a short name is the beginning of some UUID.
+        found = [run for run in _read(directory, ids) if text and text in (run.name, run.record_id)]
+        if not found:
+            found = list(_read(directory, [each for each in ids if text and each.startswith(text)]))
         if {run.record_id for run in found} == {text}:  # attempts of one task: the last one
             found = [max(found, key=lambda run: (run.restarts or 0, _begun(run)))]
     if len(found) == 1:

@@ -20,6 +20,7 @@ from batchjob.schedulers.accounting import Unfinished
 from batchjob.schedulers.records import JobRecord, without_growing
 from batchjob_stats_db.queries import job_list
 from batchjob_stats_db.queries.job_list import EQUAL, ListedRows, StatementText
+from batchjob_stats_db.samples import SETTLE_SECONDS
 from batchjob_stats_server.api.row_keys import keys_of, taker
 from batchjob_stats_server.api.windows import MADE
 
@@ -60,7 +61,10 @@ def _current(db: sqlite3.Connection, made: StatementText) -> bool:
 
 
 def _fresh(db: sqlite3.Connection, runs: Path) -> Sequence[JobRecord] | None:
-    """Runs that are not on record; None where those on record are not as they were."""
+    """Runs that are not on record; None where those on record are not as they were.
+
+    None as well once a run's samples are whole: what they measured is recorded with it.
+    """
     state = "SELECT watermark FROM poll_state WHERE cluster = ? AND source = ?"
     watermark = db.execute(state, (LOCAL, Runs.name)).fetchone()
     if watermark is None or next(runs.glob(f"*{TOMBSTONE}"), None):
@@ -78,11 +82,18 @@ def _fresh(db: sqlite3.Connection, runs: Path) -> Sequence[JobRecord] | None:
     there = "SELECT state, end_time FROM job WHERE cluster = ? AND jobid = ?"
     for record in fresh:
         found = db.execute(there, (LOCAL, record.jobid)).fetchone()
+        if found is None and _measurable(record):
+            return None
         if found is None:
             new.append(record)
         elif found != (record.state.value, record.end_time):
             return None
     return new
+
+
+def _measurable(record: JobRecord) -> bool:
+    start, end = record.start_time, record.end_time
+    return start is not None and end is not None and end + SETTLE_SECONDS <= time.time()
 
 
 def _beside(

@@ -17,6 +17,7 @@ from batchjob_stats_db.poller.health import Health
 from batchjob_stats_db.poller.options import ClusterSettings, PollerSettings
 from batchjob_stats_db.poller.poller import Poller
 from batchjob_stats_db.poller.self_metrics import PollerMetrics
+from batchjob_stats_db.samples import SETTLE_SECONDS
 from batchjob_stats_db.timeseries.base import TimeSeriesStore
 from batchjob_stats_db.timeseries.prometheus_store import Prometheus
 from batchjob_stats_db.timeseries.sample_store import SampleHistory
@@ -26,7 +27,6 @@ log = logging.getLogger(__name__)
 _PATIENCE = 900.0  # a thread without a sign of life for so long is stuck
 _WATCHDOG_SECONDS = 5.0
 _STOP_SECONDS = 20.0
-_SAMPLES_SETTLE_SECONDS = 60  # a job's last sample is its booked energy, 30 s after its end
 _SAMPLES_REFRESH_SECONDS = 60
 
 
@@ -100,7 +100,7 @@ def _history(cluster: ClusterSettings) -> TimeSeriesStore | None:
 
 def _policy(cluster: ClusterSettings) -> UsagePolicy:
     if cluster.samples and not cluster.tsdb.url:
-        return UsagePolicy(_SAMPLES_SETTLE_SECONDS, _SAMPLES_REFRESH_SECONDS)
+        return UsagePolicy(SETTLE_SECONDS, _SAMPLES_REFRESH_SECONDS)
     return cluster.tsdb.policy()
 
 

@@ -64,6 +64,12 @@ def test_one_job(written, tmp_path):
         ask("train")
 
 
+def test_a_name_goes_before_the_beginning_of_an_id(written, tmp_path):
+    written(0xB0000000)
+    named = written(0x10, name="b")
+    assert batchjob.job("b", data=str(tmp_path)) == named
+
+
 def test_attempts_of_one_task_are_found_by_its_id(written, tmp_path):
     written(1, record_id="5b7c", restarts=0)
     last = written(2, record_id="5b7c", restarts=1, workflow="order-17")

@@ -14,13 +14,12 @@ from batchjob.schedulers.states import JobState
 from batchjob_cli.client import local_jobs, quick_list
 from batchjob_stats_db.queries import job_list, job_list_statement
 
-NOW = int(time.time())
-
 
 def run(name, state=JobState.COMPLETED, ago=1000, **more):
     """A run that took a minute."""
+    now = int(time.time())
     given = {
-        "submit_time": NOW - ago, "start_time": NOW - ago, "end_time": NOW - ago + 60,
+        "submit_time": now - ago, "start_time": now - ago, "end_time": now - ago + 60,
         "exit_code": 0, "user_cpu_seconds": 50.0, "system_cpu_seconds": 4.0,
         "peak_memory_bytes": 3 << 30, "allocated_cpus": 1, **more,
     }  # fmt: skip
@@ -31,26 +30,30 @@ def run(name, state=JobState.COMPLETED, ago=1000, **more):
 
 
 WAITS = {"start_time": None, "end_time": None, "exit_code": None}
-RUNS = (
-    run("align", ago=900, tool="blast"),
-    run("align", JobState.FAILED, ago=800, exit_code=1),
-    run("later", JobState.PENDING, ago=700, **WAITS),
-    run("long", JobState.RUNNING, ago=600, end_time=None, exit_code=None),
-    run("never", JobState.CANCELLED, ago=500, start_time=None, exit_code=None),
-    run("plot", ago=50, end_time=NOW - 20.5, allocated_cpus=0.5),
-)
 
 
 @pytest.fixture
-def data(tmp_path):
-    """A data directory whose database has three of six runs."""
+def recorded():
+    """Runs that are in the database."""
+    return (
+        run("align", ago=900, tool="blast"),
+        run("align", JobState.FAILED, ago=800, exit_code=1),
+        run("later", JobState.PENDING, ago=700, **WAITS),
+    )
+
+
+@pytest.fixture
+def data(tmp_path, recorded):
+    """A data directory with these runs, and three that nobody has recorded."""
     folder = tmp_path / "runs"
     folder.mkdir()
-    for each in RUNS[:3]:
-        os.utime(record.write(folder, each), (NOW - 300, NOW - 300))
+    for each in recorded:
+        before = time.time() - 300
+        os.utime(record.write(folder, each), (before, before))
     list(local_jobs.job_pages(tmp_path, {}, 10))
-    for each in RUNS[3:]:
-        record.write(folder, each)
+    record.write(folder, run("long", JobState.RUNNING, ago=600, end_time=None, exit_code=None))
+    record.write(folder, run("never", JobState.CANCELLED, ago=500, start_time=None, exit_code=None))
+    record.write(folder, run("plot", ago=50, end_time=time.time() - 20.5, allocated_cpus=0.5))
     return tmp_path
 
 
@@ -72,11 +75,15 @@ def alike(rows):
         {"tool": "blast"},
         {"state": ["FAILED", "PENDING"]},
         {"running": "true"},
-        {"started_from": NOW - 850, "started_before": NOW - 500},
+        {"started_from": -850, "started_before": -500},
         {"cluster": "local"},
     ],
 )
 def test_both_lists_are_the_same(data, question):
+    now = int(time.time())
+    question = {
+        key: now + value if key.startswith("started") else value for key, value in question.items()
+    }
     quick = quick_list.rows(data, {**question, "limit": 10}, 10)
     (whole,) = local_jobs.job_pages(data, {**question, "limit": 10}, 10)
     assert quick is not None
@@ -95,11 +102,19 @@ def test_what_takes_more_is_left_to_others(data, tmp_path_factory):
     assert quick_list.rows(tmp_path_factory.mktemp("empty"), {}, 10) is None
 
 
-def test_a_run_that_has_ended_since_it_was_recorded_is_recorded_again(data):
-    (path,) = (data / "runs").glob(f"{RUNS[2].jobid}*")
-    started = RUNS[2]._replace(start_time=NOW - 5, state=JobState.RUNNING)
+def test_a_run_that_has_ended_since_it_was_recorded_is_recorded_again(data, recorded):
+    (path,) = (data / "runs").glob(f"{recorded[2].jobid}*")
+    started = recorded[2]._replace(start_time=int(time.time()) - 5, state=JobState.RUNNING)
     assert record.write(path.parent, started) == path
     assert quick_list.rows(data, {}, 10) is None
+
+
+def test_a_run_whose_samples_are_whole_is_measured(data):
+    record.write(data / "runs", run("ended", ago=300))
+    assert quick_list.rows(data, {}, 10) is None
+    (rows,) = local_jobs.job_pages(data, {}, 10)
+    assert {row["name"] for row in rows if row["usage_measured_time"]} >= {"ended"}
+    assert quick_list.rows(data, {}, 10) is not None
 
 
 def test_a_damaged_database_is_left_to_others(data):
