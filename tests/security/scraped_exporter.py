@@ -5,7 +5,7 @@ import contextlib
 import http.client
 import ssl
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -62,8 +62,13 @@ def certificates(folder: Path) -> tuple[ssl.SSLContext, trustme.CA]:
 
 
 @contextlib.contextmanager
-def scraped(transport: str, folder: Path, *flags: str) -> Iterator[Scraped]:
-    """An exporter behind nothing, TLS and a password, or client certificates."""
+def scraped(
+    transport: str, folder: Path, *flags: str, inside: Sequence[str] = ()
+) -> Iterator[Scraped]:
+    """An exporter behind nothing, TLS and a password, or client certificates.
+
+    `inside` is a prefix of its command line.
+    """
     context, headers, lines = None, {}, []
     if transport != "plain":
         context, clients = certificates(folder)
@@ -77,5 +82,6 @@ def scraped(transport: str, folder: Path, *flags: str) -> Iterator[Scraped]:
         password = bcrypt.hashpw(b"sesame", bcrypt.gensalt(10)).decode()
         lines += ["basic_auth_users:", f"  prom: {password}"]
     (folder / "web.yml").write_text("\n".join(lines))
-    with exporter.running(*FLAGS, *flags, f"--web.config.file={folder}/web.yml") as target:
+    flags = (*FLAGS, *flags, f"--web.config.file={folder}/web.yml")
+    with exporter.running(*flags, inside=inside) as target:
         yield Scraped(target, context, headers)

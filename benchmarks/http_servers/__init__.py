@@ -1,0 +1,1 @@
+"""Ways to serve an exporter's metrics, to be compared."""
