@@ -22,12 +22,14 @@ def similar(
 ) -> tuple[str, Sequence[RowMapping]]:
     """The latest jobs of the same user before this one that ended well, and in what they are alike.
 
-    Those of the same name, else those of the same account, partition and size.
+    Those of the same name, else those of the same account, partition and size. One machine's runs
+    have neither account nor partition: those of other names have nothing in common.
     """
     if job["start_time"] is None:
         return "", ()
     found: tuple[str, Sequence[RowMapping]] = ("", ())
-    for alike in (("name",) if job["name"] else (), _REQUEST):
+    requested = job["account"] or job["partition"]
+    for alike in (("name",) if job["name"] else (), _REQUEST if requested else ()):
         if not alike:
             continue
         rows = _ended_well(db, access, job, alike, most)
