@@ -232,12 +232,13 @@ def _basis(report: Report) -> Iterator[ReportLine]:
     elif not basis.samples:
         yield ReportLine("Measurements", "none; the scheduler's accounting stands for them")
     else:
+        samples = f"{basis.samples} sample{'s' if basis.samples != 1 else ''}"
         nodes = f"{basis.nodes} node{'s' if basis.nodes != 1 else ''}"
         covered = (
             "" if basis.coverage is None else f", {share(min(1.0, basis.coverage))} of the time"
         )
         yield ReportLine(
-            "Measurements", f"{basis.source}: {basis.samples} samples of {nodes}{covered}"
+            "Measurements", f"{basis.source}: {samples} of {nodes}{covered}"
         )
     if basis.doubts:
         yield ReportLine("Doubts", ", ".join(basis.doubts))
