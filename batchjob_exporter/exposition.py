@@ -6,10 +6,9 @@ OpenMetrics 1.0: prometheus/OpenMetrics specification/OpenMetrics.md.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from math import isfinite
 from typing import NamedTuple
 
-from collectors.metric import Labels, Metric, MetricFamily, Sample
+from collectors.metric import Labels, Metric, MetricFamily, Sample, SampleColumns
 
 
 class ExpositionFormat(NamedTuple):
@@ -52,14 +51,25 @@ def _block(family: MetricFamily, format: ExpositionFormat) -> bytes:
     if format.openmetrics and family.created:
         text = "".join(_with_creation(family, family.created))
     else:
-        text = "".join(_lines(name, list(family.samples)))
+        text = _text(name, family.samples)
     return text.encode(errors="replace")
 
 
-def _lines(name: str, samples: Sequence[Sample]) -> list[str]:
-    if all(of and isfinite(number) for of, number in samples):
-        return [f"{name}{{{of}}} {+number!r}\n" for of, number in samples]  # +True is 1
-    return [_line(name, of, number) for of, number in samples]
+def _text(name: str, samples: Sequence[Sample]) -> str:
+    if isinstance(samples, SampleColumns):
+        text = "".join(_column_text(name, *column) for column in samples.columns())
+    else:
+        text = "".join([f"{name}{{{of}}} {+number!r}\n" for of, number in samples])  # +True is 1
+    if "inf\n" in text or "nan\n" in text or "{} " in text:  # Python's numbers, or no labels
+        return "".join(_line(name, of, number) for of, number in samples)
+    return text
+
+
+def _column_text(name: str, labels: Sequence[Labels], more: Labels, values: Sequence[float]) -> str:
+    begin, end = f"{name}{{", f",{more}}} " if more else "} "
+    return "".join(
+        [f"{begin}{of}{end}{+number!r}\n" for of, number in zip(labels, values, strict=True)]
+    )
 
 
 def _line(name: str, labels: Labels, number: float) -> str:

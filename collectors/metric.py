@@ -1,7 +1,8 @@
 """Metrics, labels and families as plain data; `batchjob_exporter.exposition` writes them down."""
 
-from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple, NewType
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal, NamedTuple, NewType, overload
 
 from batchjob.quantities.quantity import ExportedMetric
 from batchjob.runtime.formatting import displayable
@@ -28,6 +29,42 @@ class Metric(NamedTuple):
 def exported(metric: ExportedMetric) -> Metric:
     """A metric of the tables of quantities."""
     return Metric(metric.name, metric.kind, metric.help, metric.labels)
+
+
+class SampleColumn(NamedTuple):
+    """Samples with labels of their owners, and more that all have."""
+
+    labels: Sequence[Labels]
+    more: Labels
+    values: Sequence[float]  # as many
+
+
+class SampleColumns(Sequence[Sample]):
+    """Samples of many owners, made when somebody goes through them.
+
+    Those of all metrics at once would be most of the exporter's memory.
+    """
+
+    __slots__ = ()
+
+    @abstractmethod
+    def columns(self) -> Iterator[SampleColumn]:
+        """All samples, some at a time."""
+
+    def __iter__(self) -> Iterator[Sample]:
+        for labels, more, values in self.columns():
+            of = [Labels(f"{own},{more}") for own in labels] if more else labels
+            yield from zip(of, values, strict=True)
+
+    def __len__(self) -> int:
+        return sum(len(column.values) for column in self.columns())
+
+    @overload
+    def __getitem__(self, at: int) -> Sample: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Sample]: ...
+    def __getitem__(self, at: int | slice) -> Sample | Sequence[Sample]:
+        return list(self)[at]
 
 
 class MetricFamily(NamedTuple):

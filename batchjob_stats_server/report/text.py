@@ -237,8 +237,6 @@ def _basis(report: Report) -> Iterator[ReportLine]:
         covered = (
             "" if basis.coverage is None else f", {share(min(1.0, basis.coverage))} of the time"
         )
-        yield ReportLine(
-            "Measurements", f"{basis.source}: {samples} of {nodes}{covered}"
-        )
+        yield ReportLine("Measurements", f"{basis.source}: {samples} of {nodes}{covered}")
     if basis.doubts:
         yield ReportLine("Doubts", ", ".join(basis.doubts))

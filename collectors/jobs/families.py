@@ -3,29 +3,38 @@
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
-from itertools import chain
+from itertools import compress
 from operator import itemgetter
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple
 
 from batchjob.quantities.quantity import Quantity
 from batchjob.quantities.reading import JobReading
 from collectors.jobs.metrics import INFO, JOBS, by_metric
 from collectors.jobs.state.job_identity import JobIdentity
-from collectors.metric import Labels, Metric, MetricFamily, Sample, exported, join, labels
+from collectors.metric import (
+    NO_LABELS,
+    Labels,
+    Metric,
+    MetricFamily,
+    SampleColumn,
+    SampleColumns,
+    exported,
+    join,
+    labels,
+)
 
 IdentifiedReading = tuple[JobIdentity, JobReading]
 
 
-class LabelledReading(NamedTuple):
-    """A job's reading, beside the labels of all its samples and those of its info."""
+class LabelledReadings(NamedTuple):
+    """Jobs' labels and, in the same order, their readings."""
 
-    labels: Labels
-    info: Labels
-    reading: JobReading
+    labels: Sequence[Labels]
+    readings: Sequence[JobReading]
 
 
 _Read = Callable[[JobReading], Any]
-_Column = Callable[[Sequence[LabelledReading]], list[Sample]]
+_Column = Callable[[LabelledReadings], SampleColumn]
 """The samples of one quantity, of all jobs."""
 
 
@@ -40,16 +49,16 @@ class JobFamilies:
             for metric, group in by_metric(quantities)
         ]
 
-    def of(self, readings: Sequence[IdentifiedReading]) -> list[MetricFamily]:
+    def of(self, jobs: Sequence[IdentifiedReading]) -> list[MetricFamily]:
         """The families of these jobs, no two of which have the same labels."""
-        jobs = [LabelledReading(i.name.labels, i.info, reading) for i, reading in readings]
-        running = [job for job in jobs if job.reading.ended_at is None]
-        managers = (i.name.manager for i, reading in readings if reading.ended_at is None)
+        running = [job for job in jobs if job[1].ended_at is None]
+        every, live = _labelled_readings(jobs), _labelled_readings(running)
+        info = [(join(identity.name.labels, identity.info), 1) for identity, _ in jobs]
         return [
-            self._family(INFO, JobColumns([_info], jobs)),
-            _count(Counter(managers)),
+            MetricFamily(INFO, info, distinct=True),
+            _count(Counter(identity.name.manager for identity, _ in running)),
             *(
-                self._family(metric, JobColumns(columns, jobs if lasting else running))
+                self._family(metric, JobColumns(columns, every if lasting else live))
                 for metric, lasting, columns in self._metrics
             ),
         ]
@@ -59,75 +68,64 @@ class JobFamilies:
         return MetricFamily(metric, samples, distinct=True, created=created)
 
 
-class JobColumns(Sequence[Sample]):
-    """The samples of one metric, made when somebody goes through them.
-
-    Those of all metrics at once would be most of the exporter's memory.
-    """
+class JobColumns(SampleColumns):
+    """The samples of one metric."""
 
     __slots__ = ("_columns", "_jobs")
 
-    def __init__(self, columns: Sequence[_Column], jobs: Sequence[LabelledReading]) -> None:
+    def __init__(self, columns: Sequence[_Column], jobs: LabelledReadings) -> None:
         self._columns = columns
         self._jobs = jobs
 
-    def __iter__(self) -> Iterator[Sample]:
-        return chain.from_iterable(column(self._jobs) for column in self._columns)
-
-    def __len__(self) -> int:
-        return sum(len(column(self._jobs)) for column in self._columns)
-
-    @overload
-    def __getitem__(self, at: int) -> Sample: ...
-    @overload
-    def __getitem__(self, at: slice) -> Sequence[Sample]: ...
-    def __getitem__(self, at: int | slice) -> Sample | Sequence[Sample]:
-        return list(self)[at]
+    def columns(self) -> Iterator[SampleColumn]:
+        """See SampleColumns."""
+        return (column(self._jobs) for column in self._columns)
 
     def created(self) -> dict[Labels, float]:
         """When each sample was 0: at its job's start."""
         return {
             of: began
-            for job in self._jobs
-            if (began := job.reading.started_at) is not None
-            for column in self._columns
-            for of, _ in column([job])
+            for own, reading in zip(*self._jobs, strict=True)
+            if (began := reading.started_at) is not None
+            for of, _ in JobColumns(self._columns, LabelledReadings([own], [reading]))
         }
+
+
+def _labelled_readings(jobs: Sequence[IdentifiedReading]) -> LabelledReadings:
+    return LabelledReadings(
+        [identity.name.labels for identity, _ in jobs], [reading for _, reading in jobs]
+    )
 
 
 def _column(quantity: Quantity, read: _Read) -> _Column:
     if quantity.group is not None:
         (label,) = quantity.group.labels
         return partial(_several, read, quantity.of_each, label)
-    if quantity.labels:
-        return partial(_labelled, read, labels(**dict(quantity.labels)))
-    return partial(_plain, read)
+    return partial(_single, read, labels(**dict(quantity.labels)))
 
 
-def _info(jobs: Sequence[LabelledReading]) -> list[Sample]:
-    return [(join(own, info), 1) for own, info, _ in jobs]
-
-
-def _plain(read: _Read, jobs: Sequence[LabelledReading]) -> list[Sample]:
-    return [(own, value) for own, _, reading in jobs if (value := read(reading)) is not None]
-
-
-def _labelled(read: _Read, more: Labels, jobs: Sequence[LabelledReading]) -> list[Sample]:
-    return [
-        (Labels(f"{own},{more}"), value)
-        for own, _, reading in jobs
-        if (value := read(reading)) is not None
-    ]
+def _single(read: _Read, more: Labels, jobs: LabelledReadings) -> SampleColumn:
+    values = list(map(read, jobs.readings))
+    if None not in values:
+        return SampleColumn(jobs.labels, more, values)
+    known = [value is not None for value in values]
+    return SampleColumn(list(compress(jobs.labels, known)), more, list(compress(values, known)))
 
 
 def _several(
-    read: _Read, of_each: Callable[[Any], float], label: str, jobs: Sequence[LabelledReading]
-) -> list[Sample]:
-    return [
-        (Labels(f"{own},{_label(label, name)}"), of_each(value))
-        for own, _, reading in jobs
-        for name, value in (read(reading) or {}).items()
+    read: _Read, of_each: Callable[[Any], float], label: str, jobs: LabelledReadings
+) -> SampleColumn:
+    told = list(map(read, jobs.readings))
+    if not any(told):
+        return SampleColumn((), NO_LABELS, ())
+    found = [
+        (own, name, value)
+        for own, values in zip(jobs.labels, told, strict=True)
+        if values
+        for name, value in values.items()
     ]
+    of = [Labels(f"{own},{_label(label, name)}") for own, name, _ in found]
+    return SampleColumn(of, NO_LABELS, [of_each(value) for _, _, value in found])
 
 
 @lru_cache(1000)  # jobs have the same devices, or as many as they make interfaces
