@@ -3,14 +3,17 @@
 import argparse
 import json
 import sys
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
+from typing import Any
 from urllib.parse import quote
 
 from batchjob.local_runs import history
+from batchjob.local_runs.directory import data_directory
 from batchjob.runtime.formatting import size
 from batchjob.runtime.settings import SettingsError
 from batchjob.runtime.times import local_zone
-from batchjob_cli.client.connect import ApiReply, Ask, Parameters, asked, good, parser, server
+from batchjob_cli.client.connect import Ask, good, parser, reachable_server, server
 from batchjob_cli.client.problems import NotFoundError
 from batchjob_cli.client.table import add_zone, show
 
@@ -30,14 +33,10 @@ def run(arguments: list[str]) -> int:
     given = made.parse_args(arguments)
     if not given.id.strip():
         raise SettingsError("JOB: expected an id or a name")
-    parameters = {"format": given.format, "zone": "UTC" if given.zone else local_zone()}
-    if given.cluster:
-        parameters["cluster"] = given.cluster
-    with asked(given) as ask:
-        if given.script:
-            return _script(given, ask)
-        answer = good(_report(given, ask, parameters))
-    text = answer.body.decode()
+    ask, jobid = reachable_server(given), _jobid(given)
+    if given.script:
+        return _show_script(given.id, _scripts(given, ask, jobid))
+    text = _report(given, ask, jobid)
     if given.format in ("text", "markdown"):
         show(text.rstrip("\n"))
     else:
@@ -45,23 +44,44 @@ def run(arguments: list[str]) -> int:
     return 0
 
 
-def _report(given: argparse.Namespace, ask: Ask, parameters: Parameters) -> ApiReply:
-    """The answer about a job; what is no job's id may be the name of a run on the server."""
-    jobid = _jobid(given)
+def _report(given: argparse.Namespace, ask: Ask | None, jobid: str) -> str:
+    """The report as it is written; what is no job's id may be the name of a run on the server."""
+    zone = "UTC" if given.zone else local_zone()
+    if ask is None:
+        from batchjob_cli.client import local_job
+
+        data = data_directory(given.data)
+        return local_job.report(data, jobid, given.cluster, given.format, zone)
+    parameters = _parameters(given) | {"format": given.format, "zone": zone}
     answer = ask(f"jobs/{quote(jobid, safe='')}/report", parameters)
-    if answer.status != HTTPStatus.NOT_FOUND or not given.server:
-        return answer
-    named = server(given).run_id(jobid)
-    return answer if named == jobid else ask(f"jobs/{named}/report", parameters)
+    if answer.status == HTTPStatus.NOT_FOUND and given.server:
+        named = server(given).run_id(jobid)
+        if named != jobid:
+            answer = ask(f"jobs/{named}/report", parameters)
+    return good(answer).body.decode()
 
 
-def _script(given: argparse.Namespace, ask: Ask) -> int:
-    """Print the script of the latest run."""
-    parameters = {"cluster": given.cluster} if given.cluster else {}
-    answer = good(ask(f"jobs/{quote(_jobid(given), safe='')}/script", parameters))
-    rows = json.loads(answer.body)
+def _scripts(given: argparse.Namespace, ask: Ask | None, jobid: str) -> Sequence[Mapping[str, Any]]:
+    """Of its runs, the latest first; without those of which none is kept."""
+    if ask is None:
+        from batchjob_cli.client import local_job
+
+        kept = local_job.scripts(data_directory(given.data), jobid, given.cluster)
+        return [dict(row) for row in kept]
+    rows: Sequence[Mapping[str, Any]] = json.loads(
+        good(ask(f"jobs/{quote(jobid, safe='')}/script", _parameters(given))).body
+    )
+    return rows
+
+
+def _parameters(given: argparse.Namespace) -> dict[str, str]:
+    return {"cluster": given.cluster} if given.cluster else {}
+
+
+def _show_script(name: str, rows: Sequence[Mapping[str, Any]]) -> int:
+    """Print that of the latest run."""
     if not rows:
-        raise NotFoundError(f"there is no batch script of job {given.id} that you may see")
+        raise NotFoundError(f"there is no batch script of job {name} that you may see")
     show(rows[0]["script"].rstrip("\n"))
     if len(rows[0]["script"].encode()) < rows[0]["whole_bytes"]:
         print(f"batchjob: its beginning; it has {size(rows[0]['whole_bytes'])}", file=sys.stderr)
@@ -74,5 +94,7 @@ def _jobid(given: argparse.Namespace) -> str:
         return str(given.id)
     try:
         return history.job(given.id, given.data).jobid
+    except history.SeveralRuns as error:
+        raise NotFoundError(str(error)) from error
     except (history.UnknownRun, OSError):  # a scheduler's job; who answers will say what is wrong
         return str(given.id)

@@ -19,6 +19,7 @@ from batchjob.runtime.times import past_time
 from batchjob.runtime.values import integer
 from batchjob_cli.client import curves
 from batchjob_cli.client.connect import add_arguments, server
+from batchjob_cli.client.problems import NotFoundError
 from batchjob_cli.client.sample_table import TYPES, heading, row
 from batchjob_cli.client.table import add_zone, show, written
 from batchjob_stats_db.samples.folder import NoSuchJob, matching
@@ -146,8 +147,10 @@ def _jobid(samples: Path, records: Path, text: str) -> str:
     except NoSuchJob as error:
         try:
             jobid = history.job(text, str(records.parent)).jobid
+        except history.SeveralRuns as several:
+            raise NotFoundError(str(several)) from several
         except (history.UnknownRun, OSError):
-            raise SettingsError(str(error)) from error
+            raise NotFoundError(str(error)) from error
     if jobid in known and not (samples / jobid).is_dir():
         _wait(samples / jobid, records / f"{jobid}.json")
     return jobid
@@ -162,7 +165,7 @@ def _wait(folder: Path, record: Path) -> None:
         except (OSError, runs.RunFileError):
             lives = False
         if not lives or time.monotonic() > deadline:
-            raise SettingsError(f"job {folder.name}: nothing has recorded samples of it")
+            raise NotFoundError(f"job {folder.name}: nothing has recorded samples of it")
         time.sleep(_PAUSE_SECONDS)
 
 

@@ -23,6 +23,10 @@ class UnknownRun(LookupError):
     """No run has this id or name, or several have."""
 
 
+class SeveralRuns(UnknownRun):
+    """Several runs have this name or beginning of an id; the message names them."""
+
+
 def history(
     *,
     name: str | None = None,
@@ -63,7 +67,7 @@ def job(text: str, data: str = "") -> Run:
 
     Of several attempts of one task it is the last.
 
-    Raises UnknownRun.
+    Raises UnknownRun, of several that are not attempts of one task SeveralRuns.
     """
     directory = data_directory(data) / RUNS
     ids = _ids(directory)
@@ -83,7 +87,7 @@ def job(text: str, data: str = "") -> Run:
     found.sort(key=_begun, reverse=True)
     shown = ", ".join(f"{run.jobid} ({run.name or run.status})" for run in found[:_SHOWN])
     more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-    raise UnknownRun(f"{text!r} may be any of {len(found)} runs: {shown}{more}")
+    raise SeveralRuns(f"{text!r} may be any of {len(found)} runs: {shown}{more}")
 
 
 class Stats(NamedTuple):

@@ -1,14 +1,13 @@
-"""Who answers: a server by HTTP, or the database of this machine by the server's code.
+"""Who answers: a server by HTTP, or this machine's database by the code that a server has.
 
-Both answer the same requests in the same words: of the local database the server's application is
-asked without a socket, so there is one place that knows filters, formats and reports.
+Both give the same answers in the same words: lists, reports and scripts are made by the same
+functions, here without the web server, whose libraries take longer to load than an answer to make.
 """
 
 import argparse
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -74,31 +73,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-@contextmanager
-def asked(given: argparse.Namespace) -> Iterator[Ask]:
-    """The way to ask; raises SettingsError."""
-    if given.server:
-        yield server(given)
-        return
-    data = data_directory(given.data)
-    if up := _reachable_up(data):
-        yield up
-        return
-    from batchjob_cli.client.local import local
-
-    with local(data) as ask:
-        yield ask
-
-
 def job_pages(
     given: argparse.Namespace, parameters: Parameters, most: int
 ) -> Iterator[Sequence[Any]]:
     """Pages of jobs, at most so many jobs, of whoever is asked; raises SettingsError."""
-    data = data_directory(given.data)
-    ask = server(given) if given.server else _reachable_up(data)
+    ask = reachable_server(given)
     if ask is not None:
         yield from pages(ask, "jobs", parameters, most)
         return
+    data = data_directory(given.data)
     from batchjob_cli.client import quick_list
 
     quick = quick_list.rows(data, parameters, most)
@@ -108,6 +91,14 @@ def job_pages(
     from batchjob_cli.client import local_jobs
 
     yield from local_jobs.job_pages(data, parameters, most)
+
+
+def reachable_server(given: argparse.Namespace) -> "Server | None":
+    """The server that is named, or `batchjob up` here; None: the database is to be read.
+
+    Raises SettingsError.
+    """
+    return server(given) if given.server else _reachable_up(data_directory(given.data))
 
 
 def _reachable_up(data: Path) -> "Server | None":

@@ -7,17 +7,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import sqlalchemy as sa
-from sqlalchemy.engine import URL
+from sqlalchemy.engine import Engine
 
 from batchjob.runtime.settings import SettingsError, nearest
 from batchjob_cli.client.connect import Parameters
-from batchjob_cli.client.problems import UnreachableError
-from batchjob_cli.up.records import record_runs
+from batchjob_cli.client.local_database import opened
 from batchjob_stats_db.database.access import EVERYTHING
-from batchjob_stats_db.database.engine import DatabaseError, reader
-from batchjob_stats_db.database.revision import require_current
-from batchjob_stats_db.database.unusable import unusable
 from batchjob_stats_db.queries.filters import Filter
 from batchjob_stats_db.queries.job_rows import NAMES, numbered
 from batchjob_stats_db.queries.paging import SORTS, SortOrder, TooManyError, numbers
@@ -32,39 +27,27 @@ def job_pages(data: Path, parameters: Parameters, most: int) -> Iterator[Sequenc
     """Pages of jobs, at most so many jobs; raises SettingsError."""
     order, which = _order(str(parameters.get("sort", "-start_time"))), _filter(parameters)
     keys = str(parameters["fields"]).split(",") if "fields" in parameters else _KEYS
-    try:
-        url = record_runs(data)
-        yield from _pages(url, which, order, tuple(keys), most)
-    except DatabaseError as error:
-        raise UnreachableError(str(error)) from error
-    except OSError as error:
-        told = f"{error.filename or data}: {error.strerror or error}"
-        raise UnreachableError(told) from error
-    except TooManyError as error:
-        raise SettingsError(str(error)) from error
+    with opened(data) as engine:
+        try:
+            yield from _pages(engine, which, order, tuple(keys), most)
+        except TooManyError as error:
+            raise SettingsError(str(error)) from error
 
 
 def _pages(
-    url: URL, which: Filter, order: SortOrder, keys: tuple[str, ...], most: int
+    engine: Engine, which: Filter, order: SortOrder, keys: tuple[str, ...], most: int
 ) -> Iterator[Sequence[Any]]:
-    engine = reader(url)
-    try:
-        require_current(engine)
-        take = taker(NAMES, keys, MADE)
-        after = None
-        with engine.connect() as db:
-            while most > 0:
-                found = numbers(db, EVERYTHING, min(most, 1000), which, after, order=order)
-                rows = numbered(db, found.ids)
-                yield [dict(zip(keys, take([row[n] for n in NAMES]), strict=True)) for row in rows]
-                most -= len(rows)
-                after = found.more
-                if after is None:
-                    return
-    except sa.exc.DBAPIError as error:
-        raise unusable(url, error) from error
-    finally:
-        engine.dispose()
+    take = taker(NAMES, keys, MADE)
+    after = None
+    with engine.connect() as db:
+        while most > 0:
+            found = numbers(db, EVERYTHING, min(most, 1000), which, after, order=order)
+            rows = numbered(db, found.ids)
+            yield [dict(zip(keys, take([row[n] for n in NAMES]), strict=True)) for row in rows]
+            most -= len(rows)
+            after = found.more
+            if after is None:
+                return
 
 
 def _filter(parameters: Parameters) -> Filter:

@@ -6,7 +6,7 @@ from typing import Annotated
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from fastapi import APIRouter, Query, Request, Response
-from pydantic import Field, TypeAdapter
+from pydantic import Field
 
 from batchjob_stats_server.api import PREFIX
 from batchjob_stats_server.api.accept import preferred
@@ -19,6 +19,7 @@ from batchjob_stats_server.auth import audit
 from batchjob_stats_server.auth.identity import Caller, Known
 from batchjob_stats_server.http.problems import Problem
 from batchjob_stats_server.report.forms import FORMS
+from batchjob_stats_server.report.json_form import as_json
 from batchjob_stats_server.report.model import Report
 from batchjob_stats_server.services import Given
 
@@ -48,7 +49,6 @@ _STYLE_ALONE = (
     "default-src 'none'; style-src 'unsafe-inline'; "
     "frame-ancestors 'none'; form-action 'none'; base-uri 'none'"
 )
-_JSON = TypeAdapter(Report)
 
 
 @router.get(
@@ -86,7 +86,7 @@ def _zone(name: str) -> tzinfo:
 def _written(made: Report, form: str, zone: tzinfo) -> Response:
     headers = {"Cache-Control": "private, no-store", "Vary": "Accept"}
     if form == Form.JSON:
-        return Response(_JSON.dump_json(made), media_type="application/json", headers=headers)
+        return Response(as_json(made), media_type="application/json", headers=headers)
     media_type, write = FORMS[form]
     if form == Form.HTML:  # it has a style of its own, and nothing else
         headers["Content-Security-Policy"] = _STYLE_ALONE

@@ -1,35 +1,63 @@
-"""Reports, with what the services know."""
+"""Reports, with what a server knows, or a command that reads the database itself."""
 
 import logging
+from collections.abc import Callable
+from typing import Protocol
 
-from sqlalchemy.engine import RowMapping
+from sqlalchemy.engine import Engine, RowMapping
 
 from batchjob_stats_db.database.access import Access
 from batchjob_stats_db.timeseries.base import TimeSeriesError
+from batchjob_stats_server.options import ServerSettings
+from batchjob_stats_server.promql.histories import TimeSeriesPool
 from batchjob_stats_server.report import gather
 from batchjob_stats_server.report.build import report
 from batchjob_stats_server.report.model import Report
-from batchjob_stats_server.services import Services
+from batchjob_stats_server.report.rules import AdviceRule
 
 log = logging.getLogger(__name__)
 
 
-def report_of(services: Services, access: Access, run: RowMapping) -> Report:
+class ReportSources(Protocol):
+    """What a report is made from; a server's services are such."""
+
+    @property
+    def settings(self) -> ServerSettings:
+        """How measurements are read, how many similar jobs are compared, the site's PUE."""
+
+    @property
+    def reader(self) -> Engine:
+        """The database."""
+
+    @property
+    def histories(self) -> TimeSeriesPool | None:
+        """Measurements; None: none are kept."""
+
+    @property
+    def rules(self) -> tuple[AdviceRule, ...]:
+        """Of the advice."""
+
+    @property
+    def clock(self) -> Callable[[], float]:
+        """The time, in epoch seconds."""
+
+
+def report_of(sources: ReportSources, access: Access, run: RowMapping) -> Report:
     """The report of a run that the caller may see.
 
     Where measurements do not answer, it says what the database knows.
     """
-    settings = services.settings
-    now = int(services.clock())
-    with services.reader.connect() as db:
+    settings = sources.settings
+    now = int(sources.clock())
+    with sources.reader.connect() as db:
         material, job = gather.known(
             db, access, run, settings.tsdb.policy(), now, settings.report.similar
         )
-    if job and services.histories:
+    if job and sources.histories:
         try:
-            with services.histories.lent() as history:
+            with sources.histories.lent() as history:
                 interval = settings.tsdb.scrape_interval
                 material = gather.measured(material, job, history, interval)
         except TimeSeriesError as error:
             log.warning("the report of job %s goes without measurements: %s", job.jobid, error)
-    return report(material, services.rules, settings.report.pue or None)
+    return report(material, sources.rules, settings.report.pue or None)

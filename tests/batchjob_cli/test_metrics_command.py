@@ -99,21 +99,21 @@ def test_a_part_of_the_time(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "status", "said"),
     [
-        (["7b1"], "'7b1' begins the ids of 2 jobs: 7b1e6a3c-0d5f-4a4e-9a55-0d7f43a3c1aa, 7b1f"),
-        (["9"], "no samples of a job '9'"),
-        (["7b1f", "--type=x"], "invalid choice: 'x'"),
-        (["7b1f", "--since=soon"], "expected a"),
-        (["7b1f", "--limit=-1"], "expected a whole number"),
-        ([], "required: JOB"),
+        (["7b1"], 3, "'7b1' begins the ids of 2 jobs: 7b1e6a3c-0d5f-4a4e-9a55-0d7f43a3c1aa, 7b1f"),
+        (["9"], 3, "no samples of a job '9'"),
+        (["7b1f", "--type=x"], 2, "invalid choice: 'x'"),
+        (["7b1f", "--since=soon"], 2, "expected a"),
+        (["7b1f", "--limit=-1"], 2, "expected a whole number"),
+        ([], 2, "required: JOB"),
     ],
 )
-def test_what_is_asked_wrongly(tmp_path, capsys, arguments, said):
+def test_what_is_asked_wrongly(tmp_path, capsys, arguments, status, said):
     finished(tmp_path)
     finished(tmp_path, "7b1f")
     code, lines, errors = metrics(capsys, tmp_path, *arguments)
-    assert (code, lines) == (2, [])
+    assert (code, lines) == (status, [])
     assert said in errors
     assert errors.startswith("batchjob: ")
     assert errors.count("\n") == 1

@@ -17,6 +17,7 @@ import uuid
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 import uvicorn
 
 from batchjob.local_runs import record
@@ -28,6 +29,8 @@ from batchjob_cli.client.remote import Server
 from batchjob_cli.client.running_up import TOKEN_FILE, announced, kept
 from batchjob_cli.main import main
 from batchjob_cli.up import options, records, stack, token
+from batchjob_stats_db.database import schema, scripts
+from batchjob_stats_db.database.engine import parse, writer
 from batchjob_stats_server import main as server_main
 from batchjob_stats_server import services
 
@@ -89,6 +92,17 @@ def test_those_that_wait_come_first(data, capsys):
     assert only["jobid"] == waiting.jobid
     ended = json.loads(asked(capsys, jobs, "--data", data, "--state=failed", "--format=json"))
     assert [each["state"] for each in ended] == ["FAILED"]
+
+
+def test_a_script_that_is_kept_here(data, capsys):
+    record.write(Path(data) / "runs", finished("only"))
+    asked(capsys, jobs, "--data", data)  # makes the database
+    with writer(parse(f"sqlite:///{data}/jobs.db")).begin() as db:
+        numbers = db.scalars(sa.select(schema.job.c.id)).all()
+        scripts.keep(db, numbers, "#!/bin/sh\necho 1\necho 2\n", 17)
+    assert job.run(["only", "--script", "--data", data]) == 0
+    out, error = capsys.readouterr()
+    assert (out, error) == ("#!/bin/sh\necho 1\n", "batchjob: its beginning; it has 24 B\n")
 
 
 def test_a_stopped_run_is_not_one_that_was_cancelled(data, capsys):
@@ -306,6 +320,9 @@ def test_a_node_without_a_server_s_libraries_can_ask_one(arguments, status, told
         (["jbos"], 2, "did you mean jobs?"),
         (["unheard-of"], 2, "expected one of up, run, jobs"),
         (["job", "no-such-job"], 3, "there is no job no-such-job"),
+        (["job", "align"], 3, "'align' may be any of 2 runs: "),
+        (["metrics", "align"], 3, "'align' may be any of 2 runs: "),
+        (["metrics", "no-such-job"], 3, "no-such-job"),
         (["job", ""], 2, "JOB: expected an id or a name"),
         (["logs", "no-such-run"], 3, "no run has the id or name"),
         (["jobs", "--sort", "-bytes"], 2, "sort: '-bytes' is not known"),
@@ -343,13 +360,14 @@ sys.exit(status)
 """
 
 
-@pytest.mark.parametrize("command", ["jobs", "stats"])
-def test_a_local_list_loads_no_web_server(data, capsys, command):
+@pytest.mark.parametrize("command", [["jobs"], ["stats"], ["job", "only"]])
+def test_an_answer_from_the_local_database_loads_no_web_server(data, capsys, command):
+    record.write(Path(data) / "runs", finished("only"))
     asked(capsys, jobs, "--data", data)  # makes the database
-    argv = [sys.executable, "-c", LIST, command, "--data", data]
+    argv = [sys.executable, "-c", LIST, *command, "--data", data]
     done = subprocess.run(argv, capture_output=True, text=True, check=True)
     assert done.stderr.split() == []
-    assert "align" in done.stdout
+    assert "only" in done.stdout
 
 
 def test_a_list_from_batchjob_up_loads_no_database(data, server):
@@ -368,6 +386,16 @@ def test_the_list_is_the_same_with_and_without_the_server(data, server, capsys):
     for more in ([], ["--sort", "-usage_energy_joules"], ["--name", "align"], ["--limit=1"]):
         local = asked(capsys, jobs, "--data", data, "--format=json", *more)
         assert json.loads(local) == json.loads(asked(capsys, jobs, *ask, "--format=json", *more))
+
+
+@pytest.mark.parametrize("form", ["text", "json", "markdown", "html"])
+def test_the_report_is_the_same_with_and_without_the_server(data, server, capsys, form):
+    url, token_file = server
+    (row,) = json.loads(asked(capsys, jobs, "--data", data, "--format=json", "--state=failed"))
+    given = ["--utc", f"--format={form}", row["jobid"][:8]]
+    remote = asked(capsys, job, "--server", url, "--token-file", token_file, *given)
+    assert asked(capsys, job, "--data", data, *given) == remote
+    assert row["jobid"] in remote
 
 
 def on_a_terminal(arguments, columns, **environment):

@@ -1,0 +1,33 @@
+"""This machine's database, for commands that need no web server to answer them."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Engine
+
+from batchjob_cli.client.problems import UnreachableError
+from batchjob_cli.up.records import record_runs
+from batchjob_stats_db.database.engine import DatabaseError, reader
+from batchjob_stats_db.database.revision import require_current
+from batchjob_stats_db.database.unusable import unusable
+
+
+@contextmanager
+def opened(data: Path) -> Iterator[Engine]:
+    """The database with all runs of this machine on record, to read; raises SettingsError."""
+    try:
+        url = record_runs(data)
+        engine = reader(url)
+        try:
+            require_current(engine)
+            yield engine
+        except sa.exc.DBAPIError as error:
+            raise unusable(url, error) from error
+        finally:
+            engine.dispose()
+    except DatabaseError as error:
+        raise UnreachableError(str(error)) from error
+    except OSError as error:
+        raise UnreachableError(f"{error.filename or data}: {error.strerror or error}") from error
