@@ -13,8 +13,11 @@ from pathlib import Path
 from urllib.parse import quote, unquote
 
 import pytest
+import sqlalchemy as sa
 import uvicorn
 
+from batchjob_stats_db.database import schema, scripts
+from batchjob_stats_db.database.engine import parse, writer
 from batchjob_stats_db.poller.options import DatabaseOptions
 from batchjob_stats_server import app
 from batchjob_stats_server.cluster_readings import ClusterReadings
@@ -52,7 +55,14 @@ PAGES = (
     "/jobs/nothing", "/usage?since=yesterday", "/signed-out",
 )  # fmt: skip
 
-
+PAGES_OF_A_USER = (
+    "/", "/jobs", "/usage", "/clusters", "/clusters/alpha", "/clusters/beta-gpu",
+    "/clusters/alpha/nodes/a010", "/clusters/beta-gpu/nodes/b010",
+    "/clusters/alpha/accounts/physics", "/tokens", "/embed/jobs", "/embed/jobs/49999",
+    "/jobs/49999", "/jobs/40012", "/jobs/40013?cluster=alpha", "/jobs/40107", "/jobs/40110",
+    "/jobs/40145", "/jobs/40153", "/jobs/40153/script",
+)  # fmt: skip
+SCRIPT = "#!/bin/sh\n" + "srun --cpu-bind=cores ./a.out <input.txt\n" * 40
 FRAME = "<!doctype html><title>Portal</title><iframe width=900 height=600 src='{}'></iframe>"
 
 
@@ -82,6 +92,7 @@ def site(tmp_path_factory, portal):
     path = tmp_path_factory.mktemp("site") / "jobs.db"
     tokens = example_site.make(path)
     example_site.add_large_job(path)
+    _keep_scripts(path)
     web = ServerWebOptions(("127.0.0.1", 0), frame_ancestors=(portal,))
     made = build(ServerSettings(DatabaseOptions(f"sqlite:///{path}"), web))
     histories = TimeSeriesPool([ExampleHistory(made.reader) for _ in range(4)])
@@ -99,6 +110,13 @@ def site(tmp_path_factory, portal):
     yield f"http://127.0.0.1:{port}", *tokens
     server.should_exit = True
     thread.join()
+
+
+def _keep_scripts(path):
+    engine = writer(parse(f"sqlite:///{path}"))
+    with engine.begin() as db:
+        scripts.keep(db, db.scalars(sa.select(schema.job.c.id)).all(), SCRIPT, 1000)
+    engine.dispose()
 
 
 @pytest.fixture(scope="module")
@@ -164,16 +182,33 @@ def _drawn(page):
 def test_every_page(visit, site, scheme, width):
     page = visit(color_scheme=scheme, viewport={"width": width, "height": 900})
     for number, path in enumerate(PAGES):
-        page.goto(site[0] + path)
-        _drawn(page)
-        assert page.troubles == [], path
-        sideways = page.evaluate("document.documentElement.scrollWidth - innerWidth")
-        assert sideways <= 0, f"{path} is {sideways} pixels too wide"
-        found = axe.Axe().run(page).response["violations"]
-        told = [(each["id"], each["help"], each["nodes"][0]["html"][:200]) for each in found]
-        assert told == [], path
+        _faultless(page, site[0] + path)
         _pictured(page, f"{number:02}-{scheme}-{width}")
     assert all(url.startswith((site[0], "data:", "blob:")) for url in page.asked), page.asked
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("dark", 1400), ("light", 390)])
+def test_every_page_of_a_user(visit, site, scheme, width):
+    """Her own jobs and scripts, what is told of other people's, and the page to sign in."""
+    page = visit("alice", color_scheme=scheme, viewport={"width": width, "height": 900})
+    for number, path in enumerate(PAGES_OF_A_USER):
+        _faultless(page, site[0] + path)
+        _pictured(page, f"user-{number:02}-{scheme}-{width}")
+    page.context.clear_cookies()
+    _faultless(page, site[0])
+    assert page.inner_text("h1") == "Sign in"
+
+
+def _faultless(page, url):
+    """Open it, and look for errors, for what is wider than the screen, and for barriers."""
+    page.goto(url)
+    _drawn(page)
+    assert page.troubles == [], url
+    sideways = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+    assert sideways <= 0, f"{url} is {sideways} pixels too wide"
+    found = axe.Axe().run(page).response["violations"]
+    told = [(each["id"], each["help"], each["nodes"][0]["html"][:200]) for each in found]
+    assert told == [], url
 
 
 def _pictured(page, name):

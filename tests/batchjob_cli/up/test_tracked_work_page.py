@@ -18,6 +18,7 @@ from tests.e2e.processes import free_ports, until
 from tests.security.remote_up import ROOT, start
 
 playwright = pytest.importorskip("playwright.sync_api")
+axe = pytest.importorskip("axe_playwright_python.sync_playwright")
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or ""
 PROGRAM = """
@@ -88,5 +89,12 @@ def test_all_of_a_failed_work_is_on_its_page(page: Any, tmp_path: Path) -> None:
     assert facts["Exit"].startswith("3"), facts
     assert (facts["Tool"], facts["Id elsewhere"]) == ("openfoam", "task-17")
     assert record["peak_memory_bytes"] > 64 << 20
+    for scheme, width in (("light", 1400), ("dark", 390)):
+        page.emulate_media(color_scheme=scheme)
+        page.set_viewport_size({"width": width, "height": 900})
+        page.goto(f"{jobs}/jobs/{record['jobid']}")
+        assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+        barriers = axe.Axe().run(page).response["violations"]
+        assert [(each["id"], each["help"]) for each in barriers] == []
     page.goto(f"{jobs}/jobs?name=mesh")
     assert "mesh" in page.inner_text("main")
