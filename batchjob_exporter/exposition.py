@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from collectors.metric import Labels, Metric, MetricFamily, Sample, SampleColumns
+from collectors.metric import Labels, Metric, MetricColumns, MetricFamily, Sample
 
 
 class ExpositionFormat(NamedTuple):
@@ -56,7 +56,7 @@ def _block(family: MetricFamily, format: ExpositionFormat) -> bytes:
 
 
 def _text(name: str, samples: Sequence[Sample]) -> str:
-    if isinstance(samples, SampleColumns):
+    if isinstance(samples, MetricColumns):
         text = "".join(_column_text(name, *column) for column in samples.columns())
     else:
         text = "".join([f"{name}{{{of}}} {+number!r}\n" for of, number in samples])  # +True is 1

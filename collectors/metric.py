@@ -31,7 +31,7 @@ def exported(metric: ExportedMetric) -> Metric:
     return Metric(metric.name, metric.kind, metric.help, metric.labels)
 
 
-class SampleColumn(NamedTuple):
+class MetricColumn(NamedTuple):
     """Samples with labels of their owners, and more that all have."""
 
     labels: Sequence[Labels]
@@ -39,7 +39,7 @@ class SampleColumn(NamedTuple):
     values: Sequence[float]  # as many
 
 
-class SampleColumns(Sequence[Sample]):
+class MetricColumns(Sequence[Sample]):
     """Samples of many owners, made when somebody goes through them.
 
     Those of all metrics at once would be most of the exporter's memory.
@@ -48,7 +48,7 @@ class SampleColumns(Sequence[Sample]):
     __slots__ = ()
 
     @abstractmethod
-    def columns(self) -> Iterator[SampleColumn]:
+    def columns(self) -> Iterator[MetricColumn]:
         """All samples, some at a time."""
 
     def __iter__(self) -> Iterator[Sample]:

@@ -18,6 +18,14 @@ from batchjob.schedulers.states import JobState
 from batchjob.secret_files import secret_file
 
 
+class GpuModel(NamedTuple):
+    """A node's GPUs of one model, as its scheduler calls it."""
+
+    model: str
+    gpus: int
+    allocated: int | None
+
+
 class ClusterNode(NamedTuple):
     """A node; `state` is the base state, `flags` are what is set beside it, both lower case."""
 
@@ -34,6 +42,7 @@ class ClusterNode(NamedTuple):
     reason: str = ""
     reason_since: int | None = None
     failures: int | None = None  # seen by us, see collectors/cluster/failures.py
+    gpu_models: tuple[GpuModel, ...] = ()  # where the scheduler tells them apart
 
     @property
     def usable(self) -> bool:

@@ -14,6 +14,7 @@ from batchjob.schedulers.cluster import ClusterOptions, ClusterReaders
 from batchjob.schedulers.registry import CLUSTERS, Scheduler
 from collectors.cluster.durations import ConditionDurations, draining, unavailable
 from collectors.cluster.failures import NodeFailures
+from collectors.cluster.gpu_seconds import GpuTime
 from collectors.cluster.job_metrics import JobsReading
 from collectors.cluster.metrics import AGE, ERRORS, INFO, METRICS, families
 from collectors.cluster.node_metrics import Nodes
@@ -39,6 +40,8 @@ class Cluster:
             ConditionDurations(unavailable),
             ConditionDurations(draining),
         )
+        self._lifetime = lifetime(options.interval, options.timeout)
+        self._gpu_time = GpuTime(self._lifetime)
         reads = {part: read for part, read in sources._asdict().items() if read is not None}
         if "nodes" in reads:
             self._read_nodes = reads["nodes"]
@@ -51,7 +54,7 @@ class Cluster:
                 f"cluster {part}",
                 read,
                 options.interval,
-                lifetime(options.interval, options.timeout),
+                self._lifetime,
                 host.monotonic,
             )
             for part, read in reads.items()
@@ -102,8 +105,9 @@ class Cluster:
     def _nodes(self) -> Nodes:
         nodes, now = self._failures.observe(self._read_nodes()), self._host.clock()
         return Nodes(
-            nodes, self._unavailable.observe(nodes, now), self._draining.observe(nodes, now)
-        )
+            nodes, self._unavailable.observe(nodes, now), self._draining.observe(nodes, now),
+            self._gpu_time.observe(nodes, self._host.monotonic()),
+        )  # fmt: skip
 
     def _jobs(self) -> JobsReading:
         jobs = self._read_jobs()

@@ -2,9 +2,11 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
-from batchjob.schedulers.cluster import ClusterNode
+from batchjob.schedulers.cluster import ClusterNode, GpuModel
+from collectors.cluster.gpu_seconds import GpuSeconds
 from collectors.cluster.histogram import Histogram, families
 from collectors.cluster.metric_types import ClusterMetric, Samples, counted, counter, gauge
 from collectors.metric import NO_LABELS, Metric, MetricFamily, labels
@@ -18,6 +20,7 @@ class Nodes(NamedTuple):
     nodes: Sequence[ClusterNode]
     unavailable: Histogram = Histogram()
     draining: Histogram = Histogram()
+    gpu_seconds: GpuSeconds = MappingProxyType({})
 
 
 def _per_node(value: Value) -> Callable[[Nodes], Samples]:
@@ -79,6 +82,18 @@ def _since(reading: Nodes) -> Samples:
     return (
         (labels(node=node.name), node.reason_since) for node in reading.nodes if not node.usable
     )
+
+
+def _gpu_models(value: Callable[[GpuModel], float | None]) -> Callable[[Nodes], Samples]:
+    return lambda reading: (
+        (labels(node=node.name, model=each.model), value(each))
+        for node in reading.nodes
+        for each in node.gpu_models
+    )
+
+
+def _gpu_seconds(reading: Nodes) -> Samples:
+    return counted(reading.gpu_seconds, "node", "state")
 
 
 _OF_A_NODE: tuple[tuple[str, str, Value], ...] = (
@@ -170,6 +185,27 @@ NODES = (
     *(
         ClusterMetric(gauge(f"node_{name}", help, "node"), _per_node(value), native=True)
         for name, help, value in _OF_A_NODE
+    ),
+    ClusterMetric(
+        gauge(
+            "node_model_gpus", "GPUs of the node by model, as its GRES names it.", "node", "model"
+        ),
+        _gpu_models(lambda each: each.gpus),
+    ),
+    ClusterMetric(
+        gauge("node_model_gpus_allocated", "GPUs of a model that jobs hold.", "node", "model"),
+        _gpu_models(lambda each: each.allocated),
+    ),
+    ClusterMetric(
+        counter(
+            "node_gpu_seconds_total",
+            "GPU time of the node since the exporter began: allocated to jobs, idle, or "
+            "unavailable because the node takes no jobs. Time in which the scheduler did not "
+            "answer is left out.",
+            "node",
+            "state",
+        ),
+        _gpu_seconds,
     ),
     *(
         ClusterMetric(

@@ -15,9 +15,9 @@ from collectors.metric import (
     NO_LABELS,
     Labels,
     Metric,
+    MetricColumn,
+    MetricColumns,
     MetricFamily,
-    SampleColumn,
-    SampleColumns,
     exported,
     join,
     labels,
@@ -34,7 +34,7 @@ class LabelledReadings(NamedTuple):
 
 
 _Read = Callable[[JobReading], Any]
-_Column = Callable[[LabelledReadings], SampleColumn]
+_Column = Callable[[LabelledReadings], MetricColumn]
 """The samples of one quantity, of all jobs."""
 
 
@@ -68,7 +68,7 @@ class JobFamilies:
         return MetricFamily(metric, samples, distinct=True, created=created)
 
 
-class JobColumns(SampleColumns):
+class JobColumns(MetricColumns):
     """The samples of one metric."""
 
     __slots__ = ("_columns", "_jobs")
@@ -77,8 +77,8 @@ class JobColumns(SampleColumns):
         self._columns = columns
         self._jobs = jobs
 
-    def columns(self) -> Iterator[SampleColumn]:
-        """See SampleColumns."""
+    def columns(self) -> Iterator[MetricColumn]:
+        """See MetricColumns."""
         return (column(self._jobs) for column in self._columns)
 
     def created(self) -> dict[Labels, float]:
@@ -104,20 +104,20 @@ def _column(quantity: Quantity, read: _Read) -> _Column:
     return partial(_single, read, labels(**dict(quantity.labels)))
 
 
-def _single(read: _Read, more: Labels, jobs: LabelledReadings) -> SampleColumn:
+def _single(read: _Read, more: Labels, jobs: LabelledReadings) -> MetricColumn:
     values = list(map(read, jobs.readings))
     if None not in values:
-        return SampleColumn(jobs.labels, more, values)
+        return MetricColumn(jobs.labels, more, values)
     known = [value is not None for value in values]
-    return SampleColumn(list(compress(jobs.labels, known)), more, list(compress(values, known)))
+    return MetricColumn(list(compress(jobs.labels, known)), more, list(compress(values, known)))
 
 
 def _several(
     read: _Read, of_each: Callable[[Any], float], label: str, jobs: LabelledReadings
-) -> SampleColumn:
+) -> MetricColumn:
     told = list(map(read, jobs.readings))
     if not any(told):
-        return SampleColumn((), NO_LABELS, ())
+        return MetricColumn((), NO_LABELS, ())
     found = [
         (own, name, value)
         for own, values in zip(jobs.labels, told, strict=True)
@@ -125,7 +125,7 @@ def _several(
         for name, value in values.items()
     ]
     of = [Labels(f"{own},{_label(label, name)}") for own, name, _ in found]
-    return SampleColumn(of, NO_LABELS, [of_each(value) for _, _, value in found])
+    return MetricColumn(of, NO_LABELS, [of_each(value) for _, _, value in found])
 
 
 @lru_cache(1000)  # jobs have the same devices, or as many as they make interfaces

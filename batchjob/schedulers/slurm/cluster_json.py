@@ -5,6 +5,7 @@ serves. Times of sdiag are in microseconds, memory is in megabytes.
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -13,6 +14,7 @@ from batchjob.schedulers.cluster import (
     ClusterNode,
     Controller,
     FairShare,
+    GpuModel,
     License,
     Partition,
     Reservation,
@@ -49,7 +51,8 @@ def _node(row: Mapping[str, Any]) -> ClusterNode:
     words = (*state_words(row.get("state")), *state_words(row.get("state_flags")))
     base, flags = node_state(words)
     memory, allocated = count(row.get("real_memory")), count(row.get("alloc_memory"))
-    total = gres_gpus(str(row.get("gres") or ""))
+    gres, used = str(row.get("gres") or ""), str(row.get("gres_used") or "")
+    total = sum(gres_gpus(gres).values())
     return ClusterNode(
         str(row["name"]),
         base,
@@ -60,9 +63,10 @@ def _node(row: Mapping[str, Any]) -> ClusterNode:
         None if memory is None else memory * MEGABYTE,
         None if allocated is None else allocated * MEGABYTE,
         total,
-        gres_gpus(str(row.get("gres_used") or "")) if total else 0,
+        sum(gres_gpus(used).values()),
         bounded(str(row.get("reason") or "")),
         epoch(row.get("reason_changed_at")),
+        gpu_models=gpu_models(gres, used),
     )
 
 
@@ -72,12 +76,25 @@ def node_state(words: tuple[str, ...]) -> tuple[str, frozenset[str]]:
     return (lower[0] if lower else "unknown"), frozenset(lower[1:]) - {"invalid"}
 
 
-_GRES = re.compile(r"gpu(?::[^:,()]+)?:(\d+)(?:\([^)]*\))?")
+_GRES = re.compile(r"(?:^|,)gpu(?::([^:,()]+))?:(\d+)(?:\([^)]*\))?")
 
 
-def gres_gpus(text: str) -> int:
-    """GPUs of `gpu:a100:2(IDX:0-1),gpu:v100:0(IDX:N/A),shard:a100:1`."""
-    return sum(int(each[1]) for each in re.finditer(rf"(?:^|,){_GRES.pattern}", text))
+def gres_gpus(text: str) -> Counter[str]:
+    """GPUs by model of `gpu:a100:2(IDX:0-1),gpu:v100:0(IDX:N/A),shard:a100:1`; "": not told."""
+    found: Counter[str] = Counter()
+    for model, number in _GRES.findall(text):
+        found[model] += int(number)
+    return found
+
+
+def gpu_models(gres: str, used: str | None) -> tuple[GpuModel, ...]:
+    """A node's GPUs of each model that Slurm names; `used` is None where it does not say."""
+    allocated = None if used is None else gres_gpus(used)
+    return tuple(
+        GpuModel(model, number, None if allocated is None else allocated[model])
+        for model, number in sorted(gres_gpus(gres).items())
+        if model
+    )
 
 
 def jobs(answer: Any) -> list[ClusterJob]:

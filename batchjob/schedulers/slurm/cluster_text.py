@@ -26,6 +26,7 @@ from batchjob.schedulers.cluster import (
 from batchjob.schedulers.slurm.cluster_json import (
     MEGABYTE,
     first_partition,
+    gpu_models,
     gres_gpus,
     job_state,
     node_state,
@@ -71,7 +72,8 @@ def _node(line: str) -> ClusterNode:
     base, flags = node_state(tuple(_SIGNS.get(word, word) for word in words))
     reason = _REASON.search(line)
     memory, allocated = count(values.get("RealMemory")), count(values.get("AllocMem"))
-    total = gres_gpus(values.get("Gres", ""))
+    gres, used = values.get("Gres", ""), values.get("GresUsed")
+    total = sum(gres_gpus(gres).values())
     return ClusterNode(
         values["NodeName"],
         base,
@@ -82,9 +84,10 @@ def _node(line: str) -> ClusterNode:
         None if memory is None else memory * MEGABYTE,
         None if allocated is None else allocated * MEGABYTE,
         total,
-        gres_gpus(values["GresUsed"]) if "GresUsed" in values else None if total else 0,
+        sum(gres_gpus(used).values()) if used is not None else None if total else 0,
         bounded(reason[1]) if reason else "",
         _epoch(reason[2] or "") if reason else None,
+        gpu_models=gpu_models(gres, used),
     )
 
 

@@ -10,6 +10,7 @@ from batchjob.schedulers.cluster import (
     ClusterNode,
     ClusterOptions,
     ClusterReaders,
+    GpuModel,
     bounded,
     reason_word,
 )
@@ -87,6 +88,34 @@ def test_time_out_of_use_and_draining_are_histograms():
     assert values["node_unavailable_seconds_bucket", "60.0"] == 1
     assert values["node_unavailable_seconds_bucket", "10.0"] == 0
     assert values["node_unavailable_seconds_count",] == 1
+
+
+def test_gpu_time_by_state():
+    clock = Clock()
+    node = ClusterNode("n1", "mixed", frozenset(), ("gpu",), gpus=4, gpus_allocated=1)
+    drains = node._replace(flags=frozenset(("drain",)))
+    answers = [node, drains, node, node]
+    collector = cluster(clock, nodes=lambda: [answers.pop(0)])
+    for pause in (30, 10, 1000, 0):  # nobody knows what was in so long a pause
+        collector.refresh()
+        clock.now += pause
+    values = shown(collector)
+    found = {
+        state: values["node_gpu_seconds_total", "n1", state]
+        for state in ("allocated", "idle", "unavailable")
+    }
+    assert found == {"allocated": 40, "idle": 90, "unavailable": 30}
+
+
+def test_gpus_by_model():
+    models = (GpuModel("a100", 2, 1), GpuModel("v100", 4, None))
+    node = ClusterNode("n1", "mixed", frozenset(), ("gpu",), gpu_models=models)
+    collector = cluster(Clock(), nodes=lambda: [node])
+    collector.refresh()
+    values = shown(collector)
+    assert values["node_model_gpus", "n1", "a100"] == 2
+    assert values["node_model_gpus_allocated", "n1", "a100"] == 1
+    assert ("node_model_gpus_allocated", "n1", "v100") not in values
 
 
 def test_partitions_sum_their_nodes():

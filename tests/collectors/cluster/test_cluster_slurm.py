@@ -32,6 +32,7 @@ def test_nodes_of_22_05_are_those_of_sinfo(recorded):
         assert node.memory_bytes == int(memory) << 20
         assert node.memory_allocated_bytes == int(allocated) << 20
     assert [(node.gpus, node.gpus_allocated) for node in nodes] == [(4, 1), (4, 0), (2, 1), (0, 0)]
+    assert nodes[0].gpu_models == (("a100", 4, 1),)
     assert nodes[0].partitions == ("cpu", "gpu")
 
 
@@ -184,7 +185,14 @@ def test_any_text_is_read_or_refused(text):
         with contextlib.suppress(SchedulerError):
             read(text.encode("utf-8", "replace"))
     assert slurm_json.array_tasks(text) >= 1
-    assert slurm_json.gres_gpus(text) >= 0
+    assert min(slurm_json.gres_gpus(text).values(), default=0) >= 0
+
+
+def test_gpus_of_several_models():
+    gres, used = "gpu:a100:2(S:0),gpu:v100:4,gpu:1,shard:8", "gpu:a100:1(IDX:0),gpu:v100:0(IDX:N/A)"
+    assert sum(slurm_json.gres_gpus(gres).values()) == 7
+    assert slurm_json.gpu_models(gres, used) == (("a100", 2, 1), ("v100", 4, 0))
+    assert slurm_json.gpu_models("gpu:a100:2", None) == (("a100", 2, None),)
 
 
 def test_a_warning_before_the_json_does_no_harm(recorded):
