@@ -13,7 +13,7 @@ from batchjob_stats_db.timeseries.prometheus_client import Endpoint
 from batchjob_stats_db.timeseries.prometheus_store import Prometheus
 from batchjob_stats_db.timeseries.promql import Term, batches, selector, united
 from tests.batchjob_stats_db.samples.stores import STORES
-from tests.batchjob_stats_db.tsdb import line, prometheus
+from tests.batchjob_stats_db.tsdb import SERVERS, line
 
 T = 1_775_300_000  # a multiple of nothing in particular
 CPU = "batchjob_job_cpu_seconds_total"
@@ -115,8 +115,9 @@ def test_not_a_number_is_said_or_left_out(history):
     assert all(math.isnan(sample.value) for sample in found)
 
 
-def test_a_refused_question_says_why():
-    with prometheus([]) as url, pytest.raises(TimeSeriesError, match="status 4"):
+@pytest.mark.parametrize("running", SERVERS)
+def test_a_refused_question_says_why(running):
+    with running([]) as url, pytest.raises(TimeSeriesError, match="status 4"):
         Prometheus(Endpoint(url))._ask("query", query="sum(", time=T)
 
 

@@ -6,7 +6,7 @@ from batchjob.quantities.quantity import SeriesKind
 from batchjob_stats_db.timeseries.base import NodeQuery
 from batchjob_stats_db.timeseries.prometheus_client import Endpoint
 from batchjob_stats_db.timeseries.prometheus_store import Prometheus
-from tests.batchjob_stats_db.tsdb import prometheus, victoria_metrics
+from tests.batchjob_stats_db.tsdb import SERVERS
 
 T = 1_775_300_000
 N1 = {"cluster": "c1", "instance": "n1:10910"}
@@ -32,7 +32,7 @@ def lines():
         yield line("batchjob_node_cpus", 9, at, cluster="other", instance="n3:10910")
 
 
-@pytest.fixture(params=[prometheus, victoria_metrics], scope="module", ids=lambda p: p.__name__)
+@pytest.fixture(params=SERVERS, scope="module")
 def store(request):
     with request.param(list(lines())) as url:
         yield Prometheus(Endpoint(url, scrape_interval=30.0))

@@ -4,9 +4,12 @@ import contextlib
 import shutil
 import subprocess
 import tempfile
+import threading
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,10 +41,14 @@ def prometheus(lines, *flags, config="global: {}"):
 
 
 @contextlib.contextmanager
-def victoria_metrics(lines):
+def victoria_metrics(lines, *flags):
     """The URL of a VictoriaMetrics into which the samples were imported."""
-    with run_victoria_metrics(lines) as store:
+    with run_victoria_metrics(lines, *flags) as store:
         yield store.url
+
+
+SERVERS = [pytest.param(each, id=each.__name__) for each in (prometheus, victoria_metrics)]
+"""What answers over HTTP, for tests of both."""
 
 
 @contextlib.contextmanager
@@ -92,6 +99,35 @@ def run_victoria_metrics(lines, *flags):
             urllib.request.urlopen(f"{url}/internal/force_flush", timeout=10).close()
             time.sleep(0.1)
             yield RunningStore(url, process.pid)
+
+
+@contextlib.contextmanager
+def relayed(url, heard=lambda query: None, said=lambda content: content):
+    """The URL of a relay before a store, which hears the queries and may change the answers."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            (query,) = urllib.parse.parse_qs(body.decode())["query"]
+            heard(query)
+            headers = {"Content-Type": self.headers["Content-Type"]}
+            request = urllib.request.Request(url + self.path, body, headers)
+            with urllib.request.urlopen(request, timeout=10) as answer:
+                content = said(answer.read())
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
 
 
 def _grouped(lines):

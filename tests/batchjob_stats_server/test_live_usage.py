@@ -1,10 +1,7 @@
 """Running jobs in lists have the usage of now, from one question for all, and no page waits."""
 
-import contextlib
 import threading
 import time
-import urllib.parse
-import urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -19,7 +16,7 @@ from batchjob_stats_db.timeseries.prometheus_store import Prometheus
 from batchjob_stats_server import app
 from batchjob_stats_server.live_usage import LiveUsage
 from batchjob_stats_server.promql.histories import TimeSeriesPool
-from tests.batchjob_stats_db.tsdb import line, prometheus, victoria_metrics
+from tests.batchjob_stats_db.tsdb import SERVERS, line, relayed
 from tests.batchjob_stats_server.conftest import NOW, PROXY, SECRET
 
 CAROL = {"user": "carol", "jobid": "3"}  # runs since NOW - 5000
@@ -45,9 +42,9 @@ def live(services, url):
     )
 
 
-@pytest.fixture(scope="module")
-def store():
-    with prometheus(SAMPLES) as url:
+@pytest.fixture(scope="module", params=SERVERS)
+def store(request):
+    with request.param(SAMPLES) as url:
         yield url
 
 
@@ -74,42 +71,12 @@ def test_the_api_has_running_jobs_as_of_now(services, store, where):
     assert job["cpu_efficiency"] == pytest.approx(19800 / job["cpu_available_seconds"])
 
 
-@pytest.mark.parametrize("running", [prometheus, victoria_metrics])
-def test_a_page_asks_one_query(services, running):
+def test_a_page_asks_one_query(services, store):
     asked = []
-    with running(SAMPLES) as url, counted(url, asked) as counting:
+    with relayed(store, heard=asked.append) as counting:
         job = carols(get(live(services, counting), "/api/v1/jobs", state="RUNNING"))
     assert job["usage_until_time"] == NOW * 1000
     assert len(asked) == 1
-
-
-@contextlib.contextmanager
-def counted(url, asked):
-    """The URL of a proxy that notes the queries."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self):
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            (query,) = urllib.parse.parse_qs(body.decode())["query"]
-            asked.append(query)
-            headers = {"Content-Type": self.headers["Content-Type"]}
-            request = urllib.request.Request(url + self.path, body, headers)
-            with urllib.request.urlopen(request, timeout=10) as answer:
-                content = answer.read()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-        def log_message(self, *_):
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever).start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
 
 
 def test_chosen_fields_have_them_too(services, store):

@@ -1,4 +1,4 @@
-"""A job's measurements over the API, from a real Prometheus."""
+"""A job's measurements over the API, from real stores."""
 
 import csv
 import io
@@ -20,7 +20,7 @@ from batchjob_stats_db.timeseries.prometheus_client import Endpoint
 from batchjob_stats_db.timeseries.prometheus_store import Prometheus
 from batchjob_stats_server import app
 from batchjob_stats_server.promql.histories import TimeSeriesPool
-from tests.batchjob_stats_db.tsdb import line, prometheus
+from tests.batchjob_stats_db.tsdb import SERVERS, line
 from tests.batchjob_stats_server.conftest import NOW, PROXY, SECRET
 
 START, END = NOW - 7000, NOW - 3400  # of job 1's first run, and of jobs 2 and 5
@@ -64,10 +64,10 @@ SAMPLES = [
 ]  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def store():
+@pytest.fixture(scope="module", params=SERVERS)
+def store(request):
     # What has neither job nor user is not told apart by them.
-    with prometheus(SAMPLES) as url:
+    with request.param(SAMPLES) as url:
         yield url
 
 

@@ -1,4 +1,4 @@
-"""Reports over the API: with the database alone, and with a real Prometheus beside it."""
+"""Reports over the API: with the database alone, and with real stores beside it."""
 
 import pytest
 from fastapi.testclient import TestClient
@@ -7,7 +7,7 @@ from batchjob_stats_db.timeseries.prometheus_client import Endpoint
 from batchjob_stats_db.timeseries.prometheus_store import Prometheus
 from batchjob_stats_server import app
 from batchjob_stats_server.promql.histories import TimeSeriesPool
-from tests.batchjob_stats_db.tsdb import line, prometheus
+from tests.batchjob_stats_db.tsdb import SERVERS, line
 from tests.batchjob_stats_server.conftest import NOW, PROXY, SECRET
 
 BOB = {"user": "bob", "jobid": "2"}
@@ -35,9 +35,9 @@ SAMPLES = [
 ]
 
 
-@pytest.fixture(scope="module")
-def store():
-    with prometheus(SAMPLES) as url:
+@pytest.fixture(scope="module", params=SERVERS)
+def store(request):
+    with request.param(SAMPLES) as url:
         yield url
 
 

@@ -11,7 +11,7 @@ from batchjob_stats_db.measure.pending import due_jobs, measure_due, recompute
 from batchjob_stats_db.timeseries.base import JobWindow, SeriesValue
 from batchjob_stats_db.timeseries.prometheus_client import Endpoint
 from batchjob_stats_db.timeseries.prometheus_store import Prometheus
-from tests.batchjob_stats_db.tsdb import line, prometheus
+from tests.batchjob_stats_db.tsdb import SERVERS, line
 
 JOB = JobToMeasure(7, "c1", "1", "alice", 1001, 0, 3600, 1, 4, JobWindow("c1", "1", 0, 4000))
 
@@ -142,13 +142,13 @@ def test_the_node_of_an_instance():
     assert node_of("n001") == "n001"
 
 
-@pytest.fixture(scope="module")
-def history():
+@pytest.fixture(scope="module", params=SERVERS)
+def history(request):
     now = 1_775_300_000  # NOW of conftest
     begin, end = now - 7000, now - 3400
     lines = [
-        line("cpu_seconds_total", 10 + n, begin + 30 * n, mode=mode)
-        for n in range(120)
+        line("cpu_seconds_total", 9 + n, begin + 30 * n, mode=mode)
+        for n in range(1, 121)
         for mode in ("user", "system")
     ]
     lines += [line("end_time_seconds", end, end + 5)]
@@ -156,7 +156,7 @@ def history():
     lines += [line("gpu_utilization_ratio", 0.5, begin + 30, gpu="0", uuid="GPU-a")]
     lines += [line("emissions_grams_total", 2.5, end + 5, provider="rte")]
     lines += [line("cpu_seconds_total", 2, end - 1, mode="user", jobid="short")]
-    with prometheus(lines) as url:
+    with request.param(lines) as url:
         yield Prometheus(Endpoint(url))
 
 
