@@ -6,10 +6,14 @@ import time
 import pytest
 from fastapi.testclient import TestClient
 
+from batchjob.quantities.quantity import Statistic
 from batchjob_stats_db.database.tokens import TokenRole
+from batchjob_stats_db.timeseries.base import JobWindow, TimeSeriesError
 from batchjob_stats_db.timeseries.prometheus_client import Endpoint
+from batchjob_stats_db.timeseries.prometheus_store import Prometheus
 from batchjob_stats_server import app
 from batchjob_stats_server.promql.backend import PromqlBackend
+from tests.batchjob_stats_server.serving import serving
 from tests.simulated import tsdb
 
 GATE = "/api/v1/prometheus/api/v1"
@@ -389,3 +393,14 @@ def test_calls_are_counted_by_how_they_ended(ask, database, services):
             ("query", "answered"), ("label", "rejected"), ("query", "failed"), ("label", "failed"),
         )
     ] == [1, 1, 1, None]  # fmt: skip
+
+
+def test_a_poller_is_refused_and_asks_the_database_itself(services, token, database, now):
+    everything = token("vera", TokenRole.VIEWER)["Authorization"].removeprefix("Bearer ")
+    wanted = {Statistic.TOTAL: ["batchjob_job_cpu_seconds_total"]}
+    span = JobWindow("c1", "1", now - 600, now)
+    with serving(services) as port:
+        gate = Endpoint(f"http://127.0.0.1:{port}/api/v1/prometheus", token=everything)
+        with pytest.raises(TimeSeriesError, match="status 400: parameter 'nocache' is not known"):
+            Prometheus(gate).measure(wanted, [span])
+    assert database.asked == []
