@@ -1,6 +1,7 @@
 """The command `batchjob_stats_db`."""
 
 import argparse
+import gc
 import logging
 import os
 import sys
@@ -44,6 +45,8 @@ from batchjob_stats_db.timeseries.base import TimeSeriesError
 log = logging.getLogger(__name__)
 
 Arguments = argparse.Namespace
+
+_COLLECTED = 50_000  # objects between collections: records are many, and in no cycles
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -144,11 +147,14 @@ def _writing(chosen: PollerSettings) -> Iterator[Engine]:
     """The database, open for the one process that writes to it."""
     url = _url(chosen)
     engine = writer(url)
+    thresholds = gc.get_threshold()
+    gc.set_threshold(_COLLECTED)
     try:
         with only_writer(url):
             require_current(engine)
             yield engine
     finally:
+        gc.set_threshold(*thresholds)
         engine.dispose()
 
 

@@ -29,11 +29,12 @@ class FieldReader:
 
     def text(self, name: str) -> str:
         """The text, fit for a database; "" where there is none."""
-        return clean(self.values.get(name, ""))
+        raw = self.values.get(name)
+        return clean(raw) if raw else ""
 
     def get(self, name: str, parse: Callable[[str], T | None]) -> T | None:
         """The parsed value; None where there is none or it cannot be read."""
-        raw = self.values.get(name, "")
+        raw = self.values.get(name)
         if not raw:
             return None
         try:
@@ -68,7 +69,7 @@ def quarantined(source: str, reason: str, raw: str) -> Quarantined:
 
 def integer(text: str) -> int:
     """A whole number that a database can hold; may be negative."""
-    digits = text[1:] if text.startswith("-") else text
+    digits = text if text.isdigit() else text.removeprefix("-")
     if not (digits.isascii() and digits.isdigit() and len(digits) <= 18):
         raise ValueError(f"expected a whole number, got {text[:40]!r}")
     return int(text)

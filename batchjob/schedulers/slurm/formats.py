@@ -27,15 +27,10 @@ def slurm_duration(text: str) -> float | None:
     match = _PARTS.fullmatch(text)
     if not match:
         raise ValueError(f"expected a duration such as 1-02:03:04, got {text[:40]!r}")
-    days, first, second, third, fraction = match.groups()
-    given = [int(part) for part in (first, second, third) if part is not None]
-    if days is not None:  # D-HH[:MM[:SS]]
-        hours, minutes, seconds = [*given, 0, 0][:3]
-    elif len(given) == 3:
-        hours, minutes, seconds = given
-    else:  # MM[:SS]
-        hours, minutes, seconds = 0, *[*given, 0][:2]
-    whole = int(days or 0) * 86400 + hours * 3600 + minutes * 60 + seconds
+    days, hours, minutes, seconds, fraction = match.groups()
+    if days is None and seconds is None:  # MM[:SS]
+        hours, minutes, seconds = 0, hours, minutes
+    whole = int(days or 0) * 86400 + int(hours) * 3600 + int(minutes or 0) * 60 + int(seconds or 0)
     return whole + float(fraction) if fraction else float(whole)
 
 
@@ -82,8 +77,11 @@ def tres_count(text: str | None) -> int | None:
 
     "Not set" is near 2^64, or below 0 where it was printed as a signed number.
     """
-    if text is None or text.startswith("-") or (text.isdecimal() and int(text) >= _NOT_SET):
+    if text is None or text.startswith("-"):
         return None
+    if text.isdecimal() and text.isascii():
+        number = int(text)
+        return None if number >= _NOT_SET else number
     return size_bytes(text)
 
 

@@ -33,6 +33,9 @@ def slurm_hosts(text: str, limit: int = LIMIT) -> list[str]:
 
 def _words(text: str) -> Iterator[str]:
     """Split at the commas that stand in no brackets."""
+    if "[" not in text and "]" not in text:
+        yield from (_word(word, text) for word in text.split(","))
+        return
     depth = begin = 0
     for at, character in enumerate(text):
         if character == "[":

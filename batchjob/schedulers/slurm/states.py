@@ -44,6 +44,8 @@ def slurm_state(word: str) -> JobState:
 
     A word cut by a narrow column ends in `+` and is known by its beginning.
     """
+    if (known := SLURM.get(word)) is not None:
+        return known
     base = word.split(" ", 1)[0]
     if base.endswith("+"):
         matches = {state for name, state in SLURM.items() if name.startswith(base[:-1])}

@@ -7,6 +7,7 @@ and a known delimiter would let a user write other people's records.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from batchjob.runtime.values import size_bytes
@@ -272,6 +273,7 @@ def without_steps(parsed: Parsed) -> Parsed:
     return parsed._replace(job=unsaid)
 
 
+@lru_cache(maxsize=1000)  # most are 0:0
 def exit_pair(text: str) -> tuple[int, int]:
     """Exit code and signal of `3:0`."""
     code, _, signal = text.partition(":")
