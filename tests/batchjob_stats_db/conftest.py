@@ -1,5 +1,6 @@
 """Every test of the database runs on SQLite and on a PostgreSQL of its own."""
 
+import logging
 import os
 import pwd
 import shutil
@@ -140,6 +141,16 @@ def engine(url):
     made = writer(url)
     yield made
     made.dispose()
+
+
+@pytest.fixture
+def logging_as_it_was():
+    """main() sends the process's log lines to the standard error of its day."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
 
 
 @pytest.fixture

@@ -24,14 +24,11 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.e2e
 def test_killed_at_random_instants(url, engine):
     chance = random.Random(17)
-    argv = [sys.executable, "-m", "tests.batchjob_stats_db.simulated"]
-    argv += [url.render_as_string(hide_password=False), str(JOBS)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     source = Simulated(JOBS)
     observer = poller(engine, source)._store
     begun, kills = time.monotonic(), 0
     while kills < KILLS:
-        child = subprocess.Popen(argv, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL)
+        child = started(url)
         try:
             # Python takes 0.6 s to start; then the instants are spread over some transactions.
             child.wait(chance.uniform(0.6, 0.9 + 20 / KILLS))
@@ -42,9 +39,26 @@ def test_killed_at_random_instants(url, engine):
         if done(observer, source):  # all flowed already: begin again with an empty database
             check(engine)
             empty(engine)
-    subprocess.run(argv, cwd=ROOT, env=environment, check=True, stdout=subprocess.DEVNULL)
+    assert started(url).wait(300) == 0
     check(engine)
     assert time.monotonic() - begun < 600
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("url", ["postgresql"], indirect=True)
+def test_two_pollers_of_one_cluster_at_a_time(url, engine):
+    """SQLite refuses the second one."""
+    pollers = [started(url), started(url)]
+    assert [each.wait(300) for each in pollers] == [0, 0]
+    check(engine)
+
+
+def started(url):
+    """A poller of the simulated scheduler, which ends when all jobs are on record."""
+    argv = [sys.executable, "-m", "tests.batchjob_stats_db.simulated"]
+    argv += [url.render_as_string(hide_password=False), str(JOBS)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(argv, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL)
 
 
 def empty(engine):

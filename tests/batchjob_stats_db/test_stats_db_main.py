@@ -1,7 +1,6 @@
 """The command, from the command line."""
 
 import json
-import logging
 import os
 import re
 import sys
@@ -18,15 +17,7 @@ from batchjob_stats_db.main import main
 from batchjob_stats_server.main import main as stats_server
 from tests.e2e.processes import daemon, free_ports, until
 
-
-@pytest.fixture(autouse=True)
-def logging_as_it_was():
-    """main() sends the process's log lines to the standard error of its day."""
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
+pytestmark = pytest.mark.usefixtures("logging_as_it_was")
 
 
 @pytest.fixture
