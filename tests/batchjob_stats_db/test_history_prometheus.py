@@ -13,7 +13,7 @@ from batchjob_stats_db.timeseries.prometheus_client import Endpoint
 from batchjob_stats_db.timeseries.prometheus_store import Prometheus
 from batchjob_stats_db.timeseries.promql import Term, batches, selector, united
 from tests.batchjob_stats_db.samples.stores import STORES
-from tests.batchjob_stats_db.tsdb import SERVERS, line
+from tests.batchjob_stats_db.tsdb import SERVERS, line, relayed
 
 T = 1_775_300_000  # a multiple of nothing in particular
 CPU = "batchjob_job_cpu_seconds_total"
@@ -113,6 +113,26 @@ def test_totals_peaks_means_and_counts_in_one_question(history):
 def test_not_a_number_is_said_or_left_out(history):
     found = history.measure({Statistic.PEAK: [MEMORY]}, [span("6")])[Statistic.PEAK]
     assert all(math.isnan(sample.value) for sample in found)
+
+
+@pytest.mark.parametrize("running", SERVERS)
+def test_samples_are_read_only_where_and_when_a_counter_fell(running):
+    rising = [*range(1, 721)]  # six hours, a sample each 30 s
+    fell = [*rising[:300], *rising[:420]]
+    n2 = {"instance": "n002:10910"}
+    lines = [
+        *course("cpu_seconds_total", rising, T + 30, mode="user"),
+        *course("cpu_seconds_total", fell, T + 30, mode="user", **n2),
+        *course("cpu_seconds_total", rising, T + 30, mode="user", jobid="2"),
+    ]
+    heard = []
+    with running(lines) as url, relayed(url, heard.append) as relay:
+        spans = [span(jobid, T, T + 6 * 3600) for jobid in ("1", "2")]
+        found = totals(Prometheus(Endpoint(relay)), *spans)
+    assert found == {("1", "n001:10910"): 720, ("1", "n002:10910"): 720, ("2", "n001:10910"): 720}
+    assert [query for query in heard if "(" not in query] == [
+        f'{{__name__="{CPU}", cluster="c1", jobid="1", instance="n002:10910"}}[3600s]'
+    ]
 
 
 @pytest.mark.parametrize("running", SERVERS)
