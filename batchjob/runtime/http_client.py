@@ -57,9 +57,10 @@ class _Place(NamedTuple):
     encrypted: bool
     path: str
     user: str  # `name:password` of the URL
+    unix_socket: str = ""
 
     def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
+        return self.unix_socket or f"{self.host}:{self.port}"
 
 
 def trust(ca_file: str = "", insecure: bool = False) -> ssl.SSLContext:
@@ -81,9 +82,13 @@ def fetch(
     limit: int = _MEBIBYTE,
     tls: ssl.SSLContext | None = None,
     proxies: bool = False,
+    unix_socket: str = "",
 ) -> HttpReply:
-    """Ask once. `proxies`: go by the environment's https_proxy, http_proxy and no_proxy."""
-    place = _place(url)
+    """Ask once. `proxies`: go by the environment's https_proxy, http_proxy and no_proxy.
+
+    `unix_socket`: the path at which the server listens, whatever host the URL names.
+    """
+    place = _place(url)._replace(unix_socket=unix_socket)
     give_up = time.monotonic() + seconds
     kind = http.client.HTTPSConnection if place.encrypted else http.client.HTTPConnection
     with _connected(place, _proxy(place) if proxies else None, give_up, tls) as connected:
@@ -145,9 +150,14 @@ def _connected(
 
 
 def _connect(place: _Place, give_up: float) -> socket.socket:
-    found = socket.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)
+    if place.unix_socket:
+        addresses: list[tuple[Any, ...]] = [
+            (socket.AF_UNIX, socket.SOCK_STREAM, 0, "", place.unix_socket)
+        ]
+    else:
+        addresses = [*socket.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)]
     failure: OSError = OSError("no address")
-    for family, kind, protocol, _, address in found:
+    for family, kind, protocol, _, address in addresses:
         connection = socket.socket(family, kind, protocol)
         try:
             connection.settimeout(max(0.001, give_up - time.monotonic()))

@@ -4,16 +4,13 @@ Facts: slurmrestd(8), rest_auth/jwt and rest_auth/local; paths are /slurm/v0.0.N
 and /slurmdb/v0.0.NN/... (slurmdbd).
 """
 
-import http.client
-import json
-import socket
-import ssl
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
+from batchjob.runtime.http_client import FetchError, HttpReply, fetch, trust
 from batchjob.runtime.reason import reason
 from batchjob.runtime.settings import option
 from batchjob.runtime.subprocesses import SchedulerError
@@ -22,7 +19,6 @@ from batchjob.secret_files import SecretFileError, read_secret, secret_file
 
 VERSIONS = tuple(f"v0.0.{number}" for number in range(46, 36, -1))  # newest first
 ANSWER_LIMIT = 512 * 1024 * 1024
-_CHUNK = 1 << 16
 _SHOWN = 300
 
 
@@ -63,25 +59,11 @@ class RestOptions:
     timeout: float = option(120.0, "Maximum duration of a request.", parse=duration)
 
 
-class _UnixConnection(http.client.HTTPConnection):
-    """HTTP over a UNIX socket."""
-
-    def __init__(self, path: str, timeout: float) -> None:
-        super().__init__("localhost", timeout=timeout)
-        self._path = path
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(self._path)
-
-
 class Slurmrestd:
     """A server; finds out once which version of the API it has."""
 
-    def __init__(self, options: RestOptions, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, options: RestOptions) -> None:
         self._options = options
-        self._clock = clock
         self._version = options.version
 
     def get(self, daemon: str, path: str, query: Mapping[str, str] | None = None) -> Any:
@@ -99,7 +81,7 @@ class Slurmrestd:
             try:
                 self._json(f"/slurm/{candidate}/ping", None)
             except RestError as error:
-                if error.status != http.HTTPStatus.NOT_FOUND:
+                if error.status != HTTPStatus.NOT_FOUND:
                     raise
             else:
                 return candidate
@@ -108,43 +90,30 @@ class Slurmrestd:
         )
 
     def _json(self, path: str, query: Mapping[str, str] | None) -> Any:
-        target = f"{path}?{urlencode(query)}" if query else path
-        deadline = self._clock() + self._options.timeout
-        connection = self._connection()
+        reply = self._fetch(f"{path}?{urlencode(query)}" if query else path)
+        where = f"{self._options.url}{path}"
+        if reply.status != HTTPStatus.OK:
+            said = " ".join(reply.body[:4096].decode("utf-8", "replace").split())[:_SHOWN]
+            raise RestError(f"{where}: HTTP {reply.status}: {said}", reply.status)
         try:
-            connection.request("GET", target, headers=self._headers())
-            with connection.getresponse() as response:
-                body = self._body(response, deadline)
-        except (OSError, http.client.HTTPException) as error:
-            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-            raise RestError(f"{self._options.url}{path}: {reason}") from error
-        finally:
-            connection.close()
-        if response.status != http.HTTPStatus.OK:
-            said = " ".join(body[:4096].decode("utf-8", "replace").split())[:_SHOWN]
-            raise RestError(
-                f"{self._options.url}{path}: HTTP {response.status} {response.reason}: {said}",
-                response.status,
-            )
-        try:
-            return json.loads(body)
-        except (ValueError, RecursionError) as error:
-            raise RestError(f"{self._options.url}{path}: not JSON: {error}") from error
+            return reply.json()
+        except FetchError as error:
+            raise RestError(f"{where}: {error}") from error
 
-    def _connection(self) -> http.client.HTTPConnection:
-        parts, timeout = urlsplit(self._options.url), self._options.timeout
-        if parts.scheme == "unix":
-            return _UnixConnection(parts.path, timeout)
-        assert parts.hostname is not None  # server() has seen to it
-        if parts.scheme == "http":
-            return http.client.HTTPConnection(parts.hostname, parts.port, timeout=timeout)
+    def _fetch(self, target: str) -> HttpReply:
+        options = self._options
+        scheme, _, rest = options.url.partition(":")
         try:
-            context = ssl.create_default_context(cafile=self._options.ca_file or None)
+            return fetch(
+                f"http://localhost{target}" if scheme == "unix" else f"{options.url}{target}",
+                headers=self._headers(), seconds=options.timeout, limit=ANSWER_LIMIT,
+                tls=trust(options.ca_file) if scheme == "https" else None,
+                unix_socket=rest if scheme == "unix" else "",
+            )  # fmt: skip
+        except FetchError as error:
+            raise RestError(f"{error} ({target})") from error
         except OSError as error:
-            raise RestError(f"{self._options.ca_file}: {reason(error)}") from error
-        return http.client.HTTPSConnection(
-            parts.hostname, parts.port, timeout=timeout, context=context
-        )
+            raise RestError(f"{options.ca_file}: {reason(error)}") from error
 
     def _headers(self) -> dict[str, str]:
         headers = {"Accept": "application/json"}
@@ -153,17 +122,6 @@ class Slurmrestd:
         if self._options.token_file:
             headers["X-SLURM-USER-TOKEN"] = _token(self._options.token_file)
         return headers
-
-    def _body(self, response: http.client.HTTPResponse, deadline: float) -> bytes:
-        parts, size = [], 0
-        while chunk := response.read1(_CHUNK):
-            parts.append(chunk)
-            size += len(chunk)
-            if size > ANSWER_LIMIT:
-                raise RestError(f"{self._options.url}: more than {ANSWER_LIMIT >> 20} MB of answer")
-            if self._clock() > deadline:
-                raise TimeoutError(f"no whole answer within {self._options.timeout:g} s")
-        return b"".join(parts)
 
 
 def _token(path: str) -> str:
