@@ -129,6 +129,14 @@ class Reservation(NamedTuple):
     end: int | None
 
 
+class NativeMetric(NamedTuple):
+    """A gauge that the scheduler itself shows to Prometheus."""
+
+    name: str
+    help: str
+    samples: tuple[tuple[Mapping[str, str], float], ...]  # labels and values
+
+
 class ClusterReaders(NamedTuple):
     """The ways to ask one scheduler; None for what it has not. Each may raise SchedulerError."""
 
@@ -139,6 +147,7 @@ class ClusterReaders(NamedTuple):
     fairshare: Callable[[], Sequence[FairShare]] | None = None
     licenses: Callable[[], Sequence[License]] | None = None
     reservations: Callable[[], Sequence[Reservation]] | None = None
+    native: Callable[[], Sequence[NativeMetric]] | None = None
 
 
 _REASON_SHOWN = 64
@@ -215,6 +224,13 @@ class ClusterOptions(CommandOptions):
         parse=secret_file,
     )
     slurmrestd_ca_file: str = option("", "CA certificates (PEM) to trust, for https.", parse=text)
+    slurm_metrics_url: str = option(
+        "",
+        "URL of slurmctld's own metrics (Slurm 25.11 and later), such as "
+        "http://slurmctl:6817/metrics: they are exposed under the names that Slurm gives them. "
+        "User, token and CA certificates are those of slurmrestd.",
+        parse=_url,
+    )
 
 
 class DetectedCluster(NamedTuple):

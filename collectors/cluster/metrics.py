@@ -1,14 +1,15 @@
 """The families of the cluster collector, part by part."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from batchjob.schedulers.cluster import NativeMetric
 from collectors.cluster.controller_metrics import CONTROLLER
 from collectors.cluster.job_metrics import JOBS, WAIT, waits
 from collectors.cluster.metric_types import ClusterMetric, counter, gauge
 from collectors.cluster.node_metrics import DRAINING, NODES, UNAVAILABLE, spells
 from collectors.cluster.sharing_metrics import FAIRSHARE, LICENSES, PARTITIONS, RESERVATIONS
-from collectors.metric import MetricFamily
+from collectors.metric import Metric, MetricFamily, labels
 
 PARTS: Mapping[str, tuple[ClusterMetric, ...]] = {
     "nodes": NODES,
@@ -18,10 +19,20 @@ PARTS: Mapping[str, tuple[ClusterMetric, ...]] = {
     "fairshare": FAIRSHARE,
     "licenses": LICENSES,
     "reservations": RESERVATIONS,
+    "native": (),
 }
-_HISTOGRAMS: Mapping[str, Callable[[Any], Iterator[MetricFamily]]] = {
+
+
+def _native(reading: Sequence[NativeMetric]) -> Iterator[MetricFamily]:
+    for name, help, samples in reading:
+        metric = Metric(name, "gauge", help, tuple(samples[0][0]))
+        yield MetricFamily(metric, [(labels(**of), value) for of, value in samples])
+
+
+_MORE: Mapping[str, Callable[[Any], Iterator[MetricFamily]]] = {
     "nodes": spells,
     "jobs": waits,
+    "native": _native,
 }
 
 INFO = gauge("info", "1 with the scheduler that is asked.", "scheduler")
@@ -51,5 +62,5 @@ def families(
         samples = row.samples(reading)
         known = {label: float(number) for label, number in samples if number is not None}
         yield MetricFamily(row.metric, list(known.items()))
-    if part in _HISTOGRAMS:
-        yield from _HISTOGRAMS[part](reading)
+    if part in _MORE:
+        yield from _MORE[part](reading)

@@ -24,6 +24,7 @@ from batchjob.schedulers.cluster import (
 )
 from batchjob.schedulers.slurm import cluster_json as slurm_json
 from batchjob.schedulers.slurm import cluster_text as slurm_text
+from batchjob.schedulers.slurm import native_metrics
 from batchjob.schedulers.slurm.json_format import SlurmJsonError
 from batchjob.schedulers.slurm.slurmrestd import RestError, RestOptions, Slurmrestd
 
@@ -75,17 +76,17 @@ _ABSENT_PAUSE = 3600.0
 
 def readers(options: ClusterOptions) -> ClusterReaders:
     """By slurmrestd where it has an address, else by commands."""
+    native = native_metrics.reader(options) if options.slurm_metrics_url else None
     if not options.slurmrestd_url:
-        return by_commands(options)
-    return by_rest(
-        RestOptions(
-            url=options.slurmrestd_url,
-            user=options.slurmrestd_user,
-            token_file=options.slurmrestd_token_file,
-            ca_file=options.slurmrestd_ca_file,
-            timeout=options.timeout,
-        )
+        return by_commands(options)._replace(native=native)
+    rest = RestOptions(
+        url=options.slurmrestd_url,
+        user=options.slurmrestd_user,
+        token_file=options.slurmrestd_token_file,
+        ca_file=options.slurmrestd_ca_file,
+        timeout=options.timeout,
     )
+    return by_rest(rest)._replace(native=native)
 
 
 def by_commands(options: CommandOptions) -> ClusterReaders:

@@ -89,16 +89,23 @@ class Slurmrestd:
             f"{self._options.url}: none of the versions {VERSIONS[-1]} to {VERSIONS[0]}"
         )
 
+    def text(self, path: str) -> str:
+        """What a daemon of Slurm that is no slurmrestd answers, below the URL's own path."""
+        return self._answer(path).body.decode("utf-8", "replace")
+
     def _json(self, path: str, query: Mapping[str, str] | None) -> Any:
-        reply = self._fetch(f"{path}?{urlencode(query)}" if query else path)
-        where = f"{self._options.url}{path}"
+        try:
+            return self._answer(f"{path}?{urlencode(query)}" if query else path).json()
+        except FetchError as error:
+            raise RestError(f"{self._options.url}{path}: {error}") from error
+
+    def _answer(self, target: str) -> HttpReply:
+        reply = self._fetch(target)
         if reply.status != HTTPStatus.OK:
             said = " ".join(reply.body[:4096].decode("utf-8", "replace").split())[:_SHOWN]
+            where = f"{self._options.url}{target.partition('?')[0]}"
             raise RestError(f"{where}: HTTP {reply.status}: {said}", reply.status)
-        try:
-            return reply.json()
-        except FetchError as error:
-            raise RestError(f"{where}: {error}") from error
+        return reply
 
     def _fetch(self, target: str) -> HttpReply:
         options = self._options

@@ -1,0 +1,54 @@
+"""The metrics that slurmctld itself serves from Slurm 25.11 on (its metrics.html).
+
+Slurm 26.05 may ask who wants them (slurm.conf: PrivateData, MetricsAuthUsers).
+"""
+
+from collections.abc import Callable, Iterator
+from math import isfinite
+
+from batchjob.schedulers.cluster import ClusterOptions, NativeMetric
+from batchjob.schedulers.slurm.slurmrestd import RestError, RestOptions, Slurmrestd
+
+PATHS = ("jobs", "nodes", "partitions", "scheduler")
+OF_USERS = "jobs-users-accts"  # without end, as there are users
+
+
+def reader(options: ClusterOptions) -> Callable[[], list[NativeMetric]]:
+    """Reads all of them; raises RestError."""
+    paths = (*PATHS, OF_USERS) if options.users else PATHS
+    server = Slurmrestd(
+        RestOptions(
+            url=options.slurm_metrics_url,
+            user=options.slurmrestd_user,
+            token_file=options.slurmrestd_token_file,
+            ca_file=options.slurmrestd_ca_file,
+            timeout=options.timeout,
+        )
+    )
+
+    def read() -> list[NativeMetric]:
+        texts = (server.text(f"/{path}") for path in paths)
+        return [metric for text in texts for metric in parse(text)]
+
+    return read
+
+
+def parse(text: str) -> Iterator[NativeMetric]:
+    """Slurm's metrics in a text of OpenMetrics or Prometheus' format; RestError for another.
+
+    Names that are not Slurm's are left out: they might be ours.
+    """
+    # Few sites want this, and the parser is half a megabyte.
+    from prometheus_client.parser import text_string_to_metric_families
+
+    try:
+        for family in text_string_to_metric_families(text):
+            samples = tuple(
+                (sample.labels, sample.value)
+                for sample in family.samples
+                if sample.name == family.name and isfinite(sample.value)
+            )
+            if family.name.startswith("slurm_") and samples:
+                yield NativeMetric(family.name, family.documentation, samples)
+    except (ValueError, IndexError, KeyError) as error:
+        raise RestError(f"not metrics: {error}") from error
