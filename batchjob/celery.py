@@ -24,16 +24,16 @@ from batchjob.local_runs import record as run_files
 from batchjob.local_runs.directory import RUNS, data_directory
 from batchjob.local_runs.record import Run, RunFileError
 from batchjob.schedulers.states import JobState
-from batchjob.tracking.outcome import WorkOutcome, outcome_of
+from batchjob.tracking.outcome import WorkOutcome, outcome_of, returned
 from batchjob.tracking.work import Work, first_record, put_on_record
 
 _NAMESPACE = uuid.UUID("6f1d3c5e-6f0e-4b7e-9a52-6d1f4b0c2a77")  # ours, random
 _MOST_RETRIES = 10_000
 _OUTCOMES: dict[str | None, WorkOutcome] = {
-    "SUCCESS": WorkOutcome("success"),
     "IGNORED": WorkOutcome("success"),
     "REJECTED": WorkOutcome("failed", "rejected"),
 }
+_WORKER_ENDED = WorkOutcome("cancelled", "the worker ended")
 
 
 def follow(app: Celery, *, arguments: bool = False, data: str = "") -> None:
@@ -116,7 +116,7 @@ class _Follower:
         if terminated:
             self._end_of_another(request.id, WorkOutcome("cancelled", "revoked"))
 
-    def end(self, task_id: str, state: str | None = None, **_: Any) -> None:
+    def end(self, task_id: str, state: str | None = None, retval: Any = None, **_: Any) -> None:
         """An attempt has ended in this process. Without a state the process is being ended."""
         work = self._works.pop(task_id, None)
         outcome = self._outcomes.pop(task_id, None)
@@ -125,7 +125,8 @@ class _Follower:
         if outcome is None and state is None and self._ended_by_another(work.jobid):
             work.leave()
         else:
-            work.end(outcome or _OUTCOMES.get(state, WorkOutcome("cancelled", "the worker ended")))
+            told = returned(retval) if state == "SUCCESS" else _OUTCOMES.get(state, _WORKER_ENDED)
+            work.end(outcome or told)
 
     def _ended_by_another(self, jobid: str) -> bool:
         """The worker's main process writes the end before it ends us."""

@@ -85,6 +85,7 @@ class Run(NamedTuple):
     tool: str = ""
     parameters: str = ""  # a JSON object
     error: str = ""  # what went wrong, in words
+    result_type: str = ""  # the type of what it returned; nothing for nothing
     record_id: str = ""  # its own id, or the one that another system has for it: Celery's task id
     workflow: str = ""  # what several pieces of work belong to, such as a Celery chain
     restarts: int | None = None
@@ -98,6 +99,11 @@ class Run(NamedTuple):
         if self.start_time is None or self.end_time is None:
             return None
         return max(0, self.end_time - self.start_time)
+
+    @property
+    def has_result(self) -> bool:
+        """Whether it is known to have returned something."""
+        return bool(self.result_type)
 
     @property
     def cpu_seconds(self) -> float | None:

@@ -129,6 +129,7 @@ class JobRecord(NamedTuple):
     tool: str = ""
     parameters: str = ""  # a JSON object
     error: str = ""  # what went wrong, in words
+    result_type: str = ""  # the type of what it returned; nothing for nothing
     # What the scheduler's own accounting saw.
     user_cpu_seconds: float | None = None
     system_cpu_seconds: float | None = None

@@ -53,11 +53,13 @@ def end_work(
     *,
     status: str = "",
     return_code: int | None = None,
+    result: object = None,
 ) -> Run:
     """End it; its record. Raises UnknownWorkError.
 
     Without anything else it was a `success`; an exception says how it ended as in a `with`; a text
     alone is an `error`. `status`: success, failed, error, timeout or cancelled.
+    Of a `result` the type is recorded.
     """
     with _LOCK:
         work = _WORKS.pop(id, None)
@@ -70,4 +72,5 @@ def end_work(
         text = error or ""
         outcome = WorkOutcome("error" if text else "success")
     code = outcome.return_code if return_code is None else return_code
+    work.set_result(result)
     return work.end(WorkOutcome(status or outcome.status, text, code))

@@ -11,6 +11,12 @@ class WorkOutcome(NamedTuple):
     status: str
     error: str = ""
     return_code: int | None = None  # negative: a signal, as subprocess has it
+    result_type: str = ""  # of what it returned
+
+
+def returned(result: object) -> WorkOutcome:
+    """How work ended that returned this, of which only the type is recorded."""
+    return WorkOutcome("success", result_type="" if result is None else type(result).__qualname__)
 
 
 def outcome_of(error: BaseException | None) -> WorkOutcome:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Coroutine, Generator, Mapping
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, cast, overload
 
-from batchjob.tracking.outcome import WorkOutcome, outcome_of
+from batchjob.tracking.outcome import outcome_of, returned
 from batchjob.tracking.process_usage import thread_cpu
 from batchjob.tracking.work import Work, first_record
 
@@ -94,7 +94,7 @@ class Tracker:
             except BaseException as error:
                 work.end(outcome_of(error))
                 raise
-            work.end(WorkOutcome("success"))
+            work.end(returned(result))
             return result
 
         return followed
@@ -124,7 +124,7 @@ class Tracker:
             except BaseException as error:
                 work.end(outcome_of(error), (used[0], used[1]))
                 raise
-            work.end(WorkOutcome("success"), (used[0], used[1]))
+            work.end(returned(result), (used[0], used[1]))
             return result
 
         return followed
@@ -167,6 +167,7 @@ def track(
     memory (bytes) meanwhile, and how it ended: `success`; `failed` (fail() was called, SystemExit,
     subprocess.CalledProcessError); `timeout` (TimeoutError, subprocess.TimeoutExpired);
     `cancelled`; `error` for other exceptions, with their text. `parameters` are written as JSON.
+    Of what a function returns, or set_result() is given, the type is recorded.
     `id` is your own name for this piece of work, `workflow` one for several that belong together.
     `data` is the data directory (default: $BATCHJOB_DATA or ~/.local/state/batchjob).
     """

@@ -17,7 +17,7 @@ from batchjob.local_runs.retention import Keep, sweep_daily
 from batchjob.runtime.formatting import size
 from batchjob.runtime.process import login
 from batchjob.schedulers.states import JobState
-from batchjob.tracking.outcome import WorkOutcome
+from batchjob.tracking.outcome import WorkOutcome, returned
 from batchjob.tracking.process_usage import OwnUsage
 
 log = logging.getLogger("batchjob.track")
@@ -47,6 +47,7 @@ class Work:
         self.run = first
         self._data = data_directory(data)
         self._said: WorkOutcome | None = None
+        self._result_type = ""
         self._begun = time.monotonic()
         _record(first, self._data)
         log.info("%s: started", _called(first), extra={"jobid": first.jobid})
@@ -65,10 +66,15 @@ class Work:
         """Say that the work took too long."""
         self._said = WorkOutcome("timeout", error)
 
+    def set_result(self, result: object) -> None:
+        """Say that the work has a result, where no function returns it; its type is recorded."""
+        self._result_type = returned(result).result_type
+
     def end(self, outcome: WorkOutcome, own_cpu: tuple[float, float] | None = None) -> Run:
         """Put the end on record and into the log. What fail() or time_out() said comes first."""
         if self._said is not None and outcome.status == "success":
             outcome = self._said
+        outcome = outcome._replace(result_type=outcome.result_type or self._result_type)
         used = _USAGE.end(self._piece, own_cpu)
         run = self.run._replace(
             user_cpu_seconds=_rounded(used.user_cpu_seconds),
@@ -94,6 +100,7 @@ def put_on_record(run: Run, outcome: WorkOutcome, data: Path, wall_seconds: floa
         exit_code=code if code is None or code >= 0 else None,
         exit_signal=-code if code is not None and code < 0 else None,
         error=outcome.error[:_LONGEST],
+        result_type=outcome.result_type[:_SHORT],
     )
     _record(ended, data)
     _say(ended)

@@ -134,7 +134,7 @@ job = Table(
     *_integers("array_index"),
     *_texts("het_jobid"),
     *_integers("het_offset"),
-    *_texts("dependencies submit_line work_dir stdout_path tool parameters error"),
+    *_texts("dependencies submit_line work_dir stdout_path tool parameters error result_type"),
     # What the scheduler itself measured; job_usage has what we did.
     *_floats("user_cpu_seconds system_cpu_seconds cpu_seconds"),
     *_integers("peak_memory_bytes energy_joules"),

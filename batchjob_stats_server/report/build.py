@@ -77,7 +77,7 @@ def _job(job: Row, elapsed: float | None) -> JobSummary:
         submit_line=job["submit_line"], work_dir=job["work_dir"],
         allocated_resources=job["allocated_resources"], cancelled_by=job["cancelled_by"],
         tool=job["tool"], parameters=job["parameters"], error=job["error"],
-        record_id=job["record_id"],
+        result_type=job["result_type"], record_id=job["record_id"],
     )  # fmt: skip
 
 

@@ -37,6 +37,7 @@ class JobSummary:
     tool: str  # of tracked work, as is what follows
     parameters: str  # a JSON object
     error: str
+    result_type: str  # of what it returned
     record_id: str  # the id that another system has for it
 
 

@@ -122,8 +122,8 @@ def _origin(report: Report) -> Iterator[ReportLine]:
     job = report.job
     texts = (
         ("Command", job.submit_line), ("Directory", job.work_dir), ("Tool", job.tool),
-        ("Parameters", job.parameters), ("Id elsewhere", job.record_id), ("Error", job.error),
-        ("Cancelled by", job.cancelled_by),
+        ("Parameters", job.parameters), ("Result", job.result_type),
+        ("Id elsewhere", job.record_id), ("Error", job.error), ("Cancelled by", job.cancelled_by),
     )  # fmt: skip
     for label, text in texts:
         if text:

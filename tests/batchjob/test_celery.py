@@ -105,6 +105,7 @@ def test_success(history):
     assert 0.1 <= run.cpu_seconds < 5
     assert run.peak_memory_bytes > 1 << 20
     assert run.record_id != run.jobid
+    assert (run.has_result, run.result_type) == (True, "int")
 
 
 @pytest.mark.parametrize(
@@ -122,6 +123,7 @@ def test_ends(history, name, state, status, error):
     run = history[name]
     assert (run.state, run.status) == (state, status)
     assert error in run.error
+    assert run.has_result == (status == "success")
     assert run.end_time is not None
 
 

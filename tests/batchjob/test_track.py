@@ -163,6 +163,30 @@ def test_functions():
     assert (totals.runs, totals.success_ratio) == (2, 1.0)
 
 
+def test_of_a_result_the_type_is_on_record():
+    @track("mesh")
+    def mesh():
+        return {"cells": "secret"}
+
+    @track("later")
+    async def later():
+        return [1]
+
+    mesh()
+    asyncio.run(later())
+    with track("block") as work:
+        work.set_result(3.5)
+    with track("nothing"):
+        pass
+    batchjob.begin_work("7", "pair")
+    batchjob.end_work("7", result=(1, 2))
+    found = {run.name: (run.has_result, run.result_type) for run in batchjob.history()}
+    assert found == {
+        "mesh": (True, "dict"), "later": (True, "list"), "block": (True, "float"),
+        "nothing": (False, ""), "pair": (True, "tuple"),
+    }  # fmt: skip
+
+
 def test_coroutines_have_their_own_cpu_time():
     @track("busy")
     async def busy():

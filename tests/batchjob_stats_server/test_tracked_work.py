@@ -19,7 +19,8 @@ def work(jobid, start, **fields):
     """An attempt of a task that took 1.053608 s and failed."""
     given = {
         "source": "runs", "name": "mesh", "tool": "openfoam", "record_id": TASK,
-        "parameters": '{"cells": 1000}', "error": "no mesh", "state": JobState.FAILED,
+        "parameters": '{"cells": 1000}', "error": "no mesh", "result_type": "Mesh",
+        "state": JobState.FAILED,
         "submit_time": int(start), "eligible_time": start, "start_time": start,
         "end_time": round(start + 1.054, 3), "elapsed_seconds": 1.053608, "exit_code": 3,
         "user_cpu_seconds": 0.363, "system_cpu_seconds": 0.02, "cpu_seconds": 0.383,
@@ -49,6 +50,7 @@ def test_all_attempts_of_a_task_by_its_id(alice, proxied):
 def test_a_row_has_all_that_was_recorded(alice):
     row = alice.get("/api/v1/jobs", params={"record_id": TASK}).json()[1]
     assert (row["tool"], json.loads(row["parameters"])) == ("openfoam", {"cells": 1000})
+    assert row["result_type"] == "Mesh"
     assert (row["error"], row["exit_code"], row["state"]) == ("no mesh", 3, "FAILED")
     assert (row["user_cpu_seconds"], row["system_cpu_seconds"]) == (0.363, 0.02)
     assert (row["peak_memory_bytes"], row["elapsed_seconds"]) == (56_352_768, 1.053608)
@@ -60,7 +62,7 @@ def test_the_report_and_the_page_say_it(alice):
     text = alice.get(f"/api/v1/jobs/{FIRST}/report", params={"format": "text"}).text
     page = alice.get(f"/jobs/{FIRST}").text.replace("\u202f", " ").replace("&#34;", '"')
     for told in (text, page):
-        for each in ("openfoam", '{"cells": 1000}', "no mesh", TASK, "1.054 s", ".250 UTC"):
+        for each in ("openfoam", '{"cells": 1000}', "no mesh", "Mesh", TASK, "1.054 s", ".250 UTC"):
             assert each in told, each
         for each in ("0.383 s", "user 0.363 s", "system 0.02 s", "53.7 MiB"):
             assert each in told, each

@@ -227,6 +227,7 @@ CREATE TABLE job (
 	tool TEXT DEFAULT '' NOT NULL, 
 	parameters TEXT DEFAULT '' NOT NULL, 
 	error TEXT DEFAULT '' NOT NULL, 
+	result_type TEXT DEFAULT '' NOT NULL, 
 	user_cpu_seconds FLOAT, 
 	system_cpu_seconds FLOAT, 
 	cpu_seconds FLOAT, 

@@ -207,6 +207,7 @@ def upgrade() -> None:
         sa.Column("tool", sa.Text(), server_default="", nullable=False),
         sa.Column("parameters", sa.Text(), server_default="", nullable=False),
         sa.Column("error", sa.Text(), server_default="", nullable=False),
+        sa.Column("result_type", sa.Text(), server_default="", nullable=False),
         sa.Column("user_cpu_seconds", sa.Float(), nullable=True),
         sa.Column("system_cpu_seconds", sa.Float(), nullable=True),
         sa.Column("cpu_seconds", sa.Float(), nullable=True),
