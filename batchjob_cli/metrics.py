@@ -91,7 +91,7 @@ def _of_server(given: argparse.Namespace) -> int:
     path = f"jobs/{quote(jobid, safe='')}/samples"
     first = asker(path, {"limit": 1})
     if first.status == 503 or (first.status == 200 and not first.body):
-        found_rows = list(curves.rows(asker, jobid, given.type))
+        found_rows = list(curves.rows(asker, jobid, given.type, given.since, given.until))
         if found_rows or first.status == 503:
             return _of_time_series(given, found_rows)
     if not given.json:
@@ -110,13 +110,7 @@ def _of_server(given: argparse.Namespace) -> int:
 
 def _of_time_series(given: argparse.Namespace, rows: list[dict[str, Any]]) -> int:
     """The server keeps no samples of the job, and has its course from a time series database."""
-    chosen = [
-        row for row in rows
-        if (given.since is None or row["time"] >= given.since)
-        and (given.until is None or row["time"] <= given.until)
-    ]  # fmt: skip
-    if given.limit is not None:
-        chosen = chosen[len(chosen) - min(given.limit, len(chosen)) :]
+    chosen = rows if given.limit is None else rows[max(0, len(rows) - given.limit) :]
     if given.json:
         print("".join(f"{json.dumps(row)}\n" for row in chosen), end="")
     else:

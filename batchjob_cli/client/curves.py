@@ -30,11 +30,15 @@ CURVES: Mapping[str, Sequence[str]] = {
 _MEANS = frozenset({"gpu_utilization", "gpu_temperature"})  # of several GPUs; all else adds up
 
 
-def rows(ask: Ask, jobid: str, type: str) -> Iterator[dict[str, Any]]:
+def rows(
+    ask: Ask, jobid: str, type: str, since: float | None = None, until: float | None = None
+) -> Iterator[dict[str, Any]]:
     """One for each moment and node, oldest first: `time` (epoch seconds), `jobid`, `node`, and the
     mean of each curve up to then. Raises SettingsError.
     """  # fmt: skip
-    answer = ask(f"jobs/{quote(jobid, safe='')}/metrics", {"metric": CURVES[type]})
+    window = {"since": since, "until": until}
+    part = {name: int(at) for name, at in window.items() if at is not None}
+    answer = ask(f"jobs/{quote(jobid, safe='')}/metrics", {"metric": CURVES[type], **part})
     found: dict[tuple[int, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for point in json.loads(good(answer).body):
         found[point["time"], point["node"]][point["metric"]].append(point["mean"])

@@ -26,6 +26,14 @@ class JobWindow(NamedTuple):
     end: int | None = None  # what is seen after it, is of that moment; None: the job runs
     nodes: int = 1
     clear: tuple[float, float] = (-math.inf, math.inf)  # no other run of this jobid is in this time
+    drawn: tuple[float, float] = (-math.inf, math.inf)  # courses are wanted of this part alone
+
+    @property
+    def drawn_at_all(self) -> bool:
+        """Whether any of its time is in the part that is to be drawn."""
+        begin, end = self.drawn
+        last = self.until if self.end is None else self.end
+        return begin < end and begin <= last and end > self.start
 
 
 class SeriesValue(NamedTuple):

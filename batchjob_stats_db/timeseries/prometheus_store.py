@@ -147,11 +147,12 @@ class Prometheus:
     def _rates(self, asked: SeriesQuery, span: JobWindow, cut: Stretches) -> list[TimeSeries]:
         """From samples, all or, of a long time, one of several."""
         interval = self._endpoint.scrape_interval
-        every = interval * math.ceil((span.until - span.start) / interval / _MOST_SAMPLES)
+        read = _drawn(span, 4 * interval)
+        every = interval * math.ceil((read.until - read.start) / interval / _MOST_SAMPLES)
         found = (
-            self._thinned(asked, span, every)
+            self._thinned(asked, read, every)
             if every > interval
-            else self._raw(matching(asked, span), span)
+            else self._raw(matching(asked, read), read)
         )
         gap = max(4 * interval, 2 * every)
         copies: dict[Identity, list[Points]] = {}
@@ -247,6 +248,15 @@ class Prometheus:
 
 class PartialAnswer(TimeSeriesError):
     """The server could not see all its data; what it says is not the whole."""
+
+
+def _drawn(span: JobWindow, margin: float) -> JobWindow:
+    """The time whose samples have to be read for the part that is drawn."""
+    begin, end = span.drawn
+    return span._replace(
+        start=math.ceil(max(span.start, begin - margin)),
+        until=math.floor(min(span.until, end + margin)),
+    )
 
 
 def _results(url: str, status: int, body: bytes) -> list[dict[str, Any]]:

@@ -37,8 +37,10 @@ class Stretches(NamedTuple):
 
 def stretches(span: JobWindow, most: int, interval: float) -> Stretches:
     """At most so many, none shorter than the time between two samples."""
-    end = max(span.end if span.end is not None else span.until, span.start + 1)
-    return Stretches(span.start, end, max(1, min(most, int((end - span.start) / interval))))
+    start = max(span.start, span.drawn[0])
+    end = min(span.end if span.end is not None else span.until, span.drawn[1])
+    end = max(end, start + 1)
+    return Stretches(start, end, max(1, min(most, int((end - start) / interval))))
 
 
 class Segment(NamedTuple):

@@ -16,7 +16,7 @@ from batchjob_stats_db.queries.spans import span_of
 from batchjob_stats_db.timeseries.base import TimeSeriesStore
 from batchjob_stats_server.api import PREFIX
 from batchjob_stats_server.api.jobs import JobId
-from batchjob_stats_server.api.params import RowsParams, Word
+from batchjob_stats_server.api.params import RowsParams, Time, Word
 from batchjob_stats_server.api.rows import answer, chosen
 from batchjob_stats_server.api.runs import run_of
 from batchjob_stats_server.auth import audit
@@ -57,6 +57,8 @@ class MetricsQuery(RowsParams):
         " highest of all nodes and GPUs.",
     )
     node: Word | None = Field(None, description="Lines of this node alone.")
+    since: Time | None = Field(None, description="The start of the job by default.")
+    until: Time | None = None
     cluster: Word | None = None
     run: int | None = Field(None, ge=1, le=2**53, description="`id` of the run; else the latest.")
 
@@ -95,6 +97,8 @@ async def job_metrics(
     if found is None:
         return answer([], keys, which.format)
     run, job = found
+    if not job.span.drawn_at_all:
+        return answer([], keys, which.format)
     audit.seen(known, f"metrics of job {jobid}", [run])
 
     def drawn(history: TimeSeriesStore) -> Response:
@@ -121,7 +125,17 @@ def _job(
     with services.reader.connect() as db:
         run = run_of(db, access, jobid, which.cluster, which.run)
         job = span_of(db, access, run["id"], policy, now) if run else None
-    return (run, job) if run and job else None
+    return (run, _within(job, which)) if run and job else None
+
+
+def _within(job: JobToMeasure, which: MetricsQuery) -> JobToMeasure:
+    """With the part of its time that is asked for."""
+    begin, end = job.span.drawn
+    if which.since is not None:
+        begin = which.since
+    if which.until is not None:
+        end = which.until
+    return job._replace(span=job.span._replace(drawn=(begin, end)))
 
 
 def _points(wanted: int, lines: int) -> int:

@@ -105,6 +105,26 @@ def test_cpus_in_use_on_each_node(ask, first_run):
     assert rows[0]["time_rfc3339"].endswith("Z")
 
 
+def test_a_part_of_the_time(ask, first_run):
+    window = {"since": START + 900, "until": START + 1800, "points": 3}
+    rows = ask("1", metric=["cpu", "memory"], **window, **first_run)
+    lines = {(row["metric"], row["line"]) for row in rows}
+    assert lines == {("cpu", "n001"), ("cpu", "n002"), ("memory", "n001")}
+    for each in lines:
+        seen = [row for row in rows if (row["metric"], row["line"]) == each]
+        assert [row["time"] // 1000 - START for row in seen] == [1200, 1500, 1800]
+    assert {round(row["mean"], 3) for row in rows} == {2.2, 0.1, 1 << 30}
+    alone = ask("1", metric="cpu", until=START + 900, points=1, **first_run)
+    assert [row["time"] // 1000 - START for row in alone] == [900, 900]
+    assert alone[0]["mean"] == pytest.approx(2.2)
+
+
+@pytest.mark.parametrize("window", [(END, START), (START - 900, START - 1), (END + 1, END + 900)])
+def test_a_time_in_which_the_job_did_not_run(ask, first_run, window):
+    since, until = window
+    assert ask("1", metric="cpu", since=since, until=until, **first_run) == []
+
+
 def test_parts(ask, first_run):
     rows = ask("1", metric="cpu_by_mode", points=1, **first_run)
     assert {row["line"]: round(row["mean"], 3) for row in rows} == {
@@ -166,6 +186,7 @@ def test_csv_and_chosen_fields(ask, first_run):
         ({"points": 10**6}, "points"),
         ({"query": "up"}, "query"),
         ({"run": "x"}, "run"),
+        ({"since": "soon"}, "since"),
     ],
 )
 def test_wrong_questions(ask, params, said):
@@ -231,6 +252,9 @@ def test_the_command_line_shows_them_as_a_table(measured):
         return ApiReply(answer.status_code, answer.content, "")
 
     found = list(curves.rows(asked, "2", "cpu"))
+    begin, end = NOW - 5990, NOW - 5930
+    part = [row["time"] for row in curves.rows(asked, "2", "cpu", begin, end)]
+    assert part == [begin + 30, end]
     assert [row["time"] for row in found] == sorted(row["time"] for row in found)
     assert {(row["jobid"], row["node"]) for row in found} == {("2", "n001")}
     assert all(START < row["time"] <= END for row in found)
