@@ -14,7 +14,7 @@ from batchjob.runtime import log
 from batchjob.runtime.settings import SettingsError, UnavailableError
 from batchjob.runtime.values import ListenAddress
 from batchjob_cli.client.running_up import TOKEN_FILE, announced, running_up
-from batchjob_cli.up import demo, records, stack
+from batchjob_cli.up import records, stack
 from batchjob_cli.up.demo_cluster import CLUSTER
 from batchjob_cli.up.options import UpSettings, settings
 from batchjob_stats_db.database.engine import DatabaseError, DatabaseUnavailableError
@@ -53,9 +53,11 @@ def _run(chosen: UpSettings, data: Path) -> int:
         stack.running(chosen, data) as parts,
         announced(data, _url(chosen)),
     ):
-        print("\n".join(_lines(chosen, data, parts)), flush=True)
-        if chosen.up.demo:
-            print("\n".join(_demo_lines(chosen, data, parts)), flush=True)
+        lines = [
+            *_lines(chosen, data, parts),
+            *(_demo_lines(chosen, parts) if chosen.up.demo else ()),
+        ]
+        print("\n".join(lines), flush=True)
         parts.server.run(sockets=[listener])
         return 0 if parts.server.started else 1
 
@@ -93,11 +95,11 @@ def _lines(chosen: UpSettings, data: Path, parts: stack.Stack) -> Iterator[str]:
     yield f"metrics   {_scraped_at(parts.metrics_address)}"
 
 
-def _demo_lines(chosen: UpSettings, data: Path, parts: stack.Stack) -> Iterator[str]:
+def _demo_lines(chosen: UpSettings, parts: stack.Stack) -> Iterator[str]:
     if parts.made_up_jobs:
         pages = f"{_url(chosen)}/jobs?cluster={CLUSTER}"
         yield f"demo      a made-up cluster with {parts.made_up_jobs} jobs of a month: {pages}"
-    yield f"demo      {len(demo.start(data))} jobs started on this machine"
+    yield f"demo      {parts.demo_runs} jobs started on this machine"
     yield "next      in a second terminal, batchjob run -- COMMAND; then batchjob jobs"
 
 

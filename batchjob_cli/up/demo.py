@@ -3,8 +3,11 @@
 import contextlib
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
+
+_PATIENCE_SECONDS = 30.0
 
 
 class Demo(NamedTuple):
@@ -45,8 +48,8 @@ DEMOS = (
 )
 
 
-def start(data: Path) -> list[str]:
-    """Start them in the background; the ids of those that could be started."""
+def start(data: Path) -> list[subprocess.Popen[str]]:
+    """Start them in the background, all at once; each prints its id when it has begun."""
     scratch = data / "demo"
     scratch.mkdir(mode=0o700, exist_ok=True)
     begun = []
@@ -56,9 +59,21 @@ def start(data: Path) -> list[str]:
             "--data", str(data), "--name", demo.name, "--best-effort", *demo.options,
             "--", sys.executable, "-c", demo.program,
         ]  # fmt: skip
-        with contextlib.suppress(OSError, subprocess.SubprocessError):
-            done = subprocess.run(  # noqa: S603 (our own command)
-                argv, cwd=scratch, capture_output=True, text=True, timeout=30, check=True
+        with contextlib.suppress(OSError):
+            begun.append(
+                subprocess.Popen(  # noqa: S603 (our own command)
+                    argv, cwd=scratch, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+                )
             )
-            begun.append(done.stdout.strip())
     return begun
+
+
+def running(begun: Iterable[subprocess.Popen[str]]) -> list[str]:
+    """The ids of those that could be started, once each has begun or failed."""
+    ids = []
+    for process in begun:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            told, _ = process.communicate(timeout=_PATIENCE_SECONDS)
+            if process.returncode == 0:
+                ids.append(told.strip())
+    return ids

@@ -17,7 +17,7 @@ from batchjob.runtime.settings import SettingsError
 from batchjob.schedulers import registry
 from batchjob.schedulers.cluster import DetectedCluster
 from batchjob_cli.client.running_up import TOKEN_FILE, kept
-from batchjob_cli.up import demo_month, records, token
+from batchjob_cli.up import demo, demo_month, records, token
 from batchjob_cli.up.demo_cluster import CLUSTER
 from batchjob_cli.up.options import UpSettings
 from batchjob_cli.up.records import bring_up_to_date
@@ -50,6 +50,7 @@ class Stack(NamedTuple):
     token: str
     database: str
     made_up_jobs: int  # of the demo's cluster
+    demo_runs: int  # that it has started on this machine
 
 
 @contextlib.contextmanager
@@ -66,7 +67,6 @@ def running(settings: UpSettings, data: Path) -> Iterator[Stack]:
         bring_up_to_date(url)
         engine = writer(url)
         stack.callback(engine.dispose)
-        made_up = _made_up(settings, engine, data)
         scheduler = registry.detect(LOCAL)
         pollers = tuple(
             PollerService(each, engine) for each in _poller_settings(settings, data, url, scheduler)
@@ -76,6 +76,9 @@ def running(settings: UpSettings, data: Path) -> Iterator[Stack]:
         recorder = _recorder(settings, exporter, data)
         services = server_services.build(server_settings(settings, data, url))
         control = LocalRunControl(data, LOCAL) if settings.runs.remote else None
+        # The demo's jobs begin while its month is made.
+        demo_runs = demo.start(data) if settings.up.demo else []
+        made_up = _made_up(settings, engine, data)
         services = services._replace(
             process_token=own, run_control=control, local_data=data,
             made_up_cluster=CLUSTER if made_up else "",
@@ -90,7 +93,7 @@ def running(settings: UpSettings, data: Path) -> Iterator[Stack]:
         shown = url.render_as_string(hide_password=True)
         yield Stack(
             settings.up.exporter_address, recorder, pollers, made, scheduler, own.text, shown,
-            made_up,
+            made_up, len(demo.running(demo_runs)),
         )  # fmt: skip
 
 

@@ -32,7 +32,8 @@ def numbers(values: Mapping[SampleKey, float]) -> dict[str, Any]:
     made: dict[str, Any] = {}
     for name, value in values.items():
         quantity = BY_NAME[name.quantity]
-        told = round(value, quantity.digits) if quantity.digits else round(value)
+        digits = quantity.digits
+        told = round(value, digits) if digits else round(value)
         if quantity.group is None:
             made[quantity.name] = told
             continue

@@ -3,9 +3,6 @@
 import contextlib
 import gzip
 import json
-import random
-import signal
-import sqlite3
 import stat
 import subprocess
 import sys
@@ -15,87 +12,15 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 from tests.e2e.exporter import parse
 from tests.e2e.processes import free_ports, until
+from tests.e2e.up import ENVIRONMENT, Up, command, up
 
 pytestmark = pytest.mark.e2e
-
-ROOT = Path(__file__).parents[2]
-ENVIRONMENT = {
-    "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "PYTHONPATH": str(ROOT), "HOME": "/nonexistent",
-    "LANG": "C.UTF-8",
-}  # fmt: skip
-
-
-class Up(NamedTuple):
-    """A running `batchjob up`."""
-
-    process: subprocess.Popen[bytes]
-    data: Path
-    log: Path
-    web: str
-    exporter: str
-
-    def token(self) -> str:
-        return (self.data / "token").read_text().strip()
-
-    def get(self, path: str, **headers: str) -> str:
-        return self._get(f"http://{self.web}{path}", headers)
-
-    def scrape(self, **headers: str) -> str:
-        return self._get(f"http://{self.exporter}/metrics", headers)
-
-    @staticmethod
-    def _get(url: str, headers: dict[str, str]) -> str:
-        request = urllib.request.Request(url, headers=headers)
-        try:
-            with urllib.request.urlopen(request, timeout=10) as answer:
-                return str(answer.read().decode())
-        except urllib.error.HTTPError as error:
-            error.close()
-            raise
-
-    def api(self, path: str) -> Any:
-        return json.loads(self.get(f"/api/v1/{path}", Authorization=f"Bearer {self.token()}"))
-
-    def answers(self) -> bool:
-        try:
-            self.get("/-/ready")
-        except OSError:
-            return False
-        return True
-
-
-@contextlib.contextmanager
-def up(data: Path, log: Path, *flags: str) -> Iterator[Up]:
-    web, exporter = (f"127.0.0.1:{port}" for port in free_ports(2))
-    argv = [
-        sys.executable, "-m", "batchjob_cli", "up", f"--data={data}", f"--listen-address={web}",
-        f"--exporter-address={exporter}", *flags,
-    ]  # fmt: skip
-    with log.open("ab") as out:
-        process = subprocess.Popen(argv, stdout=out, stderr=out, env=ENVIRONMENT, cwd="/")
-    made = Up(process, data, log, web, exporter)
-    try:
-        until(lambda: process.poll() is not None or made.answers(), f"up: {log}", 60)
-        assert process.poll() is None, log.read_text()
-        yield made
-    finally:
-        if process.poll() is None:
-            process.send_signal(signal.SIGINT)
-            process.wait(30)
-    assert "Traceback" not in log.read_text()
-
-
-def run(data: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, "-m", "batchjob_cli", "run", "--data", str(data), *command]
-    return subprocess.run(
-        argv, capture_output=True, text=True, env=ENVIRONMENT, timeout=120, check=False
-    )
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +36,9 @@ BUSY = f"import time\nwhile time.process_time() < {CPU_SECONDS}: pass\ntime.slee
 
 def test_a_job_appears_everywhere_within_ten_seconds(machine: Up) -> None:
     begun = time.monotonic()
-    done = run(machine.data, "--detach", "--name", "busy", "--", sys.executable, "-c", BUSY)
+    done = command(
+        machine.data, "run", "--detach", "--name", "busy", "--", sys.executable, "-c", BUSY
+    )
     jobid = done.stdout.strip()
     assert len(jobid) == 36, done.stderr
 
@@ -239,60 +166,7 @@ def test_the_demo_has_something_to_see(tmp_path: Path) -> None:
             60,
         )
         for job in made.api("jobs?cluster=local"):
-            run_stop(made.data, job["jobid"])
+            command(made.data, "stop", job["jobid"])
     assert "a made-up cluster with" in (tmp_path / "log").read_text()
     with up(tmp_path / "data", tmp_path / "log") as again:
         assert {job["cluster"] for job in again.api("jobs")} == {"local"}
-
-
-def run_stop(data: Path, jobid: str) -> None:
-    argv = [sys.executable, "-m", "batchjob_cli", "stop", "--data", str(data), jobid]
-    subprocess.run(argv, capture_output=True, env=ENVIRONMENT, timeout=60, check=False)
-
-
-KINDS = {
-    "COMPLETED": ("--", "true"),
-    "FAILED": ("--", "sh", "-c", "exit 3"),
-    "TIMEOUT": ("--time-limit", "300ms", "--", "sleep", "600"),
-    "RUNNING": ("--", "sleep", "600"),
-    "PENDING": ("--at", "+1h", "--", "true"),
-}
-"""Options and command of a run that comes to a state, or stays in it."""
-
-
-def test_killed_at_any_instant_it_loses_no_run_doubles_none_and_ends_none(
-    tmp_path: Path, long_form: bool
-) -> None:
-    chance = random.Random(3)
-    data = tmp_path / "data"
-    expected: dict[str, str] = {}
-    for number in range(50 if long_form else 5):
-        log = tmp_path / f"log{number}"
-        with up(data, log, "--samples.interval=0.5s", "--interval=0.5s") as made:
-            for state, command in chance.sample(sorted(KINDS.items()), 3):
-                jobid = run(data, "--detach", "--quiet", *command).stdout.strip()
-                expected[jobid] = state
-            time.sleep(chance.uniform(0.1, 2))
-            made.process.kill()
-            made.process.wait()
-    samples = [
-        json.loads(line) for path in (data / "samples").rglob("*.jsonl.gz") for line in _lines(path)
-    ]
-    assert samples
-    with up(data, tmp_path / "log", "--interval=0.5s") as made:
-        until(lambda: states(made) == expected, "all runs are as they were", 60)
-        for jobid, state in expected.items():
-            if state in ("RUNNING", "PENDING"):
-                run_stop(data, jobid)
-                expected[jobid] = "CANCELLED"
-        until(lambda: states(made) == expected, "all runs have ended", 60)
-    with contextlib.closing(sqlite3.connect(data / "jobs.db")) as db:
-        assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-
-
-def states(made: Up) -> dict[str, str]:
-    """Each run's state; the list has none twice."""
-    rows = made.api("jobs?limit=1000")
-    found = {row["jobid"]: row["state"] for row in rows}
-    assert len(found) == len(rows)
-    return found

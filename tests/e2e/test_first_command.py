@@ -1,0 +1,19 @@
+"""The README's first command shows all that it promises, soon."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.first_command import type_it
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.skipif(os.geteuid() != 0, reason="numbers of live jobs need a cgroup"),
+]
+
+CPU_SECONDS = 10.0  # so that it takes no longer where nothing else is done
+
+
+def test_all_of_it_is_seen(tmp_path: Path) -> None:
+    assert type_it(tmp_path).cpu_seconds < CPU_SECONDS
