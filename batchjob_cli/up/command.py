@@ -64,10 +64,13 @@ def _run(chosen: UpSettings, data: Path) -> int:
 
 @contextlib.contextmanager
 def _ended_by(number: signal.Signals) -> Iterator[None]:
-    """As Ctrl-C does. The server, while it runs, has handlers of its own and calls ours after."""
+    """Well, unlike Ctrl-C: systemd would take another status than 0 for a failure.
+
+    The server, while it runs, has handlers of its own and calls ours after.
+    """
 
     def end(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
+        raise SystemExit(0)
 
     before = signal.signal(number, end)
     try:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -177,6 +178,27 @@ def test_control_c_ends_it_without_a_word(tmp_path):
         _, errors = process.communicate(timeout=30)
     writer.close()
     assert (process.returncode, errors) == (130, "")
+
+
+def test_a_table_of_gpus_has_what_they_tell(tmp_path, capsys):
+    writer = begun(tmp_path)
+    of = ("0", "GPU-aa", "")
+    told = {
+        "gpu_utilization_ratio": 0.93, "gpu_memory_bytes": 20.0 * (1 << 30),
+        "gpu_memory_total_bytes": 80.0 * (1 << 30), "gpu_power_watts": 310.0,
+        "gpu_temperature_celsius": 64.0, "gpu_sm_clock_hertz": 1.41e9,
+        "gpu_memory_clock_hertz": 1.593e9, "gpu_ecc_corrected_errors": 3.0,
+        "gpu_ecc_uncorrected_errors": 0.0, "gpu_processes": 2.0,
+    }  # fmt: skip
+    writer.write(sample(0, values={SampleKey(name, of): each for name, each in told.items()}))
+    writer.close()
+    _, (head, row), _ = metrics(capsys, tmp_path, RUN, "--type=gpu", "--no-follow")
+    names, cells = (re.split(r"\s{2,}", text.strip()) for text in (head, row))
+    assert dict(zip(names, cells, strict=True)) | {"TIME": ""} == {
+        "TIME": "", "GPU %": "93", "MEMORY": "20 GiB", "TOTAL": "80 GiB", "% OF TOTAL": "25.0",
+        "PROCESSES": "2", "BOARD POWER": "310.0 W", "HOTTEST": "64 °C", "SM CLOCK": "1410 MHz",
+        "MEMORY CLOCK": "1593 MHz", "ECC FIXED": "3", "NOT FIXED": "0",
+    }  # fmt: skip
 
 
 def test_a_table_of_the_network_says_why_it_is_empty(tmp_path, capsys):

@@ -5,7 +5,9 @@ and by token, and the line of the audit log that each call leaves.
 import json
 import re
 import signal
+import time
 from collections.abc import Iterator
+from urllib.parse import urljoin
 
 import pytest
 import requests
@@ -19,9 +21,16 @@ def call(remote: RemoteUp, who: str, method: str, path: str, **options) -> reque
     headers = {"Authorization": f"Bearer {remote.token}"} if who == "token" else {}
     cert = str(remote.folder / f"{who}.pem") if who not in ("", "token") else None
     return requests.request(
-        method, f"{remote.url}/api/v1/{path}", headers=headers, cert=cert, timeout=60,
+        method, urljoin(f"{remote.url}/api/v1/", path), headers=headers, cert=cert, timeout=60,
         verify=str(remote.folder / "ca.pem"), **options,
     )  # fmt: skip
+
+
+def page(remote: RemoteUp, who: str, path: str) -> str:
+    """A page, as somebody gets it."""
+    answer = call(remote, who, "GET", f"/{path}")
+    assert answer.status_code == 200, answer.text
+    return answer.text
 
 
 @pytest.fixture(scope="module")
@@ -72,9 +81,52 @@ def test_a_run_that_waits_is_cancelled(remote):
     body = {"command": ["true"], "start_time": "2099-01-01T00:00:00Z"}
     run = call(remote, "ada", "POST", "runs", json=body).json()
     assert (run["state"], run["start_time"]) == ("PENDING", None)
+    listed = {"cluster": "local", "state": "PENDING"}
+
+    def shown() -> bool:
+        rows = call(remote, "vera", "GET", "jobs", params=listed).json()
+        return run["id"] in {row["jobid"] for row in rows}
+
+    until(shown, "in the list", 30)
+    for path in ("jobs", "jobs?state=PENDING"):
+        assert run["id"][:8] in page(remote, "vera", path)
+    assert run["id"][:8] in page(remote, "token", "")  # whose runs they are
     cancelled = call(remote, "ada", "POST", f"runs/{run['id']}/cancel").json()
     assert (cancelled["state"], cancelled["status"]) == ("CANCELLED", "cancelled")
+    audited(remote, "ada", f"cancelled run {run['id']}")
+    until(lambda: not shown(), "out of the list", 30)
     assert call(remote, "ada", "POST", f"runs/{run['id']}/cancel").status_code == 409
+
+
+def test_limits_are_told_by_every_answer(remote):
+    body = {"command": ["sleep", "600"], "name": "limited", "time_limit_seconds": 90.5,
+            "cpus": 0.5, "memory_bytes": 64 << 20, "best_effort": True}  # fmt: skip
+    begun = call(remote, "ada", "POST", "runs", json=body).json()
+    assert begun["start_time"] >= begun["submit_time"]
+    assert begun["time_limit_seconds"] == 90.5
+    assert begun["cpus"] in (0.5, None)  # None where there is no cgroup to hold it
+    assert begun["memory_bytes"] in (64 << 20, None)
+    assert call(remote, "vera", "GET", "runs/limited").json() == begun
+    audited(remote, "vera", f"saw run {begun['id']}")
+    assert call(remote, "ada", "POST", "runs/limited/stop", json={"grace_seconds": 0}).ok
+
+
+def test_a_part_of_the_output(remote, tmp_path):
+    script = "echo early; until [ -e go ]; do sleep 0.1; done; echo late; echo last"
+    body = {"command": ["sh", "-c", script], "directory": str(tmp_path)}
+    run = call(remote, "ada", "POST", "runs", json=body).json()
+
+    def lines(**asked) -> str:
+        return call(remote, "vera", "GET", f"runs/{run['id']}/logs", params=asked).text
+
+    until(lambda: lines() == "early\n", "output", 30)
+    between = int(time.time()) + 1
+    until(lambda: time.time() > between, "the next second", 10)
+    (tmp_path / "go").touch()
+    until(lambda: lines().endswith("last\n"), "output", 30)
+    assert lines(since=between) == "late\nlast\n"
+    assert lines(until=between) == "early\n"
+    assert lines(limit=1) == "last\n"
 
 
 def test_logs_are_followed_to_the_end(remote):
@@ -96,6 +148,7 @@ def test_samples_are_followed_from_before_the_first_one(remote):
     path = f"runs/{run['id']}/samples"
     (only,) = call(remote, "vera", "GET", path, params={"limit": 1}).text.splitlines()
     assert json.loads(only)["end_time_seconds"], (only, told.text)
+    audited(remote, "vera", f"saw samples of run {run['id']}")
 
 
 def test_ended_ones_are_deleted_together(remote):
@@ -105,6 +158,7 @@ def test_ended_ones_are_deleted_together(remote):
     told = call(remote, "ada", "DELETE", "runs", params={"ended": True}).json()
     assert told["deleted"] >= 1
     assert told["skipped"] == 1
+    audited(remote, "ada", f"deleted {told['deleted']} ended runs")
     assert call(remote, "ada", "DELETE", "runs").status_code == 422
     assert call(remote, "ada", "POST", f"runs/{long['id']}/stop").status_code == 200
 
@@ -132,6 +186,11 @@ def test_commands_of_another_machine(remote):
     assert (refused.returncode, "only an admin" in refused.stderr) == (4, True)
     token = cli(remote, "jobs", BATCHJOB_TOKEN=remote.token, BATCHJOB_CERT_FILE="")
     assert token.returncode == 0, token.stderr
+    flags = [f"--server={remote.url}", f"--ca-file={remote.folder / 'ca.pem'}",
+             f"--cert={remote.folder / 'vera.pem'}",
+             f"--key={remote.folder / 'vera.pem'}"]  # fmt: skip
+    unset = {"BATCHJOB_SERVER": "", "BATCHJOB_CA_FILE": "", "BATCHJOB_CERT_FILE": ""}
+    assert "far" in cli(remote, "jobs", *flags, **unset).stdout
     wrong = cli(remote, "jobs", "--cert=/no/such.pem")
     assert (wrong.returncode, "--cert: /no/such.pem" in wrong.stderr) == (2, True)
     assert wrong.stderr.count("\n") == 1
