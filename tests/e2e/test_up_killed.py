@@ -92,7 +92,7 @@ class Runs:
 
 def shown(made: Up) -> dict[str, Any]:
     """The row of each run; the list has none twice."""
-    rows = made.api("jobs?limit=1000")
+    rows = made.api("jobs?cluster=local&limit=1000")
     found = {row["jobid"]: row for row in rows}
     assert len(found) == len(rows)
     return found
