@@ -56,7 +56,7 @@ def _report(given: argparse.Namespace, ask: Ask | None, jobid: str) -> str:
     answer = ask(f"jobs/{quote(jobid, safe='')}/report", parameters)
     if answer.status == HTTPStatus.NOT_FOUND and given.server:
         named = server(given).run_id(jobid)
-        if named != jobid:
+        if named not in (None, jobid):
             answer = ask(f"jobs/{named}/report", parameters)
     return good(answer).body.decode()
 

@@ -18,8 +18,9 @@ from batchjob.runtime.settings import Parser, SettingsError, argument
 from batchjob.runtime.times import past_time
 from batchjob.runtime.values import integer
 from batchjob_cli.client import curves
-from batchjob_cli.client.connect import add_arguments, server
+from batchjob_cli.client.connect import add_arguments, good, server
 from batchjob_cli.client.problems import NotFoundError
+from batchjob_cli.client.remote import Server
 from batchjob_cli.client.sample_table import TYPES, heading, row
 from batchjob_cli.client.table import add_zone, show, written
 from batchjob_stats_db.samples.folder import NoSuchJob, matching
@@ -87,11 +88,15 @@ def _of_server(given: argparse.Namespace) -> int:
         "follow": "true" if given.follow and given.limit is None else None,
     }
     asker = server(given)
-    jobid = asker.run_id(given.job)
-    path = f"jobs/{quote(jobid, safe='')}/samples"
+    run = asker.run_id(given.job)
+    jobid = run or given.job
+    # A run that has only begun is not among the jobs yet.
+    path = f"{'runs' if run else 'jobs'}/{quote(jobid, safe='')}/samples"
     first = asker(path, {"limit": 1})
     if first.status == 503 or (first.status == 200 and not first.body):
         found_rows = list(curves.rows(asker, jobid, given.type, given.since, given.until))
+        if not (run or found_rows or _is_there(asker, jobid)):
+            raise NotFoundError(f"there is no job {jobid}, or none that you may see")
         if found_rows or first.status == 503:
             return _of_time_series(given, found_rows)
     if not given.json:
@@ -106,6 +111,10 @@ def _of_server(given: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         return 130
     return 0
+
+
+def _is_there(asker: Server, jobid: str) -> bool:
+    return bool(json.loads(good(asker(f"jobs/{quote(jobid, safe='')}", {})).body))
 
 
 def _of_time_series(given: argparse.Namespace, rows: list[dict[str, Any]]) -> int:

@@ -55,10 +55,10 @@ class Server:
             raise UnreachableError(f"{self._base}: {error}") from error
         return ApiReply(answer.status, answer.body, next_page(answer.headers.get("link", "")))
 
-    def run_id(self, text: str) -> str:
-        """The id of a run by its name or the beginning of it; what names no run stays as it is."""
+    def run_id(self, text: str) -> str | None:
+        """The id of a run by its name or the beginning of it; None: it names no run there."""
         answer = self.request("GET", f"runs/{quote(text, safe='')}", {})
-        return str(json.loads(answer.body)["id"]) if answer.status == 200 else text
+        return str(json.loads(answer.body)["id"]) if answer.status == 200 else None
 
     def stream(self, path: str, parameters: Parameters) -> Iterator[bytes]:
         """An answer as it comes, for as long as it goes on. Raises SettingsError."""

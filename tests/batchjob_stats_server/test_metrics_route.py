@@ -2,23 +2,29 @@
 
 import csv
 import io
+import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import uvicorn
 from fastapi.testclient import TestClient
 
 from batchjob.quantities.curves import CURVES
+from batchjob.runtime.values import ListenAddress
 from batchjob_cli.client import curves
 from batchjob_cli.client.connect import ApiReply
 from batchjob_cli.client.sample_table import TYPES
 from batchjob_cli.client.table import written
+from batchjob_cli.main import main as batchjob
 from batchjob_stats_db.timeseries.prometheus_client import Endpoint
 from batchjob_stats_db.timeseries.prometheus_store import Prometheus
 from batchjob_stats_server import app
+from batchjob_stats_server.main import listening
 from batchjob_stats_server.promql.histories import TimeSeriesPool
 from tests.batchjob_stats_db.tsdb import SERVERS, line
 from tests.batchjob_stats_server.conftest import NOW, PROXY, SECRET
@@ -271,6 +277,43 @@ def test_the_command_line_shows_them_as_a_table(measured):
         "CPU",
     ]
     assert len(table) == len(found) + 1
+
+
+@pytest.fixture
+def command(measured, token, tmp_path, capsys):
+    """`batchjob metrics ...` of a user who asks the server."""
+    token_file = tmp_path / "token"
+    token_file.touch(0o600)
+    token_file.write_text(token("bob")["Authorization"].removeprefix("Bearer "))
+    web = replace(measured.settings.web, allowed_host=("127.0.0.1",))
+    made = app.make(measured._replace(settings=measured.settings._replace(web=web)))
+    answering = uvicorn.Server(uvicorn.Config(made, log_level="warning"))
+    with listening(ListenAddress("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        thread = threading.Thread(target=answering.run, args=([listener],))
+        thread.start()
+
+        def given(*arguments):
+            asked = (f"--server={url}", f"--token-file={token_file}", "--utc")
+            status = batchjob(["metrics", *arguments, *asked])
+            told = capsys.readouterr()
+            return status, told.out.splitlines(), told.err
+
+        try:
+            yield given
+        finally:
+            answering.should_exit = True
+            thread.join()
+
+
+def test_the_command_asks_a_server(command):
+    status, (head, *rows), errors = command("2", "--type=cpu")
+    assert (status, errors, head.split()[0]) == (0, "", "TIME")
+    assert all("n001" in row for row in rows)
+    _, objects, _ = command("2", "--type=cpu", "--json", "--limit=1")
+    assert json.loads(objects[0])["cpu"] == pytest.approx(1)
+    status, _, errors = command("5")  # alice's
+    assert (status, errors.count("\n")) == (3, 1)
 
 
 @pytest.mark.parametrize("type", TYPES)

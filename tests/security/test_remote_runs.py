@@ -151,6 +151,14 @@ def test_samples_are_followed_from_before_the_first_one(remote):
     audited(remote, "vera", f"saw samples of run {run['id']}")
 
 
+def test_metrics_of_a_run_that_has_only_begun_are_waited_for(remote):
+    jobid = cli(remote, "run", "--detach", "--", "sleep", "7").stdout.strip()
+    told = cli(remote, "metrics", "--json", jobid)
+    assert told.returncode == 0, told.stderr
+    if (remote.folder / "data" / "samples" / jobid).is_dir():  # where it had a cgroup
+        assert json.loads(told.stdout.splitlines()[-1])["end_time_seconds"]
+
+
 def test_ended_ones_are_deleted_together(remote):
     long = call(remote, "ada", "POST", "runs", json={"command": ["sleep", "600"]}).json()
     short = call(remote, "ada", "POST", "runs", json={"command": ["true"]}).json()
