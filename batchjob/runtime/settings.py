@@ -43,7 +43,8 @@ class UnavailableError(SettingsError):
 
 def cannot_listen(where: object, error: OSError) -> SettingsError:
     """The complaint about an address that cannot be bound, now or ever."""
-    text = f"web.listen-address: cannot listen on {where}: {error.strerror or error}"
+    why = str(error.strerror or error).partition(" (while attempting")[0]  # socket.create_server
+    text = f"web.listen-address: cannot listen on {where}: {why}"
     passing = error.errno in (errno.EADDRINUSE, errno.EADDRNOTAVAIL)
     return UnavailableError(text) if passing else SettingsError(text)
 

@@ -16,7 +16,7 @@ from batchjob.schedulers.records import JobRecord, NodeShare, StepRecord
 from batchjob.schedulers.states import JobState
 
 _LARGEST = 2**63
-_TIMES = ("submit_time", "eligible_time", "start_time", "end_time")
+_TIMES = ("submit_time", "expected_start_time", "eligible_time", "start_time", "end_time")
 _NESTED = ("nodes", "steps")
 
 

@@ -14,7 +14,7 @@ from batchjob_stats_db.samples.replay import SamplePair
 _TIME = 24
 
 
-class SampleColumn(NamedTuple):
+class MeasurementColumn(NamedTuple):
     """A column: its heading, width, and what stands there. None: not read."""
 
     heading: str
@@ -37,17 +37,17 @@ def _speed(number: float | None) -> str | None:
 _Told = Callable[[float | None], str | None]
 
 
-def _value(heading: str, width: int, quantity: Quantity, told: _Told) -> SampleColumn:
-    return SampleColumn(heading, width, lambda step: told(step.sample.sum(quantity)))
+def _value(heading: str, width: int, quantity: Quantity, told: _Told) -> MeasurementColumn:
+    return MeasurementColumn(heading, width, lambda step: told(step.sample.sum(quantity)))
 
 
-def _grown(heading: str, width: int, quantity: Quantity, told: _Told) -> SampleColumn:
-    return SampleColumn(heading, width, lambda step: told(rates(step, quantity)))
+def _grown(heading: str, width: int, quantity: Quantity, told: _Told) -> MeasurementColumn:
+    return MeasurementColumn(heading, width, lambda step: told(rates(step, quantity)))
 
 
-def _percent(heading: str, quantity: Quantity) -> SampleColumn:
+def _percent(heading: str, quantity: Quantity) -> MeasurementColumn:
     """Seconds per second."""
-    return SampleColumn(heading, 8, lambda step: _plain(1)(_times(rate(step, quantity), 100)))
+    return MeasurementColumn(heading, 8, lambda step: _plain(1)(_times(rate(step, quantity), 100)))
 
 
 def _times(number: float | None, factor: float) -> float | None:
@@ -72,14 +72,14 @@ def _largest(quantity: Quantity, unit: str, per_unit: float) -> Callable[[Sample
     return text
 
 
-def _part(heading: str, value: Quantity, limit: Quantity) -> SampleColumn:
+def _part(heading: str, value: Quantity, limit: Quantity) -> MeasurementColumn:
     """A value in percent of its limit."""
 
     def text(step: SamplePair) -> str | None:
         used, most = step.sample.sum(value), step.sample.sum(limit)
         return _plain(1)(100 * used / most) if used is not None and most else None
 
-    return SampleColumn(heading, 10, text)
+    return MeasurementColumn(heading, 10, text)
 
 
 def _of_cpus(step: SamplePair) -> str | None:
@@ -88,17 +88,19 @@ def _of_cpus(step: SamplePair) -> str | None:
 
 
 _COUNT = _plain(0)
-_CPU = SampleColumn("CPU %", 8, lambda step: _plain(1)(cpu_percent(step)))
+_CPU = MeasurementColumn("CPU %", 8, lambda step: _plain(1)(cpu_percent(step)))
 _MEMORY = _value("MEMORY", 10, job.MEMORY_CURRENT, _size)
 _THREADS = _value("THREADS", 8, job.THREADS, _COUNT)
-_POWER = SampleColumn("POWER", 9, lambda step: _plain(1, " W")(rates(step, energy.ENERGY_JOULES)))
-_GPU = SampleColumn("GPU %", 6, _mean(gpu.JOB_GPU_UTILIZATION))
+_POWER = MeasurementColumn(
+    "POWER", 9, lambda step: _plain(1, " W")(rates(step, energy.ENERGY_JOULES))
+)
+_GPU = MeasurementColumn("GPU %", 6, _mean(gpu.JOB_GPU_UTILIZATION))
 _FILES = (
     _grown("FILES READ", 12, job.PROCESS_IO_READ_BYTES, _speed),
     _grown("WRITTEN", 12, job.PROCESS_IO_WRITTEN_BYTES, _speed),
 )
 
-TYPES: Mapping[str, Sequence[SampleColumn]] = {
+TYPES: Mapping[str, Sequence[MeasurementColumn]] = {
     "overview": (_CPU, _MEMORY, _THREADS, *_FILES, _GPU, _POWER),
     "cpu": (
         _CPU,
@@ -107,7 +109,7 @@ TYPES: Mapping[str, Sequence[SampleColumn]] = {
         _percent("THROTTLED %", job.CPU_THROTTLED_SECONDS)._replace(width=12),
         _percent("WAITING %", job.CPU_WAITING)._replace(width=10),
         _value("CPUS", 5, job.CPUS, _plain(1)),
-        SampleColumn("% OF CPUS", 10, _of_cpus),
+        MeasurementColumn("% OF CPUS", 10, _of_cpus),
     ),
     "memory": (
         _MEMORY,
@@ -153,9 +155,9 @@ TYPES: Mapping[str, Sequence[SampleColumn]] = {
         _part("% OF TOTAL", gpu.JOB_GPU_MEMORY, gpu.JOB_GPU_MEMORY_TOTAL),
         _value("PROCESSES", 10, gpu.JOB_GPU_PROCESSES, _COUNT),
         _value("BOARD POWER", 12, gpu.JOB_GPU_POWER, _plain(1, " W")),
-        SampleColumn("HOTTEST", 8, _largest(gpu.JOB_GPU_TEMPERATURE, " °C", 1)),
-        SampleColumn("SM CLOCK", 9, _largest(gpu.JOB_GPU_SM_CLOCK, " MHz", 1e6)),
-        SampleColumn("MEMORY CLOCK", 12, _largest(gpu.JOB_GPU_MEMORY_CLOCK, " MHz", 1e6)),
+        MeasurementColumn("HOTTEST", 8, _largest(gpu.JOB_GPU_TEMPERATURE, " °C", 1)),
+        MeasurementColumn("SM CLOCK", 9, _largest(gpu.JOB_GPU_SM_CLOCK, " MHz", 1e6)),
+        MeasurementColumn("MEMORY CLOCK", 12, _largest(gpu.JOB_GPU_MEMORY_CLOCK, " MHz", 1e6)),
         _value("ECC FIXED", 9, gpu.JOB_GPU_ECC_CORRECTED, _COUNT),
         _value("NOT FIXED", 9, gpu.JOB_GPU_ECC_UNCORRECTED, _COUNT),
     ),

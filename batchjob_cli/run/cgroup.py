@@ -8,6 +8,7 @@ import contextlib
 import os
 import signal
 import time
+import uuid
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -160,6 +161,16 @@ def make(jobid: str, limits: RunLimits, host: Host | None = None) -> Cgroup:
     if v2:
         return _make_v2(jobid, v2[0], limits, host)
     raise NoCgroup("no cgroup file system is mounted")
+
+
+def impossible(host: Host | None = None) -> str:
+    """Why no cgroup can be made for a run here; "" where one can."""
+    try:
+        made = make(f"{uuid.uuid4()}", RunLimits(), host)
+    except (NoCgroup, OSError) as error:
+        return str(error)
+    made.remove()
+    return ""
 
 
 def existing(host: Host | None = None) -> dict[str, Cgroup]:

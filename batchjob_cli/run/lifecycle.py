@@ -282,8 +282,10 @@ def recorded(order: RunSpecification, run: Run) -> Iterator[None]:
     except Failed as error:
         end = now()
         start = end if run.start_time is None else run.start_time
-        code = error.status
-        ended = run._replace(state=JobState.FAILED, start_time=start, end_time=end, exit_code=code)
+        ended = run._replace(
+            state=JobState.FAILED, start_time=start, end_time=end, exit_code=error.status,
+            error=str(error),
+        )  # fmt: skip
         record_end(runs, ended)
         life.ended(ended)
         raise

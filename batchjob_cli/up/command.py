@@ -14,12 +14,17 @@ from batchjob.runtime import log
 from batchjob.runtime.settings import SettingsError, UnavailableError
 from batchjob.runtime.values import ListenAddress
 from batchjob_cli.client.running_up import TOKEN_FILE, announced, running_up
+from batchjob_cli.run import cgroup as cgroups
 from batchjob_cli.up import records, stack
 from batchjob_cli.up.demo_cluster import CLUSTER
 from batchjob_cli.up.options import UpSettings, settings
 from batchjob_stats_db.database.engine import DatabaseError, DatabaseUnavailableError
 from batchjob_stats_db.database.unusable import unusable
 from batchjob_stats_server import main as server_main
+from batchjob_stats_server.http.hosts import LOOPBACK
+
+_EVERY_HOST = ("0.0.0.0", "::")  # noqa: S104 (what may be given)
+_LOOPBACK = "127.0.0.1"
 
 
 def run(arguments: list[str]) -> int:
@@ -51,7 +56,7 @@ def _run(chosen: UpSettings, data: Path) -> int:
         _ended_by(signal.SIGTERM),
         _listener(chosen.up.listen_address) as listener,
         stack.running(chosen, data) as parts,
-        announced(data, _url(chosen)),
+        announced(data, _url(chosen, _LOOPBACK)),
     ):
         lines = [
             *_lines(chosen, data, parts),
@@ -96,6 +101,16 @@ def _lines(chosen: UpSettings, data: Path, parts: stack.Stack) -> Iterator[str]:
     yield f"jobs      {found}; and what `batchjob run -- COMMAND` starts"
     yield f"kept      {parts.database}, {chosen.tsdb.url or f'samples in {data}'}"
     yield f"metrics   {_scraped_at(parts.metrics_address)}"
+    if why := cgroups.impossible():
+        yield (
+            f"runs      are measured at their end alone: no cgroup can be made ({why}); "
+            "as root, or with systemd's Delegate=yes, they are while they run"
+        )
+    if not chosen.web.tls_cert_file and chosen.up.listen_address.host not in LOOPBACK:
+        yield (
+            "warning   token and pages go over the network unencrypted; --web.tls-cert-file and "
+            "--web.tls-key-file encrypt them"
+        )
 
 
 def _demo_lines(chosen: UpSettings, parts: stack.Stack) -> Iterator[str]:
@@ -106,9 +121,13 @@ def _demo_lines(chosen: UpSettings, parts: stack.Stack) -> Iterator[str]:
     yield "next      in a second terminal, batchjob run -- COMMAND; then batchjob jobs"
 
 
-def _url(chosen: UpSettings) -> str:
+def _url(chosen: UpSettings, any_host: str = "") -> str:
+    """Of the pages; where every address is listened on, by `any_host` or this machine's name."""
     scheme = "https" if chosen.web.tls_cert_file else "http"
-    return f"{scheme}://{chosen.up.listen_address}"
+    address = chosen.up.listen_address
+    if address.host in _EVERY_HOST:
+        address = ListenAddress(any_host or socket.gethostname(), address.port)
+    return f"{scheme}://{address}"
 
 
 def _scraped_at(address: str) -> str:

@@ -13,7 +13,7 @@ from sqlalchemy.engine import URL, Engine
 from batchjob.local_runs.directory import LOCAL, LOGS, RUNS, SAMPLES, prepare
 from batchjob.quantities.job import DEFAULT_GROUPS, GROUPS
 from batchjob.runtime.process import login
-from batchjob.runtime.settings import SettingsError
+from batchjob.runtime.settings import SettingsError, UnavailableError
 from batchjob.schedulers import registry
 from batchjob.schedulers.cluster import DetectedCluster
 from batchjob_cli.client.running_up import TOKEN_FILE, kept
@@ -115,7 +115,13 @@ def _exporter(settings: UpSettings, secret: str) -> ExporterService | Exporter:
     groups = GROUPS if "all" in more else (*DEFAULT_GROUPS, *more)
     wanted = [f"--collector.jobs.metrics={group}" for group in groups]
     chosen = exporter_options.settings([*listening, "--collector.jobs.name", *wanted])
-    return ExporterService(chosen, secret) if address else exporter_of(chosen)
+    if not address:
+        return exporter_of(chosen)
+    try:
+        return ExporterService(chosen, secret)
+    except UnavailableError as error:  # it names its own flag
+        told = str(error).removeprefix("web.listen-address: ")
+        raise SettingsError(f"--exporter-address: {told}") from error
 
 
 def _recorder(

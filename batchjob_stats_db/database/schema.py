@@ -122,7 +122,7 @@ job = Table(
     *_integers("uid"),
     *_texts("groupname account partition qos name reservation"),
     *_integers("priority"),
-    *_counts("eligible_time start_time end_time elapsed_seconds"),
+    *_counts("expected_start_time eligible_time start_time end_time elapsed_seconds"),
     *_integers("suspended_seconds time_limit_seconds"),
     *_integers("exit_code exit_signal derived_exit_code derived_exit_signal"),
     *_texts("reason cancelled_by"),

@@ -6,12 +6,14 @@ one that signal n ended.
 
 import signal
 from collections.abc import Callable, Mapping, Sequence
+from textwrap import shorten
 
 from batchjob.runtime.formatting import lasting, number_of, size
 from batchjob.schedulers import registry
 from batchjob.schedulers.states import JobState
 from batchjob_stats_server.report.material import ReportInput, Row
 
+_LONGEST_ERROR = 200  # characters; the page has all of it further below
 _NOT_YOURS = "This is no fault of the job"
 _CODES = {
     126: "its command was found but could not be executed: it is not executable, or not a program "
@@ -59,6 +61,8 @@ def _waiting(material: ReportInput) -> str:
         parts.append(f"It depends on {job['dependencies']}.")
     if job["priority"] is not None and "priority" in reason.lower():
         parts.append(f"Its priority is {job['priority']}.")
+    if (expected := job["expected_start_time"]) and expected > material.now:
+        parts.append(f"The scheduler expects to start it in {lasting(expected - material.now)}.")
     if material.usual_wait is not None:
         where = f" in {job['partition']}" if job["partition"] else ""
         usual = lasting(material.usual_wait) if material.usual_wait else "less than a second"
@@ -75,23 +79,29 @@ def explained(source: str, reason: str) -> str:
 
 def _failed(material: ReportInput) -> str:
     job = material.job
-    said = _how(job["exit_code"], job["exit_signal"])
+    error = shorten(job["error"].rstrip("."), _LONGEST_ERROR, placeholder=" ...")
+    said = _how(job["exit_code"], job["exit_signal"], error)
     if not said and job["derived_exit_code"]:
         said = f"a step of it ended with {_how(job['derived_exit_code'], None)}"
     if said:
         return f"Failed with {said}.{_reason(job)}"
+    if error:
+        return f"Failed: {error}.{_reason(job)}"
     return f"Failed; the scheduler gives no exit code.{_reason(job)}"
 
 
-def _how(code: int | None, number: int | None) -> str:
-    """`exit code 127: a command was not found ...`; "" where neither is known."""
+def _how(code: int | None, number: int | None, error: str = "") -> str:
+    """`exit code 127: a command was not found ...`; "" where neither is known.
+
+    `error` is what the job itself has said, and stands for what its code alone would mean.
+    """
     if number:
         return f"signal {_named(number)}"
     if not code:
         return ""
     if 128 < code <= 128 + 64 and code - 128 in _NUMBERS:
         return f"exit code {code}, that is signal {_named(code - 128)}"
-    meaning = _CODES.get(code, "the program's own; its output says more")
+    meaning = error or _CODES.get(code, "the program's own; its output says more")
     return f"exit code {code}: {meaning}"
 
 

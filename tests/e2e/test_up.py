@@ -3,6 +3,7 @@
 import contextlib
 import gzip
 import json
+import socket
 import stat
 import subprocess
 import sys
@@ -143,7 +144,16 @@ def test_a_second_one_says_what_is_wrong(machine: Up, tmp_path: Path) -> None:
         text=True, env=ENVIRONMENT, timeout=60, check=False,
     )  # fmt: skip
     assert taken.returncode == 2
-    assert f"{machine.web}: Address already in use" in taken.stderr
+    assert f"{machine.web}: Address already in use; --listen-address" in taken.stderr
+    (port,) = free_ports(1)
+    scraped = subprocess.run(
+        [*argv[:-1], str(tmp_path / "other"), f"--listen-address=127.0.0.1:{port}",
+         f"--exporter-address={machine.exporter}"],
+        capture_output=True, text=True, env=ENVIRONMENT, timeout=60, check=False,
+    )  # fmt: skip
+    assert scraped.returncode == 2
+    told = f"--exporter-address: cannot listen on {machine.exporter}: Address already in use\n"
+    assert scraped.stderr == f"batchjob: {told}"
     (port,) = free_ports(1)
     twice = subprocess.run(
         [*argv, f"--listen-address=127.0.0.1:{port}"], capture_output=True, text=True,
@@ -155,6 +165,17 @@ def test_a_second_one_says_what_is_wrong(machine: Up, tmp_path: Path) -> None:
     )
     assert first in twice.stderr
     assert "Traceback" not in taken.stderr + twice.stderr
+
+
+def test_who_listens_on_every_address_is_told_what_that_means(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with up(data, tmp_path / "log", host="0.0.0.0") as made:
+        told = (tmp_path / "log").read_text()
+        jobs = command(data, "jobs")
+    port = made.web.rpartition(":")[2]
+    assert f"pages     http://{socket.gethostname()}:{port}/?token=" in told
+    assert "warning   token and pages go over the network unencrypted; --web.tls" in told
+    assert (jobs.returncode, jobs.stdout) == (0, "no job\n"), jobs.stderr
 
 
 def test_the_demo_has_something_to_see(tmp_path: Path) -> None:

@@ -60,11 +60,12 @@ class Up(NamedTuple):
 
 
 @contextlib.contextmanager
-def launched(data: Path, log: Path, *flags: str) -> Iterator[Up]:
+def launched(data: Path, log: Path, *flags: str, host: str = "127.0.0.1") -> Iterator[Up]:
     """Start it, and end it as Ctrl-C does where it still runs."""
     web, exporter = (f"127.0.0.1:{port}" for port in free_ports(2))
+    listen = f"{host}:{web.rpartition(':')[2]}"
     argv = [
-        sys.executable, "-m", "batchjob_cli", "up", f"--data={data}", f"--listen-address={web}",
+        sys.executable, "-m", "batchjob_cli", "up", f"--data={data}", f"--listen-address={listen}",
         f"--exporter-address={exporter}", *flags,
     ]  # fmt: skip
     with log.open("ab") as out:
@@ -79,9 +80,9 @@ def launched(data: Path, log: Path, *flags: str) -> Iterator[Up]:
 
 
 @contextlib.contextmanager
-def up(data: Path, log: Path, *flags: str) -> Iterator[Up]:
+def up(data: Path, log: Path, *flags: str, host: str = "127.0.0.1") -> Iterator[Up]:
     """The same, once it answers."""
-    with launched(data, log, *flags) as made:
+    with launched(data, log, *flags, host=host) as made:
         until(lambda: made.process.poll() is not None or made.answers(), f"up: {log}", 60)
         assert made.process.poll() is None, log.read_text()
         yield made

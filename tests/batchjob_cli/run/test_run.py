@@ -182,7 +182,9 @@ def test_limits_without_a_cgroup_are_refused(batchjob):
     done = batchjob("run", "--cgroup", "never", "--memory", "1G", "--cpus", "1", "--", "true")
     assert done.returncode == 125
     assert "--cpus, --memory: limits need a cgroup" in done.stderr
-    assert batchjob.record()["state"] == "FAILED"
+    record = batchjob.record()
+    assert record["state"] == "FAILED"
+    assert record["error"].startswith("--cpus, --memory: limits need a cgroup")
     done = batchjob("run", "--cgroup", "never", "--best-effort", "--memory", "1G", "--", "true")
     assert done.returncode == 0
     assert "going on without" in done.stderr

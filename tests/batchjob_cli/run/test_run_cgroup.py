@@ -189,6 +189,15 @@ def test_root_makes_it_at_the_top_others_in_what_is_theirs(tmp_path, monkeypatch
     assert made.directories == (f"{tree.top}/user.slice/me/batchjob.slice/run-{jobid}",)
 
 
+def test_whether_one_can_be_made_is_found_out_without_a_trace(tmp_path, monkeypatch):
+    tree = Tree(tmp_path)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert cgroup.impossible(tree.host) == ""
+    assert not (tree.top / "batchjob.slice").exists()
+    none = Host(cgroupfs=str(tmp_path / "none"))
+    assert cgroup.impossible(none) == "no cgroup file system is mounted"
+
+
 def test_a_run_of_cgroup2_is_bound_by_its_cpuset(tmp_path, monkeypatch):
     tree = Tree(tmp_path)
     monkeypatch.setattr(os, "geteuid", lambda: 0)

@@ -391,6 +391,19 @@ def test_after_a_longer_absence_than_the_history_missing_jobs_have_ended(tmp_pat
     assert len(last.vanished) == 50
 
 
+def test_when_pbs_expects_to_start_a_job_that_waits(tmp_path):
+    shown = {
+        "ctime": "Fri Nov 20 11:45:47 2026", "Job_Owner": "alice@pbs01", "job_state": "Q",
+        "estimated": {"start_time": "Fri Nov 20 13:00:00 2026"},
+    }  # fmt: skip
+    program = qstat_program(tmp_path, json.dumps({"Jobs": {"1.pbs01": shown}}).encode())
+    found, _, _ = read(
+        Qstat("c1", qstat.QstatOptions(qstat=program), lambda: 1795176000), "1795175100", {}
+    )
+    at = found["1.pbs01", 1].expected_start_time
+    assert datetime.fromtimestamp(at, UTC).strftime("%H:%M:%S") == "13:00:00"
+
+
 @pytest.mark.parametrize(
     ("change", "end"),
     [

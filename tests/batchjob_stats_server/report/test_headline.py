@@ -21,6 +21,13 @@ def test_a_waiting_job_says_why_how_long_and_how_long_such_jobs_wait():
     )
 
 
+def test_a_waiting_job_says_when_its_scheduler_expects_to_start_it():
+    now = T + 8000
+    text = said(**WAITING, reason="Resources", expected_start_time=now + 7200.0)
+    assert "The scheduler expects to start it in 2 h." in text
+    assert "expects" not in said(**WAITING, reason="Resources", expected_start_time=now - 60.0)
+
+
 @pytest.mark.parametrize(
     ("source", "reason", "words"),
     [
@@ -55,6 +62,13 @@ def test_the_reason_is_told_in_words(source, reason, words):
 )
 def test_an_exit_code_is_explained(code, signal, words):
     assert words in said(state="FAILED", exit_code=code, exit_signal=signal)
+
+
+def test_an_error_that_the_job_itself_tells_stands_for_its_code():
+    text = said(state="FAILED", exit_code=125, error="--cpus: no cgroup can be made.")
+    assert text == "Failed with exit code 125: --cpus: no cgroup can be made."
+    assert said(state="FAILED", exit_code=None, error="no mesh") == "Failed: no mesh."
+    assert len(said(state="FAILED", exit_code=1, error="no such file " * 1000)) < 300
 
 
 def test_out_of_memory_names_the_step_and_the_node():

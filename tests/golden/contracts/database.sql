@@ -192,6 +192,7 @@ CREATE TABLE job (
 	name TEXT DEFAULT '' NOT NULL, 
 	reservation TEXT DEFAULT '' NOT NULL, 
 	priority BIGINT, 
+	expected_start_time FLOAT, 
 	eligible_time FLOAT, 
 	start_time FLOAT, 
 	end_time FLOAT, 

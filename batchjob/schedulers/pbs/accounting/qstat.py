@@ -48,7 +48,7 @@ _NAMES = {
     "Job_Name": "jobname", "euser": "user", "egroup": "group", "Account_Name": "account",
     "stime": "start", "depend": "depend",
 }  # fmt: skip
-_TIMES = ("ctime", "etime", "qtime", "start", "end", "obittime", "mtime")
+_TIMES = ("ctime", "estimated.start_time", "etime", "qtime", "start", "end", "obittime", "mtime")
 
 
 @dataclass(frozen=True)

@@ -87,6 +87,7 @@ def job_record(
         partition=row.text("queue"),
         name=row.text("jobname"),
         reservation=row.text("resvID"),
+        expected_start_time=row.get("estimated.start_time", epoch) if start is None else None,
         eligible_time=row.get("etime", epoch),
         start_time=start,
         end_time=end,

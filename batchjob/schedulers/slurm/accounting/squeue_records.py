@@ -118,6 +118,7 @@ def queued_job(source: str, cluster: str, row: FieldReader) -> JobRecord:
         qos=row.text("QOS"),
         name=row.text("Name"),
         reservation=row.text("Reservation"),
+        expected_start_time=None if begun else row.get("StartTime", _minute),
         eligible_time=row.get("EligibleTime", epoch),
         start_time=(resized or row.get("StartTime", epoch)) if begun else None,
         end_time=row.get("EndTime", epoch) if word == "COMPLETING" or not state.live else None,
@@ -147,6 +148,12 @@ def queued_job(source: str, cluster: str, row: FieldReader) -> JobRecord:
 def _sorted(tres: str) -> str:
     """In the order in which sacct prints them."""
     return "" if tres in _NOTHING else ",".join(sorted(tres.split(",")))
+
+
+def _minute(text: str) -> int | None:
+    """Rounded up: a plan that moves by seconds is not a new one, which would be written."""
+    at = epoch(text)
+    return None if at is None else -(-at // 60) * 60
 
 
 def _limit(text: str) -> int | None:

@@ -172,6 +172,7 @@ def upgrade() -> None:
         sa.Column("name", sa.Text(), server_default="", nullable=False),
         sa.Column("reservation", sa.Text(), server_default="", nullable=False),
         sa.Column("priority", sa.BigInteger(), nullable=True),
+        sa.Column("expected_start_time", sa.Float(), nullable=True),
         sa.Column("eligible_time", sa.Float(), nullable=True),
         sa.Column("start_time", sa.Float(), nullable=True),
         sa.Column("end_time", sa.Float(), nullable=True),

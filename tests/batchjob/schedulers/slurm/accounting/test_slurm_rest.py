@@ -205,6 +205,7 @@ def test_what_slurmctld_says_of_jobs_that_have_not_ended():
     assert (held.state, held.reason, held.start_time) == (JobState.PENDING, "JobHeldUser", None)
     assert (held.array_jobid, held.array_index, held.time_limit_seconds) == ("902", None, None)
     assert (held.requested_cpus, held.allocated_cpus) == (1, None)
+    assert (running.expected_start_time, held.expected_start_time) == (None, 1795189500)
     assert completing.end_time == 1795179300  # which tells the reader to leave it to accounting
 
 
