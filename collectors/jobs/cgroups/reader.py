@@ -6,7 +6,8 @@ import sys
 from array import array
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from itertools import repeat
+from itertools import compress, count, repeat
+from operator import ne
 from typing import Any, NamedTuple
 
 from collectors.jobs.cgroups.formats import Parse
@@ -96,27 +97,29 @@ class BatchReader:
     costs as much as a read.
     """
 
-    __slots__ = ("_descriptors", "_files", "_rooms")
+    __slots__ = ("_descriptors", "_digests", "_files", "_rooms")
 
     def __init__(self, files: Sequence[OpenCgroupFile]) -> None:
         self._files = files
         self._descriptors = array("i", [file.descriptor for file in files])
         self._rooms = [file.room for file in files]
+        self._digests = [file.digest for file in files]  # of what was taken here
 
     def read(self) -> bool | None:
         """Whether any file says something new; None: each must be read with care by now."""
         read: list[bytes] = []
-        changed = amiss = False
+        amiss = False
         try:
             read.extend(map(os.pread, self._descriptors, self._rooms, _FROM_START))
         except OSError:
             amiss = True
         # The directories of a job go one after the other: what could be read is the last of them.
-        for file, data in zip(self._files, read, strict=False):
-            if hash(data) != file.digest:
-                changed = True
-                amiss |= file.overflows(data) or not file.take(data)
-        return None if amiss else changed
+        changed = list(compress(count(), map(ne, map(hash, read), self._digests)))
+        for number in changed:
+            file, data = self._files[number], read[number]
+            amiss |= file.overflows(data) or not file.take(data)
+            self._digests[number] = file.digest
+        return None if amiss else bool(changed)
 
 
 def read_all(descriptor: int, room: int = _PAGE) -> bytes:
