@@ -202,12 +202,12 @@ def test_cpu_seconds_of_short_jobs(run: Run) -> None:
 
 
 def test_start_and_end(run: Run) -> None:
-    """Within 2 s of what Slurm says; its own times are whole seconds."""
+    """Within 4 s of what Slurm says, in whole seconds; the machine may be busy."""
     for job in run.ids():
         row = run.accounting[job][0]
         for name, column in (("start", "Start"), ("end", "End")):
             counted = run.later.value(f"batchjob_job_{name}_time_seconds", jobid=job)
-            assert counted == pytest.approx(float(row[column]), abs=2), (job, name)
+            assert counted == pytest.approx(float(row[column]), abs=4), (job, name)
 
 
 def test_memory_peak(run: Run) -> None:
