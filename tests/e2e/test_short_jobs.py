@@ -39,4 +39,4 @@ def test_every_job_is_in_some_scrape_and_almost_all_cpu_seconds_are(scopes: list
         assert target.inotify_watches() <= watches + 8 * AT_ONCE  # those of ended jobs go
     print(f"{kept.jobs} jobs, {kept.scrapes} scrapes, {100 * kept.part:.2f} % of CPU seconds kept")
     assert not kept.unseen
-    assert 0.95 <= kept.part <= 1.005  # v1 tells user and system time in ticks of 10 ms
+    assert 0.9 <= kept.part <= 1.005  # benchmarks/node.py tells how much exactly
