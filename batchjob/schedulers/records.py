@@ -225,8 +225,10 @@ _GROWING: Mapping[str, Any] = dict.fromkeys(
 
 def without_growing(record: JobRecord) -> JobRecord:
     """The record without what grows by itself while a job waits or runs."""
-    live = record.state.live and record.end_time is None
-    return record._replace(**_GROWING) if live else record
+    if not record.state.live or record.end_time is not None:
+        return record
+    kept = record.elapsed_seconds if record.state is JobState.SUSPENDED else None
+    return record._replace(**_GROWING)._replace(elapsed_seconds=kept)
 
 
 def is_outdated(record: JobRecord, end_time: float | None) -> bool:

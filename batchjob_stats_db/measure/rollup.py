@@ -21,7 +21,7 @@ from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.upsert import upsert
 from batchjob_stats_db.days import DAY, day_of, month_of, next_month
 from batchjob_stats_db.measure.waits import add_waits
-from batchjob_stats_db.queries.efficiency import WHOLE
+from batchjob_stats_db.queries.efficiency import WHOLE, suspended
 
 # "Runs that overlap a day" is two open ranges, which no B-tree answers. But a run of up to a day
 # began in two days' time; longer ones, which are few, are found by two indexes of their own.
@@ -192,7 +192,7 @@ def _parts(cluster: str, day: int, now: int) -> sa.CTE:
         sa.func.coalesce(
             job.c.cpu_seconds, job.c.user_cpu_seconds + job.c.system_cpu_seconds
         ).label("accounted_cpu_seconds"),
-        sa.func.coalesce(job.c.suspended_seconds, 0).label("suspended_seconds"),
+        suspended(end).label("suspended_seconds"),
         end.label("until"),
     ]  # fmt: skip
     runs = sa.union_all(

@@ -51,9 +51,22 @@ def _postgresql_now(*_: Any, **__: Any) -> str:
     return "CAST(extract(epoch FROM now()) AS BIGINT)"
 
 
-_since_start = _EpochNow() - _job.start_time - sa.func.coalesce(_job.suspended_seconds, 0)
+_stands = (_job.state == "SUSPENDED") & _job.elapsed_seconds.is_not(None) & ~_ended
+
+
+def suspended(until: ColumnElement[Any]) -> ColumnElement[Any]:
+    """Seconds for which a job was suspended, up to a time."""
+    return sa.case(
+        (_stands, until - _job.start_time - _job.elapsed_seconds),
+        else_=sa.func.coalesce(_job.suspended_seconds, 0),
+    )
+
+
+_suspended = suspended(_EpochNow())
+_since_start = _EpochNow() - _job.start_time - _suspended
 RUN_TIME = sa.case(
-    (_job.elapsed_seconds.is_not(None), _job.elapsed_seconds),
+    # Of one that runs again it is that of when it was suspended.
+    (_job.elapsed_seconds.is_not(None) & (_job.state != "RUNNING"), _job.elapsed_seconds),
     (
         ~_ended & _job.state.in_(RUNNING) & (_since_start > -1),  # now is whole seconds
         sa.case((_since_start > 0, sa.cast(_since_start, sa.Float)), else_=0.0),
@@ -77,7 +90,6 @@ def _sum(*columns: Number) -> Number:
     return sa.case((known.is_not(None), added))
 
 
-_suspended = sa.func.coalesce(_job.suspended_seconds, 0)
 _since_measured = _EpochNow() - _usage.until_time
 ELAPSED = sa.case(
     (_ended, _job.elapsed_seconds),

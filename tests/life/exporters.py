@@ -95,11 +95,11 @@ class SimulatedExporter:
 
 def exporter(site: Looked, run: Subject) -> dict[str, Any]:
     """What the nodes' exporters show of a run, ended ones while they linger."""
-    now = site.now()
+    lines, now = site.scraped(), site.now()
     if now <= run.start:
         return {}
     numbers: dict[str, list[float]] = {}
-    for line in site.scraped():
+    for line in lines:
         found = _SAMPLE.match(line)
         if found and f'jobid="{run.jobid}"' in found[2]:
             numbers.setdefault(found[1], []).append(float(found[3]))

@@ -19,8 +19,9 @@ class Known(NamedTuple):
     since: int | None  # it shows the run as of this time, or later; None: nothing is known yet
     stored: int | None = None  # the same of places that show what the poller has measured
     coverage: float = 1.0
-    final: bool = False
+    final: bool | None = False  # None: it may be by now
     ends: bool = True  # whether the places know that a job ended that has
+    seconds: float = 0.0  # that it took to look
 
 
 def faults(place: str, shown: Shown, run: Subject, known: Known, now: int) -> Iterator[str]:
@@ -56,11 +57,11 @@ def _age(
             expected *= (since - run.start) / (run.end - run.start)
         if coverage is None or abs(coverage - expected) > slack:
             yield f"coverage: {coverage} instead of {expected:.3f}"
-    if "final" in shown and shown["final"] != known.final:
+    if "final" in shown and known.final is not None and shown["final"] != known.final:
         yield f"final: {shown['final']}"
     if shown.get("elapsed") is not None and known.ends:
         elapsed = run.active(now)
-        if abs(shown["elapsed"] - elapsed) > 2:
+        if abs(shown["elapsed"] - elapsed) > 2 + known.seconds:
             yield f"elapsed: {shown['elapsed']} instead of {elapsed}"
 
 
@@ -82,21 +83,26 @@ def _figure(
         return  # it is of another kind there
     latest = min(now, run.end)
     since, latest = _span(name, shown, run, since, latest, accounted)
-    moments = [max(run.start + 1, since - _late(run)), *range(since, latest, 10), latest]
+    moments = [
+        max(run.start + 1, since - _late(run)),
+        *range(since, latest, max(1, run.interval // 3)),
+        latest,
+    ]
     truths = [_of(name, run.used(at, as_seen=not accounted), known) for at in moments]
     slack = _ROUNDED if name.endswith(("ratio", "efficiency")) else 0.0
     low, high = min(truths), max(truths)
     if name == "cpu_efficiency" and not known.final and not accounted:
         # Its counters are of a scrape ago, its time is of now.
         use = run.used(moments[0], as_seen=True)
-        before = use.cpu_seconds / (use.cpus * run.active(since))
+        before = use.cpu_seconds / (use.cpus * max(1.0, run.active(since)))
         low = min(low, before)
-        if place in STORED or latest < min(now, run.end):
+        if place in STORED or since < min(now, run.end):
             # And nobody tells when a job was suspended.
             paused = run.paused(now)
-            low = min(low, before * run.active(since) / (run.active(since) + paused))
-            high *= 1 + 1.1 * paused / run.active(now)
-    slack += _slack(name, run, accounted) * high
+            active = max(1.0, run.active(since))
+            low = min(low, before * active / (active + paused))
+            high *= 1 + 1.1 * paused / max(1.0, run.active(now))
+    slack += _slack(name, run, accounted) * high + run.counting_errors.get(name, 0.0)
     if not low - slack <= value <= high + slack:
         yield f"{name}: {value:g}, not between {low:g} and {high:g}"
 
@@ -108,7 +114,7 @@ def _span(
     if accounted:
         return run.end, run.end
     if shown.get("until"):
-        since = latest = int(min(shown["until"], run.end))
+        since, latest = int(min(shown["until"], run.end)), math.ceil(min(shown["until"], run.end))
     # A rate lacks what was before its first sample.
     return since, latest + _late(run) if name == "cpus_in_use" else latest
 

@@ -38,6 +38,7 @@ LIVES: dict[str, tuple[Run, Sequence[Step]]] = {
             Step(1900, running(1230, 1230), away=True),
             Step(1960, running(1960, 1230)),
             Step(2100, Known("SUSPENDED", BEGIN + 2100, BEGIN + 1230)),
+            Step(2250, Known("SUSPENDED", BEGIN + 2250, BEGIN + 1230), polled=False),
             Step(2500, running(2500, 2500)),
             Step(3300, running(3300, 2500)),
             Step(3905, completed(3900, 2500)),

@@ -4,7 +4,8 @@ A run's CPU use falls from three quarters of what it has to a quarter, its memor
 much at first and little later: whatever is shown for another moment than it says is off by far.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from tests.batchjob_stats_db.tsdb import line
@@ -71,6 +72,11 @@ class Subject(Protocol):
         """By which part the scheduler's own figures may be off."""
         ...
 
+    @property
+    def counting_errors(self) -> Mapping[str, float]:
+        """By how much the truth itself may be off, by the figure's name."""
+        ...
+
     def paused(self, at: float) -> float:
         """Seconds that it was suspended by a moment."""
         ...
@@ -98,6 +104,7 @@ class Run(NamedTuple):
     lingers: int = LINGER  # seconds; another run of its id takes its series over
     interval: int = INTERVAL
     accounting_error: float = 0.0
+    counting_errors: Mapping[str, float] = MappingProxyType({})
 
     def paused(self, at: float) -> float:
         """Seconds that it was suspended by a moment."""

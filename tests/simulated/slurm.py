@@ -38,6 +38,7 @@ class SlurmJob:
     steps: int = 0
     dbindex: int = 0
     exit_code: str = "0:0"
+    suspended: tuple[int, int] = (NEVER, NEVER)  # from when to when
 
     @property
     def key(self) -> tuple[str, int]:
@@ -119,6 +120,7 @@ class SimulatedSlurm:
             "start_time": int(values["StartTime"]), "end_time": int(values["EndTime"]),
             "time_limit": 1440, "nodes": values["NodeList"], **tres,
             "current_working_directory": "/home/alice", **_families(job, "array_", "het_"),
+            **_suspension(job, self.now),
         }  # fmt: skip
 
     def _in_queue(self) -> Iterable[SlurmJob]:
@@ -176,16 +178,28 @@ class SimulatedSlurm:
 def _queue_values(job: SlurmJob, now: int) -> dict[str, str]:
     runs = job.start is not None and job.start <= now
     tres = f"cpu={job.cpus},mem=4G,node=1"
+    stopped, resumed = job.suspended
+    state = "PENDING" if not runs else "SUSPENDED" if stopped <= now < resumed else "RUNNING"
+    used = now - (job.start or now) - max(0, min(now, resumed) - stopped) if runs else 0
     return {
         "JobID": str(job.jobid), "JobArrayID": job.display or str(job.jobid),
         "UserName": job.user, "UserID": "1001", "GroupName": "users", "Account": job.account,
-        "Partition": "cpu", "QOS": "normal", "State": "RUNNING" if runs else "PENDING",
+        "Partition": "cpu", "QOS": "normal", "State": state,
+        "TimeUsed": f"{used // 3600}:{used // 60 % 60:02}:{used % 60:02}",
         "Reason": "None" if runs else "Priority", "SubmitTime": str(job.submit),
         "EligibleTime": str(job.submit), "StartTime": str(job.start if runs else now + 600),
         "EndTime": str(now + 3600), "TimeLimit": "1-00:00:00", "tres-alloc": tres,
         "NodeList": job.nodes if runs else "", "Name": job.name, "WorkDir": "/home/alice",
         "Dependency": "(null)", "Reservation": "(null)",
     }  # fmt: skip
+
+
+def _suspension(job: SlurmJob, now: int) -> dict[str, int]:
+    stopped, resumed = job.suspended
+    if now < stopped or job.start is None:
+        return {"suspend_time": 0, "pre_sus_time": 0}
+    changed = resumed if now >= resumed else stopped
+    return {"suspend_time": changed, "pre_sus_time": stopped - job.start}
 
 
 def _accounting_values(job: SlurmJob, now: int, *, steps: bool) -> Iterator[dict[str, str]]:

@@ -116,6 +116,19 @@ def test_jobs_that_wait_are_listed_with_their_reason_before_accounting_knows_the
     assert (row["state"], row["allocated_cpus"], row["node_list"]) == ("RUNNING", 4, "n1")
 
 
+def test_the_time_of_a_suspended_job_stands_until_it_runs_again(site, rows):
+    suspended = BEGIN + 10 * MINUTE, BEGIN + 30 * MINUTE
+    site.jobs(start=10, end=10 * HOUR, suspended=suspended)
+    for _ in range(2):
+        site.go(12 * MINUTE)
+        (row,) = rows(schema.job)
+        assert (row["state"], row["elapsed_seconds"]) == ("SUSPENDED", 590)
+    for _ in range(2):
+        site.go(12 * MINUTE)
+        (row,) = rows(schema.job)
+        assert (row["state"], row["suspended_seconds"]) == ("RUNNING", 20 * MINUTE)
+
+
 def test_running_jobs_get_their_steps_in_turn(site, rows):
     site.jobs(120, start=10, end=10 * HOUR, steps=2)
     site.go(6 * MINUTE)

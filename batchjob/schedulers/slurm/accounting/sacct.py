@@ -27,7 +27,11 @@ from batchjob.schedulers.slurm.accounting.sacct_records import (
     without_steps,
 )
 from batchjob.schedulers.slurm.accounting.slurm_rights import hidden
-from batchjob.schedulers.slurm.accounting.squeue_records import QUEUE_FIELDS, queued_jobs
+from batchjob.schedulers.slurm.accounting.squeue_records import (
+    QUEUE_FIELDS,
+    queued_jobs,
+    with_times,
+)
 from batchjob.schedulers.slurm.accounting.windows import WindowOptions, WindowReader
 
 
@@ -73,6 +77,7 @@ class Sacct:
         self.cluster = cluster
         self._options = options
         self.script_bytes = options.batch_script_size if options.batch_scripts else 0
+        self._clock = clock
         self._fields: tuple[str, ...] = ()
         self._windows = WindowReader(SOURCE, self, options, clock, monotonic)
 
@@ -110,8 +115,10 @@ class Sacct:
         cluster = self._cluster() or ["--local"]  # of a federation, this cluster's jobs
         columns = ",".join(f"{field}:0{delimiter}" for field in QUEUE_FIELDS)
         argv = [self._options.squeue, "--noheader", "--all", f"--Format={columns}", *cluster]
+        asked = self._clock()
         answer = run(self._options, argv, {"SLURM_TIME_FORMAT": "%s"})
-        return queued_jobs(SOURCE, self.cluster, rows(answer.stdout, QUEUE_FIELDS, delimiter))
+        found = with_times(rows(answer.stdout, QUEUE_FIELDS, delimiter), asked, self._clock())
+        return queued_jobs(SOURCE, self.cluster, found)
 
     def script(self, job: SubmittedJob) -> str:
         """See ScriptSource: one job is asked for, so no script can pass for another job's."""

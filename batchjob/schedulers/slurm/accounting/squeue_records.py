@@ -27,7 +27,8 @@ from batchjob.schedulers.states import JobState
 QUEUE_FIELDS = (
     "JobID", "JobArrayID", "UserName", "UserID", "GroupName", "Account", "Partition", "QOS",
     "State", "Reason", "SubmitTime", "EligibleTime", "StartTime", "EndTime", "ResizeTime",
-    "TimeLimit", "tres-alloc", "NodeList", "Dependency", "Reservation", "Name", "WorkDir",
+    "TimeUsed", "TimeLimit", "tres-alloc", "NodeList", "Dependency", "Reservation", "Name",
+    "WorkDir",
 )  # fmt: skip
 _NOTHING = ("(null)", "N/A", "None", "n/a")
 
@@ -42,7 +43,7 @@ def json_queue(document: Any) -> Iterator[FieldReader]:
         begun = state != "PENDING"
         values["tres-alloc"] = job.get("tres_alloc_str" if begun else "tres_req_str")
         row = {field: _text(value) for field, value in values.items()}
-        row |= {"State": state, "JobArrayID": _display_id(job)}
+        row |= {"State": state, "JobArrayID": _display_id(job), **_json_times(job, state)}
         if state == "COMPLETING" or slurm_state(state).live:
             yield FieldReader(row)
 
@@ -55,6 +56,44 @@ _JSON_NAMES = {
     "NodeList": "nodes", "Dependency": "dependency", "Reservation": "resv_name", "Name": "name",
     "WorkDir": "current_working_directory",
 }  # fmt: skip
+
+
+def _json_times(job: Mapping[str, Any], state: str) -> dict[str, str]:
+    """`suspend_time` is when a job was suspended or, once it runs again, resumed."""
+    changed, before = job.get("suspend_time"), job.get("pre_sus_time")
+    if not changed or before is None:
+        return {}
+    if state == "SUSPENDED":
+        return {"Elapsed": str(before)}
+    return {"Suspended": str(changed - (job.get("start_time") or changed) - before)}
+
+
+def with_times(
+    found: Iterable[FieldReader | Quarantined], asked: float, answered: float
+) -> Iterator[FieldReader | Quarantined]:
+    """squeue's rows with `Elapsed` of suspended jobs, and `Suspended` of those that run again.
+
+    squeue tells how long a job has run by its own time, which lies between `asked` and `answered`.
+    """
+    for row in found:
+        if isinstance(row, FieldReader):
+            row.values = {**row.values, **_times(row.values, int(asked), int(answered))}
+        yield row
+
+
+def _times(values: Mapping[str, str], asked: int, answered: int) -> dict[str, str]:
+    try:
+        used = slurm_duration(values["TimeUsed"])
+        start = epoch(values["StartTime"])
+    except ValueError:  # "INVALID": the clocks differ
+        return {}
+    if used is None or start is None:
+        return {}
+    if values["State"] == "SUSPENDED":
+        return {"Elapsed": str(int(used))}
+    if values["State"] == "RUNNING" and asked - start - used > 0:
+        return {"Suspended": str(int(answered - start - used))}
+    return {}
 
 
 def _text(value: Any) -> str:
@@ -122,6 +161,8 @@ def queued_job(source: str, cluster: str, row: FieldReader) -> JobRecord:
         eligible_time=row.get("EligibleTime", epoch),
         start_time=(resized or row.get("StartTime", epoch)) if begun else None,
         end_time=row.get("EndTime", epoch) if word == "COMPLETING" or not state.live else None,
+        elapsed_seconds=None if resized else row.get("Elapsed", count),
+        suspended_seconds=None if resized else row.get("Suspended", count),
         time_limit_seconds=row.get("TimeLimit", _limit),
         reason=row.text("Reason"),
         requested_cpus=requested.cpus,

@@ -209,6 +209,21 @@ def test_what_slurmctld_says_of_jobs_that_have_not_ended():
     assert completing.end_time == 1795179300  # which tells the reader to leave it to accounting
 
 
+def test_suspended_jobs_and_those_that_run_again_say_for_how_long():
+    life = {"start_time": 1795179700, "pre_sus_time": 40, "suspend_time": 1795179800}
+    suspended, resumed, never = (
+        QUEUE["jobs"][0] | {"job_state": [state], **times}
+        for state, times in (
+            ("SUSPENDED", life), ("RUNNING", life),
+            ("RUNNING", {"pre_sus_time": 0, "suspend_time": 0}),
+        )
+    )  # fmt: skip
+    document = {"jobs": [suspended, resumed, never]}
+    found = [parsed.job for parsed in queued_jobs("slurm_rest", "c1", json_queue(document))]
+    times = [(job.elapsed_seconds, job.suspended_seconds) for job in found]
+    assert times == [(40, None), (None, 60), (None, None)]
+
+
 def test_version_is_the_newest_that_answers(slurmrestd):
     server = slurmrestd({}, version="v0.0.38")
     rest = Slurmrestd(RestOptions(url=server.url))
