@@ -5,12 +5,13 @@ with exporter.running("--collector.disable-defaults", "--collector.jobs") as tar
 """
 
 import contextlib
+import socket
 import sys
 import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from subprocess import Popen
 from typing import NamedTuple
@@ -93,9 +94,20 @@ class Target(NamedTuple):
             return False
         return True
 
+    def listens(self) -> bool:
+        """Whether it takes connections."""
+        host, _, port = self.address.rpartition(":")
+        try:
+            socket.create_connection((host, int(port)), timeout=2).close()
+        except OSError:
+            return False
+        return True
+
 
 @contextlib.contextmanager
-def running(*flags: str, inside: Sequence[str] = ()) -> Iterator[Target]:
+def running(
+    *flags: str, inside: Sequence[str] = (), ready: Callable[[Target], bool] = Target.answers
+) -> Iterator[Target]:
     """Start an exporter on a free port of loopback; `inside` is a prefix of its command line.
 
     Its log is printed (pytest shows it when the test fails), and a traceback in it is a failure.
@@ -115,7 +127,7 @@ def running(*flags: str, inside: Sequence[str] = ()) -> Iterator[Target]:
         try:
             with daemon(argv, log, env) as process:
                 target = Target(address, process.pid, log)
-                until(lambda: _serving(process, target), "exporter ready")
+                until(lambda: _serving(process, target, ready), "exporter ready")
                 yield target
         finally:
             print(log.read_text())
@@ -144,6 +156,6 @@ def as_the_unit(*flags: str, changed: Mapping[str, str] | None = None) -> Iterat
         yield target
 
 
-def _serving(process: Popen[bytes], target: Target) -> bool:
+def _serving(process: Popen[bytes], target: Target, ready: Callable[[Target], bool]) -> bool:
     assert process.poll() is None, f"exporter ended: {target.log.read_text()}"
-    return target.answers()
+    return ready(target)

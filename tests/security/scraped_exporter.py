@@ -83,5 +83,7 @@ def scraped(
         lines += ["basic_auth_users:", f"  prom: {password}"]
     (folder / "web.yml").write_text("\n".join(lines))
     flags = (*FLAGS, *flags, f"--web.config.file={folder}/web.yml")
-    with exporter.running(*flags, inside=inside) as target:
+    # Only ours says to plain HTTP that it speaks TLS.
+    ready = exporter.Target.listens if inside else exporter.Target.answers
+    with exporter.running(*flags, inside=inside, ready=ready) as target:
         yield Scraped(target, context, headers)
