@@ -19,6 +19,7 @@ class Known(NamedTuple):
     since: int | None  # it shows the run as of this time, or later; None: nothing is known yet
     stored: int | None = None  # the same of places that show what the poller has measured
     coverage: float = 1.0
+    least: float | None = None  # coverage; None: it is as above
     final: bool | None = False  # None: it may be by now
     ends: bool = True  # whether the places know that a job ended that has
     seconds: float = 0.0  # that it took to look
@@ -55,7 +56,8 @@ def _age(
         expected = 1.0 if place in STORED and not known.ends else known.coverage
         if now >= run.end and since < run.end and known.ends:  # of its whole life
             expected *= (since - run.start) / (run.end - run.start)
-        if coverage is None or abs(coverage - expected) > slack:
+        least = expected if known.least is None else min(expected, known.least)
+        if coverage is None or not least - slack <= coverage <= expected + slack:
             yield f"coverage: {coverage} instead of {expected:.3f}"
     if "final" in shown and known.final is not None and shown["final"] != known.final:
         yield f"final: {shown['final']}"
@@ -91,6 +93,8 @@ def _figure(
     truths = [_of(name, run.used(at, as_seen=not accounted), known) for at in moments]
     slack = _ROUNDED if name.endswith(("ratio", "efficiency")) else 0.0
     low, high = min(truths), max(truths)
+    if name == "cpu_efficiency" and known.least:
+        high *= known.coverage / known.least
     if name == "cpu_efficiency" and not known.final and not accounted:
         # Its counters are of a scrape ago, its time is of now.
         use = run.used(moments[0], as_seen=True)

@@ -60,12 +60,14 @@ _JSON_NAMES = {
 
 def _json_times(job: Mapping[str, Any], state: str) -> dict[str, str]:
     """`suspend_time` is when a job was suspended or, once it runs again, resumed."""
-    changed, before = job.get("suspend_time"), job.get("pre_sus_time")
-    if not changed or before is None:
+    names = ("start_time", "suspend_time", "pre_sus_time")
+    known = [value for name in names if isinstance(value := job.get(name), int)]
+    if len(known) < len(names) or not known[1]:
         return {}
+    start, changed, before = known
     if state == "SUSPENDED":
         return {"Elapsed": str(before)}
-    return {"Suspended": str(changed - (job.get("start_time") or changed) - before)}
+    return {"Suspended": str(changed - start - before)}
 
 
 def with_times(
