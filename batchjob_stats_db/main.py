@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 
 Arguments = argparse.Namespace
 
-_COLLECTED = 50_000  # objects between collections: records are many, and in no cycles
+_COLLECTED = 10_000  # objects between collections: records are many, and in no cycles
 
 
 def main(arguments: list[str] | None = None) -> int:
