@@ -93,6 +93,10 @@ class ExporterService:
         for address in self.addresses:
             log.info("listening on %s", address)
 
+    def wait(self, seconds: float) -> None:
+        """See Exporter."""
+        self._exporter.wait(seconds)
+
     def stop(self) -> None:
         """Stop serving, then the collectors."""
         self._server.stop()

@@ -37,6 +37,7 @@ from collectors.job_samples import sources_of, take
 log = logging.getLogger(__name__)
 
 _SCHEDULER_INTERVAL = "30s"
+_FIRST_VALUES_SECONDS = 2.0  # at most, for the jobs that are there to be identified
 
 
 class Stack(NamedTuple):
@@ -86,7 +87,10 @@ def running(settings: UpSettings, data: Path) -> Iterator[Stack]:
         made = server_main.server(services.settings, services)
         stack.enter_context(kept(data / TOKEN_FILE, own.text))
         watching = watch(exporter) if isinstance(exporter, ExporterService) else None
-        for each in (exporter, watching, recorder, *pollers):
+        exporter.start()
+        stack.callback(exporter.stop)
+        exporter.wait(_FIRST_VALUES_SECONDS)  # or the first samples have no job
+        for each in (watching, recorder, *pollers):
             if each is not None:
                 each.start()
                 stack.callback(each.stop)

@@ -1,0 +1,38 @@
+"""What runs already when `batchjob up` starts has numbers at once, not only after an interval."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.batchjob_cli.run.conftest import own_cgroups
+from tests.e2e.processes import free_ports, until
+from tests.security.remote_up import ROOT, start
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="cgroups need root")
+
+
+def command(data: Path, *arguments: str) -> str:
+    argv = [sys.executable, "-m", "batchjob_cli", *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "BATCHJOB_DATA": str(data)}
+    return subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=60).stdout
+
+
+def test_a_run_that_was_there_before(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    jobid = command(data, "run", "--detach", "--", "sleep", "600").strip()
+    try:
+        if not own_cgroups(jobid):
+            pytest.skip("runs have no cgroup here")
+        (port,) = free_ports(1)
+        process = start(tmp_path, f"127.0.0.1:{port}", "--samples.interval=1h")
+        try:
+            until(lambda: any((data / "samples" / jobid).glob("*.gz")), "a sample", 60)
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(60)
+    finally:
+        command(data, "stop", "--grace=0", jobid)
