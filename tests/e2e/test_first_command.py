@@ -12,7 +12,7 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="numbers of live jobs need a cgroup"),
 ]
 
-CPU_SECONDS = 10.0  # so that it takes no longer where nothing else is done
+CPU_SECONDS = 15.0  # beside other work, which makes CPUs slower; alone it takes half of that
 
 
 def test_all_of_it_is_seen(tmp_path: Path) -> None:
