@@ -50,13 +50,16 @@ ENDS = (
 
 
 def make(path, jobs=200):
-    """Make the database at `path`; returns tokens of alice, and of an admin."""
+    """Make the database at `path`; returns tokens of alice, and of an admin.
+
+    More jobs have more nodes; about 200 at most run at once, and half as many wait.
+    """
     rng = random.Random(20260404)
     engine = writer(parse(f"sqlite:///{path}"), create=True)
     migrate(engine)
     for cluster, share in (("alpha", 0.85), ("beta-gpu", 0.15)):
         store = Store(engine, cluster, UsagePolicy(), clock=lambda: NOW)
-        records = [_record(rng, cluster, number) for number in range(int(jobs * share))]
+        records = [_record(rng, cluster, number, jobs) for number in range(int(jobs * share))]
         store.write(Batch(tuple(records), (), "", 0), "sacct")
         store.write_people(_people(cluster), "sacctmgr")
         with engine.begin() as db:
@@ -116,14 +119,15 @@ def _people(cluster):
     return Associations(tuple(members), (), tuple(accounts))
 
 
-def _record(rng, cluster, number):
+def _record(rng, cluster, number, jobs):
     user = rng.choice(list(USERS))
     gpus = rng.choice((0, 0, 1, 2, 4, 8)) if cluster == "beta-gpu" else rng.choice((0, 0, 0, 0, 4))
     nodes = 1 if rng.random() < 0.7 else rng.choice((2, 4, 16))
     cpus, memory = rng.choice((1, 4, 16, 64)), rng.choice((4, 16, 64, 256)) * GIB
-    names = [f"{cluster[0]}{1 + (number * 3 + place) % 40:03d}" for place in range(nodes)]
-    state = JobState.RUNNING if number % 12 == 0 else rng.choice(ENDS)
-    state = JobState.PENDING if number % 25 == 7 else state
+    count = max(40, jobs // 200)
+    names = [f"{cluster[0]}{1 + (number * 3 + place) % count:03d}" for place in range(nodes)]
+    state = JobState.RUNNING if number % max(12, jobs // 200) == 0 else rng.choice(ENDS)
+    state = JobState.PENDING if number % max(25, jobs // 100) == 7 else state
     submit = NOW - rng.randrange(600, 9 * DAY)
     limit = rng.choice((3600, 4 * 3600, DAY, 3 * DAY))
     start = end = elapsed = None
