@@ -103,6 +103,8 @@ def test_io(own, batchjob, tmp_path):
     assert done.returncode == 0
     assert time.monotonic() - begun > 1.3
     assert "8 MiB written" in done.stderr
+    told = batchjob("job", done.stderr.split()[1])
+    assert "IO 4 MiB/s" in told.stdout
 
 
 def test_bytes_are_what_the_program_wrote(batchjob, tmp_path, way):
