@@ -12,7 +12,7 @@ from batchjob_stats_server.pages.rendering import template_filters
 from batchjob_stats_server.pages.rendering.charts import BarSegment, DayChart, day_chart
 
 _DAYS = 30
-_PARTS = (BarSegment("median", "main"), BarSegment("from there to the longest but a tenth", "rest"))
+_PARTS = (BarSegment("median", "main"), BarSegment("median to 90th percentile", "rest"))
 
 
 class WaitHistory(NamedTuple):
