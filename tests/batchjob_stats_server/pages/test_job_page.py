@@ -38,7 +38,7 @@ def test_runs_of_a_name_and_the_jobs_beside_it(page, now):
     document = page("alice", "/jobs/5", cluster="c1")
     (drawing,) = drawings(document, "strip")
     titles = [words(each) for each in drawing.iter("{http://www.w3.org/2000/svg}title")]
-    assert any(each.startswith("Job 5, completed, elapsed 10 min") for each in titles)
+    assert any(each.startswith("Job 5, completed, elapsed 1 h") for each in titles)
     (row,) = table(document, "Nodes")
     assert row[-1].startswith("2 "), "jobs of others are counted and not named"
 
