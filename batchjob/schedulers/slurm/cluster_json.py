@@ -7,7 +7,7 @@ serves. Times of sdiag are in microseconds, memory is in megabytes.
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from batchjob.schedulers.cluster import (
     ClusterJob,
@@ -51,8 +51,8 @@ def _node(row: Mapping[str, Any]) -> ClusterNode:
     words = (*state_words(row.get("state")), *state_words(row.get("state_flags")))
     base, flags = node_state(words)
     memory, allocated = count(row.get("real_memory")), count(row.get("alloc_memory"))
-    gres, used = str(row.get("gres") or ""), str(row.get("gres_used") or "")
-    total = sum(gres_gpus(gres).values())
+    used = str(row["gres_used"] or "") if "gres_used" in row else None
+    gpus = node_gpus(str(row.get("gres") or ""), used)
     return ClusterNode(
         str(row["name"]),
         base,
@@ -62,11 +62,11 @@ def _node(row: Mapping[str, Any]) -> ClusterNode:
         count(row.get("alloc_cpus")),
         None if memory is None else memory * MEGABYTE,
         None if allocated is None else allocated * MEGABYTE,
-        total,
-        sum(gres_gpus(used).values()),
+        gpus.total,
+        gpus.allocated,
         bounded(str(row.get("reason") or "")),
         epoch(row.get("reason_changed_at")),
-        gpu_models=gpu_models(gres, used),
+        gpu_models=gpus.models,
     )
 
 
@@ -87,14 +87,26 @@ def gres_gpus(text: str) -> Counter[str]:
     return found
 
 
-def gpu_models(gres: str, used: str | None) -> tuple[GpuModel, ...]:
-    """A node's GPUs of each model that Slurm names; `used` is None where it does not say."""
-    allocated = None if used is None else gres_gpus(used)
-    return tuple(
-        GpuModel(model, number, None if allocated is None else allocated[model])
-        for model, number in sorted(gres_gpus(gres).items())
+class NodeGpus(NamedTuple):
+    """A node's GPUs in total, those allocated, and both for each model that Slurm names."""
+
+    total: int
+    allocated: int | None
+    models: tuple[GpuModel, ...]
+
+
+def node_gpus(gres: str, used: str | None) -> NodeGpus:
+    """By a node's GRES and, unless it is None as Slurm does not say it, what is used of it."""
+    there, held = gres_gpus(gres), None if used is None else gres_gpus(used)
+    total = sum(there.values())
+    models = tuple(
+        GpuModel(model, number, None if held is None else held[model])
+        for model, number in sorted(there.items())
         if model
     )
+    if held is None:
+        return NodeGpus(total, None if total else 0, models)
+    return NodeGpus(total, sum(held.values()), models)
 
 
 def jobs(answer: Any) -> list[ClusterJob]:

@@ -26,9 +26,8 @@ from batchjob.schedulers.cluster import (
 from batchjob.schedulers.slurm.cluster_json import (
     MEGABYTE,
     first_partition,
-    gpu_models,
-    gres_gpus,
     job_state,
+    node_gpus,
     node_state,
     partition,
 )
@@ -72,8 +71,7 @@ def _node(line: str) -> ClusterNode:
     base, flags = node_state(tuple(_SIGNS.get(word, word) for word in words))
     reason = _REASON.search(line)
     memory, allocated = count(values.get("RealMemory")), count(values.get("AllocMem"))
-    gres, used = values.get("Gres", ""), values.get("GresUsed")
-    total = sum(gres_gpus(gres).values())
+    gpus = node_gpus(values.get("Gres", ""), values.get("GresUsed"))
     return ClusterNode(
         values["NodeName"],
         base,
@@ -83,11 +81,11 @@ def _node(line: str) -> ClusterNode:
         count(values.get("CPUAlloc")),
         None if memory is None else memory * MEGABYTE,
         None if allocated is None else allocated * MEGABYTE,
-        total,
-        sum(gres_gpus(used).values()) if used is not None else None if total else 0,
+        gpus.total,
+        gpus.allocated,
         bounded(reason[1]) if reason else "",
         _epoch(reason[2] or "") if reason else None,
-        gpu_models=gpu_models(gres, used),
+        gpu_models=gpus.models,
     )
 
 

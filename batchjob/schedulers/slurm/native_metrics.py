@@ -10,7 +10,7 @@ from batchjob.schedulers.cluster import ClusterOptions, NativeMetric
 from batchjob.schedulers.slurm.slurmrestd import RestError, RestOptions, Slurmrestd
 
 PATHS = ("jobs", "nodes", "partitions", "scheduler")
-OF_USERS = "jobs-users-accts"  # without end, as there are users
+OF_USERS = "jobs-users-accts"  # a series for each user and account
 
 
 def reader(options: ClusterOptions) -> Callable[[], list[NativeMetric]]:

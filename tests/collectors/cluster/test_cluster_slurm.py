@@ -191,8 +191,13 @@ def test_any_text_is_read_or_refused(text):
 def test_gpus_of_several_models():
     gres, used = "gpu:a100:2(S:0),gpu:v100:4,gpu:1,shard:8", "gpu:a100:1(IDX:0),gpu:v100:0(IDX:N/A)"
     assert sum(slurm_json.gres_gpus(gres).values()) == 7
-    assert slurm_json.gpu_models(gres, used) == (("a100", 2, 1), ("v100", 4, 0))
-    assert slurm_json.gpu_models("gpu:a100:2", None) == (("a100", 2, None),)
+    assert slurm_json.node_gpus(gres, used) == (7, 1, (("a100", 2, 1), ("v100", 4, 0)))
+
+
+def test_gpus_of_which_nobody_says_how_many_are_used():
+    assert slurm_json.node_gpus("gpu:a100:2", None) == (2, None, (("a100", 2, None),))
+    (node,) = slurm_json.nodes({"nodes": [{"name": "n1", "state": ["IDLE"], "gres": "gpu:2"}]})
+    assert (node.gpus, node.gpus_allocated) == (2, None)
 
 
 def test_a_warning_before_the_json_does_no_harm(recorded):
