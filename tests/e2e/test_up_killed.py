@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.batchjob_cli.run.conftest import own_cgroups
 from tests.e2e.processes import until
 from tests.e2e.up import Up, command, launched, up
 
@@ -152,3 +153,5 @@ def test_killed_at_any_instant_it_loses_no_run_doubles_none_and_ends_none(
                 assert row["end_time"] == pytest.approx(record["end_time"] * 1000, abs=1)
     with contextlib.closing(sqlite3.connect(runs.data / "jobs.db")) as db:
         assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    command(runs.data, "run", "--quiet", "--", "true")  # the next run clears up after killed ones
+    assert not [path for jobid in runs.kinds for path in own_cgroups(jobid)]
