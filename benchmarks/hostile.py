@@ -88,17 +88,22 @@ def rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
                     yield {"transport": transport, **row(server, kind, options)}
 
 
+def add_clients(parser: argparse.ArgumentParser) -> None:
+    """Options that say which clients there are, and for how long."""
+    parser.add_argument("--kind", choices=KINDS, nargs="+", default=list(KINDS))
+    parser.add_argument("--clients", type=int, default=1000)
+    parser.add_argument("--addresses", type=int, default=1, help="from which the clients come")
+    parser.add_argument("--seconds", type=float, default=10.0, help="of each kind")
+    parser.add_argument("--jobs", type=int, default=100)
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
         "--transport", choices=(*TRANSPORTS, _SERVER), nargs="+", default=TRANSPORTS
     )
-    parser.add_argument("--kind", choices=KINDS, nargs="+", default=list(KINDS))
-    parser.add_argument("--clients", type=int, default=1000)
-    parser.add_argument("--addresses", type=int, default=1, help="from which the clients come")
-    parser.add_argument("--seconds", type=float, default=10.0, help="of each kind")
-    parser.add_argument("--jobs", type=int, default=100)
+    add_clients(parser)
     print("\n".join(table(list(rows(parser.parse_args())))))
 
 

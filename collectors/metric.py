@@ -32,7 +32,7 @@ def exported(metric: ExportedMetric) -> Metric:
 
 
 class MetricColumn(NamedTuple):
-    """Samples with labels of their owners, and more that all have."""
+    """Samples by their owners' labels; `more` are the labels that all of them share."""
 
     labels: Sequence[Labels]
     more: Labels

@@ -94,7 +94,7 @@ def job_pages(
 
 
 def reachable_server(given: argparse.Namespace) -> "Server | None":
-    """The server that is named, or `batchjob up` here; None: the database is to be read.
+    """The named server, or the local `batchjob up`; None if only the database is left to read.
 
     Raises SettingsError.
     """

@@ -30,7 +30,7 @@ class JobWindow(NamedTuple):
 
     @property
     def drawn_at_all(self) -> bool:
-        """Whether any of its time is in the part that is to be drawn."""
+        """Whether the job's time overlaps the part to draw."""
         begin, end = self.drawn
         last = self.until if self.end is None else self.end
         return begin < end and begin <= last and end > self.start

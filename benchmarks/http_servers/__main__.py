@@ -4,7 +4,7 @@
     python -m benchmarks.http_servers --transport plain --kind silent slow --seconds 5
 
     own         the exporter as it is
-    threads     the standard library's `http.server`: a thread a connection, at most so many
+    threads     the standard library's `http.server`: a thread for each connection, up to a maximum
     streams     the standard library's `asyncio`, whose answers are made by a few threads
 
 All give the same limits: connections, connections of an address, and times. See hostile.py for
@@ -22,7 +22,6 @@ from typing import Any
 from benchmarks import hostile, trees
 from benchmarks.scrape import table
 from tests.e2e.processes import until
-from tests.security.hostile_clients import KINDS
 from tests.security.scraped_exporter import TRANSPORTS, scraped
 
 _SERVERS = ("own", "threads", "streams")
@@ -49,11 +48,7 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--transport", choices=TRANSPORTS, nargs="+", default=TRANSPORTS[:2])
-    parser.add_argument("--kind", choices=KINDS, nargs="+", default=list(KINDS))
-    parser.add_argument("--clients", type=int, default=1000)
-    parser.add_argument("--addresses", type=int, default=1, help="from which the clients come")
-    parser.add_argument("--seconds", type=float, default=10.0, help="of each kind")
-    parser.add_argument("--jobs", type=int, default=100)
+    hostile.add_clients(parser)
     print("\n".join(table(list(rows(parser.parse_args())))))
 
 

@@ -189,7 +189,7 @@ def test_every_page(visit, site, scheme, width):
 
 @pytest.mark.parametrize(("scheme", "width"), [("dark", 1400), ("light", 390)])
 def test_every_page_of_a_user(visit, site, scheme, width):
-    """Her own jobs and scripts, what is told of other people's, and the page to sign in."""
+    """The user's own jobs and scripts, what is shown of others' jobs, and the sign-in page."""
     page = visit("alice", color_scheme=scheme, viewport={"width": width, "height": 900})
     for number, path in enumerate(PAGES_OF_A_USER):
         _faultless(page, site[0] + path)
