@@ -43,9 +43,9 @@ class HttpReply(NamedTuple):
     body: bytes
 
     def json(self) -> Any:
-        """The body as JSON; FetchError says what it is instead."""
+        """The body as JSON; a byte that is not UTF-8 becomes U+FFFD. Raises FetchError."""
         try:
-            return json.loads(self.body)
+            return json.loads(self.body.decode(errors="replace"))
         except (ValueError, RecursionError) as error:  # the latter: nested too deeply
             start = " ".join(self.body[:60].decode("utf-8", "replace").split())
             raise FetchError("malformed", f"expected JSON, got {start!r}") from error

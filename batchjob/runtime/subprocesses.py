@@ -191,10 +191,15 @@ class NotJsonError(SchedulerError):
     """The command printed something else."""
 
 
-def json_object(output: bytes) -> dict[str, Any]:
+_DECODER = json.JSONDecoder(strict=False)
+TEXT_NUMBERS = json.JSONDecoder(strict=False, parse_int=str, parse_float=str, parse_constant=str)
+"""Leaves numbers as they are written: 007 and 1e5 are names too."""
+
+
+def json_object(output: bytes, decoder: json.JSONDecoder = _DECODER) -> dict[str, Any]:
     """The object that begins a line: warnings may stand before it, and anything behind it.
 
-    Raises NotJsonError.
+    A byte that is not UTF-8 becomes U+FFFD. Raises NotJsonError.
     """
     at = re.search(rb"^\s*\{", output, re.MULTILINE)
     if at is None:
@@ -202,7 +207,7 @@ def json_object(output: bytes) -> dict[str, Any]:
         raise NotJsonError(f"expected a JSON object, got {said!r}")
     text = output[at.start() :].decode("utf-8", "replace").lstrip()
     try:
-        found, _ = json.JSONDecoder(strict=False).raw_decode(text)
+        found, _ = decoder.raw_decode(text)
     except (ValueError, RecursionError) as error:
         raise NotJsonError(f"expected a JSON object: {error}") from error
     assert isinstance(found, dict)  # it begins with a brace

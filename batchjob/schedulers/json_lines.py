@@ -64,7 +64,7 @@ class Jsonl:
                     continue
                 line = raw.decode("utf-8", "backslashreplace")
                 try:
-                    job, complaints = decode(_document(line), self.cluster, SOURCE)
+                    job, complaints = decode(_document(raw), self.cluster, SOURCE)
                 except RowError as error:
                     bad.append(quarantined(SOURCE, str(error), line))
                     continue
@@ -86,9 +86,10 @@ class Jsonl:
         return [self._path]
 
 
-def _document(line: str) -> object:
+def _document(line: bytes) -> object:
+    """What the line says; a byte that is not UTF-8 becomes U+FFFD. Raises RowError."""
     try:
-        document: object = json.loads(line)
+        document: object = json.loads(line.decode("utf-8", "replace"))
     except (ValueError, RecursionError) as error:
         raise RowError(f"not JSON: {error}") from error
     return document

@@ -1,9 +1,8 @@
 """Asking LSF about its cluster: bhosts, bjobs and bqueues with `-json`, and lshosts.
 
 Facts: bhosts(1), bjobs(1), bqueues(1), lshosts(1) and LSB_BHOSTS_FORMAT in lsf.conf(5) of LSF 10.1.
-All values are text, and text may stand before the JSON; times are in the client's zone, which is
-UTC here. A host's CPUs are its job slots. Its memory is lshosts' maxmem, for what bhosts calls
-total memory is what is free at the moment.
+Times are in the client's zone, which is UTC here. A host's CPUs are its job slots. Its memory is
+lshosts' maxmem, for what bhosts calls total memory is what is free at the moment.
 """
 
 import contextlib
@@ -11,7 +10,6 @@ import logging
 import re
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from batchjob.runtime.log import Once
 from batchjob.runtime.subprocesses import (
@@ -19,7 +17,6 @@ from batchjob.runtime.subprocesses import (
     CommandOptions,
     NotJsonError,
     SchedulerError,
-    json_object,
     run,
 )
 from batchjob.runtime.values import size_bytes
@@ -35,6 +32,7 @@ from batchjob.schedulers.cluster import (
     reason_word,
 )
 from batchjob.schedulers.lsf.formats import lsf_time
+from batchjob.schedulers.lsf.json_records import JsonRecord, ask_jobs, records
 from batchjob.schedulers.lsf.states import LSF
 from batchjob.schedulers.states import JobState
 
@@ -44,9 +42,9 @@ _HOST_FIELDS = "host_name status max njobs"
 _GPU_FIELDS = f"{_HOST_FIELDS} ngpus ngpus_alloc"
 _ALL_HOST_FIELDS = f"{_GPU_FIELDS} reserved_mem"
 _JOB_FIELDS = (
-    "jobid jobindex stat queue nreq_slot slots gpu_num pend_reason submit_time start_time"
-    " user proj_name"
-)
+    "jobid", "jobindex", "stat", "queue", "nreq_slot", "slots", "gpu_num", "pend_reason",
+    "submit_time", "start_time", "user", "proj_name",
+)  # fmt: skip
 _QUEUE_FIELDS = "queue_name status max"
 
 
@@ -58,28 +56,21 @@ def by_commands(options: CommandOptions) -> ClusterReaders:
         return nodes(_hosts(options), _memory(options, once))
 
     def read_jobs() -> list[ClusterJob]:
-        argv = ("bjobs", "-u", "all", "-a", "-json", "-o", _JOB_FIELDS)
-        try:
-            output = run(options, argv, {"LSB_DISPLAY_YEAR": "Y"}).stdout
-        except CommandFailedError as error:
-            if b"job found" in error.answer.stdout + error.answer.stderr:
-                return []  # "No job found", with an exit status
-            raise
-        return jobs(_records(output), int(time.time()))
+        return jobs(ask_jobs(options, "bjobs", _JOB_FIELDS), int(time.time()))
 
     def read_partitions() -> list[Partition]:
         output = run(options, ("bqueues", "-json", "-o", _QUEUE_FIELDS)).stdout
-        return partitions(_records(output))
+        return partitions(records(output))
 
     return ClusterReaders(nodes=read_nodes, jobs=read_jobs, partitions=read_partitions)
 
 
-def _hosts(options: CommandOptions) -> list[dict[str, str]]:
+def _hosts(options: CommandOptions) -> list[JsonRecord]:
     """bhosts' records; fix packs added fields, and a bhosts that lacks one fails at its name."""
     for fields in (_ALL_HOST_FIELDS, _GPU_FIELDS):
         with contextlib.suppress(CommandFailedError, NotJsonError):
-            return _records(_bhosts(options, fields))
-    return _records(_bhosts(options, _HOST_FIELDS))
+            return records(_bhosts(options, fields))
+    return records(_bhosts(options, _HOST_FIELDS))
 
 
 def _bhosts(options: CommandOptions, fields: str) -> bytes:
@@ -112,22 +103,9 @@ def memory(output: bytes) -> dict[str, int]:
     return found
 
 
-def _records(output: bytes) -> list[dict[str, str]]:
-    found = json_object(output).get("RECORDS")
-    if not isinstance(found, list):
-        raise NotJsonError("expected a JSON object with RECORDS")
-    return [_texts(record) for record in found if isinstance(record, dict)]
-
-
-def _texts(record: Mapping[str, Any]) -> dict[str, str]:
-    return {str(name): str(value) for name, value in record.items()}
-
-
-def nodes(
-    records: Sequence[Mapping[str, str]], memory_bytes: Mapping[str, int]
-) -> list[ClusterNode]:
+def nodes(hosts: Sequence[JsonRecord], memory_bytes: Mapping[str, int]) -> list[ClusterNode]:
     """Of bhosts' records and the hosts' memory."""
-    found = [_node(record, memory_bytes) for record in records if record.get("HOST_NAME")]
+    found = [_node(record, memory_bytes) for record in hosts if record.get("HOST_NAME")]
     if not found:
         raise SchedulerError("bhosts names no host")
     return found
@@ -136,7 +114,7 @@ def nodes(
 _DOWN = {"unavail": "not_responding", "unreach": "not_responding"}
 
 
-def _node(record: Mapping[str, str], memory_bytes: Mapping[str, int]) -> ClusterNode:
+def _node(record: JsonRecord, memory_bytes: Mapping[str, int]) -> ClusterNode:
     name = record["HOST_NAME"]
     status = record.get("STATUS", "").lower()
     slots, held = count(record.get("MAX")), count(record.get("NJOBS"))
@@ -171,15 +149,15 @@ def _base(status: str, slots: int | None, held: int | None) -> str:
     return "allocated" if slots is not None and held >= slots else "mixed"
 
 
-def jobs(records: Sequence[Mapping[str, str]], now: int) -> list[ClusterJob]:
+def jobs(found: Sequence[JsonRecord], now: int) -> list[ClusterJob]:
     """Of bjobs' records; times without a year are the last that is not to come."""
-    return [_job(record, now) for record in records if record.get("JOBID")]
+    return [_job(record, now) for record in found if record.get("JOBID")]
 
 
 _STATES = {"PSUSP": "Held", "WAIT": "Waiting"}
 
 
-def _job(record: Mapping[str, str], now: int) -> ClusterJob:
+def _job(record: JsonRecord, now: int) -> ClusterJob:
     word = record.get("STAT", "")
     state = LSF.get(word, JobState.UNKNOWN)
     pending = state is JobState.PENDING
@@ -204,10 +182,10 @@ _ACCEPTS = {"open": True, "closed": False}
 _STARTS = {"active": True, "inactive": False, "inact_win": False, "inact_adm": False}
 
 
-def partitions(records: Sequence[Mapping[str, str]]) -> list[Partition]:
+def partitions(queues: Sequence[JsonRecord]) -> list[Partition]:
     """Of bqueues' records; a queue without MAX has no limit."""
     found = []
-    for record in records:
+    for record in queues:
         accepts, _, starts = record.get("STATUS", "").lower().partition(":")
         limit = count(record.get("MAX"))
         name = record.get("QUEUE_NAME", "")
@@ -218,7 +196,7 @@ def partitions(records: Sequence[Mapping[str, str]]) -> list[Partition]:
 _NUMBERS = re.compile(r"\d+")
 
 
-def _gpus(record: Mapping[str, str]) -> int | None:
+def _gpus(record: JsonRecord) -> int | None:
     """An empty field is a job without GPUs; no field is an answer that does not say."""
     text = record.get("GPU_NUM")
     return 0 if text in ("", "-") else count(text)

@@ -4,15 +4,13 @@ Facts: pbsnodes(8B), qstat(1B) and answers of OpenPBS 23.06. Resources that nobo
 out of `resources_assigned`. Times of jobs are text in the client's zone, which is UTC here.
 """
 
-import calendar
 import os
 import shlex
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from batchjob.runtime.subprocesses import NotJsonError, SchedulerError, json_object, run
+from batchjob.runtime.subprocesses import SchedulerError, json_object, run
 from batchjob.runtime.values import size_bytes
 from batchjob.schedulers.cluster import (
     ClusterJob,
@@ -30,7 +28,9 @@ from batchjob.schedulers.cluster import (
     printed_value,
     reason_word,
 )
+from batchjob.schedulers.pbs.accounting.records import account_of
 from batchjob.schedulers.pbs.cluster_shares import fairshare, licenses
+from batchjob.schedulers.pbs.qstat_jobs import Attributes, ask_jobs, epoch
 from batchjob.schedulers.pbs.states import PBS
 from batchjob.schedulers.states import JobState
 
@@ -43,13 +43,7 @@ def by_commands(options: ClusterOptions) -> ClusterReaders:
         return nodes(json_object(run(options, ("pbsnodes", "-a", "-v", "-F", "json")).stdout))
 
     def read_jobs() -> list[ClusterJob]:
-        output = run(options, ("qstat", "-t", "-f", "-F", "json")).stdout
-        try:
-            return jobs(json_object(output).get("Jobs", {}))
-        except NotJsonError:
-            # OpenPBS does not escape every character of a job's attributes.
-            text = run(options, ("qstat", "-t", "-f")).stdout
-            return jobs(text_jobs(text.decode("utf-8", "replace")))
+        return jobs(ask_jobs(options, "qstat"))
 
     def read_partitions() -> list[Partition]:
         return partitions(json_object(run(options, ("qstat", "-Q", "-f", "-F", "json")).stdout))
@@ -126,13 +120,9 @@ def _base(words: list[str], cpus_held: int | None) -> str:
     return "mixed" if cpus_held else "idle"
 
 
-def jobs(found: Mapping[str, Any]) -> list[ClusterJob]:
-    """Of `qstat -t -f -F json`: sub-jobs count, the array that holds them does not."""
-    return [
-        _job(jobid, job)
-        for jobid, job in found.items()
-        if isinstance(job, dict) and "[]" not in jobid
-    ]
+def jobs(found: Mapping[str, Attributes]) -> list[ClusterJob]:
+    """Of what qstat says: sub-jobs count, the array that holds them does not."""
+    return [_job(jobid, job) for jobid, job in found.items() if "[]" not in jobid]
 
 
 _TRUTH = {"True": True, "False": False}
@@ -163,8 +153,8 @@ def reservations(output: bytes) -> list[Reservation]:
             row["id"],
             count(row.get("Resource_List.nodect")),
             count(row.get("Resource_List.ncpus")),
-            _epoch(row.get("reserve_start")),
-            _epoch(row.get("reserve_end")),
+            epoch(row.get("reserve_start", "")),
+            epoch(row.get("reserve_end", "")),
         )
         for row in found
     ]
@@ -174,58 +164,28 @@ _REASONS = {"H": "Held", "W": "Waiting", "T": "Transit"}
 _WHY = ("Not Running: ", "Can Never Run: ")
 
 
-def _job(jobid: str, job: Mapping[str, Any]) -> ClusterJob:
-    letter = str(job.get("job_state", ""))
+def _job(jobid: str, job: Attributes) -> ClusterJob:
+    letter = job.get("job_state", "")
     state = PBS.get(letter, JobState.UNKNOWN)
-    wanted = _dict(job, "Resource_List")
     return ClusterJob(
         jobid,
-        str(job.get("queue", "")),
+        job.get("queue", ""),
         state,
-        _REASONS.get(letter) or _reason(str(job.get("comment") or "")),
+        _REASONS.get(letter) or _reason(job.get("comment", "")),
         1,
-        count(wanted.get("ncpus")),
-        count(wanted.get("ngpus", 0)),
-        _epoch(job.get("etime")) or _epoch(job.get("qtime")),
-        None if state is JobState.PENDING else _epoch(job.get("stime")),
-        _account(job),
-        str(job.get("euser") or str(job.get("Job_Owner") or "").partition("@")[0]),
+        count(job.get("Resource_List.ncpus")),
+        count(job.get("Resource_List.ngpus", 0)),
+        count(job.get("etime")) or count(job.get("qtime")),
+        None if state is JobState.PENDING else count(job.get("start")),
+        account_of(job, "account"),
+        job.get("user", ""),
     )
-
-
-_NO_PROJECT = "_pbs_project_default"
-
-
-def _account(job: Mapping[str, Any]) -> str:
-    project = job.get("project")
-    named = project if project != _NO_PROJECT else None
-    return str(job.get("Account_Name") or named or job.get("egroup") or "")
 
 
 def _reason(comment: str) -> str:
     """The scheduler's comment on a job it passed over; another comment holds times."""
     return next((reason_word(comment[len(head) :]) for head in _WHY if comment.startswith(head)),
                 "")  # fmt: skip
-
-
-def text_jobs(output: str) -> dict[str, dict[str, Any]]:
-    """Jobs of `qstat -f` in the shape of its JSON; the first value of a name counts.
-
-    What a user wrote (Variable_List, Submit_arguments) stands behind what we read.
-    """
-    found: dict[str, dict[str, Any]] = {}
-    job: dict[str, Any] = {}
-    for line in output.splitlines():
-        if line.startswith("Job Id: "):
-            job = found.setdefault(line.removeprefix("Job Id: ").strip(), {})
-        elif line.startswith("    ") and " = " in line:
-            name, _, value = line.strip().partition(" = ")
-            group, dot, resource = name.partition(".")
-            if group == "Resource_List" and dot:
-                job.setdefault(group, {}).setdefault(resource, value)
-            else:
-                job.setdefault(name, value)
-    return found
 
 
 def _dict(answer: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -236,13 +196,6 @@ def _dict(answer: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 def _bytes(value: Any) -> int | None:
     try:
         return None if value is None else size_bytes(str(value))
-    except ValueError:
-        return None
-
-
-def _epoch(value: Any) -> int | None:
-    try:
-        return calendar.timegm(time.strptime(str(value), "%a %b %d %H:%M:%S %Y"))
     except ValueError:
         return None
 

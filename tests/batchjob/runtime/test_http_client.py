@@ -92,6 +92,11 @@ def test_what_is_no_json_is_shown_in_short(serving, body):
     assert len(str(caught.value)) < 100
 
 
+def test_a_text_that_is_not_utf_8_costs_its_own_letter_only(serving):
+    server = serving(b'HTTP/1.0 200 OK\r\n\r\n{"name": "caf\xe9"}')
+    assert fetch(f"http://127.0.0.1:{server.port}/").json() == {"name": "caf\ufffd"}
+
+
 @pytest.mark.parametrize("url", ["ftp://h/", "h", "http://", "file:///etc/passwd", ""])
 def test_only_http(url):
     with pytest.raises(ValueError, match="expected an http or https URL"):

@@ -105,6 +105,15 @@ def test_any_json_gives_a_record_or_a_row_error(document):
     assert all(not isinstance(value, int) or value < 2**63 for value in job)
 
 
+def test_a_line_that_is_not_utf_8_keeps_its_job(tmp_path):
+    path = tmp_path / "jobs.jsonl"
+    path.write_bytes(json.dumps(LEAST | {"name": "caf?"}).encode().replace(b"?", b"\xe9") + b"\n")
+    source = json_lines.build("c1", json_lines.JsonLinesOptions(path=str(path)))
+    (batch,) = source.read(source.watermark_at(0), {})
+    assert not batch.quarantined
+    assert [job.name for job in batch.jobs] == ["caf\ufffd"]
+
+
 def test_json_lines_are_followed(tmp_path):
     path = tmp_path / "jobs.jsonl"
     source = json_lines.build("c1", json_lines.JsonLinesOptions(path=str(path)))

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from batchjob.runtime.subprocesses import NotJsonError
 from batchjob.schedulers.accounting import ShrunkenError, SourceError, Unfinished
 from batchjob.schedulers.fields import FieldReader
 from batchjob.schedulers.lsf.accounting import bjobs, lsb_acct, lsb_stream
@@ -333,8 +334,15 @@ def test_no_jobs_are_no_error_unless_there_were_some(source):
     assert read(nothing)[0] == []
     with pytest.raises(ShrunkenError):
         read(nothing, str(NOW - 60), {"1": Unfinished(1, 1, None)})
-    with pytest.raises(SourceError, match="expected JSON with RECORDS"):
+    with pytest.raises(NotJsonError, match="expected a JSON object, got 'LSF is down'"):
         read(source(b"LSF is down"))
+
+
+def test_a_name_that_is_not_utf_8_keeps_no_job_out(source):
+    output = printed({"JOB_NAME": "caf?"}, {"JOBID": "7"}).replace(b"caf?", b"caf\xe9")
+    jobs, _, bad = read(source(output))
+    assert not bad
+    assert [job.name for job in jobs] == ["caf\ufffd", RECORD["JOB_NAME"]]
 
 
 def test_after_a_longer_absence_than_lsf_remembers_missing_jobs_have_ended(source):

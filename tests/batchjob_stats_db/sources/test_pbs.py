@@ -14,7 +14,8 @@ from batchjob.runtime.settings import SettingsError, make
 from batchjob.schedulers.accounting import ShrunkenError, SourceError, Unfinished
 from batchjob.schedulers.pbs.accounting import pbs_log, qstat
 from batchjob.schedulers.pbs.accounting.pbs_log import PbsLog, attributes
-from batchjob.schedulers.pbs.accounting.qstat import Qstat, json_jobs, text_jobs
+from batchjob.schedulers.pbs.accounting.qstat import Qstat
+from batchjob.schedulers.pbs.qstat_jobs import json_jobs, text_jobs
 from batchjob.schedulers.records import NodeShare, updated
 from batchjob.schedulers.states import JobState
 
@@ -139,7 +140,7 @@ def test_reading_in_pieces_is_reading_at_once(logs, lines):
 
 def test_log_and_qstat_agree(logs, tmp_path):
     logged = read(logs(LOG))[0]
-    for jobid, row in json_jobs(QSTAT.decode()).items():
+    for jobid, row in json_jobs(QSTAT).items():
         if jobid.startswith("17[") or "[]" in jobid:
             continue  # sub-jobs that never ran are not in the log
         job = Qstat("c1", qstat.QstatOptions())._record(jobid, qstat.FieldReader(row))
@@ -155,7 +156,7 @@ def test_log_and_qstat_agree(logs, tmp_path):
 
 
 def test_a_sub_job_that_never_ran_is_cancelled_without_a_start():
-    row = json_jobs(QSTAT.decode())["17[2].pbs01"]
+    row = json_jobs(QSTAT)["17[2].pbs01"]
     job = Qstat("c1", qstat.QstatOptions())._record("17[2].pbs01", qstat.FieldReader(row))
     assert (job.state, job.start_time, job.exit_code) == (JobState.CANCELLED, None, None)
 
@@ -347,7 +348,7 @@ def test_qstat(tmp_path):
 @pytest.mark.parametrize("name", ["123", "1e5", "true", "null", "1.50"])
 def test_names_that_look_like_json_are_names(name):
     document = f'{{"Jobs": {{"1.s": {{"Job_Name": {name}, "Resource_List": {{"ncpus": 2}}}}}}}}'
-    row = json_jobs(document)["1.s"]
+    row = json_jobs(document.encode())["1.s"]
     assert (row["jobname"], row["Resource_List.ncpus"]) == (name, "2")
 
 
@@ -370,6 +371,23 @@ def test_what_is_no_json_is_read_as_text(tmp_path):
     job = read(Qstat("c1", qstat.QstatOptions(qstat=program)), "0")[0]["0.pbs01", 1]
     assert (job.name, job.user, job.state) == ('cpu"burn', "alice", JobState.RUNNING)
     assert (job.start_time, job.work_dir) == (1795175148, "/srv/alice")
+
+
+def test_a_value_that_is_nested_without_end_is_read_as_text(tmp_path):
+    nested = QSTAT.replace(b'"cpuburn"', b"[" * 100_000)
+    program = qstat_program(tmp_path, nested, b"Job Id: 0.pbs01\n    ctime = 1795175147\n")
+    assert list(read(Qstat("c1", qstat.QstatOptions(qstat=program)), "0")[0]) == [("0.pbs01", 1)]
+
+
+def test_a_name_that_is_not_utf_8_keeps_no_job_out(tmp_path):
+    program = qstat_program(tmp_path, QSTAT.replace(b'"cpuburn"', b'"caf\xe9"'))
+    found = read(Qstat("c1", qstat.QstatOptions(qstat=program)), "0")[0]
+    assert found["0.pbs01", 1].name == "caf\ufffd"
+
+
+def test_what_a_user_wrote_changes_no_attribute():
+    plain = b"Job Id: 1.s\n    job_state = Q\n    Variable_List = A=1,\n    job_state = R\n\tB=2\n"
+    assert text_jobs(plain)["1.s"]["job_state"] == "Q"
 
 
 def test_an_empty_history_is_an_error_while_jobs_are_unfinished(tmp_path):
@@ -439,7 +457,7 @@ def test_rights_and_history(tmp_path):
 
 @given(st.text() | st.from_regex(r"(Job Id: [0-9]{1,3}\n|    [a-z]+ = .*\n|\t.*\n)*"))
 def test_any_text_gives_jobs(output):
-    for job in text_jobs(output).values():
+    for job in text_jobs(output.encode("utf-8", "replace")).values():
         json.dumps(job)
 
 

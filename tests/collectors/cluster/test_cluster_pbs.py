@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from batchjob.runtime.subprocesses import SchedulerError, json_object
 from batchjob.schedulers.cluster import ClusterNode, ClusterOptions
 from batchjob.schedulers.pbs import cluster as pbs
+from batchjob.schedulers.pbs.qstat_jobs import json_jobs, text_jobs
 from batchjob.schedulers.pbs.states import PBS
 from batchjob.schedulers.states import JobState
 
@@ -27,7 +28,7 @@ def test_nodes_are_those_of_pbsnodes(recorded):
 
 
 def test_jobs_are_those_of_qstat(recorded):
-    jobs = pbs.jobs(json_object(recorded("openpbs-23.06/qstat.json"))["Jobs"])
+    jobs = pbs.jobs(json_jobs(recorded("openpbs-23.06/qstat.json")))
     lines = recorded("openpbs-23.06/qstat-xt.txt").decode().splitlines()[2:]
     rows = [line.split() for line in lines]
     shown = Counter((row[-1], PBS[row[-2]]) for row in rows if "[]" not in row[0])
@@ -114,8 +115,8 @@ def test_no_job_and_no_node(command):
 
 @given(st.text())
 def test_any_text_is_read(text):
-    pbs.jobs(pbs.text_jobs(text))
-    pbs.jobs({"1": {"job_state": text, "comment": text, "etime": text, "Resource_List": text}})
+    pbs.jobs(text_jobs(text.encode("utf-8", "replace")))
+    pbs.jobs({"1": {"job_state": text, "comment": text, "etime": text, "user": text}})
     pbs.nodes({"nodes": {"n": {"state": text, "resources_available": {"mem": text}}}})
 
 
@@ -125,7 +126,7 @@ def test_queues_are_those_of_qstat(recorded):
 
 
 def test_owner_and_account(recorded):
-    jobs = pbs.jobs(json_object(recorded("openpbs-23.06/qstat.json"))["Jobs"])
+    jobs = pbs.jobs(json_jobs(recorded("openpbs-23.06/qstat.json")))
     assert all(job.user for job in jobs)
     assert "_pbs_project_default" not in {job.account for job in jobs}
 

@@ -1,8 +1,8 @@
 """LSF's running, waiting and recently ended jobs by `bjobs -json`.
 
-Facts: bjobs(1). All values are text; text may stand before the JSON; times have no year unless the
-cluster is set to show it, and are in the client's zone, which is UTC here. Ended jobs stay for
-CLEAN_PERIOD (an hour by default), so that lsb.acct or lsb.stream should be read as well.
+Facts: bjobs(1). Times have no year unless the cluster is set to show it, and are in the client's
+zone, which is UTC here. Ended jobs stay for CLEAN_PERIOD (an hour by default), so that lsb.acct or
+lsb.stream should be read as well.
 """
 
 import json
@@ -12,12 +12,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from batchjob.runtime.settings import option
-from batchjob.runtime.subprocesses import CommandFailedError, CommandOptions, run
+from batchjob.runtime.subprocesses import CommandOptions
 from batchjob.runtime.values import boolean, duration, size_bytes, text
 from batchjob.schedulers.accounting import (
     AccountingModule,
     Batch,
-    SourceError,
     Unfinished,
     missing,
     outlasted,
@@ -35,6 +34,7 @@ from batchjob.schedulers.fields import (
 )
 from batchjob.schedulers.lsf.accounting.records import aligned, job_text
 from batchjob.schedulers.lsf.formats import lsf_duration, lsf_hosts, lsf_time
+from batchjob.schedulers.lsf.json_records import ask_jobs
 from batchjob.schedulers.lsf.states import LSF, LSF_EXIT_INFO
 from batchjob.schedulers.records import JobRecord, NodeShare, Quarantined, folded
 from batchjob.schedulers.states import JobState
@@ -98,7 +98,7 @@ class Bjobs:
         unfinished = own(unfinished, _JOB_ID)
         found: list[JobRecord] = []
         bad: list[Quarantined] = []
-        for values in self._rows():
+        for values in ask_jobs(self._options, self._options.bjobs, FIELDS):
             row = FieldReader(values)
             try:
                 found.append(aligned(job_record(self.cluster, row, now), unfinished))
@@ -120,35 +120,6 @@ class Bjobs:
         for at in range(0, len(found), _BATCH):
             yield Batch(folded(found[at : at + _BATCH]), (), watermark, now)
         yield Batch((), tuple(bad), str(now), now, gone)
-
-    def _rows(self) -> list[dict[str, str]]:
-        argv = [self._options.bjobs, "-u", "all", "-a", "-json", "-o", " ".join(FIELDS)]
-        try:
-            output = run(self._options, argv, {"LSB_DISPLAY_YEAR": "Y"}).stdout
-        except CommandFailedError as error:
-            said = error.answer.stdout + error.answer.stderr
-            if b"job found" in said:  # "No unfinished job found", with an exit status
-                return []
-            raise
-        return json_rows(output)
-
-
-def json_rows(output: bytes) -> list[dict[str, str]]:
-    """The RECORDS, from the first brace on; raises SourceError if there are none."""
-    begin = output.find(b"{")
-    try:
-        document = json.loads(
-            output[max(begin, 0) :].decode("utf-8", "backslashreplace"), strict=False
-        )
-        records = document["RECORDS"]
-    except (ValueError, KeyError, TypeError) as error:
-        said = " ".join(output[:200].decode("utf-8", "replace").split())
-        raise SourceError(f"bjobs: expected JSON with RECORDS, got {said!r}") from error
-    return [
-        {str(name): str(value) for name, value in record.items()}
-        for record in records
-        if isinstance(record, dict)
-    ]
 
 
 def job_record(cluster: str, row: FieldReader, now: int) -> JobRecord:

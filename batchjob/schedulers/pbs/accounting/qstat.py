@@ -1,17 +1,9 @@
-"""PBS jobs and their history by `qstat -x -t -f -F json`.
+"""PBS jobs and their history by `qstat -x`."""
 
-Traps (OpenPBS' source and issues): a value that looks like JSON is printed as JSON, so that a job
-named 1e5 or true is a number or a boolean; before 2024 some characters are not escaped and the
-whole answer is no JSON, for which `qstat -f` without -F is read instead. Times are text in the
-client's zone, which is UTC here.
-"""
-
-import calendar
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from batchjob.runtime.settings import option
 from batchjob.runtime.subprocesses import CommandOptions, SchedulerError, run
@@ -19,7 +11,6 @@ from batchjob.runtime.values import boolean, duration, one_of, text
 from batchjob.schedulers.accounting import (
     AccountingModule,
     Batch,
-    SourceError,
     Unfinished,
     missing,
     outlasted,
@@ -36,19 +27,13 @@ from batchjob.schedulers.pbs.accounting.records import (
     job_id,
     job_record,
 )
+from batchjob.schedulers.pbs.qstat_jobs import ask_jobs
 from batchjob.schedulers.pbs.states import PBS
 from batchjob.schedulers.records import JobRecord, Quarantined, folded
 from batchjob.schedulers.states import JobState
 
 SOURCE = "qstat"
 _BATCH = 2000
-
-# qstat's names for what the accounting log calls otherwise.
-_NAMES = {
-    "Job_Name": "jobname", "euser": "user", "egroup": "group", "Account_Name": "account",
-    "stime": "start", "depend": "depend",
-}  # fmt: skip
-_TIMES = ("ctime", "estimated.start_time", "etime", "qtime", "start", "end", "obittime", "mtime")
 
 
 @dataclass(frozen=True)
@@ -117,7 +102,7 @@ class Qstat:
         records: list[JobRecord] = []
         bad: list[Quarantined] = []
         known: set[tuple[str, int]] = set()
-        for jobid, attributes in self._jobs().items():
+        for jobid, attributes in ask_jobs(self._options, self._options.qstat, "-x").items():
             row = FieldReader(attributes)
             try:
                 if job_id(jobid).parent:
@@ -145,14 +130,6 @@ class Qstat:
 
     def _run(self, *arguments: str) -> bytes:
         return run(self._options, [self._options.qstat, *arguments]).stdout
-
-    def _jobs(self) -> dict[str, dict[str, str]]:
-        output = self._run("-x", "-t", "-f", "-F", "json").decode("utf-8", "backslashreplace")
-        try:
-            return json_jobs(output)
-        except ValueError:
-            plain = self._run("-x", "-t", "-f").decode("utf-8", "backslashreplace")
-            return text_jobs(plain)
 
     def _record(self, jobid: str, row: FieldReader) -> JobRecord:
         letter = row.text("job_state")
@@ -202,74 +179,6 @@ def ended_values(values: Mapping[str, str], *, ran: bool) -> dict[str, str]:
     end = values.get("history_timestamp") or values.get("obittime") or values.get("mtime", "")
     dropped = () if ran else ("start", "Exit_status")
     return {**{k: v for k, v in values.items() if k not in dropped}, "end": end}
-
-
-def json_jobs(output: str) -> dict[str, dict[str, str]]:
-    """Attributes by job id, flat, all text; raises ValueError if it is no JSON.
-
-    Numbers stay as they are written: 007 and 1e5 are names too.
-    """
-    document = json.loads(output, strict=False, parse_int=str, parse_float=str, parse_constant=str)
-    jobs = document.get("Jobs", {}) if isinstance(document, dict) else None
-    if not isinstance(jobs, dict):
-        raise SourceError("qstat: expected an object with Jobs")
-    return {jobid: _flat(job) for jobid, job in jobs.items() if isinstance(job, dict)}
-
-
-def _flat(job: dict[str, Any]) -> dict[str, str]:
-    flat: dict[str, str] = {}
-    for name, value in job.items():
-        if isinstance(value, dict):
-            flat |= {f"{name}.{inner}": _scalar(each) for inner, each in value.items()}
-        else:
-            flat[_NAMES.get(name, name)] = _scalar(value)
-    return _with_epochs(flat)
-
-
-def _scalar(value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    return json.dumps(value)  # true, null, and names that look like a list
-
-
-def text_jobs(output: str) -> dict[str, dict[str, str]]:
-    """The same from `qstat -f`: `Job Id: X`, `    name = value`, and a tab before what goes on."""
-    jobs: dict[str, dict[str, str]] = {}
-    job: dict[str, str] = {}
-    name = ""
-    for line in output.split("\n"):
-        if line.startswith("Job Id: "):
-            job = jobs.setdefault(line.removeprefix("Job Id: ").strip(), {})
-            name = ""
-        elif line.startswith("\t") and name:
-            job[name] += line[1:]
-        elif line.startswith("    ") and " = " in line:
-            raw, _, value = line.strip().partition(" = ")
-            name = _NAMES.get(raw, raw)
-            job[name] = value
-    return {jobid: _with_epochs(_with_variables(job)) for jobid, job in jobs.items()}
-
-
-def _with_variables(job: dict[str, str]) -> dict[str, str]:
-    """PBS_O_WORKDIR out of Variable_List; the rest of it is the user's own affair."""
-    for pair in job.pop("Variable_List", "").split(","):
-        if pair.startswith("PBS_O_WORKDIR="):
-            job["Variable_List.PBS_O_WORKDIR"] = pair.partition("=")[2]
-    return job
-
-
-def _with_epochs(job: dict[str, str]) -> dict[str, str]:
-    owner = {"user": job.get("Job_Owner", "").partition("@")[0]}  # until it runs as someone
-    times = {name: _epoch(job[name]) for name in _TIMES if name in job}
-    return owner | job | times
-
-
-def _epoch(text: str) -> str:
-    """Epoch seconds of `Fri Nov 20 11:45:47 2026`, UTC; what is something else stays."""
-    try:
-        return str(calendar.timegm(time.strptime(text, "%a %b %d %H:%M:%S %Y")))
-    except ValueError:
-        return text
 
 
 ACCOUNTING = AccountingModule(QstatOptions, build)

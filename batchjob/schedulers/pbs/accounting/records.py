@@ -14,6 +14,7 @@ from batchjob.schedulers.fields import (
     HostListError,
     HostShare,
     RowError,
+    clean,
     clock_duration,
     count,
     epoch,
@@ -83,7 +84,7 @@ def job_record(
         run=which.run,
         user=row.text("user"),
         group=row.text("group"),
-        account=_account(row, account_from),
+        account=account_of(row.values, account_from),
         partition=row.text("queue"),
         name=row.text("jobname"),
         reservation=row.text("resvID"),
@@ -129,10 +130,11 @@ def _signal(status: int | None) -> int | None:
     return status - 256 if status >= 256 else 0
 
 
-def _account(row: FieldReader, account_from: str) -> str:
-    order = (account_from, *(name for name in ACCOUNTS if name != account_from))
-    values = (row.text(name) for name in order)
-    return next((value for value in values if value and value != _NO_PROJECT), "")
+def account_of(attributes: Mapping[str, str], first: str) -> str:
+    """The first of ACCOUNTS that the job has, `first` before the others."""
+    order = (first, *(name for name in ACCOUNTS if name != first))
+    named = (clean(attributes.get(name, "")) for name in order)
+    return next((account for account in named if account and account != _NO_PROJECT), "")
 
 
 def _nodes(row: FieldReader) -> tuple[NodeShare, ...]:

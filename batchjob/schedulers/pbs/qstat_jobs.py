@@ -1,0 +1,107 @@
+"""What qstat says of jobs: their attributes, flat, all text, times as epoch seconds.
+
+Traps (OpenPBS' source and issues): a value that looks like JSON is printed as JSON, so that a job
+named 1e5 or true is a number or a boolean; before 2024 some characters are not escaped and the
+whole answer is no JSON, for which `qstat -f` without -F is read instead. Times are text in the
+client's zone, which is UTC here.
+"""
+
+import calendar
+import json
+import time
+from typing import Any
+
+from batchjob.runtime.subprocesses import (
+    TEXT_NUMBERS,
+    CommandOptions,
+    NotJsonError,
+    json_object,
+    run,
+)
+
+Attributes = dict[str, str]
+
+# qstat's names for what the accounting log calls otherwise.
+_NAMES = {
+    "Job_Name": "jobname", "euser": "user", "egroup": "group", "Account_Name": "account",
+    "stime": "start", "depend": "depend",
+}  # fmt: skip
+_TIMES = ("ctime", "estimated.start_time", "etime", "qtime", "start", "end", "obittime", "mtime")
+
+
+def ask_jobs(options: CommandOptions, qstat: str, *flags: str) -> dict[str, Attributes]:
+    """Attributes of each job by its id. Raises SchedulerError."""
+    argv = [qstat, *flags, "-t", "-f"]
+    try:
+        return json_jobs(run(options, [*argv, "-F", "json"]).stdout)
+    except NotJsonError:
+        return text_jobs(run(options, argv).stdout)
+
+
+def json_jobs(output: bytes) -> dict[str, Attributes]:
+    """Of `-F json`. Raises NotJsonError."""
+    jobs = json_object(output, TEXT_NUMBERS).get("Jobs", {})
+    if not isinstance(jobs, dict):
+        raise NotJsonError("qstat: expected an object with Jobs")
+    return {jobid: _flat(job) for jobid, job in jobs.items() if isinstance(job, dict)}
+
+
+def _flat(job: dict[str, Any]) -> Attributes:
+    flat: Attributes = {}
+    for name, value in job.items():
+        if isinstance(value, dict):
+            flat |= {f"{name}.{inner}": _scalar(each) for inner, each in value.items()}
+        else:
+            flat[_NAMES.get(name, name)] = _scalar(value)
+    return _with_epochs(flat)
+
+
+def _scalar(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return json.dumps(value)  # true, null, and names that look like a list
+
+
+def text_jobs(output: bytes) -> dict[str, Attributes]:
+    """The same without -F: `Job Id: X`, `    name = value`, and a tab before what goes on.
+
+    The first value of a name counts: what a user wrote (Variable_List, Submit_arguments) stands
+    last, and may hold any line.
+    """
+    jobs: dict[str, Attributes] = {}
+    job: Attributes = {}
+    name = ""
+    for line in output.decode("utf-8", "backslashreplace").split("\n"):
+        if line.startswith("Job Id: "):
+            job = jobs.setdefault(line.removeprefix("Job Id: ").strip(), {})
+            name = ""
+        elif line.startswith("\t") and name:
+            job[name] += line[1:]
+        elif line.startswith("    ") and " = " in line:
+            raw, _, value = line.strip().partition(" = ")
+            known = _NAMES.get(raw, raw)
+            name = "" if known in job else known
+            job.setdefault(known, value)
+    return {jobid: _with_epochs(_with_variables(job)) for jobid, job in jobs.items()}
+
+
+def _with_variables(job: Attributes) -> Attributes:
+    """PBS_O_WORKDIR out of Variable_List; the rest of it is the user's own affair."""
+    for pair in job.pop("Variable_List", "").split(","):
+        if pair.startswith("PBS_O_WORKDIR="):
+            job["Variable_List.PBS_O_WORKDIR"] = pair.partition("=")[2]
+    return job
+
+
+def _with_epochs(job: Attributes) -> Attributes:
+    owner = {"user": job.get("Job_Owner", "").partition("@")[0]}  # until it runs as someone
+    times = {name: str(at) for name in _TIMES if (at := epoch(job.get(name, ""))) is not None}
+    return owner | job | times
+
+
+def epoch(text: str) -> int | None:
+    """Epoch seconds of `Fri Nov 20 11:45:47 2026`, UTC; None for what is something else."""
+    try:
+        return calendar.timegm(time.strptime(text, "%a %b %d %H:%M:%S %Y"))
+    except ValueError:
+        return None
