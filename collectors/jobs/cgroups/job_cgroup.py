@@ -172,12 +172,14 @@ class JobCgroup:
             values.update(directory.values)
         parts = CgroupParts._make(map(values.get, CgroupParts._fields))
         values["cpus"] = allocated_cpus(parts)
-        reading = CgroupReading._make(map(values.get, CgroupReading._fields))
         if self._has_v1:
-            reading = cgroup1.finish(reading, parts, self._cpu_user_seconds)
-            self._cpu_user_seconds = reading.cpu_user_seconds or 0.0
+            several = cgroup1.combined(parts, self._cpu_user_seconds)
+            told = zip(several._fields, several, strict=True)
+            values.update(field for field in told if field[1] is not None)
         if self._oom_kills:
-            reading = reading._replace(oom_kills=sum(self._oom_kills.values()))
+            values["oom_kills"] = sum(self._oom_kills.values())
+        reading = CgroupReading._make(map(values.get, CgroupReading._fields))
+        self._cpu_user_seconds = reading.cpu_user_seconds or 0.0
         return reading
 
     def drop_removed(self, now: float) -> None:

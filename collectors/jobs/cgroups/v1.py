@@ -2,9 +2,9 @@
 
 import os
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
-from batchjob.quantities.reading import V1, CgroupReading, DeviceIO
+from batchjob.quantities.reading import V1, DeviceIO
 from collectors.jobs.cgroups.devices import DeviceNames
 from collectors.jobs.cgroups.fields import CgroupParts, field_of, number_parser, targets
 from collectors.jobs.cgroups.formats import count_list, whole
@@ -74,32 +74,39 @@ def oom_kills(path: str) -> int | None:
     return None
 
 
-def finish(reading: CgroupReading, parts: CgroupParts, user_before: float) -> CgroupReading:
-    """A reading with the fields that are made of several numbers.
+class Combined(NamedTuple):
+    """Fields of a reading that are made of several numbers; None leaves what a file says."""
+
+    cpu_user_seconds: float | None
+    cpu_system_seconds: float | None
+    memory_limit: float | None
+    memory_limit_hits: float | None
+    io: Mapping[str, DeviceIO] | None
+
+
+def combined(parts: CgroupParts, user_before: float) -> Combined:
+    """What the parts say together.
 
     cpuacct.stat counts in ticks of 10 ms, which is a tenth of a short job; cpuacct.usage is exact.
     So system time is the former's and user time the rest, but never less than `user_before`: the
     tick that is added to the one may not be taken from the other.
     """
-    user, system = reading.cpu_user_seconds, reading.cpu_system_seconds
+    user = system = hits = None
     seconds, ticks = parts.cpu_seconds, parts.cpu_system_ticks
     if seconds is not None and ticks is not None:
         system = ticks / _TICKS
         user = max(seconds - system, user_before)
     limit = parts.memory_hierarchical_limit
-    if limit is None or limit >= _NO_LIMIT:
-        limit = reading.memory_limit
-    hits = parts.memory_failures
+    if parts.memory_failures is not None:
+        hits = parts.memory_failures + (parts.memsw_failures or 0)
     transferred, operations = parts.io_bytes, parts.io_operations
     counted = transferred is not None and operations is not None
-    return reading._replace(
-        cpu_user_seconds=user,
-        cpu_system_seconds=system,
-        memory_limit=limit,
-        memory_limit_hits=(
-            reading.memory_limit_hits if hits is None else hits + (parts.memsw_failures or 0)
-        ),
-        io=_devices(transferred or {}, operations or {}) if counted else reading.io,
+    return Combined(
+        user,
+        system,
+        None if limit is None or limit >= _NO_LIMIT else limit,
+        hits,
+        _devices(transferred or {}, operations or {}) if counted else None,
     )
 
 
