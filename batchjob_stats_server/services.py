@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple, cast
 from fastapi import Depends, Request
 from sqlalchemy.engine import URL, Engine, RowMapping
 
-from batchjob_stats_db.database.engine import parse, reader, writer
+from batchjob_stats_db.database.engine import DatabaseError, parse, reader, writer
 from batchjob_stats_db.database.revision import require_current
 from batchjob_stats_db.poller.options import secret
 from batchjob_stats_db.timeseries.prometheus_client import Endpoint
@@ -122,7 +122,11 @@ def build(settings: ServerSettings) -> Services:
     url = parse(settings.db.url, settings.db.password_file)
     threads = threads_of(url, settings.web.threads)
     readers = reader(url, settings.web.query_timeout, threads.connections())
-    require_current(readers)
+    try:
+        require_current(readers)
+    except DatabaseError:
+        readers.dispose()
+        raise
     emissions, auth = settings.emissions, settings.auth
     wanted = emissions.provider or emissions.server_url
     limit, gate = settings.limit, settings.gate
