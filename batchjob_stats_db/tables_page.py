@@ -7,7 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from batchjob.option_page import made_by, table
-from batchjob.quantities.usage import ENERGY_COLUMNS, USAGE_COLUMNS, UsageColumn
+from batchjob_stats_db.column_meanings import meaning
 from batchjob_stats_db.database.schema import job, job_gpu, job_node, job_usage, metadata
 
 _SUMS = "Sums of the jobs that ran in it: what was held, measured and used"
@@ -42,29 +42,6 @@ TABLES: Mapping[str, str] = {
     "login": "The server's: people who logged in.",
     "login_session": "The server's: sessions in browsers, as digests.",
 }
-_UNITS = {
-    "_time": "UTC epoch seconds",
-    "_byte_seconds": "bytes times seconds",
-    "_seconds": "seconds",
-    "_bytes": "bytes",
-    "_joules": "joules",
-    "_ratio": "1 is all",
-    "grams": "grams of CO2e",
-    "day": "its midnight, UTC epoch seconds",
-    "month": "its first midnight, UTC epoch seconds",
-    "coverage": "0 to 1: the part of the run's node time that the totals stand for",
-}
-_MEANINGS = {
-    "job_id": "`id` of the run in `job`",
-    "username": "the login on the cluster",
-    "jobid": "the scheduler's number, used again after some time",
-    "run": "counts runs of one submission, as after a requeue",
-    "state": "one of the states that all schedulers share",
-    "state_word": "the scheduler's own word",
-    "source": "where the row comes from",
-    "doubt": "words that say why a number may be wrong; empty: none",
-    "node_list": "in the scheduler's short form",
-}
 
 
 def tables_page() -> str:
@@ -74,7 +51,9 @@ def tables_page() -> str:
         made_by("batchjob_stats_db.document"),
         "All tables and columns of the job database, which are the same in SQLite and PostgreSQL. "
         "Within a major version none is renamed or removed; new ones may come. Open the database "
-        "read-only. NULL, or an empty text, means that something is not known, never zero.",
+        "read-only. NULL, or an empty text, means that something is not known, never zero. Names "
+        "end in units: `_time` is UTC epoch seconds, as `day` and `month` are; `_seconds`, "
+        "`_bytes`, `_joules` and `_byte_seconds` are what they say; of a `_ratio` 1 is all.",
         "## Views for analysis",
         "These views join what belongs to a run. They last as long as the session that makes them, "
         "write nothing, and keep their names and columns as the tables do. PostgreSQL asks for its "
@@ -115,18 +94,8 @@ _HEAD = ("Column", "Type", "Key", "Meaning")
 
 
 def _columns(each: sa.Table) -> Iterator[tuple[str, ...]]:
-    measured = {column.name: _measured(column) for column in (*USAGE_COLUMNS, *ENERGY_COLUMNS)}
     for column in each.columns:
-        about = measured.get(column.name, "") if each is job_usage else ""
-        about = about or _MEANINGS.get(column.name, "")
-        unit = next((unit for end, unit in _UNITS.items() if column.name.endswith(end)), "")
         kind = {sa.Text: "text", sa.Float: "number"}.get(type(column.type), "")
         kind = kind or ("integer" if isinstance(column.type, sa.Integer) else "number")
         key = "primary" if column.primary_key else ""
-        yield (f"`{column.name}`", kind, key, "; ".join(filter(None, (unit, about))))
-
-
-def _measured(column: UsageColumn) -> str:
-    which = ", ".join(f"{key} {value}" for key, value in (*column.quantity.labels, *column.labels))
-    help_text = column.quantity.metric.help.rstrip(".")
-    return f"{column.statistic.value} of: {help_text}" + (f" ({which})" if which else "")
+        yield (f"`{column.name}`", kind, key, meaning(each.name, column.name))

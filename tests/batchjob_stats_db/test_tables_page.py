@@ -6,6 +6,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from batchjob.schedulers.accounting import Batch
+from batchjob_stats_db.column_meanings import EVERYWHERE, OF_TABLES
 from batchjob_stats_db.database.schema import metadata
 from batchjob_stats_db.tables_page import TABLES, tables_page, views
 
@@ -19,6 +20,20 @@ def test_every_table_and_column_is_on_the_page():
     for table in metadata.tables.values():
         part = page.partition(f"\n## {table.name}\n")[2].partition("\n## ")[0]
         assert re.findall(r"^\| `(\w+)` \|", part, re.MULTILINE) == table.columns.keys()
+
+
+def test_every_column_is_explained():
+    for line in re.findall(r"^\| `\w+` \|.*", PAGE.read_text(), re.MULTILINE):
+        assert len(line.split("|")[4].strip()) > 2, line
+
+
+def test_every_explanation_has_its_column():
+    there = {table.name: set(table.columns.keys()) for table in metadata.tables.values()}
+    own = {name: set(columns) for name, columns in OF_TABLES.items()}
+    assert all(columns <= there[name] for name, columns in own.items())
+    assert set(EVERYWHERE) <= {
+        each for name in there for each in there[name] - own.get(name, set())
+    }
 
 
 def test_views_join_what_belongs_to_a_run(engine, store, job):
