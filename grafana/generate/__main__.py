@@ -17,7 +17,7 @@ def files() -> Iterator[tuple[str, str]]:
     """Names below `grafana/dashboards`, and contents."""
     for dashboard in DASHBOARDS:
         if not dashboard.asks_api():
-            yield f"prometheus/{dashboard.slug}.json", _made(dashboard, INFINITY)
+            yield f"{dashboard.folder}/{dashboard.slug}.json", _made(dashboard, INFINITY)
             continue
         for plugin in PLUGINS:
             yield f"{plugin.folder}/{dashboard.slug}.json", _made(dashboard, plugin)

@@ -85,6 +85,7 @@ class Dashboard(NamedTuple):
     until: str = "now"
     refresh: str = ""
     links: tuple[tuple[str, str], ...] = ()  # title and address, at the top
+    folder: str = "prometheus"  # of files, where it asks Prometheus alone
 
     def asks_api(self) -> bool:
         """Whether it is made once for each plugin that reads the API."""

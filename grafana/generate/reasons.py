@@ -1,5 +1,7 @@
 """Why a panel may have nothing to show; Grafana shows the sentence in place of “No data”."""
 
+import re
+
 from grafana.generate.model import ApiQuery, Panel, Promql
 
 _OPERATORS = "you are no operator (viewer or admin), or"
@@ -60,10 +62,25 @@ _REASONS = (
     ("", _OPERATORS + " Prometheus has to scrape the exporters"),
 )
 
+# Beginnings of names of metrics that are not ours, and whose they are.
+_OTHERS = (
+    ("kube_pod", "kube-state-metrics is not scraped"),
+    ("container", "cAdvisor in the kubelets is not scraped, or nothing of this kind runs"),
+    ("prober", "the kubelets' page of probes is not scraped, or no probe failed"),
+    ("kubelet", "the kubelets are not scraped, or there is nothing of this kind"),
+    ("node", "node_exporter is not scraped, or the kernel does not tell it"),
+    ("grafana", "Grafana is not scraped, or was not asked"),
+    ("vmagent", "no vmagent is scraped"),
+    ("vm", "VictoriaMetrics is not scraped"),
+)
+
 
 def reason(made: Panel) -> str:
     """A sentence for the panel's field `noValue`."""
     asked = " ".join(map(_text, made.queries))
+    for begin, why in _OTHERS:
+        if re.search(rf"\b{begin}_", asked):
+            return f"No data, because {_OPERATORS} {why}."
     why = next(why for part, why in _REASONS if part in asked)
     return f"No data, because {why}."
 

@@ -1,9 +1,7 @@
 """Counters of what stands beside batchjob in Kubernetes go on when pods and containers are new."""
 
 import contextlib
-import http.server
 import re
-import threading
 import time
 from pathlib import Path
 
@@ -12,51 +10,12 @@ import yaml
 
 from tests.e2e import victoriametrics
 from tests.e2e.processes import until
+from tests.e2e.targets import exposed, static
 
 pytestmark = pytest.mark.e2e
 
 REPOSITORY = Path(__file__).parents[2]
 SCRAPE = REPOSITORY / "deploy" / "victoriametrics" / "operator" / "scrape.yml"
-
-
-@contextlib.contextmanager
-def exposed(pages):
-    """A target whose answer is whatever `pages["now"]` holds."""
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            body = pages["now"].encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_arguments):
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-
-
-def static(job, target):
-    """The job with its relabeling of samples, but with one target and without a cluster's API."""
-    kept = {
-        key: job[key]
-        for key in ("metric_relabel_configs", "honor_labels", "honor_timestamps")
-        if key in job
-    }
-    known = [{"target_label": "instance", "replacement": "n1"}]
-    static_configs = [{"targets": [target]}]
-    return {"job_name": job["job_name"], "static_configs": static_configs} | kept | {
-        "relabel_configs": known
-    }  # fmt: skip
 
 
 def pages(job, generation):
@@ -85,6 +44,10 @@ LEFT = {
     ],
     "node_exporter": [{"__name__": "node_network_receive_bytes_total", "device": "eth0"}],
     "kubelet": [{"__name__": "kubelet_running_pods"}],
+    "grafana": [
+        {"__name__": "grafana_http_request_duration_seconds_count", "handler": "/api/ds/query",
+         "method": "POST", "status_code": "200"},
+    ],
     "kubelet_probes": [
         {"__name__": "prober_probe_total", "namespace": "a", "pod": "db-0", "container": "db",
          "probe_type": "Liveness", "result": "successful"},
@@ -104,7 +67,10 @@ def test_series_are_the_same_before_and_after(tmp_path):
     with contextlib.ExitStack() as stack:
         store = stack.enter_context(victoriametrics.store(tmp_path / "store"))
         now = {name: {"now": pages(name, 1)} for name in jobs}
-        targets = {name: stack.enter_context(exposed(page)) for name, page in now.items()}
+        targets = {
+            name: stack.enter_context(exposed(lambda page=page: page["now"]))
+            for name, page in now.items()
+        }
         scraped = [static(jobs[name], target) for name, target in targets.items()]
         stack.enter_context(victoriametrics.scraping(tmp_path / "agent", store, scraped))
         energy = "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"

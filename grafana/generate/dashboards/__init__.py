@@ -8,6 +8,7 @@ from grafana.generate.dashboards import (
     job,
     job_live,
     jobs,
+    kubernetes,
     node,
     operators,
     usage,
@@ -24,4 +25,5 @@ DASHBOARDS = (
     gpus.DASHBOARD,
     operators.DASHBOARD,
     exporters.DASHBOARD,
+    *kubernetes.DASHBOARDS,
 )

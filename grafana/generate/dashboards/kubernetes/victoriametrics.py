@@ -1,0 +1,107 @@
+"""VictoriaMetrics: the store, and the agents that write to it."""
+
+from grafana.generate.dashboards.kubernetes.shape import C, dashboard, figure, lines, rate
+
+_ITS = f"and on (cluster, job, instance) vm_app_start_timestamp{{{C}}}"  # processes of its own
+_LEGEND = "{{job}} {{instance}}"
+
+
+def _rated(metric: str, by: str = "job, instance", more: str = "") -> str:
+    return f"sum by ({by}) ({rate(f'{metric}{{{C}{more}}}')})"
+
+
+DASHBOARD = dashboard(
+    "victoriametrics",
+    "VictoriaMetrics",
+    "The store of series, and the agents that scrape. For operators.",
+    (
+        figure(
+            "Series",
+            f'sum(vm_cache_entries{{{C},type="storage/hour_metric_ids"}})',
+            "none",
+            "With samples in the last hour.",
+        ),
+        figure("Samples a second", f"sum({rate(f'vm_rows_inserted_total{{{C}}}')})"),
+        figure("Samples kept", f'sum(vm_rows{{{C},type=~"storage/.*"}})'),
+        figure("On disk", f"sum(vm_data_size_bytes{{{C}}})", "bytes"),
+        figure(
+            "Targets down",
+            f'sum(vm_promscrape_targets{{{C},status="down"}})',
+            "none",
+            "Of all scrape jobs.",
+            1,
+        ),
+        figure(
+            "Waits to be sent",
+            f"sum(vmagent_remotewrite_pending_data_bytes{{{C}}})",
+            "bytes",
+            "On the agents' disks.",
+        ),
+        lines("Samples a second", "ops", "", (_rated("vm_rows_inserted_total"), _LEGEND)),
+        lines(
+            "New series",
+            "ops",
+            "Many are a label that changes.",
+            (_rated("vm_new_timeseries_created_total"), _LEGEND),
+        ),
+        lines(
+            "Slow inserts",
+            "percentunit",
+            "Part of the samples whose series were not in memory.",
+            (
+                f"{_rated('vm_slow_row_inserts_total')} / {_rated('vm_rows_inserted_total')}",
+                _LEGEND,
+            ),
+        ),
+        lines(
+            "Free on disk",
+            "bytes",
+            "Below the limit only questions are answered.",
+            (f"min by (job, instance) (vm_free_disk_space_bytes{{{C}}})", _LEGEND),
+            (
+                f"max by (job, instance) (vm_free_disk_space_limit_bytes{{{C}}})",
+                f"{_LEGEND} limit",
+            ),
+        ),
+        lines(
+            "Questions",
+            "reqps",
+            "By path.",
+            (
+                _rated(
+                    "vm_http_requests_total",
+                    "path",
+                    ',path=~".*/api/v1/(query|query_range|series|labels)"',
+                ),
+                "{{path}}",
+            ),
+        ),
+        lines(
+            "Failed and slow questions",
+            "reqps",
+            "",
+            (_rated("vm_http_request_errors_total", "path"), "{{path}}"),
+            (_rated("vm_slow_queries_total"), f"{_LEGEND} slow"),
+        ),
+        lines(
+            "Agents: scrapes that failed",
+            "ops",
+            "",
+            (_rated("vm_promscrape_scrapes_failed_total"), _LEGEND),
+        ),
+        lines(
+            "Agents: sent",
+            "reqps",
+            "By status; all but 2xx are tried again.",
+            (_rated("vmagent_remotewrite_requests_total", "status_code"), "{{status_code}}"),
+        ),
+        lines(
+            "CPUs in use",
+            "none",
+            "",
+            (f"{rate(f'process_cpu_seconds_total{{{C}}}')} {_ITS}", _LEGEND),
+        ),
+        lines("Memory", "bytes", "", (f"process_resident_memory_bytes{{{C}}} {_ITS}", _LEGEND)),
+    ),
+    "vm_app_start_timestamp",
+)
