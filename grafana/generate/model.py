@@ -8,6 +8,14 @@ PAGES = "http://localhost:10912"  # the server's own; docs/grafana.md says how t
 SUFFIX = "@SUFFIX@"  # in an address: what the uids of this plugin's dashboards end with
 
 
+class Thresholds(NamedTuple):
+    """Where the colours of a figure change from green; thresholds.py has all there are."""
+
+    orange: float
+    red: float | None = None
+    low: bool = False  # small figures are the bad ones: below, not from there on
+
+
 class PanelColumn(NamedTuple):
     """A key of the API's rows (or a label of series), and how a table shows it."""
 
@@ -17,6 +25,7 @@ class PanelColumn(NamedTuple):
     kind: Literal["string", "number", "time"] = "string"
     link: str = ""  # address; may hold ${__data.fields.KEY}
     hidden: bool = False  # there for links alone
+    thresholds: Thresholds | None = None
 
 
 class ApiQuery(NamedTuple):
@@ -53,7 +62,7 @@ class Panel(NamedTuple):
     stacked: bool = False
     bars: bool = False
     most: float | None = None  # end of the axis
-    warn: tuple[float, ...] = ()  # from where values are orange, then red
+    thresholds: Thresholds | None = None
     line_name: str = ""  # of long rows, one for each point of each line: what a line is called
     columns: tuple[PanelColumn, ...] = ()  # of a table of Promql: labels, then "Value"
     sort_by: str = ""  # title of a column; largest first

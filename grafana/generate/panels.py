@@ -3,7 +3,16 @@
 from collections.abc import Callable, Mapping
 
 from grafana.generate import drill_down
-from grafana.generate.model import ApiQuery, Dashboard, Json, Panel, PanelColumn, Promql, Query
+from grafana.generate.model import (
+    ApiQuery,
+    Dashboard,
+    Json,
+    Panel,
+    PanelColumn,
+    Promql,
+    Query,
+    Thresholds,
+)
 from grafana.generate.plugins import PROMETHEUS, Plugin, promql
 from grafana.generate.reasons import reason
 
@@ -66,7 +75,7 @@ def _defaults(made: Panel, whole: Dashboard) -> Json:
             "spanNulls": False,  # a gap is a gap
             "stacking": {"mode": "normal" if made.stacked else "none", "group": "A"},
             "axisSoftMin": 0,
-            "thresholdsStyle": {"mode": "dashed" if made.warn else "off"},
+            "thresholdsStyle": {"mode": "dashed" if made.thresholds else "off"},
         }
     if made.most is not None:
         defaults["max"] = made.most
@@ -74,16 +83,24 @@ def _defaults(made: Panel, whole: Dashboard) -> Json:
         defaults["min"] = 0
     if made.line_name:
         defaults["displayName"] = made.line_name
-    if made.warn:
-        steps: list[Json] = [{"color": "green", "value": None}]
-        steps += [
-            {"color": color, "value": value}
-            for color, value in zip(("orange", "red"), made.warn, strict=False)
-        ]
+    if made.thresholds:
         if made.kind != "timeseries":  # lines keep colours of their own, beside dashed lines
             defaults["color"] = {"mode": "thresholds"}
-        defaults["thresholds"] = {"mode": "absolute", "steps": steps}
+        defaults["thresholds"] = _steps(made.thresholds)
     return defaults
+
+
+def _steps(of: Thresholds) -> Json:
+    """As Grafana has them: each colour from its value on, the first for all below."""
+    begins = [(color, value) for color, value in (("orange", of.orange), ("red", of.red))
+              if value is not None]  # fmt: skip
+    colors: list[tuple[str, float | None]] = [("green", None), *begins]
+    if of.low:
+        names = [color for color, _ in reversed(colors)]
+        values = [None, *(value for _, value in reversed(begins))]
+        colors = list(zip(names, values, strict=True))
+    steps: list[Json] = [{"color": color, "value": value} for color, value in colors]
+    return {"mode": "absolute", "steps": steps}
 
 
 def _columns(made: Panel) -> tuple[PanelColumn, ...]:
@@ -125,6 +142,10 @@ def _properties(column: PanelColumn, links: list[Json]) -> list[Json]:
         found.append({"id": "links", "value": links})
     if column.hidden:
         found.append({"id": "custom.hidden", "value": True})
+    if column.thresholds:
+        found.append({"id": "color", "value": {"mode": "thresholds"}})
+        found.append({"id": "custom.cellOptions", "value": {"type": "color-text"}})
+        found.append({"id": "thresholds", "value": _steps(column.thresholds)})
     return found
 
 
@@ -158,7 +179,7 @@ def _timeseries(made: Panel) -> Json:
 def _stat(made: Panel) -> Json:
     return {
         "reduceOptions": _LAST,
-        "colorMode": "value" if made.warn else "none",
+        "colorMode": "value" if made.thresholds else "none",
         "graphMode": "none",
         "justifyMode": "auto",
         "orientation": "auto",

@@ -53,6 +53,8 @@ _REASONS = (
     ("batchjob_cluster", _OPERATORS + " one exporter needs the collector `cluster`"),
     ("read_errors", _OPERATORS + " all files could be read"),
     ("== 0", _OPERATORS + " nothing is down or fails"),
+    ("stats_db_measured_job", _OPERATORS + " no job was measured in this time"),
+    ("stats_db_ended_jobs", _OPERATORS + " no job has ended in the hour before"),
     ("stats_db", _OPERATORS + " Prometheus has to scrape batchjob_stats_db"),
     ("stats_server", _OPERATORS + " Prometheus has to scrape batchjob_stats_server"),
     ("batchjob_job_", "no job that you may see ran here in this time, or nobody scraped it"),

@@ -31,6 +31,8 @@ EMPTY = {
     "batchjob_gpu_map_disagreements": "all sources agree",
     "batchjob_ipmi_power": "no BMC",
     "batchjob_redfish_power": "no BMC",
+    "[6h]": "the poller measured no job whose end it saw",
+    "batchjob_stats_db_ended_jobs_total": "no job ended while the poller looked",
     "batchjob_hwmon_power": "no such sensor",
     "batchjob_cray_power": "no Cray",
     "} == 0)": "what is down or fails: nothing",

@@ -12,6 +12,14 @@ from batchjob_stats_server.app import ROUTERS
 from grafana.generate.__main__ import FOLDER, files
 from grafana.generate.model import PAGES
 from grafana.generate.plugins import PLUGINS
+from grafana.generate.thresholds import (
+    DOUBTED,
+    FAILED,
+    LITTLE_COVERED,
+    LITTLE_USED,
+    NEAR_LIMIT,
+    POLL_AGE,
+)
 from tests.prometheus import families
 
 FILES = sorted(FOLDER.rglob("*.json"))
@@ -214,3 +222,63 @@ def test_names_lead_on_with_their_cluster_and_the_time(name):
             asks = {each["name"] for each in DASHBOARDS[name]["templating"]["list"]}
             assert "var-cluster=" in link["url"] or "cluster" not in asks | set(overrides)
             assert "${__url_time_range}" in link["url"] or "var-job=" in link["url"]
+
+
+def thresholds(part):
+    """All lists of steps in a part of a dashboard."""
+    if isinstance(part, dict):
+        if "steps" in part:
+            yield part["steps"]
+        part = list(part.values())
+    if isinstance(part, list):
+        for each in part:
+            yield from thresholds(each)
+
+
+@parametrized
+def test_colours_change_in_the_order_of_their_values(name):
+    for steps in thresholds(DASHBOARDS[name]):
+        first, *others = (each["value"] for each in steps)
+        assert first is None
+        assert others == sorted(set(others))
+        assert [each["color"] for each in steps] in (
+            ["green", "orange"], ["green", "orange", "red"], ["red", "orange", "green"],
+        )  # fmt: skip
+
+
+ALERTS = Path(__file__).parents[2] / "prometheus/rules"
+
+
+@pytest.mark.parametrize(
+    ("alert", "bound"),
+    [
+        ("BatchjobMemoryNearLimit", f"> {NEAR_LIMIT.red}"),
+        ("BatchjobLowCpu", f"< {LITTLE_USED.red}"),
+        ("BatchjobCoverageLow", f"< {LITTLE_COVERED.red}"),
+        ("BatchjobUsageDoubtful", f"> {DOUBTED.red}"),
+        ("BatchjobTrackedWorkFails", f"> {FAILED.red}"),
+        ("BatchjobPollerBehind", f"> {POLL_AGE.orange} +"),
+    ],
+)
+def test_colours_begin_where_alerts_do(alert, bound):
+    rules = "".join(path.read_text() for path in ALERTS.glob("*_alerts.yml"))
+    rule = rules.partition(f"- alert: {alert}\n")[2].partition("- alert:")[0]
+    assert bound in rule.partition("for:")[0]
+
+
+SHOWN_BY_COLOUR = {
+    "prometheus/exporters.json": ["Last good poll", "Coverage", "With a doubt", "Down"],
+    "prometheus/job-live.json": ["CPU use", "Memory", "Killed for memory"],
+    "infinity/cluster.json": ["Jobs that failed", "Nodes that take no jobs"],
+    "infinity/gpus.json": ["Use of those held", "Held and idle"],
+}
+
+
+@pytest.mark.parametrize("name", SHOWN_BY_COLOUR)
+def test_figures_that_may_be_bad_say_so(name):
+    coloured = {
+        panel["title"]
+        for panel in panels(name)
+        if panel["type"] == "stat" and panel["options"]["colorMode"] == "value"
+    }
+    assert set(SHOWN_BY_COLOUR[name]) <= coloured

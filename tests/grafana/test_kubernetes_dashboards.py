@@ -33,9 +33,7 @@ def questions(name):
 
 
 def metrics_of(expr):
-    return set(re.findall(r"\b(\w+)\{", expr)) | set(
-        re.findall(r"label_values\((\w+)", expr)
-    )
+    return set(re.findall(r"\b(\w+)\{", expr)) | set(re.findall(r"label_values\((\w+)", expr))
 
 
 def names_of(job):

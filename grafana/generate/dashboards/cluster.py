@@ -1,9 +1,11 @@
 """A cluster: its nodes, queues and scheduler, and how the records of its jobs come in."""
 
 from grafana.generate.dashboards.rows import CLUSTER
-from grafana.generate.model import ApiQuery, Dashboard, Panel, PanelColumn, Promql
+from grafana.generate.model import ApiQuery, Dashboard, Panel, PanelColumn, Promql, Thresholds
+from grafana.generate.thresholds import ANY, FAILED
 
 _C = 'cluster=~"$cluster"'
+_ENDED = "batchjob_stats_db_ended_jobs_total"
 
 
 def _sum(metric: str, by: str = "") -> str:
@@ -11,9 +13,11 @@ def _sum(metric: str, by: str = "") -> str:
     return f"sum by ({by}) ({inner})" if by else f"sum({inner})"
 
 
-def _stat(title: str, about: str, expr: str, *warn: float, unit: str = "none") -> Panel:
+def _stat(
+    title: str, about: str, expr: str, bounds: Thresholds | None = None, unit: str = "none"
+) -> Panel:
     asked = (Promql(expr, title, instant=True),)
-    return Panel(title, asked, unit, about, "stat", 4, 4, warn=warn)
+    return Panel(title, asked, unit, about, "stat", 4, 4, thresholds=bounds)
 
 
 def _shares(what: str, title: str, unit: str) -> Panel:
@@ -41,7 +45,7 @@ DASHBOARD = Dashboard(
             "Down, drained, or not answering; the table below has the reasons.",
             f"count(max by (cluster, node) (batchjob_cluster_node_unavailable_info{{{_C}}}))"
             f" or 0 * {_sum('nodes')}",
-            1,
+            ANY,
         )._replace(width=3),
         _stat(
             "Jobs that run",
@@ -53,14 +57,22 @@ DASHBOARD = Dashboard(
             "Each task of an array counts.",
             f'sum(batchjob_cluster_jobs{{{_C},state="PENDING"}})',
         )._replace(width=3),
-        _stat("CPUs asked for", "By jobs that wait.", _sum("pending_cpus")),
-        _stat("GPUs asked for", "By jobs that wait.", _sum("pending_gpus")),
+        _stat("CPUs asked for", "By jobs that wait.", _sum("pending_cpus"))._replace(width=3),
+        _stat("GPUs asked for", "By jobs that wait.", _sum("pending_gpus"))._replace(width=3),
         _stat(
             "Longest wait",
             "Since the job was eligible.",
             f"max(batchjob_cluster_pending_longest_wait_seconds{{{_C}}})",
             unit="s",
-        ),
+        )._replace(width=3),
+        _stat(
+            "Jobs that failed",
+            "The part of those that ended in the last hour, as the poller read it.",
+            f'(sum(increase({_ENDED}{{{_C},result="failed"}}[1h])) or vector(0))'
+            f" / (sum(increase({_ENDED}{{{_C}}}[1h])) > 0)",
+            FAILED,
+            unit="percentunit",
+        )._replace(width=3),
         Panel(
             "Nodes by state", (Promql(_sum("nodes", "state"), "{{state}}"),), "none", stacked=True
         ),

@@ -3,16 +3,31 @@
 from batchjob.quantities.job import PROCESSES
 from grafana.generate.dashboards.rows import EMPTY
 from grafana.generate.metrics import series
-from grafana.generate.model import Dashboard, Panel, PanelColumn, Promql, Variable
+from grafana.generate.model import Dashboard, Panel, PanelColumn, Promql, Thresholds, Variable
+from grafana.generate.thresholds import (
+    ANY,
+    DOUBTED,
+    ENERGY_DEVIATION,
+    LITTLE_COVERED,
+    POLL_AGE,
+    SLOW_SCRAPE,
+)
 
 _C = 'cluster=~"$cluster"'
 _UP = f'up{{job="$scrape_job",{_C}}}'
 
 
-def _stat(title: str, about: str, expr: str, *warn: float) -> Panel:
-    return Panel(
-        title, (Promql(expr, title, instant=True),), "none", about, "stat", 4, 4, warn=warn
-    )
+def _stat(
+    title: str, about: str, expr: str, bounds: Thresholds | None = None, unit: str = "none"
+) -> Panel:
+    asked = (Promql(expr, title, instant=True),)
+    return Panel(title, asked, unit, about, "stat", 4, 4, thresholds=bounds)
+
+
+def _part(counted: str, of: str) -> str:
+    """Of what the poller counted in six hours, as the alerts have it."""
+    parts = (f"sum(increase(batchjob_stats_db_{each}_total{{{_C}}}[6h]))" for each in (counted, of))
+    return "{} / ({} > 0)".format(*parts)
 
 
 def _row(title: str) -> Panel:
@@ -25,24 +40,26 @@ DASHBOARD = Dashboard(
     "Exporters, poller and server. For operators.",
     (
         _stat("Exporters", "Targets of the scrape configuration.", f"count({_UP})"),
-        _stat("Down", "They did not answer the last scrape.", f"count({_UP} == 0) or vector(0)", 1),
+        _stat(
+            "Down", "They did not answer the last scrape.", f"count({_UP} == 0) or vector(0)", ANY
+        ),
         _stat(
             "Failing collectors",
             "Over all nodes.",
             f"count(batchjob_scrape_collector_success{{{_C}}} == 0) or vector(0)",
-            1,
+            ANY,
         ),
         _stat(
             "Jobs not shown",
             "Beyond the maximum, or claimed by several owners.",
             f"sum(batchjob_jobs_ignored{{{_C}}})",
-            1,
+            ANY,
         ),
         _stat(
             "Jobs without a name",
             "Their owners are known by number only.",
             "count(" + series(PROCESSES, f'{_C},user=~"[0-9]+"') + ") or vector(0)",
-            1,
+            ANY,
         ),
         _stat(
             "Series", "Of all exporters.", f'sum(scrape_samples_scraped{{job="$scrape_job",{_C}}})'
@@ -86,7 +103,7 @@ DASHBOARD = Dashboard(
             ),
             "s",
             "Prometheus gives up after its scrape_timeout, by default 10 s.",
-            warn=(5, 10),
+            thresholds=SLOW_SCRAPE,
         ),
         Panel(
             "Collectors: longest pass",
@@ -129,7 +146,7 @@ DASHBOARD = Dashboard(
             ),
             "none",
             "Above 1e-6 something is wrong.",
-            warn=(1e-6,),
+            thresholds=ENERGY_DEVIATION,
         ),
         Panel(
             "CPUs used by exporters",
@@ -153,6 +170,27 @@ DASHBOARD = Dashboard(
             "bytes",
         ),
         _row("Poller"),
+        _stat(
+            "Last good poll",
+            "How long ago, of the source that waits longest.",
+            f"max(time() - batchjob_stats_db_last_success_timestamp_seconds{{{_C}}})",
+            POLL_AGE,
+            "s",
+        )._replace(width=8),
+        _stat(
+            "Coverage",
+            "The part of the run time of jobs that has samples, of the last six hours.",
+            _part("covered_job_seconds", "measured_job_seconds"),
+            LITTLE_COVERED,
+            "percentunit",
+        )._replace(width=8),
+        _stat(
+            "With a doubt",
+            "The part of the jobs measured in the last six hours.",
+            _part("doubtful_jobs", "measured_jobs"),
+            DOUBTED,
+            "percentunit",
+        )._replace(width=8),
         Panel(
             "Time since the last good poll",
             (
@@ -163,6 +201,7 @@ DASHBOARD = Dashboard(
                 ),
             ),
             "s",
+            thresholds=POLL_AGE,
         ),
         Panel(
             "Length of polls",

@@ -16,16 +16,19 @@ from grafana.generate.dashboards.rows import (
     USER_OF,
 )
 from grafana.generate.metrics import series, unit
-from grafana.generate.model import ApiQuery, Dashboard, Panel, PanelColumn, Promql
+from grafana.generate.model import ApiQuery, Dashboard, Panel, PanelColumn, Promql, Thresholds
+from grafana.generate.thresholds import ANY, LITTLE_USED
 
 _C = 'cluster=~"$cluster"'
 _USE = series(JOB_GPU_UTILIZATION, _C)
 _BY_JOB = "cluster, manager, jobid, user"
 
 
-def _stat(title: str, about: str, expr: str, *warn: float, unit: str = "none") -> Panel:
+def _stat(
+    title: str, about: str, expr: str, bounds: Thresholds | None = None, unit: str = "none"
+) -> Panel:
     asked = (Promql(expr, title, instant=True),)
-    return Panel(title, asked, unit, about, "stat", 6, 4, warn=warn)
+    return Panel(title, asked, unit, about, "stat", 6, 4, thresholds=bounds)
 
 
 DASHBOARD = Dashboard(
@@ -48,12 +51,13 @@ DASHBOARD = Dashboard(
             "Without any kernel for half an hour.",
             "count(max by (uuid) (max_over_time("
             f"{series(JOB_GPU_UTILIZATION, _C)}[30m])) < 0.01) or vector(0)",
-            1,
+            ANY,
         ),
         _stat(
             "Use of those held",
             "Mean over GPUs, of the last half hour.",
             f"avg(avg_over_time({_USE}[30m]))",
+            LITTLE_USED,
             unit="percentunit",
         ),
         Panel(
@@ -194,7 +198,7 @@ DASHBOARD = Dashboard(
             ),
             unit(GPU_ECC_ERRORS),
             "In the life of the board. For operators.",
-            warn=(1,),
+            thresholds=ANY,
         ),
         Panel(
             "Contradictions",

@@ -31,7 +31,8 @@ from batchjob.quantities.job import (
     WAITING_SECONDS,
 )
 from grafana.generate.metrics import Metric, rate_unit, series, unit
-from grafana.generate.model import PAGES, Dashboard, Panel, Promql, Variable
+from grafana.generate.model import PAGES, Dashboard, Panel, Promql, Thresholds, Variable
+from grafana.generate.thresholds import ANY, LITTLE_USED, NEAR_LIMIT
 
 _JOB = 'cluster="$cluster",jobid="$job"'
 _HERE = f'{_JOB},instance=~"$node"'
@@ -45,8 +46,10 @@ def _sum(metric: Metric) -> str:
     return f"sum by (instance) ({series(metric, _HERE)})"
 
 
-def _stat(title: str, unit: str, about: str, expr: str, *warn: float) -> Panel:
-    return Panel(title, (Promql(expr, title, instant=True),), unit, about, "stat", 4, 4, warn=warn)
+def _stat(title: str, unit: str, about: str, expr: str, bounds: Thresholds | None = None) -> Panel:
+    return Panel(
+        title, (Promql(expr, title, instant=True),), unit, about, "stat", 4, 4, thresholds=bounds
+    )
 
 
 def _row(title: str) -> Panel:
@@ -64,6 +67,7 @@ DASHBOARD = Dashboard(
             "percentunit",
             "Of the CPUs held, over the last five minutes.",
             f"sum(rate({series(CPU_SECONDS, _JOB)}[5m])) / sum({series(CPUS, _JOB)})",
+            LITTLE_USED,
         ),
         _stat(
             "Memory",
@@ -72,15 +76,14 @@ DASHBOARD = Dashboard(
             f"max(({series(MEMORY_ANON, _JOB)}"
             f" + {series(MEMORY_SHMEM, _JOB)})"
             f" / ({series(MEMORY_LIMIT, _JOB)} > 0))",
-            0.8,
-            0.95,
+            NEAR_LIMIT,
         ),
         _stat(
             "Killed for memory",
             "none",
             "Processes that the kernel ended.",
             f"sum({series(OOM_KILLS, _JOB)})",
-            1,
+            ANY,
         ),
         _stat(
             "Energy",

@@ -2,6 +2,7 @@
 
 from grafana.generate.dashboards.rows import CLUSTER, CLUSTER_OF, DAYS, IN_CLUSTER, USER_OF
 from grafana.generate.model import ApiQuery, Dashboard, Panel, PanelColumn, Variable
+from grafana.generate.thresholds import FAILED, LITTLE_USED
 
 
 def _waste(what: str, title: str, unit: str, had: str, unused: str) -> Panel:
@@ -9,7 +10,7 @@ def _waste(what: str, title: str, unit: str, had: str, unused: str) -> Panel:
         USER_OF,
         PanelColumn(had, "Held", unit, "number"),
         PanelColumn(unused, "Unused", unit, "number"),
-        PanelColumn(f"{what}_efficiency", "Use", "percentunit", "number"),
+        PanelColumn(f"{what}_efficiency", "Use", "percentunit", "number", thresholds=LITTLE_USED),
     )
     asked = ApiQuery("/stats/waste", columns, (IN_CLUSTER, ("by", "user"), ("of", what), *DAYS))
     return Panel(
@@ -53,7 +54,9 @@ DASHBOARD = Dashboard(
                         USER_OF,
                         PanelColumn("jobs_ended", "Ended", "none", "number"),
                         PanelColumn("jobs_failed", "Failed", "none", "number"),
-                        PanelColumn("failed_ratio", "Part", "percentunit", "number"),
+                        PanelColumn(
+                            "failed_ratio", "Part", "percentunit", "number", thresholds=FAILED
+                        ),
                     ),
                     (IN_CLUSTER, ("by", "user"), *DAYS),
                 ),

@@ -3,6 +3,7 @@
 from grafana.generate.dashboards.kubernetes.shape import C, dashboard, figure, filled, lines, rate
 from grafana.generate.dashboards.rows import EMPTY
 from grafana.generate.model import Variable
+from grafana.generate.thresholds import ANY, NEAR_LIMIT
 
 _H = f'{C},instance="$node"'
 _LOCAL = f'{_H},fstype!~"tmpfs|ramfs|squashfs|overlay"'
@@ -25,8 +26,7 @@ DASHBOARD = dashboard(
             f"max({filled(_LOCAL)})",
             "percentunit",
             "Of all file systems but those in memory.",
-            0.8,
-            0.95,
+            NEAR_LIMIT,
         ),
         figure("Up for", f"max(time() - node_boot_time_seconds{{{_H}}})", "s"),
         figure(
@@ -34,7 +34,7 @@ DASHBOARD = dashboard(
             f"sum(increase(node_vmstat_oom_kill{{{_H}}}[1d]))",
             "none",
             "Processes that the kernel ended in a day.",
-            1,
+            ANY,
         ),
         lines(
             "CPUs by mode",

@@ -1,6 +1,7 @@
 """The kubelets: how soon pods start, what the runtime does, volumes and probes."""
 
 from grafana.generate.dashboards.kubernetes.shape import C, dashboard, figure, lines, p99, rate
+from grafana.generate.thresholds import ANY, NEAR_LIMIT
 
 _UP = f'up{{job="kubelet",{C}}}'
 _LEGEND = "{{instance}}"
@@ -16,7 +17,7 @@ DASHBOARD = dashboard(
     "The kubelet of each node. For operators.",
     (
         figure("Kubelets", f"count({_UP})"),
-        figure("Down", f"count({_UP} == 0) or vector(0)", "none", "They were not scraped.", 1),
+        figure("Down", f"count({_UP} == 0) or vector(0)", "none", "They were not scraped.", ANY),
         figure("Pods", f"sum(kubelet_running_pods{{{C}}})"),
         figure("Containers", f'sum(kubelet_running_containers{{{C},container_state="running"}})'),
         figure(
@@ -25,15 +26,14 @@ DASHBOARD = dashboard(
             f" / kubelet_volume_stats_capacity_bytes{{{C}}})",
             "percentunit",
             "Of the volumes that pods have claimed.",
-            0.8,
-            0.95,
+            NEAR_LIMIT,
         ),
         figure(
             "Evictions in an hour",
             f"sum(increase(kubelet_evictions{{{C}}}[1h])) or vector(0)",
             "none",
             "Pods ended for want of memory or disk.",
-            1,
+            ANY,
         ),
         lines(
             "99 of 100 pods start within",

@@ -3,6 +3,7 @@
 from grafana.generate.dashboards.kubernetes.shape import C, dashboard, figure, lines, rate
 from grafana.generate.dashboards.rows import EMPTY
 from grafana.generate.model import Panel, PanelColumn, Promql, Variable
+from grafana.generate.thresholds import ANY
 
 _N = f'{C},namespace=~"$namespace"'
 _LEGEND = "{{namespace}}"
@@ -28,7 +29,7 @@ DASHBOARD = dashboard(
     (
         figure("Running", _phase("Running")),
         figure("Pending", _phase("Pending")),
-        figure("Failed", _phase("Failed"), "none", "As long as they are not deleted.", 1),
+        figure("Failed", _phase("Failed"), "none", "As long as they are not deleted.", ANY),
         figure(
             "Not ready",
             f'sum(kube_pod_status_ready{{{_N},condition="false"}}'
@@ -36,7 +37,7 @@ DASHBOARD = dashboard(
             " or vector(0)",
             "none",
             "They run, and do not answer their probe.",
-            1,
+            ANY,
         ),
         figure(
             "Restarts in an hour",
@@ -50,7 +51,7 @@ DASHBOARD = dashboard(
             " or vector(0)",
             "none",
             "Containers that the kernel ended the last time they ended.",
-            1,
+            ANY,
         ),
         lines(
             "Pods by phase",

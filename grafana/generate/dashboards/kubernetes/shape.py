@@ -1,7 +1,7 @@
 """What these dashboards have in common: a choice of cluster, figures at the top, lines below."""
 
 from grafana.generate.dashboards.rows import EMPTY
-from grafana.generate.model import Dashboard, Panel, Promql, Variable
+from grafana.generate.model import Dashboard, Panel, Promql, Thresholds, Variable
 
 C = 'cluster=~"$cluster"'
 
@@ -23,10 +23,12 @@ def p99(bucket: str, by: str) -> str:
     return f"histogram_quantile(0.99, sum by (le, {by}) ({rate(bucket)}))"
 
 
-def figure(title: str, expr: str, unit: str = "none", about: str = "", *warn: float) -> Panel:
+def figure(
+    title: str, expr: str, unit: str = "none", about: str = "", bounds: Thresholds | None = None
+) -> Panel:
     """One number of now."""
     asked = (Promql(expr, title, instant=True),)
-    return Panel(title, asked, unit, about, "stat", 4, 4, warn=warn)
+    return Panel(title, asked, unit, about, "stat", 4, 4, thresholds=bounds)
 
 
 def lines(title: str, unit: str, about: str, *queries: tuple[str, str]) -> Panel:

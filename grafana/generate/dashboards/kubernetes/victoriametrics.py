@@ -1,6 +1,7 @@
 """VictoriaMetrics: the store, and the agents that write to it."""
 
 from grafana.generate.dashboards.kubernetes.shape import C, dashboard, figure, lines, rate
+from grafana.generate.thresholds import ANY
 
 _ITS = f"and on (cluster, job, instance) vm_app_start_timestamp{{{C}}}"  # processes of its own
 _LEGEND = "{{job}} {{instance}}"
@@ -29,7 +30,7 @@ DASHBOARD = dashboard(
             f'sum(vm_promscrape_targets{{{C},status="down"}})',
             "none",
             "Of all scrape jobs.",
-            1,
+            ANY,
         ),
         figure(
             "Waits to be sent",
