@@ -31,6 +31,7 @@ from batchjob_stats_server.options import settings as server_settings
 from batchjob_stats_server.report.facts import UNITS
 from batchjob_stats_server.report.rules import load as load_rules
 from collectors.energy.idle import from_file as idle_watts
+from tests.documented_blocks import PAGE, RUNS, How, page
 
 REPOSITORY = Path(__file__).parents[1]
 DOCS = REPOSITORY / "docs"
@@ -236,3 +237,28 @@ def test_every_language_is_known():
             "sql",
             "{toctree}", "{include}",
     }  # fmt: skip
+
+
+SHELL = [block for block in BLOCKS if block.language in ("sh", "console")]
+
+
+@pytest.mark.parametrize("name", sorted({block.page for block in SHELL} | set(RUNS)))
+def test_every_shell_block_says_who_runs_it(name):
+    begins = list(RUNS.get(name, {}))
+    texts = [block.text for block in SHELL if block.page == name]
+    assert len(begins) == len(texts)
+    for begin, text in zip(begins, texts, strict=True):
+        assert text.startswith(begin), f"tests/documented_blocks.py: {name}"
+
+
+def test_tests_that_run_blocks_are_there():
+    for name, runs in RUNS.items():
+        for run in runs.values():
+            if run.how is not How.READ:
+                assert (REPOSITORY / run.by).exists(), run.by
+            if run.how is How.TYPED and run.by != "tests/test_shell_blocks.py":
+                assert Path(name).name in (REPOSITORY / run.by).read_text(), run.by
+
+
+def test_the_page_of_blocks_is_up_to_date():
+    assert PAGE.read_text() == page(), "run: python -m tests.documented_blocks"

@@ -1,0 +1,164 @@
+"""Who runs each shell block of the documentation, and what those need that no test here runs.
+
+    python -m tests.documented_blocks
+
+writes docs/blocks.md from the table below; tests/test_documented_commands.py reads every block with
+a shell and the programs' own command lines, and holds the table and the page to what there is.
+"""
+
+import sys
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import NamedTuple
+
+from batchjob.option_page import made_by, table
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs/blocks.md"
+
+
+class How(StrEnum):
+    """In which way a block is run."""
+
+    TYPED = "typed"  # a test takes it from the page
+    DONE = "done"  # a test gives the same commands, with its own paths and names
+    READ = "read"  # by a shell and the programs' command lines; running it needs more
+
+
+class Run(NamedTuple):
+    """How a block is run; `by` is a test's file, or what running it needs."""
+
+    how: How
+    by: str
+
+
+def _typed(test: str) -> Run:
+    return Run(How.TYPED, f"tests/{test}.py")
+
+
+def _done(test: str) -> Run:
+    return Run(How.DONE, f"tests/{test}.py")
+
+
+def _needs(what: str) -> Run:
+    return Run(How.READ, what)
+
+
+_HERE = _typed("test_shell_blocks")
+_PACKAGES = _done("e2e/test_packages")
+_KUBERNETES = "a Kubernetes cluster"
+_REGISTRY = "a registry of images"
+# By page: the beginning of each shell block, in the order of the page.
+RUNS: Mapping[str, Mapping[str, Run]] = {
+    "README.md": {
+        "python3 -m venv .venv && .venv/bin/pip install '.[all]'": _typed("e2e/first_command"),
+        ".venv/bin/batchjob run --name first": _HERE,
+        "python3 -m venv .venv && .venv/bin/pip install -e": _needs("an hour; .ci/run does it"),
+    },
+    "docs/cluster.md": {
+        "batchjob_exporter --collector.disable-defaults": _done("e2e/test_cluster_slurm"),
+        "systemctl enable --now batchjob_cluster": _needs("a scheduler on a booted host"),
+    },
+    "docs/doctor.md": {"batchjob doctor --bundle": _HERE},
+    "docs/exporter.md": {
+        "python3 -m venv /opt/batchjob": _PACKAGES,
+        "cp deploy/systemd/batchjob_exporter.service": _PACKAGES,
+    },
+    "docs/gpu.md": {
+        "scontrol reconfigure": _done("e2e/test_slurm_gpu_prolog"),
+        "batchjob_exporter --once --once.wait=15s": _needs("an NVIDIA GPU"),
+    },
+    "docs/guide/cluster.md": {
+        "apt install ./batchjob-exporter": _PACKAGES,
+        "systemctl enable --now batchjob_cluster": _needs("a scheduler on a booted host"),
+        "runuser -u batchjob -- batchjob_stats_db": _PACKAGES,
+        "install -m 640 -g batchjob server.key": _done("e2e/test_containers"),
+    },
+    "docs/guide/one_node.md": {
+        "python3 -m venv .venv": _done("e2e/first_command"),
+        ".venv/bin/batchjob_exporter --once": _HERE,
+        ".venv/bin/batchjob_exporter --web.listen-address": _done("batchjob_exporter/test_main"),
+    },
+    "docs/guide/proxy.md": {"openssl rand -hex 32": _done("e2e/test_proxy")},
+    "docs/guide/upgrade.md": {
+        "systemctl stop batchjob_stats_db": _needs("a release before this one"),
+        "pip install '.[docs]'": _done("e2e/test_site"),
+    },
+    "docs/ipmi.md": {"groupadd --system ipmi": _needs("a BMC")},
+    "docs/jobs.md": {
+        "batchjob jobs   ": _HERE,
+        "export BATCHJOB_SERVER=": _done("batchjob_cli/ask/test_ask"),
+        "batchjob completion bash": _HERE,
+    },
+    "docs/kubernetes.md": {
+        "podman build -f deploy/containers/exporter": _needs(f"{_REGISTRY}, and {_KUBERNETES}"),
+        "kubectl -n hpc exec": _needs(_KUBERNETES),
+        "kubectl -n hpc create secret": _needs(_KUBERNETES),
+    },
+    "docs/packages.md": {
+        "apt install python3-venv": _PACKAGES,
+        "minisign -Sm": _typed("deploy/test_signing"),
+        "minisign -Vm": _typed("deploy/test_signing"),
+        "apt install ./batchjob-exporter": _PACKAGES,
+        "runuser -u batchjob": _PACKAGES,
+        "podman build": _done("e2e/test_containers"),
+    },
+    "docs/performance.md": {"python -m benchmarks.scrape": _needs("a machine that does no more")},
+    "docs/prometheus.md": {"mkdir -p /etc/prometheus": _done("prometheus/test_rules")},
+    "docs/run.md": {"export BATCHJOB_SERVER=": _done("security/test_remote_runs")},
+    "docs/samples.md": {
+        "$ batchjob metrics 7b1e": _done("batchjob_cli/test_metrics_command"),
+        "batchjob metrics 7b1e --json": _needs("jq"),
+        "curl -H": _done("batchjob_stats_server/samples/test_samples_route"),
+        "zcat FILE": _needs("jq"),
+    },
+    "docs/stats_db.md": {
+        "systemctl enable --now batchjob_backup.timer": _PACKAGES,
+        "systemctl stop batchjob_stats_server": _PACKAGES,
+    },
+    "docs/up.md": {
+        "batchjob up": _done("e2e/test_up"),
+        "systemctl --user enable": _needs("a log-in with a systemd of its own"),
+    },
+    "docs/victoriametrics.md": {
+        "cd /usr/share/batchjob": _done("deploy/test_victoriametrics"),
+        "kubectl create namespace": _needs(_KUBERNETES),
+    },
+}  # fmt: skip
+
+_MEANINGS = {
+    How.TYPED: "a test takes its text from the page and runs it",
+    How.DONE: "a test gives the same commands, with paths and names of its own",
+    How.READ: "a shell and our programs' own command lines read it; to run, it needs more",
+}
+
+
+def page() -> str:
+    """All blocks by page, and how each is run."""
+    every = [run for blocks in RUNS.values() for run in blocks.values()]
+    counts = ((how.value, str(sum(run.how is how for run in every)), _MEANINGS[how]) for how in How)
+    rows = (
+        (name.removeprefix("docs/"), f"`{begin.strip()} …`", run.how.value, _by(run))
+        for name, blocks in RUNS.items()
+        for begin, run in blocks.items()
+    )
+    parts = [
+        "# Blocks of the documentation",
+        made_by("tests.documented_blocks"),
+        f"The {len(every)} shell blocks of the documentation, and who runs them. Each is read by "
+        "a shell and by the command lines of our programs; blocks in other languages (YAML, "
+        "PromQL, SQL …) are read by the programs that they are for.",
+        table(("How", "Blocks", "Meaning"), counts),
+        table(("Page", "Block", "How", "By, or what it needs"), rows),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _by(run: Run) -> str:
+    return run.by if run.how is How.READ else f"`{run.by}`"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
+    sys.exit(0)
