@@ -96,6 +96,7 @@ RUNS: Mapping[str, Mapping[str, Run]] = {
         "kubectl -n hpc exec": _needs(_KUBERNETES),
         "kubectl -n hpc create secret": _needs(_KUBERNETES),
     },
+    "docs/logs.md": {"install -m 644": _needs("Vector")},
     "docs/packages.md": {
         "apt install python3-venv": _PACKAGES,
         "minisign -Sm": _typed("deploy/test_signing"),

@@ -45,8 +45,8 @@ OTHERS = {
     "grafana", "groupadd", "gzip", "helm", "htpasswd", "if", "install", "jq", "kubectl",
     "lint-imports", "loginctl", "minisign", "mkdir", "modprobe", "mypy", "openssl", "pip",
     "podman", "promtool", "pytest", "python", "python3", "python3.11", "qmgr", "ruff", "scontrol",
-    "sed", "sha256sum", "sphinx-build", "systemctl", "systemd-run", "udevadm", "victoria-metrics",
-    "vmagent", "zcat",
+    "sed", "sha256sum", "sphinx-build", "systemctl", "systemd-run", "udevadm", "usermod", "vector",
+    "victoria-metrics", "vmagent", "zcat",
 }  # fmt: skip
 WRAPPERS = {"runuser": 4, "sudo": 1}  # words until the command that they run
 

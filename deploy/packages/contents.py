@@ -116,6 +116,7 @@ SERVER = Package(
         "grafana/dashboards": "grafana/dashboards",
         "grafana/provisioning": "grafana/provisioning",
         "victoriametrics": "deploy/victoriametrics",
+        "logs": "deploy/logs",
     },
 )
 PACKAGES = (EXPORTER, SERVER)
