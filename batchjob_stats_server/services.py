@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple, cast
 
 from fastapi import Depends, Request
-from sqlalchemy.engine import URL, Engine, RowMapping
+from sqlalchemy.engine import URL, Connection, Engine, RowMapping
 
 from batchjob_stats_db.database.engine import DatabaseError, parse, reader, writer
 from batchjob_stats_db.database.revision import require_current
 from batchjob_stats_db.poller.options import secret
+from batchjob_stats_db.queries.job_rows import numbered
 from batchjob_stats_db.timeseries.prometheus_client import Endpoint
 from batchjob_stats_db.timeseries.prometheus_store import Prometheus
 from batchjob_stats_db.timeseries.sample_store import SampleHistory
@@ -191,6 +192,32 @@ def live_rows(services: Services, rows: Sequence[RowMapping]) -> list[RowMapping
     """Jobs with the usage by now of those that run, or were not measured since their end."""
     found = services.live.rows(rows, services.clock()) if services.live else rows
     return cast(list[RowMapping], list(found))
+
+
+def live_columns(
+    services: Services, db: Connection, rows: Sequence[RowMapping]
+) -> Sequence[RowMapping]:
+    """The same of rows that have but some columns, `start_time` and `end_time` among them."""
+    if services.live is None:
+        return rows
+    recent = services.clock() - 2 * services.settings.tsdb.policy().refresh_seconds
+    begun = [
+        row["id"]
+        for row in rows
+        if row["start_time"] and (row["end_time"] is None or row["end_time"] > recent)
+    ]
+    due = [
+        row["id"]
+        for row in numbered(db, begun, ("id", "usage_due_time"))
+        if row["usage_due_time"] is not None
+    ]
+    found = {row["id"]: row for row in live_rows(services, numbered(db, due))}
+    return [
+        cast(RowMapping, {name: found[row["id"]][name] for name in row})
+        if row["id"] in found
+        else row
+        for row in rows
+    ]
 
 
 async def _of(request: Request) -> Services:

@@ -60,6 +60,6 @@ def numbered(db: Connection, ids: Sequence[int], names: Names = NAMES) -> list[R
     return [by_id[each] for each in ids if each in by_id]
 
 
-def whole(db: Connection, which: sa.Select[Any]) -> list[RowMapping]:
+def whole(db: Connection, which: sa.Select[Any], names: Names = NAMES) -> list[RowMapping]:
     """The jobs whose numbers this selects, in its order."""
-    return numbered(db, db.scalars(which).all())
+    return numbered(db, db.scalars(which).all(), names)

@@ -11,27 +11,30 @@ from batchjob_stats_db.database.access import Access, visible
 from batchjob_stats_db.queries.clusters import known_clusters
 from batchjob_stats_db.queries.efficiency import RUNNING
 from batchjob_stats_db.queries.filters import Filter, found_by, looked_at
-from batchjob_stats_db.queries.job_rows import whole
+from batchjob_stats_db.queries.job_rows import NAMES, Names, whole
 from batchjob_stats_db.queries.paging import MOST
 
 
 def pending(
-    db: Connection, access: Access, limit: int = 100, which: Filter | None = None
-) -> list[RowMapping]:
+    db: Connection, access: Access, limit: int = 100, which: Filter | None = None,
+    names: Names = NAMES,
+) -> list[RowMapping]:  # fmt: skip
     """Jobs that wait, newest first."""
-    return _unfinished(db, access, ("PENDING",), limit, which)
+    return _unfinished(db, access, ("PENDING",), limit, which, names)
 
 
 def running(
-    db: Connection, access: Access, limit: int = 100, which: Filter | None = None
-) -> list[RowMapping]:
+    db: Connection, access: Access, limit: int = 100, which: Filter | None = None,
+    names: Names = NAMES,
+) -> list[RowMapping]:  # fmt: skip
     """Jobs that run or are suspended, newest first."""
-    return _unfinished(db, access, RUNNING, limit, which)
+    return _unfinished(db, access, RUNNING, limit, which, names)
 
 
 def _unfinished(
-    db: Connection, access: Access, states: tuple[str, ...], limit: int, which: Filter | None
-) -> list[RowMapping]:
+    db: Connection, access: Access, states: tuple[str, ...], limit: int, which: Filter | None,
+    names: Names,
+) -> list[RowMapping]:  # fmt: skip
     job = schema.job.c
     query = (
         sa.select(job.id)
@@ -43,7 +46,7 @@ def _unfinished(
         .order_by(sa.func.coalesce(job.start_time, job.submit_time).desc(), job.id.desc())
         .limit(min(limit, MOST))
     )  # fmt: skip
-    return whole(db, query)
+    return whole(db, query, names)
 
 
 def by_id(db: Connection, access: Access, job_id: int) -> RowMapping | None:

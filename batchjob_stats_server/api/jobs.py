@@ -4,7 +4,7 @@ import functools
 import operator
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Annotated, cast
+from typing import Annotated
 
 import sqlalchemy as sa
 from fastapi import APIRouter, Path, Query, Request, Response
@@ -36,7 +36,7 @@ from batchjob_stats_server.api.rows import answer, chosen, listed, model
 from batchjob_stats_server.api.runs import runs_of
 from batchjob_stats_server.auth import audit
 from batchjob_stats_server.auth.identity import Caller, Known
-from batchjob_stats_server.services import Given, Services, live_rows
+from batchjob_stats_server.services import Given, live_columns, live_rows
 
 router = APIRouter(prefix=PREFIX)
 
@@ -152,7 +152,9 @@ async def jobs(
             db, access, which.limit, wanted, after, order=order, started=which.started
         )
         names = (*_ALWAYS_READ, *behind(keys, NAMES))
-        rows = _live(services, db, numbered(db, ids, names), names)
+        rows: Sequence[RowMapping] = numbered(db, ids, names)
+        if not _NOT_MEASURED.issuperset(names):
+            rows = live_columns(services, db, rows)
         return RowsPage(answer(rows, keys, which.format, windows.MADE), more, audit.whose(rows))
 
     costly = not reads_only_its_rows(access, wanted, order)
@@ -160,32 +162,6 @@ async def jobs(
     audit.saw(known, "jobs", found.users)
     found.response.headers.update(cursor.link(request, which.question(), found.more))
     return found.response
-
-
-def _live(
-    services: Services, db: Connection, rows: Sequence[RowMapping], names: Sequence[str]
-) -> Sequence[RowMapping]:
-    """The same rows, with the figures of now where a job runs or was not measured since its end."""
-    if services.live is None or _NOT_MEASURED.issuperset(names):
-        return rows
-    recent = services.clock() - 2 * services.settings.tsdb.policy().refresh_seconds
-    begun = [
-        row["id"]
-        for row in rows
-        if row["start_time"] and (row["end_time"] is None or row["end_time"] > recent)
-    ]
-    due = [
-        row["id"]
-        for row in numbered(db, begun, ("id", "usage_due_time"))
-        if row["usage_due_time"] is not None
-    ]
-    found = {row["id"]: row for row in live_rows(services, numbered(db, due))}
-    return [
-        cast(RowMapping, {name: found[row["id"]][name] for name in row})
-        if row["id"] in found
-        else row
-        for row in rows
-    ]
 
 
 class RunsQuery(RowsParams):

@@ -19,7 +19,6 @@ from batchjob_stats_server.auth import audit
 from batchjob_stats_server.auth.identity import Caller
 from batchjob_stats_server.cluster_readings import CELLS, ClusterReading
 from batchjob_stats_server.http.problems import Problem
-from batchjob_stats_server.pages.rendering import usage_bars
 from batchjob_stats_server.pages.rendering.frame import Shown, costly
 from batchjob_stats_server.pages.rendering.wait_history import wait_history
 from batchjob_stats_server.report.explain import elapsed
@@ -170,7 +169,7 @@ def _idle_gpus(running: Sequence[RowMapping], now: int) -> list[RowMapping]:
 
 def _idle_cpus(running: Sequence[RowMapping], now: int) -> list[RowMapping]:
     """The same of CPUs."""
-    low = [row for row in running if _below(usage_bars.of(row, now).cpu.ratio)]
+    low = [row for row in running if _below(row["cpu_efficiency"])]
     return _longest(low, now, "allocated_cpus")
 
 

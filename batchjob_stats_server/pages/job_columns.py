@@ -63,7 +63,7 @@ TITLES = {
     Column.EXIT: "Exit",
 }
 
-_LINES = {
+LINES = {
     Column.CPU_LINE: Line.CPU,
     Column.MEMORY_LINE: Line.MEMORY,
     Column.GPU_LINE: Line.GPU,
@@ -82,7 +82,7 @@ def chosen(request: Request) -> frozenset[Column]:
 
 def lines(columns: frozenset[Column]) -> list[Line]:
     """What is to be drawn for them."""
-    return [line for column, line in _LINES.items() if column in columns]
+    return [line for column, line in LINES.items() if column in columns]
 
 
 def keep(request: Request, answer: Response, columns: Sequence[Column]) -> None:

@@ -7,6 +7,7 @@ from urllib.parse import urlencode
 import sqlalchemy as sa
 from fastapi import APIRouter, Depends, Query, Response
 from fastapi.responses import RedirectResponse
+from markupsafe import Markup
 from pydantic import Field
 from sqlalchemy.engine import Connection, RowMapping
 
@@ -17,12 +18,12 @@ from batchjob_stats_db.queries import jobs as queries
 from batchjob_stats_db.queries import stats
 from batchjob_stats_db.queries.filters import Filter
 from batchjob_stats_db.queries.gpus import utilizations
+from batchjob_stats_db.queries.job_rows import numbered
 from batchjob_stats_db.queries.paging import (
     MOST,
     SORTS,
     TooManyError,
     numbers,
-    read,
     reads_only_its_rows,
 )
 from batchjob_stats_server.api import PREFIX, cursor
@@ -35,9 +36,15 @@ from batchjob_stats_server.auth.identity import Caller
 from batchjob_stats_server.http.problems import Problem
 from batchjob_stats_server.pages import job_columns
 from batchjob_stats_server.pages.job_columns import Column
-from batchjob_stats_server.pages.rendering import links
+from batchjob_stats_server.pages.rendering import job_table, links
 from batchjob_stats_server.pages.rendering.frame import PageRenderer, Shown
-from batchjob_stats_server.services import Given, Services, live_rows
+from batchjob_stats_server.pages.rendering.job_table import (
+    READ,
+    ListColumn,
+    ListLayout,
+    TableFacts,
+)
+from batchjob_stats_server.services import Given, Services, live_columns
 
 router = APIRouter(include_in_schema=False)
 
@@ -106,6 +113,8 @@ class JobsSection(NamedTuple):
     rows: Sequence[RowMapping]
     more: bool = False  # than are shown
     next_page: str | None = None
+    columns: Sequence[ListColumn] = ()
+    body: Markup = Markup()
 
 
 class ActiveFilter(NamedTuple):
@@ -158,15 +167,30 @@ def _show(
         gpus = utilizations(db, [row["id"] for row in rows if row["allocated_gpus"]])
         clusters = list(dict.fromkeys(row["name"] for row in stats.clusters(db)))
     audit.seen(page.known, "jobs", rows)
+    several_users = not mine and len({row["username"] for row in rows}) != 1
+    facts = TableFacts(page.now, gpus, sparks)
     return page.show(
-        "jobs.html", sections=sections, mine=mine, which=which, clusters=clusters,
-        gpus=gpus, columns=columns, titles=job_columns.TITLES,
-        presets=_presets(page), csv=_csv(page, mine),
+        "jobs.html", mine=mine, which=which, clusters=clusters,
+        sections=[_table(each, facts, columns, several_users, len(clusters) > 1)
+                  for each in sections],
+        columns=columns, titles=job_columns.TITLES, presets=_presets(page), csv=_csv(page, mine),
         asked=_asked(page, which, mine), states=list(JobState), filters=FILTERS, times=_TIMES,
-        first=which.cursor is None, sparks=sparks,
-        several_users=not mine and len({row["username"] for row in rows}) != 1,
-        several_clusters=len(clusters) > 1,
+        first=which.cursor is None, several_users=several_users,
     )  # fmt: skip
+
+
+def _table(
+    section: JobsSection, facts: TableFacts, chosen: frozenset[Column], several_users: bool,
+    several_clusters: bool,
+) -> JobsSection:  # fmt: skip
+    """The section with what its table shows."""
+    waits = section.key == "waiting"
+    held = "requested_gpus" if waits else "allocated_gpus"
+    gpus = any(row[held] for row in section.rows)
+    lines = facts.sparks is not None
+    layout = ListLayout(chosen, waits, gpus, several_users, several_clusters, lines)
+    shown = job_table.columns(layout)
+    return section._replace(columns=shown, body=job_table.body(section.rows, shown, facts))
 
 
 def _sections(
@@ -176,20 +200,20 @@ def _sections(
     sections = []
     first = which.cursor is None
     if first and which.started:
-        running = queries.running(db, access, _LIVE_ROWS + 1, chosen)
-        sections.append(_live("running", "Running", live_rows(services, running)))
+        running = queries.running(db, access, _LIVE_ROWS + 1, chosen, READ)
+        sections.append(_live("running", "Running", live_columns(services, db, running)))
     if first and which.started and not which.running:
-        waiting = queries.pending(db, access, _LIVE_ROWS + 1, chosen)
+        waiting = queries.pending(db, access, _LIVE_ROWS + 1, chosen, READ)
         sections.append(_live("waiting", "Waiting", waiting))
     ended = [state for state in which.state if not state.live] or (ENDED if not which.state else [])
     if ended and not which.running:
         wanted = chosen._replace(states=tuple(ended))
         section = _ended(db, page, access, which, wanted)
-        sections.append(section._replace(rows=live_rows(services, section.rows)))
+        sections.append(section._replace(rows=live_columns(services, db, section.rows)))
     return [section for section in sections if section.rows or section.key == "ended"]
 
 
-def _live(key: str, title: str, rows: list[RowMapping]) -> JobsSection:
+def _live(key: str, title: str, rows: Sequence[RowMapping]) -> JobsSection:
     return JobsSection(key, title, rows[:_LIVE_ROWS], len(rows) > _LIVE_ROWS)
 
 
@@ -200,14 +224,14 @@ def _ended(
     kind = str if isinstance(SORTS[order.key].type, sa.Text) else float
     after = cursor.decode(question, which.cursor, kind) if which.cursor else None
     try:
-        rows, more = read(
-            db, numbers(db, access, which.limit, chosen, after, order=order, started=which.started)
+        ids, more = numbers(
+            db, access, which.limit, chosen, after, order=order, started=which.started
         )
     except TooManyError as error:
         raise Problem(422, str(error)) from error
     following = page.address(cursor=cursor.encode(question, more)) if more else None
     title = "Ended" if which.started else "Ended before they began"
-    return JobsSection("ended", title, rows, next_page=following)
+    return JobsSection("ended", title, numbered(db, ids, READ), next_page=following)
 
 
 def _asked(page: PageRenderer, which: JobsForm, mine: bool) -> list[ActiveFilter]:

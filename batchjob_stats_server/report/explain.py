@@ -1,5 +1,7 @@
 """A job's efficiencies in words: formula, source and age of figures that the database made."""
 
+from typing import NamedTuple
+
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.queries.efficiency import ACCOUNTING, IMPOSSIBLE_CPU, MEASURED
 from batchjob_stats_server.report.material import Row
@@ -39,63 +41,106 @@ def observed(job: Row, now: int) -> float | None:
     return elapsed(job, now)
 
 
-def cpu(job: Row) -> Efficiency:
+class EfficiencyRatio(NamedTuple):
+    """A part of what there was, without the amounts: lists need these of each of their jobs."""
+
+    what: str  # cpu, memory, gpu, time
+    ratio: float | None
+    formula: str
+    missing: str  # why there is no ratio; "" where there is one
+    until_time: int | None = None  # as of an Efficiency
+
+
+def cpu_ratio(job: Row) -> EfficiencyRatio:
     """CPU time of the CPU time there was."""
-    return _of(
-        job, "cpu", job["cpu_efficiency"], job["cpu_used_seconds"], job["cpu_available_seconds"],
-        "seconds", job["cpu_basis"],
-        "CPU time / (CPUs * elapsed time * part measured)" if job["cpu_basis"] == MEASURED
-        else "CPU time / (CPUs * elapsed time)",
-        "more CPU time than the CPUs can give" if IMPOSSIBLE_CPU in doubts(job)
-        else _why(job, job["allocated_cpus"], "number of CPUs"),
-    )  # fmt: skip
+    measured_part = " * part measured" if job["cpu_basis"] == MEASURED else ""
+    formula = f"CPU time / (CPUs * elapsed time{measured_part})"
+    ratio, missing = job["cpu_efficiency"], ""
+    if ratio is None:
+        missing = (
+            "more CPU time than the CPUs can give" if IMPOSSIBLE_CPU in doubts(job)
+            else _why(job, job["allocated_cpus"], "number of CPUs")
+        )  # fmt: skip
+    return _ratio(job, "cpu", ratio, formula, missing, job["cpu_basis"])
 
 
-def memory(job: Row) -> Efficiency:
+def memory_ratio(job: Row) -> EfficiencyRatio:
     """Peak memory of the memory it had."""
-    limit = job["allocated_memory_bytes"] or job["usage_memory_limit_bytes"]
-    return _of(
-        job, "memory", job["memory_efficiency"], job["memory_used_bytes"],
-        job["memory_available_bytes"] or limit, "bytes", job["memory_basis"],
-        "peak memory, page cache included / memory of the same nodes"
-        if job["memory_basis"] == MEASURED
-        else "peak memory by accounting / memory allocated",
-        _why(job, limit, "memory limit"),
-    )  # fmt: skip
+    formula = "peak memory by accounting / memory allocated"
+    if job["memory_basis"] == MEASURED:
+        formula = "peak memory, page cache included / memory of the same nodes"
+    missing = _why(job, _memory_limit(job), "memory limit")
+    return _ratio(job, "memory", job["memory_efficiency"], formula, missing, job["memory_basis"])
 
 
-def gpu(job: Row) -> Efficiency | None:
+def gpu_ratio(job: Row) -> EfficiencyRatio | None:
     """Mean utilisation of the GPUs measured; None for a job without any."""
     if not job["allocated_gpus"] and not job["usage_gpus"]:
         return None
-    ratio, seen = job["usage_gpu_utilization_ratio"], job["usage_gpus"]
-    return _of(
-        job, "gpu", ratio, None if ratio is None else ratio * (seen or 1), seen, "GPUs", MEASURED,
-        "sum of the GPUs' mean utilisation / GPUs measured",
-        _why(job, 1, "") or ("" if ratio is not None else "no GPU's utilisation was measured"),
-    )  # fmt: skip
+    missing = _why(job, 1, "") or "no GPU's utilisation was measured"
+    formula = "sum of the GPUs' mean utilisation / GPUs measured"
+    return _ratio(job, "gpu", job["usage_gpu_utilization_ratio"], formula, missing, MEASURED)
 
 
-def time(job: Row, now: int) -> Efficiency:
+def time_ratio(job: Row, now: int) -> EfficiencyRatio:
     """Elapsed time of the time limit."""
     limit, ran = job["time_limit_seconds"], elapsed(job, now)
     ratio = None if ran is None or not limit else ran / limit
-    return _of(
-        job, "time", ratio, ran, limit, "seconds", ACCOUNTING, "elapsed time / time limit",
-        "the job has not started" if job["start_time"] is None
-        else "" if limit else "no time limit is known",
-    )  # fmt: skip
+    missing = "the job has not started" if job["start_time"] is None else ""
+    if not missing and not limit:
+        missing = "no time limit is known"
+    return _ratio(job, "time", ratio, "elapsed time / time limit", missing, ACCOUNTING)
+
+
+def cpu(job: Row) -> Efficiency:
+    """The same with its amounts."""
+    used, available = job["cpu_used_seconds"], job["cpu_available_seconds"]
+    return _of(job, cpu_ratio(job), used, available, "seconds", job["cpu_basis"])
+
+
+def memory(job: Row) -> Efficiency:
+    """The same with its amounts."""
+    available = job["memory_available_bytes"] or _memory_limit(job)
+    basis = job["memory_basis"]
+    return _of(job, memory_ratio(job), job["memory_used_bytes"], available, "bytes", basis)
+
+
+def gpu(job: Row) -> Efficiency | None:
+    """The same with its amounts; None for a job without GPUs."""
+    found, seen = gpu_ratio(job), job["usage_gpus"]
+    if found is None:
+        return None
+    used = None if found.ratio is None else found.ratio * (seen or 1)
+    return _of(job, found, used, seen, "GPUs", MEASURED)
+
+
+def time(job: Row, now: int) -> Efficiency:
+    """The same with its amounts."""
+    ran, limit = elapsed(job, now), job["time_limit_seconds"]
+    return _of(job, time_ratio(job, now), ran, limit, "seconds", ACCOUNTING)
+
+
+def _memory_limit(job: Row) -> float | None:
+    limit: float | None = job["allocated_memory_bytes"] or job["usage_memory_limit_bytes"]
+    return limit
+
+
+def _ratio(
+    job: Row, what: str, ratio: float | None, formula: str, missing: str, basis: str | None
+) -> EfficiencyRatio:
+    why = "" if ratio is not None else missing or "nothing was measured"
+    until = measured_until(job) if basis == MEASURED else None
+    return EfficiencyRatio(what, ratio, formula, why, until)
 
 
 def _of(
-    job: Row, what: str, ratio: float | None, used: float | None, available: float | None,
-    unit: str, basis: str | None, formula: str, missing: str,
+    job: Row, found: EfficiencyRatio, used: float | None, available: float | None, unit: str,
+    basis: str | None,
 ) -> Efficiency:  # fmt: skip
-    why = "" if ratio is not None else missing or "nothing was measured"
     source = job["usage_source"] if basis == MEASURED else basis
     return Efficiency(
-        what, ratio, used, available, unit, formula, (source or "") if used is not None else "",
-        why, measured_until(job) if basis == MEASURED else None,
+        found.what, found.ratio, used, available, unit, found.formula,
+        (source or "") if used is not None else "", found.missing, found.until_time,
     )  # fmt: skip
 
 

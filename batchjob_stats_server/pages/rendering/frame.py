@@ -5,6 +5,7 @@ import json
 from collections.abc import Awaitable, Callable, Sequence
 from http import HTTPStatus
 from typing import Annotated, Any, NamedTuple
+from urllib.parse import urlencode
 
 import jinja2
 from fastapi import Depends, FastAPI, Request
@@ -18,7 +19,13 @@ from batchjob_stats_server.auth import cookie
 from batchjob_stats_server.auth.identity import Known, cookie_name, known_if_any
 from batchjob_stats_server.auth.rights import Principal
 from batchjob_stats_server.options import GrafanaOptions
-from batchjob_stats_server.pages.rendering import charts, links, template_filters, usage_bars
+from batchjob_stats_server.pages.rendering import (
+    charts,
+    fragments,
+    links,
+    template_filters,
+    usage_bars,
+)
 from batchjob_stats_server.pages.rendering.assets import Assets
 from batchjob_stats_server.pages.rendering.sparklines import Sparklines
 from batchjob_stats_server.report.explain import elapsed
@@ -71,7 +78,7 @@ def make(ancestors: Sequence[str]) -> Frame:
         absent=template_filters.absent, static=assets.address, version=__version__, api=PREFIX,
         path=links.path, job_path=links.job, reference=links.reference,
         references=links.references, shares_of=usage_bars.of, used_of=usage_bars.used,
-        elapsed_of=elapsed, drawing=charts, cell_of=usage_bars.cell,
+        elapsed_of=elapsed, drawing=charts, cell_of=usage_bars.cell, fragments=fragments,
     )  # fmt: skip
     return Frame(
         templates,
@@ -113,10 +120,11 @@ class PageRenderer(NamedTuple):
 
     def address(self, **changes: str | None) -> str:
         """The address of this page with other parameters; None leaves one out."""
-        url = self.request.url.remove_query_params(list(changes))
-        kept = {name: value for name, value in changes.items() if value is not None}
-        url = url.include_query_params(**kept) if kept else url
-        return f"{url.path}?{url.query}" if url.query else url.path
+        given = self.request.query_params.multi_items()
+        asked = [(name, value) for name, value in given if name not in changes]
+        asked += [(name, value) for name, value in changes.items() if value is not None]
+        path = self.request.url.path
+        return f"{path}?{urlencode(asked)}" if asked else path
 
 
 async def _page(request: Request, services: Given, known: Known) -> PageRenderer:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, quote_plus, urlsplit
 
 from batchjob_stats_server.http.problems import Problem
 
@@ -11,9 +11,23 @@ Row = Mapping[Any, Any]
 
 def path(*parts: object, **query: object) -> str:
     """`/a/b?c=d` of texts as they are; what is None or empty is left out, tuples are repeated."""
-    given = {name: value for name, value in query.items() if value not in (None, "", ())}
-    words = urlencode(given, doseq=True)
-    return "/" + "/".join(quote(str(part), safe="") for part in parts) + (words and f"?{words}")
+    there = "/" + "/".join([_quoted(part) for part in parts])
+    given = [
+        f"{name}={_quoted(each, plus=True)}"
+        for name, value in query.items()
+        if value is not None
+        for each in (value if isinstance(value, tuple) else (value,))
+        if each != ""
+    ]
+    return f"{there}?{'&'.join(given)}" if given else there
+
+
+def _quoted(value: object, plus: bool = False) -> str:
+    """Most words of an address are plain ones; urllib takes its time for these as well."""
+    text = str(value)
+    if text.isascii() and text.isalnum():
+        return text
+    return quote_plus(text) if plus else quote(text, safe="")
 
 
 def local_path(text: str) -> str:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from datetime import UTC, datetime
-from functools import partial
+from functools import lru_cache, partial
 
 from markupsafe import Markup
 
@@ -15,6 +15,7 @@ _THIN = "\u202f"  # narrow no-break space: between thousands, and before a unit
 _ABSENT = "not known"
 
 
+@lru_cache(256)
 def absent(reason: str = _ABSENT) -> Markup:
     """A dash; the reason is its tooltip, and what a screen reader says."""
     return Markup(
@@ -52,10 +53,10 @@ def moment(seconds: float, zone: bool = True, now: float | None = None) -> Marku
     at = _utc(seconds)
     if at is None:
         return absent("a time beyond the calendar")
-    this = _utc(now) if now is not None else None
-    day = f"{at:%m-%d}" if this and this.year == at.year else f"{at:%Y-%m-%d}"
-    text = f"{day} {at:%H:%M}{' UTC' if zone else ''}"
-    return Markup('<time datetime="{}">{}</time>').format(f"{at:%Y-%m-%dT%H:%M:%SZ}", text)
+    exact = at.isoformat()  # 2026-01-31T12:00:00+00:00
+    day = exact[5:10] if now is not None and _year(now) == at.year else exact[:10]
+    text = f"{day} {exact[11:16]}{' UTC' if zone else ''}"
+    return Markup(f'<time datetime="{exact[:19]}Z">{text}</time>')  # noqa: S704 (all digits)
 
 
 def exact_moment(seconds: float) -> Markup:
@@ -77,6 +78,12 @@ def date(seconds: float) -> str:
     """`2026-01-31` of its midnight."""
     at = _utc(seconds)
     return f"{at:%Y-%m-%d}" if at else ""
+
+
+@lru_cache(8)
+def _year(seconds: float) -> int | None:
+    at = _utc(seconds)
+    return at.year if at else None
 
 
 def _utc(seconds: float) -> datetime | None:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from batchjob_stats_server.report import explain
+from batchjob_stats_server.report.explain import EfficiencyRatio
 from batchjob_stats_server.report.model import Efficiency
 
 Row = Mapping[Any, Any]
@@ -41,17 +42,17 @@ class UsageBars(NamedTuple):
 
 def of(row: Row, now: int) -> UsageBars:
     """The shares of a row of `job` with its usage."""
-    gpu = explain.gpu(row)
+    gpu = explain.gpu_ratio(row)
     return UsageBars(
-        shown(explain.cpu(row)),
-        shown(explain.memory(row)),
+        shown(explain.cpu_ratio(row)),
+        shown(explain.memory_ratio(row)),
         shown(gpu) if gpu else None,
-        shown(explain.time(row, now)),
+        shown(explain.time_ratio(row, now)),
     )
 
 
-def shown(found: Efficiency) -> UsageBar:
-    """An efficiency of a report, with its colour."""
+def shown(found: Efficiency | EfficiencyRatio) -> UsageBar:
+    """An efficiency with its colour."""
     name = NAMES[found.what]
     if found.ratio is None:
         return UsageBar(name, None, reason=found.missing)

@@ -1,0 +1,127 @@
+"""Small pieces of HTML that stand in most rows of most tables.
+
+Functions write them: a macro of a template takes several times as long to be called as to write.
+"""
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from markupsafe import Markup, escape
+
+from batchjob_stats_server.pages.rendering import links, usage_bars
+from batchjob_stats_server.pages.rendering.sparklines import Sparkline
+from batchjob_stats_server.pages.rendering.template_filters import absent, share
+from batchjob_stats_server.pages.rendering.usage_bars import UsageBar
+
+Row = Mapping[Any, Any]
+
+_SPOKEN = ("low", "high")
+_CELLS = 32  # of GPUs in a row of a list
+_CELL_WIDTH = 7
+
+
+def html(text: str) -> Markup:
+    """What was put together here, of words that are escaped."""
+    return Markup(text)  # noqa: S704
+
+
+def bar(used: UsageBar | None) -> Markup:
+    """How full something is, as a bar and a number; nothing where there is nothing to fill."""
+    if used is None:
+        return Markup()
+    if used.ratio is None:
+        return absent(used.reason)
+    spoken = (
+        f'<span class="visually-hidden"> ({used.level})</span>' if used.level in _SPOKEN else ""
+    )
+    return html(
+        f'<span class="bar {used.level}" title="{escape(used.detail)}">'
+        '<svg viewBox="0 0 100 8" preserveAspectRatio="none" aria-hidden="true">'
+        '<rect class="track" width="100" height="8"/>'
+        f'<rect class="fill" width="{min(used.ratio * 100, 100):.1f}" height="8"/></svg>'
+        f"{share(used.ratio)}{spoken}</span>"
+    )
+
+
+@functools.lru_cache(64)
+def state(word: str) -> Markup:
+    """A state as a badge."""
+    lower = word.lower()
+    return Markup('<span class="state {}">{}</span>').format(lower, lower.replace("_", " "))
+
+
+def spark(course: Sparkline | None) -> Markup:
+    """A line over time; None: it did not come in time."""
+    if course is None:
+        return absent("no measurements in time")
+    words = escape(course.words)
+    if not course.path:
+        return absent(course.words)
+    return html(
+        '<svg class="spark" viewBox="0 -1 100 22" preserveAspectRatio="none" role="img" '
+        f'aria-label="{words}"><title>{words}</title><path class="line" d="{course.path}"/></svg>'
+    )
+
+
+def gpu_cells(ratios: Sequence[float | None]) -> Markup:
+    """A cell for each GPU of a job, as full as it is used; nothing for a single one."""
+    if len(ratios) < 2:
+        return Markup()
+    shown = ratios[:_CELLS]
+    told = ", ".join("not measured" if each is None else share(each) for each in shown)
+    more = f" and {len(ratios) - _CELLS} more" if len(ratios) > _CELLS else ""
+    width = len(shown) * _CELL_WIDTH
+    cells = "".join(
+        f'<rect class="{usage_bars.cell(ratio)}" x="{x}" y="0" width="6" height="8"/>'
+        for x, ratio in zip(range(0, width, _CELL_WIDTH), shown, strict=True)
+    )
+    return html(
+        f'<svg class="cells" viewBox="0 0 {width} 8" width="{width}" height="8" role="img" '
+        f'aria-label="Use of its GPUs: {told}{more}">{cells}</svg>'
+    )
+
+
+def jobid(row: Row) -> Markup:
+    """As people know it: the task of an array, the part of a het job; a UUID by its beginning."""
+    if row["array_jobid"] and row["array_index"] is not None:
+        return escape(f"{row['array_jobid']}_{row['array_index']}")
+    if row["het_jobid"] and row["het_offset"] is not None:
+        return escape(f"{row['het_jobid']}+{row['het_offset']}")
+    whole = row["jobid"]
+    if len(whole) == 36:
+        return html(f'<span title="{escape(whole)}">{escape(whole[:8])}…</span>')
+    return escape(whole)
+
+
+def job_link(row: Row) -> Markup:
+    """A run's id, which leads to its page."""
+    return html(f'<a href="{escape(links.job(row))}">{jobid(row)}</a>')
+
+
+def node_link(
+    cluster: str, node: str, since: int | None = None, until: int | None = None
+) -> Markup:
+    """A node, which leads to its page, at a time."""
+    path = links.path("clusters", cluster, "nodes", node, since=since, until=until)
+    return html(f'<a href="{escape(path)}">{escape(node)}</a>')
+
+
+def name(row: Row) -> Markup:
+    """What its user called it; a long one is cut off, and whole for a pointer."""
+    if not row["name"]:
+        return absent("the job has no name")
+    words = escape(row["name"])
+    return html(f'<span title="{words}">{words}</span>')
+
+
+@functools.lru_cache(1024)
+def user_link(user: str) -> Markup:
+    """Somebody, which leads to their jobs."""
+    return html(f'<a href="{escape(links.path("jobs", user=user))}">{escape(user)}</a>')
+
+
+@functools.lru_cache(64)
+def cluster_link(cluster: str) -> Markup:
+    """A cluster, which leads to its page."""
+    return html(f'<a href="{escape(links.path("clusters", cluster))}">{escape(cluster)}</a>')
