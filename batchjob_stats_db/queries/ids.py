@@ -5,14 +5,10 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
-from sqlalchemy.sql.elements import ColumnElement
 
 from batchjob_stats_db.database import schema
-from batchjob_stats_db.database.access import Access, visible
-from batchjob_stats_db.queries.clusters import known_clusters
-from batchjob_stats_db.queries.job_rows import whole
-from batchjob_stats_db.queries.jobs import runs_of
-from batchjob_stats_db.queries.paging import MOST
+from batchjob_stats_db.database.access import Access
+from batchjob_stats_db.queries.jobs import of_ids, runs_of
 
 _JOB = schema.job.c
 _PREFIX = re.compile(r"(?=.*[a-f-]|.{8})[0-9a-f-]{4,35}")  # of a UUID; not any number
@@ -50,7 +46,7 @@ def written_as(
     for part in _PARTS:
         if found := part.written.fullmatch(text):
             # The index holds only jobs that are part of something.
-            return _where(
+            return of_ids(
                 db, access, cluster,
                 part.whole != sa.literal_column("''"),
                 part.whole == found[1], part.number == int(found[2]),
@@ -58,7 +54,7 @@ def written_as(
     if not _PREFIX.fullmatch(text):
         return []
     # The range is for the index; how PostgreSQL sorts a dash depends on its locale.
-    runs = _where(
+    runs = of_ids(
         db, access, cluster,
         _JOB.jobid >= text, _JOB.jobid < f"{text}g",
         sa.func.substr(_JOB.jobid, 1, len(text)) == text, sa.func.length(_JOB.jobid) == 36,
@@ -73,19 +69,7 @@ def parts_of(db: Connection, access: Access, text: str) -> list[RowMapping]:
     return [
         row
         for part in _PARTS
-        for row in _where(
+        for row in of_ids(
             db, access, None, part.whole != sa.literal_column("''"), part.whole == text
         )
     ]
-
-
-def _where(
-    db: Connection, access: Access, cluster: str | None, *conditions: ColumnElement[bool]
-) -> list[RowMapping]:
-    query = (
-        sa.select(_JOB.id)
-        .where(_JOB.cluster.in_(known_clusters(db, cluster)), visible(access), *conditions)
-        .order_by(_JOB.submit_time.desc(), _JOB.run.desc())
-        .limit(MOST)
-    )
-    return whole(db, query)

@@ -59,11 +59,20 @@ def runs_of(
     db: Connection, access: Access, jobid: str, cluster: str | None = None
 ) -> list[RowMapping]:
     """All runs under a scheduler's job id, the latest first."""
+    return of_ids(db, access, cluster, schema.job.c.jobid == jobid)
+
+
+def of_ids(
+    db: Connection, access: Access, cluster: str | None, *conditions: ColumnElement[bool]
+) -> list[RowMapping]:
+    """All runs under these conditions on ids, the latest first."""
     job = schema.job.c
-    clusters = known_clusters(db, cluster)  # the unique index begins with it
+    # Beside a user's name SQLite without statistics takes the index of names for the better one.
+    clusters = known_clusters(db, cluster)  # indexes of ids begin with it
+    found = sa.select(job.id).where(job.cluster.in_(clusters), *conditions)
     query = (
         sa.select(job.id)
-        .where(job.cluster.in_(clusters), job.jobid == jobid, visible(access))
+        .where(job.id.in_(found), visible(access))
         .order_by(job.submit_time.desc(), job.run.desc())
         .limit(MOST)
     )

@@ -11,6 +11,7 @@ from batchjob_stats_db.database.access import Access, visible
 from batchjob_stats_db.days import DAY
 from batchjob_stats_db.queries.clusters import known_clusters
 from batchjob_stats_db.queries.efficiency import columns
+from batchjob_stats_db.queries.job_rows import NAMES, Names
 
 
 class Neighbours(NamedTuple):
@@ -64,16 +65,18 @@ def busy(db: Connection, access: Access, cluster: str) -> list[RowMapping]:
 
 
 def stays(
-    db: Connection, access: Access, cluster: str, node: str, since: int, until: int, most: int
-) -> list[RowMapping]:
+    db: Connection, access: Access, cluster: str, node: str, since: int, until: int, most: int,
+    names: Names = NAMES,
+) -> list[RowMapping]:  # fmt: skip
     """Jobs that were on a node in [since, until) and may be seen, the latest to start first.
 
-    `share_cpus`, `share_memory_bytes` and `share_gpus` are what they had there.
+    With their columns of these names; `share_cpus`, `share_memory_bytes` and `share_gpus` are what
+    they had there.
     """
     job, share = schema.job, schema.job_node
     shares = (share.c[name].label(f"share_{name}") for name in ("cpus", "memory_bytes", "gpus"))
     query = (
-        sa.select(*columns(), *shares)
+        sa.select(*(column for column in columns() if column.name in names), *shares)
         .select_from(share.join(job, job.c.id == share.c.job_id).outerjoin(schema.job_usage))
         .where(
             share.c.cluster == cluster,

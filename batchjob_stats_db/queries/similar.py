@@ -5,6 +5,7 @@ from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
+from sqlalchemy.sql.elements import ColumnElement
 
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.access import Access, visible
@@ -43,29 +44,15 @@ def similar(
 def _ended_well(
     db: Connection, access: Access, job: Mapping[Any, Any], alike: Sequence[str], most: int
 ) -> Sequence[RowMapping]:
-    table = schema.job
-    before = (
-        sa.select(table.c.id)
-        .where(
-            table.c.cluster == job["cluster"],
-            table.c.username == job["username"],
-            table.c.start_time <= job["start_time"],
-            table.c.id != job["id"],
-            visible(access),
-        )
-        .order_by(table.c.start_time.desc(), table.c.id.desc())
-        .limit(_LOOKED_AT)
-        .subquery()
-    )
+    table = schema.job.c
     query = (
-        sa.select(table.c.id)
-        .select_from(before.join(table, table.c.id == before.c.id))
+        sa.select(table.id)
         .where(
-            table.c.state == "COMPLETED",
-            table.c.end_time.is_not(None),
-            *(table.c[name].is_not_distinct_from(job[name]) for name in alike),
+            *_latest(job, job["start_time"]), visible(access), table.id != job["id"],
+            table.state == "COMPLETED", table.end_time.is_not(None),
+            *(table[name].is_not_distinct_from(job[name]) for name in alike),
         )
-        .order_by(table.c.start_time.desc(), table.c.id.desc())
+        .order_by(table.start_time.desc(), table.id.desc())
         .limit(most)
     )  # fmt: skip
     return whole(db, query)
@@ -80,24 +67,37 @@ def same_name(
     """
     if not job["name"]:
         return ()
-    table = schema.job
-    latest = (
-        sa.select(table.c.id, table.c.name, table.c.start_time)
-        .where(
-            table.c.cluster == job["cluster"], table.c.username == job["username"],
-            table.c.start_time.is_not(None), visible(access),
-        )
-        .order_by(table.c.start_time.desc(), table.c.id.desc())
-        .limit(_LOOKED_AT)
-        .subquery()
-    )  # fmt: skip
+    table = schema.job.c
     query = (
-        sa.select(latest.c.id)
-        .where(latest.c.name == job["name"])
-        .order_by(latest.c.start_time.desc(), latest.c.id.desc())
+        sa.select(table.id)
+        .where(*_latest(job), visible(access), table.name == job["name"])
+        .order_by(table.start_time.desc(), table.id.desc())
         .limit(most)
     )
     return whole(db, query)[::-1]
+
+
+def _latest(job: Mapping[Any, Any], until: float | None = None) -> list[ColumnElement[bool]]:
+    """Conditions of the last jobs that its user started on its cluster, up to a time.
+
+    Where they are asked for from the last one on, reading ends as soon as enough are found.
+    """
+    other = schema.job.alias().c
+    earliest = (
+        sa.select(other.start_time)
+        .where(*_started(other, job, until))
+        .order_by(other.start_time.desc(), other.id.desc())
+        .limit(1)
+        .offset(_LOOKED_AT - 1)
+        .scalar_subquery()
+    )
+    table = schema.job.c
+    return [*_started(table, job, until), table.start_time >= sa.func.coalesce(earliest, 0)]
+
+
+def _started(table: Any, job: Mapping[Any, Any], until: float | None) -> list[ColumnElement[bool]]:
+    begun = table.start_time.is_not(None) if until is None else table.start_time <= until
+    return [table.cluster == job["cluster"], table.username == job["username"], begun]
 
 
 def short_jobs(db: Connection, access: Access, job: Mapping[Any, Any]) -> int | None:

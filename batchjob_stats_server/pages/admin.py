@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
 
 from fastapi import APIRouter, Query, Response
+from markupsafe import Markup, escape
 from sqlalchemy.engine import Connection, RowMapping
 
 from batchjob_stats_db.database.access import EVERYTHING
@@ -16,14 +17,16 @@ from batchjob_stats_server.cluster_readings import short
 from batchjob_stats_server.http.problems import Problem
 from batchjob_stats_server.letters import LetterTemplate
 from batchjob_stats_server.pages.clusters import NoForm, Waste, reading, wastes
-from batchjob_stats_server.pages.rendering import links, template_filters
+from batchjob_stats_server.pages.rendering import fragments, links
 from batchjob_stats_server.pages.rendering.frame import PageRenderer, Shown, costly
+from batchjob_stats_server.pages.rendering.template_filters import absent, number, share
 from batchjob_stats_server.services import Given, Services
 
 router = APIRouter(include_in_schema=False)
 
 _WASTE_DAYS = 7
 _WELL = 0.9  # of the time; nodes below are listed
+_STATELESS = "the scheduler's own words are not known"
 
 
 class NodeQuality(NamedTuple):
@@ -91,7 +94,7 @@ def admin(
     audit.saw(page.known, "waste", frozenset(each.user for one in found for each, _ in one.wastes))
     return page.show(
         "admin.html", clusters=found, waste_days=_WASTE_DAYS, well=_WELL,
-        letters=services.letters is not None,
+        letters=services.letters is not None, quality_rows=quality_rows,
     )  # fmt: skip
 
 
@@ -141,10 +144,31 @@ def qualities(
     return sorted(found, key=lambda each: (each.worst, each.node))
 
 
+def quality_rows(cluster: str, nodes: Sequence[NodeQuality]) -> Markup:
+    """The rows of a table; a large cluster has hundreds."""
+    return fragments.html(
+        "".join(
+            f'<tr><th scope="row">{fragments.node_link(cluster, each.node)}</th>'
+            f"<td>{escape(each.state) if each.state else absent(_STATELESS)}</td>"
+            f"{_part(each.reported, 'no time series database is asked')}"
+            f"{_part(each.coverage, 'no job of two minutes or more ended here')}"
+            f'<td class="n">{number(each.jobs)}</td><td class="n">{number(each.unmeasured)}</td>'
+            "</tr>\n"
+            for each in nodes
+        )
+    )
+
+
+def _part(ratio: float | None, missing: str) -> str:
+    if ratio is None:
+        return f'<td class="n" data-value="">{absent(missing)}</td>'
+    bad = " bad" if ratio < _WELL else ""
+    return f'<td class="n{bad}" data-value="{ratio}">{share(ratio)}</td>'
+
+
 def _letter(template: LetterTemplate | None, page: PageRenderer, cluster: str, waste: Waste) -> str:
     if template is None:
         return ""
-    share = template_filters.share
     where = links.path("jobs", user=waste.user, cluster=cluster)
     return template.link(
         {

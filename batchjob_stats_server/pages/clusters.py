@@ -20,9 +20,10 @@ from batchjob_stats_server.auth.identity import Caller
 from batchjob_stats_server.cluster_readings import CELLS, ClusterReading
 from batchjob_stats_server.http.problems import Problem
 from batchjob_stats_server.pages.rendering.frame import Shown, costly
+from batchjob_stats_server.pages.rendering.job_table import READ
 from batchjob_stats_server.pages.rendering.wait_history import wait_history
 from batchjob_stats_server.report.explain import elapsed
-from batchjob_stats_server.services import Given, Services, live_rows
+from batchjob_stats_server.services import Given, Services, live_columns
 
 router = APIRouter(include_in_schema=False)
 
@@ -104,12 +105,14 @@ def cluster(
         }
         history = wait_history(db, access, cluster, which.partition, page.now) if told else None
         busy = nodes.busy(db, access, cluster)
-        running = jobs_queries.running(db, access, _RUNNING_ROWS, Filter(cluster=cluster))
+        here = Filter(cluster=cluster)
+        running = live_columns(
+            services, db, jobs_queries.running(db, access, _RUNNING_ROWS, here, READ)
+        )
         used = usage_queries.summed(
             db, access, ["username"], since, day_of(page.now) + DAY, cluster=cluster
         )
-        waiting = jobs_queries.pending(db, access, _RUNNING_ROWS, Filter(cluster=cluster))
-    running = live_rows(services, running)
+        waiting = jobs_queries.pending(db, access, _RUNNING_ROWS, here, READ)
     audit.seen(page.known, f"cluster {cluster}", [*running, *used, *waiting])
     return page.show(
         "cluster.html", cluster=cluster, queues=queues, usual=usual, sources=sources,

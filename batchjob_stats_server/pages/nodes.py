@@ -20,6 +20,7 @@ from batchjob_stats_server.node_course import NODE_PLOTS, node_window
 from batchjob_stats_server.pages.clusters import tells_totals
 from batchjob_stats_server.pages.rendering import charts
 from batchjob_stats_server.pages.rendering.frame import Shown, costly
+from batchjob_stats_server.pages.rendering.job_table import READ
 from batchjob_stats_server.services import Given, Services
 
 router = APIRouter(include_in_schema=False)
@@ -27,6 +28,7 @@ router = APIRouter(include_in_schema=False)
 WIDTH = 960.0
 _MOST = 300
 _COLOURS = 8
+_TIMES = ("id", "start_time", "end_time")  # all that is told of jobs of others
 
 
 class NodeForm(Form):
@@ -66,9 +68,9 @@ def node(
     with services.reader.connect() as db:
         if cluster not in {row["name"] for row in stats.clusters(db)}:
             raise Problem(404, f"there is no cluster {cluster}")
-        rows = queries.stays(db, access, cluster, node, since, until, _MOST + 1)
+        rows = queries.stays(db, access, cluster, node, since, until, _MOST + 1, READ)
         others = _others(services, access, cluster, rows, lambda: queries.stays(
-            db, EVERYTHING, cluster, node, since, until, _MOST + 1
+            db, EVERYTHING, cluster, node, since, until, _MOST + 1, _TIMES
         ))  # fmt: skip
     audit.seen(page.known, f"jobs on {node}", rows)
     more, rows = len(rows) > _MOST, rows[:_MOST]

@@ -77,20 +77,13 @@ def _found(db: Connection, access: Access, words: str, now: int) -> SearchResult
     except AmbiguousIdError as error:
         jobs, note = [], f"{error}: write more of it"
     jobs = jobs or parts_of(db, access, words)
-    filters = {
-        "user": Filter(user=words),
-        "account": Filter(account=words),
-        "name": Filter(name=words, started_from=now - NAMED_DAYS * DAY),
-    }
     hits = [
-        Hit("job name" if key == "name" else key, words, links.path("jobs", **{key: words}))
-        for key, which in filters.items()
+        Hit(kind, words, links.path("jobs", **{kind: words}))
+        for kind, which in (("user", Filter(user=words)), ("account", Filter(account=words)))
         if numbers(db, access, 1, which).ids
     ]
-    if not hits and not jobs:
-        part = Filter(name_contains=words, started_from=now - NAMED_DAYS * DAY)
-        if numbers(db, access, 1, part).ids:
-            hits.append(Hit("job names with", words, links.path("jobs", name_contains=words)))
+    if not jobs:  # whoever writes an id means that job
+        hits += _names(db, access, words, now - NAMED_DAYS * DAY, alone=not hits)
     hits += [
         Hit("node", f"{words} ({cluster})", links.path("clusters", cluster, "nodes", words))
         for cluster in nodes.clusters_of(db, access, words)
@@ -98,3 +91,15 @@ def _found(db: Connection, access: Access, words: str, now: int) -> SearchResult
     if words in {row["name"] for row in stats.clusters(db)}:
         hits.append(Hit("cluster", words, links.path("clusters", words)))
     return SearchResults(hits, jobs, note)
+
+
+def _names(db: Connection, access: Access, words: str, since: int, *, alone: bool) -> list[Hit]:
+    """Jobs of this name, or else, where the words mean nothing else, of names that contain them.
+
+    No index has names: what the second question does not find, the first one need not look for.
+    """
+    if not numbers(db, access, 1, Filter(name_contains=words, started_from=since)).ids:
+        return []
+    if numbers(db, access, 1, Filter(name=words, started_from=since)).ids:
+        return [Hit("job name", words, links.path("jobs", name=words))]
+    return [Hit("job names with", words, links.path("jobs", name_contains=words))] if alone else []

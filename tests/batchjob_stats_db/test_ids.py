@@ -1,10 +1,13 @@
 """Jobs by the ids that people write."""
 
 import pytest
+import sqlalchemy as sa
 
 from batchjob.schedulers.accounting import Batch
 from batchjob_stats_db.database.access import EVERYTHING, Access, UserOn
-from batchjob_stats_db.queries.ids import AmbiguousIdError, written_as
+from batchjob_stats_db.database.engine import parse, reader
+from batchjob_stats_db.queries.ids import AmbiguousIdError, parts_of, written_as
+from tests.batchjob_stats_server import example_site
 
 UUIDS = ("0f3a2b1c-aaaa-4bbb-8ccc-123456789abc", "0f3a2b1c-aaab-4bbb-8ccc-123456789abc")
 
@@ -63,3 +66,24 @@ def test_others_jobs_have_no_ids(db):
     carol = Access((UserOn("c1", "carol"),))
     assert written_as(db, carol, "4_7") == []
     assert written_as(db, carol, "0f3a2b1c") == []
+
+
+def test_ids_of_a_user_s_jobs_are_found_by_the_id_in_a_database_without_statistics(tmp_path):
+    example_site.make(tmp_path / "jobs.db", 40)
+    engine = reader(parse(f"sqlite:///{tmp_path}/jobs.db"))
+    asked = []
+    sa.event.listen(engine, "before_cursor_execute", lambda *told: asked.append(told[2:4]))
+    with engine.connect() as db:
+        carol = Access((UserOn("", "carol"),))
+        written_as(db, carol, "40003")
+        parts_of(db, carol, "39000")
+        plans = [
+            [step[3] for step in db.exec_driver_sql(f"EXPLAIN QUERY PLAN {query}", given)]
+            for query, given in tuple(asked)
+            if "username =" in query
+        ]
+    engine.dispose()
+    assert len(plans) == 3  # by its own id, as tasks of an array, as parts of a het job
+    for plan in map(" ".join, plans):
+        assert "jobid=?" in plan
+        assert "username=?" not in plan

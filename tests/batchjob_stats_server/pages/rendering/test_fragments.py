@@ -1,0 +1,66 @@
+"""Small pieces of HTML: what they show, and that nobody's words become markup."""
+
+import pytest
+
+from batchjob_stats_server.pages.rendering import fragments
+from batchjob_stats_server.pages.rendering.sparklines import Sparkline
+from batchjob_stats_server.pages.rendering.usage_bars import UsageBar
+
+HOSTILE = "<script>alert(1)</script>\"'&"
+JOB = {
+    "jobid": "40120", "cluster": "alpha", "submit_time": 1_775_300_000, "run": 1, "name": "train",
+    "array_jobid": "", "array_index": None, "het_jobid": "", "het_offset": None,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [
+        ({}, "40120"),
+        ({"array_jobid": "39000", "array_index": 0}, "39000_0"),
+        ({"het_jobid": "39000", "het_offset": 2}, "39000+2"),
+        ({"jobid": "0f3a2b1c-0000-4000-8000-000000000000"}, "0f3a2b1c…"),
+    ],
+)
+def test_a_job_has_the_id_that_people_know(more, text):
+    assert fragments.jobid(JOB | more).striptags() == text
+
+
+def test_links_lead_to_pages():
+    assert fragments.job_link(JOB) == (
+        '<a href="/jobs/40120?cluster=alpha&amp;submitted=1775300000">40120</a>'
+    )
+    assert fragments.node_link("a b", "n1", since=5) == (
+        '<a href="/clusters/a%20b/nodes/n1?since=5">n1</a>'
+    )
+    assert fragments.user_link("alice") == '<a href="/jobs?user=alice">alice</a>'
+
+
+def test_words_of_others_are_no_markup():
+    words = (
+        fragments.name(JOB | {"name": HOSTILE}),
+        fragments.job_link(JOB | {"jobid": HOSTILE, "cluster": HOSTILE}),
+        fragments.node_link(HOSTILE, HOSTILE),
+        fragments.user_link(HOSTILE),
+        fragments.cluster_link(HOSTILE),
+        fragments.state(HOSTILE),
+        fragments.bar(UsageBar("CPU", 0.5, "good", HOSTILE)),
+        fragments.bar(UsageBar("CPU", None, reason=HOSTILE)),
+        fragments.spark(Sparkline("M0 0", HOSTILE)),
+    )
+    assert not [each for each in words if "<script" in each or "\"'" in each]
+
+
+def test_a_bar_ends_at_its_whole_and_tells_what_is_much_or_little():
+    bar = fragments.bar(UsageBar("CPU", 1.2, "high", "a / b"))
+    assert 'width="100.0"' in bar
+    assert bar.striptags() == "120 % (high)"
+    assert fragments.bar(None) == ""
+
+
+def test_each_gpu_of_several_has_a_cell():
+    cells = fragments.gpu_cells([0.5, None, 0.0])
+    assert cells.count("<rect") == 3
+    assert "50\u202f%, not measured, 0\u202f%" in cells
+    assert " and 8 more" in fragments.gpu_cells([1.0] * 40)
+    assert fragments.gpu_cells([0.5]) == ""
