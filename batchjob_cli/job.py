@@ -17,6 +17,8 @@ from batchjob_cli.client.connect import Ask, good, parser, reachable_server, ser
 from batchjob_cli.client.problems import NotFoundError
 from batchjob_cli.client.table import add_zone, show
 
+_NAMED = 10  # of several jobs of a name
+
 
 def run(arguments: list[str]) -> int:
     """Print the report; the exit status. Raises SettingsError."""
@@ -55,10 +57,22 @@ def _report(given: argparse.Namespace, ask: Ask | None, jobid: str) -> str:
     parameters = _parameters(given) | {"format": given.format, "zone": zone}
     answer = ask(f"jobs/{quote(jobid, safe='')}/report", parameters)
     if answer.status == HTTPStatus.NOT_FOUND and given.server:
-        named = server(given).run_id(jobid)
+        named = server(given).run_id(jobid) or _called(ask, jobid, given.cluster)
         if named not in (None, jobid):
             answer = ask(f"jobs/{named}/report", parameters)
     return good(answer).body.decode()
+
+
+def _called(ask: Ask, name: str, cluster: str | None) -> str | None:
+    """The id of the job of this name; None where there is none. Raises NotFoundError of several."""
+    wanted = {"name": name, "cluster": cluster, "fields": "jobid,state", "limit": _NAMED + 1}
+    rows = json.loads(good(ask("jobs", wanted)).body)
+    ids = {str(row["jobid"]): str(row["state"]).lower() for row in rows}
+    if len(ids) < 2:
+        return next(iter(ids), None)
+    shown = ", ".join(f"{jobid} ({state})" for jobid, state in list(ids.items())[:_NAMED])
+    more = " and more" if len(ids) > _NAMED else ""
+    raise NotFoundError(f"{name!r} may be any of several jobs: {shown}{more}")
 
 
 def _scripts(given: argparse.Namespace, ask: Ask | None, jobid: str) -> Sequence[Mapping[str, Any]]:

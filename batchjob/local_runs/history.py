@@ -62,10 +62,10 @@ def history(
     return chosen[:limit]
 
 
-def job(text: str, data: str = "") -> Run:
+def job(text: str, data: str = "", user: str | None = None) -> Run:
     """The run with this id, name, own id, id in another system as Celery's, or beginning of an id.
 
-    Of several attempts of one task it is the last.
+    Of several attempts of one task it is the last. With `user` it is one of this user's.
 
     Raises UnknownRun, of several that are not attempts of one task SeveralRuns.
     """
@@ -78,8 +78,9 @@ def job(text: str, data: str = "") -> Run:
         found = [run for run in _read(directory, ids) if text and text in (run.name, run.record_id)]
         if not found:
             found = list(_read(directory, [each for each in ids if text and each.startswith(text)]))
-        if {run.record_id for run in found} == {text}:  # attempts of one task: the last one
-            found = [max(found, key=lambda run: (run.restarts or 0, _begun(run)))]
+    found = [run for run in found if user in (None, run.user)]
+    if {run.record_id for run in found} == {text}:  # attempts of one task: the last one
+        found = [max(found, key=lambda run: (run.restarts or 0, _begun(run)))]
     if len(found) == 1:
         return found[0]
     if not found:

@@ -5,6 +5,7 @@ import http.client
 import json
 import ssl
 from collections.abc import Iterator
+from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote, urlencode, urljoin, urlsplit
 
@@ -56,8 +57,13 @@ class Server:
         return ApiReply(answer.status, answer.body, next_page(answer.headers.get("link", "")))
 
     def run_id(self, text: str) -> str | None:
-        """The id of a run by its name or the beginning of it; None: it names no run there."""
+        """The id of a run by its name or the beginning of it; None: it names no run there.
+
+        Raises NotFoundError, which names them, where it names several.
+        """
         answer = self.request("GET", f"runs/{quote(text, safe='')}", {})
+        if answer.status == HTTPStatus.MULTIPLE_CHOICES:
+            good(answer)
         return str(json.loads(answer.body)["id"]) if answer.status == 200 else None
 
     def stream(self, path: str, parameters: Parameters) -> Iterator[bytes]:

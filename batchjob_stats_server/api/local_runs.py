@@ -128,18 +128,19 @@ Control = Annotated[RunControl, Depends(_control)]
 AdminsControl = Annotated[RunControl, Depends(_admins_control)]
 
 
-def _found(control: RunControl, text: str) -> Run:
+def _found(control: RunControl, text: str, user: str | None = None) -> Run:
+    """The run, among those of `user` where one is given."""
     try:
-        return history.job(text, str(control.data))
+        return history.job(text, str(control.data), user)
+    except history.SeveralRuns as error:
+        raise Problem(300, str(error)) from error
     except history.UnknownRun as error:
-        raise Problem(404, str(error)) from error
+        said = str(error) if user is None else f"there is no run {text} that you may see"
+        raise Problem(404, said) from error
 
 
 def _seen(control: RunControl, known: Principal, access: Any, text: str) -> Run:
-    run = _found(control, text)
-    if not access.everything and run.user != known.user:
-        raise Problem(404, f"there is no run {text} that you may see")
-    return run
+    return _found(control, text, None if access.everything else known.user)
 
 
 def shown(run: Run) -> LocalRun:

@@ -129,6 +129,17 @@ def test_a_part_of_the_output(remote, tmp_path):
     assert lines(limit=1) == "last\n"
 
 
+def test_several_runs_of_a_name_are_named(remote):
+    body = {"command": ["true"], "name": "twin"}
+    ids = {call(remote, "ada", "POST", "runs", json=body).json()["id"] for _ in range(2)}
+    answer = call(remote, "vera", "GET", "runs/twin")
+    assert answer.status_code == 300
+    assert all(each in answer.json()["detail"] for each in ids)
+    told = cli(remote, "job", "twin", who="vera")
+    assert told.returncode == 3
+    assert all(each in told.stderr for each in ids)
+
+
 def test_logs_are_followed_to_the_end(remote):
     script = "for n in 1 2 3; do echo $n; sleep 0.5; done"
     run = call(remote, "ada", "POST", "runs", json={"command": ["sh", "-c", script]}).json()

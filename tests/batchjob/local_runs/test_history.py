@@ -64,6 +64,14 @@ def test_one_job(written, tmp_path):
         ask("train")
 
 
+def test_one_job_of_a_user(written, tmp_path):
+    run = written(0x10, name="train")
+    assert batchjob.job("train", data=str(tmp_path), user=login()) == run
+    for text in ("train", run.jobid):
+        with pytest.raises(history.UnknownRun, match="no run has"):
+            batchjob.job(text, data=str(tmp_path), user="somebody-else")
+
+
 def test_a_name_goes_before_the_beginning_of_an_id(written, tmp_path):
     written(0xB0000000)
     named = written(0x10, name="b")

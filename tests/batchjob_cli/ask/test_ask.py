@@ -333,6 +333,11 @@ def test_a_node_without_a_server_s_libraries_can_ask_one(arguments, status, told
             3,
             "no-such",
         ),
+        (
+            ["job", "align", "--server", "http://{address}", "--token-file", "{token}"],
+            3,
+            "'align' may be any of several jobs: ",
+        ),
         (["jobs", "--server", "http://127.0.0.1:1"], 5, "Connection refused"),
     ],
 )
