@@ -7,6 +7,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from batchjob_stats_db.database import schema
+from batchjob_stats_db.queries.job_rows import among
 
 
 def utilizations(db: Connection, ids: Sequence[int]) -> Mapping[int, Sequence[float | None]]:
@@ -15,12 +16,13 @@ def utilizations(db: Connection, ids: Sequence[int]) -> Mapping[int, Sequence[fl
     The caller found that the jobs may be seen.
     """
     gpu = schema.job_gpu.c
+    which = among(db.dialect.name, gpu.job_id)
     query = (
         sa.select(gpu.job_id, gpu.utilization_ratio)
-        .where(gpu.job_id.in_(ids))
+        .where(which.condition)
         .order_by(gpu.job_id, gpu.node, gpu.gpu, gpu.uuid, gpu.gpu_instance)
     )
     found: dict[int, list[float | None]] = defaultdict(list)
-    for job_id, ratio in db.execute(query):
+    for job_id, ratio in db.execute(query, {"ids": which.value(ids)}):
         found[job_id].append(ratio)
     return found

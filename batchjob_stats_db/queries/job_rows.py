@@ -5,7 +5,7 @@ columns SQLAlchemy makes a statement more slowly than SQLite answers it.
 """
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -21,29 +21,29 @@ NAMES: Names = tuple(str(column.name) for column in columns())
 """What there is of a job."""
 
 
-class _Among(NamedTuple):
+class Among(NamedTuple):
     """How a database is asked for many numbers."""
 
     condition: ColumnElement[bool]
-    value: Callable[[Sequence[int]], object]  # all as one: the statement is always the same
+    value: Callable[[Sequence[int]], object]  # all as one, the parameter `ids`
 
 
-_each = sa.func.json_each(sa.bindparam("ids", type_=sa.Text)).table_valued("value")
-_AMONG: Mapping[str, _Among] = {
-    "sqlite": _Among(schema.job.c.id.in_(sa.select(_each.c.value)), str),
-    "postgresql": _Among(
-        schema.job.c.id == sa.any_(sa.bindparam("ids", type_=sa.ARRAY(sa.BigInteger))),
-        list,
-    ),
-}
+@functools.cache
+def among(dialect: str, column: sa.Column[int]) -> Among:
+    """Rows with one of these numbers; the statement is always the same, however many there are."""
+    if dialect == "postgresql":
+        numbers = sa.bindparam("ids", type_=sa.ARRAY(sa.BigInteger))
+        return Among(column == sa.any_(numbers), list)
+    each = sa.func.json_each(sa.bindparam("ids", type_=sa.Text)).table_valued("value")
+    return Among(column.in_(sa.select(each.c.value)), str)
 
 
 @functools.lru_cache(256)
-def _statement(names: Names, among: _Among) -> sa.Select[Any]:
+def _statement(names: Names, which: Among) -> sa.Select[Any]:
     return (
         sa.select(*(column for column in columns() if column.name in {"id", *names}))
         .select_from(schema.job.outerjoin(schema.job_usage))
-        .where(among.condition)
+        .where(which.condition)
     )
 
 
@@ -54,8 +54,8 @@ def numbered(db: Connection, ids: Sequence[int], names: Names = NAMES) -> list[R
     """
     if not ids:
         return []
-    among = _AMONG[db.dialect.name]
-    found = db.execute(_statement(names, among), {"ids": among.value(ids)}).mappings().all()
+    which = among(db.dialect.name, schema.job.c.id)
+    found = db.execute(_statement(names, which), {"ids": which.value(ids)}).mappings().all()
     by_id = {row["id"]: row for row in found}
     return [by_id[each] for each in ids if each in by_id]
 
