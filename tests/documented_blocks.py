@@ -56,6 +56,7 @@ RUNS: Mapping[str, Mapping[str, Run]] = {
         ".venv/bin/batchjob run --name first": _HERE,
         "python3 -m venv .venv && .venv/bin/pip install -e": _needs("an hour; .ci/run does it"),
     },
+    "docs/ansible.md": {"cd deploy/ansible": _done("deploy/test_ansible")},
     "docs/cluster.md": {
         "batchjob_exporter --collector.disable-defaults": _done("e2e/test_cluster_slurm"),
         "systemctl enable --now batchjob_cluster": _needs("a scheduler on a booted host"),

@@ -41,7 +41,8 @@ PROGRAMS = {
     "batchjob_stats_server": "batchjob_stats_server.main",
 }
 OTHERS = {
-    "apt", "cd", "cosign", "cp", "curl", "dnf", "done", "echo", "export", "fi", "for", "gpg",
+    "ansible-playbook", "apt", "cd", "cosign", "cp", "curl", "dnf", "done", "echo", "export", "fi",
+    "for", "gpg",
     "grafana", "groupadd", "gzip", "helm", "htpasswd", "if", "install", "jq", "kubectl",
     "lint-imports", "loginctl", "minisign", "mkdir", "modprobe", "mypy", "openssl", "pip",
     "podman", "promtool", "pytest", "python", "python3", "python3.11", "qmgr", "ruff", "scontrol",
