@@ -63,7 +63,7 @@ RUNS: Mapping[str, Mapping[str, Run]] = {
     },
     "docs/doctor.md": {"batchjob doctor --bundle": _HERE},
     "docs/exporter.md": {
-        "python3 -m venv /opt/batchjob": _PACKAGES,
+        "python3 -m venv /opt/batchjob": _needs("an index of Python packages"),
         "cp deploy/systemd/batchjob_exporter.service": _PACKAGES,
     },
     "docs/gpu.md": {
@@ -74,14 +74,14 @@ RUNS: Mapping[str, Mapping[str, Run]] = {
         "apt install ./batchjob-exporter": _PACKAGES,
         "systemctl enable --now batchjob_cluster": _needs("a scheduler on a booted host"),
         "runuser -u batchjob -- batchjob_stats_db": _PACKAGES,
-        "install -m 640 -g batchjob server.key": _done("e2e/test_containers"),
+        "install -m 640 -g batchjob server.key": _needs("a certificate and a key of the site"),
     },
     "docs/guide/one_node.md": {
         "python3 -m venv .venv": _done("e2e/first_command"),
         ".venv/bin/batchjob_exporter --once": _HERE,
         ".venv/bin/batchjob_exporter --web.listen-address": _done("batchjob_exporter/test_main"),
     },
-    "docs/guide/proxy.md": {"openssl rand -hex 32": _done("e2e/test_proxy")},
+    "docs/guide/proxy.md": {"openssl rand -hex 32": _needs("the user batchjob of the package")},
     "docs/guide/upgrade.md": {
         "systemctl stop batchjob_stats_db": _needs("a release before this one"),
         "pip install '.[docs]'": _done("e2e/test_site"),
@@ -124,7 +124,7 @@ RUNS: Mapping[str, Mapping[str, Run]] = {
         "systemctl --user enable": _needs("a log-in with a systemd of its own"),
     },
     "docs/victoriametrics.md": {
-        "cd /usr/share/batchjob": _done("deploy/test_victoriametrics"),
+        "cd /usr/share/batchjob": _needs("a booted host with VictoriaMetrics"),
         "kubectl create namespace": _needs(_KUBERNETES),
     },
 }  # fmt: skip
