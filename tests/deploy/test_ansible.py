@@ -1,9 +1,11 @@
 """The Ansible role: its syntax, what ansible-lint says, and the files that it writes."""
 
+import contextlib
 import grp
 import os
 import pwd
 import re
+import sqlite3
 import stat
 import subprocess
 import sys
@@ -13,6 +15,7 @@ import pytest
 import yaml
 
 from batchjob_exporter.options import settings as exporter_settings
+from batchjob_stats_db.main import main as poller
 from batchjob_stats_db.poller.options import settings as poller_settings
 from batchjob_stats_server.options import settings as server_settings
 
@@ -138,3 +141,21 @@ def test_it_names_the_packages_and_units_that_there_are():
         assert f"'{package.name}'" in role["batchjob_names"]
         for unit in package.enabled():
             assert f"'{unit.removesuffix('.service')}'" in role["batchjob_units"]
+
+
+def test_it_migrates_where_the_program_says_so(tmp_path, capsys):
+    role = yaml.safe_load((ANSIBLE / "roles/batchjob/vars/main.yml").read_text())
+    database = tmp_path / "jobs.db"
+    url = f"--db.url=sqlite:///{database}"
+
+    def complaint():
+        assert poller([url, "check"]) == 2
+        return capsys.readouterr().err
+
+    assert role["batchjob_remedy"] in complaint()  # there is none yet
+    assert poller([url, "migrate"]) == 0
+    assert "->" in capsys.readouterr().out
+    for revision, helps in (("0000", True), ("9999", False)):
+        with contextlib.closing(sqlite3.connect(database)) as db, db:
+            db.execute("UPDATE alembic_version SET version_num = ?", (revision,))
+        assert (role["batchjob_remedy"] in complaint()) == helps
