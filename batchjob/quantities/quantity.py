@@ -118,6 +118,8 @@ class Statistic(StrEnum):
     PEAK = "peak"
     MEAN = "mean"
     COUNT = "count"  # number of samples
+    LATEST = "latest"  # when the last sample was, in epoch seconds; only if that is not long ago
+    RESET = "reset"  # 1 of a counter that began anew; of others there is no number
 
 
 class SeriesKind(StrEnum):

@@ -59,7 +59,7 @@ def usage(job: MadeJob, row: RowMapping, now: int) -> tuple[JobToMeasure, Measur
         row["end_time"], row["allocated_nodes"], row["allocated_cpus"], span,
     )  # fmt: skip
     return measured, MeasuredUsage(
-        row["id"], max(seconds // 30, 1), 0, recipe.nodes, 1.0,
+        row["id"], max(seconds // 30, 1), 0, recipe.nodes, 1.0, until,
         "" if row["end_time"] else "running", values, gpus,
         {"demo": joules / 3.6e6 * _GRAMS_PER_KWH},
     )  # fmt: skip

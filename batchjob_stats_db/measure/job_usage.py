@@ -1,7 +1,7 @@
 """What a job used, from its past measurements.
 
 Totals are what counters counted (see `Statistic.TOTAL`), peaks and averages those of the samples;
-an average stands for the time in which there were samples. Numbers of several nodes are added up.
+what part of the job's time they stand for is in `coverage`. Numbers of several nodes are added up.
 What cannot be vouched for is marked by the words in DOUBTS, and nothing is filled in.
 """
 
@@ -15,6 +15,13 @@ from batchjob.quantities.gpu import JOB_GPU_MEMORY, JOB_GPU_UTILIZATION
 from batchjob.quantities.job import CPU_SECONDS, END_TIME, MEMORY_CURRENT
 from batchjob.quantities.quantity import Statistic
 from batchjob.quantities.usage import ENERGY_COLUMNS, USAGE_COLUMNS
+from batchjob_stats_db.measure.coverage import (
+    MeasuredTime,
+    NodeSamples,
+    coverage,
+    gaps,
+    known_until,
+)
 from batchjob_stats_db.timeseries.base import (
     JobWindow,
     QuestionFailed,
@@ -24,16 +31,18 @@ from batchjob_stats_db.timeseries.base import (
 )
 
 NOT_ANSWERED = "not answered"
+GAPS, PEAK_SAMPLED = "gaps in samples", "peak sampled"
 DOUBTS = {
     "running": "measured while the job ran; its end was not seen",
     "no samples": "nothing was measured",
     "nodes missing": "less than 95 % of the job's node time is covered",
+    GAPS: "averages and sampled peaks leave out more than 5 % of the time",
     "more nodes than allocated": "measurements came from more nodes than the job had",
     "user unknown": "the job was over before its user was seen; series under its id were taken",
     "user differs": "series of another user under this job id were left out",
     "not a number": "series with NaN or infinite values were left out",
     "more cpu than allocated": "more CPU time than the allocated CPUs can give",
-    "peak sampled": "the kernel kept no memory peak; the largest sample stands for it",
+    PEAK_SAMPLED: "the kernel kept no memory peak; the largest sample stands for it",
     "near another run": "another run of this job id ended just before; peaks may be its",
     NOT_ANSWERED: "the store did not answer about this job alone; it is asked again later",
 }
@@ -76,6 +85,7 @@ class MeasuredUsage(NamedTuple):
     dropped_series: int
     nodes: int
     coverage: float
+    until_time: int  # as of when it is; epoch seconds
     doubt: str
     values: Mapping[str, float | int]  # the other columns, as far as they are known
     devices: Sequence[GpuUsage]
@@ -101,7 +111,9 @@ _WANTED: Mapping[Statistic, tuple[str, ...]] = {
         (Statistic.TOTAL, [_EMISSIONS]),
         (Statistic.PEAK, [_END, _CURRENT, _GPU_MEMORY]),
         (Statistic.MEAN, [_GPU_BUSY]),
-        (Statistic.COUNT, [_PRESENT, _GPU_BUSY]),
+        (Statistic.COUNT, [_PRESENT, _CURRENT, _GPU_BUSY]),
+        (Statistic.LATEST, [_PRESENT]),
+        (Statistic.RESET, [_PRESENT]),
     )
 }
 
@@ -169,8 +181,23 @@ def measure(
         for statistic, samples in history.measure(_WANTED, spans).items():
             for sample in samples:
                 found[sample.labels.get("jobid", "")][statistic, sample.metric].append(sample)
+        _add_last_samples(history, group, found)
         usages |= {job.id: usage_of(job, found[job.jobid], interval) for job in group}
     return [usages[job.id] for job in jobs]
+
+
+def _add_last_samples(
+    history: TimeSeriesStore, group: Sequence[JobToMeasure], found: Mapping[str, Found]
+) -> None:
+    """Of nodes that fell silent long ago, and did not tell of the job's end."""
+    silent = [
+        job.span
+        for job in group
+        if any(node.latest is None and node.end is None for node in _nodes(found[job.jobid]))
+    ]
+    if silent:
+        for sample in history.last_sampled([_PRESENT], silent):
+            found[sample.labels.get("jobid", "")][Statistic.LATEST, _PRESENT].append(sample)
 
 
 def _groups(jobs: Sequence[JobToMeasure]) -> Iterator[list[JobToMeasure]]:
@@ -219,13 +246,23 @@ def usage_of(job: JobToMeasure, found: Found, interval: float) -> MeasuredUsage:
     _peak_from_samples(kept, values, doubts)
     gpus = _gpus(kept)
     values.update(_gpu_values(gpus))
-    nodes, samples, coverage = _coverage(job, kept, interval)
-    doubts |= _doubts(job, values, nodes, samples, coverage)
+    nodes = _nodes(kept)
+    until = job.span.until if job.end is None else job.end
+    if job.end is None:
+        until = max(job.start, known_until(nodes, until))
+    time = MeasuredTime(job.start, job.end, until)
+    covered = coverage(nodes, job.nodes, time, interval)
+    doubts |= _doubts(job, values, nodes, covered)
+    if gaps(nodes, time, interval):
+        doubts.add(GAPS)
     emissions: dict[str, float] = defaultdict(float)
     for sample in kept[Statistic.TOTAL, _EMISSIONS]:
         emissions[sample.labels.get("provider", "")] += sample.value
     doubt = ", ".join(word for word in DOUBTS if word in doubts)
-    return MeasuredUsage(job.id, samples, dropped, nodes, coverage, doubt, values, gpus, emissions)
+    samples = sum(node.samples for node in nodes)
+    return MeasuredUsage(
+        job.id, samples, dropped, len(nodes), covered, until, doubt, values, gpus, emissions
+    )
 
 
 def _believed(job: JobToMeasure, found: Found, doubts: set[str]) -> tuple[Found, int]:
@@ -261,7 +298,7 @@ def _peak_from_samples(kept: Found, values: dict[str, float | int], doubts: set[
     if "memory_peak_bytes" not in values and sampled:
         values["memory_peak_bytes"] = round(math.fsum(sampled))
         values["memory_peak_node_bytes"] = round(max(sampled))
-        doubts.add("peak sampled")
+        doubts.add(PEAK_SAMPLED)
 
 
 def _gpus(kept: Found) -> list[GpuUsage]:
@@ -306,50 +343,39 @@ def _gpu_values(gpus: Sequence[GpuUsage]) -> dict[str, float | int]:
     return values
 
 
-def _coverage(job: JobToMeasure, kept: Found, interval: float) -> tuple[int, int, float]:
-    """Nodes and samples seen, and which part of the job's node time the totals stand for.
+def _nodes(kept: Found) -> list[NodeSamples]:
+    def by_instance(statistic: Statistic, metric: str) -> dict[str, float]:
+        """The largest of its series' numbers."""
+        found: dict[str, float] = {}
+        for sample in kept[statistic, metric]:
+            instance = sample.labels.get("instance", "")
+            found[instance] = max(found.get(instance, sample.value), sample.value)
+        return found
 
-    A node whose exporter saw the job's end stands for all of it, however few samples there are.
-    """
-    counts: dict[str, int] = defaultdict(int)
-    for sample in kept[Statistic.COUNT, _PRESENT]:
-        instance = sample.labels.get("instance", "")
-        counts[instance] = max(counts[instance], int(sample.value))
-    ends = {
-        sample.labels.get("instance", ""): sample.value for sample in kept[Statistic.PEAK, _END]
-    }
-    elapsed = max(1, (job.end or job.span.until) - job.start)
-    covered = math.fsum(
-        _covered(job, count * interval, count, ends.get(instance)) / elapsed
-        for instance, count in counts.items()
-    )
-    allocated = max(job.nodes or 1, len(counts))
-    return len(counts), sum(counts.values()), covered / allocated
-
-
-def _covered(job: JobToMeasure, sampled: float, samples: int, end: float | None) -> float:
-    """Seconds of a node's time; `end` is when its exporter saw the job end."""
-    elapsed = float(max(1, (job.end or job.span.until) - job.start))
-    if end is not None:
-        # Its last values linger, and are no sign that the job goes on.
-        return elapsed if job.end is not None else min(max(end - job.start, 0.0), elapsed)
-    if job.end is None or not samples:
-        return min(elapsed, sampled)
-    # Of a node that did not tell of the end, the last moments are not known.
-    return min(min(0.999, 1 - 0.5 / samples) * elapsed, sampled)
+    latest = by_instance(Statistic.LATEST, _PRESENT)
+    ends = by_instance(Statistic.PEAK, _END)
+    resets = by_instance(Statistic.RESET, _PRESENT)
+    gauges = by_instance(Statistic.COUNT, _CURRENT)
+    return [
+        NodeSamples(
+            int(samples), latest.get(instance), ends.get(instance), instance in resets,
+            int(gauges[instance]) if instance in gauges else None,
+        )
+        for instance, samples in by_instance(Statistic.COUNT, _PRESENT).items()
+    ]  # fmt: skip
 
 
 def _doubts(
-    job: JobToMeasure, values: Mapping[str, float], nodes: int, samples: int, coverage: float
+    job: JobToMeasure, values: Mapping[str, float], nodes: Sequence[NodeSamples], covered: float
 ) -> set[str]:
     doubts = set()
     if job.end is None:
         doubts.add("running")
-    if not samples:
+    if not nodes:
         doubts.add("no samples")
-    elif coverage < 0.95:
+    elif covered < 0.95:
         doubts.add("nodes missing")
-    if job.nodes is not None and nodes > job.nodes:
+    if job.nodes is not None and len(nodes) > job.nodes:
         doubts.add("more nodes than allocated")
     used = values.get("user_cpu_seconds", 0) + values.get("system_cpu_seconds", 0)
     elapsed = (job.end or job.span.until) - job.start

@@ -30,6 +30,7 @@ _COLUMNS = {
     for statistic in (Statistic.TOTAL, Statistic.PEAK, Statistic.MEAN)
 }
 _GROWING = (*_COLUMNS[Statistic.TOTAL], *_COLUMNS[Statistic.PEAK], "gpu_memory_peak_bytes")
+_LEAST_SCRAPES = 3
 _AVERAGED = (*_COLUMNS[Statistic.MEAN], "gpu_utilization_ratio")
 
 
@@ -64,23 +65,25 @@ def live(
     nothing was seen is not in the answer. Raises TimeSeriesError.
     """
     by_id = {row["id"]: row for row in rows}
-    jobs = _recent(db, rows, policy, now)
+    jobs = _recent(db, rows, policy, interval, now)
     found: dict[int, dict[str, Any]] = {}
-    for usage in measure(history, jobs, interval):
-        if usage.samples:
-            row = by_id[usage.job_id]
-            found[usage.job_id] = _together(row, usage, history.source, now)
+    for job, usage in zip(jobs, measure(history, jobs, interval), strict=True):
+        row = by_id[usage.job_id]
+        # Totals of a node that fell silent are in what is stored, and cannot be told apart there.
+        if usage.samples and usage.nodes >= (row["usage_nodes"] or 0):
+            found[usage.job_id] = _together(row, usage, job.start, history.source, now)
     return found
 
 
 def _recent(
-    db: Connection, rows: Sequence[Row], policy: UsagePolicy, now: int
+    db: Connection, rows: Sequence[Row], policy: UsagePolicy, interval: float, now: int
 ) -> list[JobToMeasure]:
-    """The jobs, each with the time that is not known yet.
+    """The jobs, each with the time that is not known yet, and some scrapes at least.
 
     All from one moment on, so that they share a question.
     """
     begin = min((_known_until(row) for row in rows), default=now)
+    begin = min(begin, now - max(60, math.ceil(_LEAST_SCRAPES * interval)))
     jobs = []
     for cluster in sorted({row["cluster"] for row in rows}):
         own = [row for row in rows if row["cluster"] == cluster]
@@ -89,19 +92,20 @@ def _recent(
         query = sa.select(*WANTED).where(schema.job.c.id.in_(numbers))
         for row in db.execute(query):
             job = measured(cluster, row, runs[row.jobid], policy, now)
-            start = max(job.start, min(begin, now - 60))
+            start = max(job.start, begin)
             jobs.append(job._replace(start=start, span=job.span._replace(start=start)))
     return jobs
 
 
-def _together(row: Row, usage: MeasuredUsage, source: str, now: int) -> dict[str, Any]:
-    """Stored usage and what was seen since."""
+def _together(row: Row, usage: MeasuredUsage, begin: int, source: str, now: int) -> dict[str, Any]:
+    """Stored usage and what was seen since; `usage` is of the time from `begin` on."""
     names = [column.name for column in schema.job_usage.columns if column.name != "job_id"]
     stored = {name: row[f"usage_{name}"] for name in names} if row["usage_samples"] else {}
-    until = now if row["end_time"] is None else min(math.ceil(row["end_time"]), now)
     known_until = _known_until(row)
-    before, since = max(0, known_until - row["start_time"]), max(1, until - known_until)
-    if stored and row["end_time"] is not None and known_until > row["start_time"]:
+    until = max(min(usage.until_time, now), known_until)
+    before, since = known_until - row["start_time"], until - known_until
+    samples = round(usage.samples * min(1.0, since / max(1, until - begin)))
+    if stored and row["end_time"] is not None and before > 0:
         # Of the job's whole life it is in the row, and was of the time that was measured.
         stored["coverage"] *= (row["end_time"] - row["start_time"]) / before
     made = {**dict.fromkeys(names), **stored}
@@ -111,8 +115,7 @@ def _together(row: Row, usage: MeasuredUsage, source: str, now: int) -> dict[str
     for name in _AVERAGED:
         mean, seen = stored.get(name), usage.values.get(name)
         if mean is not None and seen is not None:
-            weights = before * stored["coverage"], since * usage.coverage
-            made[name] = _mean(mean, weights[0], seen, weights[1])
+            made[name] = _mean(mean, stored["samples"], seen, samples)
         else:
             made[name] = mean if seen is None else seen
     made["gpus"] = max(stored.get("gpus") or 0, usage.values.get("gpus") or 0) or None
@@ -120,14 +123,28 @@ def _together(row: Row, usage: MeasuredUsage, source: str, now: int) -> dict[str
         "source": source,
         "until_time": until,
         "measured_time": now,
-        "samples": (stored.get("samples") or 0) + usage.samples,
+        "samples": (stored.get("samples") or 0) + max(1, samples),
         "nodes": max(stored.get("nodes") or 0, usage.nodes),
         "dropped_series": max(stored.get("dropped_series") or 0, usage.dropped_series),
-        "coverage": _mean(stored.get("coverage", 0.0), before, usage.coverage, since),
+        "coverage": _coverage(row, stored, usage, begin, until),
         "doubt": stored.get("doubt") or usage.doubt,
     }
     return made
 
 
-def _mean(one: float, seconds: float, other: float, since: float) -> float:
-    return (one * seconds + other * since) / (seconds + since) if seconds + since else other
+def _coverage(
+    row: Row, stored: Mapping[str, Any], usage: MeasuredUsage, begin: int, until: int
+) -> float:
+    """Of the time from the job's start to `until`."""
+    known_until = _known_until(row)
+    if usage.nodes >= (row["allocated_nodes"] or 1):
+        # What counters of all nodes have counted by now is of all the time before as well.
+        since, other = until - begin, begin - row["start_time"]
+        return _mean(1.0, other, usage.coverage, since)
+    before, since = known_until - row["start_time"], until - known_until
+    return _mean(stored.get("coverage", 0.0), before, usage.coverage, since)
+
+
+def _mean(one: float, weight: float, other: float, other_weight: float) -> float:
+    whole = weight + other_weight
+    return (one * weight + other * other_weight) / whole if whole > 0 else other

@@ -152,7 +152,7 @@ def write(
             **usage.values,
             "source": source,
             "measured_time": now,
-            "until_time": min(measured.end or now, now),
+            "until_time": min(usage.until_time, now),
         }
         rows.append(tuple(known.get(name) for name in _USAGE))
         days.update(days_of(measured.start, measured.end if measured.end is not None else now))

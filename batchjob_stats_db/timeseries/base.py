@@ -100,6 +100,14 @@ class TimeSeriesStore(Protocol):
         """
         ...
 
+    def last_sampled(self, metrics: Sequence[str], spans: Sequence[JobWindow]) -> list[SeriesValue]:
+        """When each series had its last sample, in epoch seconds; of a long span about.
+
+        Costs more than `Statistic.LATEST`, which leaves out what was long ago. Raises
+        TimeSeriesError.
+        """
+        ...
+
     def courses(self, asked: SeriesQuery, span: JobWindow, stretches: int) -> list[TimeSeries]:
         """The courses over `span`, in that many stretches of equal length or fewer.
 

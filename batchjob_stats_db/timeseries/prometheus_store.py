@@ -1,9 +1,9 @@
 """History in any server that speaks the Prometheus HTTP API.
 
 Prometheus, VictoriaMetrics, Mimir and Thanos answer the few functions used here alike:
-`last_over_time`, `resets`, `max_over_time`, `avg_over_time`, `count_over_time`, and a bare range
-selector for raw samples. `increase()` and `rate()` are not among them: they give nothing for a
-series of one sample, and Prometheus extrapolates where VictoriaMetrics does not.
+`last_over_time`, `resets`, `max_over_time`, `avg_over_time`, `count_over_time`, `timestamp`, and a
+bare range selector for raw samples. `increase()` and `rate()` are not among them: they give nothing
+for a series of one sample, and Prometheus extrapolates where VictoriaMetrics does not.
 """
 
 import json
@@ -24,7 +24,7 @@ from batchjob_stats_db.timeseries.base import (
     TimeSeries,
     TimeSeriesError,
 )
-from batchjob_stats_db.timeseries.counters import CARRIED_SECONDS
+from batchjob_stats_db.timeseries.counters import CARRIED_SECONDS, fell
 from batchjob_stats_db.timeseries.prometheus_client import (
     AnswerTooLarge,
     AnswerTooSlow,
@@ -38,9 +38,11 @@ from batchjob_stats_db.timeseries.promql import (
     batches,
     end_of,
     identity_of,
+    last_times,
     matching,
     of_cluster,
     of_target,
+    seconds_of,
     selector,
     united,
 )
@@ -49,16 +51,18 @@ from batchjob_stats_db.timeseries.resets import reset_totals
 
 Found = Iterator[tuple[str, dict[str, str], dict[str, Any]]]
 
-_LAST, _RESETS = "last_over_time", "resets"
+_LAST, _RESETS, _TIME = "last_over_time", "resets", "timestamp"
 _FUNCTIONS = {
     Statistic.TOTAL: _LAST,
     Statistic.PEAK: "max_over_time",
     Statistic.MEAN: "avg_over_time",
     Statistic.COUNT: "count_over_time",
+    Statistic.LATEST: _TIME,
 }
 _STATISTICS = {function: statistic for statistic, function in _FUNCTIONS.items()}
 
 _MOST_SAMPLES = 5000  # of a series that are looked at one by one; 42 h at one in 30 s
+_MOST_STEPS = 500  # of a time in which the last samples are looked for
 _PROBE_SECONDS = 5.0
 _LATEST_SCRAPES = 5  # beyond which a value is of the past
 
@@ -80,6 +84,20 @@ class Prometheus:
         for batch in batches(spans, self._endpoint):
             for statistic, samples in self._of_batch(wanted, batch).items():
                 found[statistic] += samples
+        return found
+
+    def last_sampled(self, metrics: Sequence[str], spans: Sequence[JobWindow]) -> list[SeriesValue]:
+        """See TimeSeriesStore; of spans longer than 500 scrapes to 0.2 % of their length."""
+        interval = self._endpoint.scrape_interval
+        found = []
+        for batch in batches(spans, self._endpoint):
+            together = seconds_of(batch) <= _MOST_STEPS * interval
+            for part in [batch] if together else [[span] for span in batch]:
+                step = max(interval, seconds_of(part) / _MOST_STEPS)
+                for metric in metrics:
+                    query = last_times([metric], part, step)
+                    answer = self._ask("query", query=query, time=end_of(part))
+                    found += [each._replace(metric=metric) for each in _samples(answer)]
         return found
 
     def courses(self, asked: SeriesQuery, span: JobWindow, stretches: int) -> list[TimeSeries]:
@@ -186,8 +204,16 @@ class Prometheus:
             totals = {_series(each): each for each in found[Statistic.TOTAL]}
             if batch[0].alone:
                 fallen |= self._carried(wanted[Statistic.TOTAL], batch[0])
+            last = {which: each.value for which, each in totals.items()}
             self._mend_totals(totals, fallen, batch)
             found[Statistic.TOTAL] = list(totals.values())
+            if Statistic.RESET in wanted:
+                found[Statistic.RESET] = [
+                    totals[which]._replace(value=1.0)
+                    for which in fallen & totals.keys()
+                    if which[0] in wanted[Statistic.RESET]
+                    and fell(totals[which].value, last[which])
+                ]
         return found
 
     def _mend_totals(
@@ -281,7 +307,9 @@ def _terms(wanted: Mapping[Statistic, Sequence[str]]) -> Iterator[Term]:
         if statistic is Statistic.TOTAL:
             yield Term(_LAST, metrics)
             yield from (Term(_RESETS, [metric], " > 0") for metric in metrics)
-        else:
+        elif statistic is Statistic.LATEST:
+            yield from (Term(_TIME, [metric], instant=True) for metric in metrics)
+        elif statistic is not Statistic.RESET:  # which comes with the totals
             yield from (Term(_FUNCTIONS[statistic], [metric]) for metric in metrics)
 
 

@@ -35,6 +35,7 @@ class Term(NamedTuple):
     function: str
     metrics: Sequence[str]
     above: str = ""  # a filter of its values
+    instant: bool = False  # it takes the last samples, not those of a range
 
     @property
     def name(self) -> str:
@@ -50,8 +51,9 @@ def united(terms: Sequence[Term], batch: Sequence[JobWindow]) -> Iterator[str]:
     expressions: list[str] = []
     series = characters = 0
     for term in _small_terms(terms, batch):
-        ranged = f"{term.function}({over(term.metrics, batch)}){term.above}"
-        text = f'label_replace({ranged}, "asked", {_string(term.name)}, "", "")'
+        which = (selector if term.instant else over)(term.metrics, batch)
+        applied = f"{term.function}({which}){term.above}"
+        text = f'label_replace({applied}, "asked", {_string(term.name)}, "", "")'
         of_term = len(term.metrics) * _series_of_a_metric(batch)
         length = len(text.encode()) + len(" or ")
         series, characters = series + of_term, characters + length
@@ -191,8 +193,19 @@ def _string(value: str) -> str:
 
 def over(metrics: Sequence[str], batch: Sequence[JobWindow]) -> str:
     """A range selector of the jobs' series over the time of all of them, to `end_of(batch)`."""
-    seconds = max(1, end_of(batch) - min(span.start for span in batch))
-    return f"{selector(metrics, batch)}[{seconds}s]"
+    return f"{selector(metrics, batch)}[{seconds_of(batch)}s]"
+
+
+def last_times(metrics: Sequence[str], batch: Sequence[JobWindow], step: float) -> str:
+    """When their last samples were; looked for each so many seconds, copies folded."""
+    times = f"timestamp({selector(metrics, batch)})[{seconds_of(batch)}s:{step:g}s]"
+    labels = ", ".join(label for label in IDENTITY if label != "__name__")
+    return f"max by ({labels}) (max_over_time({times}))"
+
+
+def seconds_of(batch: Sequence[JobWindow]) -> int:
+    """The length of the time of all of them."""
+    return max(1, end_of(batch) - min(span.start for span in batch))
 
 
 def end_of(batch: Sequence[JobWindow]) -> int:

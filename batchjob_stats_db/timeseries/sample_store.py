@@ -86,6 +86,10 @@ class SampleHistory:
         made = (TimeSeries(dict(each), resample.values(seen, cut)) for each, seen in found.items())
         return [course for course in made if course.points]
 
+    def last_sampled(self, metrics: Sequence[str], spans: Sequence[JobWindow]) -> list[SeriesValue]:
+        """See TimeSeriesStore."""
+        return self.measure({Statistic.LATEST: metrics}, spans)[Statistic.LATEST]
+
     def latest(self, *_asked: object, **_more: object) -> list[SeriesValue]:
         """See TimeSeriesStore: files have samples of jobs alone."""
         return []
@@ -108,10 +112,11 @@ class SampleHistory:
     def _tallied(self, span: JobWindow) -> _Tallies:
         found: dict[tuple[SampleHeader, SampleKey], Tally] = {}
         counts: dict[SampleHeader, int] = {}  # of samples
+        latest: dict[SampleHeader, float] = {}  # when the last one was
         for who, file, moments in self._read(span):
             decoder = file.decoder
             for at, whole in moments:
-                number = counts.setdefault(who, 0)
+                number, before = counts.setdefault(who, 0), latest.get(who, at)
                 known = {name for each, name in found if each == who} if whole else set()
                 for name in known | decoder.values.keys() if whole else decoder.changed:
                     value = decoder.values.get(name)
@@ -119,10 +124,11 @@ class SampleHistory:
                     if at < span.start:
                         tally.carry(value)
                     else:
-                        tally.change(number, value)
+                        tally.change(number, value, before)
                 counts[who] += at >= span.start
+                latest[who] = at
         for (who, _), tally in found.items():
-            tally.end(counts[who])
+            tally.end(counts[who], latest[who])
         return found
 
     def _read(self, span: JobWindow) -> Iterator[tuple[SampleHeader, SampleFile, Iterator[Moment]]]:

@@ -11,6 +11,7 @@ class Tally:
     def __init__(self) -> None:
         self._value: float | None = None
         self._since = 0  # number of the sample from which it stands
+        self._latest: float | None = None  # time of the last sample
         self._count = 0
         self._sum = 0.0
         self._peak = -math.inf
@@ -22,9 +23,9 @@ class Tally:
         """What it was before the time that counts: a run before this one may have left it."""
         self._carried = value
 
-    def change(self, number: int, value: float | None) -> None:
-        """From this sample on it is `value`; None: it is not there."""
-        self.end(number)
+    def change(self, number: int, value: float | None, before: float) -> None:
+        """From this sample on it is `value`; None: it is not there. `before`: see `end()`."""
+        self.end(number, before)
         self._value = value
         if value is None:
             return
@@ -35,9 +36,10 @@ class Tally:
             self._before_resets += self._total
         self._total = value
 
-    def end(self, number: int) -> None:
-        """It stood until before this sample."""
-        if self._value is not None:
+    def end(self, number: int, before: float) -> None:
+        """It stood until before this sample; the one before it was taken at the time `before`."""
+        if self._value is not None and number > self._since:
+            self._latest = before
             self._count += number - self._since
             self._sum += self._value * (number - self._since)
         self._since = number
@@ -48,6 +50,10 @@ class Tally:
             return None
         if statistic is Statistic.TOTAL:
             return None if self._total is None else self._before_resets + self._total
+        if statistic is Statistic.RESET:
+            return 1.0 if self._before_resets else None
+        if statistic is Statistic.LATEST:
+            return self._latest
         return {
             Statistic.PEAK: self._peak,
             Statistic.MEAN: self._sum / self._count,

@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from batchjob.schedulers.states import JobState
+from batchjob_stats_db.measure.job_usage import GAPS, PEAK_SAMPLED
 from batchjob_stats_db.queries.efficiency import ACCOUNTING, IMPOSSIBLE_CPU, MEASURED
 from batchjob_stats_server.report.material import Row
 from batchjob_stats_server.report.model import Efficiency
@@ -156,14 +157,18 @@ def cpu_final(job: Row) -> bool:
 
 
 def memory_final(job: Row) -> bool:
-    """The same of the memory figure; of several nodes accounting knows only the mean."""
-    by_node = job["memory_basis"] == MEASURED or (job["allocated_nodes"] or 1) == 1
-    return _final(job, job["memory_basis"]) and by_node
+    """The same of the memory figure; of several nodes accounting knows only the mean.
+
+    Where the kernel keeps no peak, it may have been in a gap.
+    """
+    if job["memory_basis"] != MEASURED:
+        return _final(job, job["memory_basis"]) and (job["allocated_nodes"] or 1) == 1
+    return _final(job, MEASURED) and not {GAPS, PEAK_SAMPLED} <= set(doubts(job))
 
 
 def measured_final(job: Row) -> bool:
     """The same of figures of GPUs and nodes, which only measurements have."""
-    return _final(job, MEASURED if measured(job) else None)
+    return _final(job, MEASURED if measured(job) else None) and GAPS not in doubts(job)
 
 
 def _final(job: Row, basis: str | None) -> bool:

@@ -52,14 +52,14 @@ def measured(
     """
     until = material.job["usage_until_time"]
     if job.end is None or not material.job["usage_samples"] or until < job.end:
-        material = _with_usage(material, job, measure(history, [job], interval)[0], history)
+        material = _with_usage(material, measure(history, [job], interval)[0], history)
     return material._replace(
         nodes=_nodes(history, job), gpu_memory=_gpu_memory(history, job, material)
     )
 
 
 def _with_usage(
-    material: ReportInput, job: JobToMeasure, usage: MeasuredUsage, history: TimeSeriesStore
+    material: ReportInput, usage: MeasuredUsage, history: TimeSeriesStore
 ) -> ReportInput:
     if not usage.samples:
         return material
@@ -70,7 +70,7 @@ def _with_usage(
         "nodes": usage.nodes,
         "coverage": usage.coverage,
         "doubt": usage.doubt,
-        "until_time": min(job.end or material.now, material.now),
+        "until_time": min(usage.until_time, material.now),
     }
     return material._replace(
         job=with_usage(material.job, found),

@@ -190,7 +190,7 @@ def _usage(rng, row):
         row["allocated_nodes"], row["allocated_cpus"], span,
     )  # fmt: skip
     if row["id"] % 19 == 4:
-        return measured, MeasuredUsage(row["id"], 0, 0, 0, 0.0, "no samples", {}, (), {})
+        return measured, MeasuredUsage(row["id"], 0, 0, 0, 0.0, until, "no samples", {}, (), {})
     busy = min(1.0, rng.betavariate(2, 1))
     cpu = row["allocated_cpus"] * seconds * busy
     memory = row["allocated_memory_bytes"] * rng.betavariate(2, 2)
@@ -221,7 +221,7 @@ def _usage(rng, row):
         }  # fmt: skip
     joules = sum(values.get(name, 0) for name in values if name.startswith("energy_"))
     return measured, MeasuredUsage(
-        row["id"], seconds // 30, 0, row["allocated_nodes"], 1.0, "" if end else "running",
+        row["id"], seconds // 30, 0, row["allocated_nodes"], 1.0, until, "" if end else "running",
         values, gpus, {"rte": joules / 3.6e6 * 38.0},
     )  # fmt: skip
 

@@ -20,6 +20,7 @@ from tests.batchjob_stats_db.tsdb import SERVERS, line, relayed
 from tests.batchjob_stats_server.conftest import NOW, PROXY, SECRET
 
 CAROL = {"user": "carol", "jobid": "3"}  # runs since NOW - 5000
+UNTIL = (NOW - 50) * 1000  # when her last sample was
 
 
 def course(metric, values, **labels):
@@ -67,7 +68,7 @@ def test_the_api_has_running_jobs_as_of_now(services, store, where):
     assert job["usage_user_cpu_seconds"] == 19800
     assert job["usage_memory_peak_bytes"] == 1 << 30
     assert job["usage_gpu_utilization_ratio"] == 0
-    assert job["usage_until_time"] == NOW * 1000
+    assert job["usage_until_time"] == UNTIL
     assert job["cpu_efficiency"] == pytest.approx(19800 / job["cpu_available_seconds"])
 
 
@@ -75,7 +76,7 @@ def test_a_page_asks_one_query(services, store):
     asked = []
     with relayed(store, heard=asked.append) as counting:
         job = carols(get(live(services, counting), "/api/v1/jobs", state="RUNNING"))
-    assert job["usage_until_time"] == NOW * 1000
+    assert job["usage_until_time"] == UNTIL
     assert len(asked) == 1
 
 
@@ -90,8 +91,8 @@ def test_idle_gpus_go_by_them(services, store):
         db.execute(sa.update(schema.job).where(carols_job).values(allocated_gpus=1))
     (idle,) = get(live(services, store), "/api/v1/stats/idle-gpus").json()
     assert (idle["jobid"], idle["idle_gpus"], idle["gpu_utilization_ratio"]) == ("3", 1, 0)
-    assert idle["measured_time"] == NOW * 1000
-    assert idle["idle_gpu_seconds"] == 5000
+    assert idle["measured_time"] == UNTIL
+    assert idle["idle_gpu_seconds"] == 4950
     page = get(live(services, store), "/clusters/c1").text
     assert "No running job of half an hour or more is known to use its GPUs" not in page
 

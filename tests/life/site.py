@@ -129,6 +129,9 @@ class Measurements:
     def measure(self, *asked: Any) -> Any:
         return self._there().measure(*asked)
 
+    def last_sampled(self, *asked: Any) -> Any:
+        return self._there().last_sampled(*asked)
+
     def courses(self, *asked: Any) -> Any:
         return self._there().courses(*asked)
 

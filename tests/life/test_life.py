@@ -22,6 +22,7 @@ from tests.life.watching import (
 
 WHOLE = Run("11", "alice", BEGIN - 60, BEGIN, BEGIN + 3900, suspended=(BEGIN + 2000, BEGIN + 2300))
 HALF = Run("12", "bob", BEGIN - 60, BEGIN, BEGIN + 3600, lost=("n002", BEGIN + 2400))
+GAP = Run("15", "erin", BEGIN - 60, BEGIN, BEGIN + 3600, silent=(BEGIN + 600, BEGIN + 1500))
 FIRST = Run("13", "carol", BEGIN - 60, BEGIN, BEGIN + 900, lingers=100)
 AGAIN = Run("13", "carol", BEGIN + 901, BEGIN + 1000, BEGIN + 2800)
 
@@ -72,8 +73,20 @@ LIVES: dict[str, tuple[Run, Sequence[Step]]] = {
         HALF,
         (
             Step(2280, running(2280)),
+            Step(3500, running(3500, 3500, coverage=(1 + 2400 / 3500) / 2)),
+            Step(3580, running(3500, 3500, coverage=(1 + 2400 / 3500) / 2)),
             Step(3600 + SETTLED, completed(3600, coverage=(1 + 2400 / 3600) / 2)),
             Step(3600 + SETTLED + 1900, completed(3600, final=True), late=True),
+        ),
+    ),
+    "no samples for a while": (
+        GAP,
+        (
+            Step(300, running(300)),
+            Step(1200, running(600)),
+            Step(1700, running(1700, 1700)),
+            Step(2500, running(2500, 1700)),
+            Step(3600 + SETTLED, completed(3600, final=True)),
         ),
     ),
     "requeued: the first run": (
@@ -98,6 +111,8 @@ def places_of(run: Run, setting: str) -> dict[str, Place]:
     left_out = (LATEST_RUN if run is FIRST else frozenset()) | (
         ALL_RUNS if run in (FIRST, AGAIN) else frozenset()
     )
+    if run.silent[0]:  # curves have a gap then
+        left_out |= {"API, course", *PROMETHEUS}
     return {name: place for name, place in (LIVE | STORED | direct).items() if name not in left_out}
 
 

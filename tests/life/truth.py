@@ -100,6 +100,7 @@ class Run(NamedTuple):
     end: int
     suspended: tuple[int, int] = (0, 0)
     lost: tuple[str, int] = ("", 0)  # a node, and from when on its samples did not come
+    silent: tuple[int, int] = (0, 0)  # when no samples came from anywhere
     accounted: bool = False  # whether the scheduler says what an ended job used
     lingers: int = LINGER  # seconds; another run of its id takes its series over
     interval: int = INTERVAL
@@ -149,8 +150,14 @@ def cpu_seconds(node: str, seconds: float) -> float:
 
 def _busy(run: Run, at: float, active: dict[str, float], as_seen: bool) -> float:
     """Mean of the time for which GPUs were held, suspended or not."""
-    held = (min(run.seen(node, at) if as_seen else at, run.end) - run.start for node in NODES)
-    return sum(_split(active[node], *BUSY) for node in NODES) / sum(held)
+    held = [min(run.seen(node, at) if as_seen else at, run.end) - run.start for node in NODES]
+    busy = [_split(active[node], *BUSY) for node in NODES]
+    begin, end = (min(at, moment) for moment in run.silent)
+    if as_seen and end > begin:
+        held = [seconds - (end - begin) for seconds in held]
+        unseen = _split(run.active(end), *BUSY) - _split(run.active(begin), *BUSY)
+        busy = [seconds - unseen for seconds in busy]
+    return sum(busy) / sum(held)
 
 
 def memory_bytes(node: str, seconds: float) -> float:
@@ -186,7 +193,8 @@ def _of_node(run: Run, node: str) -> list[str]:
         "cluster": "c1", "instance": f"{node}:10910", "jobid": run.jobid, "user": run.user
     }  # fmt: skip
     found: list[str] = []
-    for at in range(first, last, INTERVAL):
+    begin, end = run.silent
+    for at in (at for at in range(first, last, INTERVAL) if not begin < at < end):
         seconds = run.active(at)
         cpu = cpu_seconds(node, seconds)
         peak = int(memory_bytes(node, seconds))

@@ -41,7 +41,7 @@ def test_numbers_of_several_nodes_are_added():
         JOB._replace(nodes=2),
         found(
             *SEEN,
-            sample(Statistic.COUNT, "cpu_seconds_total", 60, instance="n002:10910"),
+            sample(Statistic.COUNT, "cpu_seconds_total", 120, instance="n002:10910"),
             sample(Statistic.PEAK, "end_time_seconds", 3600, instance="n002:10910"),
             sample(Statistic.TOTAL, "cpu_seconds_total", 100.0, mode="user"),
             sample(Statistic.TOTAL, "cpu_seconds_total", 50.0, mode="user", instance="n002:10910"),
@@ -57,7 +57,7 @@ def test_numbers_of_several_nodes_are_added():
     assert usage.values["system_cpu_seconds"] == 7
     assert (usage.values["memory_peak_bytes"], usage.values["memory_peak_node_bytes"]) == (40, 30)
     assert usage.emissions == {"rte": 3, "owid": 5}
-    assert (usage.nodes, usage.samples, usage.coverage, usage.doubt) == (2, 180, 1.0, "")
+    assert (usage.nodes, usage.samples, usage.coverage, usage.doubt) == (2, 240, 1.0, "")
 
 
 def test_what_was_not_measured_is_not_there():

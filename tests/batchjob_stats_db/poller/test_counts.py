@@ -50,7 +50,7 @@ def measured(start, end):
 
 
 def test_coverage_and_doubts(metrics):
-    good = MeasuredUsage(1, 10, 0, 1, 1.0, "", {}, (), {})
+    good = MeasuredUsage(1, 10, 0, 1, 1.0, 0, "", {}, (), {})
     usages = {
         measured(NOW - 1000, NOW - 100): good,
         measured(NOW - 100, None): good,

@@ -1,0 +1,77 @@
+"""Which part of a job's node time its measurements stand for.
+
+A counter has counted since the job began, so its total stands for all the time up to its last
+sample, whatever samples are missing before that. Averages and sampled peaks stand for their own
+samples alone: where many are missing, there are gaps.
+"""
+
+import math
+from collections.abc import Collection
+from typing import NamedTuple
+
+_COMPLETE = 0.95  # of the time: fewer samples leave gaps
+_SPARE_SAMPLES = 3  # of a node, which may be missing at the borders of the time
+
+
+class NodeSamples(NamedTuple):
+    """What there is of a node; times in epoch seconds."""
+
+    samples: int  # of its counters, which outlive the job
+    latest: float | None = None  # when its last sample was; None: not known
+    end: float | None = None  # when its exporter saw the job end
+    reset: bool = False  # a counter began anew: it lost what it counted since the sample before
+    gauge_samples: int | None = None  # of what ends with the job; None: it has no such thing
+
+
+class MeasuredTime(NamedTuple):
+    """What is measured of a job's life, in epoch seconds."""
+
+    start: int
+    end: int | None  # None: it runs
+    until: int
+
+    @property
+    def seconds(self) -> int:
+        """Its length; 1 at least."""
+        return max(1, (self.until if self.end is None else self.end) - self.start)
+
+
+def known_until(nodes: Collection[NodeSamples], until: int) -> int:
+    """As of when a running job is known: its last sample, at most `until`."""
+    latest = [node.end if node.latest is None else node.latest for node in nodes]
+    known = [at for at in latest if at is not None]
+    return min(math.ceil(max(known)), until) if known and len(known) == len(latest) else until
+
+
+def coverage(
+    nodes: Collection[NodeSamples], allocated: int | None, time: MeasuredTime, interval: float
+) -> float:
+    """The part, 0 to 1, of the job's node time that totals of counters stand for."""
+    covered = math.fsum(_covered(node, time, interval) for node in nodes)
+    return covered / time.seconds / max(allocated or 1, len(nodes))
+
+
+def gaps(nodes: Collection[NodeSamples], time: MeasuredTime, interval: float) -> bool:
+    """Whether averages and sampled peaks leave out more than 5 % of the time."""
+    covered = math.fsum(_covered(node, time, interval) for node in nodes)
+    sampled = interval * sum(
+        node.samples if node.gauge_samples is None else node.gauge_samples for node in nodes
+    )
+    spare = _SPARE_SAMPLES * interval * len(nodes)
+    return sampled + spare < _COMPLETE * covered
+
+
+def _covered(node: NodeSamples, time: MeasuredTime, interval: float) -> float:
+    """Seconds of a node's time."""
+    whole = float(time.seconds)
+    sampled = node.samples * interval
+    if node.end is not None:
+        # Its last values linger, and are no sign that a job goes on that is said to run.
+        seconds = whole if time.end is not None else node.end - time.start
+    else:
+        seconds = sampled if node.latest is None else node.latest - time.start
+        if time.end is not None:
+            seconds = min(seconds, 0.999 * whole)  # its last moments are not known
+    if node.reset:
+        seconds = min(seconds, sampled)
+    return min(max(seconds, 0.0), whole)
