@@ -48,6 +48,12 @@ class Scheduler(NamedTuple):
     cluster: str = ""  # the module that asks for the state of its cluster
     command: str = ""  # shows that the cluster can be asked from this host
     address: str = ""  # the option of ClusterOptions with which it is asked without a command
+    memory_sampling_seconds: int = 0  # how often its accounting looks at memory; 0: not known
+
+    @property
+    def record_marks(self) -> tuple[str, ...]:
+        """What JobRecord.source may say of its jobs."""
+        return (*self.marks, *(entry.name for entry in self.sources))
 
     def cluster_module(self) -> "ClusterModule":
         """Import what asks for the state of its cluster."""
@@ -82,6 +88,7 @@ SCHEDULERS: tuple[Scheduler, ...] = (
         cluster=f"{_HERE}.slurm.cluster",
         command="scontrol",
         address="slurmrestd_url",
+        memory_sampling_seconds=30,  # slurm.conf: the default of JobAcctGatherFrequency
     ),
     Scheduler(
         "pbs",
@@ -162,9 +169,7 @@ def layouts() -> tuple["Layout", ...]:
 
 
 _BY_MARK: Mapping[str, Scheduler] = {
-    mark: scheduler
-    for scheduler in SCHEDULERS
-    for mark in (*scheduler.marks, *(entry.name for entry in scheduler.sources))
+    mark: scheduler for scheduler in SCHEDULERS for mark in scheduler.record_marks
 }
 
 

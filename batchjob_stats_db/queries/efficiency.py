@@ -17,12 +17,16 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.elements import ColumnElement
 from sqlalchemy.sql.functions import FunctionElement
 
+from batchjob.schedulers.registry import SCHEDULERS
 from batchjob_stats_db.database import schema
 
 RUNNING = ("RUNNING", "SUSPENDED")
 
 WHOLE = 0.95
 """Coverage from which a measured total is preferred to accounting's."""
+
+LEAST_LOOKS = 2
+"""How often accounting must have looked at a job's memory for its peak to be taken."""
 
 MEASURED, ACCOUNTING = "measured", "accounting"
 IMPOSSIBLE_CPU = "more cpu than allocated"
@@ -149,7 +153,16 @@ _cpu_efficiency = sa.case(
     ((CPU_BASIS == MEASURED) & _impossible, sa.null()), else_=_ratio(CPU_SECONDS, CPU_AVAILABLE)
 )
 
-_memory_accounted = sa.case((_ended, _job.peak_memory_bytes))
+# A peak between two looks of the scheduler is missed; of a short job that is nearly all.
+_seldom_sampled = sa.or_(
+    *(
+        _job.source.in_(scheduler.record_marks)
+        & (_job.elapsed_seconds < LEAST_LOOKS * scheduler.memory_sampling_seconds)
+        for scheduler in SCHEDULERS
+        if scheduler.memory_sampling_seconds
+    )
+)
+_memory_accounted = sa.case((_seldom_sampled, sa.null()), (_ended, _job.peak_memory_bytes))
 MEMORY_BASIS = _basis(_usage.memory_peak_bytes, _memory_accounted)
 MEMORY_PEAK = _by(MEMORY_BASIS, _usage.memory_peak_bytes, _memory_accounted)
 _memory_there = sa.func.coalesce(

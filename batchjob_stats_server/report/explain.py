@@ -70,8 +70,14 @@ def memory_ratio(job: Row) -> EfficiencyRatio:
     formula = "peak memory by accounting / memory allocated"
     if job["memory_basis"] == MEASURED:
         formula = "peak memory, page cache included / memory of the same nodes"
-    missing = _why(job, _memory_limit(job), "memory limit")
+    missing = _why(job, _memory_limit(job), "memory limit") or _unseen_memory(job)
     return _ratio(job, "memory", job["memory_efficiency"], formula, missing, job["memory_basis"])
+
+
+def _unseen_memory(job: Row) -> str:
+    if job["memory_basis"] is None and job["peak_memory_bytes"] is not None:
+        return "accounting looks at memory too seldom for so short a job"
+    return ""
 
 
 def gpu_ratio(job: Row) -> EfficiencyRatio | None:

@@ -29,6 +29,12 @@ CASES = {
     "measured by half": (HALF_SEEN, {}, TRUE, "measured"),
     "measured by half, with accounting": (HALF_SEEN, ACCOUNTED, TRUE, "accounting"),
     "not measured": (None, ACCOUNTED, TRUE, "accounting"),
+    "not measured, too short for accounting": (
+        None,
+        {**ACCOUNTED, "start_time": END - 59, "elapsed_seconds": 59, "cpu_seconds": 177.0},
+        (0.75, None),
+        "accounting",
+    ),
     "not measured, without accounting": (None, {}, (None, None), None),
     "measured before its end, with accounting": (STALE, ACCOUNTED, TRUE, "accounting"),
     "measured before its end": (STALE, {}, (1_800 / 7_200, 0.125), "measured"),

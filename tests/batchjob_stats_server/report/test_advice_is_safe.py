@@ -5,6 +5,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
+from batchjob_stats_db.measure.job_usage import GAPS, PEAK_SAMPLED
 from batchjob_stats_server.report.facts import UNITS, values
 from batchjob_stats_server.report.model import NodeUse
 from batchjob_stats_server.report.rules import advise
@@ -50,6 +51,7 @@ def jobs(draw, gpus=0):
     else:
         coverage = seen
     whole = stage in ("measured", "due again") and draw(st.booleans())
+    gaps = draw(st.booleans())  # counters are whole all the same
     if whole:
         seen = coverage = 1.0
     elif stage != "accounted":
@@ -65,7 +67,12 @@ def jobs(draw, gpus=0):
         "usage_memory_peak_bytes": int(sum(peaks) * seen),
         "usage_memory_peak_node_bytes": int(max(peaks) * seen),
     }
-    known |= draw(seen_of_gpus(truth, whole))
+    if gaps:
+        sampled = draw(st.booleans())
+        known["usage_doubt"] = GAPS + (f", {PEAK_SAMPLED}" if sampled else "")
+        for name in ("usage_memory_peak_bytes", "usage_memory_peak_node_bytes") if sampled else ():
+            known[name] = draw(st.integers(0, known[name]))
+    known |= draw(seen_of_gpus(truth, whole and not gaps))
     known["nodes"] = draw(seen_of_nodes(truth["shares"], whole))
     if stage == "accounted":
         known |= {**UNMEASURED, "gpus": []}
