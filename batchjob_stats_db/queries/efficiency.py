@@ -94,14 +94,11 @@ def _sum(*columns: Number) -> Number:
     return sa.case((known.is_not(None), added))
 
 
-_since_measured = _EpochNow() - _usage.until_time
+_to_measurement = _usage.until_time - _job.start_time
 ELAPSED = sa.case(
     (_ended, _job.elapsed_seconds),
-    (
-        _suspended > _since_measured,
-        _usage.until_time - _job.start_time - _suspended + _since_measured,
-    ),
-    else_=_usage.until_time - _job.start_time,
+    (_to_measurement > RUN_TIME, RUN_TIME),
+    else_=_to_measurement,
 )
 """Seconds that the figures are about: all of an ended job, a running one's to its measurement.
 
@@ -188,6 +185,7 @@ DERIVED: tuple[ColumnElement[Any], ...] = (
         schema.Count,
     ).label("wait_seconds"),
     _ratio(RUN_TIME, _job.time_limit_seconds).label("time_efficiency"),
+    ELAPSED.label("observed_seconds"),
     CPU_SECONDS.label("cpu_used_seconds"),
     CPU_AVAILABLE.label("cpu_available_seconds"),
     _cpu_efficiency.label("cpu_efficiency"),

@@ -27,19 +27,11 @@ def elapsed(job: Row, now: int) -> float | None:
         now = int(job["usage_until_time"])
     if job["end_time"] is not None and job["elapsed_seconds"] is not None:
         return float(job["elapsed_seconds"])
-    end = now if job["end_time"] is None else job["end_time"]
     if job["state"] == JobState.SUSPENDED and job["elapsed_seconds"] is not None:
-        # It stands since then; the measurement that is asked about may be older.
-        return min(float(job["elapsed_seconds"]), float(max(0, end - job["start_time"])))
+        return float(job["elapsed_seconds"])  # it stands since then
+    end = now if job["end_time"] is None else job["end_time"]
     suspended = job["suspended_seconds"] or 0
     return max(0.0, round(float(end - job["start_time"] - suspended), 3))
-
-
-def observed(job: Row, now: int) -> float | None:
-    """The same up to the last measurement."""
-    if job["end_time"] is None and measured(job):
-        return elapsed(job, job["usage_until_time"])
-    return elapsed(job, now)
 
 
 class EfficiencyRatio(NamedTuple):

@@ -49,7 +49,7 @@ def _elapsed(material: ReportInput) -> float | None:
 
 def _node_seconds(material: ReportInput) -> float | None:
     """Time in which pressure can have been counted, summed over nodes."""
-    seconds = explain.observed(material.job, material.now)
+    seconds: float | None = material.job["observed_seconds"]
     return seconds and seconds * (material.job["usage_nodes"] or 0) * _coverage_of_seen(material)
 
 
