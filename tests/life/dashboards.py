@@ -1,12 +1,13 @@
 """The dashboards as places: their queries, asked and answered as Grafana does."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 from grafana.generate.__main__ import FOLDER
 from tests.grafana import asking, stack
 from tests.life.looked import Looked
-from tests.life.truth import Subject
+from tests.life.truth import NODES, Subject
 
 Shown = dict[str, Any]
 
@@ -57,15 +58,34 @@ def job_of(folder: str):
     return shown
 
 
-def live(figure: str, title: str, query: int = 0):
+def live(figure: str, title: str, query: int = 0, dashboard: str = "prometheus/job-live"):
     """PromQL through the gate: the last values of a running job's panel, of all its lines."""
 
+    def frames(site: Looked, run: Subject) -> list[asking.Frame]:
+        return _frames(site, run, dashboard, title, job=run.jobid)[query]
+
+    return _last_values(figure, frames)
+
+
+def on_nodes(figure: str, title: str, query: int = 0):
+    """The same of the dashboards of its nodes, which have a line for each job."""
+
+    def frames(site: Looked, run: Subject) -> list[asking.Frame]:
+        found = (
+            _frames(site, run, "prometheus/node", title, node=f"{node}:10910")[query]
+            for node in NODES
+        )
+        return [frame for each in found for frame in each if frame["jobid"][-1] == run.jobid]
+
+    return _last_values(figure, frames)
+
+
+def _last_values(figure: str, frames: Callable[[Looked, Subject], list[asking.Frame]]):
     def shown(site: Looked, run: Subject) -> Shown:
         if not run.start + 5 * run.interval < site.now() < run.end:
             return {}
-        frames = _frames(site, run, "prometheus/job-live", title, job=run.jobid)[query]
         begin = site.now() - 2 * run.interval
-        last = [frame["Value"][-1] for frame in frames if frame["Time"][-1] > begin]
+        last = [each["Value"][-1] for each in frames(site, run) if each["Time"][-1] > begin]
         return {figure: sum(last) if last else None, "until": site.now()}
 
     return shown

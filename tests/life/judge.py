@@ -8,7 +8,8 @@ from tests.life.places import NODES, STORED, Shown
 from tests.life.truth import Subject, Use
 
 _ROUNDED = 0.0051  # of a ratio, as pages write it
-_FIGURES = ("cpu_seconds", "memory_bytes", "gpu_ratio", "written_bytes", "cpus_in_use")
+_FLOWS = ("cpus_in_use", "written_per_second")  # over a few scrapes
+_FIGURES = ("cpu_seconds", "memory_bytes", "gpu_ratio", "written_bytes", "gpus_in_use", *_FLOWS)
 _RATIOS = ("cpu_efficiency", "memory_efficiency")
 
 
@@ -120,11 +121,11 @@ def _span(
     if shown.get("until"):
         since, latest = int(min(shown["until"], run.end)), math.ceil(min(shown["until"], run.end))
     # A rate lacks what was before its first sample.
-    return since, latest + _late(run) if name == "cpus_in_use" else latest
+    return since, latest + _late(run) if name in _FLOWS else latest
 
 
 def _slack(name: str, run: Subject, accounted: bool) -> float:
-    if name == "cpus_in_use":
+    if name in _FLOWS:
         return 0.1  # rates are extrapolated to the borders of their time
     return max(0.004, run.accounting_error if accounted else 0.0)
 

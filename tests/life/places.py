@@ -282,13 +282,22 @@ NODES: Mapping[str, Place] = {"exporter": exporter}
 PROMETHEUS: Mapping[str, Place] = {
     "PromQL, memory": dashboards.live("memory_bytes", "Memory by node"),
     "PromQL, CPUs": dashboards.live("cpus_in_use", "CPUs in use"),
+    "PromQL, modes": dashboards.live("cpus_in_use", "User and system"),
+    "PromQL, written": dashboards.live("written_per_second", "All file systems", 1),
+    "PromQL, GPUs (infinity)": dashboards.live("gpus_in_use", "GPUs over time", 2, "infinity/gpus"),
+    "PromQL, GPUs (json-api)": dashboards.live("gpus_in_use", "GPUs over time", 2, "json-api/gpus"),
+    "PromQL, memory of nodes": dashboards.on_nodes("memory_bytes", "Memory by job"),
+    "PromQL, CPUs of nodes": dashboards.on_nodes("cpus_in_use", "CPUs by job"),
+    "PromQL, written on nodes": dashboards.on_nodes(
+        "written_per_second", "Input and output by job", 1
+    ),
 }
 """Places that ask Prometheus through the server."""
 
 LATEST_RUN = frozenset(
     (
-        "exporter", "PromQL, memory", "PromQL, CPUs", "command, report", "command, table",
-        "dashboard, job (infinity)", "dashboard, job (json-api)",
+        "exporter", "command, report", "command, table", "dashboard, job (infinity)",
+        "dashboard, job (json-api)", *PROMETHEUS,
     )
 )  # fmt: skip
 """Places that show the latest run of an id alone."""

@@ -35,6 +35,8 @@ class Use(NamedTuple):
     written_bytes: float | None
     elapsed: float
     cpus_in_use: float | None = None  # as a rate over a few scrapes
+    written_per_second: float | None = None  # the same
+    gpus_in_use: float | None = None  # at the moment
     cpus: int = CPUS
     memory: int = MEMORY
 
@@ -112,6 +114,11 @@ class Run(NamedTuple):
         begin, end = self.suspended
         return max(0, min(at, end) - begin) if begin else 0
 
+    def stopped(self, at: float) -> bool:
+        """Whether it is suspended."""
+        begin, end = self.suspended
+        return begin <= at < end
+
     def active(self, at: float) -> float:
         """Seconds that it ran by a moment, as schedulers count them."""
         return max(0.0, min(at, self.end) - self.start - self.paused(min(at, self.end)))
@@ -136,6 +143,8 @@ class Run(NamedTuple):
             self.active(at),
             sum(cpu_seconds(n, active[n]) - cpu_seconds(n, before[n]) for n in NODES)
             / RATE_SECONDS,
+            sum(WRITTEN * (active[n] - before[n]) for n in NODES) / RATE_SECONDS,
+            sum(0.0 if self.stopped(at) else BUSY[active[n] > TURN] for n in NODES),
         )
 
 
@@ -182,6 +191,8 @@ def infos(lines: Sequence[str]) -> Iterator[str]:
         if name == "batchjob_job_cpu_seconds_total" and 'mode="user"' in text:
             own = text.replace(',mode="user"', "")
             yield f"batchjob_job_info{{{own} 1 {at}"
+            node = text.partition(",manager=")[0]
+            yield f"batchjob_node_cpus{{{node}}} {CPUS // 2} {at}"
 
 
 def _of_node(run: Run, node: str) -> list[str]:
@@ -210,7 +221,6 @@ def _of_node(run: Run, node: str) -> list[str]:
             add("end_time_seconds", run.end)
             continue
         add("memory_current_bytes", peak)
-        stopped = run.suspended[0] <= at < run.suspended[1]
-        busy = 0.0 if stopped else BUSY[seconds > TURN]
+        busy = 0.0 if run.stopped(at) else BUSY[seconds > TURN]
         add("gpu_utilization_ratio", busy, gpu="0", uuid=f"GPU-{node}", gpu_instance="")
     return found
