@@ -185,7 +185,7 @@ DERIVED: tuple[ColumnElement[Any], ...] = (
         schema.Count,
     ).label("wait_seconds"),
     _ratio(RUN_TIME, _job.time_limit_seconds).label("time_efficiency"),
-    ELAPSED.label("observed_seconds"),
+    sa.type_coerce(ELAPSED, schema.Count).label("observed_seconds"),
     CPU_SECONDS.label("cpu_used_seconds"),
     CPU_AVAILABLE.label("cpu_available_seconds"),
     _cpu_efficiency.label("cpu_efficiency"),
