@@ -20,7 +20,7 @@ class NodeSamples(NamedTuple):
     latest: float | None = None  # when its last sample was; None: not known
     end: float | None = None  # when its exporter saw the job end
     reset: bool = False  # a counter began anew: it lost what it counted since the sample before
-    gauge_samples: int | None = None  # of what ends with the job; None: it has no such thing
+    gauge_samples: int = 0  # of what ends with the job
 
 
 class MeasuredTime(NamedTuple):
@@ -37,8 +37,11 @@ class MeasuredTime(NamedTuple):
 
 
 def known_until(nodes: Collection[NodeSamples], until: int) -> int:
-    """As of when a running job is known: its last sample, at most `until`."""
-    latest = [node.end if node.latest is None else node.latest for node in nodes]
+    """As of when a running job is known: its last sample, at most `until`.
+
+    Of a node whose exporter saw the job end all is known.
+    """
+    latest = [until if node.end is not None else node.latest for node in nodes]
     known = [at for at in latest if at is not None]
     return min(math.ceil(max(known)), until) if known and len(known) == len(latest) else until
 
@@ -54,11 +57,8 @@ def coverage(
 def gaps(nodes: Collection[NodeSamples], time: MeasuredTime, interval: float) -> bool:
     """Whether averages and sampled peaks leave out more than 5 % of the time."""
     covered = math.fsum(_covered(node, time, interval) for node in nodes)
-    sampled = interval * sum(
-        node.samples if node.gauge_samples is None else node.gauge_samples for node in nodes
-    )
-    spare = _SPARE_SAMPLES * interval * len(nodes)
-    return sampled + spare < _COMPLETE * covered
+    samples = sum(node.gauge_samples + _SPARE_SAMPLES for node in nodes)
+    return samples * interval < _COMPLETE * covered
 
 
 def _covered(node: NodeSamples, time: MeasuredTime, interval: float) -> float:

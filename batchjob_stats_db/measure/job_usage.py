@@ -90,6 +90,7 @@ class MeasuredUsage(NamedTuple):
     values: Mapping[str, float | int]  # the other columns, as far as they are known
     devices: Sequence[GpuUsage]
     emissions: Mapping[str, float]  # provider to grams
+    gauge_samples: int = 0  # that averages are of; in no column
 
 
 _PRESENT = CPU_SECONDS.name  # every job has it on every node
@@ -261,8 +262,9 @@ def usage_of(job: JobToMeasure, found: Found, interval: float) -> MeasuredUsage:
     doubt = ", ".join(word for word in DOUBTS if word in doubts)
     samples = sum(node.samples for node in nodes)
     return MeasuredUsage(
-        job.id, samples, dropped, len(nodes), covered, until, doubt, values, gpus, emissions
-    )
+        job.id, samples, dropped, len(nodes), covered, until, doubt, values, gpus, emissions,
+        sum(node.gauge_samples for node in nodes),
+    )  # fmt: skip
 
 
 def _believed(job: JobToMeasure, found: Found, doubts: set[str]) -> tuple[Found, int]:
@@ -359,7 +361,7 @@ def _nodes(kept: Found) -> list[NodeSamples]:
     return [
         NodeSamples(
             int(samples), latest.get(instance), ends.get(instance), instance in resets,
-            int(gauges[instance]) if instance in gauges else None,
+            int(gauges.get(instance, samples)),
         )
         for instance, samples in by_instance(Statistic.COUNT, _PRESENT).items()
     ]  # fmt: skip

@@ -104,7 +104,7 @@ def _together(row: Row, usage: MeasuredUsage, begin: int, source: str, now: int)
     known_until = _known_until(row)
     until = max(min(usage.until_time, now), known_until)
     before, since = known_until - row["start_time"], until - known_until
-    samples = round(usage.samples * min(1.0, since / max(1, until - begin)))
+    new = min(1.0, since / max(1, until - begin))  # the part of what was seen
     if stored and row["end_time"] is not None and before > 0:
         # Of the job's whole life it is in the row, and was of the time that was measured.
         stored["coverage"] *= (row["end_time"] - row["start_time"]) / before
@@ -115,7 +115,7 @@ def _together(row: Row, usage: MeasuredUsage, begin: int, source: str, now: int)
     for name in _AVERAGED:
         mean, seen = stored.get(name), usage.values.get(name)
         if mean is not None and seen is not None:
-            made[name] = _mean(mean, stored["samples"], seen, samples)
+            made[name] = _mean(mean, stored["samples"], seen, new * usage.gauge_samples)
         else:
             made[name] = mean if seen is None else seen
     made["gpus"] = max(stored.get("gpus") or 0, usage.values.get("gpus") or 0) or None
@@ -123,7 +123,7 @@ def _together(row: Row, usage: MeasuredUsage, begin: int, source: str, now: int)
         "source": source,
         "until_time": until,
         "measured_time": now,
-        "samples": (stored.get("samples") or 0) + max(1, samples),
+        "samples": (stored.get("samples") or 0) + max(1, round(new * usage.samples)),
         "nodes": max(stored.get("nodes") or 0, usage.nodes),
         "dropped_series": max(stored.get("dropped_series") or 0, usage.dropped_series),
         "coverage": _coverage(row, stored, usage, begin, until),

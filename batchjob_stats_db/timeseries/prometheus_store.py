@@ -93,7 +93,7 @@ class Prometheus:
         for batch in batches(spans, self._endpoint):
             together = seconds_of(batch) <= _MOST_STEPS * interval
             for part in [batch] if together else [[span] for span in batch]:
-                step = max(interval, seconds_of(part) / _MOST_STEPS)
+                step = math.ceil(max(interval, seconds_of(part) / _MOST_STEPS))
                 for metric in metrics:
                     query = last_times([metric], part, step)
                     answer = self._ask("query", query=query, time=end_of(part))

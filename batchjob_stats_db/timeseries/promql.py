@@ -196,9 +196,9 @@ def over(metrics: Sequence[str], batch: Sequence[JobWindow]) -> str:
     return f"{selector(metrics, batch)}[{seconds_of(batch)}s]"
 
 
-def last_times(metrics: Sequence[str], batch: Sequence[JobWindow], step: float) -> str:
+def last_times(metrics: Sequence[str], batch: Sequence[JobWindow], step: int) -> str:
     """When their last samples were; looked for each so many seconds, copies folded."""
-    times = f"timestamp({selector(metrics, batch)})[{seconds_of(batch)}s:{step:g}s]"
+    times = f"timestamp({selector(metrics, batch)})[{seconds_of(batch)}s:{step}s]"
     labels = ", ".join(label for label in IDENTITY if label != "__name__")
     return f"max by ({labels}) (max_over_time({times}))"
 

@@ -13,14 +13,14 @@ Shown = dict[str, Any]
 
 
 def _frames(
-    site: Looked, run: Subject, name: str, title: str, **given: str
+    site: Looked, run: Subject, name: str, title: str, login: str = "", **given: str
 ) -> list[list[asking.Frame]]:
     """What each query of a panel is answered."""
     dashboard = json.loads((FOLDER / f"{name}.json").read_text())
     grafana = asking.Grafana(site.url, stack.headers)
     span = (float(run.submit - 60), float(site.now()))
     given = {"cluster": site.cluster, **given}
-    viewer = asking.look(grafana, dashboard, run.user, span, site.interval, **given)
+    viewer = asking.look(grafana, dashboard, login or run.user, span, site.interval, **given)
     (panel,) = (each for each in dashboard["panels"] if each["title"] == title)
     return [grafana.frames(target, viewer) for target in panel["targets"]]
 
@@ -68,11 +68,12 @@ def live(figure: str, title: str, query: int = 0, dashboard: str = "prometheus/j
 
 
 def on_nodes(figure: str, title: str, query: int = 0):
-    """The same of the dashboards of its nodes, which have a line for each job."""
+    """The same of its nodes' dashboards, which have a line for each job; for operators."""
 
     def frames(site: Looked, run: Subject) -> list[asking.Frame]:
+        operator = site.headers["X-Grafana-User"]
         found = (
-            _frames(site, run, "prometheus/node", title, node=f"{node}:10910")[query]
+            _frames(site, run, "prometheus/node", title, operator, node=f"{node}:10910")[query]
             for node in NODES
         )
         return [frame for each in found for frame in each if frame["jobid"][-1] == run.jobid]

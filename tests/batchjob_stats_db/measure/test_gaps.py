@@ -119,4 +119,4 @@ def test_the_end_is_not_known_of_a_node_that_did_not_tell_of_it():
 def test_some_samples_may_be_missing_without_a_gap():
     assert not gaps([NodeSamples(120, 3600.0, gauge_samples=116)], RUNS, 30)
     assert gaps([NodeSamples(120, 3600.0, gauge_samples=100)], RUNS, 30)
-    assert not gaps([NodeSamples(1, 25.0)], MeasuredTime(0, None, 25), 30)
+    assert not gaps([NodeSamples(1, 25.0, gauge_samples=1)], MeasuredTime(0, None, 25), 30)
