@@ -103,6 +103,7 @@ class SimulatedTsdb:
             values = {
                 Statistic.TOTAL: ("batchjob_job_cpu_seconds_total", until - span.start),
                 Statistic.COUNT: ("batchjob_job_cpu_seconds_total", (until - span.start) / 30 + 1),
+                Statistic.LATEST: ("batchjob_job_cpu_seconds_total", until),
                 Statistic.PEAK: ("batchjob_job_end_time_seconds", span.end),
             }
             for statistic, metrics in wanted.items():
