@@ -26,6 +26,12 @@ def html(text: str) -> Markup:
     return Markup(text)  # noqa: S704
 
 
+@functools.lru_cache(4096)
+def words(text: str) -> Markup:
+    """The text, escaped, where the same one stands in many rows."""
+    return escape(text)
+
+
 def bar(used: UsageBar | None) -> Markup:
     """How full something is, as a bar and a number; nothing where there is nothing to fill."""
     if used is None:
@@ -36,7 +42,7 @@ def bar(used: UsageBar | None) -> Markup:
         f'<span class="visually-hidden"> ({used.level})</span>' if used.level in _SPOKEN else ""
     )
     return html(
-        f'<span class="bar {used.level}" title="{escape(used.detail)}">'
+        f'<span class="bar {used.level}" title="{words(used.detail)}">'
         '<svg viewBox="0 0 100 8" preserveAspectRatio="none" aria-hidden="true">'
         '<rect class="track" width="100" height="8"/>'
         f'<rect class="fill" width="{min(used.ratio * 100, 100):.1f}" height="8"/></svg>'
@@ -55,12 +61,12 @@ def spark(course: Sparkline | None) -> Markup:
     """A line over time; None: it did not come in time."""
     if course is None:
         return absent("no measurements in time")
-    words = escape(course.words)
     if not course.path:
         return absent(course.words)
+    told = escape(course.words)
     return html(
         '<svg class="spark" viewBox="0 -1 100 22" preserveAspectRatio="none" role="img" '
-        f'aria-label="{words}"><title>{words}</title><path class="line" d="{course.path}"/></svg>'
+        f'aria-label="{told}"><title>{told}</title><path class="line" d="{course.path}"/></svg>'
     )
 
 
@@ -111,8 +117,8 @@ def name(row: Row) -> Markup:
     """What its user called it; a long one is cut off, and whole for a pointer."""
     if not row["name"]:
         return absent("the job has no name")
-    words = escape(row["name"])
-    return html(f'<span title="{words}">{words}</span>')
+    called = words(row["name"])
+    return html(f'<span title="{called}">{called}</span>')
 
 
 @functools.lru_cache(1024)

@@ -1,7 +1,7 @@
 """Lists of jobs: which columns a table has, and what stands in its cells.
 
 Functions write the rows, for a page has hundreds of them with twenty cells each. What they write
-is HTML: words from elsewhere pass through `escape`.
+is HTML: what others wrote passes through `escape` or `words`.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -12,6 +12,7 @@ from markupsafe import Markup, escape
 
 from batchjob_stats_server.pages.job_columns import LINES, TITLES, Column
 from batchjob_stats_server.pages.rendering import fragments, links, template_filters, usage_bars
+from batchjob_stats_server.pages.rendering.fragments import words
 from batchjob_stats_server.pages.rendering.sparklines import Line, LineKey, Sparkline
 from batchjob_stats_server.pages.rendering.template_filters import absent
 from batchjob_stats_server.report import explain
@@ -151,7 +152,7 @@ def _of_started(layout: ListLayout) -> Iterator[tuple[bool, ListColumn]]:
 
 def _words(title: str, key: str, missing: str) -> ListColumn:
     dash = absent(missing)
-    return ListColumn(title, key, lambda row, _: escape(row[key]) if row[key] else dash)
+    return ListColumn(title, key, lambda row, _: words(row[key]) if row[key] else dash)
 
 
 def _time(title: str, key: str, missing: str) -> ListColumn:

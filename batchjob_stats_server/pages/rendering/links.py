@@ -41,8 +41,9 @@ def local_path(text: str) -> str:
 
 def job(row: Row) -> str:
     """The page of a run; its address holds when the database is made anew."""
-    run = row["run"] if row["run"] > 1 else None
-    return path("jobs", row["jobid"], cluster=row["cluster"], submitted=row["submit_time"], run=run)
+    run = f"&run={row['run']}" if row["run"] > 1 else ""
+    cluster, submitted = _quoted(row["cluster"], plus=True), row["submit_time"]
+    return f"/jobs/{_quoted(row['jobid'])}?cluster={cluster}&submitted={submitted}{run}"
 
 
 class Reference(NamedTuple):
