@@ -142,6 +142,6 @@ def make(services: Services) -> FastAPI:
     # Compressing an answer tells its length, and by that a secret that stands in it beside text of
     # an attacker's choice (BREACH). No page or document has one: cookies are headers, forms are
     # guarded by SameSite and Origin in place of a token, and a new API token is shown only once.
-    app.add_middleware(GZipMiddleware, minimum_size=2048, compresslevel=5)
+    app.add_middleware(GZipMiddleware, minimum_size=2048, compresslevel=3)
     app.add_middleware(RequestMetrics, metrics=services.metrics)
     return app

@@ -160,7 +160,7 @@ def _noted(page, said):
 
 def _until(page, expression):
     """Wait for it; Playwright's own way runs text as code in the page, which the policy forbids."""
-    end = time.monotonic() + 30
+    end = time.monotonic() + 120
     while not page.evaluate(expression):
         assert time.monotonic() < end, expression
         page.wait_for_timeout(50)
