@@ -4,12 +4,15 @@ What happened while nobody asked, and was forgotten before somebody did, cannot 
 goes by the moments at which the scheduler answered. Everything else must be there.
 """
 
+import contextlib
 import random
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from batchjob.schedulers.lsf import json_records
 from batchjob.schedulers.lsf.accounting import bjobs
+from batchjob.schedulers.pbs import qstat_jobs
 from batchjob.schedulers.pbs.accounting import qstat
 from benchmarks.months.site import (
     BEGIN,
@@ -129,6 +132,8 @@ def queue_month(
 ) -> Differences:
     """A month by `qstat` or `bjobs`."""
     month = QueueMonth(kind, total, days, seed)
-    with patch.object(qstat, "run", month.queue.run), patch.object(bjobs, "run", month.queue.run):
+    with contextlib.ExitStack() as patched:
+        for module in (qstat, qstat_jobs, json_records):  # each asks for something
+            patched.enter_context(patch.object(module, "run", month.queue.run))
         engine = simulate(folder, month, month.outages, days, step)
     return compared(engine, month.expected())
