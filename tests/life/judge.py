@@ -19,6 +19,7 @@ class Known(NamedTuple):
     state: str
     since: int | None  # it shows the run as of this time, or later; None: nothing is known yet
     stored: int | None = None  # the same of places that show what the poller has measured
+    node: int | None = None  # the same of places that show what nodes see; None: now
     coverage: float = 1.0
     least: float | None = None  # coverage; None: it is as above
     final: bool | None = False  # None: it may be by now
@@ -30,7 +31,7 @@ def faults(place: str, shown: Shown, run: Subject, known: Known, now: int) -> It
     """One line for each figure that is not true, is older than it need be, or is missing."""
     since = known.stored if place in STORED else known.since
     if place in NODES and now > run.start:
-        since = min(now, run.end)
+        since = min(now, run.end) if known.node is None else known.node
     if shown.get("state", known.state) != known.state:
         yield f"state: {shown['state']} instead of {known.state}"
     if since is None:
@@ -50,14 +51,16 @@ def _age(
     accounted = shown.get("basis") == "accounting"
     if "until" in shown and not accounted:
         until, latest = shown["until"], min(now, run.end) if known.ends else now
-        if until is None or not since - _late(run) <= until <= latest:
+        if until is None or not since - run.late(since) <= until <= latest:
             yield f"until: {until}, though {since} is known, at {now}"
     if "coverage" in shown and not accounted:
-        coverage, slack = shown["coverage"], 0.005 + 2 * _late(run) / max(1.0, run.active(now))
+        coverage, at = shown["coverage"], min(shown.get("until") or since, run.end)
+        slack = 0.005 + 2 * (run.interval + 1) / max(1.0, run.active(at))
         expected = 1.0 if place in STORED and not known.ends else known.coverage
-        if now >= run.end and since < run.end and known.ends:  # of its whole life
-            expected *= (since - run.start) / (run.end - run.start)
         least = expected if known.least is None else min(expected, known.least)
+        if now >= run.end and known.ends:  # of its whole life
+            expected *= (at - run.start) / (run.end - run.start)
+            least *= (at - run.start) / (run.end - run.start)
         if coverage is None or not least - slack <= coverage <= expected + slack:
             yield f"coverage: {coverage} instead of {expected:.3f}"
     if "final" in shown and known.final is not None and shown["final"] != known.final:
@@ -87,7 +90,7 @@ def _figure(
     latest = min(now, run.end)
     since, latest = _span(name, shown, run, since, latest, accounted)
     moments = [
-        max(run.start + 1, since - _late(run)),
+        max(run.start + 1, since - run.late(since)),
         *range(since, latest, max(1, run.interval // 3)),
         latest,
     ]
@@ -121,18 +124,13 @@ def _span(
     if shown.get("until"):
         since, latest = int(min(shown["until"], run.end)), math.ceil(min(shown["until"], run.end))
     # A rate lacks what was before its first sample.
-    return since, latest + _late(run) if name in _FLOWS else latest
+    return since, latest + run.interval + 1 if name in _FLOWS else latest
 
 
 def _slack(name: str, run: Subject, accounted: bool) -> float:
     if name in _FLOWS:
         return 0.1  # rates are extrapolated to the borders of their time
     return max(0.004, run.accounting_error if accounted else 0.0)
-
-
-def _late(run: Subject) -> int:
-    """Seconds by which a running job's counters are behind what is said of them."""
-    return run.interval + 1
 
 
 def _of(name: str, truth: Use, known: Known) -> float:

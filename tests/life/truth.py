@@ -87,6 +87,10 @@ class Subject(Protocol):
         """Seconds that it ran by a moment, as schedulers count them."""
         ...
 
+    def late(self, at: float) -> float:
+        """Seconds by which what is shown of a moment may be behind it while the job runs."""
+        ...
+
     def used(self, at: float, *, as_seen: bool = False) -> Use:
         """The truth; `as_seen`: of what came to be measured."""
         ...
@@ -122,6 +126,11 @@ class Run(NamedTuple):
     def active(self, at: float) -> float:
         """Seconds that it ran by a moment, as schedulers count them."""
         return max(0.0, min(at, self.end) - self.start - self.paused(min(at, self.end)))
+
+    def late(self, at: float) -> float:
+        """See Subject."""
+        del at
+        return self.interval + 1
 
     def seen(self, node: str, at: float) -> float:
         """Until when the node was measured."""

@@ -1,0 +1,270 @@
+"""A real site whose places are looked at: Slurm, exporters, Prometheus, poller and server.
+
+Prometheus and the poller can be away for a while. What the jobs truly use is in `watched_jobs`.
+"""
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+from sqlalchemy.engine import Engine
+
+from batchjob_stats_db.admin.migrate import migrate
+from batchjob_stats_db.database.engine import parse, reader, writer
+from batchjob_stats_db.database.tokens import TokenRole, create
+from tests.e2e import exporter, prometheus, slurm
+from tests.e2e.processes import free_ports, until
+from tests.e2e.watched_jobs import Watch, WatchedJob
+from tests.grafana import asking, stack
+from tests.life.judge import Known, faults
+from tests.life.places import Place, Shown
+
+USERS = ("alice", "bob", "carol")
+SCRAPE, LINGER, REFRESH = WatchedJob.interval, 30, 60  # seconds
+FRESH = 30  # seconds by which live figures may be late: they are kept for 15, and scrapes are apart
+PATIENCE = 120  # seconds in which a place must come to show what is known by now
+HIERARCHIES = ("cpuacct", "cpuset", "devices", "freezer", "memory")
+# What the other node's slurmd keeps is out of sight of a node's exporter.
+ALONE = 'for each in {}; do mount -t tmpfs none "$each" || exit 125; done; exec "$@"'
+
+
+class Switch:
+    """Something that runs, and can be stopped and started again."""
+
+    def __init__(self, starting: Callable[[], Any]) -> None:
+        self._starting = starting
+        self._running = contextlib.ExitStack()
+        self.on()
+
+    def on(self) -> None:
+        """Start it."""
+        self._running.enter_context(self._starting())
+
+    def off(self) -> None:
+        """Stop it."""
+        self._running.close()
+
+
+class LifeSite(NamedTuple):
+    """See `Looked`; and what can be done to it."""
+
+    url: str
+    cluster: str
+    headers: Mapping[str, str]
+    tokens: Mapping[str, str]
+    reader: Engine
+    interval: int
+    exporters: Mapping[str, exporter.Target]  # by node
+    watch: Watch
+    slurm: slurm.Cluster
+    metrics: prometheus.Server
+    tsdb: Switch
+    poller: Switch
+    recompute: Callable[[], None]
+
+    def now(self) -> float:
+        """The time."""
+        return time.time()
+
+    def scraped(self) -> list[str]:
+        """See Looked."""
+        return [
+            line.replace("{", f'{{instance="{node}",', 1)
+            for node, target in self.exporters.items()
+            for line in target.scrape(timeout=60).text.splitlines()
+            if line.startswith("batchjob_job_")
+        ]
+
+    def state(self, run: WatchedJob) -> str:
+        """Its state in the database."""
+        return str(self._row(run).get("state"))
+
+    def is_final(self, run: WatchedJob) -> bool:
+        """Whether the poller has measured it for the last time."""
+        row = self._row(run)
+        return bool(row and row["samples"] and row["usage_due_time"] is None)
+
+    def stored(self, run: WatchedJob) -> int | None:
+        """Until when the poller has measured it."""
+        row = self._row(run)
+        return int(row["until_time"]) if row.get("samples") else None
+
+    def _row(self, run: WatchedJob) -> Mapping[str, Any]:
+        query = (
+            "SELECT * FROM job LEFT JOIN job_usage ON job_usage.job_id = job.id "
+            f"WHERE jobid = '{run.jobid}' AND submit_time = {run.submit}"
+        )
+        with self.reader.connect() as db:
+            row = db.exec_driver_sql(query).mappings().first()
+        return dict(row or {})
+
+    def is_scraped(self, since: float) -> bool:
+        """Whether Prometheus has all exporters' answers of after this time."""
+        found = self.metrics.query('timestamp(up{job="batchjob_exporter"} == 1)')
+        return sum(sample.value > since for sample in found) == len(self.exporters)
+
+    def is_ended_in_tsdb(self, run: WatchedJob) -> bool:
+        """Whether Prometheus has what its exporters said last of an ended run."""
+        ended = f'batchjob_job_end_time_seconds{{jobid="{run.jobid}"}}'
+        return len(self.metrics.query(f"last_over_time({ended}[1h])")) == run.nodes
+
+    def _note_samples(self, run: WatchedJob) -> None:
+        asked = f'batchjob_job_cpu_seconds_total{{jobid="{run.jobid}",mode="user"}}[1h]'
+        with contextlib.suppress(OSError):  # it is away
+            run.sampled = {
+                series["metric"]["instance"]: [at for at, _ in series["values"] if at >= run.start]
+                for series in self.metrics.get("query", query=asked)["result"]
+            }
+
+    def wrong(self, name: str, place: Place, run: WatchedJob, known: Known) -> list[str]:
+        """What a place shows that is not true; `known` lacks what depends on the time.
+
+        It may show what was true before, as of the time that it says, or nothing, as long as it
+        comes to show what is known by now.
+        """
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            begun, stored = time.time(), self.stored(run)
+            try:
+                shown = place(self, run)
+            except (AssertionError, LookupError, OSError, ValueError, asking.Refused) as error:
+                return [repr(error)]
+            now = int(self.watch.seen()) + 1
+            self._note_samples(run)
+            fresh = int(max(run.start, min(run.end, begun) - FRESH))
+            since = fresh if known.since is None and known.state != "PENDING" else known.since
+            by_now = known._replace(since=since, stored=stored, node=fresh, seconds=now - begun)
+            if run.sampled:
+                at = min(shown.get("until") or now, run.end)
+                by_now = by_now._replace(least=max(0.01, min(1.0, run.covered(at))))
+            found = _faults(name, shown, run, by_now, now)
+            if not found:
+                return []
+            before = None if since is None else run.start
+            at_all = by_now._replace(since=before, stored=before, node=before)
+            told = {figure: value for figure, value in shown.items() if value is not None}
+            if time.monotonic() > deadline or _faults(name, told, run, at_all, now):
+                return [f"{fault} ({shown})" for fault in found]
+            time.sleep(1)
+
+
+def _faults(name: str, shown: Shown, run: WatchedJob, known: Known, now: int) -> list[str]:
+    """Where there is no better, a page has accounting's figures of an ended job, without a word."""
+    found = list(faults(name, shown, run, known, now))
+    if now > run.end and not known.final and "cpu_efficiency" in shown and "basis" not in shown:
+        accounted = {**shown, "basis": "accounting"}
+        return found and list(faults(name, accounted, run, known, now))
+    return found
+
+
+@contextlib.contextmanager
+def running(folder: Path) -> Iterator[LifeSite]:
+    """Start everything."""
+    with contextlib.ExitStack() as made:
+        cluster = made.enter_context(slurm.cluster(cgroup=1, nodes=2))
+        # Slurm makes a node's directories with its first job.
+        cluster.wait(cluster.submit("dave", "srun true", "--nodes=2", "--ntasks=2"))
+        exporters = {
+            node: made.enter_context(
+                exporter.running(f"--collector.jobs.linger={LINGER}s", inside=_alone(cluster, node))
+            )
+            for node in cluster.nodes
+        }
+        ports = free_ports(3)
+        poller, server, store = (f"127.0.0.1:{port}" for port in ports)
+        scraping = _scraping(folder, exporters, poller, server)
+        config = _configuration(folder, cluster, store, poller, server)
+        url = parse(f"sqlite:///{folder}/jobs.db")
+        tokens = _tokens(url)
+        data = folder / "prometheus"
+        data.mkdir()
+        tsdb = Switch(lambda: prometheus.at(ports[2], data, scraping))
+        made.callback(tsdb.off)
+        polling, environ = config / "stats_db.yml", _environ(cluster)
+        polls = Switch(
+            lambda: stack.program(
+                "batchjob_stats_db", polling, inside=cluster.inside(), environ=environ
+            )
+        )
+        made.callback(polls.off)
+        made.enter_context(stack.program("batchjob_stats_server", config / "server.yml"))
+        grafana = asking.Grafana(f"http://{server}", stack.headers)
+        until(lambda: stack.rows(grafana, "/jobs") is not None, "the server", 120, 1)
+        watch = made.enter_context(Watch())
+        engine = reader(url)
+        made.callback(engine.dispose)
+        headers = {"X-Grafana-User": stack.OPERATOR, "X-Batchjob-Secret": stack.SECRET}
+        yield LifeSite(
+            f"http://{server}", stack.CLUSTER, headers, tokens, engine, SCRAPE, exporters, watch,
+            cluster, prometheus.Server(f"http://{store}"), tsdb, polls,
+            lambda: _recompute(polling),
+        )  # fmt: skip
+
+
+def _alone(cluster: slurm.Cluster, node: str) -> list[str]:
+    others = (
+        f"/sys/fs/cgroup/{hierarchy}/slurm_{other}"
+        for hierarchy in HIERARCHIES
+        for other in cluster.nodes
+        if other != node
+    )
+    return cluster.inside("sh", "-c", ALONE.format(" ".join(others)), "alone")
+
+
+def _scraping(
+    folder: Path, exporters: Mapping[str, exporter.Target], poller: str, server: str
+) -> dict[str, Any]:
+    """All exporters have one address here, so their targets bear the names of the nodes."""
+    made = stack.scraping(folder, {}, poller, server)
+    made["global"] = dict.fromkeys(("scrape_interval", "evaluation_interval"), f"{SCRAPE}s")
+    (jobs,) = (job for job in made["scrape_configs"] if job["job_name"] == "batchjob_exporter")
+    for shipped in ("file_sd_configs", "relabel_configs"):
+        jobs.pop(shipped)
+    jobs["static_configs"] = [
+        {"targets": [target.address], "labels": {"cluster": stack.CLUSTER, "instance": node}}
+        for node, target in exporters.items()
+    ]
+    return made
+
+
+def _environ(cluster: slurm.Cluster) -> dict[str, str]:
+    path = os.pathsep.join((cluster.environ["PATH"], os.environ["PATH"]))
+    return {**cluster.environ, "PATH": path}
+
+
+def _configuration(
+    folder: Path, cluster: slurm.Cluster, store: str, poller: str, server: str
+) -> Path:
+    sources = {"sacct": {}, "sacctmgr": {"slurm-cluster": cluster.name}}
+    config = stack.configuration(folder, f"http://{store}", sources, poller, server)
+    times = {"scrape-interval": SCRAPE, "linger": LINGER, "refresh": REFRESH}
+    for name in ("stats_db.yml", "server.yml"):
+        settings = yaml.safe_load((config / name).read_text())
+        settings["tsdb"] |= {key: f"{seconds}s" for key, seconds in times.items()}
+        (config / name).write_text(yaml.safe_dump(settings))
+    return config
+
+
+def _tokens(url: Any) -> dict[str, str]:
+    engine = writer(url, create=True)
+    migrate(engine)
+    with engine.begin() as db:
+        made = {user: create(db, user, TokenRole.USER, "test", 0) for user in USERS}
+    engine.dispose()
+    return made
+
+
+def _recompute(settings: Path) -> None:
+    """Have ended jobs measured again; no poller may run."""
+    yesterday = time.strftime("%Y-%m-%d", time.gmtime(time.time() - 86400))
+    argv = [sys.executable, "-m", "batchjob_stats_db.main", "--config.file", str(settings)]
+    environ = {**os.environ, "PYTHONPATH": str(stack.REPOSITORY)}
+    subprocess.run(
+        [*argv, "recompute", f"--since={yesterday}"], env=environ, check=True, timeout=120
+    )

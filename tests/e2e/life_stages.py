@@ -1,0 +1,53 @@
+"""Stages of jobs' lives on a real Slurm: how to get there, and what is wrong then."""
+
+import time
+
+from tests.e2e.life_site import LifeSite
+from tests.e2e.processes import until
+from tests.e2e.watched_jobs import COMMAND, WatchedJob
+from tests.life.judge import Known
+from tests.life.places import LIVE, NODES, PROMETHEUS, STORED
+
+# Of what Prometheus shows of now, CPU time alone is known; see the other places for the rest.
+QUERIES = ("PromQL, CPUs", "PromQL, modes")
+PLACES = {**LIVE, **STORED, **NODES, **{name: PROMETHEUS[name] for name in QUERIES}}
+# A course is whole only where it has no gap, and its last stretch counts in so short a life.
+COURSE = "API, course"
+PENDING, RUNNING = Known("PENDING", None), Known("RUNNING", None)
+MEMORY_MB = 300
+PATIENCE = 180  # seconds, on a machine that is busy with others
+
+
+class Life:
+    """Two jobs' lives, and what was seen to be wrong at their stages."""
+
+    def __init__(self, site: LifeSite) -> None:
+        self._site = site
+        self._begun = time.monotonic()
+        self.wrong: list[str] = []
+
+    def submit(self, user: str, nodes: int) -> WatchedJob:
+        """A job that waits to be released."""
+        options = (f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1",
+                   f"--mem={MEMORY_MB}M", "--hold", "--time=40")  # fmt: skip
+        jobid = self._site.slurm.submit(user, f"srun {COMMAND}", *options)
+        run = WatchedJob(self._site.slurm, jobid, user, nodes, MEMORY_MB)
+        self._site.watch.jobs.append(run)
+        return run
+
+    def until_recorded(self, run: WatchedJob, state: str) -> None:
+        """Wait until Slurm and the database have the run in a state."""
+        until(lambda: run.ask_slurm() == state, f"{run.jobid} {state}", PATIENCE, 0.5)
+        until(lambda: self._site.state(run) == state, f"{run.jobid} {state}", PATIENCE, 0.5)
+
+    def look(self, stage: str, run: WatchedJob, known: Known, *without: str) -> None:
+        """Compare what every place shows with what is known."""
+        print(f"{time.monotonic() - self._begun:.0f} s: {stage}")
+        for name, place in PLACES.items():
+            if name not in without:
+                found = self._site.wrong(name, place, run, known)
+                self.wrong += [f"{stage}, {name}: {fault}" for fault in found]
+
+
+def completed(run: WatchedJob, **more: bool | int | None) -> Known:
+    return Known("COMPLETED", run.end, run.end)._replace(**more)

@@ -1,0 +1,73 @@
+"""A life of a job on a real Slurm, watched: every place shows the truth at each stage.
+
+Exporters, Prometheus, poller and server are real, and so is what the jobs use.
+"""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.e2e import life_site, prometheus, slurm
+from tests.e2e.life_site import LifeSite
+from tests.e2e.life_stages import COURSE, PATIENCE, PENDING, PLACES, RUNNING, Life, completed
+from tests.e2e.processes import until
+from tests.life.judge import faults
+from tests.life.places import ALL_RUNS, PROMETHEUS
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LifeSite]:
+    if why_not := slurm.missing(cgroup=1) or prometheus.missing():
+        pytest.skip(why_not)
+    with life_site.running(tmp_path_factory.mktemp("life")) as made:
+        yield made
+
+
+def test_two_jobs_from_queue_to_archive(site: LifeSite) -> None:
+    life = Life(site)
+    one, two = life.submit("alice", 1), life.submit("bob", 2)
+    life.until_recorded(one, "PENDING")
+    life.look("pending", one, PENDING)
+    for run in (one, two):
+        site.slurm.command("scontrol", "release", run.jobid)
+    for run in (one, two):
+        life.until_recorded(run, "RUNNING")
+    life.look("begun", two, RUNNING, COURSE)
+    for run in (one, two):
+        run.tell("less")
+        until(lambda run=run: site.stored(run), "the first measurement", PATIENCE, 1)
+    old = {
+        name: PLACES[name](site, two)["cpu_efficiency"] for name in ("API, report", "page, compare")
+    }
+    site.poller.off()
+    life.look("poller away", two, RUNNING, COURSE, *ALL_RUNS)
+    site.poller.on()
+    one.tell("enough")
+    life.until_recorded(one, "COMPLETED")
+    life.look("just ended", one, completed(one, final=None), *ALL_RUNS)
+    until(lambda: site.is_ended_in_tsdb(one), "the end in Prometheus", PATIENCE, 1)
+    site.tsdb.off()
+    life.look("TSDB away", two, RUNNING._replace(since=site.stored(two)), *PROMETHEUS)
+    ended = completed(one, since=site.stored(one), final=None)
+    life.look("ended, TSDB away", one, ended, *PROMETHEUS, *ALL_RUNS)
+    away = time.time()
+    site.tsdb.on()
+    until(lambda: site.is_scraped(away), "scrapes", PATIENCE, 1)
+    life.look("TSDB back", two, RUNNING, COURSE, *PROMETHEUS)
+    two.tell("enough")
+    life.until_recorded(two, "COMPLETED")
+    life.look("just ended on two nodes", two, completed(two, final=None), COURSE, *ALL_RUNS)
+    for run in (one, two):
+        until(lambda run=run: site.is_final(run), "the last measurement", PATIENCE, 1)
+    life.look("measured", one, completed(one, final=True))
+    life.look("measured on two nodes", two, completed(two, final=True), COURSE)
+    site.poller.off()
+    site.recompute()
+    life.look("measured again", two, completed(two, final=True), COURSE)
+    assert not life.wrong, "\n".join(life.wrong)
+    for name, efficiency in old.items():
+        shown = {"cpu_efficiency": efficiency}
+        assert list(faults(name, shown, two, completed(two, final=True), int(time.time()))), name
