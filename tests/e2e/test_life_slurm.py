@@ -19,7 +19,9 @@ pytestmark = pytest.mark.e2e
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LifeSite]:
+def site(tmp_path_factory: pytest.TempPathFactory, long_form: bool) -> Iterator[LifeSite]:
+    if not long_form:
+        pytest.skip("only with --long: minutes of waiting for what tests/life simulates")
     if why_not := slurm.missing(cgroup=1) or prometheus.missing():
         pytest.skip(why_not)
     with life_site.running(tmp_path_factory.mktemp("life")) as made:
