@@ -7,7 +7,7 @@ usage, GPUs and emissions beside.
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import IO, Any, get_args, get_type_hints
+from typing import IO, Any, NoReturn, get_args, get_type_hints
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
@@ -17,6 +17,7 @@ from batchjob.schedulers.accounting import Batch
 from batchjob.schedulers.records import JobKey, JobRecord, NodeShare, StepRecord
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.database import schema
+from batchjob_stats_db.database.engine import DatabaseError
 from batchjob_stats_db.database.record_rows import UsagePolicy
 from batchjob_stats_db.database.store import Store
 from batchjob_stats_db.database.upsert import parts, upsert
@@ -40,8 +41,18 @@ class TransferError(Exception):
     """A line cannot be read; the text names it."""
 
 
+def _refused(value: object) -> NoReturn:
+    raise DatabaseError(
+        f"the database is damaged: {type(value).__name__} where a text or a number must be; see "
+        "`batchjob_stats_db check`, and put a backup back by `batchjob_stats_db restore FILE`"
+    )
+
+
+_LINE = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=_refused)
+
+
 def export_json(db: Connection, out: IO[str], cluster: str | None = None, since: int = 0) -> int:
-    """Write jobs submitted since then as JSON lines; returns how many."""
+    """Write jobs submitted since then as JSON lines; returns how many. Raises DatabaseError."""
     count = 0
     for rows in _jobs(db, cluster, since):
         ids = [row["id"] for row in rows]
@@ -51,7 +62,7 @@ def export_json(db: Connection, out: IO[str], cluster: str | None = None, since:
             for name, found in beside.items():
                 if row["id"] in found:
                     line[name] = found[row["id"]]
-            out.write(json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n")
+            out.write(_LINE.encode(line) + "\n")
             count += 1
     return count
 

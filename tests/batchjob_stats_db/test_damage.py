@@ -96,6 +96,15 @@ def test_single_bits_crash_nothing(site, long_form):
             site.run(*command)
 
 
+def test_bytes_in_a_column_of_texts_are_told(site):
+    with closing(sqlite3.connect(site.path)) as db, db:
+        db.execute("UPDATE job SET name = x'00ff' WHERE jobid = '7'")
+    status, said = site.run("export")
+    assert (status, said.splitlines()[-1].partition(";")[0]) == (
+        2, "batchjob_stats_db: the database is damaged: bytes where a text or a number must be",
+    )  # fmt: skip
+
+
 def test_a_restored_backup_is_filled_up_again(site):
     content = site.path.read_bytes()
     overwrite(site.path, content, 0, b"no database at all" * 1000)
