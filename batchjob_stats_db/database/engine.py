@@ -144,7 +144,7 @@ def reader(url: URL, statement_seconds: float = 30.0, connections: int = 5) -> E
 
     def set_up(raw: _TimedConnection, _record: Any) -> None:
         for pragma in ("query_only=ON", f"cache_size=-{cache}", "temp_store=MEMORY"):
-            raw.execute(f"PRAGMA {pragma}")
+            _set(raw, pragma)
         # SQLite's machine does so many instructions between two looks at the time.
         raw.set_progress_handler(lambda: time.monotonic() > raw.statement_ends, 10_000)
 
@@ -222,7 +222,14 @@ def _set_up_writer(raw: Any, _record: Any) -> None:
         "cache_size=-65536",  # 64 MiB
         "temp_store=MEMORY",
     ):
+        _set(raw, pragma)
+
+
+def _set(raw: sqlite3.Connection, pragma: str) -> None:
+    try:
         raw.execute(f"PRAGMA {pragma}")
+    except UnicodeDecodeError as error:  # SQLite's complaint quotes the damaged name of a table
+        raise sqlite3.DatabaseError("malformed database schema") from error
 
 
 def _begin_immediate(connection: Connection) -> None:

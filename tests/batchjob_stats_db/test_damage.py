@@ -105,6 +105,17 @@ def test_bytes_in_a_column_of_texts_are_told(site):
     )  # fmt: skip
 
 
+def test_a_damaged_name_of_a_table_is_told(site):
+    content = site.path.read_bytes()
+    at = content.index(b"CREATE TABLE job ")
+    overwrite(site.path, content, at + len("CREATE TABLE jo"), b"\xf2")
+    for command in ("check", "--once", "export"):
+        status, said = site.run(command)
+        assert status != 0
+        assert str(site.path) in said
+        assert "restore" in said
+
+
 def test_a_restored_backup_is_filled_up_again(site):
     content = site.path.read_bytes()
     overwrite(site.path, content, 0, b"no database at all" * 1000)
