@@ -106,9 +106,8 @@ def test_bytes_in_a_column_of_texts_are_told(site):
 
 
 def test_a_damaged_name_of_a_table_is_told(site):
-    content = site.path.read_bytes()
-    at = content.index(b"CREATE TABLE job ")
-    overwrite(site.path, content, at + len("CREATE TABLE jo"), b"\xf2")
+    content = site.path.read_bytes().replace(b"tablejobjob", b"tablejo\xf2job")
+    overwrite(site.path, content, content.index(b"CREATE TABLE job "), b"?")
     for command in ("check", "--once", "export"):
         status, said = site.run(command)
         assert status != 0
