@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from math import isclose
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -27,10 +28,22 @@ def findings(db: Connection, now: int) -> Iterator[str]:
 
 
 def _damage(db: Connection) -> Iterator[str]:
-    if db.dialect.name == "sqlite":
-        for (line,) in db.execute(sa.text("PRAGMA integrity_check(20)")):
-            if line != "ok":
-                yield f"damaged: {line}"
+    if db.dialect.name != "sqlite":
+        return
+    for (line,) in db.execute(sa.text("PRAGMA integrity_check(20)")):
+        if line != "ok":
+            yield f"damaged: {line}"
+    for table in schema.metadata.sorted_tables:
+        found = db.execute(sa.select(*map(_count_of_another_type, table.columns))).one()
+        for column, count in zip(table.columns, found, strict=True):
+            if count:
+                yield f"damaged: {table.name}.{column.name}: {count} values of another type"
+
+
+def _count_of_another_type(column: sa.Column[Any]) -> sa.ColumnElement[int]:
+    """SQLite keeps any value in any column, so that damage may turn a number into a text."""
+    types = ("text",) if isinstance(column.type, sa.String) else ("integer", "real")
+    return sa.func.count().filter(sa.func.typeof(column).not_in((*types, "null")))
 
 
 def _orphans(db: Connection) -> Iterator[str]:

@@ -7,6 +7,7 @@ NULL, or "" for text, means "not known" or "not yet", never zero. What is derive
 sums) lives apart from what the scheduler said, and can be made anew from it.
 """
 
+import sqlite3
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -68,7 +69,10 @@ def _integers(names: str) -> list[Column[int]]:
 
 
 class Count(sa.types.TypeDecorator[float]):
-    """A number that is whole as a rule, and an int then: half a CPU, a time to the millisecond."""
+    """A number that is whole as a rule, and an int then: half a CPU, a time to the millisecond.
+
+    A text or bytes in its place, as SQLite returns them from a damaged file, raise DBAPIError.
+    """
 
     impl = Float
     cache_ok = True
@@ -76,6 +80,9 @@ class Count(sa.types.TypeDecorator[float]):
     def process_result_value(self, value: float | None, dialect: sa.Dialect) -> float | None:
         """A column's value as Python has it."""
         del dialect
+        if isinstance(value, (str, bytes)):
+            wrong = sqlite3.DatabaseError(f"malformed: {value!r:.40} where a number must be")
+            raise sa.exc.DatabaseError(None, None, wrong)
         return int(value) if value is not None and value % 1 == 0 else value
 
 

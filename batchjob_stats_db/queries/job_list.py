@@ -62,10 +62,12 @@ def listed(
     cursor = db.execute(made.text, {"ids": json.dumps(ids)})
     names = tuple(column[0] for column in cursor.description)
     rows = {row[names.index("id")]: dict(zip(names, row, strict=True)) for row in cursor}
-    for row in rows.values():
-        row.update(
-            {name: int(v) for name in made.counts if (v := row[name]) is not None and v % 1 == 0}
-        )
+    try:
+        for row in rows.values():
+            counts = {name: v for name in made.counts if (v := row[name]) is not None}
+            row.update({name: int(v) for name, v in counts.items() if v % 1 == 0})
+    except TypeError as error:
+        raise sqlite3.DatabaseError("malformed: a text where a number must be") from error
     return ListedRows(names, [rows[number] for number in ids])
 
 

@@ -105,6 +105,16 @@ def test_bytes_in_a_column_of_texts_are_told(site):
     )  # fmt: skip
 
 
+def test_a_text_in_a_column_of_numbers_is_told(site):
+    with closing(sqlite3.connect(site.path)) as db, db:
+        db.execute("UPDATE job SET allocated_cpus = 'many' WHERE jobid = '7'")
+    status, said = site.run("check")
+    assert (status, "damaged: job.allocated_cpus: 1 values of another type" in said) == (1, True)
+    status, said = site.run("export")
+    assert (status, "malformed: 'many' where a number must be" in said) == (1, True)
+    site.run("--once")
+
+
 def test_a_damaged_name_of_a_table_is_told(site):
     content = site.path.read_bytes().replace(b"tablejobjob", b"tablejo\xf2job")
     overwrite(site.path, content, content.index(b"CREATE TABLE job "), b"?")
