@@ -1,12 +1,7 @@
 """Every test of the database runs on SQLite and on a PostgreSQL of its own."""
 
 import logging
-import os
-import pwd
 import shutil
-import subprocess
-import tempfile
-import time
 from itertools import count
 from pathlib import Path
 
@@ -21,6 +16,7 @@ from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.engine import parse, writer
 from batchjob_stats_db.database.record_rows import UsagePolicy
 from batchjob_stats_db.database.store import Store
+from tests.batchjob_stats_db import postgresql_server
 
 NOW = 1_775_300_000
 _NUMBERS = count()
@@ -29,73 +25,14 @@ _NUMBERS = count()
 @pytest.fixture(scope="session")
 def postgresql():
     """A PostgreSQL server on a socket in a directory of its own, with a migrated database."""
-    programs = _programs()
-    if programs is None:
+    if postgresql_server.programs() is None:
         pytest.skip("no PostgreSQL server is installed")
-    identity = {}
-    if os.geteuid() == 0:  # PostgreSQL refuses to run as root
-        user = _somebody("postgres", "nobody")
-        identity = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
-    home = Path(tempfile.mkdtemp(prefix="bj-pg-", dir="/tmp"))
-    if identity:
-        os.chown(home, identity["user"], identity["group"])
-    environment = {"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8", "HOME": str(home)}
-    initdb = [programs / "initdb", "-D", home / "data", "-U", "test", "-A", "trust", "-N", "-EUTF8"]
-    subprocess.run(initdb, check=True, capture_output=True, env=environment, cwd=home, **identity)
-    settings = ("listen_addresses=", f"unix_socket_directories={home}", "fsync=off")
-    argv = [programs / "postgres", "-D", home / "data", *(f"-c{each}" for each in settings)]
-    with (home / "log").open("wb") as log:
-        server = subprocess.Popen(
-            argv, stdout=log, stderr=log, env=environment, cwd=home, **identity
-        )
-    try:
-        base = parse(f"postgresql://test@/postgres?host={home}")
-        _wait_for(base, server, home / "log")
-        url = base.set(database="batchjob")
-        _run(base, f"CREATE DATABASE {url.database}")
+    with postgresql_server.running(Path("/tmp"), "fsync=off") as server:
+        url = server.database("batchjob")
         engine = writer(url)
         migrate(engine)
         engine.dispose()
         yield url
-    finally:
-        server.terminate()
-        server.wait(30)
-        shutil.rmtree(home, ignore_errors=True)
-
-
-def _programs():
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
-    on_path = shutil.which("initdb")
-    if found:
-        return found[-1].parent
-    return Path(on_path).parent if on_path else None
-
-
-def _somebody(*names):
-    for name in names:
-        try:
-            return pwd.getpwnam(name)
-        except KeyError:
-            continue
-    raise LookupError(names)
-
-
-def _wait_for(url, server, log):
-    deadline = time.monotonic() + 20
-    while True:
-        try:
-            _run(url, "SELECT 1")
-            return
-        except sa.exc.OperationalError:
-            assert server.poll() is None, log.read_text()
-            assert time.monotonic() < deadline, log.read_text()
-            time.sleep(0.05)
-
-
-def _run(url, statement):
-    engine = sa.create_engine(url, isolation_level="AUTOCOMMIT", poolclass=sa.pool.NullPool)
-    with engine.connect() as db:
-        db.execute(sa.text(statement))
 
 
 @pytest.fixture(scope="session")
@@ -120,7 +57,7 @@ def url(request, tmp_path) -> URL:
     # A database of its own for each test would take half a second each.
     tables = reversed(schema.metadata.sorted_tables)
     emptied = [f"DELETE FROM {table.name}" for table in tables]
-    _run(made, "; ".join([*emptied, "ALTER SEQUENCE job_id_seq RESTART"]))
+    postgresql_server.run(made, "; ".join([*emptied, "ALTER SEQUENCE job_id_seq RESTART"]))
 
 
 @pytest.fixture
@@ -131,9 +68,9 @@ def empty_url(tmp_path, url):
         return
     made = url.set(database=f"empty_{next(_NUMBERS)}")
     base = url.set(database="postgres")
-    _run(base, f"CREATE DATABASE {made.database}")
+    postgresql_server.run(base, f"CREATE DATABASE {made.database}")
     yield made
-    _run(base, f"DROP DATABASE {made.database} WITH (FORCE)")
+    postgresql_server.run(base, f"DROP DATABASE {made.database} WITH (FORCE)")
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ import yaml
 
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.engine import parse, reader
-from tests.e2e import exporter, victoriametrics
+from tests.e2e import exporter, targets, victoriametrics
 from tests.e2e.processes import free_ports, until
 
 pytestmark = pytest.mark.e2e
@@ -130,3 +130,31 @@ def test_a_jobs_use_reaches_the_database_through_both_stores(unpacked, as_record
     used = usage["user_cpu_seconds"] + usage["system_cpu_seconds"]
     assert used == pytest.approx(CPU_SECONDS, rel=1e-3)
     assert usage["dropped_series"] == 0
+
+
+def test_agents_share_the_nodes_as_the_guide_says(tmp_path):
+    guide = (REPOSITORY / "docs/guide/large_site.md").read_text()
+    (count,) = re.findall(r"`(-promscrape\.cluster\.membersCount=2)`", guide)
+    (first,) = re.findall(r"`(-promscrape\.cluster\.memberNum=)0`", guide)
+    config = tmp_path / "scrape.yml"
+    with contextlib.ExitStack() as stack:
+        store = stack.enter_context(victoriametrics.store(tmp_path / "store"))
+        target = stack.enter_context(targets.exposed(lambda: "seen 1\n"))
+        nodes = [
+            {"targets": [target], "labels": {"__metrics_path__": f"/{n}", "instance": f"n{n}"}}
+            for n in range(20)
+        ]
+        jobs = [{"job_name": "nodes", "static_configs": nodes}]
+        scrapes = {"global": {"scrape_interval": "1s"}, "scrape_configs": jobs}
+        config.write_text(yaml.safe_dump(scrapes))
+        for member in range(2):
+            flags = [
+                f"-promscrape.config={config}", f"-remoteWrite.url={store.url}/api/v1/write",
+                f"-remoteWrite.tmpDataPath={tmp_path}/queue{member}",
+                f"-remoteWrite.label=agent={member}", count, f"{first}{member}",
+            ]  # fmt: skip
+            stack.enter_context(victoriametrics.agent(flags, tmp_path / f"{member}.log"))
+        until(lambda: len(store.series("seen")) >= len(nodes), "all nodes", 60, 0.5)
+        by_node = {each["instance"]: each["agent"] for each in store.series("seen")}
+        assert len(store.series("seen")) == len(by_node) == len(nodes)
+        assert set(by_node.values()) == {"0", "1"}
