@@ -12,6 +12,7 @@ from batchjob_stats_server.options import ServerSettings
 from batchjob_stats_server.promql.histories import TimeSeriesPool
 from batchjob_stats_server.report import gather
 from batchjob_stats_server.report.build import report
+from batchjob_stats_server.report.material import ReportInput
 from batchjob_stats_server.report.model import Report
 from batchjob_stats_server.report.rules import AdviceRule
 
@@ -43,9 +44,19 @@ class ReportSources(Protocol):
 
 
 def report_of(sources: ReportSources, access: Access, run: RowMapping) -> Report:
-    """The report of a run that the caller may see.
+    """The report of a run that the caller may see."""
+    return report_from(sources, material_of(sources, access, run))
 
-    Where measurements do not answer, it says what the database knows.
+
+def report_from(sources: ReportSources, material: ReportInput) -> Report:
+    """The report of what is known of a job."""
+    return report(material, sources.rules, sources.settings.report.pue or None)
+
+
+def material_of(sources: ReportSources, access: Access, run: RowMapping) -> ReportInput:
+    """What is known of a run that the caller may see.
+
+    Where measurements do not answer, it is what the database knows.
     """
     settings = sources.settings
     now = int(sources.clock())
@@ -60,4 +71,4 @@ def report_of(sources: ReportSources, access: Access, run: RowMapping) -> Report
                 material = gather.measured(material, job, history, interval)
         except TimeSeriesError as error:
             log.warning("the report of job %s goes without measurements: %s", job.jobid, error)
-    return report(material, sources.rules, settings.report.pue or None)
+    return material

@@ -9,15 +9,16 @@ from batchjob_stats_db.queries import jobs as queries
 from batchjob_stats_db.queries.filters import Filter
 from batchjob_stats_db.queries.paging import numbers, read
 from batchjob_stats_server.api.jobs import JobId
-from batchjob_stats_server.api.reports import report_of
+from batchjob_stats_server.api.reports import material_of, report_from
 from batchjob_stats_server.auth import audit
 from batchjob_stats_server.auth.identity import Caller
 from batchjob_stats_server.http.problems import Problem
 from batchjob_stats_server.pages.clusters import NoForm
 from batchjob_stats_server.pages.job import JobForm, find, window
-from batchjob_stats_server.pages.rendering import usage_bars
+from batchjob_stats_server.pages.rendering import plot_zones, usage_bars
 from batchjob_stats_server.pages.rendering.frame import Shown
 from batchjob_stats_server.pages.rendering.links import Reference
+from batchjob_stats_server.report.facts import values
 from batchjob_stats_server.services import Given, live_rows
 
 router = APIRouter(include_in_schema=False)
@@ -51,11 +52,13 @@ def job(
     run = next((row for row in runs if wanted.means(row)), None)
     if run is None:
         raise Problem(404, f"there is no job {jobid} that you may see")
-    report = report_of(services, access, run)
+    material = material_of(services, access, run)
+    report = report_from(services, material)
     audit.seen(page.known, f"job {jobid}", [run])
     return page.show(
         "embed_job.html", plots=True, job=run, report=report, window=window(run, page.now),
         efficiency=[(each, usage_bars.shown(each)) for each in report.efficiency],
+        zones=plot_zones.of_job(services.rules, values(material)),
         measured=services.histories is not None and run["start_time"] is not None,
         drawings=[
             plot

@@ -21,17 +21,18 @@ from batchjob_stats_server.api import windows
 from batchjob_stats_server.api.jobs import JobId
 from batchjob_stats_server.api.params import Query as Form
 from batchjob_stats_server.api.params import Time, Word
-from batchjob_stats_server.api.reports import report_of
+from batchjob_stats_server.api.reports import material_of, report_from
 from batchjob_stats_server.api.runs import runs_of
 from batchjob_stats_server.auth import audit
 from batchjob_stats_server.auth.identity import Caller
 from batchjob_stats_server.auth.scripts import script_access
 from batchjob_stats_server.http.problems import Problem
 from batchjob_stats_server.local_output import last_errors
-from batchjob_stats_server.pages.rendering import usage_bars
+from batchjob_stats_server.pages.rendering import plot_zones, usage_bars
 from batchjob_stats_server.pages.rendering.frame import PageRenderer, Shown
 from batchjob_stats_server.pages.rendering.links import Reference
 from batchjob_stats_server.pages.rendering.run_strip import strip
+from batchjob_stats_server.report.facts import values
 from batchjob_stats_server.services import Given, Services
 
 router = APIRouter(include_in_schema=False)
@@ -75,7 +76,8 @@ def job(
         runs_of_name = same_name(db, access, run, _RUNS)
         kept = scripts.of_jobs(db, script_access(page.known, access), [run["id"]])
         neighbours = queries.neighbours(db, run, page.now)
-    report = report_of(services, access, run)
+    material = material_of(services, access, run)
+    report = report_from(services, material)
     audit.seen(page.known, f"job {jobid}", [run])
     return page.show(
         "job.html", plots=True, job=run, runs=runs, siblings=siblings[:_SIBLINGS],
@@ -87,6 +89,7 @@ def job(
         nodes=_nodes(parts.get("nodes", ()), report.nodes), steps=parts.get("steps", ()),
         shaded=_shaded(parts.get("steps", ())),
         gpus=_gpus(report.gpus), drawings=plots_for(run["allocated_gpus"] or run["usage_gpus"]),
+        zones=plot_zones.of_job(services.rules, values(material)),
         samples=bool(services.settings.samples.directory) and run["start_time"] is not None,
         measured=services.histories is not None and run["start_time"] is not None,
         window=window(run, page.now), grafana=_grafana(page, run),

@@ -18,7 +18,7 @@ from batchjob_stats_server.cluster_readings import CELLS, NodeGpu, NodeState
 from batchjob_stats_server.http.problems import Problem
 from batchjob_stats_server.node_course import NODE_PLOTS, node_window
 from batchjob_stats_server.pages.clusters import tells_totals
-from batchjob_stats_server.pages.rendering import charts
+from batchjob_stats_server.pages.rendering import charts, plot_zones
 from batchjob_stats_server.pages.rendering.frame import Shown, costly
 from batchjob_stats_server.pages.rendering.job_table import READ
 from batchjob_stats_server.services import Given, Services
@@ -82,6 +82,7 @@ def node(
         earlier=(since - span, since), later=(until, until + span) if until < page.now else None,
         timeline=_timeline(rows, others, since, until), width=WIDTH,
         confined=not whole, measured=whole and by_now.exporter,
+        zones=plot_zones.NODE_ZONES,
         drawings=[plot for plot in NODE_PLOTS if by_now.gpus or not plot.gpu],
         grafana=page.in_grafana(
             page.grafana.node, since * 1000, until * 1000, cluster=cluster, node=node

@@ -242,6 +242,29 @@ def test_plots_show_limits_nodes_and_gpus_and_zoom_together(visit, site):
     assert page.troubles == []
 
 
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_plots_shade_what_is_wasteful(visit, site, scheme):
+    """With a dotted edge and an entry in the legend, on the screen and on paper."""
+    page = visit(color_scheme=scheme, viewport={"width": 1400, "height": 900})
+    page.goto(f"{site[0]}/jobs/49999?cluster=beta-gpu")
+    _drawn(page)
+    use = page.locator("figure.plot", has_text="GPU use")
+    for media in ("screen", "print"):
+        page.emulate_media(media=media, color_scheme="light" if media == "print" else scheme)
+        _until(page, "document.querySelectorAll('.legendtext').length > 0")
+        entry = use.locator(".legendtext", has_text="little used: below 30 %")
+        assert entry.bounding_box()["width"] > 50
+        area = use.locator(".shapelayer path[style*='stroke-dasharray']").first
+        assert area.bounding_box()["width"] > 400
+        _pictured(page, f"zones-{scheme}-{media}")
+    assert "shaded is little used: below 30 %" in use.locator(".told").inner_text()
+    page.goto(f"{site[0]}/clusters/beta-gpu/nodes/b010")
+    _drawn(page)
+    use = page.locator("figure.plot", has_text="GPU use")
+    assert use.locator(".legendtext", has_text="little used: below 25 %").is_visible()
+    assert page.troubles == []
+
+
 def test_512_gpus_are_legible(visit, site):
     """The whole first, then a row for each, then the eight of a node in colours of their own."""
     page = visit(viewport={"width": 1400, "height": 900})
@@ -251,7 +274,9 @@ def test_512_gpus_are_legible(visit, site):
     assert "median of 512 GPUs" in gpus.inner_text()
     drawing = "document.querySelectorAll('.drawing')[2]"
     assert page.evaluate(f"{drawing}.data.length") == 3
-    shaded = page.evaluate(f"{drawing}.layout.shapes.filter(s => s.type === 'rect').length")
+    shaded = page.evaluate(
+        f"{drawing}.layout.shapes.filter(s => s.type === 'rect' && !s.name).length"
+    )
     assert shaded == 4
     gpus.get_by_role("button", name="Each of 512 GPUs").click()
     _until(page, f"{drawing}.querySelector('canvas.heat') !== null")

@@ -23,6 +23,7 @@ from batchjob_stats_server.pages.rendering import (
     charts,
     fragments,
     links,
+    plot_zones,
     template_filters,
     usage_bars,
 )
@@ -79,6 +80,7 @@ def make(ancestors: Sequence[str]) -> Frame:
         path=links.path, job_path=links.job, reference=links.reference,
         references=links.references, shares_of=usage_bars.of, used_of=usage_bars.used,
         elapsed_of=elapsed, drawing=charts, cell_of=usage_bars.cell, fragments=fragments,
+        zones_json=plot_zones.as_json,
     )  # fmt: skip
     return Frame(
         templates,

@@ -11,12 +11,20 @@ Row = Mapping[Any, Any]
 
 NAMES = {"cpu": "CPU", "memory": "Memory", "gpu": "GPU", "time": "Time"}
 
-# Below the first is low, below the second fair, above the third high.
-_LEVELS = {
-    "cpu": (0.25, 0.6, 99.0),
-    "memory": (0.2, 0.5, 0.95),
-    "gpu": (0.25, 0.6, 99.0),
-    "time": (0.0, 0.0, 0.95),
+
+class Levels(NamedTuple):
+    """Ratios: below `low` is low, below `fair` fair, above `high` high."""
+
+    low: float
+    fair: float
+    high: float
+
+
+LEVELS = {
+    "cpu": Levels(0.25, 0.6, 99.0),
+    "memory": Levels(0.2, 0.5, 0.95),
+    "gpu": Levels(0.25, 0.6, 99.0),
+    "time": Levels(0.0, 0.0, 0.95),
 }
 _IDLE = 0.01  # a GPU below did nothing
 
@@ -61,7 +69,7 @@ def shown(found: Efficiency | EfficiencyRatio) -> UsageBar:
 
 
 def _level(what: str, ratio: float) -> str:
-    low, fair, high = _LEVELS[what]
+    low, fair, high = LEVELS[what]
     if ratio > high:
         return "high"
     return "low" if ratio < low else "fair" if ratio < fair else "good"

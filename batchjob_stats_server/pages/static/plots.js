@@ -11,7 +11,7 @@
   const UNITS = {
     bytes: (v) => scaled(v, 1024, ["B", "KiB", "MiB", "GiB", "TiB"]),
     "bytes/s": (v) => scaled(v, 1024, ["B/s", "KiB/s", "MiB/s", "GiB/s"]),
-    ratio: (v) => `${(v * 100).toPrecision(3)} %`,
+    ratio: (v) => `${short(v * 100)} %`,
     watts: (v) => scaled(v, 1000, ["W", "kW", "MW"]),
     cores: (v) => `${short(v)} CPUs`,
     celsius: (v) => `${short(v)} °C`,
@@ -167,14 +167,23 @@
     return values.slice(0, 4);
   }
 
+  /* What is shaded, in the plot's unit: parts of the lowest limit, which is never too much for any line. */
+  function zones(figure, bounds) {
+    const limit = Math.min(...bounds);
+    if (!Number.isFinite(limit)) return [];
+    return JSON.parse(figure.dataset.zones || "[]").map((zone) => ({ ...zone, value: zone.ratio * limit }));
+  }
+  const zoneNamed = (zone, unit) => `${zone.words}: ${zone.side} ${write(unit, zone.value)}`;
+
   function highest(found) {
     return Math.max(0, ...found.flatMap((each) => each.points.map((point) => point.max)));
   }
 
-  function tell(figure, found, bounds, aggregate) {
+  function tell(figure, found, bounds, shades, aggregate) {
     const unit = found[0].unit;
     let words = `Highest ${write(unit, highest(found))}`;
     if (bounds.length) words += `, limit ${bounds.map((value) => write(unit, value)).join(", ")}`;
+    if (shades.length) words += `; shaded is ${shades.join(", ")}`;
     if (aggregate) words += `; the line is the median of ${aggregate}, the band goes from the lowest to the highest`;
     figure.querySelector(".told").textContent = `${words}.`;
   }
@@ -260,16 +269,27 @@
     }));
   }
 
-  function styled(found, bounds, plots) {
+  /* A shaded area with a dotted edge, for eyes and printers that do not tell colours apart. */
+  function zoneShapes(shades, unit, top) {
+    return shades.map((zone) => ({
+      type: "rect", layer: "below", xref: "paper", x0: 0, x1: 1, yref: "y",
+      y0: zone.side === "below" ? 0 : zone.value, y1: zone.side === "below" ? Math.min(zone.value, top * 1.06) : top * 1.06,
+      name: zoneNamed(zone, unit), showlegend: true, opacity: (dark.matches ? 0.28 : 0.2) * (zone.side === "below" ? 1 : 0.7),
+      fillcolor: css(zone.side === "below" ? "--low" : "--high"), line: { color: css("--text"), width: 1, dash: "dot" },
+    }));
+  }
+
+  function styled(found, bounds, plots, figure) {
     const unit = found[0].unit;
     const seen = highest(found);
     const near = bounds.filter((value) => value <= Math.max(seen, 1e-12) * 12);
     const top = Math.max(seen, ...near, unit === "ratio" && !bounds.length ? 0.1 : 1e-9);
     const style = layout(unit, top, { type: "date", range: zoomed() || whole(plots), title: undefined });
     const held = near.map((value) => ({ type: "line", xref: "paper", x0: 0, x1: 1, y0: value, y1: value, line: { color: css("--low"), width: 1.2, dash: "dash" } }));
-    style.shapes = [...shaded(plots), ...held];
+    const shades = zones(figure, bounds).filter((zone) => zone.side === "below" || zone.value < top);
+    style.shapes = [...shaded(plots), ...zoneShapes(shades, unit, top), ...held];
     style.annotations = near.slice(0, 1).map((value) => ({ xref: "paper", x: 1, y: value, xanchor: "right", yanchor: "bottom", text: `limit ${write(unit, value)}`, showarrow: false, font: { color: css("--bad-text"), size: 11 } }));
-    style.showlegend = found.length > 1;
+    style.showlegend = found.length > 1 || shades.length > 0;
     if (found.length > 6) {
       style.legend = { ...style.legend, orientation: "v", x: 1.01, y: 1, xanchor: "left", yanchor: "top" };
       style.height = 320;
@@ -290,8 +310,9 @@
     const bounds = limits(figure, all.filter((each) => each.metric === figure.dataset.limit));
     const target = figure.querySelector(".drawing");
     target.querySelector("canvas.heat")?.remove();
-    await Plotly.react(target, traces(found, curves.length > 1), styled(found, bounds, plots), CONFIG);
-    tell(figure, found, bounds, aggregate);
+    const style = styled(found, bounds, plots, figure);
+    await Plotly.react(target, traces(found, curves.length > 1), style, CONFIG);
+    tell(figure, found, bounds, style.shapes.filter((shape) => shape.showlegend).map((shape) => shape.name), aggregate);
     tools(figure, plots, target);
     if (!target.dataset.linked) {
       target.dataset.linked = "yes";
