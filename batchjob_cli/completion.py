@@ -7,8 +7,6 @@ from batchjob.runtime.reason import reason
 from batchjob.runtime.settings import Parser, SettingsError
 from batchjob_cli import manuals
 
-SHELLS = ("bash", "zsh", "fish")
-
 
 def run(arguments: list[str]) -> int:
     """Print a completion script; the exit status. Raises SettingsError."""
@@ -17,7 +15,7 @@ def run(arguments: list[str]) -> int:
         description="Prints a completion script for a shell. "
         "For bash: eval \"$(batchjob completion bash)\".",
     )  # fmt: skip
-    made.add_argument("shell", choices=SHELLS)
+    made.add_argument("shell", choices=manuals.SHELLS)
     made.add_argument("--program", choices=tuple(manuals.PROGRAMS), default="batchjob",
                       help="(default: batchjob)")  # fmt: skip
     given = made.parse_args(arguments)

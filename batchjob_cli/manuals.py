@@ -11,6 +11,7 @@ from argparse_manpage.manpage import Manpage
 
 from batchjob import __version__
 
+SHELLS = ("bash", "zsh", "fish")
 PROGRAMS = {
     "batchjob": "batchjob_cli.main",
     "batchjob_exporter": "batchjob_exporter.main",
@@ -80,9 +81,22 @@ def _manual(parser: argparse.ArgumentParser) -> str:
     return str(Manpage(parser, _data=data))
 
 
+def _name_paths(parser: argparse.ArgumentParser) -> None:
+    """Let shells complete files and directories where an argument is one."""
+    kinds = {"FILE": shtab.FILE, "DIRECTORY": shtab.DIRECTORY}
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for command in action.choices.values():
+                _name_paths(command)
+        elif isinstance(action.metavar, str) and action.metavar in kinds:
+            action.complete = kinds[action.metavar]  # type: ignore[attr-defined]
+
+
 def completions(commands: Mapping[str, str], shell: str) -> dict[str, str]:
     """Command -> completion script for one of shtab.SUPPORTED_SHELLS."""
-    return {
-        name: shtab.complete(_parser(name, module), shell=shell)
-        for name, module in commands.items()
-    }
+    made = {}
+    for name, module in commands.items():
+        parser = _parser(name, module)
+        _name_paths(parser)
+        made[name] = shtab.complete(parser, shell=shell)
+    return made

@@ -1,0 +1,85 @@
+"""Completions, as the shells themselves tell them: bash, zsh and fish."""
+
+import os
+import shlex
+import shutil
+import subprocess
+
+import pytest
+
+from batchjob_cli import manuals
+
+BASH = """
+source {script}
+COMP_LINE={line}; COMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))
+_shtab_batchjob batchjob "${{COMP_WORDS[COMP_CWORD]}}" "${{COMP_WORDS[COMP_CWORD-1]}}"
+printf '%s\\n' "${{COMPREPLY[@]}}"
+"""
+
+# A shell on a terminal of its own; what completion adds is written to a file. Keys are read one
+# after the other, so the last line of input is run when the completion is done.
+ZSH = """
+zmodload zsh/zpty
+zpty z zsh -f -i
+until_seen() {{ local all= piece; while zpty -r z piece; do all+=$piece; [[ $all = *$1* ]] && return; done }}
+zpty -w z 'PROMPT=; autoload -Uz compinit && compinit -D -u; source {script}; compdef _shtab_batchjob batchjob'
+zpty -w z 'compadd() {{ local -a all; builtin compadd -A all "$@"; print -rl -- $all >>{found}; builtin compadd "$@" }}'
+zpty -w z 'print rea""dy'; until_seen ready
+zpty -n -w z {line}$'\\t\\C-u'
+zpty -w z 'print do""ne'; until_seen done
+"""  # noqa: E501
+
+FISH = "source {script}; complete -C {line}"
+
+
+def completed(shell, line, folder):
+    """What a shell offers after `line`."""
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    script, found = folder / f"batchjob.{shell}", folder / "found"
+    found.unlink(missing_ok=True)
+    made = manuals.completions({"batchjob": manuals.PROGRAMS["batchjob"]}, shell)
+    script.write_text(made["batchjob"])
+    words = " ".join(shlex.quote(word) for word in line.split(" "))
+    ask = {"bash": BASH, "zsh": ZSH, "fish": FISH}[shell].format(
+        script=script, found=found, line=shlex.quote(line), words=words
+    )
+    no_startup_files = {"bash": ["--norc"], "zsh": ["-f"], "fish": ["-N"]}[shell]
+    done = subprocess.run(
+        [shell, *no_startup_files, "-c", ask], capture_output=True, text=True, timeout=300,
+        cwd=folder, env={**os.environ, "HOME": str(folder), "TERM": "dumb"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    text = found.read_text() if shell == "zsh" and found.exists() else done.stdout
+    return {told.split("\t")[0].strip() for told in text.splitlines() if told.strip()}
+
+
+SHELLS = pytest.mark.parametrize("shell", manuals.SHELLS)
+
+
+@SHELLS
+def test_commands(shell, tmp_path):
+    assert completed(shell, "batchjob jo", tmp_path) == {"job", "jobs"}
+    assert "completion" in completed(shell, "batchjob com", tmp_path)
+
+
+@SHELLS
+def test_options_of_a_command(shell, tmp_path):
+    assert completed(shell, "batchjob jobs --pe", tmp_path) == {"--pending"}
+    assert "--demo" in completed(shell, "batchjob up --de", tmp_path)
+
+
+@SHELLS
+def test_values(shell, tmp_path):
+    assert completed(shell, "batchjob completion ", tmp_path) == {"bash", "zsh", "fish"}
+    assert completed(shell, "batchjob jobs --format ", tmp_path) == {"table", "json", "csv"}
+
+
+@SHELLS
+def test_files(shell, tmp_path):
+    (tmp_path / "tokens.txt").write_text("secret")
+    (tmp_path / "folder").mkdir()
+    assert "tokens.txt" in completed(shell, "batchjob jobs --token-file tok", tmp_path)
+    assert "folder" in {
+        word.rstrip("/") for word in completed(shell, "batchjob jobs --data fol", tmp_path)
+    }
