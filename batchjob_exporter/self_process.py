@@ -7,11 +7,11 @@ a thousand cgroup files are open, and 4 MB.
 
 import os
 import resource
+import time
 from collections.abc import Callable
 from typing import NamedTuple
 
 from collectors.jobs.cgroups.reader import read_path
-from collectors.jobs.processes.proc import clock
 from collectors.metric import NO_LABELS, Metric, MetricFamily
 
 PROCESS_METRICS = (
@@ -37,7 +37,9 @@ class OwnProcess(NamedTuple):
 
 def process_reader(procfs: str = "/proc") -> Callable[[], list[MetricFamily]]:
     """A function that gives the families of this process."""
-    ticks, booted_at = clock(procfs)
+    ticks = os.sysconf("SC_CLK_TCK")
+    # /proc/stat has it too, but systemd's ProcSubset=pid hides that file.
+    booted_at = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
     page = os.sysconf("SC_PAGE_SIZE")
 
     def families() -> list[MetricFamily]:

@@ -31,10 +31,11 @@ class Run(NamedTuple):
 
     how: How
     by: str
+    long: bool = False  # by the test's long form alone
 
 
-def _typed(test: str) -> Run:
-    return Run(How.TYPED, f"tests/{test}.py")
+def _typed(test: str, *, long: bool = False) -> Run:
+    return Run(How.TYPED, f"tests/{test}.py", long)
 
 
 def _done(test: str) -> Run:
@@ -47,6 +48,8 @@ def _needs(what: str) -> Run:
 
 _HERE = _typed("test_shell_blocks")
 _PACKAGES = _done("e2e/test_packages")
+_ONE_NODE = _typed("e2e/test_guide_one_node", long=True)
+_CLUSTER = _typed("e2e/test_guide_cluster", long=True)
 _KUBERNETES = "a Kubernetes cluster"
 _REGISTRY = "a registry of images"
 # By page: the beginning of each shell block, in the order of the page.
@@ -58,38 +61,40 @@ RUNS: Mapping[str, Mapping[str, Run]] = {
     },
     "docs/ansible.md": {"cd deploy/ansible": _done("deploy/test_ansible")},
     "docs/cluster.md": {
-        "batchjob_exporter --collector.disable-defaults": _done("e2e/test_cluster_slurm"),
-        "systemctl enable --now batchjob_cluster": _needs("a scheduler on a booted host"),
+        "batchjob_exporter --collector.disable-defaults": _CLUSTER,
+        "systemctl enable --now batchjob_cluster": _CLUSTER,
     },
     "docs/doctor.md": {"batchjob doctor --bundle": _HERE},
     "docs/exporter.md": {
-        "python3 -m venv /opt/batchjob": _needs("an index of Python packages"),
-        "cp deploy/systemd/batchjob_exporter.service": _PACKAGES,
+        "python3 -m venv /opt/batchjob": _ONE_NODE,
+        "cp deploy/systemd/batchjob_exporter.service": _ONE_NODE,
     },
     "docs/gpu.md": {
         "scontrol reconfigure": _done("e2e/test_slurm_gpu_prolog"),
         "batchjob_exporter --once --once.wait=15s": _needs("an NVIDIA GPU"),
     },
     "docs/guide/cluster.md": {
-        "apt install ./batchjob-exporter": _PACKAGES,
-        "systemctl enable --now batchjob_cluster": _needs("a scheduler on a booted host"),
-        "runuser -u batchjob -- batchjob_stats_db": _PACKAGES,
-        "install -m 640 -g batchjob server.key": _needs("a certificate and a key of the site"),
+        "apt install ./batchjob-exporter": _CLUSTER,
+        "systemctl enable --now batchjob_exporter": _CLUSTER,
+        "promtool check config": _CLUSTER,
+        "apt install ./batchjob-server": _CLUSTER,
+        "runuser -u batchjob -- batchjob_stats_db": _CLUSTER,
+        "install -m 644 server.pem": _CLUSTER,
     },
     "docs/guide/one_node.md": {
-        "python3 -m venv .venv": _done("e2e/first_command"),
+        "python3 -m venv .venv": _ONE_NODE,
         ".venv/bin/batchjob_exporter --once": _HERE,
-        ".venv/bin/batchjob_exporter --web.listen-address": _done("batchjob_exporter/test_main"),
+        ".venv/bin/batchjob_exporter --web.listen-address": _ONE_NODE,
     },
     "docs/guide/proxy.md": {"openssl rand -hex 32": _needs("the user batchjob of the package")},
     "docs/guide/upgrade.md": {
-        "systemctl stop batchjob_stats_db": _needs("a release before this one"),
+        "systemctl stop batchjob_stats_db": _CLUSTER,
         "pip install '.[docs]'": _done("e2e/test_site"),
     },
     "docs/ipmi.md": {"groupadd --system ipmi": _needs("a BMC")},
     "docs/jobs.md": {
         "batchjob jobs   ": _HERE,
-        "export BATCHJOB_SERVER=": _done("batchjob_cli/ask/test_ask"),
+        "export BATCHJOB_SERVER=": _CLUSTER,
         "batchjob completion bash": _HERE,
     },
     "docs/kubernetes.md": {
@@ -107,7 +112,7 @@ RUNS: Mapping[str, Mapping[str, Run]] = {
         "podman build": _done("e2e/test_containers"),
     },
     "docs/performance.md": {"python -m benchmarks.scrape": _needs("a machine that does no more")},
-    "docs/prometheus.md": {"mkdir -p /etc/prometheus": _done("prometheus/test_rules")},
+    "docs/prometheus.md": {"mkdir -p /etc/prometheus": _CLUSTER},
     "docs/run.md": {"export BATCHJOB_SERVER=": _done("security/test_remote_runs")},
     "docs/samples.md": {
         "$ batchjob metrics 7b1e": _done("batchjob_cli/test_metrics_command"),
@@ -158,7 +163,8 @@ def page() -> str:
 
 
 def _by(run: Run) -> str:
-    return run.by if run.how is How.READ else f"`{run.by}`"
+    named = run.by if run.how is How.READ else f"`{run.by}`"
+    return f"{named} (`--long`)" if run.long else named
 
 
 if __name__ == "__main__":

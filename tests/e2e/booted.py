@@ -77,7 +77,7 @@ class Machine(NamedTuple):
 
     def entered(self, *command: str) -> list[str]:
         """The command line that runs `command` inside, as root."""
-        return ["nsenter", f"--target={self.pid}", "--all", "--root", "--wd=/", *command]
+        return ["nsenter", f"--target={self.pid}", "--all", "--root", "--wdns=/", *command]
 
     def run(self, *command: str) -> str:
         """What the command printed; AssertionError where it fails."""

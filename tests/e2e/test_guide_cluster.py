@@ -1,0 +1,191 @@
+"""docs/guide/cluster.md and what belongs to it, typed on a clean Debian that has a Slurm.
+
+The pages' own names and addresses are the machine's: it is 192.0.2.10, node001, slurmctl and
+stats.example.org. Prints how long it takes from the clean machine to a job with numbers.
+"""
+
+import json
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import trustme
+import yaml
+
+from batchjob import __version__
+from tests.e2e import booted, booted_slurm, clean_debian
+from tests.e2e.processes import call, until
+from tests.e2e.reader import Reader, text
+
+pytestmark = pytest.mark.e2e
+
+GUIDE = "docs/guide/cluster.md"
+ADDRESS = "192.0.2.10"
+HOSTS = f"127.0.0.1 localhost\n{ADDRESS} node001 slurmctl stats.example.org\n"
+SERVER = "https://stats.example.org:10912"
+DEBIAN = ("prometheus", "openssl", "ca-certificates", "curl", "iproute2", *booted_slurm.PACKAGES)
+ONE_NODE = {', "node002:10910"': ""}  # of the two that the guide has
+PATIENCE_SECONDS = 120.0
+GOAL_SECONDS = 600.0  # from a clean machine to the first job with numbers
+SCRAPES = "scrape_configs:\n  - job_name: batchjob_exporter"
+CONFIGURATION = "/etc/prometheus/prometheus.yml"
+
+
+class Site(NamedTuple):
+    """A machine with a Slurm, its administrator, and when it was clean."""
+
+    machine: booted.Machine
+    reader: Reader
+    began: float
+
+    def asked(self, url: str) -> str:
+        """What is answered inside, once something is."""
+        argv = ("curl", "--silent", "--show-error", "--fail", url)
+        until(lambda: self.machine.succeeds(*argv), f"an answer of {url}", PATIENCE_SECONDS, 0.5)
+        return self.machine.run(*argv)
+
+    def series(self, query: str) -> list[dict[str, str]]:
+        """Labels of what Prometheus has."""
+        told = self.machine.run(
+            "curl", "--silent", "--get", "--data-urlencode", f"query={query}",
+            "http://127.0.0.1:9090/api/v1/query",
+        )  # fmt: skip
+        return [each["metric"] for each in json.loads(told)["data"]["result"]]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory, long_form: bool) -> Iterator[Site]:
+    if not long_form:
+        pytest.skip("only with --long: minutes of installing and measuring")
+    if why_not := clean_debian.missing():
+        pytest.skip(why_not)
+    folder = tmp_path_factory.mktemp("debian")
+    clean_debian.build(folder / "dist", "deb")
+    root = folder / "root"
+    clean_debian.make(root, clean_debian.python_package(), *DEBIAN)
+    for package in (folder / "dist").glob("*.deb"):
+        shutil.copy(package, root / "root")
+    (root / "etc/hosts").write_text(HOSTS)
+    _certificate(root / "root", root / "usr/local/share/ca-certificates")
+    with booted.machine(root) as machine:
+        machine.run("ip", "address", "add", f"{ADDRESS}/24", "dev", "lo")
+        machine.run("update-ca-certificates")
+        began = time.monotonic()
+        booted_slurm.begin(machine)
+        yield Site(machine, Reader(machine), began)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _certificate(folder: Path, trusted: Path) -> None:
+    """What the site's authority has issued for its server."""
+    authority = trustme.CA()
+    issued = authority.issue_cert("stats.example.org")
+    issued.cert_chain_pems[0].write_to_path(str(folder / "server.pem"))
+    issued.private_key_pem.write_to_path(str(folder / "server.key"))
+    (folder / "server.key").chmod(0o600)
+    authority.cert_pem.write_to_path(str(trusted / "site.crt"))
+
+
+@pytest.fixture(scope="module")
+def token(site: Site) -> str:
+    """Of the user whose job runs; all five steps of the guide are done then."""
+    reader = site.reader
+    booted_slurm.submit(site.machine, "while :; do seq 100000 | md5sum; sleep 1; done")
+    reader.types(GUIDE, "apt install ./batchjob-exporter")
+    reader.writes(GUIDE, "OPTIONS=", "/etc/default/batchjob_exporter")
+    assert "jobs of slurm can be seen" in reader.types(GUIDE, "systemctl enable --now batchjob_exp")
+    reader.writes(
+        GUIDE, "scrape_configs:\n  - job_name: batchjob_exporter", CONFIGURATION, ONE_NODE
+    )
+    reader.types(GUIDE, "promtool check config")
+    reader.types(GUIDE, "apt install ./batchjob-server")
+    reader.writes(GUIDE, "# /etc/batchjob/stats_db.yml")
+    reader.types(GUIDE, "runuser -u batchjob -- batchjob_stats_db")
+    reader.writes(GUIDE, "# /etc/batchjob/server.yml")
+    printed = reader.types(GUIDE, "install -m 644 server.pem")
+    return next(word for word in printed.split() if word.startswith("bj_"))
+
+
+def _jobs(site: Site, token: str) -> list[dict[str, object]]:
+    """Whatever the user's own command shows her."""
+    environment = f"BATCHJOB_SERVER={SERVER}", f"BATCHJOB_TOKEN={token}"
+    argv = ("env", *environment, "batchjob", "jobs", "--format=json")
+    rows: list[dict[str, object]] = json.loads(site.machine.run(*argv))
+    return rows
+
+
+def test_from_a_clean_machine_to_a_job_with_numbers(site: Site, token: str) -> None:
+    typed = time.monotonic() - site.began
+    until(
+        lambda: any(row["cpu_used_seconds"] for row in _jobs(site, token)),
+        "a running job with the CPU time that was measured", PATIENCE_SECONDS, 1,
+    )  # fmt: skip
+    seen = time.monotonic() - site.began
+    print(f"guide typed after {typed:.0f} s, numbers of the first job after {seen:.0f} s")
+    row = _jobs(site, token)[0]
+    assert (row["state"], row["user"]) == ("RUNNING", booted_slurm.USER)
+    assert seen < GOAL_SECONDS
+
+
+def test_prometheus_reads_all_parts(site: Site, token: str) -> None:
+    configuration = yaml.safe_load(text(GUIDE, SCRAPES))
+    server = yaml.safe_load(text(GUIDE, "scrape_configs:\n  - job_name: batchjob_stats_server"))
+    configuration["scrape_configs"] += server["scrape_configs"]
+    changed = json.dumps(configuration).replace(', "node002:10910"', "")
+    (site.machine.root / CONFIGURATION.lstrip("/")).write_text(changed)
+    site.reader.types("docs/prometheus.md", "mkdir -p /etc/prometheus")
+    jobs = {"batchjob_exporter", "batchjob_cluster", "batchjob_stats_server", "batchjob_stats_db"}
+    until(
+        lambda: {each["job"] for each in site.series("up == 1")} == jobs, "all are scraped",
+        PATIENCE_SECONDS, 1,
+    )  # fmt: skip
+    assert not site.series("up == 0")
+
+
+def test_the_collector_of_the_cluster(site: Site, token: str) -> None:
+    page = "docs/cluster.md"
+    site.machine.run("systemctl", "disable", "--now", "batchjob_cluster")
+    with site.reader.begins(page, "batchjob_exporter --collector.disable-defaults"):
+        until(lambda: _shows_the_node(site), "the node", PATIENCE_SECONDS, 0.5)
+    site.reader.types(page, "systemctl enable --now batchjob_cluster")
+    until(lambda: _shows_the_node(site), "the node", PATIENCE_SECONDS, 0.5)
+
+
+def _shows_the_node(site: Site) -> bool:
+    return 'batchjob_cluster_nodes{state="mixed"} 1' in site.asked("http://slurmctl:10913/metrics")
+
+
+def test_a_user_asks_the_server(site: Site, token: str) -> None:
+    changes = {"https://jobs.example.org": SERVER, "bj_…": token}
+    site.reader.types("docs/jobs.md", "export BATCHJOB_SERVER=", changes)
+
+
+def test_an_upgrade_of_a_running_site(site: Site, token: str) -> None:
+    """From packages that differ by their version alone."""
+    before = [row["jobid"] for row in _jobs(site, token)]
+    for name in ("batchjob-exporter", "batchjob-server"):
+        _older(site.machine.root / "root", name)
+    site.machine.run("sh", "-c", "dpkg --install /root/older/*.deb")
+    version = ("dpkg-query", "--show", "--showformat=${Version}", "batchjob-server")
+    assert site.machine.run(*version) == OLDER
+    site.reader.types("docs/guide/upgrade.md", "systemctl stop batchjob_stats_db")
+    assert site.machine.run(*version) == __version__
+    site.asked(f"{SERVER}/-/ready")
+    assert [row["jobid"] for row in _jobs(site, token)] == before
+
+
+OLDER = "0.0.1"
+
+
+def _older(folder: Path, name: str) -> None:
+    """Pack a package anew under an older version."""
+    tree = folder / "older" / name
+    tree.parent.mkdir(exist_ok=True)
+    call("dpkg-deb", "--raw-extract", str(next(folder.glob(f"{name}_*.deb"))), str(tree))
+    control = tree / "DEBIAN/control"
+    control.write_text(control.read_text().replace(__version__, OLDER))
+    call("dpkg-deb", "-Znone", "--build", str(tree), f"{tree}.deb")
+    shutil.rmtree(tree)
