@@ -261,7 +261,9 @@ def _recompute(chosen: PollerSettings, given: Arguments) -> int:
 
 
 def _settle(name: str, work: Callable[[], int], what: str) -> None:
-    print(f"{name}: {work()} {what} summed up", file=sys.stderr)
+    with Progress.waiting(f"{name} {what}"):
+        done = work()
+    print(f"{name}: {done} {what} summed up", file=sys.stderr)
 
 
 def _backup(chosen: PollerSettings, given: Arguments) -> int:
@@ -368,14 +370,16 @@ def _anonymise(chosen: PollerSettings, given: Arguments) -> int:
     if len(key) < 16:
         raise SettingsError("--key-file: expected at least 16 bytes")
     before = None if given.older_than is None else int(time.time() - given.older_than)
-    with _writing(chosen) as engine, engine.begin() as db:
-        print(f"{privacy.anonymise(db, key, before)} users")
+    with _writing(chosen) as engine, engine.begin() as db, Progress.waiting("anonymise"):
+        users = privacy.anonymise(db, key, before)
+    print(f"{users} users")
     return 0
 
 
 def _forget(chosen: PollerSettings, given: Arguments) -> int:
-    with _writing(chosen) as engine, engine.begin() as db:
-        print(f"{privacy.forget(db, given.user, given.cluster)} jobs")
+    with _writing(chosen) as engine, engine.begin() as db, Progress.waiting("forget"):
+        jobs = privacy.forget(db, given.user, given.cluster)
+    print(f"{jobs} jobs")
     return 0
 
 
