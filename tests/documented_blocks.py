@@ -47,7 +47,7 @@ def _needs(what: str) -> Run:
 
 
 _HERE = _typed("test_shell_blocks")
-_PACKAGES = _done("e2e/test_packages")
+_PACKAGES = _typed("e2e/test_packages")
 _ONE_NODE = _typed("e2e/test_guide_one_node", long=True)
 _CLUSTER = _typed("e2e/test_guide_cluster", long=True)
 _KUBERNETES = "a Kubernetes cluster"
@@ -86,7 +86,7 @@ RUNS: Mapping[str, Mapping[str, Run]] = {
         ".venv/bin/batchjob_exporter --once": _HERE,
         ".venv/bin/batchjob_exporter --web.listen-address": _ONE_NODE,
     },
-    "docs/guide/proxy.md": {"openssl rand -hex 32": _needs("the user batchjob of the package")},
+    "docs/guide/proxy.md": {"openssl rand -hex 32": _PACKAGES},
     "docs/guide/upgrade.md": {
         "systemctl stop batchjob_stats_db": _CLUSTER,
         "pip install '.[docs]'": _done("e2e/test_site"),
@@ -104,7 +104,7 @@ RUNS: Mapping[str, Mapping[str, Run]] = {
     },
     "docs/logs.md": {"install -m 644": _needs("Vector")},
     "docs/packages.md": {
-        "apt install python3-venv": _PACKAGES,
+        "apt install python3-venv": _done("e2e/test_packages"),
         "minisign -Sm": _typed("deploy/test_signing"),
         "minisign -Vm": _typed("deploy/test_signing"),
         "apt install ./batchjob-exporter": _PACKAGES,

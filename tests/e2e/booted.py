@@ -27,6 +27,7 @@ CGROUPS = Path("/sys/fs/cgroup")
 BOOT = r"""
 set -e
 for hierarchy in /sys/fs/cgroup/*/; do
+    mountpoint -q "$hierarchy" || continue
     own=$hierarchy$2
     mkdir "$own"
     for file in cpuset.cpus cpuset.mems; do

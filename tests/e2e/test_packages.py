@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import shutil
 import sys
 import time
@@ -12,56 +11,41 @@ from pathlib import Path
 import pytest
 
 from batchjob import __version__
-from tests.e2e import booted
+from tests.e2e import booted, clean_debian
 from tests.e2e.exporter import parse
 from tests.e2e.processes import call, until
+from tests.e2e.reader import Reader
 
 pytestmark = pytest.mark.e2e
 
-ROOT = Path(__file__).parents[2]
-PYTHON = "/usr/bin/python3"
-TOOLS = ("mmdebstrap", "dpkg-deb", "rpmbuild", "unshare", "setpriv")
+ROOT = clean_debian.ROOT
+PYTHON = clean_debian.PYTHON
+PAGE = "docs/packages.md"
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with all packages."""
-    if missing := [tool for tool in TOOLS if shutil.which(tool) is None]:
-        pytest.skip(f"not installed: {', '.join(missing)}")
-    if os.geteuid() != 0:
-        pytest.skip("only root installs packages")
-    if sys.version_info[:2] != _version_of(PYTHON):
-        pytest.skip(f"{PYTHON} has another minor version than these tests")
+    if why_not := clean_debian.missing():
+        pytest.skip(why_not)
     output = tmp_path_factory.mktemp("dist")
-    argv = [sys.executable, "-m", "deploy.packages.build", "--output", str(output)]
-    call(*argv, "--python", PYTHON, cwd=ROOT)
+    clean_debian.build(output)
     return output
-
-
-def _version_of(python: str) -> tuple[int, ...]:
-    program = "import sys; print('%d %d' % sys.version_info[:2])"
-    return tuple(map(int, call(python, "-c", program).split()))
 
 
 @pytest.fixture(scope="module")
 def machine(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[booted.Machine]:
     """A clean Debian with the packages installed, booted by its systemd."""
-    if why_not := booted.missing():
-        pytest.skip(why_not)
     root = tmp_path_factory.mktemp("debian") / "root"
-    codename = re.search(r"^VERSION_CODENAME=(\w+)", Path("/etc/os-release").read_text(), re.M)
-    assert codename
-    version = ".".join(map(str, _version_of(PYTHON)))
-    call(
-        "mmdebstrap", "--variant=minbase", f"--include=python{version},systemd,dbus", codename[1],
-        str(root),
-    )  # fmt: skip
+    clean_debian.make(root, clean_debian.python_package(), "openssl")
     for deb in built.glob("*.deb"):
         shutil.copy(deb, root / "root")
     with booted.machine(root) as made:
-        made.run("sh", "-c", "dpkg --install /root/*.deb")
+        reader = Reader(made)
+        reader.types(PAGE, "apt install ./batchjob-exporter")
+        made.run("sh", "-c", "apt install /root/batchjob-server_*.deb")
         (root / "etc/batchjob/stats_db.yml").write_text(STATS_DB)
-        made.run("runuser", "-u", "batchjob", "--", *STATS_DB_COMMAND, "migrate")
+        reader.types(PAGE, "runuser -u batchjob")
         yield made
     shutil.rmtree(root, ignore_errors=True)
 
@@ -99,14 +83,12 @@ def test_directories_are_made(machine: booted.Machine) -> None:
 
 
 def test_the_exporters_unit_is_scraped(machine: booted.Machine) -> None:
-    machine.run("systemctl", "start", "batchjob_exporter")
     scrape = parse(read(machine, 10910, "/metrics"), time.time())
     assert scrape.value("batchjob_exporter_build_info", version=__version__) == 1
     assert scrape.value("batchjob_scrape_collector_success", collector="jobs") == 1
 
 
 def test_poller_and_server_start_in_their_sandboxes(machine: booted.Machine) -> None:
-    machine.run("systemctl", "start", "batchjob_stats_db", "batchjob_stats_server")
     assert "batchjob_stats_db_poll_interval_seconds" in read(machine, 10911, "/metrics")
     assert read(machine, 10912, "/-/ready")
     for path in ("jobs.db", "jobs.db-wal"):
@@ -114,10 +96,17 @@ def test_poller_and_server_start_in_their_sandboxes(machine: booted.Machine) -> 
         assert told.split() == ["600", "batchjob"]
 
 
+def test_the_proxys_secret_is_for_the_server_to_read(machine: booted.Machine) -> None:
+    Reader(machine).types("docs/guide/proxy.md", "openssl rand -hex 32")
+    secret = "/etc/batchjob/proxy.secret"
+    assert machine.run("stat", "--format=%a %U %G", secret).split() == ["640", "root", "batchjob"]
+    read = machine.run("runuser", "-u", "batchjob", "--", "cat", secret)
+    assert len(read.strip()) == 64
+
+
 def test_a_backup_each_day(machine: booted.Machine) -> None:
-    machine.run("systemctl", "enable", "--now", "batchjob_backup.timer")
+    Reader(machine).types("docs/stats_db.md", "systemctl enable --now batchjob_backup.timer")
     assert "batchjob_backup.timer" in machine.run("systemctl", "list-timers", "--all")
-    machine.run("systemctl", "start", "batchjob_backup")
     (copy,) = machine.run("ls", "/var/backups/batchjob").split()
     assert copy.startswith("batchjob-")
     newest = 'batchjob_stats_db_backup_timestamp_seconds{directory="/var/backups/batchjob"} 1'
@@ -130,9 +119,9 @@ def test_restore(machine: booted.Machine) -> None:
     assert not machine.succeeds(*argv)  # poller and server hold it
     machine.run("systemctl", "stop", "batchjob_stats_db")
     assert not machine.succeeds(*argv)  # the server still does
-    machine.run("systemctl", "stop", "batchjob_stats_server")
-    assert "restored" in machine.run(*argv)
-    machine.run("systemctl", "start", "batchjob_stats_db", "batchjob_stats_server")
+    begin = "systemctl stop batchjob_stats_server"
+    named = {"batchjob-20260131T003112Z.db": copy}
+    assert "restored" in Reader(machine).types("docs/stats_db.md", begin, named)
     assert read(machine, 10912, "/-/ready")
 
 
