@@ -22,8 +22,8 @@ def run(arguments: list[str]) -> int:
     """Delete one run, or all that have ended. Raises SettingsError."""
     made = parser("delete", "Deletes a run: record, samples and output. It must have ended.", "?")
     add = made.add_argument
-    add("--all-ended", action="store_true", help="every run of yours that has ended")
-    add("--yes", "-y", action="store_true", help="do not ask before --all-ended")
+    add("--all-ended", action="store_true", help="delete all of your runs that have ended")
+    add("--yes", "-y", action="store_true", help="do not ask for confirmation")
     given = made.parse_args(arguments)
     if (given.job is None) != given.all_ended:
         raise SettingsError("expected a JOB, or --all-ended")
@@ -50,7 +50,7 @@ def _ask(question: str, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise SettingsError("--all-ended: nobody can be asked here; --yes goes on without")
+        raise SettingsError("--all-ended: cannot ask for confirmation here; use --yes")
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise RefusedError("nothing was deleted")

@@ -22,15 +22,20 @@ _NAMED = 10  # of several jobs of a name
 
 def run(arguments: list[str]) -> int:
     """Print the report; the exit status. Raises SettingsError."""
-    made = parser("job", "What a job used, how well it used what it had, and what to do better.")
+    made = parser(
+        "job", "Shows what a job used, how efficiently it used its resources, and what to improve."
+    )
     add = made.add_argument
     add(
         "id",
-        help="as the scheduler writes it; of a local run the first characters or its name will do",
+        help="job id in the notation of the scheduler; for a local run a prefix of "
+        "its id or its name is enough",
     )
-    add("--cluster", help="where several clusters have jobs of this id")
+    add("--cluster", help="cluster, if several have a job with this id")
     add("--format", choices=("text", "json", "markdown", "html"), default="text")
-    add("--script", action="store_true", help="its batch script instead, where the site keeps it")
+    add(
+        "--script", action="store_true", help="print its batch script instead, if the site keeps it"
+    )
     add_zone(made)
     given = made.parse_args(arguments)
     if not given.id.strip():

@@ -19,13 +19,16 @@ from batchjob_cli.job_columns import columns_named, default_columns
 _FILTERS = {
     "user": ("user", "of this user"),
     "account": ("account", "of this account"),
-    "tool": ("tool", "done with this tool"),
+    "tool": ("tool", "only work tracked by this tool"),
     "name": ("name", "of this name"),
     "cluster": ("cluster", "on this cluster"),
-    "partition": ("partition", "in this partition or queue"),
-    "node": ("node", "that ran on this node"),
-    "record-id": ("record_id", "with this id of its own, or of another system as Celery"),
-    "workflow": ("array_jobid", "of this workflow or job array"),
+    "partition": ("partition", "only jobs in this partition or queue"),
+    "node": ("node", "only jobs that ran on this node"),
+    "record-id": (
+        "record_id",
+        "only jobs with this id, given by the user or by another system such as Celery",
+    ),
+    "workflow": ("array_jobid", "only jobs of this workflow or job array"),
 }
 
 
@@ -78,16 +81,18 @@ def _state(text: str) -> tuple[JobState, str]:
 
 def run(arguments: list[str]) -> int:
     """Print jobs; the exit status. Raises SettingsError."""
-    made = parser("jobs", "Lists jobs: those that wait, then the newest.")
+    made = parser("jobs", "Lists jobs: pending jobs, then the newest.")
     add_filters(made.add_argument)
     add = made.add_argument
-    add("--running", action="store_true", help="only jobs that run now")
-    add("--pending", action="store_true", help="only jobs that wait")
+    add("--running", action="store_true", help="only running jobs")
+    add("--pending", action="store_true", help="only pending jobs")
     add("--sort", default="", metavar="KEY",
-        help="such as usage_energy_joules; -KEY: largest first")  # fmt: skip
+        help="key to sort by, such as usage_energy_joules; -KEY: descending")  # fmt: skip
     add("--columns", "-o", default=(), type=_names, metavar="KEY,...",
-        help="these instead, such as jobid,state: keys of --format json")  # fmt: skip
-    add("--limit", **argument(at_least_one), default=50, help="at most so many (default: 50)")
+        help="columns to show, such as jobid,state: keys of --format json")  # fmt: skip
+    add(
+        "--limit", **argument(at_least_one), default=50, help="maximum number of jobs (default: 50)"
+    )
     add("--format", choices=("table", "json", "csv"), default="table")
     add_zone(made)
     given = made.parse_args(sort_joined(arguments))

@@ -23,14 +23,21 @@ _PAUSE_SECONDS = 0.3
 
 def run(arguments: list[str]) -> int:
     """Print the output of a run. Raises SettingsError."""
-    made = parser("logs", "Prints what a run wrote, as it was written.")
-    made.add_argument("--follow", "-f", action="store_true", help="go on until the run ends")
-    made.add_argument("--stream", choices=STREAMS, help="only this one (default: both, by time)")
-    made.add_argument("--since", **argument(past_time), help="from a time on: 10m (ago), "
-                      "22:30, 2026-04-04T22:30")  # fmt: skip
+    made = parser("logs", "Prints the output of a run.")
+    made.add_argument(
+        "--follow", "-f", action="store_true", help="follow the output until the run ends"
+    )
+    made.add_argument(
+        "--stream", choices=STREAMS, help="only this stream (default: both, ordered by time)"
+    )
+    made.add_argument(
+        "--since",
+        **argument(past_time),
+        help="only lines after this time: 10m (ago), 22:30, 2026-04-04T22:30",
+    )
     made.add_argument("--until", **argument(past_time), help="up to a time")
     made.add_argument("--limit", **argument(integer), help="only the last N lines")
-    made.add_argument("--timestamps", action="store_true", help="say when each line was written")
+    made.add_argument("--timestamps", action="store_true", help="prefix each line with its time")
     add_zone(made)
     given = made.parse_args(arguments)
     if given.server:

@@ -21,7 +21,11 @@ class Command(NamedTuple):
 
 
 COMMANDS = (
-    Command("up", "batchjob_cli.up.command", "Run all of batchjob on this machine, with pages."),
+    Command(
+        "up",
+        "batchjob_cli.up.command",
+        "Run all parts of batchjob on this machine, with web pages.",
+    ),
     Command("run", "batchjob_cli.run.command", "Run a command as a job: measured and recorded."),
     Command("jobs", "batchjob_cli.jobs", "What has run."),
     Command("job", "batchjob_cli.job", "One job's report, with advice."),
@@ -31,8 +35,17 @@ COMMANDS = (
     Command("stop", "batchjob_cli.stop", "End a run."),
     Command("cancel", "batchjob_cli.cancel", "Cancel a run that has not started."),
     Command("delete", "batchjob_cli.delete", "Delete a run's record, samples and output."),
-    Command("doctor", "batchjob_cli.doctor.command", "What this node offers, and what is missing."),
-    Command("top", "batchjob_cli.top", "The jobs of now, renewed every few seconds.", "top"),
+    Command(
+        "doctor",
+        "batchjob_cli.doctor.command",
+        "Check what this node provides and what is missing.",
+    ),
+    Command(
+        "top",
+        "batchjob_cli.top",
+        "Show running and pending jobs, updated every few seconds.",
+        "top",
+    ),
     Command("completion", "batchjob_cli.completion", "A shell's completion script.", "shell"),
     Command("manual", "batchjob_cli.manual", "A manual page.", "shell"),
 )
@@ -81,5 +94,5 @@ def _usage() -> str:
     width = max(len(command.name) for command in COMMANDS)
     rows = [f"  {each.name:<{width}}  {each.description}" for each in COMMANDS]
     return "\n".join(
-        ["usage: batchjob COMMAND ...", "", *rows, "", "batchjob COMMAND --help says more."]
+        ["usage: batchjob COMMAND ...", "", *rows, "", "See `batchjob COMMAND --help`."]
     )

@@ -60,23 +60,26 @@ def run(arguments: list[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     made = Parser(
         prog="batchjob metrics", allow_abbrev=False,
-        description="Prints a job's samples from its start on, and follows it until it ends.",
+        description="Prints the samples of a job from its start and follows them until it ends.",
     )  # fmt: skip
     made.add_argument(
-        "job", metavar="JOB", help="a job's id, or the beginning of it; of a run also its name"
+        "job", metavar="JOB", help="id of a job, or a prefix of it; for a run also its name"
     )
     made.add_argument("--type", choices=TYPES, default="overview", help="which numbers")
-    made.add_argument("--since", **argument(past_time), help="from a time on: 10m (ago), "
-                      "22:30, 2026-04-04T22:30")  # fmt: skip
+    made.add_argument(
+        "--since",
+        **argument(past_time),
+        help="only samples after this time: 10m (ago), 22:30, 2026-04-04T22:30",
+    )
     made.add_argument("--until", **argument(past_time), help="up to a time")
-    made.add_argument("--limit", **argument(integer), help="only the last N samples of now")
+    made.add_argument("--limit", **argument(integer), help="only the latest N samples")
     add_zone(made)
-    made.add_argument("--json", action="store_true", help="one object for each sample, all of it")
+    made.add_argument("--json", action="store_true", help="print each sample as a JSON object")
     made.add_argument("--no-follow", dest="follow", action="store_false",
-                      help="do not wait for more")  # fmt: skip
+                      help="do not follow")  # fmt: skip
     add_arguments(made)
     made.add_argument("--samples", default="", metavar="DIRECTORY",
-                      help="samples that lie elsewhere")  # fmt: skip
+                      help="directory of the samples")  # fmt: skip
     return made
 
 
@@ -168,7 +171,7 @@ def _wait(folder: Path, record: Path) -> None:
         except (OSError, runs.RunFileError):
             lives = False
         if not lives or time.monotonic() > deadline:
-            raise NotFoundError(f"job {folder.name}: nothing has recorded samples of it")
+            raise NotFoundError(f"job {folder.name}: no samples of it were recorded")
         time.sleep(_PAUSE_SECONDS)
 
 

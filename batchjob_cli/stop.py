@@ -24,9 +24,9 @@ _PATIENCE_SECONDS = 10.0  # beyond the grace, for a supervisor to write the end
 
 def run(arguments: list[str]) -> int:
     """`stop`: SIGTERM, and SIGKILL after the grace. Raises SettingsError."""
-    made = parser("stop", "Ends a run: SIGTERM to its processes, SIGKILL after the grace.")
+    made = parser("stop", "Stops a run: SIGTERM to its processes, SIGKILL after a grace period.")
     made.add_argument("--grace", **argument(duration), default=10.0,
-                      help="from SIGTERM to SIGKILL (default: 10s)")  # fmt: skip
+                      help="time between SIGTERM and SIGKILL (default: 10s)")  # fmt: skip
     given = made.parse_args(arguments)
     if given.server:
         return remote_runs.end(given, "stop", given.grace)

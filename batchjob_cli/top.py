@@ -34,11 +34,16 @@ def run(arguments: list[str]) -> int:
 
 def command_line(arguments: list[str]) -> argparse.Namespace:
     """What is asked for; raises SettingsError."""
-    made = parser("top", "Shows the jobs that run and wait now. q: quit, s: sort, e: ended jobs.")
+    made = parser("top", "Shows running and pending jobs. q: quit, s: sort, e: ended jobs.")
     add_filters(made.add_argument)
     add = made.add_argument
-    add("--interval", **argument(duration), default=3.0, help="time between looks (default: 3s)")
-    add("--limit", **argument(at_least_one), default=200, help="at most so many (default: 200)")
+    add("--interval", **argument(duration), default=3.0, help="time between updates (default: 3s)")
+    add(
+        "--limit",
+        **argument(at_least_one),
+        default=200,
+        help="maximum number of jobs (default: 200)",
+    )
     add_zone(made)
     given: argparse.Namespace = made.parse_args(arguments)
     return given

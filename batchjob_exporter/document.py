@@ -20,8 +20,8 @@ def metrics_page() -> str:
     parts = [
         "# Metrics",
         _MADE,
-        "Every family that the exporter may serve, by the collector it comes from. Numbers that "
-        "could not be read are absent: no sample stands for an unknown value.",
+        "Metric families of the exporter, by collector. A value that could not be "
+        "read is absent: no sample stands for an unknown value.",
     ]
     for entry in COLLECTORS:
         state = "on" if entry.enabled else "off"
@@ -33,8 +33,9 @@ def metrics_page() -> str:
         ]
     parts += [
         "## The exporter itself",
-        "With every scrape, whatever `collect[]` says. `process_*` as in all Prometheus programs, "
-        "unless `--web.disable-exporter-metrics` is given.",
+        "Part of every scrape, whatever `collect[]` selects. The `process_*` metrics "
+        "of Prometheus client libraries are added unless "
+        "`--web.disable-exporter-metrics` is given.",
         _metric_table((*exporter.METRICS, *self_metrics.METRICS)),
     ]
     return "\n\n".join(parts) + "\n"

@@ -15,20 +15,19 @@ log = logging.getLogger(__name__)
 DURATION = Metric(
     "batchjob_scrape_collector_duration_seconds",
     "gauge",
-    "Wall time of the collector's last pass.",
+    "Duration of the collector's last run.",
     ("collector",),
 )
 SUCCESS = Metric(
     "batchjob_scrape_collector_success",
     "gauge",
-    "1 if the collector's last pass succeeded; 0 if it failed or was not done in time, and so "
-    "gave nothing.",
+    "1 if the collector's last run succeeded; 0 if it failed or was not finished in time.",
     ("collector",),
 )
 FAILURES = Metric(
     "batchjob_scrape_collector_failures_total",
     "counter",
-    "Passes of the collector that failed since the exporter started.",
+    "Failed runs of the collector since the exporter started.",
     ("collector",),
 )
 METRICS = (DURATION, SUCCESS, FAILURES)
@@ -123,7 +122,7 @@ class CollectorRunner:
         if len(distinct) == len(family.samples):
             return family
         name = family.metric.name
-        self._once.warning(name, "collector %s gave a series of %s twice", self.name, name)
+        self._once.warning(name, "collector %s returned a series of %s twice", self.name, name)
         return family._replace(samples=list(distinct.items()))
 
 

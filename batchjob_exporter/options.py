@@ -102,7 +102,7 @@ class PathOptions:
 
 @dataclass(frozen=True)
 class RuntimeOptions:
-    """How much of the node the exporter may take."""
+    """Resource limits of the exporter process."""
 
     cpus: str = option(
         "all",
@@ -189,7 +189,7 @@ def parser() -> argparse.ArgumentParser:
         dest="collector.disable-defaults",
         action=argparse.BooleanOptionalAction,
         default=argparse.SUPPRESS,
-        help="Run only the collectors that are switched on by name (default: off)",
+        help="Run only collectors that are enabled by name (default: off)",
     )
     for entry in COLLECTORS:
         made.add_argument(

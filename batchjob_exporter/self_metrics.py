@@ -11,7 +11,7 @@ from collectors.metric import Metric, MetricFamily, labels
 BUILD_INFO = Metric(
     "batchjob_exporter_build_info",
     "gauge",
-    "1, with the version of the exporter and of the Python that runs it.",
+    "Versions of the exporter and of Python; always 1.",
     ("version", "python", "revision"),
 )
 METRICS = (BUILD_INFO,)

@@ -15,12 +15,12 @@ from collectors.jobs.cgroups.reader import read_path
 from collectors.metric import NO_LABELS, Metric, MetricFamily
 
 PROCESS_METRICS = (
-    Metric("process_cpu_seconds_total", "counter", "CPU time, user and system."),
-    Metric("process_start_time_seconds", "gauge", "Start of the process, Unix time."),
+    Metric("process_cpu_seconds_total", "counter", "User and system CPU time."),
+    Metric("process_start_time_seconds", "gauge", "Start time of the process, in Unix time."),
     Metric("process_resident_memory_bytes", "gauge", "Resident memory."),
     Metric("process_virtual_memory_bytes", "gauge", "Virtual memory."),
     Metric("process_open_fds", "gauge", "Open file descriptors."),
-    Metric("process_max_fds", "gauge", "Most file descriptors it may open."),
+    Metric("process_max_fds", "gauge", "Maximum number of open file descriptors."),
 )
 
 

@@ -74,8 +74,8 @@ class ExporterService:
         guarded = web.allow_from or self.web.guarded or secret
         if any(map(beyond_loopback, self.sockets)) and not guarded:
             log.warning(
-                "whoever reaches this node can read what its jobs do: "
-                "set --web.allow-from, or authentication in --web.config.file"
+                "anybody who can reach this node can read what its jobs do: set "
+                "--web.allow-from, or authentication in --web.config.file"
             )
         self._limits = ConnectionLimits(web.max_requests, web.allow_from)
         self._server = HttpServer(self.sockets, self.web, self._limits)

@@ -82,7 +82,9 @@ def _main(arguments: list[str]) -> int:
 
 
 def _parser() -> Parser:
-    parser = Parser(prog="batchjob_stats_db", description="Keep every job on record.")
+    parser = Parser(
+        prog="batchjob_stats_db", description="Poll scheduler accounting into the job database."
+    )
     parser.add_argument("--version", action="version", version=f"batchjob_stats_db {__version__}")
     parser.add_argument("--config.file", dest="config_file", default="", metavar="PATH",
                         help="YAML configuration file with options and clusters.")  # fmt: skip
@@ -105,14 +107,17 @@ def _parser() -> Parser:
     copy.add_argument("target", type=Path, nargs="?",
                       help="A directory; or a file, whose name ends in .db or .dump "
                       "(default: backup.directory).")  # fmt: skip
-    copy.add_argument("--keep", **argument(integer), help="Keep the newest N in the directory "
-                      "(default: backup.keep in backup.directory, all elsewhere).")  # fmt: skip
+    copy.add_argument("--keep", **argument(integer), help="Number of backups to keep in the "
+                      "directory (default: backup.keep in backup.directory, all "
+                      "elsewhere).")  # fmt: skip
     back = add("restore", _restore, "Replace the database with a backup.")
-    back.add_argument("file", type=Path, help="What `backup` has written.")
+    back.add_argument("file", type=Path, help="Backup to restore.")
     add("check", _check, "Check for damage, gaps and orphaned rows.")
     out = add("export", _export, "Write job records to standard output.")
     out.add_argument("--format", choices=("json", "csv", "parquet"), default="json")
-    out.add_argument("--output", type=Path, metavar="FILE", help="Where Parquet is written.")
+    out.add_argument(
+        "--output", type=Path, metavar="FILE", help="Directory to write Parquet files to."
+    )
     for command in (backfill, again):
         command.add_argument("--since", required=True, **argument(_day), help="2025-01-31")
     out.add_argument("--since", default=0, **argument(_day), help="2025-01-31")
@@ -120,7 +125,10 @@ def _parser() -> Parser:
     add("import", _import, "Read exported JSON lines.").add_argument("file", type=Path)
     hide = add("anonymise", _anonymise, "Replace the users of ended jobs with pseudonyms.")
     hide.add_argument(
-        "--key-file", required=True, metavar="FILE", help="Secret; the same gives the same."
+        "--key-file",
+        required=True,
+        metavar="FILE",
+        help="File with a secret; the same secret gives the same pseudonyms.",
     )
     hide.add_argument("--older-than", **argument(duration), help="Such as 365d.")
     forget = add("forget", _forget, "Delete all data about a user.")

@@ -263,7 +263,7 @@ class ClusterReadings:
             with self._histories.lent() as history:
                 value = ask(history)
         except TimeSeriesError as error:
-            log.info("nothing new of cluster %s: %s", key[0], error)
+            log.info("cannot update cluster %s: %s", key[0], error)
             return
         with self._lock:
             self._kept[key] = _LastAnswer(now, value)

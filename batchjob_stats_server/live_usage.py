@@ -81,7 +81,7 @@ class LiveUsage:
             with self._reader.connect() as db, self._histories.lent() as history:
                 found = live(db, history, rows, self._policy, self._interval, now)
         except TimeSeriesError as error:
-            log.info("running jobs are shown as they were last measured: %s", error)
+            log.info("running jobs are shown with their last recorded measurements: %s", error)
         finally:
             with self._lock:
                 self._asked.difference_update(row["id"] for row in rows)

@@ -85,7 +85,7 @@ def _make_token(chosen: ServerSettings, given: argparse.Namespace) -> int:
                 cluster=given.cluster, expiry_time=now + int(given.lifetime),
             )  # fmt: skip
     except sa.exc.DBAPIError as error:
-        raise DatabaseError(f"the token cannot be kept: {error.orig}") from error
+        raise DatabaseError(f"the token cannot be stored: {error.orig}") from error
     finally:
         services.stop()
     print(text)
@@ -94,24 +94,26 @@ def _make_token(chosen: ServerSettings, given: argparse.Namespace) -> int:
 
 def _parser() -> Parser:
     parser = Parser(
-        prog="batchjob_stats_server", description="Answer questions about jobs.", allow_abbrev=False
+        prog="batchjob_stats_server",
+        description="Serve the job API, web pages and the PromQL gate.",
+        allow_abbrev=False,
     )
     version = f"batchjob_stats_server {__version__}"
     parser.add_argument("--version", action="version", version=version)
     parser.add_argument("--config.file", dest="config_file", default="", metavar="PATH",
                         help="YAML file with options.")  # fmt: skip
     parser.add_argument("--check", action="store_true",
-                        help="Check the configuration and the database, and end.")  # fmt: skip
+                        help="Check the configuration and the database, and exit.")  # fmt: skip
     add_flags(parser, SECTIONS)
     commands = parser.add_subparsers(metavar="COMMAND", parser_class=Parser)
-    commands.add_parser("run", help="Answer until stopped (the default).")
-    token = commands.add_parser("token", help="Make a token, and print it.")
+    commands.add_parser("run", help="Serve until stopped (default).")
+    token = commands.add_parser("token", help="Create a token and print it.")
     token.add_argument("user", help="Whose it is.")
     token.add_argument("--role", choices=[role.value for role in TokenRole], default="user")
-    token.add_argument("--label", default="made on the server", help="What it is for.")
-    token.add_argument("--cluster", default="", help="Only for jobs of this cluster.")
+    token.add_argument("--label", default="made on the server", help="Description of the token.")
+    token.add_argument("--cluster", default="", help="Restrict the token to jobs of this cluster.")
     token.add_argument("--lifetime", **argument(duration), default=90 * 86400.0,
-                       help="How long it works (default: 90d).")  # fmt: skip
+                       help="Lifetime of the token (default: 90d).")  # fmt: skip
     return parser
 
 
@@ -156,7 +158,7 @@ class AnsweringServer(uvicorn.Server):
 
 def _end(seconds: float) -> None:
     time.sleep(seconds)
-    log.warning("what has not ended in time is cut off")
+    log.warning("requests that have not finished in time are aborted")
     os._exit(0)
 
 

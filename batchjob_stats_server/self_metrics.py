@@ -40,18 +40,18 @@ class ServerMetrics:
 
         self.requests = counter("requests", "Requests answered.", "method", "route", "status")
         self.seconds = histogram(
-            "request_duration_seconds", "Time from a request to its answer's end.", "route"
+            "request_duration_seconds", "Duration of requests until the end of the answer.", "route"
         )
-        self.refused = counter("refused", "Requests whose sender was not believed.", "reason")
-        self.limited = counter("rate_limited", "Requests that came too fast.", "by")
+        self.refused = counter("refused", "Requests that failed authentication.", "reason")
+        self.limited = counter("rate_limited", "Requests rejected by a rate limit.", "by")
         self.dropped = counter(
             "connections_dropped",
-            "Connections that made room for others, or found none, by whose maximum.",
+            "Connections closed or refused because of a maximum, by maximum.",
             "of",
         )
         self.tsdb_seconds = histogram(
             "tsdb_request_duration_seconds",
-            "Time of questions to the time series database, by how they ended.",
+            "Duration of queries of the time series database, by result.",
             "question",
             "result",
         )
@@ -59,14 +59,16 @@ class ServerMetrics:
         def gauge(name: str, text: str, *labels: str) -> Gauge:
             return Gauge(f"{_PREFIX}_{name}", text, labels, registry=self.registry)
 
-        gauge("info", "The version that runs.", "version").labels(__version__).set(1)
+        gauge("info", "Version of the server; always 1.", "version").labels(__version__).set(1)
         self.threads = gauge("busy_threads", "Threads that answer a request.")
-        self.threads_limit = gauge("threads", "The most of these.")
+        self.threads_limit = gauge("threads", "Maximum number of these threads.")
         self.waiting = gauge("waiting_requests", "Requests that wait for a thread.")
         self.clients = gauge("connections", "Connections of clients.")
         self.connections = gauge("database_connections", "Connections to the database in use.")
-        self.asked = gauge("tsdb_requests", "Questions that the time series database answers now.")
-        self.questions = gauge("tsdb_questions", "These, and the questions in line for it.")
+        self.asked = gauge("tsdb_requests", "Queries in progress at the time series database.")
+        self.questions = gauge(
+            "tsdb_questions", "Queries in progress or waiting for the time series database."
+        )
 
     def watch(self, reader: Engine, turns: FairQueue | None) -> None:
         """Look up what is in use whenever it is asked for."""

@@ -21,22 +21,23 @@ CPU_SECONDS = Metric(
     "CPU time of the node by mode, summed over all CPUs; guests count as user or nice.",
     ("mode",),
 )
-CPUS = Metric("batchjob_node_cpus", "gauge", "CPUs (hardware threads) that are online.")
+CPUS = Metric("batchjob_node_cpus", "gauge", "Online CPUs (hardware threads).")
 MEMORY_TOTAL = Metric(
-    "batchjob_node_memory_total_bytes", "gauge", "Memory the kernel can use: MemTotal."
+    "batchjob_node_memory_total_bytes", "gauge", "Total usable memory: MemTotal in /proc/meminfo."
 )
 MEMORY_AVAILABLE = Metric(
     "batchjob_node_memory_available_bytes",
     "gauge",
-    "Memory that programs can have without swapping, by the kernel's estimate: MemAvailable.",
+    "Memory available to programs without swapping, estimated by the kernel: "
+    "MemAvailable in /proc/meminfo.",
 )
 BOOT_TIME = Metric(
-    "batchjob_node_boot_time_seconds", "gauge", "When the node was booted, in Unix time."
+    "batchjob_node_boot_time_seconds", "gauge", "Boot time of the node, in Unix time."
 )
 INFO = Metric(
     "batchjob_node_info",
     "gauge",
-    "1, with the node's name and kernel as uname(2) gives them.",
+    "Host name and kernel of the node, from uname(2); always 1.",
     ("nodename", "release", "machine"),
 )
 METRICS = (CPU_SECONDS, CPUS, MEMORY_TOTAL, MEMORY_AVAILABLE, BOOT_TIME, INFO)

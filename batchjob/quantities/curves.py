@@ -65,12 +65,12 @@ CPUS = _gauge("cpus", "cores", "CPUs allocated.", job.CPUS)
 CPU_THROTTLED = _rate(
     "cpu_throttled",
     "ratio",
-    "Time in which the CPU quota held tasks back; CPUs add up.",
+    "Time for which tasks were throttled by the CPU quota, summed over CPUs.",
     job.CPU_THROTTLED_SECONDS,
 )
-MEMORY = _gauge("memory", "bytes", "Memory charged, page cache included.", job.MEMORY_CURRENT)
+MEMORY = _gauge("memory", "bytes", "Memory charged, including page cache.", job.MEMORY_CURRENT)
 MEMORY_WORKING_SET = _gauge(
-    "memory_working_set", "bytes", "Memory less inactive page cache.", job.MEMORY_WORKING_SET
+    "memory_working_set", "bytes", "Memory minus inactive page cache.", job.MEMORY_WORKING_SET
 )
 MEMORY_LIMIT = _gauge("memory_limit", "bytes", "The memory limit.", job.MEMORY_LIMIT)
 IO_READ = _rate(
@@ -82,40 +82,40 @@ IO_WRITE = _rate(
 FILE_READ = _rate(
     "file_read",
     "bytes/s",
-    "Fetched from storage, network file systems included.",
+    "Fetched from storage, including network file systems.",
     job.PROCESS_IO_READ_BYTES,
 )
 FILE_WRITE = _rate(
     "file_write",
     "bytes/s",
-    "Sent to storage, network file systems included.",
+    "Sent to storage, including network file systems.",
     job.PROCESS_IO_WRITTEN_BYTES,
 )
-_SOME = "Part of the time in which some task waited for"
+_SOME = "Fraction of time in which at least one task waited for"
 PRESSURE_CPU = _rate("pressure_cpu", "ratio", f"{_SOME} a CPU.", job.CPU_WAITING)
 PRESSURE_MEMORY = _rate("pressure_memory", "ratio", f"{_SOME} memory.", job.MEMORY_WAITING)
 PRESSURE_IO = _rate("pressure_io", "ratio", f"{_SOME} storage.", job.IO_WAITING)
-_ALL_TASKS = "Part of the time in which all tasks waited for"
+_ALL_TASKS = "Fraction of time in which all non-idle tasks waited for"
 PROCESSES = _gauge("processes", "count", "Processes.", job.PROCESSES)
 THREADS = _gauge("threads", "count", "Threads.", job.THREADS)
 NETWORK_RECEIVE = _rate(
     "network_receive",
     "bytes/s",
-    "Received, in a network namespace of the job's own.",
+    "Received in the job's own network namespace.",
     job.NETWORK_RECEIVE_BYTES,
     summed="device",
 )
 NETWORK_TRANSMIT = _rate(
     "network_transmit",
     "bytes/s",
-    "Sent, in a network namespace of the job's own.",
+    "Sent in the job's own network namespace.",
     job.NETWORK_TRANSMIT_BYTES,
     summed="device",
 )
 POWER = _rate(
     "power",
     "watts",
-    "The job's part of the nodes' power, by component.",
+    "The job's share of the nodes' power, by component.",
     energy.ENERGY_JOULES,
     part="component",
     summed="kind",
@@ -123,7 +123,7 @@ POWER = _rate(
 GPU_UTILIZATION = Curve(
     "gpu_utilization",
     "ratio",
-    "Part of the time in which any kernel ran.",
+    "Fraction of time in which any kernel ran.",
     (_of_job(gpu.JOB_GPU_UTILIZATION), _of_gpu(gpu.GPU_UTILIZATION), _dcgm("DEV_GPU_UTIL", 0.01)),
 )
 GPU_MEMORY = Curve(
@@ -152,7 +152,7 @@ CURVES = {
         MEMORY,
         MEMORY_WORKING_SET,
         _gauge("memory_anonymous", "bytes", "Heap and stack.", job.MEMORY_ANON),
-        _gauge("memory_cache", "bytes", "Page cache, shared memory included.", job.MEMORY_FILE),
+        _gauge("memory_cache", "bytes", "Page cache, including shared memory.", job.MEMORY_FILE),
         MEMORY_LIMIT,
         _gauge("swap", "bytes", "Swap in use.", job.MEMORY_SWAP),
         _rate("major_faults", "1/s", "Page faults that waited for storage.", job.PAGE_FAULTS_MAJOR),
@@ -195,19 +195,19 @@ CURVES = {
         Curve(
             "gpu_sm_active",
             "ratio",
-            "Part of the multiprocessors' time with work (DCGM).",
+            "Fraction of time in which the multiprocessors were active (DCGM).",
             (_dcgm("PROF_SM_ACTIVE"),),
         ),
         Curve(
             "gpu_tensor_active",
             "ratio",
-            "Part of the time in which tensor cores worked (DCGM).",
+            "Fraction of time in which tensor cores were active (DCGM).",
             (_dcgm("PROF_PIPE_TENSOR_ACTIVE"),),
         ),
         Curve(
             "gpu_memory_active",
             "ratio",
-            "Part of the time in which GPU memory moved data (DCGM).",
+            "Fraction of time in which GPU memory transferred data (DCGM).",
             (_dcgm("PROF_DRAM_ACTIVE"),),
         ),
     )
@@ -232,7 +232,7 @@ PLOTS = (
     Plot("GPU memory", (GPU_MEMORY,), limit=GPU_MEMORY_TOTAL, gpu=True),
     Plot("GPU power", (GPU_POWER,), gpu=True),
     Plot("Power", (POWER,)),
-    Plot("Files, network file systems included", (FILE_READ, FILE_WRITE)),
+    Plot("Files, including network file systems", (FILE_READ, FILE_WRITE)),
     Plot("Block devices", (IO_READ, IO_WRITE)),
     Plot(
         "Pressure (time waiting for resources)",
@@ -240,7 +240,7 @@ PLOTS = (
         ceiling=1.0,
     ),
     Plot("Throttled by the CPU quota", (CPU_THROTTLED,)),
-    Plot("Network of its own", (NETWORK_RECEIVE, NETWORK_TRANSMIT)),
+    Plot("Own network namespace", (NETWORK_RECEIVE, NETWORK_TRANSMIT)),
     Plot("Processes and threads", (PROCESSES, THREADS)),
 )
 COMPARED = (CPU, MEMORY, GPU_UTILIZATION, POWER, FILE_READ, FILE_WRITE)

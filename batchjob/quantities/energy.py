@@ -12,8 +12,9 @@ ENERGY_JOULES = Quantity(
         "counter",
         "joules",
         "",
-        "Estimate of the energy used by the job on this node: its part of the chosen meter, active"
-        " by CPU time (GPUs by who held them), idle by allocation.",
+        "Estimated energy used by the job on this node: its share of the selected "
+        "meter. Active energy is shared by CPU time (GPUs: by allocation), idle "
+        "energy by allocation.",
         labels=ENERGY_GROUP.labels,
     ),
     group=ENERGY_GROUP,
@@ -25,8 +26,8 @@ EMISSIONS_GRAMS = Quantity(
         "counter",
         "grams",
         "",
-        "Emissions of the job's energy, each interval at the provider's factor of that time;"
-        " without PUE and the making of the hardware.",
+        "Emissions of the job's energy, with the provider's emission factor of each "
+        "interval; PUE and the manufacture of the hardware are not included.",
         labels=EMISSIONS_GROUP.labels,
     ),
     group=EMISSIONS_GROUP,

@@ -30,9 +30,9 @@ def _held(name: str, metric: ExportedMetric, **labels: str) -> Quantity:
 GPU_UTILIZATION = _of_gpu(
     "utilization_ratio",
     "ratio",
-    "Part of the last sample period (up to 1 s) in which any kernel ran, 0 to 1; it says "
-    "nothing of how much of the GPU that kernel filled. For MIG instances the mean since the "
-    "last reading, on Hopper and later; else absent.",
+    "Fraction of the last sample period (up to 1 s) in which any kernel ran, 0 to 1; "
+    "independent of how much of the GPU the kernel occupied. For MIG instances, the "
+    "mean since the last reading (Hopper and later only).",
 )
 GPU_MEMORY_USED = _of_gpu("memory_used_bytes", "bytes", "GPU memory in use.")
 GPU_MEMORY_TOTAL = _of_gpu("memory_total_bytes", "bytes", "GPU memory installed or assigned.")
@@ -42,11 +42,11 @@ GPU_POWER = _of_gpu(
     "Power draw of the whole board; a mean over 1 s on Ampere and later except A100.",
 )
 GPU_TEMPERATURE = _of_gpu("temperature_celsius", "celsius", "Temperature of the GPU core.")
-GPU_CLOCK = _of_gpu("clock_hertz", "hertz", "Current frequency of a clock.", "clock")
+GPU_CLOCK = _of_gpu("clock_hertz", "hertz", "Current clock frequency.", "clock")
 GPU_ECC_ERRORS = _of_gpu(
     "ecc_errors_total",
     "count",
-    "Memory errors in the life of the board (AMD: since its driver was loaded).",
+    "Memory errors over the lifetime of the board (AMD: since its driver was loaded).",
     "kind",
     kind="counter",
 )
@@ -55,8 +55,9 @@ JOB_GPU_INFO = ExportedMetric(
     "batchjob_job_gpu_info",
     "gauge",
     "count",
-    "1 for each GPU or MIG instance that a running job holds or uses; `source` is what told; "
-    "`confirmed` is false where only the environment of the user's own processes did.",
+    "1 for each GPU or MIG instance that is allocated to or used by a running job; "
+    "`source` is where this is known from; `confirmed` is false if only the "
+    "environment of the user's processes says so.",
     (
         "manager",
         "jobid",
@@ -74,20 +75,21 @@ JOB_GPU_INFO = ExportedMetric(
 JOB_GPU_SHARE = _of_job(
     "gpu_share_ratio",
     "ratio",
-    "The job's part of the GPU or MIG instance among those that hold it, 0 to 1; absent for a "
-    "job that uses a GPU allocated to others only.",
+    "Share of the GPU or MIG instance that is attributed to the job, 0 to 1; absent "
+    "for a job that uses a GPU allocated only to others.",
 )
 JOB_GPU_UTILIZATION = _of_job(
     "gpu_utilization_ratio",
     "ratio",
-    "Part of the last sample period in which the job's kernels ran: the GPU's own figure where "
-    "the job is alone on it, else the sum over the job's processes.",
+    "Fraction of the last sample period in which the job's kernels ran: the "
+    "utilization of the GPU if the job has it exclusively, else the sum over the "
+    "job's processes.",
 )
 JOB_GPU_MEMORY = _of_job("gpu_memory_bytes", "bytes", "GPU memory of the job's processes.")
 JOB_GPU_PROCESSES = _of_job(
     "gpu_processes",
     "count",
-    "The job's processes with a context on the GPU; 0 for a GPU that is held and not used.",
+    "Processes of the job with a context on the GPU; 0 for a GPU that is allocated and not used.",
 )
 JOB_GPU_POWER = _held("gpu_power_watts", GPU_POWER)
 JOB_GPU_MEMORY_TOTAL = _held("gpu_memory_total_bytes", GPU_MEMORY_TOTAL)

@@ -18,7 +18,7 @@ from batchjob.quantities.reading import DeviceIO, Interface, JobReading
 
 GROUPS: Mapping[MetricGroup, str] = {
     "cpu": "CPU time and CPUs allocated",
-    "throttling": "periods and time in which a CPU quota held the job back",
+    "throttling": "periods and time in which a CPU quota throttled the job",
     "memory": "memory in use, peak and limit, by anonymous, file and shared, OOM kills",
     "memory-detail": "kernel, mapped and inactive memory, working set",
     "faults": "page faults",
@@ -27,7 +27,7 @@ GROUPS: Mapping[MetricGroup, str] = {
     "process-io": "IO calls and bytes summed over processes: the only view of network file systems",
     "processes": "processes, threads and their limit",
     "open-files": "open files",
-    "network": "traffic of jobs with a network namespace of their own",
+    "network": "traffic of jobs that have their own network namespace",
 }
 DEFAULT_GROUPS: tuple[MetricGroup, ...] = (
     "cpu", "memory", "faults", "pressure", "io", "process-io", "processes", "network",
@@ -57,9 +57,7 @@ def _one_of(metric: ExportedMetric, name: str, read: _Read, **labels: str) -> Qu
 
 
 def _by_device(name: str, unit: Unit, of_each: Callable[[DeviceIO], float], help: str) -> Quantity:
-    more = (
-        "without network file systems and, on cgroup v1, without what the kernel wrote back later"
-    )
+    more = "network file systems and, on cgroup v1, delayed write-back are not included"
     metric = job_metric(name, "counter", unit, "io", f"{help}; {more}.", labels=IO.labels)
     return Quantity(name, metric, lambda job: job.cgroup.io, group=IO, of_each=of_each)
 
@@ -73,23 +71,25 @@ def _by_interface(
 
 
 _PROCESSES = (
-    ", summed over the job's processes (/proc/PID/io, with CAP_SYS_PTRACE); a lower bound: "
-    "processes are looked at when some begin or end and after each scrape, and what one did after "
-    "its last look is missing."
+    ", summed over the job's processes (/proc/PID/io, with CAP_SYS_PTRACE); a lower "
+    "bound: processes are sampled when one starts or ends and after each scrape, so "
+    "IO between the last sample of a process and its end is missing."
 )
 
 # fmt: off
 START_TIME = _gauge(
     "start_time_seconds", "epoch", "", lambda job: job.started_at,
-    "Start of the job's first process here, epoch.", outlives_job=True,
+    "Start time of the job's first process on this node, in Unix time.", outlives_job=True,
 )
 END_TIME = _gauge(
     "end_time_seconds", "epoch", "", lambda job: job.ended_at,
-    "When the job's last process here was noticed to have ended.", outlives_job=True,
+    "Time at which the end of the job's last process on this node was detected, in "
+    "Unix time.", outlives_job=True,
 )
 
 CPU_SECONDS = job_metric(
-    "cpu_seconds", "counter", "seconds", "cpu", "CPU time of all processes the job has had.",
+    "cpu_seconds", "counter", "seconds", "cpu",
+    "CPU time of all processes of the job, including processes that have ended.",
     labels=("mode",),
 )
 CPU_USER = _one_of(
@@ -100,35 +100,35 @@ CPU_SYSTEM = _one_of(
 )
 CPUS = _gauge(
     "cpus", "cpus", "cpu", lambda job: job.cgroup.cpus,
-    "CPUs allocated to the job: its CPU set, its quota where it has none, or for LSF its slots "
-    "here.",
+    "CPUs allocated to the job on this node: its CPU set, else its CPU quota, else "
+    "(LSF) its slots.",
 )
 CPU_THROTTLED_SECONDS = _counter(
     "cpu_throttled_seconds", "seconds", "throttling",
     lambda job: job.cgroup.cpu_throttled_seconds,
-    "Time in which the CPU quota kept tasks from running.",
+    "Time for which tasks were throttled by the CPU quota.",
 )
 CPU_THROTTLED_PERIODS = _counter(
     "cpu_throttled_periods", "count", "throttling",
     lambda job: job.cgroup.cpu_throttled_periods,
-    "Quota periods in which the job was held back.",
+    "CPU quota periods in which the job was throttled.",
 )
 CPU_PERIODS = _counter(
     "cpu_periods", "count", "throttling", lambda job: job.cgroup.cpu_periods,
-    "Quota periods in which the job had something to run.",
+    "CPU quota periods in which the job was runnable.",
 )
 
 MEMORY_CURRENT = _gauge(
     "memory_current_bytes", "bytes", "memory", lambda job: job.cgroup.memory_current,
-    "Memory charged to the job, page cache included.",
+    "Memory charged to the job, including page cache.",
 )
 MEMORY_PEAK = _gauge(
     "memory_peak_bytes", "bytes", "memory", lambda job: job.cgroup.memory_peak,
-    "Most memory ever charged to the job, page cache included.", outlives_job=True,
+    "Maximum memory ever charged to the job, including page cache.", outlives_job=True,
 )
 MEMORY_LIMIT = _gauge(
     "memory_limit_bytes", "bytes", "memory", lambda job: job.cgroup.memory_limit,
-    "Nearest memory limit that holds for the job.",
+    "Lowest memory limit that applies to the job.",
 )
 MEMORY_ANON = _gauge(
     "memory_anon_bytes", "bytes", "memory", lambda job: job.cgroup.memory_anon,
@@ -136,7 +136,7 @@ MEMORY_ANON = _gauge(
 )
 MEMORY_FILE = _gauge(
     "memory_file_bytes", "bytes", "memory", lambda job: job.cgroup.memory_file,
-    "Page cache, shared memory included.",
+    "Page cache, including shared memory.",
 )
 MEMORY_SHMEM = _gauge(
     "memory_shmem_bytes", "bytes", "memory", lambda job: job.cgroup.memory_shmem,
@@ -152,11 +152,11 @@ MEMORY_MAPPED = _gauge(
 )
 MEMORY_INACTIVE_FILE = _gauge(
     "memory_inactive_file_bytes", "bytes", "memory-detail",
-    lambda job: job.cgroup.memory_inactive_file, "Page cache that is reclaimed first.",
+    lambda job: job.cgroup.memory_inactive_file, "Inactive page cache, which is reclaimed first.",
 )
 MEMORY_WORKING_SET = _gauge(
     "memory_working_set_bytes", "bytes", "memory-detail", lambda job: job.working_set,
-    "Memory charged less inactive page cache.",
+    "Memory charged minus inactive page cache.",
 )
 MEMORY_SWAP = _gauge(
     "memory_swap_bytes", "bytes", "memory", lambda job: job.cgroup.memory_swap, "Swap in use."
@@ -164,7 +164,7 @@ MEMORY_SWAP = _gauge(
 
 PAGE_FAULTS = job_metric(
     "page_faults", "counter", "count", "faults",
-    "Page faults; major ones had to wait for storage.", labels=("kind",),
+    "Page faults; major faults required a read from storage.", labels=("kind",),
 )
 PAGE_FAULTS_MINOR = _one_of(
     PAGE_FAULTS, "page_faults_minor", lambda job: job.minor_faults, kind="minor"
@@ -174,16 +174,16 @@ PAGE_FAULTS_MAJOR = _one_of(
 )
 MEMORY_LIMIT_HITS = _counter(
     "memory_limit_hits", "count", "memory", lambda job: job.cgroup.memory_limit_hits,
-    "Times the job reached its memory limit.",
+    "Number of times the job reached its memory limit.",
 )
 OOM_KILLS = _counter(
     "oom_kills", "count", "memory", lambda job: job.cgroup.oom_kills,
-    "Processes of the job ended by the OOM killer.",
+    "Processes of the job that the OOM killer terminated.",
 )
 
 WAITING_SECONDS = job_metric(
     "pressure_waiting_seconds", "counter", "seconds", "pressure",
-    "Time in which some task waited for a resource.", labels=("resource",),
+    "Time in which at least one task waited for the resource (PSI some).", labels=("resource",),
 )
 CPU_WAITING = _one_of(
     WAITING_SECONDS, "cpu_waiting_seconds", lambda job: job.cgroup.cpu_waiting_seconds,
@@ -199,7 +199,7 @@ IO_WAITING = _one_of(
 )
 STALLED_SECONDS = job_metric(
     "pressure_stalled_seconds", "counter", "seconds", "pressure",
-    "Time in which all tasks waited for a resource.", labels=("resource",),
+    "Time in which all non-idle tasks waited for the resource (PSI full).", labels=("resource",),
 )
 CPU_STALLED = _one_of(
     STALLED_SECONDS, "cpu_stalled_seconds", lambda job: job.cgroup.cpu_stalled_seconds,
@@ -240,7 +240,7 @@ PROCESS_IO_WRITTEN_BYTES = _counter(
 PROCESS_IO_READ_CHARACTERS = _counter(
     "process_io_read_characters", "bytes", "process-io",
     lambda job: job.processes.read_characters,
-    f"Bytes of all read calls, cached ones too{_PROCESSES}",
+    f"Bytes of all read calls, including reads from the page cache{_PROCESSES}",
 )
 PROCESS_IO_WRITTEN_CHARACTERS = _counter(
     "process_io_written_characters", "bytes", "process-io",
@@ -249,18 +249,18 @@ PROCESS_IO_WRITTEN_CHARACTERS = _counter(
 
 PROCESSES = _gauge(
     "processes", "count", "processes", lambda job: job.processes.processes,
-    "Processes of the job's user in the job.",
+    "Processes of the job that run as its user.",
 )
 THREADS = _gauge(
     "threads", "count", "processes", lambda job: job.threads, "Threads in the job."
 )
 THREADS_LIMIT = _gauge(
     "threads_limit", "count", "processes", lambda job: job.cgroup.threads_limit,
-    "Most threads the job may have.",
+    "Maximum number of threads of the job.",
 )
 THREADS_LIMIT_HITS = _counter(
     "threads_limit_hits", "count", "processes", lambda job: job.cgroup.threads_limit_hits,
-    "Times a fork failed at the limit of threads.",
+    "Number of forks that failed because of the thread limit.",
 )
 OPEN_FILES = _gauge(
     "open_files", "count", "open-files", lambda job: job.processes.open_files,
@@ -301,8 +301,9 @@ EXECUTABLE_CPU_SECONDS = Quantity(
     "executable_cpu_seconds",
     job_metric(
         "executable_cpu_seconds", "counter", "seconds", "executables",
-        "CPU time of the busiest programs; approximate: what an ended process used between two "
-        "looks may be missing.", labels=EXECUTABLES.labels,
+        "CPU time of the executables that use the most; approximate, because what a "
+        "process used between the last sample and its end may be missing.",
+        labels=EXECUTABLES.labels,
     ),
     lambda job: job.processes.programs, group=EXECUTABLES,
 )

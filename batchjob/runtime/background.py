@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class Observed(NamedTuple, Generic[T]):
-    """A value and when it was read, by the clock the refresher was given."""
+    """A value and time at which it was read, by the clock the refresher was given."""
 
     value: T
     at: float

@@ -143,10 +143,10 @@ def _connected(
             yield raw
     except (OSError, http.client.HTTPException, ValueError) as error:
         if late.is_set() or isinstance(error, TimeoutError):
-            raise FetchError("deadline", f"{place}: not answered in time") from error
+            raise FetchError("deadline", f"{place}: no answer in time") from error
         raise FetchError(_reason(error), f"{place}: {in_words(error)}") from error
     if late.is_set():  # a body without a length looks complete when it is cut off
-        raise FetchError("deadline", f"{place}: not answered in time")
+        raise FetchError("deadline", f"{place}: no answer in time")
 
 
 def _connect(place: _Place, give_up: float) -> socket.socket:

@@ -155,7 +155,7 @@ def refuse_unknown(parser: argparse.ArgumentParser, arguments: Sequence[str]) ->
         flags = [flag for action in parser._actions for flag in action.option_strings]
         wrong = argument.split("=", 1)[0]
         if wrong in flags:
-            raise SettingsError(f"{wrong} is to stand before the command")
+            raise SettingsError(f"{wrong} must come before the command")
         raise SettingsError(f"unknown flag {wrong}{nearest(wrong, flags)}")
 
 

@@ -145,7 +145,7 @@ def _read(
     try:
         process.wait(max(0.0, deadline - time.monotonic()))
     except subprocess.TimeoutExpired:
-        raise CommandTimeoutError(f"{name}: did not end within {timeout:g} s") from None
+        raise CommandTimeoutError(f"{name}: timed out after {timeout:g} s") from None
     return b"".join(parts[process.stdout]), b"".join(parts[process.stderr])
 
 

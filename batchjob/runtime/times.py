@@ -48,7 +48,7 @@ def coming_time(text: str, now: float | None = None) -> float:
     now = time.time() if now is None else now
     at = start_time(text, now)
     if at < now - _JUST_NOW_SECONDS and not text.startswith("@"):
-        raise ValueError(f"expected a time that is still to come, got {text!r}")
+        raise ValueError(f"expected a time in the future, got {text!r}")
     return at
 
 

@@ -88,7 +88,7 @@ class JobRecord(NamedTuple):
     reservation: str = ""
     priority: int | None = None
     # When.
-    expected_start_time: float | None = None  # of a job that waits, as the scheduler plans
+    expected_start_time: float | None = None  # expected start of a pending job, from the scheduler
     eligible_time: float | None = None
     start_time: float | None = None
     end_time: float | None = None

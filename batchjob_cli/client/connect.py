@@ -40,9 +40,7 @@ Ask = Callable[[str, Parameters], ApiReply]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """How to say who is asked."""
-    group = parser.add_argument_group(
-        "who is asked", "The local database, unless a server is named."
-    )
+    group = parser.add_argument_group("who is asked", "Default: the local database.")
     group.add_argument(
         "--server",
         default=os.environ.get(SERVER, ""),

@@ -23,23 +23,23 @@ _UDEV = (
 )
 
 _IPMI_ADVICE = {
-    "authentication": "look at collector.ipmi.user, collector.ipmi.password-file and the BMC's log",
-    "busy": "ask again later; other programs may be asking the BMC too",
+    "authentication": "check collector.ipmi.user, collector.ipmi.password-file and the BMC's log",
+    "busy": "try again later; other programs may be querying the BMC as well",
     "no_device": "modprobe ipmi_si ipmi_devintf, if the machine has a BMC",
-    "no_reading": "switch the power measurement on in the BMC's settings",
+    "no_reading": "enable power measurement in the BMC's settings",
     "permission": _UDEV,
-    "privilege": "raise collector.ipmi.privilege to operator, for a user who may",
+    "privilege": "raise collector.ipmi.privilege to operator, if the user is allowed to",
     "timeout": "check the BMC's address, or reset a BMC that hangs: ipmitool mc reset cold",
-    "unsupported": "name the sensors by collector.ipmi.sensor, or use another meter",
+    "unsupported": "set collector.ipmi.sensor, or use another meter",
 }
 
 _UNREACHABLE = "is collector.redfish.url right, and is the controller's network reachable?"
 _REDFISH_ADVICE = {
-    "ambiguous": "name this node's by collector.redfish.system",
-    "authentication": "look at collector.redfish.user and collector.redfish.password-file",
+    "ambiguous": "set collector.redfish.system to this node's",
+    "authentication": "check collector.redfish.user and collector.redfish.password-file",
     "deadline": _UNREACHABLE,
-    "no_reading": "name the chassis by collector.redfish.chassis",
-    "tls": "give the certificate's authority by collector.redfish.ca-file",
+    "no_reading": "set collector.redfish.chassis",
+    "tls": "set collector.redfish.ca-file to the CA of the certificate",
     "unreachable": _UNREACHABLE,
 }
 

@@ -15,10 +15,10 @@ from batchjob_exporter.options import EnabledCollector, settings
 from collectors.jobs.discovery.site_layouts import all_layouts
 
 _DESCRIPTION = """\
-Says what this node offers to the exporter, and what is missing.
+Checks what this node provides to the exporter and what is missing.
 
 Takes every flag of batchjob_exporter as well (--config.file, --path.cgroupfs,
---web.listen-address ...) and looks at the node as the exporter would.
+--web.listen-address ...) and examines the node as the exporter would.
 
 Exit status: 0 jobs can be seen, 1 they cannot, 2 wrong usage."""
 

@@ -50,14 +50,14 @@ def _clock(_: ExaminedNode) -> Finding | None:
         return Finding("ok", "synchronised")
     return Finding(
         "warning",
-        "nobody keeps the clock right: samples and job records may not fit together",
+        "the clock is not synchronized: samples and job records may not match",
         "run chronyd or systemd-timesyncd (in a virtual machine, on its host)",
     )
 
 
 def _cpus(_: ExaminedNode) -> Finding:
     allowed = sorted(os.sched_getaffinity(0))
-    return Finding("ok", f"{len(allowed)} usable; the exporter keeps to one of them")
+    return Finding("ok", f"{len(allowed)} usable; the exporter uses one of them")
 
 
 CHECKS = (

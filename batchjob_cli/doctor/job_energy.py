@@ -21,10 +21,10 @@ def _source(node: ExaminedNode) -> Finding | None:
         return Finding(
             "missing",
             "no meter answers: jobs have no energy" if said == "auto" else f"{said} is silent",
-            "look at the meters above; redfish and a BMC over the network need their settings",
+            "see the meters above; Redfish and a BMC over the network must be configured",
         )
     if found[0] == "rapl":
-        return Finding("warning", "from rapl: processors and memory alone, not the whole node")
+        return Finding("warning", "from rapl: only processors and memory, not the whole node")
     return Finding("ok", f"from {found[0]} (of {', '.join(found)})")
 
 

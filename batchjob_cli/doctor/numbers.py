@@ -21,7 +21,9 @@ class Number(NamedTuple):
 
 
 NUMBERS = (
-    Number("CPU time", "cpuacct", None, "missing", "the processes alive, so ended ones are lost"),
+    Number(
+        "CPU time", "cpuacct", None, "missing", "living processes only, so ended ones are missing"
+    ),
     Number("memory", "memory", "memory", "missing"),
     Number("allocated CPUs", "cpuset", "cpuset", "warning"),
     Number("block IO", "blkio", "io", "warning", "/proc/<pid>/io of its processes"),
@@ -102,10 +104,10 @@ def _peak(node: ExaminedNode) -> Finding | None:
     if not tops:
         return None
     if all(os.path.exists(f"{top}/memory.peak") for top in tops):
-        return Finding("ok", "the kernel keeps each job's highest memory use")
+        return Finding("ok", "the kernel records the peak memory of each job")
     return Finding(
         "warning",
-        "this kernel has no memory.peak, so the highest memory use is not known",
+        "this kernel has no memory.peak, so the peak memory is unknown",
         "Linux 5.19 or later, or a vendor's kernel that has it",
     )
 
@@ -120,14 +122,14 @@ def _pressure(node: ExaminedNode) -> Finding | None:
     if reason is not None:
         return Finding(
             "warning",
-            f"the kernel keeps no pressure ({reason})",
-            "boot with psi=1; Red Hat's kernels have it off by default",
+            f"the kernel records no pressure ({reason})",
+            "boot with psi=1; it is disabled by default in Red Hat's kernels",
         )
     trees = [tree for tree in _trees(node) if tree.hierarchy.version == 2]
     if not trees:
         return Finding(
             "warning",
-            "the kernel keeps pressure of the node, but not of jobs on cgroup version 1",
+            "the kernel records pressure of the node, but not of jobs on cgroup version 1",
             "cgroup version 2",
         )
     off = [tree for tree in trees if _pressure_error(_file(tree, "cpu.pressure")) is not None]
@@ -135,7 +137,7 @@ def _pressure(node: ExaminedNode) -> Finding | None:
         return Finding("ok", "time that jobs wait for CPU, memory and IO")
     return Finding(
         "warning",
-        f"pressure is off in {off[0].path}",
+        f"pressure is disabled in {off[0].path}",
         f"echo 1 > {_file(off[0], 'cgroup.pressure')}",
     )
 

@@ -32,8 +32,10 @@ _GRANTED = "CAP_DAC_READ_SEARCH"  # in the unit; a line of a drop-in takes its p
 def _who(_: ExaminedNode) -> Finding:
     uid = os.geteuid()
     if uid == 0:
-        return Finding("ok", "this is root; the service needs less, see docs/exporter.md")
-    return Finding("ok", f"this is uid {uid}; the answers below hold for it")
+        return Finding(
+            "ok", "running as root; the service needs fewer privileges, see docs/exporter.md"
+        )
+    return Finding("ok", f"running as uid {uid}; the findings below apply to it")
 
 
 def _capability(wanted: Capability, node: ExaminedNode) -> Finding | None:
@@ -46,7 +48,7 @@ def _capability(wanted: Capability, node: ExaminedNode) -> Finding | None:
         return Finding("ok", f"held: {wanted.gives}")
     return Finding(
         "warning",
-        f"not held, so what is absent: {wanted.gives}",
+        f"missing, and with it: {wanted.gives}",
         "CapabilityBoundingSet= and AmbientCapabilities=, both with "
         f"{' '.join(sorted({wanted.name, _GRANTED}))}, in a drop-in of the service (systemctl edit "
         "batchjob_exporter)",
@@ -106,7 +108,7 @@ def _inotify(node: ExaminedNode) -> Finding | None:
     except OSError as error:
         return Finding(
             "warning",
-            f"the kernel gives no inotify instance ({error.strerror}); short jobs may be missed",
+            f"no inotify instance is available ({error.strerror}); short jobs may be missed",
             "sysctl -w fs.inotify.max_user_instances=1024",
         )
     wanted = 2 * (node.survey.directories + 8 * len(node.survey.jobs) + 100)

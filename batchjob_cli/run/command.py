@@ -133,34 +133,40 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("--name", default="", help="what the run is called, in lists and reports")
-    add("--cpus", **argument(positive), help="at most so many CPUs' time, such as 2 or 0.5")
-    add("--cpu-list", **argument(cpu_list), help="run on these CPUs alone, such as 0-3,8")
+    add("--name", default="", help="name of the run in lists and reports")
+    add("--cpus", **argument(positive), help="CPU limit in CPUs, such as 2 or 0.5")
+    add("--cpu-list", **argument(cpu_list), help="CPUs to run on, such as 0-3,8")
     add(
         "--memory",
         **argument(positive_size),
-        help="at most so much memory, such as 4G; a number alone is bytes",
+        help="memory limit, such as 4G; without a unit in bytes",
     )
-    add("--io", **argument(positive_size), help="read at most so many bytes a second, and write "
-        "as many, on the disk of the working directory")  # fmt: skip
+    add(
+        "--io",
+        **argument(positive_size),
+        help="limit of bytes per second, each for reads and writes, on the disk of "
+        "the working directory",
+    )
     add(
         "--time-limit",
         **argument(duration),
-        help="end it after, such as 90s or 2h; a number alone is seconds",
+        help="time limit, such as 90s or 2h; without a unit in seconds",
     )
     add("--grace", **argument(duration),
-        help="from SIGTERM to SIGKILL at the time limit (default: 10s)")  # fmt: skip
-    add("--at", **argument(coming_time), help="start at 22:30, 2026-04-04T22:30 or +90m")
-    add("--detach", action="store_true", help="go to the background; prints the run's id")
+        help="time between SIGTERM and SIGKILL at the time limit (default: 10s)")  # fmt: skip
+    add("--at", **argument(coming_time), help="start time: 22:30, 2026-04-04T22:30 or +90m")
+    add("--detach", action="store_true", help="run in the background and print the run's id")
     add("--cgroup", choices=("auto", "always", "never"), default="auto",
-        help="auto: a cgroup if one can be made, else the process tree")  # fmt: skip
-    add("--best-effort", action="store_true", help="go on without limits that cannot be applied")
-    add("--quiet", action="store_true", help="no report at the end")
+        help="auto: a cgroup if one can be created, else the process tree")  # fmt: skip
+    add(
+        "--best-effort", action="store_true", help="start the run even if a limit cannot be applied"
+    )
+    add("--quiet", action="store_true", help="do not print a report at the end")
     add("--no-logs", dest="logs", action="store_false", help="do not keep the output")
     add("--log-size", **argument(positive_size), default=32 << 20,
-        help="so much of each stream is kept, compressed (default: 32M)")  # fmt: skip
+        help="maximum size to keep of each stream, compressed (default: 32M)")  # fmt: skip
     add("--config.file", dest="config_file", default="", metavar="FILE",
-        help="YAML file with what holds for all runs (default: "
+        help="YAML file with defaults for all runs (default: "
         f"${VARIABLE}, or {SITE_FILE} where it is there)")  # fmt: skip
     add_arguments(parser)
     add("command", nargs=argparse.REMAINDER, metavar="COMMAND", help="what to run")

@@ -51,7 +51,9 @@ class RunDefaults:
     memory: int | None = option(None, "Memory.", parse=positive_size)
     io: int | None = option(None, "Bytes a second, read and written.", parse=positive_size)
     time_limit: float | None = option(None, "Time limit.", parse=duration)
-    grace: float = option(10.0, "From SIGTERM to SIGKILL at the time limit.", parse=duration)
+    grace: float = option(
+        10.0, "Time between SIGTERM and SIGKILL at the time limit.", parse=duration
+    )
     max_time_limit: float | None = option(
         None, "Maximum time limit; also the default of runs without one.", parse=duration
     )

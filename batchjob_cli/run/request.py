@@ -24,7 +24,7 @@ class RunSpecification(NamedTuple):
     grace: float = 10.0  # seconds from SIGTERM to SIGKILL
     start_at: float | None = None  # epoch seconds
     cgroup: str = "auto"  # auto, always, never
-    best_effort: bool = False  # go on without limits that cannot be applied
+    best_effort: bool = False  # start the run even if a limit cannot be applied
     detach: bool = False
     quiet: bool = False
     keep_output: bool = True

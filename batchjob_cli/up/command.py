@@ -116,7 +116,7 @@ def _lines(chosen: UpSettings, data: Path, parts: stack.Stack) -> Iterator[str]:
 def _demo_lines(chosen: UpSettings, parts: stack.Stack) -> Iterator[str]:
     if parts.made_up_jobs:
         pages = f"{_url(chosen)}/jobs?cluster={CLUSTER}"
-        yield f"demo      a made-up cluster with {parts.made_up_jobs} jobs of a month: {pages}"
+        yield f"demo      a generated cluster with {parts.made_up_jobs} jobs of a month: {pages}"
     yield f"demo      {parts.demo_runs} jobs started on this machine"
     yield "next      in a second terminal, batchjob run -- COMMAND; then batchjob jobs"
 
@@ -132,6 +132,6 @@ def _url(chosen: UpSettings, any_host: str = "") -> str:
 
 def _scraped_at(address: str) -> str:
     if not address:
-        return "not served; --exporter-address=127.0.0.1:10910 lets Prometheus scrape this machine"
+        return "not exposed; --exporter-address=127.0.0.1:10910 lets Prometheus scrape this machine"
     url = address if address.startswith("unix:") else f"http://{address}/metrics"
     return f"{url}, with the token, for Prometheus"

@@ -57,25 +57,24 @@ class UpOptions:
     )
     demo: bool = option(
         False,
-        "Start a few jobs of different kinds, and make up a cluster's month beside them, to have "
-        "something to see.",
+        "Start a few jobs of different kinds, and show a generated month of a cluster beside them.",
         parse=boolean,
     )
     interval: float = option(
-        3.0, "Time between two looks at this machine's own runs.", parse=duration
+        3.0, "Interval between samples of this machine's own runs.", parse=duration
     )
     metrics: tuple[str, ...] = option(
         (),
-        f"Group of metrics to record beside the usual ones: {', '.join(_MORE)}; or all.",
+        f"Group of metrics to record in addition to the default ones: {', '.join(_MORE)}; or all.",
         parse=one_of(*_MORE, "all"), repeat=True, metavar="GROUP",
     )  # fmt: skip
     listen_address: ListenAddress = option(
-        ListenAddress("127.0.0.1", 10912), "Where pages and API are.", parse=_with_host
+        ListenAddress("127.0.0.1", 10912), "Address of the web pages and the API.", parse=_with_host
     )
     exporter_address: str = option(
         "",
-        "Where Prometheus may scrape this machine with the token, HOST:PORT or unix:/PATH; without "
-        "it nowhere.",
+        "Address on which Prometheus may scrape this machine with the token, "
+        "HOST:PORT or unix:/PATH; default: none.",
         parse=_scraped,
     )
 
@@ -99,7 +98,9 @@ class UpTsdbOptions:
     """Where measurements are kept, if not as samples in the data directory."""
 
     url: str = option(
-        "", "A server with the Prometheus HTTP API that scrapes this machine.", parse=http_url
+        "",
+        "URL of a server with the Prometheus HTTP API that scrapes this machine.",
+        parse=http_url,
     )
 
 
@@ -109,8 +110,8 @@ class RunsOptions:
 
     remote: bool = option(
         False,
-        "Let admins start, stop and delete runs over the API, with the rights of whoever started "
-        "this.",
+        "Let admins start, stop and delete runs over the API, with the rights of the "
+        "user who started this program.",
         parse=boolean,
     )
 
@@ -142,7 +143,7 @@ class UpAuthOptions:
         "CA certificate (PEM) for client certificates; the subject gives the user "
         "(CN) and the role (OU admin or viewer).",
     )
-    client_crl_file: str = option("", "That CA's list of revoked certificates (PEM).")
+    client_crl_file: str = option("", "Certificate revocation list of that CA (PEM).")
 
 
 SECTIONS: Mapping[str, type[Any]] = {
@@ -174,12 +175,12 @@ def settings(arguments: list[str]) -> UpSettings:
     """Settings from the command line, and a file that it goes over; raises SettingsError."""
     parser = Parser(
         prog="batchjob up",
-        description="Runs exporter, poller, server and pages on this machine, in one process.",
+        description="Runs exporter, poller, server and web pages on this machine, in one process.",
         allow_abbrev=False,
     )
     parser.add_argument(
         "--config.file", dest="config.file", default="", metavar="FILE",
-        help="YAML file with the names of the flags as keys; flags go over it",
+        help="YAML file with the same names as the flags; flags take precedence",
     )  # fmt: skip
     add_flags(parser, SECTIONS)
     flags = parse_flags(parser, arguments)

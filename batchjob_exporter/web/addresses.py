@@ -107,7 +107,7 @@ def systemd_listeners() -> list[socket.socket]:
     """The sockets systemd opened for us (socket activation, sd_listen_fds(3))."""
     count = os.environ.get("LISTEN_FDS", "")
     if os.environ.get("LISTEN_PID") != str(os.getpid()) or not count.isdigit() or count == "0":
-        raise SettingsError("web.systemd-socket: systemd has given no socket to this process")
+        raise SettingsError("web.systemd-socket: systemd passed no socket to this process")
     found = [socket.socket(fileno=_FIRST_DESCRIPTOR + index) for index in range(int(count))]
     for each in found:
         os.set_inheritable(each.fileno(), False)

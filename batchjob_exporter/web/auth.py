@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 _UNAUTHORIZED = text(
     HTTPStatus.UNAUTHORIZED,
-    "user name and password, please",
+    "authentication required",
     ("WWW-Authenticate", 'Basic realm="batchjob_exporter", charset="UTF-8"'),
 )
 

@@ -85,18 +85,26 @@ class Tls:
     key_file: str = option("", "File with the private key.", key="key_file")
     client_ca_file: str = option("", "File with the clients' CA.", key="client_ca_file")
     client_auth_type: str = option(
-        "NoClientCert", "What is asked of clients.", parse=_CLIENT_AUTH, key="client_auth_type"
+        "NoClientCert",
+        "Which certificate clients must present.",
+        parse=_CLIENT_AUTH,
+        key="client_auth_type",
     )
     client_allowed_sans: tuple[str, ...] = option(
-        (), "Names of which a client has one.", parse=_names, key="client_allowed_sans"
+        (),
+        "Accepted subject alternative names of clients.",
+        parse=_names,
+        key="client_allowed_sans",
     )
     min_version: str = option("TLS12", "Oldest version.", parse=_VERSION, key="min_version")
     max_version: str = option("TLS13", "Newest version.", parse=_VERSION, key="max_version")
     cipher_suites: tuple[str, ...] = option(
-        (), "Go's names of ciphers.", parse=_names, key="cipher_suites"
+        (), "Cipher suites, by their names in Go.", parse=_names, key="cipher_suites"
     )
     prefer_server_cipher_suites: bool = option(
-        True, "Whose order of ciphers counts.", key="prefer_server_cipher_suites"
+        True,
+        "Whether the server's order of cipher suites is preferred.",
+        key="prefer_server_cipher_suites",
     )
     curve_preferences: tuple[str, ...] = option(
         (), "Curves in order of preference.", parse=_names, key="curve_preferences"
@@ -128,7 +136,7 @@ class RateLimit:
     """`rate_limit`: a token bucket for all requests together."""
 
     interval: float = option(0.0, "Seconds per request; 0: no limit.", parse=duration)
-    burst: int = option(0, "Requests that may come at once.", parse=whole)
+    burst: int = option(0, "Maximum burst of requests.", parse=whole)
 
 
 @dataclass(frozen=True)
@@ -208,7 +216,7 @@ def _check_tls(tls: Tls) -> None:
     if asks and not authority:
         raise ValueError(
             f"tls_server_config: client_auth_type {tls.client_auth_type} needs client_ca or "
-            "client_ca_file; certificates that nobody verifies are not accepted"
+            "client_ca_file; unverified certificates are not accepted"
         )
     if tls.client_allowed_sans and not tls.client_auth_type.startswith("Require"):
         raise ValueError(
@@ -231,7 +239,7 @@ def warn(config: WebConfig) -> None:
         if given
     ]
     for name in ignored:
-        log.warning("tls_server_config.%s: not followed; OpenSSL's own choice is used", name)
+        log.warning("tls_server_config.%s: not followed; the default of OpenSSL is used", name)
     if tls.client_auth_type in ("RequireAnyClientCert", "RequireClientCert"):
         log.warning(
             "tls_server_config.client_auth_type: %s is taken as RequireAndVerifyClientCert",

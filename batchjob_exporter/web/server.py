@@ -167,8 +167,8 @@ class HttpServer:
                 log.debug("%s: %s", peer, error)
                 client.close()
             except Exception as error:  # one client must not keep the others of this batch waiting
-                self._once.warning(repr(error), "a client was sent away: %r", error)
-                log.debug("%s was sent away", peer, exc_info=True)
+                self._once.warning(repr(error), "a client was rejected: %r", error)
+                log.debug("%s was rejected", peer, exc_info=True)
                 client.close()
 
     def _cannot_accept(self, error: OSError) -> None:
@@ -286,7 +286,7 @@ class HttpServer:
         client = held.most_common(1)[0][0]
         self._once.warning(
             f"{client} crowd",
-            "too many connections: the longest waiting ones of %s are dropped",
+            "too many connections: those of %s that have waited longest are closed",
             client or "the unix socket",
         )
         longest = next((each for each in self._waiting if each.client == client), None)
@@ -368,7 +368,7 @@ class HttpServer:
             try:
                 right = self._web.verify(request)
             except Exception:  # whoever cannot be verified does not come in
-                log.exception("a log-in cannot be checked")
+                log.exception("a password cannot be verified")
                 right = False
             taken = time.monotonic() - begin
             if not self._asked.put(connection.client, asked):

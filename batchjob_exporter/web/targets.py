@@ -27,7 +27,9 @@ def targets(names: NodeNames) -> Callable[[HttpRequest], HttpResponse]:
             return text(HTTPStatus.BAD_REQUEST, told)
         nodes = names()
         if nodes is None:
-            return text(HTTPStatus.SERVICE_UNAVAILABLE, "the scheduler has not told its nodes")
+            return text(
+                HTTPStatus.SERVICE_UNAVAILABLE, "the scheduler has not reported its nodes yet"
+            )
         groups = [
             {"targets": [node], "labels": {"cluster": clusters[0], "node": node}} for node in nodes
         ]

@@ -143,8 +143,8 @@ def _overdue(db: Connection, cluster: str, now: int) -> Iterator[str]:
     )
     count = db.execute(late).scalar()
     if count:
-        yield f"{cluster}: {count} jobs wait for their usage for more than a day"
+        yield f"{cluster}: {count} jobs have been waiting for their usage for more than a day"
     due = schema.rollup_due.c
     days = db.execute(sa.select(sa.func.count()).where(due.cluster == cluster)).scalar() or 0
     if days > 2:
-        yield f"{cluster}: {days} days wait for their sums"
+        yield f"{cluster}: {days} days have been waiting for their sums"

@@ -1,4 +1,4 @@
-"""The doors to a database: one that writes, one that only reads.
+"""Database engines: one read-write, one read-only.
 
 SQLite in WAL mode on a local disk, or PostgreSQL through psycopg 3. Nothing else in the package
 knows which of the two it talks to, but for `dialect.name` where SQL itself differs.
@@ -257,8 +257,8 @@ def only_writer(url: URL) -> Iterator[None]:
         except BlockingIOError:
             holder = os.read(descriptor, 32).decode("ascii", "replace").strip()
             raise WriterBusyError(
-                f"{url.database}: process {holder or 'unknown'} writes to it already; "
-                "SQLite has one writer"
+                f"{url.database}: process {holder or 'unknown'} is already writing to it; "
+                "SQLite allows one writer"
             ) from None
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)

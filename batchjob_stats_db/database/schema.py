@@ -230,7 +230,7 @@ job_usage = Table(
     _must("until_time", BigInteger),  # end of what was measured; before end_time: the job ran on
     _must("samples", BigInteger),
     _must("dropped_series", BigInteger),  # their user was not the job's, or they were no number
-    _must("nodes", BigInteger),  # nodes that any sample came from
+    _must("nodes", BigInteger),  # nodes with samples
     _must("coverage", Float),  # 0..1: how much of the job's node time the totals stand for
     *_texts("doubt"),  # words, see measure/job_usage.py
     *_measured(USAGE_COLUMNS),

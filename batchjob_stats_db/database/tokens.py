@@ -124,7 +124,7 @@ def used(db: Connection, token: Token, now: int) -> None:
 
 
 def worth_noting(token: Token, now: int) -> bool:
-    """Whether its last use on record is an hour ago: who only asks does not write each time."""
+    """Whether its recorded last use is an hour old, so that not every request causes a write."""
     return token.last_used_time is None or token.last_used_time <= now - _USED_EVERY
 
 

@@ -55,7 +55,7 @@ def coverage(
 
 
 def gaps(nodes: Collection[NodeSamples], time: MeasuredTime, interval: float) -> bool:
-    """Whether averages and sampled peaks leave out more than 5 % of the time."""
+    """Whether averages and sampled peaks do not cover more than 5 % of the time."""
     covered = math.fsum(_covered(node, time, interval) for node in nodes)
     samples = sum(node.gauge_samples + _SPARE_SAMPLES for node in nodes)
     return samples * interval < _COMPLETE * covered

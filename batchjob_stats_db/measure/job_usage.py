@@ -36,15 +36,15 @@ DOUBTS = {
     "running": "measured while the job ran; its end was not seen",
     "no samples": "nothing was measured",
     "nodes missing": "less than 95 % of the job's node time is covered",
-    GAPS: "averages and sampled peaks leave out more than 5 % of the time",
+    GAPS: "averages and sampled peaks do not cover more than 5 % of the time",
     "more nodes than allocated": "measurements came from more nodes than the job had",
-    "user unknown": "the job was over before its user was seen; series under its id were taken",
-    "user differs": "series of another user under this job id were left out",
-    "not a number": "series with NaN or infinite values were left out",
-    "more cpu than allocated": "more CPU time than the allocated CPUs can give",
-    PEAK_SAMPLED: "the kernel kept no memory peak; the largest sample stands for it",
-    "near another run": "another run of this job id ended just before; peaks may be its",
-    NOT_ANSWERED: "the store did not answer about this job alone; it is asked again later",
+    "user unknown": "the job ended before its user was seen; series with its job id were used",
+    "user differs": "series of another user with this job id were excluded",
+    "not a number": "series with NaN or infinite values were excluded",
+    "more cpu than allocated": "more CPU time than the allocated CPUs can provide",
+    PEAK_SAMPLED: "the kernel recorded no memory peak; the largest sample is used instead",
+    "near another run": "another run of this job id ended just before; peaks may belong to it",
+    NOT_ANSWERED: "a query for this job alone failed; it is retried later",
 }
 
 

@@ -210,7 +210,7 @@ def settings(flags: Mapping[str, Any], config_file: str) -> PollerSettings:
     names = [cluster.name for cluster in clusters]
     for name in names:
         if names.count(name) > 1:
-            raise SettingsError(f"clusters: {name} stands there twice")
+            raise SettingsError(f"clusters: {name} is given twice")
     return PollerSettings(**made, clusters=clusters)
 
 

@@ -60,7 +60,7 @@ class PollerService:
             if thread.ident is not None and not thread.is_alive():
                 return f"{thread.name}: its thread has ended"
             if time.monotonic() - poller.beat > _PATIENCE:
-                return f"{thread.name}: no sign of life for {_PATIENCE:g} s"
+                return f"{thread.name}: no progress for {_PATIENCE:g} s"
         return ""
 
     def unready(self) -> str:

@@ -376,7 +376,7 @@ def bounded(
     if count > MOST_READ:
         raise TooManyError(
             f"for {what} more than {MOST_READ} jobs would have to be read; "
-            "narrow the question by times of start or end, user, account, node or running"
+            "narrow the query by start or end time, user, account, node or running"
         )
 
 

@@ -87,7 +87,7 @@ def _added_up(
     found = list(db.execute(query).mappings().all())
     if most is not None and len(found) > most:
         raise TooManyRowsError(
-            f"the answer would have more than {most} rows; ask for fewer days, or by fewer keys"
+            f"the answer would have more than {most} rows; request fewer days or fewer keys"
         )
     return found
 

@@ -33,7 +33,7 @@ class Unpacker:
         self._member = zlib.decompressobj(_GZIP)
         self._rest = b""  # of a line
         self._at = 0  # what is before it has been read for good
-        self._seen = -1  # size of the file when it was read last
+        self._seen = -1  # size of the file time at which it was read last
         self.damage = ""  # why nothing behind this place can be read
 
     @property
@@ -94,7 +94,7 @@ class Unpacker:
         try:
             text = self._member.decompress(packed, _PIECE)
         except zlib.error as error:
-            self.damage = f"not gzip from here on: {error}"
+            self.damage = f"not gzip after this point: {error}"
             return _until_damage(before, packed), b""
         member = self._member
         return text, member.unused_data if member.eof else member.unconsumed_tail

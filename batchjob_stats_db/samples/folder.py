@@ -84,7 +84,7 @@ def matching(samples: Path, text: str, running: Iterable[str] = ()) -> str:
     if not found:
         raise NoSuchJob(f"no samples of a job {text!r} in {samples}")
     some = ", ".join(found[:10]) + (f" and {len(found) - 10} more" if len(found) > 10 else "")
-    raise NoSuchJob(f"{text!r} begins the ids of {len(found)} jobs: {some}")
+    raise NoSuchJob(f"{text!r} matches the ids of {len(found)} jobs: {some}")
 
 
 def remove(samples: Path, jobid: str) -> bool:

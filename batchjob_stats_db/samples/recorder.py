@@ -44,12 +44,14 @@ _TIDY_SECONDS = 600.0
 class RecorderOptions:
     """How samples are recorded and kept."""
 
-    interval: float = option(5.0, "Time from one sample of a job to the next.", parse=duration)
+    interval: float = option(5.0, "Interval between samples of a job.", parse=duration)
     keep: float = option(
-        30 * 86400.0, "How long a finished job's samples are kept; 0: for ever.", parse=duration
+        30 * 86400.0, "How long samples of a finished job are kept; 0: forever.", parse=duration
     )
     most: int = option(
-        1 << 30, "How much disk samples may take; the oldest go first. 0: no limit.", parse=size
+        1 << 30,
+        "Maximum disk space of samples; the oldest are deleted first; 0: no limit.",
+        parse=size,
     )
 
 
@@ -115,7 +117,7 @@ class Recorder:
     def record(self) -> None:
         """One pass: a sample of each job. What fails is said once, and the rest goes on."""
         at, now = self._clock(), self._monotonic()
-        with self._isolated("read", "samples: jobs cannot be read"):
+        with self._isolated("read", "samples: cannot read jobs"):
             taken = self._take()
             if self._runs is not None:
                 taken = [_with_totals(each, self._runs) for each in taken]
@@ -152,7 +154,7 @@ class Recorder:
             writer = writer or self._begun(taken.job, at)
             writer.write(JobSample(at, taken.values))
         except OSError as error:
-            self._once.warning("write", "samples cannot be written: %s", error)
+            self._once.warning("write", "cannot write samples: %s", error)
             if writer is not None:
                 with contextlib.suppress(OSError):
                     writer.close()  # the next pass begins a new file
@@ -170,13 +172,13 @@ class Recorder:
             writer.close()
             repack(writer.path)
         except OSError as error:
-            self._once.warning("write", "samples cannot be written: %s", error)
+            self._once.warning("write", "cannot write samples: %s", error)
             return False
         return True
 
     def _tidy(self) -> None:
         """Pack what a recorder that was killed has left, and delete what is too old."""
-        with self._isolated("tidy", "old samples cannot be tidied up"):
+        with self._isolated("tidy", "cannot delete old samples"):
             for folder in folders(self._samples):
                 for path in files_of(folder):
                     repack(path)

@@ -52,7 +52,7 @@ class Replay:
                 if (step := self._step(path, file.who, sample)) is not None:
                     yield step
             if file.damage:
-                self.damages.append(f"{path}: read in part: {file.damage}")
+                self.damages.append(f"{path}: partly read: {file.damage}")
             if file.damage or file.ended or replaced:
                 self._done.add(path)
                 self._open.pop(path).close()

@@ -88,7 +88,7 @@ class PrometheusClient:
             if len(body) > self._endpoint.answer_bytes:
                 raise AnswerTooLarge(f"more than {self._endpoint.answer_bytes} bytes")
             if time.monotonic() > deadline:
-                raise AnswerTooSlow("the answer took too long")
+                raise AnswerTooSlow("the answer took too long to arrive")
         return bytes(body)
 
     def close(self) -> None:

@@ -145,7 +145,7 @@ class SampleHistory:
                         who = file.who._replace(interval_seconds=0.0)
                         yield who, file, _within(span, chain([first], times), who, latest)
                     if file.damage:
-                        self._once.warning(str(path), "%s: read in part: %s", path, file.damage)
+                        self._once.warning(str(path), "%s: partly read: %s", path, file.damage)
         except OSError as error:
             raise TimeSeriesError(str(error)) from error
 

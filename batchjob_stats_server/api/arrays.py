@@ -36,9 +36,11 @@ class GroupsQuery(RowsParams):
     het_jobid: Word | None = None
     started_from: Time | None = Field(None, description="Else seven days ago.")
     started_before: Time | None = None
-    running: bool = Field(False, description="True: only those of which a job runs now.")
+    running: bool = Field(False, description="True: only those with a running job.")
     limit: int = Field(20, ge=1, le=queries.MOST)
-    cursor: Word | None = Field(None, description="From the `next` link of the page before.")
+    cursor: Word | None = Field(
+        None, description="Value from the `next` link of the previous page."
+    )
 
     def question(self) -> str:
         """What must stay the same from page to page."""

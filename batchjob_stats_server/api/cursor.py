@@ -27,10 +27,12 @@ def decode(question: str, word: str, kind: type) -> After:
     try:
         digest, value, number, part = json.loads(base64.b64decode(word, b"-_", validate=True))
     except (binascii.Error, ValueError, TypeError) as error:
-        raise Problem(422, "cursor: expected what an answer's `next` link had") from error
+        raise Problem(
+            422, "cursor: expected the value from the `next` link of an answer"
+        ) from error
     sound = isinstance(part, str) and _sound(value, number, kind)
     if digest != _digest(question) or not sound:
-        raise Problem(422, "cursor: it belongs to another question")
+        raise Problem(422, "cursor: it belongs to another query")
     return After(value, number, part)
 
 

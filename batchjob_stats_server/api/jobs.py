@@ -74,13 +74,13 @@ class JobsQuery(RowsParams):
     qos: Word | None = None
     state: Annotated[list[JobState], OneOrMore] = Field([], description="One or several states.")
     state_word: Annotated[list[Word], OneOrMore] = Field(
-        [], description="The scheduler's own words for a state, such as stopped."
+        [], description="State as named by the scheduler, such as stopped."
     )
     name: Word | None = None
-    name_contains: Word | None = Field(None, description="A part of the name, in any case.")
+    name_contains: Word | None = Field(None, description="Part of the name, case-insensitive.")
     tool: Word | None = None
     record_id: Word | None = Field(
-        None, description="The id it was given, or that another system has for it."
+        None, description="The id given by its user, or of another system."
     )
     node: Word | None = None
     started_from: Time | None = None
@@ -105,17 +105,19 @@ class JobsQuery(RowsParams):
     memory_at_most: Size | None = None
     energy_at_least: Energy | None = Field(None, description="Joules, or such as 1.5 kWh.")
     energy_at_most: Energy | None = None
-    running: bool = Field(False, description="True: only jobs that run now or are suspended.")
+    running: bool = Field(False, description="True: only running or suspended jobs.")
     started: bool | None = Field(
         None,
         description="True: only jobs with a start. False: only those without, which wait or"
         " were cancelled before. Else those that wait, then those that started, then the others.",
     )
     sort: Sort = Field(
-        "-start_time", description="A key of the rows; with `-` before it the largest first."
+        "-start_time", description="Key to sort by; with a leading `-` in descending order."
     )
     limit: int = Field(100, ge=1, le=MOST)
-    cursor: Word | None = Field(None, description="From the `next` link of the page before.")
+    cursor: Word | None = Field(
+        None, description="Value from the `next` link of the previous page."
+    )
 
     def question(self) -> str:
         """What must stay the same from page to page."""
@@ -127,7 +129,7 @@ class JobsQuery(RowsParams):
         return Filter(**same, states=tuple(self.state), state_words=tuple(self.state_word))
 
     def order(self) -> SortOrder:
-        """What the rows are sorted by."""
+        """Sort key of the rows."""
         return SortOrder(_SORTS[self.sort.lstrip("-")], self.sort.startswith("-"))
 
 
@@ -170,7 +172,9 @@ class RunsQuery(RowsParams):
     cluster: Word | None = None
 
 
-JobId = Annotated[Word, Path(description="As the scheduler writes it: 123, 123_4, 123+1, 123[4].")]
+JobId = Annotated[
+    Word, Path(description="Job id in the notation of the scheduler: 123, 123_4, 123+1, 123[4].")
+]
 
 
 @router.get("/jobs/{jobid}", response_model=listed(JobRow))

@@ -37,7 +37,7 @@ _AT_ONCE = 2000  # lines
 _GRACE_SECONDS, _LONGEST_GRACE = 10.0, 3600.0
 _ARGUMENTS = 1000
 
-RunId = Annotated[p.Word, Path(description="A run's id, the beginning of it, or its name.")]
+RunId = Annotated[p.Word, Path(description="Id of a run, a prefix of it, or its name.")]
 _Text = Annotated[str, Field(max_length=32_768, pattern=r"^[^\x00]*$")]
 
 
@@ -50,7 +50,7 @@ class NewRun(BaseModel):
     name: str = Field("", max_length=256, pattern=r"^[^\x00-\x1f]*$")
     directory: str = Field("", max_length=4096, description="Else that of the server.")
     environment: dict[Annotated[str, Field(pattern=r"^[^\x00=]+$")], _Text] = Field(
-        {}, max_length=_ARGUMENTS, description="Beside the server's own environment."
+        {}, max_length=_ARGUMENTS, description="Added to the environment of the server."
     )
     cpus: float | None = Field(None, gt=0, lt=1e6)
     cpu_list: str | None = Field(None, pattern=r"^[0-9,-]{1,1000}$")
@@ -58,7 +58,7 @@ class NewRun(BaseModel):
     io_bytes_per_second: int | None = Field(None, gt=0, lt=2**63)
     time_limit_seconds: float | None = Field(None, gt=0, le=1e9)
     start_time: p.Time | None = None
-    best_effort: bool = Field(False, description="Go on without limits that cannot be applied.")
+    best_effort: bool = Field(False, description="Start the run even if a limit cannot be applied.")
 
 
 class LocalRun(BaseModel):
@@ -80,7 +80,7 @@ class LocalRun(BaseModel):
     memory_bytes: int | None
     io_bytes_per_second: int | None
     time_limit_seconds: float | None
-    cpu_list: str = Field(description="The CPUs it is bound to; empty: to none.")
+    cpu_list: str = Field(description="CPUs it is bound to; empty: not bound.")
     reason: str = Field(description="Why it waits.")
 
 
@@ -105,14 +105,14 @@ class LogsQuery(p.Query):
     stream: Literal["stdout", "stderr"] | None = None
     since: p.Time | None = None
     until: p.Time | None = None
-    limit: int | None = Field(None, ge=0, le=1_000_000, description="The last so many lines.")
-    follow: bool = Field(False, description="True: go on until the run has ended.")
+    limit: int | None = Field(None, ge=0, le=1_000_000, description="Number of lines from the end.")
+    follow: bool = Field(False, description="True: stream until the run has ended.")
 
 
 def _control(services: Given, known: Known) -> RunControl:
     control = services.run_control
     if control is None:
-        raise Problem(404, "runs over the API are off; batchjob up --runs.remote has them")
+        raise Problem(404, "runs over the API are disabled; batchjob up --runs.remote enables them")
     if known.clusters and control.cluster not in known.clusters:
         raise Problem(403, f"runs are of cluster {control.cluster}")
     return control
@@ -217,7 +217,7 @@ def delete_run(control: AdminsControl, known: Known, run: RunId) -> None:
 def delete_runs(control: AdminsControl, known: Known, ended: bool) -> DeletedRuns:
     """Delete all runs that have ended, with `ended=true`."""
     if not ended:
-        raise Problem(422, "ended: expected true; runs that go on are not deleted")
+        raise Problem(422, "ended: expected true; active runs cannot be deleted")
     deleted = skipped = 0
     for run in list(history.all_runs(control.data)):
         try:

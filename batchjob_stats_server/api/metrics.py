@@ -56,11 +56,13 @@ class MetricsQuery(RowsParams):
         description="True: one line for each metric and part, with the lowest, the median and the"
         " highest of all nodes and GPUs.",
     )
-    node: Word | None = Field(None, description="Lines of this node alone.")
-    since: Time | None = Field(None, description="The start of the job by default.")
+    node: Word | None = Field(None, description="Only lines of this node.")
+    since: Time | None = Field(None, description="Default: the start of the job.")
     until: Time | None = None
     cluster: Word | None = None
-    run: int | None = Field(None, ge=1, le=2**53, description="`id` of the run; else the latest.")
+    run: int | None = Field(
+        None, ge=1, le=2**53, description="`id` of the run; default: the latest."
+    )
 
 
 class MetricRow(BaseModel):

@@ -43,7 +43,7 @@ class NodeMetricsQuery(RowsParams):
     metric: list[CurveName] = Field(
         ["cpu", "memory"], min_length=1, max_length=8, description="Names of curves."
     )
-    since: Time | None = Field(None, description="The last day by default.")
+    since: Time | None = Field(None, description="Default: the last 24 hours.")
     until: Time | None = None
     points: int = Field(300, ge=1, le=3000, description="Maximum number of points per line.")
 

@@ -124,15 +124,17 @@ OneOrMore = BeforeValidator(_words)
 class RowsParams(Query):
     """How rows are wanted."""
 
-    fields: Word | None = Field(None, description="Names of the wanted keys, with commas between.")
-    format: RowFormat = Field(RowFormat.JSON, description="How the rows are written.")
+    fields: Word | None = Field(
+        None, description="Names of the keys to return, separated by commas."
+    )
+    format: RowFormat = Field(RowFormat.JSON, description="Format of the rows.")
 
 
 class Days(RowsParams):
     """Rows about whole days (UTC)."""
 
-    since: Time | None = Field(None, description="First day; else 30 days ago.")
-    until: Time | None = Field(None, description="The day after the last; else tomorrow.")
+    since: Time | None = Field(None, description="First day; default: 30 days ago.")
+    until: Time | None = Field(None, description="Day after the last; default: tomorrow.")
     cluster: Word | None = None
 
     def window(self, now: float) -> tuple[int, int]:

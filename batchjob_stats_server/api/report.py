@@ -39,9 +39,11 @@ class ReportQuery(Parameters):
     """Of which run, and how."""
 
     cluster: Word | None = None
-    run: int | None = Field(None, ge=1, le=2**53, description="`id` of the run; else the latest.")
-    format: Form | None = Field(None, description="Else what the header `Accept` asks for.")
-    zone: Word = Field("UTC", description="Time zone of the times in words, as Europe/Paris.")
+    run: int | None = Field(
+        None, ge=1, le=2**53, description="`id` of the run; default: the latest."
+    )
+    format: Form | None = Field(None, description="Default: the media type of the Accept header.")
+    zone: Word = Field("UTC", description="Time zone of times in text, such as Europe/Paris.")
 
 
 _MEDIA_TYPES = {media_type: name for name, (media_type, _) in FORMS.items()}

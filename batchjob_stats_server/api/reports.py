@@ -70,5 +70,5 @@ def material_of(sources: ReportSources, access: Access, run: RowMapping) -> Repo
                 interval = settings.tsdb.scrape_interval
                 material = gather.measured(material, job, history, interval)
         except TimeSeriesError as error:
-            log.warning("the report of job %s goes without measurements: %s", job.jobid, error)
+            log.warning("the report of job %s has no measurements: %s", job.jobid, error)
     return material

@@ -49,7 +49,7 @@ _SUBJECTS: Mapping[Subject, tuple[str, ...]] = {
     "gpu": ("gpus",),
     "energy": ("energy", "emissions", "power"),
 }
-"""How the keys of a sample begin that are about a subject."""
+"""Prefixes of the keys of a sample, by subject."""
 
 
 class ChosenSamples(p.Query):
@@ -57,21 +57,21 @@ class ChosenSamples(p.Query):
 
     since: p.Time | None = None
     until: p.Time | None = None
-    type: Subject | None = Field(None, description="Only numbers about this; else all.")
+    type: Subject | None = Field(None, description="Only numbers about this subject; default: all.")
     limit: int | None = Field(
-        None, ge=0, le=1_000_000, description="Maximum number; the latest are kept."
+        None, ge=0, le=1_000_000, description="Maximum number of samples; the latest are returned."
     )
-    follow: bool = Field(False, description="True: go on until the job has ended.")
-    format: Literal["jsonl", "gzip"] = Field(
-        "jsonl", description="Lines, or a file of them to keep."
-    )
+    follow: bool = Field(False, description="True: stream until the job has ended.")
+    format: Literal["jsonl", "gzip"] = Field("jsonl", description="JSON lines, or a file of them.")
 
 
 class SamplesQuery(ChosenSamples):
     """The same of a job, whose id may have been used several times."""
 
     cluster: p.Word | None = None
-    run: int | None = Field(None, ge=1, le=2**53, description="`id` of the run; else the latest.")
+    run: int | None = Field(
+        None, ge=1, le=2**53, description="`id` of the run; default: the latest."
+    )
 
 
 class SampleFilter(NamedTuple):
@@ -114,7 +114,7 @@ def job_samples(
     """The samples of one run of a job: an object each, with rates; nothing where there are none."""
     directory = services.settings.samples.directory
     if not directory or services.streams is None:
-        raise Problem(503, "no samples are kept here; jobs/{id}/metrics may have measurements")
+        raise Problem(503, "this server keeps no samples; see jobs/{id}/metrics for measurements")
     with services.reader.connect() as db:
         run = run_of(db, access, jobid, which.cluster, which.run)
         if run is None or run["start_time"] is None:
@@ -137,7 +137,7 @@ def streamed(
     """Samples of a job as an answer; Problem 503 where there are none of any."""
     streams, directory = services.streams, services.settings.samples.directory
     if not directory or streams is None:
-        raise Problem(503, "no samples are kept here; jobs/{id}/metrics may have measurements")
+        raise Problem(503, "this server keeps no samples; see jobs/{id}/metrics for measurements")
     user = known.who()
     streams.enter(user)
     replay = Replay(Path(directory), jobid, wanted.has)

@@ -23,8 +23,8 @@ class ScriptRow(BaseModel):
     """What a job was submitted with."""
 
     job_id: int = Field(description="`id` of the run.")
-    script: str = Field(description="Its beginning, where it is longer than the site keeps.")
-    whole_bytes: int = Field(description="Size of what was submitted.")
+    script: str = Field(description="The script, truncated to the size that the site keeps.")
+    whole_bytes: int = Field(description="Size of the submitted script.")
 
 
 class ScriptQuery(Parameters):

@@ -63,7 +63,7 @@ class SumsQuery(Days):
 class WasteQuery(SumsQuery):
     """Of what most was unused."""
 
-    of: Resource = Field("cpu", description="What the rows are sorted by.")
+    of: Resource = Field("cpu", description="Sort key of the rows.")
 
 
 @router.get("/waste", response_model=listed(WasteRow))
@@ -122,7 +122,7 @@ class IdleQuery(RowsParams):
     """What is idle."""
 
     cluster: Word | None = None
-    utilization_at_most: Ratio = Field(0.01, description="Mean of the time held; 1 is all.")
+    utilization_at_most: Ratio = Field(0.01, description="Mean over the time allocated, 0 to 1.")
     held_at_least: Duration = Field(1800, description="Seconds.")
     limit: Limit = 100
 

@@ -21,7 +21,7 @@ from batchjob_stats_server.services import Given
 router = APIRouter(prefix=PREFIX)
 
 _NO_STORE = {"Cache-Control": "no-store"}
-_NOT_HERE = "`batchjob up` makes and revokes no tokens in a database behind a server"
+_NOT_HERE = "`batchjob up` cannot create or revoke tokens in a database that a server uses"
 
 
 class TokenRow(BaseModel):
@@ -38,8 +38,10 @@ class TokenRow(BaseModel):
     expiry_time_rfc3339: str | None
     last_used_time: int | None
     last_used_time_rfc3339: str | None
-    made_by: str = Field(description="Whoever made it; empty: it was made on the server.")
-    made_with: int | None = Field(description="The token it was made with, and ends with.")
+    made_by: str = Field(description="Creator; empty: created on the server.")
+    made_with: int | None = Field(
+        description="Token with which it was created, and with which it is revoked."
+    )
 
 
 class NewToken(BaseModel):
@@ -50,8 +52,10 @@ class NewToken(BaseModel):
     label: Word
     role: TokenRole = TokenRole.USER
     lifetime_seconds: int = Field(90 * 86400, ge=60, le=10**10)
-    user: Word | None = Field(None, description="Whose; else the caller's.")
-    cluster: str = Field("", max_length=256, description="Only there; else wherever the caller is.")
+    user: Word | None = Field(None, description="User of the token; default: the caller.")
+    cluster: str = Field(
+        "", max_length=256, description="Cluster of the token; default: all clusters of the caller."
+    )
 
 
 class MadeToken(BaseModel):
@@ -109,7 +113,7 @@ def make_token(services: Given, known: Known, response: Response, wanted: NewTok
                 cluster=cluster, expiry_time=expiry, maker=known.as_maker(),
             )  # fmt: skip
     except sa.exc.IntegrityError as error:
-        raise Problem(401, "the token that this was to be made with has been revoked") from error
+        raise Problem(401, "the token of this request has been revoked") from error
     if user != known.user or known.on_behalf:
         where = f"cluster {cluster}" if cluster else "all clusters"
         audit.did(known, f"made a token for {user} ({wanted.role}, {where})")

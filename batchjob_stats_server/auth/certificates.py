@@ -58,7 +58,7 @@ class Certificates:
         certificate = x509.load_pem_x509_certificate(pem.encode())
         moment = datetime.fromtimestamp(now, UTC)
         if not certificate.not_valid_before_utc <= moment <= certificate.not_valid_after_utc:
-            raise InvalidCertificate("the certificate has expired, or is not yet valid")
+            raise InvalidCertificate("the certificate has expired or is not yet valid")
         if self._crl_file:
             self._check_revocation(_issuer(certificate), certificate.serial_number, moment)
         users, units = (
@@ -78,7 +78,7 @@ class Certificates:
         """Whether the certificate of a Bearer still counts, but for its end; raises NotBelieved."""
         serial, _, issuer = name.partition(" ")
         if issuer not in (each.subject.rfc4514_string() for each in self._authorities):
-            raise InvalidCertificate("the certificate's issuer is no CA of this server")
+            raise InvalidCertificate("the certificate was not issued by a CA of this server")
         if self._crl_file:
             self._check_revocation(issuer, int(serial, 16), datetime.fromtimestamp(now, UTC))
 
@@ -90,9 +90,7 @@ class Certificates:
         # A list that came to an end, or never came, may lack the one entry that matters.
         ends = [each.next_update_utc for each in lists]
         if not any(end is None or moment <= end for end in ends):
-            raise InvalidCertificate(
-                "no current list tells whether the certificate has been revoked"
-            )
+            raise InvalidCertificate("no current revocation list for the certificate")
 
     def _refresh(self) -> None:
         with self._reading:
@@ -104,7 +102,7 @@ class Certificates:
                 self._lists = self._read()
                 log.info("auth.client-crl-file: read again")
             except SettingsError as error:
-                log.error("%s; the list read before goes on to count", error)
+                log.error("%s; the previous list remains in use", error)
 
     def _read(self) -> Lists:
         found: dict[str, list[x509.CertificateRevocationList]] = {}

@@ -125,7 +125,7 @@ def _maker(services: Services, token: tokens.Token) -> Principal | None:
     if token.maker_via == "certificate":
         if services.certificates is None:
             raise InvalidCertificate(
-                "the token was made with a certificate, which nobody is known by now"
+                "the token was created with a certificate that no longer identifies anybody"
             )
         services.certificates.check(token.maker_certificate, services.clock())
         return Principal(
@@ -142,7 +142,7 @@ def _note_use(services: Services, token: tokens.Token, now: int) -> None:
         with services.writer.begin() as db:
             tokens.used(db, token, now)
     except sa.exc.DBAPIError as error:
-        log.warning("the use of token %d is not noted: %s", token.id, error.orig)
+        log.warning("cannot record the use of token %d: %s", token.id, error.orig)
 
 
 def _named(request: Request, services: Services, user: str) -> Principal:
@@ -152,7 +152,7 @@ def _named(request: Request, services: Services, user: str) -> Principal:
         secrets[0].encode(), services.proxy_secret.encode()
     )
     if not (peers.within(request.scope, auth.trusted_peer) and services.proxy_secret and known):
-        raise _refused(services, request, "peer", "not from a peer that may name users")
+        raise _refused(services, request, "peer", "the sender is not a trusted peer")
     if not LOGIN.fullmatch(user):
         raise _refused(services, request, "name", "expected the name of one user", 400)
     return _named_person(services, user, "header")
@@ -178,7 +178,7 @@ def _refused(
 ) -> Problem:
     services.metrics.refused.labels(reason).inc()
     peer = request.client.host if request.client else "unknown"
-    log.info("refused %s %s from %s: %s", request.method, request.url.path, peer, detail)
+    log.info("rejected %s %s from %s: %s", request.method, request.url.path, peer, detail)
     headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
     return Problem(status, detail, headers)
 

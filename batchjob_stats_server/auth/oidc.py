@@ -75,7 +75,7 @@ def pending(text: str) -> PendingLogin:
         given = json.loads(base64.urlsafe_b64decode(text.encode()))
         state, nonce, verifier, there = map(str, given)
     except (ValueError, TypeError) as error:
-        raise OidcError("this log-in was not begun in this browser, or too long ago") from error
+        raise OidcError("this log-in was not started in this browser, or it has expired") from error
     return PendingLogin(state, nonce, verifier, there)
 
 
@@ -128,7 +128,7 @@ class OidcProvider:
     def finish(self, begun: PendingLogin, answer: Mapping[str, str]) -> Person:
         """Who came back, by the parameters of the callback; raises OidcError."""
         if not secrets.compare_digest(answer.get("state", "").encode(), begun.state.encode()):
-            raise OidcError("this log-in was not begun in this browser")
+            raise OidcError("this log-in was not started in this browser")
         issuer = answer.get("iss")  # RFC 9207: which provider answered
         if issuer is not None and issuer != self._options.issuer:
             raise OidcError("another provider answered")
@@ -137,7 +137,7 @@ class OidcProvider:
                 f"the provider refused: {answer.get('error_description') or answer['error']}"
             )
         if "code" not in answer:
-            raise OidcError("the provider sent no code")
+            raise OidcError("the provider sent no authorization code")
         try:
             with self._session() as session:
                 given = session.fetch_token(
@@ -149,7 +149,7 @@ class OidcProvider:
                 claims = self._claims(given, begun.nonce)
                 return self._person(session, claims)
         except requests.RequestException as error:
-            raise ProviderUnreachableError(f"the provider does not answer: {error}") from error
+            raise ProviderUnreachableError(f"no answer from the provider: {error}") from error
         except AuthlibBaseError as error:
             raise OidcError(f"the provider refused the code: {error}") from error
 
@@ -214,7 +214,7 @@ class OidcProvider:
         try:
             claims.validate(now=int(self._now()), leeway=_LEEWAY_SECONDS)
         except (AuthlibBaseError, JoseError, ValueError, TypeError) as error:
-            raise OidcError(f"the provider's ID token is not good: {error}") from error
+            raise OidcError(f"invalid ID token from the provider: {error}") from error
         return decoded.claims
 
     def _person(self, session: OAuth2Session, claims: Mapping[str, Any]) -> Person:
@@ -224,7 +224,7 @@ class OidcProvider:
         ):
             more = self._json(session.get(endpoint, timeout=_TIMEOUT_SECONDS))
             if more.get("sub") != claims["sub"]:
-                raise OidcError("the provider told about somebody else")
+                raise OidcError("the provider's answer is about another user")
             claims = {**more, **claims}
         user, groups = (claims.get(name) for name in wanted)
         if not isinstance(user, str) or not user:
@@ -245,7 +245,7 @@ class OidcProvider:
                 return jwt.decode(text, self._key_set(again), algorithms=algorithms)
             except (JoseError, ValueError, KeyError, TypeError) as error:
                 if again:
-                    raise OidcError(f"the provider's signature is not good: {error}") from error
+                    raise OidcError(f"invalid signature from the provider: {error}") from error
         raise AssertionError
 
     def _key_set(self, again: bool) -> KeySet:
@@ -294,7 +294,7 @@ class OidcProvider:
                 url, timeout=_TIMEOUT_SECONDS, verify=self._options.ca_file or True
             )
         except requests.RequestException as error:
-            raise ProviderUnreachableError(f"the provider does not answer: {error}") from error
+            raise ProviderUnreachableError(f"no answer from the provider: {error}") from error
         return self._json(answer)
 
     def _json(self, answer: requests.Response) -> dict[str, Any]:

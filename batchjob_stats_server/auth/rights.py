@@ -94,9 +94,13 @@ def _bounded(token: Token, maker: Principal | None) -> Principal:
     if maker is None:
         return Principal(token.username, token.role, "token", clusters)
     if token.username != maker.user and maker.role is not TokenRole.ADMIN:
-        raise RightsLostError(f"{maker.user}, who made the token, may make none for others now")
+        raise RightsLostError(
+            f"{maker.user}, who created the token, can no longer create tokens for others"
+        )
     if maker.clusters:
         clusters = tuple(each for each in clusters or maker.clusters if each in maker.clusters)
         if not clusters:
-            raise RightsLostError(f"{maker.user}, who made the token, has no rights there now")
+            raise RightsLostError(
+                f"{maker.user}, who created the token, has no rights there any longer"
+            )
     return Principal(token.username, token.role.at_most(maker.role), "token", clusters)

@@ -174,7 +174,7 @@ class Acceptor:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 break
             except OSError as error:
-                log.warning("no connection can be accepted: %s", error.strerror)
+                log.warning("cannot accept connections: %s", error.strerror)
                 self._connections.make_room()
                 self._loop.remove_reader(self._listener)
                 self._loop.call_later(_PAUSE_SECONDS, self._listen)
@@ -224,6 +224,6 @@ class Acceptor:
                 lambda: connection, client, ssl=self._tls, ssl_handshake_timeout=seconds
             )
         except OSError as error:  # of TLS as well
-            log.debug("a connection ended before its first request: %s", error)
+            log.debug("a connection was closed before its first request: %s", error)
             self._connections.leave(connection)
             client.close()

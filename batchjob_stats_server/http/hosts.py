@@ -54,11 +54,11 @@ class TrustedHosts:
         if not _name(host):
             return 400, "expected a name or an address in the Host header"
         if self._hosts is not None and _name(host) not in self._hosts:
-            return 421, "this server is not asked under that name; web.allowed-host has its names"
+            return 421, "unknown Host header; see web.allowed-host"
         if scope["method"] not in _READING:
             for name, value in scope["headers"]:
                 if name == b"origin" and _place(value.decode("latin-1")) != host.lower():
-                    return 403, "a page of another origin may change nothing here"
+                    return 403, "cross-origin request refused"
         return None
 
 

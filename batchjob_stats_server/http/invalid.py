@@ -47,7 +47,7 @@ _Make = Callable[[Mapping[str, Any], Any], str]
 _WORDS: Mapping[str, _Make] = {
     "enum": _choices,
     "literal_error": _choices,
-    "extra_forbidden": lambda *_: "there is no such parameter",
+    "extra_forbidden": lambda *_: "unknown parameter",
     "missing": lambda *_: "is required",
     "bool_parsing": lambda *_: "expected true or false",
     "int_parsing": lambda *_: "expected a whole number",
@@ -56,7 +56,7 @@ _WORDS: Mapping[str, _Make] = {
     "int_parsing_size": lambda *_: "expected a smaller number",
     "float_parsing": lambda *_: "expected a number",
     "float_type": lambda *_: "expected a number",
-    "finite_number": lambda *_: "expected a number that is finite",
+    "finite_number": lambda *_: "expected a finite number",
     "string_type": lambda *_: "expected text",
     "list_type": lambda *_: "expected a list",
     "dict_type": lambda *_: "expected a mapping",

@@ -105,11 +105,11 @@ async def _invalid(_: Request, error: Exception) -> JSONResponse:
 async def _database(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, sa.exc.DBAPIError)
     if isinstance(error, sa.exc.DataError):  # a number or text that no column can hold
-        return answer(422, "a value is beyond what the database can hold")
+        return answer(422, "a value is out of range for the database")
     log.error("the database: %s", error.orig)
     words = str(error.orig)
     if "interrupted" in words or "statement timeout" in words:  # SQLite's word, PostgreSQL's
-        return answer(503, "the question took too long; ask for less")
+        return answer(503, "the query timed out; narrow it")
     return answer(503, "the database does not answer", {"Retry-After": "10"})
 
 
@@ -119,7 +119,7 @@ async def _busy(_: Request, _error: Exception) -> JSONResponse:
 
 async def _history(_: Request, error: Exception) -> JSONResponse:
     if isinstance(error, HistoriesBusy):
-        detail = "too many questions about measurements at once"
+        detail = "too many simultaneous queries of measurements"
         return answer(503, detail, {"Retry-After": "5"})
     log.warning("the time series database: %s", error)  # with addresses: not the caller's business
     return answer(503, "the time series database does not answer", {"Retry-After": "10"})
@@ -127,4 +127,4 @@ async def _history(_: Request, error: Exception) -> JSONResponse:
 
 async def _unforeseen(request: Request, error: Exception) -> JSONResponse:
     log.error("%s %s", request.method, request.url.path, exc_info=error)
-    return answer(500, "an error of the server; its log says more")
+    return answer(500, "internal server error; see the server log")

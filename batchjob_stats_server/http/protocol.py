@@ -58,7 +58,7 @@ def _check_head(received: bytes) -> None:
     if len(head) > LARGEST_HEAD:
         raise h11.RemoteProtocolError("head too large", error_status_hint=431)
     if _FOLDED.search(head) or _BARE_LF.search(head):
-        raise h11.RemoteProtocolError("bare LF or folded line")
+        raise h11.RemoteProtocolError("bare LF or folded header line")
 
 
 class Connection(H11Protocol):
@@ -204,7 +204,7 @@ class Connection(H11Protocol):
             msg = f"expected at most {LARGEST_HEAD} bytes of request line and headers"
             self._refuse(431 if line_ended else 414, msg)
         else:
-            self._refuse(400, "this is no request of HTTP/1.1")
+            self._refuse(400, "not an HTTP/1.1 request")
 
     def _refuse(self, status: int, detail: str) -> None:
         if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):

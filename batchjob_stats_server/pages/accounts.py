@@ -24,11 +24,11 @@ from batchjob_stats_server.services import Given, Services
 router = APIRouter(include_in_schema=False)
 
 _DAYS = 30
-_PARTS = (BarSegment("used", "main"), BarSegment("allocated, not used or not measured", "rest"))
+_PARTS = (BarSegment("used", "main"), BarSegment("allocated but not used or not measured", "rest"))
 
 SHARES = {
     "shares_ratio": "Share of its parent's shares",
-    "usage_ratio": "Share of its parent's recent use",
+    "usage_ratio": "Share of its parent's recent usage",
     "fairshare_level": "Fair share: shares divided by use",
     "fairshare_ratio": "Fair-share factor",
 }

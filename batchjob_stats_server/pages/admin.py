@@ -26,7 +26,7 @@ router = APIRouter(include_in_schema=False)
 
 _WASTE_DAYS = 7
 _WELL = 0.9  # of the time; nodes below are listed
-_STATELESS = "the scheduler's own words are not known"
+_STATELESS = "the state as named by the scheduler is not known"
 
 
 class NodeQuality(NamedTuple):
@@ -88,7 +88,7 @@ def admin(
         known = dict.fromkeys(row["name"] for row in stats.clusters(db))
         names = [name for name in known if access.sees_all(name)]
         if not names and not access.everything:
-            raise Problem(403, "this page is for those who may see all jobs of a cluster")
+            raise Problem(403, "this page is only for users who may see all jobs of a cluster")
         read = {name: _read(db, page, name) for name in names}
     found = [_health(services, page, name, *parts) for name, parts in read.items()]
     audit.saw(page.known, "waste", frozenset(each.user for one in found for each, _ in one.wastes))

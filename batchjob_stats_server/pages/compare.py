@@ -28,9 +28,7 @@ MOST = 8
 class CompareForm(Form):
     """The jobs."""
 
-    job: list[Word] = Field(
-        [], max_length=MOST, description="Ids, CLUSTER:ID, or as the lists of jobs have them."
-    )
+    job: list[Word] = Field([], max_length=MOST, description="Job ids or CLUSTER:ID.")
 
 
 class Fact(NamedTuple):

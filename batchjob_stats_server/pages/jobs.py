@@ -230,7 +230,7 @@ def _ended(
     except TooManyError as error:
         raise Problem(422, str(error)) from error
     following = page.address(cursor=cursor.encode(question, more)) if more else None
-    title = "Ended" if which.started else "Ended before they began"
+    title = "Ended" if which.started else "Ended without starting"
     return JobsSection("ended", title, numbered(db, ids, READ), next_page=following)
 
 

@@ -75,7 +75,7 @@ def _found(db: Connection, access: Access, words: str, now: int) -> SearchResult
     try:
         jobs = written_as(db, access, words)
     except AmbiguousIdError as error:
-        jobs, note = [], f"{error}: write more of it"
+        jobs, note = [], f"{error}: enter more characters"
     jobs = jobs or parts_of(db, access, words)
     hits = [
         Hit(kind, words, links.path("jobs", **{kind: words}))

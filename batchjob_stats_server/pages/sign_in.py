@@ -71,7 +71,7 @@ async def sign_in(request: Request) -> Response:
     form = dict(parse_qsl((await request.body()).decode("utf-8", "replace")))
     token = form.get(_PARAMETER, "").strip()
     if not TOKEN.fullmatch(token):
-        raise Problem(422, "token: expected one that begins with bj_")
+        raise Problem(422, "token: expected a token that begins with bj_")
     answer = RedirectResponse(local_path(form.get("next", "/")), 303)
     keep(request, answer, token)
     return answer

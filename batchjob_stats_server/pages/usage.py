@@ -31,7 +31,7 @@ _KEYS: dict[By, queries.By] = {"user": "username", "account": "account", "cluste
 
 
 _USED = BarSegment("used", "main")
-_REST = BarSegment("allocated, not used or not measured", "rest")
+_REST = BarSegment("allocated but not used or not measured", "rest")
 
 
 class Measure(NamedTuple):

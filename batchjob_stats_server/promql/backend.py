@@ -71,5 +71,5 @@ def _rejected(status: int, body: bytes) -> Rejected:
         answer = json.loads(body)
         kind, text = str(answer["errorType"]), str(answer["error"])
     except (ValueError, KeyError, TypeError):
-        kind, text = "execution", "the time series database did not take the query"
+        kind, text = "execution", "the time series database rejected the query"
     return Rejected(status, kind, text[:_LONGEST_REASON])

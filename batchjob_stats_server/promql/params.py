@@ -93,17 +93,17 @@ class Parameter(NamedTuple):
 
 PARAMETERS: Mapping[str, Parameter] = {
     "query": Parameter(str, "PromQL."),
-    "time": Parameter(_time, "Unix seconds or RFC 3339; else now."),
+    "time": Parameter(_time, "Unix seconds or RFC 3339; default: now."),
     "start": Parameter(_time, "Unix seconds or RFC 3339."),
     "end": Parameter(_time, "Unix seconds or RFC 3339, not before `start`."),
     "step": Parameter(_seconds, "Seconds, or a duration such as 1m."),
-    "timeout": Parameter(_seconds, "Seconds, or a duration; the server has a bound of its own."),
-    "limit": Parameter(_count, "The most to be answered; the server has a bound of its own.",
+    "timeout": Parameter(_seconds, "Seconds or a duration; limited by the server."),
+    "limit": Parameter(_count, "Maximum number of results; limited by the server.",
                        "integer"),
-    "limit_per_metric": Parameter(_count, "The most of each metric.", "integer"),
-    "metric": Parameter(str, "Only of this metric."),
+    "limit_per_metric": Parameter(_count, "Maximum number per metric.", "integer"),
+    "metric": Parameter(str, "Only this metric."),
 }  # fmt: skip
-MATCH = "Selectors; the one parameter that may be repeated."
+MATCH = "Series selectors; may be repeated."
 
 
 def described(allowed: frozenset[str], required: frozenset[str], form: bool) -> dict[str, Any]:

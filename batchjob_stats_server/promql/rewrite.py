@@ -83,7 +83,7 @@ class _Writer:
 
     def write(self, node: ast.Expr, window: QueryWindow, depth: int) -> str:
         if depth > self._limits.depth:
-            raise TooLarge(f"expression nested deeper than {self._limits.depth}")
+            raise TooLarge(f"expression is nested deeper than {self._limits.depth}")
         known = _WRITERS.get(type(node))
         if known is None:
             raise Malformed(f"{type(node).__name__} is not allowed here")

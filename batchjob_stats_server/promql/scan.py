@@ -61,7 +61,7 @@ def scan(query: str, limits: QueryLimits) -> ScannedQuery:
         depth += (kind == "open") - (kind == "close")
         operators += kind == "operator" or text.lower() in _WORD_OPERATORS
         if depth > limits.depth:
-            raise TooLarge(f"expression nested deeper than {limits.depth}")
+            raise TooLarge(f"expression is nested deeper than {limits.depth}")
         pieces.append(" " if kind == "blank" else text)
         at = token.end()
     if max(operators, len(literals)) > limits.operators:
@@ -74,7 +74,7 @@ def scan(query: str, limits: QueryLimits) -> ScannedQuery:
 
 def _unreadable(query: str, at: int) -> Malformed:
     if query[at] in _QUOTES:
-        return Malformed(f"not PromQL: the quote at character {at + 1} is not closed")
+        return Malformed(f"not PromQL: unterminated string at character {at + 1} is not closed")
     return Malformed(f"not PromQL: {shown(query[at])} at character {at + 1}")
 
 

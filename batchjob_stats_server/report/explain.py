@@ -51,7 +51,7 @@ def cpu_ratio(job: Row) -> EfficiencyRatio:
     ratio, missing = job["cpu_efficiency"], ""
     if ratio is None:
         missing = (
-            "more CPU time than the CPUs can give" if IMPOSSIBLE_CPU in doubts(job)
+            "more CPU time than the CPUs can provide" if IMPOSSIBLE_CPU in doubts(job)
             else _why(job, job["allocated_cpus"], "number of CPUs")
         )  # fmt: skip
     return _ratio(job, "cpu", ratio, formula, missing, job["cpu_basis"])
@@ -68,7 +68,7 @@ def memory_ratio(job: Row) -> EfficiencyRatio:
 
 def _unseen_memory(job: Row) -> str:
     if job["memory_basis"] is None and job["peak_memory_bytes"] is not None:
-        return "accounting looks at memory too seldom for so short a job"
+        return "accounting samples memory too rarely for such a short job"
     return ""
 
 

@@ -208,13 +208,14 @@ QUANTITIES: Mapping[str, JobFact] = {
     ),
     "time_to_ask": JobFact(
         "seconds",
-        "Longest time of this and similar jobs with a quarter more, rounded up.",
+        "Longest run time of this and similar jobs plus 25 %, rounded up.",
         _time_to_ask,
     ),
-    "time_request": JobFact("word", "The same as the scheduler wants it written.", _time_request),
+    "time_request": JobFact("word", "The same in the notation of the scheduler.", _time_request),
     "coverage": JobFact(
         "ratio",
-        "Part of the job's node time that the numbers stand for; 1 where only accounting has them.",
+        "Fraction of the job's node time that the numbers cover; 1 if they are from "
+        "accounting only.",
         _coverage,
     ),
     "cpu_final": JobFact(
@@ -241,19 +242,19 @@ QUANTITIES: Mapping[str, JobFact] = {
     "cpus": JobFact("count", "CPUs allocated.", _of_job("allocated_cpus")),
     "cpu_ratio": JobFact("ratio", "CPU efficiency.", _of_job("cpu_efficiency")),
     "cpus_used": JobFact("count", "CPUs in use on average.", _cpus_used),
-    "cpus_to_ask": JobFact("count", "The same with a tenth more, rounded up.", _cpus_to_ask),
+    "cpus_to_ask": JobFact("count", "The same plus 10 %, rounded up.", _cpus_to_ask),
     "cpu_throttled_ratio": JobFact(
         "ratio",
-        "Time held back by the CPU quota / CPU time there was.",
+        "Time throttled by the CPU quota / available CPU time.",
         _share("usage_throttled_seconds", _cpu_seconds_there),
     ),
     "cpu_waiting_ratio": JobFact(
         "ratio",
-        "Part of the time in which some task waited for a CPU.",
+        "Fraction of time in which at least one task waited for a CPU.",
         _share("usage_cpu_waiting_seconds", _node_seconds),
     ),
     "threads": JobFact(
-        "count", "Most threads at once, summed over nodes.", _of_job("usage_threads_peak")
+        "count", "Maximum number of threads, summed over nodes.", _of_job("usage_threads_peak")
     ),
     "node_balance_ratio": JobFact(
         "ratio", "CPU time of the least busy node / mean of the nodes.", _node_balance
@@ -266,7 +267,7 @@ QUANTITIES: Mapping[str, JobFact] = {
     ),
     "memory_peak": JobFact(
         "bytes",
-        "Peak memory, summed over nodes; page cache included where it was measured.",
+        "Peak memory, summed over nodes; includes page cache if it was measured.",
         _of_job("memory_used_bytes"),
     ),
     "memory_ratio": JobFact("ratio", "Memory efficiency.", _of_job("memory_efficiency")),
@@ -279,36 +280,36 @@ QUANTITIES: Mapping[str, JobFact] = {
         "bytes", "Most memory on one node of this and similar jobs.", _node_need
     ),
     "memory_to_ask": JobFact(
-        "bytes", "The same with a fifth more, rounded up, for all nodes.", _memory_to_ask
+        "bytes", "The same plus 20 %, rounded up, for all nodes.", _memory_to_ask
     ),
     "memory_request": JobFact(
-        "word", "The same as the scheduler wants it written.", _memory_request
+        "word", "The same in the notation of the scheduler.", _memory_request
     ),
     "memory_limit_hits": JobFact(
-        "count", "Times the memory limit was reached.", _of_job("usage_memory_limit_hits")
+        "count", "Number of times the memory limit was reached.", _of_job("usage_memory_limit_hits")
     ),
     "memory_waiting_ratio": JobFact(
         "ratio",
-        "Part of the time in which some task waited for memory.",
+        "Fraction of time in which at least one task waited for memory.",
         _share("usage_memory_waiting_seconds", _node_seconds),
     ),
     "oom_kills": JobFact(
-        "count", "Processes that the kernel killed for want of memory.", _of_job("usage_oom_kills")
+        "count", "Processes that the OOM killer terminated.", _of_job("usage_oom_kills")
     ),
-    "swap_peak": JobFact("bytes", "Most swap in use.", _of_job("usage_swap_peak_bytes")),
+    "swap_peak": JobFact("bytes", "Maximum swap in use.", _of_job("usage_swap_peak_bytes")),
     "io_waiting_ratio": JobFact(
         "ratio",
-        "Part of the time in which some task waited for storage.",
+        "Fraction of time in which at least one task waited for storage.",
         _share("usage_io_waiting_seconds", _node_seconds),
     ),
     "gpus": JobFact(
         "count", "GPUs allocated.", lambda m: m.job["allocated_gpus"] or m.job["usage_gpus"] or 0
     ),
     "gpu_ratio": JobFact("ratio", "GPU efficiency.", _of_job("usage_gpu_utilization_ratio")),
-    "gpu_samples": JobFact("count", "Samples of the GPU seen least.", _fewest_gpu_samples),
-    "gpus_measured": JobFact(
-        "count", "GPUs of which something was measured.", lambda m: len(m.gpus)
+    "gpu_samples": JobFact(
+        "count", "Number of samples of the GPU with the fewest samples.", _fewest_gpu_samples
     ),
+    "gpus_measured": JobFact("count", "GPUs with measurements.", lambda m: len(m.gpus)),
     "gpus_idle": JobFact("count", "GPUs with a mean utilisation below 1 %.", _idle_gpus),
     "gpus_in_use": JobFact(
         "count",
@@ -316,15 +317,15 @@ QUANTITIES: Mapping[str, JobFact] = {
         lambda m: None if _idle_gpus(m) is None else len(m.gpus) - float(_idle_gpus(m) or 0),
     ),
     "gpu_memory_peak": JobFact(
-        "bytes", "Most memory in use on one GPU.", _of_job("usage_gpu_memory_peak_bytes")
+        "bytes", "Maximum memory in use on one GPU.", _of_job("usage_gpu_memory_peak_bytes")
     ),
     "gpu_memory_ratio": JobFact("ratio", "The same / memory of that GPU.", _gpu_memory_ratio),
     "short_jobs": JobFact(
         "count",
-        "The user's jobs of a minute or less in the day before, array tasks left out.",
+        "Number of jobs of the user of at most a minute in the previous day, without array tasks.",
         lambda m: m.short_jobs,
     ),
-    "similar_jobs": JobFact("count", "Similar jobs that ended well.", lambda m: len(m.similar)),
+    "similar_jobs": JobFact("count", "Similar jobs that completed.", lambda m: len(m.similar)),
 }
 
 UNITS: Mapping[str, str] = {name: each.unit for name, each in QUANTITIES.items()}

@@ -14,7 +14,7 @@ from batchjob.schedulers.states import JobState
 from batchjob_stats_server.report.material import ReportInput, Row
 
 _LONGEST_ERROR = 200  # characters; the page has all of it further below
-_NOT_YOURS = "This is no fault of the job"
+_NOT_YOURS = "This is not the fault of the job"
 _CODES = {
     126: "its command was found but could not be executed: it is not executable, or not a program "
     "for this machine",
@@ -31,10 +31,10 @@ _SIGNALS = {
     signal.SIGBUS: "it accessed memory that is not there; a mapped file may have been cut, or "
     "/dev/shm or a disk may be full",
     signal.SIGFPE: "an invalid calculation, such as a division of integers by zero",
-    signal.SIGKILL: "it was killed from outside; often because memory ran out",
+    signal.SIGKILL: "it was killed (SIGKILL), often because it ran out of memory",
     signal.SIGSEGV: "a segmentation fault: the program accessed memory that is not its own",
-    signal.SIGPIPE: "it wrote to a program that had ended",
-    signal.SIGTERM: "it was asked to end, as by a cancellation or at a time limit",
+    signal.SIGPIPE: "it wrote to a program that had already ended",
+    signal.SIGTERM: "it was asked to terminate, for example by a cancellation or at a time limit",
     signal.SIGXCPU: "it used more CPU time than its limit (ulimit -t)",
     signal.SIGXFSZ: "it wrote a file larger than its limit (ulimit -f)",
 }
@@ -101,7 +101,7 @@ def _how(code: int | None, number: int | None, error: str = "") -> str:
         return ""
     if 128 < code <= 128 + 64 and code - 128 in _NUMBERS:
         return f"exit code {code}, that is signal {_named(code - 128)}"
-    meaning = error or _CODES.get(code, "the program's own; its output says more")
+    meaning = error or _CODES.get(code, "set by the program; see its output")
     return f"exit code {code}: {meaning}"
 
 
@@ -198,6 +198,6 @@ _ENDS: Mapping[JobState, Callable[[ReportInput], str]] = {
     JobState.DEADLINE: _fixed("It was ended because it could not end before its deadline."),
     JobState.REQUEUED: _fixed("This run ended and the job was put back into the queue."),
     JobState.MOVED: _fixed("It was handed to another cluster, which accounts for it."),
-    JobState.SUSPENDED: _fixed("It is suspended, and holds its memory meanwhile."),
-    JobState.VANISHED: _fixed("Its scheduler knows it no longer, and nobody saw its end."),
+    JobState.SUSPENDED: _fixed("It is suspended and keeps its memory."),
+    JobState.VANISHED: _fixed("Its scheduler no longer knows it, and its end was not recorded."),
 }

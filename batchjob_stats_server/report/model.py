@@ -70,7 +70,7 @@ class Basis:
 
 @dataclass(frozen=True)
 class Efficiency:
-    """What was used of what there was."""
+    """Efficiency."""
 
     what: str  # cpu, memory, gpu, time
     ratio: float | None

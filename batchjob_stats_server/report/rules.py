@@ -74,7 +74,7 @@ def _read(path: Path, units: Mapping[str, str]) -> tuple[list[AdviceRule], list[
     ids = [rule.id for rule in rules]
     for name in ids:
         if ids.count(name) > 1:
-            raise SettingsError(f"{path}: rule {name} stands there twice")
+            raise SettingsError(f"{path}: rule {name} is given twice")
     return rules, [str(name) for name in off]
 
 

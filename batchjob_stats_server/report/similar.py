@@ -30,7 +30,7 @@ def compare(material: ReportInput) -> Similar:
         for what, (unit, of) in _COMPARED.items()
         if (found := _comparison(what, unit, of, material))
     )
-    missing = "" if made else f"{len(jobs)} similar jobs ended well; at least {FEWEST} are needed"
+    missing = "" if made else f"{len(jobs)} similar jobs completed; at least {FEWEST} are needed"
     return Similar(material.alike, len(jobs), made, missing)
 
 

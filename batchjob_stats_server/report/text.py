@@ -61,7 +61,7 @@ def document(report: Report, zone: tzinfo = UTC) -> Document:
         ReportSection("Beside your similar jobs", tuple(_similar(report))),
         ReportSection("What this rests on", tuple(_basis(report))),
     )
-    notice = "The job is not at its end: all of this may change." if report.interim else ""
+    notice = "The job has not ended: all of this may change." if report.interim else ""
     return Document(
         f"Job {plain(report.job.jobid)} on {plain(report.job.cluster)}",
         plain(report.headline),
@@ -214,13 +214,13 @@ def _similar(report: Report) -> Iterator[ReportLine]:
         yield ReportLine("Comparison", f"none: {similar.missing}")
         return
     yield ReportLine(
-        "Compared with", f"{similar.jobs} that ended well, of the same {similar.alike}"
+        "Compared with", f"{similar.jobs} that completed, with the same {similar.alike}"
     )
     for each in similar.comparisons:
         form = WRITTEN[each.unit]
         half = f"half of them from {form(each.lower_quartile)} to {form(each.upper_quartile)}"
         this = "" if each.this is None else f"{form(each.this)}; "
-        below = "" if each.below is None else f"; {share(each.below)} of them had less"
+        below = "" if each.below is None else f"; {share(each.below)} of them used less"
         yield ReportLine(each.what.capitalize() if each.what[0].islower() else each.what,
                    f"{this}median {form(each.median)}, {half}{below}")  # fmt: skip
 
@@ -230,7 +230,7 @@ def _basis(report: Report) -> Iterator[ReportLine]:
     if not basis.source:
         yield ReportLine("Measurements", "none")
     elif not basis.samples:
-        yield ReportLine("Measurements", "none; the scheduler's accounting stands for them")
+        yield ReportLine("Measurements", "none; the scheduler's accounting is used instead")
     else:
         samples = f"{basis.samples} sample{'s' if basis.samples != 1 else ''}"
         nodes = f"{basis.nodes} node{'s' if basis.nodes != 1 else ''}"

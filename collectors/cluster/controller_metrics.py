@@ -37,19 +37,22 @@ def _events(controller: Controller) -> Samples:
 
 _SINCE = "since the controller's statistics were reset."
 _OF_THE_CONTROLLER = (
-    ClusterMetric(gauge("controller_threads", "Threads that answer calls."), _said("threads")),
     ClusterMetric(
-        gauge("controller_agents", "Agents that send messages to nodes."), _said("agents")
+        gauge("controller_threads", "Threads of slurmctld that process RPCs."), _said("threads")
     ),
     ClusterMetric(
-        gauge("controller_agent_queue", "Messages to nodes that wait."), _said("agent_queue")
+        gauge("controller_agents", "Agents of slurmctld that send messages to nodes."),
+        _said("agents"),
     ),
     ClusterMetric(
-        gauge("controller_database_queue", "Messages that wait for the accounting database."),
+        gauge("controller_agent_queue", "Queued messages to nodes."), _said("agent_queue")
+    ),
+    ClusterMetric(
+        gauge("controller_database_queue", "Queued messages to the accounting database."),
         _said("dbd_queue"),
     ),
     ClusterMetric(
-        counter("controller_jobs_total", f"Jobs by what happened to them, {_SINCE}", "event"),
+        counter("controller_jobs_total", f"Jobs by event, {_SINCE}", "event"),
         _events,
     ),
     ClusterMetric(
@@ -57,27 +60,27 @@ _OF_THE_CONTROLLER = (
         _by_cycle("cycles"),
     ),
     ClusterMetric(
-        gauge("controller_last_cycle_seconds", "Length of the last cycle.", "scheduler"),
+        gauge("controller_last_cycle_seconds", "Duration of the last cycle.", "scheduler"),
         _by_cycle("last"),
     ),
     ClusterMetric(
         gauge(
             "controller_longest_cycle_seconds",
-            f"Length of the longest cycle, {_SINCE}",
+            f"Duration of the longest cycle, {_SINCE}",
             "scheduler",
         ),
         _by_cycle("longest"),
     ),
     ClusterMetric(
-        gauge("controller_mean_cycle_seconds", f"Mean length of a cycle, {_SINCE}", "scheduler"),
+        gauge("controller_mean_cycle_seconds", f"Mean duration of a cycle, {_SINCE}", "scheduler"),
         _by_cycle("mean"),
     ),
     ClusterMetric(
-        gauge("controller_queue", "Jobs that the last cycle had before it.", "scheduler"),
+        gauge("controller_queue", "Length of the queue at the last cycle.", "scheduler"),
         _by_cycle("queue"),
     ),
     ClusterMetric(
-        gauge("controller_backfill_depth", "Jobs that the last backfill cycle looked at."),
+        gauge("controller_backfill_depth", "Jobs considered in the last backfill cycle."),
         _said("backfill_depth"),
     ),
 )
@@ -86,25 +89,25 @@ CONTROLLER = (
     ClusterMetric(
         counter(
             "rpc_calls_total",
-            "Calls that the controller answered, since its statistics were reset.",
+            "RPCs processed by the controller since its statistics were reset.",
             "type",
         ),
         _calls("type", lambda controller: controller.by_type),
     ),
     ClusterMetric(
-        counter("rpc_seconds_total", "Time the controller took for those calls.", "type"),
+        counter("rpc_seconds_total", "Time the controller spent on those RPCs.", "type"),
         _seconds("type", lambda controller: controller.by_type),
     ),
     ClusterMetric(
         counter(
             "rpc_user_calls_total",
-            f"Calls by the user who made them, {_SINCE}",
+            f"RPCs by calling user, {_SINCE}",
             "user",
         ),
         _calls("user", lambda controller: controller.by_user),
     ),
     ClusterMetric(
-        counter("rpc_user_seconds_total", "Time the controller took for those calls.", "user"),
+        counter("rpc_user_seconds_total", "Time the controller spent on those RPCs.", "user"),
         _seconds("user", lambda controller: controller.by_user),
     ),
 )

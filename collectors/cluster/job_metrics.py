@@ -12,7 +12,7 @@ from collectors.metric import Metric, MetricFamily, labels
 
 
 class JobsReading(NamedTuple):
-    """Jobs of one reading, the histogram of waits so far, and when it was read (Unix time)."""
+    """Jobs of one reading, the histogram of waits so far, and the Unix time of the reading."""
 
     jobs: Sequence[ClusterJob]
     waited: Mapping[str, Histogram]
@@ -78,13 +78,13 @@ def _people(
                 found[(who(job),)] += job.cpus
         return counted(found, kind)
 
-    about = f"Jobs of the {kind} that wait, run or are suspended."
+    about = f"Jobs of the {kind} that are pending, running or suspended."
     return (
         ClusterMetric(
             gauge(f"{kind}_jobs", about, kind, "state"), live, native=True, on_demand=on_demand
         ),
         ClusterMetric(
-            gauge(f"{kind}_cpus", f"CPUs that running jobs of the {kind} hold.", kind),
+            gauge(f"{kind}_cpus", f"CPUs allocated to running jobs of the {kind} hold.", kind),
             held,
             on_demand=on_demand,
         ),
@@ -95,8 +95,8 @@ JOBS = (
     ClusterMetric(
         gauge(
             "jobs",
-            "Jobs that wait, run or are suspended; each task of an array counts. A job that waits "
-            "for several partitions counts in the first.",
+            "Pending, running and suspended jobs; each array task counts. A job that "
+            "is pending in several partitions counts in the first.",
             "partition",
             "state",
         ),
@@ -104,21 +104,21 @@ JOBS = (
         native=True,
     ),
     ClusterMetric(
-        gauge("jobs_pending", "Jobs that wait, by reason.", "partition", "reason"),
+        gauge("jobs_pending", "Pending jobs by reason.", "partition", "reason"),
         _jobs_by_reason,
     ),
     ClusterMetric(
-        gauge("pending_cpus", "CPUs asked for by jobs that wait.", "partition"),
+        gauge("pending_cpus", "CPUs requested by pending jobs.", "partition"),
         _wanted(lambda job: job.cpus),
     ),
     ClusterMetric(
-        gauge("pending_gpus", "GPUs asked for by jobs that wait.", "partition"),
+        gauge("pending_gpus", "GPUs requested by pending jobs.", "partition"),
         _wanted(lambda job: job.gpus),
     ),
     ClusterMetric(
         gauge(
             "pending_longest_wait_seconds",
-            "How long the job that waits longest has been eligible.",
+            "Time since the longest waiting job became eligible.",
             "partition",
         ),
         _oldest,
@@ -129,7 +129,7 @@ JOBS = (
 WAIT = Metric(
     "batchjob_cluster_job_wait_seconds",
     "histogram",
-    "Time from eligible to start of the jobs that began since the exporter did.",
+    "Time from eligible to start, for jobs that started since the exporter did.",
     ("partition",),
 )
 

@@ -35,9 +35,9 @@ _MORE: Mapping[str, Callable[[Any], Iterator[MetricFamily]]] = {
     "native": _native,
 }
 
-INFO = gauge("info", "1 with the scheduler that is asked.", "scheduler")
-AGE = gauge("age_seconds", "Time since the scheduler gave the part shown.", "part")
-ERRORS = counter("errors_total", "Readings that failed.", "part")
+INFO = gauge("info", "Scheduler that is queried; always 1.", "scheduler")
+AGE = gauge("age_seconds", "Age of the last answer of the scheduler, by part.", "part")
+ERRORS = counter("errors_total", "Failed queries of the scheduler, by part.", "part")
 METRICS = (
     INFO,
     AGE,

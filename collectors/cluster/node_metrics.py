@@ -98,49 +98,49 @@ def _gpu_seconds(reading: Nodes) -> Samples:
 
 _OF_A_NODE: tuple[tuple[str, str, Value], ...] = (
     ("cpus", "CPUs of the node.", lambda node: node.cpus),
-    ("cpus_allocated", "CPUs that jobs hold.", lambda node: node.cpus_allocated),
+    ("cpus_allocated", "CPUs allocated to jobs.", lambda node: node.cpus_allocated),
     (
         "cpus_idle",
-        "CPUs free for jobs; 0 where no job may start.",
+        "CPUs available to jobs; 0 if the node accepts no jobs.",
         lambda node: _idle(node, node.cpus, node.cpus_allocated),
     ),
     (
         "memory_bytes",
-        "Memory of the node, as the scheduler counts it.",
+        "Memory of the node, as configured in the scheduler.",
         lambda node: node.memory_bytes,
     ),
     (
         "memory_allocated_bytes",
-        "Memory that jobs hold.",
+        "Memory allocated to jobs.",
         lambda node: node.memory_allocated_bytes,
     ),
     (
         "memory_idle_bytes",
-        "Memory free for jobs; 0 where none may start.",
+        "Memory available to jobs; 0 if the node accepts no jobs.",
         lambda node: _idle(node, node.memory_bytes, node.memory_allocated_bytes),
     ),
     ("gpus", "GPUs of the node.", lambda node: node.gpus),
-    ("gpus_allocated", "GPUs that jobs hold.", lambda node: node.gpus_allocated),
+    ("gpus_allocated", "GPUs allocated to jobs.", lambda node: node.gpus_allocated),
     (
         "gpus_idle",
-        "GPUs free for jobs; 0 where no job may start.",
+        "GPUs available to jobs; 0 if the node accepts no jobs.",
         lambda node: _idle(node, node.gpus, node.gpus_allocated),
     ),
 )
 _VALUES = {name: value for name, _, value in _OF_A_NODE}
 _OF_A_PARTITION = (
     ("cpus", "CPUs of the partition."),
-    ("cpus_allocated", "CPUs of the partition that jobs hold."),
-    ("cpus_idle", "CPUs of the partition that are free for jobs."),
+    ("cpus_allocated", "CPUs of the partition that are allocated to jobs."),
+    ("cpus_idle", "CPUs of the partition that are available to jobs."),
     ("gpus", "GPUs of the partition."),
-    ("gpus_allocated", "GPUs of the partition that jobs hold."),
-    ("gpus_idle", "GPUs of the partition that are free for jobs."),
+    ("gpus_allocated", "GPUs of the partition that are allocated to jobs."),
+    ("gpus_idle", "GPUs of the partition that are available to jobs."),
 )
-_TWICE = "A node of several partitions counts in each of them."
+_TWICE = "A node in several partitions counts in each."
 NODES = (
     ClusterMetric(gauge("nodes", "Nodes by base state.", "state"), _nodes_by_state, native=True),
     ClusterMetric(
-        gauge("nodes_flagged", "Nodes by flag beside the state; a node may have several.", "flag"),
+        gauge("nodes_flagged", "Nodes by state flag; a node may have several flags.", "flag"),
         _nodes_by_flag,
         native=True,
     ),
@@ -154,13 +154,17 @@ NODES = (
         _nodes_by_partition,
         native=True,
     ),
-    ClusterMetric(gauge("node_info", "1 for the node's base state.", "node", "state"), _node_info),
-    ClusterMetric(gauge("node_flag", "1 for each flag that is set.", "node", "flag"), _node_flags),
+    ClusterMetric(
+        gauge("node_info", "Base state of the node; always 1.", "node", "state"), _node_info
+    ),
+    ClusterMetric(
+        gauge("node_flag", "1 for each state flag that is set.", "node", "flag"), _node_flags
+    ),
     ClusterMetric(
         gauge(
             "node_unavailable_info",
-            "1 with the reason given for a node that takes no jobs: cut to 64 characters, without "
-            "paths, times and long numbers.",
+            "Reason given for a node that accepts no jobs, shortened to 64 "
+            "characters, without paths, times and long numbers; always 1.",
             "node",
             "reason",
         ),
@@ -169,7 +173,7 @@ NODES = (
     ClusterMetric(
         gauge(
             "node_unavailable_since_seconds",
-            "Unix time at which that reason was given.",
+            "Unix time at which the reason was set.",
             "node",
         ),
         _since,
@@ -177,7 +181,7 @@ NODES = (
     ClusterMetric(
         counter(
             "node_failures_total",
-            "Times the node was seen to become down, error or failing since the exporter began.",
+            "Number of times the node became down, error or failing since the exporter started.",
             "node",
         ),
         _per_node(lambda node: node.failures),
@@ -188,20 +192,25 @@ NODES = (
     ),
     ClusterMetric(
         gauge(
-            "node_model_gpus", "GPUs of the node by model, as its GRES names it.", "node", "model"
+            "node_model_gpus", "GPUs of the node by model, as named in its GRES.", "node", "model"
         ),
         _gpu_models(lambda each: each.gpus),
     ),
     ClusterMetric(
-        gauge("node_model_gpus_allocated", "GPUs of a model that jobs hold.", "node", "model"),
+        gauge(
+            "node_model_gpus_allocated",
+            "GPUs of a model that are allocated to jobs.",
+            "node",
+            "model",
+        ),
         _gpu_models(lambda each: each.allocated),
     ),
     ClusterMetric(
         counter(
             "node_gpu_seconds_total",
-            "GPU time of the node since the exporter began: allocated to jobs, idle, or "
-            "unavailable because the node takes no jobs. Time in which the scheduler did not "
-            "answer is left out.",
+            "GPU time of the node since the exporter started: allocated to jobs, "
+            "idle, or unavailable because the node accepts no jobs. Time in which "
+            "the scheduler did not answer is not included.",
             "node",
             "state",
         ),
@@ -218,13 +227,14 @@ NODES = (
 UNAVAILABLE = Metric(
     "batchjob_cluster_node_unavailable_seconds",
     "histogram",
-    "Time for which a node took no jobs, of the times that ended since the exporter began.",
+    "Duration of periods in which a node accepted no jobs; periods that ended since "
+    "the exporter started.",
 )
 DRAINING = Metric(
     "batchjob_cluster_node_draining_seconds",
     "histogram",
-    "Time from a node's drain to the end of its last job, of the times that ended since the "
-    "exporter began.",
+    "Time from the drain of a node to the end of its last job; drains that ended "
+    "since the exporter started.",
 )
 
 

@@ -29,12 +29,10 @@ def _reservation(
 
 
 FAIRSHARE = (
-    _share(
-        "account_shares_ratio", "The account's part of its parent's shares.", lambda s: s.shares
-    ),
+    _share("account_shares_ratio", "Share of the account among its siblings.", lambda s: s.shares),
     _share(
         "account_usage_ratio",
-        "The account's part of its parent's decayed usage.",
+        "Fraction of the parent account's decayed usage that is due to the account.",
         lambda s: s.usage,
     ),
     _share(
@@ -45,21 +43,27 @@ FAIRSHARE = (
     ),
     _share(
         "account_fairshare_ratio",
-        "Fair-share factor of the account, where the scheduler gives accounts one.",
+        "Fair-share factor of the account, if the scheduler computes one for accounts.",
         lambda s: s.factor,
     ),
 )
 LICENSES = (
-    _license("licenses", "Licences there are.", lambda each: each.total),
-    _license("licenses_used", "Licences that jobs hold.", lambda each: each.used),
-    _license("licenses_free", "Licences that jobs may get.", lambda each: each.free),
-    _license("licenses_reserved", "Licences set aside.", lambda each: each.reserved),
+    _license("licenses", "Configured licences.", lambda each: each.total),
+    _license("licenses_used", "Licences in use by jobs.", lambda each: each.used),
+    _license("licenses_free", "Licences available to jobs.", lambda each: each.free),
+    _license("licenses_reserved", "Reserved licences.", lambda each: each.reserved),
 )
 RESERVATIONS = (
-    _reservation("reservation_nodes", "Nodes set aside.", lambda each: each.nodes),
-    _reservation("reservation_cores", "Cores set aside.", lambda each: each.cores),
-    _reservation("reservation_start_time_seconds", "Unix time of its start.", lambda r: r.start),
-    _reservation("reservation_end_time_seconds", "Unix time of its end.", lambda r: r.end),
+    _reservation("reservation_nodes", "Nodes in the reservation.", lambda each: each.nodes),
+    _reservation("reservation_cores", "Cores in the reservation.", lambda each: each.cores),
+    _reservation(
+        "reservation_start_time_seconds",
+        "Start of the reservation, in Unix time.",
+        lambda r: r.start,
+    ),
+    _reservation(
+        "reservation_end_time_seconds", "End of the reservation, in Unix time.", lambda r: r.end
+    ),
 )
 
 
@@ -70,17 +74,17 @@ def _partition(name: str, help: str, value: Callable[[Partition], float | None])
 PARTITIONS = (
     _partition(
         "partition_accepts_jobs",
-        "1 where the partition or queue takes new jobs, else 0.",
+        "1 if the partition or queue accepts new jobs, else 0.",
         lambda each: each.accepts_jobs,
     ),
     _partition(
         "partition_starts_jobs",
-        "1 where the partition or queue starts jobs, else 0.",
+        "1 if the partition or queue starts jobs, else 0.",
         lambda each: each.starts_jobs,
     ),
     _partition(
         "partition_cpus_limit",
-        "CPUs (LSF: job slots) that the jobs of the queue may hold at once.",
+        "Maximum number of CPUs (LSF: job slots) allocated to jobs of the queue.",
         lambda each: each.cpus_limit,
     ),
 )

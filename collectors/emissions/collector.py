@@ -15,32 +15,34 @@ __all__ = ["METRICS", "EmissionsCollector", "EmissionsOptions", "build"]
 FACTOR = Metric(
     "batchjob_emission_factor_grams_per_kilowatt_hour",
     "gauge",
-    "Emissions of a kilowatt-hour of electricity in grams of CO2 (equivalent for lifecycle). Scopes"
-    " do not compare: lifecycle, combustion (stack only), marginal (the next kilowatt-hour).",
+    "Emissions of one kilowatt-hour of electricity in grams of CO2 (CO2 equivalent "
+    "for lifecycle). Scopes are not comparable: lifecycle, combustion (direct "
+    "emissions only), marginal (of one additional kilowatt-hour).",
     ("provider", "zone", "scope"),
 )
 AGE = Metric(
     "batchjob_emission_factor_age_seconds",
     "gauge",
-    "Time since the moment the factor is about; a yearly mean is about its year's end.",
+    "Time since the moment to which the factor applies; a yearly mean applies to the "
+    "end of its year.",
     ("provider", "zone"),
 )
 ESTIMATED = Metric(
     "batchjob_emission_factor_estimated",
     "gauge",
-    "Whether the provider calls the factor a forecast or an estimate.",
+    "Whether the factor is a forecast or an estimate, according to the provider.",
     ("provider", "zone"),
 )
 INFO = Metric(
     "batchjob_emission_factor_info",
     "gauge",
-    "Whom to name beside the figures of a provider.",
+    "Attribution that the provider requires beside its figures.",
     ("provider", "zone", "credit"),
 )
 ERRORS = Metric(
     "batchjob_emission_factor_errors_total",
     "counter",
-    "Requests to a provider that gave no factor.",
+    "Requests to a provider that returned no factor.",
     ("provider", "reason"),
 )
 METRICS = (FACTOR, AGE, ESTIMATED, INFO, ERRORS)

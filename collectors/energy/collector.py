@@ -47,7 +47,7 @@ class EnergyOptions:
     )
     idle_watts: float | None = option(
         None,
-        "Power of the idle node without its GPUs; default: learned while the node is idle.",
+        "Power of the idle node without its GPUs; default: estimated while the node is idle.",
         parse=number,
         metavar="WATTS",
     )
@@ -170,9 +170,9 @@ class EnergyCollector:
         name = choose(self._options.source, readings.keys(), self._metered.keys(), last, settled)
         if name is not None:
             self._meter = readings[name][0]
-            log.info("energy is taken from %s", name)
+            log.info("using %s as the meter of the node's energy", name)
         elif settled and self._options.source != "auto":
-            self._once.warning("source", "%s gives no reading", self._options.source)
+            self._once.warning("source", "%s returns no reading", self._options.source)
         if self._ledger is None and (name is not None or settled):
             self._ledger = self._opened(name or "")
         if self._ledger is not None and self._meter is not None:
@@ -188,7 +188,7 @@ class EnergyCollector:
             try:
                 checkpoint.restore(self._document, self._boot, meter, ledger)
             except ValueError as error:
-                log.warning("energy begins anew: %s", error)
+                log.warning("energy counters start from zero: %s", error)
             else:
                 return ledger
         return Ledger(idle.IdlePower(self._idle_watts))
@@ -229,7 +229,7 @@ class EnergyCollector:
         try:
             return checkpoint.load(self._directory)
         except (OSError, ValueError) as error:
-            log.warning("energy begins anew: %s", error)
+            log.warning("energy counters start from zero: %s", error)
             return None
 
     def _save(self, ledger: Ledger) -> None:
@@ -240,7 +240,9 @@ class EnergyCollector:
             checkpoint.save(self._directory, self._boot, meter, sorted(self._metered), ledger)
             self._once.over("state")
         except OSError as error:
-            self._once.warning("state", "energy will begin anew after a restart: %s", error)
+            self._once.warning(
+                "state", "energy counters will start from zero after a restart: %s", error
+            )
 
     def _pause(self) -> float:
         """Seconds to the next tick: a slow meter is looked at when its next reading is due."""

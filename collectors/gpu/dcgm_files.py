@@ -42,7 +42,7 @@ class JobFiles:
         for name in wanted.keys() - self._written.keys():
             if (self._directory / name).exists():
                 self._once.warning(
-                    name, "%s is somebody else's: left alone", self._directory / name
+                    name, "%s belongs to another program; not changed", self._directory / name
                 )
                 del wanted[name]
         if wanted.keys() != self._written.keys():

@@ -55,5 +55,5 @@ class PrologFiles:
 
     def _say(self, path: str, error: OSError) -> None:
         if not isinstance(error, FileNotFoundError):  # the epilog took it away
-            told = "%s: %s; who holds GPUs goes by other sources"
+            told = "%s: %s; other sources are used to map GPUs to jobs"
             self._once.warning(path, told, path, error.strerror)

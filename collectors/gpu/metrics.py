@@ -26,13 +26,13 @@ UTILIZATION = GpuMetric(exported(gpu.GPU_UTILIZATION))
 MEMORY_USED = GpuMetric(exported(gpu.GPU_MEMORY_USED))
 MEMORY_TOTAL = GpuMetric(exported(gpu.GPU_MEMORY_TOTAL))
 POWER = GpuMetric(exported(gpu.GPU_POWER))
-POWER_LIMIT = GpuMetric(_gpu("power_limit_watts", "gauge", "Power limit that is enforced now."))
+POWER_LIMIT = GpuMetric(_gpu("power_limit_watts", "gauge", "Enforced power limit."))
 ENERGY = GpuMetric(
     _gpu(
         "energy_joules_total",
         "counter",
-        "Energy of the whole board since its driver was loaded; integrated from power where the "
-        "GPU has no counter.",
+        "Energy of the whole board since its driver was loaded; integrated from "
+        "power if the GPU has no energy counter.",
     )
 )
 TEMPERATURE = GpuMetric(exported(gpu.GPU_TEMPERATURE))
@@ -57,7 +57,7 @@ THROTTLED = _by(
     _gpu(
         "throttle_seconds_total",
         "counter",
-        "Time in which clocks were held down, by reason; reasons overlap and must not be added.",
+        "Time for which clocks were throttled, by reason; reasons overlap and must not be added.",
         "reason",
     ),
     "reason",
@@ -72,7 +72,7 @@ PCIE = _by(
     _gpu(
         "pcie_bytes_total",
         "counter",
-        "Bytes over the PCIe link, by direction as the GPU sees it.",
+        "Bytes transferred over PCIe; the direction is from the point of view of the GPU.",
         "direction",
     ),
     "direction",
@@ -83,7 +83,7 @@ PCIE_RATE = _by(
     _gpu(
         "pcie_bytes_per_second",
         "gauge",
-        "PCIe throughput over a sample of 20 ms, where the GPU has no counter of bytes.",
+        "PCIe throughput sampled over 20 ms, if the GPU has no byte counter.",
         "direction",
     ),
     "direction",
@@ -94,7 +94,7 @@ NVLINK = _by(
     _gpu(
         "nvlink_bytes_total",
         "counter",
-        "Payload over all NVLinks, by direction as the GPU sees it.",
+        "Payload bytes over all NVLinks; the direction is from the point of view of the GPU.",
         "direction",
     ),
     "direction",
@@ -122,7 +122,7 @@ QUANTITIES: tuple[GpuMetric, ...] = (
 INFO = _gpu(
     "info",
     "gauge",
-    "1 for each GPU and each MIG instance that is known, also while it does not answer.",
+    "1 for each known GPU and MIG instance, even while it does not answer.",
     "pci_bus_id",
     "minor",
     "name",
@@ -134,13 +134,14 @@ PROCESSES = _gpu("processes", "gauge", "Processes with a context on the GPU.")
 READING_AGE = Metric(
     "batchjob_gpu_reading_age_seconds",
     "gauge",
-    "Time since the GPU answered last; grows while its driver hangs or the GPU is lost.",
+    "Time since the last answer of the GPU; grows while its driver hangs or the GPU is lost.",
     ("gpu", "uuid"),
 )
 ERRORS = Metric(
     "batchjob_gpu_errors_total",
     "counter",
-    "Failed calls to the driver, by its own word for the error; `not supported` does not count.",
+    "Failed calls to the driver, labelled with the driver's name for the error; `not "
+    "supported` is not counted.",
     ("gpu", "error"),
 )
 DRIVER_INFO = Metric(
@@ -155,10 +156,12 @@ JOB_PROCESSES = exported(gpu.JOB_GPU_PROCESSES.metric)
 DISAGREEMENTS = Metric(
     "batchjob_gpu_map_disagreements_total",
     "counter",
-    "Contradictions met while mapping GPUs to jobs, each counted once while it lasts: "
-    "`unknown_gpu` an allocation names a GPU that is not there; `sources` two allocation sources "
-    "differ; `process` a job's process runs on a GPU that was not given to it; `overlap` several "
-    "jobs claim the whole GPU; `unconfirmed` a job's environment names a GPU that is another's.",
+    "Contradictions found while mapping GPUs to jobs, each counted once while it "
+    "lasts: `unknown_gpu`, an allocation names a GPU that does not exist; `sources`, "
+    "two allocation sources differ; `process`, a process of a job runs on a GPU that "
+    "is not allocated to the job; `overlap`, several jobs claim the whole GPU; "
+    "`unconfirmed`, the environment of a job names a GPU that is allocated to "
+    "another job.",
     ("kind",),
 )
 

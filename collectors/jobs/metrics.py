@@ -11,14 +11,15 @@ from collectors.metric import Metric, exported
 INFO = Metric(
     "batchjob_job_info",
     "gauge",
-    "What is known of the job; always 1.",
+    "Identity of the job; always 1.",
     (*JOB_LABELS, *INFO_LABELS),
 )
 JOBS = Metric("batchjob_jobs", "gauge", "Running jobs with processes on this node.", ("manager",))
 IGNORED = Metric(
     "batchjob_jobs_ignored",
     "gauge",
-    "Jobs not shown: beyond the maximum, claimed by several owners, in a user's own tree.",
+    "Jobs that are not exposed: beyond the maximum, claimed by several owners, or in "
+    "a tree that belongs to a user.",
     ("reason",),
 )
 ERRORS = Metric(

@@ -24,7 +24,7 @@ STEP_METRICS: tuple[tuple[Metric, tuple[_Row, ...]], ...] = (
         Metric(
             "batchjob_job_step_cpu_seconds_total",
             "counter",
-            "CPU time of a running step, slurmstepd included.",
+            "CPU time of a running step, including slurmstepd.",
             (*_LABELS, "mode"),
         ),
         (
@@ -36,7 +36,7 @@ STEP_METRICS: tuple[tuple[Metric, tuple[_Row, ...]], ...] = (
         Metric(
             "batchjob_job_step_memory_current_bytes",
             "gauge",
-            "Memory charged to a running step, page cache included.",
+            "Memory charged to a running step, including page cache.",
             _LABELS,
         ),
         (_Row(lambda step: step.memory_current),),
@@ -45,7 +45,7 @@ STEP_METRICS: tuple[tuple[Metric, tuple[_Row, ...]], ...] = (
         Metric(
             "batchjob_job_step_memory_peak_bytes",
             "gauge",
-            "Most memory ever charged to a running step, page cache included.",
+            "Maximum memory ever charged to a running step, including page cache.",
             _LABELS,
         ),
         (_Row(lambda step: step.memory_peak),),

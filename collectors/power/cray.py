@@ -41,11 +41,11 @@ POWER = Metric(
     "Power measured by the node controller; domain node contains cpu, memory and accel.",
     ("domain",),
 )
-CAP = Metric("batchjob_cray_power_cap_watts", "gauge", "Power cap that is set.", ("domain",))
+CAP = Metric("batchjob_cray_power_cap_watts", "gauge", "Configured power cap.", ("domain",))
 STALE = Metric(
     "batchjob_cray_stale_reads_total",
     "counter",
-    "Reads thrown away: the counters stood still, or changed while they were read.",
+    "Discarded reads: the counters did not advance, or changed during the read.",
 )
 METRICS = (ENERGY, POWER, CAP, STALE)
 

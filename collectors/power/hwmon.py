@@ -32,17 +32,18 @@ _RESCAN_SECONDS = 300.0
 POWER = Metric(
     "batchjob_hwmon_power_watts",
     "gauge",
-    "Power at a sensor, averaged by the chip where it does so. On Grace, Module contains Grace, and"
-    " Grace contains CPU and SysIO: never add those.",
+    "Power measured by a sensor, averaged if the chip averages. On NVIDIA Grace "
+    "sensors overlap (Module contains Grace, Grace contains CPU and SysIO) and must "
+    "not be added.",
     ("chip", "sensor"),
 )
 ENERGY = Metric(
     "batchjob_hwmon_energy_joules_total",
     "counter",
-    "Energy counted at a sensor since its driver was loaded.",
+    "Energy measured by a sensor since its driver was loaded.",
     ("chip", "sensor"),
 )
-ERRORS = Metric("batchjob_hwmon_read_errors_total", "counter", "Reads of sensors that failed.")
+ERRORS = Metric("batchjob_hwmon_read_errors_total", "counter", "Failed reads of sensors.")
 METRICS = (POWER, ENERGY, ERRORS)
 
 

@@ -36,27 +36,29 @@ _SLACK_SECONDS, _SLACK_JOULES = 0.1, 2.0
 ENERGY = Metric(
     "batchjob_rapl_energy_joules_total",
     "counter",
-    "Energy counted by RAPL since the exporter's first read, wraps corrected. psys contains"
-    " packages, a package contains core and uncore: never add those.",
+    "Energy counted by RAPL since the exporter's first read, corrected for counter "
+    "wraps. Zones overlap (psys contains packages, a package contains core and "
+    "uncore) and must not be added.",
     ("zone", "package"),
 )
 LIMIT = Metric(
     "batchjob_rapl_power_limit_watts",
     "gauge",
-    "Power limit in force; zone mmio is a second limit on the package.",
+    "Power limit in force; the zone mmio is a second limit of the package.",
     ("zone", "package", "constraint"),
 )
 ERRORS = Metric(
     "batchjob_rapl_read_errors_total",
     "counter",
-    "Failed reads of a zone's energy; reason permission: only root may read energy_uj.",
+    "Failed reads of a zone's energy; with the reason permission, the exporter may "
+    "not read energy_uj (root only by default).",
     ("reason",),
 )
 GAPS = Metric(
     "batchjob_rapl_gaps_total",
     "counter",
-    "Intervals left out of the energy: so long that a whole wrap may be hidden in them (wraps), or"
-    " with more energy than the zone can use (implausible).",
+    "Intervals not included in the energy: too long to tell how often the counter "
+    "wrapped (wraps), or with more energy than the zone can use (implausible).",
     ("zone", "package", "reason"),
 )
 METRICS = (ENERGY, LIMIT, ERRORS, GAPS)

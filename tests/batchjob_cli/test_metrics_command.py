@@ -102,7 +102,7 @@ def test_a_part_of_the_time(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
     [
-        (["7b1"], 3, "'7b1' begins the ids of 2 jobs: 7b1e6a3c-0d5f-4a4e-9a55-0d7f43a3c1aa, 7b1f"),
+        (["7b1"], 3, "'7b1' matches the ids of 2 jobs: 7b1e6a3c-0d5f-4a4e-9a55-0d7f43a3c1aa, 7b1f"),
         (["9"], 3, "no samples of a job '9'"),
         (["7b1f", "--type=x"], 2, "invalid choice: 'x'"),
         (["7b1f", "--since=soon"], 2, "expected a"),

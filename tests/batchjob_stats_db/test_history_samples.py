@@ -68,7 +68,7 @@ def test_a_damaged_file_gives_what_can_be_read_and_is_named_once(tmp_path, caplo
         assert numbers(history, Statistic.TOTAL, "cpu_seconds_total") == [90]
         history._kept.clear()
     assert [record.getMessage() for record in caplog.records] == [
-        f"{path}: read in part: not gzip from here on: Error -3 while decompressing data: "
+        f"{path}: partly read: not gzip after this point: Error -3 while decompressing data: "
         "incorrect header check"
     ]
 

@@ -61,7 +61,7 @@ def test_the_first_token_comes_from_the_command(path, capsys, client, services):
         (["token", "a", "--lifetime=x"], "expected a duration"),
         (["tokn", "a"], "tokn"),
         (["--web.listen-adress", "x"], "unknown flag --web.listen-adress; did you mean --web.list"),
-        (["token", "a", "--web.threads=3"], "--web.threads is to stand before the command"),
+        (["token", "a", "--web.threads=3"], "--web.threads must come before the command"),
     ],
 )
 def test_wrong_commands_are_one_line(argv, words, capsys, path):

@@ -120,7 +120,7 @@ def test_the_job_s_dashboard_shows_its_course_in_the_window_it_gives(run, folder
 
 @pytest.mark.parametrize("folder", API)
 def test_the_job_s_report_is_in_its_dashboard(run, folder):
-    (frame,) = run.panel(f"{folder}/job", "What was used of what there was", job=run.job)
+    (frame,) = run.panel(f"{folder}/job", "Efficiency", job=run.job)
     ratio = dict(zip(frame["what"], frame["ratio"], strict=True))
     assert 0.2 < ratio["cpu"] < 1.1
     assert 0 < ratio["time"] < 1
@@ -153,5 +153,5 @@ def test_bob_sees_his_own_alone(run, folder):
 def test_the_cluster_s_dashboard_has_slurm_s_nodes(run, folder):
     (frame,) = run.panel(f"{folder}/cluster", "Nodes", stack.OPERATOR)
     assert frame["Value"] == [run.nodes]
-    (sources,) = run.panel(f"{folder}/cluster", "Where job records come from", stack.OPERATOR)
+    (sources,) = run.panel(f"{folder}/cluster", "Sources of job records", stack.OPERATOR)
     assert set(sources["source"]) == {"sacct", "sacctmgr"}

@@ -188,6 +188,6 @@ def test_the_demo_has_something_to_see(tmp_path: Path) -> None:
         )
         for job in made.api("jobs?cluster=local"):
             command(made.data, "stop", job["jobid"])
-    assert "a made-up cluster with" in (tmp_path / "log").read_text()
+    assert "a generated cluster with" in (tmp_path / "log").read_text()
     with up(tmp_path / "data", tmp_path / "log") as again:
         assert {job["cluster"] for job in again.api("jobs")} == {"local"}

@@ -269,8 +269,8 @@ def test_colours_begin_where_alerts_do(alert, bound):
 SHOWN_BY_COLOUR = {
     "prometheus/exporters.json": ["Last good poll", "Coverage", "With a doubt", "Down"],
     "prometheus/job-live.json": ["CPU use", "Memory", "Killed for memory"],
-    "infinity/cluster.json": ["Jobs that failed", "Nodes that take no jobs"],
-    "infinity/gpus.json": ["Use of those held", "Held and idle"],
+    "infinity/cluster.json": ["Jobs that failed", "Nodes that accept no jobs"],
+    "infinity/gpus.json": ["Utilization of allocated GPUs", "Held and idle"],
 }
 
 

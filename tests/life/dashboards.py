@@ -46,7 +46,7 @@ def job_of(folder: str):
     """A job's own dashboard."""
 
     def shown(site: Looked, run: Subject) -> Shown:
-        title = "What was used of what there was"
+        title = "Efficiency"
         ((frame,),) = _frames(site, run, f"{folder}/job", title, job=run.jobid)
         ratio = dict(zip(frame["what"], frame["ratio"], strict=True))
         return {

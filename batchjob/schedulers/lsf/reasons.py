@@ -7,7 +7,7 @@ are told again here. Names of ends: `exitInfo` of lsb.acct(5).
 PENDING: dict[str, str] = {
     "New job is waiting for scheduling": "it was submitted a moment ago and waits for the next "
     "scheduling cycle",
-    "The job has not been scheduled": "it waits for the next scheduling cycle",
+    "The job has not been scheduled": "it is waiting for the next scheduling cycle",
     "Job dependency condition not satisfied": "it waits for other jobs that it depends on",
     "Dependency condition invalid or never satisfied": "a job that it depends on ended in a way "
     "that keeps it from ever starting; cancel it and submit it again",
@@ -53,12 +53,12 @@ ENDS: dict[str, str] = {
     "TERM_OWNER": "its owner killed it",
     "TERM_ADMIN": "an administrator killed it",
     "TERM_MEMLIMIT": "it reached its memory limit",
-    "TERM_EXTERNAL_SIGNAL": "a signal from outside LSF ended it",
+    "TERM_EXTERNAL_SIGNAL": "it was killed by a signal from outside LSF",
     "TERM_ZOMBIE": "LSF lost contact with its host",
     "TERM_SWAP": "it reached its swap limit",
     "TERM_THREADLIMIT": "it had more threads than its thread limit allows",
     "TERM_BUCKET_KILL": "it was killed with others (bkill -b)",
-    "TERM_CWD_NOTEXIST": "its working directory does not exist or may not be entered",
+    "TERM_CWD_NOTEXIST": "its working directory does not exist or cannot be accessed",
     "TERM_DATA": "its data could not be staged",
 }
 

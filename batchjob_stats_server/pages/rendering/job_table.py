@@ -19,7 +19,7 @@ from batchjob_stats_server.report import explain
 
 Row = Mapping[Any, Any]
 
-_UNTOLD = "not told by the scheduler"
+_UNTOLD = "not reported by the scheduler"
 
 READ = (
     "id", "cluster", "jobid", "submit_time", "run", "array_jobid", "array_index", "het_jobid",

@@ -64,7 +64,7 @@ def shown(found: Efficiency | EfficiencyRatio) -> UsageBar:
     name = NAMES[found.what]
     if found.ratio is None:
         return UsageBar(name, None, reason=found.missing)
-    until = "" if found.until_time is None else "; measured only up to a time before its end"
+    until = "" if found.until_time is None else "; measured only until some time before its end"
     return UsageBar(name, found.ratio, _level(found.what, found.ratio), found.formula + until)
 
 

@@ -15,7 +15,7 @@ from collectors.emissions.providers.provider import (
 )
 
 PATH = "/api/v1/emission-factors"
-CREDIT = "handed on by batchjob_stats_server"
+CREDIT = "relayed by batchjob_stats_server"
 SCOPES = ("lifecycle", "combustion", "marginal")
 
 
@@ -40,7 +40,7 @@ def parse(document: Any, now: float) -> tuple[Observation, ...]:
             estimated = row.get("estimated") is True
             found.append(Observation(provider, zone, scope, figure, at, estimated))
     if not found:
-        raise FactorError("no_value", "server: it has no factor now")
+        raise FactorError("no_value", "server: no current factor")
     return tuple(found)
 
 

@@ -218,7 +218,9 @@ class NvidiaGpus:
             return
         if not session.close():
             self._hangs = True  # for good: a library with a thread inside must stay in memory
-            log.warning("a call to the NVIDIA driver hangs: NVML is begun anew beside it")
+            log.warning(
+                "a call to the NVIDIA driver hangs; NVML is initialized again in another thread"
+            )
             return
         try:
             session.pynvml.nvmlShutdown()

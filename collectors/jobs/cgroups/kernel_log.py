@@ -69,7 +69,7 @@ class KernelLog:
 
     def _give_up(self, error: OSError) -> None:
         log.info(
-            "%s: %s; on cgroup v1, cgroups alone tell of OOM kills", self._path, error.strerror
+            "%s: %s; on cgroup v1, OOM kills are read from cgroups only", self._path, error.strerror
         )
         self._close()
 

@@ -136,7 +136,7 @@ def _compiled(key: str, regex: str) -> re.Pattern[str]:
     try:
         return re.compile(regex, re.ASCII)
     except re.error as error:
-        raise ValueError(f"{key}: {regex!r} is no regular expression: {error}") from error
+        raise ValueError(f"{key}: {regex!r} is not a regular expression: {error}") from error
 
 
 def _translated(part: str) -> str:

@@ -98,7 +98,7 @@ class CgroupWatcher:
         except OSError as error:
             if error.errno not in (errno.ENOENT, errno.ENOTDIR):
                 self.complete = False
-                self._once.warning("refused", "inotify: %s; jobs are found by scrapes alone", error)
+                self._once.warning("refused", "inotify: %s; jobs are found only at scrapes", error)
             return None
 
     def _open(self) -> Inotify | None:
@@ -106,7 +106,7 @@ class CgroupWatcher:
             return Inotify()
         except OSError as error:
             self.complete = False
-            log.warning("inotify: %s; jobs are found by scrapes alone", error)
+            log.warning("inotify: %s; jobs are found only at scrapes", error)
             return None
 
     def _run(self) -> None:

@@ -115,7 +115,7 @@ class ProcessScanner:
         self._eyes.stuck.add(at[0])
         self._eyes.at = None
         self._trouble.count("stuck")
-        self._once.warning("stuck", "process %d cannot be looked at; left out from now on", at[0])
+        self._once.warning("stuck", "process %d cannot be read; it is ignored from now on", at[0])
         self.start()
 
     def settled(self) -> bool:

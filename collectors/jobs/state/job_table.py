@@ -132,7 +132,7 @@ class JobTable:
             if not self._forget_empty():
                 self._overflow.add(key)
                 self._once.warning(
-                    "max", "more than %d jobs: the rest is counted, not shown", self._most
+                    "max", "more than %d jobs: further jobs are counted, not exposed", self._most
                 )
                 return False
         self._nests |= job.found.layout.nests

@@ -24,33 +24,33 @@ from collectors.power.plausible import PlausiblePower
 POWER = Metric(
     "batchjob_ipmi_power_watts",
     "gauge",
-    "Power of the node as its BMC measures it; min, max and average are over the BMC's own sampling"
-    " period.",
+    "Power of the node measured by its BMC; min, max and average are over the "
+    "sampling period of the BMC.",
     ("statistic",),
 )
 PERIOD = Metric(
     "batchjob_ipmi_sampling_period_seconds",
     "gauge",
-    "Period over which the BMC forms min, max and average.",
+    "Period over which the BMC computes min, max and average.",
 )
 ACTIVE = Metric(
     "batchjob_ipmi_measurement_active",
     "gauge",
-    "Whether the BMC says that its power measurement is active; some say no and measure.",
+    "Whether the BMC reports that power measurement is active; some BMCs measure "
+    "although they report that it is not.",
 )
 SENSOR = Metric(
     "batchjob_ipmi_sensor_power_watts",
     "gauge",
-    "Power by each sensor whose sum is taken for the node, where the BMC has no DCMI.",
+    "Power of each sensor that is summed for the power of the node, if the BMC does "
+    "not support DCMI.",
     ("sensor",),
 )
-AGE = Metric("batchjob_ipmi_age_seconds", "gauge", "Time since the BMC gave the power shown.")
+AGE = Metric("batchjob_ipmi_age_seconds", "gauge", "Age of the power reading of the BMC.")
 DURATION = Metric(
-    "batchjob_ipmi_read_duration_seconds", "gauge", "Time the BMC took for the power shown."
+    "batchjob_ipmi_read_duration_seconds", "gauge", "Duration of the last power reading of the BMC."
 )
-ERRORS = Metric(
-    "batchjob_ipmi_errors_total", "counter", "Readings of the BMC that failed.", ("reason",)
-)
+ERRORS = Metric("batchjob_ipmi_errors_total", "counter", "Failed reads of the BMC.", ("reason",))
 METRICS = (POWER, PERIOD, ACTIVE, SENSOR, AGE, DURATION, ERRORS)
 
 _LONGEST_PAUSE = 600.0  # a BMC in trouble is asked less and less often

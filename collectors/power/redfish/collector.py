@@ -19,16 +19,16 @@ from collectors.power.redfish.error import REASONS, RedfishError
 POWER = Metric(
     "batchjob_redfish_power_watts",
     "gauge",
-    "Power that a chassis takes, as its management controller shows it.",
+    "Power consumption of a chassis, reported by its management controller.",
     ("chassis",),
 )
 AGE = Metric(
-    "batchjob_redfish_age_seconds", "gauge", "Time since the Redfish service gave the power shown."
+    "batchjob_redfish_age_seconds", "gauge", "Age of the power reading of the Redfish service."
 )
 ERRORS = Metric(
     "batchjob_redfish_errors_total",
     "counter",
-    "Readings of the Redfish service that failed.",
+    "Failed requests to the Redfish service.",
     ("reason",),
 )
 METRICS = (POWER, AGE, ERRORS)

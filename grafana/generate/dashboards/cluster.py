@@ -29,7 +29,7 @@ def _shares(what: str, title: str, unit: str) -> Panel:
             Promql(_sum(f"node_{what}"), "all"),
         ),
         unit,
-        "What is neither held nor free belongs to nodes that take no jobs.",
+        "The rest belongs to nodes that accept no jobs.",
         width=8,
     )
 
@@ -41,7 +41,7 @@ DASHBOARD = Dashboard(
     (
         _stat("Nodes", "All nodes of the cluster.", _sum("nodes"))._replace(width=3),
         _stat(
-            "Nodes that take no jobs",
+            "Nodes that accept no jobs",
             "Down, drained, or not answering; the table below has the reasons.",
             f"count(max by (cluster, node) (batchjob_cluster_node_unavailable_info{{{_C}}}))"
             f" or 0 * {_sum('nodes')}",
@@ -57,17 +57,21 @@ DASHBOARD = Dashboard(
             "Each task of an array counts.",
             f'sum(batchjob_cluster_jobs{{{_C},state="PENDING"}})',
         )._replace(width=3),
-        _stat("CPUs asked for", "By jobs that wait.", _sum("pending_cpus"))._replace(width=3),
-        _stat("GPUs asked for", "By jobs that wait.", _sum("pending_gpus"))._replace(width=3),
+        _stat("CPUs asked for", "Requested by pending jobs.", _sum("pending_cpus"))._replace(
+            width=3
+        ),
+        _stat("GPUs asked for", "Requested by pending jobs.", _sum("pending_gpus"))._replace(
+            width=3
+        ),
         _stat(
             "Longest wait",
-            "Since the job was eligible.",
+            "Since the job became eligible.",
             f"max(batchjob_cluster_pending_longest_wait_seconds{{{_C}}})",
             unit="s",
         )._replace(width=3),
         _stat(
             "Jobs that failed",
-            "The part of those that ended in the last hour, as the poller read it.",
+            "Fraction of the jobs that ended in the last hour, read by the poller.",
             f'(sum(increase({_ENDED}{{{_C},result="failed"}}[1h])) or vector(0))'
             f" / (sum(increase({_ENDED}{{{_C}}}[1h])) > 0)",
             FAILED,
@@ -86,12 +90,12 @@ DASHBOARD = Dashboard(
                 Promql(_sum("node_memory_bytes"), "all"),
             ),
             "bytes",
-            "As the scheduler counts it.",
+            "As allocated by the scheduler.",
             width=8,
         ),
         _shares("gpus", "GPUs", "none"),
         Panel(
-            "Waiting jobs by partition",
+            "Pending jobs by partition",
             (
                 Promql(
                     f'sum by (partition) (batchjob_cluster_jobs{{{_C},state="PENDING"}})',
@@ -101,12 +105,12 @@ DASHBOARD = Dashboard(
             "none",
         ),
         Panel(
-            "Waiting jobs by reason",
+            "Pending jobs by reason",
             (Promql(_sum("jobs_pending", "reason"), "{{reason}}"),),
             "none",
         ),
         Panel(
-            "Half of the jobs waited less than",
+            "Median wait",
             (
                 Promql(
                     "histogram_quantile(0.5, sum by (le, partition) "
@@ -115,17 +119,17 @@ DASHBOARD = Dashboard(
                 ),
             ),
             "s",
-            "Of the jobs that began in the hour before, from eligible to start.",
+            "Time from eligible to start, of jobs that started in the previous hour.",
         ),
         Panel(
-            "Nodes that take no jobs",
+            "Nodes that accept no jobs",
             (
                 Promql(
                     f"max by (node, reason) (batchjob_cluster_node_unavailable_info{{{_C}}})",
                     instant=True,
                 ),
             ),
-            about="With the reason given.",
+            about="With the reason.",
             kind="table",
             columns=(PanelColumn("node", "Node"), PanelColumn("reason", "Reason")),
         ),
@@ -151,7 +155,7 @@ DASHBOARD = Dashboard(
             "none",
         ),
         Panel(
-            "Scheduler: length of a cycle",
+            "Scheduler: duration of a cycle",
             (
                 Promql(
                     f"max by (scheduler) (batchjob_cluster_controller_last_cycle_seconds{{{_C}}})",
@@ -170,7 +174,7 @@ DASHBOARD = Dashboard(
             "none",
         ),
         Panel(
-            "Where job records come from",
+            "Sources of job records",
             (
                 ApiQuery(
                     "/clusters",
@@ -182,7 +186,7 @@ DASHBOARD = Dashboard(
                     ),
                 ),
             ),
-            about="Sources of the job database, and when the poller last read each.",
+            about="Sources of the job database, with the time of the last successful poll.",
             kind="table",
             width=24,
             height=6,

@@ -23,13 +23,14 @@ _DAY = PanelColumn("day", "Day", kind="time")
 DASHBOARD = Dashboard(
     "energy",
     "Energy and emissions",
-    "Power of the nodes by who used it, and energy and emissions of jobs by day.",
+    "Power of the nodes by consumer, and energy and emissions of jobs by day.",
     (
         Panel(
             "Power by consumer",
             (Promql(_power("consumer"), "{{consumer}}"),),
             "watt",
-            "System: not of jobs. Unallocated: idle power of what nobody holds. For operators.",
+            "System: not used by jobs. Unallocated: idle power of unallocated "
+            "resources. For operators.",
             stacked=True,
         ),
         Panel(
@@ -50,7 +51,7 @@ DASHBOARD = Dashboard(
                 ),
             ),
             "watt",
-            "The ten users whose jobs take most; only those that you may see.",
+            "The ten users whose jobs use the most power; only users you may see.",
             stacked=True,
         ),
         Panel(
@@ -63,12 +64,12 @@ DASHBOARD = Dashboard(
                 ),
             ),
             "none",
-            "Grams of CO2e per kilowatt-hour. Providers and scopes do not compare.",
+            "Grams of CO2e per kilowatt-hour. Providers and scopes are not comparable.",
         ),
         _daily(
             "Energy a day",
             "joule",
-            "Of measured jobs that you may see.",
+            "Measured jobs that you may see.",
             "/usage",
             _DAY,
             PanelColumn("energy_host_joules", "nodes", kind="number"),
@@ -84,7 +85,7 @@ DASHBOARD = Dashboard(
                 ),
             ),
             "massg",
-            "In CO2e, by provider of the factor: not to be added up.",
+            "In CO2e, by provider of the factor; must not be added up.",
             bars=True,
             line_name="${__field.labels.provider}",
         ),
@@ -132,8 +133,8 @@ DASHBOARD = Dashboard(
                 ),
             ),
             "none",
-            "Of how many nodes energy is taken from a meter, what it covers, and whether GPUs are "
-            "in it. For operators.",
+            "Number of nodes by meter, what the meter covers, and whether it "
+            "includes GPUs. For operators.",
             "table",
             columns=(
                 PanelColumn("source", "Meter"),
@@ -152,7 +153,7 @@ DASHBOARD = Dashboard(
                 ),
             ),
             "s",
-            "Time for which energy is not known, and so is in no account. For operators.",
+            "Time for which energy is unknown and not attributed to any consumer. For operators.",
         ),
     ),
     (CLUSTER,),

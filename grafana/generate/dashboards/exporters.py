@@ -40,9 +40,7 @@ DASHBOARD = Dashboard(
     "Exporters, poller and server. For operators.",
     (
         _stat("Exporters", "Targets of the scrape configuration.", f"count({_UP})"),
-        _stat(
-            "Down", "They did not answer the last scrape.", f"count({_UP} == 0) or vector(0)", ANY
-        ),
+        _stat("Down", "No answer to the last scrape.", f"count({_UP} == 0) or vector(0)", ANY),
         _stat(
             "Failing collectors",
             "Over all nodes.",
@@ -57,7 +55,7 @@ DASHBOARD = Dashboard(
         ),
         _stat(
             "Jobs without a name",
-            "Their owners are known by number only.",
+            "Only the uid of the owner is known.",
             "count(" + series(PROCESSES, f'{_C},user=~"[0-9]+"') + ") or vector(0)",
             ANY,
         ),
@@ -85,7 +83,7 @@ DASHBOARD = Dashboard(
                     instant=True,
                 ),
             ),
-            about="Empty is good. `batchjob doctor` on the node says why.",
+            about="Should be empty. Run `batchjob doctor` on the node to find the cause.",
             kind="table",
             columns=(
                 PanelColumn("instance", "Node"),
@@ -145,7 +143,7 @@ DASHBOARD = Dashboard(
                 ),
             ),
             "none",
-            "Above 1e-6 something is wrong.",
+            "A value above 1e-6 is a fault.",
             thresholds=ENERGY_DEVIATION,
         ),
         Panel(
@@ -172,27 +170,27 @@ DASHBOARD = Dashboard(
         _row("Poller"),
         _stat(
             "Last good poll",
-            "How long ago, of the source that waits longest.",
+            "Time since the last successful poll of the oldest source.",
             f"max(time() - batchjob_stats_db_last_success_timestamp_seconds{{{_C}}})",
             POLL_AGE,
             "s",
         )._replace(width=8),
         _stat(
             "Coverage",
-            "The part of the run time of jobs that has samples, of the last six hours.",
+            "Fraction of the run time of jobs that is covered by samples, over the last six hours.",
             _part("covered_job_seconds", "measured_job_seconds"),
             LITTLE_COVERED,
             "percentunit",
         )._replace(width=8),
         _stat(
             "With a doubt",
-            "The part of the jobs measured in the last six hours.",
+            "Fraction of the jobs measured in the last six hours.",
             _part("doubtful_jobs", "measured_jobs"),
             DOUBTED,
             "percentunit",
         )._replace(width=8),
         Panel(
-            "Time since the last good poll",
+            "Time since the last successful poll",
             (
                 Promql(
                     "time() - max by (cluster, source) "
@@ -251,7 +249,7 @@ DASHBOARD = Dashboard(
             "reqps",
         ),
         Panel(
-            "19 of 20 answers came within",
+            "95th percentile of response time",
             (
                 Promql(
                     "histogram_quantile(0.95, sum by (le, route) (rate("

@@ -34,7 +34,7 @@ def _stat(
 DASHBOARD = Dashboard(
     "gpus",
     "GPU use",
-    "Which GPUs are held, how much they are used, and by whom not at all.",
+    "Allocated GPUs, their utilization, and users whose GPUs are idle.",
     (
         _stat(
             "GPUs",
@@ -48,14 +48,14 @@ DASHBOARD = Dashboard(
         ),
         _stat(
             "Held and idle",
-            "Without any kernel for half an hour.",
+            "No kernel ran for half an hour.",
             "count(max by (uuid) (max_over_time("
             f"{series(JOB_GPU_UTILIZATION, _C)}[30m])) < 0.01) or vector(0)",
             ANY,
         ),
         _stat(
-            "Use of those held",
-            "Mean over GPUs, of the last half hour.",
+            "Utilization of allocated GPUs",
+            "Mean over GPUs, last half hour.",
             f"avg(avg_over_time({_USE}[30m]))",
             LITTLE_USED,
             unit="percentunit",
@@ -67,7 +67,7 @@ DASHBOARD = Dashboard(
                     f'count(count by (uuid) (batchjob_gpu_info{{{_C},gpu_instance=""}}))', "all"
                 ),
                 Promql(f"count(count by (uuid) ({series(JOB_GPU_INFO, _C)}))", "held"),
-                Promql(f"sum({_USE})", "in use, as if each were used wholly or not at all"),
+                Promql(f"sum({_USE})", "in use, as a number of fully used GPUs"),
             ),
             unit(JOB_GPU_INFO),
         ),
@@ -75,7 +75,7 @@ DASHBOARD = Dashboard(
             "Use by user",
             (Promql(f"avg by (user) ({_USE})", "{{user}}"),),
             "percentunit",
-            "Mean over the GPUs that the user's jobs hold.",
+            "Mean over the GPUs allocated to the user's jobs.",
             most=1,
         ),
         Panel(
@@ -86,7 +86,7 @@ DASHBOARD = Dashboard(
                 Promql(f"min by ({_BY_JOB}) (max_over_time({_USE}[30m]))", instant=True),
                 Promql(f"sum by ({_BY_JOB}) ({series(JOB_GPU_MEMORY, _C)})", instant=True),
             ),
-            about="Now. A least used GPU at 0 % was idle for half an hour.",
+            about="Current jobs. If the least used GPU is at 0 %, it was idle for half an hour.",
             kind="table",
             width=24,
             height=9,
@@ -103,7 +103,7 @@ DASHBOARD = Dashboard(
                 PanelColumn("manager", "Scheduler"),
                 PanelColumn("Value #A", "GPUs", "none"),
                 PanelColumn("Value #B", "Mean use", "percentunit"),
-                PanelColumn("Value #C", "Highest use of the least used", "percentunit"),
+                PanelColumn("Value #C", "Maximum utilization of the least used", "percentunit"),
                 PanelColumn("Value #D", "Memory", "bytes"),
             ),
         ),
@@ -125,8 +125,8 @@ DASHBOARD = Dashboard(
                     (IN_CLUSTER,),
                 ),
             ),
-            about="Running jobs with GPUs that were not used since the job's start, for half an "
-            "hour at least; from the job database.",
+            about="Running jobs with GPUs that have not been used since the start of "
+            "the job, at least half an hour ago; from the job database.",
             kind="table",
             width=24,
             height=6,
@@ -150,12 +150,12 @@ DASHBOARD = Dashboard(
                     (IN_CLUSTER, ("by", "account,cluster"), *DAYS),
                 ),
             ),
-            about="Time used is to be compared with the time held by measured jobs.",
+            about="Compare the time used with the time allocated to measured jobs.",
             kind="table",
             sort_by="Held",
         ),
         Panel(
-            "GPU time a day",
+            "GPU time by day",
             (
                 ApiQuery(
                     "/usage",
@@ -174,7 +174,7 @@ DASHBOARD = Dashboard(
             "Temperature",
             (Promql(f"max by (instance) ({series(GPU_TEMPERATURE, _C)})", "{{instance}}"),),
             "celsius",
-            "Hottest of a node. For operators.",
+            "Hottest GPU of each node. For operators.",
         ),
         Panel(
             "Clocks held down",
@@ -186,7 +186,7 @@ DASHBOARD = Dashboard(
                 ),
             ),
             "none",
-            "GPUs whose clocks were held down, by reason; reasons overlap. For operators.",
+            "GPUs whose clocks were throttled, by reason; reasons overlap. For operators.",
         ),
         Panel(
             "Memory errors",
@@ -197,14 +197,14 @@ DASHBOARD = Dashboard(
                 ),
             ),
             unit(GPU_ECC_ERRORS),
-            "In the life of the board. For operators.",
+            "Over the lifetime of the board. For operators.",
             thresholds=ANY,
         ),
         Panel(
             "Contradictions",
             (Promql(f"sum by (kind) (batchjob_gpu_map_disagreements_total{{{_C}}})", "{{kind}}"),),
             "none",
-            "Met while finding out who holds which GPU. For operators.",
+            "Found while mapping GPUs to jobs. For operators.",
         ),
     ),
     (CLUSTER,),

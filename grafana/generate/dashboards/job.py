@@ -60,7 +60,7 @@ def _window(name: str, key: str) -> Variable:
 DASHBOARD = Dashboard(
     "job",
     "Job",
-    "One job over its whole time. Give its number above, then follow “Time of this job”.",
+    "One job over its whole run time. Enter its id above, then follow “Time of this job”.",
     (
         Panel(
             "Runs",
@@ -84,8 +84,9 @@ DASHBOARD = Dashboard(
                     (IN_CLUSTER,),
                 ),
             ),
-            about="All runs of the job, the latest first: a number may have been used again, or on "
-            "another cluster. The number sets the dashboard to the time of that run.",
+            about="All runs of the job, the latest first: a job id may be reused, or "
+            "used on another cluster. Follow the id to set the dashboard to the time "
+            "of that run.",
             kind="table",
             width=24,
             height=6,
@@ -93,7 +94,7 @@ DASHBOARD = Dashboard(
         _report(
             "Advice",
             "advice",
-            "What the report of the latest run found, with its numbers and a next step.",
+            "Findings of the report of the latest run, with numbers and a next step.",
             PanelColumn("severity", "Severity"),
             PanelColumn("title", "What"),
             PanelColumn("reason", "Why"),
@@ -101,9 +102,9 @@ DASHBOARD = Dashboard(
             width=24,
         ),
         _report(
-            "What was used of what there was",
+            "Efficiency",
             "efficiency",
-            "CPU, memory, GPU and time, each with its formula; or why there is no figure.",
+            "CPU, memory, GPU and time, each with its formula, or the reason why it is unknown.",
             PanelColumn("what", "Of"),
             PanelColumn("ratio", "Use", "percentunit", "number"),
             PanelColumn("used", "Used", "sishort", "number"),
@@ -115,12 +116,12 @@ DASHBOARD = Dashboard(
         _report(
             "Beside similar jobs",
             "similar.comparisons",
-            "Earlier jobs of the same user like this one that ended well.",
+            "Earlier completed jobs of the same user that are similar to this one.",
             PanelColumn("what", "What"),
             PanelColumn("this", "This job", "sishort", "number"),
-            PanelColumn("lower_quartile", "A quarter had less than", "sishort", "number"),
-            PanelColumn("median", "Half had less than", "sishort", "number"),
-            PanelColumn("upper_quartile", "Three quarters had less than", "sishort", "number"),
+            PanelColumn("lower_quartile", "25th percentile", "sishort", "number"),
+            PanelColumn("median", "Median", "sishort", "number"),
+            PanelColumn("upper_quartile", "75th percentile", "sishort", "number"),
             PanelColumn("unit", "Unit"),
             PanelColumn("jobs", "Jobs", "none", "number"),
         ),
@@ -128,21 +129,22 @@ DASHBOARD = Dashboard(
         _course(
             "CPUs in use",
             "none",
-            "By node, beside the CPUs that the job holds there.",
+            "By node, with the CPUs allocated to the job.",
             "cpu",
             "cpus",
         ),
         _course(
-            "Time held back by a quota",
+            "Time throttled by a quota",
             "percentunit",
-            "Of each second; CPUs add up. Where the exporter shows the group `throttling`.",
+            "Per second, summed over CPUs; if the exporter exposes the group `throttling`.",
             "cpu_throttled",
         ),
         _row("Memory"),
         _course(
             "Memory",
             "bytes",
-            "Charged to the job, with page cache; heap and stack of it; and the limit, by node.",
+            "Memory charged to the job including page cache, anonymous memory, and "
+            "the limit, by node.",
             "memory",
             "memory_anonymous",
             "memory_limit",
@@ -151,7 +153,7 @@ DASHBOARD = Dashboard(
         _course(
             "Swap and major page faults",
             "short",
-            "Swap in bytes; faults per second that waited for storage.",
+            "Swap in bytes; page faults per second that waited for storage.",
             "swap",
             "major_faults",
         ),
@@ -159,7 +161,7 @@ DASHBOARD = Dashboard(
         _course(
             "All file systems",
             "Bps",
-            "By the job's processes; network file systems included.",
+            "By the job's processes, including network file systems.",
             "file_read",
             "file_write",
         ),
@@ -170,8 +172,8 @@ DASHBOARD = Dashboard(
         _course(
             "Some task waited",
             "percentunit",
-            "Part of the time in which at least one task "
-            "waited for a CPU, memory or storage (PSI).",
+            "Fraction of time in which at least one task waited for a CPU, memory or "
+            "storage (PSI).",
             "pressure_cpu",
             "pressure_memory",
             "pressure_io",
@@ -179,7 +181,7 @@ DASHBOARD = Dashboard(
         _course(
             "All tasks waited",
             "percentunit",
-            "Part of the time in which nothing of the job went on (PSI).",
+            "Fraction of time in which all tasks of the job waited (PSI).",
             "stalled_cpu",
             "stalled_memory",
             "stalled_io",
@@ -189,8 +191,8 @@ DASHBOARD = Dashboard(
         _course(
             "GPU use",
             "percentunit",
-            "Part of the time in which any kernel ran; it says "
-            "nothing of how much of the GPU that kernel filled.",
+            "Fraction of time in which any kernel ran, independent of how much of "
+            "the GPU it occupied.",
             "gpu_utilization",
         ),
         _course("GPU memory", "bytes", "Of the job's processes.", "gpu_memory", value="max"),
@@ -198,15 +200,15 @@ DASHBOARD = Dashboard(
         _course(
             "Power",
             "watt",
-            "The job's part of its nodes' power, idle power included.",
+            "The job's share of the power of its nodes, including idle power.",
             "power",
             stacked=True,
         ),
         _parts(
             "Emissions",
             "emissions",
-            "By provider of the emission factor; figures of different "
-            "providers are not to be added up.",
+            "By provider of the emission factor; figures of different providers must "
+            "not be added up.",
             PanelColumn("provider", "Provider"),
             PanelColumn("grams", "Grams of CO2e", "massg", "number"),
         ),
@@ -214,14 +216,14 @@ DASHBOARD = Dashboard(
         _report(
             "Advice that could not be given",
             "silent",
-            "Rules that might have had something to say, and why they do not.",
+            "Rules that could not be evaluated, and why.",
             PanelColumn("rule", "Rule"),
             PanelColumn("reason", "Reason"),
         ),
         _parts(
             "Nodes",
             "nodes",
-            "Where it ran, and what it had there.",
+            "Nodes of the job, with the resources allocated on each.",
             PanelColumn("node", "Node"),
             PanelColumn("cpus", "CPUs", "none", "number"),
             PanelColumn("memory_bytes", "Memory", "bytes", "number"),
@@ -230,7 +232,7 @@ DASHBOARD = Dashboard(
         _parts(
             "GPUs",
             "gpus",
-            "GPUs it held, over all its time.",
+            "GPUs of the job, over its whole run time.",
             PanelColumn("node", "Node"),
             PanelColumn("gpu", "GPU"),
             PanelColumn("uuid", "UUID"),
@@ -240,7 +242,7 @@ DASHBOARD = Dashboard(
         _parts(
             "Steps",
             "steps",
-            "Steps as the scheduler has them.",
+            "Steps from the scheduler's accounting.",
             PanelColumn("step", "Step"),
             PanelColumn("name", "Name"),
             PanelColumn("state", "State"),

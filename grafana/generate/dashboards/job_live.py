@@ -59,20 +59,21 @@ def _row(title: str) -> Panel:
 DASHBOARD = Dashboard(
     "job-live",
     "Job, live",
-    "One of your jobs, with each sample that Prometheus has.",
+    "One of your jobs, with all samples in Prometheus.",
     (
         _stat("CPUs held", "none", "Over all nodes.", f"sum({series(CPUS, _JOB)})"),
         _stat(
             "CPU use",
             "percentunit",
-            "Of the CPUs held, over the last five minutes.",
+            "Of the allocated CPUs, over the last five minutes.",
             f"sum(rate({series(CPU_SECONDS, _JOB)}[5m])) / sum({series(CPUS, _JOB)})",
             LITTLE_USED,
         ),
         _stat(
             "Memory",
             "percentunit",
-            "Of the limit, on the node nearest to it; without page cache, which can be given back.",
+            "Fraction of the limit on the node closest to it; without page cache, "
+            "which can be reclaimed.",
             f"max(({series(MEMORY_ANON, _JOB)}"
             f" + {series(MEMORY_SHMEM, _JOB)})"
             f" / ({series(MEMORY_LIMIT, _JOB)} > 0))",
@@ -81,14 +82,14 @@ DASHBOARD = Dashboard(
         _stat(
             "Killed for memory",
             "none",
-            "Processes that the kernel ended.",
+            "Processes that the OOM killer terminated.",
             f"sum({series(OOM_KILLS, _JOB)})",
             ANY,
         ),
         _stat(
             "Energy",
             "joule",
-            "So far, with the job's part of idle power.",
+            "So far, including the job's share of idle power.",
             f"sum({series(ENERGY_JOULES, _JOB)})",
         ),
         _stat(
@@ -115,16 +116,16 @@ DASHBOARD = Dashboard(
             stacked=True,
         ),
         Panel(
-            "Held back by a quota",
+            "Throttled by a quota",
             (Promql(_rate(CPU_THROTTLED_SECONDS, "instance"), "{{instance}}"),),
             rate_unit(CPU_THROTTLED_SECONDS),
-            "Of each second; CPUs add up. Where the exporter shows the group `throttling`.",
+            "Per second, summed over CPUs; if the exporter exposes the group `throttling`.",
         ),
         Panel(
             "Programs",
             (Promql(_rate(EXECUTABLE_CPU_SECONDS, "executable"), "{{executable}}"),),
             "none",
-            "CPUs in use by the busiest programs, where the exporter counts them.",
+            "CPUs in use by the busiest programs, if the exporter exposes them.",
             stacked=True,
         ),
         _row("Memory"),
@@ -135,7 +136,8 @@ DASHBOARD = Dashboard(
                 Promql(_sum(MEMORY_LIMIT), "{{instance}} limit"),
             ),
             unit(MEMORY_CURRENT),
-            "Charged to the job, with page cache, which is given back when the limit is reached.",
+            "Charged to the job, including page cache, which is reclaimed when the "
+            "limit is reached.",
         ),
         Panel(
             "What it is",
@@ -149,19 +151,19 @@ DASHBOARD = Dashboard(
                 )
             ),
             "bytes",
-            "Over the nodes chosen. Page cache has shared memory in it.",
+            "Over the selected nodes. Page cache includes shared memory.",
         ),
         Panel(
             "Page faults",
             (Promql(_rate(PAGE_FAULTS, "kind"), "{{kind}}"),),
             rate_unit(PAGE_FAULTS),
-            "Major ones waited for storage.",
+            "Major faults waited for storage.",
         ),
         Panel(
             "At the limit",
             (Promql(_rate(MEMORY_LIMIT_HITS, "instance"), "{{instance}}"),),
             rate_unit(MEMORY_LIMIT_HITS),
-            "How often memory had to be given back before more could be had.",
+            "Number of times memory had to be reclaimed because of the limit.",
         ),
         _row("Input and output"),
         Panel(
@@ -171,7 +173,7 @@ DASHBOARD = Dashboard(
                 Promql(_rate(PROCESS_IO_WRITTEN_BYTES, "instance"), "{{instance}} written"),
             ),
             rate_unit(PROCESS_IO_READ_BYTES),
-            "By the job's processes, network file systems included; approximate.",
+            "By the job's processes, including network file systems; approximate.",
         ),
         Panel(
             "Block devices",
@@ -209,7 +211,7 @@ DASHBOARD = Dashboard(
                 ),
             ),
             rate_unit(WAITING_SECONDS),
-            "Part of the time in which at least one task waited (PSI).",
+            "Fraction of time in which at least one task waited (PSI).",
             most=1,
         ),
         Panel(
@@ -221,7 +223,7 @@ DASHBOARD = Dashboard(
                 ),
             ),
             rate_unit(STALLED_SECONDS),
-            "Part of the time in which nothing of the job went on (PSI).",
+            "Fraction of time in which all tasks of the job waited (PSI).",
             most=1,
         ),
         Panel(

@@ -41,7 +41,7 @@ def _panels(whose: Params, by: str) -> tuple[Panel, ...]:
             _number("cpu_seconds", "used"),
         ),
         _days(
-            "GPU time a day",
+            "GPU time by day",
             "s",
             "Held by jobs, and the part of it in which kernels ran.",
             whose,

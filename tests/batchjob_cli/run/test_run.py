@@ -197,7 +197,7 @@ def test_limits_without_a_cgroup_are_refused(batchjob):
         (("--cpus", "0", "true"), "expected a number above 0"),
         (("--memory", "lots", "true"), "expected a size"),
         (("--at", "tomorrow", "true"), "expected a time such as"),
-        (("--at", "2020-01-01T00:00", "true"), "expected a time that is still to come"),
+        (("--at", "2020-01-01T00:00", "true"), "expected a time in the future"),
         (("--time-limit", "x", "true"), "expected a duration"),
     ],
 )

@@ -256,7 +256,7 @@ def test_a_reading_that_fails_costs_its_pass_alone(tmp_path, caplog):
     pass_by(node, recorder, 1)
     assert len(samples_of(tmp_path, "1")) == 2
     assert [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING] == [
-        "samples: jobs cannot be read: division by zero"
+        "samples: cannot read jobs: division by zero"
     ]
 
 

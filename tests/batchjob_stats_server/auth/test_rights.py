@@ -68,7 +68,10 @@ def test_a_token_of_somebody_who_was_admin_is_no_admin_s(client, asking):
     assert [known(after, each) for each in (own, viewing)] == [("boss", "user")] * 2
     answer = after.get(f"{P}/me", headers=for_bob)
     assert answer.status_code == 401
-    assert "boss, who made the token, may make none for others now" in answer.json()["detail"]
+    assert (
+        "boss, who created the token, can no longer create tokens for others"
+        in answer.json()["detail"]
+    )
     demoted = asking(peer="203.0.113.5", viewer=("boss",))
     assert known(demoted, own) == ("boss", "viewer")
 

@@ -17,7 +17,7 @@ def test_a_wrong_value_is_told_in_words_and_can_be_left_out(page):
     document = page("alice", "/jobs", 422, state="DONE", usr="bob", limit="many")
     told = [words(each) for each in document.findall(".//ul[@class='wrong']/li")]
     assert len(told) == 3
-    assert "usr: there is no such parameter" in told
+    assert "usr: unknown parameter" in told
     assert any(each.startswith("limit: expected a whole number") for each in told)
     hrefs = [each.get("href") for each in document.findall(".//main//a")]
     assert hrefs == ["/jobs", "/"]

@@ -265,7 +265,7 @@ def test_a_site_adds_changes_and_switches_off(tmp_path):
         ("rules: 5", "expected lists under rules and without"),
         ("without: [swaped]", "without: unknown rule swaped; did you mean swapped?"),
         ("rules: [x]", "rule 1: expected a mapping"),
-        (f"rules:{RULE}{RULE}", "rule my-rule stands there twice"),
+        (f"rules:{RULE}{RULE}", "rule my-rule is given twice"),
         (f"rules:{RULE.replace('when', 'then')}", "rule 1 (my-rule): unknown key then"),
         (f"rules:{RULE.replace('step: Sleep.', '')}", "step is missing"),
         (f"rules:{RULE.replace('info', 'bad')}", "severity: expected one of serious, warning"),

@@ -103,7 +103,7 @@ def test_what_is_not_known_has_a_reason_and_no_number():
 
 def test_impossible_cpu_time_is_not_an_efficiency():
     cpu = made(usage_doubt="more cpu than allocated").efficiency[0]
-    assert (cpu.ratio, cpu.missing) == (None, "more CPU time than the CPUs can give")
+    assert (cpu.ratio, cpu.missing) == (None, "more CPU time than the CPUs can provide")
 
 
 def test_a_running_job_is_judged_up_to_its_last_measurement():
@@ -146,7 +146,7 @@ def test_where_it_lies_among_similar_jobs():
 def test_too_few_similar_jobs_are_no_comparison():
     found = made(similar=others(8, 10)).similar
     assert found.comparisons == ()
-    assert found.missing == "2 similar jobs ended well; at least 3 are needed"
+    assert found.missing == "2 similar jobs completed; at least 3 are needed"
 
 
 @pytest.mark.parametrize(

@@ -309,7 +309,7 @@ def test_without_inotify_scrapes_find_jobs(node, monkeypatch, caplog):
 
     monkeypatch.setattr("collectors.jobs.discovery.inotify.Inotify.__init__", refuse)
     jobs = node.jobs()
-    assert "jobs are found by scrapes alone" in caplog.text
+    assert "jobs are found only at scrapes" in caplog.text
     node.job(pids=[10])
     node.process(10)
     samples(jobs)

@@ -89,7 +89,7 @@ def test_a_log_that_fails_is_given_up_and_said(tmp_path, caplog):
     assert log.kills(JOB, since=0) == {}
     assert log.kills(JOB, since=0) == {}
     assert [record.message for record in caplog.records] == [
-        f"{tmp_path}: Invalid argument; on cgroup v1, cgroups alone tell of OOM kills"
+        f"{tmp_path}: Invalid argument; on cgroup v1, OOM kills are read from cgroups only"
     ]
 
 

@@ -92,7 +92,7 @@ PATTERN = {"manager": "m", "pattern": "/m/{jobid}"}
         ),
         (
             [{"manager": "m", "regex": "m/(?P<jobid>"}],
-            "row 1: regex: '(?P<jobid>' is no regular expression: missing ),",
+            "row 1: regex: '(?P<jobid>' is not a regular expression: missing ),",
         ),
         (
             [{**PATTERN, "pattern": 3}],
