@@ -74,7 +74,7 @@ def create(
     expiry_time: int | None = None,
     maker: Maker = MADE_ON_THE_SERVER,
 ) -> str:
-    """Make a token; its text is nowhere but in what is returned.
+    """Create a token; its text is nowhere but in what is returned.
 
     Raises sqlalchemy.exc.IntegrityError where the token it is made with was revoked meanwhile.
     """

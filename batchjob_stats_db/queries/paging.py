@@ -91,7 +91,7 @@ def numbers(
     order: SortOrder | None = None,
     started: bool | None = None,
 ) -> Numbers:
-    """Jobs that wait, then those that have started, then those that ended before they began.
+    """Jobs that wait, then those that have started, then jobs that ended without starting.
 
     `started` True leaves only those that have, False those that have not, in one list.
 

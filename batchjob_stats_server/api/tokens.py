@@ -91,7 +91,7 @@ def _row(token: kept.Token) -> dict[str, Any]:
 
 @router.post("/tokens", status_code=201)
 def make_token(services: Given, known: Known, response: Response, wanted: NewToken) -> MadeToken:
-    """Make a token, which may never do more than its maker, nor outlive the maker's own."""
+    """Create a token, which may never do more than its maker, nor outlive the maker's own."""
     response.headers.update(_NO_STORE)
     _within_rights(known, wanted)
     if not LOGIN.fullmatch(user := wanted.user or known.user):

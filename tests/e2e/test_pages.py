@@ -433,7 +433,7 @@ def test_a_user_walks_through(visit, site):
     ticks = page.locator("input[name=job]")
     ticks.nth(0).check()
     ticks.nth(1).check()
-    page.get_by_role("button", name="Compare the ticked").first.click()
+    page.get_by_role("button", name="Compare selected jobs").first.click()
     assert "2 jobs" in page.inner_text("h1")
     page.fill("#q", "bob")
     page.keyboard.press("Enter")

@@ -84,7 +84,7 @@ def test_a_node_that_does_not_report_says_so(example):
 def test_others_on_a_node_are_bars_without_a_name(page):
     document = page("dave", "/clusters/c1/nodes/n001", since=1775290000, until=1775300000)
     titles = [each.text for each in document.iter("{http://www.w3.org/2000/svg}title")]
-    assert titles.count("A job of somebody else") == 1
+    assert titles.count("A job of another user") == 1
     assert "bob" not in main(document)
 
 

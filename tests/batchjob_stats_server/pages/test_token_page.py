@@ -37,7 +37,9 @@ def test_a_revoked_token_is_good_no_more(alice, client):
     answer = alice.post(action, headers=FORM, follow_redirects=False)
     assert (answer.status_code, answer.headers["location"]) == (303, "/tokens")
     assert client.get("/api/v1/me", headers={"Authorization": f"Bearer {text}"}).status_code == 401
-    assert "You have none." in words(parsed(alice.get("/tokens", headers=HTML)).find(".//main"))
+    assert "You have no tokens." in words(
+        parsed(alice.get("/tokens", headers=HTML)).find(".//main")
+    )
 
 
 def test_who_signed_in_with_a_token_makes_one_that_ends_with_it(client, token):
@@ -73,10 +75,12 @@ def test_the_cookie_changes_nothing_but_on_this_page(client, token):
 
 def test_nobody_sees_or_revokes_those_of_others(alice, proxied, token):
     token("bob")
-    assert "You have none." in words(parsed(alice.get("/tokens", headers=HTML)).find(".//main"))
+    assert "You have no tokens." in words(
+        parsed(alice.get("/tokens", headers=HTML)).find(".//main")
+    )
     assert alice.post("/tokens/1/revoke", headers=HTML | FORM).status_code == 404
     page = parsed(proxied("root").get("/tokens", headers=HTML))  # other people's are the API's
-    assert "You have none." in words(page.find(".//main"))
+    assert "You have no tokens." in words(page.find(".//main"))
 
 
 @pytest.mark.parametrize(

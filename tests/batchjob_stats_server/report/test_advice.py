@@ -64,7 +64,7 @@ EXAMPLES = [
     ("memory-near-limit",
      {**peak(16), "usage_memory_limit_hits": 9, "usage_memory_waiting_seconds": 600.0,
       "usage_working_set_average_bytes": 8 * GIB},
-     "Ask for more memory", {"usage_memory_waiting_seconds": 0.0}),  # page cache
+     "Request more memory", {"usage_memory_waiting_seconds": 0.0}),  # page cache
     ("memory-oversized", peak(3.1), "Ask for 4 GiB (--mem=4096M)", peak(9)),
     ("memory-oversized", {**peak(3.1), "source": "qstat"}, "(-l mem=4096mb)", {"state": "FAILED"}),
     ("memory-oversized", {**peak(3.1), **TWO, "allocated_memory_bytes": 32 * GIB},

@@ -219,7 +219,7 @@ def test_text_as_a_terminal_shows_it():
     given = material(usage_memory_peak_bytes=3 * GIB, usage_memory_peak_node_bytes=3 * GIB)
     text = written.text(report(given, RULES))
     assert "  CPU     [##################..] 90 %, 14:24:00 of 16:00:00" in text
-    assert "  warning: Much more memory was asked for than used [memory-oversized]" in text
+    assert "  warning: Much more memory was requested than used [memory-oversized]" in text
     assert "    > Ask for 4 GiB (--mem=4096M); the job will find a place sooner." in text
 
 
