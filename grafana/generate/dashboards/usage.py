@@ -68,7 +68,8 @@ def _panels(whose: Params, by: str) -> tuple[Panel, ...]:
                     (*whose, ("by", "cluster"), *DAYS),
                 ),
             ),
-            about="By provider of the emission factor; those of different providers must not be added up.",
+            about="By provider of the emission factor; those of different providers "
+            "must not be added up.",
             kind="table",
         ),
         Panel(
