@@ -31,7 +31,7 @@ _SIGNALS = {
     signal.SIGBUS: "it accessed memory that is not there; a mapped file may have been cut, or "
     "/dev/shm or a disk may be full",
     signal.SIGFPE: "an invalid calculation, such as a division of integers by zero",
-    signal.SIGKILL: "it was killed (SIGKILL), often because it ran out of memory",
+    signal.SIGKILL: "it was killed, often because it ran out of memory",
     signal.SIGSEGV: "a segmentation fault: the program accessed memory that is not its own",
     signal.SIGPIPE: "it wrote to a program that had already ended",
     signal.SIGTERM: "it was asked to terminate, for example by a cancellation or at a time limit",

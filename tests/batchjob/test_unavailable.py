@@ -74,7 +74,7 @@ def test_another_process_that_writes(run, database):
     with only_writer(parse(database)):
         status, said = run(poller, f"--db.url={database}")
     assert status == 1
-    assert "writes to it already" in said
+    assert "is already writing to it" in said
 
 
 @pytest.mark.parametrize("program", [poller, server])

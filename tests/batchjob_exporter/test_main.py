@@ -215,7 +215,7 @@ def test_a_warning_when_everybody_can_read_what_jobs_do(arguments, warned, caplo
     service = ExporterService(settings([*ONLY_NODE, *arguments]))
     service.start()
     service.stop()
-    assert any("whoever reaches this node" in text for text in caplog.messages) is warned
+    assert any("anybody who can reach this node" in text for text in caplog.messages) is warned
 
 
 def test_a_broken_collector_does_not_stop_the_others(monkeypatch, caplog):

@@ -108,7 +108,7 @@ def test_a_second_writer_is_refused(run, url):
     with only_writer(url):
         status, _, error = run("--once")
     assert status == 1
-    assert "writes to it already" in error
+    assert "is already writing to it" in error
 
 
 def test_export_and_import(run, store, job, tmp_path, rows):

@@ -74,7 +74,7 @@ def test_a_node_has_means_and_one_that_does_not_answer_has_none(ask):
     assert "max" not in rows[0]
     missing = ask(f"{nodes}/elsewhere/metrics")
     assert missing.status_code == 404
-    assert missing.json()["detail"] == "no exporter of the node elsewhere of alpha answers now"
+    assert missing.json()["detail"] == "no exporter of the node elsewhere of alpha is answering"
 
 
 def test_parameters_that_are_lists_may_be_repeated(services):

@@ -46,7 +46,7 @@ def test_the_page_of_a_job_has_the_script_for_its_user(proxied):
 def test_an_admin_is_told_that_a_look_is_noted(proxied):
     page = words(parsed(proxied("root").get("/jobs/2", headers=HTML)).find(".//main"))
     assert "TOKEN" not in page
-    assert "noted in the audit log" in page
+    assert "recorded in the audit log" in page
 
 
 def test_others_are_not_told_that_there_is_one(proxied):

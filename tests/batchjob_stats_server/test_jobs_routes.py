@@ -176,7 +176,7 @@ def test_bad_input_names_the_parameter(ask, params, names):
 def test_a_cursor_of_another_question_is_refused(proxied):
     vera = proxied("vera")
     link = vera.get(JOBS, params={"limit": 1}).links["next"]["url"]
-    assert "another question" in vera.get(f"{link}&user=bob").json()["detail"]
+    assert "another query" in vera.get(f"{link}&user=bob").json()["detail"]
 
 
 def test_who_saw_whose_job_is_noted(ask, proxied, caplog):

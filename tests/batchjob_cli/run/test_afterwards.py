@@ -130,7 +130,7 @@ def test_delete(batchjob):
 def test_deleting_all_is_asked_first(batchjob):
     batchjob("run", "--", "true")
     refused = batchjob("delete", "--all-ended")
-    assert (refused.returncode, "--yes goes on" in refused.stderr) == (2, True)
+    assert (refused.returncode, "use --yes" in refused.stderr) == (2, True)
     for answer, status, left in (("n\n", 4, 1), ("y\n", 0, 0)):
         master, slave = pty.openpty()
         os.write(master, answer.encode())

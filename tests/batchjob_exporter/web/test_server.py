@@ -289,7 +289,7 @@ def test_a_crowd_loses_its_own_connections_only(serve, connect, monkeypatch, cap
     modest.sendall(GET)
     assert body(http_all(modest)) == b"/x\n"
     assert caplog.messages == [
-        "too many connections: the longest waiting ones of 127.0.0.2 are dropped"
+        "too many connections: those of 127.0.0.2 that have waited longest are closed"
     ]
 
 

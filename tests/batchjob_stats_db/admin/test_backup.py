@@ -178,7 +178,7 @@ def test_restore_is_refused_while_a_poller_writes(alices, run, url, tmp_path):
     with only_writer(url):
         status, _, error = run("restore", copy)
     assert status == 1
-    assert "writes to it already" in error
+    assert "is already writing to it" in error
 
 
 def test_what_is_no_backup_is_refused(alices, run, url, tmp_path):

@@ -105,7 +105,7 @@ def test_a_statement_ends_after_its_time(url):
 
 def test_sqlite_has_one_writer(tmp_path):
     url = parse(f"sqlite:///{tmp_path}/jobs.db")
-    taken = pytest.raises(DatabaseError, match=f"process {os.getpid()} writes to it already")
+    taken = pytest.raises(DatabaseError, match=f"process {os.getpid()} is already writing to it")
     with only_writer(url), taken, only_writer(url):
         pass
     program = (

@@ -204,7 +204,7 @@ def test_garbage_costs_nothing_of_what_is_before(tmp_path):
     file.path.write_bytes(so_far + random.Random(1).randbytes(1000))
     found, reader = read(file.path)
     assert len(found) == 20
-    assert "not gzip from here on" in reader.damage
+    assert "not gzip after this point" in reader.damage
 
 
 def test_garbage_is_named(tmp_path):

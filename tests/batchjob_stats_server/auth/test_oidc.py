@@ -133,16 +133,16 @@ def test_groups_give_roles_and_accounts(browser, provider, groups, role, users, 
 @pytest.mark.parametrize(
     ("claims", "said"),
     [
-        ({"aud": "another"}, "ID token is not good"),
-        ({"aud": ["batchjob", "another"], "azp": "another"}, "ID token is not good"),
-        ({"iss": "https://evil.example"}, "ID token is not good"),
-        ({"nonce": "of another log-in"}, "ID token is not good"),
-        ({"nonce": None}, "ID token is not good"),
-        ({"exp": NOW - 120}, "ID token is not good"),
-        ({"exp": None}, "ID token is not good"),
-        ({"iat": NOW + 3600}, "ID token is not good"),
-        ({"sub": None}, "ID token is not good"),
-        ({"at_hash": "of_another_access_token"}, "ID token is not good"),
+        ({"aud": "another"}, "invalid ID token"),
+        ({"aud": ["batchjob", "another"], "azp": "another"}, "invalid ID token"),
+        ({"iss": "https://evil.example"}, "invalid ID token"),
+        ({"nonce": "of another log-in"}, "invalid ID token"),
+        ({"nonce": None}, "invalid ID token"),
+        ({"exp": NOW - 120}, "invalid ID token"),
+        ({"exp": None}, "invalid ID token"),
+        ({"iat": NOW + 3600}, "invalid ID token"),
+        ({"sub": None}, "invalid ID token"),
+        ({"at_hash": "of_another_access_token"}, "invalid ID token"),
         ({"preferred_username": "root or 1=1"}, "expected a login"),
         ({"preferred_username": ["alice"]}, "sent no preferred_username"),
     ],
@@ -198,9 +198,9 @@ def test_a_callback_is_good_once(browser):
             lambda query: {"state": query["state"], "error": "access_denied"},
             "refused: access_denied",
         ),
-        (lambda query: {"state": query["state"]}, "sent no code"),
+        (lambda query: {"state": query["state"]}, "sent no authorization code"),
         (lambda query: {**query, "code": "another"}, "refused the code"),
-        (lambda query: {**query, "state": "another"}, "not begun in this browser"),
+        (lambda query: {**query, "state": "another"}, "not started in this browser"),
     ],
 )
 def test_a_wrong_answer_is_refused(browser, change, said):
@@ -228,7 +228,7 @@ def test_a_provider_that_is_gone_is_told(browser, services, provider):
     asker = TestClient(app.make(services._replace(provider=OidcProvider(gone, SECRET))))
     answer = asker.get("/oidc/log-in")
     assert answer.status_code == 503
-    assert "the provider does not answer" in answer.json()["detail"]
+    assert "no answer from the provider" in answer.json()["detail"]
 
 
 def test_a_provider_that_says_it_is_another_is_not_believed(browser, provider):
@@ -250,7 +250,7 @@ def test_sign_out_ends_the_sessions_everywhere(browser, provider):
     assert away.startswith(f"{provider.issuer}/log-out?client_id=batchjob&")
     back = requests.get(away, allow_redirects=False, timeout=5).headers["Location"]
     assert back == f"{URL}/signed-out"
-    assert "Your sessions here have ended" in laptop.get("/signed-out").text
+    assert "Your sessions have ended" in laptop.get("/signed-out").text
     thief = browser()
     thief.cookies.update(copied)
     assert [whoami(each) for each in (laptop, phone, thief)] == [401] * 3

@@ -25,7 +25,7 @@ def test_everybody_sees_the_queues_and_nobody_elses_jobs(page):
     assert table(document, "Partitions") == [["cpu", "1", "1", "4", "0", "1", "0", "0", FEW]]
     assert "carol" not in main(document)
     assert "alice" not in main(document)
-    assert "of fewer nothing is told" in main(document)
+    assert "with fewer jobs, no wait is shown" in main(document)
 
 
 def test_totals_may_be_kept_for_viewers(services):
@@ -78,7 +78,7 @@ def test_a_node_has_its_state_gpus_and_curves(example):
 def test_a_node_that_does_not_report_says_so(example):
     text = main(parsed(example("/clusters/alpha/nodes/a009")))
     assert "Exporterdoes not answer" in text
-    assert "no exporter of this node answers" in text
+    assert "no exporter of this node is answering" in text
 
 
 def test_others_on_a_node_are_bars_without_a_name(page):

@@ -50,7 +50,7 @@ def test_filters_are_in_the_address(page):
 
 def test_those_that_never_began(page):
     document = page("alice", "/jobs", started="false")
-    assert [row[1] for row in table(document, "Ended before")] == ["9"]
+    assert [row[1] for row in table(document, "Ended without")] == ["9"]
 
 
 def test_pages_follow_each_other(proxied):
@@ -108,7 +108,7 @@ def test_usage_says_what_was_not_measured(page):
     assert "no energy was measured" in words(document.find(".//dl"))
     assert "CPU time by day" in words(document.find(".//main"))
     energy = page("alice", "/usage", show="energy")
-    assert "none of it was measured" in words(energy.find(".//main"))
+    assert "nothing was measured on these days" in words(energy.find(".//main"))
 
 
 def test_a_node_over_time(page, now):
@@ -197,7 +197,7 @@ def test_a_job(page):
     time_of_limit = table(document, "Efficiency")[2]
     assert time_of_limit[:3] == ["Time", "\u2013no time limit is known", "1 h"]
     assert [row[0] for row in table(document, "Nodes")] == ["n001"]
-    assert "Nothing is known of what it used" in words(document.find(".//main"))
+    assert "Its usage is not known" in words(document.find(".//main"))
 
 
 def test_a_job_that_waits(page):

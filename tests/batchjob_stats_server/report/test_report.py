@@ -220,7 +220,7 @@ def test_text_as_a_terminal_shows_it():
     text = written.text(report(given, RULES))
     assert "  CPU     [##################..] 90 %, 14:24:00 of 16:00:00" in text
     assert "  warning: Much more memory was requested than used [memory-oversized]" in text
-    assert "    > Ask for 4 GiB (--mem=4096M); the job will find a place sooner." in text
+    assert "    > Request 4 GiB (--mem=4096M); the job may start sooner." in text
 
 
 def test_json_is_complete():

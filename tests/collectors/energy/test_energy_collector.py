@@ -65,7 +65,7 @@ def test_a_named_meter_is_the_only_one(host, time, caplog):
     collector = energy(host, built, source="cray")
     run(collector, time, 60)
     assert shown(collector, "node_power_source_info") == {}
-    assert caplog.text.count("cray gives no reading") == 1
+    assert caplog.text.count("cray returns no reading") == 1
 
 
 def test_a_node_without_any_meter_says_nothing(host, time):
@@ -177,7 +177,7 @@ def test_threads_start_and_stop(host, time, tmp_path, caplog):
         collector.start()
         collector.stop()
         collector.stop()
-    assert "energy is taken from rapl" in caplog.text
+    assert "using rapl as the meter" in caplog.text
 
 
 def test_jobs_are_named_as_the_jobs_collector_names_them():

@@ -94,7 +94,7 @@ def test_state_that_cannot_be_written_is_said_once_and_leaves_no_old_file(
     (tmp_path / "energy.json.new").mkdir()
     run(collector, time, 30)
     assert not (tmp_path / "energy.json").exists()
-    assert caplog.text.count("will begin anew") == 1
+    assert caplog.text.count("will start from zero") == 1
     assert sum(shown(collector, "node_energy_joules_total").values()) == pytest.approx(4000)
 
 

@@ -268,7 +268,7 @@ def test_what_a_prolog_wrote_and_nobody_may_read_is_said_once(prolog, caplog):
     away = PrologFiles(f"{prolog}/0")  # no directory
     assert (away.read(), away.read()) == ({}, {})
     assert caplog.messages[1:] == [
-        f"{prolog}/0: Not a directory; who holds GPUs goes by other sources"
+        f"{prolog}/0: Not a directory; other sources are used to map GPUs to jobs"
     ]
 
 
