@@ -76,7 +76,7 @@ async def node_metrics(
     since, until = node_window(which.since, which.until, int(services.clock()))
     instance = await run_sync(_instance, services, cluster, node)
     if not instance:
-        raise Problem(404, f"no exporter of the node {node} of {cluster} answers now")
+        raise Problem(404, f"no exporter of the node {node} of {cluster} is answering")
     target = NodeTarget(cluster, instance, since, until)
 
     def drawn(history: TimeSeriesStore) -> Response:

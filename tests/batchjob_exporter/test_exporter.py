@@ -74,7 +74,7 @@ def test_a_series_given_twice_is_exposed_once(caplog):
     twice = MetricFamily(METRIC, [(NO_LABELS, 1.0), (NO_LABELS, 2.0)])
     (family, *_) = Exporter({"double": Fake(lambda: [twice])}).collect()
     assert family.samples == [(NO_LABELS, 2.0)]
-    assert caplog.messages == ["collector double gave a series of batchjob_test_value twice"]
+    assert caplog.messages == ["collector double returned a series of batchjob_test_value twice"]
 
 
 def test_only_the_named_collectors_run():

@@ -16,7 +16,7 @@ REDUCING = {
     "memory-oversized", "low-cpu", "single-threaded", "unbalanced-nodes", "gpu-unused",
     "gpu-partly-unused", "gpu-small-enough", "time-limit-too-long",
 }  # fmt: skip
-_LESS = re.compile(r"ask for (?!more|a GPU with more)|without GPUs|lower the number", re.IGNORECASE)
+_LESS = re.compile(r"request (?!more|a GPU with more)|without GPUs|lower the number", re.IGNORECASE)
 
 
 def test_rules_that_suggest_a_smaller_request_are_known():

@@ -67,7 +67,7 @@ def test_damaged_state_is_a_restart(host, time, tmp_path, caplog, content):
     collector = energy(host, built, state_directory=str(tmp_path))
     run(collector, time, 10)
     assert sum(shown(collector, "node_energy_joules_total").values()) == pytest.approx(1000)
-    assert caplog.text.count("energy begins anew") == 1
+    assert caplog.text.count("energy counters start from zero") == 1
 
 
 def test_every_number_of_the_state_is_needed(host, time, tmp_path):
