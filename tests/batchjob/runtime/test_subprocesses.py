@@ -55,7 +55,7 @@ def test_argument_with_nul_is_an_error_of_ours():
 @pytest.mark.parametrize("script", ["sleep 60", "sleep 60 & wait", "exec >&- 2>&-; sleep 60"])
 def test_hanging_program_is_killed_with_its_children(script, tmp_path):
     begun = time.monotonic()
-    with pytest.raises(CommandTimeoutError, match=r"after 0\.3 s"):
+    with pytest.raises(CommandTimeoutError, match=r" 0\.3 s$"):
         call(["sh", "-c", f"echo $$ > {tmp_path}/pid; {script}"], timeout=0.3)
     assert time.monotonic() - begun < 10
     with pytest.raises(ProcessLookupError):
