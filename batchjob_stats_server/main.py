@@ -41,6 +41,7 @@ from batchjob_stats_server.services import Services, build
 
 log = logging.getLogger(__name__)
 
+_OBJECTS_BETWEEN_COLLECTIONS = 50_000
 _CUT_OFF_SECONDS = 3.0  # beyond the time that requests have to end
 
 
@@ -138,6 +139,9 @@ class AnsweringServer(uvicorn.Server):
         ]
         self.servers += accepting  # type: ignore[arg-type]  # closed like uvicorn's own
         gc.freeze()  # or each full collection looks at all of it again, which a request waits for
+        # By its defaults the collector would come by dozens of times in a page of many rows, which
+        # hardly ever leave cycles behind.
+        gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
         if self.started:
             notify("READY=1")
 

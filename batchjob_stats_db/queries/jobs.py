@@ -81,7 +81,8 @@ def of_ids(
 
 def parts_of(db: Connection, access: Access, job_id: int) -> dict[str, list[RowMapping]] | None:
     """Nodes, steps, GPUs and emissions of a job; None for a job that may not be seen."""
-    if by_id(db, access, job_id) is None:
+    job = schema.job.c
+    if db.scalar(sa.select(job.id).where(job.id == job_id, visible(access))) is None:
         return None
     return {
         name: list(

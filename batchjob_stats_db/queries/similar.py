@@ -16,6 +16,7 @@ _LOOKED_AT = 5000  # of the user's jobs before this one; the rest is too long ag
 _SHORT_SECONDS = 60
 _REQUEST = ("account", "partition", "allocated_cpus", "allocated_nodes", "allocated_gpus")
 _MOST_COUNTED = 1000
+_OTHER = schema.job.alias()
 
 
 def similar(
@@ -82,7 +83,7 @@ def _latest(job: Mapping[Any, Any], until: float | None = None) -> list[ColumnEl
 
     Where they are asked for from the last one on, reading ends as soon as enough are found.
     """
-    other = schema.job.alias().c
+    other = _OTHER.c
     earliest = (
         sa.select(other.start_time)
         .where(*_started(other, job, until))

@@ -18,7 +18,7 @@ from batchjob_stats_server.cluster_readings import CELLS, NodeGpu, NodeState
 from batchjob_stats_server.http.problems import Problem
 from batchjob_stats_server.node_course import NODE_PLOTS, node_window
 from batchjob_stats_server.pages.clusters import tells_totals
-from batchjob_stats_server.pages.rendering import charts, plot_zones
+from batchjob_stats_server.pages.rendering import charts, node_jobs, plot_zones
 from batchjob_stats_server.pages.rendering.frame import Shown, costly
 from batchjob_stats_server.pages.rendering.job_table import READ
 from batchjob_stats_server.services import Given, Services
@@ -88,6 +88,7 @@ def node(
             page.grafana.node, since * 1000, until * 1000, cluster=cluster, node=node
         ),
         lookback_days=queries.LONGEST_RUN // DAY,
+        bars=node_jobs.bars, table_rows=node_jobs.table_rows,
     )  # fmt: skip
 
 
