@@ -23,6 +23,6 @@ def utilizations(db: Connection, ids: Sequence[int]) -> Mapping[int, Sequence[fl
         .order_by(gpu.job_id, gpu.node, gpu.gpu, gpu.uuid, gpu.gpu_instance)
     )
     found: dict[int, list[float | None]] = defaultdict(list)
-    for job_id, ratio in db.execute(query, {"ids": which.value(ids)}):
+    for job_id, ratio in db.execute(query, {"ids": which.value(ids)}).all():
         found[job_id].append(ratio)
     return found

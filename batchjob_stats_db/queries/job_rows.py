@@ -58,7 +58,7 @@ def numbered(db: Connection, ids: Sequence[int], names: Names = NAMES) -> list[R
     found = db.execute(_statement(names, which), {"ids": which.value(ids)})
     keys = tuple(found.keys())
     # Dictionaries: a RowMapping takes several times as long to give a value.
-    rows = [dict(zip(keys, row, strict=True)) for row in found]
+    rows = [dict(zip(keys, row, strict=True)) for row in found.all()]
     by_id = {row["id"]: row for row in rows}
     return cast(list[RowMapping], [by_id[each] for each in ids if each in by_id])
 

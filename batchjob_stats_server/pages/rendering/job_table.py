@@ -12,7 +12,7 @@ from markupsafe import Markup, escape
 
 from batchjob_stats_server.pages.job_columns import LINES, TITLES, Column
 from batchjob_stats_server.pages.rendering import fragments, links, template_filters, usage_bars
-from batchjob_stats_server.pages.rendering.fragments import words
+from batchjob_stats_server.pages.rendering.fragments import escaped, words
 from batchjob_stats_server.pages.rendering.sparklines import Line, LineKey, Sparkline
 from batchjob_stats_server.pages.rendering.template_filters import absent
 from batchjob_stats_server.report import explain
@@ -93,7 +93,7 @@ def _opening(column: ListColumn) -> str:
 
 
 def _begin(row: Row) -> str:
-    run, jobid = escape(links.reference(row)), escape(row["jobid"])
+    run, jobid = escape(links.reference(row)), escaped(row["jobid"])
     return (
         '<tr role="row"><td role="cell" class="tick"><input type="checkbox" name="job" '
         f'value="{run}" aria-label="Compare job {jobid}"></td>'

@@ -10,7 +10,7 @@ from markupsafe import Markup, escape
 
 from batchjob_stats_server.pages.rendering import fragments, links, template_filters, usage_bars
 from batchjob_stats_server.pages.rendering.charts import Stay
-from batchjob_stats_server.pages.rendering.fragments import words
+from batchjob_stats_server.pages.rendering.fragments import escaped, words
 from batchjob_stats_server.pages.rendering.template_filters import absent
 from batchjob_stats_server.report import explain
 
@@ -41,7 +41,7 @@ def _bar_of_another(stay: Stay) -> str:
 
 
 def _bar(stay: Stay, row: Row, colour: int, now: int) -> str:
-    jobid, user = escape(row["jobid"]), words(row["username"])
+    jobid, user = escaped(row["jobid"]), words(row["username"])
     seconds = explain.elapsed(row, now)
     lasting = absent() if seconds is None else template_filters.lasting(seconds)
     told = (
