@@ -130,7 +130,7 @@ def test_a_cut_or_damaged_file_is_said_and_its_samples_are_shown(tmp_path, capsy
     code, more, errors = metrics(capsys, tmp_path, RUN, "--json")
     assert code == 0
     assert more == lines
-    assert f"{path}: read in part" in errors
+    assert f"{path}: partly read" in errors
     assert errors.count("\n") == 1
 
 

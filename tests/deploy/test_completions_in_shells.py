@@ -17,12 +17,13 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
 """
 
 # A shell on a terminal of its own; what completion adds is written to a file. Keys are read one
-# after the other, so the last line of input is run when the completion is done.
+# after the other, so the last line of input is run when the completion is done. Before the shell's
+# editor begins to read, ^U would make the terminal itself forget the line: `stty kill undef`.
 ZSH = """
 zmodload zsh/zpty
 zpty z zsh -f -i
 until_seen() {{ local all= piece; while zpty -r z piece; do all+=$piece; [[ $all = *$1* ]] && return; done }}
-zpty -w z 'PROMPT=; autoload -Uz compinit && compinit -D -u; source {script}; compdef _shtab_batchjob batchjob'
+zpty -w z 'stty kill undef; PROMPT=; autoload -Uz compinit && compinit -D -u; source {script}; compdef _shtab_batchjob batchjob'
 zpty -w z 'compadd() {{ local -a all; builtin compadd -A all "$@"; print -rl -- $all >>{found}; builtin compadd "$@" }}'
 zpty -w z 'print rea""dy'; until_seen ready
 zpty -n -w z {line}$'\\t\\C-u'

@@ -4,6 +4,7 @@ Three users of the machine take part: root, who polls; a victim; and an attacker
 file to the directory. Each acts in a process of his own with his own uid.
 """
 
+import codecs
 import json
 import os
 import pwd
@@ -43,7 +44,8 @@ OTHER_ID = "7c9e6679-7425-40de-944b-e07fc1f90ae7"
 
 
 def as_user(name: str, action: Callable[[], None]) -> None:
-    """Do something with the uid and gid of a user, in a child."""
+    """Do something with the uid and gid of a user, in a child, who may not read Python's files."""
+    codecs.lookup("ascii")  # whose module is read at its first use
     user = pwd.getpwnam(name)
     if (pid := os.fork()) == 0:
         status = 1

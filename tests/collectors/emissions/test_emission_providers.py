@@ -237,7 +237,7 @@ def test_rows_of_the_server_that_are_unusable_are_left_out():
         "row",
     ]
     assert len(stats_server.parse({"factors": [*bad, good]}, NOW)) == 1
-    with pytest.raises(FactorError, match="no factor now"):
+    with pytest.raises(FactorError, match="no current factor"):
         stats_server.parse({"factors": bad}, NOW)
 
 
