@@ -12,8 +12,6 @@ import time
 from pathlib import Path
 from typing import Self
 
-from batchjob.local_runs.directory import prepare
-
 _PLACE, _TICKET = "place-", "ticket-"
 
 
@@ -90,8 +88,13 @@ class Turn:
 
 
 def _own_directory(runs: Path) -> Path:
-    """Where several users share `runs`, another may have been there first with any name."""
-    directory = prepare(runs, f".queue-{os.geteuid()}")
+    """Where several users share `runs`, another may have been there first with any name.
+
+    A symbolic link of theirs is not followed: with fs.protected_symlinks the kernel refuses that.
+    """
+    directory = runs / f".queue-{os.geteuid()}"
+    with contextlib.suppress(FileExistsError):
+        directory.mkdir(mode=0o700)
     status = directory.lstat()
     foreign = status.st_uid != os.geteuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     if foreign or not stat.S_ISDIR(status.st_mode):
