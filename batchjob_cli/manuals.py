@@ -84,11 +84,12 @@ def _manual(parser: argparse.ArgumentParser) -> str:
 def _name_paths(parser: argparse.ArgumentParser) -> None:
     """Let shells complete files and directories where an argument is one."""
     kinds = {"FILE": shtab.FILE, "DIRECTORY": shtab.DIRECTORY}
-    for action in parser._actions:
+    for action in parser._actions:  # argparse has no public way to its arguments
         if isinstance(action, argparse._SubParsersAction):
             for command in action.choices.values():
                 _name_paths(command)
         elif isinstance(action.metavar, str) and action.metavar in kinds:
+            # The attribute by which shtab is told; argparse does not know it.
             action.complete = kinds[action.metavar]  # type: ignore[attr-defined]
 
 

@@ -7,11 +7,11 @@ a thousand cgroup files are open, and 4 MB.
 
 import os
 import resource
-import time
 from collections.abc import Callable
 from typing import NamedTuple
 
 from collectors.jobs.cgroups.reader import read_path
+from collectors.jobs.processes.proc import booted_at
 from collectors.metric import NO_LABELS, Metric, MetricFamily
 
 PROCESS_METRICS = (
@@ -39,7 +39,7 @@ def process_reader(procfs: str = "/proc") -> Callable[[], list[MetricFamily]]:
     """A function that gives the families of this process."""
     ticks = os.sysconf("SC_CLK_TCK")
     # /proc/stat has it too, but systemd's ProcSubset=pid hides that file.
-    booted_at = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    booted = booted_at()
     page = os.sysconf("SC_PAGE_SIZE")
 
     def families() -> list[MetricFamily]:
@@ -47,7 +47,7 @@ def process_reader(procfs: str = "/proc") -> Callable[[], list[MetricFamily]]:
         fields = read_path(f"{procfs}/self/stat").rpartition(b")")[2].split()
         process = OwnProcess(
             cpu_seconds=(int(fields[11]) + int(fields[12])) / ticks,
-            started_at=booted_at + int(fields[19]) / ticks,
+            started_at=booted + int(fields[19]) / ticks,
             resident_bytes=int(fields[21]) * page,
             virtual_bytes=int(fields[20]),
             open_files=_open_files(f"{procfs}/self/fd"),

@@ -1,6 +1,7 @@
 """Simulated nodes → store → poller on PostgreSQL → server → people, and what each of them takes."""
 
 import contextlib
+import functools
 import http.client
 import json
 import os
@@ -275,7 +276,7 @@ def running(form: Form, text: str, folder: Path) -> Iterator[Chain]:
         poller_url = f"http://127.0.0.1:{poller_port}"
         for name, port in (("poller", poller_port), ("server", server_port)):
             until(
-                lambda port=port: answers(f"http://127.0.0.1:{port}/-/healthy"),  # type: ignore[misc]
+                functools.partial(answers, f"http://127.0.0.1:{port}/-/healthy"),
                 f"{name}: {folder}/{name}.log", 120,
             )  # fmt: skip
         pids = {

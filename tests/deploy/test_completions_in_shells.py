@@ -28,7 +28,7 @@ zpty -w z 'compadd() {{ local -a all; builtin compadd -A all "$@"; print -rl -- 
 zpty -w z 'print rea""dy'; until_seen ready
 zpty -n -w z {line}$'\\t\\C-u'
 zpty -w z 'print do""ne'; until_seen done
-"""  # noqa: E501
+"""  # noqa: E501 (a command of zsh is one line)
 
 FISH = "source {script}; complete -C {line}"
 

@@ -181,7 +181,7 @@ OLDER = "0.0.1"
 
 
 def _older(folder: Path, name: str) -> None:
-    """Pack a package anew under an older version."""
+    """Repack a package as an older version."""
     tree = folder / "older" / name
     tree.parent.mkdir(exist_ok=True)
     call("dpkg-deb", "--raw-extract", str(next(folder.glob(f"{name}_*.deb"))), str(tree))

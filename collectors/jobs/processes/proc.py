@@ -5,6 +5,7 @@ prctl(PR_SET_MM_MAP) they can be any range of its addresses. So every read is bo
 """
 
 import os
+import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
@@ -51,6 +52,11 @@ class Clock(NamedTuple):
 
     ticks: int
     boot_time: float  # epoch seconds
+
+
+def booted_at() -> float:
+    """Epoch seconds of this machine's boot; btime of /proc/stat is the same, cut to a second."""
+    return time.clock_gettime(time.CLOCK_REALTIME) - time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def clock(procfs: str) -> Clock:

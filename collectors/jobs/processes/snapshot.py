@@ -3,7 +3,6 @@
 import errno
 import math
 import os
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -23,11 +22,6 @@ _ENDED = frozenset({errno.ENOENT, errno.ESRCH, errno.EACCES, errno.EPERM})
 
 
 _CLOCK_WAS_SET_SECONDS = 1.0
-
-
-def _booted() -> float:
-    """Epoch seconds of this machine's boot; btime of /proc/stat is the same, cut to a second."""
-    return time.clock_gettime(time.CLOCK_REALTIME) - time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 @dataclass(slots=True, eq=False)
@@ -99,7 +93,7 @@ class Eyes:
     @property
     def clock(self) -> Clock:
         """Ticks and time of boot, read when the wall clock is set. Raises OSError, ValueError."""
-        booted = _booted()
+        booted = proc.booted_at()
         if self._clock is None or abs(booted - self._booted) > _CLOCK_WAS_SET_SECONDS:
             kernel = proc.clock(self.host.procfs)
             whole = kernel.boot_time <= booted + 1 and booted - 1 <= kernel.boot_time
