@@ -50,19 +50,43 @@ def measured(
     That is: the use of a job that runs, or was not measured since its end, each node's part, and
     the memory of its GPUs. Raises TimeSeriesError.
     """
-    until = material.job["usage_until_time"]
-    if job.end is None or not material.job["usage_samples"] or until < job.end:
-        material = _with_usage(material, measure(history, [job], interval)[0], history)
+    usage = usage_by_now(material.job, job, history, interval)
+    if usage:
+        material = _with_usage(material, usage, history)
     return material._replace(
         nodes=_nodes(history, job), gpu_memory=_gpu_memory(history, job, material)
     )
 
 
+def usage_by_now(
+    run: Row, job: JobToMeasure, history: TimeSeriesStore, interval: float
+) -> MeasuredUsage | None:
+    """The use of a run that runs, or was not measured since its end; raises TimeSeriesError.
+
+    None: nothing was seen of it, or what is recorded is up to its end.
+    """
+    recorded_until = run["usage_until_time"] if run["usage_samples"] else None
+    if job.end is not None and recorded_until is not None and recorded_until >= job.end:
+        return None
+    usage = measure(history, [job], interval)[0]
+    return usage if usage.samples else None
+
+
+def parts_of_usage(usage: MeasuredUsage) -> dict[str, Sequence[Row]]:
+    """GPUs and emissions, as `queries.jobs.parts_of` has them."""
+    run = {"job_id": usage.job_id}
+    return {
+        "gpus": [{**run, **gpu._asdict()} for gpu in usage.devices],
+        "emissions": [
+            {**run, "provider": provider, "grams": grams}
+            for provider, grams in usage.emissions.items()
+        ],
+    }
+
+
 def _with_usage(
     material: ReportInput, usage: MeasuredUsage, history: TimeSeriesStore
 ) -> ReportInput:
-    if not usage.samples:
-        return material
     found = {
         **usage.values,
         "source": history.source,
@@ -72,10 +96,9 @@ def _with_usage(
         "doubt": usage.doubt,
         "until_time": min(usage.until_time, material.now),
     }
+    parts = parts_of_usage(usage)
     return material._replace(
-        job=with_usage(material.job, found),
-        gpus=[gpu._asdict() for gpu in usage.devices],
-        emissions=[{"provider": name, "grams": grams} for name, grams in usage.emissions.items()],
+        job=with_usage(material.job, found), gpus=parts["gpus"], emissions=parts["emissions"]
     )
 
 

@@ -277,7 +277,6 @@ STORED: Mapping[str, Place] = {
     "API, usage": api_usage,
     "page, usage": usage_page,
     **{f"dashboard, usage ({name})": dashboards.usage_of(name) for name in DATA_SOURCES},
-    **{f"dashboard, GPUs ({name})": dashboards.gpus_of(name) for name in DATA_SOURCES},
 }
 """Places that are as old as the last measurement that the poller made."""
 
@@ -294,6 +293,7 @@ LIVE: Mapping[str, Place] = {
     "command, table": command_table,
     **{f"dashboard, jobs ({name})": dashboards.jobs_of(name) for name in DATA_SOURCES},
     **{f"dashboard, job ({name})": dashboards.job_of(name) for name in DATA_SOURCES},
+    **{f"dashboard, GPUs ({name})": dashboards.gpus_of(name) for name in DATA_SOURCES},
     **{f"dashboard, power ({name})": dashboards.power_of(name) for name in DATA_SOURCES},
 }
 """Places that show a job as of now."""
@@ -324,7 +324,7 @@ PROMETHEUS: Mapping[str, Place] = {
 
 LATEST_RUN = frozenset(
     (
-        "exporter", "command, report", "command, table", *PROMETHEUS,
+        "exporter", "command, report", "command, table", *BY_GPU, *PROMETHEUS,
         *(
             f"dashboard, {each} ({name})"
             for each in ("job", "power")
@@ -336,7 +336,7 @@ LATEST_RUN = frozenset(
 
 ALL_RUNS = frozenset(
     (
-        "API, usage", "page, usage", *BY_GPU,
+        "API, usage", "page, usage",
         *(
             f"{each} ({name})"
             for each in ("dashboard, usage", "PromQL, GPUs held", "PromQL, GPUs of jobs")
