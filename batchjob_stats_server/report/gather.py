@@ -18,7 +18,7 @@ from batchjob_stats_db.queries.spans import span_of
 from batchjob_stats_db.queries.stats import usual_wait
 from batchjob_stats_db.timeseries.base import TimeSeriesStore
 from batchjob_stats_server.course import lines
-from batchjob_stats_server.report.material import ReportInput, Row
+from batchjob_stats_server.report.material import COMPARED, ReportInput, Row
 from batchjob_stats_server.report.model import NodeUse
 
 
@@ -27,11 +27,12 @@ def known(
 ) -> tuple[ReportInput, JobToMeasure | None]:
     """What the database knows of a job, and where its measurements are to be looked for."""
     parts = parts_of(db, access, job["id"]) or {}
-    alike, jobs = similar(db, access, job, most_similar)
+    alike, jobs = similar(db, access, job, most_similar, COMPARED)
     material = ReportInput(
         dict(job), now, parts.get("gpus", ()), parts.get("emissions", ()),
         similar=jobs, alike=alike, short_jobs=short_jobs(db, access, job),
-        steps=parts.get("steps", ()), usual_wait=_usual_wait(db, job, now),
+        steps=parts.get("steps", ()), shares=parts.get("nodes", ()),
+        usual_wait=_usual_wait(db, job, now),
     )  # fmt: skip
     return material, span_of(db, access, job["id"], policy, now)
 
