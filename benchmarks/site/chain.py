@@ -13,7 +13,7 @@ import tempfile
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,6 +32,7 @@ from tests.e2e.processes import daemon, free_ports, until
 
 CLUSTER = "site"
 PAUSE_SECONDS = 2.0  # of a client between two questions
+PATIENCE_SECONDS = 1800.0  # for a step of the start; a part that has ended is told at once
 QUESTIONS = (
     ("user", "/api/v1/jobs"), ("user", "/jobs"), ("user", "/"), ("admin", "/api/v1/jobs"),
     ("admin", "/api/v1/jobs?state=COMPLETED"), ("admin", "/api/v1/jobs?running=true"),
@@ -82,6 +83,26 @@ def get(url: str, **headers: str) -> bytes:
     request = urllib.request.Request(url, headers=headers)
     with urllib.request.urlopen(request, timeout=60) as answer:
         return bytes(answer.read())
+
+
+def wait(condition: Callable[[], bool], what: str, pids: Mapping[str, int], folder: Path) -> None:
+    """Until it is so; AssertionError with the last words of a part that has ended meanwhile."""
+
+    def met() -> bool:
+        for name, pid in pids.items():
+            log = folder / f"{name}.log"
+            words = log.read_text()[-2000:] if log.exists() else ""
+            assert runs(pid), f"{what}: {name} has ended: {words}"
+        with contextlib.suppress(OSError):  # a store that takes in its first series may not answer
+            return condition()
+        return False
+
+    until(met, f"{what}: {folder}", PATIENCE_SECONDS, 0.5)
+
+
+def runs(pid: int) -> bool:
+    """Whether this child of ours has not ended."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
 
 
 def answers(url: str) -> bool:
@@ -153,7 +174,7 @@ def scrape_configuration(form: Form, port: int, folder: Path) -> Path:
 
 @contextlib.contextmanager
 def store(kind: str, config: Path, folder: Path) -> Iterator[Store]:
-    """Start one that scrapes as the file says."""
+    """Start one that scrapes as the file says, and wait for it."""
     (port,) = free_ports(1)
     data = folder / "series"
     argv = {
@@ -169,7 +190,7 @@ def store(kind: str, config: Path, folder: Path) -> Iterator[Store]:
     url = f"http://127.0.0.1:{port}"
     health = {"prometheus": "/-/ready", "victoria-metrics": "/health"}[kind]
     with daemon(argv, folder / "store.log", patience=60) as process:
-        until(lambda: answers(url + health), kind, 60)
+        wait(lambda: answers(url + health), kind, {"store": process.pid}, folder)
         yield Store(kind, url, process.pid, data)
 
 
@@ -177,6 +198,7 @@ class Chain(NamedTuple):
     """All parts as they run."""
 
     form: Form
+    folder: Path
     pids: Mapping[str, int]
     nodes_url: str
     store: Store
@@ -194,6 +216,10 @@ class Chain(NamedTuple):
         """Jobs that the poller has measured."""
         found = exporter.parse(get(f"{self.poller_url}/metrics").decode(), 0)
         return found.total("batchjob_stats_db_measured_jobs_total")
+
+    def wait(self, condition: Callable[[], bool], what: str) -> None:
+        """Until it is so, as long as all parts run."""
+        wait(condition, what, self.pids, self.folder)
 
     def on_record(self) -> int:
         with self.engine.connect() as db:
@@ -249,7 +275,8 @@ def running(form: Form, text: str, folder: Path) -> Iterator[Chain]:
              f"--linger={form.interval}"],
             folder / "nodes.log", environment,
         ))  # fmt: skip
-        until(lambda: answers(f"{nodes_url}/counts"), f"nodes: {folder}/nodes.log", 180)
+        pids = {"postgresql": database.pid, "nodes": nodes.pid}
+        wait(lambda: answers(f"{nodes_url}/counts"), "simulated nodes", pids, folder)
         config = scrape_configuration(form, nodes_port, folder)
         series = stack.enter_context(store(form.store, config, folder))
         tsdb = {"url": series.url, "scrape-interval": f"{form.interval:g}s"}
@@ -274,16 +301,11 @@ def running(form: Form, text: str, folder: Path) -> Iterator[Chain]:
             folder / "server.log", environment,
         ))  # fmt: skip
         poller_url = f"http://127.0.0.1:{poller_port}"
+        pids |= {"store": series.pid, "poller": poller.pid, "server": server.pid}
         for name, port in (("poller", poller_port), ("server", server_port)):
-            until(
-                functools.partial(answers, f"http://127.0.0.1:{port}/-/healthy"),
-                f"{name}: {folder}/{name}.log", 120,
-            )  # fmt: skip
-        pids = {
-            "nodes": nodes.pid, "store": series.pid, "postgresql": database.pid,
-            "poller": poller.pid, "server": server.pid,
-        }  # fmt: skip
-        yield Chain(form, pids, nodes_url, series, poller_url, server_port, engine)
+            url_of_health = f"http://127.0.0.1:{port}/-/healthy"
+            wait(functools.partial(answers, url_of_health), name, pids, folder)
+        yield Chain(form, folder, pids, nodes_url, series, poller_url, server_port, engine)
 
 
 def client(
@@ -344,13 +366,12 @@ def measured(form: Form, text: str) -> dict[str, float]:
         tempfile.TemporaryDirectory(dir="/var/tmp", prefix="bj-site-") as folder,
         running(form, text, Path(folder)) as chain,
     ):
-        patience = 60 + 4 * form.interval
         first = form.nodes * form.jobs
-        until(lambda: chain.on_record() >= first, "the first poll", 60 + first / 100, 0.5)
-        until(lambda: chain.store.up() >= form.nodes, f"{form.nodes} nodes up", patience, 0.5)
+        chain.wait(lambda: chain.on_record() >= first, "the first poll")
+        chain.wait(lambda: chain.store.up() >= form.nodes, f"{form.nodes} nodes up")
         before = chain.totals()
         time.sleep(form.watched)
-        until(lambda: chain.measured() > before.counts["measured"], "measured jobs", 120, 0.5)
+        chain.wait(lambda: chain.measured() > before.counts["measured"], "measured jobs")
         after = chain.totals()
         up = chain.store.up()
         answered = asked(chain)
