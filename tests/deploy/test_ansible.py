@@ -112,6 +112,13 @@ def test_our_programs_read_what_it_writes(write, tmp_path):
     assert re.search(r"\bchanged=0\b", again.stdout), again.stdout
 
 
+def test_false_on_the_command_line_is_no(write, tmp_path):
+    """Where it is a text: -e batchjob_exporter=false."""
+    done = write(batchjob_exporter="false", batchjob_exporter_config={"web.listen-address": ":1"})
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not (tmp_path / "etc/exporter.yml").exists()
+
+
 def test_a_secret_is_not_shown(write):
     done = write(batchjob_services=True, batchjob_secrets={"a.secret": "correct horse"})
     assert done.returncode == 0, done.stdout
