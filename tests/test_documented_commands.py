@@ -234,7 +234,7 @@ def test_sql_is_what_a_test_types(block):
 def test_every_language_is_known():
     languages = {block.language for block in BLOCKS}
     assert languages <= {
-        "", "console", "sh", "yaml", "promql", "json", "ini", "python", "nginx", "apache",
+        "", "console", "sh", "yaml", "promql", "json", "ini", "python", "nginx", "apache", "caddy",
             "sql",
             "{toctree}", "{include}",
     }  # fmt: skip
