@@ -46,8 +46,7 @@ log = logging.getLogger(__name__)
 
 Arguments = argparse.Namespace
 
-# Objects between collections. Records are many and in no cycles, and a batch of them has fewer.
-_COLLECTED = 50_000
+_COLLECTED = 10_000  # objects between collections: records are many, and in no cycles
 
 
 def main(arguments: list[str] | None = None) -> int:

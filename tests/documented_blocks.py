@@ -51,20 +51,29 @@ _PACKAGES = _typed("e2e/test_packages")
 _ONE_NODE = _typed("e2e/test_guide_one_node", long=True)
 _CLUSTER = _typed("e2e/test_guide_cluster", long=True)
 _KUBERNETES = "a Kubernetes cluster"
+_PBS = "a PBS with its hook"
+_RELEASE = "a release on PyPI; from a checkout the guides install the same"
 _REGISTRY = "a registry of images"
 # By page: the beginning of each shell block, in the order of the page.
 RUNS: Mapping[str, Mapping[str, Run]] = {
     "README.md": {
         "python3 -m venv .venv && .venv/bin/pip install '.[all]'": _typed("e2e/first_command"),
         ".venv/bin/batchjob run --name first": _HERE,
-        "python3 -m venv .venv && .venv/bin/pip install -e": _needs("an hour; .ci/run does it"),
+        "python3 -m venv .venv && .venv/bin/pip install -e": Run(How.TYPED, ".ci/run"),
+    },
+    "docs/access.md": {
+        "batchjob_stats_server --config.file=/etc/batchjob/server.yml token": _CLUSTER,
+        "openssl req -new": _CLUSTER,
     },
     "docs/ansible.md": {"cd deploy/ansible": _done("deploy/test_ansible")},
     "docs/cluster.md": {
         "batchjob_exporter --collector.disable-defaults": _CLUSTER,
         "systemctl enable --now batchjob_cluster": _CLUSTER,
     },
-    "docs/doctor.md": {"batchjob doctor --bundle": _HERE},
+    "docs/doctor.md": {
+        "systemd-run --pipe --wait": _CLUSTER,
+        "batchjob doctor --bundle": _HERE,
+    },
     "docs/exporter.md": {
         "python3 -m venv /opt/batchjob": _ONE_NODE,
         "cp deploy/systemd/batchjob_exporter.service": _ONE_NODE,
@@ -72,6 +81,10 @@ RUNS: Mapping[str, Mapping[str, Run]] = {
     "docs/gpu.md": {
         "scontrol reconfigure": _done("e2e/test_slurm_gpu_prolog"),
         "batchjob_exporter --once --once.wait=15s": _needs("an NVIDIA GPU"),
+    },
+    "docs/grafana.md": {
+        "cp grafana/provisioning": _typed("grafana/test_provisioning"),
+        "python -m grafana.generate": _done("grafana/test_dashboards"),
     },
     "docs/guide/cluster.md": {
         "apt install ./batchjob-exporter": _CLUSTER,
@@ -113,14 +126,29 @@ RUNS: Mapping[str, Mapping[str, Run]] = {
     },
     "docs/performance.md": {"python -m benchmarks.scrape": _needs("a machine that does no more")},
     "docs/prometheus.md": {"mkdir -p /etc/prometheus": _CLUSTER},
-    "docs/run.md": {"export BATCHJOB_SERVER=": _done("security/test_remote_runs")},
+    "docs/prometheus_gate.md": {'curl -H "Authorization': _CLUSTER},
+    "docs/report.md": {"curl -H": _CLUSTER},
+    "docs/run.md": {
+        "batchjob run --name train": _HERE,
+        "export BATCHJOB_SERVER=": _done("security/test_remote_runs"),
+    },
     "docs/samples.md": {
         "$ batchjob metrics 7b1e": _done("batchjob_cli/test_metrics_command"),
-        "batchjob metrics 7b1e --json": _needs("jq"),
+        "batchjob metrics 7b1e --json": _typed("batchjob_cli/test_metrics_command"),
         "curl -H": _done("batchjob_stats_server/samples/test_samples_route"),
-        "zcat FILE": _needs("jq"),
+        "zcat FILE": _typed("batchjob_cli/test_metrics_command"),
+    },
+    "docs/schedulers/pbs.md": {
+        'qmgr -c "set hook': _needs(_PBS),
+        'qmgr -c "import hook': _needs(_PBS),
+    },
+    "docs/schedulers/slurm.md": {"for scope in": _done("e2e/test_slurm_cgroup2_uml")},
+    "docs/server.md": {
+        "pip install 'batchjob-monitoring": _needs(_RELEASE),
+        'curl -H "Authorization': _CLUSTER,
     },
     "docs/stats_db.md": {
+        "pip install 'batchjob-monitoring": _needs(_RELEASE),
         "systemctl enable --now batchjob_backup.timer": _PACKAGES,
         "systemctl stop batchjob_stats_server": _PACKAGES,
     },

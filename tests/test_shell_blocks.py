@@ -33,6 +33,7 @@ class Home:
             ".config/fish/completions",
         ):
             (path / made).mkdir(parents=True)
+        (path / "train.py").write_text("sum(range(10**6))\n")  # which docs/run.md runs
 
     def types(self, text: str) -> str:
         """What the shell printed; AssertionError where a command fails."""

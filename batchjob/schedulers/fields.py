@@ -23,8 +23,6 @@ class RowError(ValueError):
 class FieldReader:
     """Values by name; `complaints` grows with each that cannot be read."""
 
-    __slots__ = ("complaints", "values")
-
     def __init__(self, values: Mapping[str, str]) -> None:
         self.values = values
         self.complaints: list[str] = []
@@ -72,9 +70,9 @@ def quarantined(source: str, reason: str, raw: str) -> Quarantined:
 def integer(text: str) -> int:
     """A whole number that a database can hold; may be negative."""
     digits = text if text.isdigit() else text.removeprefix("-")
-    if digits.isdigit() and digits.isascii() and len(digits) <= 18:
-        return int(text)
-    raise ValueError(f"expected a whole number, got {text[:40]!r}")
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= 18):
+        raise ValueError(f"expected a whole number, got {text[:40]!r}")
+    return int(text)
 
 
 def count(text: str) -> int | None:
@@ -94,12 +92,9 @@ def seconds(text: str) -> float | None:
     return None if number < 0 else number
 
 
-_NO_TIME = frozenset(("", "0", "Unknown", "None", "N/A"))
-
-
 def epoch(text: str) -> int | None:
     """Epoch seconds; None for 0, `Unknown` (not yet) and `None` (never)."""
-    if text in _NO_TIME:
+    if text in ("", "0", "Unknown", "None", "N/A"):
         return None
     at = integer(text)
     if not 0 < at < _LATEST:

@@ -202,9 +202,8 @@ def folded(records: Iterable[JobRecord]) -> tuple[JobRecord, ...]:
     """Each key once: what a later record says goes over what an earlier one said."""
     latest: dict[JobKey, JobRecord] = {}
     for record in records:
-        key = record.key
-        earlier = latest.get(key)
-        latest[key] = record if earlier is None else updated(earlier, record)
+        earlier = latest.get(record.key)
+        latest[record.key] = record if earlier is None else updated(earlier, record)
     return tuple(latest.values())
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from batchjob_cli.client.sample_table import ABSENT, TYPES
 from batchjob_cli.main import main
 from batchjob_stats_db.samples.folder import folder_of
 from batchjob_stats_db.samples.writer import Writer
+from tests.e2e.reader import text
 
 T = 1_775_300_000
 RUN = "7b1e6a3c-0d5f-4a4e-9a55-0d7f43a3c1aa"
@@ -77,6 +79,34 @@ def test_every_type_is_a_table(tmp_path, capsys, type):
     assert len(lines) == 5
     reason = f"  {ABSENT.get(type, '')}"
     assert len({len(line.removesuffix(reason)) for line in lines}) == 1
+
+
+@pytest.mark.skipif(shutil.which("jq") is None, reason="not installed: jq")
+def test_jq_reads_it_as_the_page_says(tmp_path):
+    path = finished(tmp_path)
+    page = "docs/samples.md"
+    found = _typed(text(page, "batchjob metrics 7b1e --json"), tmp_path)
+    assert [each["time"] for each in found] == [T, T + 5, T + 10, T + 15]
+    assert found[1]["cpu_percent"] == 100
+    found = _typed(text(page, "zcat FILE", {"FILE": str(path)}), tmp_path)
+    times = [each["time"] for each in found if isinstance(each, dict)]
+    assert (found[:4], times, found[-1]) == ([0, 4.5, 9, 13.5], [T, T + 5, T + 10, T + 15], 15)
+
+
+def _typed(block, data):
+    """What a shell prints, as JSON values in a row."""
+    programs = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = {"PATH": programs, "BATCHJOB_DATA": str(data), "HOME": str(data)}
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", block], env=environment, capture_output=True, text=True,
+        check=True,
+    )  # fmt: skip
+    decoder, rest, values = json.JSONDecoder(), done.stdout.lstrip(), []
+    while rest:
+        value, end = decoder.raw_decode(rest)
+        values.append(value)
+        rest = rest[end:].lstrip()
+    return values
 
 
 def test_json_has_all_numbers_by_name_with_rates_and_sums(tmp_path, capsys):

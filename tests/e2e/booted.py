@@ -5,7 +5,8 @@
 
 systemd is PID 1 of new namespaces (mount, pid, network, uts, ipc, cgroup) in a root made by
 mmdebstrap with `systemd` and `dbus`. Its cgroups are a directory of its own in each hierarchy of
-this machine, which is removed at the end. Needs root.
+this machine, which is removed at the end. /proc/sys is read-only: most of it is this machine's too.
+Needs root.
 """
 
 import contextlib
@@ -39,6 +40,8 @@ exec unshare --mount --pid --uts --ipc --net --cgroup --propagation=private --fo
     --mount-proc="$1/proc" sh -ec '
 mount --rbind "$1" "$1"
 cd "$1"
+mount --bind proc/sys proc/sys
+mount -o remount,bind,ro proc/sys
 mount -t tmpfs tmpfs run
 mount -t tmpfs tmpfs tmp
 mount -t sysfs -o ro sysfs sys
