@@ -46,7 +46,8 @@ log = logging.getLogger(__name__)
 
 Arguments = argparse.Namespace
 
-_COLLECTED = 10_000  # objects between collections: records are many, and in no cycles
+# Objects between collections. Records are many and in no cycles, and a batch of them has fewer.
+_COLLECTED = 50_000
 
 
 def main(arguments: list[str] | None = None) -> int:

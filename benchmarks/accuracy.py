@@ -1,39 +1,31 @@
 """How near the exporter's figures are to the kernel's own, on a real Slurm with unlike jobs.
 
     python -m benchmarks.accuracy
+    python -m benchmarks.accuracy --cgroup=2
 
 Runs some fifty jobs on cgroup v1, among them such as end badly, while slurmd and the exporter are
 restarted, and compares what a scrape every 5 s kept of them with the kernel's counts and with
-sacct. Prints a row per figure, and the jobs that are off most. Needs root, Debian's Slurm with its
-database, and some 4 minutes.
+sacct. With --cgroup=2 some thirty of them run one after the other on cgroup v2, in User Mode Linux.
+Prints a row per figure, and the jobs that are off most. Needs root, Debian's Slurm with its
+database, and some 5 minutes; for v2 Debian's user-mode-linux, and 15 minutes.
 """
 
-import contextlib
+import argparse
 import re
-import threading
+import tempfile
 import time
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks import hard_jobs, kernel_truth, taskstats
 from benchmarks.hard_jobs import INTERRUPTED, USERS, Job
+from benchmarks.job_scrapes import SCRAPE_SECONDS, Scrapes, Shown, scraped
 from benchmarks.kernel_truth import Truth
-from tests.e2e import exporter, slurm, slurm_files
+from tests.e2e import slurm, slurm_files, uml
 
-SCRAPE_SECONDS = 5.0
-LINGER = "120s"
 MIB = 1 << 20
-
-
-class Shown(NamedTuple):
-    """A job as an exporter or as sacct shows it; None where it does not."""
-
-    cpu_seconds: float
-    peak_memory_bytes: float | None
-    elapsed_seconds: float | None
-    characters_read: float
-    characters_written: float
+GUEST_MEMORY, GUEST_DISK_BYTES, GUEST_SECONDS = "2G", 512 * MIB, 1800.0
 
 
 class Error(NamedTuple):
@@ -54,8 +46,31 @@ class Error(NamedTuple):
         return abs(self.told - self.truth)
 
 
-def run() -> tuple[dict[Job, Truth], dict[Job, Shown], dict[Job, Shown]]:
-    """Run all jobs: the truth, and what the exporter and sacct show of them."""
+class Result(NamedTuple):
+    """Of each job the truth, and what the exporter and sacct show of it."""
+
+    truths: Mapping[Job, Truth]
+    shown: Mapping[Job, Shown]
+    accounted: Mapping[Job, Shown]
+
+
+def run_in_guest() -> Result:
+    """Run jobs on cgroup v2, where there is no accounting."""
+    with tempfile.TemporaryDirectory() as folder:
+        told = uml.run(
+            "benchmarks.accuracy_guest", Path(folder), GUEST_MEMORY, GUEST_SECONDS,
+            GUEST_DISK_BYTES,
+        )  # fmt: skip
+    jobs = [(Job(**each["job"]), each) for each in told]
+    return Result(
+        {job: Truth(**each["truth"]) for job, each in jobs},
+        {job: Shown(**each["shown"]) for job, each in jobs},
+        {},
+    )
+
+
+def run() -> Result:
+    """Run all jobs on cgroup v1."""
     slurm_files.USERS.update(USERS)
     slurm_files.ACCOUNTS.update(all=tuple(USERS))
     scrapes = Scrapes()
@@ -65,81 +80,16 @@ def run() -> tuple[dict[Job, Truth], dict[Job, Shown], dict[Job, Shown]]:
         kernel_truth.looking() as looks,
     ):
         kernel_truth.hold(cluster)
-        with _scraped(scrapes):
+        with scraped(scrapes):
             jobs = hard_jobs.submit(cluster)
             hard_jobs.disturb(cluster, jobs)
-        with _scraped(scrapes), hard_jobs.restarted(cluster, cluster.nodes[0]):
+        with scraped(scrapes), hard_jobs.restarted(cluster, cluster.nodes[0]):
             cluster.wait(*(job.jobid for job in jobs), timeout=900)
             time.sleep(2 * SCRAPE_SECONDS)
             accounted = {job: _accounted(cluster, job.jobid) for job in jobs}
         used = kernel_truth.cpu_seconds(cluster)
     truths = {job: kernel_truth.truth_of(job, records, looks, used) for job in jobs}
-    return truths, {job: scrapes.shown(job.jobid) for job in jobs}, accounted
-
-
-class Scrapes:
-    """What scrapes had of each job; a counter that falls goes on from where it was."""
-
-    def __init__(self) -> None:
-        self._last: dict[tuple[str, str, str], float] = {}
-        self._sums: dict[tuple[str, str], float] = defaultdict(float)
-        self._largest: dict[tuple[str, str], float] = {}
-
-    def take(self, scrape: exporter.Scrape) -> None:
-        """Add a scrape."""
-        for name, series in scrape.samples.items():
-            if name.startswith("batchjob_job_"):
-                for labels, value in series:
-                    self._add(name, labels, value)
-
-    def _add(self, name: str, labels: Mapping[str, str], value: float) -> None:
-        of_job = (labels["jobid"], name.removeprefix("batchjob_job_"))
-        self._largest[of_job] = max(value, self._largest.get(of_job, value))
-        if name.endswith("_total"):
-            key = (*of_job, str(sorted(labels.items())))
-            before = self._last.get(key, 0.0)
-            self._sums[of_job] += value - before if value >= before else value
-            self._last[key] = value
-
-    def shown(self, jobid: str) -> Shown:
-        """A job, with all its runs."""
-        begun = self._largest.get((jobid, "start_time_seconds"))
-        ended = self._largest.get((jobid, "end_time_seconds"))
-        return Shown(
-            self._sums[jobid, "cpu_seconds_total"],
-            self._largest.get((jobid, "memory_peak_bytes")),
-            ended - begun if begun and ended else None,
-            self._sums[jobid, "process_io_read_characters_total"],
-            self._sums[jobid, "process_io_written_characters_total"],
-        )
-
-
-@contextlib.contextmanager
-def _scraped(scrapes: Scrapes) -> Iterator[None]:
-    """Run an exporter as its unit does, with the right to see processes' files, and scrape it."""
-    rights = {"AmbientCapabilities": "CAP_DAC_READ_SEARCH CAP_SYS_PTRACE"}
-    groups = (f"--collector.jobs.metrics={group}" for group in ("cpu", "memory", "process-io"))
-    flags = (
-        "--collector.disable-defaults",
-        "--collector.jobs",
-        f"--collector.jobs.linger={LINGER}",
-    )
-    with exporter.as_the_unit(*flags, *groups, changed=rights) as target:
-        stopped = threading.Event()
-
-        def scrape() -> None:
-            while not stopped.is_set():
-                scrapes.take(target.scrape(timeout=60))
-                stopped.wait(SCRAPE_SECONDS)
-
-        thread = threading.Thread(target=scrape)
-        thread.start()
-        try:
-            yield
-        finally:
-            stopped.set()
-            thread.join()
-            scrapes.take(target.scrape(timeout=60))
+    return Result(truths, {job: scrapes.shown(job.jobid) for job in jobs}, accounted)
 
 
 def _accounted(cluster: slurm.Cluster, jobid: str) -> Shown:
@@ -201,11 +151,13 @@ def row(name: str, errors: Sequence[Error], in_seconds: bool = False) -> str:
 
 def main() -> None:
     """Run, compare, print."""
-    truths, shown, accounted = run()
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--cgroup", type=int, choices=(1, 2), default=1)
+    truths, shown, accounted = run() if parser.parse_args().cgroup == 1 else run_in_guest()
 
     def errors(figure: str, of: Mapping[Job, Shown], least: float) -> list[Error]:
         kinds = INTERRUPTED if figure == "elapsed_seconds" else ()
-        found = [(job, getattr(truths[job], figure), getattr(of[job], figure)) for job in truths]
+        found = [(job, getattr(truths[job], figure), getattr(of[job], figure)) for job in of]
         return [
             Error(job, true, told)
             for job, true, told in found
@@ -218,6 +170,8 @@ def main() -> None:
     for figure in Shown._fields:
         least = MIB if figure.startswith("characters") else 0.0
         for who, of in (("exporter", shown), ("sacct", accounted)):
+            if not of:
+                continue
             found = errors(figure, of, least)
             print(row(f"{figure}, {who}", found, figure == "elapsed_seconds"))
     records = [Error(job, it.cpu_seconds, it.recorded_cpu_seconds) for job, it in truths.items()]

@@ -97,12 +97,14 @@ class Job(NamedTuple):
 def submit(cluster: slurm.Cluster) -> list[Job]:
     """Submit them all."""
     kinds = [kind for kind, each in KINDS.items() for _ in range(each.count)]
-    jobs = []
-    for kind, (user, uid) in zip(kinds, USERS.items(), strict=True):
-        script = f"cd ~\n{KINDS[kind].script}"
-        jobid = cluster.submit(user, script, "--mem=150M", "--time=30", *KINDS[kind].options)
-        jobs.append(Job(kind, jobid, uid))
-    return jobs
+    return [submitted(cluster, kind, user) for kind, user in zip(kinds, USERS, strict=True)]
+
+
+def submitted(cluster: slurm.Cluster, kind: str, user: str) -> Job:
+    """Submit one."""
+    script = f"cd ~\n{KINDS[kind].script}"
+    jobid = cluster.submit(user, script, "--mem=150M", "--time=30", *KINDS[kind].options)
+    return Job(kind, jobid, USERS[user])
 
 
 def disturb(cluster: slurm.Cluster, jobs: Sequence[Job]) -> None:
@@ -116,13 +118,14 @@ def disturb(cluster: slurm.Cluster, jobs: Sequence[Job]) -> None:
     }
     for job in jobs:
         if job.kind in commands:
-            until(partial(_started, cluster, job), f"start of {job}", 300)
+            until(partial(started, cluster, job), f"start of {job}", 300)
             for command_line in commands[job.kind]:
                 time.sleep(3)
                 cluster.command(*command_line, job.jobid)
 
 
-def _started(cluster: slurm.Cluster, job: Job) -> bool:
+def started(cluster: slurm.Cluster, job: Job) -> bool:
+    """Whether it waits no more."""
     return cluster.states()[job.jobid] != "PENDING"
 
 

@@ -1,10 +1,11 @@
-"""What jobs of cgroup v1 used by the kernel's own counts, apart from any exporter.
+"""What jobs used by the kernel's own counts, apart from any exporter.
 
-Each job has a user of its own. The directory that Slurm makes for the user in `cpuacct` counts
-what all directories below it did, also of those that were removed: one of ours in it keeps Slurm
-from removing it, and so it is exact when the job is long over. Peaks of memory are those of the
-job's own directories, looked at twenty times a second. What processes read, wrote and when they ran
-is in the records of the tasks that ended.
+Each job has a user of its own. On cgroup v1 the directory that Slurm makes for the user in
+`cpuacct` counts what all directories below it did, also of those that were removed: one of ours in
+it keeps Slurm from removing it, and so it is exact when the job is long over. On v2 the node's own
+directory counts so; with one job after the other, the difference is the job's. Peaks of memory are
+those of the job's own directories, looked at many times a second. What processes read, wrote and
+when they ran is in the records of the tasks that ended.
 """
 
 import contextlib
@@ -17,8 +18,8 @@ from benchmarks.hard_jobs import ON_TWO_NODES, USERS, Job
 from benchmarks.taskstats import Record
 from tests.e2e import slurm
 
-_CPUACCT = Path("/sys/fs/cgroup/cpuacct")
-_MEMORY = Path("/sys/fs/cgroup/memory")
+_CGROUPS = Path("/sys/fs/cgroup")
+_CPUACCT = _CGROUPS / "cpuacct"
 _NOT_THE_JOB = "sbatch"  # ran as the job's user to submit it
 
 
@@ -37,7 +38,22 @@ class Looks(NamedTuple):
     """What was seen in the jobs' own directories."""
 
     owners: dict[int, str]  # the job of a thread, for slurmstepd's, which are root's
-    peaks: dict[tuple[str, str], int]  # bytes by job and node
+    peaks: dict[Path, int]  # bytes by a job's directory on a node
+
+
+class _Files(NamedTuple):
+    """Where a hierarchy has them: in a job's directory, and two below it."""
+
+    peaks: str
+    tasks: str
+
+
+_FILES = {
+    1: _Files("memory/slurm_*/uid_*/job_*/memory.max_usage_in_bytes",
+              "cpuacct/slurm_*/uid_*/job_*/step_*/task_*/tasks"),
+    2: _Files("system.slice/*_slurmstepd.scope/job_*/memory.peak",
+              "system.slice/*_slurmstepd.scope/job_*/step_*/slurm/cgroup.threads"),
+}  # fmt: skip
 
 
 def hold(cluster: slurm.Cluster) -> None:
@@ -47,8 +63,23 @@ def hold(cluster: slurm.Cluster) -> None:
             (_CPUACCT / f"slurm_{node}" / f"uid_{uid}" / "held").mkdir(parents=True)
 
 
+def cpu_seconds_of_jobs(cluster: slurm.Cluster) -> float:
+    """Of all jobs of cgroup v2 so far: without what Slurm has beside them to keep their place."""
+    scopes = [scope for node in cluster.nodes for scope in cluster.cgroups(node)]
+    beside = [
+        each for scope in scopes for each in scope.glob("*/") if not each.name.startswith("job_")
+    ]
+    return sum(map(_usage, scopes)) - sum(map(_usage, beside))
+
+
+def _usage(directory: Path) -> float:
+    name, microseconds = (directory / "cpu.stat").read_text().split()[:2]
+    assert name == "usage_usec"
+    return int(microseconds) / 1e6
+
+
 def cpu_seconds(cluster: slurm.Cluster) -> dict[int, float]:
-    """Of all that each user ran, on all nodes."""
+    """Of all that each user ran on cgroup v1, on all nodes."""
     return {
         uid: sum(
             int((_CPUACCT / f"slurm_{node}" / f"uid_{uid}" / "cpuacct.usage").read_text())
@@ -60,12 +91,12 @@ def cpu_seconds(cluster: slurm.Cluster) -> dict[int, float]:
 
 
 @contextlib.contextmanager
-def looking() -> Iterator[Looks]:
+def looking(cgroup: int = 1) -> Iterator[Looks]:
     """Look at the jobs' directories again and again."""
     looks = Looks({}, {})
     stopped = threading.Event()
     threads = [
-        threading.Thread(target=_repeat, args=(look, looks, seconds, stopped))
+        threading.Thread(target=_repeat, args=(look, _FILES[cgroup], looks, seconds, stopped))
         for look, seconds in ((_look_at_peaks, 0.05), (_look_at_owners, 0.2))
     ]
     for each in threads:
@@ -79,24 +110,37 @@ def looking() -> Iterator[Looks]:
 
 
 def _repeat(
-    look: Callable[[Looks], None], looks: Looks, seconds: float, stopped: threading.Event
-) -> None:
+    look: Callable[[_Files, Looks], None], files: _Files, looks: Looks, seconds: float,
+    stopped: threading.Event,
+) -> None:  # fmt: skip
     while not stopped.wait(seconds):
-        look(looks)
+        look(files, looks)
 
 
-def _look_at_peaks(looks: Looks) -> None:
-    for file in _MEMORY.glob("slurm_*/uid_*/job_*/memory.max_usage_in_bytes"):
-        with contextlib.suppress(OSError):  # what goes meanwhile, goes
-            key = file.parts[-2][4:], file.parts[-4]
-            looks.peaks[key] = max(looks.peaks.get(key, 0), int(file.read_text()))
+def _look_at_peaks(files: _Files, looks: Looks) -> None:
+    for file in _found(files.peaks):
+        with contextlib.suppress(OSError):
+            job = file.parent
+            looks.peaks[job] = max(looks.peaks.get(job, 0), int(file.read_text()))
 
 
-def _look_at_owners(looks: Looks) -> None:
-    for file in _CPUACCT.glob("slurm_*/uid_*/job_*/step_*/task_*/tasks"):
+def _look_at_owners(files: _Files, looks: Looks) -> None:
+    for file in _found(files.tasks):
         with contextlib.suppress(OSError):
             tasks = map(int, file.read_text().split())
-            looks.owners.update(dict.fromkeys(tasks, file.parts[-4][4:]))
+            looks.owners.update(dict.fromkeys(tasks, _jobid(file.parents[2])))
+
+
+def _found(pattern: str) -> list[Path]:
+    """Files of the jobs that are there; none where one goes meanwhile: the next look is soon."""
+    try:
+        return list(_CGROUPS.glob(pattern))
+    except OSError:
+        return []
+
+
+def _jobid(directory: Path) -> str:
+    return directory.name.removeprefix("job_")
 
 
 def truth_of(job: Job, records: Sequence[Record], looks: Looks, used: Mapping[int, float]) -> Truth:
@@ -104,7 +148,7 @@ def truth_of(job: Job, records: Sequence[Record], looks: Looks, used: Mapping[in
     own = [each for each in records if each.uid == job.uid and each.command != _NOT_THE_JOB]
     steps = [each for each in records if not each.uid and looks.owners.get(each.task) == job.jobid]
     both = (*own, *steps)
-    peaks = [peak for (jobid, _), peak in looks.peaks.items() if jobid == job.jobid] or [0]
+    peaks = [peak for folder, peak in looks.peaks.items() if _jobid(folder) == job.jobid] or [0]
     return Truth(
         used[job.uid],
         sum(each.cpu_seconds for each in both),

@@ -23,6 +23,8 @@ class RowError(ValueError):
 class FieldReader:
     """Values by name; `complaints` grows with each that cannot be read."""
 
+    __slots__ = ("complaints", "values")
+
     def __init__(self, values: Mapping[str, str]) -> None:
         self.values = values
         self.complaints: list[str] = []
@@ -70,9 +72,9 @@ def quarantined(source: str, reason: str, raw: str) -> Quarantined:
 def integer(text: str) -> int:
     """A whole number that a database can hold; may be negative."""
     digits = text if text.isdigit() else text.removeprefix("-")
-    if not (digits.isascii() and digits.isdigit() and len(digits) <= 18):
-        raise ValueError(f"expected a whole number, got {text[:40]!r}")
-    return int(text)
+    if digits.isdigit() and digits.isascii() and len(digits) <= 18:
+        return int(text)
+    raise ValueError(f"expected a whole number, got {text[:40]!r}")
 
 
 def count(text: str) -> int | None:
@@ -92,9 +94,12 @@ def seconds(text: str) -> float | None:
     return None if number < 0 else number
 
 
+_NO_TIME = frozenset(("", "0", "Unknown", "None", "N/A"))
+
+
 def epoch(text: str) -> int | None:
     """Epoch seconds; None for 0, `Unknown` (not yet) and `None` (never)."""
-    if text in ("", "0", "Unknown", "None", "N/A"):
+    if text in _NO_TIME:
         return None
     at = integer(text)
     if not 0 < at < _LATEST:

@@ -202,8 +202,9 @@ def folded(records: Iterable[JobRecord]) -> tuple[JobRecord, ...]:
     """Each key once: what a later record says goes over what an earlier one said."""
     latest: dict[JobKey, JobRecord] = {}
     for record in records:
-        earlier = latest.get(record.key)
-        latest[record.key] = record if earlier is None else updated(earlier, record)
+        key = record.key
+        earlier = latest.get(key)
+        latest[key] = record if earlier is None else updated(earlier, record)
     return tuple(latest.values())
 
 

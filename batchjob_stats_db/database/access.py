@@ -22,6 +22,9 @@ class UserOn(NamedTuple):
     until: int | None = None  # and before then
 
 
+_FEW = 8
+
+
 class AccountOn(NamedTuple):
     """An account on a cluster."""
 
@@ -49,6 +52,10 @@ class Access(NamedTuple):
         """Whether a login in it is somebody's for a time only."""
         times = (time for login in self.users for time in (login.since, login.until))
         return not self.everything and any(time is not None for time in times)
+
+    def few(self) -> bool:
+        """Whether it is of so few that a question for each of them is a cheap one."""
+        return len(self.users) + len(self.accounts) + len(self.clusters) <= _FEW
 
 
 NOTHING = Access()

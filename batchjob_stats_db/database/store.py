@@ -7,7 +7,7 @@ written, so that a poll of 5000 running jobs costs one look at them.
 
 import hashlib
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -254,21 +254,22 @@ class Store:
         now: int,
     ) -> None:
         """Nodes and steps, of which a record has all there are or none."""
+        placed = _with_ids(written, ids)
+        running = _with_ids(live, ids)
         nodes = [
-            (ids[record.key], *share, record.cluster, record.start_time)
-            for record in written
-            if record.nodes and record.key in ids
+            (job_id, *share, record.cluster, record.start_time)
+            for job_id, record in placed
             for share in record.nodes
         ]
         steps = [
-            (ids[record.key], step.step, step.state.value, *step[2:])
-            for record in (*written, *live)
-            if record.steps and record.key in ids
+            (job_id, step.step, step.state.value, *step[2:])
+            for job_id, record in (*placed, *running)
             for step in record.steps
         ]
-        known = _steps_there(db, {ids[record.key] for record in live if record.key in ids})
+        if known := _steps_there(db, {job_id for job_id, _ in running}):
+            steps = [row for row in steps if row not in known]
         self._insert(db, self._upsert_node, nodes, now)
-        self._insert(db, self._upsert_step, [row for row in steps if row not in known], now)
+        self._insert(db, self._upsert_step, steps, now)
 
     @staticmethod
     def _forget_nodes(db: Connection, job_ids: Sequence[int]) -> None:
@@ -340,6 +341,14 @@ class Store:
     def _execute(db: Connection, statement: str, rows: Rows) -> None:
         if rows:
             db.exec_driver_sql(statement, list(rows))
+
+
+def _with_ids(
+    records: Iterable[JobRecord], ids: Mapping[JobKey, int]
+) -> list[tuple[int, JobRecord]]:
+    """The records that are on record, with their ids there."""
+    found = ((ids.get(record.key), record) for record in records)
+    return [(job_id, record) for job_id, record in found if job_id is not None]
 
 
 def _of_their_owners(

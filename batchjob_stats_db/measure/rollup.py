@@ -163,6 +163,8 @@ def _add_runs(db: Connection, cluster: str, day: int, now: int) -> None:
     parts = _parts(cluster, day, now)
     names = ["cluster", "day", "account", "username", *schema.DAILY_SUMS]
     db.execute(sa.insert(schema.daily_usage).from_select(names, _sums(parts, cluster, day)))
+    if db.execute(sa.select(schema.job_emissions.c.job_id).limit(1)).first() is None:
+        return  # no provider is configured
     names = ["cluster", "day", "account", "username", "provider", "grams"]
     db.execute(sa.insert(schema.daily_emissions).from_select(names, _grams(parts, cluster, day)))
 

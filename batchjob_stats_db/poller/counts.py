@@ -3,6 +3,7 @@
 What is older was read late (a backfill, a poller that was off) and says nothing of the present.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from batchjob.schedulers.records import JobRecord
@@ -22,14 +23,16 @@ def count_ended(
     metrics: PollerMetrics, cluster: str, ended: Iterable[JobRecord], now: float
 ) -> None:
     """Count jobs that came to an end, once for each node, and tracked work by its tool."""
+    nodes: Counter[tuple[str, str]] = Counter()
     for job in ended:
         if job.end_time is None or now - job.end_time > _RECENT_SECONDS:
             continue
         result = "failed" if job.state in _FAILED else "other"
-        for share in job.nodes:
-            metrics.ended.labels(cluster, share.node, result).inc()
+        nodes.update([(share.node, result) for share in job.nodes])
         if job.tool:
             metrics.tracked.labels(cluster, _tool(metrics, job.tool), result).inc()
+    for (node, result), number in nodes.items():
+        metrics.ended.labels(cluster, node, result).inc(number)
 
 
 def _tool(metrics: PollerMetrics, name: str) -> str:

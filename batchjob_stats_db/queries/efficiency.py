@@ -14,6 +14,7 @@ from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql import visitors
 from sqlalchemy.sql.elements import ColumnElement
 from sqlalchemy.sql.functions import FunctionElement
 
@@ -207,6 +208,7 @@ def _of_usage(column: sa.Column[Any]) -> ColumnElement[Any]:
     return (COVERAGE if column.name == "coverage" else column).label(f"usage_{column.name}")
 
 
+@functools.cache
 def columns() -> tuple[ColumnElement[Any], ...]:
     """A job's columns under their names, its usage's with `usage_` before, and what follows."""
     usage = (_of_usage(column) for column in schema.job_usage.columns if column.name != "job_id")
@@ -214,7 +216,23 @@ def columns() -> tuple[ColumnElement[Any], ...]:
         RUN_TIME.label(column.name) if column.name == "elapsed_seconds" else column
         for column in schema.job.columns
     )
-    return (*own, *usage, *DERIVED)
+    return tuple(map(_with_constants, (*own, *usage, *DERIVED)))
+
+
+def _with_constants(column: ColumnElement[Any]) -> ColumnElement[Any]:
+    """The column with its constants in the text: dozens of parameters cost time at each execution.
+
+    Above all the lists behind IN, which SQLAlchemy writes anew each time.
+    """
+
+    def constant(element: Any, **_: Any) -> Any:
+        if not isinstance(element, sa.BindParameter):
+            return None
+        text = str(element.compile(compile_kwargs={"literal_binds": True}))
+        return sa.literal_column(text, element.type)
+
+    made: ColumnElement[Any] = visitors.replacement_traverse(column, {}, constant)
+    return made
 
 
 def with_usage(row: Mapping[Any, Any], usage: Mapping[str, Any]) -> dict[Any, Any]:

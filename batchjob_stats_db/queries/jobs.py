@@ -1,5 +1,7 @@
 """Jobs: one with its parts, those that run or wait, how many there are."""
 
+import functools
+from collections.abc import Mapping
 from typing import Any
 
 import sqlalchemy as sa
@@ -13,6 +15,7 @@ from batchjob_stats_db.queries.efficiency import RUNNING
 from batchjob_stats_db.queries.filters import Filter, found_by, looked_at
 from batchjob_stats_db.queries.job_rows import NAMES, Names, whole
 from batchjob_stats_db.queries.paging import MOST
+from batchjob_stats_db.queries.statements import remembered
 
 
 def pending(
@@ -35,18 +38,22 @@ def _unfinished(
     db: Connection, access: Access, states: tuple[str, ...], limit: int, which: Filter | None,
     names: Names,
 ) -> list[RowMapping]:  # fmt: skip
+    return whole(db, _newest(access, states, min(limit, MOST), which or Filter()), names)
+
+
+@remembered
+def _newest(access: Access, states: tuple[str, ...], limit: int, which: Filter) -> sa.Select[int]:
     job = schema.job.c
-    query = (
+    return (
         sa.select(job.id)
         .select_from(schema.job.outerjoin(schema.job_usage))
         .where(
             job.end_time.is_(None), job.state.in_(states), visible(access),
-            *found_by(which or Filter(), job.start_time), *looked_at(which or Filter()),
+            *found_by(which, job.start_time), *looked_at(which),
         )
         .order_by(sa.func.coalesce(job.start_time, job.submit_time).desc(), job.id.desc())
-        .limit(min(limit, MOST))
+        .limit(limit)
     )  # fmt: skip
-    return whole(db, query, names)
 
 
 def by_id(db: Connection, access: Access, job_id: int) -> RowMapping | None:
@@ -81,21 +88,30 @@ def of_ids(
 
 def parts_of(db: Connection, access: Access, job_id: int) -> dict[str, list[RowMapping]] | None:
     """Nodes, steps, GPUs and emissions of a job; None for a job that may not be seen."""
-    job = schema.job.c
-    if db.scalar(sa.select(job.id).where(job.id == job_id, visible(access))) is None:
+    wanted = {"id": job_id}
+    if db.scalar(_seen(access), wanted) is None:
         return None
+    return {name: list(db.execute(query, wanted).mappings()) for name, query in _parts().items()}
+
+
+@remembered
+def _seen(access: Access) -> sa.Select[int]:
+    return sa.select(schema.job.c.id).where(schema.job.c.id == sa.bindparam("id"), visible(access))
+
+
+@functools.cache
+def _parts() -> Mapping[str, sa.Select[Any]]:
+    tables = {
+        "nodes": schema.job_node,
+        "steps": schema.job_step,
+        "gpus": schema.job_gpu,
+        "emissions": schema.job_emissions,
+    }
     return {
-        name: list(
-            db.execute(
-                sa.select(table).where(table.c.job_id == job_id).order_by(*table.primary_key)
-            ).mappings()
-        )
-        for name, table in (
-            ("nodes", schema.job_node),
-            ("steps", schema.job_step),
-            ("gpus", schema.job_gpu),
-            ("emissions", schema.job_emissions),
-        )
+        name: sa.select(table)
+        .where(table.c.job_id == sa.bindparam("id"))
+        .order_by(*table.primary_key)
+        for name, table in tables.items()
     }
 
 

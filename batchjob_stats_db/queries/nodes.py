@@ -12,6 +12,7 @@ from batchjob_stats_db.days import DAY
 from batchjob_stats_db.queries.clusters import known_clusters
 from batchjob_stats_db.queries.efficiency import columns
 from batchjob_stats_db.queries.job_rows import NAMES, Names
+from batchjob_stats_db.queries.statements import remembered
 
 
 class Neighbours(NamedTuple):
@@ -48,12 +49,17 @@ def running_on(db: Connection, access: Access, cluster: str, node: str) -> list[
 
 def busy(db: Connection, access: Access, cluster: str) -> list[RowMapping]:
     """Nodes with jobs that run now and may be seen, with the number of these."""
+    return list(db.execute(_busy(access), {"cluster": cluster}).mappings().all())
+
+
+@remembered
+def _busy(access: Access) -> sa.Select[Any]:
     job, share = schema.job, schema.job_node
-    query = (
+    return (
         sa.select(share.c.node, sa.func.count().label("jobs"))
         .select_from(job.join(share))
         .where(
-            job.c.cluster == cluster,
+            job.c.cluster == sa.bindparam("cluster"),
             job.c.end_time.is_(None),
             job.c.state.in_(("RUNNING", "SUSPENDED")),
             visible(access),
@@ -61,7 +67,6 @@ def busy(db: Connection, access: Access, cluster: str) -> list[RowMapping]:
         .group_by(share.c.node)
         .order_by(share.c.node)
     )
-    return list(db.execute(query).mappings().all())
 
 
 def stays(
@@ -73,23 +78,31 @@ def stays(
     With their columns of these names; `share_cpus`, `share_memory_bytes` and `share_gpus` are what
     they had there.
     """
-    job, share = schema.job, schema.job_node
+    given = {
+        "cluster": cluster, "node": node, "since": since, "until": until,
+        "begun_from": since - LONGEST_RUN, "most": most,
+    }  # fmt: skip
+    return list(db.execute(_stays(access, names), given).mappings().all())
+
+
+@remembered
+def _stays(access: Access, names: Names) -> sa.Select[Any]:
+    job, share, given = schema.job, schema.job_node, sa.bindparam
     shares = (share.c[name].label(f"share_{name}") for name in ("cpus", "memory_bytes", "gpus"))
-    query = (
+    return (
         sa.select(*(column for column in columns() if column.name in names), *shares)
         .select_from(share.join(job, job.c.id == share.c.job_id).outerjoin(schema.job_usage))
         .where(
-            share.c.cluster == cluster,
-            share.c.node == node,
-            share.c.start_time < until,
-            share.c.start_time >= since - LONGEST_RUN,
-            sa.or_(job.c.end_time.is_(None), job.c.end_time >= since),
+            share.c.cluster == given("cluster"),
+            share.c.node == given("node"),
+            share.c.start_time < given("until"),
+            share.c.start_time >= given("begun_from"),
+            sa.or_(job.c.end_time.is_(None), job.c.end_time >= given("since")),
             visible(access),
         )
         .order_by(share.c.start_time.desc(), share.c.job_id.desc())
-        .limit(most)
+        .limit(given("most"))
     )
-    return list(db.execute(query).mappings().all())
 
 
 def neighbours(
@@ -102,20 +115,34 @@ def neighbours(
     start, end = job["start_time"], job["end_time"] or now
     if start is None:
         return {}
-    own, share, other = schema.job_node.alias(), schema.job_node, schema.job
-    names = sa.select(own.c.node).where(own.c.job_id == job["id"]).order_by(own.c.node)
+    given = {
+        "id": job["id"], "cluster": job["cluster"], "now": now, "start": start, "end": end,
+        "begun_from": start - LONGEST_RUN,
+    }  # fmt: skip
     found = {}
-    for name in db.scalars(names.limit(most_nodes)):
-        until = sa.func.coalesce(other.c.end_time, now)
-        query = sa.select(
-            sa.func.count(), sa.func.min(share.c.start_time), sa.func.max(until)
-        ).select_from(share.join(other, other.c.id == share.c.job_id)).where(
-            share.c.cluster == job["cluster"], share.c.node == name, other.c.id != job["id"],
-            share.c.start_time < end, share.c.start_time >= start - LONGEST_RUN, until > start,
-        )  # fmt: skip
-        jobs, first, last = db.execute(query).one()
+    for name in db.scalars(_NODES_OF, {"id": job["id"], "most": most_nodes}).all():
+        jobs, first, last = db.execute(_NEIGHBOURS, {**given, "node": name}).one()
         found[name] = Neighbours(jobs, max(first, start), min(last, end)) if jobs else NOBODY
     return found
+
+
+_share, _other, _given = schema.job_node.c, schema.job.c, sa.bindparam
+_NODES_OF = (
+    sa.select(_share.node)
+    .where(_share.job_id == _given("id"))
+    .order_by(_share.node)
+    .limit(_given("most"))
+)
+_until = sa.func.coalesce(_other.end_time, _given("now"))
+_NEIGHBOURS = (
+    sa.select(sa.func.count(), sa.func.min(_share.start_time), sa.func.max(_until))
+    .select_from(schema.job_node.join(schema.job, _other.id == _share.job_id))
+    .where(
+        _share.cluster == _given("cluster"), _share.node == _given("node"),
+        _other.id != _given("id"), _share.start_time < _given("end"),
+        _share.start_time >= _given("begun_from"), _until > _given("start"),
+    )
+)  # fmt: skip
 
 
 def clusters_of(db: Connection, access: Access, node: str) -> list[str]:

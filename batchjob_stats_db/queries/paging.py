@@ -6,7 +6,6 @@ that leads on like a full one. In any other order all jobs in question are read 
 are so many at most as well.
 """
 
-import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -20,6 +19,7 @@ from batchjob_stats_db.queries.clusters import known_clusters
 from batchjob_stats_db.queries.efficiency import columns
 from batchjob_stats_db.queries.filters import Filter, found_by, looked_at
 from batchjob_stats_db.queries.job_rows import numbered
+from batchjob_stats_db.queries.statements import remembered
 
 MOST = 1000  # rows of a page
 MOST_READ = 100_000  # rows read for one
@@ -174,29 +174,36 @@ def _waiting(
     db: Connection, access: Access, limit: int, which: Filter, after: After | None, descending: bool
 ) -> Numbers:
     """Jobs that wait, by submit time: as many as the queue is long, so they are sorted."""
+    clusters = tuple(known_clusters(db, which.cluster))
+    found = db.execute(_of_queue(access, clusters, which, after, descending, limit + 1)).all()
+    more = After(*found[limit - 1]) if len(found) > limit else None
+    return Numbers([row.id for row in found[:limit]], more)
+
+
+@remembered
+def _of_queue(
+    access: Access, clusters: tuple[str, ...], which: Filter, after: After | None,
+    descending: bool, most: int,
+) -> sa.Select[Any]:  # fmt: skip
     job = schema.job.c
     place = (job.submit_time, job.id)
     beyond = []
     if after:
         at, end = sa.tuple_(*place), sa.tuple_(after.value, after.id)
         beyond.append(at < end if descending else at > end)
-    query = (
+    return (
         sa.select(job.submit_time, job.id)
         .select_from(schema.job.outerjoin(schema.job_usage))
         .where(
-            job.cluster.in_(known_clusters(db, which.cluster)), visible(access),
+            job.cluster.in_(clusters), visible(access),
             job.end_time.is_(None), job.state == "PENDING", job.start_time.is_(None),
             *found_by(which, job.start_time), *looked_at(which), *beyond,
         )
         .order_by(*(each.desc() if descending else each.asc() for each in place))
-        .limit(limit + 1)
+        .limit(most)
     )  # fmt: skip
-    found = db.execute(query).all()
-    more = After(*found[limit - 1]) if len(found) > limit else None
-    return Numbers([row.id for row in found[:limit]], more)
 
 
-_FEW = 8
 _Place = tuple[Any, ...]  # time and number; where no times are, the number
 
 
@@ -206,7 +213,7 @@ def reads_only_its_rows(access: Access, which: Filter, order: SortOrder) -> bool
     ranges = len(narrowed) <= 1 if access.everything else narrowed in ([], _only_login(access))
     by_end = (which.ended_from, which.ended_before) != (None, None)
     passed_over = which.running or by_end or access.dated() or looked_at(which)
-    return order.key == "start_time" and ranges and not passed_over and _few(access)
+    return order.key == "start_time" and ranges and not passed_over and access.few()
 
 
 def _only_login(access: Access) -> list[str]:
@@ -231,8 +238,7 @@ class _Walk(NamedTuple):
         end: _Place | None = None
         for reach in _reaches() if looked_at(self.which) else [None]:
             end = None if reach is None else self._end(db, access, clusters, after, reach)
-            made = _remembered if _few(access) else _Walk._queries
-            queries = made(self, access, clusters, after, end, limit + 1 - len(places))
+            queries = _queries(access, self, clusters, after, end, limit + 1 - len(places))
             found = {tuple(row) for query in queries for row in db.execute(query).all()}
             places += sorted(found, reverse=self.descending)
             if len(places) > limit or end is None:
@@ -251,7 +257,7 @@ class _Walk(NamedTuple):
             found = found_by(self.which._replace(cluster=cluster), self._start())
             yield from ([term, *found] for term in terms(access, cluster=cluster))
 
-    def _queries(
+    def queries(
         self, access: Access, clusters: tuple[str, ...], after: After | None, end: _Place | None,
         most: int,
     ) -> Sequence[sa.Select[Any]]:  # fmt: skip
@@ -298,10 +304,19 @@ class _Walk(NamedTuple):
         return [known, at < end if self.descending else at > end]
 
     def _end(
-        self, db: Connection, access: Access, clusters: Sequence[str], after: After | None,
+        self, db: Connection, access: Access, clusters: tuple[str, ...], after: After | None,
         reach: int,
     ) -> _Place | None:  # fmt: skip
         """The place so many rows on, of the range where it is the nearest; None: all end before."""
+        queries = _ends(access, self, clusters, after, reach)
+        ends = [tuple(row) for query in queries for row in db.execute(query)]
+        nearest = max if self.descending else min
+        return nearest(ends) if ends else None
+
+    def ends(
+        self, access: Access, clusters: tuple[str, ...], after: After | None, reach: int
+    ) -> Sequence[sa.Select[Any]]:
+        """For the place so many rows beyond `after` in each range."""
         query = (
             sa.select(*self._place())
             .select_from(self._tables())
@@ -310,22 +325,20 @@ class _Walk(NamedTuple):
             .limit(1)
             .offset(reach)
         )
-        ranges = self._ranges(access, clusters)
-        ends = [tuple(row) for each in ranges for row in db.execute(query.where(*each))]
-        nearest = max if self.descending else min
-        return nearest(ends) if ends else None
+        return [query.where(*each) for each in self._ranges(access, clusters)]
 
     def _after(self, place: _Place) -> After:
         return After(*(place if self.known else (None, *place)))
 
 
-# A statement takes longer to make than to answer.
-_remembered = functools.lru_cache(256)(_Walk._queries)
+@remembered
+def _queries(access: Access, walk: _Walk, *beyond: Any) -> Sequence[sa.Select[Any]]:
+    return walk.queries(access, *beyond)
 
 
-def _few(access: Access) -> bool:
-    """Whether its statements are few, and may be remembered: each account has its own."""
-    return len(access.users) + len(access.accounts) + len(access.clusters) <= _FEW
+@remembered
+def _ends(access: Access, walk: _Walk, *beyond: Any) -> Sequence[sa.Select[Any]]:
+    return walk.ends(access, *beyond)
 
 
 def _reaches() -> tuple[int, ...]:

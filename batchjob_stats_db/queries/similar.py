@@ -10,7 +10,8 @@ from sqlalchemy.sql.elements import ColumnElement
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.access import Access, visible
 from batchjob_stats_db.days import DAY
-from batchjob_stats_db.queries.job_rows import whole
+from batchjob_stats_db.queries.job_rows import NAMES, Names, numbered
+from batchjob_stats_db.queries.statements import remembered
 
 _LOOKED_AT = 5000  # of the user's jobs before this one; the rest is too long ago to compare with
 _SHORT_SECONDS = 60
@@ -20,7 +21,7 @@ _OTHER = schema.job.alias()
 
 
 def similar(
-    db: Connection, access: Access, job: Mapping[Any, Any], most: int = 20
+    db: Connection, access: Access, job: Mapping[Any, Any], most: int = 20, names: Names = NAMES
 ) -> tuple[str, Sequence[RowMapping]]:
     """The latest jobs of the same user before this one that ended well, and in what they are alike.
 
@@ -34,7 +35,7 @@ def similar(
     for alike in (("name",) if job["name"] else (), _REQUEST if requested else ()):
         if not alike:
             continue
-        rows = _ended_well(db, access, job, alike, most)
+        rows = _ended_well(db, access, job, alike, most, names)
         if len(rows) > len(found[1]):
             found = ("name" if alike == ("name",) else "account, partition and size", rows)
         if len(rows) >= min(3, most):
@@ -43,24 +44,32 @@ def similar(
 
 
 def _ended_well(
-    db: Connection, access: Access, job: Mapping[Any, Any], alike: Sequence[str], most: int
-) -> Sequence[RowMapping]:
+    db: Connection, access: Access, job: Mapping[Any, Any], alike: tuple[str, ...], most: int,
+    names: Names,
+) -> Sequence[RowMapping]:  # fmt: skip
+    given = {name: job[name] for name in alike}
+    given |= {"cluster": job["cluster"], "user": job["username"], "id": job["id"]}
+    given |= {"until": job["start_time"], "most": most}
+    return numbered(db, db.scalars(_alike(access, alike), given).all(), names)
+
+
+@remembered
+def _alike(access: Access, alike: tuple[str, ...]) -> sa.Select[int]:
     table = schema.job.c
-    query = (
+    return (
         sa.select(table.id)
         .where(
-            *_latest(job, job["start_time"]), visible(access), table.id != job["id"],
+            *_latest(until=True), visible(access), table.id != sa.bindparam("id"),
             table.state == "COMPLETED", table.end_time.is_not(None),
-            *(table[name].is_not_distinct_from(job[name]) for name in alike),
+            *(table[name].is_not_distinct_from(sa.bindparam(name)) for name in alike),
         )
         .order_by(table.start_time.desc(), table.id.desc())
-        .limit(most)
+        .limit(sa.bindparam("most"))
     )  # fmt: skip
-    return whole(db, query)
 
 
 def same_name(
-    db: Connection, access: Access, job: Mapping[Any, Any], most: int = 50
+    db: Connection, access: Access, job: Mapping[Any, Any], most: int = 50, names: Names = NAMES
 ) -> Sequence[RowMapping]:
     """The latest runs of a job's name by its user on its cluster, the oldest first.
 
@@ -68,37 +77,46 @@ def same_name(
     """
     if not job["name"]:
         return ()
+    given = {"cluster": job["cluster"], "user": job["username"], "name": job["name"]}
+    ids = db.scalars(_of_name(access), {**given, "most": most}).all()
+    return numbered(db, ids, names)[::-1]
+
+
+@remembered
+def _of_name(access: Access) -> sa.Select[int]:
     table = schema.job.c
-    query = (
+    return (
         sa.select(table.id)
-        .where(*_latest(job), visible(access), table.name == job["name"])
+        .where(*_latest(until=False), visible(access), table.name == sa.bindparam("name"))
         .order_by(table.start_time.desc(), table.id.desc())
-        .limit(most)
+        .limit(sa.bindparam("most"))
     )
-    return whole(db, query)[::-1]
 
 
-def _latest(job: Mapping[Any, Any], until: float | None = None) -> list[ColumnElement[bool]]:
-    """Conditions of the last jobs that its user started on its cluster, up to a time.
+def _latest(*, until: bool) -> list[ColumnElement[bool]]:
+    """Conditions of the last jobs that a user started on a cluster, up to a time or to the last.
 
     Where they are asked for from the last one on, reading ends as soon as enough are found.
     """
     other = _OTHER.c
     earliest = (
         sa.select(other.start_time)
-        .where(*_started(other, job, until))
+        .where(*_started(other, until))
         .order_by(other.start_time.desc(), other.id.desc())
         .limit(1)
         .offset(_LOOKED_AT - 1)
         .scalar_subquery()
     )
     table = schema.job.c
-    return [*_started(table, job, until), table.start_time >= sa.func.coalesce(earliest, 0)]
+    return [*_started(table, until), table.start_time >= sa.func.coalesce(earliest, 0)]
 
 
-def _started(table: Any, job: Mapping[Any, Any], until: float | None) -> list[ColumnElement[bool]]:
-    begun = table.start_time.is_not(None) if until is None else table.start_time <= until
-    return [table.cluster == job["cluster"], table.username == job["username"], begun]
+def _started(table: Any, until: bool) -> list[ColumnElement[bool]]:
+    begun = table.start_time <= sa.bindparam("until") if until else table.start_time.is_not(None)
+    return [
+        table.cluster == sa.bindparam("cluster"), table.username == sa.bindparam("user"),
+        begun,
+    ]  # fmt: skip
 
 
 def short_jobs(db: Connection, access: Access, job: Mapping[Any, Any]) -> int | None:
@@ -108,14 +126,22 @@ def short_jobs(db: Connection, access: Access, job: Mapping[Any, Any]) -> int | 
     """
     if job["start_time"] is None:
         return None
+    given = {"cluster": job["cluster"], "user": job["username"]}
+    start = job["start_time"]
+    given |= {"since": start - DAY, "until": start}
+    return db.execute(_short_jobs(access), given).scalar() or 0
+
+
+@remembered
+def _short_jobs(access: Access) -> sa.Select[int]:
     table = schema.job.c
     some = (
         sa.select(table.id)
         .where(
-            table.cluster == job["cluster"],
-            table.username == job["username"],
-            table.start_time > job["start_time"] - DAY,
-            table.start_time <= job["start_time"],
+            table.cluster == sa.bindparam("cluster"),
+            table.username == sa.bindparam("user"),
+            table.start_time > sa.bindparam("since"),
+            table.start_time <= sa.bindparam("until"),
             table.elapsed_seconds <= _SHORT_SECONDS,
             table.end_time.is_not(None),
             table.array_jobid == sa.literal_column("''"),
@@ -124,4 +150,4 @@ def short_jobs(db: Connection, access: Access, job: Mapping[Any, Any]) -> int | 
         .limit(_MOST_COUNTED)
         .subquery()
     )
-    return db.execute(sa.select(sa.func.count()).select_from(some)).scalar() or 0
+    return sa.select(sa.func.count()).select_from(some)

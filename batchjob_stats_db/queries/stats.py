@@ -1,5 +1,6 @@
 """Numbers about the whole: clusters, states, users, accounts."""
 
+import functools
 from itertools import accumulate
 from typing import Any
 
@@ -10,6 +11,7 @@ from sqlalchemy.sql.elements import ColumnElement
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.access import Access, visible
 from batchjob_stats_db.days import DAY
+from batchjob_stats_db.queries.statements import remembered
 from batchjob_stats_db.queries.usage import kept
 
 _USUAL_DAYS = 30
@@ -18,20 +20,29 @@ _USUAL_JOBS = 10  # of fewer, a median would tell of single jobs
 
 def clusters(db: Connection) -> list[RowMapping]:
     """All clusters, with how their sources were last read. There is nothing personal in it."""
+    return list(db.execute(_clusters()).mappings().all())
+
+
+@functools.cache
+def _clusters() -> sa.Select[Any]:
     state = schema.poll_state
     of_source = (state.c.cluster == schema.cluster.c.name) & state.c.source.not_like("%.reread")
-    query = (
+    return (
         sa.select(schema.cluster, state.c.source, state.c.success_time, state.c.error_time)
         .select_from(schema.cluster.outerjoin(state, of_source))
         .order_by(schema.cluster.c.name, state.c.source)
     )
-    return list(db.execute(query).mappings().all())
 
 
 def unfinished_by_state(
     db: Connection, access: Access, cluster: str | None = None
 ) -> list[RowMapping]:
     """How many jobs wait, run and are suspended, by cluster."""
+    return list(db.execute(_unfinished_by_state(access, cluster)).mappings().all())
+
+
+@remembered
+def _unfinished_by_state(access: Access, cluster: str | None) -> sa.Select[Any]:
     job = schema.job.c
     query = (
         sa.select(job.cluster, job.state, sa.func.count().label("jobs"))
@@ -39,9 +50,7 @@ def unfinished_by_state(
         .group_by(job.cluster, job.state)
         .order_by(job.cluster, job.state)
     )
-    if cluster is not None:
-        query = query.where(job.cluster == cluster)
-    return list(db.execute(query).mappings().all())
+    return query if cluster is None else query.where(job.cluster == cluster)
 
 
 def queues(db: Connection, cluster: str) -> list[RowMapping]:
@@ -49,6 +58,11 @@ def queues(db: Connection, cluster: str) -> list[RowMapping]:
 
     It is told to everybody, as the scheduler tells everybody the state of its queues.
     """
+    return list(db.execute(_queues(), {"cluster": cluster}).mappings().all())
+
+
+@functools.cache
+def _queues() -> sa.Select[Any]:
     job = schema.job.c
     runs = job.state.in_(("RUNNING", "SUSPENDED"))
     waits = job.state == "PENDING"
@@ -56,7 +70,7 @@ def queues(db: Connection, cluster: str) -> list[RowMapping]:
     def total(column: ColumnElement[Any], which: ColumnElement[bool]) -> ColumnElement[Any]:
         return sa.func.coalesce(sa.func.sum(sa.case((which, column))), 0)
 
-    query = (
+    return (
         sa.select(
             job.partition,
             sa.func.count(sa.case((runs, 1))).label("running"),
@@ -67,11 +81,10 @@ def queues(db: Connection, cluster: str) -> list[RowMapping]:
             total(job.requested_cpus, waits).label("waiting_cpus"),
             total(job.requested_gpus, waits).label("waiting_gpus"),
         )
-        .where(job.cluster == cluster, job.end_time.is_(None), runs | waits)
+        .where(job.cluster == sa.bindparam("cluster"), job.end_time.is_(None), runs | waits)
         .group_by(job.partition)
         .order_by(job.partition)
     )
-    return list(db.execute(query).mappings().all())
 
 
 def users(
@@ -79,7 +92,7 @@ def users(
 ) -> list[RowMapping]:
     """Who had jobs on the days that begin in [since, until), with their accounts."""
     names = ("cluster", "username", "account")
-    rows = kept(db, schema.USAGE, access, names, since, until, cluster=cluster).subquery().c
+    rows = kept(db, access, names, since, until, cluster).subquery().c
     query = sa.select(*rows).distinct().order_by(*rows)
     return list(db.execute(query).mappings().all())
 
@@ -89,7 +102,7 @@ def accounts(
 ) -> list[RowMapping]:
     """Which accounts had jobs on the days that begin in [since, until), and what they are."""
     names = ("cluster", "account")
-    rows = kept(db, schema.USAGE, access, names, since, until, cluster=cluster).subquery()
+    rows = kept(db, access, names, since, until, cluster).subquery()
     about = schema.account.c
     query = (
         sa.select(*rows.c, about.parent, about.limits)
@@ -105,21 +118,37 @@ def accounts(
     return list(db.execute(query).mappings().all())
 
 
+_waits = schema.daily_wait.c
+_OF_CLUSTER = (_waits.cluster == sa.bindparam("cluster"), _waits.day >= sa.bindparam("since"))
+_OF_PARTITION = (*_OF_CLUSTER, _waits.partition == sa.bindparam("partition"))
+_USUAL_WAITS = (
+    sa.select(_waits.wait_p50_seconds, _waits.jobs_started)
+    .where(*_OF_PARTITION)
+    .order_by(_waits.wait_p50_seconds)
+)
+_WAITS_BY_DAY = (
+    sa.select(_waits.day, _waits.jobs_started, _waits.wait_p50_seconds, _waits.wait_p90_seconds)
+    .where(*_OF_PARTITION, _waits.jobs_started >= sa.bindparam("least"))
+    .order_by(_waits.day)
+)
+_PARTITIONS = (
+    sa.select(_waits.partition)
+    .where(*_OF_CLUSTER)
+    .group_by(_waits.partition)
+    .order_by(sa.func.sum(_waits.jobs_started).desc(), _waits.partition)
+)
+
+
 def usual_wait(db: Connection, cluster: str, partition: str, now: int) -> float | None:
     """Seconds that jobs of a partition waited in the last 30 days; None after too few jobs.
 
     The median of the days' medians, each weighted with the jobs of its day. It is told to
     everybody, as the scheduler tells everybody the state of its queues.
     """
-    waits = schema.daily_wait.c
+    since = now - _USUAL_DAYS * DAY
     rows = db.execute(
-        sa.select(waits.wait_p50_seconds, waits.jobs_started)
-        .where(
-            waits.cluster == cluster, waits.partition == partition,
-            waits.day >= now - _USUAL_DAYS * DAY,
-        )
-        .order_by(waits.wait_p50_seconds)
-    ).all()  # fmt: skip
+        _USUAL_WAITS, {"cluster": cluster, "partition": partition, "since": since}
+    ).all()
     jobs = sum(row.jobs_started for row in rows)
     if jobs < _USUAL_JOBS:
         return None
@@ -138,25 +167,10 @@ def waits_by_day(
 
     With the usual least number it tells of no single job, and is for everybody.
     """
-    waits = schema.daily_wait.c
-    query = (
-        sa.select(waits.day, waits.jobs_started, waits.wait_p50_seconds, waits.wait_p90_seconds)
-        .where(
-            waits.cluster == cluster, waits.partition == partition, waits.day >= since,
-            waits.jobs_started >= least_jobs,
-        )
-        .order_by(waits.day)
-    )  # fmt: skip
-    return list(db.execute(query).mappings().all())
+    given = {"cluster": cluster, "partition": partition, "since": since, "least": least_jobs}
+    return list(db.execute(_WAITS_BY_DAY, given).mappings().all())
 
 
 def partitions(db: Connection, cluster: str, since: int) -> list[str]:
     """Partitions in which jobs started on the days from then on, the busiest first."""
-    waits = schema.daily_wait.c
-    query = (
-        sa.select(waits.partition)
-        .where(waits.cluster == cluster, waits.day >= since)
-        .group_by(waits.partition)
-        .order_by(sa.func.sum(waits.jobs_started).desc(), waits.partition)
-    )
-    return list(db.scalars(query))
+    return list(db.scalars(_PARTITIONS, {"cluster": cluster, "since": since}))

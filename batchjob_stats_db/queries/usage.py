@@ -10,6 +10,7 @@ from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.access import EVERYTHING, Access, visible
 from batchjob_stats_db.days import whole_months
 from batchjob_stats_db.queries.clusters import known_clusters
+from batchjob_stats_db.queries.statements import remembered
 
 By = Literal["cluster", "account", "username", "day"]
 
@@ -39,11 +40,11 @@ def summed(
 
     Raises TooManyRowsError, where there is a limit.
     """
-    rows = kept(
-        db, schema.USAGE, access, (*by, *columns), since, until,
-        cluster=cluster, account=account, user=user,
+    query = _added_up(
+        access, schema.USAGE, (*by,), (*columns,), _clusters(db, cluster), since, until,
+        account, user, most,
     )  # fmt: skip
-    return _added_up(db, rows, by, columns, most)
+    return _rows(db, query, most)
 
 
 def emissions(
@@ -63,27 +64,27 @@ def emissions(
     Raises TooManyRowsError, where there is a limit.
     """
     sums = schema.EMISSIONS
-    names = (*by, *sums.keys)
-    rows = kept(
-        db, sums, access, (*names, *sums.columns), since, until,
-        cluster=cluster, account=account, user=user,
+    query = _added_up(
+        access, sums, (*by, *sums.keys), sums.columns, _clusters(db, cluster), since, until,
+        account, user, most,
     )  # fmt: skip
-    return _added_up(db, rows, names, sums.columns, most)
+    return _rows(db, query, most)
 
 
-def _added_up(
-    db: Connection,
-    each: sa.CompoundSelect[Any],
-    by: Sequence[str],
-    columns: Sequence[str],
-    most: int | None,
-) -> list[RowMapping]:
-    rows = each.subquery().c
-    groups = [rows[name] for name in by]
-    added = (sa.func.sum(rows[name]).label(name) for name in columns)
-    query = sa.select(*groups, *added).group_by(*groups).order_by(*groups)
-    if most is not None:
-        query = query.limit(most + 1)
+def kept(
+    db: Connection, access: Access, names: tuple[str, ...], since: int, until: int,
+    cluster: str | None,
+) -> sa.CompoundSelect[Any]:  # fmt: skip
+    """These columns of the usage that stands for the days that begin in [since, until)."""
+    return _kept(access, schema.USAGE, names, _clusters(db, cluster), since, until)
+
+
+def _clusters(db: Connection, cluster: str | None) -> tuple[str, ...]:
+    """The keys of the tables begin with them."""
+    return tuple(known_clusters(db, cluster))
+
+
+def _rows(db: Connection, query: sa.Select[Any], most: int | None) -> list[RowMapping]:
     found = list(db.execute(query).mappings().all())
     if most is not None and len(found) > most:
         raise TooManyRowsError(
@@ -92,22 +93,27 @@ def _added_up(
     return found
 
 
-def kept(
-    db: Connection,
-    sums: schema.Sums,
-    access: Access,
-    names: Sequence[str],
-    since: int,
-    until: int,
-    *,
-    cluster: str | None = None,
-    account: str | None = None,
-    user: str | None = None,
-) -> sa.CompoundSelect[Any]:
-    """These columns of the rows that stand for the days that begin in [since, until)."""
+@remembered
+def _added_up(
+    access: Access, sums: schema.Sums, by: tuple[str, ...], columns: tuple[str, ...],
+    clusters: tuple[str, ...], since: int, until: int, account: str | None, user: str | None,
+    most: int | None,
+) -> sa.Select[Any]:  # fmt: skip
+    """One row more than there may be tells that there are too many."""
+    each = _kept(access, sums, (*by, *columns), clusters, since, until, account, user)
+    rows = each.subquery().c
+    groups = [rows[name] for name in by]
+    added = (sa.func.sum(rows[name]).label(name) for name in columns)
+    query = sa.select(*groups, *added).group_by(*groups).order_by(*groups)
+    return query if most is None else query.limit(most + 1)
+
+
+def _kept(
+    access: Access, sums: schema.Sums, names: tuple[str, ...], clusters: tuple[str, ...],
+    since: int, until: int, account: str | None = None, user: str | None = None,
+) -> sa.CompoundSelect[Any]:  # fmt: skip
     wanted = {"account": account, "username": user}
     equal = {name: value for name, value in wanted.items() if value is not None}
-    clusters = known_clusters(db, cluster)  # the keys begin with it
     if set(clusters) <= set(access.clusters):
         access = EVERYTHING  # of these, whose names are asked for
     return sa.union_all(

@@ -31,9 +31,10 @@ from batchjob_stats_server.api.params import (
     Time,
     Word,
 )
+from batchjob_stats_server.api.reports import parts_by_now
 from batchjob_stats_server.api.row_keys import behind
-from batchjob_stats_server.api.rows import answer, chosen, listed, model
-from batchjob_stats_server.api.runs import runs_of
+from batchjob_stats_server.api.rows import Rows, answer, chosen, listed, model
+from batchjob_stats_server.api.runs import run_of, runs_of
 from batchjob_stats_server.auth import audit
 from batchjob_stats_server.auth.identity import Caller, Known
 from batchjob_stats_server.services import Given, live_columns, live_rows
@@ -172,6 +173,14 @@ class RunsQuery(RowsParams):
     cluster: Word | None = None
 
 
+class PartsQuery(RunsQuery):
+    """Of which run."""
+
+    run: int | None = Field(
+        None, ge=1, le=2**53, description="`id` of the run; default: the latest."
+    )
+
+
 JobId = Annotated[
     Word, Path(description="Job id in the notation of the scheduler: 123, 123_4, 123+1, 123[4].")
 ]
@@ -197,12 +206,17 @@ _AnyPart = functools.reduce(operator.or_, map(listed, PART_ROWS.values()))
 @router.get("/jobs/{jobid}/{part}", response_model=_AnyPart)
 def job_parts(
     services: Given, known: Known, access: Caller, jobid: JobId, part: JobPart,
-    which: Annotated[RunsQuery, Query()],
+    which: Annotated[PartsQuery, Query()],
 ) -> Response:  # fmt: skip
-    """The nodes, steps, GPUs or emissions of all runs of a job; `job_id` is the run's `id`."""
+    """The nodes, steps, GPUs or emissions of one run of a job; GPUs and emissions as of now."""
     keys = chosen(which.fields, PART_ROWS[part])
     with services.reader.connect() as db:
-        runs = runs_of(db, access, jobid, which.cluster)
-        found = [parts_of(db, access, run["id"]) or {} for run in runs]
-    audit.seen(known, f"{part} of job {jobid}", runs)
-    return answer([row for parts in found for row in parts.get(part, ())], keys, which.format)
+        run = run_of(db, access, jobid, which.cluster, which.run)
+        parts = parts_of(db, access, run["id"]) if run else None
+    if run is None or parts is None:
+        return answer([], keys, which.format)
+    rows: Rows = parts[part]
+    if part in (JobPart.GPUS, JobPart.EMISSIONS):
+        rows = parts_by_now(services, access, run).get(part, rows)
+    audit.seen(known, f"{part} of job {jobid}", [run])
+    return answer(rows, keys, which.format)

@@ -1,18 +1,19 @@
 """Reports, with what a server knows, or a command that reads the database itself."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from sqlalchemy.engine import Engine, RowMapping
 
 from batchjob_stats_db.database.access import Access
+from batchjob_stats_db.queries.spans import span_of
 from batchjob_stats_db.timeseries.base import TimeSeriesError
 from batchjob_stats_server.options import ServerSettings
 from batchjob_stats_server.promql.histories import TimeSeriesPool
 from batchjob_stats_server.report import gather
 from batchjob_stats_server.report.build import report
-from batchjob_stats_server.report.material import ReportInput
+from batchjob_stats_server.report.material import ReportInput, Row
 from batchjob_stats_server.report.model import Report
 from batchjob_stats_server.report.rules import AdviceRule
 
@@ -72,3 +73,22 @@ def material_of(sources: ReportSources, access: Access, run: RowMapping) -> Repo
         except TimeSeriesError as error:
             log.warning("the report of job %s has no measurements: %s", job.jobid, error)
     return material
+
+
+def parts_by_now(
+    sources: ReportSources, access: Access, run: RowMapping
+) -> Mapping[str, Sequence[Row]]:
+    """GPUs and emissions of a run as of now; nothing where no more is known than is recorded."""
+    settings = sources.settings
+    with sources.reader.connect() as db:
+        policy = settings.tsdb.policy()
+        job = span_of(db, access, run["id"], policy, int(sources.clock()))
+    if job is None or sources.histories is None:
+        return {}
+    try:
+        with sources.histories.lent() as history:
+            usage = gather.usage_by_now(run, job, history, settings.tsdb.scrape_interval)
+    except TimeSeriesError as error:
+        log.warning("the GPUs of job %s are shown as last recorded: %s", job.jobid, error)
+        return {}
+    return gather.parts_of_usage(usage) if usage else {}

@@ -7,7 +7,8 @@ from fastapi import APIRouter, Query, Response
 from batchjob.quantities.curves import CPU, GPU_MEMORY, GPU_UTILIZATION, MEMORY, plots_for
 from batchjob_stats_db.queries import jobs as queries
 from batchjob_stats_db.queries.filters import Filter
-from batchjob_stats_db.queries.paging import numbers, read
+from batchjob_stats_db.queries.job_rows import numbered
+from batchjob_stats_db.queries.paging import numbers
 from batchjob_stats_server.api.jobs import JobId
 from batchjob_stats_server.api.reports import material_of, report_from
 from batchjob_stats_server.auth import audit
@@ -15,11 +16,13 @@ from batchjob_stats_server.auth.identity import Caller
 from batchjob_stats_server.http.problems import Problem
 from batchjob_stats_server.pages.clusters import NoForm
 from batchjob_stats_server.pages.job import JobForm, find, window
+from batchjob_stats_server.pages.jobs import ENDED
 from batchjob_stats_server.pages.rendering import plot_zones, usage_bars
 from batchjob_stats_server.pages.rendering.frame import Shown
+from batchjob_stats_server.pages.rendering.job_table import READ
 from batchjob_stats_server.pages.rendering.links import Reference
 from batchjob_stats_server.report.facts import values
-from batchjob_stats_server.services import Given, live_rows
+from batchjob_stats_server.services import Given, live_columns
 
 router = APIRouter(include_in_schema=False)
 
@@ -34,11 +37,11 @@ def jobs(
     """The caller's own jobs: those that run, that wait, and the last that ended."""
     own = Filter(user=page.known.user)
     with services.reader.connect() as db:
-        running = queries.running(db, access, _ROWS, own)
-        waiting = queries.pending(db, access, _ROWS, own)
-        started, _ = read(db, numbers(db, access, 2 * _ROWS, own))
-    ended = [row for row in started if row["end_time"] is not None][:_ROWS]
-    return page.show("embed_jobs.html", rows=[*live_rows(services, running), *waiting, *ended])
+        running = live_columns(services, db, queries.running(db, access, _ROWS, own, READ))
+        waiting = queries.pending(db, access, _ROWS, own, READ)
+        over = own._replace(states=ENDED)
+        ended = numbered(db, numbers(db, access, _ROWS, over).ids, READ)
+    return page.show("embed_jobs.html", rows=[*running, *waiting, *ended])
 
 
 @router.get("/embed/jobs/{jobid}")

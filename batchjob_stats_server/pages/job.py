@@ -15,7 +15,6 @@ from batchjob_stats_db.database import scripts
 from batchjob_stats_db.database.access import Access
 from batchjob_stats_db.queries import ids
 from batchjob_stats_db.queries import nodes as queries
-from batchjob_stats_db.queries.jobs import parts_of
 from batchjob_stats_db.queries.similar import same_name
 from batchjob_stats_server.api import windows
 from batchjob_stats_server.api.jobs import JobId
@@ -28,10 +27,9 @@ from batchjob_stats_server.auth.identity import Caller
 from batchjob_stats_server.auth.scripts import script_access
 from batchjob_stats_server.http.problems import Problem
 from batchjob_stats_server.local_output import last_errors
-from batchjob_stats_server.pages.rendering import plot_zones, usage_bars
+from batchjob_stats_server.pages.rendering import plot_zones, run_strip, usage_bars
 from batchjob_stats_server.pages.rendering.frame import PageRenderer, Shown
 from batchjob_stats_server.pages.rendering.links import Reference
-from batchjob_stats_server.pages.rendering.run_strip import strip
 from batchjob_stats_server.report.facts import values
 from batchjob_stats_server.services import Given, Services
 
@@ -71,9 +69,8 @@ def job(
         run = next((row for row in runs if wanted.means(row)), None)
         if run is None:
             raise Problem(404, f"there is no job {jobid} that you may see")
-        parts = parts_of(db, access, run["id"]) or {}
         siblings = _siblings(db, access, run)
-        runs_of_name = same_name(db, access, run, _RUNS)
+        runs_of_name = same_name(db, access, run, _RUNS, run_strip.READ)
         kept = scripts.of_jobs(db, script_access(page.known, access), [run["id"]])
         neighbours = queries.neighbours(db, run, page.now)
     material = material_of(services, access, run)
@@ -81,13 +78,13 @@ def job(
     audit.seen(page.known, f"job {jobid}", [run])
     return page.show(
         "job.html", plots=True, job=run, runs=runs, siblings=siblings[:_SIBLINGS],
-        strip=strip(runs_of_name, page.now), neighbours=neighbours,
+        strip=run_strip.strip(runs_of_name, page.now), neighbours=neighbours,
         errors=_errors(services, page, run), script=kept[0] if kept else None,
         own_script=run["username"] == page.known.user and not page.known.on_behalf,
         more_siblings=len(siblings) > _SIBLINGS, report=report,
         efficiency=[(each, usage_bars.shown(each)) for each in report.efficiency],
-        nodes=_nodes(parts.get("nodes", ()), report.nodes), steps=parts.get("steps", ()),
-        shaded=_shaded(parts.get("steps", ())),
+        nodes=_nodes(material.shares, report.nodes), steps=material.steps,
+        shaded=_shaded(material.steps),
         gpus=_gpus(report.gpus), drawings=plots_for(run["allocated_gpus"] or run["usage_gpus"]),
         zones=plot_zones.of_job(services.rules, values(material)),
         samples=bool(services.settings.samples.directory) and run["start_time"] is not None,

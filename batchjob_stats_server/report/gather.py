@@ -18,7 +18,7 @@ from batchjob_stats_db.queries.spans import span_of
 from batchjob_stats_db.queries.stats import usual_wait
 from batchjob_stats_db.timeseries.base import TimeSeriesStore
 from batchjob_stats_server.course import lines
-from batchjob_stats_server.report.material import ReportInput, Row
+from batchjob_stats_server.report.material import COMPARED, ReportInput, Row
 from batchjob_stats_server.report.model import NodeUse
 
 
@@ -27,11 +27,12 @@ def known(
 ) -> tuple[ReportInput, JobToMeasure | None]:
     """What the database knows of a job, and where its measurements are to be looked for."""
     parts = parts_of(db, access, job["id"]) or {}
-    alike, jobs = similar(db, access, job, most_similar)
+    alike, jobs = similar(db, access, job, most_similar, COMPARED)
     material = ReportInput(
         dict(job), now, parts.get("gpus", ()), parts.get("emissions", ()),
         similar=jobs, alike=alike, short_jobs=short_jobs(db, access, job),
-        steps=parts.get("steps", ()), usual_wait=_usual_wait(db, job, now),
+        steps=parts.get("steps", ()), shares=parts.get("nodes", ()),
+        usual_wait=_usual_wait(db, job, now),
     )  # fmt: skip
     return material, span_of(db, access, job["id"], policy, now)
 
@@ -50,19 +51,43 @@ def measured(
     That is: the use of a job that runs, or was not measured since its end, each node's part, and
     the memory of its GPUs. Raises TimeSeriesError.
     """
-    until = material.job["usage_until_time"]
-    if job.end is None or not material.job["usage_samples"] or until < job.end:
-        material = _with_usage(material, measure(history, [job], interval)[0], history)
+    usage = usage_by_now(material.job, job, history, interval)
+    if usage:
+        material = _with_usage(material, usage, history)
     return material._replace(
         nodes=_nodes(history, job), gpu_memory=_gpu_memory(history, job, material)
     )
 
 
+def usage_by_now(
+    run: Row, job: JobToMeasure, history: TimeSeriesStore, interval: float
+) -> MeasuredUsage | None:
+    """The use of a run that runs, or was not measured since its end; raises TimeSeriesError.
+
+    None: nothing was seen of it, or what is recorded is up to its end.
+    """
+    recorded_until = run["usage_until_time"] if run["usage_samples"] else None
+    if job.end is not None and recorded_until is not None and recorded_until >= job.end:
+        return None
+    usage = measure(history, [job], interval)[0]
+    return usage if usage.samples else None
+
+
+def parts_of_usage(usage: MeasuredUsage) -> dict[str, Sequence[Row]]:
+    """GPUs and emissions, as `queries.jobs.parts_of` has them."""
+    run = {"job_id": usage.job_id}
+    return {
+        "gpus": [{**run, **gpu._asdict()} for gpu in usage.devices],
+        "emissions": [
+            {**run, "provider": provider, "grams": grams}
+            for provider, grams in usage.emissions.items()
+        ],
+    }
+
+
 def _with_usage(
     material: ReportInput, usage: MeasuredUsage, history: TimeSeriesStore
 ) -> ReportInput:
-    if not usage.samples:
-        return material
     found = {
         **usage.values,
         "source": history.source,
@@ -72,10 +97,9 @@ def _with_usage(
         "doubt": usage.doubt,
         "until_time": min(usage.until_time, material.now),
     }
+    parts = parts_of_usage(usage)
     return material._replace(
-        job=with_usage(material.job, found),
-        gpus=[gpu._asdict() for gpu in usage.devices],
-        emissions=[{"provider": name, "grams": grams} for name, grams in usage.emissions.items()],
+        job=with_usage(material.job, found), gpus=parts["gpus"], emissions=parts["emissions"]
     )
 
 

@@ -8,6 +8,15 @@ from batchjob_stats_server.report.model import NodeUse
 Row = Mapping[Any, Any]
 
 
+COMPARED = (
+    "state", "start_time", "end_time", "elapsed_seconds", "suspended_seconds", "allocated_nodes",
+    "usage_samples", "usage_until_time", "usage_coverage", "usage_doubt", "usage_final",
+    "usage_gpu_utilization_ratio", "usage_memory_peak_node_bytes", "cpu_efficiency",
+    "memory_used_bytes", "memory_basis", "energy_used_joules",
+)  # fmt: skip
+"""What is looked at of a similar job."""
+
+
 class ReportInput(NamedTuple):
     """Rows as the database has them (queries/jobs.py), and what only the measurements tell."""
 
@@ -17,8 +26,9 @@ class ReportInput(NamedTuple):
     emissions: Sequence[Row] = ()
     nodes: Sequence[NodeUse] = ()  # empty: not known node by node
     gpu_memory: Mapping[str, float] = {}  # installed, by UUID and instance
-    similar: Sequence[Row] = ()  # jobs with usage, the latest first
+    similar: Sequence[Row] = ()  # with COMPARED, the latest first
     alike: str = ""  # in what they are
     short_jobs: int | None = None  # of this user, a minute long or less, in the day before
     steps: Sequence[Row] = ()
+    shares: Sequence[Row] = ()  # what it had on each node
     usual_wait: float | None = None  # seconds; of a job that waits: of others in its partition

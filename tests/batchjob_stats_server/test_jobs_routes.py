@@ -144,6 +144,15 @@ def test_parts(ask):
     assert ask("/2/secrets").status_code == 422
 
 
+def test_parts_are_those_of_one_run(ask):
+    latest, first = (row["id"] for row in ask("/1", cluster="c1").json())
+    (node,) = ask("/1/nodes", cluster="c1").json()
+    assert node["job_id"] == latest
+    (node,) = ask("/1/nodes", cluster="c1", run=first).json()
+    assert node["job_id"] == first
+    assert ask("/1/nodes", cluster="c1", run=10**6).json() == []
+
+
 @pytest.mark.parametrize(
     ("params", "names"),
     [

@@ -31,6 +31,7 @@ SAMPLES = [
     *course("cpu_seconds_total", range(120, 19801, 120), mode="user", **CAROL),
     *course("memory_peak_bytes", [1 << 30] * 165, **CAROL),
     *course("gpu_utilization_ratio", [0] * 165, **CAROL, gpu="0", uuid="GPU-c"),
+    *course("emissions_grams_total", [n / 10 for n in range(1, 166)], provider="owid", **CAROL),
     # Somebody else's numbers under her id.
     *course("cpu_seconds_total", [10**9] * 165, mode="user", jobid="3", user="mallory"),
 ]
@@ -70,6 +71,31 @@ def test_the_api_has_running_jobs_as_of_now(services, store, where):
     assert job["usage_gpu_utilization_ratio"] == 0
     assert job["usage_until_time"] == UNTIL
     assert job["cpu_efficiency"] == pytest.approx(19800 / job["cpu_available_seconds"])
+
+
+def test_gpus_of_a_running_job_are_as_of_now(services, store):
+    (gpu,) = get(live(services, store), "/api/v1/jobs/3/gpus").json()
+    assert (gpu["node"], gpu["uuid"], gpu["utilization_ratio"]) == ("n001", "GPU-c", 0)
+
+
+def test_emissions_of_a_running_job_are_as_of_now(services, store):
+    (row,) = get(live(services, store), "/api/v1/jobs/3/emissions").json()
+    assert (row["provider"], row["grams"]) == ("owid", 16.5)
+
+
+@pytest.mark.parametrize("part", ["gpus", "emissions"])
+def test_a_store_that_is_gone_leaves_the_recorded_parts(services, part):
+    with services.reader.connect() as db:
+        number = db.scalar(sa.select(schema.job.c.id).where(schema.job.c.jobid == "3"))
+    recorded = {
+        "gpus": {"node": "n001", "uuid": "GPU-c", "gpu_instance": "", "utilization_ratio": 0.5},
+        "emissions": {"provider": "owid", "grams": 7.0},
+    }
+    table = {"gpus": schema.job_gpu, "emissions": schema.job_emissions}[part]
+    with services.writer.begin() as db:
+        db.execute(sa.insert(table).values(job_id=number, **recorded[part]))
+    (row,) = get(live(services, "http://127.0.0.1:1"), f"/api/v1/jobs/3/{part}").json()
+    assert row.items() >= recorded[part].items()
 
 
 def test_a_page_asks_one_query(services, store):

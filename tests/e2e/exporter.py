@@ -21,6 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.e2e.processes import daemon, free_ports, until
 
 REPOSITORY = Path(__file__).parents[2]
+PROGRAM = ("batchjob_exporter",)
 AS_THE_UNIT = {"MALLOC_ARENA_MAX": "1"}  # deploy/systemd/batchjob_exporter.service
 
 
@@ -106,15 +107,20 @@ class Target(NamedTuple):
 
 @contextlib.contextmanager
 def running(
-    *flags: str, inside: Sequence[str] = (), ready: Callable[[Target], bool] = Target.answers
+    *flags: str,
+    inside: Sequence[str] = (),
+    ready: Callable[[Target], bool] = Target.answers,
+    program: Sequence[str] = PROGRAM,
 ) -> Iterator[Target]:
     """Start an exporter on a free port of loopback; `inside` is a prefix of its command line.
+
+    `program`: the module that is run, and what it takes before the flags.
 
     Its log is printed (pytest shows it when the test fails), and a traceback in it is a failure.
     """
     address = f"127.0.0.1:{free_ports(1)[0]}"
     argv = [
-        *inside, sys.executable, "-m", "batchjob_exporter",
+        *inside, sys.executable, "-m", *program,
         f"--web.listen-address={address}", *flags,
     ]  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="exporter-") as folder:

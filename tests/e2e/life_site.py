@@ -1,4 +1,4 @@
-"""A real site whose places are looked at: Slurm, exporters, Prometheus, poller and server.
+"""A real site whose places are looked at: Slurm, exporters, measurements, poller and server.
 
 Prometheus and the poller can be away for a while. What the jobs truly use is in `watched_jobs`.
 """
@@ -19,36 +19,30 @@ from batchjob_stats_db.admin.migrate import migrate
 from batchjob_stats_db.database.engine import parse, reader, writer
 from batchjob_stats_db.database.tokens import TokenRole, create
 from tests.e2e import exporter, prometheus, slurm
+from tests.e2e.life_measurements import (
+    InFiles,
+    InPrometheus,
+    Measurements,
+    Source,
+    Switch,
+    agent,
+    prometheus_at,
+    scraping,
+)
 from tests.e2e.processes import free_ports, until
 from tests.e2e.watched_jobs import Watch, WatchedJob
 from tests.grafana import asking, stack
 from tests.life.judge import Known, faults
 from tests.life.places import Place, Shown
 
-USERS = ("alice", "bob", "carol")
+USERS = ("alice", "bob", "carol", "dave")
 SCRAPE, LINGER, REFRESH = WatchedJob.interval, 30, 60  # seconds
 FRESH = 30  # seconds by which live figures may be late: they are kept for 15, and scrapes are apart
 PATIENCE = 120  # seconds in which a place must come to show what is known by now
 HIERARCHIES = ("cpuacct", "cpuset", "devices", "freezer", "memory")
 # What the other node's slurmd keeps is out of sight of a node's exporter.
-ALONE = 'for each in {}; do mount -t tmpfs none "$each" || exit 125; done; exec "$@"'
-
-
-class Switch:
-    """Something that runs, and can be stopped and started again."""
-
-    def __init__(self, starting: Callable[[], Any]) -> None:
-        self._starting = starting
-        self._running = contextlib.ExitStack()
-        self.on()
-
-    def on(self) -> None:
-        """Start it."""
-        self._running.enter_context(self._starting())
-
-    def off(self) -> None:
-        """Stop it."""
-        self._running.close()
+# Sample files have the machine's name.
+ALONE = 'hostname {} && for each in {}; do mount -t tmpfs none "$each" || exit 125; done; exec "$@"'
 
 
 class LifeSite(NamedTuple):
@@ -63,9 +57,10 @@ class LifeSite(NamedTuple):
     exporters: Mapping[str, exporter.Target]  # by node
     watch: Watch
     slurm: slurm.Cluster
-    metrics: prometheus.Server
-    tsdb: Switch
+    measurements: Measurements
+    tsdb: Switch | None
     poller: Switch
+    gate: Switch | None  # through which an agent sends what it scraped
     recompute: Callable[[], None]
 
     def now(self) -> float:
@@ -84,6 +79,10 @@ class LifeSite(NamedTuple):
     def state(self, run: WatchedJob) -> str:
         """Its state in the database."""
         return str(self._row(run).get("state"))
+
+    def ended(self, run: WatchedJob) -> int:
+        """When it ended, as the database has it."""
+        return int(self._row(run)["end_time"])
 
     def is_final(self, run: WatchedJob) -> bool:
         """Whether the poller has measured it for the last time."""
@@ -104,23 +103,9 @@ class LifeSite(NamedTuple):
             row = db.exec_driver_sql(query).mappings().first()
         return dict(row or {})
 
-    def is_scraped(self, since: float) -> bool:
-        """Whether Prometheus has all exporters' answers of after this time."""
-        found = self.metrics.query('timestamp(up{job="batchjob_exporter"} == 1)')
-        return sum(sample.value > since for sample in found) == len(self.exporters)
-
-    def is_ended_in_tsdb(self, run: WatchedJob) -> bool:
-        """Whether Prometheus has what its exporters said last of an ended run."""
-        ended = f'batchjob_job_end_time_seconds{{jobid="{run.jobid}"}}'
-        return len(self.metrics.query(f"last_over_time({ended}[1h])")) == run.nodes
-
     def _note_samples(self, run: WatchedJob) -> None:
-        asked = f'batchjob_job_cpu_seconds_total{{jobid="{run.jobid}",mode="user"}}[1h]'
         with contextlib.suppress(OSError):  # it is away
-            run.sampled = {
-                series["metric"]["instance"]: [at for at, _ in series["values"] if at >= run.start]
-                for series in self.metrics.get("query", query=asked)["result"]
-            }
+            run.sampled = self.measurements.times(run)
 
     def wrong(self, name: str, place: Place, run: WatchedJob, known: Known) -> list[str]:
         """What a place shows that is not true; `known` lacks what depends on the time.
@@ -164,28 +149,39 @@ def _faults(name: str, shown: Shown, run: WatchedJob, known: Known, now: int) ->
 
 
 @contextlib.contextmanager
-def running(folder: Path) -> Iterator[LifeSite]:
+def running(folder: Path, source: Source) -> Iterator[LifeSite]:
     """Start everything."""
     with contextlib.ExitStack() as made:
         cluster = made.enter_context(slurm.cluster(cgroup=1, nodes=2))
         # Slurm makes a node's directories with its first job.
         cluster.wait(cluster.submit("dave", "srun true", "--nodes=2", "--ntasks=2"))
+        samples = folder / "samples" if source is Source.SAMPLES else None
+        program = ("tests.e2e.recording", str(samples)) if samples else exporter.PROGRAM
         exporters = {
             node: made.enter_context(
-                exporter.running(f"--collector.jobs.linger={LINGER}s", inside=_alone(cluster, node))
+                exporter.running(
+                    f"--collector.jobs.linger={LINGER}s",
+                    inside=_alone(cluster, node),
+                    program=program,
+                )
             )
             for node in cluster.nodes
         }
         ports = free_ports(3)
         poller, server, store = (f"127.0.0.1:{port}" for port in ports)
-        scraping = _scraping(folder, exporters, poller, server)
-        config = _configuration(folder, cluster, store, poller, server)
+        config = _configuration(folder, cluster, store, poller, server, samples)
         url = parse(f"sqlite:///{folder}/jobs.db")
         tokens = _tokens(url)
-        data = folder / "prometheus"
-        data.mkdir()
-        tsdb = Switch(lambda: prometheus.at(ports[2], data, scraping))
-        made.callback(tsdb.off)
+        measurements: Measurements = InPrometheus(prometheus.Server(f"http://{store}"))
+        gate = tsdb = None
+        if samples:
+            measurements = InFiles(samples)
+        else:
+            scraped = scraping(folder, exporters, poller, server, SCRAPE)
+            if source is Source.AGENT:
+                gate = made.enter_context(agent(folder, scraped, f"http://{store}"))
+                scraped = {}
+            tsdb = prometheus_at(ports[2], folder, scraped, made)
         polling, environ = config / "stats_db.yml", _environ(cluster)
         polls = Switch(
             lambda: stack.program(
@@ -195,15 +191,14 @@ def running(folder: Path) -> Iterator[LifeSite]:
         made.callback(polls.off)
         made.enter_context(stack.program("batchjob_stats_server", config / "server.yml"))
         grafana = asking.Grafana(f"http://{server}", stack.headers)
-        until(lambda: stack.rows(grafana, "/jobs") is not None, "the server", 120, 1)
+        until(lambda: stack.rows(grafana, "/jobs") is not None, "the server", 300, 1)
         watch = made.enter_context(Watch())
         engine = reader(url)
         made.callback(engine.dispose)
         headers = {"X-Grafana-User": stack.OPERATOR, "X-Batchjob-Secret": stack.SECRET}
         yield LifeSite(
             f"http://{server}", stack.CLUSTER, headers, tokens, engine, SCRAPE, exporters, watch,
-            cluster, prometheus.Server(f"http://{store}"), tsdb, polls,
-            lambda: _recompute(polling),
+            cluster, measurements, tsdb, polls, gate, lambda: _recompute(polling),
         )  # fmt: skip
 
 
@@ -214,23 +209,8 @@ def _alone(cluster: slurm.Cluster, node: str) -> list[str]:
         for other in cluster.nodes
         if other != node
     )
-    return cluster.inside("sh", "-c", ALONE.format(" ".join(others)), "alone")
-
-
-def _scraping(
-    folder: Path, exporters: Mapping[str, exporter.Target], poller: str, server: str
-) -> dict[str, Any]:
-    """All exporters have one address here, so their targets bear the names of the nodes."""
-    made = stack.scraping(folder, {}, poller, server)
-    made["global"] = dict.fromkeys(("scrape_interval", "evaluation_interval"), f"{SCRAPE}s")
-    (jobs,) = (job for job in made["scrape_configs"] if job["job_name"] == "batchjob_exporter")
-    for shipped in ("file_sd_configs", "relabel_configs"):
-        jobs.pop(shipped)
-    jobs["static_configs"] = [
-        {"targets": [target.address], "labels": {"cluster": stack.CLUSTER, "instance": node}}
-        for node, target in exporters.items()
-    ]
-    return made
+    alone = ALONE.format(node, " ".join(others))
+    return cluster.inside("unshare", "--uts", "sh", "-c", alone, "alone")
 
 
 def _environ(cluster: slurm.Cluster) -> dict[str, str]:
@@ -239,14 +219,22 @@ def _environ(cluster: slurm.Cluster) -> dict[str, str]:
 
 
 def _configuration(
-    folder: Path, cluster: slurm.Cluster, store: str, poller: str, server: str
-) -> Path:
+    folder: Path, cluster: slurm.Cluster, store: str, poller: str, server: str,
+    samples: Path | None,
+) -> Path:  # fmt: skip
     sources = {"sacct": {}, "sacctmgr": {"slurm-cluster": cluster.name}}
     config = stack.configuration(folder, f"http://{store}", sources, poller, server)
     times = {"scrape-interval": SCRAPE, "linger": LINGER, "refresh": REFRESH}
     for name in ("stats_db.yml", "server.yml"):
         settings = yaml.safe_load((config / name).read_text())
-        settings["tsdb"] |= {key: f"{seconds}s" for key, seconds in times.items()}
+        if samples:
+            settings.pop("tsdb")
+        else:
+            settings["tsdb"] |= {key: f"{seconds}s" for key, seconds in times.items()}
+        if samples and name == "stats_db.yml":
+            settings["clusters"][0]["samples"] = str(samples)
+        elif samples:
+            settings["samples"] = {"directory": str(samples)}
         (config / name).write_text(yaml.safe_dump(settings))
     return config
 
@@ -266,5 +254,5 @@ def _recompute(settings: Path) -> None:
     argv = [sys.executable, "-m", "batchjob_stats_db.main", "--config.file", str(settings)]
     environ = {**os.environ, "PYTHONPATH": str(stack.REPOSITORY)}
     subprocess.run(
-        [*argv, "recompute", f"--since={yesterday}"], env=environ, check=True, timeout=120
+        [*argv, "recompute", f"--since={yesterday}"], env=environ, check=True, timeout=600
     )

@@ -99,13 +99,13 @@ def serving(configuration: Mapping[str, Any]) -> Iterator[Server]:
 
 
 @contextlib.contextmanager
-def at(port: int, folder: Path, configuration: Mapping[str, Any]) -> Iterator[Server]:
+def at(port: int, folder: Path, configuration: Mapping[str, Any], *flags: str) -> Iterator[Server]:
     """Start Prometheus at a port of loopback, over the data that a folder has, if any."""
     config = folder / "prometheus.yml"
     config.write_text(yaml.safe_dump(configuration))
     argv = [
         "prometheus", f"--config.file={config}", f"--storage.tsdb.path={folder / 'data'}",
-        f"--web.listen-address=127.0.0.1:{port}", "--log.level=warn",
+        f"--web.listen-address=127.0.0.1:{port}", "--log.level=warn", *flags,
     ]  # fmt: skip
     made = Server(f"http://127.0.0.1:{port}")
     with daemon(argv, folder / "log"):

@@ -1,6 +1,7 @@
 """A life of a job on a real Slurm, watched: every place shows the truth at each stage.
 
-Exporters, Prometheus, poller and server are real, and so is what the jobs use.
+Exporters, Prometheus or the nodes' sample files, poller and server are real, and so is what the
+jobs use.
 """
 
 import time
@@ -9,23 +10,42 @@ from collections.abc import Iterator
 import pytest
 
 from tests.e2e import life_site, prometheus, slurm
+from tests.e2e.life_measurements import InPrometheus, Source
 from tests.e2e.life_site import LifeSite
 from tests.e2e.life_stages import COURSE, PATIENCE, PENDING, PLACES, RUNNING, Life, completed
 from tests.e2e.processes import until
+from tests.e2e.watched_jobs import WatchedJob
 from tests.life.judge import faults
 from tests.life.places import ALL_RUNS, PROMETHEUS
 
 pytestmark = pytest.mark.e2e
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory, long_form: bool) -> Iterator[LifeSite]:
+@pytest.fixture(scope="module", params=[Source.PROMETHEUS, Source.SAMPLES])
+def site(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, long_form: bool
+) -> Iterator[LifeSite]:
     if not long_form:
         pytest.skip("only with --long: minutes of waiting for what tests/life simulates")
     if why_not := slurm.missing(cgroup=1) or prometheus.missing():
         pytest.skip(why_not)
-    with life_site.running(tmp_path_factory.mktemp("life")) as made:
+    with life_site.running(tmp_path_factory.mktemp("life"), request.param) as made:
         yield made
+
+
+def without_prometheus(site: LifeSite, life: Life, ended: WatchedJob, runs: WatchedJob) -> None:
+    """Prometheus is away for a while."""
+    assert site.tsdb
+    site.tsdb.off()
+    life.look("TSDB away", runs, RUNNING._replace(since=site.stored(runs)), *PROMETHEUS)
+    known = completed(ended, since=site.stored(ended), final=None)
+    life.look("ended, TSDB away", ended, known, *PROMETHEUS, *ALL_RUNS)
+    away = time.time()
+    site.tsdb.on()
+    assert isinstance(site.measurements, InPrometheus)
+    scraped, exporters = site.measurements.is_scraped, len(site.exporters)
+    until(lambda: scraped(away, exporters), "scrapes", PATIENCE, 1)
+    life.look("TSDB back", runs, RUNNING, COURSE, *PROMETHEUS)
 
 
 def test_two_jobs_from_queue_to_archive(site: LifeSite) -> None:
@@ -50,15 +70,9 @@ def test_two_jobs_from_queue_to_archive(site: LifeSite) -> None:
     one.tell("enough")
     life.until_recorded(one, "COMPLETED")
     life.look("just ended", one, completed(one, final=None), *ALL_RUNS)
-    until(lambda: site.is_ended_in_tsdb(one), "the end in Prometheus", PATIENCE, 1)
-    site.tsdb.off()
-    life.look("TSDB away", two, RUNNING._replace(since=site.stored(two)), *PROMETHEUS)
-    ended = completed(one, since=site.stored(one), final=None)
-    life.look("ended, TSDB away", one, ended, *PROMETHEUS, *ALL_RUNS)
-    away = time.time()
-    site.tsdb.on()
-    until(lambda: site.is_scraped(away), "scrapes", PATIENCE, 1)
-    life.look("TSDB back", two, RUNNING, COURSE, *PROMETHEUS)
+    until(lambda: site.measurements.is_ended(one), "the last sample", PATIENCE, 1)
+    if site.tsdb:
+        without_prometheus(site, life, one, two)
     two.tell("enough")
     life.until_recorded(two, "COMPLETED")
     life.look("just ended on two nodes", two, completed(two, final=None), COURSE, *ALL_RUNS)

@@ -93,7 +93,7 @@ def test_a_jobs_use_reaches_the_database_through_both_stores(unpacked, as_record
     with contextlib.ExitStack() as stack:
         near = stack.enter_context(victoriametrics.store(tmp_path / "near"))
         far = stack.enter_context(victoriametrics.store(tmp_path / "far"))
-        gate = stack.enter_context(victoriametrics.gate(tmp_path / "gate", far, TOKEN))
+        gate = stack.enter_context(victoriametrics.gate(tmp_path / "gate", far.url, TOKEN))
         (tmp_path / "agents-token").write_text(TOKEN)
         replaced = {
             "/etc/prometheus/prometheus.yml": str(scrape_configuration(tmp_path, port)),

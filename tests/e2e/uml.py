@@ -6,7 +6,7 @@ Debian's `user-mode-linux` is a kernel that runs as an ordinary process, boots i
 neither KVM nor an image: its root file system is this machine's own, through hostfs, read-only, so
 it has the same Python and the same packages. There cgroup2 is the only hierarchy, with the
 controllers cpu, io, memory and pids; there is no PSI, no cpuset, one CPU, and CPU time comes in
-ticks of 10 ms. Only `folder` can be written, as /run/out; /dev/ubda is a disk of 64 MiB.
+ticks of 10 ms. Only `folder` can be written, as /run/out; /dev/ubda is an empty disk.
 
 The module is run as `python -m MODULE /run/out` and leaves `report.json` there.
 """
@@ -14,9 +14,11 @@ The module is run as `python -m MODULE /run/out` and leaves `report.json` there.
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +57,10 @@ sleep 10
 """
 
 
-def run(module: str, out: Path, memory: str = "1536M", timeout: float = 300.0) -> Any:
+def run(
+    module: str, out: Path, memory: str = "1536M", timeout: float = 300.0,
+    disk_bytes: int = DISK_BYTES,
+) -> Any:  # fmt: skip
     """Boot, run the module, power off; what it reported. AssertionError with the log without."""
     init = out / "init"
     init.write_text(
@@ -64,23 +69,34 @@ def run(module: str, out: Path, memory: str = "1536M", timeout: float = 300.0) -
     init.chmod(0o755)
     disk = out / "disk"
     with disk.open("wb") as file:
-        file.truncate(DISK_BYTES)
+        file.truncate(disk_bytes)
     # HOME: the kernel keeps its console socket below ~/.uml. TMPDIR: it maps its memory from there.
     with tempfile.TemporaryDirectory(prefix="uml-") as home:
-        console = subprocess.run(
-            [
-                KERNEL, f"mem={memory}", "root=/dev/root", "rootfstype=hostfs", "rootflags=/", "ro",
-                f"init={init}", f"ubd0={disk}", "con=null", "con0=fd:0,fd:1", "quiet",
-            ],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            env={**os.environ, "HOME": home, "TMPDIR": "/dev/shm"}, timeout=timeout, check=False,
-        ).stdout  # fmt: skip
+        argv = [
+            KERNEL, f"mem={memory}", "root=/dev/root", "rootfstype=hostfs", "rootflags=/", "ro",
+            f"init={init}", f"ubd0={disk}", "con=null", "con0=fd:0,fd:1", "quiet",
+        ]  # fmt: skip
+        console = _console(argv, {**os.environ, "HOME": home, "TMPDIR": "/dev/shm"}, timeout)
     report = out / "report.json"
     if not report.exists():
         log = out / "log"
         text = log.read_text(errors="replace") if log.exists() else console.decode(errors="replace")
         raise AssertionError(f"{module} left no report: {text[-6000:]}")
     return json.loads(report.read_text())
+
+
+def _console(argv: Sequence[str], environ: Mapping[str, str], timeout: float) -> bytes:
+    """What it prints; when time is up, all its processes end, which are many."""
+    process = subprocess.Popen(
+        argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        env=environ, start_new_session=True,
+    )  # fmt: skip
+    try:
+        return process.communicate(timeout=timeout)[0]
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        raise
 
 
 def missing() -> str:

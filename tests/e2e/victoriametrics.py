@@ -62,14 +62,12 @@ def store(folder: Path) -> Iterator[Store]:
 
 
 @contextlib.contextmanager
-def gate(folder: Path, behind: Store, token: str) -> Iterator[str]:
-    """The URL under which the store answers those who have the token, and nobody else."""
-    (port,) = free_ports(1)
-    folder.mkdir()
+def gate(folder: Path, url: str, token: str, port: int = 0) -> Iterator[str]:
+    """The URL under which a store answers those who have the token, and nobody else."""
+    port = port or free_ports(1)[0]
+    folder.mkdir(exist_ok=True)
     config = folder / "auth.yml"
-    config.write_text(
-        yaml.safe_dump({"users": [{"bearer_token": token, "url_prefix": behind.url}]})
-    )
+    config.write_text(yaml.safe_dump({"users": [{"bearer_token": token, "url_prefix": url}]}))
     argv = ["vmauth", f"-auth.config={config}", f"-httpListenAddr=127.0.0.1:{port}"]
     with daemon(argv, folder / "log"):
         until(lambda: answers(f"http://127.0.0.1:{port}/health"), "vmauth")

@@ -50,8 +50,11 @@ class WatchedJob:
 
     interval = 5
     accounting_error = 0.15  # of sacct, which samples
-    # Ticks; and what the kernel keeps in stock for the user, and of the directories themselves.
-    counting_errors = MappingProxyType({"cpu_seconds": 0.1, "memory_bytes": float(1 << 20)})
+    # Ticks; what the kernel keeps in stock for the user, and of the directories themselves; and the
+    # time between a scrape's timestamp and its values, on a machine that is busy with others.
+    counting_errors = MappingProxyType(
+        {"cpu_seconds": 0.1, "memory_bytes": float(1 << 20), "cpus_in_use": 0.1}
+    )
 
     def __init__(
         self, cluster: slurm.Cluster, jobid: str, user: str, nodes: int, memory_mb: int

@@ -21,7 +21,8 @@ def _frames(
     span = (float(run.submit - 60), float(site.now()))
     given = {"cluster": site.cluster, **given}
     viewer = asking.look(grafana, dashboard, login or run.user, span, site.interval, **given)
-    (panel,) = (each for each in dashboard["panels"] if each["title"] == title)
+    panels = (each for each in dashboard["panels"] if each["type"] != "row")
+    (panel,) = (each for each in panels if each["title"] == title)
     return [grafana.frames(target, viewer) for target in panel["targets"]]
 
 
@@ -53,6 +54,48 @@ def job_of(folder: str):
             "cpu_efficiency": ratio.get("cpu"),
             "memory_efficiency": ratio.get("memory"),
             "gpu_ratio": ratio.get("gpu"),
+        }
+
+    return shown
+
+
+def gpus_of(folder: str):
+    """The means of a job's GPUs."""
+
+    def shown(site: Looked, run: Subject) -> Shown:
+        ((frame,),) = _frames(site, run, f"{folder}/job", "GPUs", job=run.jobid)
+        means = frame["utilization_ratio"]
+        return {"gpu_ratio": sum(means) / len(means) if means else None}
+
+    return shown
+
+
+def power_of(folder: str):
+    """What a job's curve of power adds up to."""
+
+    def shown(site: Looked, run: Subject) -> Shown:
+        try:
+            ((frame,),) = _frames(site, run, f"{folder}/job", "Power", job=run.jobid)
+        except asking.Refused as error:
+            if error.status != 503:  # the store is away, and the panel says so
+                raise
+            return {}
+        joules, ends = 0.0, {}
+        for at, line, watts in sorted(zip(*map(frame.get, ("time", "line", "mean")), strict=True)):
+            joules += watts * (at / 1000 - ends.get(line, run.start))
+            ends[line] = at / 1000
+        return {"energy_joules": joules or None}
+
+    return shown
+
+
+def usage_of(folder: str):
+    """The days' sums of a user who has only this run."""
+
+    def shown(site: Looked, run: Subject) -> Shown:
+        ((frame,),) = _frames(site, run, f"{folder}/my-usage", "Energy a day")
+        return {
+            "energy_joules": sum(frame["energy_host_joules"] + frame["energy_gpu_joules"]) or None
         }
 
     return shown

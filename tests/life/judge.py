@@ -8,8 +8,12 @@ from tests.life.places import NODES, STORED, Shown
 from tests.life.truth import Subject, Use
 
 _ROUNDED = 0.0051  # of a ratio, as pages write it
-_FLOWS = ("cpus_in_use", "written_per_second")  # over a few scrapes
-_FIGURES = ("cpu_seconds", "memory_bytes", "gpu_ratio", "written_bytes", "gpus_in_use", *_FLOWS)
+_FLOWS = ("cpus_in_use", "written_per_second", "power_watts")  # over a few scrapes
+_FIGURES = (
+    "cpu_seconds", "memory_bytes", "gpu_ratio", "written_bytes", "energy_joules", "gpus_in_use",
+    "present_gpu_ratio", "recent_gpu_ratio", *_FLOWS,
+)  # fmt: skip
+_ACCOUNTED = ("cpu_seconds", "memory_bytes", "cpu_efficiency", "memory_efficiency")
 _RATIOS = ("cpu_efficiency", "memory_efficiency")
 
 
@@ -84,7 +88,7 @@ def _figure(
         elif has:
             yield f"{name}: not shown, though {since} is known"
         return
-    accounted = shown.get("basis") == "accounting" and name not in ("gpu_ratio", "written_bytes")
+    accounted = shown.get("basis") == "accounting" and name in _ACCOUNTED
     if accounted and run.accounting_error and name.startswith("memory"):
         return  # it is of another kind there
     latest = min(now, run.end)

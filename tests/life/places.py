@@ -63,6 +63,7 @@ def _of_row(row: Mapping[str, Any], unit: int = 1000) -> Shown:
         "memory_efficiency": row["memory_efficiency"],
         "gpu_ratio": row["usage_gpu_utilization_ratio"],
         "written_bytes": row["usage_process_io_written_bytes"],
+        "energy_joules": row["usage_energy_joules"],
         "until": None if until is None else until / unit,
         "coverage": row["usage_coverage"] if row["usage_samples"] else None,
         "basis": row["cpu_basis"],
@@ -135,7 +136,10 @@ def _number(site: Looked, run: Subject) -> int:
 def api_usage(site: Looked, run: Subject) -> Shown:
     """`/usage`: the sums of a user who has only this run."""
     found = _json(site, "/usage", by="user", user=run.user)
-    return {"cpu_seconds": found[0]["cpu_seconds"] or None if found else None}
+    if not found:
+        return {"cpu_seconds": None, "energy_joules": None}
+    energy = found[0]["energy_host_joules"] + found[0]["energy_gpu_joules"]
+    return {"cpu_seconds": found[0]["cpu_seconds"] or None, "energy_joules": energy or None}
 
 
 def usage_page(site: Looked, run: Subject) -> Shown:
@@ -253,10 +257,26 @@ def _command(site: Looked, run: Subject, command: Any, *arguments: str) -> str:
     return out.getvalue()
 
 
+DATA_SOURCES = ("infinity", "json-api")
+BY_GPU = frozenset(f"dashboard, GPUs ({name})" for name in DATA_SOURCES)
+"""Means of each GPU; their mean is the job's where all were measured equally long."""
+COURSES = frozenset(("API, course", *(f"dashboard, power ({name})" for name in DATA_SOURCES)))
+"""Places whose curves are whole only where there is no gap."""
+
+
+def _in_both(name: str, figure: str, title: str, query: int, dashboard: str) -> dict[str, Place]:
+    """A panel of dashboards that there are for each data source."""
+    return {
+        f"{name} ({source})": dashboards.live(figure, title, query, f"{source}/{dashboard}")
+        for source in DATA_SOURCES
+    }
+
+
 STORED: Mapping[str, Place] = {
     "database": database,
     "API, usage": api_usage,
     "page, usage": usage_page,
+    **{f"dashboard, usage ({name})": dashboards.usage_of(name) for name in DATA_SOURCES},
 }
 """Places that are as old as the last measurement that the poller made."""
 
@@ -271,8 +291,10 @@ LIVE: Mapping[str, Place] = {
     "command, report": text_report,
     "command, list": command_list,
     "command, table": command_table,
-    **{f"dashboard, jobs ({name})": dashboards.jobs_of(name) for name in ("infinity", "json-api")},
-    **{f"dashboard, job ({name})": dashboards.job_of(name) for name in ("infinity", "json-api")},
+    **{f"dashboard, jobs ({name})": dashboards.jobs_of(name) for name in DATA_SOURCES},
+    **{f"dashboard, job ({name})": dashboards.job_of(name) for name in DATA_SOURCES},
+    **{f"dashboard, GPUs ({name})": dashboards.gpus_of(name) for name in DATA_SOURCES},
+    **{f"dashboard, power ({name})": dashboards.power_of(name) for name in DATA_SOURCES},
 }
 """Places that show a job as of now."""
 
@@ -284,8 +306,14 @@ PROMETHEUS: Mapping[str, Place] = {
     "PromQL, CPUs": dashboards.live("cpus_in_use", "CPUs in use"),
     "PromQL, modes": dashboards.live("cpus_in_use", "User and system"),
     "PromQL, written": dashboards.live("written_per_second", "All file systems", 1),
-    "PromQL, GPUs (infinity)": dashboards.live("gpus_in_use", "GPUs over time", 2, "infinity/gpus"),
-    "PromQL, GPUs (json-api)": dashboards.live("gpus_in_use", "GPUs over time", 2, "json-api/gpus"),
+    "PromQL, energy": dashboards.live("energy_joules", "Energy"),
+    "PromQL, power": dashboards.live("power_watts", "Power"),
+    "PromQL, GPU use": dashboards.live("gpus_in_use", "GPU use"),
+    **_in_both("PromQL, power by user", "power_watts", "Jobs' power by user", 0, "energy"),
+    **_in_both("PromQL, GPUs", "gpus_in_use", "GPUs over time", 2, "gpus"),
+    **_in_both("PromQL, GPUs by user", "present_gpu_ratio", "Use by user", 0, "gpus"),
+    **_in_both("PromQL, GPUs held", "recent_gpu_ratio", "Utilization of allocated GPUs", 0, "gpus"),
+    **_in_both("PromQL, GPUs of jobs", "recent_gpu_ratio", "Jobs by their GPUs", 1, "gpus"),
     "PromQL, memory of nodes": dashboards.on_nodes("memory_bytes", "Memory by job"),
     "PromQL, CPUs of nodes": dashboards.on_nodes("cpus_in_use", "CPUs by job"),
     "PromQL, written on nodes": dashboards.on_nodes(
@@ -296,11 +324,24 @@ PROMETHEUS: Mapping[str, Place] = {
 
 LATEST_RUN = frozenset(
     (
-        "exporter", "command, report", "command, table", "dashboard, job (infinity)",
-        "dashboard, job (json-api)", *PROMETHEUS,
+        "exporter", "command, report", "command, table", *BY_GPU, *PROMETHEUS,
+        *(
+            f"dashboard, {each} ({name})"
+            for each in ("job", "power")
+            for name in DATA_SOURCES
+        ),
     )
 )  # fmt: skip
 """Places that show the latest run of an id alone."""
 
-ALL_RUNS = frozenset(("API, usage", "page, usage"))
-"""Places that add up a user's runs."""
+ALL_RUNS = frozenset(
+    (
+        "API, usage", "page, usage",
+        *(
+            f"{each} ({name})"
+            for each in ("dashboard, usage", "PromQL, GPUs held", "PromQL, GPUs of jobs")
+            for name in DATA_SOURCES
+        ),
+    )
+)  # fmt: skip
+"""Places that add up a user's runs, or show all runs of an id together."""

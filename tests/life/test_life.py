@@ -6,7 +6,17 @@ from pathlib import Path
 import pytest
 
 from tests.life.judge import Known
-from tests.life.places import ALL_RUNS, LATEST_RUN, LIVE, NODES, PROMETHEUS, STORED, Place
+from tests.life.places import (
+    ALL_RUNS,
+    BY_GPU,
+    COURSES,
+    LATEST_RUN,
+    LIVE,
+    NODES,
+    PROMETHEUS,
+    STORED,
+    Place,
+)
 from tests.life.truth import Run
 from tests.life.watching import (
     BEGIN,
@@ -111,8 +121,10 @@ def places_of(run: Run, setting: str) -> dict[str, Place]:
     left_out = (LATEST_RUN if run is FIRST else frozenset()) | (
         ALL_RUNS if run in (FIRST, AGAIN) else frozenset()
     )
+    if run.lost[0]:
+        left_out |= BY_GPU
     if run.silent[0]:  # curves have a gap then
-        left_out |= {"API, course", *PROMETHEUS}
+        left_out |= {*COURSES, *PROMETHEUS}
     return {name: place for name, place in (LIVE | STORED | direct).items() if name not in left_out}
 
 

@@ -1,7 +1,8 @@
 """Jobs whose use is known at every moment, and the samples that exporters would store of them.
 
 A run's CPU use falls from three quarters of what it has to a quarter, its memory grows, its GPUs do
-much at first and little later: whatever is shown for another moment than it says is off by far.
+much at first and little later, and its power falls: whatever is shown for another moment than it
+says is off by far.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +21,10 @@ CPUS, MEMORY, GPUS = 8, 16 * GIB, 2  # of both nodes
 RATES = {"n001": (3.2, 0.8), "n002": (2.8, 1.2)}  # CPUs in use before and after the turn
 GROWTH = {"n001": 5 * GIB, "n002": 3 * GIB}  # bytes in the first hour, beside the first GiB
 BUSY = (0.9, 0.1)
+RECENT = 1800  # seconds over which dashboards average the use of GPUs
 WRITTEN = 8 * MIB  # a second, on each node
+WATTS = {"n001": (310.0, 120.0), "n002": (270.0, 90.0)}  # before and after the turn
+SHARES = {("host", "active"): 0.6, ("host", "idle"): 0.1, ("gpu", "active"): 0.3}  # of the power
 
 
 class Use(NamedTuple):
@@ -39,6 +43,14 @@ class Use(NamedTuple):
     gpus_in_use: float | None = None  # at the moment
     cpus: int = CPUS
     memory: int = MEMORY
+    energy_joules: float | None = None
+    power_watts: float | None = None  # as a rate over a few scrapes
+    recent_gpu_ratio: float | None = None  # mean of the last half hour
+
+    @property
+    def present_gpu_ratio(self) -> float | None:
+        """Mean of its GPUs at the moment."""
+        return None if self.gpus_in_use is None else self.gpus_in_use / GPUS
 
     @property
     def cpu_efficiency(self) -> float:
@@ -154,6 +166,10 @@ class Run(NamedTuple):
             / RATE_SECONDS,
             sum(WRITTEN * (active[n] - before[n]) for n in NODES) / RATE_SECONDS,
             sum(0.0 if self.stopped(at) else BUSY[active[n] > TURN] for n in NODES),
+            energy_joules=sum(joules(n, active[n]) for n in NODES),
+            power_watts=sum(joules(n, active[n]) - joules(n, before[n]) for n in NODES)
+            / RATE_SECONDS,
+            recent_gpu_ratio=_recently_busy(self, at),
         )
 
 
@@ -164,6 +180,18 @@ def _split(seconds: float, before: float, after: float) -> float:
 def cpu_seconds(node: str, seconds: float) -> float:
     """Of a node that ran so long."""
     return _split(seconds, *RATES[node])
+
+
+def joules(node: str, seconds: float) -> float:
+    """Of a node that ran so long."""
+    return _split(seconds, *WATTS[node])
+
+
+def _recently_busy(run: Run, at: float) -> float:
+    """Mean of GPUs over the last time for which they were held."""
+    begin = max(run.start, at - RECENT)
+    busy = _split(run.active(at), *BUSY) - _split(run.active(begin), *BUSY)
+    return busy / max(1.0, at - begin)
 
 
 def _busy(run: Run, at: float, active: dict[str, float], as_seen: bool) -> float:
@@ -226,6 +254,9 @@ def _of_node(run: Run, node: str) -> list[str]:
         add("cpu_seconds_total", round(0.1 * cpu, 3), mode="system")
         add("memory_peak_bytes", peak)
         add("process_io_written_bytes_total", int(WRITTEN * seconds))
+        for (component, kind), share in SHARES.items():
+            energy = round(share * joules(node, seconds), 1)
+            add("energy_joules_total", energy, component=component, kind=kind)
         if at >= run.end:
             add("end_time_seconds", run.end)
             continue

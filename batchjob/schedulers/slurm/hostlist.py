@@ -14,6 +14,7 @@ LIMIT = 250_000  # hosts; no cluster has more, and a mistyped range may stand fo
 
 _NONE = ("", "(null)", "None", "None assigned", "n/a")
 _RANGE = re.compile(r"(\d{1,18})-(\d{1,18})", re.ASCII)
+_ONE_HOST = re.compile(r"[\w.-]+", re.ASCII)
 _DEEPEST = 8  # brackets in brackets
 
 
@@ -25,6 +26,8 @@ def slurm_hosts(text: str, limit: int = LIMIT) -> list[str]:
     """
     if text in _NONE:
         return []
+    if _ONE_HOST.fullmatch(text):  # as most jobs have
+        return [text]
     hosts: list[str] = []
     for word in _words(text):
         hosts += _product(word, limit - len(hosts))

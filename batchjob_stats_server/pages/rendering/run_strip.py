@@ -23,6 +23,14 @@ class StripRow(NamedTuple):
     highest: str  # in words
 
 
+READ = (
+    "cluster", "jobid", "submit_time", "run", "state", "start_time", "end_time",
+    "elapsed_seconds", "suspended_seconds", "usage_samples", "usage_until_time",
+    "memory_used_bytes", "energy_used_joules",
+)  # fmt: skip
+"""What is shown of a run."""
+
+
 class RunStrip(NamedTuple):
     """Runs, the oldest first, and their bars."""
 

@@ -6,6 +6,10 @@ import io
 import pytest
 
 from batchjob.runtime import values
+from batchjob.schedulers.accounting import Batch
+from batchjob.schedulers.states import JobState
+from batchjob_stats_db.database.store import Store, UsagePolicy
+from tests.batchjob_stats_server.conftest import NOW, record
 from tests.batchjob_stats_server.pages.conftest import HTML, drawings, parsed, words
 
 
@@ -117,3 +121,13 @@ def test_a_cell_for_each_gpu_and_lines_of_memory_and_gpus(example):
 def test_a_search_finds_parts_of_names(proxied):
     answer = proxied("root").get("/search", params={"q": "trai"}, follow_redirects=False)
     assert answer.headers["location"] == "/jobs?name_contains=trai"
+
+
+def test_a_long_queue_leaves_room_for_ended_jobs_in_the_small_page(page, services):
+    waits = {"start_time": None, "end_time": None, "elapsed_seconds": None}
+    waiting = tuple(record(f"10{n}", state=JobState.PENDING, **waits) for n in range(30))
+    store = Store(services.writer, "c1", UsagePolicy(), clock=lambda: NOW)
+    store.write(Batch(waiting, (), "", 0), "s")
+    states = [words(row.find("td[2]")) for row in page("alice", "/embed/jobs").findall(".//tr")[1:]]
+    assert sum(state.startswith("pending") for state in states) == 10
+    assert states.count("completed") == 5

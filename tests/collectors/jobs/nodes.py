@@ -92,6 +92,13 @@ class Node:
         self.started.append(made)
         return made
 
+    def listening(self, **options):
+        """The collector with its watcher listening; looks at processes are the test's."""
+        made = self.jobs(**options)
+        made.look()
+        made._watcher.start()
+        return made
+
 
 def samples(jobs):
     """What a scrape shows: (name, jobid, further labels but cgroup) → value."""

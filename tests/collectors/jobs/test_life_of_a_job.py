@@ -12,18 +12,10 @@ from batchjob_exporter import exposition
 from tests.collectors.jobs.nodes import SCOPE, as_root, samples, users, wait_until
 
 
-def listening(node, **options):
-    """The collector with its watcher listening; the inspector is the test's."""
-    jobs = node.jobs(**options)
-    jobs.look()
-    jobs._watcher.start()
-    return jobs
-
-
 def test_a_finished_job_keeps_its_final_values_for_two_servers(node):
     job = node.job(pids=[10])
     node.process(10)
-    jobs = listening(node)
+    jobs = node.listening()
     assert samples(jobs)["memory_current_bytes", "1"] == 4096
 
     node.set_cpu(job, (7_000_000, 3_000_000))
@@ -44,7 +36,7 @@ def test_a_finished_job_keeps_its_final_values_for_two_servers(node):
 def test_it_lingers_for_the_time_chosen(node):
     job = node.job(pids=[10])
     node.process(10)
-    jobs = listening(node, linger=60)
+    jobs = node.listening(linger=60)
     shutil.rmtree(job)
     wait_until(lambda: ("end_time_seconds", "1") in samples(jobs))
     node.now += 59
@@ -58,7 +50,7 @@ def test_it_lingers_for_the_time_chosen(node):
 def test_a_clock_that_is_set_changes_nothing_of_that(node, set_by):
     job = node.job(pids=[10])
     node.process(10)
-    jobs = listening(node, linger=60)
+    jobs = node.listening(linger=60)
     shutil.rmtree(job)
     wait_until(lambda: ("end_time_seconds", "1") in samples(jobs))
     node.clock_set_by = set_by
@@ -110,7 +102,7 @@ def node_without_creation(node):
 
 
 def test_a_birth_is_seen_between_scrapes(node):
-    jobs = listening(node)
+    jobs = node.listening()
     node.process(20)
     job = node.job("job_2", pids=[20])
     wait_until(lambda: jobs._registry.all())
@@ -201,7 +193,7 @@ def test_a_node_without_jobs_is_not_woken(node):
 
 
 def test_a_root_that_appears_later_is_found(node):
-    jobs = listening(node)
+    jobs = node.listening()
     node.process(20)
     node.job("job_2", scope="kubepods.slice/pod1/node7_slurmstepd.scope", pids=[20])
     wait_until(lambda: jobs._registry.all())
@@ -213,7 +205,7 @@ def test_processes_that_come_back_make_it_live_again(node):
     """An interactive job is empty between two steps."""
     job = node.job(pids=[10])
     node.process(10)
-    jobs = listening(node)
+    jobs = node.listening()
     node.populate(job, False)
     wait_until(lambda: ("end_time_seconds", "1") in samples(jobs))
     node.populate(job, True)
@@ -226,7 +218,7 @@ def test_a_new_run_takes_over_the_series_of_the_old_one(node):
     """A requeued job has the same id and counts from 0: an ordinary reset."""
     job = node.job(cpu=(50_000_000, 0), pids=[10])
     node.process(10)
-    jobs = listening(node)
+    jobs = node.listening()
     shutil.rmtree(job)
     wait_until(lambda: ("end_time_seconds", "1") in samples(jobs))
     node.job(cpu=(2_000_000, 0), pids=[10])
@@ -242,7 +234,7 @@ def test_when_one_of_two_roots_goes_the_sum_does_not_fall(node):
     node.job(scope="system.slice/n2_slurmstepd.scope", cpu=(3_000_000, 0), pids=[11])
     node.process(10)
     node.process(11)
-    jobs = listening(node)
+    jobs = node.listening()
     assert samples(jobs)["cpu_seconds_total", "1", "user"] == 8
     assert samples(jobs)["memory_current_bytes", "1"] == 8192
     shutil.rmtree(one)
@@ -255,7 +247,7 @@ def test_a_root_that_ends_between_two_looks_counts_to_its_end(node):
     other = node.job(scope="system.slice/n2_slurmstepd.scope", cpu=(1_000_000, 0), pids=[11])
     node.process(10)
     node.process(11)
-    jobs = listening(node)
+    jobs = node.listening()
     assert samples(jobs)["cpu_seconds_total", "1", "user"] == 6
     node.set_cpu(other, (3_000_000, 0))
     node.populate(other, False)
@@ -294,7 +286,7 @@ def test_of_too_many_finished_jobs_the_oldest_go_first(node):
     for number in range(3):
         made.append(node.job(f"job_{number}", pids=[10 + number]))
         node.process(10 + number)
-    jobs = listening(node, max_ended=2)
+    jobs = node.listening(max_ended=2)
     for job in made:
         node.now += 1
         shutil.rmtree(job)

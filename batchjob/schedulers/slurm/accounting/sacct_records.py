@@ -40,6 +40,7 @@ FIELDS = (
 )  # fmt: skip
 NEEDED = frozenset(("JobIDRaw", "JobID", "State", "Submit", "Start", "End"))
 
+_PIECE = 1 << 16  # bytes split at once, so that few fields are in memory at a time
 _RAW_ID = re.compile(r"(\d{1,12})(?:\.(.+))?", re.ASCII)
 _ARRAY = re.compile(r"(\d+)_(?:(\d+)|\[)", re.ASCII)
 _HET = re.compile(r"(\d+)\+(\d+)", re.ASCII)
@@ -52,24 +53,31 @@ def rows(
 
     Raises SourceError if the answer ends within a row: more may be missing than that row.
     """
-    end = re.escape(delimiter.encode())
-    # Atomic groups: a field that was found is not tried longer, whatever follows.
-    row = re.compile(rb"(?>.*?" + end + rb"){%d}" % len(fields), re.DOTALL)
+    end, width = delimiter.encode(), len(fields)
+    cells: list[str] = []
     begin = 0
-    while match := row.match(output, begin):
-        begin = match.end()
-        cells = match[0].decode("utf-8", "backslashreplace").split(delimiter)
-        noise, _, cells[0] = cells[0].rpartition("\n")
-        if noise.strip():
-            yield quarantined(SOURCE, "text among the rows", noise.strip())
-        yield FieldReader(
-            dict(zip(fields, cells, strict=False))
-        )  # behind the last delimiter is nothing
+    while (cut := _last_delimiter(output, end, begin)) >= 0:
+        cells += output[begin:cut].decode("utf-8", "backslashreplace").split(delimiter)
+        begin = cut + len(end)
+        whole = len(cells) - len(cells) % width
+        for at in range(0, whole, width):
+            noise, _, cells[at] = cells[at].rpartition("\n")
+            if noise and not noise.isspace():
+                yield quarantined(SOURCE, "text among the rows", noise.strip())
+            yield FieldReader(dict(zip(fields, cells[at : at + width], strict=True)))
+        del cells[:whole]
     rest = output[begin:].decode("utf-8", "backslashreplace")
-    if delimiter in rest:
-        raise SourceError(f"sacct's answer ends within a row: {clean(rest[-200:])!r}")
+    if cells:
+        cut_off = clean(delimiter.join((*cells, rest))[-200:])
+        raise SourceError(f"sacct's answer ends within a row: {cut_off!r}")
     if rest.strip():
         yield quarantined(SOURCE, "text among the rows", rest.strip())
+
+
+def _last_delimiter(output: bytes, delimiter: bytes, begin: int) -> int:
+    """The last one in the next piece, or the first one behind a piece that is one long field."""
+    last = output.rfind(delimiter, begin, begin + _PIECE)
+    return last if last >= 0 else output.find(delimiter, begin)
 
 
 def jobs(cluster: str, found: Iterable[FieldReader | Quarantined]) -> Iterator[Parsed]:

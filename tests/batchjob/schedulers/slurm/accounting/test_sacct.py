@@ -210,6 +210,14 @@ def test_an_answer_cut_within_a_row_is_no_answer(cut):
         parse(output[: -cut - 2])
 
 
+@pytest.mark.parametrize("length", [100, 65_533, 65_536, 70_001, 200_000])
+def test_fields_of_any_length_are_read_whole(length):
+    """An answer is split in pieces; neither a field nor a character falls between two."""
+    names = [f"é{number}" * (length // 3) for number in range(3)]
+    found = rows(printed(*({"JobName": name} for name in names)), FIELDS, "\x1f!")
+    assert [row.values["JobName"] for row in found] == names
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
