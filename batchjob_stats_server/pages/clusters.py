@@ -20,7 +20,7 @@ from batchjob_stats_server.auth.identity import Caller
 from batchjob_stats_server.cluster_readings import CELLS, ClusterReading
 from batchjob_stats_server.http.problems import Problem
 from batchjob_stats_server.pages.rendering.frame import Shown, costly
-from batchjob_stats_server.pages.rendering.job_table import READ
+from batchjob_stats_server.pages.rendering.job_table import READ, READ_WAITING
 from batchjob_stats_server.pages.rendering.wait_history import wait_history
 from batchjob_stats_server.report.explain import elapsed
 from batchjob_stats_server.services import Given, Services, live_columns
@@ -112,7 +112,7 @@ def cluster(
         used = usage_queries.summed(
             db, access, ["username"], since, day_of(page.now) + DAY, cluster=cluster
         )
-        waiting = jobs_queries.pending(db, access, _RUNNING_ROWS, here, READ)
+        waiting = jobs_queries.pending(db, access, _RUNNING_ROWS, here, READ_WAITING)
     audit.seen(page.known, f"cluster {cluster}", [*running, *used, *waiting])
     return page.show(
         "cluster.html", cluster=cluster, queues=queues, usual=usual, sources=sources,

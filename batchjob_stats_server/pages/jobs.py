@@ -40,6 +40,7 @@ from batchjob_stats_server.pages.rendering import job_table, links
 from batchjob_stats_server.pages.rendering.frame import PageRenderer, Shown
 from batchjob_stats_server.pages.rendering.job_table import (
     READ,
+    READ_WAITING,
     ListColumn,
     ListLayout,
     TableFacts,
@@ -203,7 +204,7 @@ def _sections(
         running = queries.running(db, access, _LIVE_ROWS + 1, chosen, READ)
         sections.append(_live("running", "Running", live_columns(services, db, running)))
     if first and which.started and not which.running:
-        waiting = queries.pending(db, access, _LIVE_ROWS + 1, chosen, READ)
+        waiting = queries.pending(db, access, _LIVE_ROWS + 1, chosen, READ_WAITING)
         sections.append(_live("waiting", "Waiting", waiting))
     ended = [state for state in which.state if not state.live] or (ENDED if not which.state else [])
     if ended and not which.running:

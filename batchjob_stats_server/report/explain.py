@@ -62,8 +62,10 @@ def memory_ratio(job: Row) -> EfficiencyRatio:
     formula = "peak memory by accounting / memory allocated"
     if job["memory_basis"] == MEASURED:
         formula = "peak memory, page cache included / memory of the same nodes"
-    missing = _why(job, _memory_limit(job), "memory limit") or _unseen_memory(job)
-    return _ratio(job, "memory", job["memory_efficiency"], formula, missing, job["memory_basis"])
+    ratio, missing = job["memory_efficiency"], ""
+    if ratio is None:
+        missing = _why(job, _memory_limit(job), "memory limit") or _unseen_memory(job)
+    return _ratio(job, "memory", ratio, formula, missing, job["memory_basis"])
 
 
 def _unseen_memory(job: Row) -> str:
@@ -76,9 +78,11 @@ def gpu_ratio(job: Row) -> EfficiencyRatio | None:
     """Mean utilisation of the GPUs measured; None for a job without any."""
     if not job["allocated_gpus"] and not job["usage_gpus"]:
         return None
-    missing = _why(job, 1, "") or "no GPU's utilisation was measured"
+    ratio, missing = job["usage_gpu_utilization_ratio"], ""
+    if ratio is None:
+        missing = _why(job, 1, "") or "no GPU's utilisation was measured"
     formula = "sum of the GPUs' mean utilisation / GPUs measured"
-    return _ratio(job, "gpu", job["usage_gpu_utilization_ratio"], formula, missing, MEASURED)
+    return _ratio(job, "gpu", ratio, formula, missing, MEASURED)
 
 
 def time_ratio(job: Row, now: int) -> EfficiencyRatio:

@@ -43,15 +43,20 @@ def bar(used: UsageBar | None) -> Markup:
         return Markup()
     if used.ratio is None:
         return absent(used.reason)
-    spoken = (
-        f'<span class="visually-hidden"> ({used.level})</span>' if used.level in _SPOKEN else ""
-    )
-    return html(
-        f'<span class="bar {used.level}" title="{words(used.detail)}">'
+    before, after = _around_bar(used.level, used.detail)
+    width = min(used.ratio * 100, 100)
+    return html(f'{before}{width:.1f}" height="8"/></svg>{share(used.ratio)}{after}')
+
+
+@functools.lru_cache(256)
+def _around_bar(level: str, detail: str) -> tuple[str, str]:
+    """What stands before the bar's width, and behind its number."""
+    spoken = f'<span class="visually-hidden"> ({level})</span>' if level in _SPOKEN else ""
+    return (
+        f'<span class="bar {level}" title="{escape(detail)}">'
         '<svg viewBox="0 0 100 8" preserveAspectRatio="none" aria-hidden="true">'
-        '<rect class="track" width="100" height="8"/>'
-        f'<rect class="fill" width="{min(used.ratio * 100, 100):.1f}" height="8"/></svg>'
-        f"{share(used.ratio)}{spoken}</span>"
+        '<rect class="track" width="100" height="8"/><rect class="fill" width="',
+        f"{spoken}</span>",
     )
 
 

@@ -23,11 +23,13 @@ from batchjob_stats_server.pages.rendering import (
     charts,
     fragments,
     links,
+    node_cells,
     plot_zones,
     template_filters,
     usage_bars,
 )
 from batchjob_stats_server.pages.rendering.assets import Assets
+from batchjob_stats_server.pages.rendering.day_columns import day_columns
 from batchjob_stats_server.pages.rendering.sparklines import Sparklines
 from batchjob_stats_server.report.explain import elapsed
 from batchjob_stats_server.services import Given, Services
@@ -80,7 +82,8 @@ def make(ancestors: Sequence[str]) -> Frame:
         path=links.path, job_path=links.job, reference=links.reference,
         references=links.references, shares_of=usage_bars.of, used_of=usage_bars.used,
         elapsed_of=elapsed, drawing=charts, cell_of=usage_bars.cell, fragments=fragments,
-        zones_json=plot_zones.as_json,
+        zones_json=plot_zones.as_json, day_columns=day_columns,
+        node_cells=node_cells,
     )  # fmt: skip
     return Frame(
         templates,

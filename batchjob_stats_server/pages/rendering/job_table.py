@@ -21,16 +21,19 @@ Row = Mapping[Any, Any]
 
 _UNTOLD = "not reported by the scheduler"
 
-READ = (
+READ_WAITING = (
     "id", "cluster", "jobid", "submit_time", "run", "array_jobid", "array_index", "het_jobid",
     "het_offset", "name", "state", "reason", "username", "account", "partition", "qos",
-    "start_time", "end_time", "elapsed_seconds", "suspended_seconds", "time_limit_seconds",
-    "requested_nodes", "requested_cpus", "requested_gpus",
-    "allocated_nodes", "allocated_cpus", "allocated_gpus", "allocated_memory_bytes",
-    "peak_memory_bytes", "exit_code", "exit_signal", "usage_samples", "usage_until_time",
-    "usage_doubt",
-    "usage_gpus", "usage_gpu_utilization_ratio", "usage_memory_limit_bytes", "usage_energy_joules",
-    "cpu_efficiency", "cpu_basis",
+    "start_time", "end_time", "requested_nodes", "requested_cpus", "requested_gpus",
+    "allocated_cpus", "allocated_gpus", "allocated_memory_bytes", "usage_gpus",
+)  # fmt: skip
+"""What cells of jobs that wait are made of; one that ran before may have lines as well."""
+
+READ = (
+    *READ_WAITING, "elapsed_seconds", "suspended_seconds", "time_limit_seconds",
+    "allocated_nodes", "peak_memory_bytes", "exit_code", "exit_signal", "usage_samples",
+    "usage_until_time", "usage_doubt", "usage_gpu_utilization_ratio", "usage_memory_limit_bytes",
+    "usage_energy_joules", "cpu_efficiency", "cpu_basis",
     "memory_efficiency", "memory_used_bytes", "memory_basis",
 )  # fmt: skip
 """What cells and lines are made of: a job has thrice as many columns, which take their time."""
@@ -77,13 +80,15 @@ def columns(layout: ListLayout) -> list[ListColumn]:
 
 def body(rows: Sequence[Row], shown: Sequence[ListColumn], facts: TableFacts) -> Markup:
     """The rows of a table."""
-    cells = [(_opening(each), each.write) for each in shown]
+    openings = [("</td>" if place else "") + _opening(each) for place, each in enumerate(shown)]
+    writes = [each.write for each in shown]
     pieces: list[str] = []
     for row in rows:
         pieces.append(_begin(row))
-        for opening, write in cells:
-            pieces += opening, write(row, facts), "</td>"
-        pieces.append("</tr>\n")
+        for opening, write in zip(openings, writes, strict=True):
+            pieces.append(opening)
+            pieces.append(write(row, facts))
+        pieces.append("</td></tr>\n")
     return fragments.html("".join(pieces))
 
 

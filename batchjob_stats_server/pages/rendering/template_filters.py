@@ -77,7 +77,7 @@ def iso(seconds: float) -> str:
 def date(seconds: float) -> str:
     """`2026-01-31` of its midnight."""
     at = _utc(seconds)
-    return f"{at:%Y-%m-%d}" if at else ""
+    return at.isoformat()[:10] if at else ""
 
 
 @lru_cache(8)

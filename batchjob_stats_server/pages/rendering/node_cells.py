@@ -1,0 +1,43 @@
+"""The nodes of a cluster, each a cell with the number of jobs there.
+
+Functions write them, for a cluster may have thousands.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from markupsafe import Markup, escape
+
+from batchjob_stats_server.cluster_readings import NodeState
+from batchjob_stats_server.pages.rendering import fragments, links
+
+
+def busy_nodes(cluster: str, jobs: Mapping[str, int]) -> Markup:
+    """Those that have jobs."""
+    return fragments.html("".join(_cell(cluster, node, count) for node, count in jobs.items()))
+
+
+def all_nodes(cluster: str, nodes: Iterable[NodeState], jobs: Mapping[str, int]) -> Markup:
+    """All, in the colours of their states."""
+    return fragments.html(
+        "".join(
+            _cell(cluster, each.node, jobs.get(each.node, 0), each.colour, _title(each))
+            for each in nodes
+        )
+    )
+
+
+def _title(node: NodeState) -> str:
+    reason = f": {node.reason}" if node.reason else ""
+    return ", ".join((node.state, *node.flags)) + reason
+
+
+def _cell(cluster: str, node: str, jobs: int, colour: str = "", title: str = "") -> str:
+    style, told, count = "", "", ""
+    if colour:
+        style = f' class="{colour}"'
+        told = f'<span class="visually-hidden">, {escape(title)}</span>'
+    if jobs:
+        count = f' <small>{jobs}<span class="visually-hidden"> jobs</span></small>'
+    pointed = f' title="{escape(title)}"' if title else ""
+    path = escape(links.path("clusters", cluster, "nodes", node))
+    return f'<li{style}><a href="{path}"{pointed}>{escape(node)}{told}{count}</a></li>'
