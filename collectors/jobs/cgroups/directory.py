@@ -83,6 +83,11 @@ class CgroupDirectory:
     Not thread-safe: the job that owns it has the lock.
     """
 
+    __slots__ = (
+        "_descriptors", "_failed", "_gone", "_inode", "_limits", "_missing", "_present", "_rarely",
+        "_settle_pause", "_trouble", "often", "path", "settle_at", "values",
+    )  # fmt: skip
+
     def __init__(
         self,
         path: str,
