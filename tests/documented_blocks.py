@@ -139,7 +139,7 @@ RUNS: Mapping[str, Mapping[str, Run]] = {
         "zcat FILE": _typed("batchjob_cli/test_metrics_command"),
     },
     "docs/schedulers/pbs.md": {
-        'qmgr -c "set hook': _needs(_PBS),
+        'qmgr -c "export hook': _needs(_PBS),
         'qmgr -c "import hook': _needs(_PBS),
     },
     "docs/schedulers/slurm.md": {"for scope in": _done("e2e/test_slurm_cgroup2_uml")},
