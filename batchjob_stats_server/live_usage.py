@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from sqlalchemy.engine import Engine
 
 from batchjob_stats_db.database.record_rows import UsagePolicy
-from batchjob_stats_db.measure.live import askable, live
+from batchjob_stats_db.measure.live import LiveJob, askable, live
 from batchjob_stats_db.queries.efficiency import with_usages
 from batchjob_stats_db.timeseries.base import TimeSeriesError
 from batchjob_stats_server.promql.histories import TimeSeriesPool
@@ -28,7 +28,7 @@ Row = Mapping[Any, Any]
 
 
 class _Kept(NamedTuple):
-    usage: Mapping[str, Any]
+    job: LiveJob
     time: int
 
 
@@ -62,21 +62,31 @@ class LiveUsage:
             wait([self._thread.submit(self._ask, missing, int(now))], _PATIENCE_SECONDS)
         with self._lock:
             usages = {
-                row["id"]: kept.usage
+                row["id"]: kept.job.usage
                 for row in wanted
                 if (kept := self._known(row["id"], now))
-                and kept.usage["until_time"] > (row["usage_until_time"] or 0)
+                and kept.job.usage["until_time"] > (row["usage_until_time"] or 0)
             }
         changed = with_usages([row for row in wanted if row["id"] in usages], usages)
         by_id = {row["id"]: row for row in changed}
         return [by_id.get(row["id"], row) for row in rows]
+
+    def gpus(self, rows: Sequence[Row]) -> dict[int, Sequence[float | None]]:
+        """Mean utilisation of each GPU, by their numbers, of jobs whose rows are as of now."""
+        with self._lock:
+            kept = [(row, self._kept[row["id"]].job) for row in rows if row["id"] in self._kept]
+        return {
+            row["id"]: job.gpus
+            for row, job in kept
+            if job.gpus and job.usage["until_time"] == row["usage_until_time"]
+        }
 
     def _known(self, number: int, now: float) -> _Kept | None:
         kept = self._kept.get(number)
         return kept if kept and now - kept.time < _FRESH_SECONDS else None
 
     def _ask(self, rows: Sequence[Row], now: int) -> None:
-        found: Mapping[int, Mapping[str, Any]] = {}
+        found: Mapping[int, LiveJob] = {}
         try:
             with self._reader.connect() as db, self._histories.lent() as history:
                 found = live(db, history, rows, self._policy, self._interval, now)
@@ -85,6 +95,6 @@ class LiveUsage:
         finally:
             with self._lock:
                 self._asked.difference_update(row["id"] for row in rows)
-                self._kept |= {number: _Kept(usage, now) for number, usage in found.items()}
+                self._kept |= {number: _Kept(job, now) for number, job in found.items()}
                 if len(self._kept) > _KEPT:
                     self._kept = {n: k for n, k in self._kept.items() if self._known(n, now)}

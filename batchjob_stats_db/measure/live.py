@@ -7,7 +7,7 @@ added. Jobs that ended and were not measured since are asked for as well, up to 
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -16,9 +16,11 @@ from batchjob.quantities.quantity import Statistic
 from batchjob.quantities.usage import ENERGY_COLUMNS, USAGE_COLUMNS
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.record_rows import UsagePolicy
-from batchjob_stats_db.measure.job_usage import JobToMeasure, MeasuredUsage, measure
+from batchjob_stats_db.measure.job_usage import GpuUsage, JobToMeasure, MeasuredUsage, measure
 from batchjob_stats_db.measure.pending import WANTED, measured, runs_of_ids
+from batchjob_stats_db.queries import gpus
 from batchjob_stats_db.queries.efficiency import RUNNING
+from batchjob_stats_db.queries.gpus import GpuKey, GpuMean
 from batchjob_stats_db.timeseries.base import TimeSeriesStore
 
 Row = Mapping[Any, Any]
@@ -32,6 +34,13 @@ _COLUMNS = {
 _GROWING = (*_COLUMNS[Statistic.TOTAL], *_COLUMNS[Statistic.PEAK], "gpu_memory_peak_bytes")
 _LEAST_SCRAPES = 3
 _AVERAGED = (*_COLUMNS[Statistic.MEAN], "gpu_utilization_ratio")
+
+
+class LiveJob(NamedTuple):
+    """What a job has used by now, or by its end."""
+
+    usage: Mapping[str, Any]  # as columns of `job_usage`
+    gpus: Sequence[float | None]  # mean utilisation (0..1) of each, in the order of their nodes
 
 
 def askable(row: Row, policy: UsagePolicy, now: int) -> bool:
@@ -58,20 +67,25 @@ def live(
     policy: UsagePolicy,
     interval: float,
     now: int,
-) -> dict[int, dict[str, Any]]:
-    """The usage of jobs by now, or by their end, as columns of `job_usage` by the rows' numbers.
+) -> dict[int, LiveJob]:
+    """The usage of jobs by now, or by their end, by the rows' numbers.
 
     `rows` have the columns of `queries.efficiency.columns()`, and are `askable`. A job of which
     nothing was seen is not in the answer. Raises TimeSeriesError.
     """
     by_id = {row["id"]: row for row in rows}
     jobs = _recent(db, rows, policy, interval, now)
-    found: dict[int, dict[str, Any]] = {}
-    for job, usage in zip(jobs, measure(history, jobs, interval), strict=True):
+    usages = measure(history, jobs, interval)
+    recorded = gpus.means(db, [usage.job_id for usage in usages if usage.devices])
+    found: dict[int, LiveJob] = {}
+    for job, usage in zip(jobs, usages, strict=True):
         row = by_id[usage.job_id]
         # Totals of a node that fell silent are in what is stored, and cannot be told apart there.
         if usage.samples and usage.nodes >= (row["usage_nodes"] or 0):
-            found[usage.job_id] = _together(row, usage, job.start, history.source, now)
+            made = _together(row, usage, job.start, history.source, now)
+            new = _new_part(row, made["until_time"], job.start)
+            devices = _gpus(recorded.get(usage.job_id, {}), usage.devices, new)
+            found[usage.job_id] = LiveJob(made, devices)
     return found
 
 
@@ -103,8 +117,8 @@ def _together(row: Row, usage: MeasuredUsage, begin: int, source: str, now: int)
     stored = {name: row[f"usage_{name}"] for name in names} if row["usage_samples"] else {}
     known_until = _known_until(row)
     until = max(min(usage.until_time, now), known_until)
-    before, since = known_until - row["start_time"], until - known_until
-    new = min(1.0, since / max(1, until - begin))  # the part of what was seen
+    before = known_until - row["start_time"]
+    new = _new_part(row, until, begin)
     if stored and row["end_time"] is not None and before > 0:
         # Of the job's whole life it is in the row, and was of the time that was measured.
         stored["coverage"] *= (row["end_time"] - row["start_time"]) / before
@@ -130,6 +144,25 @@ def _together(row: Row, usage: MeasuredUsage, begin: int, source: str, now: int)
         "doubt": stored.get("doubt") or usage.doubt,
     }
     return made
+
+
+def _new_part(row: Row, until: int, begin: int) -> float:
+    """The part of what was seen from `begin` to `until` that is not in what is stored."""
+    return min(1.0, (until - _known_until(row)) / max(1, until - begin))
+
+
+def _gpus(
+    stored: Mapping[GpuKey, GpuMean], seen: Sequence[GpuUsage], new: float
+) -> list[float | None]:
+    """Of each GPU its stored mean and what was seen since."""
+    together = {key: gpu.utilization_ratio for key, gpu in stored.items()}
+    for gpu in seen:
+        key = GpuKey(gpu.node, gpu.gpu, gpu.uuid, gpu.gpu_instance)
+        mean, ratio = together.get(key), gpu.utilization_ratio
+        if mean is not None and ratio is not None:
+            ratio = _mean(mean, stored[key].samples, ratio, new * gpu.samples)
+        together[key] = mean if ratio is None else ratio
+    return [together[key] for key in sorted(together)]
 
 
 def _coverage(

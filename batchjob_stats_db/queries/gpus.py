@@ -3,7 +3,7 @@
 import functools
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -12,23 +12,50 @@ from batchjob_stats_db.database import schema
 from batchjob_stats_db.queries.job_rows import Among, among
 
 
-def utilizations(db: Connection, ids: Sequence[int]) -> Mapping[int, Sequence[float | None]]:
-    """Mean utilisation (0..1) of each GPU of the jobs of these rows, in the order of their nodes.
+class GpuKey(NamedTuple):
+    """What tells a job's GPUs apart, in the order in which they are shown."""
+
+    node: str
+    gpu: str
+    uuid: str
+    gpu_instance: str
+
+
+class GpuMean(NamedTuple):
+    """How much a GPU did."""
+
+    utilization_ratio: float | None  # 0..1
+    samples: int  # that it is of
+
+
+def utilizations(db: Connection, ids: Sequence[int]) -> dict[int, Sequence[float | None]]:
+    """Recorded mean utilisation (0..1) of each GPU of the jobs of these rows, ordered by GpuKey.
 
     The caller found that the jobs may be seen.
     """
     which = among(db.dialect.name, schema.job_gpu.c.job_id)
-    found: dict[int, list[float | None]] = defaultdict(list)
-    for job_id, ratio in db.execute(_utilizations(which), {"ids": which.value(ids)}).all():
+    query = _query(which, ("utilization_ratio",))
+    found: defaultdict[int, list[float | None]] = defaultdict(list)
+    for job_id, ratio in db.execute(query, {"ids": which.value(ids)}).all():
         found[job_id].append(ratio)
+    return {**found}
+
+
+def means(db: Connection, ids: Sequence[int]) -> dict[int, dict[GpuKey, GpuMean]]:
+    """The same by GPU, with the number of samples that it is of."""
+    which = among(db.dialect.name, schema.job_gpu.c.job_id)
+    query = _query(which, (*GpuMean._fields, *GpuKey._fields))
+    found: defaultdict[int, dict[GpuKey, GpuMean]] = defaultdict(dict)
+    for job_id, ratio, samples, *key in db.execute(query, {"ids": which.value(ids)}).all():
+        found[job_id][GpuKey(*key)] = GpuMean(ratio, samples or 0)
     return found
 
 
 @functools.cache
-def _utilizations(which: Among) -> sa.Select[Any]:
+def _query(which: Among, names: tuple[str, ...]) -> sa.Select[Any]:
     gpu = schema.job_gpu.c
     return (
-        sa.select(gpu.job_id, gpu.utilization_ratio)
+        sa.select(gpu.job_id, *(gpu[name] for name in names))
         .where(which.condition)
-        .order_by(gpu.job_id, gpu.node, gpu.gpu, gpu.uuid, gpu.gpu_instance)
+        .order_by(gpu.job_id, *(gpu[name] for name in GpuKey._fields))
     )

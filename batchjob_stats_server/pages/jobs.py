@@ -166,6 +166,7 @@ def _show(
         rows = [row for section in sections for row in section.rows]
         sparks = page.frame.sparks.of(services, db, access, rows, job_columns.lines(columns))
         gpus = utilizations(db, [row["id"] for row in rows if row["allocated_gpus"]])
+        gpus |= services.live.gpus(rows) if services.live else {}
         clusters = list(dict.fromkeys(row["name"] for row in stats.clusters(db)))
     audit.seen(page.known, "jobs", rows)
     several_users = not mine and len({row["username"] for row in rows}) != 1

@@ -106,6 +106,7 @@ def api_report(site: Looked, run: Subject) -> Shown:
         "memory_efficiency": ratios.get("memory"),
         "gpu_ratio": ratios.get("gpu"),
         "written_bytes": used["written_bytes"],
+        "energy_joules": found["energy"]["total_joules"],
         "until": basis["until_time"] and basis["until_time"] / 1000,
         "coverage": basis["coverage"] if basis["samples"] else None,
         "final": basis["final"],
@@ -175,20 +176,30 @@ def _percent(text: str | None) -> float | None:
 
 def list_page(site: Looked, run: Subject) -> Shown:
     """`/jobs` as people see it."""
-    for row in re.findall(r'<tr role="row">.*?</tr>', _get(site, "/jobs", user=run.user), re.S):
-        cells = {
-            name: _text(text)
-            for name, text in re.findall(r'data-label="([^"]*)">(.*?)</td>', row, re.S)
-        }
-        reference = re.search(r'name="job" value="([^"]*)"', row)
-        if reference and reference[1] == f"{site.cluster}:{run.submit}:1:{run.jobid}":
-            return {
-                "state": cells["State"].upper(),
-                "cpu_efficiency": _percent(cells.get("CPU used")),
-                "memory_efficiency": _percent(cells.get("Memory used")),
-                "gpu_ratio": _percent(cells.get("GPU used")),
-            }
-    raise AssertionError("the page does not have the job")
+    found = re.findall(r'data-label="([^"]*)">(.*?)</td>', _listed(site, run), re.S)
+    cells = {name: _text(text) for name, text in found}
+    return {
+        "state": cells["State"].upper(),
+        "cpu_efficiency": _percent(cells.get("CPU used")),
+        "memory_efficiency": _percent(cells.get("Memory used")),
+        "gpu_ratio": _percent(cells.get("GPU used")),
+    }
+
+
+def list_gpus(site: Looked, run: Subject) -> Shown:
+    """The cells that `/jobs` has for each GPU."""
+    told = re.search(r'aria-label="Use of its GPUs: ([^"]*)"', _listed(site, run))
+    ratios = [_percent(each) for each in told[1].split(",")] if told else []
+    known = [ratio for ratio in ratios if ratio is not None]
+    return {"gpu_ratio": sum(known) / len(known) if known else None}
+
+
+def _listed(site: Looked, run: Subject) -> str:
+    """The run's row of `/jobs`."""
+    reference = f'name="job" value="{site.cluster}:{run.submit}:1:{run.jobid}"'
+    page = _get(site, "/jobs", user=run.user)
+    (row,) = (row for row in re.findall(r'<tr role="row">.*?</tr>', page, re.S) if reference in row)
+    return str(row)
 
 
 def job_page(site: Looked, run: Subject) -> Shown:
@@ -258,7 +269,7 @@ def _command(site: Looked, run: Subject, command: Any, *arguments: str) -> str:
 
 
 DATA_SOURCES = ("infinity", "json-api")
-BY_GPU = frozenset(f"dashboard, GPUs ({name})" for name in DATA_SOURCES)
+BY_GPU = frozenset(("page, list by GPU", *(f"dashboard, GPUs ({name})" for name in DATA_SOURCES)))
 """Means of each GPU; their mean is the job's where all were measured equally long."""
 COURSES = frozenset(("API, course", *(f"dashboard, power ({name})" for name in DATA_SOURCES)))
 """Places whose curves are whole only where there is no gap."""
@@ -286,6 +297,7 @@ LIVE: Mapping[str, Place] = {
     "API, report": api_report,
     "API, course": api_course,
     "page, list": list_page,
+    "page, list by GPU": list_gpus,
     "page, job": job_page,
     "page, compare": compare_page,
     "command, report": text_report,
@@ -324,10 +336,10 @@ PROMETHEUS: Mapping[str, Place] = {
 
 LATEST_RUN = frozenset(
     (
-        "exporter", "command, report", "command, table", *BY_GPU, *PROMETHEUS,
+        "exporter", "command, report", "command, table", *PROMETHEUS,
         *(
             f"dashboard, {each} ({name})"
-            for each in ("job", "power")
+            for each in ("job", "power", "GPUs")
             for name in DATA_SOURCES
         ),
     )
