@@ -36,12 +36,19 @@ class LiveUsage:
     """Asks in a thread of its own, and keeps the last answers for some seconds."""
 
     def __init__(
-        self, reader: Engine, histories: TimeSeriesPool, policy: UsagePolicy, interval: float
+        self,
+        reader: Engine,
+        histories: TimeSeriesPool,
+        policy: UsagePolicy,
+        interval: float,
+        patience: float = _PATIENCE_SECONDS,
     ) -> None:
+        """`patience`: for how many seconds a page waits."""
         self._reader = reader
         self._histories = histories
         self._policy = policy
         self._interval = interval
+        self._patience = patience
         self._lock = threading.Lock()
         self._kept: dict[int, _Kept] = {}
         self._asked: set[int] = set()
@@ -59,7 +66,7 @@ class LiveUsage:
             missing = [row for row in stale if row["id"] not in self._asked]
             self._asked.update(row["id"] for row in missing)
         if missing:
-            wait([self._thread.submit(self._ask, missing, int(now))], _PATIENCE_SECONDS)
+            wait([self._thread.submit(self._ask, missing, int(now))], self._patience)
         with self._lock:
             usages = {
                 row["id"]: kept.job.usage

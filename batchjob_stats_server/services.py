@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple, cast
 
@@ -192,6 +192,13 @@ def live_rows(services: Services, rows: Sequence[RowMapping]) -> list[RowMapping
     """Jobs with the usage by now of those that run, or were not measured since their end."""
     found = services.live.rows(rows, services.clock()) if services.live else rows
     return cast(list[RowMapping], list(found))
+
+
+def live_gpus(
+    services: Services, rows: Sequence[RowMapping]
+) -> Mapping[int, Sequence[float | None]]:
+    """Mean utilisation of each GPU of those jobs whose `live_rows` or `live_columns` these are."""
+    return services.live.gpus(rows) if services.live else {}
 
 
 def live_columns(

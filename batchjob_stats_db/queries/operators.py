@@ -1,6 +1,6 @@
 """What operators look for: waste, failures, waits, GPUs that are held and idle."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -8,11 +8,11 @@ from sqlalchemy.engine import Connection, RowMapping
 
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.access import Access, visible
-from batchjob_stats_db.database.upsert import parts
 from batchjob_stats_db.measure.waits import waits
 from batchjob_stats_db.queries import paging
 from batchjob_stats_db.queries.clusters import known_clusters
 from batchjob_stats_db.queries.efficiency import RUNNING
+from batchjob_stats_db.queries.gpus import utilizations
 from batchjob_stats_db.queries.job_rows import numbered
 
 _MOST_CANDIDATES = 500  # for idle GPUs, of each kind
@@ -98,6 +98,7 @@ IDLE_COLUMNS = (
 """Columns of `idle_gpus`."""
 
 Live = Callable[[Sequence[RowMapping]], Sequence[RowMapping]]
+LiveGpus = Callable[[Sequence[RowMapping]], Mapping[int, Sequence[float | None]]]
 
 
 def idle_gpus(
@@ -108,15 +109,16 @@ def idle_gpus(
     limit: int,
     cluster: str | None = None,
     live: Live = lambda rows: rows,
+    live_gpus: LiveGpus = lambda _: {},
 ) -> list[dict[str, Any]]:
     """Running jobs with GPUs whose mean utilisation is at most so much, held for so long.
 
-    Those with the most idle GPU time first. `live` gives rows of jobs what they used by now; which
-    of a job's GPUs did less than all together is as it was last measured.
+    Those with the most idle GPU time first. `live` gives rows of jobs what they used by now, and
+    `live_gpus` the mean utilisation of each of their GPUs, by their numbers.
     """
     rows = live(numbered(db, _candidates(db, access, cluster)))
-    alone = _idle_alone(db, [row["id"] for row in rows], at_most)
-    found = (_idle(row, at_most, alone.get(row["id"], 0)) for row in rows)
+    gpus = {**utilizations(db, [row["id"] for row in rows]), **live_gpus(rows)}
+    found = (_idle(row, at_most, gpus.get(row["id"], ())) for row in rows)
     idle = [
         each
         for row, each in zip(rows, found, strict=True)
@@ -149,22 +151,9 @@ def _candidates(db: Connection, access: Access, cluster: str | None) -> list[int
     return list(dict.fromkeys((*known, *newest)))
 
 
-def _idle_alone(db: Connection, ids: Sequence[int], at_most: float) -> dict[int, int]:
-    """How many GPUs of these jobs did so little by themselves."""
-    gpu = schema.job_gpu.c
-    counts: dict[int, int] = {}
-    for part in parts(ids):
-        query = (
-            sa.select(gpu.job_id, sa.func.count())
-            .where(gpu.job_id.in_(part), gpu.utilization_ratio <= at_most)
-            .group_by(gpu.job_id)
-        )
-        counts.update((number, count) for number, count in db.execute(query))
-    return counts
-
-
-def _idle(row: RowMapping, at_most: float, alone: int) -> dict[str, Any]:
+def _idle(row: RowMapping, at_most: float, gpus: Sequence[float | None]) -> dict[str, Any]:
     mean, until = row["usage_gpu_utilization_ratio"], row["usage_until_time"]
+    alone = sum(ratio is not None and ratio <= at_most for ratio in gpus)
     idle = row["usage_gpus"] if mean is not None and mean <= at_most else alone
     names = ("cluster", "jobid", "username", "account", "partition", "name", "allocated_gpus")
     return {

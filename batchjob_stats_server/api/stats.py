@@ -18,7 +18,7 @@ from batchjob_stats_server.api.rows import Rows, answer, chosen, listed, model
 from batchjob_stats_server.api.usage import KEYS, By
 from batchjob_stats_server.auth import audit
 from batchjob_stats_server.auth.identity import Caller, Known
-from batchjob_stats_server.services import Given, Services, live_rows
+from batchjob_stats_server.services import Given, Services, live_gpus, live_rows
 
 router = APIRouter(prefix=f"{PREFIX}/stats")
 
@@ -135,7 +135,7 @@ async def idle_gpus(
     keys = chosen(which.fields, IdleGpuRow)
     rows = await looked_up(services, known, lambda db: operators.idle_gpus(
         db, access, which.utilization_at_most, which.held_at_least, which.limit, which.cluster,
-        lambda found: live_rows(services, found),
+        lambda found: live_rows(services, found), lambda found: live_gpus(services, found),
     ))  # fmt: skip
     audit.seen(known, "idle GPUs", rows)
     return answer(rows, keys, which.format)

@@ -45,7 +45,7 @@ from batchjob_stats_server.pages.rendering.job_table import (
     ListLayout,
     TableFacts,
 )
-from batchjob_stats_server.services import Given, Services, live_columns
+from batchjob_stats_server.services import Given, Services, live_columns, live_gpus
 
 router = APIRouter(include_in_schema=False)
 
@@ -165,8 +165,8 @@ def _show(
         sections = _sections(services, db, page, access, which)
         rows = [row for section in sections for row in section.rows]
         sparks = page.frame.sparks.of(services, db, access, rows, job_columns.lines(columns))
-        gpus = utilizations(db, [row["id"] for row in rows if row["allocated_gpus"]])
-        gpus |= services.live.gpus(rows) if services.live else {}
+        held = [row["id"] for row in rows if row["allocated_gpus"]]
+        gpus = {**utilizations(db, held), **live_gpus(services, rows)}
         clusters = list(dict.fromkeys(row["name"] for row in stats.clusters(db)))
     audit.seen(page.known, "jobs", rows)
     several_users = not mine and len({row["username"] for row in rows}) != 1

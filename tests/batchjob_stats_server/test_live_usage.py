@@ -16,7 +16,7 @@ from batchjob_stats_db.timeseries.prometheus_store import Prometheus
 from batchjob_stats_server import app
 from batchjob_stats_server.live_usage import LiveUsage
 from batchjob_stats_server.promql.histories import TimeSeriesPool
-from tests.batchjob_stats_db.tsdb import SERVERS, line, relayed
+from tests.batchjob_stats_db.tsdb import SERVERS, line, prometheus, relayed
 from tests.batchjob_stats_server.conftest import NOW, PROXY, SECRET
 
 CAROL = {"user": "carol", "jobid": "3"}  # runs since NOW - 5000
@@ -37,11 +37,10 @@ SAMPLES = [
 ]
 
 
-def live(services, url):
+def live(services, url, patience=60.0):
     histories = TimeSeriesPool([Prometheus(Endpoint(url))])
-    return services._replace(
-        histories=histories, live=LiveUsage(services.reader, histories, UsagePolicy(), 30.0)
-    )
+    asked = LiveUsage(services.reader, histories, UsagePolicy(), 30.0, patience)
+    return services._replace(histories=histories, live=asked)
 
 
 @pytest.fixture(scope="module", params=SERVERS)
@@ -123,6 +122,19 @@ def test_idle_gpus_go_by_them(services, store):
     assert "No running job of half an hour or more is known to use its GPUs" not in page
 
 
+def test_one_idle_gpu_of_two_is_as_of_now(services):
+    with services.writer.begin() as db:
+        carols_job = schema.job.c.jobid == "3"
+        db.execute(sa.update(schema.job).where(carols_job).values(allocated_gpus=2))
+    busy = course("gpu_utilization_ratio", [0.8] * 165, **CAROL, gpu="1", uuid="GPU-d")
+    with prometheus([*SAMPLES, *busy]) as url:
+        measured = live(services, url)
+        (idle,) = get(measured, "/api/v1/stats/idle-gpus").json()
+        page = get(measured, "/jobs").text
+    assert (idle["idle_gpus"], idle["gpu_utilization_ratio"]) == (1, pytest.approx(0.4))
+    assert "Use of its GPUs: 0\N{NARROW NO-BREAK SPACE}%, 80\N{NARROW NO-BREAK SPACE}%" in page
+
+
 def test_pages_have_them(services, store):
     live_services = live(services, store)
     for path in ("/jobs", "/compare?job=3", "/clusters/c1"):
@@ -141,7 +153,7 @@ def test_a_store_that_hangs_leaves_what_is_stored(services):
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever).start()
-        slow = live(services, f"http://127.0.0.1:{server.server_port}")
+        slow = live(services, f"http://127.0.0.1:{server.server_port}", patience=1.0)
         try:
             begun = time.monotonic()
             job = carols(get(slow, "/api/v1/jobs"))

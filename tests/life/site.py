@@ -250,5 +250,5 @@ def _services(
     made = build(settings)
     made = made if gate else made._replace(tsdb=None)
     histories = TimeSeriesPool([measurements] * 4)
-    live = LiveUsage(made.reader, histories, tsdb.policy(), tsdb.scrape_interval)
+    live = LiveUsage(made.reader, histories, tsdb.policy(), tsdb.scrape_interval, patience=60.0)
     return made._replace(histories=histories, live=live, clock=clock)

@@ -108,7 +108,7 @@ DASHBOARD = Dashboard(
             ),
         ),
         Panel(
-            "Idle, as last measured",
+            "Idle until now",
             (
                 ApiQuery(
                     "/stats/idle-gpus",
