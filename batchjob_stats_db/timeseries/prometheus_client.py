@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 import urllib3
 from requests.utils import DEFAULT_CA_BUNDLE_PATH
@@ -54,6 +54,7 @@ class PrometheusClient:
     def __init__(self, endpoint: Endpoint, connections: int = 1) -> None:
         self._endpoint = endpoint
         self._pool = _pool(endpoint, connections)
+        self._base = f"{urlsplit(endpoint.url).path.rstrip('/')}/api/v1"
 
     def ask(self, path: str, form: Iterable[tuple[str, str]], timeout: float) -> tuple[int, bytes]:
         """Status and body; raises NoAnswer, AnswerTooLarge, AnswerTooSlow.
@@ -61,14 +62,14 @@ class PrometheusClient:
         `timeout`: seconds the server has; the answer may take little longer to arrive.
         """
         deadline = time.monotonic() + timeout + _PATIENCE_SECONDS
-        url = f"{self._endpoint.url.rstrip('/')}/api/v1/{path}"
+        target = f"{self._base}/{path}"
         text = urlencode(list(form))
         # Prometheus takes these by GET alone.
         get = path.startswith(("label/", "metadata"))
         try:
-            with self._pool.request(
+            with self._pool.urlopen(
                 "GET" if get else "POST",
-                f"{url}?{text}" if get and text else url,
+                f"{target}?{text}" if get and text else target,
                 body=None if get else text,
                 headers={**self._pool.headers, "Content-Type": "application/x-www-form-urlencoded"},
                 timeout=max(0.1, deadline - time.monotonic()),
@@ -78,7 +79,7 @@ class PrometheusClient:
             ) as response:
                 return response.status, self._read(response, deadline)
         except urllib3.exceptions.HTTPError as error:
-            raise NoAnswer(f"{url}: {error}") from error
+            raise NoAnswer(f"{self._endpoint.url.rstrip('/')}/api/v1/{path}: {error}") from error
 
     def _read(self, response: urllib3.BaseHTTPResponse, deadline: float) -> bytes:
         body = bytearray()
@@ -93,19 +94,23 @@ class PrometheusClient:
 
     def close(self) -> None:
         """Close the connections nobody uses."""
-        self._pool.clear()
+        self._pool.close()
 
 
-def _pool(endpoint: Endpoint, connections: int) -> urllib3.PoolManager:
+def _pool(endpoint: Endpoint, connections: int) -> urllib3.HTTPConnectionPool:
     headers = dict(endpoint.headers or {})
     if endpoint.username:
         headers |= urllib3.make_headers(basic_auth=f"{endpoint.username}:{endpoint.password}")
     if endpoint.token:
         headers["Authorization"] = f"Bearer {endpoint.token}"
-    return urllib3.PoolManager(
+    tls = {
+        "ca_certs": endpoint.ca_file or DEFAULT_CA_BUNDLE_PATH,
+        "cert_file": endpoint.cert_file or None,
+        "key_file": endpoint.key_file or endpoint.cert_file or None,
+    }
+    return urllib3.connection_from_url(
+        endpoint.url,
         maxsize=connections,
         headers=headers,
-        ca_certs=endpoint.ca_file or DEFAULT_CA_BUNDLE_PATH,
-        cert_file=endpoint.cert_file or None,
-        key_file=endpoint.key_file or endpoint.cert_file or None,
+        **(tls if urlsplit(endpoint.url).scheme == "https" else {}),
     )
