@@ -123,10 +123,11 @@ def make(services: Services) -> FastAPI:
     prometheus.install(app)
     frame.install(app)
     app.include_router(health.router)
+    # Routes are tried in this order, and those of a dashboard's panels are asked most often.
+    app.include_router(prometheus.router, responses=problems.RESPONSES)
     app.include_router(docs.router)
     for router in ROUTERS:
         app.include_router(router, responses=problems.RESPONSES, dependencies=[Depends(once)])
-    app.include_router(prometheus.router, responses=problems.RESPONSES)
     if services.provider:
         from batchjob_stats_server.pages import log_in  # OAuth and HTTP, for this alone
 
