@@ -22,8 +22,7 @@ from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.access import Access
 from batchjob_stats_server.api import PREFIX
 from batchjob_stats_server.auth import audit
-from batchjob_stats_server.auth.identity import Caller, Known
-from batchjob_stats_server.auth.rights import Principal
+from batchjob_stats_server.auth.identity import Asker, Asking, Caller
 from batchjob_stats_server.http.problems import MEDIA_TYPE
 from batchjob_stats_server.promql.backend import Rejected
 from batchjob_stats_server.promql.confinement import Confinement
@@ -190,25 +189,12 @@ def _decoded(body: bytes) -> str:
 Pairs = Annotated[Form, Depends(_pairs)]
 
 
-class Asker(NamedTuple):
-    """Whose question it is, and what they may see."""
-
-    known: Principal
-    access: Access
-
-    def note(self, own: Confinement, asked: PrometheusParams, path: str) -> None:
-        """In the audit log, where series of others may be in the answer."""
-        if own.is_everybodys() or self.known.on_behalf:
-            texts = [asked.values["query"]] if "query" in asked.values else list(asked.match)
-            about = f" for {shown(' '.join(texts))}" if texts else ""
-            audit.did(self.known, f"asked PromQL {path}{about}")
-
-
-async def _asker(known: Known, access: Caller) -> Asker:
-    return Asker(known, access)
-
-
-Asking = Annotated[Asker, Depends(_asker)]
+def _note(asker: Asker, own: Confinement, asked: PrometheusParams, path: str) -> None:
+    """In the audit log, where series of others may be in the answer."""
+    if own.is_everybodys() or asker.identity.on_behalf:
+        texts = [asked.values["query"]] if "query" in asked.values else list(asked.match)
+        about = f" for {shown(' '.join(texts))}" if texts else ""
+        audit.did(asker.identity, f"asked PromQL {path}{about}")
 
 
 async def _answer(
@@ -222,7 +208,7 @@ async def _answer(
     def work() -> bytes:
         own = Confinement.of(asker.access, _clusters(services, asker.access))
         form = kind.form(Question(asked, own, services.clock(), options.limits()))
-        asker.note(own, asked, path)
+        _note(asker, own, asked, path)
         # Prometheus' 0 is no limit.
         series = min(asked.values.get("limit") or options.series, options.series)
         timeout = min(asked.values.get("timeout", options.timeout), options.timeout)
@@ -232,7 +218,7 @@ async def _answer(
         with services.metrics.tsdb(path.partition("/")[0]):
             return _with_infos(tsdb.ask(path, form + extra, timeout), own.told())
 
-    answer = await tsdb.turns.run(asker.known.who(), work)
+    answer = await tsdb.turns.run(asker.identity.who(), work)
     return Response(answer, headers={"Cache-Control": "no-store"}, media_type="application/json")
 
 
@@ -322,7 +308,7 @@ async def metadata(services: Given, asker: Asking, pairs: Pairs) -> dict[str, An
             return tsdb.ask("metadata", form, services.settings.gate.timeout)
 
     try:
-        answer = await tsdb.turns.run(asker.known.who(), work)
+        answer = await tsdb.turns.run(asker.identity.who(), work)
     except (Rejected, Unavailable):  # not all databases have metadata, and nothing depends on them
         return _success({})
     found = known_metrics(answer, asker.access.everything, asked.get("limit_per_metric"))

@@ -183,43 +183,46 @@ def _refused(
     return Problem(status, detail, headers)
 
 
-class _Asker(NamedTuple):
+class Asker(NamedTuple):
+    """Who asks, and what they may see."""
+
     identity: Principal
     access: Access
 
 
-async def _asker(request: Request, later: BackgroundTasks) -> _Asker:
+async def asker(request: Request, later: BackgroundTasks) -> Asker:
     """Both in one thread, once for a request: handing it to a thread costs as much as looking."""
     if (known := getattr(request.state, "asker", None)) is not None:
-        return cast(_Asker, known)
+        return cast(Asker, known)
     services: Services = request.app.state.services
 
-    def make() -> _Asker:
+    def make() -> Asker:
         known = _believed(request, services, later)
-        return _Asker(known, _access(services, known))
+        return Asker(known, _access(services, known))
 
-    asker = await run_in_threadpool(make)
-    _throttle(services, asker.identity)
-    request.state.asker = asker
-    return asker
+    made = await run_in_threadpool(make)
+    _throttle(services, made.identity)
+    request.state.asker = made
+    return made
 
 
 async def known_if_any(request: Request) -> Principal | None:
     """Who asks, for a page that does without; None for anybody who is not believed."""
     try:
-        return (await _asker(request, BackgroundTasks())).identity
+        return (await asker(request, BackgroundTasks())).identity
     except (Problem, sa.exc.SQLAlchemyError):
         return None
 
 
 async def _identity(request: Request, later: BackgroundTasks) -> Principal:
-    return (await _asker(request, later)).identity
+    return (await asker(request, later)).identity
 
 
 async def _rights(request: Request, later: BackgroundTasks) -> Access:
-    return (await _asker(request, later)).access
+    return (await asker(request, later)).access
 
 
+Asking = Annotated[Asker, Depends(asker)]
 Known = Annotated[Principal, Depends(_identity)]
 Caller = Annotated[Access, Depends(_rights)]
 
