@@ -216,9 +216,8 @@ def _gpu(row: Row, facts: TableFacts) -> str:
     used = explain.gpu_ratio(row)
     if used is None:
         return ""
-    return fragments.bar(usage_bars.shown(used)) + fragments.gpu_cells(
-        facts.gpus.get(row["id"], ())
-    )
+    cells = fragments.gpu_cells(facts.gpus.get(row["id"], ()))
+    return f"{fragments.bar(usage_bars.shown(used))}{cells}"
 
 
 def _peak(row: Row, _: TableFacts) -> str:
