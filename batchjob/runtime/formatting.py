@@ -49,10 +49,15 @@ def lasting(seconds: float, space: str = " ") -> str:
         return f"\u2212{lasting(-seconds, space)}"
     if seconds < 60:
         return f"{digits(seconds)}{space}s"
-    days, rest = divmod(int(seconds), 86400)
-    parts = ((days, "d"), (rest // 3600, "h"), (rest % 3600 // 60, "min"), (rest % 60, "s"))
-    first = next(place for place, (count, _) in enumerate(parts) if count)
-    return " ".join(f"{count}{space}{unit}" for count, unit in parts[first : first + 2] if count)
+    whole = int(seconds)
+    if whole >= 86400:
+        count, rest, unit, of_rest = whole // 86400, whole % 86400 // 3600, "d", "h"
+    elif whole >= 3600:
+        count, rest, unit, of_rest = whole // 3600, whole % 3600 // 60, "h", "min"
+    else:
+        count, rest, unit, of_rest = whole // 60, whole % 60, "min", "s"
+    first = f"{count}{space}{unit}"
+    return f"{first} {rest}{space}{of_rest}" if rest else first
 
 
 def lasting_exactly(seconds: float, space: str = " ") -> str:

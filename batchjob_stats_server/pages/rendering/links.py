@@ -1,5 +1,6 @@
 """Addresses of pages, and the names that jobs have in them."""
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import quote, quote_plus, urlsplit
@@ -25,8 +26,11 @@ def path(*parts: object, **query: object) -> str:
 def _quoted(value: object, plus: bool = False) -> str:
     """Most words of an address are plain ones; urllib takes its time for these as well."""
     text = str(value)
-    if text.isascii() and text.isalnum():
-        return text
+    return text if text.isascii() and text.isalnum() else _percent_encoded(text, plus)
+
+
+@functools.lru_cache(4096)
+def _percent_encoded(text: str, plus: bool) -> str:
     return quote_plus(text) if plus else quote(text, safe="")
 
 

@@ -50,11 +50,16 @@ def moment(seconds: float, zone: bool = True, now: float | None = None) -> Marku
 
     With `now`, a year that is this one is left out.
     """
+    return _moment(seconds, zone, None if now is None else _year(now))
+
+
+@lru_cache(4096)
+def _moment(seconds: float, zone: bool, year: int | None) -> Markup:
     at = _utc(seconds)
     if at is None:
         return absent("a time beyond the calendar")
     exact = at.isoformat()  # 2026-01-31T12:00:00+00:00
-    day = exact[5:10] if now is not None and _year(now) == at.year else exact[:10]
+    day = exact[5:10] if year == at.year else exact[:10]
     text = f"{day} {exact[11:16]}{' UTC' if zone else ''}"
     return Markup(f'<time datetime="{exact[:19]}Z">{text}</time>')  # noqa: S704 (all digits)
 
