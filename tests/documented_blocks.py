@@ -38,8 +38,8 @@ def _typed(test: str, *, long: bool = False) -> Run:
     return Run(How.TYPED, f"tests/{test}.py", long)
 
 
-def _done(test: str) -> Run:
-    return Run(How.DONE, f"tests/{test}.py")
+def _done(test: str, *, long: bool = False) -> Run:
+    return Run(How.DONE, f"tests/{test}.py", long)
 
 
 def _needs(what: str) -> Run:
@@ -50,6 +50,7 @@ _HERE = _typed("test_shell_blocks")
 _PACKAGES = _typed("e2e/test_packages")
 _ONE_NODE = _typed("e2e/test_guide_one_node", long=True)
 _CLUSTER = _typed("e2e/test_guide_cluster", long=True)
+_ANSIBLE = _typed("e2e/test_guide_ansible", long=True)
 _KUBERNETES = "a Kubernetes cluster"
 _PBS = "a PBS with its hook"
 _RELEASE = "a release on PyPI; from a checkout the guides install the same"
@@ -65,7 +66,7 @@ RUNS: Mapping[str, Mapping[str, Run]] = {
         "batchjob_stats_server --config.file=/etc/batchjob/server.yml token": _CLUSTER,
         "openssl req -new": _CLUSTER,
     },
-    "docs/ansible.md": {"cd deploy/ansible": _done("deploy/test_ansible")},
+    "docs/ansible.md": {"cd deploy/ansible": _done("e2e/test_guide_ansible", long=True)},
     "docs/cluster.md": {
         "batchjob_exporter --collector.disable-defaults": _CLUSTER,
         "systemctl enable --now batchjob_cluster": _CLUSTER,
@@ -154,10 +155,10 @@ RUNS: Mapping[str, Mapping[str, Run]] = {
     },
     "docs/up.md": {
         "batchjob up": _done("e2e/test_up"),
-        "systemctl --user enable": _needs("a log-in with a systemd of its own"),
+        "systemctl --user enable": _ANSIBLE,
     },
     "docs/victoriametrics.md": {
-        "cd /usr/share/batchjob": _needs("a booted host with VictoriaMetrics"),
+        "cd /usr/share/batchjob": _ANSIBLE,
         "kubectl create namespace": _needs(_KUBERNETES),
     },
 }  # fmt: skip
