@@ -46,8 +46,8 @@ log = logging.getLogger(__name__)
 
 Arguments = argparse.Namespace
 
-# Objects between collections. Records are many and in no cycles, and a batch of them has fewer.
-_COLLECTED = 50_000
+# Objects between collections: records are many, and in no cycles.
+_COLLECTED = 20_000
 
 
 def main(arguments: list[str] | None = None) -> int:
