@@ -32,6 +32,7 @@ from batchjob.runtime.values import called, duration, integer
 from batchjob.secret_files import SecretFileError, read_key
 from batchjob_stats_db.admin import check, privacy, tables, transfer
 from batchjob_stats_db.admin.backup import backup, place, prune
+from batchjob_stats_db.admin.copying import copy_rows
 from batchjob_stats_db.admin.progress import Progress
 from batchjob_stats_db.admin.restore import restore
 from batchjob_stats_db.database import schema
@@ -113,6 +114,15 @@ def _parser() -> Parser:
                       "elsewhere).")  # fmt: skip
     back = add("restore", _restore, "Replace the database with a backup.")
     back.add_argument("file", type=Path, help="Backup to restore.")
+    other = add("copy", _copy, "Copy everything into another, empty database.")
+    other.add_argument(
+        "--to",
+        required=True,
+        metavar="URL",
+        help="The other database, such as postgresql://batchjob@HOST/batchjob.",
+    )
+    other.add_argument("--to-password-file", default="", metavar="FILE",
+                       help="File with the password for the other database.")  # fmt: skip
     add("check", _check, "Check for damage, gaps and orphaned rows.")
     out = add("export", _export, "Write job records to standard output.")
     out.add_argument("--format", choices=("json", "csv", "parquet"), default="json")
@@ -305,6 +315,25 @@ def _restore(chosen: PollerSettings, given: Arguments) -> int:
         print(f"batchjob_stats_db: {error}", file=sys.stderr)
     finally:
         engine.dispose()
+    return 0
+
+
+def _copy(chosen: PollerSettings, given: Arguments) -> int:
+    from batchjob_stats_db.admin.migrate import bring_up_to_date
+
+    target = parse(given.to, given.to_password_file)
+    if target == _url(chosen):
+        raise SettingsError("--to: expected another database than db.url")
+    with _writing(chosen) as engine, only_writer(target):
+        bring_up_to_date(target)
+        other = writer(target)
+        try:
+            progress = Progress("copy", 0, 1)
+            rows = copy_rows(engine, other, progress.at)
+            progress.done(f"{rows} rows")
+        finally:
+            other.dispose()
+    print(f"{rows} rows")
     return 0
 
 

@@ -1,0 +1,50 @@
+"""Copy a whole database into another one: from SQLite to PostgreSQL, or back."""
+
+from collections.abc import Callable
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Engine
+
+from batchjob_stats_db.database import schema
+from batchjob_stats_db.database.engine import DatabaseError
+
+_AT_ONCE = 2000  # rows
+
+
+def copy_rows(source: Engine, target: Engine, told: Callable[[float, str], None]) -> int:
+    """Copy the rows of all tables, in one transaction; returns how many.
+
+    Both databases have the current schema, and no other process writes to the source. `told` is
+    given how much is done (0..1) and a table's name. Raises DatabaseError where the target has
+    rows.
+    """
+    tables = schema.metadata.sorted_tables
+    with source.connect() as old, target.begin() as new:
+        for table in tables:
+            if _rows(new, table):
+                raise DatabaseError(f"--to: expected an empty database, but {table.name} has rows")
+        total = sum(_rows(old, table) for table in tables)
+        done = 0
+        for table in tables:
+            # In the order of their keys, so that a token follows the one it was created with.
+            query = sa.select(table).order_by(*table.primary_key)
+            found = old.execution_options(stream_results=True).execute(query)
+            for rows in found.mappings().partitions(_AT_ONCE):
+                new.execute(sa.insert(table), [dict(row) for row in rows])
+                done += len(rows)
+                told(done / total, table.name)
+            if new.dialect.name == "postgresql" and table.autoincrement_column is not None:
+                _continue_numbers(new, table.autoincrement_column)
+    return done
+
+
+def _rows(db: Connection, table: sa.Table) -> int:
+    return db.execute(sa.select(sa.func.count()).select_from(table)).scalar_one()
+
+
+def _continue_numbers(db: Connection, column: sa.Column[int]) -> None:
+    """Have the sequence behind a column go on after the largest number that was copied."""
+    sequence = sa.func.pg_get_serial_sequence(column.table.name, column.name)
+    largest = sa.func.max(column)
+    following = sa.func.setval(sequence, sa.func.coalesce(largest, 1), largest.is_not(None))
+    db.execute(sa.select(following))

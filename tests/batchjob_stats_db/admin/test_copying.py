@@ -1,0 +1,109 @@
+"""A whole database into another one, by the command."""
+
+import json
+
+import pytest
+import sqlalchemy as sa
+
+from batchjob.schedulers.accounting import Batch
+from batchjob_stats_db.admin.migrate import migrate
+from batchjob_stats_db.database import schema
+from batchjob_stats_db.database.engine import only_writer, parse, writer
+from batchjob_stats_db.database.record_rows import UsagePolicy
+from batchjob_stats_db.database.store import Store
+from batchjob_stats_db.main import main
+
+NOW = 1_775_300_000
+TABLES = schema.metadata.sorted_tables
+
+
+@pytest.fixture
+def source(tmp_path):
+    """An SQLite database with a row in each table, and a token made with another one."""
+    url = parse(f"sqlite:///{tmp_path}/source.db")
+    engine = writer(url, create=True)
+    migrate(engine)
+    with engine.begin() as db:
+        for table in TABLES:
+            db.execute(sa.insert(table), {each.name: some_value(each) for each in table.columns})
+        later = {"id": 7, "parent_id": 1, "digest": "another"}
+        row = {each.name: some_value(each) for each in schema.api_token.columns}
+        db.execute(sa.insert(schema.api_token), row | later)
+    engine.dispose()
+    return url
+
+
+def some_value(column):
+    """The same for columns that refer to each other."""
+    if column.name == "parent_id":
+        return None
+    if isinstance(column.type, sa.LargeBinary):
+        return b"#!/bin/sh\n"
+    return "c1" if isinstance(column.type, sa.Text) else 1
+
+
+@pytest.fixture
+def copy(source, tmp_path, capsys):
+    """Runs the command; returns status, output and complaints."""
+    config = tmp_path / "stats_db.yml"
+
+    def call(to, of=source):
+        config.write_text(f"db: {{url: {json.dumps(of.render_as_string(hide_password=False))}}}\n")
+        text = to.render_as_string(hide_password=False)
+        status = main(["--config.file", str(config), "copy", "--to", text])
+        said = capsys.readouterr()
+        return status, said.out, said.err
+
+    return call
+
+
+def contents(url):
+    engine = writer(url)
+    with engine.connect() as db:
+        found = {
+            table.name: db.execute(sa.select(table).order_by(*table.primary_key)).all()
+            for table in TABLES
+        }
+    engine.dispose()
+    return {name: [tuple(row) for row in rows] for name, rows in found.items()}
+
+
+def test_each_row_of_each_table_is_copied(copy, source, empty_url):
+    status, out, _ = copy(empty_url)
+    assert (status, out) == (0, f"{len(TABLES) + 1} rows\n")
+    assert contents(empty_url) == contents(source)
+
+
+def test_there_and_back(copy, source, empty_url, tmp_path):
+    back = parse(f"sqlite:///{tmp_path}/back.db")
+    assert copy(empty_url)[0] == copy(back, of=empty_url)[0] == 0
+    assert contents(back) == contents(source)
+
+
+def test_new_jobs_get_numbers_after_those_copied(copy, empty_url, job):
+    copy(empty_url)
+    engine = writer(empty_url)
+    Store(engine, "c1", UsagePolicy(), clock=lambda: NOW).write(Batch((job("5"),), (), "", 0), "s")
+    with engine.connect() as db:
+        assert db.scalars(sa.select(schema.job.c.id).order_by(schema.job.c.id)).all() == [1, 2]
+    engine.dispose()
+
+
+def test_a_database_with_rows_is_left_as_it_is(copy, source, empty_url):
+    copy(empty_url)
+    before = contents(empty_url)
+    status, _, complaint = copy(empty_url)
+    assert status == 2
+    assert complaint.endswith("--to: expected an empty database, but account has rows\n")
+    assert contents(empty_url) == before
+
+
+def test_not_while_the_poller_writes(copy, source, empty_url):
+    with only_writer(source):
+        status, _, complaint = copy(empty_url)
+    assert status != 0
+    assert "is already writing to it" in complaint
+
+
+def test_not_into_itself(copy, source):
+    assert copy(source)[0] == 2
