@@ -64,7 +64,7 @@ def sqlite_only(url):
 
 def test_a_directory_is_made_and_holds_the_newest(alices, run, url, tmp_path, monkeypatch):
     stamps = iter(f"2026010{day}T000000Z" for day in range(1, 5))
-    monkeypatch.setattr("batchjob_stats_db.main._stamp", lambda: next(stamps))
+    monkeypatch.setattr("batchjob_stats_db.admin.commands.time_stamp", lambda: next(stamps))
     for _ in range(3):
         status, said, error = run("backup")
         assert status == 0, error
