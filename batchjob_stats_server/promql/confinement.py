@@ -61,7 +61,7 @@ class Confinement(NamedTuple):
         ]
         more = len(whose) - _TOLD
         text = ", ".join(whose[:_TOLD]) + (f" and {more} more" if more > 0 else "")
-        return f"only series of {text or 'nobody: you have no login on a cluster'} were asked"
+        return f"only series of {text or 'nobody: you have no login on a cluster'} were queried"
 
     def matchers(self, named: Set[str], reach: QueryWindow) -> list[list[str]]:
         """What to add to a selector; several lists where only several selectors can say it.

@@ -211,7 +211,9 @@ QUANTITIES: Mapping[str, JobFact] = {
         "Longest run time of this and similar jobs plus 25 %, rounded up.",
         _time_to_ask,
     ),
-    "time_request": JobFact("word", "The same in the notation of the scheduler.", _time_request),
+    "time_request": JobFact(
+        "word", "`time_to_ask` in the notation of the scheduler.", _time_request
+    ),
     "coverage": JobFact(
         "ratio",
         "Fraction of the job's node time that the numbers cover; 1 if they are from "
@@ -242,7 +244,7 @@ QUANTITIES: Mapping[str, JobFact] = {
     "cpus": JobFact("count", "CPUs allocated.", _of_job("allocated_cpus")),
     "cpu_ratio": JobFact("ratio", "CPU efficiency.", _of_job("cpu_efficiency")),
     "cpus_used": JobFact("count", "CPUs in use on average.", _cpus_used),
-    "cpus_to_ask": JobFact("count", "The same plus 10 %, rounded up.", _cpus_to_ask),
+    "cpus_to_ask": JobFact("count", "`cpus_used` plus 10 %, rounded up.", _cpus_to_ask),
     "cpu_throttled_ratio": JobFact(
         "ratio",
         "Time throttled by the CPU quota / available CPU time.",
@@ -277,13 +279,13 @@ QUANTITIES: Mapping[str, JobFact] = {
         _of_job("usage_working_set_average_bytes"),
     ),
     "memory_need": JobFact(
-        "bytes", "Most memory on one node of this and similar jobs.", _node_need
+        "bytes", "Maximum memory used on one node by this and similar jobs.", _node_need
     ),
     "memory_to_ask": JobFact(
-        "bytes", "The same plus 20 %, rounded up, for all nodes.", _memory_to_ask
+        "bytes", "`memory_need` plus 20 %, rounded up, for all nodes.", _memory_to_ask
     ),
     "memory_request": JobFact(
-        "word", "The same in the notation of the scheduler.", _memory_request
+        "word", "`memory_to_ask` in the notation of the scheduler.", _memory_request
     ),
     "memory_limit_hits": JobFact(
         "count", "Number of times the memory limit was reached.", _of_job("usage_memory_limit_hits")
@@ -313,13 +315,15 @@ QUANTITIES: Mapping[str, JobFact] = {
     "gpus_idle": JobFact("count", "GPUs with a mean utilisation below 1 %.", _idle_gpus),
     "gpus_in_use": JobFact(
         "count",
-        "The other ones.",
+        "GPUs with a mean utilisation of 1 % or more.",
         lambda m: None if _idle_gpus(m) is None else len(m.gpus) - float(_idle_gpus(m) or 0),
     ),
     "gpu_memory_peak": JobFact(
         "bytes", "Maximum memory in use on one GPU.", _of_job("usage_gpu_memory_peak_bytes")
     ),
-    "gpu_memory_ratio": JobFact("ratio", "The same / memory of that GPU.", _gpu_memory_ratio),
+    "gpu_memory_ratio": JobFact(
+        "ratio", "`gpu_memory_peak` / memory of that GPU.", _gpu_memory_ratio
+    ),
     "short_jobs": JobFact(
         "count",
         "Number of jobs of the user of at most a minute in the previous day, without array tasks.",

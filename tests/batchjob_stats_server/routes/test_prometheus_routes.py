@@ -48,7 +48,7 @@ def ask(proxied):
 def test_query_is_asked_anew(ask, database, now):
     answer = ask("query", ("query", 'up{user="bob"}'))
     assert answer.status_code == 200
-    whose = "only series of user alice on c1, user alice on c2 were asked"
+    whose = "only series of user alice on c1, user alice on c2 were queried"
     assert answer.json() == {"infos": [whose], **json.loads(database.answer[1])}
     assert answer.headers["content-type"] == "application/json"
     asked = database.asked[0]
