@@ -1,6 +1,8 @@
 """A run's own cgroup and its limits, where this machine lets us make one."""
 
+import json
 import os
+import re
 import sys
 import threading
 import time
@@ -8,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from batchjob.runtime.formatting import share
 from batchjob.schedulers import registry
 from batchjob_cli.run import cgroup, limits
 from batchjob_cli.run.limits import LimitError, RunLimits
@@ -91,6 +94,14 @@ def test_cpus(own, batchjob):
     assert batchjob.record()["allocated_cpus"] == 0.2
 
 
+def test_the_list_has_the_cpu_efficiency_of_the_summary(own, batchjob):
+    done = batchjob("run", "--cpus", "0.5", "--", sys.executable, "-c", BURN.format(0.3))
+    (percent,) = re.findall(r"(\d+ %) of 0\.5 CPUs", done.stderr)
+    assert f"  {percent}  " in batchjob("jobs").stdout
+    (row,) = json.loads(batchjob("jobs", "--format=json").stdout)
+    assert (row["allocated_cpus"], share(row["cpu_efficiency"])) == (0.5, percent)
+
+
 def test_io(own, batchjob, tmp_path):
     """8 MB at 4 MB a second; where the folder lies on no disk it is refused."""
     file = tmp_path / "file"
@@ -124,6 +135,10 @@ def test_limits_that_are_not_in_force_are_not_allocated(batchjob):
     assert "allocated_cpus" not in record
     assert "allocated_memory_bytes" not in record
     assert "of 64 MiB" not in done.stderr
+    (row,) = json.loads(batchjob("jobs", "--format=json").stdout)
+    held = ("allocated_cpus", "allocated_memory_bytes", "cpu_efficiency", "memory_efficiency")
+    assert [row[key] for key in held] == [None] * 4
+    assert "64 MiB" not in batchjob("job", record["jobid"]).stdout
     refused = batchjob("run", "--cgroup", "never", *limits[:-1], "--", "true")
     assert refused.returncode == 125
     assert "--cpus, --memory: limits need a cgroup" in refused.stderr

@@ -1,0 +1,140 @@
+"""What lists, reports, pages and the API say of this machine's runs."""
+
+import os
+import re
+import time
+import uuid
+
+import pytest
+
+from batchjob.local_runs import record
+from batchjob.quantities.sample import END, JobSample, SampleHeader, SampleKey
+from batchjob.runtime.process import login
+from batchjob.schedulers.states import JobState
+from batchjob_cli.main import main
+from batchjob_cli.run import summary
+from batchjob_stats_db.samples.folder import folder_of
+from batchjob_stats_db.samples.writer import Writer
+from tests.batchjob_cli.served_data import served, words
+from tests.e2e.processes import until
+
+
+def ended(name, seconds, start=None, **more):
+    """A run of so many seconds that began an hour ago, without limits."""
+    start = int(time.time()) - 3600 if start is None else start
+    return record.Run(
+        jobid=str(uuid.uuid4()), node=os.uname().nodename, user=login(), uid=os.geteuid(),
+        submit_time=start, start_time=start, end_time=start + seconds, wall_seconds=seconds,
+        state=JobState.COMPLETED, exit_code=0, name=name,
+        supervisor=record.SupervisorProcess(1, 1, "gone"), **more,
+    )  # fmt: skip
+
+
+def kept(data, run):
+    (data / "runs").mkdir(exist_ok=True)
+    record.write(data / "runs", run)
+    return run
+
+
+def sampled(data, run, cpu_seconds, user=None):
+    """Samples each 5 s up to its end, at which it has used so many CPU seconds."""
+    who = SampleHeader("local", run.jobid, run.user if user is None else user, run.node, 5.0)
+    writer = Writer(folder_of(data / "samples", run.jobid), who, run.start_time)
+    times = [run.start_time + 5 * n for n in range(1, int(run.wall_seconds / 5) + 1)]
+    for at in [*times, run.end_time]:
+        part = (at - run.start_time) / run.wall_seconds
+        values = {
+            SampleKey("cpu_user_seconds"): cpu_seconds * part,
+            SampleKey("cpu_system_seconds"): 0.0,
+        }
+        writer.write(JobSample(at, values | ({END: at} if at == run.end_time else {})))
+    writer.close()
+
+
+def command(capsys, data, *arguments):
+    assert main([*arguments, f"--data={data}"]) == 0
+    return capsys.readouterr().out
+
+
+def test_a_run_whose_user_was_not_seen_is_not_another_user_s(tmp_path, capsys):
+    """It was over before its processes were looked at; its only sample names nobody."""
+    run = kept(tmp_path, ended("short", 0.4))
+    sampled(tmp_path, run, cpu_seconds=0.3, user="")
+    with served(tmp_path) as client:
+        (row,) = client.get("/api/v1/jobs").json()
+        page = words(client.get(f"/jobs/{run.jobid}").text)
+    assert row["usage_user_cpu_seconds"] == pytest.approx(0.3)
+    assert (row["usage_doubt"], row["usage_dropped_series"]) == ("user unknown", 0)
+    report = command(capsys, tmp_path, "job", "short")
+    for told in (page, report):
+        assert "user unknown" in told
+        assert "user differs" not in told
+        assert "0.3 s" in told
+
+
+def test_half_a_cpu_is_half_a_cpu_everywhere(tmp_path, capsys):
+    run = kept(
+        tmp_path,
+        ended("half", 40.0, allocated_cpus=0.5, user_cpu_seconds=19.0, system_cpu_seconds=0.4),
+    )
+    sampled(tmp_path, run, cpu_seconds=19.4)
+    said = summary.report(summary.RunOutcome(run, run.wall_seconds))
+    assert "97 % of 0.5 CPUs" in said
+    assert "97 %" in command(capsys, tmp_path, "jobs")
+    assert "97 %" in command(capsys, tmp_path, "job", "half")
+    with served(tmp_path) as client:
+        (row,) = client.get("/api/v1/jobs").json()
+        pages = [client.get(path).text for path in ("/jobs", f"/jobs/{run.jobid}")]
+    assert row["allocated_cpus"] == 0.5
+    assert row["cpu_efficiency"] == pytest.approx(0.97)
+    assert all("97 %" in words(page) for page in pages)
+
+
+def lines_of(client, name):
+    """None of them at first where the machine is busy: no page waits for a line."""
+    page = client.get("/jobs", params={"name": name}).text
+    return re.findall(r'<svg class="spark".*?<path class="line" d="([^"]*)"', page)
+
+
+def test_the_line_of_a_run_without_a_cpu_limit(tmp_path):
+    """One that sleeps is at the bottom, and one that keeps a CPU busy is at the top."""
+    for name, cpus in (("sleep", 0.0006), ("burn", 1.0)):
+        run = kept(tmp_path, ended(name, 40.0))
+        sampled(tmp_path, run, cpu_seconds=40 * cpus)
+    heights = {}
+    with served(tmp_path) as client:
+        for name in ("sleep", "burn"):
+            (path,) = until(lambda name=name: lines_of(client, name), "its line", 60)
+            heights[name] = {20 - float(y) for y in re.findall(r" ([\d.]+)", path)}
+    assert max(heights["sleep"]) <= 0.1
+    assert min(heights["burn"]) >= 19.9
+
+
+def test_a_run_of_20_milliseconds_did_not_take_a_second(tmp_path, capsys):
+    run = kept(tmp_path, ended("quick", 0.02))
+    assert " 0.02 s " in command(capsys, tmp_path, "jobs")
+    assert re.search(r"0\.020? s\b", command(capsys, tmp_path, "job", "quick"))
+    with served(tmp_path) as client:
+        (row,) = client.get("/api/v1/jobs").json()
+        pages = [client.get(path).text for path in ("/jobs", f"/jobs/{run.jobid}")]
+    assert row["elapsed_seconds"] == 0.02
+    assert row["end_time"] - row["start_time"] == 20
+    assert all(re.search(r"\b0\.020? s\b", words(page)) for page in pages)
+
+
+@pytest.fixture
+def new_york(monkeypatch):
+    """The local time zone, for a test."""
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+def test_the_list_and_the_report_tell_times_in_the_same_zone(tmp_path, capsys, new_york):
+    kept(tmp_path, ended("plot", 60.0, start=1_775_300_000))  # 10:53:20 UTC
+    shown = [command(capsys, tmp_path, *asked) for asked in (["jobs"], ["job", "plot"])]
+    for told in shown:
+        assert "2026-04-04 06:53:20 EDT" in told
+        assert "10:53" not in told

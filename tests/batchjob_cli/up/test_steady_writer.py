@@ -1,0 +1,94 @@
+"""A run that writes 8 MiB each second, from its process' counters to what people see of it."""
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from batchjob.local_runs import record
+from batchjob.runtime.process import login_of
+from batchjob.schedulers.states import JobState
+from batchjob_cli.main import main
+from batchjob_stats_db.samples.recorder import Recorder, RecorderOptions
+from collectors.job_samples import sources_of, take
+from tests.batchjob_cli.served_data import served
+from tests.collectors.jobs.nodes import Node
+
+RUN = "0f8fad5b-d9cb-469f-a165-70867728950e"
+UID = os.geteuid() or 1000  # root's runs are looked at more often at first
+MIB = 1 << 20
+SPEED = 8 * MIB  # bytes per second
+SECONDS = 100
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    made = Node(tmp_path / "node")
+    yield made
+    for each in made.started:
+        each.stop()
+
+
+@pytest.fixture
+def data(node: Node, tmp_path: Path) -> Path:
+    """Its samples, each 5 s, and its record; nobody has looked at its process at its end."""
+    folder = tmp_path / "data"
+    (folder / "runs").mkdir(parents=True)
+    begin = node.now = int(time.time()) - 3600.0
+    os.chown(node.job(f"run-{RUN}", "batchjob.slice", pids=[10]), UID, -1)
+    jobs = node.jobs()
+    sources = sources_of([jobs])
+    assert sources is not None
+    recorder = Recorder(
+        partial(take, sources), folder / "samples", RecorderOptions(), node.host.clock,
+        node.host.monotonic, folder / "runs",
+    )  # fmt: skip
+    for second in range(SECONDS):
+        node.now = begin + second
+        node.process(10, uid=UID, io=(0, second * SPEED, 0, 0))
+        jobs.look()  # at what is due
+        node.now += 0.5
+        if second % 5 == 0:
+            recorder.record()
+    node.now = begin + SECONDS + 15  # when its processes are looked at in any case
+    node.end_process(10)
+    node.job(f"run-{RUN}", "batchjob.slice")  # it has no process any more
+    jobs.look()
+    record.write(folder / "runs", finished(begin))
+    recorder.record()
+    recorder.stop()
+    return folder
+
+
+def finished(begin: float) -> record.Run:
+    return record.Run(
+        jobid=RUN, node=os.uname().nodename, user=login_of(UID), uid=UID, name="writer",
+        submit_time=begin, start_time=begin, end_time=begin + SECONDS, state=JobState.COMPLETED,
+        exit_code=0, supervisor=record.SupervisorProcess(1, 1, "gone"), user_cpu_seconds=1.0,
+        system_cpu_seconds=0.5, read_bytes=0, written_bytes=SECONDS * SPEED,
+    )  # fmt: skip
+
+
+def test_its_curve_is_steady(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A sample has what was seen after the one before, so the first ones and the last differ."""
+    with served(data) as client:
+        rows = client.get(f"/api/v1/jobs/{RUN}/metrics", params={"metric": "file_write"}).json()
+    drawn = [row["mean"] for row in rows]
+    assert len(drawn) == SECONDS / 5
+    assert drawn[3:-1] == [pytest.approx(SPEED)] * (len(drawn) - 4)
+    assert main(["metrics", RUN, "--json", "--no-follow", f"--data={data}"]) == 0
+    samples = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    told = [sample.get("process_io_written_bytes_per_second") for sample in samples]
+    assert told[3:-1] == [pytest.approx(SPEED)] * (len(told) - 4)
+
+
+def test_its_last_seconds_are_in_its_totals(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with served(data) as client:
+        (row,) = client.get("/api/v1/jobs").json()
+    assert row["usage_process_io_written_bytes"] == 800 * MIB
+    assert main(["job", RUN, f"--data={data}"]) == 0
+    assert "800 MiB written" in capsys.readouterr().out
