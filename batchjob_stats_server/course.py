@@ -1,13 +1,18 @@
 """A job's curves, from its history."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
 from batchjob.quantities.curves import Curve, CurveSource
 from batchjob.quantities.gpu import JOB_GPU_INFO
 from batchjob.quantities.quantity import SeriesKind
-from batchjob_stats_db.measure.job_usage import JobToMeasure, node_of
+from batchjob_stats_db.measure.job_usage import (
+    JobToMeasure,
+    named_instances,
+    node_of,
+    users_of,
+)
 from batchjob_stats_db.timeseries.base import (
     JobWindow,
     Point,
@@ -108,7 +113,7 @@ def confirmed_gpus(history: TimeSeriesStore, job: JobToMeasure) -> list[JobGpu]:
     """
     asked = SeriesQuery(_HELD, SeriesKind.GAUGE, {"jobid": [job.jobid], "confirmed": ["true"]})
     found = history.courses(asked, job.span, 1)
-    return sorted({_device(course.labels) for course in found if _own(job, course.labels)})
+    return sorted({_device(course.labels) for course in _own(job, found)})
 
 
 def _of_job(
@@ -116,9 +121,8 @@ def _of_job(
 ) -> Iterator[tuple[JobGpu, str, TimeSeries]]:
     where = {"jobid": [job.jobid], **{label: [value] for label, value in source.where}}
     asked = SeriesQuery(source.metric, source.kind, where, source.summed)
-    for course in history.courses(asked, job.span, stretches):
-        if _own(job, course.labels):
-            yield _device(course.labels), course.labels.get(source.part, ""), course
+    for course in _own(job, history.courses(asked, job.span, stretches)):
+        yield _device(course.labels), course.labels.get(source.part, ""), course
 
 
 def _of_gpus(
@@ -141,9 +145,16 @@ def _of_gpus(
             yield device, "", course
 
 
-def _own(job: JobToMeasure, labels: Mapping[str, str]) -> bool:
-    """Not of somebody else who had this job id; without a name the exporter writes the uid."""
-    return labels.get("user", "") in {user for user in (job.user, str(job.uid or "")) if user}
+def _own(job: JobToMeasure, found: Iterable[TimeSeries]) -> list[TimeSeries]:
+    """The series that are this job's, not those of another user who had its id."""
+    courses = list(found)
+    users, named = users_of(job), named_instances(course.labels for course in courses)
+    return [
+        course
+        for course in courses
+        if (user := course.labels.get("user", "")) in users
+        or (not user and course.labels.get("instance", "") not in named)
+    ]
 
 
 def _device(labels: Mapping[str, str]) -> JobGpu:

@@ -7,7 +7,7 @@ What cannot be vouched for is marked by the words in DOUBTS, and nothing is fill
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from batchjob.quantities.energy import EMISSIONS_GRAMS
@@ -267,21 +267,29 @@ def usage_of(job: JobToMeasure, found: Found, interval: float) -> MeasuredUsage:
     )  # fmt: skip
 
 
-def _believed(job: JobToMeasure, found: Found, doubts: set[str]) -> tuple[Found, int]:
-    """The samples that are this user's and are numbers, and how many are not.
+def users_of(job: JobToMeasure) -> set[str]:
+    """What the label `user` of its series may be: without a name the exporter writes the uid."""
+    return {user for user in (job.user, str(job.uid or "")) if user}
 
-    A job may be over before its user was seen: series without one are its, on nodes where no other
-    series bear its id.
+
+def named_instances(series: Iterable[Mapping[str, str]]) -> set[str]:
+    """Instances that say whose the series of a job's id are.
+
+    A job may be over before its user was seen: series without one are its, on other instances.
     """
-    users = {user for user in (job.user, str(job.uid or "")) if user}
-    everyone = [sample for samples in found.values() for sample in samples]
-    named = {sample.labels.get("instance") for sample in everyone if sample.labels.get("user")}
+    return {labels.get("instance", "") for labels in series if labels.get("user")}
+
+
+def _believed(job: JobToMeasure, found: Found, doubts: set[str]) -> tuple[Found, int]:
+    """The samples that are this user's and are numbers, and how many are not."""
+    users = users_of(job)
+    named = named_instances(sample.labels for samples in found.values() for sample in samples)
     kept: Found = defaultdict(list)
     dropped = 0
     for key, samples in found.items():
         for sample in samples:
             user = sample.labels.get("user", "")
-            nobodys = not user and sample.labels.get("instance") not in named
+            nobodys = not user and sample.labels.get("instance", "") not in named
             if user not in users and not nobodys:
                 doubts.update({"user differs"} if user else ())
                 dropped += 1

@@ -43,6 +43,7 @@ def device(family, value, at, **labels):
 
 
 N2 = {"instance": "n002:10910"}
+N3 = {"instance": "n003:10910"}
 SAMPLES = [
     # The first run of job 1 on two nodes, seen by two replicas; then, after an hour, the second.
     *course("cpu_seconds_total", range(60, 7201, 60), mode="user", replica="a"),
@@ -67,6 +68,10 @@ SAMPLES = [
     # One sample of carol's, who runs; her name was not known on the node.
     *course("io_read_bytes_total", [5000], NOW - 5000, 50, user="1001", jobid="3", device="sda"),
     *course("io_read_bytes_total", [7000], NOW - 5000, 50, user="1001", jobid="3", device="sdb"),
+    # n003 did not learn whose the job is; on n001 what names nobody is not the job's.
+    *course("memory_current_bytes", [1 << 20], NOW - 5000, 50, user="1001", jobid="3"),
+    *course("memory_current_bytes", [7 << 20], NOW - 5000, 50, user="", jobid="3"),
+    *course("memory_current_bytes", [2 << 20], NOW - 5000, 50, user="", jobid="3", **N3),
 ]  # fmt: skip
 
 
@@ -98,6 +103,11 @@ def ask(measured):
 def first_run(ask, proxied):
     rows = proxied("vera").get("/api/v1/jobs/1?cluster=c1").json()
     return {"cluster": "c1", "run": rows[-1]["id"]}
+
+
+def test_nodes_that_did_not_learn_the_user(ask):
+    rows = ask("3", metric="memory", points=4)
+    assert {row["line"]: row["mean"] for row in rows} == {"n001": 1 << 20, "n003": 2 << 20}
 
 
 def test_cpus_in_use_on_each_node(ask, first_run):

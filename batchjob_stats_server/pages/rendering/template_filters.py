@@ -42,7 +42,10 @@ lasting_exactly = _thin(formatting.lasting_exactly)
 
 def hours(seconds: float) -> str:
     """Sums of time that are compared with each other: `1 234 h`."""
-    return f"{number(round(seconds / 3600, 2))}{_THIN}h"
+    shown = round(seconds / 3600, 2)
+    if seconds > 0 and not shown:
+        return f"< 0.01{_THIN}h"
+    return f"{number(shown)}{_THIN}h"
 
 
 def moment(seconds: float, zone: bool = True, now: float | None = None) -> Markup:

@@ -58,3 +58,9 @@ def test_what_is_not_known_is_a_dash_with_a_reason(write):
 @pytest.mark.parametrize("value", [-1e300, 10**18, 1e300])
 def test_no_time_is_too_far(value):
     assert "\u2013" in template_filters.moment(value)
+
+
+def test_little_time_is_not_none():
+    assert template_filters.hours(0) == "0\u202fh"
+    assert template_filters.hours(1.5) == "< 0.01\u202fh"
+    assert template_filters.hours(90) == "0.03\u202fh"
