@@ -54,6 +54,13 @@ class JobUse:
     device_read_bytes: int | None  # of that, what reached block devices
     device_written_bytes: int | None
 
+    def moved(self) -> tuple[tuple[str, int | None, int | None], ...]:
+        """Bytes read and written: of files, and of the disks below them."""
+        return (
+            ("Storage", self.read_bytes, self.written_bytes),
+            ("Disks", self.device_read_bytes, self.device_written_bytes),
+        )
+
 
 @dataclass(frozen=True)
 class Basis:

@@ -141,13 +141,11 @@ def _used(report: Report) -> Iterator[ReportLine]:
         yield ReportLine("CPU time", lasting(use.cpu_seconds) + (f" ({words})" if words else ""))
     if use.peak_memory_bytes is not None:
         yield ReportLine("Peak memory", size(use.peak_memory_bytes))
-    moved = (
-        ("Storage", use.read_bytes, use.written_bytes),
-        ("Disks", use.device_read_bytes, use.device_written_bytes),
-    )
-    for label, read, written in moved:
-        if read is not None and written is not None:
-            yield ReportLine(label, f"{size(read)} read, {size(written)} written")
+    for label, read, written in use.moved():
+        known = ((read, "read"), (written, "written"))
+        amounts = [f"{size(number)} {what}" for number, what in known if number is not None]
+        if amounts:
+            yield ReportLine(label, ", ".join(amounts))
 
 
 def _efficiency(each: Efficiency, zone: tzinfo) -> ReportLine:

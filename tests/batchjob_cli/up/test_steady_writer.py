@@ -89,6 +89,8 @@ def test_its_curve_is_steady(data: Path, capsys: pytest.CaptureFixture[str]) -> 
 def test_its_last_seconds_are_in_its_totals(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with served(data) as client:
         (row,) = client.get("/api/v1/jobs").json()
+        page = client.get(f"/jobs/{RUN}").text.replace("\u202f", " ")
     assert row["usage_process_io_written_bytes"] == 800 * MIB
+    assert "800 MiB written" in page
     assert main(["job", RUN, f"--data={data}"]) == 0
     assert "800 MiB written" in capsys.readouterr().out
