@@ -38,6 +38,7 @@ METRICS = (*metrics.METRICS, *steps.METRICS)
 # Beyond what the watcher is told: trees that appear where nobody watched.
 _LOOK_AGAIN_SECONDS = 60.0
 _STALE_LOOKS = 3.0
+_LOOK_PATIENCE_SECONDS = 0.5
 _SETTLED_POLL_SECONDS = 0.01
 
 
@@ -171,7 +172,11 @@ class JobsCollector:
         return [*of_jobs, *self._own()]
 
     def readings(self) -> list[tuple[JobName, JobReading]]:
-        """Every shown job, read now, ended ones (while they linger) included; thread-safe."""
+        """Every shown job, read now, ended ones (while they linger) included; thread-safe.
+
+        Its processes are looked at first. A scrape waits for no such look, and shows the last one.
+        """
+        self._inspector.refresh(_LOOK_PATIENCE_SECONDS)
         return [(identity.name, reading) for _, identity, reading in self._read()]
 
     def usage(self) -> list[JobUsage]:

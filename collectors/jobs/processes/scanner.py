@@ -69,6 +69,8 @@ class ProcessScanner:
         self._rested = threading.Event()  # the thread may be woken for what can wait
         self._touched: deque[Job] = deque()  # some process of theirs has ended
         self._asked_at = float("-inf")
+        self._answered = threading.Condition()
+        self._requested = self._served = 0  # numbers of calls of `refresh`
         self._stopped = False
         self._generation = 0
         self._notes: dict[Job, Notes] = {}
@@ -102,6 +104,17 @@ class ProcessScanner:
         """Somebody reads the numbers now and then: look at all jobs, for the next time."""
         self._asked_at = self._host.monotonic()
         self._ask()
+
+    def refresh(self, patience: float) -> None:
+        """Have all jobs looked at now, and wait for that, for at most `patience` seconds."""
+        if self._thread is None:
+            return
+        with self._answered:
+            self._requested += 1
+            mine = self._requested
+            self._asked_at = self._host.monotonic()
+            self._wake.set()
+            self._answered.wait_for(lambda: self._served >= mine, patience)
 
     def _ask(self) -> None:
         if self._rested.is_set():
@@ -154,8 +167,12 @@ class ProcessScanner:
     def _run(self, generation: int) -> None:
         while not self._stopped and generation == self._generation:
             self._wake.clear()
+            requested = self._requested
             begun = self._host.monotonic()
             pause = self._guarded_look()
+            with self._answered:
+                self._served = max(self._served, requested)
+                self._answered.notify_all()
             young = pause is not None and pause <= 4 * _SOON
             rested = _RESTED_WHILE_YOUNG if young else _RESTED
             rest = min(rested * (self._host.monotonic() - begun), 60.0)

@@ -223,6 +223,15 @@ def test_each_scrape_has_the_processes_looked_at_for_the_next_one(node):
     wait_until(lambda: jobs._registry.all()[0].seen.processes.written_bytes == 500)
 
 
+def test_samples_have_the_processes_as_they_are_now(node):
+    jobs, place = working(node)
+    for number in (500, 900):
+        (place / "io").write_text(f"read_bytes: 0\nwrite_bytes: {number}\nrchar: 0\nwchar: 0\n")
+        node.now += 5
+        ((_, reading),) = jobs.readings()
+        assert reading.processes.written_bytes == number
+
+
 def test_when_a_process_ends_the_others_are_looked_at(node):
     with subprocess.Popen(["sleep", "60"]) as child:
         node.job(pids=[10, child.pid])
