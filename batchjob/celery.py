@@ -105,7 +105,7 @@ class _Follower:
         self._outcomes[request.id] = WorkOutcome("retry", str(reason))
 
     def failure(self, task_id: str, exception: BaseException, **_: Any) -> None:
-        """It failed, here or in a worker process that is no more."""
+        """It failed, here or in a worker process that has ended."""
         if task_id in self._works:
             self._outcomes[task_id] = _outcome(exception)
         else:

@@ -210,7 +210,7 @@ class ClusterReadings:
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="cluster-readings")
 
     def stop(self) -> None:
-        """Ask no more."""
+        """Stop asking."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def of(self, cluster: str, now: float) -> ClusterReading | None:

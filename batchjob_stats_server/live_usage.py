@@ -55,7 +55,7 @@ class LiveUsage:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="live-usage")
 
     def stop(self) -> None:
-        """Ask no more."""
+        """Stop asking."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def rows(self, rows: Sequence[Row], now: float) -> list[Row]:

@@ -47,7 +47,7 @@ def prepare(directory: Path, *parts: str) -> Path:
 
 @contextmanager
 def plain_file(path: Path) -> Iterator[tuple[BinaryIO, os.stat_result]]:
-    """Open a file that somebody else may have put there; raises OSError.
+    """Open a file that another user may have put there; raises OSError.
 
     Only a regular file is opened: a symbolic link would let its author read with our rights, and a
     FIFO would make us wait for him. Owner and mode are those of the file that is open, whatever

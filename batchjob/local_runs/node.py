@@ -19,7 +19,7 @@ _LAYOUTS = (
         rf"{re.escape(RUNS_DIRECTORY)}/{RUN_PREFIX}(?P<jobid>{_UUID})(?:\.scope)?",
         by_user=True,
     ),
-    # A cgroup that was handed to somebody else lies elsewhere in the tree.
+    # A cgroup that was handed to another user lies elsewhere in the tree.
     layout(
         "local-nested",
         "local",

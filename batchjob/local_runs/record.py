@@ -1,4 +1,4 @@
-"""Local runs as files: `<data>/runs/<uuid>.json`, one for each, written anew at each change.
+"""Local runs as files: `<data>/runs/<uuid>.json`, one for each, rewritten at each change.
 
 Whoever starts a run writes its file, and whoever records runs reads it; nothing else passes
 between them. A file is replaced as a whole, so that a reader never sees half of one.
@@ -135,7 +135,7 @@ def now() -> float:
 def write(directory: Path, run: Run, durable: bool = True) -> Path:
     """Write or replace the run's file; raises OSError.
 
-    On a full disk the file is written anew in its place, where there is room for it. `durable`:
+    On a full disk the file is rewritten in its place, where there is room for it. `durable`:
     wait until the disk has it.
     """
     path = directory / f"{run.jobid}.json"

@@ -16,7 +16,7 @@ class CurveSource:
     part: str = ""  # the label that tells apart the parts of a job on one node
     summed: tuple[str, ...] = ()
     scale: float = 1.0
-    of_gpu: bool = False  # a series of a GPU, of which somebody else may have a part
+    of_gpu: bool = False  # a series of a GPU, of which another user may have a part
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,5 +247,5 @@ COMPARED = (CPU, MEMORY, GPU_UTILIZATION, POWER, FILE_READ, FILE_WRITE)
 
 
 def plots_for(gpus: int | None) -> tuple[Plot, ...]:
-    """Those that a job with so many GPUs may have."""
+    """Those that a job with this number of GPUs may have."""
     return tuple(plot for plot in PLOTS if gpus or not plot.gpu)

@@ -119,7 +119,7 @@ class Statistic(StrEnum):
     MEAN = "mean"
     COUNT = "count"  # number of samples
     LATEST = "latest"  # when the last sample was, in epoch seconds; only if that is not long ago
-    RESET = "reset"  # 1 of a counter that began anew; of others there is no number
+    RESET = "reset"  # 1 of a counter that restarted; of others there is no number
 
 
 class SeriesKind(StrEnum):

@@ -20,7 +20,7 @@ class Observed(NamedTuple, Generic[T]):
 
 
 def lifetime(interval: float, timeout: float = 0.0) -> float:
-    """Seconds for which a value stands that is read anew every `interval` seconds.
+    """Seconds for which a value stands that is read again every `interval` seconds.
 
     Two readings may fail, and a third may take as long as the source may take.
     """

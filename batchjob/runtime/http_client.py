@@ -1,6 +1,6 @@
 """One HTTP request with an end: a deadline for the whole of it and a limit on its size.
 
-Time-outs of the standard library and of `requests` start anew with every byte, so a server that
+Time-outs of the standard library and of `requests` restart with every byte, so a server that
 drips one byte a second holds them for ever. Redirects are not followed: credentials travel in
 headers, and must not reach a host that nobody named.
 """

@@ -3,7 +3,7 @@
 CPU time of a piece of work is the whole process's and its ended children's as long as no other
 piece runs beside it; else it is that of its own thread, the only part that is surely its own, and
 unknown where others take turns in that thread (tasks, greenlets).
-Peak memory is the process's: the kernel keeps it (VmHWM) and lets us begin anew (`5` into
+Peak memory is the process's: the kernel keeps it (VmHWM) and lets us reset it (`5` into
 /proc/self/clear_refs, proc(5)); each piece remembers the highest of its time.
 """
 

@@ -85,7 +85,7 @@ class Work:
         return self.run
 
     def leave(self) -> None:
-        """Follow it no longer: somebody else has put its end on record."""
+        """Follow it no longer: its end is on record already."""
         _USAGE.end(self._piece)
 
 

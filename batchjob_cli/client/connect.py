@@ -74,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def job_pages(
     given: argparse.Namespace, parameters: Parameters, most: int
 ) -> Iterator[Sequence[Any]]:
-    """Pages of jobs, at most so many jobs, of whoever is asked; raises SettingsError."""
+    """Pages of jobs, at most `most` jobs in all, of whoever is asked; raises SettingsError."""
     ask = reachable_server(given)
     if ask is not None:
         yield from pages(ask, "jobs", parameters, most)

@@ -129,7 +129,7 @@ def _descriptors(_: ExaminedNode) -> Finding:
         return Finding("ok", f"{'any number of' if soft < 0 else soft} open files")
     return Finding(
         "warning",
-        f"{soft} open files, so files of jobs are opened anew at each scrape",
+        f"{soft} open files, so files of jobs are reopened at each scrape",
         "LimitNOFILE=16384 in a drop-in of the service",
     )
 

@@ -191,7 +191,7 @@ def _logs(order: RunSpecification, run: Run) -> tuple[StreamLog | None, ...]:
     if order.keep_output:
         try:
             directory = prepare(order.data, LOGS) / run.jobid
-            directory.mkdir(mode=0o700)  # not one that somebody else has made meanwhile
+            directory.mkdir(mode=0o700)  # not one that another user has made meanwhile
             return tuple(StreamLog(directory, stream, order.log_bytes) for stream in STREAMS)
         except OSError as error:
             say(f"the output is not kept: {error.filename}: {error.strerror}")

@@ -1,4 +1,4 @@
-"""At most so many runs at once: those beyond wait, and begin in the order in which they came.
+"""A maximum number of simultaneous runs: others wait, and begin in the order of their arrival.
 
 `<data>/runs/.queue-<uid>/` has a file for each place, which the run that has it keeps locked, and a
 ticket for each run that waits, locked as well. A lock ends with its process, however that ends.
@@ -16,7 +16,7 @@ _PLACE, _TICKET = "place-", "ticket-"
 
 
 class ForeignQueueError(Exception):
-    """Somebody else has made the directory of this user's queue; the text names it."""
+    """Another user has made the directory of this user's queue; the text names it."""
 
 
 class Turn:
@@ -58,7 +58,7 @@ class Turn:
         return f"at most {self._most} run{'s' if self._most > 1 else ''} at once"
 
     def _first(self) -> bool:
-        """Whether nobody waits for longer; tickets of runs that are no more are thrown away."""
+        """Whether nobody waits for longer; tickets of runs that have ended are thrown away."""
         names = (name for name in os.listdir(self._directory) if name.startswith(_TICKET))
         for name in sorted(names):
             if name == self._name:

@@ -20,7 +20,7 @@ _SOURCE = "demo"
 
 
 def make(engine: Engine, samples: Path, now: int) -> int:
-    """Make it anew; how many jobs it has. Raises OSError."""
+    """Recreate it; how many jobs it has. Raises OSError."""
     remove(engine, samples)
     jobs = demo_cluster.jobs(now)
     store = Store(engine, CLUSTER, UsagePolicy(), clock=lambda: now)

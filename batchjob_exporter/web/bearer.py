@@ -1,6 +1,6 @@
 """A secret that each request must bear, and the names a listener on loopback is asked under.
 
-Other people of a machine reach its loopback ports, and a page of somebody else can have its own
+Other people of a machine reach its loopback ports, and a page of another site can have its own
 name point there (DNS rebinding): a browser then lets it read the answers, and only `Host` tells.
 """
 

@@ -265,7 +265,7 @@ class HttpServer:
                 self._resume(connection, partial(connection.life.throw, TimedOut()))
 
     def _forget(self, connection: HttpConnection) -> None:
-        """It waits no more."""
+        """It has stopped waiting."""
         if self._waiting.pop(connection, None) is not None:
             self._selector.unregister(connection.socket)
 

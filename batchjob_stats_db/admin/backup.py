@@ -45,7 +45,7 @@ def backup(url: URL, target: Path) -> int:
 
 
 def _copy_sqlite(path: str, partial: Path) -> None:
-    """One step under a read lock of WAL: writers go on, and nothing has to begin anew."""
+    """One step under a read lock of WAL: writers go on, and nothing has to restart."""
     if not Path(path).exists():
         raise DatabaseError(f"{path}: no such database")
     with closing(sqlite3.connect(path, timeout=30, isolation_level=None)) as source:

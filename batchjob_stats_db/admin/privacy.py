@@ -99,7 +99,7 @@ def _remove_person(db: Connection, user: str, cluster: str | None = None) -> Non
 
 
 def _rename_sums(db: Connection, user: str, cluster: str | None) -> None:
-    """Sums of days whose jobs are gone cannot be made anew: theirs go over to "forgotten"."""
+    """Sums of days whose jobs are gone cannot be rebuilt: theirs go over to "forgotten"."""
     for sums in schema.SUMS:
         for table in (sums.by_user, sums.monthly_by_user):
             _rename_rows(db, table, sums.columns, user, cluster)

@@ -4,7 +4,7 @@ A job's start and end have milliseconds where their source has them; all other t
 
 The columns of `job`, `job_step` are the fields of the records they are written from (`records.py`).
 NULL, or "" for text, means "not known" or "not yet", never zero. What is derived (usage, daily
-sums) lives apart from what the scheduler said, and can be made anew from it.
+sums) lives apart from what the scheduler said, and can be rebuilt from it.
 """
 
 import sqlite3

@@ -309,7 +309,7 @@ class Store:
             )
 
     def _delete(self, db: Connection, deleted: Sequence[Deleted], now: int, days: set[int]) -> None:
-        """Take out records; the days they ran are summed up anew without them."""
+        """Take out records; the days they ran are recomputed without them."""
         job = schema.job
         for each in deleted:
             which = (

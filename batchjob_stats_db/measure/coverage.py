@@ -19,7 +19,7 @@ class NodeSamples(NamedTuple):
     samples: int  # of its counters, which outlive the job
     latest: float | None = None  # when its last sample was; None: not known
     end: float | None = None  # when its exporter saw the job end
-    reset: bool = False  # a counter began anew: it lost what it counted since the sample before
+    reset: bool = False  # a counter restarted: it lost what it counted since the sample before
     gauge_samples: int = 0  # of what ends with the job
 
 

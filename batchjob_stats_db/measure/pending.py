@@ -225,7 +225,7 @@ def _due_again(
 def recompute(
     db: Connection, cluster: str, since: int, until: int | None = None, now: int = 0
 ) -> int:
-    """Have the jobs that ended in [since, until) measured anew; returns how many."""
+    """Have the jobs that ended in [since, until) measured again; returns how many."""
     job = schema.job
     which = (job.c.cluster == cluster) & (job.c.end_time >= since) & job.c.start_time.is_not(None)
     if until is not None:

@@ -1,4 +1,4 @@
-"""Daily sums per cluster, account and user, made anew for each day that changed.
+"""Daily sums per cluster, account and user, rebuilt for each day that changed.
 
 From them come the sums of the day without the user, and of its month, in the same transaction.
 
@@ -43,7 +43,7 @@ Number = ColumnElement[Any]
 
 
 def mark_days(db: Connection, cluster: str, days: Collection[int]) -> None:
-    """Note that these days (their midnights) are to be made anew."""
+    """Note that these days (their midnights) are to be rebuilt."""
     if days:
         statement = upsert(db.dialect.name, schema.rollup_due, ["cluster", "day"])
         db.exec_driver_sql(statement, [(cluster, day) for day in sorted(days)])
@@ -128,7 +128,7 @@ def _drop(db: Connection, cluster: str, table: sa.Table, before: int) -> int:
 
 
 def sum_day(db: Connection, cluster: str, day: int) -> None:
-    """Make a day's sums without the user anew, from those by user."""
+    """Make a day's sums without the user again, from those by user."""
     for sums in schema.SUMS:
         _fold(db, cluster, sums.by_user, sums.by_account, day, day + DAY)
         _fold(db, cluster, sums.by_account, sums.by_day, day, day + DAY)

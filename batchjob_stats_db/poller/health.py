@@ -52,7 +52,7 @@ class Health:
         self._thread.start()
 
     def stop(self) -> None:
-        """Answer no more."""
+        """Stop answering."""
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()

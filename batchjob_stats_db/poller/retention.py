@@ -1,6 +1,6 @@
 """Rows that are old enough go, a few thousand at a time, so that nobody waits long.
 
-Daily sums stay when the jobs they were made of go: a day is made anew only while it is due, and
+Daily sums stay when the jobs they were made of go: a day is rebuilt only while it is due, and
 nothing makes a day due whose jobs are gone.
 """
 

@@ -222,7 +222,7 @@ def columns() -> tuple[ColumnElement[Any], ...]:
 def _with_constants(column: ColumnElement[Any]) -> ColumnElement[Any]:
     """The column with its constants in the text: dozens of parameters cost time at each execution.
 
-    Above all the lists behind IN, which SQLAlchemy writes anew each time.
+    Above all the lists behind IN, which SQLAlchemy rewrites each time.
     """
 
     def constant(element: Any, **_: Any) -> Any:

@@ -151,7 +151,7 @@ class SampleFile:
 
     @property
     def replaced(self) -> bool:
-        """The file is no longer the one of that name: it was packed anew, or deleted."""
+        """The file is no longer the one of that name: it was repacked, or deleted."""
         try:
             there = self.path.stat()
         except OSError:

@@ -19,7 +19,7 @@ _ORDER = {quantity.name: place for place, quantity in enumerate(QUANTITIES)}
 
 
 def rate(step: SamplePair, quantity: Quantity, *of: str) -> float | None:
-    """Growth per second of a counter; None where that is not known, as after it began anew."""
+    """Growth per second of a counter; None where that is not known, as after it restarted."""
     return _rate(step, SampleKey(quantity.name, of))
 
 

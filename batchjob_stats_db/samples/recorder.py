@@ -35,7 +35,7 @@ from batchjob_stats_db.samples.writer import Writer, repack
 
 log = logging.getLogger(__name__)
 
-_LONGEST_FILE = 128 << 10  # bytes before it is packed anew: some hours of a busy job
+_LONGEST_FILE = 128 << 10  # bytes before it is repacked: some hours of a busy job
 _SETTLED_SECONDS = 30.0  # without a change after its end, a job's energy is booked
 _TIDY_SECONDS = 600.0
 

@@ -2,7 +2,7 @@
 
 A sample is packed and flushed by itself, in the place of the trailer, and a new trailer follows
 (RFC 1952): `zcat` reads the file while it is being written. That costs more than packing all
-together. A file that has ended is therefore packed anew, whole, and put in its own place. Nothing
+together. A file that has ended is therefore repacked, whole, and put in its own place. Nothing
 is lost at any moment: the new one takes the old one's name when it is complete.
 """
 
@@ -91,7 +91,7 @@ def _created(folder: Path, now: float) -> tuple[Path, int]:
 
 
 def repack(path: Path) -> None:
-    """Pack a file anew that nobody writes any more, and make it read-only; raises OSError.
+    """Repack a file that nobody writes any more, and make it read-only; raises OSError.
 
     One that is packed already, damaged, or being written stays as it is.
     """

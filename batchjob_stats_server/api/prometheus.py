@@ -1,6 +1,6 @@
 """The PromQL gate: the questions of the Prometheus HTTP API, answered with the caller's series.
 
-What is sent to the database is made anew from parsed values; no header and no other parameter of a
+What is sent to the database is rebuilt from parsed values; no header and no other parameter of a
 client comes along. What is not here (rules, alerts, targets, exemplars, federate, read, write) is
 not found.
 """

@@ -84,7 +84,7 @@ class SampleFilter(NamedTuple):
 
     @classmethod
     def of(cls, job: JobToMeasure, which: ChosenSamples) -> "SampleFilter":
-        """Those of the run itself: somebody else may have had its id before or since."""
+        """Those of the run itself: another user may have had its id before or since."""
         until = job.span.until if job.end is not None else float("inf")
         return cls(
             frozenset(user for user in (job.user, str(job.uid or "")) if user),

@@ -45,7 +45,7 @@ class TokenRow(BaseModel):
 
 
 class NewToken(BaseModel):
-    """A token to be made. Only an admin makes one for somebody else."""
+    """A token to be made. Only an admin makes one for another user."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -130,7 +130,7 @@ def _within_rights(known: Principal, wanted: NewToken) -> None:
     if known.role is TokenRole.ADMIN:
         return
     if wanted.user not in (None, known.user):
-        raise Problem(403, "only an admin may make a token for somebody else")
+        raise Problem(403, "only an admin may make a token for another user")
     if wanted.role not in (TokenRole.USER, known.role):
         raise Problem(403, f"a {known.role} may not make a token with the role {wanted.role}")
 

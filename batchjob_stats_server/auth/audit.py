@@ -22,7 +22,7 @@ def seen(known: Principal, what: str, rows: Iterable[Mapping[Any, Any]]) -> None
 
 
 def saw(known: Principal, what: str, users: frozenset[str]) -> None:
-    """The same by their names; with a token that somebody else made, nobody is that one's own."""
+    """The same by their names; with a token that another user made, nobody is that one's own."""
     others = sorted(users if known.on_behalf else users - {known.user})
     if others:
         more = f" and {len(others) - _NAMED} others" if len(others) > _NAMED else ""

@@ -9,7 +9,7 @@ _MOST = 10_000
 
 
 class RateLimiter:
-    """So many requests a second, and a burst of them at once, for each key.
+    """Allows each key a number of requests per second, and a burst of requests after a pause.
 
     A bucket is kept as the one time at which it will be full again (ATM Forum's generic cell rate
     algorithm), so that one who has not asked for a while needs no memory. Where more than `most`

@@ -22,7 +22,7 @@ class Principal(NamedTuple):
     expiry_time: int | None = None
     token_id: int | None = None
     made_with: int = 0  # how many tokens lead to the one it asks with
-    on_behalf: str = ""  # who made the token, where that is somebody else
+    on_behalf: str = ""  # who made the token, where that is another user
     certificate: str = ""
     makes_tokens: bool = True
     person: tuple[str, tuple[str, ...]] | None = None  # where a token is for fewer clusters

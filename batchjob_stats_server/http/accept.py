@@ -152,7 +152,7 @@ class Acceptor:
         self._listen()
 
     def close(self) -> None:
-        """Accept no more."""
+        """Stop accepting connections."""
         self._loop.remove_reader(self._listener)
         self._listener.close()
         while (newcomer := self._newcomers.get_nowait()) is not None:

@@ -1,6 +1,6 @@
 """Under which names the server may be asked, and from whose pages anything may be changed.
 
-A page of somebody else can have its own name point to this address (DNS rebinding), and then the
+A page of another site can have its own name point to this address (DNS rebinding), and then the
 browser lets it read the answers: only the Host header still tells. Other people of the machine
 reach a loopback port too, and their pages are "same site" to a browser, which knows no ports there.
 """
@@ -20,7 +20,7 @@ _READING = frozenset({"GET", "HEAD", "OPTIONS"})
 def allowed_hosts(web: ServerWebOptions) -> frozenset[str] | None:
     """Names without ports; None: any.
 
-    Loopback's own are always good: no name of somebody else's is one of them, and whatever watches
+    Loopback's own are always good: no name of another site is one of them, and whatever watches
     the server from its own machine (Prometheus, a health check) asks by them.
     """
     if web.allowed_host:

@@ -29,7 +29,7 @@ class TokenInAddress:
 
     So the token stays in no history, no bookmark and no log. Only an address that somebody typed,
     pasted or opened from outside a browser does: a link on another site could sign people in as
-    somebody else. Browsers say which it was over TLS and on loopback (Sec-Fetch-Site); over plain
+    another user. Browsers say which it was over TLS and on loopback (Sec-Fetch-Site); over plain
     HTTP elsewhere nobody can tell, so there the token goes into the form.
     """
 

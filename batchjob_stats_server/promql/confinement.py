@@ -74,7 +74,7 @@ class Confinement(NamedTuple):
             return [[_one_of("cluster", self.whole)]]
         logins = [each for each in self.logins if not named or named == {each.cluster}]
         if self.logins and not logins:
-            # Somebody else's cluster: matchers that exclude each other, and so an empty answer.
+            # Another user's cluster: matchers that exclude each other, and so an empty answer.
             return [_matchers([self.logins[0].cluster], [self.logins[0].user])]
         users_on: dict[str, set[str]] = {}
         for login in logins:

@@ -1,6 +1,6 @@
 """PromQL of users, confined to what is theirs.
 
-A query is parsed and written anew from its syntax tree, in the language Prometheus 2.42 and
+A query is parsed and rewritten from its syntax tree, in the language Prometheus 2.42 and
 VictoriaMetrics share; every selector is written with matchers on `cluster` and `user` added, which
 can only narrow it. What the writer below doesn't know is refused, so an extension of the language
 (VictoriaMetrics' `or` matchers and WITH templates, Prometheus' info(), which reads series no
@@ -65,7 +65,7 @@ def _parser_errors() -> Iterator[None]:
         raise Malformed(f"not PromQL: {shown(str(error))}") from error
     except BaseException as error:
         # A panic of the parser, as for times beyond 2**64 s or before 1970 after `@`; pyo3 makes
-        # its class anew, no Exception, and importable from nowhere.
+        # its class again, no Exception, and importable from nowhere.
         if type(error).__name__ != "PanicException":
             raise
         raise Malformed("not PromQL: a number is out of range") from error

@@ -10,7 +10,7 @@ class WaitDurations:
     """Counts each job once, at the reading that first shows it started.
 
     The jobs of the first reading began before we looked, so they are not counted. A job counts
-    again when it is requeued and begins anew.
+    again when it is requeued and restarts.
     """
 
     def __init__(self) -> None:

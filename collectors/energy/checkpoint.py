@@ -76,7 +76,7 @@ def _same_boot(document: Mapping[str, Any], boot: str) -> bool:
 
 
 def restore(document: Mapping[str, Any], boot: str, meter: str, ledger: Ledger) -> bool:
-    """Fill a new ledger; True when its sums go on, False when they begin anew.
+    """Fill a new ledger; True when its sums go on, False when they restart.
 
     Raises ValueError for a document that is damaged; the ledger must then be thrown away.
     """

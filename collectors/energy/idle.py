@@ -51,7 +51,7 @@ class IdlePower:
         return self.learned.watts * (1 + _RISES_PER_DAY * days)
 
     def joules(self, seconds: float, epoch: float) -> float:
-        """Energy at rest over so many seconds."""
+        """Energy at rest over a number of seconds."""
         return (self.watts(epoch) or 0.0) * seconds
 
     def observe(self, joules: float, seconds: float, epoch: float, quiet: bool) -> None:

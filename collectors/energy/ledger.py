@@ -164,7 +164,7 @@ class Ledger:
             yield "gpu", split_gpu(joules, idle.joules(now.at - since.at, look.epoch), held)
 
     def _is_new(self, look: NodeSnapshot) -> bool:
-        """Whether the meter, and each GPU that must be taken out of it, has been read anew."""
+        """Whether the meter, and each GPU that must be taken out of it, has been read again."""
         since = self.since
         if look.meter is None or since is None or since.meter is None:
             return look.meter is not None

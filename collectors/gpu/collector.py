@@ -225,7 +225,7 @@ class GpuCollector:
             self._once.warning("files", "cannot write for dcgm-exporter: %s", error)
 
     def _table_of(self, gpus: tuple[Gpu, ...]) -> GpuTable:
-        """The table, made anew only when the devices have changed."""
+        """The table, rebuilt only when the devices have changed."""
         complete = all(vendor.complete for vendor in self._vendors.values())
         if gpus != self._table.gpus or complete != self._table.complete:
             self._table = GpuTable(gpus, read_mig_minors(self._host), complete)

@@ -56,7 +56,7 @@ class JobFiles:
         """Take away the files that were made here and still say what was written last."""
         for name, text in (self._written or {}).items():
             path = self._directory / name
-            with contextlib.suppress(OSError):  # somebody else took it away
+            with contextlib.suppress(OSError):  # another user took it away
                 if path.read_text(encoding="utf-8") == text:
                     path.unlink()
         if self._written is not None:

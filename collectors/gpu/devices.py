@@ -66,7 +66,7 @@ class Unit(NamedTuple):
 
 
 class GpuTable:
-    """The devices of a node; immutable, made anew when the set of devices changes."""
+    """The devices of a node; immutable, rebuilt when the set of devices changes."""
 
     def __init__(
         self,

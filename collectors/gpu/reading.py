@@ -94,7 +94,7 @@ class EnergyCounter:
     def follow(self, values: Values, at: float, session: int) -> GpuEnergy | None:
         """The energy at `at`; None while there is neither counter nor power.
 
-        `session` changes with each loading of the driver, when counters begin anew.
+        `session` changes with each loading of the driver, when counters restart.
         """
         if ENERGY in values:
             energy, watts = self._counted(values[ENERGY], at, session), None

@@ -157,7 +157,7 @@ class JobsCollector:
         self._inspector.look()
 
     def wait(self, seconds: float) -> None:
-        """Wait until every job that is there has been identified, for `seconds` at the most."""
+        """Wait until every job that is there has been identified, for `seconds` at most."""
         until = time.monotonic() + seconds
         while time.monotonic() < until and not self._inspector.settled():
             time.sleep(_SETTLED_POLL_SECONDS)

@@ -2,7 +2,7 @@
 
 `/sys/cray/pm_counters` is written about ten times a second and readable by all. A file holds
 `<number> W <microseconds> us`; `freshness` rises with every update, `startup` when the controller
-began anew (HPE: Cray System Management documentation, pm_counters).
+restarted (HPE: Cray System Management documentation, pm_counters).
 """
 
 import logging

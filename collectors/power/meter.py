@@ -23,7 +23,7 @@ Scope = Literal["node", "cpu+memory", "cpu"]
 class MeterReading(NamedTuple):
     """A meter at one moment: a counter where it has one, else momentary power.
 
-    Readings of different `series` have nothing to do with each other: the counter began anew, or
+    Readings of different `series` have nothing to do with each other: the counter restarted, or
     what it counted in between is not known.
     """
 
@@ -70,7 +70,7 @@ class GpuEnergyReading(NamedTuple):
     uuid: str
     at: float  # Host.monotonic()
     joules: float  # counts up within its series; integrated from power where there is no counter
-    series: int  # changes when the counter began anew (driver loaded again, GPU reset)
+    series: int  # changes when the counter restarted (driver loaded again, GPU reset)
     holdings: tuple[GpuEnergyShare, ...]
 
 

@@ -33,7 +33,7 @@ class Zone(NamedTuple):
     path: str
     place: ZoneDomain
     mmio: bool  # read through the chip's memory window: the package's register once more
-    range_joules: float | None  # the counter starts anew here; None: the kernel does not say
+    range_joules: float | None  # the counter wraps here; None: the kernel does not say
     max_watts: float | None  # highest limit its maker allows; None: not said
 
 

@@ -1,6 +1,6 @@
 """Energy counters of the processors (RAPL).
 
-The kernel shows a 32-bit register scaled to microjoules: it starts anew after 65 kJ on AMD and
+The kernel shows a 32-bit register scaled to microjoules: it wraps after 65 kJ on AMD and
 262 kJ on Intel, minutes under load. A thread reads often enough that no such wrap is missed, and
 the totals shown count on through them.
 """
@@ -94,7 +94,7 @@ class CounterDelta(NamedTuple):
 
 
 def step(earlier: Raw, later: Raw, range_joules: float | None, max_watts: float) -> CounterDelta:
-    """Energy between two looks at a counter that starts anew at `range_joules`.
+    """Energy between two looks at a counter that wraps at `range_joules`.
 
     Time enough for a full turn at `max_watts` means nobody can tell how many there were.
     """
@@ -221,7 +221,7 @@ class Rapl:
         return self.interval()
 
     def _scan(self) -> None:
-        """Look for zones; a place that gained or lost one starts anew, or its sum would jump."""
+        """Look for zones; a place that gained or lost one restarts, or its sum would jump."""
         self._scanned_at = self._host.monotonic()
         found = {zone.path: zone for zone in powercap.to_count(self._root, self._cpuinfo)}
         if not found and powercap.masked(self._root):

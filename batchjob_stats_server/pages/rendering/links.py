@@ -44,7 +44,7 @@ def local_path(text: str) -> str:
 
 
 def job(row: Row) -> str:
-    """The page of a run; its address holds when the database is made anew."""
+    """The page of a run; its address holds when the database is rebuilt."""
     run = f"&run={row['run']}" if row["run"] > 1 else ""
     cluster, submitted = _quoted(row["cluster"], plus=True), row["submit_time"]
     return f"/jobs/{_quoted(row['jobid'])}?cluster={cluster}&submitted={submitted}{run}"

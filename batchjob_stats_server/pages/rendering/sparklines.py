@@ -66,7 +66,7 @@ class Sparklines:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="sparks")
 
     def stop(self) -> None:
-        """Ask no more."""
+        """Stop asking."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def of(

@@ -1,4 +1,4 @@
-"""NVML over the life of the exporter: a thread for each GPU, and one that loads the driver anew.
+"""NVML over the life of the exporter: a thread for each GPU, and one that reloads the driver.
 
 A call that hangs, or a GPU that fell off the bus, stops the thread of that GPU and no other. When
 the driver has been reloaded or updated, NVML is shut down and begun again.
@@ -23,7 +23,7 @@ from collectors.host import Host
 
 log = logging.getLogger(__name__)
 
-# While the driver itself works: a lost GPU comes back only with a reset, and to begin anew
+# While the driver itself works: a lost GPU comes back only with a reset, and to restart
 # interrupts the others.
 _SECONDS_BETWEEN_TRIES = 300.0
 _SECONDS_TO_LEAVE = 2.0
@@ -160,7 +160,7 @@ class NvidiaGpus:
                 raise
 
     def scan(self) -> None:
-        """Open NVML, or open it anew after trouble, and see to it that each GPU has its thread."""
+        """Open NVML, or reopen it after trouble, and see to it that each GPU has its thread."""
         if self._session is not None and self._must_begin_anew():
             self._close()
         if self._session is None and not self._open():

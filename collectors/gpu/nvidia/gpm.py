@@ -40,7 +40,7 @@ class Gpm:
         return self._between(before, reused)
 
     def keep(self, gpu_instances: set[int]) -> None:
-        """Free the samples of instances that are no more."""
+        """Free the samples of instances that no longer exist."""
         for gone in self._samples.keys() - gpu_instances:
             for sample in self._samples.pop(gone):
                 self._nvml.nvmlGpmSampleFree(sample)

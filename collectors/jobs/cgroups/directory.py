@@ -20,7 +20,7 @@ class CgroupGone(Exception):
 
 
 def is_gone(error: OSError) -> bool:
-    """Whether the kernel says that a cgroup directory is no more; else it was not readable."""
+    """Whether the kernel says that a cgroup directory no longer exists; else it is unreadable."""
     return error.errno in (errno.ENOENT, errno.ENODEV)
 
 
@@ -152,7 +152,7 @@ class CgroupDirectory:
         return all(file.descriptor >= 0 for file in self.often)
 
     def removed(self) -> bool:
-        """The directory is no more, or another one has its name by now."""
+        """The directory no longer exists, or another one has its name by now."""
         if self._gone:
             return True
         try:

@@ -23,7 +23,7 @@ from collectors.jobs.cgroups.mounts import Hierarchy
 from collectors.jobs.cgroups.reader import BatchReader, CgroupFile, read_path
 
 # A scheduler removes a job's directories one after the other; one that is still missing after this
-# time, while others are there, was removed by somebody else.
+# time, while others are there, was removed by another user.
 _REMOVAL_SECONDS = 5.0
 
 # Where a job's processes are looked for, best first: Slurm's freezer tree holds all of them,
@@ -183,7 +183,7 @@ class JobCgroup:
         return reading
 
     def drop_removed(self, now: float) -> None:
-        """Forget directories that are no more, or are others of the same name by now."""
+        """Forget directories that no longer exist, or are others of the same name by now."""
         for hierarchy, directory in list(self._directories.items()):
             if directory.removed():
                 self._drop(hierarchy)

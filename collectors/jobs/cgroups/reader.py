@@ -157,7 +157,7 @@ def read_path(path: str) -> bytes:
 
 
 def read_head(path: str, size: int) -> bytes:
-    """The first `size` bytes of a file whose length somebody else decides. Raises OSError."""
+    """The first `size` bytes of a file whose length another user decides. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return os.pread(descriptor, size, 0)

@@ -106,7 +106,7 @@ class Eyes:
         return self.host.now().at(self.clock.boot_time + seconds_after_boot)
 
     def forget_ended(self) -> None:
-        """A process that hung but has ended since is stuck no more; its pid may be used again."""
+        """A process that hung but has ended since is no longer stuck; its pid may be used again."""
         if self.stuck:
             procfs = self.host.procfs
             self.stuck = {pid for pid in self.stuck if os.path.exists(f"{procfs}/{pid}")}

@@ -93,7 +93,7 @@ class JobTable:
         return len(self._overflow)
 
     def begin_look(self) -> None:
-        """A look at all trees begins: what is still too much will be counted anew."""
+        """A look at all trees begins: what is still too much will be counted again."""
         self._overflow = set()
 
     def removed(self, job: Job) -> None:
