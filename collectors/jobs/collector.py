@@ -165,6 +165,7 @@ class JobsCollector:
     def collect(self) -> list[MetricFamily]:
         """Read every job and make families of it."""
         read = self._read()
+        self._inspector.scraped()
         of_jobs = self._families.of([(identity, reading) for _, identity, reading in read])
         if self._steps is not None:
             running = {job: identity for job, identity, _ in read if job.ended is None}
@@ -233,7 +234,6 @@ class JobsCollector:
             self._inspector.rescue()
             read = [(job, identity, self._reading(job, now)) for job, identity in self._shown()]
             self._registry.prune()
-            self._inspector.scraped()
             return read
 
     def _shown(self) -> Iterator[tuple[Job, JobIdentity]]:
