@@ -7,13 +7,13 @@ counters go on from where they were, times move on.
 
 import json
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
-import yaml
 
 from tests.prometheus import families
+from tests.prometheus import replay as replayed
+from tests.prometheus.replay import series_of, text_of
 
 ROOT = Path(__file__).parents[2]
 RECORDED = json.loads((ROOT / "tests/fixtures/alerts/slurm.json").read_text())
@@ -21,12 +21,6 @@ INTERVAL = RECORDED["interval"]
 DAY = 86400 // INTERVAL
 
 pytestmark = pytest.mark.skipif(shutil.which("promtool") is None, reason="not installed: promtool")
-
-
-def series_of(labels):
-    name = labels["__name__"]
-    inner = ",".join(f'{key}="{value}"' for key, value in labels.items() if key != "__name__")
-    return f"{name}{{{inner}}}"
 
 
 def repeated(name, values, count):
@@ -45,45 +39,14 @@ def repeated(name, values, count):
     return whole[:count]
 
 
-def text_of(values):
-    """In promtool's notation, equal ones put together."""
-    parts, before, times = [], "", 0
-    for value in [*values, object()]:
-        text = "_" if value is None else f"{value:.10g}" if isinstance(value, (int, float)) else ""
-        if text == before:
-            times += 1
-            continue
-        if before:
-            parts.append(f"{before}x{times - 1}" if before != "_" else f"_x{times}")
-        before, times = text, 1
-    return " ".join(parts)
-
-
-def replay(folder, series, expected, eval_times):
-    """Let promtool evaluate the shipped rules."""
-    path = folder / "replay.yml"
-    test = {
-        "interval": f"{INTERVAL}s",
-        "input_series": [{"series": name, "values": values} for name, values in series],
-        "promql_expr_test": [
-            {
-                "expr": 'count by (alertname) (ALERTS{alertstate="firing"})',
-                "eval_time": when,
-                "exp_samples": [
-                    {"labels": f'{{alertname="{name}"}}', "value": value}
-                    for name, value in expected.items()
-                ],
-            }
-            for when in eval_times
-        ],
-    }
-    rules = [str(ROOT / "prometheus/rules/service_alerts.yml")]
-    path.write_text(
-        yaml.safe_dump({"rule_files": rules, "evaluation_interval": "1m", "tests": [test]})
-    )
-    argv = ["promtool", "test", "rules", str(path)]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=600)
-    assert done.returncode == 0, done.stdout + done.stderr
+def replay(folder, series, expected, times):
+    """Which alerts fire, each how many times."""
+    samples = [
+        {"labels": f'{{alertname="{name}"}}', "value": value} for name, value in expected.items()
+    ]
+    firing = 'count by (alertname) (ALERTS{alertstate="firing"})'
+    expectations = [(firing, when, samples) for when in times]
+    replayed.replay(folder, INTERVAL, series, expectations, ["service_alerts.yml"])
 
 
 def test_the_recording_has_what_alerts_ask_for():
