@@ -22,6 +22,7 @@ INTERVAL = 30
 SCRAPES = 3
 PAUSE_SECONDS = 1.0
 SLACK_SECONDS = 80 * 60  # what thresholds ask for: an hour of a job, 17 minutes of a poller
+BY_THE_CLOCK = {"batchjob_meter_seconds_without_data_total"}  # and not from scrape to scrape
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -118,10 +119,11 @@ def stretched(key, before, during, count):
     first = [(at, samples.get(key)) for at, samples in before]
     then = [(at, samples.get(key)) for at, samples in during]
     if name.endswith("_total"):
-        values = _counted(first, count, 0.0)
+        clock = name in BY_THE_CLOCK
+        values = _counted(first, count, 0.0, clock)
         last = first[-1][1]
         reset = last is None or then[0][1] is None or then[0][1] < last
-        return values + _counted(then, count, 0.0 if reset else values[-1] - last)
+        return values + _counted(then, count, 0.0 if reset else values[-1] - last, clock)
     if name.endswith(("_timestamp_seconds", "_time_seconds")):
         values = _moved(first, count, first[0][0])
         same = first[-1][1] is not None and then[0][1] == first[-1][1]
@@ -144,9 +146,11 @@ def _aged(phase, count):
     return [first + number * INTERVAL for number in range(count)]
 
 
-def _counted(phase, count, shift):
+def _counted(phase, count, shift, by_the_clock):
     known = [value for _, value in phase if value is not None]
     step = (known[-1] - known[0]) / (len(known) - 1) if len(known) > 1 else 0.0
+    if by_the_clock:
+        step = (known[-1] - known[0]) / (phase[-1][0] - phase[0][0]) * INTERVAL
     values = [None if value is None else value + shift for _, value in phase]
     if values[-1] is None:
         return values + [None] * (count - len(values))

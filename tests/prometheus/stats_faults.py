@@ -1,0 +1,317 @@
+"""Faults of the scheduler, the poller, its time series database and the server."""
+
+import contextlib
+import json
+import lzma
+import os
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import yaml
+
+from tests.batchjob_stats_db import tsdb
+from tests.e2e import exporter
+from tests.e2e.processes import free_ports, until
+from tests.grafana.stack import program
+from tests.prometheus import chain
+from tests.simulated import commands
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+CLUSTER = "alpha"
+JOB_SECONDS = 3600
+
+
+def scheduler_does_not_answer(folder, recording):
+    with _cluster(folder) as running:
+        target = chain.scheduler(running.address)
+        until(lambda: _values(target, "batchjob_cluster_age_seconds", part="nodes"), "nodes", 60)
+        recording.healthy(target)
+        for name in ("scontrol", "squeue", "sdiag", "sshare"):
+            (folder / "bin" / name).write_text("#!/bin/sh\necho Unable to contact >&2\nexit 1\n")
+        until(lambda: not _values(target, "batchjob_cluster_age_seconds"), "no answers", 120)
+        rises = chain.rising(target, "batchjob_cluster_errors_total", part="nodes")
+        recording.faulty(target, between=rises)
+
+
+def node_is_not_scraped(folder, recording):
+    top = ("--collector.disable-defaults", "--collector.node")
+    with _cluster(folder) as running, exporter.running(*top) as node:
+        target = chain.scheduler(running.address)
+        found = until(lambda: _values(target, "batchjob_cluster_node_info"), "nodes", 60)
+        names = sorted(
+            key["node"] for key, _ in found if key["state"] in ("idle", "mixed", "allocated")
+        )
+        assert len(names) > 1
+        nodes = [chain.node(node.address, name) for name in names]
+        recording.healthy(target, *nodes)
+        recording.faulty(target, *nodes[1:])
+
+
+def poller_is_stopped(folder, recording):
+    with _poller(folder, _json_lines(folder)) as target:
+        recording.healthy(target)
+    recording.faulty(target)
+
+
+def accounting_fails(folder, recording):
+    with _poller(folder, _accounting(folder)) as target:
+        until(lambda: _values(target, LAST_SUCCESS), "a poll", 60)
+        polls = chain.rising(target, "batchjob_stats_db_polls_total", result="ok")
+        recording.healthy(target, between=polls)
+        _accounting(folder, works=False)
+        fails = chain.rising(target, "batchjob_stats_db_polls_total", result="failed")
+        fails()
+        recording.faulty(target, between=fails)
+
+
+def accounting_never_answered(folder, recording):
+    source = _accounting(folder)
+    with _poller(folder, source) as target:
+        until(lambda: _values(target, LAST_SUCCESS), "a poll", 60)
+        recording.healthy(target)
+    _accounting(folder, works=False)
+    with _poller(folder, source) as target:
+        fails = chain.rising(target, "batchjob_stats_db_polls_total", result="failed")
+        recording.faulty(target, between=fails)
+
+
+LAST_SUCCESS = "batchjob_stats_db_last_success_timestamp_seconds"
+
+
+def backups_are_gone(folder, recording):
+    with _with_backup(folder) as (target, backup):
+        recording.healthy(target)
+        backup.unlink()
+        recording.faulty(target)
+
+
+def backup_is_three_days_old(folder, recording):
+    with _with_backup(folder) as (target, backup):
+        recording.healthy(target)
+        begun = time.time() - 3 * 86400
+        os.utime(backup, (begun, begun))
+        recording.faulty(target)
+
+
+def samples_are_missing(folder, recording):
+    """Jobs of which the database has every sample, and then jobs of which it has none."""
+    jobs = _Jobs(folder)
+    end = jobs.begin + JOB_SECONDS
+    lines = [each for number in range(60) for each in _samples(str(number), jobs.begin, end)]
+    with tsdb.prometheus(lines) as url, _poller(folder, jobs.source, tsdb=url) as target:
+        measured = chain.rising(target, "batchjob_stats_db_measured_jobs_total")
+
+        def more():
+            jobs.write(10)
+            measured()
+
+        recording.healthy(target, between=more)
+        jobs.number = 1000
+        recording.faulty(target, between=more)
+
+
+def jobs_fail_on_one_node(folder, recording):
+    jobs = _Jobs(folder)
+    with _poller(folder, jobs.source) as target:
+        ended = chain.rising(target, "batchjob_stats_db_ended_jobs_total", node="n002")
+
+        def more(state="COMPLETED"):
+            jobs.write(3, nodes=["n001"], state=state)
+            jobs.write(6, nodes=["n002"])
+            ended()
+
+        recording.healthy(target, between=more)
+        recording.faulty(target, between=lambda: more("FAILED"))
+
+
+def tracked_work_fails(folder, recording):
+    jobs = _Jobs(folder)
+    with _poller(folder, jobs.source) as target:
+        ended = chain.rising(target, "batchjob_stats_db_tracked_work_total", tool="blast")
+
+        def more(state="COMPLETED"):
+            jobs.write(3, tool="blast", state=state)
+            ended()
+
+        recording.healthy(target, between=more)
+        recording.faulty(target, between=lambda: more("FAILED"))
+
+
+def server_is_stopped(folder, recording):
+    with _server(folder) as target:
+        recording.healthy(target)
+    recording.faulty(target)
+
+
+def database_of_the_server_is_gone(folder, recording):
+    with _server(folder) as target:
+        assert _asks(target) == 200
+        recording.healthy(target, between=lambda: _asks(target))
+        (folder / "jobs.db").rename(folder / "elsewhere.db")
+        until(lambda: _asks(target) >= 500, "an error", 60)
+        recording.faulty(target, between=lambda: _asks(target))
+
+
+class _Jobs:
+    """Jobs of an hour, which ended some minutes ago, in a file that the poller follows."""
+
+    def __init__(self, folder):
+        self.source = _json_lines(folder)
+        self.begin = int(time.time()) - JOB_SECONDS - 600
+        self.number = 0
+        self._path = folder / "jobs.jsonl"
+
+    def write(self, count, nodes=("n001",), state="COMPLETED", **more):
+        with self._path.open("a") as file:
+            for _ in range(count):
+                record = {
+                    "jobid": str(self.number), "user": "alice", "uid": 1001, "state": state,
+                    "submit_time": self.begin - 60, "start_time": self.begin,
+                    "end_time": self.begin + JOB_SECONDS, "allocated_cpus": 2,
+                    "allocated_nodes": 1, "nodes": list(nodes), **more,
+                }  # fmt: skip
+                file.write(json.dumps(record) + "\n")
+                self.number += 1
+
+
+def _samples(jobid, begin, end):
+    for at in range(begin, end + 30, 30):
+        labels = {"jobid": jobid, "cluster": CLUSTER, "instance": "n001"}
+        yield tsdb.line("cpu_seconds_total", at - begin, at, mode="user", **labels)
+        for name in ("memory_current_bytes", "memory_peak_bytes"):
+            yield tsdb.line(name, 1 << 30, at, **labels)
+
+
+def _json_lines(folder):
+    (folder / "jobs.jsonl").touch()
+    return {"jsonl": {"path": str(folder / "jobs.jsonl")}}
+
+
+def _accounting(folder, works=True):
+    """Slurm's commands, which answer that there are no jobs."""
+    recording = FIXTURES / "accounting/slurm-22.05.8.sacct.xz"
+    head = lzma.decompress(recording.read_bytes()).partition(b"\n")[0]
+    fields = head.decode().replace("\x02", " ")
+    answer = f'case "$*" in --helpformat) echo "{fields}";; esac' if works else "exit 1"
+    programs = {}
+    for name in ("sacct", "squeue"):
+        new = folder / f"{name}.new"
+        new.write_text(f"#!/bin/sh\n{answer}\n")
+        new.chmod(0o755)
+        programs[name] = str(new.replace(folder / name))
+    return {"sacct": programs}
+
+
+@contextlib.contextmanager
+def _poller(folder, source, **more):
+    """The poller's target, once it answers."""
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    config = folder / "stats_db.yml"
+    store = {"tsdb": {"url": more["tsdb"], "linger": "5s"}} if "tsdb" in more else {}
+    document = {
+        "db": {"url": f"sqlite:///{folder}/jobs.db"},
+        "web": {"listen-address": address},
+        "poll": {"interval": "1s", "rollup-interval": "1s", "longest-pause": "1s"},
+        "backup": {"directory": str(folder / "backups")},
+        "clusters": [{"name": CLUSTER, "sources": source}],
+    }
+    config.write_text(yaml.safe_dump(document | store))
+    target = chain.poller(address)
+    with program("batchjob_stats_db", config, migrate=True):
+        until(lambda: _values(target, "batchjob_stats_db_poll_interval_seconds"), "poller", 60)
+        yield target
+
+
+@contextlib.contextmanager
+def _with_backup(folder):
+    (folder / "backups").mkdir()
+    backup = folder / "backups/batchjob-20260101T000000Z.sqlite3"
+    with _poller(folder, _json_lines(folder)) as target:
+        backup.touch()
+        yield target, backup
+
+
+@contextlib.contextmanager
+def _server(folder):
+    """The server's target, over the tables that the poller made."""
+    with _poller(folder, _json_lines(folder)):
+        pass
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    secret = folder / "secret"
+    secret.write_text(SECRET)
+    secret.chmod(0o600)
+    config = folder / "server.yml"
+    document = {
+        "db": {"url": f"sqlite:///{folder}/jobs.db"},
+        "web": {"listen-address": address},
+        "auth": {"trusted-peer": ["127.0.0.1"], "secret-file": str(secret), "admin": ["root"]},
+    }
+    config.write_text(yaml.safe_dump(document))
+    target = chain.server(address)
+    with program("batchjob_stats_server", config):
+        until(lambda: len(target.scrape()) > 1, "server", 60)
+        yield target
+
+
+SECRET = "correct horse battery staple"
+
+
+def _asks(target):
+    """The status of a list of jobs."""
+    headers = {"X-Batchjob-Secret": SECRET, "X-Grafana-User": "root"}
+    request = urllib.request.Request(f"http://{target.address}/api/v1/jobs", headers=headers)
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return answer.status
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+@contextlib.contextmanager
+def _cluster(folder):
+    """An exporter with the collector `cluster` over recorded answers of a Slurm."""
+    programs = folder / "bin"
+    programs.mkdir()
+    recorded = FIXTURES / "cluster/slurm-24.11"
+
+    def answer(name):
+        return lzma.decompress((recorded / f"{name}.xz").read_bytes())
+
+    nodes = answer("scontrol_show_nodes.json")
+    commands.install(programs, "scontrol", {"--json -a show nodes": nodes})
+    commands.install(programs, "squeue", {"--json": answer("squeue.json")})
+    commands.install(programs, "sdiag", {"--json": answer("sdiag.json")})
+    commands.install(programs, "sshare", {"-P": (recorded / "sshare.txt").read_bytes()})
+    flags = (
+        "--collector.disable-defaults", "--collector.cluster",
+        "--collector.cluster.scheduler=slurm", "--collector.cluster.interval=1s",
+        "--collector.cluster.timeout=5s", "--collector.cluster.without=licenses",
+        "--collector.cluster.without=reservations",
+    )  # fmt: skip
+    path = f"PATH={programs}:{os.environ['PATH']}"
+    with exporter.running(*flags, inside=("env", path)) as running:
+        yield running
+
+
+def _values(target, name, **labels):
+    wanted = {("__name__", name), *labels.items()}
+    return [(dict(key), value) for key, value in target.scrape().items() if wanted <= set(key)]
+
+
+FAULTS = {
+    "BatchjobClusterStateOld": scheduler_does_not_answer,
+    "BatchjobNodeNeverReported": node_is_not_scraped,
+    "BatchjobPollerDown": poller_is_stopped,
+    "BatchjobPollerBehind": accounting_fails,
+    "BatchjobPollerNeverRead": accounting_never_answered,
+    "BatchjobBackupMissing": backups_are_gone,
+    "BatchjobBackupOld": backup_is_three_days_old,
+    "BatchjobCoverageLow": samples_are_missing,
+    "BatchjobUsageDoubtful": samples_are_missing,
+    "BatchjobNodeFailsJobs": jobs_fail_on_one_node,
+    "BatchjobTrackedWorkFails": tracked_work_fails,
+    "BatchjobServerDown": server_is_stopped,
+    "BatchjobServerErrors": database_of_the_server_is_gone,
+}
