@@ -4,6 +4,7 @@ import contextlib
 import json
 import lzma
 import os
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -13,7 +14,7 @@ import yaml
 
 from tests.batchjob_stats_db import tsdb
 from tests.e2e import exporter
-from tests.e2e.processes import free_ports, until
+from tests.e2e.processes import call, free_ports, until
 from tests.grafana.stack import program
 from tests.prometheus import chain
 from tests.simulated import commands
@@ -61,7 +62,7 @@ def accounting_fails(folder, recording):
         polls = chain.rising(target, "batchjob_stats_db_polls_total", result="ok")
         recording.healthy(target, between=polls)
         _accounting(folder, works=False)
-        fails = chain.rising(target, "batchjob_stats_db_polls_total", result="failed")
+        fails = chain.rising(target, "batchjob_stats_db_polls_total", result="error")
         fails()
         recording.faulty(target, between=fails)
 
@@ -73,7 +74,7 @@ def accounting_never_answered(folder, recording):
         recording.healthy(target)
     _accounting(folder, works=False)
     with _poller(folder, source) as target:
-        fails = chain.rising(target, "batchjob_stats_db_polls_total", result="failed")
+        fails = chain.rising(target, "batchjob_stats_db_polls_total", result="error")
         recording.faulty(target, between=fails)
 
 
@@ -87,16 +88,15 @@ def backups_are_gone(folder, recording):
         recording.faulty(target)
 
 
-def backup_is_three_days_old(folder, recording):
-    with _with_backup(folder) as (target, backup):
-        recording.healthy(target)
-        begun = time.time() - 3 * 86400
-        os.utime(backup, (begun, begun))
+def backups_are_not_made(folder, recording):
+    recording.slack_seconds = 40 * 3600
+    with _with_backup(folder) as (target, _):
+        recording.healthy(target, between=lambda: _back_up(folder))
         recording.faulty(target)
 
 
 def samples_are_missing(folder, recording):
-    """Jobs of which the database has every sample, and then jobs of which it has none."""
+    """Jobs with every sample, and then jobs without any. The kernel has no memory.peak."""
     jobs = _Jobs(folder)
     end = jobs.begin + JOB_SECONDS
     lines = [each for number in range(60) for each in _samples(str(number), jobs.begin, end)]
@@ -180,8 +180,7 @@ def _samples(jobid, begin, end):
     for at in range(begin, end + 30, 30):
         labels = {"jobid": jobid, "cluster": CLUSTER, "instance": "n001"}
         yield tsdb.line("cpu_seconds_total", at - begin, at, mode="user", **labels)
-        for name in ("memory_current_bytes", "memory_peak_bytes"):
-            yield tsdb.line(name, 1 << 30, at, **labels)
+        yield tsdb.line("memory_current_bytes", 1 << 30, at, **labels)
 
 
 def _json_lines(folder):
@@ -196,7 +195,7 @@ def _accounting(folder, works=True):
     fields = head.decode().replace("\x02", " ")
     answer = f'case "$*" in --helpformat) echo "{fields}";; esac' if works else "exit 1"
     programs = {}
-    for name in ("sacct", "squeue"):
+    for name in ("sacct", "squeue", "sacctmgr"):
         new = folder / f"{name}.new"
         new.write_text(f"#!/bin/sh\n{answer}\n")
         new.chmod(0o755)
@@ -226,11 +225,16 @@ def _poller(folder, source, **more):
 
 @contextlib.contextmanager
 def _with_backup(folder):
-    (folder / "backups").mkdir()
-    backup = folder / "backups/batchjob-20260101T000000Z.sqlite3"
+    """The poller's target, and the file that the command made."""
     with _poller(folder, _json_lines(folder)) as target:
-        backup.touch()
+        _back_up(folder)
+        (backup,) = (folder / "backups").glob("*.db")
         yield target, backup
+
+
+def _back_up(folder):
+    config = f"--config.file={folder}/stats_db.yml"
+    call(sys.executable, "-m", "batchjob_stats_db.main", config, "backup")
 
 
 @contextlib.contextmanager
@@ -288,7 +292,7 @@ def _cluster(folder):
         "--collector.disable-defaults", "--collector.cluster",
         "--collector.cluster.scheduler=slurm", "--collector.cluster.interval=1s",
         "--collector.cluster.timeout=5s", "--collector.cluster.without=licenses",
-        "--collector.cluster.without=reservations",
+        "--collector.cluster.without=reservations", "--collector.cluster.without=partitions",
     )  # fmt: skip
     path = f"PATH={programs}:{os.environ['PATH']}"
     with exporter.running(*flags, inside=("env", path)) as running:
@@ -307,7 +311,7 @@ FAULTS = {
     "BatchjobPollerBehind": accounting_fails,
     "BatchjobPollerNeverRead": accounting_never_answered,
     "BatchjobBackupMissing": backups_are_gone,
-    "BatchjobBackupOld": backup_is_three_days_old,
+    "BatchjobBackupOld": backups_are_not_made,
     "BatchjobCoverageLow": samples_are_missing,
     "BatchjobUsageDoubtful": samples_are_missing,
     "BatchjobNodeFailsJobs": jobs_fail_on_one_node,
