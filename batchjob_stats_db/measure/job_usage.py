@@ -31,9 +31,9 @@ from batchjob_stats_db.timeseries.base import (
 )
 
 NOT_ANSWERED = "not answered"
-GAPS, PEAK_SAMPLED = "gaps in samples", "peak sampled"
+RUNNING, GAPS, PEAK_SAMPLED = "running", "gaps in samples", "peak sampled"
 DOUBTS = {
-    "running": "measured while the job ran; its end was not seen",
+    RUNNING: "measured while the job ran; its end was not seen",
     "no samples": "nothing was measured",
     "nodes missing": "less than 95 % of the job's node time is covered",
     GAPS: "averages and sampled peaks do not cover more than 5 % of the time",
@@ -380,7 +380,7 @@ def _doubts(
 ) -> set[str]:
     doubts = set()
     if job.end is None:
-        doubts.add("running")
+        doubts.add(RUNNING)
     if not nodes:
         doubts.add("no samples")
     elif covered < 0.95:

@@ -8,7 +8,12 @@ from collections.abc import Iterable, Mapping
 
 from batchjob.schedulers.records import JobRecord
 from batchjob.schedulers.states import JobState
-from batchjob_stats_db.measure.job_usage import JobToMeasure, MeasuredUsage
+from batchjob_stats_db.measure.job_usage import (
+    PEAK_SAMPLED,
+    RUNNING,
+    JobToMeasure,
+    MeasuredUsage,
+)
 from batchjob_stats_db.poller.self_metrics import PollerMetrics
 
 _RECENT_SECONDS = 86400
@@ -16,6 +21,8 @@ _MAXIMUM_TOOLS = 100
 OTHER_TOOLS = "other"
 """The tool of all beyond the first hundred: users name their tools as they like."""
 
+# What every job bears while it runs, or on a kernel before 5.19: nothing is wrong then.
+_EXPECTED = frozenset({RUNNING, PEAK_SAMPLED})
 _FAILED = frozenset({JobState.FAILED, JobState.NODE_FAIL, JobState.BOOT_FAIL})
 
 
@@ -46,13 +53,17 @@ def _tool(metrics: PollerMetrics, name: str) -> str:
 def count_measured(
     metrics: PollerMetrics, cluster: str, usages: Mapping[JobToMeasure, MeasuredUsage], now: float
 ) -> None:
-    """Count measured jobs, those that bear a doubt, and how much of their time has samples."""
+    """Count measured jobs, those in doubt, and how much of their time has samples."""
     for job, usage in usages.items():
         metrics.dropped.labels(cluster).inc(usage.dropped_series)
         if job.end is not None and now - job.end > _RECENT_SECONDS:
             continue
         seconds = max(0.0, (job.end if job.end is not None else now) - job.start)
         metrics.measured.labels(cluster).inc()
-        metrics.doubtful.labels(cluster).inc(bool(usage.doubt))
+        metrics.doubtful.labels(cluster).inc(_is_doubtful(usage))
         metrics.run_seconds.labels(cluster).inc(seconds)
         metrics.covered_seconds.labels(cluster).inc(seconds * min(1.0, max(0.0, usage.coverage)))
+
+
+def _is_doubtful(usage: MeasuredUsage) -> bool:
+    return bool(usage.doubt) and not _EXPECTED.issuperset(usage.doubt.split(", "))

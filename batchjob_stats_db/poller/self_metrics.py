@@ -46,7 +46,10 @@ class PollerMetrics:
         self.measured = counter(
             "measured_jobs", "Jobs whose usage was measured while they ran or within a day."
         )
-        self.doubtful = counter("doubtful_jobs", "Of these, jobs whose usage has a caveat.")
+        self.doubtful = counter(
+            "doubtful_jobs",
+            "Of these, jobs whose usage has a caveat other than `running` or `peak sampled`.",
+        )
         self.run_seconds = counter("measured_job_seconds", "Run time of these jobs.")
         self.covered_seconds = counter(
             "covered_job_seconds", "Part of this run time that is covered by samples."

@@ -16,11 +16,12 @@ import yaml
 from tests.e2e.exporter import parse
 from tests.e2e.processes import until
 from tests.prometheus import families
-from tests.prometheus.replay import FILES, RULES, replay, series_of, text_of
+from tests.prometheus.replay import RULES, replay, series_of, text_of
 
 INTERVAL = 30
+FILES = ("jobs.yml", "job_alerts.yml", "service_alerts.yml")
 SCRAPES = 3
-PAUSE_SECONDS = 1.0
+PAUSE_SECONDS = 0.2
 BY_THE_CLOCK = {"batchjob_meter_seconds_without_data_total"}  # and not from scrape to scrape
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -94,8 +95,14 @@ class Recording:
             (firing, f"{seconds - INTERVAL}s", []),
             (firing, f"{2 * seconds - INTERVAL}s", [{"labels": "{}", "value": 1}]),
         ]
-        series = [(series_of(dict(key)), text_of(values)) for key, values in self._series(count)]
-        replay(folder, INTERVAL, series, expectations)
+        chosen = list(_needed(rules()[alert]))
+        path = folder / "rules.yml"
+        path.write_text(yaml.safe_dump({"groups": [{"name": "tested", "rules": chosen}]}))
+        names = {"up"}.union(*(families.used(rule["expr"]) for rule in chosen))
+        series = [
+            (series_of(dict(key)), text_of(values)) for key, values in self._series(names, count)
+        ]
+        replay(folder, INTERVAL, series, expectations, [path])
 
     def _scrape(self, phase, targets, between):
         for number in range(SCRAPES):
@@ -106,10 +113,9 @@ class Recording:
                 samples |= target.scrape()
             phase.append((time.time(), samples))
 
-    def _series(self, count):
-        wanted = _names()
+    def _series(self, names, count):
         keys = {key for _, samples in self.before + self.during for key in samples}
-        for key in sorted(key for key in keys if dict(key)["__name__"] in wanted):
+        for key in sorted(key for key in keys if dict(key)["__name__"] in names):
             yield key, _with_ends(stretched(key, self.before, self.during, count))
 
 
@@ -181,7 +187,7 @@ def _key(name, labels):
 
 
 def rules():
-    """Alert → its rule, of the rules that are replayed."""
+    """Alert → its rule."""
     return {rule["alert"]: rule for rule in _rules() if "alert" in rule}
 
 
@@ -191,8 +197,12 @@ def _rules():
             yield from group["rules"]
 
 
-def _names():
-    return {"up"}.union(*(families.used(rule["expr"]) for rule in _rules()))
+def _needed(rule):
+    """The recording rules that it takes series from, and itself."""
+    recorded = {each["record"]: each for each in _rules() if "record" in each}
+    for name in sorted(families.used(rule["expr"]) & recorded.keys()):
+        yield from _needed(recorded[name])
+    yield rule
 
 
 def _lasting(alert):

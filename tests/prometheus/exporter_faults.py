@@ -39,6 +39,7 @@ def targets_lose_the_label_cluster(folder, recording):
     node.job("job_1", 10)
     with node.exporter() as running:
         with_label = chain.node(running.address)
+        _shown(with_label, "batchjob_jobs")
         recording.healthy(with_label)
         recording.faulty(with_label._replace(labels={"instance": "n001"}))
 
@@ -140,7 +141,7 @@ def accounts_on_disk_are_damaged(folder, recording):
 
     def counts():
         zone.run(60)
-        time.sleep(chain.PAUSE_SECONDS)
+        time.sleep(0.5)
 
     with exporter.running(*flags) as running:
         target = chain.node(running.address)

@@ -1,4 +1,4 @@
-"""Recorded series given to promtool, which evaluates the shipped rules over them."""
+"""Recorded series given to promtool, which evaluates rules over them."""
 
 import subprocess
 from pathlib import Path
@@ -6,7 +6,6 @@ from pathlib import Path
 import yaml
 
 RULES = Path(__file__).parents[2] / "prometheus/rules"
-FILES = ("jobs.yml", "job_alerts.yml", "service_alerts.yml")
 
 
 def series_of(labels):
@@ -38,8 +37,8 @@ def _repeated(text, times):
     return " ".join([text] * times) if text == "stale" else f"{text}x{times - 1}"
 
 
-def replay(folder, interval, series, expectations, files=FILES):
-    """Let promtool evaluate the shipped rules; `expectations`: (expression, time, samples)."""
+def replay(folder, interval, series, expectations, rules):
+    """Let promtool evaluate files of rules; `expectations`: (expression, time, samples)."""
     path = folder / "replay.yml"
     test = {
         "interval": f"{interval}s",
@@ -49,9 +48,9 @@ def replay(folder, interval, series, expectations, files=FILES):
             for expr, when, samples in expectations
         ],
     }
-    rules = [str(RULES / name) for name in files]
+    files = [str(each) for each in rules]
     path.write_text(
-        yaml.safe_dump({"rule_files": rules, "evaluation_interval": "1m", "tests": [test]})
+        yaml.safe_dump({"rule_files": files, "evaluation_interval": "1m", "tests": [test]})
     )
     argv = ["promtool", "test", "rules", str(path)]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=600)

@@ -46,7 +46,8 @@ def replay(folder, series, expected, times):
     ]
     firing = 'count by (alertname) (ALERTS{alertstate="firing"})'
     expectations = [(firing, when, samples) for when in times]
-    replayed.replay(folder, INTERVAL, series, expectations, ["service_alerts.yml"])
+    rules = [replayed.RULES / "service_alerts.yml"]
+    replayed.replay(folder, INTERVAL, series, expectations, rules)
 
 
 def test_the_recording_has_what_alerts_ask_for():

@@ -64,6 +64,19 @@ def test_coverage_and_doubts(metrics):
     assert told(metrics, "covered_job_seconds_total", cluster="c") == 1000
 
 
+def test_what_is_expected_is_no_doubt(metrics):
+    good = MeasuredUsage(1, 10, 0, 1, 1.0, 0, "", {}, (), {})
+    usages = {
+        measured(NOW - 100, None): good._replace(doubt="running"),
+        measured(NOW - 200, NOW - 100): good._replace(doubt="peak sampled"),
+        measured(NOW - 300, None): good._replace(doubt="running, peak sampled"),
+        measured(NOW - 400, None): good._replace(doubt="running, nodes missing"),
+    }
+    count_measured(metrics, "c", usages, NOW)
+    assert told(metrics, "measured_jobs_total", cluster="c") == 4
+    assert told(metrics, "doubtful_jobs_total", cluster="c") == 1
+
+
 def test_an_end_is_new_once(store, job):
     def ends(*jobs):
         found = []
