@@ -6,11 +6,13 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.documented_blocks import RUNS
+from tests.e2e.processes import until
 from tests.test_documented_commands import SHELL
 
 pytestmark = pytest.mark.e2e
@@ -47,6 +49,18 @@ class Home:
         assert done.returncode == 0, f"{text}\n{done.stdout}{done.stderr}"
         return done.stdout
 
+    @contextmanager
+    def running_job(self) -> Iterator[None]:
+        """A job on this machine, without which `batchjob doctor` finds none to measure."""
+        argv = [str(self.path / ".venv/bin/batchjob"), "run", "--name", "another", "sleep", "3000"]
+        environment = {"HOME": str(self.path), "PATH": os.environ["PATH"]}
+        with subprocess.Popen(argv, env=environment, stdout=subprocess.DEVNULL) as job:
+            try:
+                until(lambda: '"another"' in self.types("batchjob jobs --format=json"), "it runs")
+                yield
+            finally:
+                job.terminate()
+
     def first_job(self) -> str:
         """The id of the job that the README's second block runs."""
         (row,) = json.loads(self.types("batchjob jobs --name first --format=json"))
@@ -58,7 +72,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
     path = tmp_path_factory.mktemp("home")
     made = Home(path)
     made.types(_text("README.md", FIRST))
-    yield made
+    with made.running_job():
+        yield made
     shutil.rmtree(path, ignore_errors=True)
 
 
