@@ -23,14 +23,13 @@ from batchjob.runtime.settings import (
 from batchjob.runtime.subprocesses import SchedulerError
 from batchjob.runtime.values import called, duration, integer
 from batchjob_stats_db.admin import commands, transfer
+from batchjob_stats_db.admin.commands import Arguments
 from batchjob_stats_db.database.engine import DatabaseError
 from batchjob_stats_db.poller.options import SECTIONS, PollerSettings, problems, settings
 from batchjob_stats_db.poller.service import PollerService, serve
 from batchjob_stats_db.timeseries.base import TimeSeriesError
 
 log = logging.getLogger(__name__)
-
-Arguments = argparse.Namespace
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -24,7 +24,7 @@ from batchjob_stats_db.admin.progress import Progress
 from batchjob_stats_db.admin.restore import restore
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.engine import DatabaseError, only_writer, parse, reader, writer
-from batchjob_stats_db.database.revision import require_current
+from batchjob_stats_db.database.revision import found, require_current
 from batchjob_stats_db.measure.pending import recompute
 from batchjob_stats_db.poller.options import PollerSettings, problems
 from batchjob_stats_db.poller.service import PollerService
@@ -186,9 +186,13 @@ def copy(chosen: PollerSettings, given: Arguments) -> int:
     if target == url_of(chosen):
         raise SettingsError("--to: expected another database than db.url")
     with writing(chosen) as engine, only_writer(target):
-        bring_up_to_date(target)
-        other = writer(target)
+        other = writer(target, create=True)
         try:
+            with other.connect() as db:
+                without_tables = not found(db)
+            if without_tables:  # one with tables may be in use, and of another version
+                bring_up_to_date(target)
+            require_current(other)
             progress = Progress("copy", 0, 1)
             rows = copy_rows(engine, other, progress.at)
             progress.done(f"{rows} rows")

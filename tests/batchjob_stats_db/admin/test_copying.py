@@ -98,6 +98,19 @@ def test_a_database_with_rows_is_left_as_it_is(copy, source, empty_url):
     assert contents(empty_url) == before
 
 
+def test_a_database_of_another_version_is_left_as_it_is(copy, empty_url):
+    copy(empty_url)
+    engine = writer(empty_url)
+    with engine.begin() as db:
+        db.execute(sa.text("UPDATE alembic_version SET version_num = '0000'"))
+    status, _, complaint = copy(empty_url)
+    assert status == 2
+    assert "0000" in complaint
+    with engine.connect() as db:
+        assert db.scalar(sa.text("SELECT version_num FROM alembic_version")) == "0000"
+    engine.dispose()
+
+
 def test_not_while_the_poller_writes(copy, source, empty_url):
     with only_writer(source):
         status, _, complaint = copy(empty_url)
