@@ -5,14 +5,12 @@ import contextlib
 import re
 import socket
 import ssl
-import sys
 from collections.abc import Hashable
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
-import h11
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from batchjob_stats_server.http.problems import MEDIA_TYPE, document
 from batchjob_stats_server.http.turns import RequestTurns, Turn
@@ -23,46 +21,111 @@ if TYPE_CHECKING:
 LARGEST_HEAD = 32 * 1024
 """Request line and headers, in bytes."""
 
+NOT_HTTP = "not an HTTP/1.1 request"
+
 _ARRIVAL_SECONDS = 20.0  # from the first byte of a request to its last
 _LINGER_SECONDS = 5.0  # what a refused client still sends is read, or it may miss the answer
 _UNREAD_MILLISECONDS = 30_000  # how long a client may not take what it is sent
 
+# A proxy may read others in another way: other versions, targets that name a host, more spaces.
+_REQUEST_LINE = re.compile(rb"(?!CONNECT)[A-Z]+ /[!-\"$-~]* HTTP/1\.[01]\r\n")
+_UPGRADE = re.compile(rb"upgrade:", re.IGNORECASE)
 
-_HEAD_END = re.compile(rb"\n\r?\n")
-_FOLDED = re.compile(rb"\n[ \t]")
-_BARE_LF = re.compile(rb"(?<!\r)\n")
 
+class StrictHttp(HttpToolsProtocol):
+    """HTTP/1.1 of uvicorn without what servers and proxies may read in two ways.
 
-class StrictHttp(h11.Connection):
-    """h11 without what servers and proxies may read in two ways.
-
-    RFC 9112 lets a server refuse all of it: bare LF (section 2.2), folded lines (5.2), and
-    Content-Length beside Transfer-Encoding (6.1).
+    llhttp refuses bare LF, folded lines and Content-Length beside Transfer-Encoding (RFC 9112,
+    sections 2.2, 5.2 and 6.1). It is given one request at a time: what follows waits as bytes for
+    the answer, so that a client cannot have many requests in memory.
     """
 
-    def next_event(self) -> Any:
-        """The same as h11's; the head of a request is looked at first."""
-        if self.their_state is h11.IDLE:
-            _check_head(self.trailing_data[0])
-        event = super().next_event()
-        if isinstance(event, h11.Request):
-            names = {name for name, _ in event.headers}
-            if {b"content-length", b"transfer-encoding"} <= names:
-                raise h11.RemoteProtocolError("Content-Length beside Transfer-Encoding")
-        return event
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self._received = bytearray()  # and not parsed yet
+        self._framing = 0  # bytes of a head so far, or since the last piece of a body
+        self._in_body = False
+        self._left: int | None = None  # bytes of the body; None: it is chunked
+
+    def refuse(self, status: int, detail: str) -> None:
+        """Answer a request that cannot be read, and read no more."""
+        raise NotImplementedError
+
+    def answering(self) -> bool:
+        """Whether a request awaits its answer, or the rest of it."""
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def arriving(self) -> bool:
+        """Whether part of a request has come."""
+        return self._in_body or bool(self._framing or (self._received and not self.answering()))
+
+    def parse(self) -> None:
+        """Read what has been received, to the end of a request."""
+        while not self.transport.is_closing() and (piece := self._piece()):
+            # An upgrade may be ignored (RFC 9110, section 7.8); llhttp would not read the body.
+            if self._in_body or not _UPGRADE.match(piece):
+                super().data_received(piece)
+
+    def _piece(self) -> bytes:
+        """Of one request: a line of its head or of chunks, or what there is of its body."""
+        line = self._received.find(b"\n") + 1
+        if not self._in_body:
+            return self._head_line(line)
+        if self._left is None:
+            if self._framing > LARGEST_HEAD:
+                self.refuse(431, f"expected at most {LARGEST_HEAD} bytes between pieces of a body")
+            return self._take(line or len(self._received))
+        size = min(self._left, len(self._received))
+        self._left -= size
+        return self._take(size)
+
+    def _head_line(self, size: int) -> bytes:
+        if self.answering() and self._received:
+            self.flow.pause_reading()
+            return b""
+        if self._framing + (size or len(self._received)) > LARGEST_HEAD:
+            detail = f"expected at most {LARGEST_HEAD} bytes of request line and headers"
+            self.refuse(431 if self._framing else 414, detail)
+        elif self._received and not self._framing:
+            whole = _REQUEST_LINE.match(self._received)
+            if not (whole or (not size and self._received[:1].isupper())):
+                self.refuse(400, NOT_HTTP)
+        return self._take(size)
+
+    def _take(self, size: int) -> bytes:
+        piece = bytes(self._received[:size])
+        del self._received[:size]
+        self._framing += len(piece)
+        return piece
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Note a header; a trailer is none."""
+        if not self._in_body:
+            super().on_header(name, value.rstrip(b" \t"))
+
+    def on_headers_complete(self) -> None:
+        """Begin to answer; only chunks are decoded."""
+        headers = dict(self.headers)
+        coding = headers.get(b"transfer-encoding")
+        if coding is not None and coding.lower() != b"chunked":
+            raise ValueError("Transfer-Encoding")
+        self._left = None if coding else int(headers.get(b"content-length", 0))
+        self._in_body, self._framing = True, 0
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """Part of the body has come."""
+        self._framing = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """The request has been read."""
+        self._in_body, self._framing = False, 0
+        super().on_message_complete()
 
 
-def _check_head(received: bytes) -> None:
-    end = _HEAD_END.search(received)
-    head = received[: end.end()] if end else received
-    if len(head) > LARGEST_HEAD:
-        raise h11.RemoteProtocolError("head too large", error_status_hint=431)
-    if _FOLDED.search(head) or _BARE_LF.search(head):
-        raise h11.RemoteProtocolError("bare LF or folded header line")
-
-
-class Connection(H11Protocol):
-    """One client. It runs with uvicorn's HTTP/1.1 in Python, the one that is always there."""
+class Connection(StrictHttp):
+    """One client."""
 
     arrival_seconds = _ARRIVAL_SECONDS
     open_connections: "OpenConnections | None" = None
@@ -74,16 +137,9 @@ class Connection(H11Protocol):
     _refused = False
     _dropped = False
 
-    def __init__(self, *args: Any, **named: Any) -> None:
-        super().__init__(*args, **named)
-        self.conn = StrictHttp(h11.SERVER, LARGEST_HEAD)
-
     def waits(self) -> bool:
         """Whether the client is to do something: send a request, or take the answer to one."""
-        cycle = self.cycle
-        if cycle is None or cycle.response_complete or cycle.more_body:
-            return True
-        return bool(self.flow.write_paused)
+        return not self.answering() or self.cycle.more_body or bool(self.flow.write_paused)
 
     def drop(self) -> None:
         """End it at once, even while TLS begins."""
@@ -167,20 +223,22 @@ class Connection(H11Protocol):
         super().on_response_complete()
         if self.open_connections is not None:
             self.open_connections.answered(self)
+        self._read()
 
     def data_received(self, data: bytes) -> None:
         """Give a request that has begun its time, once."""
         if self._refused:
             return
-        super().data_received(data)
-        if not self._arriving():
+        self._unset_keepalive_if_required()
+        self._received += data
+        self._read()
+
+    def _read(self) -> None:
+        self.parse()
+        if not (self.arriving() or self._refused):
             self._await(None)
         elif self._deadline is None:
             self._await(self.arrival_seconds)
-
-    def _arriving(self) -> bool:
-        begun = self.conn.their_state is h11.IDLE and bool(self.conn.trailing_data[0])
-        return begun or self.conn.their_state is h11.SEND_BODY or self._refused
 
     def _await(self, seconds: float | None) -> None:
         if self._deadline is not None:
@@ -191,37 +249,30 @@ class Connection(H11Protocol):
     def _late(self) -> None:
         if self._refused:
             self.transport.close()
-        elif self.conn.our_state is h11.IDLE and self._arriving():
-            self._refuse(408, f"expected the whole request within {self.arrival_seconds:g} s")
+        elif self.arriving() and not self.answering():
+            self.refuse(408, f"expected the whole request within {self.arrival_seconds:g} s")
         else:
             self.transport.abort()
 
-    def send_400_response(self, msg: str) -> None:
-        """Refuse what is no HTTP, or too large to be looked at; called where h11's error is."""
-        status = getattr(sys.exc_info()[1], "error_status_hint", 400)
-        if status == HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE:
-            line_ended = b"\n" in self.conn.trailing_data[0]
-            msg = f"expected at most {LARGEST_HEAD} bytes of request line and headers"
-            self._refuse(431 if line_ended else 414, msg)
-        else:
-            self._refuse(400, "not an HTTP/1.1 request")
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002
+        """Refuse what is no HTTP."""
+        self.refuse(400, NOT_HTTP)
 
-    def _refuse(self, status: int, detail: str) -> None:
-        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
-            self.transport.close()  # an answer has begun; two would be taken for one
+    def refuse(self, status: int, detail: str) -> None:
+        """Answer with a problem, unless an answer has begun: two would be taken for one."""
+        self._received.clear()
+        if self._in_body and self.cycle.response_started:
+            self.transport.close()
             return
-        body = document(status, detail).model_dump_json().encode()
-        headers = [
-            ("content-type", MEDIA_TYPE), ("content-length", str(len(body))),
-            ("cache-control", "no-store"), ("connection", "close"),
-        ]  # fmt: skip
-        phrase = HTTPStatus(status).phrase.encode()
-        for event in (
-            h11.Response(status_code=status, headers=headers, reason=phrase),
-            h11.Data(data=body),
-            h11.EndOfMessage(),
-        ):
-            self.transport.write(self.conn.send(event) or b"")
+        if self._in_body:
+            self.cycle.disconnected = True  # what the application says comes too late
+            self.cycle.message_event.set()
+        body = document(status, detail).model_dump_json()
+        head = (
+            f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", f"content-type: {MEDIA_TYPE}",
+            f"content-length: {len(body.encode())}", "cache-control: no-store", "connection: close",
+        )  # fmt: skip
+        self.transport.write("\r\n".join((*head, "", body)).encode())
         self._refused = True
         self._await(_LINGER_SECONDS)
 

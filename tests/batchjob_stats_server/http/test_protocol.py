@@ -150,6 +150,7 @@ def problem(answer):
 
 
 END = b" HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+CHUNKS = b"POST /api/v1/tokens HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
 @pytest.mark.parametrize(
@@ -181,6 +182,27 @@ END = b" HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
         ([b"GET / HTTP/1.1\r\nhost: x\nx: a\r\n\r\n"], 400),
         ([b"GET / HTTP/1.1\r\nhost: x\r\n" + b"x: " + b"y" * 40_000 + b"\r\n\r\n"], 431),
         ([b"GET / HTTP/1.1\r\nhost: [\r\nconnection: close\r\n\r\n"], 400),
+        ([b"GET / HTTP/1.1\r\nhost: x\r\n : a\r\n\r\n"], 400),
+        ([b"GET / HTTP/1.1\r\nhost : x\r\n\r\n"], 400),
+        ([b"GET / HTTP/1.1\r\nhost: x\r\nx: a\0b\r\n\r\n"], 400),
+        ([b"GET / HTTP/1.1\r\nhost: x\r\nx: a\rb\r\n\r\n"], 400),
+        ([b"GET /\r\n\r\n"], 400),
+        ([b"GET / HTTP/2.0\r\nhost: x\r\n\r\n"], 400),
+        ([b"GET / RTSP/1.0\r\nhost: x\r\n\r\n"], 400),
+        ([b"GET  / HTTP/1.1\r\nhost: x\r\n\r\n"], 400),
+        ([b"GET http://x/ HTTP/1.1\r\nhost: x\r\n\r\n"], 400),
+        ([b"CONNECT /x HTTP/1.1\r\nhost: x\r\ncontent-length: 1\r\n\r\n"], 400),
+        ([b"\r\nGET / HTTP/1.1\r\nhost: x\r\n\r\n"], 400),
+        ([b"\x16\x03\x01 without an end of line"], 400),
+        ([b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: +1\r\n\r\n"], 400),
+        ([b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: gzip, chunked\r\n\r\n"], 400),
+        ([b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: xchunked\r\n\r\n"], 400),
+        ([CHUNKS + b"1\nx\r\n0\r\n\r\n"], 400),
+        ([CHUNKS + b"0x1\r\nx\r\n0\r\n\r\n"], 400),
+        ([CHUNKS + b"1\r\nxx\r\n0\r\n\r\n"], 400),
+        ([CHUNKS + b"0\r\n", *[b"x: " + b"x" * 10_000 + b"\r\n"] * 10, b"\r\n"], 431),
+        ([CHUNKS + b"0\r\nx: ", *[b"x" * 1_000_000] * 10], 431),
+        ([CHUNKS + b"1;x=", *[b"x" * 1_000_000] * 10], 431),
     ],
 )
 def test_what_is_too_large_or_no_http_is_a_problem(port, pieces, status, caplog):
@@ -226,6 +248,42 @@ def test_what_is_pipelined_is_read_as_strictly(port):
     answer = spoken(port, b"GET /-/healthy HTTP/1.1\r\nhost: testserver\r\n\r\n" + folded)
     assert answer.startswith(b"HTTP/1.1 200")
     assert answer.count(b"HTTP/1.1 400") == 1
+
+
+HEALTH = b"GET /-/healthy HTTP/1.1\r\nhost: testserver\r\n"
+LAST = HEALTH + b"connection: close\r\n\r\n"
+FORM = b"POST /api/v1/prometheus/api/v1/query HTTP/1.1\r\nhost: testserver\r\n"
+
+
+@pytest.mark.parametrize("size", [1, 7, 10_000])
+@pytest.mark.parametrize(
+    "first",
+    [
+        FORM + b"content-length: 9\r\n\r\nGET / HTT",
+        FORM + b"transfer-encoding: chunked\r\n\r\n9;a=b\r\nGET /\r\n\r\n\r\n0\r\na: b\r\n\r\n",
+        FORM + b"upgrade: h2c\r\nconnection: upgrade\r\ncontent-length: 9\r\n\r\nGET / HTT",
+    ],
+)
+def test_a_body_ends_where_it_says(port, first, size):
+    sent = HEALTH + b"\r\n" + first + LAST
+    pieces = [sent[at : at + size] for at in range(0, len(sent), size)]
+    statuses = [each[:3] for each in spoken(port, *pieces).split(b"HTTP/1.1 ")[1:]]
+    assert statuses == [b"200", b"401", b"200"]
+
+
+def test_a_trailer_is_no_header(port, token):
+    head = b"GET /api/v1/me HTTP/1.1\r\nhost: testserver\r\nconnection: close\r\n"
+    identity = "".join(f"{name}: {value}\r\n" for name, value in token("alice").items()).encode()
+    chunks = b"transfer-encoding: chunked\r\n\r\n0\r\n"
+    assert spoken(port, head + identity + chunks + b"\r\n").startswith(b"HTTP/1.1 200")
+    assert problem(spoken(port, head + chunks + identity + b"\r\n"))[0] == 401
+
+
+def test_many_pipelined_requests_are_answered_in_order(port):
+    paths = [b"/api/v1/prometheus/%d" % number for number in range(300)]
+    asked = b"".join(b"GET " + path + b" HTTP/1.1\r\nhost: testserver\r\n\r\n" for path in paths)
+    answers = spoken(port, asked + LAST).split(b"HTTP/1.1 ")[1:]
+    assert [each[:3] for each in answers] == [b"404"] * 300 + [b"200"]
 
 
 def test_tls_is_to_be_kept(secured, tmp_path):
