@@ -31,8 +31,8 @@ from batchjob_stats_db.poller.service import PollerService
 
 Arguments = argparse.Namespace
 
-# Objects between collections: records are many, and in no cycles.
-_COLLECTED = 20_000
+# New objects between two collections, more than a batch of records makes: they are in no cycles.
+_COLLECTED = 100_000
 
 
 def url_of(chosen: PollerSettings) -> URL:

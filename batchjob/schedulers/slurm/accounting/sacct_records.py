@@ -45,6 +45,8 @@ _RAW_ID = re.compile(r"(\d{1,12})(?:\.(.+))?", re.ASCII)
 _ARRAY = re.compile(r"(\d+)_(?:(\d+)|\[)", re.ASCII)
 _HET = re.compile(r"(\d+)\+(\d+)", re.ASCII)
 
+_PEAK_MEMORY, _STEPS = map(JobRecord._fields.index, ("peak_memory_bytes", "steps"))
+
 
 def rows(
     output: bytes, fields: Sequence[str], delimiter: str
@@ -269,7 +271,10 @@ def _usage(row: FieldReader, usage: Mapping[str, str], name: str) -> int | None:
 def with_steps(job: JobRecord, steps: Sequence[StepRecord]) -> JobRecord:
     """The job with its steps; its peak memory is that of its largest step."""
     peaks = [step.memory_bytes for step in steps if step.memory_bytes]
-    return job._replace(steps=tuple(steps), peak_memory_bytes=max(peaks, default=None))
+    values = list(job)  # a fourth of what _replace() takes, for each of a site's jobs
+    values[_PEAK_MEMORY] = max(peaks, default=None)
+    values[_STEPS] = tuple(steps)
+    return JobRecord._make(values)
 
 
 def without_steps(parsed: Parsed) -> Parsed:
