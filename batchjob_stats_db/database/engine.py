@@ -219,7 +219,7 @@ def _set_up_writer(raw: Any, _record: Any) -> None:
         "synchronous=NORMAL",  # in WAL a power cut may lose the last commits, never consistency
         "wal_autocheckpoint=8192",  # 64 MiB: a backfill writes the same index pages often
         "foreign_keys=ON",
-        "cache_size=-65536",  # 64 MiB
+        "cache_size=-49152",  # 48 MiB
         "temp_store=MEMORY",
     ):
         _set(raw, pragma)
