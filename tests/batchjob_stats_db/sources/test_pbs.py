@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from batchjob.runtime.settings import SettingsError, make
 from batchjob.schedulers.accounting import ShrunkenError, SourceError, Unfinished
 from batchjob.schedulers.pbs.accounting import pbs_log, qstat
-from batchjob.schedulers.pbs.accounting.pbs_log import PbsLog, attributes
+from batchjob.schedulers.pbs.accounting.log_line import attributes
+from batchjob.schedulers.pbs.accounting.pbs_log import PbsLog
 from batchjob.schedulers.pbs.accounting.qstat import Qstat
 from batchjob.schedulers.pbs.qstat_jobs import json_jobs, text_jobs
 from batchjob.schedulers.records import NodeShare, updated

@@ -1,0 +1,71 @@
+"""Lines of PBS' and Torque's accounting logs.
+
+A line is `MM/DD/YYYY HH:MM:SS;type;id;attributes`. The stamp is local time without a zone, so the
+attributes' epoch seconds are used wherever there are some.
+"""
+
+import re
+from datetime import datetime, tzinfo
+from typing import NamedTuple
+
+from batchjob.schedulers.fields import FieldReader, RowError
+
+_KEY = re.compile(r"[A-Za-z_][\w.@-]*=", re.ASCII)
+
+
+class PbsLogRecord(NamedTuple):
+    """An accounting record: type, job id, and the attributes."""
+
+    at: int
+    kind: str
+    jobid: str
+    row: FieldReader
+
+
+def parse_line(text: str, zone: tzinfo | None, not_before: int) -> PbsLogRecord:
+    """Take a line apart; raises RowError. `not_before`: the time of the line before."""
+    parts = text.split(";", 3)
+    if len(parts) != 4 or len(parts[1]) != 1:
+        raise RowError("expected stamp;type;id;attributes")
+    return PbsLogRecord(
+        _stamp(parts[0], zone, not_before), parts[1], parts[2], FieldReader(attributes(parts[3]))
+    )
+
+
+def _stamp(text: str, zone: tzinfo | None, not_before: int) -> int:
+    """Epoch seconds; of an hour that comes twice, the one that does not go back in the log."""
+    try:
+        local = datetime.strptime(text, "%m/%d/%Y %H:%M:%S")  # noqa: DTZ007 (zone put in below)
+    except ValueError as error:
+        raise RowError(
+            f"expected a stamp such as 04/30/2026 12:00:00, got {text[:40]!r}"
+        ) from error
+    first, second = (int(local.replace(tzinfo=zone, fold=fold).timestamp()) for fold in (0, 1))
+    return second if first < not_before - 60 and second > first else first
+
+
+def attributes(message: str) -> dict[str, str]:
+    """Names and values of `a=1 b="two words" c='{}'`; a word without a name goes on the value
+    before it. What is said first holds.
+    """
+    found: dict[str, str] = {}
+    name, at = "", 0
+    while at < len(message):
+        if message[at] == " ":
+            at += 1
+            continue
+        key = _KEY.match(message, at)
+        begin = key.end() if key else at
+        quote = message[begin : begin + 1] if key else ""
+        if quote in ("'", '"') and (close := message.find(quote, begin + 1)) > 0:
+            value, at = message[begin + 1 : close], close + 1
+        else:
+            end = message.find(" ", begin)
+            end = len(message) if end < 0 else end
+            value, at = message[begin:end], end
+        if key:
+            name = key[0][:-1]
+            found.setdefault(name, value)
+        elif name:
+            found[name] += f" {value}"
+    return found
