@@ -7,12 +7,7 @@ from typing import NamedTuple
 from batchjob.quantities.curves import Curve, CurveSource
 from batchjob.quantities.gpu import JOB_GPU_INFO
 from batchjob.quantities.quantity import SeriesKind
-from batchjob_stats_db.measure.job_usage import (
-    JobToMeasure,
-    named_instances,
-    node_of,
-    users_of,
-)
+from batchjob_stats_db.measure.job_usage import JobToMeasure, named_instances, node_of, users_of
 from batchjob_stats_db.timeseries.base import (
     JobWindow,
     Point,

@@ -7,7 +7,7 @@ What cannot be vouched for is marked by the words in DOUBTS, and nothing is fill
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from batchjob.quantities.energy import EMISSIONS_GRAMS
@@ -22,13 +22,7 @@ from batchjob_stats_db.measure.coverage import (
     gaps,
     known_until,
 )
-from batchjob_stats_db.timeseries.base import (
-    JobWindow,
-    QuestionFailed,
-    SeriesValue,
-    TimeSeriesError,
-    TimeSeriesStore,
-)
+from batchjob_stats_db.timeseries.base import JobWindow, SeriesValue
 
 NOT_ANSWERED = "not answered"
 RUNNING, GAPS, PEAK_SAMPLED = "running", "gaps in samples", "peak sampled"
@@ -93,7 +87,7 @@ class MeasuredUsage(NamedTuple):
     gauge_samples: int = 0  # that averages are of; in no column
 
 
-_PRESENT = CPU_SECONDS.name  # every job has it on every node
+PRESENT = CPU_SECONDS.name  # every job has it on every node
 _END = END_TIME.metric.name
 _CURRENT = MEMORY_CURRENT.metric.name
 _EMISSIONS = EMISSIONS_GRAMS.metric.name
@@ -101,7 +95,8 @@ _GPU_BUSY = JOB_GPU_UTILIZATION.metric.name
 _GPU_MEMORY = JOB_GPU_MEMORY.metric.name
 
 _COLUMNS = (*USAGE_COLUMNS, *ENERGY_COLUMNS)
-_WANTED: Mapping[Statistic, tuple[str, ...]] = {
+
+METRICS: Mapping[Statistic, tuple[str, ...]] = {
     statistic: tuple(
         dict.fromkeys(
             [column.quantity.metric.name for column in _COLUMNS if column.statistic is statistic]
@@ -112,121 +107,14 @@ _WANTED: Mapping[Statistic, tuple[str, ...]] = {
         (Statistic.TOTAL, [_EMISSIONS]),
         (Statistic.PEAK, [_END, _CURRENT, _GPU_MEMORY]),
         (Statistic.MEAN, [_GPU_BUSY]),
-        (Statistic.COUNT, [_PRESENT, _CURRENT, _GPU_BUSY]),
-        (Statistic.LATEST, [_PRESENT]),
-        (Statistic.RESET, [_PRESENT]),
+        (Statistic.COUNT, [PRESENT, _CURRENT, _GPU_BUSY]),
+        (Statistic.LATEST, [PRESENT]),
+        (Statistic.RESET, [PRESENT]),
     )
 }
+"""What a job's usage is made of."""
 
 Found = dict[tuple[Statistic, str], list[SeriesValue]]
-
-
-_NODES_AT_ONCE = 4000  # some 40 series each, half a kilobyte
-_MOST_FAILED = 10  # in a row, none measured: then it is the store that fails
-
-
-class Outcome(NamedTuple):
-    """What came of measuring some jobs."""
-
-    usages: Mapping[JobToMeasure, MeasuredUsage]
-    failed: Mapping[JobToMeasure, Exception]
-
-
-def measure_apart(
-    history: TimeSeriesStore,
-    jobs: Sequence[JobToMeasure],
-    interval: float,
-    alive: Callable[[], None] = lambda: None,
-) -> Outcome:
-    """Measure jobs so that one that cannot be measured is in no other's way.
-
-    Where a question fails, its jobs are asked for in halves. `alive` is called between questions,
-    which may take long. Raises TimeSeriesError when the store fails, whatever is asked.
-    """
-    usages: dict[JobToMeasure, MeasuredUsage] = {}
-    failed: dict[JobToMeasure, Exception] = {}
-    left = [[job] for job in jobs if job.failed_before]
-    left += [together] if (together := [job for job in jobs if not job.failed_before]) else []
-    while left:
-        part = left.pop()
-        alive()
-        try:
-            usages.update(zip(part, measure(history, part, interval), strict=True))
-        except QuestionFailed as error:
-            if len(part) == 1:
-                failed[part[0]] = error
-                if len(failed) > _MOST_FAILED and not usages:
-                    raise
-        except TimeSeriesError:
-            raise
-        except Exception as error:  # of our own, or out of memory: it is this job's alone
-            if len(part) == 1:
-                failed[part[0]] = error
-        else:
-            continue
-        if len(part) > 1:
-            left += [part[len(part) // 2 :], part[: len(part) // 2]]
-    return Outcome(usages, failed)
-
-
-def measure(
-    history: TimeSeriesStore,
-    jobs: Sequence[JobToMeasure],
-    interval: float,
-) -> list[MeasuredUsage]:
-    """Measure jobs, in their order and in as few questions as possible; raises TimeSeriesError."""
-    usages: dict[int, MeasuredUsage] = {}
-    for group in _groups(jobs):
-        spans = [job.span for job in group]
-        found: dict[str, Found] = defaultdict(lambda: defaultdict(list))
-        for statistic, samples in history.measure(_WANTED, spans).items():
-            for sample in samples:
-                found[sample.labels.get("jobid", "")][statistic, sample.metric].append(sample)
-        _add_last_samples(history, group, found)
-        usages |= {job.id: usage_of(job, found[job.jobid], interval) for job in group}
-    return [usages[job.id] for job in jobs]
-
-
-def _add_last_samples(
-    history: TimeSeriesStore, group: Sequence[JobToMeasure], found: Mapping[str, Found]
-) -> None:
-    """Of nodes that fell silent long ago, and did not tell of the job's end."""
-    silent = [
-        job.span
-        for job in group
-        if any(node.latest is None and node.end is None for node in _nodes(found[job.jobid]))
-    ]
-    if silent:
-        for sample in history.last_sampled([_PRESENT], silent):
-            found[sample.labels.get("jobid", "")][Statistic.LATEST, _PRESENT].append(sample)
-
-
-def _groups(jobs: Sequence[JobToMeasure]) -> Iterator[list[JobToMeasure]]:
-    """An answer tells jobs apart by their id alone: no two runs of one id are in a group."""
-    runs: dict[str, int] = defaultdict(int)  # how many of an id have come
-    together: dict[int, list[JobToMeasure]] = defaultdict(list)
-    for job in jobs:
-        if job.span.alone:
-            yield [job]
-            continue
-        together[runs[job.jobid]].append(job)
-        runs[job.jobid] += 1
-    for group in together.values():
-        yield from _small_groups(group)
-
-
-def _small_groups(jobs: Sequence[JobToMeasure]) -> Iterator[list[JobToMeasure]]:
-    """What is found for a group is held until all of it is, so it has a limited number of nodes."""
-    group: list[JobToMeasure] = []
-    nodes = 0
-    for job in jobs:
-        if group and nodes + job.span.nodes > _NODES_AT_ONCE:
-            yield group
-            group, nodes = [], 0
-        group.append(job)
-        nodes += job.span.nodes
-    if group:
-        yield group
 
 
 def usage_of(job: JobToMeasure, found: Found, interval: float) -> MeasuredUsage:
@@ -247,7 +135,7 @@ def usage_of(job: JobToMeasure, found: Found, interval: float) -> MeasuredUsage:
     _peak_from_samples(kept, values, doubts)
     gpus = _gpus(kept)
     values.update(_gpu_values(gpus))
-    nodes = _nodes(kept)
+    nodes = nodes_of(kept)
     until = job.span.until if job.end is None else job.end
     if job.end is None:
         until = max(job.start, known_until(nodes, until))
@@ -353,7 +241,9 @@ def _gpu_values(gpus: Sequence[GpuUsage]) -> dict[str, float | int]:
     return values
 
 
-def _nodes(kept: Found) -> list[NodeSamples]:
+def nodes_of(kept: Found) -> list[NodeSamples]:
+    """What there is of each node that has samples."""
+
     def by_instance(statistic: Statistic, metric: str) -> dict[str, float]:
         """The largest of its series' numbers."""
         found: dict[str, float] = {}
@@ -362,16 +252,16 @@ def _nodes(kept: Found) -> list[NodeSamples]:
             found[instance] = max(found.get(instance, sample.value), sample.value)
         return found
 
-    latest = by_instance(Statistic.LATEST, _PRESENT)
+    latest = by_instance(Statistic.LATEST, PRESENT)
     ends = by_instance(Statistic.PEAK, _END)
-    resets = by_instance(Statistic.RESET, _PRESENT)
+    resets = by_instance(Statistic.RESET, PRESENT)
     gauges = by_instance(Statistic.COUNT, _CURRENT)
     return [
         NodeSamples(
             int(samples), latest.get(instance), ends.get(instance), instance in resets,
             int(gauges.get(instance, samples)),
         )
-        for instance, samples in by_instance(Statistic.COUNT, _PRESENT).items()
+        for instance, samples in by_instance(Statistic.COUNT, PRESENT).items()
     ]  # fmt: skip
 
 

@@ -16,7 +16,8 @@ from batchjob.quantities.quantity import Statistic
 from batchjob.quantities.usage import ENERGY_COLUMNS, USAGE_COLUMNS
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.record_rows import UsagePolicy
-from batchjob_stats_db.measure.job_usage import GpuUsage, JobToMeasure, MeasuredUsage, measure
+from batchjob_stats_db.measure.batches import measure
+from batchjob_stats_db.measure.job_usage import GpuUsage, JobToMeasure, MeasuredUsage
 from batchjob_stats_db.measure.pending import WANTED, measured, runs_of_ids
 from batchjob_stats_db.queries import gpus
 from batchjob_stats_db.queries.efficiency import RUNNING

@@ -12,14 +12,8 @@ from batchjob_stats_db.database.record_rows import UsagePolicy
 from batchjob_stats_db.database.store import Store
 from batchjob_stats_db.database.upsert import parts, upsert
 from batchjob_stats_db.days import DAY, days_of
-from batchjob_stats_db.measure.job_usage import (
-    DOUBTS,
-    NOT_ANSWERED,
-    JobToMeasure,
-    MeasuredUsage,
-    Outcome,
-    measure_apart,
-)
+from batchjob_stats_db.measure.batches import Outcome, measure_apart
+from batchjob_stats_db.measure.job_usage import DOUBTS, NOT_ANSWERED, JobToMeasure, MeasuredUsage
 from batchjob_stats_db.measure.rollup import mark_days
 from batchjob_stats_db.timeseries.base import JobWindow, TimeSeriesStore
 from batchjob_stats_db.timeseries.counters import CARRIED_SECONDS

@@ -8,12 +8,7 @@ from collections.abc import Iterable, Mapping
 
 from batchjob.schedulers.records import JobRecord
 from batchjob.schedulers.states import JobState
-from batchjob_stats_db.measure.job_usage import (
-    PEAK_SAMPLED,
-    RUNNING,
-    JobToMeasure,
-    MeasuredUsage,
-)
+from batchjob_stats_db.measure.job_usage import PEAK_SAMPLED, RUNNING, JobToMeasure, MeasuredUsage
 from batchjob_stats_db.poller.self_metrics import PollerMetrics
 
 _RECENT_SECONDS = 86400

@@ -10,7 +10,8 @@ from batchjob.quantities.quantity import Statistic
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.database.access import Access
 from batchjob_stats_db.database.record_rows import UsagePolicy
-from batchjob_stats_db.measure.job_usage import JobToMeasure, MeasuredUsage, measure, node_of
+from batchjob_stats_db.measure.batches import measure
+from batchjob_stats_db.measure.job_usage import JobToMeasure, MeasuredUsage, node_of
 from batchjob_stats_db.queries.efficiency import with_usage
 from batchjob_stats_db.queries.jobs import parts_of
 from batchjob_stats_db.queries.similar import short_jobs, similar

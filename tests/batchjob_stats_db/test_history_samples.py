@@ -4,7 +4,8 @@ import pytest
 
 from batchjob.quantities.quantity import SeriesKind, Statistic
 from batchjob.quantities.sample import JobSample, SampleHeader, SampleKey
-from batchjob_stats_db.measure.job_usage import JobToMeasure, measure
+from batchjob_stats_db.measure.batches import measure
+from batchjob_stats_db.measure.job_usage import JobToMeasure
 from batchjob_stats_db.samples.folder import files_of, folder_of
 from batchjob_stats_db.samples.writer import Writer
 from batchjob_stats_db.timeseries.base import JobWindow, SeriesQuery, TimeSeriesError

@@ -10,7 +10,7 @@ from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.access import EVERYTHING
 from batchjob_stats_db.database.record_rows import UsagePolicy
 from batchjob_stats_db.days import DAY
-from batchjob_stats_db.measure.job_usage import measure
+from batchjob_stats_db.measure.batches import measure
 from batchjob_stats_db.measure.pending import due_jobs, write
 from batchjob_stats_db.measure.rollup import due_days, roll_up
 from batchjob_stats_db.measure.waits import waits

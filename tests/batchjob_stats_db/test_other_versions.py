@@ -14,7 +14,8 @@ from batchjob.quantities.usage import USAGE_COLUMNS
 from batchjob.schedulers.accounting import Batch
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.main import main as poller
-from batchjob_stats_db.measure.job_usage import JobToMeasure, measure
+from batchjob_stats_db.measure.batches import measure
+from batchjob_stats_db.measure.job_usage import JobToMeasure
 from batchjob_stats_db.timeseries.base import JobWindow
 from batchjob_stats_db.timeseries.prometheus_client import Endpoint
 from batchjob_stats_db.timeseries.prometheus_store import Prometheus

@@ -2,8 +2,9 @@
 
 import pytest
 
+from batchjob_stats_db.measure.batches import measure
 from batchjob_stats_db.measure.coverage import MeasuredTime, NodeSamples, coverage, gaps
-from batchjob_stats_db.measure.job_usage import JobToMeasure, measure
+from batchjob_stats_db.measure.job_usage import JobToMeasure
 from batchjob_stats_db.timeseries.base import JobWindow
 from tests.batchjob_stats_db.conftest import NOW
 from tests.batchjob_stats_db.samples.stores import STORES

@@ -9,7 +9,7 @@ import pytest
 from batchjob.schedulers.accounting import Batch
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.record_rows import UsagePolicy
-from batchjob_stats_db.measure.job_usage import measure_apart
+from batchjob_stats_db.measure.batches import measure_apart
 from batchjob_stats_db.measure.pending import due_jobs, measure_due
 from batchjob_stats_db.timeseries.base import QuestionFailed, TimeSeriesError
 from batchjob_stats_db.timeseries.prometheus_client import Endpoint
