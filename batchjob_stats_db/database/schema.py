@@ -172,7 +172,7 @@ Index(
     sqlite_where=job.c.usage_due_time.is_not(None),
     postgresql_where=job.c.usage_due_time.is_not(None),
 )
-# Runs of more than a day and of more than a week, for the days they cover (rollup.py).
+# Runs of more than a day and of more than a week, for the days they cover (measure/daily_sums.py).
 for _name, _longer in (("ix_job_over_day", 86400), ("ix_job_over_week", 604800)):
     Index(
         _name,
