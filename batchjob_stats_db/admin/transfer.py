@@ -20,7 +20,7 @@ from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.engine import DatabaseError
 from batchjob_stats_db.database.record_rows import UsagePolicy
 from batchjob_stats_db.database.store import Store
-from batchjob_stats_db.database.upsert import parts, upsert
+from batchjob_stats_db.database.upsert import parts, write_rows
 from batchjob_stats_db.days import days_of
 from batchjob_stats_db.measure.rollup import mark_days
 
@@ -185,9 +185,7 @@ def _write_beside(
             if record.key in ids
             for each in beside[name]
         ]
-        if rows:
-            statement = upsert(db.dialect.name, table, ["job_id", *columns])
-            db.exec_driver_sql(statement, rows)
+        write_rows(db, table, rows, ["job_id", *columns])
     for record, beside in jobs:
         if beside["usage"] and record.end_time is not None:
             days.update(days_of(record.start_time, record.end_time))

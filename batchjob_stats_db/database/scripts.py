@@ -12,7 +12,7 @@ from sqlalchemy.engine import Connection, RowMapping
 from batchjob.schedulers.accounting import SubmittedJob
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.access import Access, visible
-from batchjob_stats_db.database.upsert import upsert
+from batchjob_stats_db.database.upsert import write_rows
 
 _job, _held, _script = schema.job.c, schema.job_script.c, schema.batch_script.c
 
@@ -43,13 +43,8 @@ def keep(db: Connection, job_ids: Sequence[int], text: str, most_bytes: int) -> 
     digest = hashlib.sha256(whole).hexdigest() if whole else ""
     if digest:
         kept = whole[:most_bytes].decode("utf-8", "ignore")
-        _write(db, schema.batch_script, [(digest, kept, len(whole))])
-    _write(db, schema.job_script, [(number, digest) for number in job_ids])
-
-
-def _write(db: Connection, table: sa.Table, rows: Sequence[tuple[object, ...]]) -> None:
-    statement = upsert(db.dialect.name, table, [column.name for column in table.columns])
-    db.exec_driver_sql(statement, list(rows))
+        write_rows(db, schema.batch_script, [(digest, kept, len(whole))])
+    write_rows(db, schema.job_script, [(number, digest) for number in job_ids])
 
 
 def of_jobs(db: Connection, access: Access, job_ids: Sequence[int]) -> list[RowMapping]:

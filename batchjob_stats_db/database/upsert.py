@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
-from sqlalchemy.engine import Dialect
+from sqlalchemy.engine import Connection, Dialect
 
 Rows = Sequence[Sequence[Any]]
 T = TypeVar("T")
@@ -32,6 +32,15 @@ def upsert(name: str, table: sa.Table, columns: Sequence[str]) -> str:
     The row that is there takes the new values; with nothing but its key given it stays as it is.
     """
     return _compiled(name, table, tuple(columns))
+
+
+def write_rows(
+    db: Connection, table: sa.Table, rows: Rows, columns: Sequence[str] | None = None
+) -> None:
+    """Insert rows, or update those that are there; of all columns unless `columns` names some."""
+    if rows:
+        names = columns or [column.name for column in table.columns]
+        db.exec_driver_sql(upsert(db.dialect.name, table, names), list(rows))
 
 
 @lru_cache(maxsize=100)  # to write one takes as long as to insert a hundred rows

@@ -10,7 +10,7 @@ from sqlalchemy.engine import Connection
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.record_rows import UsagePolicy
 from batchjob_stats_db.database.store import Store
-from batchjob_stats_db.database.upsert import parts, upsert
+from batchjob_stats_db.database.upsert import parts, write_rows
 from batchjob_stats_db.days import DAY, days_of
 from batchjob_stats_db.measure.batches import Outcome, measure_apart
 from batchjob_stats_db.measure.job_usage import DOUBTS, NOT_ANSWERED, JobToMeasure, MeasuredUsage
@@ -135,7 +135,6 @@ def write(
     now: int,
 ) -> None:
     """Put usages in place of what is there, and say which days they change."""
-    dialect = db.dialect.name
     job = schema.job
     rows: list[tuple[Any, ...]] = []
     due: list[dict[str, int | None]] = []
@@ -154,7 +153,7 @@ def write(
     if rows:
         again = sa.update(job).where(job.c.id == sa.bindparam("measured_id"))
         db.execute(again.values(usage_due_time=sa.bindparam("due")), due)
-        db.exec_driver_sql(upsert(dialect, schema.job_usage, _USAGE), rows)
+        write_rows(db, schema.job_usage, rows)
     _replace(
         db, schema.job_gpu, usages, [(u.job_id, *gpu) for u in usages.values() for gpu in u.devices]
     )
@@ -201,9 +200,7 @@ def _replace(
 ) -> None:
     for part in parts([measured.id for measured in usages]):
         db.execute(sa.delete(table).where(table.c.job_id.in_(part)))
-    if rows:
-        names = [column.name for column in table.columns]
-        db.exec_driver_sql(upsert(db.dialect.name, table, names), rows)
+    write_rows(db, table, rows)
 
 
 def _due_again(

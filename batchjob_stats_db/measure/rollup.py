@@ -15,7 +15,7 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.database import schema
-from batchjob_stats_db.database.upsert import upsert
+from batchjob_stats_db.database.upsert import write_rows
 from batchjob_stats_db.days import DAY, day_of, month_of, next_month
 from batchjob_stats_db.measure.daily_sums import ENDLESS, add_runs
 from batchjob_stats_db.measure.waits import add_waits
@@ -26,9 +26,7 @@ _OF_RUNS = (schema.daily_usage, schema.daily_emissions, schema.daily_wait)
 
 def mark_days(db: Connection, cluster: str, days: Collection[int]) -> None:
     """Note that these days (their midnights) are to be rebuilt."""
-    if days:
-        statement = upsert(db.dialect.name, schema.rollup_due, ["cluster", "day"])
-        db.exec_driver_sql(statement, [(cluster, day) for day in sorted(days)])
+    write_rows(db, schema.rollup_due, [(cluster, day) for day in sorted(days)])
 
 
 def mark_running(db: Connection, cluster: str, now: int) -> None:

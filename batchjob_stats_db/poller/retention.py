@@ -9,7 +9,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from batchjob_stats_db.database import schema, scripts
-from batchjob_stats_db.database.store import LIVE, Store
+from batchjob_stats_db.database.job_writer import LIVE
+from batchjob_stats_db.database.store import Store
 from batchjob_stats_db.measure.rollup import drop_days
 from batchjob_stats_db.poller.options import RetentionOptions
 

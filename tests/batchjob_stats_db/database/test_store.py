@@ -7,8 +7,9 @@ from batchjob.schedulers.accounting import Batch, Deleted
 from batchjob.schedulers.records import JobRecord, NodeShare, Quarantined, StepRecord, folded
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.database import schema
+from batchjob_stats_db.database.job_writer import Written
 from batchjob_stats_db.database.record_rows import UsagePolicy
-from batchjob_stats_db.database.store import Store, Written
+from batchjob_stats_db.database.store import Store
 from batchjob_stats_db.days import DAY, days_of
 
 

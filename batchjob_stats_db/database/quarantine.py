@@ -1,0 +1,57 @@
+"""What no row can hold is set aside, so that it stops nothing else, and an operator sees it."""
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from batchjob.schedulers.records import RAW_LIMIT, Quarantined
+from batchjob_stats_db.database import schema
+from batchjob_stats_db.database.upsert import Rows, write_rows
+
+# What both drivers raise for a value no column holds: a NUL or a lone surrogate in text, an
+# integer of more than 64 bits. A full disk or a lock is something else, and goes up.
+_REFUSED = (sa.exc.DataError, OverflowError, UnicodeEncodeError)
+
+
+def set_aside(db: Connection, cluster: str, bad: Sequence[Quarantined], now: int) -> None:
+    """Keep what could not be read or written, each once."""
+    rows = [(cluster, each.source, _digest(each), now, *map(_storable, each[1:])) for each in bad]
+    write_rows(db, schema.quarantine, rows)
+
+
+def write_or_set_aside(
+    db: Connection, cluster: str, table: sa.Table, rows: Rows, now: int
+) -> set[int]:
+    """Write rows; the first column of those that no database takes, which are set aside."""
+    try:
+        with db.begin_nested():
+            write_rows(db, table, rows)
+        return set()
+    except _REFUSED:
+        return {row[0] for row in rows if not _write_one(db, cluster, table, row, now)}
+
+
+def _write_one(db: Connection, cluster: str, table: sa.Table, row: Sequence[Any], now: int) -> bool:
+    try:
+        with db.begin_nested():
+            write_rows(db, table, [tuple(map(_storable, row))])
+        return True
+    except _REFUSED as error:
+        bad = Quarantined("store", str(getattr(error, "orig", error)), repr(row)[:RAW_LIMIT])
+        set_aside(db, cluster, [bad], now)
+        return False
+
+
+def _storable(value: Any) -> Any:
+    """A text that both databases take: no NUL, no lone surrogates."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
+    return value
+
+
+def _digest(bad: Quarantined) -> str:
+    text = f"{bad.reason}\0{bad.raw}".encode("utf-8", "replace")
+    return hashlib.sha256(text).hexdigest()[:32]
