@@ -6,7 +6,6 @@ bare range selector for raw samples. `increase()` and `rate()` are not among the
 for a series of one sample, and Prometheus extrapolates where VictoriaMetrics does not.
 """
 
-import json
 import math
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,6 +24,14 @@ from batchjob_stats_db.timeseries.base import (
     TimeSeriesError,
 )
 from batchjob_stats_db.timeseries.counters import CARRIED_SECONDS, fell
+from batchjob_stats_db.timeseries.prometheus_answers import (
+    NamedSeries,
+    PartialAnswer,
+    finite_points,
+    instant_values,
+    named_series,
+    results_of,
+)
 from batchjob_stats_db.timeseries.prometheus_client import (
     AnswerTooLarge,
     AnswerTooSlow,
@@ -48,8 +55,6 @@ from batchjob_stats_db.timeseries.promql import (
 )
 from batchjob_stats_db.timeseries.resample import Identity, Points, Stretches
 from batchjob_stats_db.timeseries.resets import reset_totals
-
-Found = Iterator[tuple[str, dict[str, str], dict[str, Any]]]
 
 _LAST, _RESETS, _TIME = "last_over_time", "resets", "timestamp"
 _FUNCTIONS = {
@@ -97,7 +102,7 @@ class Prometheus:
                 for metric in metrics:
                     query = last_times([metric], part, step)
                     answer = self._ask("query", query=query, time=end_of(part))
-                    found += [each._replace(metric=metric) for each in _samples(answer)]
+                    found += [each._replace(metric=metric) for each in instant_values(answer)]
         return found
 
     def courses(self, asked: SeriesQuery, span: JobWindow, stretches: int) -> list[TimeSeries]:
@@ -112,7 +117,7 @@ class Prometheus:
         which = of_cluster(cluster, metrics, instance)
         window = f"{_LATEST_SCRAPES * self._endpoint.scrape_interval:g}s"
         answer = self._ask("query", query=f"last_over_time({which}[{window}])", time=f"{now:.3f}")
-        return list(_samples(answer))
+        return list(instant_values(answer))
 
     def seen(self, cluster: str, metric: str, now: float, seconds: int) -> list[SeriesValue]:
         """See TimeSeriesStore."""
@@ -121,7 +126,7 @@ class Prometheus:
         answer = self._ask("query", query=query, time=f"{now:.3f}")
         return [
             SeriesValue(metric, each.labels, min(each.value / whole, 1.0))
-            for each in _samples(answer)
+            for each in instant_values(answer)
         ]
 
     def of_node(
@@ -134,9 +139,9 @@ class Prometheus:
         times = {"start": f"{since + step:.3f}", "end": str(until), "step": f"{step:.3f}"}
         return [
             TimeSeries(
-                labels, [Point(at, *(value,) * 3) for at, value in _finite(result["values"])]
+                labels, [Point(at, *(value,) * 3) for at, value in finite_points(result["values"])]
             )
-            for _, labels, result in _named(self._ask("query_range", query=query, **times))
+            for _, labels, result in named_series(self._ask("query_range", query=query, **times))
         ]
 
     def _values(self, asked: SeriesQuery, span: JobWindow, cut: Stretches) -> list[TimeSeries]:
@@ -149,9 +154,9 @@ class Prometheus:
         }  # fmt: skip
         for fold in ("min", "avg", "max"):
             query = f"{fold} {BY_IDENTITY} ({fold}_over_time({window}))"
-            for _, labels, result in _named(self._ask("query_range", query=query, **times)):
+            for _, labels, result in named_series(self._ask("query_range", query=query, **times)):
                 points = found.setdefault(identity_of(labels), {})
-                for at, value in _finite(result["values"]):
+                for at, value in finite_points(result["values"]):
                     points.setdefault(at, []).append(value)
         return [
             # Of a running job the last question may have seen more than the first.
@@ -175,17 +180,17 @@ class Prometheus:
         gap = max(4 * interval, 2 * every)
         copies: dict[Identity, list[Points]] = {}
         for _, labels, result in found:
-            points = list(_finite(result["values"]))
+            points = list(finite_points(result["values"]))
             copies.setdefault(identity_of(labels), []).append(points)
         whole = ((identity, resample.merged(seen, gap)) for identity, seen in copies.items())
         return resample.together(whole, asked, span, cut, gap)
 
-    def _thinned(self, asked: SeriesQuery, span: JobWindow, every: float) -> Found:
+    def _thinned(self, asked: SeriesQuery, span: JobWindow, every: float) -> NamedSeries:
         """A sample of each so many seconds; a multiple of the interval, so that all are as old."""
         query = f"last_over_time({matching(asked, span)}[{every:g}s])"
         seconds = span.until - span.start + (CARRIED_SECONDS if span.alone else 0)
         begin = span.until - every * (seconds // every)  # so that the very last is among them
-        return _named(
+        return named_series(
             self._ask("query_range", query=query, start=begin, end=span.until, step=f"{every:g}")
         )
 
@@ -236,12 +241,12 @@ class Prometheus:
         which = f"{selector(metrics, [span])}[{CARRIED_SECONDS}s]"
         query = f"max {BY_IDENTITY} (last_over_time({which}))"
         answer = self._ask("query", query=query, time=f"{span.start - 0.001:.3f}")
-        return {(name, identity_of(labels)) for name, labels, _ in _named(answer)}
+        return {(name, identity_of(labels)) for name, labels, _ in named_series(answer)}
 
-    def _raw(self, which: str, span: JobWindow) -> Found:
+    def _raw(self, which: str, span: JobWindow) -> NamedSeries:
         """The samples themselves; for one of several runs from some time before."""
         seconds = max(1, span.until - span.start) + (CARRIED_SECONDS if span.alone else 0)
-        return _named(self._ask("query", query=f"{which}[{seconds}s]", time=span.until))
+        return named_series(self._ask("query", query=f"{which}[{seconds}s]", time=span.until))
 
     def _ask(self, what: str, **parameters: object) -> list[dict[str, Any]]:
         """One request; raises QuestionFailed where others may well be answered."""
@@ -269,11 +274,7 @@ class Prometheus:
             raise TimeSeriesError(f"{url}: {error}") from error
         except NoAnswer as error:
             raise TimeSeriesError(str(error)) from error
-        return _results(url, status, body)
-
-
-class PartialAnswer(TimeSeriesError):
-    """The server could not see all its data; what it says is not the whole."""
+        return results_of(url, status, body)
 
 
 def _drawn(span: JobWindow, margin: float) -> JobWindow:
@@ -283,23 +284,6 @@ def _drawn(span: JobWindow, margin: float) -> JobWindow:
         start=math.ceil(max(span.start, begin - margin)),
         until=math.floor(min(span.until, end + margin)),
     )
-
-
-def _results(url: str, status: int, body: bytes) -> list[dict[str, Any]]:
-    try:
-        answer = json.loads(body)
-        if answer["status"] == "success":
-            # Prometheus' words on remote storage, Thanos' on stores, VictoriaMetrics' flag.
-            if answer.get("isPartial") or answer.get("warnings"):
-                reason = "; ".join(map(str, answer.get("warnings") or ()))
-                raise PartialAnswer(f"{url}: a partial answer{reason and ': '}{reason[:300]}")
-            results = answer["data"]["result"]
-            if isinstance(results, list):
-                return results
-        reason = str(answer.get("error") or "no result")
-    except (ValueError, KeyError, TypeError, AttributeError):
-        reason = f"not an answer of a Prometheus API: {body[:80]!r}"
-    raise TimeSeriesError(f"{url}: status {status}: {reason}")
 
 
 def _terms(wanted: Mapping[Statistic, Sequence[str]]) -> Iterator[Term]:
@@ -315,7 +299,7 @@ def _terms(wanted: Mapping[Statistic, Sequence[str]]) -> Iterator[Term]:
 
 def _asked(answer: list[dict[str, Any]]) -> Iterator[tuple[str, SeriesValue]]:
     """By function what `united` found; labels of thousands of series are kept once."""
-    for name, labels, result in _named(answer):
+    for name, labels, result in named_series(answer):
         function, _, metric = labels.pop("asked").partition(" ")
         kept = {sys.intern(label): sys.intern(value) for label, value in labels.items()}
         yield function, SeriesValue(sys.intern(metric or name), kept, float(result["value"][1]))
@@ -333,19 +317,3 @@ def _by_job(
     for metric, identity in sorted(series):
         found.setdefault((metric, dict(identity).get("jobid", "")), []).append(identity)
     return found
-
-
-def _named(answer: list[dict[str, Any]]) -> Found:
-    for result in answer:
-        labels = dict(result["metric"])
-        yield labels.pop("__name__", ""), labels, result
-
-
-def _samples(answer: list[dict[str, Any]]) -> Iterator[SeriesValue]:
-    """What an instant query found."""
-    for name, labels, result in _named(answer):
-        yield SeriesValue(name, labels, float(result["value"][1]))
-
-
-def _finite(pairs: Iterable[tuple[float, str]]) -> Iterator[tuple[float, float]]:
-    return ((at, value) for at, text in pairs if math.isfinite(value := float(text)))

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from batchjob_stats_db.timeseries.base import JobWindow
 from batchjob_stats_db.timeseries.counters import CARRIED_SECONDS, corners, total_of
+from batchjob_stats_db.timeseries.prometheus_answers import named_series
 from batchjob_stats_db.timeseries.promql import identity_of, selector
 from batchjob_stats_db.timeseries.resample import Identity, Points
 
@@ -127,6 +128,5 @@ def _raw(
 
 
 def _each(answer: list[dict[str, Any]]) -> Iterator[tuple[_Series, dict[str, Any]]]:
-    for result in answer:
-        labels = {name: value for name, value in result["metric"].items() if name != "__name__"}
+    for _, labels, result in named_series(answer):
         yield tuple(sorted(labels.items())), result

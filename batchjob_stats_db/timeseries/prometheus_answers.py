@@ -1,0 +1,51 @@
+"""Answers of the Prometheus HTTP API taken apart."""
+
+import json
+import math
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from batchjob_stats_db.timeseries.base import SeriesValue, TimeSeriesError
+
+NamedSeries = Iterator[tuple[str, dict[str, str], dict[str, Any]]]
+"""Name of the metric, other labels, and the result with its `value` or `values`."""
+
+
+class PartialAnswer(TimeSeriesError):
+    """The server could not see all its data; what it says is not the whole."""
+
+
+def results_of(url: str, status: int, body: bytes) -> list[dict[str, Any]]:
+    """The series of an answer; raises TimeSeriesError for an error, and for a part of the whole."""
+    try:
+        answer = json.loads(body)
+        if answer["status"] == "success":
+            # Prometheus' words on remote storage, Thanos' on stores, VictoriaMetrics' flag.
+            if answer.get("isPartial") or answer.get("warnings"):
+                reason = "; ".join(map(str, answer.get("warnings") or ()))
+                raise PartialAnswer(f"{url}: a partial answer{reason and ': '}{reason[:300]}")
+            results = answer["data"]["result"]
+            if isinstance(results, list):
+                return results
+        reason = str(answer.get("error") or "no result")
+    except (ValueError, KeyError, TypeError, AttributeError):
+        reason = f"not an answer of a Prometheus API: {body[:80]!r}"
+    raise TimeSeriesError(f"{url}: status {status}: {reason}")
+
+
+def named_series(answer: list[dict[str, Any]]) -> NamedSeries:
+    """Series with their metric and labels apart."""
+    for result in answer:
+        labels = dict(result["metric"])
+        yield labels.pop("__name__", ""), labels, result
+
+
+def instant_values(answer: list[dict[str, Any]]) -> Iterator[SeriesValue]:
+    """What an instant query found."""
+    for name, labels, result in named_series(answer):
+        yield SeriesValue(name, labels, float(result["value"][1]))
+
+
+def finite_points(pairs: Iterable[tuple[float, str]]) -> Iterator[tuple[float, float]]:
+    """Time and value of samples that are numbers; the marker where a series ended is NaN."""
+    return ((at, value) for at, text in pairs if math.isfinite(value := float(text)))
