@@ -1,5 +1,7 @@
 """The first tables."""
 
+from typing import Any
+
 import sqlalchemy as sa
 from alembic import op
 
@@ -7,217 +9,113 @@ revision = "0001"
 down_revision = None
 
 _SUMS = (
-    "jobs_started", "jobs_ended", "jobs_failed", "wait_seconds", "wall_seconds",
-    "cpu_allocated_seconds", "gpu_allocated_seconds", "memory_allocated_byte_seconds",
-    "measured_cpu_allocated_seconds", "measured_gpu_allocated_seconds",
-    "measured_memory_allocated_byte_seconds", "cpu_seconds", "gpu_seconds", "memory_byte_seconds",
-    "energy_host_joules", "energy_gpu_joules",
-)  # fmt: skip
+    "jobs_started jobs_ended jobs_failed wait_seconds wall_seconds "
+    "cpu_allocated_seconds gpu_allocated_seconds memory_allocated_byte_seconds "
+    "measured_cpu_allocated_seconds measured_gpu_allocated_seconds "
+    "measured_memory_allocated_byte_seconds cpu_seconds gpu_seconds memory_byte_seconds "
+    "energy_host_joules energy_gpu_joules"
+)
 
 
 def upgrade() -> None:
     """Make all tables."""
-    op.create_table(
-        "account",
-        sa.Column("cluster", sa.Text(), nullable=False),
-        sa.Column("account", sa.Text(), nullable=False),
-        sa.Column("parent", sa.Text(), server_default="", nullable=False),
-        sa.Column("limits", sa.Text(), server_default="", nullable=False),
-        sa.PrimaryKeyConstraint("cluster", "account", name=op.f("pk_account")),
-        sqlite_with_rowid=False,
+    _make_people()
+    _make_jobs()
+    _make_parts_of_jobs()
+    _make_scripts()
+    _make_sums()
+    _make_state_of_the_poller()
+
+
+def _make_people() -> None:
+    """Clusters, and who belongs to which account and may use the server."""
+    _create(
+        "cluster",
+        *_names("name"),
+        *_integers("first_time", required=True),
+        rowid=True,
+        key="name",
     )
-    op.create_table(
+    _create("account", *_names("cluster account"), *_texts("parent limits"), key="cluster account")
+    _create(
+        "association",
+        *_names("cluster account username role"),
+        *_integers("is_default since_time", required=True),
+        key="cluster account username role",
+    )
+    _create(
         "api_token",
-        sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
-        sa.Column("digest", sa.Text(), nullable=False),
-        sa.Column("username", sa.Text(), nullable=False),
-        sa.Column("cluster", sa.Text(), server_default="", nullable=False),
-        sa.Column("role", sa.Text(), nullable=False),
-        sa.Column("label", sa.Text(), nullable=False),
-        sa.Column("created_time", sa.BigInteger(), nullable=False),
-        sa.Column("expiry_time", sa.BigInteger(), nullable=True),
-        sa.Column("last_used_time", sa.BigInteger(), nullable=True),
-        sa.Column("parent_id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=True),
-        sa.Column("maker", sa.Text(), server_default="", nullable=False),
-        sa.Column("maker_via", sa.Text(), server_default="", nullable=False),
-        sa.Column("maker_certificate", sa.Text(), server_default="", nullable=False),
+        _id("id"),
+        *_names("digest username"),
+        *_texts("cluster"),
+        *_names("role label"),
+        *_integers("created_time", required=True),
+        *_integers("expiry_time last_used_time"),
+        _id("parent_id", required=False),
+        *_texts("maker maker_via maker_certificate"),
         sa.ForeignKeyConstraint(
             ["parent_id"],
             ["api_token.id"],
             name=op.f("fk_api_token_parent_id"),
             ondelete="CASCADE",
         ),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_api_token")),
         sa.UniqueConstraint("digest", name=op.f("uq_api_token_digest")),
+        rowid=True,
+        key="id",
     )
-    op.create_index("ix_api_token_parent_id", "api_token", ["parent_id"])
-    op.create_table(
+    _index("ix_api_token_parent_id", "api_token", "parent_id")
+    _create(
         "login",
-        sa.Column("username", sa.Text(), nullable=False),
-        sa.Column("groups", sa.Text(), nullable=False),
-        sa.Column("login_time", sa.BigInteger(), nullable=False),
-        sa.PrimaryKeyConstraint("username", name=op.f("pk_login")),
-        sqlite_with_rowid=False,
+        *_names("username groups"),
+        *_integers("login_time", required=True),
+        key="username",
     )
-    op.create_table(
+    _create(
         "login_session",
-        sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
-        sa.Column("digest", sa.Text(), nullable=False),
-        sa.Column("username", sa.Text(), nullable=False),
-        sa.Column("subject", sa.Text(), server_default="", nullable=False),
-        sa.Column("provider_session", sa.Text(), server_default="", nullable=False),
-        sa.Column("created_time", sa.BigInteger(), nullable=False),
-        sa.Column("expiry_time", sa.BigInteger(), nullable=False),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_login_session")),
+        _id("id"),
+        *_names("digest username"),
+        *_texts("subject provider_session"),
+        *_integers("created_time expiry_time", required=True),
         sa.UniqueConstraint("digest", name=op.f("uq_login_session_digest")),
+        rowid=True,
+        key="id",
     )
-    op.create_index("ix_login_session_username", "login_session", ["username"])
-    op.create_table(
-        "association",
-        sa.Column("cluster", sa.Text(), nullable=False),
-        sa.Column("account", sa.Text(), nullable=False),
-        sa.Column("username", sa.Text(), nullable=False),
-        sa.Column("role", sa.Text(), nullable=False),
-        sa.Column("is_default", sa.BigInteger(), nullable=False),
-        sa.Column("since_time", sa.BigInteger(), nullable=False),
-        sa.PrimaryKeyConstraint(
-            "cluster", "account", "username", "role", name=op.f("pk_association")
-        ),
-        sqlite_with_rowid=False,
-    )
-    op.create_table(
-        "cluster",
-        sa.Column("name", sa.Text(), nullable=False),
-        sa.Column("first_time", sa.BigInteger(), nullable=False),
-        sa.PrimaryKeyConstraint("name", name=op.f("pk_cluster")),
-    )
-    op.create_table(
-        "daily_emissions",
-        sa.Column("cluster", sa.Text(), nullable=False),
-        sa.Column("day", sa.BigInteger(), nullable=False),
-        sa.Column("account", sa.Text(), nullable=False),
-        sa.Column("username", sa.Text(), nullable=False),
-        sa.Column("provider", sa.Text(), nullable=False),
-        sa.Column("grams", sa.Float(), nullable=False),
-        sa.PrimaryKeyConstraint(
-            "cluster", "day", "account", "username", "provider", name=op.f("pk_daily_emissions")
-        ),
-        sqlite_with_rowid=False,
-    )
-    op.create_table(
-        "daily_usage",
-        sa.Column("cluster", sa.Text(), nullable=False),
-        sa.Column("day", sa.BigInteger(), nullable=False),
-        sa.Column("account", sa.Text(), nullable=False),
-        sa.Column("username", sa.Text(), nullable=False),
-        sa.Column("jobs_started", sa.Float(), nullable=False),
-        sa.Column("jobs_ended", sa.Float(), nullable=False),
-        sa.Column("jobs_failed", sa.Float(), nullable=False),
-        sa.Column("wait_seconds", sa.Float(), nullable=False),
-        sa.Column("wall_seconds", sa.Float(), nullable=False),
-        sa.Column("cpu_allocated_seconds", sa.Float(), nullable=False),
-        sa.Column("gpu_allocated_seconds", sa.Float(), nullable=False),
-        sa.Column("memory_allocated_byte_seconds", sa.Float(), nullable=False),
-        sa.Column("measured_cpu_allocated_seconds", sa.Float(), nullable=False),
-        sa.Column("measured_gpu_allocated_seconds", sa.Float(), nullable=False),
-        sa.Column("measured_memory_allocated_byte_seconds", sa.Float(), nullable=False),
-        sa.Column("cpu_seconds", sa.Float(), nullable=False),
-        sa.Column("gpu_seconds", sa.Float(), nullable=False),
-        sa.Column("memory_byte_seconds", sa.Float(), nullable=False),
-        sa.Column("energy_host_joules", sa.Float(), nullable=False),
-        sa.Column("energy_gpu_joules", sa.Float(), nullable=False),
-        sa.PrimaryKeyConstraint(
-            "cluster", "day", "account", "username", name=op.f("pk_daily_usage")
-        ),
-        sqlite_with_rowid=False,
-    )
-    op.create_index(
-        "ix_daily_usage_account", "daily_usage", ["cluster", "account", "day"], unique=False
-    )
-    op.create_index(
-        "ix_daily_usage_user", "daily_usage", ["cluster", "username", "day"], unique=False
-    )
-    op.create_table(
-        "daily_wait",
-        sa.Column("cluster", sa.Text(), nullable=False),
-        sa.Column("day", sa.BigInteger(), nullable=False),
-        sa.Column("partition", sa.Text(), nullable=False),
-        sa.Column("jobs_started", sa.BigInteger(), nullable=False),
-        sa.Column("wait_mean_seconds", sa.Float(), nullable=False),
-        sa.Column("wait_p50_seconds", sa.Float(), nullable=False),
-        sa.Column("wait_p90_seconds", sa.Float(), nullable=False),
-        sa.Column("wait_p99_seconds", sa.Float(), nullable=False),
-        sa.Column("wait_max_seconds", sa.Float(), nullable=False),
-        sa.PrimaryKeyConstraint("cluster", "day", "partition", name=op.f("pk_daily_wait")),
-        sqlite_with_rowid=False,
-    )
-    op.create_table(
+    _index("ix_login_session_username", "login_session", "username")
+
+
+def _make_jobs() -> None:
+    """Records of jobs."""
+    _create(
         "job",
-        sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
-        sa.Column("cluster", sa.Text(), nullable=False),
-        sa.Column("jobid", sa.Text(), nullable=False),
-        sa.Column("submit_time", sa.BigInteger(), nullable=False),
-        sa.Column("state", sa.Text(), server_default="", nullable=False),
-        sa.Column("state_word", sa.Text(), server_default="", nullable=False),
-        sa.Column("source", sa.Text(), server_default="", nullable=False),
-        sa.Column("run", sa.BigInteger(), nullable=False),
-        sa.Column("record_id", sa.Text(), server_default="", nullable=False),
-        sa.Column("sluid", sa.Text(), server_default="", nullable=False),
-        sa.Column("username", sa.Text(), server_default="", nullable=False),
-        sa.Column("uid", sa.BigInteger(), nullable=True),
-        sa.Column("groupname", sa.Text(), server_default="", nullable=False),
-        sa.Column("account", sa.Text(), server_default="", nullable=False),
-        sa.Column("partition", sa.Text(), server_default="", nullable=False),
-        sa.Column("qos", sa.Text(), server_default="", nullable=False),
-        sa.Column("name", sa.Text(), server_default="", nullable=False),
-        sa.Column("reservation", sa.Text(), server_default="", nullable=False),
-        sa.Column("priority", sa.BigInteger(), nullable=True),
-        sa.Column("expected_start_time", sa.Float(), nullable=True),
-        sa.Column("eligible_time", sa.Float(), nullable=True),
-        sa.Column("start_time", sa.Float(), nullable=True),
-        sa.Column("end_time", sa.Float(), nullable=True),
-        sa.Column("elapsed_seconds", sa.Float(), nullable=True),
-        sa.Column("suspended_seconds", sa.BigInteger(), nullable=True),
-        sa.Column("time_limit_seconds", sa.BigInteger(), nullable=True),
-        sa.Column("exit_code", sa.BigInteger(), nullable=True),
-        sa.Column("exit_signal", sa.BigInteger(), nullable=True),
-        sa.Column("derived_exit_code", sa.BigInteger(), nullable=True),
-        sa.Column("derived_exit_signal", sa.BigInteger(), nullable=True),
-        sa.Column("reason", sa.Text(), server_default="", nullable=False),
-        sa.Column("cancelled_by", sa.Text(), server_default="", nullable=False),
-        sa.Column("restarts", sa.BigInteger(), nullable=True),
-        sa.Column("requested_cpus", sa.BigInteger(), nullable=True),
-        sa.Column("requested_memory_bytes", sa.BigInteger(), nullable=True),
-        sa.Column("requested_gpus", sa.BigInteger(), nullable=True),
-        sa.Column("requested_nodes", sa.BigInteger(), nullable=True),
-        sa.Column("requested_resources", sa.Text(), server_default="", nullable=False),
-        sa.Column("allocated_cpus", sa.Float(), nullable=True),
-        sa.Column("allocated_memory_bytes", sa.BigInteger(), nullable=True),
-        sa.Column("allocated_gpus", sa.BigInteger(), nullable=True),
-        sa.Column("allocated_nodes", sa.BigInteger(), nullable=True),
-        sa.Column("allocated_resources", sa.Text(), server_default="", nullable=False),
-        sa.Column("node_list", sa.Text(), server_default="", nullable=False),
-        sa.Column("array_jobid", sa.Text(), server_default="", nullable=False),
-        sa.Column("array_index", sa.BigInteger(), nullable=True),
-        sa.Column("het_jobid", sa.Text(), server_default="", nullable=False),
-        sa.Column("het_offset", sa.BigInteger(), nullable=True),
-        sa.Column("dependencies", sa.Text(), server_default="", nullable=False),
-        sa.Column("submit_line", sa.Text(), server_default="", nullable=False),
-        sa.Column("work_dir", sa.Text(), server_default="", nullable=False),
-        sa.Column("stdout_path", sa.Text(), server_default="", nullable=False),
-        sa.Column("tool", sa.Text(), server_default="", nullable=False),
-        sa.Column("parameters", sa.Text(), server_default="", nullable=False),
-        sa.Column("error", sa.Text(), server_default="", nullable=False),
-        sa.Column("result_type", sa.Text(), server_default="", nullable=False),
-        sa.Column("user_cpu_seconds", sa.Float(), nullable=True),
-        sa.Column("system_cpu_seconds", sa.Float(), nullable=True),
-        sa.Column("cpu_seconds", sa.Float(), nullable=True),
-        sa.Column("peak_memory_bytes", sa.BigInteger(), nullable=True),
-        sa.Column("energy_joules", sa.BigInteger(), nullable=True),
-        sa.Column("update_time", sa.BigInteger(), nullable=False),
-        sa.Column("doubt", sa.Text(), server_default="", nullable=False),
-        sa.Column("usage_due_time", sa.BigInteger(), nullable=True),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_job")),
+        _id("id"),
+        *_names("cluster jobid"),
+        *_integers("submit_time", required=True),
+        *_texts("state state_word source"),
+        *_integers("run", required=True),
+        *_texts("record_id sluid username"),
+        *_integers("uid"),
+        *_texts("groupname account partition qos name reservation"),
+        *_integers("priority"),
+        *_floats("expected_start_time eligible_time start_time end_time elapsed_seconds"),
+        *_integers(
+            "suspended_seconds time_limit_seconds exit_code exit_signal derived_exit_code "
+            "derived_exit_signal"
+        ),
+        *_texts("reason cancelled_by"),
+        *_integers("restarts requested_cpus requested_memory_bytes requested_gpus requested_nodes"),
+        *_texts("requested_resources"),
+        *_floats("allocated_cpus"),
+        *_integers("allocated_memory_bytes allocated_gpus allocated_nodes"),
+        *_texts("allocated_resources node_list array_jobid"),
+        *_integers("array_index"),
+        *_texts("het_jobid"),
+        *_integers("het_offset"),
+        *_texts("dependencies submit_line work_dir stdout_path tool parameters error result_type"),
+        *_floats("user_cpu_seconds system_cpu_seconds cpu_seconds"),
+        *_integers("peak_memory_bytes energy_joules"),
+        *_integers("update_time", required=True),
+        *_texts("doubt"),
+        *_integers("usage_due_time"),
         sa.UniqueConstraint(
             "cluster",
             "jobid",
@@ -225,263 +123,212 @@ def upgrade() -> None:
             "run",
             name=op.f("uq_job_cluster_jobid_submit_time_run"),
         ),
+        rowid=True,
+        key="id",
     )
-    op.create_index(
-        "ix_job_account_time", "job", ["cluster", "account", "start_time", "id"], unique=False
-    )
-    op.create_index(
-        "ix_job_array_jobid",
-        "job",
-        ["cluster", "array_jobid"],
-        unique=False,
-        sqlite_where=sa.text("array_jobid != ''"),
-        postgresql_where=sa.text("array_jobid != ''"),
-    )
-    op.create_index("ix_job_end_time", "job", ["cluster", "end_time", "id"], unique=False)
-    op.create_index(
-        "ix_job_het_jobid",
-        "job",
-        ["cluster", "het_jobid"],
-        unique=False,
-        sqlite_where=sa.text("het_jobid != ''"),
-        postgresql_where=sa.text("het_jobid != ''"),
-    )
-    op.create_index(
-        "ix_job_over_day",
-        "job",
-        ["cluster", "start_time"],
-        unique=False,
-        sqlite_where=sa.text("end_time - start_time > 86400"),
-        postgresql_where=sa.text("end_time - start_time > 86400"),
-    )
-    op.create_index(
-        "ix_job_over_week",
-        "job",
-        ["cluster", "start_time"],
-        unique=False,
-        sqlite_where=sa.text("end_time - start_time > 604800"),
-        postgresql_where=sa.text("end_time - start_time > 604800"),
-    )
-    op.create_index("ix_job_start_time", "job", ["cluster", "start_time", "id"], unique=False)
-    op.create_index(
-        "ix_job_unfinished",
-        "job",
-        ["cluster", "state", "username"],
-        unique=False,
-        sqlite_where=sa.text("end_time IS NULL"),
-        postgresql_where=sa.text("end_time IS NULL"),
-    )
-    op.create_index(
-        "ix_job_usage_due",
-        "job",
-        ["cluster", "usage_due_time"],
-        unique=False,
-        sqlite_where=sa.text("usage_due_time IS NOT NULL"),
-        postgresql_where=sa.text("usage_due_time IS NOT NULL"),
-    )
-    op.create_index(
-        "ix_job_user_time", "job", ["cluster", "username", "start_time", "id"], unique=False
-    )
-    op.create_table(
-        "poll_state",
-        sa.Column("cluster", sa.Text(), nullable=False),
-        sa.Column("source", sa.Text(), nullable=False),
-        sa.Column("watermark", sa.Text(), server_default="", nullable=False),
-        sa.Column("success_time", sa.BigInteger(), nullable=True),
-        sa.Column("error_time", sa.BigInteger(), nullable=True),
-        sa.Column("error", sa.Text(), server_default="", nullable=False),
-        sa.Column("rows", sa.BigInteger(), nullable=True),
-        sa.Column("seconds", sa.Float(), nullable=True),
-        sa.PrimaryKeyConstraint("cluster", "source", name=op.f("pk_poll_state")),
-        sqlite_with_rowid=False,
-    )
-    op.create_table(
-        "quarantine",
-        sa.Column("cluster", sa.Text(), nullable=False),
-        sa.Column("source", sa.Text(), nullable=False),
-        sa.Column("digest", sa.Text(), nullable=False),
-        sa.Column("time", sa.BigInteger(), nullable=False),
-        sa.Column("reason", sa.Text(), nullable=False),
-        sa.Column("raw", sa.Text(), nullable=False),
-        sa.PrimaryKeyConstraint("cluster", "source", "digest", name=op.f("pk_quarantine")),
-    )
-    op.create_table(
-        "rollup_due",
-        sa.Column("cluster", sa.Text(), nullable=False),
-        sa.Column("day", sa.BigInteger(), nullable=False),
-        sa.PrimaryKeyConstraint("cluster", "day", name=op.f("pk_rollup_due")),
-        sqlite_with_rowid=False,
-    )
-    op.create_table(
-        "job_emissions",
-        sa.Column("job_id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
-        sa.Column("provider", sa.Text(), nullable=False),
-        sa.Column("grams", sa.Float(), nullable=False),
-        sa.ForeignKeyConstraint(
-            ["job_id"], ["job.id"], name=op.f("fk_job_emissions_job_id"), ondelete="CASCADE"
-        ),
-        sa.PrimaryKeyConstraint("job_id", "provider", name=op.f("pk_job_emissions")),
-        sqlite_with_rowid=False,
-    )
-    op.create_table(
-        "job_gpu",
-        sa.Column("job_id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
-        sa.Column("node", sa.Text(), nullable=False),
-        sa.Column("uuid", sa.Text(), nullable=False),
-        sa.Column("gpu_instance", sa.Text(), nullable=False),
-        sa.Column("gpu", sa.Text(), server_default="", nullable=False),
-        sa.Column("utilization_ratio", sa.Float(), nullable=True),
-        sa.Column("memory_peak_bytes", sa.BigInteger(), nullable=True),
-        sa.Column("samples", sa.BigInteger(), nullable=True),
-        sa.ForeignKeyConstraint(
-            ["job_id"], ["job.id"], name=op.f("fk_job_gpu_job_id"), ondelete="CASCADE"
-        ),
-        sa.PrimaryKeyConstraint("job_id", "node", "uuid", "gpu_instance", name=op.f("pk_job_gpu")),
-        sqlite_with_rowid=False,
-    )
-    op.create_table(
+    _index("ix_job_account_time", "job", "cluster account start_time id")
+    _index("ix_job_array_jobid", "job", "cluster array_jobid", "array_jobid != ''")
+    _index("ix_job_end_time", "job", "cluster end_time id")
+    _index("ix_job_het_jobid", "job", "cluster het_jobid", "het_jobid != ''")
+    _index("ix_job_over_day", "job", "cluster start_time", "end_time - start_time > 86400")
+    _index("ix_job_over_week", "job", "cluster start_time", "end_time - start_time > 604800")
+    _index("ix_job_start_time", "job", "cluster start_time id")
+    _index("ix_job_unfinished", "job", "cluster state username", "end_time IS NULL")
+    _index("ix_job_usage_due", "job", "cluster usage_due_time", "usage_due_time IS NOT NULL")
+    _index("ix_job_user_time", "job", "cluster username start_time id")
+
+
+def _make_parts_of_jobs() -> None:
+    """What belongs to a job: nodes, steps, GPUs, usage and emissions."""
+    _create(
         "job_node",
-        sa.Column("job_id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
-        sa.Column("node", sa.Text(), nullable=False),
-        sa.Column("cpus", sa.Float(), nullable=True),
-        sa.Column("memory_bytes", sa.BigInteger(), nullable=True),
-        sa.Column("gpus", sa.BigInteger(), nullable=True),
-        sa.Column("cluster", sa.Text(), nullable=False),
-        sa.Column("start_time", sa.Float(), nullable=True),
-        sa.ForeignKeyConstraint(
-            ["job_id"], ["job.id"], name=op.f("fk_job_node_job_id"), ondelete="CASCADE"
-        ),
-        sa.PrimaryKeyConstraint("job_id", "node", name=op.f("pk_job_node")),
-        sqlite_with_rowid=False,
+        _id("job_id"),
+        *_names("node"),
+        *_floats("cpus"),
+        *_integers("memory_bytes gpus"),
+        *_names("cluster"),
+        *_floats("start_time"),
+        _of_job("job_node"),
+        key="job_id node",
     )
-    op.create_index(
-        "ix_job_node_node_time",
-        "job_node",
-        ["cluster", "node", "start_time", "job_id"],
-        unique=False,
-    )
-    op.create_table(
+    _index("ix_job_node_node_time", "job_node", "cluster node start_time job_id")
+    _create(
         "job_step",
-        sa.Column("job_id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
-        sa.Column("step", sa.Text(), nullable=False),
-        sa.Column("state", sa.Text(), server_default="", nullable=False),
-        sa.Column("state_word", sa.Text(), server_default="", nullable=False),
-        sa.Column("name", sa.Text(), server_default="", nullable=False),
-        sa.Column("start_time", sa.BigInteger(), nullable=True),
-        sa.Column("end_time", sa.BigInteger(), nullable=True),
-        sa.Column("elapsed_seconds", sa.BigInteger(), nullable=True),
-        sa.Column("exit_code", sa.BigInteger(), nullable=True),
-        sa.Column("exit_signal", sa.BigInteger(), nullable=True),
-        sa.Column("nodes", sa.BigInteger(), nullable=True),
-        sa.Column("node_list", sa.Text(), server_default="", nullable=False),
-        sa.Column("tasks", sa.BigInteger(), nullable=True),
-        sa.Column("cpus", sa.BigInteger(), nullable=True),
-        sa.Column("gpus", sa.BigInteger(), nullable=True),
-        sa.Column("user_cpu_seconds", sa.Float(), nullable=True),
-        sa.Column("system_cpu_seconds", sa.Float(), nullable=True),
-        sa.Column("cpu_seconds", sa.Float(), nullable=True),
-        sa.Column("peak_task_memory_bytes", sa.BigInteger(), nullable=True),
-        sa.Column("memory_bytes", sa.BigInteger(), nullable=True),
-        sa.Column("read_bytes", sa.BigInteger(), nullable=True),
-        sa.Column("written_bytes", sa.BigInteger(), nullable=True),
-        sa.Column("energy_joules", sa.BigInteger(), nullable=True),
-        sa.Column("submit_line", sa.Text(), server_default="", nullable=False),
-        sa.ForeignKeyConstraint(
-            ["job_id"], ["job.id"], name=op.f("fk_job_step_job_id"), ondelete="CASCADE"
-        ),
-        sa.PrimaryKeyConstraint("job_id", "step", name=op.f("pk_job_step")),
-        sqlite_with_rowid=False,
+        _id("job_id"),
+        *_names("step"),
+        *_texts("state state_word name"),
+        *_integers("start_time end_time elapsed_seconds exit_code exit_signal nodes"),
+        *_texts("node_list"),
+        *_integers("tasks cpus gpus"),
+        *_floats("user_cpu_seconds system_cpu_seconds cpu_seconds"),
+        *_integers("peak_task_memory_bytes memory_bytes read_bytes written_bytes energy_joules"),
+        *_texts("submit_line"),
+        _of_job("job_step"),
+        key="job_id step",
     )
-    op.create_table(
+    _create(
         "job_usage",
-        sa.Column("job_id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
-        sa.Column("source", sa.Text(), nullable=False),
-        sa.Column("measured_time", sa.BigInteger(), nullable=False),
-        sa.Column("until_time", sa.BigInteger(), nullable=False),
-        sa.Column("samples", sa.BigInteger(), nullable=False),
-        sa.Column("dropped_series", sa.BigInteger(), nullable=False),
-        sa.Column("nodes", sa.BigInteger(), nullable=False),
-        sa.Column("coverage", sa.Float(), nullable=False),
-        sa.Column("doubt", sa.Text(), server_default="", nullable=False),
-        sa.Column("user_cpu_seconds", sa.Float(), nullable=True),
-        sa.Column("system_cpu_seconds", sa.Float(), nullable=True),
-        sa.Column("throttled_seconds", sa.Float(), nullable=True),
-        sa.Column("memory_peak_bytes", sa.BigInteger(), nullable=True),
-        sa.Column("memory_peak_node_bytes", sa.BigInteger(), nullable=True),
-        sa.Column("memory_limit_bytes", sa.BigInteger(), nullable=True),
-        sa.Column("swap_peak_bytes", sa.BigInteger(), nullable=True),
-        sa.Column("memory_average_bytes", sa.Float(), nullable=True),
-        sa.Column("working_set_average_bytes", sa.Float(), nullable=True),
-        sa.Column("io_read_bytes", sa.BigInteger(), nullable=True),
-        sa.Column("io_written_bytes", sa.BigInteger(), nullable=True),
-        sa.Column("process_io_read_bytes", sa.BigInteger(), nullable=True),
-        sa.Column("process_io_written_bytes", sa.BigInteger(), nullable=True),
-        sa.Column("network_received_bytes", sa.BigInteger(), nullable=True),
-        sa.Column("network_sent_bytes", sa.BigInteger(), nullable=True),
-        sa.Column("major_page_faults", sa.BigInteger(), nullable=True),
-        sa.Column("memory_limit_hits", sa.BigInteger(), nullable=True),
-        sa.Column("oom_kills", sa.BigInteger(), nullable=True),
-        sa.Column("threads_peak", sa.BigInteger(), nullable=True),
-        sa.Column("cpu_waiting_seconds", sa.Float(), nullable=True),
-        sa.Column("memory_waiting_seconds", sa.Float(), nullable=True),
-        sa.Column("io_waiting_seconds", sa.Float(), nullable=True),
-        sa.Column("gpus", sa.BigInteger(), nullable=True),
-        sa.Column("gpu_utilization_ratio", sa.Float(), nullable=True),
-        sa.Column("gpu_memory_peak_bytes", sa.BigInteger(), nullable=True),
-        sa.Column("energy_host_active_joules", sa.Float(), nullable=True),
-        sa.Column("energy_host_idle_joules", sa.Float(), nullable=True),
-        sa.Column("energy_gpu_active_joules", sa.Float(), nullable=True),
-        sa.Column("energy_gpu_idle_joules", sa.Float(), nullable=True),
-        sa.ForeignKeyConstraint(
-            ["job_id"], ["job.id"], name=op.f("fk_job_usage_job_id"), ondelete="CASCADE"
+        _id("job_id"),
+        *_names("source"),
+        *_integers("measured_time until_time samples dropped_series nodes", required=True),
+        *_floats("coverage", required=True),
+        *_texts("doubt"),
+        *_floats("user_cpu_seconds system_cpu_seconds throttled_seconds"),
+        *_integers("memory_peak_bytes memory_peak_node_bytes memory_limit_bytes swap_peak_bytes"),
+        *_floats("memory_average_bytes working_set_average_bytes"),
+        *_integers(
+            "io_read_bytes io_written_bytes process_io_read_bytes process_io_written_bytes "
+            "network_received_bytes network_sent_bytes major_page_faults memory_limit_hits "
+            "oom_kills threads_peak"
         ),
-        sa.PrimaryKeyConstraint("job_id", name=op.f("pk_job_usage")),
+        *_floats("cpu_waiting_seconds memory_waiting_seconds io_waiting_seconds"),
+        *_integers("gpus"),
+        *_floats("gpu_utilization_ratio"),
+        *_integers("gpu_memory_peak_bytes"),
+        *_floats(
+            "energy_host_active_joules energy_host_idle_joules energy_gpu_active_joules "
+            "energy_gpu_idle_joules"
+        ),
+        _of_job("job_usage"),
+        rowid=True,
+        key="job_id",
     )
-    op.create_table(
+    _create(
+        "job_gpu",
+        _id("job_id"),
+        *_names("node uuid gpu_instance"),
+        *_texts("gpu"),
+        *_floats("utilization_ratio"),
+        *_integers("memory_peak_bytes samples"),
+        _of_job("job_gpu"),
+        key="job_id node uuid gpu_instance",
+    )
+    _create(
+        "job_emissions",
+        _id("job_id"),
+        *_names("provider"),
+        *_floats("grams", required=True),
+        _of_job("job_emissions"),
+        key="job_id provider",
+    )
+
+
+def _make_scripts() -> None:
+    """Batch scripts."""
+    _create(
         "batch_script",
-        sa.Column("digest", sa.Text(), nullable=False),
-        sa.Column("script", sa.Text(), nullable=False),
-        sa.Column("whole_bytes", sa.BigInteger(), nullable=False),
-        sa.PrimaryKeyConstraint("digest", name=op.f("pk_batch_script")),
-        sqlite_with_rowid=False,
+        *_names("digest script"),
+        *_integers("whole_bytes", required=True),
+        key="digest",
     )
-    op.create_table(
+    _create(
         "job_script",
-        sa.Column(
-            "job_id",
-            sa.BigInteger().with_variant(sa.Integer(), "sqlite"),
-            nullable=False,
-        ),
-        sa.Column("digest", sa.Text(), server_default="", nullable=False),
-        sa.ForeignKeyConstraint(
-            ["job_id"], ["job.id"], name=op.f("fk_job_script_job_id"), ondelete="CASCADE"
-        ),
-        sa.PrimaryKeyConstraint("job_id", name=op.f("pk_job_script")),
-        sqlite_with_rowid=False,
+        _id("job_id"),
+        *_texts("digest"),
+        _of_job("job_script"),
+        key="job_id",
     )
-    op.create_index("ix_job_script_digest", "job_script", ["digest"])
-    for what, keys, sums in (("usage", (), _SUMS), ("emissions", ("provider",), ("grams",))):
-        _folded(f"daily_account_{what}", "day", ("account", *keys), sums, "account")
-        _folded(f"daily_cluster_{what}", "day", keys, sums)
-        _folded(
-            f"monthly_user_{what}", "month", ("account", "username", *keys), sums, "user", "account"
+    _index("ix_job_script_digest", "job_script", "digest")
+
+
+def _make_sums() -> None:
+    """Sums by day and month."""
+    for what, keys, sums in (("usage", "", _SUMS), ("emissions", " provider", "grams")):
+        indexes = ("account", "username") if what == "usage" else ()
+        _sums(f"daily_{what}", "day", f"account username{keys}", sums, *indexes)
+        _sums(f"daily_account_{what}", "day", f"account{keys}", sums, "account")
+        _sums(f"daily_cluster_{what}", "day", keys, sums)
+        _sums(
+            f"monthly_user_{what}", "month", f"account username{keys}", sums, "username", "account"
         )
-        _folded(f"monthly_account_{what}", "month", ("account", *keys), sums, "account")
-
-
-def _folded(
-    name: str, when: str, keys: tuple[str, ...], sums: tuple[str, ...], *indexed: str
-) -> None:
-    """Sums of fewer rows than those by day and user."""
-    op.create_table(
-        name,
-        sa.Column("cluster", sa.Text(), nullable=False),
-        sa.Column(when, sa.BigInteger(), nullable=False),
-        *(sa.Column(key, sa.Text(), nullable=False) for key in keys),
-        *(sa.Column(each, sa.Float(), nullable=False) for each in sums),
-        sa.PrimaryKeyConstraint("cluster", when, *keys, name=op.f(f"pk_{name}")),
-        sqlite_with_rowid=False,
+        _sums(f"monthly_account_{what}", "month", f"account{keys}", sums, "account")
+    _create(
+        "daily_wait",
+        *_names("cluster"),
+        *_integers("day", required=True),
+        *_names("partition"),
+        *_integers("jobs_started", required=True),
+        *_floats("wait_mean_seconds wait_p50_seconds wait_p90_seconds", required=True),
+        *_floats("wait_p99_seconds wait_max_seconds", required=True),
+        key="cluster day partition",
     )
-    for short in indexed:
-        column = {"user": "username"}.get(short, short)
-        op.create_index(f"ix_{name}_{short}", name, ["cluster", column, when])
+
+
+def _make_state_of_the_poller() -> None:
+    """Where it is, what it could not read, and which days are to be summed."""
+    _create(
+        "poll_state",
+        *_names("cluster source"),
+        *_texts("watermark"),
+        *_integers("success_time error_time"),
+        *_texts("error"),
+        *_integers("rows"),
+        *_floats("seconds"),
+        key="cluster source",
+    )
+    _create(
+        "quarantine",
+        *_names("cluster source digest"),
+        *_integers("time", required=True),
+        *_names("reason raw"),
+        rowid=True,
+        key="cluster source digest",
+    )
+    _create("rollup_due", *_names("cluster"), *_integers("day", required=True), key="cluster day")
+
+
+def _sums(name: str, when: str, keys: str, sums: str, *indexed: str) -> None:
+    _create(
+        name,
+        *_names("cluster"),
+        *_integers(when, required=True),
+        *_names(keys),
+        *_floats(sums, required=True),
+        key=f"cluster {when} {keys}",
+    )
+    for column in indexed:
+        short = column.removesuffix("name")
+        _index(f"ix_{name}_{short}", name, f"cluster {column} {when}")
+
+
+def _create(name: str, *parts: Any, key: str, rowid: bool = False) -> None:
+    """A table with its primary key; `rowid`: whether SQLite keeps numbers of its rows beside it."""
+    primary = sa.PrimaryKeyConstraint(*key.split(), name=op.f(f"pk_{name}"))
+    without = {} if rowid else {"sqlite_with_rowid": False}
+    op.create_table(name, *parts, primary, **without)
+
+
+def _index(name: str, table: str, columns: str, where: str = "") -> None:
+    some: Any = {
+        f"{dialect}_where": sa.text(where) for dialect in ("sqlite", "postgresql") if where
+    }
+    op.create_index(name, table, columns.split(), **some)
+
+
+def _of_job(table: str) -> sa.ForeignKeyConstraint:
+    """Rows go with their job."""
+    name = op.f(f"fk_{table}_job_id")
+    return sa.ForeignKeyConstraint(["job_id"], ["job.id"], name=name, ondelete="CASCADE")
+
+
+def _id(name: str, required: bool = True) -> sa.Column[int]:
+    """SQLite numbers rows by itself only where the type is exactly INTEGER."""
+    kind = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+    return sa.Column(name, kind, nullable=not required)
+
+
+def _names(names: str) -> list[sa.Column[str]]:
+    return [sa.Column(name, sa.Text(), nullable=False) for name in names.split()]
+
+
+def _texts(names: str) -> list[sa.Column[str]]:
+    """Texts, "" where nothing is known."""
+    return [sa.Column(name, sa.Text(), server_default="", nullable=False) for name in names.split()]
+
+
+def _integers(names: str, required: bool = False) -> list[sa.Column[int]]:
+    return [sa.Column(name, sa.BigInteger(), nullable=not required) for name in names.split()]
+
+
+def _floats(names: str, required: bool = False) -> list[sa.Column[float]]:
+    return [sa.Column(name, sa.Float(), nullable=not required) for name in names.split()]
