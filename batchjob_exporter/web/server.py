@@ -1,4 +1,4 @@
-"""The server: one thread owns all sockets, a few workers make the answers.
+"""The server: one thread owns all sockets, and hands requests to the workers.
 
 No thread ever waits for a client, so a silent or slow one costs a descriptor and nothing else; TLS
 handshakes too are made piece by piece, as the client sends its part. Whatever is scarce is shared
@@ -20,25 +20,20 @@ from http import HTTPStatus
 from typing import NamedTuple
 
 from batchjob.runtime.log import Once
-from batchjob.runtime.round_robin_queue import RoundRobinQueue
 from batchjob.runtime.values import Network
 from batchjob_exporter.web.addresses import allowed, client_of
 from batchjob_exporter.web.auth import Web
 from batchjob_exporter.web.connection import Answer, HttpConnection, Patience, TimedOut, Wait
-from batchjob_exporter.web.message import HttpRequest, HttpResponse, compressed, render, text
+from batchjob_exporter.web.message import HttpRequest, HttpResponse, render, text
+from batchjob_exporter.web.workers import RequestWorkers
 
 log = logging.getLogger(__name__)
 
-_WORKERS = 4
 _CONNECTIONS = 128  # with TLS each takes 70 kB
 _UNSENT_BYTES = 32 << 20  # of answers that clients are slow to take
-_LOG_INS = 8  # of one address that wait for their password to be checked
 _ACCEPT_AT_ONCE = 64
 _OVERLOADED = text(HTTPStatus.SERVICE_UNAVAILABLE, "too many requests", ("Retry-After", "5"))
 _TOO_MANY = text(HTTPStatus.TOO_MANY_REQUESTS, "too many requests", ("Retry-After", "1"))
-_FAILED = text(HTTPStatus.INTERNAL_SERVER_ERROR, "internal error; see the exporter's log")
-
-_Asked = tuple[HttpConnection, HttpRequest]
 
 
 class ConnectionLimits(NamedTuple):
@@ -66,22 +61,12 @@ class HttpServer:
         # Connections that wait for their client, the longest waiting one first, with deadlines.
         self._waiting: dict[HttpConnection, float] = {}
         self._unanswered: Counter[str] = Counter()  # requests by client
-        self._log_ins: RoundRobinQueue[_Asked] = RoundRobinQueue(_LOG_INS)
-        self._asked: RoundRobinQueue[_Asked] = RoundRobinQueue(_CONNECTIONS)
         self._answered: deque[tuple[HttpConnection, Answer | None]] = deque()
         self._calls: deque[Callable[[], None]] = deque()
         self._stopping = False
         self._once = Once(log)
         self._loop = threading.Thread(target=self._run, name="http", daemon=True)
-        self._workers = [
-            threading.Thread(
-                target=self._answer_requests, name=f"http-worker-{number}", daemon=True
-            )
-            for number in range(_WORKERS)
-        ]
-        self._workers.append(
-            threading.Thread(target=self._check_log_ins, name="http-log-in", daemon=True)
-        )
+        self._workers = RequestWorkers(web, _CONNECTIONS, self._deliver)
 
     def start(self) -> None:
         """Begin to accept clients."""
@@ -89,7 +74,7 @@ class HttpServer:
         for listener in self._listeners:
             listener.setblocking(False)
             self._selector.register(listener, selectors.EVENT_READ, listener)
-        for thread in (self._loop, *self._workers):
+        for thread in (self._loop, *self._workers.threads):
             thread.start()
 
     def stop(self, seconds: float = 5.0) -> None:
@@ -99,14 +84,14 @@ class HttpServer:
         self._stopping = True
         self._wake()
         until = time.monotonic() + seconds
-        self._log_ins.close()
-        self._asked.close()
-        for thread in (*self._workers, self._loop):
+        self._workers.close()
+        threads = (*self._workers.threads, self._loop)
+        for thread in threads:
             thread.join(max(until - time.monotonic(), 0.1))
         for listener in self._listeners:
             listener.close()
         # A thread that hangs may still write to the alarm; its number must not become another's.
-        if not any(thread.is_alive() for thread in (*self._workers, self._loop)):
+        if not any(thread.is_alive() for thread in threads):
             os.close(self._alarm)
 
     def responds(self, seconds: float) -> bool:
@@ -221,18 +206,18 @@ class HttpServer:
         if not self._web.within_rate():
             return self._refusal(request, _TOO_MANY)
         if self._web.unverified(request):
-            if not self._log_ins.put(client, (connection, request)):
+            if not self._workers.log_in(connection, request):
                 return self._refusal(request, _TOO_MANY)
         else:
             # Whoever has no request under way may have one: a crowd must not take all places.
             crowded = self._full() and self._unanswered[client]
-            if crowded or not self._asked.put(client, (connection, request)):
+            if crowded or not self._workers.answer(connection, request):
                 return self._refusal(request, _OVERLOADED)
         self._unanswered[client] += 1
         return None
 
     def _full(self) -> bool:
-        under_way = self._unanswered.total() - self._log_ins.lengths().total()
+        under_way = self._unanswered.total() - self._workers.waiting_log_ins().total()
         return 0 < self._limits.requests <= under_way
 
     def _refusal(self, request: HttpRequest, response: HttpResponse) -> Answer:
@@ -279,7 +264,7 @@ class HttpServer:
 
     def _make_room(self) -> bool:
         """End a connection of the client that has most; False if there is none to end."""
-        held = self._log_ins.lengths()
+        held = self._workers.waiting_log_ins()
         held.update(connection.client for connection in self._waiting)
         if not held:
             return False
@@ -291,10 +276,9 @@ class HttpServer:
         )
         longest = next((each for each in self._waiting if each.client == client), None)
         if longest is None:
-            withdrawn = self._log_ins.withdraw(client)
-            if withdrawn is None:
+            longest = self._workers.withdraw_log_in(client)
+            if longest is None:
                 return False  # its turn has just come
-            longest = withdrawn[0]
             self._answered_one(longest.client)
         self._drop(longest)
         return True
@@ -316,65 +300,10 @@ class HttpServer:
         for connection in list(self._waiting):
             self._drop(connection)
 
-    def _wake(self) -> None:
-        os.eventfd_write(self._alarm, 1)
-
-    # The workers.
-
-    def _answer_requests(self) -> None:
-        while (asked := self._asked.get()) is not None:
-            self._answer(*asked)
-
-    def _answer(self, connection: HttpConnection, request: HttpRequest) -> None:
-        answer = None
-        try:
-            if not connection.broken():
-                answer = self._respond(request)
-        except Exception:  # the connection must not stay behind
-            log.exception("%s %s", request.method, request.path)
+    def _deliver(self, connection: HttpConnection, answer: Answer | None) -> None:
+        """What a worker calls."""
         self._answered.append((connection, answer))
         self._wake()
 
-    def _respond(self, request: HttpRequest) -> Answer:
-        begin = time.perf_counter()
-        try:
-            response = self._web.answer(request)
-            response = compressed(response, request.headers.get("accept-encoding", ""))
-        except Exception:  # one request must not end the worker
-            log.exception("%s %s", request.method, request.path)
-            response = _FAILED
-        log.debug(
-            "%s %s %d %d bytes %.1f ms",
-            request.method,
-            request.path,
-            response.status.value,
-            len(response.body),
-            1000 * (time.perf_counter() - begin),
-        )
-        keep_alive, with_body = request.keep_alive, request.method != "HEAD"
-        return Answer(render(response, keep_alive=keep_alive, with_body=with_body), keep_alive)
-
-    def _check_log_ins(self) -> None:
-        """One password at a time, by turns of the addresses; guesses take half of a CPU at most."""
-        guessers: dict[str, None] = {}
-        while (asked := self._log_ins.get()) is not None:
-            connection, request = asked
-            # A scraper that lost its patience with a long line finds itself known the next time.
-            if connection.client in guessers and connection.left():
-                self._answered.append((connection, None))
-                self._wake()
-                continue
-            begin = time.monotonic()
-            try:
-                right = self._web.verify(request)
-            except Exception:  # whoever cannot be verified does not come in
-                log.exception("a password cannot be verified")
-                right = False
-            taken = time.monotonic() - begin
-            if not self._asked.put(connection.client, asked):
-                self._answer(connection, request)  # the server is about to stop
-            if not right and not self._stopping:
-                guessers[connection.client] = None
-                if len(guessers) > _CONNECTIONS:
-                    del guessers[next(iter(guessers))]
-                time.sleep(min(taken, 1.0))
+    def _wake(self) -> None:
+        os.eventfd_write(self._alarm, 1)
