@@ -17,7 +17,8 @@ import os
 from collections.abc import Mapping, Sequence
 
 from benchmarks.site import sizes
-from benchmarks.site.chain import Form, exposition, measured
+from benchmarks.site.chain import Form
+from benchmarks.site.figures import exposition, measured
 
 EXTENDED = 10_000
 

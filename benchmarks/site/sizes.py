@@ -19,8 +19,9 @@ from batchjob_stats_db.database.store import Store
 from batchjob_stats_db.days import DAY
 from batchjob_stats_db.measure.rollup import roll_up
 from benchmarks.ingest import BEGIN, record
-from benchmarks.site.chain import get, store
 from benchmarks.site.nodes import Site
+from benchmarks.site.processes import get
+from benchmarks.site.store import store
 from tests.batchjob_stats_db import postgresql_server
 
 NODES, JOBS_EACH, JOB_SECONDS, INTERVAL = 4, 10, 3600.0, 30

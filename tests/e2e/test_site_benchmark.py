@@ -5,7 +5,8 @@ import shutil
 
 import pytest
 
-from benchmarks.site.chain import Form, exposition, measured
+from benchmarks.site.chain import Form
+from benchmarks.site.figures import exposition, measured
 from tests.batchjob_stats_db import postgresql_server
 
 pytestmark = pytest.mark.e2e
