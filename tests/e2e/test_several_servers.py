@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import re
-import shutil
 import sys
 import urllib.error
 import urllib.request
@@ -18,6 +17,7 @@ import pytest
 from batchjob_stats_db.admin.migrate import migrate
 from batchjob_stats_db.database.engine import writer
 from tests.batchjob_stats_db import postgresql_server
+from tests.e2e import nginx
 from tests.e2e.exporter import parse
 from tests.e2e.processes import call, daemon, free_ports, until
 
@@ -52,7 +52,7 @@ class Servers(NamedTuple):
         return found.total("batchjob_stats_server_requests_total", route="/api/v1/me")
 
 
-def configuration(folder: Path, front: int, ports: tuple[int, int]) -> str:
+def blocks(front: int, ports: tuple[int, int]) -> str:
     (block,) = re.findall(r"```nginx\n(.*?)```", PAGE, re.DOTALL)
     for old, new in (
         ("stats1.example.org:10912", f"127.0.0.1:{ports[0]}"),
@@ -63,21 +63,13 @@ def configuration(folder: Path, front: int, ports: tuple[int, int]) -> str:
     ):
         assert old in block, old
         block = block.replace(old, new)
-    places = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
-    return (
-        f"pid {folder}/pid;\nerror_log stderr;\ndaemon off;\nworker_processes 1;\n"
-        + ("user root;\n" if os.geteuid() == 0 else "")
-        + "events {}\nhttp {\naccess_log off;\n"
-        + "".join(f"{name}_temp_path {folder}/{name};\n" for name in places)
-        + block
-        + "}\n"
-    )
+    return block
 
 
 @pytest.fixture
 def servers(tmp_path: Path) -> Iterator[Servers]:
-    if shutil.which("nginx") is None:
-        pytest.skip("not installed: nginx")
+    if why_not := nginx.missing():
+        pytest.skip(why_not)
     if postgresql_server.programs() is None:
         pytest.skip("no PostgreSQL server is installed")
     front, *ports = free_ports(3)
@@ -99,10 +91,7 @@ def servers(tmp_path: Path) -> Iterator[Servers]:
                 stack.enter_context(daemon(argv, tmp_path / f"{port}.log", {**os.environ}))
             )
         token = call(*argv, "token", "alice").strip()
-        (tmp_path / "nginx.conf").write_text(configuration(tmp_path, front, (ports[0], ports[1])))
-        stack.enter_context(
-            daemon(["nginx", "-c", f"{tmp_path}/nginx.conf"], tmp_path / "nginx.log")
-        )
+        stack.enter_context(nginx.running(tmp_path, blocks(front, (ports[0], ports[1]))))
         made = Servers(front, (ports[0], ports[1]), (started[0], started[1]), token)
         for port in (*ports, front):
             until(lambda port=port: _is_up(made, port), f"port {port}: {tmp_path}", 120, 0.5)

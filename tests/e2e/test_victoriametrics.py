@@ -17,16 +17,15 @@ import yaml
 
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.engine import parse, reader
-from tests.e2e import exporter, targets, victoriametrics
+from tests.e2e import exporter, recorded_job, targets, victoriametrics
 from tests.e2e.processes import free_ports, until
+from tests.e2e.recorded_job import CPU_SECONDS, JOB, OWNER, TREE
 
 pytestmark = pytest.mark.e2e
 
 REPOSITORY = Path(__file__).parents[2]
 DEPLOY = REPOSITORY / "deploy" / "victoriametrics"
 TOKEN = "a-token-of-its-own"
-# Job 1 of the recorded machine: its cgroup's cpu.stat, and the uid of its processes.
-TREE, JOB, OWNER, CPU_SECONDS = "slurm-22.05-v2-r1-a", "1", "2001", 120.531694
 
 
 @pytest.fixture(autouse=True)
@@ -81,13 +80,9 @@ def poll(folder, url, records):
 
 
 def test_a_jobs_use_reaches_the_database_through_both_stores(unpacked, as_recorded, tmp_path):
-    host = unpacked(TREE)
     (port,) = free_ports(1)
-    flags = (
-        "--collector.disable-defaults", "--collector.jobs", f"--path.procfs={host.procfs}",
-        f"--path.sysfs={host.sysfs}", f"--path.cgroupfs={host.cgroupfs}",
-        f"--web.listen-address=127.0.0.1:{port}",
-    )  # fmt: skip
+    flags = recorded_job.exporter_flags(unpacked(TREE))
+    flags = (*flags, f"--web.listen-address=127.0.0.1:{port}")
     counter = f'batchjob_job_cpu_seconds_total{{cluster="alpha",jobid="{JOB}",mode="user"}}'
     began = int(time.time())
     with contextlib.ExitStack() as stack:
@@ -132,29 +127,63 @@ def test_a_jobs_use_reaches_the_database_through_both_stores(unpacked, as_record
     assert usage["dropped_series"] == 0
 
 
-def test_agents_share_the_nodes_as_the_guide_says(tmp_path):
-    guide = (REPOSITORY / "docs/guide/large_site.md").read_text()
-    (count,) = re.findall(r"`(-promscrape\.cluster\.membersCount=2)`", guide)
-    (first,) = re.findall(r"`(-promscrape\.cluster\.memberNum=)0`", guide)
-    config = tmp_path / "scrape.yml"
+GUIDE = (REPOSITORY / "docs/guide/large_site.md").read_text()
+
+
+def in_guide(pattern):
+    (found,) = re.findall(pattern, GUIDE)
+    return found
+
+
+NODES = 20
+
+
+@contextlib.contextmanager
+def agents(folder, store, *more):
+    """Two that share nodes as the guide says, each with a label of its own for the test."""
+    count = in_guide(r"`(-promscrape\.cluster\.membersCount=2)`")
+    number = in_guide(r"`(-promscrape\.cluster\.memberNum=)0`")
+    config = folder / "scrape.yml"
     with contextlib.ExitStack() as stack:
-        store = stack.enter_context(victoriametrics.store(tmp_path / "store"))
         target = stack.enter_context(targets.exposed(lambda: "seen 1\n"))
         nodes = [
             {"targets": [target], "labels": {"__metrics_path__": f"/{n}", "instance": f"n{n}"}}
-            for n in range(20)
+            for n in range(NODES)
         ]
         jobs = [{"job_name": "nodes", "static_configs": nodes}]
         scrapes = {"global": {"scrape_interval": "1s"}, "scrape_configs": jobs}
         config.write_text(yaml.safe_dump(scrapes))
+        members = []
         for member in range(2):
             flags = [
                 f"-promscrape.config={config}", f"-remoteWrite.url={store.url}/api/v1/write",
-                f"-remoteWrite.tmpDataPath={tmp_path}/queue{member}",
-                f"-remoteWrite.label=agent={member}", count, f"{first}{member}",
+                f"-remoteWrite.tmpDataPath={folder}/queue{member}",
+                f"-remoteWrite.label=agent={member}", count, f"{number}{member}", *more,
             ]  # fmt: skip
-            stack.enter_context(victoriametrics.agent(flags, tmp_path / f"{member}.log"))
-        until(lambda: len(store.series("seen")) >= len(nodes), "all nodes", 60, 0.5)
+            running = stack.enter_context(contextlib.ExitStack())
+            running.enter_context(victoriametrics.agent(flags, folder / f"{member}.log"))
+            members.append(running)
+        yield members
+
+
+def test_agents_share_the_nodes_as_the_guide_says(tmp_path):
+    with victoriametrics.store(tmp_path / "store") as store, agents(tmp_path, store):
+        until(lambda: len(store.series("seen")) >= NODES, "all nodes", 60, 0.5)
         by_node = {each["instance"]: each["agent"] for each in store.series("seen")}
-        assert len(store.series("seen")) == len(by_node) == len(nodes)
+        assert len(store.series("seen")) == len(by_node) == NODES
         assert set(by_node.values()) == {"0", "1"}
+
+
+def test_of_agents_that_scrape_every_node_one_may_go(tmp_path):
+    twice = in_guide(r"`(-promscrape\.cluster\.replicationFactor=2)`")
+    with victoriametrics.store(tmp_path / "store") as store, agents(tmp_path, store, twice) as both:
+        until(lambda: len(store.series("seen")) == 2 * NODES, "each node twice", 60, 0.5)
+        assert len(store.query("max by (instance) (seen)")) == NODES
+        both[0].close()
+        gone = time.time()
+        fresh = f"count(timestamp(seen) > {gone + 2})"
+        until(lambda: _number(store.query(fresh)) == NODES, "all nodes by the other", 60, 0.5)
+
+
+def _number(vector):
+    return float(vector[0]["value"][1]) if vector else 0.0
