@@ -15,9 +15,13 @@ from hypothesis import HealthCheck, settings
 
 from collectors.host import Host
 
-# Machines that run the tests may be busy: time is no property under test here.
-settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("busy")
+# Machines that run the tests may be busy: time is no property under test here. The examples of a
+# property are the same in every run, so that a change which passed once passes again; --long draws
+# new ones.
+SHARED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("repeatable", SHARED, derandomize=True)
+settings.register_profile("new examples", SHARED)
+settings.load_profile("repeatable")
 
 TREES = Path(__file__).parent / "fixtures" / "cgroupfs"
 
@@ -28,6 +32,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="run attack and stress tests in their long form: minutes instead of seconds",
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--long"):
+        settings.load_profile("new examples")
 
 
 @pytest.fixture(scope="session")
