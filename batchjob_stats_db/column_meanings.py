@@ -171,6 +171,13 @@ OF_TABLES: Mapping[str, Mapping[str, str]] = {
         "wait_p99_seconds": "99th percentile of the waits",
         "wait_max_seconds": "the longest wait",
     },
+    "daily_node_coverage": {
+        "day": "the midnight of the day on which the jobs ended",
+        "jobs_ended": "jobs of two minutes or more that ended on it, but for those to be measured",
+        "jobs_unmeasured": "those of them without any sample",
+        "run_seconds": "their run time",
+        "covered_seconds": "the part of it that measurements stand for",
+    },
     "api_token": {
         "digest": "SHA-256 of the token, in hexadecimal",
         "username": "whose it is",

@@ -35,6 +35,8 @@ TABLES: Mapping[str, str] = {
     "monthly_user_emissions": f"{_GRAMS}, by month, account and user.",
     "monthly_account_emissions": f"{_GRAMS}, by month and account.",
     "daily_wait": "Wait times of the jobs that started on a day, by partition.",
+    "daily_node_coverage": "How much is measured of the jobs that ended on a node, today and "
+    "yesterday (UTC).",
     "rollup_due": "State of the poller: days whose sums must be recomputed.",
     "poll_state": "State of the poller: position in each source.",
     "quarantine": "State of the poller: records that were rejected.",

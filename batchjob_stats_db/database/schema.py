@@ -395,6 +395,19 @@ daily_wait = Table(
     sqlite_with_rowid=False,
 )
 
+daily_node_coverage = Table(
+    "daily_node_coverage",
+    metadata,
+    _key("cluster"),
+    Column("day", BigInteger, primary_key=True),  # on which the jobs ended
+    _key("node"),
+    _must("jobs_ended", BigInteger),  # of two minutes or more
+    _must("jobs_unmeasured", BigInteger),
+    _must("run_seconds", Float),
+    _must("covered_seconds", Float),
+    sqlite_with_rowid=False,
+)
+
 rollup_due = Table(
     "rollup_due",
     metadata,

@@ -18,10 +18,13 @@ from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.upsert import write_rows
 from batchjob_stats_db.days import DAY, day_of, month_of, next_month
 from batchjob_stats_db.measure.daily_sums import ENDLESS, add_runs
+from batchjob_stats_db.measure.node_coverage import add_node_coverage
 from batchjob_stats_db.measure.waits import add_waits
 
 # Tables whose rows are made from the runs of a day.
-_OF_RUNS = (schema.daily_usage, schema.daily_emissions, schema.daily_wait)
+_OF_RUNS = (
+    schema.daily_usage, schema.daily_emissions, schema.daily_wait, schema.daily_node_coverage
+)  # fmt: skip
 
 
 def mark_days(db: Connection, cluster: str, days: Collection[int]) -> None:
@@ -83,6 +86,7 @@ def roll_up(db: Connection, cluster: str, day: int, now: int) -> None:
     if has_come:
         add_runs(db, cluster, day, now)
         add_waits(db, cluster, day)
+        add_node_coverage(db, cluster, day, now)
     sum_day(db, cluster, day)
     sum_month(db, cluster, day)
 

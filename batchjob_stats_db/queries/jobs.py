@@ -14,44 +14,54 @@ from batchjob_stats_db.queries.clusters import known_clusters
 from batchjob_stats_db.queries.efficiency import RUNNING
 from batchjob_stats_db.queries.filters import Filter, found_by, looked_at
 from batchjob_stats_db.queries.job_rows import NAMES, Names, whole
-from batchjob_stats_db.queries.paging import MOST
+from batchjob_stats_db.queries.paging import MOST, After
 from batchjob_stats_db.queries.statements import remembered
 
 
 def pending(
     db: Connection, access: Access, limit: int = 100, which: Filter | None = None,
-    names: Names = NAMES,
+    names: Names = NAMES, after: After | None = None,
 ) -> list[RowMapping]:  # fmt: skip
-    """Jobs that wait, newest first."""
-    return _unfinished(db, access, ("PENDING",), limit, which, names)
+    """Jobs that wait, newest first; `after` is the `place` of the last one before."""
+    return _unfinished(db, access, ("PENDING",), limit, which, names, after)
 
 
 def running(
     db: Connection, access: Access, limit: int = 100, which: Filter | None = None,
-    names: Names = NAMES,
+    names: Names = NAMES, after: After | None = None,
 ) -> list[RowMapping]:  # fmt: skip
-    """Jobs that run or are suspended, newest first."""
-    return _unfinished(db, access, RUNNING, limit, which, names)
+    """Jobs that run or are suspended, newest first; `after` as for `pending`."""
+    return _unfinished(db, access, RUNNING, limit, which, names, after)
+
+
+def place(row: Mapping[Any, Any]) -> After:
+    """Of a job in its list of those that wait or run."""
+    start = row["start_time"]
+    return After(row["submit_time"] if start is None else start, row["id"])
 
 
 def _unfinished(
     db: Connection, access: Access, states: tuple[str, ...], limit: int, which: Filter | None,
-    names: Names,
+    names: Names, after: After | None,
 ) -> list[RowMapping]:  # fmt: skip
-    return whole(db, _newest(access, states, min(limit, MOST), which or Filter()), names)
+    return whole(db, _newest(access, states, min(limit, MOST), which or Filter(), after), names)
 
 
 @remembered
-def _newest(access: Access, states: tuple[str, ...], limit: int, which: Filter) -> sa.Select[int]:
+def _newest(
+    access: Access, states: tuple[str, ...], limit: int, which: Filter, after: After | None
+) -> sa.Select[int]:
     job = schema.job.c
+    order = (sa.func.coalesce(job.start_time, job.submit_time), job.id)
+    beyond = [sa.tuple_(*order) < sa.tuple_(after.value, after.id)] if after else []
     return (
         sa.select(job.id)
         .select_from(schema.job.outerjoin(schema.job_usage))
         .where(
             job.end_time.is_(None), job.state.in_(states), visible(access),
-            *found_by(which, job.start_time), *looked_at(which),
+            *found_by(which, job.start_time), *looked_at(which), *beyond,
         )
-        .order_by(sa.func.coalesce(job.start_time, job.submit_time).desc(), job.id.desc())
+        .order_by(*(each.desc() for each in order))
         .limit(limit)
     )  # fmt: skip
 

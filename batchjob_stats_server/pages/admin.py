@@ -9,6 +9,7 @@ from sqlalchemy.engine import Connection, RowMapping
 
 from batchjob_stats_db.database.access import EVERYTHING
 from batchjob_stats_db.days import DAY, day_of
+from batchjob_stats_db.measure import node_coverage
 from batchjob_stats_db.queries import coverage, stats
 from batchjob_stats_db.queries import usage as usage_queries
 from batchjob_stats_server.auth import audit
@@ -30,12 +31,12 @@ _STATELESS = "the state as named by the scheduler is not known"
 
 
 class NodeQuality(NamedTuple):
-    """How much is known of what ran on a node, of the last day."""
+    """How much is known of what ran on a node lately."""
 
     node: str
     state: str  # by the scheduler; "" where it does not say
-    reported: float | None  # part of the day in which its exporter answered
-    jobs: int  # that ended
+    reported: float | None  # part of the last day in which its exporter answered
+    jobs: int  # that ended today or yesterday
     unmeasured: int  # of these without any sample
     coverage: float | None  # of their run time; None without jobs
 
@@ -95,6 +96,7 @@ def admin(
     return page.show(
         "admin.html", clusters=found, waste_days=_WASTE_DAYS, well=_WELL,
         letters=services.letters is not None, quality_rows=quality_rows,
+        since=node_coverage.since(page.now),
     )  # fmt: skip
 
 
@@ -105,7 +107,7 @@ def _read(
     used = usage_queries.summed(
         db, EVERYTHING, ["username"], since, day_of(page.now) + DAY, cluster=cluster
     )
-    covered = coverage.coverage_by_node(db, cluster, page.now - DAY)
+    covered = coverage.coverage_by_node(db, cluster, node_coverage.since(page.now))
     return coverage.polls(db, cluster), covered, used
 
 

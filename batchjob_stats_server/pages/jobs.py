@@ -1,6 +1,6 @@
 """Pages of jobs: those that run first, then those that wait, then those that ended."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
 from urllib.parse import urlencode
 
@@ -50,7 +50,7 @@ from batchjob_stats_server.services import Given, Services, live_columns, live_g
 router = APIRouter(include_in_schema=False)
 
 ENDED = tuple(state for state in JobState if not state.live)
-_LIVE_ROWS = 100  # of jobs that run, and of those that wait
+_LIVE_ROWS = 50  # of jobs that run, and of those that wait, beside those that ended
 
 
 class FilterField(NamedTuple):
@@ -116,6 +116,26 @@ class JobsSection(NamedTuple):
     next_page: str | None = None
     columns: Sequence[ListColumn] = ()
     body: Markup = Markup()
+
+
+class LiveSection(NamedTuple):
+    """Jobs that run, or those that wait."""
+
+    key: str
+    title: str
+    ask: Callable[..., list[RowMapping]]
+    read: tuple[str, ...]
+    alone: Mapping[str, Any]  # what leaves only these in the form
+    address: Mapping[str, str]  # the same in the address of a page
+
+
+_RUNNING = LiveSection(
+    "running", "Running", queries.running, READ, {"running": True}, {"running": "true"}
+)
+_WAITING = LiveSection(
+    "waiting", "Waiting", queries.pending, READ_WAITING, {"state": [JobState.PENDING]},
+    {"state": JobState.PENDING.value},
+)  # fmt: skip
 
 
 class ActiveFilter(NamedTuple):
@@ -198,15 +218,15 @@ def _table(
 def _sections(
     services: Services, db: Connection, page: PageRenderer, access: Access, which: JobsForm
 ) -> list[JobsSection]:
+    """All that there are; a page that goes on has only the one that it goes on with."""
     chosen = which.filter()
     sections = []
     first = which.cursor is None
-    if first and which.started:
-        running = queries.running(db, access, _LIVE_ROWS + 1, chosen, READ)
-        sections.append(_live("running", "Running", live_columns(services, db, running)))
-    if first and which.started and not which.running:
-        waiting = queries.pending(db, access, _LIVE_ROWS + 1, chosen, READ_WAITING)
-        sections.append(_live("waiting", "Waiting", waiting))
+    if which.started and (first or which.running):
+        section = _live(db, page, access, which, _RUNNING)
+        sections.append(section._replace(rows=live_columns(services, db, section.rows)))
+    if which.started and not which.running and (first or which.state == [JobState.PENDING]):
+        sections.append(_live(db, page, access, which, _WAITING))
     ended = [state for state in which.state if not state.live] or (ENDED if not which.state else [])
     if ended and not which.running:
         wanted = chosen._replace(states=tuple(ended))
@@ -215,8 +235,19 @@ def _sections(
     return [section for section in sections if section.rows or section.key == "ended"]
 
 
-def _live(key: str, title: str, rows: Sequence[RowMapping]) -> JobsSection:
-    return JobsSection(key, title, rows[:_LIVE_ROWS], len(rows) > _LIVE_ROWS)
+def _live(
+    db: Connection, page: PageRenderer, access: Access, which: JobsForm, kind: LiveSection
+) -> JobsSection:
+    """The newest, and where the others are: in a list of such jobs alone."""
+    alone = which.model_copy(update=kind.alone)
+    after = cursor.decode(alone.question(), which.cursor, float) if which.cursor else None
+    most = which.limit if after else min(which.limit, _LIVE_ROWS)
+    rows = kind.ask(db, access, most + 1, which.filter(), kind.read, after)
+    shown, following = rows[:most], None
+    if len(rows) > most:
+        word = cursor.encode(alone.question(), queries.place(shown[-1]))
+        following = page.address(**kind.address, cursor=word)
+    return JobsSection(kind.key, kind.title, shown, bool(following and not after), following)
 
 
 def _ended(

@@ -131,3 +131,36 @@ def test_a_long_queue_leaves_room_for_ended_jobs_in_the_small_page(page, service
     states = [words(row.find("td[2]")) for row in page("alice", "/embed/jobs").findall(".//tr")[1:]]
     assert sum(state.startswith("pending") for state in states) == 10
     assert states.count("completed") == 5
+
+
+@pytest.mark.parametrize(
+    ("heading", "state", "times"),
+    [
+        ("Running", JobState.RUNNING, {"start_time": NOW - 600, "end_time": None}),
+        ("Waiting", JobState.PENDING, {"start_time": None, "end_time": None}),
+    ],
+)
+def test_all_jobs_that_run_or_wait_are_reached(proxied, services, heading, state, times):
+    some = tuple(
+        record(f"10{n}", state=state, submit_time=NOW - 900 - n // 4, elapsed_seconds=None, **times)
+        for n in range(120)
+    )
+    store = Store(services.writer, "c1", UsagePolicy(), clock=lambda: NOW)
+    store.write(Batch(some, (), "", 0), "s")
+    path, pages = "/jobs?user=alice", []
+    while path:
+        document = parsed(proxied("vera").get(path, headers=HTML))
+        sections = {words(each.find(".//h2")).split()[0]: each for each in document.iter("section")}
+        assert not pages or list(sections) == [heading]
+        pages.append([words(row.find("th")) for row in sections[heading].findall(".//tbody/tr")])
+        link = sections[heading].find(".//a[@rel='next']")
+        path = link.get("href") if link is not None else None
+    found = [jobid for page in pages for jobid in page]
+    assert len(pages[0]) == 50
+    assert len(found) == len(set(found))
+    assert {each.jobid for each in some} <= set(found)
+
+
+def test_a_list_of_nothing_says_so(page):
+    document = page("bob", "/jobs", state="PENDING")
+    assert "No job matches the filters." in words(document.find(".//main"))

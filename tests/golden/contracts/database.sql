@@ -133,6 +133,18 @@ CREATE TABLE daily_emissions (
 )
  WITHOUT ROWID;
 
+CREATE TABLE daily_node_coverage (
+	cluster TEXT NOT NULL, 
+	day BIGINT NOT NULL, 
+	node TEXT NOT NULL, 
+	jobs_ended BIGINT NOT NULL, 
+	jobs_unmeasured BIGINT NOT NULL, 
+	run_seconds FLOAT NOT NULL, 
+	covered_seconds FLOAT NOT NULL, 
+	CONSTRAINT pk_daily_node_coverage PRIMARY KEY (cluster, day, node)
+)
+ WITHOUT ROWID;
+
 CREATE TABLE daily_usage (
 	cluster TEXT NOT NULL, 
 	day BIGINT NOT NULL, 

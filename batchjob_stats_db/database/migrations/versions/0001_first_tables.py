@@ -252,6 +252,15 @@ def _make_sums() -> None:
         *_floats("wait_p99_seconds wait_max_seconds", required=True),
         key="cluster day partition",
     )
+    _create(
+        "daily_node_coverage",
+        *_names("cluster"),
+        *_integers("day", required=True),
+        *_names("node"),
+        *_integers("jobs_ended jobs_unmeasured", required=True),
+        *_floats("run_seconds covered_seconds", required=True),
+        key="cluster day node",
+    )
 
 
 def _make_state_of_the_poller() -> None:
