@@ -3,22 +3,23 @@
 import os
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from batchjob.runtime.background import AbsentError, PostponedError, Refresher, lifetime
+from batchjob.runtime.background import AbsentError, Observed, PostponedError
 from batchjob.runtime.settings import SettingsError, option
 from batchjob.runtime.values import duration, integer, one_of
 from batchjob.secret_files import secret_file
 from collectors.collector import Collector, CollectorModule
 from collectors.host import Host
 from collectors.metric import NO_LABELS, Labels, Metric, MetricFamily, labels
+from collectors.power.bmc import BmcCollector
 from collectors.power.ipmi.in_band import open_device
 from collectors.power.ipmi.lan import PRIVILEGES, LanLogin, LanSession
 from collectors.power.ipmi.message import REASONS, IpmiError
 from collectors.power.ipmi.power import BmcPower, BmcPowerReader, Power
 from collectors.power.ipmi.tool import ToolPower, password_on_command_line
-from collectors.power.meter import Meter, MeterReading
+from collectors.power.meter import MeterReading
 from collectors.power.plausible import PlausiblePower
 
 POWER = Metric(
@@ -53,7 +54,6 @@ DURATION = Metric(
 ERRORS = Metric("batchjob_ipmi_errors_total", "counter", "Failed reads of the BMC.", ("reason",))
 METRICS = (POWER, PERIOD, ACTIVE, SENSOR, AGE, DURATION, ERRORS)
 
-_LONGEST_PAUSE = 600.0  # a BMC in trouble is asked less and less often
 _PAUSES = {
     "authentication": 600.0,  # refused logins lock accounts
     "no_device": 60.0,
@@ -107,72 +107,30 @@ class IpmiOptions:
     )
 
 
-class IpmiCollector:
-    """Power of one BMC, read by a thread of its own."""
+class IpmiCollector(BmcCollector[Power]):
+    """Power of one BMC, asked by IPMI."""
+
+    meter, errors, reasons = "ipmi", ERRORS, REASONS
 
     def __init__(self, host: Host, source: BmcPowerReader, options: IpmiOptions) -> None:
-        self._host = host
+        super().__init__(host, source.close, options.interval, options.timeout)
         self._source = source
-        self._interval = options.interval
-        self._errors: Counter[str] = Counter()
         self._seconds = 0.0
         self._plausible = PlausiblePower()
-        self._refresher: Refresher[Power] = Refresher(
-            "ipmi",
-            self._read,
-            options.interval,
-            lifetime(options.interval, options.timeout),
-            host.monotonic,
-            longest_pause=_LONGEST_PAUSE,
-        )
-
-    def start(self) -> None:
-        """Begin to read."""
-        self._refresher.start()
-
-    def stop(self) -> None:
-        """End the thread and the connection."""
-        self._refresher.stop()
-        self._source.close()
-
-    def meters(self) -> Sequence[Meter]:
-        """The node's power, once the BMC has answered."""
-        if self._refresher.latest() is None:
-            return ()
-        return (Meter("ipmi", "node", True, self._interval, self._meter),)
-
-    def collect(self) -> list[MetricFamily]:
-        """The last reading, while it is young enough, and the count of failures."""
-        counts = [(labels(reason=reason), float(self._errors[reason])) for reason in REASONS]
-        families = [MetricFamily(ERRORS, counts)]
-        seen = self._refresher.latest()
-        if seen is not None:
-            families += _families(seen.value)
-            families.append(MetricFamily(AGE, [(NO_LABELS, self._host.monotonic() - seen.at)]))
-            families.append(MetricFamily(DURATION, [(NO_LABELS, self._seconds)]))
-        return families
-
-    def _meter(self) -> MeterReading | None:
-        seen = self._refresher.latest()
-        return (
-            None
-            if seen is None
-            else MeterReading(seen.at, watts=seen.value.watts, series=self._plausible.series)
-        )
 
     def _read(self) -> Power:
         began = self._host.monotonic()
         try:
             power = self._source.read()
         except IpmiError as error:
-            self._errors[error.reason] += 1
+            self._failures[error.reason] += 1
             if error.reason not in _PAUSES:
                 raise
             kind = AbsentError if error.reason == "no_device" else PostponedError
             raise kind(str(error), _PAUSES[error.reason]) from error
         self._seconds = self._host.monotonic() - began
         if not self._plausible.accepts(power.watts):
-            self._errors["implausible"] += 1
+            self._failures["implausible"] += 1
             raise IpmiError("implausible", f"the BMC says {power.watts:g} W")
         bound = self._plausible.bound()
         return power._replace(
@@ -180,16 +138,21 @@ class IpmiCollector:
             sensors=tuple(each for each in power.sensors if each[1] <= bound),
         )
 
+    def _families(self, seen: Observed[Power]) -> Iterator[MetricFamily]:
+        power = seen.value
+        statistics = ((labels(statistic=name), watts) for name, watts in power.statistics)
+        yield MetricFamily(POWER, [(_CURRENT, power.watts), *statistics])
+        if power.period_seconds is not None:
+            yield MetricFamily(PERIOD, [(NO_LABELS, power.period_seconds)])
+        if power.active is not None:
+            yield MetricFamily(ACTIVE, [(NO_LABELS, float(power.active))])
+        if power.sensors:
+            yield MetricFamily(SENSOR, _by_sensor(power))
+        yield MetricFamily(AGE, [(NO_LABELS, self._host.monotonic() - seen.at)])
+        yield MetricFamily(DURATION, [(NO_LABELS, self._seconds)])
 
-def _families(power: Power) -> Iterator[MetricFamily]:
-    statistics = ((labels(statistic=name), watts) for name, watts in power.statistics)
-    yield MetricFamily(POWER, [(_CURRENT, power.watts), *statistics])
-    if power.period_seconds is not None:
-        yield MetricFamily(PERIOD, [(NO_LABELS, power.period_seconds)])
-    if power.active is not None:
-        yield MetricFamily(ACTIVE, [(NO_LABELS, float(power.active))])
-    if power.sensors:
-        yield MetricFamily(SENSOR, _by_sensor(power))
+    def _reading(self, seen: Observed[Power]) -> MeterReading:
+        return MeterReading(seen.at, watts=seen.value.watts, series=self._plausible.series)
 
 
 def _by_sensor(power: Power) -> list[tuple[Labels, float]]:

@@ -1,18 +1,19 @@
 """The node's power over Redfish, read by a thread of its own."""
 
-from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from batchjob.runtime.background import PostponedError, Refresher, lifetime
+from batchjob.runtime.background import Observed, PostponedError
 from batchjob.runtime.settings import option
 from batchjob.runtime.values import duration
 from batchjob.secret_files import secret_file
 from collectors.collector import Collector, CollectorModule
 from collectors.host import Host
 from collectors.metric import NO_LABELS, Metric, MetricFamily, labels
-from collectors.power.meter import Meter, MeterReading
+from collectors.power.bmc import BmcCollector
+from collectors.power.meter import MeterReading
 from collectors.power.plausible import PlausiblePower
 from collectors.power.redfish.error import REASONS, RedfishError
 
@@ -33,7 +34,6 @@ ERRORS = Metric(
 )
 METRICS = (POWER, AGE, ERRORS)
 
-_LONGEST_PAUSE = 600.0
 _LOGIN_PAUSE = 600.0  # refused logins lock accounts
 
 
@@ -72,59 +72,16 @@ class Watts(Protocol):
         """End the session."""
 
 
-class RedfishCollector:
-    """The last reading of a Redfish service."""
+class RedfishCollector(BmcCollector[Mapping[str, float]]):
+    """Watts by chassis, as a Redfish service shows them."""
+
+    meter, errors, reasons = "redfish", ERRORS, REASONS
 
     def __init__(self, host: Host, service: Watts, options: RedfishOptions) -> None:
-        self._host = host
+        super().__init__(host, service.close, options.interval, options.timeout)
         self._service = service
-        self._interval = options.interval
         self._added = bool(options.chassis)
-        self._errors: Counter[str] = Counter()
         self._plausible: dict[str, PlausiblePower] = defaultdict(PlausiblePower)  # by chassis
-        self._refresher: Refresher[Mapping[str, float]] = Refresher(
-            "redfish",
-            self._read,
-            options.interval,
-            lifetime(options.interval, options.timeout),
-            host.monotonic,
-            longest_pause=_LONGEST_PAUSE,
-        )
-
-    def start(self) -> None:
-        """Begin to read."""
-        self._refresher.start()
-
-    def stop(self) -> None:
-        """End the thread and the session."""
-        self._refresher.stop()
-        self._service.close()
-
-    def meters(self) -> Sequence[Meter]:
-        """The node's power, once the service has shown any."""
-        if self._refresher.latest() is None:
-            return ()
-        return (Meter("redfish", "node", True, self._interval, self._meter),)
-
-    def collect(self) -> list[MetricFamily]:
-        """The last reading, while it is young enough, and the count of failures."""
-        counts = [(labels(reason=reason), float(self._errors[reason])) for reason in REASONS]
-        families = [MetricFamily(ERRORS, counts)]
-        seen = self._refresher.latest()
-        if seen is not None:
-            shown = [(labels(chassis=name), watts) for name, watts in seen.value.items()]
-            families.append(MetricFamily(POWER, shown))
-            families.append(MetricFamily(AGE, [(NO_LABELS, self._host.monotonic() - seen.at)]))
-        return families
-
-    def _meter(self) -> MeterReading | None:
-        """Chassis are added only where the site names them: one may contain another."""
-        seen = self._refresher.latest()
-        if seen is None:
-            return None
-        watts = list(seen.value.values())
-        series = sum(gauge.series for gauge in self._plausible.values())
-        return MeterReading(seen.at, watts=sum(watts) if self._added else watts[0], series=series)
 
     def _read(self) -> Mapping[str, float]:
         try:
@@ -134,10 +91,20 @@ class RedfishCollector:
                     raise RedfishError("implausible", f"chassis {chassis} shows {watts:g} W")
             return shown
         except RedfishError as error:
-            self._errors[error.reason] += 1
+            self._failures[error.reason] += 1
             if error.reason == "authentication":
                 raise PostponedError(str(error), _LOGIN_PAUSE) from error
             raise
+
+    def _families(self, seen: Observed[Mapping[str, float]]) -> Iterator[MetricFamily]:
+        yield MetricFamily(POWER, [(labels(chassis=name), w) for name, w in seen.value.items()])
+        yield MetricFamily(AGE, [(NO_LABELS, self._host.monotonic() - seen.at)])
+
+    def _reading(self, seen: Observed[Mapping[str, float]]) -> MeterReading:
+        """Chassis are added only where the site names them: one may contain another."""
+        watts = list(seen.value.values())
+        series = sum(gauge.series for gauge in self._plausible.values())
+        return MeterReading(seen.at, watts=sum(watts) if self._added else watts[0], series=series)
 
 
 def build(host: Host, options: RedfishOptions, _built: Mapping[str, Collector]) -> Collector:
