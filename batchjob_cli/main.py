@@ -3,6 +3,7 @@
 import importlib
 import os
 import sys
+from collections.abc import Callable
 from typing import NamedTuple
 
 from batchjob import __version__
@@ -18,6 +19,14 @@ class Command(NamedTuple):
     module: str
     description: str
     extra: str = "server"  # of pyproject.toml: what it needs beside the exporter's libraries
+    function: str = "run"
+
+    def load(self) -> Callable[[list[str]], int]:
+        """What runs it; raises ModuleNotFoundError where its libraries are not installed."""
+        run: Callable[[list[str]], int] = getattr(
+            importlib.import_module(self.module), self.function
+        )
+        return run
 
 
 COMMANDS = (
@@ -33,7 +42,7 @@ COMMANDS = (
     Command("metrics", "batchjob_cli.metrics", "A job's measurements over time, followed live."),
     Command("logs", "batchjob_cli.logs", "What a run wrote."),
     Command("stop", "batchjob_cli.stop", "End a run."),
-    Command("cancel", "batchjob_cli.cancel", "Cancel a run that has not started."),
+    Command("cancel", "batchjob_cli.stop", "Cancel a run that has not started.", function="cancel"),
     Command("delete", "batchjob_cli.delete", "Delete a run's record, samples and output."),
     Command(
         "doctor",
@@ -47,7 +56,7 @@ COMMANDS = (
         "top",
     ),
     Command("completion", "batchjob_cli.completion", "A shell's completion script.", "shell"),
-    Command("manual", "batchjob_cli.manual", "A manual page.", "shell"),
+    Command("manual", "batchjob_cli.completion", "A manual page.", "shell", "manual"),
 )
 
 
@@ -85,7 +94,7 @@ def _run(given: list[str]) -> int:
 def _do(command: Command, arguments: list[str]) -> int:
     """What a node lacks of what servers have is no fault of the command."""
     try:
-        return int(importlib.import_module(command.module).run(arguments))
+        return command.load()(arguments)
     except ModuleNotFoundError as error:
         raise SettingsError(f"{command.name}: {lacking(error, command.extra)}") from error
 

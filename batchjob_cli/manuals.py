@@ -49,7 +49,7 @@ def _parser(name: str, module: str) -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="COMMAND")
     for command in program.COMMANDS:
         try:
-            whole = parser_of(importlib.import_module(command.module).run)
+            whole = parser_of(command.load())
         except ModuleNotFoundError:  # of an extra that is not installed here
             continue
         commands.add_parser(

@@ -126,11 +126,11 @@ def accepted(name, arguments):
     if any(argument.startswith(("[", "...", "…")) for argument in arguments):
         return  # not a command, but its synopsis
     if name == "batchjob":
-        known = {command.name: command.module for command in COMMANDS}
+        known = {command.name: command for command in COMMANDS}
         if not arguments or arguments[0].startswith("-"):
             return
         assert arguments[0] in known, arguments
-        program, arguments = importlib.import_module(known[arguments[0]]).run, arguments[1:]
+        program, arguments = known[arguments[0]].load(), arguments[1:]
     else:
         program = importlib.import_module(PROGRAMS[name]).main
     if any(argument in ("COMMAND", "JOB") for argument in arguments[:1]):
