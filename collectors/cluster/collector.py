@@ -12,13 +12,17 @@ from batchjob.runtime.background import Refresher, lifetime
 from batchjob.runtime.settings import SettingsError
 from batchjob.schedulers.cluster import ClusterOptions, ClusterReaders
 from batchjob.schedulers.registry import CLUSTERS, Scheduler
-from collectors.cluster.durations import ConditionDurations, draining, unavailable
-from collectors.cluster.failures import NodeFailures
+from collectors.cluster.changes import (
+    ConditionDurations,
+    NodeFailures,
+    WaitDurations,
+    draining,
+    unavailable,
+)
 from collectors.cluster.gpu_seconds import GpuTime
 from collectors.cluster.job_metrics import JobsReading
 from collectors.cluster.metrics import AGE, ERRORS, INFO, METRICS, families
 from collectors.cluster.node_metrics import Nodes
-from collectors.cluster.waits import WaitDurations
 from collectors.collector import Collector, CollectorModule
 from collectors.host import Host
 from collectors.metric import MetricFamily, labels

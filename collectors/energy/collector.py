@@ -19,8 +19,14 @@ from collectors.energy.metrics import METRICS, Shown, families
 from collectors.host import Host
 from collectors.jobs.view import JobStarts, JobsView
 from collectors.metric import MetricFamily
-from collectors.power.choice import choose
-from collectors.power.meter import BEST_FIRST, GpuMetered, Meter, Metered, MeterReading
+from collectors.power.meter import (
+    BEST_FIRST,
+    GpuMetered,
+    Meter,
+    Metered,
+    MeterReading,
+    choose,
+)
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -6,7 +6,7 @@ is read by a thread of its collector, and `Meter.read` hands over what that thre
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 from collectors.jobs.view import JobName
@@ -49,6 +49,26 @@ class Metered(Protocol):
 
     def meters(self) -> Sequence[Meter]:
         """The meters found so far; none when this node lacks the source. Thread-safe."""
+
+
+def choose(
+    source: str, answering: Collection[str], enabled: Collection[str], last: str, settled: bool
+) -> str | None:
+    """Name the meter to use, or None while it is better to wait.
+
+    `source` is a name, or `auto` for the best that answers; `enabled` are the collectors with
+    meters, `last` the meter used before a restart, `settled` says that everybody had time to
+    answer: a BMC needs some, and a lesser meter once chosen is kept.
+    """
+    if source != "auto":
+        return source if source in answering else None
+    if last in answering:
+        return last
+    ranked = [name for name in BEST_FIRST if name not in ONLY_BY_NAME]
+    best = next((name for name in ranked if name in enabled), "")
+    if not settled and best not in answering:
+        return None
+    return next((name for name in ranked if name in answering), None)
 
 
 class GpuEnergyShare(NamedTuple):

@@ -3,7 +3,7 @@
 import pytest
 
 from batchjob.schedulers.cluster import ClusterNode
-from collectors.cluster.durations import ConditionDurations, draining, unavailable
+from collectors.cluster.changes import ConditionDurations, draining, unavailable
 from collectors.cluster.histogram import Histogram
 
 IDLE = ClusterNode("n1", "idle", frozenset(), ())
