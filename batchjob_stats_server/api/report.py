@@ -1,5 +1,6 @@
 """The report of a job."""
 
+from collections.abc import Mapping
 from datetime import tzinfo
 from enum import StrEnum
 from typing import Annotated
@@ -9,7 +10,6 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic import Field
 
 from batchjob_stats_server.api import PREFIX
-from batchjob_stats_server.api.accept import preferred
 from batchjob_stats_server.api.jobs import JobId
 from batchjob_stats_server.api.params import Query as Parameters
 from batchjob_stats_server.api.params import Word
@@ -76,6 +76,28 @@ def job_report(
         which.format or preferred(accept, {**_MEDIA_TYPES, "application/json": "json"}, "json"),
         zone,
     )
+
+
+def preferred(accept: str, forms: Mapping[str, str], otherwise: str) -> str:
+    """The form with the highest quality in a header `Accept` (RFC 9110, 12.5.1), first of equals.
+
+    `forms`: name by media type. A client that takes anything, or none of these, gets `otherwise`.
+    """
+    wanted: list[tuple[float, int, str]] = []
+    for place, each in enumerate(accept.split(",")):
+        media_type, *parameters = (part.strip().lower() for part in each.split(";"))
+        name = otherwise if media_type == "*/*" else forms.get(media_type)
+        quality = next((_quality(part[2:]) for part in parameters if part.startswith("q=")), 1.0)
+        if name and quality > 0:
+            wanted.append((-quality, place, name))
+    return min(wanted, default=(0.0, 0, otherwise))[2]
+
+
+def _quality(text: str) -> float:
+    try:
+        return min(1.0, max(0.0, float(text)))
+    except ValueError:
+        return 0.0
 
 
 def _zone(name: str) -> tzinfo:

@@ -13,7 +13,7 @@ from batchjob_stats_server.api.params import Word
 from batchjob_stats_server.api.runs import runs_of
 from batchjob_stats_server.auth import audit
 from batchjob_stats_server.auth.identity import Caller, Known
-from batchjob_stats_server.auth.scripts import script_access
+from batchjob_stats_server.auth.rights import script_access
 from batchjob_stats_server.services import Given
 
 router = APIRouter(prefix=PREFIX)

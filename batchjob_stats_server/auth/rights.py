@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
+from batchjob_stats_db.database.access import Access, UserOn
 from batchjob_stats_db.database.tokens import MADE_ON_THE_SERVER, Maker, Token, TokenRole
 from batchjob_stats_server.options import AuthOptions
 
@@ -104,3 +105,15 @@ def _bounded(token: Token, maker: Principal | None) -> Principal:
                 f"{maker.user}, who created the token, has no rights there any longer"
             )
     return Principal(token.username, token.role.at_most(maker.role), "token", clusters)
+
+
+def script_access(known: Principal, access: Access) -> Access:
+    """Of what somebody may see, the jobs whose batch scripts they may read.
+
+    Their own; an admin those of the admin's clusters. Scripts may contain secrets such as
+    passwords, so viewers and account coordinators see the jobs without them.
+    """
+    if known.role is TokenRole.ADMIN:
+        return access
+    logins = tuple(UserOn(cluster, known.user) for cluster in known.clusters or ("",))
+    return Access(users=access.users or logins)

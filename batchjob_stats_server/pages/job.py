@@ -24,7 +24,7 @@ from batchjob_stats_server.api.reports import material_of, report_from
 from batchjob_stats_server.api.runs import runs_of
 from batchjob_stats_server.auth import audit
 from batchjob_stats_server.auth.identity import Caller
-from batchjob_stats_server.auth.scripts import script_access
+from batchjob_stats_server.auth.rights import script_access
 from batchjob_stats_server.http.problems import Problem
 from batchjob_stats_server.local_output import last_errors
 from batchjob_stats_server.pages.rendering import plot_zones, run_strip, usage_bars

@@ -8,7 +8,7 @@ from batchjob_stats_db.database import scripts
 from batchjob_stats_server.api.jobs import JobId
 from batchjob_stats_server.auth import audit
 from batchjob_stats_server.auth.identity import Caller
-from batchjob_stats_server.auth.scripts import script_access
+from batchjob_stats_server.auth.rights import script_access
 from batchjob_stats_server.http.problems import Problem
 from batchjob_stats_server.pages.job import JobForm, find
 from batchjob_stats_server.pages.rendering.frame import Shown

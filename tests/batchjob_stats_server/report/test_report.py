@@ -8,7 +8,7 @@ import pytest
 
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.queries.efficiency import columns, with_usage
-from batchjob_stats_server.api.accept import preferred
+from batchjob_stats_server.api.report import preferred
 from batchjob_stats_server.report import forms as written
 from batchjob_stats_server.report.build import report
 from batchjob_stats_server.report.facts import UNITS
