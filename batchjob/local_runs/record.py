@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
 from batchjob.local_runs.directory import plain_file
-from batchjob.runtime.process import login_of
+from batchjob.runtime.logins import login_of
 from batchjob.schedulers.states import JobState
 
 VERSION = 1

@@ -15,7 +15,7 @@ from batchjob.local_runs.directory import RUNS, data_directory, prepare
 from batchjob.local_runs.record import Run, SupervisorProcess, now, this_process, write
 from batchjob.local_runs.retention import Keep, sweep_daily
 from batchjob.runtime.formatting import size
-from batchjob.runtime.process import login
+from batchjob.runtime.logins import login
 from batchjob.schedulers.states import JobState
 from batchjob.tracking.outcome import WorkOutcome, returned
 from batchjob.tracking.process_usage import OwnUsage

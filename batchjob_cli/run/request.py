@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from batchjob.local_runs.record import Run, now, this_process
-from batchjob.runtime.process import login
+from batchjob.runtime.logins import login
 from batchjob.schedulers.states import JobState
 from batchjob_cli.run.cpu_list import listed
 from batchjob_cli.run.limits import RunLimits

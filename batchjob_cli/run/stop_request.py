@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from batchjob.local_runs.directory import plain_file
-from batchjob.runtime.process import login_of
+from batchjob.runtime.logins import login_of
 
 _LARGEST = 1000  # bytes
 

@@ -12,7 +12,7 @@ from sqlalchemy.engine import URL, Engine
 
 from batchjob.local_runs.directory import LOCAL, LOGS, RUNS, SAMPLES, prepare
 from batchjob.quantities.job import DEFAULT_GROUPS, GROUPS
-from batchjob.runtime.process import login
+from batchjob.runtime.logins import login
 from batchjob.runtime.settings import SettingsError, UnavailableError
 from batchjob.schedulers import registry
 from batchjob.schedulers.cluster import DetectedCluster

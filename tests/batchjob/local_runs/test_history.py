@@ -9,7 +9,7 @@ import batchjob
 from batchjob.local_runs import history, record
 from batchjob.local_runs.directory import prepare
 from batchjob.local_runs.record import Run, RunFileError, decoded, this_process
-from batchjob.runtime.process import login
+from batchjob.runtime.logins import login
 from batchjob.schedulers.states import JobState
 
 START = 1775300000

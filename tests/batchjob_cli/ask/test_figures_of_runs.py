@@ -9,7 +9,7 @@ import pytest
 
 from batchjob.local_runs import record
 from batchjob.quantities.sample import END, JobSample, SampleHeader, SampleKey
-from batchjob.runtime.process import login
+from batchjob.runtime.logins import login
 from batchjob.schedulers.states import JobState
 from batchjob_cli.main import main
 from batchjob_cli.run import summary

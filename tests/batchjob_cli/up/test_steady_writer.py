@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from batchjob.local_runs import record
-from batchjob.runtime.process import login_of
+from batchjob.runtime.logins import login_of
 from batchjob.schedulers.states import JobState
 from batchjob_cli.main import main
 from batchjob_stats_db.samples.recorder import Recorder, RecorderOptions

@@ -13,7 +13,7 @@ from batchjob.local_runs.directory import prepare
 from batchjob.local_runs.record import Run, this_process, write
 from batchjob.quantities.reading import CgroupReading, DeviceIO, job_reading
 from batchjob.quantities.sample import END, SampleKey
-from batchjob.runtime.process import login
+from batchjob.runtime.logins import login
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.samples.file import SampleFile
 from batchjob_stats_db.samples.folder import files_of, folder_of, folders

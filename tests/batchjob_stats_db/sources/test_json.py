@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from batchjob.local_runs import accounting
 from batchjob.local_runs import record as run_files
 from batchjob.local_runs.record import Run, SupervisorProcess, alive, this_process
-from batchjob.runtime.process import login
+from batchjob.runtime.logins import login
 from batchjob.schedulers import json_lines
 from batchjob.schedulers.accounting import Deleted, SourceError, Unfinished
 from batchjob.schedulers.fields import RowError

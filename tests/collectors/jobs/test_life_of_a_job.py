@@ -7,7 +7,7 @@ import time
 import pytest
 from prometheus_client.openmetrics import parser as openmetrics
 
-from batchjob.runtime.process import login_of
+from batchjob.runtime.logins import login_of
 from batchjob_exporter import exposition
 from tests.collectors.jobs.nodes import SCOPE, as_root, samples, users, wait_until
 
