@@ -1,7 +1,6 @@
 """`batchjob logs`: what a run wrote."""
 
 import argparse
-import heapq
 import sys
 import time
 from collections import deque
@@ -10,7 +9,7 @@ from datetime import tzinfo
 
 from batchjob.local_runs import history
 from batchjob.local_runs.directory import LOGS
-from batchjob.local_runs.output import STREAMS, OutputLine, Reader
+from batchjob.local_runs.output import STREAMS, OutputLine, Reader, merged
 from batchjob.runtime.settings import SettingsError, argument
 from batchjob.runtime.times import past_time, time_in_words
 from batchjob.runtime.values import integer
@@ -60,27 +59,17 @@ def run(arguments: list[str]) -> int:
 
 
 def _print(given: argparse.Namespace, readers: list[Reader], jobid: str) -> None:
-    lines: Iterable[OutputLine] = _new(readers, given)
+    lines: Iterable[OutputLine] = merged(readers, given.since, given.until)
     if given.limit is not None:
         lines = _last(lines, given.limit)
     printer = _Printer(given.timestamps, given.zone)
     printer.put(lines)
     while given.follow:
         running = _running(jobid, given.data)  # asked first, so that the end is read after it
-        printer.put(_new(readers, given))
+        printer.put(merged(readers, given.since, given.until))
         if not running or (given.until is not None and time.time() > given.until):
             break
         time.sleep(_PAUSE_SECONDS)
-
-
-def _new(readers: list[Reader], given: argparse.Namespace) -> Iterator[OutputLine]:
-    merged = heapq.merge(*(reader.read() for reader in readers), key=lambda line: line.at)
-    return (
-        line
-        for line in merged
-        if (given.since is None or line.at >= given.since)
-        and (given.until is None or line.at <= given.until)
-    )
 
 
 def _last(lines: Iterable[OutputLine], count: int) -> Iterator[OutputLine]:

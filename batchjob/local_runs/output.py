@@ -11,9 +11,10 @@ file goes: the beginning and the end stay.
 """
 
 import errno
+import heapq
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -178,6 +179,18 @@ class Reader:
                     if parsed is not None:
                         yield parsed._replace(after_gap=self._gap)
                         self._gap = False
+
+
+def merged(
+    readers: Sequence[Reader], since: float | None, until: float | None
+) -> Iterator[OutputLine]:
+    """The new lines of streams in the order of time, of those from `since` to `until`."""
+    lines = heapq.merge(*(reader.read() for reader in readers), key=lambda line: line.at)
+    return (
+        line
+        for line in lines
+        if (since is None or line.at >= since) and (until is None or line.at <= until)
+    )
 
 
 def parse(record: bytes) -> OutputLine | None:

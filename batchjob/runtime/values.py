@@ -207,6 +207,14 @@ def network(value: Any) -> Network:
 
 
 @called("URL")
+def host_name(authority: str) -> str:
+    """The host of `HOST[:PORT]`, without the brackets of IPv6; "" where it is none."""
+    try:
+        return urlsplit(f"//{authority}").hostname or ""
+    except ValueError:
+        return ""
+
+
 def http_url(value: Any) -> str:
     """An http or https URL, without a slash at its end."""
     try:

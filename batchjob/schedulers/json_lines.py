@@ -43,10 +43,7 @@ class Jsonl:
 
     def check(self) -> tuple[str, ...]:
         """See Source."""
-        try:
-            return unreadable(self._files(), str(self._path))
-        except SourceError as error:
-            return (str(error),)
+        return unreadable(self._files, str(self._path))
 
     def watermark_at(self, since: int) -> str:
         """See Source."""

@@ -129,11 +129,18 @@ def _text(file: BinaryIO, inode: int, offset: int) -> str:
     return json.dumps(_Mark(inode, offset, _head(file, offset))._asdict())
 
 
-def unreadable(files: Sequence[Path], where: str) -> tuple[str, ...]:
-    """For check(): one line for what keeps us from the logs, with what to grant."""
-    if not files:
+def unreadable(files: Callable[[], Sequence[Path]], where: str) -> tuple[str, ...]:
+    """For check(): one line for what keeps us from the logs, with what to grant.
+
+    `files` lists them, or raises SourceError.
+    """
+    try:
+        found = files()
+    except SourceError as error:
+        return (str(error),)
+    if not found:
         return (f"{where}: there is no log file (is the path right, may it be listed?)",)
-    newest = files[-1]
+    newest = found[-1]
     if os.access(newest, os.R_OK):
         return ()
     user = os.geteuid()

@@ -6,8 +6,8 @@ name point there (DNS rebinding): a browser then lets it read the answers, and o
 
 from collections.abc import Callable
 from http import HTTPStatus
-from urllib.parse import urlsplit
 
+from batchjob.runtime.values import host_name
 from batchjob_exporter.web.message import HttpRequest, HttpResponse, text
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -28,7 +28,7 @@ def bearer_only(answer: Answer, secret: str, hosts: frozenset[str] | None = None
     expected = secret.encode()
 
     def checked(request: HttpRequest) -> HttpResponse:
-        if hosts is not None and _name(request.headers.get("host", "")) not in hosts:
+        if hosts is not None and host_name(request.headers.get("host", "")) not in hosts:
             return _MISDIRECTED
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         borne = given.strip().encode("latin-1")
@@ -37,11 +37,3 @@ def bearer_only(answer: Answer, secret: str, hosts: frozenset[str] | None = None
         return answer(request)
 
     return checked
-
-
-def _name(host: str) -> str:
-    """The name in a Host header, without the port and the brackets of IPv6."""
-    try:
-        return urlsplit(f"//{host}").hostname or ""
-    except ValueError:
-        return ""

@@ -3,7 +3,6 @@
 A run has the rights of whoever started the server, so only admins start, stop and delete.
 """
 
-import heapq
 from collections.abc import AsyncIterator, Iterator, Sequence
 from itertools import islice
 from typing import Annotated, Any, Literal
@@ -16,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from batchjob.local_runs import history
 from batchjob.local_runs.directory import LOGS
-from batchjob.local_runs.output import STREAMS, OutputLine, Reader
+from batchjob.local_runs.output import STREAMS, OutputLine, Reader, merged
 from batchjob.local_runs.record import Run
 from batchjob_stats_db.database.tokens import TokenRole
 from batchjob_stats_server.api import PREFIX
@@ -288,7 +287,7 @@ async def _output(
             if not live or (which.until is not None and services.clock() > which.until):
                 return
             await anyio.sleep(_PAUSE_SECONDS)
-            lines = _new(readers, which)
+            lines = merged(readers, which.since, which.until)
     except OSError:  # the headers are sent: what has come is all there is
         return
 
@@ -301,24 +300,14 @@ def _live(control: RunControl, run: Run) -> bool:
         return False
 
 
-def _new(readers: Sequence[Reader], which: LogsQuery) -> Iterator[OutputLine]:
-    merged = heapq.merge(*(reader.read() for reader in readers), key=lambda line: line.at)
-    return (
-        line
-        for line in merged
-        if (which.since is None or line.at >= which.since)
-        and (which.until is None or line.at <= which.until)
-    )
-
-
 def _first(
     readers: Sequence[Reader], counted: Sequence[Reader], which: LogsQuery
 ) -> Iterator[OutputLine]:
     """The last ones are found by reading twice, as memory would not hold a million."""
-    lines = _new(readers, which)
+    lines = merged(readers, which.since, which.until)
     if which.limit is None:
         return lines
-    number = sum(1 for _ in _new(counted, which))
+    number = sum(1 for _ in merged(counted, which.since, which.until))
     return islice(lines, max(0, number - which.limit), None if which.limit else 0)
 
 

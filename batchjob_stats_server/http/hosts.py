@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from batchjob.runtime.values import host_name
 from batchjob_stats_server.http import problems
 from batchjob_stats_server.options import ServerWebOptions
 
@@ -51,23 +52,15 @@ class TrustedHosts:
         if len(hosts) != 1:
             return 400, "expected one Host header"
         (host,) = hosts
-        if not _name(host):
+        if not host_name(host):
             return 400, "expected a name or an address in the Host header"
-        if self._hosts is not None and _name(host) not in self._hosts:
+        if self._hosts is not None and host_name(host) not in self._hosts:
             return 421, "unknown Host header; see web.allowed-host"
         if scope["method"] not in _READING:
             for name, value in scope["headers"]:
                 if name == b"origin" and _place(value.decode("latin-1")) != host.lower():
                     return 403, "cross-origin request refused"
         return None
-
-
-def _name(host: str) -> str:
-    """The name in a Host header, without the port and the brackets of IPv6."""
-    try:
-        return urlsplit(f"//{host}").hostname or ""
-    except ValueError:
-        return ""
 
 
 def _place(origin: str) -> str:

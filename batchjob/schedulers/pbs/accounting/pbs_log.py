@@ -66,10 +66,7 @@ class PbsLog:
 
     def check(self) -> tuple[str, ...]:
         """See Source."""
-        try:
-            return unreadable(self._files(), self._options.path)
-        except SourceError as error:
-            return (str(error),)
+        return unreadable(self._files, self._options.path)
 
     def watermark_at(self, since: int) -> str:
         """See Source."""
