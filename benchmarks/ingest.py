@@ -275,7 +275,7 @@ def read(total: int, path: Path) -> None:
             ),
             "running now, 100": lambda: jobs.running(db, EVERYTHING, 100),
             "a user's, running now": lambda: jobs.running(db, user, 100),
-            "running on a node": lambda: nodes.running_on(db, EVERYTHING, "alpha", "n0500"),
+            "nodes with jobs": lambda: nodes.busy(db, EVERYTHING, "alpha"),
             "unfinished, by state": lambda: stats.unfinished_by_state(db, EVERYTHING),
             "a job by id": lambda: jobs.runs_of(db, EVERYTHING, page[7]["jobid"]),
             "count up to 10,000": lambda: jobs.count(db, EVERYTHING, Filter("alpha")),

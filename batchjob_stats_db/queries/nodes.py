@@ -29,24 +29,6 @@ LONGEST_RUN = 60 * DAY
 """How long before a window a job may have started and still be looked for."""
 
 
-def running_on(db: Connection, access: Access, cluster: str, node: str) -> list[RowMapping]:
-    """The jobs that run on a node now and may be seen."""
-    job, share = schema.job, schema.job_node
-    query = (
-        sa.select(job, share.c.cpus, share.c.memory_bytes, share.c.gpus)
-        .select_from(job.join(share))
-        .where(
-            share.c.cluster == cluster,
-            share.c.node == node,
-            job.c.end_time.is_(None),
-            job.c.state.in_(("RUNNING", "SUSPENDED")),
-            visible(access),
-        )
-        .order_by(job.c.start_time.desc(), job.c.id.desc())
-    )
-    return list(db.execute(query).mappings().all())
-
-
 def busy(db: Connection, access: Access, cluster: str) -> list[RowMapping]:
     """Nodes with jobs that run now and may be seen, with the number of these."""
     return list(db.execute(_busy(access), {"cluster": cluster}).mappings().all())

@@ -109,7 +109,6 @@ def test_running_and_pending(db):
     assert ids(jobs.running(db, EVERYTHING)) == [("c1", "4"), ("c1", "3")]
     assert ids(jobs.running(db, ALICE)) == [("c1", "4")]
     assert ids(jobs.pending(db, ALICE)) == [("c1", "5")]
-    assert ids(nodes.running_on(db, EVERYTHING, "c1", "n001")) == [("c1", "3")]
     assert [row["node"] for row in nodes.busy(db, EVERYTHING, "c1")] == ["n001", "n002"]
     assert [(r["state"], r["jobs"]) for r in stats.unfinished_by_state(db, EVERYTHING)] == [
         ("PENDING", 1),

@@ -113,7 +113,6 @@ class IpmiDevice:
     """
 
     def __init__(self, descriptor: int, ioctl: Ioctl = fcntl.ioctl) -> None:
-        self.stale_answers = 0
         self._descriptor = descriptor
         self._ioctl = ioctl
         self._msgid = 0
@@ -160,10 +159,7 @@ class IpmiDevice:
     def _answers(self, answer: _Answer, request: Request) -> bool:
         """Whether this is the answer awaited; the network function of an answer is odd."""
         expected = (_RESPONSE, self._msgid, request.netfn | 1, request.command)
-        if answer[:4] == expected:
-            return True
-        self.stale_answers += 1
-        return False
+        return answer[:4] == expected
 
 
 _REASONS_BY_ERRNO = {

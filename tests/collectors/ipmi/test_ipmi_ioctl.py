@@ -113,15 +113,13 @@ def test_a_late_answer_to_an_earlier_request_is_not_taken(device, driver):
     driver.silent = False
     driver.deliver(1, 0x2D, 0x02, b"\0\xdc" + bytes(17))  # the BMC woke up: 0 W, for request 1
     assert device.ask(POWER, 1)[1:3] == (345).to_bytes(2, "little")
-    assert device.stale_answers == 1
 
 
 def test_events_and_answers_to_other_commands_are_dropped(device, driver):
     driver.deliver(1, 0x2D, 0x02, b"\0", kind=2)  # an asynchronous event
     driver.deliver(1, 0x2D, 0x01, b"\0")
     driver.deliver(7, 0x2D, 0x02, b"\0")  # another request's sequence number
-    device.ask(POWER, 1)
-    assert device.stale_answers == 3
+    assert device.ask(POWER, 1)[1:3] == (345).to_bytes(2, "little")
 
 
 def test_a_silent_bmc_costs_its_deadline_and_no_more(device, driver):
