@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.collectors.jobs.nodes import Node
+
 REPOSITORY = Path(__file__).parents[1]
 PAGE = (REPOSITORY / "docs/development.md").read_text()
 PACKAGES = ("batchjob", "batchjob_cli", "batchjob_stats_db", "batchjob_stats_server", "collectors")
@@ -29,17 +31,17 @@ def tree(tmp_path):
     return tmp_path
 
 
-def change(tree, new, row):
-    """Write new files and put a row into a table: (file, line it stands behind, row); the files."""
-    path, anchor, text = row
+def change(tree, new, *rows):
+    """Write new files and put rows into tables: (file, line it stands behind, row); the files."""
     for name, content in new.items():
         (tree / name).parent.mkdir(exist_ok=True)
         assert not (tree / name).exists()
         (tree / name).write_text(content)
-    before = (tree / path).read_text()
-    assert before.count(anchor) == 1
-    (tree / path).write_text(before.replace(anchor, anchor + text))
-    return {path, *new}
+    for path, anchor, text in rows:
+        before = (tree / path).read_text()
+        assert before.count(anchor) == 1
+        (tree / path).write_text(before.replace(anchor, anchor + text))
+    return {path for path, _, _ in rows} | set(new)
 
 
 def printed(tree, script):
@@ -57,6 +59,39 @@ def test_every_file_on_the_page_exists():
     named = re.findall(r"`((?:[a-z_]+/)+[a-z_]+\.[a-z]+)`", PAGE)
     assert named
     assert [path for path in named if not (REPOSITORY / path).exists()] == []
+
+
+def test_a_metric_of_a_job(tree):
+    node = Node(tree / "node")
+    job = node.job(pids=[71])
+    node.process(71)
+    (job / "memory.stat").write_text("anon 4096\npagetables 12288\n")
+    field = (
+        "batchjob/quantities/reading.py",
+        '    memory_limit: Annotated[Number, V2("memory.max"), GAUGE] = None\n',
+        '    memory_tables: Annotated[Number, V2("memory.stat", "pagetables"), GAUGE] = None\n',
+    )
+    row = (
+        "batchjob/quantities/job.py",
+        '    "Lowest memory limit that applies to the job.",\n)\n',
+        """MEMORY_TABLES = _gauge(
+    "memory_tables_bytes", "bytes", "memory", lambda job: job.cgroup.memory_tables, "Tables.",
+)
+""",
+    )
+    assert change(tree, {}, field, row) == listed("Add a metric of a job")
+    script = f"""
+from batchjob.quantities.index import BY_NAME
+from collectors.host import Host
+from collectors.jobs.collector import JobsOptions, build
+
+host = Host(procfs={node.host.procfs!r}, cgroupfs={node.host.cgroupfs!r})
+jobs = build(host, JobsOptions(), {{}})
+jobs.look()
+found = {{family.metric.name: list(family.samples) for family in jobs.collect()}}
+print(found["batchjob_job_memory_tables_bytes"][0][1], BY_NAME["memory_tables_bytes"].name)
+"""
+    assert printed(tree, script).split() == ["12288", "memory_tables_bytes"]
 
 
 def test_a_scheduler(tree):
