@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from batchjob.runtime.subprocesses import SchedulerError
-from batchjob.schedulers.records import Associations, JobKey, JobRecord, Quarantined
+from batchjob.schedulers.records import Associations, JobKey, JobRecord, Quarantined, folded
 
 
 class SourceError(SchedulerError):
@@ -137,14 +137,6 @@ def epoch_watermark(source: str, watermark: str) -> int:
     raise SourceError(f"{source}: expected a watermark in epoch seconds, got {watermark[:40]!r}")
 
 
-def outlasted(source: str, watermark: str, now: int, history_seconds: float) -> bool:
-    """Whether the last reading is longer ago than a scheduler remembers ended jobs.
-
-    Then jobs that were unfinished may all have ended, and be missing for that reason.
-    """
-    return now - epoch_watermark(source, watermark) > history_seconds
-
-
 def missing(
     unfinished: Mapping[str, Unfinished], seen: Collection[tuple[str, int]]
 ) -> tuple[str, ...]:
@@ -160,6 +152,7 @@ def own(unfinished: Mapping[str, Unfinished], form: re.Pattern[str]) -> dict[str
 
 
 _AT_ONCE, _SHARE = 20, 0.2
+_BATCH = 2000  # records
 
 
 def vanished(
@@ -186,3 +179,37 @@ def vanished(
             f" trust_missing for one cycle"
         )
     return gone
+
+
+class Snapshot(NamedTuple):
+    """What a scheduler told that always tells all jobs that it knows."""
+
+    source: str
+    records: Sequence[JobRecord]
+    quarantined: Sequence[Quarantined]
+    now: int  # when it was asked, epoch seconds
+    history_seconds: float  # how long it remembers ended jobs
+    trust_missing: bool  # that most unfinished jobs may be missing
+
+
+def batches_of(
+    snapshot: Snapshot, watermark: str, unfinished: Mapping[str, Unfinished]
+) -> Iterator[Batch]:
+    """Batches of a limited size, the last with the jobs that are gone; raises ShrunkenError.
+
+    Where the last reading is longer ago than the scheduler remembers ended jobs, those that were
+    unfinished may all have ended, and be missing for that reason.
+    """
+    source, records, now = snapshot.source, snapshot.records, snapshot.now
+    known = {(record.jobid, record.submit_time) for record in records}
+    forgotten = now - epoch_watermark(source, watermark) > snapshot.history_seconds
+    gone = vanished(
+        source,
+        missing(unfinished, known),
+        unfinished,
+        nothing_seen=not known,
+        trust=snapshot.trust_missing or forgotten,
+    )
+    for at in range(0, len(records), _BATCH):
+        yield Batch(folded(records[at : at + _BATCH]), (), watermark, now)
+    yield Batch((), tuple(snapshot.quarantined), str(now), now, gone)

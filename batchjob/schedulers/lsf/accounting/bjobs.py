@@ -17,11 +17,10 @@ from batchjob.runtime.values import boolean, duration, size_bytes, text
 from batchjob.schedulers.accounting import (
     AccountingModule,
     Batch,
+    Snapshot,
     Unfinished,
-    missing,
-    outlasted,
+    batches_of,
     own,
-    vanished,
 )
 from batchjob.schedulers.fields import (
     FieldReader,
@@ -36,7 +35,7 @@ from batchjob.schedulers.lsf.accounting.records import aligned, job_text
 from batchjob.schedulers.lsf.formats import lsf_duration, lsf_hosts, lsf_time
 from batchjob.schedulers.lsf.json_records import ask_jobs
 from batchjob.schedulers.lsf.states import LSF, LSF_EXIT_INFO
-from batchjob.schedulers.records import JobRecord, NodeShare, Quarantined, folded
+from batchjob.schedulers.records import JobRecord, NodeShare, Quarantined
 from batchjob.schedulers.states import JobState
 
 SOURCE = "bjobs"
@@ -49,7 +48,6 @@ FIELDS = (
     "effective_resreq", "output_file", "sub_cwd", "kill_reason", "pend_reason",
 )  # fmt: skip
 _JOB_ID = re.compile(r"\d+(\[\d+\])?", re.ASCII)
-_BATCH = 2000
 
 
 @dataclass(frozen=True)
@@ -108,18 +106,10 @@ class Bjobs:
                 if row.complaints:
                     reason = "; ".join(row.complaints)
                     bad.append(quarantined(SOURCE, reason, json.dumps(values)))
-        known = {(job.jobid, job.submit_time) for job in found}
-        forgotten = outlasted(SOURCE, watermark, now, self._options.history)
-        gone = vanished(
-            SOURCE,
-            missing(unfinished, known),
-            unfinished,
-            nothing_seen=not known,
-            trust=self._options.trust_missing or forgotten,
+        snapshot = Snapshot(
+            SOURCE, found, bad, now, self._options.history, self._options.trust_missing
         )
-        for at in range(0, len(found), _BATCH):
-            yield Batch(folded(found[at : at + _BATCH]), (), watermark, now)
-        yield Batch((), tuple(bad), str(now), now, gone)
+        yield from batches_of(snapshot, watermark, unfinished)
 
 
 def job_record(cluster: str, row: FieldReader, now: int) -> JobRecord:

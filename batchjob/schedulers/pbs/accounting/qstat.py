@@ -11,11 +11,10 @@ from batchjob.runtime.values import boolean, duration, one_of, text
 from batchjob.schedulers.accounting import (
     AccountingModule,
     Batch,
+    Snapshot,
     Unfinished,
-    missing,
-    outlasted,
+    batches_of,
     own,
-    vanished,
 )
 from batchjob.schedulers.fields import FieldReader, RowError, epoch, integer, quarantined
 from batchjob.schedulers.pbs.accounting.records import (
@@ -29,11 +28,10 @@ from batchjob.schedulers.pbs.accounting.records import (
 )
 from batchjob.schedulers.pbs.qstat_jobs import ask_jobs
 from batchjob.schedulers.pbs.states import PBS
-from batchjob.schedulers.records import JobRecord, Quarantined, folded
+from batchjob.schedulers.records import JobRecord, Quarantined
 from batchjob.schedulers.states import JobState
 
 SOURCE = "qstat"
-_BATCH = 2000
 
 
 @dataclass(frozen=True)
@@ -101,7 +99,6 @@ class Qstat:
         unfinished = own(unfinished, JOB_ID)
         records: list[JobRecord] = []
         bad: list[Quarantined] = []
-        known: set[tuple[str, int]] = set()
         for jobid, attributes in ask_jobs(self._options, self._options.qstat, "-x").items():
             row = FieldReader(attributes)
             try:
@@ -114,19 +111,11 @@ class Qstat:
             if row.complaints:
                 raw = json.dumps({jobid: attributes})
                 bad.append(quarantined(SOURCE, "; ".join(row.complaints), raw))
-            known.add((record.jobid, record.submit_time))
             records += (*_run_before(record, row, unfinished.get(record.jobid)), record)
-        forgotten = outlasted(SOURCE, watermark, now, self._options.history)
-        gone = vanished(
-            SOURCE,
-            missing(unfinished, known),
-            unfinished,
-            nothing_seen=not known,
-            trust=self._options.trust_missing or forgotten,
+        snapshot = Snapshot(
+            SOURCE, records, bad, now, self._options.history, self._options.trust_missing
         )
-        for at in range(0, len(records), _BATCH):
-            yield Batch(folded(records[at : at + _BATCH]), (), watermark, now)
-        yield Batch((), tuple(bad), str(now), now, gone)
+        yield from batches_of(snapshot, watermark, unfinished)
 
     def _run(self, *arguments: str) -> bytes:
         return run(self._options, [self._options.qstat, *arguments]).stdout
