@@ -4,11 +4,14 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
-from batchjob_stats_server.pages.rendering import template_filters
+from markupsafe import Markup, escape
+
+from batchjob_stats_server.pages.rendering import fragments, links, template_filters
 from batchjob_stats_server.pages.rendering.charts import Box
 from batchjob_stats_server.report.explain import elapsed
 
-WIDTH, HEIGHT = 14.0, 30.0  # of one run's place, and of a row of bars
+WIDTH, HEIGHT = 14, 30.0  # of one run's place, and of a row of bars
+_ROW, _TITLE = 48, 14  # from one row to the next, and of the words above its bars
 _SLOW = 1.5  # times the median
 _FEWEST = 3  # completed runs for a median
 
@@ -38,6 +41,15 @@ class RunStrip(NamedTuple):
     rows: list[StripRow]
     slow: list[bool]  # took clearly longer than usual
     words: list[str]  # of each run, for a pointer and a screen reader
+
+    @property
+    def height(self) -> int:
+        """Of the drawing."""
+        return len(self.rows) * _ROW
+
+    def marks(self, here: int) -> Markup:
+        """A link with the bars of each run; `here` is the number of the job that is looked at."""
+        return fragments.html("".join(_marks(self, n, here) for n in range(len(self.runs))))
 
 
 _Of = Callable[[Row, int], float | None]
@@ -74,6 +86,23 @@ def _row(
         None if value is None else _bar(place, value / top) for place, value in enumerate(values)
     ]
     return StripRow(title, bars, write(top))
+
+
+def _marks(strip: RunStrip, place: int, here: int) -> str:
+    run = strip.runs[place]
+    state, looked_at = escape(run["state"].lower()), " here" if run["id"] == here else ""
+    bars = "".join(
+        f'<rect class="run {state}{" slow" if strip.slow[place] and not number else ""}" '
+        f'x="{bar.x}" y="{bar.y + number * _ROW + _TITLE}" width="{bar.width}" '
+        f'height="{bar.height}"/>'
+        for number, row in enumerate(strip.rows)
+        if (bar := row.bars[place])
+    )
+    return (
+        f'<a href="{escape(links.job(run))}"><title>{escape(strip.words[place])}</title>\n'
+        f'<rect class="hit{looked_at}" x="{place * WIDTH}" y="0" width="{WIDTH}" '
+        f'height="{strip.height}"/>{bars}</a>\n'
+    )
 
 
 def _bar(place: int, part: float) -> Box:
