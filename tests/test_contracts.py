@@ -11,7 +11,6 @@ generated pages in docs/ by tests/test_docs.py.
 """
 
 import argparse
-import importlib
 import json
 import os
 import sys
@@ -216,10 +215,7 @@ def command_lines() -> Iterator[tuple[str, argparse.ArgumentParser]]:
         ("batchjob_exporter", exporter_main.main),
         ("batchjob_stats_db", poller_main.main),
         ("batchjob_stats_server", server_main.main),
-        *(
-            (f"batchjob {each.name}", importlib.import_module(each.module).run)
-            for each in batchjob.COMMANDS
-        ),
+        *((f"batchjob {each.name}", each.load()) for each in batchjob.COMMANDS),
     ):
         yield from with_commands(name, parser_of(main))
 
