@@ -206,7 +206,6 @@ def network(value: Any) -> Network:
         ) from None
 
 
-@called("URL")
 def host_name(authority: str) -> str:
     """The host of `HOST[:PORT]`, without the brackets of IPv6; "" where it is none."""
     try:
@@ -215,6 +214,7 @@ def host_name(authority: str) -> str:
         return ""
 
 
+@called("URL")
 def http_url(value: Any) -> str:
     """An http or https URL, without a slash at its end."""
     try:
