@@ -57,6 +57,7 @@ class JobToMeasure(NamedTuple):
     span: JobWindow
     near: bool = False  # another run of its jobid ended within the time its series linger
     failed_before: bool = False  # it could not be measured the last time
+    tool: str = ""  # of tracked work, which is a part of a program: no exporter knows of it
 
 
 class GpuUsage(NamedTuple):

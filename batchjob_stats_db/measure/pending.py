@@ -27,7 +27,7 @@ WANTED = tuple(
     schema.job.c[name]
     for name in (
         "id", "jobid", "username", "uid", "start_time", "end_time", "allocated_nodes",
-        "allocated_cpus",
+        "allocated_cpus", "tool",
     )
 )  # fmt: skip
 
@@ -122,7 +122,7 @@ def measured(
     )  # fmt: skip
     return JobToMeasure(
         row.id, cluster, row.jobid, row.username, row.uid, start, end,
-        row.allocated_nodes, row.allocated_cpus, span, near,
+        row.allocated_nodes, row.allocated_cpus, span, near, tool=row.tool,
     )  # fmt: skip
 
 

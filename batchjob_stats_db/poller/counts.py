@@ -48,10 +48,13 @@ def _tool(metrics: PollerMetrics, name: str) -> str:
 def count_measured(
     metrics: PollerMetrics, cluster: str, usages: Mapping[JobToMeasure, MeasuredUsage], now: float
 ) -> None:
-    """Count measured jobs, those in doubt, and how much of their time has samples."""
+    """Count measured jobs, those in doubt, and how much of their time has samples.
+
+    Tracked work is left out, of which no exporter has samples.
+    """
     for job, usage in usages.items():
         metrics.dropped.labels(cluster).inc(usage.dropped_series)
-        if job.end is not None and now - job.end > _RECENT_SECONDS:
+        if job.tool or (job.end is not None and now - job.end > _RECENT_SECONDS):
             continue
         seconds = max(0.0, (job.end if job.end is not None else now) - job.start)
         metrics.measured.labels(cluster).inc()

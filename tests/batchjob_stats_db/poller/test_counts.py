@@ -56,6 +56,7 @@ def test_coverage_and_doubts(metrics):
         measured(NOW - 100, None): good,
         measured(NOW - 500, NOW - 400): good._replace(coverage=0.0, doubt="no samples"),
         measured(NOW - 90000, NOW - 89000): good._replace(coverage=0.0, doubt="no samples"),
+        measured(NOW - 50, NOW - 40)._replace(tool="blast"): good._replace(doubt="no samples"),
     }
     count_measured(metrics, "c", usages, NOW)
     assert told(metrics, "measured_jobs_total", cluster="c") == 3
