@@ -36,6 +36,7 @@ from batchjob_stats_db.measure.rollup import roll_up, sum_day, sum_month
 from batchjob_stats_db.measure.waits import add_waits
 from batchjob_stats_db.queries import jobs, nodes, paging, stats, usage
 from batchjob_stats_db.queries.filters import Filter
+from batchjob_stats_db.queries.index_walk import After
 
 BEGIN = 1_735_689_600  # 2025-01-01
 YEAR = 365 * DAY
@@ -256,7 +257,7 @@ def read(total: int, path: Path) -> None:
     month = (end - 30 * DAY, end)
     with engine.connect() as db:
         page = paging.read(db, paging.numbers(db, EVERYTHING, 50)).rows
-        middle = paging.After(end - 100 * DAY, 0)
+        middle = After(end - 100 * DAY, 0)
         questions: dict[str, Callable[[], object]] = {
             "a user's newest 50": lambda: paging.read(db, paging.numbers(db, user, 50)),
             "the same, 100 days back": lambda: paging.read(

@@ -11,11 +11,12 @@ from sqlalchemy.sql.elements import ColumnElement
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.access import Access, visible
-from batchjob_stats_db.queries import paging
+from batchjob_stats_db.queries import index_walk, paging
 from batchjob_stats_db.queries.clusters import known_clusters
 from batchjob_stats_db.queries.efficiency import CPU_SECONDS, ELAPSED, ENERGY, RUN_TIME
 from batchjob_stats_db.queries.filters import Filter, found_by, looked_at
-from batchjob_stats_db.queries.paging import After, JobPage
+from batchjob_stats_db.queries.index_walk import After
+from batchjob_stats_db.queries.paging import JobPage
 
 MOST = 100  # groups of a page
 
@@ -139,7 +140,7 @@ def _affordable(db: Connection, kind: JobGroupKind, found: Sequence[_Group]) -> 
     total = 0
     for index, each in enumerate(found):
         total += sizes.get(each[:2], 0)
-        if total > paging.MOST_READ and index:
+        if total > index_walk.MOST_READ and index:
             return found[:index]
     return found
 

@@ -13,8 +13,9 @@ from batchjob_stats_db.database.access import Access, visible
 from batchjob_stats_db.queries.clusters import known_clusters
 from batchjob_stats_db.queries.efficiency import RUNNING
 from batchjob_stats_db.queries.filters import Filter, found_by, looked_at
+from batchjob_stats_db.queries.index_walk import After
 from batchjob_stats_db.queries.job_rows import NAMES, Names, whole
-from batchjob_stats_db.queries.paging import MOST, After
+from batchjob_stats_db.queries.paging import MOST
 from batchjob_stats_db.queries.statements import remembered
 
 

@@ -1,12 +1,10 @@
-"""Pages of jobs in any order, each as fast as the first.
+"""Pages of jobs in any order.
 
-By start time, and everybody's by end time, an index is walked: a page reads its own rows, and those
-that a filter without an index passes over, of which so many at most; a page that was cut short by
-that leads on like a full one. In any other order all jobs in question are read and sorted, which
-are so many at most as well.
+By start time, and everybody's by end time, an index is walked (index_walk.py). In any other order
+all jobs in question are read and sorted, of which so many at most.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -14,17 +12,16 @@ from sqlalchemy.engine import Connection, RowMapping
 from sqlalchemy.sql.elements import ColumnElement
 
 from batchjob_stats_db.database import schema
-from batchjob_stats_db.database.access import Access, terms, visible
+from batchjob_stats_db.database.access import Access, visible
+from batchjob_stats_db.queries import index_walk
 from batchjob_stats_db.queries.clusters import known_clusters
 from batchjob_stats_db.queries.efficiency import columns
 from batchjob_stats_db.queries.filters import Filter, found_by, looked_at
+from batchjob_stats_db.queries.index_walk import After, IndexWalk, Numbers
 from batchjob_stats_db.queries.job_rows import numbered
 from batchjob_stats_db.queries.statements import remembered
 
 MOST = 1000  # rows of a page
-MOST_READ = 100_000  # rows read for one
-
-Value = int | float | str | None
 
 _KEYS = {
     "jobid", "submit_time", "start_time", "end_time", "wait_seconds", "elapsed_seconds",
@@ -45,29 +42,11 @@ SORTS: Mapping[str, ColumnElement[Any]] = {
 """What jobs may be ordered by: names of their columns."""
 
 
-_OF_NODE = schema.job_node.join(schema.job, schema.job_node.c.job_id == schema.job.c.id)
-
-
-class After(NamedTuple):
-    """Where a page ends: the value it is ordered by, and the job; the next one goes on beyond."""
-
-    value: Value
-    id: int
-    part: str = ""  # of a list that has several
-
-
 class SortOrder(NamedTuple):
     """By which key; rows of the same value by their number, in the same direction."""
 
     key: str = "start_time"
     descending: bool = True
-
-
-class Numbers(NamedTuple):
-    """Those of jobs, and where the next page begins; None: this was the last."""
-
-    ids: list[int]
-    more: After | None
 
 
 class JobPage(NamedTuple):
@@ -107,7 +86,8 @@ def numbers(
             # A node's jobs are one range of job_node's index; there the order is by its columns.
             place = (schema.job_node.c.start_time, schema.job_node.c.job_id)
         if started is not None:
-            return _Walk(place, wanted, by.descending, started).numbers(db, access, limit, after)
+            walk = IndexWalk(place, wanted, by.descending, started)
+            return walk.numbers(db, access, limit, after)
         return _through_parts(db, access, limit, wanted, after, place, by.descending)
     narrowed = (wanted.user, wanted.account, wanted.node)
     if (
@@ -117,8 +97,8 @@ def numbers(
         and started is not False
     ):
         place = (schema.job.c.end_time, schema.job.c.id)
-        begun = started is not None
-        return _Walk(place, wanted, by.descending, True, begun).numbers(db, access, limit, after)
+        walk = IndexWalk(place, wanted, by.descending, True, begun=started is not None)
+        return walk.numbers(db, access, limit, after)
     return _sorted(db, access, limit, wanted, after, by, started)
 
 
@@ -149,7 +129,7 @@ def _through_parts(
             found = _waiting(db, access, left, which, here, descending)
         else:
             never = part == NEVER_STARTED
-            walk = _Walk(place, which, descending, known=not never, ended=never)
+            walk = IndexWalk(place, which, descending, known=not never, ended=never)
             found = walk.numbers(db, access, left, here)
         ids += found.ids
         if found.more:
@@ -204,9 +184,6 @@ def _of_queue(
     )  # fmt: skip
 
 
-_Place = tuple[Any, ...]  # time and number; where no times are, the number
-
-
 def reads_only_its_rows(access: Access, which: Filter, order: SortOrder) -> bool:
     """Whether a page of these is a few ranges of an index, of which no row is passed over."""
     narrowed = [each for each in (which.user, which.account, which.node) if each is not None]
@@ -219,134 +196,6 @@ def reads_only_its_rows(access: Access, which: Filter, order: SortOrder) -> bool
 def _only_login(access: Access) -> list[str]:
     alone = len(access.users) == 1 and not access.accounts and not access.clusters
     return [access.users[0].user] if alone else []
-
-
-class _Walk(NamedTuple):
-    """Along an index, which ends with the time and the number of the job."""
-
-    place: tuple[ColumnElement[Any], ColumnElement[Any]]
-    which: Filter
-    descending: bool
-    known: bool  # whether the time is
-    begun: bool = True  # by end time: only jobs that began
-    ended: bool = False  # of jobs without a start: only those that do not wait
-
-    def numbers(self, db: Connection, access: Access, limit: int, after: After | None) -> Numbers:
-        """As far as it takes."""
-        clusters = tuple(known_clusters(db, self.which.cluster))
-        places: list[_Place] = []
-        end: _Place | None = None
-        for reach in _reaches() if looked_at(self.which) else [None]:
-            end = None if reach is None else self._end(db, access, clusters, after, reach)
-            queries = _queries(access, self, clusters, after, end, limit + 1 - len(places))
-            found = {tuple(row) for query in queries for row in db.execute(query).all()}
-            places += sorted(found, reverse=self.descending)
-            if len(places) > limit or end is None:
-                break
-            after = self._after(end)
-        if len(places) > limit:
-            places, end = places[:limit], places[limit - 1]
-        ids = [number for *_, number in places]
-        return Numbers(ids, None if end is None else self._after(end))
-
-    def _ranges(
-        self, access: Access, clusters: Sequence[str]
-    ) -> Iterator[Sequence[ColumnElement[bool]]]:
-        """No database finds the newest of several ranges at once; so each is asked for its own."""
-        for cluster in clusters:
-            found = found_by(self.which._replace(cluster=cluster), self._start())
-            yield from ([term, *found] for term in terms(access, cluster=cluster))
-
-    def queries(
-        self, access: Access, clusters: tuple[str, ...], after: After | None, end: _Place | None,
-        most: int,
-    ) -> Sequence[sa.Select[Any]]:  # fmt: skip
-        """For the first places beyond `after`, up to `end`, of which the row fits."""
-        others = looked_at(self.which)
-        query = (
-            sa.select(*self._place())
-            .select_from(self._tables().outerjoin(schema.job_usage) if others else self._tables())
-            .where(*others, *self._beyond(after), *self._begun(), *self._waits_no_more())
-            .order_by(*self._order())
-            .limit(most)
-        )
-        if end is not None:
-            at, last = sa.tuple_(*self._place()), sa.tuple_(*end)
-            query = query.where(at >= last if self.descending else at <= last)
-        return [query.where(*each) for each in self._ranges(access, clusters)]
-
-    def _begun(self) -> list[ColumnElement[bool]]:
-        """By end time there are also jobs that ended without having begun."""
-        return [self._start().is_not(None)] if self.known and self.begun else []
-
-    def _waits_no_more(self) -> list[ColumnElement[bool]]:
-        job = schema.job.c
-        return [job.end_time.is_not(None) | (job.state != "PENDING")] if self.ended else []
-
-    def _start(self) -> ColumnElement[Any]:
-        return self.place[0] if self.which.node is not None else schema.job.c.start_time
-
-    def _tables(self) -> Any:
-        return schema.job if self.which.node is None else _OF_NODE
-
-    def _place(self) -> Sequence[ColumnElement[Any]]:
-        """Without times it is the second half alone: no NULL is below another."""
-        return self.place if self.known else self.place[1:]
-
-    def _order(self) -> list[ColumnElement[Any]]:
-        return [each.desc() if self.descending else each.asc() for each in self.place]
-
-    def _beyond(self, after: After | None) -> list[ColumnElement[bool]]:
-        known = self.place[0].is_not(None) if self.known else self.place[0].is_(None)
-        if after is None:
-            return [known]
-        at, end = sa.tuple_(*self._place()), sa.tuple_(*(after[:2] if self.known else after[1:2]))
-        return [known, at < end if self.descending else at > end]
-
-    def _end(
-        self, db: Connection, access: Access, clusters: tuple[str, ...], after: After | None,
-        reach: int,
-    ) -> _Place | None:  # fmt: skip
-        """The place so many rows on, of the range where it is the nearest; None: all end before."""
-        queries = _ends(access, self, clusters, after, reach)
-        ends = [tuple(row) for query in queries for row in db.execute(query)]
-        nearest = max if self.descending else min
-        return nearest(ends) if ends else None
-
-    def ends(
-        self, access: Access, clusters: tuple[str, ...], after: After | None, reach: int
-    ) -> Sequence[sa.Select[Any]]:
-        """For the place so many rows beyond `after` in each range."""
-        query = (
-            sa.select(*self._place())
-            .select_from(self._tables())
-            .where(*self._beyond(after))
-            .order_by(*self._order())
-            .limit(1)
-            .offset(reach)
-        )
-        return [query.where(*each) for each in self._ranges(access, clusters)]
-
-    def _after(self, place: _Place) -> After:
-        return After(*(place if self.known else (None, *place)))
-
-
-@remembered
-def _queries(access: Access, walk: _Walk, *beyond: Any) -> Sequence[sa.Select[Any]]:
-    return walk.queries(access, *beyond)
-
-
-@remembered
-def _ends(access: Access, walk: _Walk, *beyond: Any) -> Sequence[sa.Select[Any]]:
-    return walk.ends(access, *beyond)
-
-
-def _reaches() -> tuple[int, ...]:
-    """How far to look for rows that fit, from where one has looked already: mostly they are near.
-
-    To walk an index as far as one may costs more than to read a page of what is not rare.
-    """
-    return MOST_READ // 50, MOST_READ * 9 // 50, MOST_READ * 4 // 5
 
 
 def _sorted(
@@ -384,11 +233,16 @@ def bounded(
     db: Connection, source: Any, candidates: Sequence[ColumnElement[bool]], what: str
 ) -> None:
     """Raise TooManyError if there are more jobs under these conditions than one may read."""
-    some = sa.select(schema.job.c.id).select_from(source).where(*candidates).limit(MOST_READ + 1)
+    some = (
+        sa.select(schema.job.c.id)
+        .select_from(source)
+        .where(*candidates)
+        .limit(index_walk.MOST_READ + 1)
+    )
     count = db.execute(sa.select(sa.func.count()).select_from(some.subquery())).scalar() or 0
-    if count > MOST_READ:
+    if count > index_walk.MOST_READ:
         raise TooManyError(
-            f"for {what} more than {MOST_READ} jobs would have to be read; "
+            f"for {what} more than {index_walk.MOST_READ} jobs would have to be read; "
             "narrow the query by start or end time, user, account, node or running"
         )
 

@@ -8,7 +8,8 @@ from fastapi import Response
 from pydantic import BaseModel
 from sqlalchemy.engine import Connection
 
-from batchjob_stats_db.queries.paging import After, TooManyError
+from batchjob_stats_db.queries.index_walk import After
+from batchjob_stats_db.queries.paging import TooManyError
 from batchjob_stats_db.queries.usage import TooManyRowsError
 from batchjob_stats_server.api.params import RowsParams
 from batchjob_stats_server.api.rows import Rows, answer, chosen

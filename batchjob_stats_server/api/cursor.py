@@ -10,7 +10,7 @@ from urllib.parse import quote, urlencode
 
 from fastapi import Request
 
-from batchjob_stats_db.queries.paging import After
+from batchjob_stats_db.queries.index_walk import After
 from batchjob_stats_server.http.problems import Problem
 
 _LARGEST = 2**63

@@ -5,7 +5,7 @@ import pytest
 from batchjob.schedulers.accounting import Batch
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.database.access import EVERYTHING, Access, UserOn
-from batchjob_stats_db.queries import paging
+from batchjob_stats_db.queries import index_walk, paging
 from batchjob_stats_db.queries.arrays import JobGroupKind, groups
 from batchjob_stats_db.queries.filters import Filter
 from batchjob_stats_db.queries.paging import TooManyError
@@ -81,13 +81,13 @@ def test_pages_follow_each_other(db):
 
 def test_a_page_ends_where_its_groups_are_large(db, monkeypatch):
     monkeypatch.setattr(paging, "bounded", lambda *_: None)
-    monkeypatch.setattr(paging, "MOST_READ", 5)
+    monkeypatch.setattr(index_walk, "MOST_READ", 5)
     page = groups(db, EVERYTHING, JobGroupKind.ARRAY, 10, Filter())
     assert names(page) == ["3"]
     assert names(groups(db, EVERYTHING, JobGroupKind.ARRAY, 10, Filter(), page.more)) == ["4"]
 
 
 def test_too_many_are_refused(db, monkeypatch):
-    monkeypatch.setattr(paging, "MOST_READ", 5)
+    monkeypatch.setattr(index_walk, "MOST_READ", 5)
     with pytest.raises(TooManyError):
         groups(db, EVERYTHING, JobGroupKind.ARRAY, 10, Filter())

@@ -9,7 +9,7 @@ from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.access import EVERYTHING, Access, UserOn
 from batchjob_stats_db.days import DAY
 from batchjob_stats_db.measure.rollup import due_days, roll_up
-from batchjob_stats_db.queries import paging, usage
+from batchjob_stats_db.queries import index_walk, usage
 from batchjob_stats_db.queries.operators import failing, idle_gpus, waited, wasted
 from batchjob_stats_db.queries.paging import TooManyError
 
@@ -103,7 +103,7 @@ def test_waits_of_all_and_of_one_s_own(fill, monkeypatch):
         (own,) = waited(db, ALICE, D0, D0 + DAY)
         assert (own["jobs_started"], own["wait_p50_seconds"]) == (2, 0)
         assert waited(db, ALICE, D0, D0 + DAY, partition="gpu") == []
-        monkeypatch.setattr(paging, "MOST_READ", 1)
+        monkeypatch.setattr(index_walk, "MOST_READ", 1)
         with pytest.raises(TooManyError):
             waited(db, ALICE, D0, D0 + DAY)
 

@@ -7,7 +7,7 @@ from batchjob.schedulers.accounting import Batch
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.access import EVERYTHING, Access, AccountOn, UserOn
-from batchjob_stats_db.queries import paging
+from batchjob_stats_db.queries import index_walk, paging
 from batchjob_stats_db.queries.filters import Filter
 from batchjob_stats_db.queries.job_rows import numbered
 from batchjob_stats_db.queries.paging import SORTS, SortOrder, TooManyError, numbers, read
@@ -136,7 +136,7 @@ def test_accounting_s_cpu_time_stands_in_for_what_was_not_measured(store, job, e
 
 
 def test_what_would_read_too_much_is_refused(db, monkeypatch):
-    monkeypatch.setattr(paging, "MOST_READ", 20)
+    monkeypatch.setattr(index_walk, "MOST_READ", 20)
     with pytest.raises(TooManyError, match="jobs by usage_energy_joules more than 20"):
         read(db, numbers(db, EVERYTHING, order=SortOrder("usage_energy_joules")))
     assert read(
@@ -154,7 +154,7 @@ def test_a_rare_job_is_found_page_by_page(db, key, descending, access, monkeypat
     """A page that has read enough ends there, and leads on."""
     order, which = SortOrder(key, descending), Filter(partition="gpu")
     expected = [row["id"] for row in whole(db, access, order, which, size=100)]
-    monkeypatch.setattr(paging, "MOST_READ", 4)
+    monkeypatch.setattr(index_walk, "MOST_READ", 4)
     first = read(db, numbers(db, access, 7, which, order=order))
     assert first.more is not None
     assert len(first.rows) < 7
