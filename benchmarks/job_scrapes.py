@@ -23,7 +23,10 @@ class Shown(NamedTuple):
 
 
 class Scrapes:
-    """What scrapes had of each job; a counter that falls goes on from where it was."""
+    """What scrapes had of each job; a counter that falls goes on from where it was.
+
+    A job's user may be seen only after its first scrape: the series without one is the same.
+    """
 
     def __init__(self) -> None:
         self._last: dict[tuple[str, str, str], float] = {}
@@ -41,7 +44,8 @@ class Scrapes:
         of_job = (labels["jobid"], name.removeprefix("batchjob_job_"))
         self._largest[of_job] = max(value, self._largest.get(of_job, value))
         if name.endswith("_total"):
-            key = (*of_job, str(sorted(labels.items())))
+            kind = sorted(pair for pair in labels.items() if pair[0] != "user")
+            key = (*of_job, str(kind))
             before = self._last.get(key, 0.0)
             self._sums[of_job] += value - before if value >= before else value
             self._last[key] = value
