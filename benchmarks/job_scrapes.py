@@ -25,20 +25,29 @@ class Shown(NamedTuple):
 class Scrapes:
     """What scrapes had of each job; a counter that falls goes on from where it was.
 
-    A job's user may be seen only after its first scrape: the series without one is the same.
+    A job's user may be seen only after its first scrape: the series without one is the same. A
+    run that follows has a start of its own.
     """
 
     def __init__(self) -> None:
+        self._started: dict[str, float] = {}
         self._last: dict[tuple[str, str, str], float] = {}
         self._sums: dict[tuple[str, str], float] = defaultdict(float)
         self._largest: dict[tuple[str, str], float] = {}
 
     def take(self, scrape: exporter.Scrape) -> None:
         """Add a scrape."""
+        for labels, start in scrape.samples.get("batchjob_job_start_time_seconds", ()):
+            self._begin(labels["jobid"], start)
         for name, series in scrape.samples.items():
             if name.startswith("batchjob_job_"):
                 for labels, value in series:
                     self._add(name, labels, value)
+
+    def _begin(self, jobid: str, start: float) -> None:
+        if start > self._started.get(jobid, start) + 1:
+            self._last = {key: value for key, value in self._last.items() if key[0] != jobid}
+        self._started[jobid] = start
 
     def _add(self, name: str, labels: Mapping[str, str], value: float) -> None:
         of_job = (labels["jobid"], name.removeprefix("batchjob_job_"))

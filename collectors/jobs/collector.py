@@ -117,7 +117,7 @@ class JobsCollector:
             programs=options.executables,
             job_name=options.name,
         )
-        self._exits = ExitWatcher(self._exited, descriptors)
+        self._exits = ExitWatcher(self._exited, self._ending, descriptors)
         self._inspector = ProcessScanner(
             host, self._registry, UserNames(), wanted, self._exits, self._trouble
         )
@@ -224,6 +224,10 @@ class JobsCollector:
     def _exited(self, job: Job) -> None:
         self._registry.removed(job)
         self._inspector.exited(job)
+
+    def _ending(self, job: Job) -> bool:
+        job.read(self._host.monotonic())
+        return job.ended is None
 
     def _read(self) -> list[tuple[Job, JobIdentity, JobReading]]:
         with self._passing:

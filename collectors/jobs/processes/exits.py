@@ -3,13 +3,15 @@
 A scheduler removes a cgroup some milliseconds after its last process. v1 does not say that it is
 empty; on v2 slurmstepd itself is in the job's cgroup, leaves it and removes it at once. On a busy
 node either is sooner than the watcher hears of it. pidfd_open(2), since Linux 5.3, tells of the
-exit itself, when the scheduler hears of it too.
+exit itself, when the scheduler hears of it too. What slurmstepd then uses to end the job is the
+job's as well: the cgroup is read again and again until it is gone.
 """
 
 import logging
 import os
 import select
 import threading
+import time
 from collections.abc import Callable, Iterable
 
 from batchjob.runtime.log import Once
@@ -19,13 +21,22 @@ from collectors.jobs.state.job import Job
 log = logging.getLogger(__name__)
 
 _FOLLOWED = 4  # processes of a job at a time: its earliest, of which the batch script is one
+_AGAIN_SECONDS = 0.01  # between two readings once none of them is left
+_ENDING_SECONDS = 0.25  # for so long; slurmstepd takes some milliseconds
 
 
 class ExitWatcher:
     """Owns the thread, which begins with the first process to follow, and the pidfds."""
 
-    def __init__(self, exited: Callable[[Job], object], descriptors: Descriptors) -> None:
+    def __init__(
+        self,
+        exited: Callable[[Job], object],
+        ending: Callable[[Job], bool],
+        descriptors: Descriptors,
+    ) -> None:
+        """`ending` reads a job of which no process is left to follow: False when it has ended."""
         self._exited = exited
+        self._ending = ending
         self._descriptors = descriptors
         self._poll: select.epoll | None = None
         self._stop = -1  # an eventfd, once the thread runs
@@ -87,14 +98,28 @@ class ExitWatcher:
 
     def _run(self, poll: select.epoll) -> None:
         ready: set[int] = set()
+        ending: dict[Job, float] = {}  # until when each is read again and again
         while self._stop not in ready:
-            ready = {descriptor for descriptor, _ in poll.poll()}
+            timeout = _AGAIN_SECONDS if ending else None
+            ready = {descriptor for descriptor, _ in poll.poll(timeout)}
             with self._lock:
                 jobs = {self._close(each) for each in ready if each in self._followed}
+                alone = jobs - self._pids.keys()
+            now = time.monotonic()
+            ending = {
+                job: until
+                for job, until in ending.items()
+                if until > now and self._call(self._ending, job)
+            }
             for job in jobs:
-                try:
-                    self._exited(job)
-                except Exception as error:  # one odd job must not end the watch over all others
-                    self._once.warning("exit", "exits: %s: %s", type(error).__name__, error)
+                self._call(self._exited, job)
+            ending |= dict.fromkeys(alone, now + _ENDING_SECONDS)
         poll.close()
         os.close(self._stop)
+
+    def _call(self, told: Callable[[Job], object], job: Job) -> object:
+        try:
+            return told(job)
+        except Exception as error:  # one odd job must not end the watch over all others
+            self._once.warning("exit", "exits: %s: %s", type(error).__name__, error)
+            return None
