@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from urllib.parse import parse_qsl
 
 import sqlalchemy as sa
-from fastapi import APIRouter, Depends, FastAPI, Request, Response
+from fastapi import APIRouter, BackgroundTasks, Depends, FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 
@@ -22,7 +22,7 @@ from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.access import Access
 from batchjob_stats_server.api import PREFIX
 from batchjob_stats_server.auth import audit
-from batchjob_stats_server.auth.identity import Asker, Asking, Caller
+from batchjob_stats_server.auth.identity import Asker, Caller, asker
 from batchjob_stats_server.http.problems import MEDIA_TYPE
 from batchjob_stats_server.promql.backend import Rejected
 from batchjob_stats_server.promql.confinement import Confinement
@@ -44,7 +44,7 @@ from batchjob_stats_server.promql.query_limits import (
 )
 from batchjob_stats_server.promql.rewrite import confine, confine_selector
 from batchjob_stats_server.promql.selector import label_name
-from batchjob_stats_server.services import Given, Services
+from batchjob_stats_server.services import Services
 
 _DEFAULT_WINDOW_SECONDS = 86400.0
 _MOST_FIELDS = 100
@@ -186,7 +186,21 @@ def _decoded(body: bytes) -> str:
         raise Malformed("expected a form, whose characters are all ASCII") from None
 
 
-Pairs = Annotated[Form, Depends(_pairs)]
+class GateRequest(NamedTuple):
+    """Who asks what."""
+
+    services: Services
+    asker: Asker
+    pairs: Form
+
+
+async def _asked(request: Request, later: BackgroundTasks) -> GateRequest:
+    """In one dependency, of which each costs FastAPI some time in each request."""
+    known = await asker(request, later)
+    return GateRequest(request.app.state.services, known, await _pairs(request))
+
+
+Asked = Annotated[GateRequest, Depends(_asked)]
 
 
 def _note(asker: Asker, own: Confinement, asked: PrometheusParams, path: str) -> None:
@@ -197,9 +211,8 @@ def _note(asker: Asker, own: Confinement, asked: PrometheusParams, path: str) ->
         audit.did(asker.identity, f"asked PromQL {path}{about}")
 
 
-async def _answer(
-    services: Services, asker: Asker, pairs: Form, path: str, kind: PrometheusEndpoint
-) -> Response:
+async def _answer(request: GateRequest, path: str, kind: PrometheusEndpoint) -> Response:
+    services, asker, pairs = request
     tsdb, options = services.tsdb, services.settings.gate
     if tsdb is None:
         raise Unavailable("no time series database is configured")
@@ -233,12 +246,15 @@ def _with_infos(answer: bytes, told: str) -> bytes:
     return b'{"infos":' + json.dumps([told]).encode() + b"," + answer[1:]
 
 
+_CLUSTERS = sa.select(schema.cluster.c.name)
+
+
 def _clusters(services: Services, access: Access) -> list[str]:
     """Names of all clusters, where the caller has a login on each."""
     if all(login.cluster for login in access.users):
         return []
     with services.reader.connect() as db:
-        return list(db.scalars(sa.select(schema.cluster.c.name)))
+        return list(db.scalars(_CLUSTERS))
 
 
 router = APIRouter(
@@ -254,36 +270,36 @@ router = APIRouter(
 
 @router.get("/query", openapi_extra=QUERY.described())
 @router.post("/query", name="query_form", openapi_extra=QUERY.described(True))
-async def query(services: Given, asker: Asking, pairs: Pairs) -> Response:
+async def query(asked: Asked) -> Response:
     """An expression at one time; `query`, `time`, `timeout`, `limit`."""
-    return await _answer(services, asker, pairs, "query", QUERY)
+    return await _answer(asked, "query", QUERY)
 
 
 @router.get("/query_range", openapi_extra=QUERY_RANGE.described())
 @router.post("/query_range", name="query_range_form", openapi_extra=QUERY_RANGE.described(True))
-async def query_range(services: Given, asker: Asking, pairs: Pairs) -> Response:
+async def query_range(asked: Asked) -> Response:
     """An expression over time; `query`, `start`, `end`, `step`, `timeout`, `limit`."""
-    return await _answer(services, asker, pairs, "query_range", QUERY_RANGE)
+    return await _answer(asked, "query_range", QUERY_RANGE)
 
 
 @router.get("/series", openapi_extra=SERIES.described())
 @router.post("/series", name="series_form", openapi_extra=SERIES.described(True))
-async def series(services: Given, asker: Asking, pairs: Pairs) -> Response:
+async def series(asked: Asked) -> Response:
     """Label sets of series; `match[]`, `start`, `end`, `limit`."""
-    return await _answer(services, asker, pairs, "series", SERIES)
+    return await _answer(asked, "series", SERIES)
 
 
 @router.get("/labels", openapi_extra=LABELS.described())
 @router.post("/labels", name="labels_form", openapi_extra=LABELS.described(True))
-async def labels(services: Given, asker: Asking, pairs: Pairs) -> Response:
+async def labels(asked: Asked) -> Response:
     """Names of labels; `match[]`, `start`, `end`, `limit`."""
-    return await _answer(services, asker, pairs, "labels", LABELS)
+    return await _answer(asked, "labels", LABELS)
 
 
 @router.get("/label/{name}/values", openapi_extra=LABELS.described())
-async def label_values(services: Given, asker: Asking, pairs: Pairs, name: str) -> Response:
+async def label_values(asked: Asked, name: str) -> Response:
     """Values of a label; `match[]`, `start`, `end`, `limit`."""
-    return await _answer(services, asker, pairs, f"label/{label_name(name)}/values", LABELS)
+    return await _answer(asked, f"label/{label_name(name)}/values", LABELS)
 
 
 @router.get("/status/buildinfo")
@@ -296,12 +312,13 @@ _METADATA = frozenset({"metric", "limit", "limit_per_metric"})
 
 
 @router.get("/metadata", openapi_extra=described(_METADATA, frozenset(), form=False))
-async def metadata(services: Given, asker: Asking, pairs: Pairs) -> dict[str, Any]:
+async def metadata(asked: Asked) -> dict[str, Any]:
     """Type, help and unit of our own metrics; for viewers and admins of all there are."""
-    asked = read(pairs, _METADATA).values
+    services, asker, pairs = asked
+    params = read(pairs, _METADATA).values
     if (tsdb := services.tsdb) is None:
         return _success({})
-    form = [("metric", asked["metric"])] if "metric" in asked else []
+    form = [("metric", params["metric"])] if "metric" in params else []
 
     def work() -> bytes:
         with services.metrics.tsdb("metadata"):
@@ -311,8 +328,8 @@ async def metadata(services: Given, asker: Asking, pairs: Pairs) -> dict[str, An
         answer = await tsdb.turns.run(asker.identity.who(), work)
     except (Rejected, Unavailable):  # not all databases have metadata, and nothing depends on them
         return _success({})
-    found = known_metrics(answer, asker.access.everything, asked.get("limit_per_metric"))
-    return _success(dict(itertools.islice(found, asked.get("limit"))))
+    found = known_metrics(answer, asker.access.everything, params.get("limit_per_metric"))
+    return _success(dict(itertools.islice(found, params.get("limit"))))
 
 
 def _success(data: Mapping[str, Any]) -> dict[str, Any]:

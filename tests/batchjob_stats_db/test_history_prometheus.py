@@ -201,7 +201,7 @@ def test_servers_that_are_slow_or_something_else(body, said):
     answered = threading.Event()
 
     class Handler(BaseHTTPRequestHandler):
-        def do_POST(self):
+        def do_GET(self):
             if body is None:
                 answered.wait(10)
                 return

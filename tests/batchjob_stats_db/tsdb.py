@@ -106,12 +106,17 @@ def relayed(url, heard=lambda query: None, said=lambda content: content):
     """The URL of a relay before a store, which hears the queries and may change the answers."""
 
     class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.ask(urllib.parse.urlsplit(self.path).query)
+
         def do_POST(self):
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            (query,) = urllib.parse.parse_qs(body.decode())["query"]
+            self.ask(self.rfile.read(int(self.headers["Content-Length"])).decode())
+
+        def ask(self, form):
+            (query,) = urllib.parse.parse_qs(form)["query"]
             heard(query)
-            headers = {"Content-Type": self.headers["Content-Type"]}
-            request = urllib.request.Request(url + self.path, body, headers)
+            path = self.path.partition("?")[0]
+            request = urllib.request.Request(url + path, form.encode())
             with urllib.request.urlopen(request, timeout=10) as answer:
                 content = said(answer.read())
             self.send_response(200)

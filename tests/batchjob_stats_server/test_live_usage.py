@@ -145,7 +145,7 @@ def test_a_store_that_hangs_leaves_what_is_stored(services):
     release = threading.Event()
 
     class Handler(BaseHTTPRequestHandler):
-        def do_POST(self):
+        def do_GET(self):
             release.wait(20)
 
         def log_message(self, *_):

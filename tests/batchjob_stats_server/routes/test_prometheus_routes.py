@@ -52,7 +52,7 @@ def test_query_is_asked_anew(ask, database, now):
     assert answer.json() == {"infos": [whose], **json.loads(database.answer[1])}
     assert answer.headers["content-type"] == "application/json"
     asked = database.asked[0]
-    assert (asked.method, asked.path) == ("POST", "/api/v1/query")
+    assert (asked.method, asked.path) == ("GET", "/api/v1/query")
     assert asked.form == {
         "query": [f'{{__name__="up",user="bob",{MINE}}}'],
         "time": [f"{now}.000"],
