@@ -22,6 +22,7 @@ from batchjob_stats_server.api import (
     node_metrics,
     openapi,
     prometheus,
+    prometheus_errors,
     report,
     samples,
     scripts,
@@ -120,7 +121,7 @@ def make(services: Services) -> FastAPI:
     app.state.services = services
     openapi.install(app)
     problems.install(app)
-    prometheus.install(app)
+    prometheus_errors.install(app)
     frame.install(app)
     app.include_router(health.router)
     # Routes are tried in this order, and those of a dashboard's panels are asked most often.

@@ -9,21 +9,20 @@ import itertools
 import json
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, NamedTuple
 from urllib.parse import parse_qsl
 
 import sqlalchemy as sa
-from fastapi import APIRouter, BackgroundTasks, Depends, FastAPI, Request, Response
+from fastapi import APIRouter, BackgroundTasks, Depends, Request, Response
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel
 
 from batchjob import __version__
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.access import Access
 from batchjob_stats_server.api import PREFIX
+from batchjob_stats_server.api.prometheus_errors import PrometheusError
 from batchjob_stats_server.auth import audit
 from batchjob_stats_server.auth.identity import Asker, Caller, asker
-from batchjob_stats_server.http.problems import MEDIA_TYPE
 from batchjob_stats_server.promql.backend import Rejected
 from batchjob_stats_server.promql.confinement import Confinement
 from batchjob_stats_server.promql.metadata import known_metrics
@@ -31,12 +30,9 @@ from batchjob_stats_server.promql.params import PrometheusParams, described, rea
 from batchjob_stats_server.promql.query_limits import (
     LONGEST_QUERY,
     Malformed,
-    NotYours,
-    QueryError,
     QueryLimits,
     QueryWindow,
     TooLarge,
-    TooMany,
     Unavailable,
     days,
     points,
@@ -52,21 +48,6 @@ _LAST_KEYS = 4096  # bytes at an answer's end in which Prometheus has warnings a
 _FORM = "application/x-www-form-urlencoded"
 
 Form = list[tuple[str, str]]
-
-
-class PrometheusError(BaseModel):
-    """An error as clients of Prometheus read it, and a problem document (RFC 9457) as well.
-
-    RFC 9457 section 3.1 has readers ignore a `status` that is no number.
-    """
-
-    status: Literal["error"] = "error"
-    errorType: str  # noqa: N815  the field's name in the Prometheus API
-    error: str
-    type: str = "about:blank"
-    title: str
-    detail: str
-    message: str
 
 
 class Question(NamedTuple):
@@ -334,41 +315,3 @@ async def metadata(asked: Asked) -> dict[str, Any]:
 
 def _success(data: Mapping[str, Any]) -> dict[str, Any]:
     return {"status": "success", "data": data}
-
-
-_REFUSALS: tuple[tuple[type[QueryError], int, str], ...] = (
-    (Malformed, 400, "bad_data"),
-    (TooLarge, 422, "execution"),
-    (NotYours, 403, "forbidden"),
-    (TooMany, 429, "unavailable"),
-)
-
-
-def install(app: FastAPI) -> None:
-    """Answer the errors of the gate so that clients of Prometheus understand them."""
-    for error, status, kind in _REFUSALS:
-        app.add_exception_handler(error, _refusal(status, kind))
-    app.add_exception_handler(Unavailable, _refusal(503, "unavailable"))
-    app.add_exception_handler(Rejected, _rejected)
-
-
-def _refusal(status: int, kind: str) -> Callable[[Request, Exception], Any]:
-    async def handler(_: Request, error: Exception) -> JSONResponse:
-        return _error(status, kind, str(error))
-
-    return handler
-
-
-async def _rejected(_: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, Rejected)
-    return _error(error.status, error.kind, str(error))
-
-
-def _error(status: int, kind: str, text: str) -> JSONResponse:
-    document = PrometheusError(
-        errorType=kind, error=text, title=HTTPStatus(status).phrase, detail=text, message=text
-    )
-    headers = {"Cache-Control": "no-store"} | (
-        {"Retry-After": "10"} if status in (429, 503) else {}
-    )
-    return JSONResponse(document.model_dump(), status, headers, MEDIA_TYPE)
