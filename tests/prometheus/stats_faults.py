@@ -233,6 +233,7 @@ def _with_backup(folder):
 
 
 def _back_up(folder):
+    time.sleep(1)  # a backup is named after its second
     config = f"--config.file={folder}/stats_db.yml"
     call(sys.executable, "-m", "batchjob_stats_db.main", config, "backup")
 
