@@ -18,9 +18,12 @@ _job, _held, _script = schema.job.c, schema.job_script.c, schema.batch_script.c
 
 
 def without(
-    db: Connection, cluster: str, source: str, since: int, limit: int
+    db: Connection, cluster: str, source: str, since: int, known: int, limit: int
 ) -> list[tuple[int, SubmittedJob]]:
-    """Jobs of a source that started since then and whose script was not asked for, newest first."""
+    """Jobs of a source whose script was not asked for, newest first.
+
+    They started after `since`, and their rows have not changed since `known`.
+    """
     query = (
         sa.select(
             _job.id, _job.jobid, _job.submit_time, _job.array_jobid, _job.array_index,
@@ -29,7 +32,7 @@ def without(
         .select_from(schema.job.outerjoin(schema.job_script))
         .where(
             _job.cluster == cluster, _job.start_time >= since, _job.source == source,
-            _held.job_id.is_(None),
+            _job.update_time <= known, _held.job_id.is_(None),
         )
         .order_by(_job.start_time.desc(), _job.id.desc())
         .limit(limit)

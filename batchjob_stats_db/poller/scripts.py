@@ -14,6 +14,10 @@ _JOBS_AT_ONCE = 2000
 _CALLS_AT_ONCE = 100  # one for each script, in one cycle
 _BACK_SECONDS = 2 * DAY  # jobs that started earlier have none, or it was not to be kept then
 
+# slurmctld sends the script after the job, in a message of its own (DBD_JOB_HEAVY): who asks
+# between the two is told that there is none.
+_SETTLE_SECONDS = 60
+
 
 class ScriptReading:
     """Of one cluster's sources."""
@@ -42,9 +46,12 @@ class ScriptReading:
         if not isinstance(source, ScriptSource) or not source.script_bytes:
             return True
         key = f"{source.name}.scripts"
-        since = int(self._clock()) - _BACK_SECONDS
+        now = int(self._clock())
+        since, known = now - _BACK_SECONDS, now - _SETTLE_SECONDS
         with self._store.engine.connect() as db:
-            found = scripts.without(db, self._store.cluster, source.name, since, _JOBS_AT_ONCE)
+            found = scripts.without(
+                db, self._store.cluster, source.name, since, known, _JOBS_AT_ONCE
+            )
         try:
             for jobs in list(_sharing(found).values())[:_CALLS_AT_ONCE]:
                 if stop.is_set():

@@ -1,11 +1,13 @@
 """Batch scripts out of a real Slurm's accounting."""
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.e2e import slurm
+from tests.e2e.processes import until
 from tests.e2e.test_stats_db_slurm import Poll
 
 pytestmark = pytest.mark.e2e
@@ -32,7 +34,14 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]
         assert off.rows("job_script") == []  # unless a site wants them
         poll = Poll(folder, cluster, sacct={"batch-scripts": True, "batch-script-size": "1k"})
         poll("--once")
-        poll("--once")
+        assert poll.rows("job_script") == []  # accounting may not have them all yet
+
+        def asked() -> bool:
+            time.sleep(5)
+            poll("--once")
+            return bool(poll.rows("job_script"))
+
+        until(asked, "scripts that accounting has by now", 180)
         texts = {row["digest"]: row["script"] for row in poll.rows("batch_script")}
         users = {row["id"]: row["username"] for row in poll.rows("job")}
         found = [(users[row["job_id"]], row["digest"]) for row in poll.rows("job_script")]
