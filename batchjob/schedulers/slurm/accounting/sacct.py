@@ -170,11 +170,12 @@ def _written(job: SubmittedJob) -> str:
 
 def _printed_script(printed: str, job: SubmittedJob) -> str:
     """What stands under the line that sacct draws, "" for none."""
-    _, drawn, script = printed.partition(f"\n{_RULE}\n")
-    if job.het_jobid:  # the other parts follow, with the same script
-        head = rf"\n\nBatch Script for {re.escape(job.het_jobid)}\+\d+\n{_RULE}\n"
-        script = re.split(head, script)[0] + "\n"
-    script = script.removesuffix("\n")
+    _, drawn, rest = printed.partition(f"\n{_RULE}\n")
+    # The other parts of a het job follow, and sometimes another task of an array (seen with 22.05),
+    # with the same script. Each script is printed with a newline behind it.
+    submission = re.escape(job.array_jobid or job.het_jobid or job.jobid)
+    end = re.search(rf"\n(?:Batch Script for {submission}[_+]\S+\n{_RULE}\n|\Z)", rest)
+    script = rest[: end.start()] if end else rest
     return script if drawn and script.strip() != "NONE" else ""
 
 

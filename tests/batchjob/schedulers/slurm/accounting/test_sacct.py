@@ -8,7 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchjob.runtime.subprocesses import CommandFailedError, CommandTimeoutError
-from batchjob.schedulers.accounting import ShrunkenError, SourceError, Unfinished
+from batchjob.schedulers.accounting import (
+    ShrunkenError,
+    SourceError,
+    SubmittedJob,
+    Unfinished,
+)
 from batchjob.schedulers.records import NodeShare, Quarantined
 from batchjob.schedulers.slurm.accounting.queries import Parsed
 from batchjob.schedulers.slurm.accounting.sacct import Sacct, SacctOptions
@@ -376,3 +381,21 @@ def test_rights(program, monkeypatch, tmp_path, private, level, said):
     assert len(findings) == len(said)
     assert all(line.startswith(start) for line, start in zip(findings, said, strict=True))
     assert all("adminlevel=Operator" in line for line in findings)
+
+
+SCRIPT = "#!/bin/bash\\n# Batch Script for 10_3\\nhostname\\n"
+
+
+@pytest.mark.parametrize(
+    ("job", "ids"),
+    [
+        (SubmittedJob("12", 1, array_jobid="10", array_index=2), ("10_2", "10_3")),
+        (SubmittedJob("10", 1, array_jobid="10"), ("10_[1-3]", "10_1")),
+        (SubmittedJob("10", 1, het_jobid="10", het_offset=0), ("10+0", "10+1")),
+        (SubmittedJob("10", 1), ("10",)),
+    ],
+)
+def test_a_script_ends_where_that_of_another_part_begins(program, job, ids):
+    parts = [f"Batch Script for {each}\\n{'-' * 80}\\n{SCRIPT}\\n" for each in ids]
+    sacct = program("sacct", f"printf -- '{''.join(parts)}'")
+    assert Sacct("c1", SacctOptions(sacct=sacct)).script(job) == SCRIPT.replace("\\n", "\n")
