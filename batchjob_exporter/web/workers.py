@@ -54,11 +54,11 @@ class RequestWorkers:
         self._requests.close()
 
     def answer(self, connection: HttpConnection, request: HttpRequest) -> bool:
-        """Queue a request to be answered; False where there is no place for it."""
+        """Queue a request to be answered; False if there is no room for it."""
         return self._requests.put(connection.client, (connection, request))
 
     def log_in(self, connection: HttpConnection, request: HttpRequest) -> bool:
-        """Queue a request whose password is to be checked first; False where there is no place."""
+        """Queue a request whose password must be checked first; False if there is no room."""
         return self._log_ins.put(connection.client, (connection, request))
 
     def waiting_log_ins(self) -> Counter[Hashable]:

@@ -254,7 +254,7 @@ class Connection(StrictHttp):
         else:
             self.transport.abort()
 
-    def send_400_response(self, msg: str) -> None:  # noqa: ARG002
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 (uvicorn gives its own words)
         """Refuse what is no HTTP."""
         self.refuse(400, NOT_HTTP)
 
