@@ -2,21 +2,14 @@
 
 import shutil
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from collectors.gpu.job_files import PrologFiles
-from tests.e2e import slurm
+from tests.e2e import slurm, slurm_prolog
 from tests.e2e.processes import until
 
 pytestmark = pytest.mark.e2e
-
-SHIPPED = Path(__file__).parents[2] / "deploy/slurm"
-PROLOGS = "PrologFlags=Alloc,contain\nProlog={root}/etc/prolog\nEpilog={root}/etc/epilog\n"
-# The node's own directory, for several nodes share this machine: what an admin writes into
-# /etc/default/batchjob_gpu_prolog, written into the script.
-OWN_DIRECTORY = "DIRECTORY={root}/gpus/$SLURMD_NODENAME\nmkdir -p {root}/gpus\n"
 
 
 @pytest.fixture(scope="module")
@@ -24,21 +17,17 @@ def cluster() -> Iterator[slurm.Cluster]:
     """Two nodes with four GPUs each."""
     if why_not := slurm.missing(cgroup=1, accounting=False):
         pytest.skip(why_not)
-    with slurm.cluster(cgroup=1, nodes=2, cpus=4, accounting=False, gpus=4, conf=PROLOGS) as made:
-        for name in ("prolog", "epilog"):
-            text = (SHIPPED / f"gpu_{name}.sh").read_text()
-            marker = "[ -r /etc/default/batchjob_gpu_prolog ]"
-            assert marker in text
-            script = made.root / "etc" / name
-            script.write_text(text.replace(marker, OWN_DIRECTORY.format(root=made.root) + marker))
-            shutil.copymode(SHIPPED / f"gpu_{name}.sh", script)
+    with slurm.cluster(
+        cgroup=1, nodes=2, cpus=4, accounting=False, gpus=4, conf=slurm_prolog.CONF
+    ) as made:
+        slurm_prolog.install(made)
         yield made
 
 
 def held(cluster: slurm.Cluster, node: int) -> dict[str, set[str]]:
     """Job -> its GPUs on a node, as the exporter reads them."""
-    directory = cluster.root / "gpus" / cluster.nodes[node]
-    return {job: set(gpus) for job, gpus in PrologFiles(str(directory)).read().items()}
+    directory = str(slurm_prolog.directory(cluster, cluster.nodes[node]))
+    return {job: set(gpus) for job, gpus in PrologFiles(directory).read().items()}
 
 
 def states(cluster: slurm.Cluster) -> set[str]:
