@@ -16,7 +16,7 @@ import yaml
 from tests.e2e.exporter import parse
 from tests.e2e.processes import until
 from tests.prometheus import families
-from tests.prometheus.replay import RULES, replay, series_of, text_of
+from tests.prometheus.replay import RULES, replay, series_of, text_of, with_ends
 
 INTERVAL = 30
 FILES = ("jobs.yml", "job_alerts.yml", "service_alerts.yml")
@@ -116,7 +116,7 @@ class Recording:
     def _series(self, names, count):
         keys = {key for _, samples in self.before + self.during for key in samples}
         for key in sorted(key for key in keys if dict(key)["__name__"] in names):
-            yield key, _with_ends(stretched(key, self.before, self.during, count))
+            yield key, with_ends(stretched(key, self.before, self.during, count))
 
 
 def stretched(key, before, during, count):
@@ -171,15 +171,6 @@ def _moved(phase, count, origin):
         return [None if last is None else float(last and last - origin)] * count
     step = INTERVAL if last > first else 0
     return [first - origin + step * number for number in range(count)]
-
-
-def _with_ends(values):
-    """Prometheus marks the end of a series that a target exposes no more."""
-    before = [None, *values]
-    return [
-        "stale" if value is None and last is not None else value
-        for last, value in zip(before, values, strict=False)
-    ]
 
 
 def _key(name, labels):

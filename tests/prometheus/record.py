@@ -2,32 +2,38 @@
 
     python -m tests.prometheus.record tests/fixtures/alerts/slurm.json
 
-Exporter without CAP_SYS_PTRACE (as its unit has it), collector `cluster`, poller, server and
-Prometheus run for some minutes while users submit jobs; then the controller is stopped for as long.
-Needs root, Slurm and Prometheus; takes ten minutes. test_recorded_day.py replays the file.
+Exporters without CAP_SYS_PTRACE (as their unit has it), collector `cluster`, poller, server and
+Prometheus run for some minutes while users submit short jobs beside three that run all the time:
+one that uses a quarter of four CPUs, one that holds 60 % of its memory, one with a busy GPU. Then
+the controller is stopped for as long. Needs root, Slurm, Prometheus and a C compiler; takes ten
+minutes. test_recorded_day.py replays the file.
 """
 
 import contextlib
 import json
 import os
+import shlex
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from tests.e2e import exporter, prometheus, slurm
+from tests.e2e import exporter, prometheus, slurm, slurm_prolog
 from tests.e2e.processes import daemon, free_ports, succeeds, until
 from tests.e2e.workload import command
-from tests.prometheus import families
+from tests.prometheus import families, node_view
 
 INTERVAL = 30
 HEALTHY_SAMPLES = 8
 FAULT_SAMPLES = 8
 REPOSITORY = Path(__file__).parents[2]
-RULES = REPOSITORY / "prometheus/rules/service_alerts.yml"
+RULES = REPOSITORY / "prometheus/rules"
+NODES = 5  # two for the job of four CPUs, one for those with memory and GPU, two for the others
+TIMES = ("_timestamp_seconds", "_start_time_seconds")
 # As the unit runs it: some user, with the one capability that reads RAPL.
 AS_INSTALLED = (
     "setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups", "--no-new-privs",
@@ -36,13 +42,24 @@ AS_INSTALLED = (
 )  # fmt: skip
 
 
-def names() -> list[str]:
-    """Of the series that alerts ask for."""
-    found = {"up"}
-    for group in yaml.safe_load(RULES.read_text())["groups"]:
-        for rule in group["rules"]:
-            found |= families.used(rule["expr"])
-    return sorted(found)
+def names(*files: str) -> list[str]:
+    """Of the series that alerts ask for, be it by recording rules."""
+    steps = {
+        rule["record"]: families.used(rule["expr"])
+        for path in RULES.glob("*.yml")
+        for rule in _rules(path)
+        if "record" in rule
+    }
+    wanted = {name for file in files for rule in _rules(RULES / file)
+              for name in families.used(rule["expr"])}  # fmt: skip
+    while recorded := wanted & steps.keys():
+        wanted = (wanted - recorded).union(*(steps[name] for name in recorded))
+    return sorted(wanted)
+
+
+def _rules(path: Path) -> list[dict[str, Any]]:
+    groups = yaml.safe_load(path.read_text())["groups"]
+    return [rule for group in groups for rule in group["rules"]]
 
 
 def record() -> dict[str, Any]:
@@ -51,10 +68,15 @@ def record() -> dict[str, Any]:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="record-")))
         folder.chmod(0o755)
         after_cluster = stack.enter_context(contextlib.ExitStack())
-        cluster = stack.enter_context(slurm.cluster(cgroup=1))
+        cluster = stack.enter_context(
+            slurm.cluster(cgroup=1, nodes=NODES, gpus=1, conf=slurm_prolog.CONF)
+        )
+        slurm_prolog.install(cluster)
+        every = cluster.submit("carol", "srun true", f"--nodes={NODES}", f"--ntasks={NODES}")
+        cluster.wait(every)  # the first job of a node makes the cgroups that views hide
         environ = {**cluster.environ, "PYTHONPATH": str(REPOSITORY)}
         environ["PATH"] = os.pathsep.join((environ["PATH"], os.environ["PATH"]))
-        node = stack.enter_context(exporter.running(inside=cluster.inside(*AS_INSTALLED)))
+        nodes = _exporters(cluster, folder, stack)
         whole = stack.enter_context(
             exporter.running(
                 "--collector.disable-defaults", "--collector.cluster",
@@ -63,7 +85,7 @@ def record() -> dict[str, Any]:
         )  # fmt: skip
         poller, server = (f"127.0.0.1:{port}" for port in free_ports(2))
         tsdb = stack.enter_context(
-            prometheus.serving(_scrapes(node.address, whole.address, poller, server))
+            prometheus.serving(_scrapes(nodes, whole.address, poller, server))
         )
         config = folder / "stats_db.yml"
         config.write_text(_poller(folder, tsdb.url, poller, cluster.name))
@@ -76,15 +98,18 @@ def record() -> dict[str, Any]:
             f"--tsdb.url={tsdb.url}", f"--web.listen-address={server}",
         )  # fmt: skip
         stack.enter_context(daemon(serve, folder / "log", environ))
-        until(lambda: len(tsdb.query("up == 1")) == 4, f"{folder}/log", 120, 1.0)
+        until(lambda: len(tsdb.query("up == 1")) == NODES + 3, f"{folder}/log", 120, 1.0)
+        _begin_long_jobs(cluster, tsdb)
         _work(cluster, HEALTHY_SAMPLES * INTERVAL)
         middle = time.time()
         cluster.command("scontrol", "shutdown", "slurmctld")
         time.sleep(FAULT_SAMPLES * INTERVAL)
+        of_services = ["up", *names("service_alerts.yml")]
+        both = sorted({*of_services, *names("job_alerts.yml")})
         made = {
             "interval": INTERVAL,
-            "healthy": _series(tsdb, middle - HEALTHY_SAMPLES * INTERVAL, HEALTHY_SAMPLES),
-            "controller_down": _series(tsdb, middle, FAULT_SAMPLES),
+            "healthy": _series(tsdb, both, middle - HEALTHY_SAMPLES * INTERVAL, HEALTHY_SAMPLES),
+            "controller_down": _series(tsdb, of_services, middle, FAULT_SAMPLES),
         }
         # The cluster's end cancels what runs.
         again = daemon(cluster.inside("slurmctld", "-D"), folder / "log", environ)
@@ -95,17 +120,35 @@ def record() -> dict[str, Any]:
         return made
 
 
-def _scrapes(node: str, whole: str, poller: str, server: str) -> dict[str, Any]:
-    def job(name: str, target: str, **labels: str) -> dict[str, Any]:
-        return {"job_name": name, "static_configs": [{"targets": [target], "labels": labels}]}
+def _exporters(cluster: slurm.Cluster, folder: Path, stack: contextlib.ExitStack) -> dict[str, str]:
+    """Start one for each node; node → address. The third has a GPU."""
+    found = {}
+    for node in cluster.nodes:
+        gpu = node_view.Gpu(folder) if node == cluster.nodes[2] else None
+        view = node_view.of(cluster, node, folder, gpu.mounts if gpu else "")
+        environ = gpu.environ if gpu else ()
+        files = f"--collector.gpu.job-files={slurm_prolog.directory(cluster, node)}"
+        inside = (*view, *cluster.inside(*AS_INSTALLED, "env", *environ))
+        found[node] = stack.enter_context(exporter.running(files, inside=inside)).address
+    return found
 
+
+def _scrapes(nodes: dict[str, str], whole: str, poller: str, server: str) -> dict[str, Any]:
+    def target(address: str, **labels: str) -> dict[str, Any]:
+        return {"targets": [address], "labels": labels}
+
+    targets = {
+        "batchjob_exporter": [
+            target(address, cluster="alpha", instance=node) for node, address in nodes.items()
+        ],
+        "batchjob_cluster": [target(whole, cluster="alpha")],
+        "batchjob_stats_db": [target(poller)],
+        "batchjob_stats_server": [target(server)],
+    }
     return {
         "global": {"scrape_interval": f"{INTERVAL}s"},
         "scrape_configs": [
-            job("batchjob_exporter", node, cluster="alpha"),
-            job("batchjob_cluster", whole, cluster="alpha"),
-            job("batchjob_stats_db", poller),
-            job("batchjob_stats_server", server),
+            {"job_name": name, "static_configs": each} for name, each in targets.items()
         ],
     }
 
@@ -123,6 +166,29 @@ def _poller(folder: Path, tsdb: str, address: str, slurms_name: str) -> str:
     )
 
 
+def _begin_long_jobs(cluster: slurm.Cluster, tsdb: prometheus.Server) -> None:
+    """Jobs that are healthy, but not far from each alert; until Prometheus has all of them."""
+    nodes = cluster.nodes
+    half_busy = shlex.quote(f"while true; do {command(cpu=0.5, sleep=0.5)}; done")
+    four_cpus = cluster.submit(
+        "alice", f"srun bash -c {half_busy}", "--time=60", f"--nodelist={nodes[0]},{nodes[1]}",
+        "--nodes=2", "--ntasks=2", "--cpus-per-task=2",
+    )  # fmt: skip
+    memory = cluster.submit(
+        "bob", command(memory_mb=115, sleep=3600), "--time=60", "--mem=200M",
+        f"--nodelist={nodes[2]}",
+    )  # fmt: skip
+    gpu = cluster.submit(
+        "carol", command(sleep=3600), "--time=60", "--gres=gpu:1", f"--nodelist={nodes[2]}"
+    )
+    for promql in (
+        f'sum(batchjob_job_cpus{{jobid="{four_cpus}"}}) >= 4',
+        f'batchjob_job_memory_anon_bytes{{jobid="{memory}"}} > 1e8',
+        f'batchjob_job_gpu_utilization_ratio{{jobid="{gpu}"}} > 0',
+    ):
+        until(lambda promql=promql: tsdb.query(promql), promql, 120, 1.0)
+
+
 def _work(cluster: slurm.Cluster, seconds: int) -> None:
     """Jobs of three users, some of which fail, until the time is over."""
     until_time = time.monotonic() + seconds
@@ -133,18 +199,20 @@ def _work(cluster: slurm.Cluster, seconds: int) -> None:
         time.sleep(30)
 
 
-def _series(tsdb: prometheus.Server, begin: float, samples: int) -> list[dict[str, Any]]:
+def _series(
+    tsdb: prometheus.Server, names: Sequence[str], begin: float, samples: int
+) -> list[dict[str, Any]]:
     found = []
     times = [begin + INTERVAL * number for number in range(samples)]
-    for name in names():
+    for name in names:
         answer = tsdb.get(
             "query_range", query=name, start=str(times[0]), end=str(times[-1]), step=str(INTERVAL)
         )
         for each in answer["result"]:
-            at = {round(moment - begin): float(value) for moment, value in each["values"]}
+            at = {round(moment - begin): round(float(value), 6) for moment, value in each["values"]}
             values = [at.get(INTERVAL * number) for number in range(samples)]
-            if name.endswith("_timestamp_seconds"):  # the recording begins at 0
-                values = [None if value is None else round(value - begin) for value in values]
+            if name.endswith(TIMES):  # the recording begins at 0
+                values = [None if value is None else round(value - begin, 3) for value in values]
             found.append({"labels": each["metric"], "values": values})
     return found
 

@@ -15,6 +15,15 @@ def series_of(labels):
     return f"{name}{{{inner}}}"
 
 
+def with_ends(values):
+    """Prometheus marks the end of a series that a target exposes no more."""
+    before = [None, *values]
+    return [
+        "stale" if value is None and last is not None else value
+        for last, value in zip(before, values, strict=False)
+    ]
+
+
 def text_of(values):
     """In promtool's notation, equal ones put together; "stale" ends a series."""
     parts, before, times = [], "", 0
