@@ -92,8 +92,19 @@ class Chain(NamedTuple):
 
     def measured(self) -> float:
         """Jobs that the poller has measured."""
+        return self._of_poller("measured_jobs_total")
+
+    def poll_seconds(self) -> float:
+        """How long the last poll took, with the queries for what jobs used."""
+        return self._of_poller("poll_duration_seconds")
+
+    def failed_queries(self) -> float:
+        """Of the poller to the store."""
+        return self._of_poller("history_errors_total")
+
+    def _of_poller(self, name: str) -> float:
         found = exporter.parse(get(f"{self.poller_url}/metrics").decode(), 0)
-        return found.total("batchjob_stats_db_measured_jobs_total")
+        return found.total(f"batchjob_stats_db_{name}")
 
     def wait(self, condition: Callable[[], bool], what: str) -> None:
         """Until it is so, as long as all parts run."""

@@ -39,11 +39,15 @@ def measured(form: Form, text: str) -> dict[str, float]:
         time.sleep(form.watched)
         chain.wait(lambda: chain.measured() > before.counts["measured"], "measured jobs")
         after = chain.totals()
-        up = chain.store.up()
+        now = {
+            "nodes up": chain.store.up(),
+            "s, 99 % of scrapes": chain.store.scrape_seconds(),
+            "s, a poll": chain.poll_seconds(),
+            "queries that failed": chain.failed_queries(),
+        }
         answered = asked(chain)
         last = chain.totals()
-        found = costs(form, before, after)
-        found["nodes up"] = up
+        found = costs(form, before, after) | now
         found |= answer_times(answered)
         spent = last.cpu["server"] - after.cpu["server"]
         found["server, % of a core, asked"] = 100 * spent / (last.time - after.time)

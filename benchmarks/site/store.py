@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import quote
 
 from benchmarks.site.processes import answers, get, wait
 from tests.e2e import exporter
@@ -45,7 +46,14 @@ class Store(NamedTuple):
 
     def up(self) -> float:
         """How many nodes were scraped well the last time."""
-        answer = json.loads(get(f"{self.url}/api/v1/query?nocache=1&query=count(up==1)"))
+        return self._value("count(up==1)")
+
+    def scrape_seconds(self) -> float:
+        """Within which 99 of 100 nodes were scraped the last time."""
+        return self._value("quantile(0.99,scrape_duration_seconds)")
+
+    def _value(self, promql: str) -> float:
+        answer = json.loads(get(f"{self.url}/api/v1/query?nocache=1&query={quote(promql)}"))
         result = answer["data"]["result"]
         return float(result[0]["value"][1]) if result else 0.0
 
