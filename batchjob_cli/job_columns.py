@@ -56,6 +56,13 @@ def _name(row: Mapping[str, Any]) -> str:
     return (row.get("name") or row.get("submit_line") or "-")[:24]
 
 
+DEFAULT_KEYS = (
+    "jobid", "name", "submit_line", "user", "state", "state_word", "reason", "start_time",
+    "elapsed_seconds", "allocated_cpus", "cpu_efficiency", "memory_used_bytes", "exit_code",
+    "tool", "cpu_used_seconds", "error",
+)  # fmt: skip
+"""Keys of the API's rows that `default_columns` shows."""
+
 _OF_TRACKED_WORK = (
     TableColumn("TOOL", lambda row: row.get("tool") or "-", elastic=True, gives_way=3),
     TableColumn("CPU TIME", _known("cpu_used_seconds", run_time), right=True, gives_way=3),

@@ -13,7 +13,7 @@ from batchjob.runtime.values import at_least_one, called
 from batchjob.schedulers.states import JobState
 from batchjob_cli.client.connect import job_pages, parser
 from batchjob_cli.client.table import add_zone, in_colour, show, terminal_width, written
-from batchjob_cli.job_columns import columns_named, default_columns
+from batchjob_cli.job_columns import DEFAULT_KEYS, columns_named, default_columns
 
 # Option -> parameter of the API, and what it means.
 _FILTERS = {
@@ -116,7 +116,8 @@ def _rows(given: argparse.Namespace) -> Iterator[Mapping[str, Any]]:
         parameters["running"] = "true"
     if given.sort:
         parameters["sort"] = given.sort
-    for page in job_pages(given, parameters, given.limit):
+    keys = DEFAULT_KEYS if given.format == "table" and not given.columns else ()
+    for page in job_pages(given, parameters, given.limit, keys):
         yield from page
 
 

@@ -13,9 +13,9 @@ from textual.widgets import DataTable, Footer, Header
 
 from batchjob.runtime.settings import SettingsError, argument
 from batchjob.runtime.values import at_least_one, duration
-from batchjob_cli.client.connect import job_pages, parser
+from batchjob_cli.client.connect import Parameters, job_pages, parser
 from batchjob_cli.client.table import add_zone, in_colour
-from batchjob_cli.job_columns import default_columns
+from batchjob_cli.job_columns import DEFAULT_KEYS, default_columns
 from batchjob_cli.jobs import add_filters, chosen
 
 _SORTS = ("-start_time", "-cpu_efficiency", "-usage_memory_peak_bytes", "-usage_energy_joules")
@@ -54,15 +54,18 @@ def rows_of(given: argparse.Namespace, sort: str, *, ended: bool) -> Rows:
 
     The order is that of `sort` among those that run.
     """
-    wanted = chosen(given) | {"limit": min(given.limit, 1000), "sort": sort}
+    wanted = chosen(given) | {"sort": sort}
     if ended:
-        return [row for page in job_pages(given, wanted, given.limit) for row in page]
-    running = wanted | {"running": "true"}
-    rows = [row for page in job_pages(given, running, given.limit) for row in page]
+        return _listed(given, wanted, given.limit)
+    rows = _listed(given, wanted | {"running": "true"}, given.limit)
     if left := given.limit - len(rows):
-        waiting = chosen(given) | {"limit": min(left, 1000), "state": ["PENDING"]}
-        rows += [row for page in job_pages(given, waiting, left) for row in page]
+        rows += _listed(given, chosen(given) | {"state": ["PENDING"]}, left)
     return rows
+
+
+def _listed(given: argparse.Namespace, wanted: Parameters, most: int) -> list[Mapping[str, Any]]:
+    parameters = {**wanted, "limit": min(most, 1000)}
+    return [row for page in job_pages(given, parameters, most, DEFAULT_KEYS) for row in page]
 
 
 class JobsTop(App[None]):

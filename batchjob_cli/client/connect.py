@@ -72,12 +72,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def job_pages(
-    given: argparse.Namespace, parameters: Parameters, most: int
+    given: argparse.Namespace, parameters: Parameters, most: int, keys: Sequence[str] = ()
 ) -> Iterator[Sequence[Any]]:
-    """Pages of jobs, at most `most` jobs in all, of whoever is asked; raises SettingsError."""
+    """Pages of jobs, at most `most` jobs in all, of whoever is asked; raises SettingsError.
+
+    `keys`: those that are needed; a server sends no others, of which a job has over a hundred.
+    """
     ask = reachable_server(given)
     if ask is not None:
-        yield from pages(ask, "jobs", parameters, most)
+        wanted = {"fields": ",".join(keys)} if keys else {}
+        yield from pages(ask, "jobs", {**parameters, **wanted}, most)
         return
     data = data_directory(given.data)
     from batchjob_cli.client import quick_list

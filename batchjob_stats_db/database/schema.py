@@ -8,7 +8,7 @@ sums) lives apart from what the scheduler said, and can be rebuilt from it.
 """
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -77,13 +77,19 @@ class Count(sa.types.TypeDecorator[float]):
     impl = Float
     cache_ok = True
 
-    def process_result_value(self, value: float | None, dialect: sa.Dialect) -> float | None:
-        """A column's value as Python has it."""
-        del dialect
-        if isinstance(value, (str, bytes)):
-            wrong = sqlite3.DatabaseError(f"malformed: {value!r:.40} where a number must be")
-            raise sa.exc.DatabaseError(None, None, wrong)
-        return int(value) if value is not None and value % 1 == 0 else value
+    def result_processor(
+        self, dialect: sa.Dialect, coltype: object
+    ) -> Callable[[float | None], float | None]:
+        """A column's value as Python has it; `process_result_value` would be called by another."""
+        del dialect, coltype
+        return _whole_if_it_is
+
+
+def _whole_if_it_is(value: float | None) -> float | None:
+    if isinstance(value, (str, bytes)):
+        wrong = sqlite3.DatabaseError(f"malformed: {value!r:.40} where a number must be")
+        raise sa.exc.DatabaseError(None, None, wrong)
+    return int(value) if value is not None and value % 1 == 0 else value
 
 
 def _counts(names: str) -> list[Column[float]]:

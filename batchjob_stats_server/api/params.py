@@ -124,7 +124,7 @@ OneOrMore = BeforeValidator(_words)
 class RowsParams(Query):
     """How rows are wanted."""
 
-    fields: Word | None = Field(
+    fields: Annotated[str, StringConstraints(min_length=1, max_length=4096)] | None = Field(
         None, description="Names of the keys to return, separated by commas."
     )
     format: RowFormat = Field(RowFormat.JSON, description="Format of the rows.")

@@ -36,6 +36,13 @@ class ApiQuery(NamedTuple):
     params: tuple[tuple[str, str], ...] = ()
     root: str = ""  # the key of an answer that has the rows; none: the answer is the rows
 
+    def parameters(self) -> tuple[tuple[str, str], ...]:
+        """With the keys that are shown, where a client may choose: a job has over a hundred."""
+        if self.root:
+            return self.params
+        keys = dict.fromkeys(column.key for column in self.columns)
+        return (*self.params, ("fields", ",".join(keys)))
+
 
 class Promql(NamedTuple):
     """A question to Prometheus."""

@@ -25,7 +25,7 @@ def _infinity(rows: ApiQuery, ref: str) -> Json:
         "url_options": {
             "method": "GET",
             "data": "",
-            "params": [{"key": key, "value": value} for key, value in rows.params],
+            "params": [{"key": key, "value": value} for key, value in rows.parameters()],
             "headers": [],
         },
         "root_selector": rows.root,
@@ -56,7 +56,7 @@ def _json_api(rows: ApiQuery, ref: str) -> Json:
         "method": "GET",
         "urlPath": rows.path,
         "queryParams": "",
-        "params": [[key, value] for key, value in rows.params],
+        "params": [[key, value] for key, value in rows.parameters()],
         "headers": [],
         "body": "",
         # Kept for five minutes by default, under a key that does not know who asks.

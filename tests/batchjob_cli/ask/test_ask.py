@@ -24,9 +24,11 @@ from batchjob.local_runs import record
 from batchjob.runtime.settings import SettingsError
 from batchjob.schedulers.states import JobState
 from batchjob_cli import job, jobs, stats
+from batchjob_cli.client import connect
 from batchjob_cli.client.connect import next_page
 from batchjob_cli.client.remote import Server
 from batchjob_cli.client.running_up import TOKEN_FILE, announced, kept
+from batchjob_cli.job_columns import DEFAULT_KEYS
 from batchjob_cli.main import main
 from batchjob_cli.up import options, records, stack, token
 from batchjob_stats_db.database import schema, scripts
@@ -391,6 +393,19 @@ def test_the_list_is_the_same_with_and_without_the_server(data, server, capsys):
     for more in ([], ["--sort", "-usage_energy_joules"], ["--name", "align"], ["--limit=1"]):
         local = asked(capsys, jobs, "--data", data, "--format=json", *more)
         assert json.loads(local) == json.loads(asked(capsys, jobs, *ask, "--format=json", *more))
+
+
+def test_a_server_is_asked_for_the_keys_of_the_table_alone(data, server, capsys):
+    """And the table is the same: it needs no other key."""
+    url, token_file = server
+    ask = ["--server", url, "--token-file", token_file]
+    table = asked(capsys, jobs, "--data", data)
+    assert "align" in table
+    assert asked(capsys, jobs, *ask) == table
+    given = connect.parser("jobs", "").parse_args(ask)
+    (rows,) = connect.job_pages(given, {}, 50, DEFAULT_KEYS)
+    assert rows
+    assert all(set(row) == set(DEFAULT_KEYS) for row in rows)
 
 
 @pytest.mark.parametrize("form", ["text", "json", "markdown", "html"])
