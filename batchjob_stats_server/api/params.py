@@ -43,7 +43,9 @@ Time = Annotated[
     int,
     BeforeValidator(seconds, json_schema_input_type=str),
 ]
-Word = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f]+$")]
+_PRINTABLE = r"^[^\x00-\x1f]+$"
+Word = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=_PRINTABLE)]
+Words = Annotated[str, StringConstraints(min_length=1, max_length=4096, pattern=_PRINTABLE)]
 
 
 def _duration(value: Any) -> int:
@@ -124,7 +126,7 @@ OneOrMore = BeforeValidator(_words)
 class RowsParams(Query):
     """How rows are wanted."""
 
-    fields: Annotated[str, StringConstraints(min_length=1, max_length=4096)] | None = Field(
+    fields: Words | None = Field(
         None, description="Names of the keys to return, separated by commas."
     )
     format: RowFormat = Field(RowFormat.JSON, description="Format of the rows.")
