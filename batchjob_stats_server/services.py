@@ -1,13 +1,12 @@
 """What the routes work with, made once from the settings."""
 
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple, cast
 
 from fastapi import Depends, Request
-from sqlalchemy.engine import URL, Connection, Engine, RowMapping
+from sqlalchemy.engine import Connection, Engine, RowMapping
 
 from batchjob_stats_db.database.engine import DatabaseError, parse, reader, writer
 from batchjob_stats_db.database.revision import require_current
@@ -30,13 +29,13 @@ from batchjob_stats_server.options import (
     proxy_secret,
 )
 from batchjob_stats_server.promql.backend import PromqlBackend
-from batchjob_stats_server.promql.fair_queue import FairQueue
 from batchjob_stats_server.promql.histories import TimeSeriesPool
 from batchjob_stats_server.report.facts import UNITS
 from batchjob_stats_server.report.rules import AdviceRule, load
 from batchjob_stats_server.run_control import RunControl
 from batchjob_stats_server.self_metrics import ServerMetrics
 from batchjob_stats_server.streams import StreamLimit
+from batchjob_stats_server.threads import Threads, threads_of
 from collectors.emissions.site_factors import SiteFactors, site_factors
 
 if TYPE_CHECKING:
@@ -48,27 +47,6 @@ class Rates(NamedTuple):
 
     user: RateLimiter
     peer: RateLimiter
-
-
-class Threads(NamedTuple):
-    """How many answer at a time; each has a connection of its own to the database."""
-
-    light: int
-    heavy: FairQueue  # for costly questions, so that others need not wait for them
-
-    def connections(self) -> int:
-        """To the database: one for each."""
-        return self.light + self.heavy.places()
-
-
-def threads_of(url: URL, most: int) -> Threads:
-    """So many, of which some are kept for either kind."""
-    heavy = most // 2
-    if url.get_backend_name() == "sqlite":  # which works in this process
-        heavy = min(heavy, len(os.sched_getaffinity(0)) + 1)
-    heavy = max(heavy, 1)
-    queue = FairQueue(heavy, max(1, heavy - 1), of="the database")
-    return Threads(max(most - heavy, 1), queue)
 
 
 class Services(NamedTuple):

@@ -30,6 +30,7 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
+from batchjob_cli.job_columns import DEFAULT_KEYS
 from batchjob_stats_db.database import tokens
 from batchjob_stats_db.database.access import Access, UserOn
 from batchjob_stats_db.database.engine import parse, reader, writer
@@ -51,6 +52,8 @@ QUESTIONS: dict[str, tuple[str, str]] = {
     "the same, 5 keys of each": (
         "user", "jobs?fields=jobid,state,start_time,elapsed_seconds,cpu_efficiency"
                 f"&started_before={END}+n"),
+    "the same, keys of `batchjob jobs`": (
+        "user", f"jobs?fields={','.join(DEFAULT_KEYS)}&started_before={END}+n"),
     "everybody's newest 100": ("admin", "jobs"),
     "an account's newest 100": ("admin", "jobs?account=account042"),
     "a node's newest 100": ("admin", "jobs?node=n0500"),

@@ -50,7 +50,7 @@ async def in_turn(
 ) -> T:
     """Do the work in a thread; costly requests wait in a queue that is fair to users."""
     if not costly:
-        return await to_thread.run_sync(work)
+        return await to_thread.run_sync(services.threads.short, work)
     try:
         return await services.threads.heavy.run(known.who(), work)
     except TooMany as error:

@@ -200,7 +200,7 @@ async def asker(request: Request, later: BackgroundTasks) -> Asker:
         known = _believed(request, services, later)
         return Asker(known, _access(services, known))
 
-    made = await run_in_threadpool(make)
+    made = await run_in_threadpool(services.threads.short, make)
     _throttle(services, made.identity)
     request.state.asker = made
     return made

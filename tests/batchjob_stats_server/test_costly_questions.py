@@ -11,7 +11,7 @@ from batchjob_stats_server.api.answers import looked_up
 from batchjob_stats_server.auth.rights import Principal
 from batchjob_stats_server.http.problems import Problem
 from batchjob_stats_server.promql.fair_queue import LONGEST_LINE, FairQueue
-from batchjob_stats_server.services import Threads
+from batchjob_stats_server.threads import Threads
 
 ALICE, BOB = Principal("alice", "user", "token"), Principal("bob", "user", "token")
 
