@@ -102,7 +102,11 @@ class Prometheus:
                 for metric in metrics:
                     query = last_times([metric], part, step)
                     answer = self._ask("query", query=query, time=end_of(part))
-                    found += [each._replace(metric=metric) for each in instant_values(answer)]
+                    found += [
+                        each._replace(metric=metric)
+                        for each in instant_values(answer)
+                        if each.labels.get("cluster", "") == batch[0].cluster
+                    ]
         return found
 
     def courses(self, asked: SeriesQuery, span: JobWindow, stretches: int) -> list[TimeSeries]:
@@ -200,7 +204,8 @@ class Prometheus:
         found: dict[Statistic, list[SeriesValue]] = {statistic: [] for statistic in wanted}
         fallen: set[tuple[str, Identity]] = set()
         for query in united(list(_terms(wanted)), batch):
-            for function, sample in _asked(self._ask("query", query=query, time=end_of(batch))):
+            answer = self._ask("query", query=query, time=end_of(batch))
+            for function, sample in _asked(answer, batch[0].cluster):
                 if function == _RESETS:
                     fallen.add(_series(sample))
                 else:
@@ -289,17 +294,19 @@ def _drawn(span: JobWindow, margin: float) -> JobWindow:
 def _terms(wanted: Mapping[Statistic, Sequence[str]]) -> Iterator[Term]:
     for statistic, metrics in wanted.items():
         if statistic is Statistic.TOTAL:
-            yield Term(_LAST, metrics)
             yield from (Term(_RESETS, [metric], " > 0") for metric in metrics)
+            yield Term(_LAST, metrics)
         elif statistic is Statistic.LATEST:
             yield from (Term(_TIME, [metric], instant=True) for metric in metrics)
         elif statistic is not Statistic.RESET:  # which comes with the totals
             yield from (Term(_FUNCTIONS[statistic], [metric]) for metric in metrics)
 
 
-def _asked(answer: list[dict[str, Any]]) -> Iterator[tuple[str, SeriesValue]]:
-    """By function what `united` found; labels of thousands of series are kept once."""
+def _asked(answer: list[dict[str, Any]], cluster: str) -> Iterator[tuple[str, SeriesValue]]:
+    """By function what `united` found of a cluster; labels of thousands of series are kept once."""
     for name, labels, result in named_series(answer):
+        if labels.get("cluster", "") != cluster:
+            continue
         function, _, metric = labels.pop("asked").partition(" ")
         kept = {sys.intern(label): sys.intern(value) for label, value in labels.items()}
         yield function, SeriesValue(sys.intern(metric or name), kept, float(result["value"][1]))

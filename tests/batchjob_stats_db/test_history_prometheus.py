@@ -68,6 +68,15 @@ def test_totals_of_replicas_never_double(history):
     assert totals(history, span("1")) == {("1", "n001:10910"): 30, ("1", "n002:10910"): 9}
 
 
+def test_another_clusters_job_of_the_same_id_is_another(history):
+    many = [span("1"), *(span(str(n)) for n in range(100, 120))]  # asked for without the cluster
+    assert totals(history, *many) == totals(history, span("1"))
+    found = history.last_sampled([CPU], many)
+    assert {(each.labels["cluster"], each.labels["instance"]) for each in found} == {
+        ("c1", "n001:10910"), ("c1", "n002:10910")
+    }  # fmt: skip
+
+
 def test_one_sample_is_enough(history):
     assert totals(history, span("2")) == {("2", "n001:10910"): 3.5}
 
@@ -158,9 +167,10 @@ def test_a_batch_holds_no_two_runs_and_not_too_many_samples():
     assert [len(batch) for batch in batches(long, endpoint)] == [1, 1]
 
 
-def test_cluster_and_jobid_are_always_in_the_selector():
+def test_jobid_is_always_in_the_selector_and_of_few_jobs_the_cluster():
     text = selector(["a", "b"], [span('1"2'), span("3")])
     assert text == '{__name__=~"a|b", cluster="c1", jobid=~"1\\"2|3"}'
+    assert "cluster" not in selector(["a"], [span(str(n)) for n in range(11)])
 
 
 def test_a_page_of_jobs_is_one_query_and_none_is_too_long_or_asks_for_too_much():
