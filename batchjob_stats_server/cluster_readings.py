@@ -7,7 +7,7 @@ import logging
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 from batchjob.quantities.gpu import (
@@ -21,11 +21,11 @@ from batchjob.quantities.gpu import (
 from batchjob.schedulers.cluster import ClusterNode
 from batchjob_stats_db.measure.job_usage import node_of
 from batchjob_stats_db.timeseries.base import SeriesValue, TimeSeriesError, TimeSeriesStore
+from batchjob_stats_server.bounded_wait import BoundedWait
 from batchjob_stats_server.promql.histories import TimeSeriesPool
 
 log = logging.getLogger(__name__)
 
-_PATIENCE_SECONDS = 1.0
 _FRESH_SECONDS = 20
 _STALE_SECONDS = 600  # older ones are not shown
 _REPORTED_FRESH_SECONDS = 600
@@ -202,8 +202,9 @@ class _LastAnswer(NamedTuple):
 class ClusterReadings:
     """Asks in a thread, and keeps the last answers."""
 
-    def __init__(self, histories: TimeSeriesPool) -> None:
+    def __init__(self, histories: TimeSeriesPool, bounded: BoundedWait) -> None:
         self._histories = histories
+        self._bounded = bounded
         self._lock = threading.Lock()
         self._kept: dict[tuple[str, str], _LastAnswer] = {}
         self._asked: dict[tuple[str, str], Future[None]] = {}
@@ -251,7 +252,7 @@ class ClusterReadings:
                 return kept.value
             if asked is None or asked.done():
                 asked = self._asked[key] = self._threads.submit(self._read, key, now, ask)
-        wait([asked], _PATIENCE_SECONDS)
+        self._bounded.wait([asked])
         with self._lock:
             kept = self._kept.get(key)
         return kept.value if kept and now - kept.time < fresh + _STALE_SECONDS else None

@@ -7,7 +7,7 @@ next time. Sorting and filtering go by what is stored.
 import logging
 import threading
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 from sqlalchemy.engine import Engine
@@ -16,11 +16,11 @@ from batchjob_stats_db.database.record_rows import UsagePolicy
 from batchjob_stats_db.measure.live import LiveJob, askable, live
 from batchjob_stats_db.queries.efficiency import with_usages
 from batchjob_stats_db.timeseries.base import TimeSeriesError
+from batchjob_stats_server.bounded_wait import BoundedWait
 from batchjob_stats_server.promql.histories import TimeSeriesPool
 
 log = logging.getLogger(__name__)
 
-_PATIENCE_SECONDS = 1.0
 _FRESH_SECONDS = 15.0
 _KEPT = 20_000
 
@@ -33,7 +33,10 @@ class _Kept(NamedTuple):
 
 
 class LiveUsage:
-    """Asks in a thread of its own, and keeps the last answers for some seconds."""
+    """Asks in a thread of its own, and keeps the last answers for some seconds.
+
+    While it asks, the jobs of further requests are collected: they are in its next question.
+    """
 
     def __init__(
         self,
@@ -41,17 +44,18 @@ class LiveUsage:
         histories: TimeSeriesPool,
         policy: UsagePolicy,
         interval: float,
-        patience: float = _PATIENCE_SECONDS,
+        bounded: BoundedWait,
     ) -> None:
-        """`patience`: for how many seconds a page waits."""
         self._reader = reader
         self._histories = histories
         self._policy = policy
         self._interval = interval
-        self._patience = patience
+        self._bounded = bounded
         self._lock = threading.Lock()
         self._kept: dict[int, _Kept] = {}
-        self._asked: set[int] = set()
+        self._collected: dict[int, Row] = {}
+        self._next: Future[None] | None = None  # the question with what is collected
+        self._asked: dict[int, Future[None]] = {}  # in which question a job is
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="live-usage")
 
     def stop(self) -> None:
@@ -61,12 +65,7 @@ class LiveUsage:
     def rows(self, rows: Sequence[Row], now: float) -> list[Row]:
         """Rows of jobs with all their columns, the running ones as of now."""
         wanted = [row for row in rows if askable(row, self._policy, int(now))]
-        with self._lock:
-            stale = [row for row in wanted if not self._known(row["id"], now)]
-            missing = [row for row in stale if row["id"] not in self._asked]
-            self._asked.update(row["id"] for row in missing)
-        if missing:
-            wait([self._thread.submit(self._ask, missing, int(now))], self._patience)
+        self._bounded.wait(self._answers(wanted, now))
         with self._lock:
             usages = {
                 row["id"]: kept.job.usage
@@ -92,7 +91,20 @@ class LiveUsage:
         kept = self._kept.get(number)
         return kept if kept and now - kept.time < _FRESH_SECONDS else None
 
-    def _ask(self, rows: Sequence[Row], now: int) -> None:
+    def _answers(self, rows: Sequence[Row], now: float) -> set[Future[None]]:
+        """The questions with those of the jobs whose usage is not known as of now."""
+        with self._lock:
+            stale = [row for row in rows if not self._known(row["id"], now)]
+            for row in stale:
+                if row["id"] not in self._asked:
+                    self._next = self._next or self._thread.submit(self._ask, int(now))
+                    self._asked[row["id"]] = self._next
+                    self._collected[row["id"]] = row
+            return {self._asked[row["id"]] for row in stale}
+
+    def _ask(self, now: int) -> None:
+        with self._lock:
+            rows, self._collected, self._next = [*self._collected.values()], {}, None
         found: Mapping[int, LiveJob] = {}
         try:
             with self._reader.connect() as db, self._histories.lent() as history:
@@ -101,7 +113,8 @@ class LiveUsage:
             log.info("running jobs are shown with their last recorded measurements: %s", error)
         finally:
             with self._lock:
-                self._asked.difference_update(row["id"] for row in rows)
+                for row in rows:
+                    del self._asked[row["id"]]
                 self._kept |= {number: _Kept(job, now) for number, job in found.items()}
                 if len(self._kept) > _KEPT:
                     self._kept = {n: k for n, k in self._kept.items() if self._known(n, now)}

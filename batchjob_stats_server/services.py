@@ -19,6 +19,7 @@ from batchjob_stats_server.auth.certificates import Certificates
 from batchjob_stats_server.auth.groups import Groups
 from batchjob_stats_server.auth.rate_limit import RateLimiter
 from batchjob_stats_server.auth.rights import ProcessToken
+from batchjob_stats_server.bounded_wait import BoundedWait
 from batchjob_stats_server.cluster_readings import ClusterReadings
 from batchjob_stats_server.letters import LetterTemplate, letter_template
 from batchjob_stats_server.live_usage import LiveUsage
@@ -61,6 +62,7 @@ class Services(NamedTuple):
     metrics: ServerMetrics
     rates: Rates
     threads: Threads
+    bounded: BoundedWait  # with measurements of running jobs and of nodes
     tsdb: PromqlBackend | None = None  # None: no time series database is configured
     certificates: Certificates | None = None  # None: clients have none
     histories: TimeSeriesPool | None = None  # None: nor anything else that keeps measurements
@@ -113,6 +115,7 @@ def build(settings: ServerSettings) -> Services:
     asked = gate.concurrent if settings.tsdb.url else 0
     tsdb = PromqlBackend(endpoint, asked, gate.concurrent_per_user) if asked else None
     histories = _histories(settings, endpoint, tsdb)
+    bounded = BoundedWait(max(1, threads.light // 2))
     metrics = ServerMetrics()
     metrics.watch(readers, tsdb.turns if tsdb else None)
     return Services(
@@ -128,16 +131,19 @@ def build(settings: ServerSettings) -> Services:
             RateLimiter(limit.peer_rate, limit.peer_burst),
         ),
         threads,
+        bounded,
         tsdb,
         Certificates(auth.client_ca_file, auth.client_crl_file) if auth.client_ca_file else None,
         histories,
         rules,
         _streams(settings.samples),
-        live=LiveUsage(readers, histories, settings.tsdb.policy(), settings.tsdb.scrape_interval)
+        live=LiveUsage(
+            readers, histories, settings.tsdb.policy(), settings.tsdb.scrape_interval, bounded
+        )
         if histories
         else None,
         letters=letter_template(settings.report),
-        readings=ClusterReadings(histories) if histories else None,
+        readings=ClusterReadings(histories, bounded) if histories else None,
         provider=_provider(settings),
     )
 

@@ -1,5 +1,7 @@
 """Where a job's measurements are to be looked for."""
 
+from collections.abc import Sequence
+
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
@@ -17,12 +19,21 @@ def span_of(
 
     None for one that has not started, or may not be seen.
     """
+    return spans_of(db, access, [job_id], policy, now).get(job_id)
+
+
+def spans_of(
+    db: Connection, access: Access, job_ids: Sequence[int], policy: UsagePolicy, now: int
+) -> dict[int, JobToMeasure]:
+    """The same of the runs of a page, by these numbers."""
     job = schema.job.c
     query = sa.select(job.cluster, *WANTED).where(
-        job.id == job_id, job.start_time.is_not(None), visible(access)
+        job.id.in_(job_ids), job.start_time.is_not(None), visible(access)
     )
-    row = db.execute(query).first()
-    if row is None:
-        return None
-    runs = runs_of_ids(db, row.cluster, [row.jobid])
-    return measured(row.cluster, row, runs[row.jobid], policy, now)
+    rows = db.execute(query).all()
+    found: dict[int, JobToMeasure] = {}
+    for cluster in {row.cluster for row in rows}:
+        own = [row for row in rows if row.cluster == cluster]
+        runs = runs_of_ids(db, cluster, [row.jobid for row in own])
+        found |= {row.id: measured(cluster, row, runs[row.jobid], policy, now) for row in own}
+    return found

@@ -39,7 +39,9 @@ def services(tmp_path_factory):
     made = build(ServerSettings(DatabaseOptions(f"sqlite:///{path}"), web, limit=limit))
     histories = TimeSeriesPool([ExampleHistory(made.reader)])
     return root, made._replace(
-        histories=histories, readings=ClusterReadings(histories), clock=lambda: example_site.NOW
+        histories=histories,
+        readings=ClusterReadings(histories, made.bounded),
+        clock=lambda: example_site.NOW,
     )
 
 

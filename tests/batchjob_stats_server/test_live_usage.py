@@ -1,7 +1,9 @@
 """Running jobs in lists have the usage of now, from one question for all, and no page waits."""
 
+import contextlib
 import threading
 import time
+import urllib.parse
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -9,15 +11,19 @@ import sqlalchemy as sa
 from fastapi.testclient import TestClient
 
 from batchjob_stats_db.database import schema
+from batchjob_stats_db.database.access import EVERYTHING
 from batchjob_stats_db.database.record_rows import UsagePolicy
 from batchjob_stats_db.queries.efficiency import with_usage, with_usages
+from batchjob_stats_db.queries.jobs import running
 from batchjob_stats_db.timeseries.prometheus_client import Endpoint
 from batchjob_stats_db.timeseries.prometheus_store import Prometheus
 from batchjob_stats_server import app
+from batchjob_stats_server.bounded_wait import BoundedWait
 from batchjob_stats_server.live_usage import LiveUsage
 from batchjob_stats_server.promql.histories import TimeSeriesPool
 from tests.batchjob_stats_db.tsdb import SERVERS, line, prometheus, relayed
 from tests.batchjob_stats_server.conftest import NOW, PROXY, SECRET
+from tests.e2e.processes import until
 
 CAROL = {"user": "carol", "jobid": "3"}  # runs since NOW - 5000
 UNTIL = (NOW - 50) * 1000  # when her last sample was
@@ -37,9 +43,9 @@ SAMPLES = [
 ]
 
 
-def live(services, url, patience=60.0):
+def live(services, url, seconds=60.0):
     histories = TimeSeriesPool([Prometheus(Endpoint(url))])
-    asked = LiveUsage(services.reader, histories, UsagePolicy(), 30.0, patience)
+    asked = LiveUsage(services.reader, histories, UsagePolicy(), 30.0, BoundedWait(seconds=seconds))
     return services._replace(histories=histories, live=asked)
 
 
@@ -141,35 +147,72 @@ def test_pages_have_them(services, store):
         get(live_services, path)
 
 
-def test_a_store_that_hangs_leaves_what_is_stored(services):
-    release = threading.Event()
+@contextlib.contextmanager
+def hanging(release):
+    """A store that knows nothing, and says so when it is released; also what it was asked."""
+    asked = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
+            self.answer(urllib.parse.urlsplit(self.path).query)
+
+        def do_POST(self):
+            self.answer(self.rfile.read(int(self.headers["Content-Length"])).decode())
+
+        def answer(self, form):
+            asked.append(urllib.parse.parse_qs(form)["query"][0])
             release.wait(20)
+            body = b'{"status":"success","data":{"resultType":"vector","result":[]}}'
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
 
         def log_message(self, *_):
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever).start()
-        slow = live(services, f"http://127.0.0.1:{server.server_port}", patience=1.0)
         try:
-            begun = time.monotonic()
-            job = carols(get(slow, "/api/v1/jobs"))
-            get(slow, "/api/v1/jobs")  # whose answer is being waited for already
-            assert time.monotonic() - begun < 10
-            assert job["usage_until_time"] != NOW * 1000
+            yield f"http://127.0.0.1:{server.server_port}", asked
         finally:
             release.set()
             server.shutdown()
-            slow.live.stop()
+
+
+def test_a_store_that_hangs_leaves_what_is_stored(services):
+    with hanging(threading.Event()) as (url, asked):
+        slow = live(services, url, seconds=1.0)
+        begun = time.monotonic()
+        job = carols(get(slow, "/api/v1/jobs"))
+        get(slow, "/api/v1/jobs")  # whose answer is being waited for already
+        assert time.monotonic() - begun < 10
+        assert job["usage_until_time"] != NOW * 1000
+        assert len(asked) == 1
+        slow.live.stop()
+
+
+def test_jobs_of_requests_that_come_meanwhile_are_in_the_next_question(services):
+    with services.writer.begin() as db:
+        (job,) = db.execute(sa.select(schema.job).where(schema.job.c.jobid == "3")).mappings()
+        copies = [{**job, "id": 1000 + n, "jobid": f"{1000 + n}"} for n in range(2)]
+        db.execute(sa.insert(schema.job), copies)
+        first, second, third = sorted(running(db, EVERYTHING), key=lambda row: row["id"])
+    release = threading.Event()
+    with hanging(release) as (url, asked):
+        measured = live(services, url, seconds=0.01).live
+        measured.rows([first], NOW)
+        until(lambda: asked, "the first question")
+        measured.rows([second], NOW)
+        measured.rows([third, first], NOW)
+        release.set()
+        until(lambda: len(asked) > 1, "the second question")
+        measured.stop()
+    ids = f"{second['jobid']}|{third['jobid']}"
+    assert ids in asked[1], asked
 
 
 def test_figures_of_many_rows_are_those_of_one(services):
-    from batchjob_stats_db.database.access import EVERYTHING
-    from batchjob_stats_db.queries.jobs import running
-
     with services.reader.connect() as db:
         rows = running(db, EVERYTHING)
     usage = {"samples": 9, "coverage": 1.0, "until_time": NOW, "user_cpu_seconds": 77.0}

@@ -97,7 +97,9 @@ def site(tmp_path_factory, portal):
     made = build(ServerSettings(DatabaseOptions(f"sqlite:///{path}"), web))
     histories = TimeSeriesPool([ExampleHistory(made.reader) for _ in range(4)])
     services = made._replace(
-        histories=histories, readings=ClusterReadings(histories), clock=lambda: example_site.NOW
+        histories=histories,
+        readings=ClusterReadings(histories, made.bounded),
+        clock=lambda: example_site.NOW,
     )
     config = uvicorn.Config(app.make(services), port=0, log_level="warning", access_log=False)
     server = uvicorn.Server(config)

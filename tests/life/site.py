@@ -32,6 +32,7 @@ from batchjob_stats_db.poller.options import (
 from batchjob_stats_db.poller.poller import Poller
 from batchjob_stats_db.poller.self_metrics import PollerMetrics
 from batchjob_stats_db.timeseries.base import TimeSeriesError, TimeSeriesStore
+from batchjob_stats_server.bounded_wait import BoundedWait
 from batchjob_stats_server.live_usage import LiveUsage
 from batchjob_stats_server.options import (
     AuthOptions,
@@ -250,5 +251,6 @@ def _services(
     made = build(settings)
     made = made if gate else made._replace(tsdb=None)
     histories = TimeSeriesPool([measurements] * 4)
-    live = LiveUsage(made.reader, histories, tsdb.policy(), tsdb.scrape_interval, patience=60.0)
+    bounded = BoundedWait(seconds=60.0)
+    live = LiveUsage(made.reader, histories, tsdb.policy(), tsdb.scrape_interval, bounded)
     return made._replace(histories=histories, live=live, clock=clock)

@@ -8,7 +8,7 @@ import math
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ from sqlalchemy.engine import Connection, RowMapping
 from batchjob.quantities.curves import CURVES
 from batchjob_stats_db.database.access import Access
 from batchjob_stats_db.measure.job_usage import JobToMeasure
-from batchjob_stats_db.queries.spans import span_of
+from batchjob_stats_db.queries.spans import spans_of
 from batchjob_stats_db.timeseries.base import TimeSeries, TimeSeriesError
 from batchjob_stats_server.course import lines
 from batchjob_stats_server.pages.rendering import charts, template_filters
@@ -28,7 +28,6 @@ log = logging.getLogger(__name__)
 WIDTH, HEIGHT = 100.0, 20.0
 _STRETCHES = 40
 _MOST = 60  # rows of a page
-_PATIENCE_SECONDS = 1.0
 _FRESH_SECONDS = 60  # how long the line of a job that runs is good
 _KEPT = 5000
 _THREADS = 2
@@ -77,18 +76,23 @@ class Sparklines:
         if services.histories is None:
             return None
         now = services.clock()
-        found: dict[LineKey, Sparkline] = {}
-        asked: dict[LineKey, Future[Sparkline]] = {}
-        for row in [row for row in rows if row["start_time"] is not None][:_MOST]:
-            keys = [(row["id"], line) for line in wanted if line is not Line.GPU or _gpus(row)]
-            found |= {key: kept for key in keys if (kept := self._known(key, now))}
-            missing = [key for key in keys if key not in found]
-            policy = services.settings.tsdb.policy()
-            job = span_of(db, access, row["id"], policy, int(now)) if missing else None
-            if job:
-                for key in missing:
-                    asked[key] = self._threads.submit(self._ask, services, job, key[1], row, now)
-        wait(asked.values(), _PATIENCE_SECONDS)
+        drawn = [row for row in rows if row["start_time"] is not None][:_MOST]
+        keys = {
+            (row["id"], line): row
+            for row in drawn
+            for line in wanted
+            if line is not Line.GPU or _gpus(row)
+        }
+        found = {key: kept for key in keys if (kept := self._known(key, now))}
+        missing = {key: row for key, row in keys.items() if key not in found}
+        ids = sorted({number for number, _ in missing})
+        jobs = spans_of(db, access, ids, services.settings.tsdb.policy(), int(now)) if ids else {}
+        asked = {
+            key: self._threads.submit(self._ask, services, jobs[key[0]], key[1], row, now)
+            for key, row in missing.items()
+            if key[0] in jobs
+        }
+        services.bounded.wait(asked.values())
         for key, future in asked.items():
             if not future.cancel() and future.done() and not future.exception():
                 found[key] = future.result()

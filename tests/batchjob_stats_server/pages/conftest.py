@@ -68,7 +68,9 @@ def example(tmp_path_factory):
     made = build(ServerSettings(DatabaseOptions(f"sqlite:///{path}"), web, report=report))
     histories = TimeSeriesPool([ExampleHistory(made.reader) for _ in range(4)])
     services = made._replace(
-        histories=histories, readings=ClusterReadings(histories), clock=lambda: example_site.NOW
+        histories=histories,
+        readings=ClusterReadings(histories, made.bounded),
+        clock=lambda: example_site.NOW,
     )
     with TestClient(app.make(services)) as client:
         headers = {"Authorization": f"Bearer {root}", **HTML}

@@ -1,0 +1,51 @@
+"""Where the measurements of a page of jobs are looked for."""
+
+import pytest
+import sqlalchemy as sa
+
+from batchjob_stats_db.database import schema
+from batchjob_stats_db.database.access import EVERYTHING, Access, UserOn
+from batchjob_stats_db.database.engine import parse, reader
+from batchjob_stats_db.database.record_rows import UsagePolicy
+from batchjob_stats_db.queries.spans import span_of, spans_of
+from tests.batchjob_stats_server import example_site
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory):
+    path = tmp_path_factory.mktemp("spans") / "jobs.db"
+    example_site.make(path, 40)
+    opened = reader(parse(f"sqlite:///{path}"))
+    yield opened
+    opened.dispose()
+
+
+def test_those_of_a_page_are_those_of_each_job(engine):
+    policy, now = UsagePolicy(), example_site.NOW
+    with engine.connect() as db:
+        ids = list(db.execute(sa.select(schema.job.c.id).limit(40)).scalars())
+        found = spans_of(db, EVERYTHING, ids, policy, now)
+        each = {number: span_of(db, EVERYTHING, number, policy, now) for number in ids}
+    assert found == {number: job for number, job in each.items() if job}
+    assert len({job.span.cluster for job in found.values()}) > 1
+    assert len(found) < len(ids)  # some wait
+
+
+def test_jobs_that_may_not_be_seen_have_none(engine):
+    bob = Access((UserOn("alpha", "bob"),))
+    with engine.connect() as db:
+        jobs = db.execute(sa.select(schema.job.c.id, schema.job.c.username)).all()
+        users = {row.id: row.username for row in jobs}
+        found = spans_of(db, bob, list(users)[:40], UsagePolicy(), example_site.NOW)
+    assert found
+    assert {users[number] for number in found} == {"bob"}
+
+
+def test_a_page_takes_a_statement_and_one_for_each_cluster(engine):
+    asked = []
+    sa.event.listen(engine, "before_cursor_execute", lambda *told: asked.append(told[2]))
+    with engine.connect() as db:
+        ids = list(db.execute(sa.select(schema.job.c.id).limit(40)).scalars())
+        del asked[:]
+        found = spans_of(db, EVERYTHING, ids, UsagePolicy(), example_site.NOW)
+    assert len(asked) == 1 + len({job.span.cluster for job in found.values()})
