@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 
 _FRESH_SECONDS = 15.0
 _KEPT = 20_000
+_COLLECTED = 2000  # jobs of the next question; those of further requests are shown as recorded
 
 Row = Mapping[Any, Any]
 
@@ -96,11 +97,11 @@ class LiveUsage:
         with self._lock:
             stale = [row for row in rows if not self._known(row["id"], now)]
             for row in stale:
-                if row["id"] not in self._asked:
+                if row["id"] not in self._asked and len(self._collected) < _COLLECTED:
                     self._next = self._next or self._thread.submit(self._ask, int(now))
                     self._asked[row["id"]] = self._next
                     self._collected[row["id"]] = row
-            return {self._asked[row["id"]] for row in stale}
+            return {self._asked[row["id"]] for row in stale if row["id"] in self._asked}
 
     def _ask(self, now: int) -> None:
         with self._lock:

@@ -212,6 +212,30 @@ def test_jobs_of_requests_that_come_meanwhile_are_in_the_next_question(services)
     assert ids in asked[1], asked
 
 
+def test_a_question_has_a_limited_number_of_jobs(services):
+    with services.reader.connect() as db:
+        (row,) = running(db, EVERYTHING)
+    release = threading.Event()
+    with hanging(release) as (url, asked):
+        measured = live(services, url, seconds=0.01).live
+        measured.rows([row], NOW)
+        until(lambda: asked, "the first question")
+        many = [{**row, "id": 10_000 + n, "jobid": str(10_000 + n)} for n in range(3000)]
+        with services.writer.begin() as db:
+            (job,) = db.execute(
+                sa.select(schema.job).where(schema.job.c.id == row["id"])
+            ).mappings()
+            copies = [{**job, "id": each["id"], "jobid": each["jobid"]} for each in many]
+            db.execute(sa.insert(schema.job), copies)
+        assert len(measured.rows(many, NOW)) == 3000
+        release.set()
+        until(lambda: any("|11999" in query for query in asked), "the last that was taken", 60)
+        measured.rows(many[2999:], NOW)
+        until(lambda: "12999" in asked[-1], "the question after that", 60)
+        measured.stop()
+    assert not any("12000" in query for query in asked)
+
+
 def test_figures_of_many_rows_are_those_of_one(services):
     with services.reader.connect() as db:
         rows = running(db, EVERYTHING)
