@@ -1,11 +1,14 @@
 """How long requests wait for measurements, and how many of them do so at a time."""
 
 import threading
+import time
 from collections.abc import Collection
 from concurrent.futures import Future, wait
 from typing import Any
 
 _LONGEST_SECONDS = 1.0
+_QUICK_SECONDS = 0.25  # an answer that took longer is slow, and so may be those after it
+_SLOW_SECONDS = 10.0  # for so long
 
 
 class BoundedWait:
@@ -14,17 +17,33 @@ class BoundedWait:
     A request that does not get what it waits for shows what is known without.
     """
 
-    def __init__(self, places: int = 1, seconds: float = _LONGEST_SECONDS) -> None:
-        """`places`: how many requests wait at a time, each for at most so many seconds."""
+    def __init__(
+        self, places: int = 1, seconds: float = _LONGEST_SECONDS, quick: float = _QUICK_SECONDS
+    ) -> None:
+        """`places`: how many requests wait at a time for a slow database.
+
+        `seconds`: how long each waits at most; `quick`: after how many seconds it is a slow one.
+        """
         self._places = threading.BoundedSemaphore(places)
         self._seconds = seconds
+        self._quick = quick
+        self._slow_until = 0.0  # monotonic seconds
 
     def wait(self, answers: Collection[Future[Any]]) -> None:
         """Until all answers have come, if they come in time and not too many requests wait."""
         if all(answer.done() for answer in answers):
             return
-        if self._places.acquire(blocking=False):
+        if time.monotonic() >= self._slow_until:
+            self._observed(answers)
+        elif self._places.acquire(blocking=False):
             try:
-                wait(answers, self._seconds)
+                self._observed(answers)
             finally:
                 self._places.release()
+
+    def _observed(self, answers: Collection[Future[Any]]) -> None:
+        begun = time.monotonic()
+        wait(answers, self._seconds)
+        now = time.monotonic()
+        if now - begun > self._quick:
+            self._slow_until = now + _SLOW_SECONDS

@@ -1,36 +1,47 @@
 """Few requests wait for a slow time series database, and none for long."""
 
-from concurrent.futures import Future, ThreadPoolExecutor
+import threading
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
 from batchjob_stats_server.bounded_wait import BoundedWait
 
 
-def test_it_waits_for_answers():
+def soon():
     answer = Future()
-    with ThreadPoolExecutor(1) as pool:
-        request = pool.submit(BoundedWait(seconds=60).wait, [answer])
+    threading.Timer(0.02, answer.set_result, [None]).start()
+    return answer
+
+
+def test_all_wait_for_a_quick_database():
+    bounded, answer = BoundedWait(places=1, seconds=60, quick=60), Future()
+    with ThreadPoolExecutor(4) as pool:
+        requests = [pool.submit(bounded.wait, [soon(), answer]) for _ in range(4)]
+        bounded.wait([soon()])
+        assert not any(request.done() for request in requests)
         answer.set_result(None)
-        request.result(60)
+        for request in requests:
+            request.result(60)
 
 
 def test_nobody_waits_longer():
     BoundedWait(seconds=0.01).wait([Future()])
 
 
-def test_a_request_goes_on_while_others_wait():
-    bounded, answer = BoundedWait(places=1, seconds=60), Future()
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(bounded.wait, [answer])
-        while not waiting.running():
-            pass
-        bounded.wait([answer])
-        bounded.wait([Future()])
-        assert not waiting.done() or not answer.done()
+def test_one_waits_for_a_slow_database_and_others_go_on():
+    bounded, answer = BoundedWait(places=1, seconds=60, quick=0), Future()
+    bounded.wait([soon()])
+    with ThreadPoolExecutor(2) as pool:
+        both = [pool.submit(bounded.wait, [answer]) for _ in range(2)]
+        gone_on, waits = wait(both, 60, FIRST_COMPLETED)
+        assert (len(gone_on), len(waits)) == (1, 1)
         answer.set_result(None)
-        waiting.result(60)
+        for request in both:
+            request.result(60)
 
 
 def test_its_place_is_free_again():
-    bounded = BoundedWait(places=1, seconds=0.01)
+    bounded = BoundedWait(places=1, seconds=60, quick=0)
     for _ in range(3):
-        bounded.wait([Future()])
+        answer = soon()
+        bounded.wait([answer])
+        assert answer.done()
