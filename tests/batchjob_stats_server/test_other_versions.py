@@ -95,8 +95,9 @@ def newer_server(url):
 @pytest.mark.parametrize(
     ("command", "arguments"),
     [
-        (jobs_command, ["--utc"]),
-        (jobs_command, ["--utc", "--columns=jobid,user,elapsed_seconds"]),
+        # Ended jobs: the run time of a running job may grow by a second between the two answers.
+        (jobs_command, ["--utc", "--state=completed"]),
+        (jobs_command, ["--utc", "--state=completed", "--columns=jobid,user,elapsed_seconds"]),
         (stats_command, ["--by=user", "--since=2026-01-01"]),
     ],
     ids=lambda each: " ".join(each) if isinstance(each, list) else each.__name__,
