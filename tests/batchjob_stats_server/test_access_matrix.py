@@ -129,7 +129,7 @@ def test_every_route_has_a_rule():
 GIVEN = {"vera": TokenRole.VIEWER, "root": TokenRole.ADMIN}
 
 
-# What docs/guide/security.md calls them in its table of who can do what to whom.
+# The names of the same callers in the threat model of docs/guide/security.md.
 IN_THE_DOCS = {
     "nobody": "anybody who reaches a port",
     "alice": "a user of the server",
@@ -138,14 +138,14 @@ IN_THE_DOCS = {
     "root": "an admin",
 }
 ALSO_IN_THE_DOCS = (
-    "a user on a node", "a namesake on another cluster", "a Slurm administrator",
-    "who stole a token", "a trusted peer", "an operator", "root on a node", "root at the site's",
+    "a user on a node", "a user with the same login", "a Slurm administrator",
+    "the thief of a token", "a trusted peer", "an operator", "root on a node", "root at the site's",
 )  # fmt: skip
 
 
-def test_the_docs_say_of_everybody_what_they_can_do():
+def test_the_threat_model_has_every_caller():
     page = Path(__file__).parents[2] / "docs/guide/security.md"
-    table = page.read_text().partition("## Who can do what to whom")[2].partition("## ")[0]
+    table = page.read_text().partition("## Threat model")[2].partition("## ")[0]
     rows = [line for line in table.splitlines() if line.startswith("| ")][2:]  # without its head
     who = [line.split("|")[1].strip() for line in rows]
     assert IN_THE_DOCS.keys() == set(ROLES)
