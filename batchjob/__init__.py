@@ -1,8 +1,8 @@
-"""Job monitoring for HPC centres: the vocabulary all parts share.
+"""Job monitoring for HPC centres: the types and tools that all parts share.
 
-For programs: `from batchjob import track` follows a piece of work, or
-`begin_work()` and `end_work()` where no `with` can stand; `batchjob.history()`,
-`batchjob.job()` and `batchjob.stats()` tell what has run.
+For programs: `from batchjob import track` records a piece of work; `begin_work()` and `end_work()`
+do so where `with` cannot be used; `batchjob.history()`, `batchjob.job()` and `batchjob.stats()`
+query what has run.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import what a program asks for, and nothing for those who only want the vocabulary."""
+    """Import the public functions on first use, so that importing the package stays cheap."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

@@ -1,13 +1,13 @@
-"""Celery's tasks as jobs: each attempt is on record, with its retries, time limits and errors.
+"""Celery tasks as jobs: each attempt is recorded, with its retries, time limits and errors.
 
     from batchjob.celery import follow
 
     app = Celery("tasks", broker=...)
     follow(app)
 
-Signals: docs.celeryq.dev, userguide/signals. What a worker process does itself it records itself.
-When it is killed (hard time limit, terminated, lost) the worker's main process is told, and ends
-the record.
+Signals: docs.celeryq.dev, userguide/signals. A worker process records its own attempts. If it is
+killed (hard time limit, terminated, lost), the worker's main process is notified and writes the end
+of the record.
 """
 
 import os
@@ -37,10 +37,10 @@ _WORKER_ENDED = WorkOutcome("cancelled", "the worker ended")
 
 
 def follow(app: Celery, *, arguments: bool = False, data: str = "") -> None:
-    """Put each task of the app on record; call it where the app is made, once.
+    """Record each task of the app; call this once, where the app is created.
 
-    `arguments`: record what tasks are called with, which may hold what nobody else should see.
-    `data`: the data directory (default: $BATCHJOB_DATA or ~/.local/state/batchjob).
+    `arguments`: also record the arguments of tasks, which may be confidential. `data`: the data
+    directory (default: $BATCHJOB_DATA or ~/.local/state/batchjob).
     """
     follower = _Follower(app, arguments, data)
     handlers: dict[Any, Callable[..., None]] = {
@@ -55,12 +55,15 @@ def follow(app: Celery, *, arguments: bool = False, data: str = "") -> None:
 
 
 def jobid_of(task_id: str, retries: int) -> str:
-    """The id of an attempt's record: the main process of a worker can tell it as well."""
+    """The id of an attempt's record, which the worker's main process can derive as well."""
     return str(uuid.uuid5(_NAMESPACE, f"{task_id}/{retries}"))
 
 
 class _Follower:
-    """What is being done in this process, by task id. Handlers get what Celery's signals give."""
+    """The attempts that run in this process, by task id.
+
+    Handlers take the arguments of Celery's signals.
+    """
 
     def __init__(self, app: Celery, arguments: bool, data: str) -> None:
         self._app = app
@@ -88,9 +91,10 @@ class _Follower:
         self._works[task_id] = Work(first, self._data)
 
     def _workflow(self, request: Any) -> str:
-        """What the task belongs to: the first task of its chain, or its group.
+        """The workflow of a task: the first task of its chain, or its group.
 
-        The task that a chord ends with was begun by one of the group, and belongs where that did.
+        The callback of a chord is started by a task of the group and belongs to that task's
+        workflow.
         """
         root = request.root_id or ""
         if request.group and root in ("", request.id):
@@ -101,23 +105,23 @@ class _Follower:
         return first.workflow or root if first is not None else root
 
     def retry(self, request: Any, reason: Any, **_: Any) -> None:
-        """It is to be tried again: this attempt ends."""
+        """End this attempt: the task will be retried."""
         self._outcomes[request.id] = WorkOutcome("retry", str(reason))
 
     def failure(self, task_id: str, exception: BaseException, **_: Any) -> None:
-        """It failed, here or in a worker process that has ended."""
+        """End a failed attempt of this process, or of a worker process that has exited."""
         if task_id in self._works:
             self._outcomes[task_id] = _outcome(exception)
         else:
             self._end_of_another(task_id, _outcome(exception))
 
     def revoked(self, request: Any, terminated: bool = False, **_: Any) -> None:
-        """Somebody revoked it while it was done."""
+        """End an attempt that was revoked while it ran."""
         if terminated:
             self._end_of_another(request.id, WorkOutcome("cancelled", "revoked"))
 
     def end(self, task_id: str, state: str | None = None, retval: Any = None, **_: Any) -> None:
-        """An attempt has ended in this process. Without a state the process is being ended."""
+        """End an attempt of this process. Without a state, the process is being terminated."""
         work = self._works.pop(task_id, None)
         outcome = self._outcomes.pop(task_id, None)
         if work is None:
@@ -129,12 +133,12 @@ class _Follower:
             work.end(outcome or told)
 
     def _ended_by_another(self, jobid: str) -> bool:
-        """The worker's main process writes the end before it ends us."""
+        """Whether the worker's main process has already written the end of this attempt."""
         run = _read(data_directory(self._data) / RUNS / f"{jobid}.json")
         return run is not None and not run.state.live
 
     def _end_of_another(self, task_id: str, outcome: WorkOutcome) -> None:
-        """End the record of a process that was killed; what it used nobody knows."""
+        """End the record of a process that was killed; its resource usage is unknown."""
         directory = data_directory(self._data) / RUNS
         run = _last_attempt(directory, task_id)
         if run is not None and run.state == JobState.RUNNING and run.node == os.uname().nodename:

@@ -1,4 +1,4 @@
-"""Pages about options, made from the dataclasses that the programs read them into."""
+"""Documentation pages of options, generated from the options' dataclasses."""
 
 import os
 import sys
@@ -11,12 +11,12 @@ HEAD = ("Option", "Default", "Meaning")
 
 
 def made_by(module: str) -> str:
-    """The line that keeps people from editing a page."""
+    """The comment that says the page is generated."""
     return f"<!-- Made by `python -m {module}`; not to be edited by hand. -->"
 
 
 def how_to_set(option: str, value: str) -> str:
-    """How an option is given, by this example."""
+    """How to set an option, shown by this example."""
     section, _, key = option.partition(".")
     return "\n\n".join(
         (
@@ -33,7 +33,7 @@ def how_to_set(option: str, value: str) -> str:
 
 
 def section_of(title: str, sections: Mapping[str, type[Any]]) -> list[str]:
-    """A heading and the options of some sections; nothing where they have none."""
+    """A heading and the options of some sections; empty if they have none."""
     rows = [_row(each) for each in named(sections)]
     return [f"## {title}", table(HEAD, rows)] if rows else []
 

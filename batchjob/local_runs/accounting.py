@@ -1,4 +1,4 @@
-"""Source `runs`: the records that `batchjob run` writes; `local_runs/record.py` has their form."""
+"""Source `runs`: the records that `batchjob run` writes (format: `local_runs/record.py`)."""
 
 import contextlib
 import math
@@ -49,7 +49,7 @@ def build(cluster: str, options: LocalRunsOptions) -> "Runs":
 
 
 class Runs:
-    """Reads the files that have changed, and looks whether unfinished runs still live."""
+    """Reads the files that have changed, and checks whether unfinished runs are still alive."""
 
     name = SOURCE
 
@@ -109,7 +109,7 @@ class Runs:
                 grave.unlink()
 
     def reread(self, since: int, differing: Differing) -> Iterator[Batch]:
-        """See RereadableSource: a file may have come with an older time than others had."""
+        """See RereadableSource: a file may arrive with an older time than files already read."""
         names = _by_time({n: s for n, s in self._stamps().items() if s.modified >= since})
         for at in range(0, len(names), _BATCH):
             found, bad = self._records(names[at : at + _BATCH])
@@ -120,7 +120,7 @@ class Runs:
             yield Batch(kept, tuple(bad), "", since)
 
     def _records(self, names: Iterable[str]) -> tuple[list[JobRecord], list[Quarantined]]:
-        """What files say, in the order in which the runs began, and what cannot be read."""
+        """The records of files, in the order in which the runs began, and unreadable files."""
         begun: list[tuple[float, JobRecord]] = []
         bad: list[Quarantined] = []
         for name in names:
@@ -142,13 +142,15 @@ class Runs:
         return [job for _, job in sorted(begun, key=itemgetter(0))], bad
 
     def _changed(self, listed: Mapping[str, "_Stamp"], since: int) -> dict[str, "_Stamp"]:
-        """Files that are not as they were, whatever the clock; at first those since a time."""
+        """Files that changed since the last call, by any clock, or at first since a time."""
         if self._seen is None:
             return {name: stamp for name, stamp in listed.items() if stamp.modified >= since}
         return {name: stamp for name, stamp in listed.items() if self._seen.get(name) != stamp}
 
     def _stamps(self) -> dict[str, "_Stamp"]:
-        """What tells that a file has changed; each change puts a new file in its place."""
+        """The identity of each file, which changes with its content: files are replaced, not
+        edited.
+        """
         found = {}
         for entry in self._listed(".json"):
             with contextlib.suppress(FileNotFoundError):
@@ -197,9 +199,9 @@ class Runs:
             return False
 
     def _gone(self, jobid: str) -> bool:
-        """Whether a run ended without anybody to write it down: killed, or the machine went down.
+        """Whether a run ended without a record of its end: it was killed, or the machine went down.
 
-        Of a run on another machine that shares the directory we cannot tell.
+        For a run on another machine that shares the directory, this cannot be known.
         """
         try:
             document = read(self._path / f"{jobid}.json")
@@ -225,9 +227,10 @@ def _by_time(stamps: Mapping[str, _Stamp]) -> list[str]:
 
 
 def _deleted(grave: Path) -> Deleted | None:
-    """root deletes everybody's records, and who polls those of his own directory.
+    """The deletion that a file asks for; None if the file is not valid.
 
-    A link, symbolic or not, is not of who owns its target.
+    Files of root, and of the poller's own user, delete anybody's records, those of other users only
+    their own. The owner of a link, symbolic or hard, is not the owner of its target.
     """
     try:
         found = grave.lstat()
@@ -240,7 +243,7 @@ def _deleted(grave: Path) -> Deleted | None:
 
 
 def _resources(run: Run) -> str:
-    """Limits that have no field of their own."""
+    """Limits that have no column of their own."""
     speed = run.io_limit_bytes_per_second
     words = (f"IO {size(speed)}/s" if speed else "", f"CPUs {run.cpu_list}" if run.cpu_list else "")
     return ", ".join(filter(None, words))

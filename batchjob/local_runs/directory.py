@@ -1,11 +1,11 @@
-"""The data directory: where one machine's own runs, logs, samples and database lie.
+"""The data directory: runs, logs, samples and the database of one machine.
 
-    runs/<uuid>.json              one file for each run (runs.py)
-    logs/<uuid>/                  what the runs wrote
+    runs/<uuid>.json              one file for each run (record.py)
+    logs/<uuid>/                  output of the runs
     samples/<jobid>/              measurements over time
 
-It is its owner's alone (mode 0700). Where an administrator wants one for everybody, `runs` and
-`logs` are made by hand with mode 1777, as /tmp is; the files in them are their writers' alone.
+It belongs to its owner alone (mode 0700). To share one among all users, an administrator creates
+`runs` and `logs` with mode 1777, like /tmp; the files in them belong to those who wrote them.
 """
 
 import errno
@@ -23,10 +23,10 @@ LOCAL = "local"
 
 
 def data_directory(given: str = "", environment: Mapping[str, str] = os.environ) -> Path:
-    """What was asked for, else $BATCHJOB_DATA, else `batchjob` in the user's state directory.
+    """The given directory, else $BATCHJOB_DATA, else `batchjob` in the user's state directory.
 
-    That is $XDG_STATE_HOME or ~/.local/state (XDG Base Directory Specification 0.8, where a
-    relative path is to be ignored).
+    That is $XDG_STATE_HOME or ~/.local/state (XDG Base Directory Specification 0.8, which says to
+    ignore a relative path).
     """
     chosen = given or environment.get(VARIABLE, "")
     if chosen:
@@ -37,7 +37,7 @@ def data_directory(given: str = "", environment: Mapping[str, str] = os.environ)
 
 
 def prepare(directory: Path, *parts: str) -> Path:
-    """Make the data directory, and a directory in it, where they are not there; raises OSError."""
+    """Create the data directory and a directory in it if they do not exist; raises OSError."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     for part in parts:
         directory /= part
@@ -47,11 +47,11 @@ def prepare(directory: Path, *parts: str) -> Path:
 
 @contextmanager
 def plain_file(path: Path) -> Iterator[tuple[BinaryIO, os.stat_result]]:
-    """Open a file that another user may have put there; raises OSError.
+    """Open a file that another user may have created; raises OSError.
 
-    Only a regular file is opened: a symbolic link would let its author read with our rights, and a
-    FIFO would make us wait for him. Owner and mode are those of the file that is open, whatever
-    stands at the path by then.
+    Only a regular file is opened: a symbolic link would make us read its target with our rights,
+    and a FIFO would block. Owner and mode are those of the opened file, whatever happens to the
+    path later.
     """
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     try:

@@ -1,4 +1,4 @@
-"""What has run on this machine, asked from Python: no server, no database, only the runs' files.
+"""Query what has run on this machine from Python, from the files of the runs alone.
 
 for run in batchjob.history(tool="blast", since=time.time() - 86400):
     print(run.name, run.status, run.duration_seconds)
@@ -20,11 +20,11 @@ _SHOWN = 10  # candidates that an error names
 
 
 class UnknownRun(LookupError):
-    """No run has this id or name, or several have."""
+    """No run has this id or name."""
 
 
 class SeveralRuns(UnknownRun):
-    """Several runs have this name or beginning of an id; the message names them."""
+    """Several runs match this name or id prefix; the message lists them."""
 
 
 def history(
@@ -42,10 +42,10 @@ def history(
 ) -> list[Run]:
     """Runs and tracked work, newest first.
 
-    `record_id` is the id that was given to `track`, or that another system has: Celery's task id.
-    `status` is one of `running`, `success`, `failed`, `timeout`, `error`, `cancelled`, ...;
-    `since` and `until` are epoch seconds and concern the start; `data` is the data directory
-    (default: $BATCHJOB_DATA or ~/.local/state/batchjob). Raises OSError if it cannot be read.
+    `record_id` is the id given to `track`, or the id in another system, such as Celery's task id.
+    `status` is one of `running`, `success`, `failed`, `timeout`, `error`, `cancelled`, ...; `since`
+    and `until` are epoch seconds and refer to the start; `data` is the data directory (default:
+    $BATCHJOB_DATA or ~/.local/state/batchjob). Raises OSError if it cannot be read.
     """
     wanted = {
         "name": name, "tool": tool, "user": user, "status": status, "record_id": record_id,
@@ -63,11 +63,10 @@ def history(
 
 
 def job(text: str, data: str = "", user: str | None = None) -> Run:
-    """The run with this id, name, own id, id in another system as Celery's, or beginning of an id.
+    """The run with this id, name, record id, or id prefix.
 
-    Of several attempts of one task it is the last. With `user` it is one of this user's.
-
-    Raises UnknownRun, of several that are not attempts of one task SeveralRuns.
+    Of several attempts of one task, the last one. `user`: only runs of this user. Raises
+    UnknownRun, or SeveralRuns if several runs match that are not attempts of one task.
     """
     directory = data_directory(data) / RUNS
     ids = _ids(directory)
@@ -92,7 +91,7 @@ def job(text: str, data: str = "", user: str | None = None) -> Run:
 
 
 class Stats(NamedTuple):
-    """Sums over runs that have something in common; of those that are known, where some are not."""
+    """Totals over a group of runs, over those whose value is known."""
 
     key: str
     runs: int
@@ -108,9 +107,9 @@ class Stats(NamedTuple):
 
 
 def stats(by: str = "name", runs: Iterable[Run] | None = None, data: str = "") -> list[Stats]:
-    """Totals by `name`, `tool`, `user` or `status`, most runs first; by `all`: one for all.
+    """Totals by `name`, `tool`, `user` or `status`, most runs first; `all`: one total.
 
-    `runs`: those to count, such as what history() gave; default: all.
+    `runs`: the runs to count, for example from history(); default: all.
     """
     if by not in ("name", "tool", "user", "status", "all"):
         raise ValueError(f"expected one of name, tool, user, status, all, got {by!r}")
@@ -144,7 +143,7 @@ def _sums(key: str, runs: list[Run]) -> Stats:
 
 
 def all_runs(data: Path) -> Iterator[Run]:
-    """Every run that can be read; raises OSError."""
+    """All readable runs; raises OSError."""
     directory = data / RUNS
     yield from _read(directory, _ids(directory))
 

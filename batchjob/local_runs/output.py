@@ -1,13 +1,13 @@
-"""What a run wrote to standard output and error: `<data>/logs/<uuid>/<stream>.<number>.gz`.
+"""Standard output and error of a run: `<data>/logs/<uuid>/<stream>.<number>.gz`.
 
-The lines are in the form of Kubernetes' container runtimes (CRI logging), which log shippers know:
-time, stream, `F` or `P` (the line goes on in the next record), and the text as it was written:
+Lines have the format of Kubernetes' container runtimes (CRI logging), which log shippers can read:
+time, stream, `F` or `P` (the line continues in the next record), and the text as it was written:
 
     2026-04-04T12:53:20.123456Z stdout F epoch 1
 
-A file is one gzip stream that is flushed about each second, so that what was flushed can be read
-while the run goes on and after a crash. When a stream is larger than its limit, its second oldest
-file goes: the beginning and the end stay.
+A file is one gzip stream that is flushed about once a second, so that it can be read while the run
+continues and after a crash. When a stream exceeds its limit, its second oldest file is deleted: the
+beginning and the end are kept.
 """
 
 import errno
@@ -30,7 +30,7 @@ _LEVEL = 3  # text comes down to a quarter, at 60 MB/s and more
 
 
 class OutputLine(NamedTuple):
-    """A record. `whole`: it ends here, else the next one of its stream goes on with it."""
+    """A record. `whole`: the line ends here, otherwise the stream's next record continues it."""
 
     at: float  # epoch seconds
     stream: str
@@ -55,7 +55,7 @@ class StreamLog:
         self._next_file(0)
 
     def add(self, data: bytes, at: float) -> None:
-        """Keep what was written at a time."""
+        """Append text that was written at a time."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
             self._line(line, at)
@@ -67,7 +67,7 @@ class StreamLog:
             self._next_file(self._numbers[-1] + 1)
 
     def flush(self, at: float) -> None:
-        """Bring all to the file, a line that is not complete as well."""
+        """Write everything to the file, including an incomplete line."""
         if self._rest:
             self._record(self._rest, at, whole=False)
             self._rest = b""
@@ -123,7 +123,7 @@ def _written_time(at: float) -> str:
 
 
 def files(directory: Path, stream: str) -> list[tuple[int, Path]]:
-    """Number and path of a stream's files, oldest first; raises OSError."""
+    """Numbers and paths of a stream's files, oldest first; raises OSError."""
     found = []
     for path in directory.iterdir():
         name, _, number = path.name.removesuffix(".gz").partition(".")
@@ -133,10 +133,10 @@ def files(directory: Path, stream: str) -> list[tuple[int, Path]]:
 
 
 class Reader:
-    """Reads one stream from its beginning, and later what has come since."""
+    """Reads one stream from its beginning, and later what has been added."""
 
     def __init__(self, directory: Path, stream: str, owner: int | None = None) -> None:
-        """`owner`: the uid of the run; files of others are not read. None: nobody is asked."""
+        """`owner`: the uid of the run; files of other users are not read. None: any owner."""
         self._directory = directory
         self._stream = stream
         self._owner = owner
@@ -147,7 +147,7 @@ class Reader:
         self._rest = b""
 
     def read(self) -> Iterator[OutputLine]:
-        """All that is there and was not read yet; raises OSError."""
+        """All lines that have not been read yet; raises OSError."""
         for number, path in files(self._directory, self._stream):
             if number < self._number:
                 continue
@@ -184,7 +184,7 @@ class Reader:
 def merged(
     readers: Sequence[Reader], since: float | None, until: float | None
 ) -> Iterator[OutputLine]:
-    """The new lines of streams in the order of time, of those from `since` to `until`."""
+    """The new lines of several streams in order of time, from `since` to `until`."""
     lines = heapq.merge(*(reader.read() for reader in readers), key=lambda line: line.at)
     return (
         line
@@ -194,7 +194,7 @@ def merged(
 
 
 def parse(record: bytes) -> OutputLine | None:
-    """The line of a record; None for something else."""
+    """Parse a record; None if it is not one."""
     at, _, rest = record.partition(b" ")
     stream, _, rest = rest.partition(b" ")
     mark, space, text = rest.partition(b" ")

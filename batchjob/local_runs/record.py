@@ -1,10 +1,10 @@
-"""Local runs as files: `<data>/runs/<uuid>.json`, one for each, rewritten at each change.
+"""Local runs as files: `<data>/runs/<uuid>.json`, one for each run, rewritten at each change.
 
-Whoever starts a run writes its file, and whoever records runs reads it; nothing else passes
-between them. A file is replaced as a whole, so that a reader never sees half of one.
+These files are the only interface between the programs that start runs and those that record them.
+A file is replaced as a whole, so that a reader never sees half of one.
 
-Several users may share the directory. A file speaks for its owner alone: who ran it the kernel says
-(the file's uid), and a file that others may write to says nothing.
+Several users may share the directory. A file is valid for its owner alone: the user of a run is the
+uid of its file, and a file that others may write to is ignored.
 """
 
 import errno
@@ -32,14 +32,14 @@ _BLOCK, _ROOM = 4096, 512  # filled up with blanks, a file has room for its end 
 
 
 class RunFileError(ValueError):
-    """Not the file of a run."""
+    """The file is not the record of a run."""
 
 
 class SupervisorProcess(NamedTuple):
-    """The process that watches over a run and will write its end.
+    """The process that supervises a run and writes its end.
 
-    A process id is used again, so its start (field 22 of /proc/<pid>/stat, in ticks since the
-    boot) and the boot (/proc/sys/kernel/random/boot_id) go with it.
+    Process ids are reused, so its start time (field 22 of /proc/<pid>/stat, in ticks since boot)
+    and the boot (/proc/sys/kernel/random/boot_id) are recorded with it.
     """
 
     pid: int
@@ -50,10 +50,9 @@ class SupervisorProcess(NamedTuple):
 class Run(NamedTuple):
     """A local run; times in epoch seconds with milliseconds, sizes in bytes.
 
-    None: not known, or not yet. What it was allocated are the limits in force.
-
-    `by` says what kind it is: a command of `batchjob run`, or a piece of work in a program's own
-    process (`track`, `celery`), which nobody but that program can end.
+    None: unknown, or not yet known. Allocated resources are the limits in force. `by` is the kind
+    of run: a command of `batchjob run`, or work inside a program's own process (`track`, `celery`),
+    which only that program can end.
     """
 
     jobid: str  # a UUID
@@ -93,7 +92,7 @@ class Run(NamedTuple):
 
     @property
     def duration_seconds(self) -> float | None:
-        """From start to end; None while it has not ended."""
+        """From start to end; None while the run has not ended."""
         if self.wall_seconds is not None:
             return self.wall_seconds
         if self.start_time is None or self.end_time is None:
@@ -102,7 +101,7 @@ class Run(NamedTuple):
 
     @property
     def has_result(self) -> bool:
-        """Whether it is known to have returned something."""
+        """Whether the run is known to have returned a result."""
         return bool(self.result_type)
 
     @property
@@ -128,15 +127,15 @@ _STATUS = {JobState.COMPLETED: "success"}
 
 
 def now() -> float:
-    """The time, as records have it."""
+    """The current time, as records store it."""
     return round(time.time(), 3)
 
 
 def write(directory: Path, run: Run, durable: bool = True) -> Path:
     """Write or replace the run's file; raises OSError.
 
-    On a full disk the file is rewritten in its place, where there is room for it. `durable`:
-    wait until the disk has it.
+    On a full disk the file is rewritten in place if there is room for that. `durable`: wait until
+    the data is on disk.
     """
     path = directory / f"{run.jobid}.json"
     data = _encoded(run)
@@ -175,9 +174,10 @@ def _replace(path: Path, data: bytes, durable: bool) -> None:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The document of a run's file; raises OSError or RunFileError.
+    """Read the file of a run; raises OSError or RunFileError.
 
-    `uid` and `user` are those of the file's owner, whatever it says; root alone writes for others.
+    `uid` and `user` are those of the file's owner, whatever the file says; only root may write for
+    others.
     """
     if not RUN_ID.fullmatch(path.stem):
         raise RunFileError(f"{path.name}: expected a file named by a run's id")
@@ -194,7 +194,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def _check(path: Path, document: Mapping[str, Any], status: os.stat_result) -> None:
-    """Raises RunFileError for what its owner may not say."""
+    """Raise RunFileError for claims that the file's owner may not make."""
     owner, uid = status.st_uid, document.get("uid")
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise RunFileError(f"{path.name}: expected a file that only its owner may write to")
@@ -205,7 +205,7 @@ def _check(path: Path, document: Mapping[str, Any], status: os.stat_result) -> N
 
 
 def decoded(document: Mapping[str, Any]) -> Run:
-    """The run of a document; raises RunFileError. Fields of later versions are left out."""
+    """Decode a run from a document; raises RunFileError. Fields of later versions are ignored."""
     known = {key: value for key, value in document.items() if key in Run._fields}
     try:
         known["state"] = JobState(document["state"])
@@ -226,7 +226,7 @@ _TOO_LARGE = 2**63  # for a database, and for most else
 
 
 def _fits(value: Any, kind: Any) -> bool:
-    """Whether a field has a value of its type; numbers are at least 0."""
+    """Whether a field has a value of its type; numbers must be at least 0."""
     if isinstance(value, bool):
         return False
     if isinstance(value, int | float) and not 0 <= value < _TOO_LARGE:
@@ -235,7 +235,7 @@ def _fits(value: Any, kind: Any) -> bool:
 
 
 def alive(document: dict[str, Any], procfs: str = "/proc") -> bool:
-    """Whether the process that would write the run's end still lives, on this machine."""
+    """Whether the process that would write the run's end is alive on this machine."""
     watcher = document.get("supervisor")
     if not isinstance(watcher, dict):
         return False
@@ -249,10 +249,10 @@ def alive(document: dict[str, Any], procfs: str = "/proc") -> bool:
 
 
 def signal_supervisor(run: Run, number: signal.Signals, procfs: str = "/proc") -> bool:
-    """Send a signal to the supervisor of a run; False where it has ended.
+    """Send a signal to the supervisor of a run; False if it has ended.
 
-    A record may name any process: the signal goes only to one of the run's own user, and to no
-    other that has the pid by now. Raises PermissionError.
+    A record may name any process: the signal is sent only to a process of the run's own user, and
+    not to another process that has reused the pid. Raises PermissionError.
     """
     try:
         process = os.pidfd_open(run.supervisor.pid)
@@ -272,7 +272,7 @@ def signal_supervisor(run: Run, number: signal.Signals, procfs: str = "/proc") -
 
 
 def _uids(pid: int, procfs: str) -> set[int]:
-    """Real, effective, saved and file system uid, proc(5)."""
+    """Real, effective, saved and file system uids (proc(5))."""
     try:
         lines = Path(procfs, str(pid), "status").read_text(encoding="utf-8", errors="replace")
     except OSError:

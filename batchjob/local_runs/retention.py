@@ -1,4 +1,4 @@
-"""How long runs and what they wrote are kept."""
+"""Retention of runs and their output."""
 
 import contextlib
 import os
@@ -15,7 +15,7 @@ _DAY = 86400.0
 
 
 class Keep(NamedTuple):
-    """Ages in seconds, since the last change."""
+    """Maximum ages in seconds since the last change."""
 
     records: float = 365 * _DAY
     logs: float = 30 * _DAY
@@ -23,9 +23,9 @@ class Keep(NamedTuple):
 
 
 def sweep(data: Path, keep: Keep, now: float | None = None) -> None:
-    """Remove what is old enough; of logs also the oldest, where they are too large together.
+    """Delete what has expired, and the oldest logs if all logs together are too large.
 
-    What has not ended stays, and what cannot be removed. Rows in a database have a retention of
+    Unfinished runs are kept, and so is what cannot be deleted. Database rows have a retention of
     their own.
     """
     at = time.time() if now is None else now
@@ -47,7 +47,7 @@ def sweep(data: Path, keep: Keep, now: float | None = None) -> None:
 
 
 def sweep_daily(data: Path, keep: Keep) -> None:
-    """Sweep, unless somebody did within a day."""
+    """Sweep, unless that was done less than a day ago."""
     mark = data / ".swept"
     if time.time() - _changed(mark) > _DAY:
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""The curves of a job: the series that each is drawn from, and the plots that show them."""
+"""The curves of a job: the series from which each is drawn, and the plots that show them."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from batchjob.quantities.quantity import ExportedMetric, Quantity, SeriesKind
 
 @dataclass(frozen=True, slots=True)
 class CurveSource:
-    """A family of metrics that gives a curve."""
+    """A family of metrics from which a curve is drawn."""
 
     metric: str
     kind: SeriesKind
@@ -21,7 +21,7 @@ class CurveSource:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """What is measured, in which unit, and where it is found: the first source that has it."""
+    """A curve with its unit, and its sources: the first one that has data is drawn."""
 
     name: str
     unit: str
@@ -41,7 +41,7 @@ def _rate(
     part: str = "",
     summed: str = "",
 ) -> Curve:
-    """The growth of a quantity, or of all that share a metric."""
+    """The rate of a quantity, or of all quantities that share a metric."""
     metric, where = (of.metric, of.labels) if isinstance(of, Quantity) else (of, ())
     source = CurveSource(metric.name, SeriesKind.RATE, where, part, tuple(summed.split()))
     return Curve(name, unit, about, (source,))
@@ -216,7 +216,7 @@ CURVES = {
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """Curves of a job that are drawn together, and against which limit."""
+    """Curves of a job that are drawn together, and the limit that is drawn with them."""
 
     title: str
     curves: tuple[Curve, ...]
@@ -247,5 +247,5 @@ COMPARED = (CPU, MEMORY, GPU_UTILIZATION, POWER, FILE_READ, FILE_WRITE)
 
 
 def plots_for(gpus: int | None) -> tuple[Plot, ...]:
-    """Those that a job with this number of GPUs may have."""
+    """The plots of a job with this number of GPUs."""
     return tuple(plot for plot in PLOTS if gpus or not plot.gpu)

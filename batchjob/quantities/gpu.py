@@ -1,4 +1,4 @@
-"""The table of a job's GPUs, with the metrics of whole GPUs that say the same."""
+"""The table of a job's GPU quantities, with the metrics of whole GPUs that match them."""
 
 from batchjob.quantities.quantity import (
     ExportedMetric,
@@ -23,7 +23,7 @@ def _of_gpu(name: str, unit: Unit, help: str, *labels: str, kind: Kind = "gauge"
 
 
 def _held(name: str, metric: ExportedMetric, **labels: str) -> Quantity:
-    """Of a GPU that the job holds, whoever else uses it."""
+    """A quantity of a whole GPU that the job holds, including other users of that GPU."""
     return Quantity(name, metric, labels=tuple(labels.items()), group=GPUS)
 
 

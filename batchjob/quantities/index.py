@@ -1,4 +1,4 @@
-"""All quantities, and look-ups by the names that sample files use."""
+"""All quantities, with look-ups by the names in sample files."""
 
 from collections.abc import Mapping
 

@@ -1,6 +1,6 @@
-"""The table of a job's numbers: CPU, memory, waiting, input and output, processes, network.
+"""The table of a job's quantities: CPU, memory, pressure, IO, processes, network.
 
-In the order in which the exporter shows them.
+They are in the order in which the exporter exposes them.
 """
 
 from collections.abc import Callable, Mapping
@@ -52,7 +52,7 @@ def _counter(name: str, unit: Unit, group: MetricGroup, read: _Read, help: str) 
 
 
 def _one_of(metric: ExportedMetric, name: str, read: _Read, **labels: str) -> Quantity:
-    """A number of a metric that has several."""
+    """One quantity of a metric that has several."""
     return Quantity(name, metric, read, tuple(labels.items()))
 
 

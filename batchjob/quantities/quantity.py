@@ -1,6 +1,6 @@
-"""What a number of a job is: its names, its unit, its definition, and where it is read.
+"""The definition of a quantity of a job: its names, its unit, its meaning, and where it is read.
 
-The tables are in `job`, `gpu` and `energy`; `usage` and `curves` say what is kept and drawn.
+The tables are in `job`, `gpu` and `energy`; `usage` and `curves` define what is stored and drawn.
 """
 
 from collections.abc import Callable
@@ -34,7 +34,9 @@ JOB_LABELS = ("manager", "jobid", "user")
 
 
 class SampleGroup(NamedTuple):
-    """Quantities of which a job has several: an object by device, GPU or provider in a line."""
+    """Quantities that a job has for each device, GPU or provider; a sample has an object for
+    each.
+    """
 
     name: str
     labels: tuple[str, ...]  # of the metrics; the values, with spaces between, are the key
@@ -45,8 +47,8 @@ class SampleGroup(NamedTuple):
 class ExportedMetric:
     """A metric family of the exporter, as its HELP and docs/metrics.md define it.
 
-    A finished job keeps its counters and peaks for a while; what it no longer has, such as
-    memory in use, ends with it.
+    A finished job keeps its counters and peaks for a while; gauges of the present, such as memory
+    in use, end with the job.
     """
 
     name: str
@@ -60,10 +62,11 @@ class ExportedMetric:
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """One number of a job, or one for each device, interface, GPU … that it has.
+    """One number of a job, or one for each of its devices, interfaces, GPUs …
 
-    `read` takes it from a reading of the job; None: the GPU or the energy collector tells it. Of
-    several, `read` is a mapping, and `of_each` takes the number from its values.
+    `read` takes it from a reading of the job; None: it comes from the GPU or the energy collector.
+    For a quantity per device, `read` returns a mapping, and `of_each` takes the number from its
+    values.
     """
 
     name: str
@@ -75,17 +78,17 @@ class Quantity:
 
     @property
     def counter(self) -> bool:
-        """Whether it is a sum since the job began."""
+        """Whether it is a total since the job began."""
         return self.metric.kind == "counter"
 
     @property
     def digits(self) -> int:
-        """Behind the point in a sample file: more would be noise that nobody reads."""
+        """Decimal places in a sample file; more would be noise."""
         return _DIGITS.get(self.metric.unit, 0)
 
     @property
     def within(self) -> str:
-        """Its name in an object of its group; "" where the group has this quantity alone."""
+        """Its name in an object of its group; "" if it is the group's only quantity."""
         if self.group is None or self.group.name == self.name:
             return ""
         return self.name.removeprefix(self.group.prefix)
@@ -105,14 +108,14 @@ def job_metric(
     outlives_job: bool = True,
     labels: tuple[str, ...] = (),
 ) -> ExportedMetric:
-    """A metric of jobs, `batchjob_job_<name>`; `labels` are those beside the job's own."""
+    """A metric of jobs, `batchjob_job_<name>`; `labels` are those besides the job's own."""
     suffix = "_total" if kind == "counter" else ""
     full = f"batchjob_job_{name}{suffix}"
     return ExportedMetric(full, kind, unit, help, JOB_LABELS + labels, group, outlives_job)
 
 
 class Statistic(StrEnum):
-    """What is wanted of a series over a span."""
+    """The statistic of a series over a period."""
 
     TOTAL = "total"  # of a counter: its last value, and what it had before each reset
     PEAK = "peak"
@@ -123,7 +126,7 @@ class Statistic(StrEnum):
 
 
 class SeriesKind(StrEnum):
-    """What the course of a metric shows."""
+    """How the values of a metric develop over time."""
 
     GAUGE = "gauge"  # its values
     RATE = "rate"  # of a job's own counter, which began at zero with it: its growth per second

@@ -1,4 +1,4 @@
-"""What is read of one job at one moment. None is "not read", never zero."""
+"""The readings of one job at one moment. None means "not read", never zero."""
 
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, NamedTuple, get_args, get_type_hints
@@ -27,7 +27,7 @@ class Interface(NamedTuple):
 
 
 class V1(NamedTuple):
-    """Where cgroup v1 tells a number: the line `key` of a file, or its only number for ""."""
+    """Where cgroup v1 has a number: the line `key` of a file, or its only number for ""."""
 
     file: str
     key: str = ""
@@ -35,7 +35,7 @@ class V1(NamedTuple):
 
 
 class V2(NamedTuple):
-    """Where cgroup v2 tells a number; see `V1`."""
+    """Where cgroup v2 has a number; see `V1`."""
 
     file: str
     key: str = ""
@@ -51,11 +51,11 @@ Number = float | None
 
 
 class CgroupReading(NamedTuple):
-    """The kernel's numbers of a job's directories: seconds, bytes, counts.
+    """The kernel's numbers for a job's directories: seconds, bytes, counts.
 
-    Each field says in which file it stands (Linux Documentation/admin-guide/cgroup-v2.rst,
-    cgroup-v1/); without a place it is made of several numbers (`collectors.jobs.cgroups`). Only the
-    `total_` keys of v1's memory.stat include the steps below a job's directory.
+    Each field names its file (Linux Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/); a field
+    without one is computed from several numbers (`collectors.jobs.cgroups`). Only the `total_` keys
+    of v1's memory.stat include the steps below a job's directory.
     """
 
     cpu_user_seconds: Annotated[Number, V2("cpu.stat", "user_usec", MICROSECONDS)] = None
@@ -122,7 +122,7 @@ NOTHING = CgroupReading()
 
 
 def gauges(reading: type) -> frozenset[str]:
-    """The fields marked as such."""
+    """The fields marked as gauges."""
     hints = get_type_hints(reading, include_extras=True)
     return frozenset(name for name, hint in hints.items() if GAUGE in get_args(hint)[1:])
 
@@ -131,13 +131,13 @@ _GAUGES = gauges(CgroupReading)
 
 
 def ended(reading: CgroupReading) -> CgroupReading:
-    """What a removed directory still adds to its job: its counters and peaks."""
+    """What a removed directory still contributes to its job: its counters and peaks."""
     nothing: dict[str, Any] = {field: 0 for field in _GAUGES if getattr(reading, field) is not None}
     return reading._replace(**nothing)
 
 
 class ProcessReading(NamedTuple):
-    """What /proc says of a job's processes, gathered off the scrape path."""
+    """What /proc shows of a job's processes, read outside of the scrape path."""
 
     processes: int | None = None
     threads: int | None = None
@@ -157,7 +157,7 @@ UNSEEN = ProcessReading()
 
 
 class JobReading(NamedTuple):
-    """One job at the moment of a scrape: what was read, and what follows from it."""
+    """One job at the moment of a scrape: what was read, and what is derived from it."""
 
     started_at: float | None
     ended_at: float | None
@@ -176,9 +176,9 @@ def job_reading(
     cgroup: CgroupReading,
     processes: ProcessReading = UNSEEN,
 ) -> JobReading:
-    """Put together what is known; times are epoch seconds.
+    """Combine the readings of a job; times are epoch seconds.
 
-    A tree without cpuacct leaves only the sum over processes, and so does one without pids.
+    Without the controllers cpuacct or pids, the sums over processes take their place.
     """
     user, system, threads = cgroup.cpu_user_seconds, cgroup.cpu_system_seconds, cgroup.threads
     current, inactive = cgroup.memory_current, cgroup.memory_inactive_file
@@ -198,7 +198,7 @@ def job_reading(
 
 
 def total(readings: Iterable[CgroupReading]) -> CgroupReading:
-    """The sum over directories of one job; what one of them lacks, the sum lacks."""
+    """The sum over a job's directories, of the numbers that all of them have."""
     parts = list(readings)
     if len(parts) == 1:
         return parts[0]

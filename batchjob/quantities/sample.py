@@ -8,7 +8,7 @@ from batchjob.quantities.quantity import Quantity
 
 
 class SampleHeader(NamedTuple):
-    """Whose samples a file holds; each line says it."""
+    """Identifies the job of a sample file; each line repeats it."""
 
     manager: str
     jobid: str
@@ -25,20 +25,20 @@ class SampleKey(NamedTuple):
 
 
 class JobSample(NamedTuple):
-    """A job on one node at one moment. What was not read is not in it; nothing is zero for that.
+    """A job on one node at one moment. Numbers that were not read are absent, never zero.
 
-    A counter is a sum since the job began.
+    A counter is a total since the job began.
     """
 
     at: float  # epoch seconds
     values: Mapping[SampleKey, float]
 
     def get(self, name: str, *of: str) -> float | None:
-        """A number by its quantity's name."""
+        """A number by the name of its quantity."""
         return self.values.get(SampleKey(name, of))
 
     def sum(self, quantity: Quantity) -> float | None:
-        """The sum over devices, GPUs or whatever it belongs to; None where it belongs to none."""
+        """The sum over devices, GPUs and so on; None if there are none."""
         found = [value for name, value in self.values.items() if name.quantity == quantity.name]
         return sum(found) if found else None
 
@@ -50,7 +50,7 @@ Values = dict[SampleKey, float]
 
 
 class SampledJob(NamedTuple):
-    """What tells jobs apart."""
+    """The identity of a job in samples."""
 
     manager: str
     jobid: str

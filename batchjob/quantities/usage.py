@@ -1,4 +1,4 @@
-"""The measured columns of `job_usage`: which statistic of which quantity, in the table's order."""
+"""The measured columns of `job_usage`: a statistic of a quantity for each, in the table's order."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -12,7 +12,7 @@ Fold = Callable[[Iterable[float]], float]
 
 @dataclass(frozen=True, slots=True)
 class UsageColumn:
-    """Where a column of job_usage comes from."""
+    """The source of a column of job_usage."""
 
     name: str
     quantity: Quantity
@@ -22,7 +22,7 @@ class UsageColumn:
 
     @property
     def whole(self) -> bool:
-        """Whether its numbers are integers."""
+        """Whether its values are integers."""
         fractional = self.quantity.metric.unit in ("seconds", "joules")
         return self.statistic is not Statistic.MEAN and not fractional
 

@@ -1,4 +1,4 @@
-"""A slow source, read in a thread of its own; whoever wants the value takes the last one."""
+"""Slow sources, each read in a thread of its own that publishes the last value."""
 
 import logging
 import time
@@ -13,22 +13,22 @@ T = TypeVar("T")
 
 
 class Observed(NamedTuple, Generic[T]):
-    """A value and time at which it was read, by the clock the refresher was given."""
+    """A value and the time at which it was read, by the refresher's clock."""
 
     value: T
     at: float
 
 
 def lifetime(interval: float, timeout: float = 0.0) -> float:
-    """Seconds for which a value stands that is read again every `interval` seconds.
+    """Seconds for which a value is valid that is read every `interval` seconds.
 
-    Two readings may fail, and a third may take as long as the source may take.
+    It allows for two failed readings and a third one that takes as long as it may.
     """
     return 3 * interval + timeout
 
 
 class PostponedError(Exception):
-    """A source failed, and is to be left alone for some seconds: it said so, or it never will."""
+    """A source failed and must not be asked again for some seconds."""
 
     def __init__(self, message: str, seconds: float) -> None:
         super().__init__(message)
@@ -36,15 +36,15 @@ class PostponedError(Exception):
 
 
 class AbsentError(PostponedError):
-    """What this machine does not have: nothing is wrong, so it is said without a warning."""
+    """This machine does not have the source. That is not an error, so it is logged as info."""
 
 
 class Refresher(Generic[T]):
     """Calls `read` every `interval` seconds and publishes what it returns.
 
-    A read that raises is logged once and counted in `failures`; the last good value stays until
-    it is older than `expires_after` seconds. A read that hangs blocks this thread alone. With each
-    failure in a row the pause doubles, up to `longest_pause`; PostponedError asks for more.
+    A read that raises is logged once and counted in `failures`; the last good value is valid until
+    it is older than `expires_after` seconds. A read that hangs blocks this thread alone. After each
+    consecutive failure the pause doubles, up to `longest_pause`; PostponedError may ask for more.
     """
 
     def __init__(
@@ -71,15 +71,15 @@ class Refresher(Generic[T]):
         self._loop = Loop(name, self._step, first_pause)
 
     def start(self) -> None:
-        """Begin reading; the first value comes as soon as the source answers."""
+        """Start reading; the first value is published as soon as the source answers."""
         self._loop.start()
 
     def stop(self) -> None:
-        """End the thread; one that hangs in its source is left behind."""
+        """Stop the thread; if it hangs in its source, it is abandoned."""
         self._loop.stop()
 
     def latest(self) -> Observed[T] | None:
-        """The last value, or None when there is none or it has become too old."""
+        """The last value; None if there is none or it has expired."""
         seen = self._published  # one load; the thread may publish meanwhile
         fresh = seen is not None and self._clock() - seen.at <= self._expires_after
         return seen if fresh else None
@@ -113,7 +113,7 @@ class Refresher(Generic[T]):
 
 
 def _told(error: Exception) -> str:
-    """The error's text, with its type where the text alone would say too little."""
+    """The text of the error, with its type if the text alone is not clear enough."""
     if isinstance(error, PostponedError):
         return str(error)
     return f"{type(error).__name__}: {error}"

@@ -1,4 +1,4 @@
-"""Texts in tables that people open with a spreadsheet."""
+"""Text for tables that may be opened in a spreadsheet."""
 
 from typing import Any
 
@@ -7,5 +7,5 @@ _BEGIN_FORMULAS = frozenset("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
 
 
 def harmless(value: Any) -> Any:
-    """A job's name is not to be a formula in somebody's spreadsheet (OWASP, "CSV Injection")."""
+    """The text, escaped if a spreadsheet would take it for a formula (OWASP, "CSV Injection")."""
     return f"'{value}" if isinstance(value, str) and value[:1] in _BEGIN_FORMULAS else value

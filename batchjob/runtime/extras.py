@@ -1,11 +1,11 @@
-"""Parts of batchjob that need libraries which not everybody installs."""
+"""Parts of batchjob that need optional libraries."""
 
 import importlib
 import sys
 
 
 def lacking(error: ModuleNotFoundError, extra: str) -> str:
-    """What to say of a library that is not there, and of the extra that brings it."""
+    """The message for a missing library, with the extra that installs it."""
     missing = str(error.name).partition(".")[0]
     return f"{missing} is not installed here; pip install 'batchjob-monitoring[{extra}]' brings it"
 

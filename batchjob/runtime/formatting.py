@@ -1,13 +1,13 @@
-"""Quantities as people read them: three digits that matter, and a unit that fits.
+"""Quantities formatted for people: three significant digits and a suitable unit.
 
-`space` stands before the unit; a page may want one that does not break.
+`space` precedes the unit; a web page may use one that does not break.
 """
 
 import re
 
 
 def digits(value: float) -> str:
-    """`1234`, `123`, `12.3`, `1.2`; no zeros behind the point."""
+    """`1234`, `123`, `12.3`, `1.2`; no trailing zeros."""
     text = f"{value:.0f}" if abs(value) >= 99.95 else f"{value:.3g}"
     return f"{value:.4f}".rstrip("0").rstrip(".") if "e" in text else text
 
@@ -21,7 +21,7 @@ def _scaled(value: float, step: float, units: tuple[str, ...], space: str) -> st
 
 
 def size(number_of_bytes: float, space: str = " ") -> str:
-    """By 1024: `1.5 GiB`."""
+    """Bytes in powers of 1024: `1.5 GiB`."""
     units = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
     return _scaled(number_of_bytes, 1024, units, space)
 
@@ -37,14 +37,14 @@ def mass(grams: float, space: str = " ") -> str:
 
 
 def share(ratio: float, space: str = " ") -> str:
-    """A ratio as `42 %`; small ones keep a digit."""
+    """A ratio as `42 %`; small ones keep a decimal place."""
     percent = ratio * 100
     text = f"{percent:.1f}" if 0 < percent < 9.95 else f"{percent:.0f}"
     return f"{text.removesuffix('.0')}{space}%"
 
 
 def lasting(seconds: float, space: str = " ") -> str:
-    """`2 d 3 h`, `1 h 23 min`, `4.56 s`: two units, the second one cut off."""
+    """`2 d 3 h`, `1 h 23 min`, `4.56 s`: two units, the second one truncated."""
     if seconds < 0:
         return f"\u2212{lasting(-seconds, space)}"
     if seconds < 60:
@@ -61,7 +61,7 @@ def lasting(seconds: float, space: str = " ") -> str:
 
 
 def lasting_exactly(seconds: float, space: str = " ") -> str:
-    """The same with milliseconds, unless it is whole: `4.567 s`, `1 min 23 s (83.457 s)`."""
+    """The same with milliseconds unless they are zero: `4.567 s`, `1 min 23 s (83.457 s)`."""
     if not round(seconds, 3) % 1:
         return lasting(seconds, space)
     exact = f"{seconds:.3f}{space}s"
@@ -69,13 +69,13 @@ def lasting_exactly(seconds: float, space: str = " ") -> str:
 
 
 def clock(seconds: float) -> str:
-    """`h:mm:ss`, as schedulers write it; hours go beyond 24."""
+    """`h:mm:ss`, as schedulers print it; hours may exceed 24."""
     whole = round(seconds)
     return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"
 
 
 def run_time(seconds: float) -> str:
-    """As `clock`; of less than a minute the seconds with their fraction, `0.02 s`."""
+    """Like `clock`; below a minute, seconds with their fraction: `0.02 s`."""
     return lasting(seconds) if 0 <= seconds < 60 else clock(seconds)
 
 
@@ -90,7 +90,7 @@ _NOT_UTF8 = re.compile("[\ud800-\udfff]")
 def displayable(text: str) -> str:
     """The text with U+FFFD for each byte that was not UTF-8.
 
-    Python keeps such bytes of file names as surrogates (os.fsdecode), which nothing that writes
-    UTF-8 takes.
+    Python keeps such bytes of file names as surrogates (os.fsdecode), which cannot be encoded as
+    UTF-8.
     """
     return text if text.isascii() else _NOT_UTF8.sub("\N{REPLACEMENT CHARACTER}", text)

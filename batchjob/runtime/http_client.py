@@ -1,8 +1,8 @@
-"""One HTTP request with an end: a deadline for the whole of it and a limit on its size.
+"""One HTTP request, with a deadline for the whole of it and a limit on its size.
 
-Time-outs of the standard library and of `requests` restart with every byte, so a server that
-drips one byte a second holds them for ever. Redirects are not followed: credentials travel in
-headers, and must not reach a host that nobody named.
+Time-outs of the standard library and of `requests` restart with every byte, so a server that sends
+one byte per second would hold them for ever. Redirects are not followed: credentials travel in
+headers and must not reach a host that was not configured.
 """
 
 import base64
@@ -36,7 +36,7 @@ REASONS = ("deadline", "malformed", "tls", "too_large", "unreachable")
 
 
 class HttpReply(NamedTuple):
-    """Status, headers and body; a status that is no success is an answer too."""
+    """Status, headers and body; error statuses are returned, too."""
 
     status: int
     headers: http.client.HTTPMessage
@@ -64,7 +64,9 @@ class _Place(NamedTuple):
 
 
 def trust(ca_file: str = "", insecure: bool = False) -> ssl.SSLContext:
-    """How a server proves who it is: by the system's authorities, by `ca_file`, or not at all."""
+    """How to verify a server's certificate: by the system's authorities, `ca_file`, or not at
+    all.
+    """
     context = ssl.create_default_context(cafile=ca_file or None)
     if insecure:
         context.check_hostname = False
@@ -84,9 +86,9 @@ def fetch(
     proxies: bool = False,
     unix_socket: str = "",
 ) -> HttpReply:
-    """Ask once. `proxies`: go by the environment's https_proxy, http_proxy and no_proxy.
+    """Send one request. `proxies`: use the environment's https_proxy, http_proxy and no_proxy.
 
-    `unix_socket`: the path at which the server listens, whatever host the URL names.
+    `unix_socket`: the path of the socket to connect to, whatever host the URL names.
     """
     place = _place(url)._replace(unix_socket=unix_socket)
     give_up = time.monotonic() + seconds
@@ -128,7 +130,7 @@ def _proxy(place: _Place) -> _Place | None:
 def _connected(
     place: _Place, proxy: _Place | None, give_up: float, tls: ssl.SSLContext | None
 ) -> Iterator[socket.socket]:
-    """A socket that is dead at `give_up`; what goes wrong with it until then has a reason."""
+    """A socket that is shut down at `give_up`; errors until then are raised as FetchError."""
     late = threading.Event()
     try:
         with contextlib.ExitStack() as stack:
@@ -192,7 +194,7 @@ def _cut_off(connection: socket.socket, give_up: float, late: threading.Event) -
 
 
 def _tunnel(connection: socket.socket, place: _Place, proxy: _Place) -> None:
-    """Ask a proxy for a way through (RFC 9110, 9.3.6), for plain HTTP too."""
+    """Ask a proxy for a tunnel (RFC 9110, 9.3.6), for plain HTTP too."""
     lines = [f"CONNECT {place} HTTP/1.1", f"Host: {place}"]
     if proxy.user:
         lines.append(f"Proxy-Authorization: Basic {base64.b64encode(proxy.user.encode()).decode()}")
@@ -210,7 +212,7 @@ def _reason(error: Exception) -> str:
 
 
 def in_words(error: Exception) -> str:
-    """What went wrong with a connection, without numbers and names of libraries."""
+    """The error of a connection in words, without numbers and names of libraries."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"certificate not trusted: {error.verify_message}"
     if getattr(error, "reason", None) in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST"):

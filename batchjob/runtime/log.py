@@ -41,10 +41,11 @@ def _quoted(value: str) -> str:
 
 
 def _json(value: object) -> str:
-    """JSON on one line; what moves a cursor, turns the text or ends a line somewhere is escaped.
+    """JSON on one line, with control characters and line separators escaped.
 
-    So is every character that Unicode calls a control, a format or a separator other than a space,
-    and a byte of a file's name that is no UTF-8: a log must look the same to whoever reads it.
+    Every character that Unicode classifies as a control, a format or a separator other than a space
+    is escaped, and so is a byte of a file name that is not UTF-8: a log must look the same to every
+    reader.
     """
     text = json.dumps(value, ensure_ascii=False)
     if text.isprintable():
@@ -53,7 +54,7 @@ def _json(value: object) -> str:
 
 
 def formatter(format: str) -> logging.Formatter:
-    """The formatter of `--log.format`: `json`, or else logfmt."""
+    """The formatter of `--log.format`: `json`, otherwise logfmt."""
     return _Json() if format == "json" else _Logfmt()
 
 
@@ -67,7 +68,7 @@ def set_up(options: LogOptions) -> None:
 
 
 class Once:
-    """Says a thing once, however often it happens: one broken device must not fill a disk."""
+    """Logs a message once, however often it occurs: one broken device must not fill a disk."""
 
     def __init__(self, logger: logging.Logger, limit: int = 1000) -> None:
         self._logger = logger
@@ -76,11 +77,11 @@ class Once:
         self._lock = threading.Lock()
 
     def warning(self, key: str, message: str, *arguments: object) -> None:
-        """Log the first time `key` is given; with `limit` keys known, nothing new is said."""
+        """Log the first occurrence of `key`; when `limit` keys are known, nothing new is logged."""
         self._say(logging.WARNING, key, message, arguments)
 
     def info(self, key: str, message: str, *arguments: object) -> None:
-        """The same for what is worth knowing and nothing wrong."""
+        """The same at level info, for conditions that are not faults."""
         self._say(logging.INFO, key, message, arguments)
 
     def _say(self, level: int, key: str, message: str, arguments: tuple[object, ...]) -> None:
@@ -91,6 +92,6 @@ class Once:
         self._logger.log(level, message, *arguments)
 
     def over(self, key: str) -> None:
-        """The trouble has ended: the next time counts as new."""
+        """Forget the condition: its next occurrence is logged again."""
         with self._lock:
             self._said.discard(key)

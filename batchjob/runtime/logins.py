@@ -1,4 +1,4 @@
-"""Names of users, by the kernel's word: an environment or a file may say anything."""
+"""Login names of users from the kernel's uid: an environment or a file may claim anything."""
 
 import os
 import pwd
@@ -13,10 +13,10 @@ def login() -> str:
 
 
 def login_of(uid: int) -> str:
-    """The login of a user; the number where it has no name, as in some containers.
+    """The login of a user; the uid where it has no name, as in some containers.
 
-    A name is asked for once: a directory service may take its time. Without an answer it is asked
-    for again the next time.
+    Each name is looked up once: a directory service may be slow. If the look-up fails, it is
+    repeated the next time.
     """
     if name := _KNOWN.get(uid):
         return name

@@ -1,13 +1,13 @@
-"""One thing done again and again, in a thread of its own."""
+"""A periodic task in a thread of its own."""
 
 import threading
 from collections.abc import Callable
 
 
 class Loop:
-    """Calls `step`, which returns the seconds to wait before the next time.
+    """Calls `step`, which returns the seconds to wait before the next call.
 
-    An exception would end the thread: `step` catches what may happen.
+    An exception would end the thread, so `step` must catch what it expects.
     """
 
     def __init__(self, name: str, step: Callable[[], float], first_pause: float = 0.0) -> None:
@@ -23,12 +23,12 @@ class Loop:
         return self._stopped.is_set()
 
     def start(self) -> None:
-        """Begin; the first step comes after the first pause."""
+        """Start; the first step runs after the first pause."""
         self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread; one that hangs in its step is left behind (it is a daemon thread)."""
+        """Stop the thread; if it hangs in its step, it is abandoned (it is a daemon thread)."""
         self._stopped.set()
         if self._thread is not None:
             self._thread.join(timeout=2)

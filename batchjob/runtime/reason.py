@@ -1,8 +1,8 @@
-"""Why something failed, for people: the kernel's words without its error numbers."""
+"""The reason of a failure for people: the kernel's words without its error numbers."""
 
 
 def reason(error: BaseException) -> str:
-    """`No such file or directory` of an OSError, OpenSSL's words of an SSLError; else its text."""
+    """`No such file or directory` for an OSError, OpenSSL's text for an SSLError, else its text."""
     if library := getattr(error, "reason", None):
         return str(library).replace("_", " ").lower()
     words = error.strerror if isinstance(error, OSError) else ""

@@ -1,4 +1,4 @@
-"""A queue that serves its clients by turns, however much one of them puts into it."""
+"""A queue that serves its clients in turn, however much one of them puts into it."""
 
 import threading
 from collections import Counter, deque
@@ -9,10 +9,10 @@ T = TypeVar("T")
 
 
 class RoundRobinQueue(Generic[T]):
-    """Items wait in a line for each client; `get` takes the first item of each line in turn."""
+    """Each client has a line of its own; `get` takes the first item of each line in turn."""
 
     def __init__(self, longest_line: int) -> None:
-        """`longest_line`: items of one client that may wait."""
+        """`longest_line`: the maximum number of waiting items of one client."""
         self._longest_line = longest_line
         self._lines: dict[
             Hashable, deque[T]
@@ -22,12 +22,12 @@ class RoundRobinQueue(Generic[T]):
         self._closed = False
 
     def lengths(self) -> Counter[Hashable]:
-        """How many items of each client wait."""
+        """The number of waiting items of each client."""
         with self._changed:
             return Counter({client: len(line) for client, line in self._lines.items()})
 
     def put(self, client: Hashable, item: T) -> bool:
-        """Whether the item was taken: not into a full line, nor into a closed queue."""
+        """Whether the item was accepted: not if the line is full or the queue is closed."""
         with self._changed:
             line = self._lines.get(client, deque())
             if self._closed or len(line) >= self._longest_line:
@@ -39,7 +39,7 @@ class RoundRobinQueue(Generic[T]):
             return True
 
     def get(self) -> T | None:
-        """The next item, waited for; None when the queue is closed and empty."""
+        """Wait for the next item; None when the queue is closed and empty."""
         with self._changed:
             while not self._lines:
                 if self._closed:
@@ -48,12 +48,12 @@ class RoundRobinQueue(Generic[T]):
             return self._next()
 
     def get_nowait(self) -> T | None:
-        """The next item; None where no item waits."""
+        """The next item; None if no item waits."""
         with self._changed:
             return self._next() if self._lines else None
 
     def withdraw(self, client: Hashable) -> T | None:
-        """Take back the item that the client put last; None if none of its items waits."""
+        """Take back the last item that the client put; None if none of its items waits."""
         with self._changed:
             line = self._lines.get(client)
             if line is None:
@@ -65,7 +65,7 @@ class RoundRobinQueue(Generic[T]):
             return item
 
     def close(self) -> None:
-        """Take nothing more; whoever waits in `get` is told when all has been taken."""
+        """Accept no more items; `get` returns None when all have been taken."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

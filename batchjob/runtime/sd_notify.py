@@ -1,4 +1,4 @@
-"""Tell systemd how the service is doing (sd_notify(3)); without systemd, do nothing."""
+"""Notify systemd of the state of the service (sd_notify(3)); without systemd, do nothing."""
 
 import os
 import socket

@@ -1,4 +1,4 @@
-"""A frozen dataclass per component describes its options; flags, YAML keys and docs follow.
+"""A frozen dataclass per component defines its options; flags, YAML keys and docs follow from it.
 
     @dataclass(frozen=True)
     class Options:
@@ -6,8 +6,8 @@
 
     SECTIONS = {"collector.jobs": Options}    # flag --collector.jobs.linger, key without dashes
 
-A flag beats the file, the file beats the default. What is wrong is said in one line that names the
-flag or key, what was expected and, for a name nobody knows, the nearest one that exists.
+A flag overrides the file, and the file overrides the default. An error is one line that names the
+flag or key, what was expected and, for an unknown name, the nearest known one.
 """
 
 import argparse
@@ -34,15 +34,15 @@ from batchjob.runtime.values import (
 
 
 class SettingsError(ValueError):
-    """A flag, key or value that is wrong; its text is meant for the person who wrote it."""
+    """A flag, key or value is wrong; the text is for the person who wrote it."""
 
 
 class UnavailableError(SettingsError):
-    """What the settings name cannot be had now, and perhaps a moment later."""
+    """Something that the settings name is not available now, but may be a moment later."""
 
 
 def cannot_listen(where: object, error: OSError) -> SettingsError:
-    """The complaint about an address that cannot be bound, now or ever."""
+    """The error for an address that cannot be bound, either for now or at all."""
     why = str(error.strerror or error).partition(" (while attempting")[0]  # socket.create_server
     text = f"web.listen-address: cannot listen on {where}: {why}"
     passing = error.errno in (errno.EADDRINUSE, errno.EADDRNOTAVAIL)
@@ -50,7 +50,7 @@ def cannot_listen(where: object, error: OSError) -> SettingsError:
 
 
 def exit_status(error: Exception) -> int:
-    """Of a program that ends by it: 1 for what may pass, so that systemd starts it again, or 2."""
+    """1 for an error that may pass, so that systemd restarts the program, else 2."""
     return 1 if isinstance(error, UnavailableError) else 2
 
 
@@ -82,10 +82,10 @@ def option(
 ) -> Any:
     """A field of an options dataclass.
 
-    `parse` turns the text of a flag or the value of a YAML key into the field's value and raises
-    ValueError saying what was expected; without it the default's type decides. `repeat`: a tuple,
-    from a flag given several times or a YAML list. `flag=False`: only in the file. `key`: its
-    name where that is not the field's with dashes.
+    `parse` converts the text of a flag or the value of a YAML key to the field's value and raises
+    ValueError saying what was expected; without it, the type of the default decides. `repeat`: a
+    tuple, from a flag given several times or a YAML list. `flag=False`: only in the file. `key`:
+    its name, if that is not the field's name with dashes.
     """
     chosen = parse or _parser_for(default)
     spec = _Spec(help, chosen, metavar or metavar_of(chosen), repeat, flag, key)
@@ -100,7 +100,7 @@ def _parser_for(default: Any) -> Parse:
 
 
 class Named(NamedTuple):
-    """An option with the name under which flags and files know it."""
+    """An option with its name in flags and files."""
 
     name: str
     section: str
@@ -122,14 +122,14 @@ def named(sections: Mapping[str, type[Any]]) -> Iterator[Named]:
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse whose complaints are one line, with exit status 2."""
+    """argparse with one-line errors and exit status 2."""
 
     def error(self, message: str) -> Any:
-        """Raise instead of printing the whole usage."""
+        """Raise an exception instead of printing the whole usage."""
         raise SettingsError(message)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse's; it takes the value of an unknown flag for a command nobody knows."""
+        """Like argparse's, but the value of an unknown flag is not taken for an unknown command."""
         try:
             return super().parse_known_args(args, namespace)
         except SettingsError as error:
@@ -141,14 +141,14 @@ class Parser(argparse.ArgumentParser):
             raise
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse's, with the neighbour of an option that nobody knows."""
+        """Like argparse's, but an unknown option is reported with the nearest known one."""
         known, unknown = self.parse_known_args(args, namespace)
         refuse_unknown(self, unknown)
         return known
 
 
 def refuse_unknown(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
-    """Raise SettingsError for what argparse has left over; a flag names its neighbour."""
+    """Raise SettingsError for unknown arguments, with the nearest known flag."""
     for argument in arguments:
         if not argument.startswith("-"):
             raise SettingsError(f"unexpected argument {argument!r}")
@@ -160,7 +160,7 @@ def refuse_unknown(parser: argparse.ArgumentParser, arguments: Sequence[str]) ->
 
 
 def argument(parse: Parse) -> dict[str, Any]:
-    """`type` and `metavar` for argparse, so that it says what `parse` expects."""
+    """`type` and `metavar` for argparse, so that errors say what `parse` expects."""
 
     def parsed(text: str) -> Any:
         try:
@@ -172,7 +172,7 @@ def argument(parse: Parse) -> dict[str, Any]:
 
 
 def add_flags(parser: argparse.ArgumentParser, sections: Mapping[str, type[Any]]) -> None:
-    """A flag for each option; what the command line does not say stays out of the namespace."""
+    """Add a flag for each option; options that are not given are absent from the namespace."""
     for each in named(sections):
         if not each.spec.flag:
             continue
@@ -191,7 +191,7 @@ def add_flags(parser: argparse.ArgumentParser, sections: Mapping[str, type[Any]]
 
 
 def shown(option: Named) -> str:
-    """The default of an option as people write it; empty where there is none."""
+    """The default of an option as people write it; empty if there is none."""
     default = option.default
     values = default if option.spec.repeat else (default,)
     return ", ".join(_written(each, option.spec.parse) for each in values if each not in (None, ""))
@@ -209,7 +209,7 @@ def _written(value: Any, parse: Parse) -> str:
 
 
 def parse_flags(parser: argparse.ArgumentParser, arguments: list[str]) -> dict[str, Any]:
-    """Flags as a mapping from option name to text; a flag nobody knows names its neighbour."""
+    """Parse flags into a mapping from option name to text; errors name the nearest known flag."""
     known, unknown = parser.parse_known_args(arguments)
     refuse_unknown(parser, unknown)
     return vars(known)
@@ -218,9 +218,9 @@ def parse_flags(parser: argparse.ArgumentParser, arguments: list[str]) -> dict[s
 def load_file(
     path: str, sections: Mapping[str, type[Any]], also: tuple[str, ...] = ()
 ) -> dict[str, Any]:
-    """Read a YAML file with the flags' names as keys, nested at the dots or not.
+    """Read a YAML file whose keys are the flags' names, nested at the dots or not.
 
-    `also` names keys that are no options of a section. Raises SettingsError with file and line.
+    `also`: keys that are not options of a section. Raises SettingsError with file and line.
     """
     try:
         with open(path, encoding="utf-8") as file:
@@ -254,7 +254,7 @@ def _flatten(
 
 
 def _valued(where: str, name: str, node: yaml.Node, option: Named | None) -> Any:
-    """The value as YAML has it; one that its option would refuse is refused here, with its line."""
+    """The value from YAML; a value that its option refuses is refused here, with its line."""
     try:
         value = yaml.SafeLoader("").construct_object(node, deep=True)
     except (yaml.YAMLError, ValueError) as error:
@@ -287,7 +287,7 @@ def _parsed(each: Named, raw: Any) -> Any:
 
 
 def nearest(name: str, known: Any) -> str:
-    """`; did you mean ...?` for the closest of the known names, or nothing."""
+    """`; did you mean ...?` with the closest known name, or an empty text."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f"; did you mean {close[0]}?" if close else ""
 

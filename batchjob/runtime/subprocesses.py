@@ -1,6 +1,6 @@
-"""One way to call a scheduler's command: argv, a deadline, a limit on output, a clean environment.
+"""Calls commands of schedulers: argv, a deadline, a limit on output, a clean environment.
 
-Never a shell. The answer is bytes, for job names have any encoding.
+No shell is used. Output is bytes, since job names may have any encoding.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ class SchedulerError(Exception):
 
 
 class CommandMissingError(SchedulerError):
-    """There is no such program, or it may not be run."""
+    """The program does not exist or must not be executed."""
 
 
 class CommandTimeoutError(SchedulerError):
@@ -46,7 +46,7 @@ class CommandFailedError(SchedulerError):
 
 
 class CompletedCommand(NamedTuple):
-    """What a program printed, and how long it took."""
+    """The output of a program, and how long it took."""
 
     stdout: bytes
     stderr: bytes
@@ -68,7 +68,7 @@ _KEPT = (
 
 
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment a scheduler's command gets: what it needs, UTC, and no locale."""
+    """The environment of a scheduler's command: what it needs, UTC, and no locale."""
     kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
     kept.setdefault("PATH", "/usr/local/bin:/usr/bin:/bin")
     return {**kept, "LC_ALL": "C.UTF-8", "TZ": "UTC", **(extra or {})}
@@ -81,10 +81,10 @@ def call(
     extra_environment: Mapping[str, str] | None = None,
     output_limit: int = OUTPUT_LIMIT,
 ) -> CompletedCommand:
-    """Run a program to its end and return what it printed; raises a SchedulerError.
+    """Run a program to its end and return its output; raises a SchedulerError.
 
-    At the deadline the program and its children (it is made the leader of a group of its own) are
-    killed: a client that waits for its server ignores SIGTERM too often.
+    At the deadline, the program and its children are killed (it leads a process group of its own):
+    clients that wait for their server often ignore SIGTERM.
     """
     begun = time.monotonic()
     try:
@@ -174,9 +174,9 @@ def run(
     variables: Mapping[str, str] | None = None,
     limit: int = OUTPUT_LIMIT,
 ) -> CompletedCommand:
-    """Call the command here, or on another host where the options say so.
+    """Call the command here, or on another host if the options say so.
 
-    sshd hands the words to a shell there, so each is quoted; variables go through env(1), for
+    sshd passes the words to a shell there, so each is quoted; variables are set by env(1), since
     sshd accepts few of them.
     """
     if not options.ssh:
@@ -188,7 +188,7 @@ def run(
 
 
 class NotJsonError(SchedulerError):
-    """The command printed something else."""
+    """The output of the command is not JSON."""
 
 
 _DECODER = json.JSONDecoder(strict=False)
@@ -197,7 +197,7 @@ TEXT_NUMBERS = json.JSONDecoder(strict=False, parse_int=str, parse_float=str, pa
 
 
 def json_object(output: bytes, decoder: json.JSONDecoder = _DECODER) -> dict[str, Any]:
-    """The object that begins a line: warnings may stand before it, and anything behind it.
+    """The JSON object in an output; warnings may precede it, and anything may follow.
 
     A byte that is not UTF-8 becomes U+FFFD. Raises NotJsonError.
     """

@@ -14,9 +14,7 @@ from batchjob.runtime.values import called, duration
 def start_time(text: str, now: float | None = None) -> float:
     """Epoch seconds of `+90m`, `22:30` (the next one), `2026-04-04T22:30` in local time or a zone.
 
-    `@1775307200` is epoch seconds already.
-
-    Without `now` as seen from the time of the call. Raises ValueError.
+    `@1775307200` is in epoch seconds. `now` defaults to the time of the call. Raises ValueError.
     """
     now = time.time() if now is None else now
     if text.startswith("+"):
@@ -41,9 +39,9 @@ _JUST_NOW_SECONDS = 60.0
 
 @called("TIME")
 def coming_time(text: str, now: float | None = None) -> float:
-    """The same, but for a time that has passed: who wrote it meant another one.
+    """The same, but refuses times of the past, which are most often mistakes.
 
-    Programs write epoch seconds, and mean now by a time that has passed.
+    Epoch seconds of the past are accepted: programs use them to mean now.
     """
     now = time.time() if now is None else now
     at = start_time(text, now)
@@ -56,7 +54,7 @@ def coming_time(text: str, now: float | None = None) -> float:
 def past_time(text: str, now: float | None = None) -> float:
     """Epoch seconds of `10m` (ago), `22:30` (the last one), `2026-04-04T22:30`.
 
-    Without `now` as seen from the time of the call. Raises ValueError.
+    `now` defaults to the time of the call. Raises ValueError.
     """
     now = time.time() if now is None else now
     try:
@@ -72,12 +70,12 @@ def past_time(text: str, now: float | None = None) -> float:
 
 
 def time_in_words(at: float, zone: tzinfo | None = None) -> str:
-    """`2026-04-04 14:53:20 CEST`: a time for people, always with its zone; local unless given."""
+    """`2026-04-04 14:53:20 CEST`: a time for people, always with its zone (default: local)."""
     return f"{datetime.fromtimestamp(at, zone).astimezone(zone):%Y-%m-%d %H:%M:%S %Z}"
 
 
 def exact_time_in_words(at: float, zone: tzinfo | None = None) -> str:
-    """The same with milliseconds, `2026-04-04 14:53:20.250 CEST`, unless it is whole."""
+    """The same with milliseconds unless they are zero: `2026-04-04 14:53:20.250 CEST`."""
     then = datetime.fromtimestamp(round(at, 3), zone).astimezone(zone)
     return f"{then.replace(tzinfo=None).isoformat(' ', _precision(then))} {then:%Z}"
 
@@ -87,7 +85,7 @@ def _precision(at: datetime) -> str:
 
 
 def local_zone() -> str:
-    """The name of the local time zone, such as Europe/Paris; UTC where it has none."""
+    """The name of the local time zone, such as Europe/Paris; UTC if it has none."""
     name = os.environ.get("TZ", "").removeprefix(":")
     if not name:
         with contextlib.suppress(OSError):
@@ -104,9 +102,9 @@ def in_milliseconds(seconds: float | None) -> int | None:
 
 
 def rfc3339(seconds: float | None) -> str | None:
-    """`2026-04-04T20:30:00Z`, with milliseconds unless it is whole.
+    """`2026-04-04T20:30:00Z`, with milliseconds unless they are zero.
 
-    None where the time is not known or beyond the year 9999.
+    None if the time is unknown or after the year 9999.
     """
     if seconds is None:
         return None

@@ -1,6 +1,6 @@
-"""Values as people write them in a flag, a YAML key or an argument.
+"""Parsers of the values that people write in flags, YAML keys and arguments.
 
-Each function takes a flag's text or a YAML value and returns what it stands for, or raises
+Each function takes the text of a flag or a YAML value and returns the parsed value, or raises
 ValueError saying what was expected.
 """
 
@@ -16,7 +16,7 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 def called(metavar: str) -> Callable[[_Parse], _Parse]:
-    """What --help and the pages of options call the values that a function reads."""
+    """Set the name under which --help and the option pages show the values of a parser."""
 
     def decorate(parse: _Parse) -> _Parse:
         parse.__dict__["metavar"] = metavar
@@ -26,12 +26,12 @@ def called(metavar: str) -> Callable[[_Parse], _Parse]:
 
 
 def metavar_of(parse: Parse) -> str:
-    """What `called` said, or VALUE."""
+    """The name set by `called`, or VALUE."""
     return getattr(parse, "metavar", "VALUE")
 
 
 def text(value: Any) -> str:
-    """A string; YAML numbers and booleans where a name is wanted are refused."""
+    """A string; YAML numbers and booleans are refused."""
     if not isinstance(value, str):
         raise ValueError(f"expected text, got {value!r}")
     return value
@@ -105,7 +105,7 @@ def duration(value: Any) -> float:
 
 @called("SIZE")
 def size(value: Any) -> int:
-    """Bytes from `512`, `4G`, `1.5GiB`, by 1024."""
+    """Bytes from `512`, `4G`, `1.5GiB`, in powers of 1024."""
     return size_bytes(str(value))
 
 
@@ -119,7 +119,8 @@ _EXPONENTS = {letter: power for power, letter in enumerate("kmgtpez", 1)}
 def size_bytes(text: str, unit: str = "") -> int:
     """Bytes of `4000M` (Slurm), `16777216kb`, `4gw` (PBS; a word has 8 bytes), `5.2 Gbytes` (LSF).
 
-    All of them count by 1024. A number without a letter is in `unit` ("" bytes, "K", "M" ...).
+    All units are powers of 1024. `unit` is that of a number without a letter ("" bytes, "K", "M"
+    ...).
     """
     match = _SIZE.fullmatch(text)
     if not match:
@@ -175,7 +176,7 @@ def one_of(*choices: str) -> Parse:
 
 
 class ListenAddress(NamedTuple):
-    """Where to listen; without a host on all addresses."""
+    """An address to listen on; without a host, all addresses."""
 
     host: str
     port: int
@@ -207,7 +208,7 @@ def network(value: Any) -> Network:
 
 
 def host_name(authority: str) -> str:
-    """The host of `HOST[:PORT]`, without the brackets of IPv6; "" where it is none."""
+    """The host of `HOST[:PORT]`, without the brackets of IPv6; "" if it has none."""
     try:
         return urlsplit(f"//{authority}").hostname or ""
     except ValueError:
@@ -216,7 +217,7 @@ def host_name(authority: str) -> str:
 
 @called("URL")
 def http_url(value: Any) -> str:
-    """An http or https URL, without a slash at its end."""
+    """An http or https URL, without a trailing slash."""
     try:
         parts = urlsplit(str(value))
         if parts.scheme in ("http", "https") and parts.hostname and not parts.query:
