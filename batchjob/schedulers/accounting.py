@@ -1,7 +1,8 @@
-"""The contract of a source of job records, and what sources share.
+"""The interface of a source of job records, and what sources share.
 
-A source's module ends in `ACCOUNTING`: its options (a frozen dataclass from which YAML keys, checks
-and docs are made) and `build()`. The poller calls `check()` once at start, `read()` each cycle.
+A source's module defines `ACCOUNTING`: its options (a frozen dataclass from which YAML keys, checks
+and docs are generated) and `build()`. The poller calls `check()` once at start, `read()` in each
+cycle.
 """
 
 import re
@@ -13,15 +14,15 @@ from batchjob.schedulers.records import Associations, JobKey, JobRecord, Quarant
 
 
 class SourceError(SchedulerError):
-    """The source could not be read, or its answer cannot be true; nothing of it may be used."""
+    """The source could not be read, or its answer cannot be true; none of it may be used."""
 
 
 class ShrunkenError(SourceError):
-    """Jobs that must be in the answer are missing in such numbers that the answer is wrong."""
+    """So many expected jobs are missing from the answer that it must be wrong."""
 
 
 class Unfinished(NamedTuple):
-    """A job the database holds as not ended."""
+    """A job that has not ended according to the database."""
 
     submit_time: int
     run: int
@@ -29,7 +30,7 @@ class Unfinished(NamedTuple):
 
 
 class Deleted(NamedTuple):
-    """A record that somebody deleted, and wants gone here as well."""
+    """A record that a user deleted, and that is to be deleted from the database as well."""
 
     source: str  # of the record, JobRecord.source
     jobid: str
@@ -37,10 +38,10 @@ class Deleted(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """What is to be written in one transaction, the watermark with it.
+    """What is written in one transaction, together with the watermark.
 
-    A key occurs once in `jobs`. Where `vanished` names jobs, the scheduler was asked for each of
-    them and answered, and knows them no more.
+    Keys are unique within `jobs`. `vanished` names jobs of which the scheduler said, when it was
+    asked for each of them, that it does not know them any more.
     """
 
     jobs: tuple[JobRecord, ...]
@@ -54,21 +55,21 @@ class Batch(NamedTuple):
 
 
 class AccountingSource(Protocol):
-    """One scheduler's account of its jobs."""
+    """A source of one scheduler's job records."""
 
     name: str  # as in the registry; `JobRecord.source` and poll_state have it
     cluster: str
 
     def check(self) -> tuple[str, ...]:
-        """What keeps this source from seeing every job, one line each with what to grant."""
+        """What keeps this source from seeing every job: a line for each, with what to grant."""
 
     def watermark_at(self, since: int) -> str:
-        """The watermark from which `read()` covers everything since then (epoch seconds)."""
+        """The watermark from which `read()` covers everything since a time (epoch seconds)."""
 
     def read(self, watermark: str, unfinished: Mapping[str, Unfinished]) -> Iterator[Batch]:
         """What is new since the watermark, oldest first; raises SchedulerError.
 
-        `unfinished` maps job id to what the database has of it. A job may come again, unchanged
+        `unfinished` maps job ids to what the database has of them. A job may be repeated, unchanged
         or corrected. There is at least one batch, if only to move the watermark.
         """
 
@@ -79,12 +80,12 @@ Differing = Callable[[Sequence[JobRecord]], set[JobKey]]
 
 @runtime_checkable
 class RereadableSource(Protocol):
-    """A source that can say again what it said before: records come late, and are edited."""
+    """A source that can be read again: records may arrive late or be edited."""
 
     def reread(self, since: int, differing: Differing) -> Iterator[Batch]:
-        """Jobs that ended since then (epoch seconds), those that differ; raises SchedulerError.
+        """Jobs that ended since then (epoch seconds) and differ; raises SchedulerError.
 
-        The watermarks of these batches mean nothing.
+        The watermarks of these batches are meaningless.
         """
 
 
@@ -101,29 +102,29 @@ class SubmittedJob(NamedTuple):
 
 @runtime_checkable
 class ScriptSource(Protocol):
-    """A source that knows the batch scripts of jobs."""
+    """A source that has the batch scripts of jobs."""
 
     script_bytes: int  # to be kept of each; 0: none are wanted
 
     def script(self, job: SubmittedJob) -> str:
-        """The script that the job was submitted with, "" for none; raises SchedulerError."""
+        """The script with which the job was submitted, "" for none; raises SchedulerError."""
 
 
 class AssociationsSource(Protocol):
-    """Who belongs to which account."""
+    """A source of accounts and their members."""
 
     name: str
     cluster: str
 
     def check(self) -> tuple[str, ...]:
-        """What keeps this source from seeing everybody, one line each with what to grant."""
+        """What keeps this source from seeing everybody: a line for each, with what to grant."""
 
     def read(self) -> Associations:
-        """The whole picture; raises SchedulerError, also for a picture without people."""
+        """All accounts and members; raises SchedulerError, also if there are no members."""
 
 
 class AccountingModule(NamedTuple):
-    """What a source's module offers, under the name `ACCOUNTING`."""
+    """What the module of a source defines, as `ACCOUNTING`."""
 
     options: type[Any]
     build: Callable[[str, Any], AccountingSource | AssociationsSource]
@@ -131,7 +132,7 @@ class AccountingModule(NamedTuple):
 
 
 def epoch_watermark(source: str, watermark: str) -> int:
-    """The watermark of a source that goes by time; raises SourceError for any other text."""
+    """Parse the watermark of a source that goes by time; raises SourceError."""
     if watermark.isascii() and watermark.isdigit() and len(watermark) <= 12:
         return int(watermark)
     raise SourceError(f"{source}: expected a watermark in epoch seconds, got {watermark[:40]!r}")
@@ -140,14 +141,14 @@ def epoch_watermark(source: str, watermark: str) -> int:
 def missing(
     unfinished: Mapping[str, Unfinished], seen: Collection[tuple[str, int]]
 ) -> tuple[str, ...]:
-    """Job ids out of `unfinished` of which (id, submit time) was not seen."""
+    """The jobs of `unfinished` whose (id, submit time) was not seen."""
     return tuple(
         jobid for jobid, known in unfinished.items() if (jobid, known.submit_time) not in seen
     )
 
 
 def own(unfinished: Mapping[str, Unfinished], form: re.Pattern[str]) -> dict[str, Unfinished]:
-    """Those whose ids have this scheduler's form: a cluster may have local runs as well."""
+    """The jobs whose ids have this scheduler's format: a cluster may have local runs as well."""
     return {jobid: known for jobid, known in unfinished.items() if form.fullmatch(jobid)}
 
 
@@ -164,11 +165,11 @@ def vanished(
     trust: bool,
     asked: float = 1.0,
 ) -> tuple[str, ...]:
-    """`gone`, if it can be believed; raises ShrunkenError if it is too many to be true.
+    """`gone`, if it is credible; raises ShrunkenError if too many jobs are gone.
 
-    Jobs go missing one by one. When many do at once, or the answer has no job at all, it is a
-    right that was taken away, another cluster's database, or a server that lost its own.
-    Where the scheduler was asked for a part of the missing jobs, `asked` is how large it is.
+    Jobs vanish one by one. If many vanish at once, or the answer has no job at all, the cause is a
+    revoked right, another cluster's database, or a server that lost its own. If the scheduler was
+    asked for a part of the missing jobs only, `asked` is the size of that part.
     """
     number = round(len(gone) / asked) if gone else 0
     many = number > _AT_ONCE and number > _SHARE * len(unfinished)
@@ -182,7 +183,7 @@ def vanished(
 
 
 class Snapshot(NamedTuple):
-    """What a scheduler told that always tells all jobs that it knows."""
+    """The answer of a scheduler that always lists all jobs it knows."""
 
     source: str
     records: Sequence[JobRecord]
@@ -195,10 +196,10 @@ class Snapshot(NamedTuple):
 def batches_of(
     snapshot: Snapshot, watermark: str, unfinished: Mapping[str, Unfinished]
 ) -> Iterator[Batch]:
-    """Batches of a limited size, the last with the jobs that are gone; raises ShrunkenError.
+    """Batches of a limited size, the last one with the vanished jobs; raises ShrunkenError.
 
-    Where the last reading is longer ago than the scheduler remembers ended jobs, those that were
-    unfinished may all have ended, and be missing for that reason.
+    If the last reading is longer ago than the scheduler keeps ended jobs, all unfinished jobs may
+    be missing because they have ended.
     """
     source, records, now = snapshot.source, snapshot.records, snapshot.now
     known = {(record.jobid, record.submit_time) for record in records}

@@ -1,8 +1,7 @@
-"""The contract of a scheduler's module `cluster`: who asks for the state of a cluster, and how.
+"""The interface of a scheduler's module `cluster`, which queries the state of a cluster.
 
-What is said about a cluster is told in words that all schedulers share.
-
-None stands for what was not said. Sizes are in bytes, times in epoch seconds, spans in seconds.
+The types are common to all schedulers. None stands for values that the scheduler did not report.
+Sizes are in bytes, times in epoch seconds, durations in seconds.
 """
 
 import re
@@ -19,7 +18,7 @@ from batchjob.secret_files import secret_file
 
 
 class GpuModel(NamedTuple):
-    """A node's GPUs of one model, as its scheduler calls it."""
+    """A node's GPUs of one model, by the scheduler's name."""
 
     model: str
     gpus: int
@@ -27,7 +26,7 @@ class GpuModel(NamedTuple):
 
 
 class ClusterNode(NamedTuple):
-    """A node; `state` is the base state, `flags` are what is set beside it, both lower case."""
+    """A node; `state` is the base state, `flags` are set in addition, both in lower case."""
 
     name: str
     state: str
@@ -46,12 +45,12 @@ class ClusterNode(NamedTuple):
 
     @property
     def usable(self) -> bool:
-        """Whether a job may be started there."""
+        """Whether jobs may be started on the node."""
         return self.state not in _UNUSABLE_STATES and not self.flags & _UNUSABLE_FLAGS
 
     @property
     def powered(self) -> bool:
-        """Whether it is there, and its scheduler has not powered it down or is about to."""
+        """Whether the node exists and is not powered down, or about to be, by its scheduler."""
         return self.state != "future" and not any(flag.startswith("power") for flag in self.flags)
 
 
@@ -60,7 +59,7 @@ _UNUSABLE_FLAGS = frozenset(("closed", "drain", "fail", "not_responding"))
 
 
 class ClusterJob(NamedTuple):
-    """A job that waits, runs, or ended a moment ago; an array's waiting tasks are one record."""
+    """A job that waits, runs or has just ended; the waiting tasks of an array are one record."""
 
     jobid: str
     partition: str
@@ -83,7 +82,7 @@ class Rpc(NamedTuple):
 
 
 class Controller(NamedTuple):
-    """What a controller says about itself: numbers by the names in the rows of the collector."""
+    """What a controller reports about itself: numbers by the names in the collector's tables."""
 
     numbers: dict[str, float]
     by_type: dict[str, Rpc]
@@ -110,7 +109,7 @@ class FairShare(NamedTuple):
 
 
 class License(NamedTuple):
-    """A licence that jobs may ask for."""
+    """A licence that jobs may request."""
 
     name: str
     total: int | None
@@ -120,7 +119,7 @@ class License(NamedTuple):
 
 
 class Reservation(NamedTuple):
-    """Nodes set aside from one time to another."""
+    """Nodes reserved for a period."""
 
     name: str
     nodes: int | None
@@ -130,7 +129,7 @@ class Reservation(NamedTuple):
 
 
 class NativeMetric(NamedTuple):
-    """A gauge that the scheduler itself shows to Prometheus."""
+    """A gauge that the scheduler itself exposes to Prometheus."""
 
     name: str
     help: str
@@ -138,7 +137,7 @@ class NativeMetric(NamedTuple):
 
 
 class ClusterReaders(NamedTuple):
-    """The ways to ask one scheduler; None for what it has not. Each may raise SchedulerError."""
+    """The queries of one scheduler, None where it has none. Each may raise SchedulerError."""
 
     nodes: Callable[[], Sequence[ClusterNode]] | None = None
     jobs: Callable[[], Sequence[ClusterJob]] | None = None
@@ -156,21 +155,21 @@ _WORD = re.compile(r"[A-Za-z]\w{0,47}")
 
 
 def bounded(text: str) -> str:
-    """A reason that a person wrote, without what makes a new series each time, and not long.
+    """A reason written by a person, shortened, and without parts that would make new series.
 
-    Dropped are paths, numbers of three digits and more, times, and who wrote it when.
+    Paths, numbers of three digits and more, times, and author and date are removed.
     """
     return " ".join(_VARYING.sub("", text).split())[:_REASON_SHOWN].strip()
 
 
 def reason_word(text: str) -> str:
-    """The scheduler's word for why a job waits, without the nodes or limits named after it."""
+    """The scheduler's word for the reason of a waiting job, without nodes or limits."""
     match = _WORD.match(text.replace(" ", "_"))
     return match[0] if match else ""
 
 
 def count(value: object) -> int | None:
-    """The whole number that a scheduler wrote; None for everything else, such as a dash."""
+    """A whole number from a scheduler; None for anything else, such as a dash."""
     text = str(value)
     return int(text) if len(text) < 19 and text.isascii() and text.isdecimal() else None
 
@@ -181,7 +180,7 @@ def _url(value: Any) -> str:
 
 @dataclass(frozen=True)
 class ClusterOptions(CommandOptions):
-    """Which scheduler is asked, and how."""
+    """Which scheduler is queried, and how."""
 
     timeout: float = option(20.0, "Maximum time to wait for an answer.", parse=duration)
     scheduler: str = option(
@@ -234,7 +233,7 @@ class ClusterOptions(CommandOptions):
 
 
 class DetectedCluster(NamedTuple):
-    """A scheduler, as people call it, its cluster's name and the poller's sources for it."""
+    """A scheduler by its usual name, its cluster's name, and its sources for the poller."""
 
     title: str
     cluster: str
@@ -242,7 +241,7 @@ class DetectedCluster(NamedTuple):
 
 
 class ClusterModule(NamedTuple):
-    """What a scheduler's module `cluster` offers, under the name `CLUSTER`."""
+    """What a scheduler's module `cluster` defines, as `CLUSTER`."""
 
     readers: Callable[[ClusterOptions], ClusterReaders]
     """The ways to ask; asks nothing yet."""
@@ -254,7 +253,7 @@ _DETECTION_TIMEOUT = 10.0
 
 
 def printed_lines(argv: tuple[str, ...]) -> list[str]:
-    """The lines a command prints; none where it fails: the scheduler is not in use here then."""
+    """The lines that a command prints; none if it fails, since the scheduler is not in use then."""
     try:
         output = call(argv, timeout=_DETECTION_TIMEOUT).stdout
     except SchedulerError:
@@ -263,7 +262,7 @@ def printed_lines(argv: tuple[str, ...]) -> list[str]:
 
 
 def printed_value(argv: tuple[str, ...], name: str) -> str:
-    """The value of a line `name = value` of what a command prints, or ""."""
+    """The value of a line `name = value` in a command's output, or ""."""
     for line in printed_lines(argv):
         key, equals, value = line.partition("=")
         if equals and key.strip() == name:

@@ -1,7 +1,7 @@
-"""One row of a scheduler's answer, read field by field.
+"""Reads one row of a scheduler's answer, field by field.
 
-A field that cannot be read counts as not said, and the row goes to the quarantine as well as on
-record: a job is not lost because its memory was written in an unknown way.
+A field that cannot be parsed counts as missing, and the row is written to the quarantine in
+addition to the job: no job is lost because its memory has an unknown format.
 """
 
 import re
@@ -17,11 +17,11 @@ _LATEST = 2**40  # seconds; a "time" beyond is a number of something else
 
 
 class RowError(ValueError):
-    """The row has no usable key or state, so it cannot be a job's."""
+    """The row has no usable key or state, so it cannot be a job."""
 
 
 class FieldReader:
-    """Values by name; `complaints` grows with each that cannot be read."""
+    """Values by name; `complaints` lists those that cannot be parsed."""
 
     __slots__ = ("complaints", "values")
 
@@ -30,12 +30,12 @@ class FieldReader:
         self.complaints: list[str] = []
 
     def text(self, name: str) -> str:
-        """The text, fit for a database; "" where there is none."""
+        """The text in a form that a database accepts; "" if there is none."""
         raw = self.values.get(name)
         return clean(raw) if raw else ""
 
     def get(self, name: str, parse: Callable[[str], T | None]) -> T | None:
-        """The parsed value; None where there is none or it cannot be read."""
+        """The parsed value; None if it is missing or cannot be parsed."""
         raw = self.values.get(name)
         if not raw:
             return None
@@ -46,7 +46,7 @@ class FieldReader:
             return None
 
     def need(self, name: str, parse: Callable[[str], T | None]) -> T:
-        """The parsed value; raises RowError where there is none."""
+        """The parsed value; raises RowError if it is missing."""
         try:
             value = parse(self.values.get(name, ""))
         except ValueError as error:
@@ -57,7 +57,7 @@ class FieldReader:
 
 
 def clean(text: str) -> str:
-    """Text any database takes: no NUL, no half of a surrogate pair, of bounded length."""
+    """Text that any database accepts: no NUL, no lone surrogate, of limited length."""
     text = text[:TEXT_LIMIT]
     if text.isascii() and "\0" not in text:
         return text
@@ -65,12 +65,12 @@ def clean(text: str) -> str:
 
 
 def quarantined(source: str, reason: str, raw: str) -> Quarantined:
-    """A row for the quarantine, with its text cut to a bearable length."""
+    """A row for the quarantine, with its text truncated."""
     return Quarantined(source, clean(reason), clean(raw[:RAW_LIMIT]))
 
 
 def integer(text: str) -> int:
-    """A whole number that a database can hold; may be negative."""
+    """A whole number that a database can store; may be negative."""
     digits = text if text.isdigit() else text.removeprefix("-")
     if digits.isdigit() and digits.isascii() and len(digits) <= 18:
         return int(text)
@@ -78,13 +78,13 @@ def integer(text: str) -> int:
 
 
 def count(text: str) -> int | None:
-    """A whole number; None for a negative one, which schedulers write for "not set"."""
+    """A whole number; None if negative, which schedulers write for "not set"."""
     number = integer(text)
     return None if number < 0 else number
 
 
 def seconds(text: str) -> float | None:
-    """Seconds with a fraction; None for a negative number ("not measured")."""
+    """Seconds with a fraction; None if negative ("not measured")."""
     try:
         number = float(text)
     except ValueError:
@@ -111,7 +111,7 @@ _CLOCK = re.compile(r"(?:(?:(\d{1,9}):)?(\d{1,9}):)?(\d{1,12}(?:\.\d{1,9})?)", r
 
 
 def clock_duration(text: str) -> float:
-    """Seconds of `[[HH:]MM:]SS[.fraction]`; hours go beyond 24."""
+    """Seconds of `[[HH:]MM:]SS[.fraction]`; hours may exceed 24."""
     match = _CLOCK.fullmatch(text)
     if not match:
         raise ValueError(f"expected a duration such as 26:00:00, got {text[:40]!r}")
@@ -120,18 +120,18 @@ def clock_duration(text: str) -> float:
 
 
 class HostListError(ValueError):
-    """Not a host list, or one of more hosts than the limit."""
+    """Not a host list, or one with more hosts than the limit."""
 
 
 class HostShare(NamedTuple):
-    """What a job has on one host; None where the list does not say."""
+    """A job's share of one host; None for what the list does not state."""
 
     cpus: int | None = None
     memory_bytes: int | None = None
     gpus: int | None = None
 
     def plus(self, other: "HostShare") -> "HostShare":
-        """Both together; a part that only one of them says is that one's."""
+        """The sum of both shares; a value that only one of them has is taken from that one."""
         return HostShare(
             *(
                 mine if theirs is None else (mine or 0) + theirs
@@ -141,7 +141,7 @@ class HostShare(NamedTuple):
 
 
 def summed(parts: Iterable[tuple[str, HostShare]]) -> dict[str, HostShare]:
-    """One share for each host, of all its parts."""
+    """One share for each host, the sum of its parts."""
     shares: dict[str, HostShare] = {}
     for host, share in parts:
         known = shares.get(host)

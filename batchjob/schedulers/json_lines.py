@@ -1,4 +1,4 @@
-"""Jobs of anything else, as JSON lines in files that only grow (json_record.py has the form)."""
+"""Jobs of other systems, as JSON lines in append-only files (format: json_record.py)."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -33,7 +33,7 @@ def build(cluster: str, options: JsonLinesOptions) -> "Jsonl":
 
 
 class Jsonl:
-    """Follows the files."""
+    """Follows the files as they grow."""
 
     name = SOURCE
 
@@ -50,7 +50,7 @@ class Jsonl:
         return watermark_since(since)
 
     def read(self, watermark: str, unfinished: Mapping[str, Unfinished]) -> Iterator[Batch]:
-        """See Source. What has ended says so in a line of its own, so `unfinished` is no help."""
+        """See Source. The end of a job is a line of its own, so `unfinished` is not used."""
         del unfinished
         covered = 0
         for chunk in follow(self._files(), watermark):
@@ -84,7 +84,7 @@ class Jsonl:
 
 
 def _document(line: bytes) -> object:
-    """What the line says; a byte that is not UTF-8 becomes U+FFFD. Raises RowError."""
+    """The object of a line; a byte that is not UTF-8 becomes U+FFFD. Raises RowError."""
     try:
         document: object = json.loads(line.decode("utf-8", "replace"))
     except (ValueError, RecursionError) as error:

@@ -1,9 +1,9 @@
-"""A job record as a JSON object: for imports from anything, and for local runs.
+"""A job record as a JSON object: for imports from other systems, and for local runs.
 
-Keys are the fields of JobRecord; `jobid`, `submit_time` and `state` must be there, all others may
-be missing or null. Times are epoch seconds or RFC 3339 with a zone, `state` is one of JobState's
-words, `nodes` a list of names or of objects with the fields of NodeShare, `steps` a list of
-objects with the fields of StepRecord.
+Keys are the fields of JobRecord; `jobid`, `submit_time` and `state` are required, all others may be
+missing or null. Times are epoch seconds or RFC 3339 with a zone, `state` is a value of JobState,
+`nodes` a list of names or of objects with the fields of NodeShare, `steps` a list of objects with
+the fields of StepRecord.
 """
 
 import json
@@ -53,7 +53,7 @@ def _time(value: Any) -> float:
 
 
 def _milliseconds(seconds: float) -> float:
-    """Whole seconds as an int, so that they are written without a fraction."""
+    """A time with milliseconds; whole seconds as int, to be written without a fraction."""
     rounded = round(seconds, 3)
     return int(rounded) if rounded % 1 == 0 else rounded
 
@@ -95,16 +95,16 @@ _JOB, _STEP, _NODE = map(_parsers, (JobRecord, StepRecord, NodeShare))
 
 
 class Decoded(NamedTuple):
-    """A record, and what of the object could not be used."""
+    """A record, and the parts of the object that could not be used."""
 
     job: JobRecord
     complaints: tuple[str, ...]
 
 
 def decode(document: Any, cluster: str, source: str) -> Decoded:
-    """A record of the object; raises RowError if it cannot be a job.
+    """The record of an object; raises RowError if it cannot be a job.
 
-    `cluster` and `source` are the reader's, whatever the object says.
+    `cluster` and `source` are set by the reader, whatever the object says.
     """
     if not isinstance(document, dict):
         raise RowError(f"expected a JSON object, got {_shown(document)}")
@@ -158,7 +158,7 @@ def _objects(
     key: str,
     complaints: list[str],
 ) -> list[dict[str, Any]]:
-    """The objects of a list; a text alone is an object with that key. Each key once."""
+    """The objects of a list, unique by key; a plain text is an object with that key."""
     given = document.get(name) or []
     if not isinstance(given, list):
         complaints.append(f"{name}: expected a list, got {_shown(given)}")
@@ -175,7 +175,7 @@ def _objects(
 
 
 def encode(job: JobRecord) -> dict[str, Any]:
-    """The object of a record, without what it does not say; decode() gives it back."""
+    """The object of a record, without unknown values; the inverse of decode()."""
     document = _said(job)
     document["nodes"] = [_said(node) for node in job.nodes]
     document["steps"] = [_said(step) for step in job.steps]

@@ -1,17 +1,17 @@
-"""The contract of cgroup layouts: the shapes of the trees in which schedulers put their jobs.
+"""The interface of cgroup layouts: the structure of the trees in which schedulers place jobs.
 
-A path is relative to where the hierarchy is mounted (v2: /sys/fs/cgroup; v1: the mount of a
+A path is relative to the mount point of the hierarchy (v2: /sys/fs/cgroup; v1: the mount of a
 controller). Each component is a regular expression of its own, and the last one is the job's
-directory. Named groups are what a path tells:
+directory. Named groups are what a path states:
 
     jobid    the id as the accounting writes it (after `decode`)
     alias    another name of the job, where only its processes know the id
-    uid      the owner; a path that the scheduler makes as root is the kernel's word for it
+    uid      the owner; a path that the scheduler creates as root is the kernel's word for it
     started  epoch seconds of the job's start
-    others   go to `LayoutMatch.info` under their own name
+    others   are put into `LayoutMatch.info` under their own name
 
-The layouts themselves are in each scheduler's `node`, with their sources; trees of Slurm and
-OpenPBS were recorded from running ones.
+The layouts are defined in each scheduler's `node`, with their sources; those of Slurm and OpenPBS
+were recorded on running systems.
 """
 
 import re
@@ -28,7 +28,7 @@ V1_AND_V2 = frozenset({1, 2})
 
 
 class Layout(NamedTuple):
-    """One shape of tree."""
+    """The structure of one kind of tree."""
 
     name: str
     manager: str
@@ -46,7 +46,7 @@ class Layout(NamedTuple):
 
     @property
     def owner(self) -> Literal["path-uid", "directory", "process"]:
-        """Where the owner's uid comes from."""
+        """Where the owner's uid is read from."""
         if self.by_user:
             return "directory"
         named = any("uid" in part.groupindex for part in (*self.parents, self.job))
@@ -54,7 +54,7 @@ class Layout(NamedTuple):
 
 
 class LayoutMatch(NamedTuple):
-    """What the path of a job's directory says."""
+    """What the path of a job's directory states."""
 
     layout: Layout
     manager: str
@@ -67,7 +67,7 @@ class LayoutMatch(NamedTuple):
 
 
 class JobStep(NamedTuple):
-    """What a directory of a job is for."""
+    """The purpose of a directory of a job."""
 
     name: str | None  # 0, batch, extern, 0+1; None at the job itself or without steps
     role: Role  # `scheduler`: processes of slurmstepd and its like, not the user's
@@ -88,7 +88,7 @@ def layout(
     by_user: bool = False,
     submitted_at: Callable[[str], float | None] | None = None,
 ) -> Layout:
-    """Make a row of a path; `**/` in front of it: it may begin anywhere."""
+    """A layout from a path; a path that begins with `**/` may begin at any depth."""
     anywhere = path.startswith("**/")
     *parents, job = (re.compile(part, re.ASCII) for part in path.removeprefix("**/").split("/"))
     return Layout(
@@ -118,7 +118,7 @@ def _bytes(escapes: re.Match[str]) -> str:
 
 
 def found(row: Layout, groups: Mapping[str, str]) -> LayoutMatch:
-    """What the named groups of a matched path say."""
+    """The values of the named groups of a matched path."""
     groups = {name: displayable(value) for name, value in groups.items()}
     text = groups["jobid"] if "jobid" in groups else groups["alias"]
     started = groups.get("started")
@@ -140,9 +140,9 @@ _FIELDS = frozenset({"jobid", "alias", "uid", "started"})
 
 
 def step_of(job: LayoutMatch, below: str) -> JobStep | None:
-    """What a directory `below` the job's own (a relative path, "" the job's) is for.
+    """The purpose of a directory `below` the job's own (a relative path, "" for the job's own).
 
-    None: the scheduler has no steps, or the job made the directory itself.
+    None: the scheduler has no steps, or the job itself created the directory.
     """
     if not below:
         return JobStep(None, "job")

@@ -1,7 +1,7 @@
-"""Following log files over rotation, by inode and offset.
+"""Follows log files across rotation, by inode and offset.
 
-A watermark is `{"inode", "offset", "head"}` of the file that was being read, `head` a digest of
-its beginning (an inode is used again after a file is deleted), or `{"since"}` to begin with.
+A watermark is `{"inode", "offset", "head"}` of the file that was being read, where `head` is a
+digest of its beginning (inodes are reused after a file is deleted), or `{"since"}` at first.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ _HEAD = 1024
 
 
 class Chunk(NamedTuple):
-    """Some lines, without their ends, and the watermark behind them."""
+    """Some lines, without line ends, and the watermark after them."""
 
     lines: tuple[bytes, ...]
     watermark: str
@@ -32,7 +32,7 @@ class _Mark(NamedTuple):
 
 
 def watermark_since(since: int) -> str:
-    """The watermark that begins with the files changed since then (epoch seconds)."""
+    """The watermark that starts with the files changed since a time (epoch seconds)."""
     return json.dumps({"since": since})
 
 
@@ -41,14 +41,13 @@ def follow(
     watermark: str,
     begins: Callable[[bytes], bool] = lambda _: True,
 ) -> Iterator[Chunk]:
-    """Whole lines behind the watermark; `files` stand in the order in which they were written.
+    """Whole lines after the watermark; `files` are in the order in which they were written.
 
-    A chunk ends before a line that `begins` a record, and with its file.
+    A chunk ends before a line that `begins` a record, and at the end of its file. An incomplete
+    last line is left for later, unless a newer file follows. If the file of the watermark and its
+    copies are gone, all files are read: repeated records do no harm, missing ones do.
 
-    An unfinished last line waits for its end, unless a newer file follows. Where the file of the
-    watermark and its copies are gone, all files are read: records that come twice do no harm,
-    missing ones do.
-    Raises SourceError for what cannot be read.
+    Raises SourceError for files that cannot be read.
     """
     if not files:
         raise SourceError("no log file to read")
@@ -67,7 +66,7 @@ def follow(
 
 
 def _todo(files: Sequence[Path], known: dict[str, Any]) -> tuple[list[Path], _Mark | None]:
-    """The files that are not read yet, and how far the first of them is."""
+    """The files that have not been read yet, and the offset in the first of them."""
     try:
         if "since" in known:
             fresh = [path for path in files if path.stat().st_mtime >= known["since"]]
@@ -86,7 +85,7 @@ def _todo(files: Sequence[Path], known: dict[str, Any]) -> tuple[list[Path], _Ma
 
 
 def _begins_as(path: Path, mark: _Mark) -> bool:
-    """Whether the file has what was read of the one that the mark is of."""
+    """Whether the file begins with what had been read of the watermark's file."""
     with path.open("rb") as file:
         return os.fstat(file.fileno()).st_size >= mark.offset and (
             _head(file, mark.offset) == mark.head
@@ -130,7 +129,7 @@ def _text(file: BinaryIO, inode: int, offset: int) -> str:
 
 
 def unreadable(files: Callable[[], Sequence[Path]], where: str) -> tuple[str, ...]:
-    """For check(): one line for what keeps us from the logs, with what to grant.
+    """For check(): why the logs cannot be read, in a line with what to grant.
 
     `files` lists them, or raises SourceError.
     """

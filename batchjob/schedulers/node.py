@@ -1,7 +1,7 @@
-"""The contract of a scheduler's module `node`: what it leaves on a compute node.
+"""The interface of a scheduler's module `node`: its traces on a compute node.
 
-The module ends in `NODES`, a row for each manager that it knows. Compute nodes import it, so
-neither it nor what it imports may call programs, use HTTP or read accounting.
+The module defines `NODES`, a row for each manager. Compute nodes import it, so neither it nor what
+it imports may call programs, use HTTP or read accounting.
 """
 
 import re
@@ -14,7 +14,7 @@ Environment = Mapping[str, str]
 
 
 class GpuNames(NamedTuple):
-    """What a scheduler calls the GPUs of a job, and what numbers among the names count."""
+    """How a scheduler names the GPUs of a job, and what numeric names refer to."""
 
     source: str
     names: tuple[str, ...]
@@ -25,7 +25,7 @@ class GpuNames(NamedTuple):
 
 
 class NodeSide(NamedTuple):
-    """What one manager of jobs leaves on a compute node."""
+    """The traces of one manager's jobs on a compute node."""
 
     manager: str  # the label `manager`
     layouts: tuple[Layout, ...] = ()
@@ -56,11 +56,11 @@ class NodeSide(NamedTuple):
     """What brings a controller into its tree, by cgroup version and controller."""
 
     def asked_variables(self) -> frozenset[str]:
-        """Names of the variables that `details` and `cpus` want."""
+        """The environment variables that `details` and `cpus` need."""
         return frozenset(self.variables.values()) | self.further_variables
 
     def details(self, jobid: str, environ: Environment) -> dict[str, str]:
-        """Account, partition and so on, by info label, from a process's environment."""
+        """Account, partition and so on, by info label, from the environment of a process."""
         wanted = self.own_variables(jobid, environ) if self.own_variables else self.variables
         return {label: environ[name] for label, name in wanted.items() if environ.get(name)}
 
@@ -75,7 +75,7 @@ def listed(text: str | None) -> list[str]:
 
 
 def lines_of(path: str) -> list[str]:
-    """A small file's lines; none where it cannot be read."""
+    """The lines of a small file; none if it cannot be read."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read(65536).splitlines()

@@ -1,4 +1,4 @@
-"""What further managers of jobs leave on a compute node; their records come as JSON lines.
+"""Further job managers on compute nodes; their job records come as JSON lines.
 
 Flux, HTCondor, OAR, Grid Engine, Joblet, Kubernetes and libvirt.
 """

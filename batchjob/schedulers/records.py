@@ -1,9 +1,9 @@
-"""What sources yield and the store writes: immutable, typed, in base units.
+"""The records that sources return and the store writes: immutable, typed, in base units.
 
 Times are UTC epoch seconds, durations seconds, sizes bytes, energy joules. Start, end and eligible
-time have milliseconds where their source has them. None (and "" for text) means that this source
-does not say: the store keeps what it knows from an earlier record of the same key. So a record may
-be partial; only its key and its state are always there.
+time have milliseconds if their source does. None (and "" for text) means that this source does not
+state the value: the store keeps what it has from an earlier record of the same key. So a record may
+be partial; only its key and its state are always present.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,7 +14,7 @@ from batchjob.schedulers.states import JobState
 
 
 class NodeShare(NamedTuple):
-    """What a job has on one node; None where the scheduler does not say it per node."""
+    """A job's share of one node; None for what the scheduler does not state per node."""
 
     node: str
     cpus: float | None = None
@@ -23,7 +23,7 @@ class NodeShare(NamedTuple):
 
 
 class StepRecord(NamedTuple):
-    """A step of a Slurm job. The key is the job's and `step`."""
+    """A step of a Slurm job. Its key is the job's key and `step`."""
 
     step: str  # "batch", "extern", "interactive", "0", in a het job "0+1"
     state: JobState
@@ -51,7 +51,7 @@ class StepRecord(NamedTuple):
 
 
 class JobKey(NamedTuple):
-    """One incarnation of a job: ids are used again, and one submission can run several times."""
+    """One incarnation of a job: ids are reused, and one submission can run several times."""
 
     cluster: str
     jobid: str
@@ -60,12 +60,12 @@ class JobKey(NamedTuple):
 
 
 class JobRecord(NamedTuple):
-    """An incarnation of a job, as its scheduler tells it.
+    """An incarnation of a job, as its scheduler reports it.
 
-    `jobid` is the text that the exporter's label has: Slurm's raw id, PBS' full id, LSF's
-    `123[4]`, a local run's UUID. `run` counts the runs of one submission from 1 where the
-    scheduler keeps the submit time over a rerun (PBS, LSF); Slurm gives each run a submit time of
-    its own, and there it is always 1.
+    `jobid` is the text of the exporter's label: Slurm's raw id, PBS' full id, LSF's `123[4]`, a
+    local run's UUID. `run` counts the runs of one submission from 1 if the scheduler keeps the
+    submit time across reruns (PBS, LSF); Slurm gives each run a submit time of its own, so `run` is
+    always 1.
     """
 
     cluster: str
@@ -146,7 +146,7 @@ class JobRecord(NamedTuple):
 
 
 class Quarantined(NamedTuple):
-    """Something a source found among its rows and could not take for one."""
+    """A row of a source that could not be used."""
 
     source: str
     reason: str
@@ -157,14 +157,14 @@ RAW_LIMIT = 10_000
 
 
 class Role(StrEnum):
-    """What a user is in an account."""
+    """The role of a user in an account."""
 
     MEMBER = "member"
     COORDINATOR = "coordinator"
 
 
 class Association(NamedTuple):
-    """A user's place in an account. A coordinator may see the account's jobs."""
+    """Membership of a user in an account. A coordinator may see the account's jobs."""
 
     cluster: str  # "" where it holds on every cluster
     account: str
@@ -174,7 +174,7 @@ class Association(NamedTuple):
 
 
 class Administrator(NamedTuple):
-    """A user whom the scheduler lets see, or change, everything."""
+    """A user who may see, or change, everything in the scheduler."""
 
     user: str
     level: str  # "operator" or "administrator"
@@ -190,7 +190,7 @@ class Account(NamedTuple):
 
 
 class Associations(NamedTuple):
-    """A whole picture of who belongs where, at one moment."""
+    """All accounts and memberships at one moment."""
 
     associations: tuple[Association, ...]
     administrators: tuple[Administrator, ...]
@@ -199,7 +199,7 @@ class Associations(NamedTuple):
 
 
 def folded(records: Iterable[JobRecord]) -> tuple[JobRecord, ...]:
-    """Each key once: what a later record says goes over what an earlier one said."""
+    """Merge records by key: values of a later record replace those of an earlier one."""
     latest: dict[JobKey, JobRecord] = {}
     for record in records:
         key = record.key
@@ -209,7 +209,7 @@ def folded(records: Iterable[JobRecord]) -> tuple[JobRecord, ...]:
 
 
 def updated(earlier: JobRecord, later: JobRecord) -> JobRecord:
-    """`later`, with what it does not say taken from `earlier`; an end is not taken back."""
+    """`later`, with missing values taken from `earlier`; an end is never removed."""
     if is_outdated(later, earlier.end_time):
         earlier, later = later, earlier
     return JobRecord._make(
@@ -225,7 +225,7 @@ _GROWING: Mapping[str, Any] = dict.fromkeys(
 
 
 def without_growing(record: JobRecord) -> JobRecord:
-    """The record without what grows by itself while a job waits or runs."""
+    """The record without the values that grow while a job waits or runs."""
     if not record.state.live or record.end_time is not None:
         return record
     kept = record.elapsed_seconds if record.state is JobState.SUSPENDED else None
@@ -233,9 +233,9 @@ def without_growing(record: JobRecord) -> JobRecord:
 
 
 def is_outdated(record: JobRecord, end_time: float | None) -> bool:
-    """Whether a record of a job that waits or runs is older than the end that is known.
+    """Whether the record of a live job is older than the end that is known.
 
-    Lines of a log come out of order, and two sources have different delays. A run that follows
-    has a key of its own.
+    Log lines arrive out of order, and two sources have different delays. A later run has a key of
+    its own.
     """
     return end_time is not None and record.end_time is None and record.state.live

@@ -1,7 +1,7 @@
-"""Every scheduler that is known, one row each: nothing else lists them.
+"""The table of all schedulers, one row each; there is no other list of them.
 
-A row names the modules of its scheduler, which are loaded when somebody asks for them: compute
-nodes do without accounting, HTTP and TLS, which are megabytes.
+A row names the modules of its scheduler, which are imported on demand: compute nodes do without
+accounting, HTTP and TLS, which are megabytes.
 """
 
 import importlib
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class SourceEntry(NamedTuple):
-    """A source of job records: its name in the configuration, its module, one line about it."""
+    """A source of job records: its name in the configuration, its module, and a description."""
 
     name: str
     module: str
@@ -30,7 +30,7 @@ class SourceEntry(NamedTuple):
 
 
 class RequestSyntax(NamedTuple):
-    """How memory and time are asked for, for `str.format`."""
+    """How to request memory and time, for `str.format`."""
 
     memory: str  # {mib}: MiB of each node, {all}: of all nodes together
     time: str  # {hms}: [H]H:MM:SS
@@ -52,11 +52,11 @@ class Scheduler(NamedTuple):
 
     @property
     def record_marks(self) -> tuple[str, ...]:
-        """What JobRecord.source may say of its jobs."""
+        """The values of JobRecord.source that its jobs may have."""
         return (*self.marks, *(entry.name for entry in self.sources))
 
     def cluster_module(self) -> "ClusterModule":
-        """Import what asks for the state of its cluster."""
+        """Import the module that queries the state of its cluster."""
         return cast("ClusterModule", importlib.import_module(self.cluster).CLUSTER)
 
 
@@ -149,14 +149,14 @@ CLUSTERS: Mapping[str, Scheduler] = {
 
 @cache
 def nodes() -> Mapping[str, "NodeSide"]:
-    """What each manager of jobs leaves on a compute node, by its name."""
+    """The node side of each job manager, by name."""
     modules = (importlib.import_module(scheduler.node) for scheduler in SCHEDULERS)
     return {side.manager: side for module in modules for side in module.NODES}
 
 
 @cache
 def node_side(manager: str) -> "NodeSide":
-    """That of one manager; of a site's own nothing is known but its layouts."""
+    """The node side of one manager; for a site's own manager, only its layouts are known."""
     from batchjob.schedulers.node import NodeSide
 
     return nodes().get(manager) or NodeSide(manager)
@@ -174,14 +174,14 @@ _BY_MARK: Mapping[str, Scheduler] = {
 
 
 def of_record(source: str) -> Scheduler | None:
-    """The scheduler of a job whose JobRecord.source this is."""
+    """The scheduler of a job with this JobRecord.source."""
     return _BY_MARK.get(source)
 
 
 def explained(source: str, reason: str) -> str:
-    """A scheduler's reason in words; "" where it says nothing, or nothing is known of it.
+    """A scheduler's reason in words; "" if there is none or it is not known.
 
-    Records from elsewhere have Slurm's reasons most often: its words serve where none are named.
+    Records from elsewhere most often have Slurm's reasons, so its words are the default.
     """
     scheduler = of_record(source)
     module = (scheduler and scheduler.reasons) or SCHEDULERS[0].reasons
@@ -190,9 +190,9 @@ def explained(source: str, reason: str) -> str:
 
 
 def detect(local: str) -> "DetectedCluster | None":
-    """The cluster whose commands are here and answer; None on a machine without a scheduler.
+    """The cluster whose commands exist and answer; None on a machine without a scheduler.
 
-    `local` is the name of the machine's own cluster, which the scheduler's may not have.
+    `local` is the name of the machine's own cluster, which the scheduler's cluster must not have.
     """
     for scheduler in CLUSTERS.values():
         found = scheduler.cluster_module().detect()

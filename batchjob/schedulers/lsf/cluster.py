@@ -1,8 +1,8 @@
-"""Asking LSF about its cluster: bhosts, bjobs and bqueues with `-json`, and lshosts.
+"""Queries the state of an LSF cluster: bhosts, bjobs and bqueues with `-json`, and lshosts.
 
 Facts: bhosts(1), bjobs(1), bqueues(1), lshosts(1) and LSB_BHOSTS_FORMAT in lsf.conf(5) of LSF 10.1.
 Times are in the client's zone, which is UTC here. A host's CPUs are its job slots. Its memory is
-lshosts' maxmem, for what bhosts calls total memory is what is free at the moment.
+lshosts' maxmem, since bhosts' total memory is the memory that is free at the moment.
 """
 
 import contextlib
@@ -49,7 +49,7 @@ _QUEUE_FIELDS = "queue_name status max"
 
 
 def by_commands(options: CommandOptions) -> ClusterReaders:
-    """The ways to ask; ended jobs stay in bjobs' answer for CLEAN_PERIOD."""
+    """The queries by commands; bjobs lists ended jobs for CLEAN_PERIOD."""
     once = Once(log)
 
     def read_nodes() -> list[ClusterNode]:
@@ -66,7 +66,7 @@ def by_commands(options: CommandOptions) -> ClusterReaders:
 
 
 def _hosts(options: CommandOptions) -> list[JsonRecord]:
-    """bhosts' records; fix packs added fields, and a bhosts that lacks one fails at its name."""
+    """bhosts' records; fix packs added fields, and an older bhosts fails on a field it lacks."""
     for fields in (_ALL_HOST_FIELDS, _GPU_FIELDS):
         with contextlib.suppress(CommandFailedError, NotJsonError):
             return records(_bhosts(options, fields))
@@ -78,7 +78,7 @@ def _bhosts(options: CommandOptions, fields: str) -> bytes:
 
 
 def _memory(options: CommandOptions, once: Once) -> dict[str, int]:
-    """Memory of each host in bytes; none where lshosts does not answer, for the rest is known."""
+    """Memory of each host in bytes; none if lshosts fails, since the rest is known."""
     try:
         found = memory(run(options, ("lshosts", "-w")).stdout)
     except SchedulerError as error:
@@ -89,7 +89,7 @@ def _memory(options: CommandOptions, once: Once) -> dict[str, int]:
 
 
 def memory(output: bytes) -> dict[str, int]:
-    """Bytes of each host in `lshosts -w`; a host whose daemon has not reported has a dash there."""
+    """Bytes of each host in `lshosts -w`; a host whose daemon has not reported has a dash."""
     found: dict[str, int] = {}
     place = None
     for line in output.decode("utf-8", "replace").splitlines():
@@ -104,7 +104,7 @@ def memory(output: bytes) -> dict[str, int]:
 
 
 def nodes(hosts: Sequence[JsonRecord], memory_bytes: Mapping[str, int]) -> list[ClusterNode]:
-    """Of bhosts' records and the hosts' memory."""
+    """Nodes from bhosts' records and the hosts' memory."""
     found = [_node(record, memory_bytes) for record in hosts if record.get("HOST_NAME")]
     if not found:
         raise SchedulerError("bhosts names no host")
@@ -150,7 +150,7 @@ def _base(status: str, slots: int | None, held: int | None) -> str:
 
 
 def jobs(found: Sequence[JsonRecord], now: int) -> list[ClusterJob]:
-    """Of bjobs' records; times without a year are the last that is not to come."""
+    """Jobs from bjobs' records; a time without a year is the last one that is not in the future."""
     return [_job(record, now) for record in found if record.get("JOBID")]
 
 
@@ -183,7 +183,7 @@ _STARTS = {"active": True, "inactive": False, "inact_win": False, "inact_adm": F
 
 
 def partitions(queues: Sequence[JsonRecord]) -> list[Partition]:
-    """Of bqueues' records; a queue without MAX has no limit."""
+    """Partitions from bqueues' records; a queue without MAX has no limit."""
     found = []
     for record in queues:
         accepts, _, starts = record.get("STATUS", "").lower().partition(":")
@@ -197,13 +197,13 @@ _NUMBERS = re.compile(r"\d+")
 
 
 def _gpus(record: JsonRecord) -> int | None:
-    """An empty field is a job without GPUs; no field is an answer that does not say."""
+    """0 for an empty field (a job without GPUs), None if the answer has no such field."""
     text = record.get("GPU_NUM")
     return 0 if text in ("", "-") else count(text)
 
 
 def _bytes(text: str | None) -> int | None:
-    """Of `143M` or `7.5G`; a number without a unit may be of any, unless it is 0."""
+    """Bytes of `143M` or `7.5G`; None for a number without a unit, except 0."""
     if text in ("0", "0.0"):
         return 0
     if not text or text[-1].isdigit():

@@ -1,11 +1,11 @@
-"""CPUs of LSF's jobs that have no CPU set, from what LSF put into their environment.
+"""CPUs of LSF jobs that have no CPU set, from the environment that LSF sets.
 
 IBM Spectrum LSF, "Environment variables set for job execution" and "Affinity hostfile":
 
     LSB_AFFINITY_HOSTFILE  a file with a line for each task: host, list of CPUs, NUMA nodes, policy
     LSB_MCPU_HOSTS         `host1 4 host2 2`: hosts, and slots on each
 
-The environment belongs to the user, so the file is read only where root has written it.
+The environment belongs to the user, so the file is read only if root has written it.
 """
 
 import os
@@ -19,12 +19,12 @@ _LONGEST_FILE = 1 << 20
 
 
 def of_this_node(environ: Mapping[str, str]) -> int | None:
-    """CPUs of a job on the machine that we run on."""
+    """CPUs of a job on this machine."""
     return allocated(environ, os.uname().nodename, os.cpu_count() or 1)
 
 
 def allocated(environ: Mapping[str, str], hostname: str, online: int) -> int | None:
-    """CPUs on this node; None where neither says so, or it has not as many."""
+    """CPUs on this node; None if neither variable states them, or the node has fewer."""
     own = hostname.partition(".")[0]
     cpus = _of_file(environ.get(AFFINITY_FILE, ""), own) or _of_slots(environ.get(SLOTS, ""), own)
     return cpus if 0 < cpus <= online else None
@@ -44,7 +44,7 @@ def _of_file(path: str, own: str) -> int:
 
 
 def _root_wrote(path: str) -> bytes:
-    """The file's text, or nothing where it is not root's; raises OSError."""
+    """The text of a file that belongs to root, else ""; raises OSError."""
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC
     descriptor = os.open(path, flags)
     try:

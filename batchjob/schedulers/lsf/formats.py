@@ -12,9 +12,9 @@ _DAY = 86_400
 
 
 def lsf_time(text: str, now: int) -> int | None:
-    """Epoch seconds of `Apr 12 18:20:00 2026 L`, UTC; without a year the last that is not to come.
+    """Epoch seconds of `Apr 12 18:20:00 2026 L`, UTC; without a year, the last one in the past.
 
-    ` L` (run limit), ` E` and ` X` (estimates) may stand behind it.
+    ` L` (run limit), ` E` and ` X` (estimates) may follow.
     """
     text = " ".join(_SUFFIX.sub("", text).split())
     if text in ("", "-"):
@@ -51,7 +51,7 @@ _LSF_UNITS = {"": 1, "second": 1, "minute": 60, "hour": 3600, "day": 86400}
 
 
 def lsf_hosts(words: Iterable[str]) -> dict[str, HostShare]:
-    """Hosts of `h1 h1 h2` or `2*h1 h2`: one slot each time a host is named."""
+    """Hosts of `h1 h1 h2` or `2*h1 h2`: each mention of a host is a slot."""
     return summed(_lsf_host(word) for word in words if word)
 
 

@@ -1,6 +1,6 @@
-"""What LSF's commands print with `-json`: a list of records, whose values are all text.
+"""The output of LSF's commands with `-json`: a list of records whose values are all text.
 
-Facts: bjobs(1). Names are in capitals; text may stand before the JSON.
+Facts: bjobs(1). Names are in capitals; text may precede the JSON.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ JsonRecord = dict[str, str]
 
 
 def ask_jobs(options: CommandOptions, bjobs: str, fields: Sequence[str]) -> list[JsonRecord]:
-    """These fields of all jobs that bjobs knows. Raises SchedulerError."""
+    """These fields of all jobs that bjobs lists. Raises SchedulerError."""
     argv = [bjobs, "-u", "all", "-a", "-json", "-o", " ".join(fields)]
     try:
         return records(run(options, argv, {"LSB_DISPLAY_YEAR": "Y"}).stdout)
@@ -28,7 +28,7 @@ def ask_jobs(options: CommandOptions, bjobs: str, fields: Sequence[str]) -> list
 
 
 def records(output: bytes) -> list[JsonRecord]:
-    """The RECORDS. Raises NotJsonError."""
+    """The list RECORDS of an answer. Raises NotJsonError."""
     found = json_object(output).get("RECORDS")
     if not isinstance(found, list):
         raise NotJsonError("expected a JSON object with RECORDS")

@@ -1,7 +1,7 @@
-"""What the reasons of LSF mean: why a job waits (bjobs -p), and why LSF ended one.
+"""Explanations of LSF's reasons: why a job waits (bjobs -p), and why LSF ended one.
 
-LSF tells why a job waits in sentences of its own (`pend_reason`); those that leave a question open
-are told again here. Names of ends: `exitInfo` of lsb.acct(5).
+LSF gives the reason of a waiting job in sentences (`pend_reason`); those that are not clear by
+themselves are reworded here. Names of ends: `exitInfo` of lsb.acct(5).
 """
 
 PENDING: dict[str, str] = {
@@ -64,7 +64,7 @@ ENDS: dict[str, str] = {
 
 
 def explained(reason: str) -> str:
-    """The reason in words, without a full stop; LSF's own where no other is here."""
+    """The reason in words, without a full stop; LSF's own words for a reason not listed here."""
     first = reason.split(";")[0].strip().rstrip(".")
     head = first.split(": ")[0]  # `Job slot limit reached: 4 hosts`
     word = first.split(" ")[0].rstrip(":")

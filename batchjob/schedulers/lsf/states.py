@@ -1,4 +1,4 @@
-"""LSF's words for the states of jobs: bjobs(1), `jStatus` and `exitInfo` of lsb.acct(5)."""
+"""LSF's names of job states: bjobs(1), `jStatus` and `exitInfo` of lsb.acct(5)."""
 
 from batchjob.schedulers.states import JobState
 
@@ -56,7 +56,7 @@ LSF_EXIT_INFO: dict[int, tuple[str, JobState]] = {
 
 
 def lsf_end_state(status: int, exit_info: int) -> JobState:
-    """What lsb.acct's jStatus bits and exitInfo say of a finished job."""
+    """The end state of a finished job, by jStatus bits and exitInfo of lsb.acct."""
     if status & 0x40:
         return S.COMPLETED
     if not status & 0x20:

@@ -1,7 +1,7 @@
-"""Asking PBS about its cluster: pbsnodes and qstat with `-F json`, pbs_rstat, qmgr, pbsfs.
+"""Queries the state of a PBS complex: pbsnodes and qstat with `-F json`, pbs_rstat, qmgr, pbsfs.
 
-Facts: pbsnodes(8B), qstat(1B) and answers of OpenPBS 23.06. Resources that nobody holds are left
-out of `resources_assigned`. Times of jobs are text in the client's zone, which is UTC here.
+Facts: pbsnodes(8B), qstat(1B) and output of OpenPBS 23.06. `resources_assigned` omits resources
+that are not in use. Times of jobs are text in the client's zone, which is UTC here.
 """
 
 import os
@@ -36,7 +36,7 @@ from batchjob.schedulers.states import JobState
 
 
 def by_commands(options: ClusterOptions) -> ClusterReaders:
-    """The ways to ask; PBS' server says nothing of its own work."""
+    """The queries by commands; PBS' server reports nothing about its own work."""
     pbsfs = shlex.split(options.pbsfs)
 
     def read_nodes() -> list[ClusterNode]:
@@ -69,7 +69,7 @@ def by_commands(options: ClusterOptions) -> ClusterReaders:
 
 
 def nodes(answer: Mapping[str, Any]) -> list[ClusterNode]:
-    """Of `pbsnodes -av -F json`: one per vnode."""
+    """Nodes from `pbsnodes -av -F json`: one per vnode."""
     found = _dict(answer, "nodes")
     if not found:
         raise SchedulerError("pbsnodes names no node")
@@ -121,7 +121,7 @@ def _base(words: list[str], cpus_held: int | None) -> str:
 
 
 def jobs(found: Mapping[str, Attributes]) -> list[ClusterJob]:
-    """Of what qstat says: sub-jobs count, the array that holds them does not."""
+    """Jobs from qstat: sub-jobs count, the array that contains them does not."""
     return [_job(jobid, job) for jobid, job in found.items() if "[]" not in jobid]
 
 
@@ -129,7 +129,7 @@ _TRUTH = {"True": True, "False": False}
 
 
 def partitions(answer: Mapping[str, Any]) -> list[Partition]:
-    """Of `qstat -Q -f -F json`."""
+    """Partitions from `qstat -Q -f -F json`."""
     return [
         Partition(
             name, _TRUTH.get(str(queue.get("enabled"))), _TRUTH.get(str(queue.get("started")))
@@ -140,7 +140,7 @@ def partitions(answer: Mapping[str, Any]) -> list[Partition]:
 
 
 def reservations(output: bytes) -> list[Reservation]:
-    """Of `pbs_rstat -f` (pbs_rstat(1B), pbs_resv_attributes(7B)); no reservation, no output."""
+    """Reservations from `pbs_rstat -f` (pbs_rstat(1B), pbs_resv_attributes(7B)); may be empty."""
     found: list[dict[str, str]] = []
     for line in output.decode("utf-8", "replace").splitlines():
         if line.startswith("Resv ID: "):
@@ -183,7 +183,7 @@ def _job(jobid: str, job: Attributes) -> ClusterJob:
 
 
 def _reason(comment: str) -> str:
-    """The scheduler's comment on a job it passed over; another comment holds times."""
+    """The scheduler's comment on a job that it skipped; other comments contain times."""
     return next((reason_word(comment[len(head) :]) for head in _WHY if comment.startswith(head)),
                 "")  # fmt: skip
 
@@ -204,7 +204,7 @@ _CONFIGURATION = Path("/etc/pbs.conf")
 
 
 def detect() -> DetectedCluster | None:
-    """The server that qstat asks; its accounting logs where they may be read, for they say more."""
+    """The server that qstat queries; its accounting logs if readable, since they contain more."""
     name = printed_value(("qstat", "-B", "-f"), "server_host")
     if not name:
         return None

@@ -1,7 +1,7 @@
-"""What PBS shares out: licences (qstat -B, qmgr) and fair share (pbsfs).
+"""Shared resources of PBS: licences (qstat -B, qmgr) and fair share (pbsfs).
 
-Facts: pbs_server_attributes(7B), pbs_resources(7B), pbsfs(8B); what fairshare.cpp and pbsfs.cpp of
-OpenPBS 23.06 count and print; recorded answers of OpenPBS 23.06.
+Facts: pbs_server_attributes(7B), pbs_resources(7B), pbsfs(8B); how fairshare.cpp and pbsfs.cpp of
+OpenPBS 23.06 count and print; recorded output of OpenPBS 23.06.
 """
 
 import re
@@ -16,10 +16,10 @@ _COUNTS = re.compile(r"(\w+):(\d{1,18})")
 
 
 def licenses(answer: Mapping[str, Any], resources: bytes) -> list[License]:
-    """Of `qstat -B -f -F json` and `qmgr -c "print server"`.
+    """Licences from `qstat -B -f -F json` and `qmgr -c "print server"`.
 
-    A licence that jobs ask for is a consumable of the whole server: a resource with the flag q
-    (and not h, of hosts) and a number in the server's resources_available.
+    A licence that jobs request is a consumable of the whole server: a resource with the flag q (and
+    not h, of hosts) and a number in the server's resources_available.
     """
     shared = _consumables(resources.decode("utf-8", "replace"))
     servers = answer.get("Server")
@@ -32,7 +32,7 @@ def licenses(answer: Mapping[str, Any], resources: bytes) -> list[License]:
 
 
 def _own(server: Mapping[str, Any]) -> list[License]:
-    """PBS' own. OpenPBS needs none, and says for form's sake that a million are free."""
+    """PBS' own licences. OpenPBS needs none, and reports a million free ones as a formality."""
     if not server.get("pbs_license_info"):
         return []
     counts = dict(_COUNTS.findall(str(server.get("license_count", ""))))
@@ -64,7 +64,7 @@ def _consumables(text: str) -> frozenset[str]:
 
 
 class _Vertex(NamedTuple):
-    """Of the fair-share tree; what has nothing below it is an entity, most often a user."""
+    """A vertex of the fair-share tree; a leaf is an entity, most often a user."""
 
     name: str
     parent: int
@@ -83,10 +83,10 @@ _NO_USAGE = 1  # what PBS counts from, so that it never divides by 0
 
 
 def fairshare(output: bytes, entities: bool = False) -> list[FairShare]:
-    """Groups of `pbsfs`, and with `entities` what is in them. Shares and usage are of the parent's.
+    """Groups of `pbsfs`, and with `entities` their members. Shares and usage are of the parent's.
 
-    PBS compares siblings by usage over shares at each vertex from the root on; the level is that
-    turned over, as in Slurm's Fair Tree.
+    PBS compares siblings by usage over shares at each vertex from the root on; the level is the
+    inverse, as in Slurm's Fair Tree.
     """
     rows = _VERTEX.findall(output.decode("utf-8", "replace"))
     tree = [_Vertex(name, *(int(number) for number in numbers)) for name, *numbers in rows]

@@ -1,4 +1,4 @@
-"""What PBS and Torque leave on a compute node: cgroups, environment, the MoM's files on GPUs."""
+"""Traces of PBS and Torque on a compute node: cgroups, environment, the MoM's files on GPUs."""
 
 import os
 import re
@@ -47,7 +47,7 @@ _TORQUE_GPU = re.compile(r"(\S+)-gpu(\d+)")
 
 
 def _gpus_of_files(homes: Sequence[str], jobid: str, hostname: str) -> GpuNames | None:
-    """OpenPBS' aux/<jobid>.env and Torque's aux/<jobid>gpu, both written by the root-owned MoM."""
+    """GPUs from OpenPBS' aux/<jobid>.env and Torque's aux/<jobid>gpu, which root's MoM writes."""
     for home in homes:
         path = os.path.join(home, "aux", jobid)
         environ = dict(line.partition("=")[::2] for line in lines_of(path + ".env"))

@@ -1,8 +1,8 @@
-"""What qstat says of jobs: their attributes, flat, all text, times as epoch seconds.
+"""Jobs from qstat: their attributes, flat, all text, times as epoch seconds.
 
 Traps (OpenPBS' source and issues): a value that looks like JSON is printed as JSON, so that a job
 named 1e5 or true is a number or a boolean; before 2024 some characters are not escaped and the
-whole answer is no JSON, for which `qstat -f` without -F is read instead. Times are text in the
+whole output is not JSON, in which case `qstat -f` without -F is read instead. Times are text in the
 client's zone, which is UTC here.
 """
 
@@ -30,7 +30,7 @@ _TIMES = ("ctime", "estimated.start_time", "etime", "qtime", "start", "end", "ob
 
 
 def ask_jobs(options: CommandOptions, qstat: str, *flags: str) -> dict[str, Attributes]:
-    """Attributes of each job by its id. Raises SchedulerError."""
+    """Attributes of each job by id. Raises SchedulerError."""
     argv = [qstat, *flags, "-t", "-f"]
     try:
         return json_jobs(run(options, [*argv, "-F", "json"]).stdout)
@@ -39,7 +39,7 @@ def ask_jobs(options: CommandOptions, qstat: str, *flags: str) -> dict[str, Attr
 
 
 def json_jobs(output: bytes) -> dict[str, Attributes]:
-    """Of `-F json`. Raises NotJsonError."""
+    """Parse the output of `-F json`. Raises NotJsonError."""
     jobs = json_object(output, TEXT_NUMBERS).get("Jobs", {})
     if not isinstance(jobs, dict):
         raise NotJsonError("qstat: expected an object with Jobs")
@@ -63,10 +63,10 @@ def _scalar(value: Any) -> str:
 
 
 def text_jobs(output: bytes) -> dict[str, Attributes]:
-    """The same without -F: `Job Id: X`, `    name = value`, and a tab before what goes on.
+    """Parse the output without -F: `Job Id: X`, `    name = value`, continued after a tab.
 
-    The first value of a name counts: what a user wrote (Variable_List, Submit_arguments) stands
-    last, and may hold any line.
+    The first value of a name counts: what a user wrote (Variable_List, Submit_arguments) comes last
+    and may contain any line.
     """
     jobs: dict[str, Attributes] = {}
     job: Attributes = {}
@@ -86,7 +86,7 @@ def text_jobs(output: bytes) -> dict[str, Attributes]:
 
 
 def _with_variables(job: Attributes) -> Attributes:
-    """PBS_O_WORKDIR out of Variable_List; the rest of it is the user's own affair."""
+    """Add PBS_O_WORKDIR from Variable_List; the rest of it is private to the user."""
     for pair in job.pop("Variable_List", "").split(","):
         if pair.startswith("PBS_O_WORKDIR="):
             job["Variable_List.PBS_O_WORKDIR"] = pair.partition("=")[2]
@@ -100,7 +100,7 @@ def _with_epochs(job: Attributes) -> Attributes:
 
 
 def epoch(text: str) -> int | None:
-    """Epoch seconds of `Fri Nov 20 11:45:47 2026`, UTC; None for what is something else."""
+    """Epoch seconds of `Fri Nov 20 11:45:47 2026`, UTC; None for anything else."""
     try:
         return calendar.timegm(time.strptime(text, "%a %b %d %H:%M:%S %Y"))
     except ValueError:

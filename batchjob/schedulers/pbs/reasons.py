@@ -1,4 +1,4 @@
-"""What PBS says of a job: its comment while it waits, and negative exit statuses when it ended.
+"""Explanations of PBS' comments on waiting jobs, and of negative exit statuses.
 
 Comments: the PBS Professional reference guide, "Job comments"; statuses: "Job exit status codes".
 """
@@ -48,7 +48,7 @@ _HEAD = re.compile(r"^(Not Running|Can Never Run)\s*:\s*", re.IGNORECASE)
 
 
 def explained(reason: str) -> str:
-    """A comment in words, without a full stop; PBS' own where no other is here."""
+    """A comment in words, without a full stop; PBS' own words for a comment not listed here."""
     text = reason.strip().rstrip(".")
     head = _HEAD.match(text)
     said = text[head.end() :] if head else text

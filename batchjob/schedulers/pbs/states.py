@@ -1,4 +1,4 @@
-"""PBS' letters for the states of jobs, and its exit statuses: qstat(1B) and the accounting log."""
+"""PBS' letters for job states, and its exit statuses: qstat(1B) and the accounting log."""
 
 from batchjob.schedulers.states import JobState
 
@@ -36,10 +36,10 @@ _ENDS: dict[int, JobState] = {
 
 
 def pbs_end_state(exit_status: int | None) -> JobState:
-    """What PBS' Exit_status says of a finished job; None: it never ran.
+    """The end state of a finished job, by PBS' Exit_status; None: it never ran.
 
-    0 to 255 are the script's own, 256 + n says signal n ended it (qdel sends 15, then 9),
-    and negative numbers are PBS' reasons.
+    0 to 255 are the script's own, 256 + n means that signal n ended it (qdel sends 15, then 9), and
+    negative numbers are PBS' reasons.
     """
     if exit_status is None:
         return S.CANCELLED

@@ -1,8 +1,8 @@
-"""LSF's running, waiting and recently ended jobs by `bjobs -json`.
+"""LSF's running, waiting and recently ended jobs, from `bjobs -json`.
 
-Facts: bjobs(1). Times have no year unless the cluster is set to show it, and are in the client's
-zone, which is UTC here. Ended jobs stay for CLEAN_PERIOD (an hour by default), so that lsb.acct or
-lsb.stream should be read as well.
+Facts: bjobs(1). Times have no year unless the cluster is configured to show it, and are in the
+client's zone, which is UTC here. Ended jobs are kept for CLEAN_PERIOD (default: an hour), so
+lsb.acct or lsb.stream should be read as well.
 """
 
 import json
@@ -71,7 +71,7 @@ def build(cluster: str, options: BjobsOptions) -> "Bjobs":
 
 
 class Bjobs:
-    """Reads all jobs that mbatchd knows, each time."""
+    """Reads all jobs that mbatchd knows in each cycle."""
 
     name = SOURCE
 
@@ -87,7 +87,7 @@ class Bjobs:
         return ()
 
     def watermark_at(self, since: int) -> str:
-        """bjobs always tells all it knows."""
+        """bjobs always lists all jobs it knows."""
         return str(since)
 
     def read(self, watermark: str, unfinished: Mapping[str, Unfinished]) -> Iterator[Batch]:

@@ -1,8 +1,8 @@
-"""JOB_FINISH records of lsb.acct, whose fields stand in an order that grew with LSF's versions.
+"""JOB_FINISH records of lsb.acct, whose fields are in an order that grew with LSF's versions.
 
-Facts: lsb.acct(5) of LSF 9.1 and 10.1, put right by real lines of 9.11, 10.1 and 10.108 where the
-manual's order differs (runLimit stands before options3; each host's usage has 5 or 6 values).
-Older lines are shorter: what is behind their end is not said.
+Facts: lsb.acct(5) of LSF 9.1 and 10.1, corrected by real lines of 9.11, 10.1 and 10.108 where the
+manual's order differs (runLimit precedes options3; each host's usage has 5 or 6 values). Older
+lines are shorter: fields after their end are missing.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ _LONGEST = 1_000_000  # entries of one list
 
 
 class Finish(NamedTuple):
-    """The fields of a JOB_FINISH that we use, as text."""
+    """The fields of a JOB_FINISH that are used, as text."""
 
     values: dict[str, str]
     hosts: tuple[str, ...]  # one for each slot, or "16*host"
@@ -46,7 +46,7 @@ _ENERGY = ("affinity", "serial_job_energy", "cpi", "gips", "gbs", "gflops")
 
 
 class _Reader:
-    """Takes words in order."""
+    """Takes words one after the other."""
 
     def __init__(self, line: Sequence[Word]) -> None:
         self._line = line
@@ -64,7 +64,7 @@ class _Reader:
         return found
 
     def listed(self, width: int = 1) -> tuple[str, ...]:
-        """A count, and so many times `width` words."""
+        """Read a count, and that many times `width` words."""
         if not self.left():
             return ()
         count = self._count(self._line[self.at])
@@ -76,7 +76,7 @@ class _Reader:
         return taken
 
     def usage_of_hosts(self) -> None:
-        """Pass over numHostRusage; the width of its entries is what makes sense of the rest."""
+        """Skip numHostRusage; its entries have the width with which the rest can be parsed."""
         if not self.left():
             return
         begin = self.at
@@ -100,10 +100,10 @@ class _Reader:
 
 
 def finish(line: Sequence[Word]) -> Finish:
-    """Fields by name, from the words behind type and version; raises RowError.
+    """Fields by name, from the words after type and version; raises RowError.
 
-    What stands behind the job's description (6 lists and some numbers) is taken as far as it can
-    be followed: a job is not lost for its energy.
+    The part after the job's description (6 lists and some numbers) is read as far as it can be
+    followed: a job is not lost for its energy.
     """
     reader = _Reader(line)
     values = reader.names(_FIRST)

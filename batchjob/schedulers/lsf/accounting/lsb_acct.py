@@ -1,4 +1,4 @@
-"""LSF's accounting file lsb.acct, followed over its rotation to lsb.acct.1, .2 (1 is newest)."""
+"""LSF's accounting file lsb.acct, followed across its rotation to lsb.acct.1, .2 (1 is newest)."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -76,7 +76,7 @@ class LsfLog:
             yield Batch(folded(found), tuple(bad), chunk.watermark, covered)
 
     def _files(self) -> list[Path]:
-        """The rotated files, oldest first, and then the one that is written to."""
+        """The rotated files, oldest first, then the current one."""
         pattern = re.compile(re.escape(self._path.name) + r"\.(\d+)")
         try:
             rotated = [
@@ -97,7 +97,7 @@ _TIME = 1_000_000_000  # a larger number is no count but epoch seconds
 
 
 def job_finish(cluster: str, line: Sequence[Word]) -> tuple[JobRecord, list[str]]:
-    """A record from a JOB_FINISH, and what of it could not be read."""
+    """The record of a JOB_FINISH, and the fields that could not be parsed."""
     fields = finish(line[2:])
     row = FieldReader({**fields.values, "endTime": fields.values.get("eventTime", "")})
     job = ended_job(cluster, SOURCE, row, fields.hosts, fields.slots)

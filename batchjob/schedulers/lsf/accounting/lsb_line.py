@@ -1,7 +1,7 @@
-"""Lines of LSF's event files: words and quoted strings, with a quote doubled inside them.
+"""Lines of LSF's event files: words and quoted strings, in which a quote is doubled.
 
-Facts: lsb.acct(5), lsb.stream(5). There are no other escapes. A record that a stray line break
-has cut goes on until the next line that begins one.
+Facts: lsb.acct(5), lsb.stream(5). There are no other escapes. A record that contains a line break
+continues until the next line that begins a record.
 """
 
 import re
@@ -14,7 +14,7 @@ _JOIN = 64  # lines of one record at most
 
 
 def begins(line: bytes) -> bool:
-    """Whether a record begins with this line."""
+    """Whether this line begins a record."""
     return line.startswith(b"#") or _RECORD.match(line) is not None
 
 
@@ -35,7 +35,7 @@ def words(line: str) -> list[Word]:
 
 
 def records(lines: Iterable[bytes]) -> Iterator[str]:
-    """Whole records out of lines; comment lines are left out."""
+    """Join lines into whole records, without comment lines."""
     parts: list[bytes] = []
     for line in lines:
         if line.startswith(b"#"):

@@ -1,7 +1,7 @@
-"""LSF's lsb.stream with JOB_FINISH2 records, which name their fields.
+"""LSF's lsb.stream with JOB_FINISH2 records, whose fields are named.
 
-lsb.params needs `ENABLE_EVENT_STREAM=Y` and JOB_FINISH2 in ALLOW_EVENT_TYPE. What is zero or
-unset is left out of a record; execHosts, slotUsages and allocSlots come once for each host.
+lsb.params needs `ENABLE_EVENT_STREAM=Y` and JOB_FINISH2 in ALLOW_EVENT_TYPE. Fields that are zero
+or unset are omitted; execHosts, slotUsages and allocSlots are repeated for each host.
 """
 
 from collections.abc import Sequence

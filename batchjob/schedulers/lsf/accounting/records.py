@@ -1,4 +1,4 @@
-"""What LSF says of a job that ended, as a record; lsb.acct and lsb.stream name the same things."""
+"""Records of LSF's ended jobs, from the fields that lsb.acct and lsb.stream share."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -23,7 +23,7 @@ _GPUS = re.compile(r"ngpus_physical=(\d+(?:\.\d+)?)", re.ASCII)
 
 
 def job_text(jobid: str, index: int) -> str:
-    """LSF's own way to write a job: `4242`, and `4242[3]` in an array."""
+    """A job id as LSF writes it: `4242`, or `4242[3]` in an array."""
     return f"{jobid}[{index}]" if index else jobid
 
 
@@ -94,13 +94,14 @@ def _shares(row: FieldReader, hosts: Iterable[str]) -> Mapping[str, HostShare]:
 
 
 def wait_status(status: int | None) -> tuple[int | None, int | None]:
-    """Exit code and signal of a wait status, as wait(2) has it."""
+    """Exit code and signal of a wait status (wait(2))."""
     return (None, None) if status is None else (status >> 8 & 0xFF, status & 0x7F)
 
 
 def _gpus(requirement: str, hosts: int) -> int | None:
-    """GPUs asked for. Whether the amount is for each host or for the job is the cluster's
-    configuration, so that it says nothing of a job on several hosts.
+    """Requested GPUs; None for jobs on several hosts.
+
+    Whether the amount is per host or per job depends on the cluster's configuration.
     """
     found = _GPUS.search(requirement)
     return round(float(found[1])) if found and hosts <= 1 else None
@@ -115,9 +116,9 @@ def _kilobytes(number: int | None) -> int | None:
 
 
 def aligned(job: JobRecord, unfinished: Mapping[str, Unfinished]) -> JobRecord:
-    """The job under the submit time by which it is known.
+    """The job with the submit time under which it is known.
 
-    bjobs may leave out the seconds of times; the files always have them.
+    bjobs may omit the seconds of times; the files always have them.
     """
     known = unfinished.get(job.jobid)
     if known is None or known.submit_time // 60 != job.submit_time // 60:

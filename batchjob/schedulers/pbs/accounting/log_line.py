@@ -1,7 +1,7 @@
 """Lines of PBS' and Torque's accounting logs.
 
-A line is `MM/DD/YYYY HH:MM:SS;type;id;attributes`. The stamp is local time without a zone, so the
-attributes' epoch seconds are used wherever there are some.
+A line is `MM/DD/YYYY HH:MM:SS;type;id;attributes`. The timestamp is local time without a zone, so
+epoch seconds of the attributes are preferred.
 """
 
 import re
@@ -23,7 +23,7 @@ class PbsLogRecord(NamedTuple):
 
 
 def parse_line(text: str, zone: tzinfo | None, not_before: int) -> PbsLogRecord:
-    """Take a line apart; raises RowError. `not_before`: the time of the line before."""
+    """Parse a line; raises RowError. `not_before`: the time of the previous line."""
     parts = text.split(";", 3)
     if len(parts) != 4 or len(parts[1]) != 1:
         raise RowError("expected stamp;type;id;attributes")
@@ -33,7 +33,7 @@ def parse_line(text: str, zone: tzinfo | None, not_before: int) -> PbsLogRecord:
 
 
 def _stamp(text: str, zone: tzinfo | None, not_before: int) -> int:
-    """Epoch seconds; of an hour that comes twice, the one that does not go back in the log."""
+    """Epoch seconds; in an hour that occurs twice, the time that does not go back in the log."""
     try:
         local = datetime.strptime(text, "%m/%d/%Y %H:%M:%S")  # noqa: DTZ007 (zone put in below)
     except ValueError as error:
@@ -45,8 +45,9 @@ def _stamp(text: str, zone: tzinfo | None, not_before: int) -> int:
 
 
 def attributes(message: str) -> dict[str, str]:
-    """Names and values of `a=1 b="two words" c='{}'`; a word without a name goes on the value
-    before it. What is said first holds.
+    """Names and values of `a=1 b="two words" c='{}'`; the first value of a name counts.
+
+    A word without a name is appended to the value before it.
     """
     found: dict[str, str] = {}
     name, at = "", 0

@@ -1,7 +1,7 @@
-"""Job records from the lines of PBS' accounting logs.
+"""Builds job records from the lines of PBS' accounting logs.
 
-A line says what has happened to a job; what it leaves out comes from the unfinished jobs on record.
-Arrays' own records (`12[].server`) are left out: their sub-jobs have records of their own.
+A line is an event of a job; what it omits is taken from the database's unfinished jobs. Records of
+arrays themselves (`12[].server`) are ignored: their sub-jobs have records of their own.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ _REMEMBERED = 10_000  # runs that are over
 
 
 class EndedRun(NamedTuple):
-    """The last run of a job that is over: lines of it may come late."""
+    """The last ended run of a job, for lines that arrive late."""
 
     submit_time: int
     run: int
@@ -35,7 +35,7 @@ class EndedRun(NamedTuple):
 
 
 class PbsLogReplay:
-    """Turns lines into records, knowing which jobs have not ended."""
+    """Turns lines into records, with knowledge of the unfinished jobs."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class PbsLogReplay:
         }
 
     def records(self, line: PbsLogRecord) -> list[JobRecord]:
-        """The records a line makes: none for reservations, licences, checkpoints and arrays."""
+        """The records of a line; none for reservations, licences, checkpoints and arrays."""
         kind = self._kinds.get(line.kind)
         if kind is None or job_id(line.jobid).parent:
             return []
@@ -79,7 +79,7 @@ class PbsLogReplay:
         return record
 
     def _run(self, line: PbsLogRecord) -> int:
-        """The run a line belongs to: the one it names, or the one that is not finished."""
+        """The run to which a line belongs: the one it names, or the unfinished one."""
         stated = line.row.get("run_count", integer)
         known = self._known(line)
         return stated or (known.run if known else 1)
@@ -90,7 +90,7 @@ class PbsLogReplay:
         return known if known and submitted in (None, str(known.submit_time)) else None
 
     def _is_of_ended(self, line: PbsLogRecord, at: int | None) -> EndedRun | None:
-        """The run that ended before this line was written, if the line is of that run."""
+        """The run that ended before this line was written, if the line belongs to it."""
         ended = self._ended_runs.get(line.jobid)
         submitted = line.row.values.get("ctime")
         if ended is None or at is None or submitted not in (None, str(ended.submit_time)):
@@ -100,7 +100,7 @@ class PbsLogReplay:
     def _over(
         self, record: JobRecord, line: PbsLogRecord, known_start: float | None = None
     ) -> JobRecord:
-        """A record of a run that is over, and remembered as such."""
+        """The record of an ended run, which is remembered."""
         if record.end_time is None:
             record = record._replace(end_time=line.at)
         end = record.end_time or line.at
@@ -148,7 +148,7 @@ class PbsLogReplay:
         return [self._over(record, line)]
 
     def _rerun(self, line: PbsLogRecord) -> list[JobRecord]:
-        """This run is over; the job waits for its next one."""
+        """This run has ended, and the job waits for its next one."""
         if ended := self._is_of_ended(line, line.at):
             if not ended.lost or line.at < ended.start_time:
                 return []
@@ -175,7 +175,7 @@ class PbsLogReplay:
         return [over, waits]
 
     def _deleted(self, line: PbsLogRecord) -> list[JobRecord]:
-        """A job that waits ends with this line; one that runs has an E line to come."""
+        """A waiting job ends with this line; a running one has an E line later."""
         known = self._known(line)
         if known is None:
             return []
@@ -194,7 +194,7 @@ class PbsLogReplay:
         return [self._partial(line, known, state, line.kind)._replace(end_time=line.at)]
 
     def _changed(self, line: PbsLogRecord) -> list[JobRecord]:
-        """Suspended, resumed, or attributes altered: only what is named changes."""
+        """The job was suspended, resumed or altered: only the named attributes change."""
         known = self._known(line)
         if known is None:
             return []

@@ -1,4 +1,4 @@
-"""PBS' and Torque's accounting logs, one file for each day, followed as they grow."""
+"""PBS' and Torque's accounting logs, one file per day, followed as they grow."""
 
 import json
 import re
@@ -21,7 +21,7 @@ _DAY = re.compile(r"\d{8}", re.ASCII)
 
 
 def zone(value: object) -> str:
-    """A time zone such as Europe/Berlin; "" is this machine's."""
+    """A time zone such as Europe/Berlin; "": this machine's."""
     try:
         if value:
             ZoneInfo(str(value))
@@ -53,7 +53,7 @@ def build(cluster: str, options: PbsLogOptions) -> "PbsLog":
 
 
 class PbsLog:
-    """Follows the logs; what a record leaves out comes from the database's unfinished jobs."""
+    """Follows the logs; what a record omits is taken from the database's unfinished jobs."""
 
     name = SOURCE
 
@@ -96,7 +96,7 @@ class PbsLog:
             yield Batch(folded(records), tuple(bad), self._watermark, at)
 
     def _files(self) -> list[Path]:
-        """The logs by day; their names sort as their days do."""
+        """The logs by day; their names sort by day."""
         try:
             names = list(Path(self._options.path).iterdir())
         except OSError as error:
@@ -105,7 +105,7 @@ class PbsLog:
 
 
 def _last_time(watermark: str) -> int:
-    """When the line before the watermark was written; the hour that comes twice is told by it."""
+    """When the line before the watermark was written; needed in the hour that occurs twice."""
     try:
         return int(json.loads(watermark).get("at", 0))
     except (ValueError, TypeError, AttributeError):

@@ -1,4 +1,4 @@
-"""PBS jobs and their history by `qstat -x`."""
+"""PBS jobs and their history, from `qstat -x`."""
 
 import json
 import time
@@ -58,7 +58,7 @@ def build(cluster: str, options: QstatOptions) -> "Qstat":
 
 
 class Qstat:
-    """Reads all jobs that the server knows, each time."""
+    """Reads all jobs that the server knows in each cycle."""
 
     name = SOURCE
 
@@ -90,7 +90,7 @@ class Qstat:
         return tuple(lines)
 
     def watermark_at(self, since: int) -> str:
-        """qstat always tells all it knows."""
+        """qstat always lists all jobs it knows."""
         return str(since)
 
     def read(self, watermark: str, unfinished: Mapping[str, Unfinished]) -> Iterator[Batch]:
@@ -149,7 +149,7 @@ class Qstat:
 def _run_before(
     record: JobRecord, row: FieldReader, known: Unfinished | None
 ) -> tuple[JobRecord, ...]:
-    """The run that was seen last, where the job was rerun since: qstat shows the newest alone.
+    """The run seen last, if the job was rerun since then: qstat shows only the newest run.
 
     It ended before the next one began, or before the server last changed the job.
     """
@@ -164,7 +164,7 @@ def _run_before(
 
 
 def ended_values(values: Mapping[str, str], *, ran: bool) -> dict[str, str]:
-    """The end is when the server put the job into its history, or else when it heard of it."""
+    """The end is when the server moved the job to its history, else when it was notified of it."""
     end = values.get("history_timestamp") or values.get("obittime") or values.get("mtime", "")
     dropped = () if ran else ("start", "Exit_status")
     return {**{k: v for k, v in values.items() if k not in dropped}, "end": end}

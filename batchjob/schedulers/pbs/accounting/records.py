@@ -1,4 +1,4 @@
-"""What PBS and Torque say of a job, as records; the same names stand in logs and in qstat.
+"""Job records from attributes of PBS and Torque, which are the same in logs and in qstat.
 
 Facts: the accounting log chapter of the PBS administrator's guide, pbs_job_attributes(7B), and
 Torque's accounting records.
@@ -35,7 +35,7 @@ JOB_ID = re.compile(r"(\d+)(?:\[(\d*)\]|-(\d+))?(?:\..+)?", re.ASCII)
 
 
 class JobId(NamedTuple):
-    """A job id taken apart; `task` None: no part of an array; `parent`: the array itself."""
+    """A parsed job id; `task` None: not part of an array; `parent`: the array itself."""
 
     array_jobid: str
     task: int | None
@@ -55,7 +55,7 @@ def job_id(text: str) -> JobId:
 
 
 class Incarnation(NamedTuple):
-    """What the log or qstat says besides the attributes."""
+    """What the log or qstat states besides the attributes."""
 
     jobid: str
     run: int
@@ -66,7 +66,7 @@ class Incarnation(NamedTuple):
 def job_record(
     cluster: str, source: str, account_from: str, which: Incarnation, row: FieldReader
 ) -> JobRecord:
-    """A job from its attributes, times being epoch seconds; raises RowError."""
+    """A job record from attributes; times are epoch seconds. Raises RowError."""
     status = row.get("Exit_status", integer)
     identity = job_id(which.jobid)
     start, end = row.get("start", epoch), row.get("end", epoch)
@@ -119,26 +119,26 @@ def job_record(
 
 
 def end_state(row: FieldReader) -> JobState:
-    """How the job ended, by its exit status."""
+    """The end state, by the exit status."""
     return pbs_end_state(row.get("Exit_status", integer))
 
 
 def _signal(status: int | None) -> int | None:
-    """256 + n: its shell was ended by signal n."""
+    """The signal that ended the job's shell: its status is 256 + signal."""
     if status is None or status < 0:
         return None
     return status - 256 if status >= 256 else 0
 
 
 def account_of(attributes: Mapping[str, str], first: str) -> str:
-    """The first of ACCOUNTS that the job has, `first` before the others."""
+    """The first attribute of ACCOUNTS that the job has, `first` before the others."""
     order = (first, *(name for name in ACCOUNTS if name != first))
     named = (clean(attributes.get(name, "")) for name in order)
     return next((account for account in named if account and account != _NO_PROJECT), "")
 
 
 def _nodes(row: FieldReader) -> tuple[NodeShare, ...]:
-    """Shares per node: exec_vnode says more, exec_host has the names; Torque has no other."""
+    """Shares per node: exec_vnode has details, exec_host the names; Torque has only the latter."""
     host, vnode = row.values.get("exec_host", ""), row.values.get("exec_vnode", "")
     if not host:
         return ()
@@ -156,7 +156,7 @@ _GPUS = re.compile(r"(?::|^)gpus=(\d{1,6})(?::|$)", re.ASCII)
 
 
 def _gpus_of_nodes(specification: str) -> int | None:
-    """GPUs of Torque's `2:ppn=28:gpus=1+n7:gpus=4`; None where it names none."""
+    """GPUs of Torque's `2:ppn=28:gpus=1+n7:gpus=4`; None if it names none."""
     amounts = []
     for part in specification.split("+"):
         if match := _GPUS.search(part):
@@ -201,8 +201,8 @@ def _exec_hosts(text: str) -> Iterator[tuple[str, int]]:
 def pbs_exec_vnode(exec_vnode: str, exec_host: str) -> dict[str, HostShare]:
     """Shares per host from `(n1[0]:ncpus=4+n1[1]:ncpus=4)+(n2:ncpus=8:mem=2gb:ngpus=1)`.
 
-    A chunk in parentheses may lie on several vnodes; the host that has them is the chunk's
-    counterpart in exec_host. Where the two do not match, vnode names stand for hosts.
+    A chunk in parentheses may lie on several vnodes; its host is the chunk's counterpart in
+    exec_host. If the two do not match, vnode names are used as hosts.
     """
     if not (exec_vnode.startswith("(") and exec_vnode.endswith(")")):
         raise HostListError(f"not an exec_vnode: {exec_vnode[:80]!r}")

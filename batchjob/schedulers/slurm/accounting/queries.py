@@ -1,9 +1,9 @@
-"""How Slurm's accounting and controller are asked, whatever carries the questions.
+"""Queries to Slurm's accounting and controller, whatever carries them.
 
 Facts: sacct(1), "-s" and "-S"; squeue(1); the queries of slurmdbd behind both sacct and slurmrestd.
 With end states given, a job belongs to the window in which it ended, which slurmdbd reads as a
 range of an index. With PENDING, RUNNING or SUSPENDED it reads its whole table of jobs. slurmctld
-has those jobs in memory, and knows of held jobs that accounting hears about late.
+has those jobs in memory, and knows of held jobs that accounting receives late.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,34 +27,34 @@ _BATCH = 2000  # jobs written in one transaction
 
 
 class Parsed(NamedTuple):
-    """A job with its steps, or what was no job; each with what was wrong."""
+    """A job with its steps, or a row that is not a job; each with its parse errors."""
 
     job: JobRecord | None
     quarantined: tuple[Quarantined, ...] = ()
 
 
 class SlurmQueries(Protocol):
-    """One way to ask Slurm's accounting and its controller; each call is one request."""
+    """One way to query Slurm's accounting and its controller; each call is one request."""
 
     def ended(self, begin: int, end: int, *, steps: bool) -> Iterator[Parsed]:
         """Incarnations that ended between two times (epoch seconds).
 
-        Without steps accounting reads a row for each job, not one for each step; what steps add
-        up to (CPU time, peak memory) may then be missing.
+        Without steps, accounting reads a row per job, not one per step; totals over steps (CPU
+        time, peak memory) may then be missing.
         """
 
     def by_id(self, jobids: Sequence[str]) -> Iterator[Parsed]:
         """All incarnations of these raw job ids, with steps; at most 50 ids."""
 
     def queue(self) -> Iterator[Parsed]:
-        """Jobs that the controller has and that have not ended.
+        """The controller's jobs that have not ended.
 
-        One that is completing has an end time, which is not to be written: accounting will say.
+        A completing job has an end time, which must not be written: accounting will have it.
         """
 
 
 def batches(parsed: Iterator[Parsed]) -> Iterator[Batch]:
-    """An answer in batches, of which there is at least one."""
+    """An answer in batches, at least one."""
     yield one_batch(islice(parsed, _BATCH))
     while following := list(islice(parsed, _BATCH)):
         yield one_batch(following)

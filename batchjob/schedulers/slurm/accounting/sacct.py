@@ -1,4 +1,4 @@
-"""Slurm's jobs by its commands: `sacct` for those that ended, `squeue` for the others."""
+"""Slurm's jobs from its commands: `sacct` for ended jobs, `squeue` for the others."""
 
 import re
 import secrets
@@ -86,7 +86,7 @@ class Sacct:
         return hidden(self._options, self._options.sacctmgr, ("jobs", "all"))
 
     def watermark_at(self, since: int) -> str:
-        """Watermarks are the epoch seconds until which all is read."""
+        """Watermarks are the epoch seconds up to which everything has been read."""
         return str(since)
 
     def read(self, watermark: str, unfinished: Mapping[str, Unfinished]) -> Iterator[Batch]:
@@ -121,7 +121,7 @@ class Sacct:
         return queued_jobs(SOURCE, self.cluster, found)
 
     def script(self, job: SubmittedJob) -> str:
-        """See ScriptSource: one job is asked for, so no script can pass for another job's."""
+        """See ScriptSource: one job per query, so no script can pass for another job's."""
         begin = ["--starttime", f"uts{EVER}"]
         argv = [
             self._options.sacct, "--batch-script", "--allusers", *begin,
@@ -151,7 +151,7 @@ class Sacct:
         return [f"--clusters={name}"] if name else []
 
     def _known_fields(self) -> tuple[str, ...]:
-        """Those of FIELDS that this release has; an unknown one would fail the call."""
+        """The FIELDS that this release has; an unknown field would fail the call."""
         if not self._fields:
             answer = run(self._options, [self._options.sacct, "--helpformat"])
             known = set(answer.stdout.decode("utf-8", "replace").split())
@@ -162,14 +162,14 @@ class Sacct:
 
 
 def _written(job: SubmittedJob) -> str:
-    """The id that means one task of an array: its raw id may be that of the array."""
+    """The id that denotes one task of an array: its raw id may be that of the array."""
     if job.array_jobid and job.array_index is not None:
         return f"{job.array_jobid}_{job.array_index}"
     return job.jobid
 
 
 def _printed_script(printed: str, job: SubmittedJob) -> str:
-    """What stands under the line that sacct draws, "" for none."""
+    """The text below the line that sacct draws, "" for none."""
     _, drawn, rest = printed.partition(f"\n{_RULE}\n")
     # The other parts of a het job follow, and sometimes another task of an array (seen with 22.05),
     # with the same script. Each script is printed with a newline behind it.
@@ -180,7 +180,7 @@ def _printed_script(printed: str, job: SubmittedJob) -> str:
 
 
 def _delimiter() -> str:
-    """A delimiter that nobody knows beforehand, and so cannot write into a job's name."""
+    """An unpredictable delimiter, which nobody can put into a job's name."""
     return "\x1f" + secrets.token_urlsafe(3)
 
 

@@ -1,8 +1,8 @@
-"""What sacct prints, as records.
+"""Records from the output of sacct.
 
-Facts: sacct(1) of Slurm 20.11 to 26.05. Fields and rows are told apart by a delimiter that is new
-for each call, for sacct escapes nothing: names and submit lines hold bars, quotes and newlines,
-and a known delimiter would let a user write other people's records.
+Facts: sacct(1) of Slurm 20.11 to 26.05. Fields and rows are separated by a delimiter that is new
+for each call, since sacct escapes nothing: names and submit lines contain bars, quotes and
+newlines, and a known delimiter would let a user write other people's records.
 """
 
 import re
@@ -51,7 +51,7 @@ _PEAK_MEMORY, _STEPS = map(JobRecord._fields.index, ("peak_memory_bytes", "steps
 def rows(
     output: bytes, fields: Sequence[str], delimiter: str
 ) -> Iterator[FieldReader | Quarantined]:
-    """The rows of `sacct --parsable`, where a delimiter stands behind each field.
+    """The rows of `sacct --parsable`, where a delimiter follows each field.
 
     Raises SourceError if the answer ends within a row: more may be missing than that row.
     """
@@ -77,7 +77,7 @@ def rows(
 
 
 def _last_delimiter(output: bytes, delimiter: bytes, begin: int) -> int:
-    """The last one in the next piece, or the first one behind a piece that is one long field."""
+    """The last one in the next piece, or the first one after a piece that is one long field."""
     last = output.rfind(delimiter, begin, begin + _PIECE)
     return last if last >= 0 else output.find(delimiter, begin)
 
@@ -99,7 +99,7 @@ def jobs(cluster: str, found: Iterable[FieldReader | Quarantined]) -> Iterator[P
 
 
 def _job(cluster: str, group: Sequence[FieldReader]) -> Parsed:
-    """The job of a group: its own row and then its steps'."""
+    """The job of a group: its own row, then its steps' rows."""
     bad: list[Quarantined] = []
     job, steps = None, []
     for row in group:
@@ -206,7 +206,7 @@ def job_record(cluster: str, jobid: str, row: FieldReader) -> JobRecord:
 
 
 class ArrayMembership(NamedTuple):
-    """What a job is part of."""
+    """The array or heterogeneous job to which a job belongs."""
 
     array_jobid: str = ""
     array_index: int | None = None
@@ -278,7 +278,7 @@ def with_steps(job: JobRecord, steps: Sequence[StepRecord]) -> JobRecord:
 
 
 def without_steps(parsed: Parsed) -> Parsed:
-    """What sacct adds up over steps is 0 in an answer without them."""
+    """Clear the totals over steps, which are 0 in an answer without steps."""
     job = parsed.job
     if job is None:
         return parsed
@@ -306,5 +306,5 @@ def _whole_duration(text: str) -> int | None:
 
 
 def _energy(text: str) -> int | None:
-    """Joules; 0 is what a site without an energy plugin has, so it says nothing."""
+    """Joules; None for 0, which a site without an energy plugin has."""
     return tres_count(text) or None

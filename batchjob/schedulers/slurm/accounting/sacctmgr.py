@@ -1,7 +1,7 @@
-"""Slurm's accounts, members, coordinators and administrators, by sacctmgr or slurmrestd.
+"""Slurm's accounts, members, coordinators and administrators, from sacctmgr or slurmrestd.
 
 Facts: sacctmgr(1); `users` and `associations` of /slurmdb/<version>/, which sacctmgr of 23.02 and
-newer also prints with --json. A coordinator of an account is one of its sub-accounts too.
+newer also prints with --json. A coordinator of an account is also one of its sub-accounts.
 """
 
 from collections.abc import Iterable, Iterator
@@ -53,7 +53,7 @@ def build(cluster: str, options: SacctmgrOptions) -> "Sacctmgr":
 
 
 class Sacctmgr:
-    """Reads the whole picture each time."""
+    """Reads all accounts and users each time."""
 
     name = SOURCE
 
@@ -168,7 +168,7 @@ class Sacctmgr:
 
 
 def _below(coordinated: Iterable[str], parents: dict[str, str]) -> Iterator[str]:
-    """Those of the cluster's accounts that are coordinated, or have an ancestor that is."""
+    """The cluster's accounts that are coordinated, or have an ancestor that is."""
     wanted = set(coordinated)
     for account in parents:
         seen: set[str] = set()
@@ -182,7 +182,7 @@ def _below(coordinated: Iterable[str], parents: dict[str, str]) -> Iterator[str]
 
 
 def _takes_flags(server: Slurmrestd) -> bool:
-    """v0.0.38 and older refuse unknown query fields and always answer in full."""
+    """v0.0.38 and older refuse unknown query parameters and always answer in full."""
     return int(server.version().rpartition(".")[2]) >= 39
 
 
@@ -198,7 +198,7 @@ def _user(row: dict[str, Any]) -> tuple[str, str, str, list[str]]:
 
 
 def _limits(row: dict[str, str]) -> str:
-    """Those that are set, of the account itself; -1 is how some versions write none."""
+    """The limits that are set, of the account itself; some versions write -1 for none."""
     return " ".join(f"{name}={row[name]}" for name in _LIMITS if row[name] not in ("", "-1"))
 
 

@@ -1,6 +1,6 @@
-"""Slurm's accounting by slurmrestd.
+"""Slurm's accounting from slurmrestd.
 
-Facts: `/slurmdb/<version>/jobs`. Times are given as `uts<epoch>`, which all versions take (plain
+Facts: `/slurmdb/<version>/jobs`. Times are given as `uts<epoch>`, which all versions accept (plain
 numbers fail in v0.0.38). None of the flags (`skip_steps` ...) is sent: with one, the server drops
 its defaults and clips the times of jobs to the window.
 """
@@ -32,7 +32,7 @@ def build(cluster: str, options: SlurmRestOptions) -> "SlurmRest":
 
 
 class SlurmRest:
-    """Asks slurmrestd for slurmdbd's jobs that ended, and for slurmctld's that did not."""
+    """Queries slurmrestd for slurmdbd's ended jobs, and for slurmctld's others."""
 
     name = SOURCE
 
@@ -49,7 +49,7 @@ class SlurmRest:
         self._windows = WindowReader(SOURCE, self, options, clock, monotonic)
 
     def check(self) -> tuple[str, ...]:
-        """See Source. Whom the token belongs to decides what is seen."""
+        """See Source. The owner of the token determines what is visible."""
         if not self._options.user:
             return ()
         try:
@@ -68,7 +68,7 @@ class SlurmRest:
         )
 
     def watermark_at(self, since: int) -> str:
-        """Watermarks are the epoch seconds until which all is read."""
+        """Watermarks are the epoch seconds up to which everything has been read."""
         return str(since)
 
     def read(self, watermark: str, unfinished: Mapping[str, Unfinished]) -> Iterator[Batch]:

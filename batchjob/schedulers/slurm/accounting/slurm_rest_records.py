@@ -1,7 +1,7 @@
-"""What slurmrestd and `sacct --json` say of jobs, as records.
+"""Records from the JSON of slurmrestd and `sacct --json`.
 
-Facts: the OpenAPI documents of v0.0.37 to v0.0.45 and answers of Slurm 22.05 and 24.11. The
-numeric user id is not in them; in a step, `tres.requested` is what it used (TRESUsageIn) and
+Facts: the OpenAPI documents of v0.0.37 to v0.0.45 and answers of Slurm 22.05 and 24.11. The numeric
+user id is not included; in a step, `tres.requested` is what it used (TRESUsageIn) and
 `tres.consumed` what it wrote (TRESUsageOut).
 """
 
@@ -31,7 +31,7 @@ from batchjob.schedulers.states import JobState
 
 
 def parsed(source: str, cluster: str, document: Any) -> Iterator[Parsed]:
-    """The jobs of an answer; raises SlurmJsonError if it is none."""
+    """The jobs of an answer; raises SlurmJsonError if it is not one."""
     refuse_errors(document)
     for raw in rows(document, "jobs"):
         complaints: list[str] = []
@@ -125,7 +125,7 @@ def job_record(source: str, cluster: str, job: dict[str, Any], complaints: list[
 
 
 def _trusted(exit_code: Exit, state: JobState, *, over: bool) -> Exit:
-    """Before the end there is no exit code; of a job that went well it is 0."""
+    """The exit code, if meaningful: there is none before the end, and it is 0 on success."""
     if not over:
         return Exit(None, None)
     return Exit(0, 0) if state is JobState.COMPLETED and exit_code.code is None else exit_code
@@ -144,7 +144,7 @@ def _cpu(times: dict[str, Any]) -> Cpu:
 
 
 def _job_cpu(times: dict[str, Any], steps: Sequence[StepRecord]) -> Cpu:
-    """The job's CPU time; 22.05 leaves it at 0 and has it in the steps alone."""
+    """The job's CPU time; in 22.05 it is 0, and only the steps have it."""
     own = _cpu(times)
     if own.total or not steps:
         return own

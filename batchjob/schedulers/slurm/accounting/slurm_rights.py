@@ -1,7 +1,7 @@
-"""Whether Slurm lets us see everybody's jobs and accounts.
+"""Whether Slurm lets the poller see everybody's jobs and accounts.
 
-Facts: slurmdbd.conf(5) and slurm.conf(5) PrivateData; sacctmgr(1) AdminLevel. Slurm does not
-refuse who may not see a row: it leaves the row out.
+Facts: slurmdbd.conf(5) and slurm.conf(5) PrivateData; sacctmgr(1) AdminLevel. Slurm does not refuse
+a query for rows that the caller must not see: it omits them.
 """
 
 import re
@@ -12,7 +12,7 @@ _SETTING = re.compile(r"(\w+)\s*=\s*(.*?)\s*")
 
 
 def hidden(options: CommandOptions, sacctmgr: str, things: tuple[str, ...]) -> tuple[str, ...]:
-    """One line if PrivateData hides any of `things` ("jobs", "users" ...) from us, else nothing."""
+    """A line if PrivateData hides any of `things` ("jobs", "users" ...) from us, else nothing."""
     try:
         shown = run(options, [sacctmgr, "show", "configuration"]).stdout.decode("utf-8", "replace")
         settings = [match.groups() for line in shown.splitlines() if (match := _match(line))]

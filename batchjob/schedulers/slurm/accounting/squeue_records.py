@@ -1,7 +1,7 @@
-"""What slurmctld says of jobs that have not ended, by squeue or slurmrestd, as records.
+"""Records of slurmctld's jobs that have not ended, from squeue or slurmrestd.
 
 Facts: squeue(1), "--Format", whose fields have a width and a suffix; width 0 is as wide as the
-value. A job that waits has an estimated start, and what it asked for in place of what it has.
+value. A waiting job has an estimated start, and requested instead of allocated resources.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -34,7 +34,7 @@ _NOTHING = ("(null)", "N/A", "None", "n/a")
 
 
 def json_queue(document: Any) -> Iterator[FieldReader]:
-    """The jobs of /slurm/.../jobs in squeue's words, without those that ended within MinJobAge."""
+    """The jobs of /slurm/.../jobs with squeue's names, without those that have ended."""
     for raw in json_rows(document, "jobs"):
         job = plain(raw)
         words = state_words(job.get("job_state"))
@@ -73,9 +73,9 @@ def _json_times(job: Mapping[str, Any], state: str) -> dict[str, str]:
 def with_times(
     found: Iterable[FieldReader | Quarantined], asked: float, answered: float
 ) -> Iterator[FieldReader | Quarantined]:
-    """squeue's rows with `Elapsed` of suspended jobs, and `Suspended` of those that run again.
+    """Add `Elapsed` of suspended jobs, and `Suspended` of resumed ones, to squeue's rows.
 
-    squeue tells how long a job has run by its own time, which lies between `asked` and `answered`.
+    squeue computes the run time by its own clock, which lies between `asked` and `answered`.
     """
     for row in found:
         if isinstance(row, FieldReader):
@@ -114,7 +114,7 @@ def _display_id(job: Mapping[str, Any]) -> str:
 def queued_jobs(
     source: str, cluster: str, found: Iterable[FieldReader | Quarantined]
 ) -> Iterator[Parsed]:
-    """A record for each row; a job that is completing has an end time, as nobody else has."""
+    """A record for each row; only completing jobs have an end time."""
     for row in found:
         if isinstance(row, Quarantined):
             yield Parsed(None, (row,))
@@ -189,12 +189,12 @@ def queued_job(source: str, cluster: str, row: FieldReader) -> JobRecord:
 
 
 def _sorted(tres: str) -> str:
-    """In the order in which sacct prints them."""
+    """Sort the parts as sacct prints them."""
     return "" if tres in _NOTHING else ",".join(sorted(tres.split(",")))
 
 
 def _minute(text: str) -> int | None:
-    """Rounded up: a plan that moves by seconds is not a new one, which would be written."""
+    """Round up to a minute, so that an estimate that moves by seconds is not written anew."""
     at = epoch(text)
     return None if at is None else -(-at // 60) * 60
 

@@ -1,6 +1,7 @@
-"""Unfinished jobs that neither the ended ones nor the controller's queue shows.
+"""Unfinished jobs that are neither among the ended ones nor in the controller's queue.
 
-Accounting is asked for them by id: it may be late, or they are gone, or slurmctld lost their end.
+Accounting is queried for them by id: it may be late, the jobs may be gone, or slurmctld may have
+lost their end.
 """
 
 import heapq
@@ -24,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class RunningJob(NamedTuple):
-    """A job that has started, as the controller says."""
+    """A job that has started, according to the controller."""
 
     submit_time: int
     state: JobState
@@ -45,7 +46,7 @@ class Reading:
     jobs: int = 0
 
     def note(self, batch: Batch) -> None:
-        """Take the jobs of an answer off the list of absent ones, and the time from them."""
+        """Remove the jobs of an answer from the missing ones, and note their times."""
         self.jobs += len(batch.jobs)
         for job in batch.jobs:
             known = self.absent.get(job.jobid)
@@ -58,7 +59,7 @@ class Reading:
 
 
 class UnseenJobs:
-    """Remembers since when jobs are missing, and asks for some of them each time."""
+    """Remembers since when jobs are missing, and queries some of them in each cycle."""
 
     def __init__(
         self,
@@ -81,7 +82,7 @@ class UnseenJobs:
         self._once = Once(log)
 
     def expect(self, unfinished: Mapping[str, Unfinished]) -> None:
-        """Before much is read and the watermark moved: do we still see what we saw?
+        """Check that known jobs are still visible, before much is read and the watermark moved.
 
         Raises ShrunkenError if most of the jobs known to be unfinished are not in the answer.
         """
@@ -93,9 +94,9 @@ class UnseenJobs:
     def ask(
         self, read: Reading, unfinished: Mapping[str, Unfinished], *, first: bool
     ) -> Iterator[Batch]:
-        """What accounting says of some jobs that nobody showed, and of some that run.
+        """Query accounting for some missing jobs, and for some running ones.
 
-        Of those that run it has the steps, which the controller does not tell.
+        Of running jobs, accounting has the steps, which the controller does not report.
         """
         now = self._monotonic()
         since = now - self._overlap if first else now  # they may have been so before we began
@@ -133,7 +134,7 @@ class UnseenJobs:
         )
 
     def _next_ids(self, read: Reading) -> list[str]:
-        """Ids to ask accounting for: absent jobs first, and each in its turn."""
+        """Ids to query: missing jobs first, each in its turn."""
         candidates = [*read.absent, *(jobid for jobid in read.running if jobid not in read.absent)]
         self._asked = {jobid: self._asked.get(jobid, 0) for jobid in candidates}
         chosen = heapq.nsmallest(
@@ -146,7 +147,7 @@ class UnseenJobs:
         return chosen
 
     def _runaway(self, read: Reading, alive: Sequence[str]) -> tuple[str, ...]:
-        """Jobs that accounting has as running long after the controller forgot them."""
+        """Jobs that are running in accounting long after the controller forgot them."""
         now = self._monotonic()
         if len(alive) > 1 and not read.running:
             self._once.warning(
@@ -162,7 +163,7 @@ class UnseenJobs:
 
 
 def _with_steps(job: JobRecord, running: RunningJob) -> JobRecord:
-    """What accounting adds to a running job; the rest is as the controller says."""
+    """Add accounting's steps to a running job; everything else is the controller's."""
     return JobRecord(
         job.cluster, job.jobid, job.submit_time, running.state, running.state_word, job.source,
         record_id=job.record_id, sluid=job.sluid,
@@ -180,7 +181,7 @@ def _is(job: JobRecord, unfinished: Mapping[str, Unfinished]) -> bool:
 
 
 def _spread(jobids: Sequence[str]) -> Sequence[str]:
-    """As many ids as one question may have, from all of them."""
+    """As many ids as one query may have, evenly taken from all of them."""
     return jobids[:: -(-len(jobids) // IDS_AT_ONCE)]
 
 

@@ -55,8 +55,8 @@ class WindowOptions:
 class WindowReader:
     """Reads ended jobs in windows of time, and the others from the controller.
 
-    The watermark is a time that Slurm stated, never our own: a clock that is wrong here makes
-    windows longer or empty, and loses no job.
+    The watermark is a time that Slurm stated, never our own: a wrong clock here makes windows
+    longer or empty, but loses no job.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class WindowReader:
         self._once = Once(log)
 
     def read(self, watermark: str, unfinished: Mapping[str, Unfinished]) -> Iterator[Batch]:
-        """The queue, windows of ended jobs up to now, and what neither of them shows."""
+        """The queue, windows of ended jobs up to now, and the jobs that are in neither."""
         now = int(self._clock())
         unfinished = own(unfinished, _JOB_ID)
         covered = min(epoch_watermark(self._name, watermark), now)
@@ -109,7 +109,7 @@ class WindowReader:
         yield Batch((), (), str(covered), now, late=read.late)
 
     def reread(self, since: int, differing: Differing) -> Iterator[Batch]:
-        """Jobs that ended since then and are not on record as accounting has them now."""
+        """Jobs that ended since then and differ from the database."""
         now = int(self._clock())
         begin = max(since, EVER)
         for end in chain(self._ends(begin, now), (now + _AHEAD,)):  # which grow as they are read
@@ -127,7 +127,7 @@ class WindowReader:
         self._length = _FIRST
 
     def _whole(self, begin: int, end: int, wanted: Collection[JobKey]) -> Iterator[Batch]:
-        """Some jobs of a window with their steps, by id unless they are many."""
+        """Some jobs of a window with their steps, by id unless there are many."""
         ids = list({key.jobid for key in wanted})
         if len(ids) > _QUESTIONS * IDS_AT_ONCE:
             yield from batches(self._queries.ended(begin, end, steps=True))
@@ -136,7 +136,7 @@ class WindowReader:
             yield one_batch(self._queries.by_id(ids[at : at + IDS_AT_ONCE]))
 
     def _ends(self, begin: int, now: int) -> Iterator[int]:
-        """Ends of windows; what remains to now is at most one window long."""
+        """Ends of windows; the last window is at most one window long."""
         while now - begin > self._length:
             begin += self._length
             yield begin
@@ -148,7 +148,7 @@ class WindowReader:
             self._length = max(self._length // 2, _SHORTEST)
 
     def _queue(self, read: Reading) -> Iterator[Batch]:
-        """Jobs that wait and run; accounting goes on where the controller does not answer."""
+        """Waiting and running jobs; accounting is read even if the controller does not answer."""
         now = self._monotonic()
         if self._queue_at is not None and now - self._queue_at < QUEUE_SECONDS:
             return
