@@ -17,7 +17,7 @@ def run(arguments: list[str]) -> int:
     )  # fmt: skip
     made.add_argument("shell", choices=manuals.SHELLS)
     made.add_argument("--program", choices=tuple(manuals.PROGRAMS), default="batchjob",
-                      help="(default: batchjob)")  # fmt: skip
+                      help="program to complete (default: batchjob)")  # fmt: skip
     given = made.parse_args(arguments)
     module = manuals.PROGRAMS[given.program]
     sys.stdout.write(manuals.completions({given.program: module}, given.shell)[given.program])
@@ -30,7 +30,8 @@ def manual(arguments: list[str]) -> int:
         prog="batchjob manual", allow_abbrev=False,
         description="Prints a manual page, for man -l -, or writes all pages into a directory.",
     )  # fmt: skip
-    made.add_argument("program", nargs="?", choices=tuple(manuals.PROGRAMS), default="batchjob")
+    made.add_argument("program", nargs="?", choices=tuple(manuals.PROGRAMS), default="batchjob",
+                      help="program to describe (default: batchjob)")  # fmt: skip
     made.add_argument("--directory", default="", metavar="DIRECTORY",
                       help="write all pages there, such as ~/.local/share/man/man1")  # fmt: skip
     given = made.parse_args(arguments)

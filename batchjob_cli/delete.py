@@ -29,12 +29,12 @@ def run(arguments: list[str]) -> int:
         raise SettingsError("expected a JOB, or --all-ended")
     if given.server:
         if given.all_ended:
-            _ask(f"Delete every run of yours on {given.server} that has ended?", given.yes)
+            _ask(f"Delete all of your ended runs on {given.server}?", given.yes)
         return remote_runs.delete(given)
     if given.job is not None:
         data, chosen = one(given)
         if chosen.state.live:
-            raise RefusedError(f"run {chosen.jobid} has not ended; batchjob stop ends it")
+            raise RefusedError(f"run {chosen.jobid} has not ended; end it with batchjob stop")
         return _delete_all(data, [chosen])
     data = data_directory(given.data)
     own = [run for run in history.all_runs(data) if run.uid == os.geteuid()]
@@ -42,7 +42,7 @@ def run(arguments: list[str]) -> int:
     if ended:
         word = "run that has" if len(ended) == 1 else "runs that have"
         _ask(f"Delete {len(ended)} {word} ended, with samples and output?", given.yes)
-    return _delete_all(data, ended, f", {len(own) - len(ended)} skipped that have not ended")
+    return _delete_all(data, ended, f", {len(own) - len(ended)} skipped (not ended)")
 
 
 def _ask(question: str, yes: bool) -> None:

@@ -28,11 +28,13 @@ def run(arguments: list[str]) -> int:
     add = made.add_argument
     add(
         "id",
+        metavar="JOB",
         help="job id in the notation of the scheduler; for a local run a prefix of "
         "its id or its name is enough",
     )
     add("--cluster", help="cluster, if several have a job with this id")
-    add("--format", choices=("text", "json", "markdown", "html"), default="text")
+    add("--format", choices=("text", "json", "markdown", "html"), default="text",
+        help="output format (default: text)")  # fmt: skip
     add(
         "--script", action="store_true", help="print its batch script instead, if the site keeps it"
     )
@@ -103,7 +105,9 @@ def _show_script(name: str, rows: Sequence[Mapping[str, Any]]) -> int:
         raise NotFoundError(f"there is no batch script of job {name} that you may see")
     show(rows[0]["script"].rstrip("\n"))
     if len(rows[0]["script"].encode()) < rows[0]["whole_bytes"]:
-        print(f"batchjob: its beginning; it has {size(rows[0]['whole_bytes'])}", file=sys.stderr)
+        print(
+            f"batchjob: truncated; the script has {size(rows[0]['whole_bytes'])}", file=sys.stderr
+        )
     return 0
 
 

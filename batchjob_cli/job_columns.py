@@ -103,8 +103,8 @@ def columns_named(
     if rows:
         for name in names:
             if name not in rows[0]:
-                told = nearest(name, rows[0]) or "; `batchjob jobs --format=json` shows them all"
-                raise SettingsError(f"--columns: {name!r} is not known{told}")
+                told = nearest(name, rows[0]) or "; `batchjob jobs --format=json` shows all keys"
+                raise SettingsError(f"--columns: unknown key {name!r}{told}")
     return tuple(_column(name, zone) for name in names)
 
 

@@ -19,16 +19,16 @@ from batchjob_cli.job_columns import DEFAULT_KEYS, columns_named, default_column
 _FILTERS = {
     "user": ("user", "of this user"),
     "account": ("account", "of this account"),
-    "tool": ("tool", "only work tracked by this tool"),
-    "name": ("name", "of this name"),
+    "tool": ("tool", "tracked by this tool"),
+    "name": ("name", "with this name"),
     "cluster": ("cluster", "on this cluster"),
-    "partition": ("partition", "only jobs in this partition or queue"),
-    "node": ("node", "only jobs that ran on this node"),
+    "partition": ("partition", "in this partition or queue"),
+    "node": ("node", "that ran on this node"),
     "record-id": (
         "record_id",
-        "only jobs with this id, given by the user or by another system such as Celery",
+        "with this id, given by the user or by another system such as Celery",
     ),
-    "workflow": ("array_jobid", "only jobs of this workflow or job array"),
+    "workflow": ("array_jobid", "of this workflow or job array"),
 }
 
 
@@ -38,8 +38,12 @@ def add_filters(add: Any) -> None:
         add(f"--{name}", metavar=name.upper().replace("-", "_"), help=f"only jobs {text}")
     add("--state", action="append", default=[], **argument(_state),
         help="only jobs in this state, such as failed; may be repeated")  # fmt: skip
-    add("--since", **argument(past_time), help="started after: 2026-03-31, 14:30, or 2d ago")
-    add("--until", **argument(past_time), help="started before")
+    add(
+        "--since",
+        **argument(past_time),
+        help="only jobs started after this time: 2026-03-31, 14:30, or 2d (ago)",
+    )
+    add("--until", **argument(past_time), help="only jobs started before this time")
 
 
 def chosen(given: argparse.Namespace) -> dict[str, Any]:
@@ -76,12 +80,12 @@ def _state(text: str) -> tuple[JobState, str]:
         return JobState(text.upper()), ""
     except ValueError:
         known = ", ".join([*(state.lower() for state in JobState), *_WORDS])
-        raise ValueError(f"{text!r} is none of {known}") from None
+        raise ValueError(f"expected one of {known}, got {text!r}") from None
 
 
 def run(arguments: list[str]) -> int:
     """Print jobs; the exit status. Raises SettingsError."""
-    made = parser("jobs", "Lists jobs: pending jobs, then the newest.")
+    made = parser("jobs", "Lists jobs: pending jobs first, then the most recent.")
     add_filters(made.add_argument)
     add = made.add_argument
     add("--running", action="store_true", help="only running jobs")
@@ -93,7 +97,8 @@ def run(arguments: list[str]) -> int:
     add(
         "--limit", **argument(at_least_one), default=50, help="maximum number of jobs (default: 50)"
     )
-    add("--format", choices=("table", "json", "csv"), default="table")
+    add("--format", choices=("table", "json", "csv"), default="table",
+        help="output format (default: table)")  # fmt: skip
     add_zone(made)
     given = made.parse_args(sort_joined(arguments))
     rows = list(_rows(given))

@@ -34,7 +34,7 @@ def run(arguments: list[str]) -> int:
         **argument(past_time),
         help="only lines after this time: 10m (ago), 22:30, 2026-04-04T22:30",
     )
-    made.add_argument("--until", **argument(past_time), help="up to a time")
+    made.add_argument("--until", **argument(past_time), help="only up to this time")
     made.add_argument("--limit", **argument(integer), help="only the last N lines")
     made.add_argument("--timestamps", action="store_true", help="prefix each line with its time")
     add_zone(made)
@@ -44,7 +44,7 @@ def run(arguments: list[str]) -> int:
     data, chosen = one(given)
     directory = data / LOGS / chosen.jobid
     if not directory.is_dir():
-        raise SettingsError(f"run {chosen.jobid}: its output was not kept, or is no longer")
+        raise SettingsError(f"run {chosen.jobid}: no output was kept, or it has been deleted")
     wanted = [each for each in STREAMS if given.stream in (None, each)]
     readers = [Reader(directory, each, chosen.uid) for each in wanted]
     try:
@@ -100,7 +100,7 @@ class _Printer:
                 self._within = None
             if line.after_gap:
                 sys.stdout.flush()
-                print(f"batchjob: a part of {line.stream} was not kept", file=sys.stderr)
+                print(f"batchjob: part of {line.stream} was not kept", file=sys.stderr)
             if self._timestamps and self._within is None:
                 out.write(f"{time_in_words(line.at, self._zone)} {line.stream} ".encode())
             out.write(line.text + b"\n" * line.whole)

@@ -36,11 +36,13 @@ COMMANDS = (
         "Run all parts of batchjob on this machine, with web pages.",
     ),
     Command("run", "batchjob_cli.run.command", "Run a command as a job: measured and recorded."),
-    Command("jobs", "batchjob_cli.jobs", "What has run."),
-    Command("job", "batchjob_cli.job", "One job's report, with advice."),
-    Command("stats", "batchjob_cli.stats", "Totals, and how often work succeeds."),
-    Command("metrics", "batchjob_cli.metrics", "A job's measurements over time, followed live."),
-    Command("logs", "batchjob_cli.logs", "What a run wrote."),
+    Command("jobs", "batchjob_cli.jobs", "List jobs."),
+    Command("job", "batchjob_cli.job", "Show the report of a job, with advice."),
+    Command("stats", "batchjob_cli.stats", "Show totals and success rates."),
+    Command(
+        "metrics", "batchjob_cli.metrics", "Show a job's measurements over time and follow them."
+    ),
+    Command("logs", "batchjob_cli.logs", "Print the output of a run."),
     Command("stop", "batchjob_cli.stop", "End a run."),
     Command("cancel", "batchjob_cli.stop", "Cancel a run that has not started.", function="cancel"),
     Command("delete", "batchjob_cli.delete", "Delete a run's record, samples and output."),
@@ -55,8 +57,10 @@ COMMANDS = (
         "Show running and pending jobs, updated every few seconds.",
         "top",
     ),
-    Command("completion", "batchjob_cli.completion", "A shell's completion script.", "shell"),
-    Command("manual", "batchjob_cli.completion", "A manual page.", "shell", "manual"),
+    Command(
+        "completion", "batchjob_cli.completion", "Print a completion script for a shell.", "shell"
+    ),
+    Command("manual", "batchjob_cli.completion", "Print a manual page.", "shell", "manual"),
 )
 
 

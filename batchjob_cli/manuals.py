@@ -44,7 +44,9 @@ def _parser(name: str, module: str) -> argparse.ArgumentParser:
     program = importlib.import_module(module)
     if not hasattr(program, "COMMANDS"):
         return parser_of(program.main)
-    parser = argparse.ArgumentParser(name, description="Batch jobs: what they do, use and emit.")
+    parser = argparse.ArgumentParser(
+        name, description="Resource usage, energy and emissions of batch jobs."
+    )
     parser.add_argument("--version", action="version", version=f"{name} {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND")
     for command in program.COMMANDS:

@@ -65,18 +65,20 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument(
         "job", metavar="JOB", help="id of a job, or a prefix of it; for a run also its name"
     )
-    made.add_argument("--type", choices=TYPES, default="overview", help="which numbers")
+    made.add_argument(
+        "--type", choices=TYPES, default="overview", help="measurements to show (default: overview)"
+    )
     made.add_argument(
         "--since",
         **argument(past_time),
         help="only samples after this time: 10m (ago), 22:30, 2026-04-04T22:30",
     )
-    made.add_argument("--until", **argument(past_time), help="up to a time")
+    made.add_argument("--until", **argument(past_time), help="only up to this time")
     made.add_argument("--limit", **argument(integer), help="only the latest N samples")
     add_zone(made)
     made.add_argument("--json", action="store_true", help="print each sample as a JSON object")
     made.add_argument("--no-follow", dest="follow", action="store_false",
-                      help="do not follow")  # fmt: skip
+                      help="stop at the latest sample")  # fmt: skip
     add_arguments(made)
     made.add_argument("--samples", default="", metavar="DIRECTORY",
                       help="directory of the samples")  # fmt: skip
@@ -171,7 +173,7 @@ def _wait(folder: Path, record: Path) -> None:
         except (OSError, runs.RunFileError):
             lives = False
         if not lives or time.monotonic() > deadline:
-            raise NotFoundError(f"job {folder.name}: no samples of it were recorded")
+            raise NotFoundError(f"job {folder.name}: no samples were recorded")
         time.sleep(_PAUSE_SECONDS)
 
 

@@ -84,10 +84,11 @@ def totals(rows: Iterable[Mapping[str, Any]], by: str) -> list[Total]:
 
 def run(arguments: list[str]) -> int:
     """Print totals; the exit status. Raises SettingsError."""
-    made = parser("stats", f"Totals of jobs and how many succeeded, of the last {_DAYS} days.")
+    made = parser("stats", f"Shows totals and success rates of jobs in the last {_DAYS} days.")
     add_filters(made.add_argument)
-    made.add_argument("--by", choices=_KEYS, default="name", help="(default: name)")
-    made.add_argument("--format", choices=("table", "json", "csv"), default="table")
+    made.add_argument("--by", choices=_KEYS, default="name", help="key to group by (default: name)")
+    made.add_argument("--format", choices=("table", "json", "csv"), default="table",
+                      help="output format (default: table)")  # fmt: skip
     given = made.parse_args(arguments)
     if given.since is None:
         given.since = time.time() - _DAYS * 86400

@@ -41,13 +41,13 @@ def cancel(arguments: list[str]) -> int:
         return remote_runs.end(given, "cancel", 0.0)
     data, chosen = one(given)
     if chosen.state not in (JobState.PENDING, JobState.VANISHED) and chosen.state.live:
-        raise RefusedError(f"run {chosen.jobid} has started; batchjob stop ends it")
+        raise RefusedError(f"run {chosen.jobid} has started; end it with batchjob stop")
     return _told(end(data, chosen, 0.0))
 
 
 def _told(run: Run) -> int:
     if run.state == JobState.VANISHED:
-        print(f"batchjob: run {run.jobid} had lost its supervisor; nothing of it runs now")
+        print(f"batchjob: run {run.jobid} had lost its supervisor; it has no processes left")
         return 0
     if run.state.live:
         print(f"batchjob: run {run.jobid} has not ended yet", file=sys.stderr)
@@ -61,19 +61,19 @@ def end(data: Path, chosen: Run, grace: float) -> Run:
     jobid = chosen.jobid
     if chosen.by != "run":
         raise RefusedError(
-            f"{jobid} is work inside process {chosen.supervisor.pid}; end that program itself"
+            f"{jobid} is work inside process {chosen.supervisor.pid}; stop that program instead"
         )
     if chosen.node != os.uname().nodename:
-        raise RefusedError(f"run {jobid} is on {chosen.node}; end it there")
+        raise RefusedError(f"run {jobid} is on {chosen.node}; stop it there")
     if chosen.state == JobState.VANISHED:
         end_abandoned(data / RUNS)
         if jobid in cgroup.existing():
             raise RefusedError(
-                f"run {jobid} had lost its supervisor, and goes on as {chosen.user}'s"
+                f"run {jobid} has lost its supervisor, and its processes belong to {chosen.user}"
             )
         return chosen
     if not chosen.state.live:
-        raise RefusedError(f"run {jobid} has ended already: {chosen.status}")
+        raise RefusedError(f"run {jobid} has already ended: {chosen.status}")
     _ask(data / RUNS, chosen, grace)
     ended = _ended(data, jobid, grace + _PATIENCE_SECONDS)
     stop_request.take(data / RUNS, jobid)  # where the run's user may not remove what root has left

@@ -64,6 +64,9 @@ def _main(arguments: list[str]) -> int:
     return command(chosen, Arguments(**extra))
 
 
+_SINCE = "First day, such as 2025-01-31."
+
+
 def _parser() -> Parser:
     parser = Parser(
         prog="batchjob_stats_db", description="Poll scheduler accounting into the job database."
@@ -110,16 +113,17 @@ def _parser() -> Parser:
                        help="File with the password for the other database.")  # fmt: skip
     add("check", commands.check_records, "Check for damage, gaps and orphaned rows.")
     out = add("export", commands.export, "Write job records to standard output.")
-    out.add_argument("--format", choices=("json", "csv", "parquet"), default="json")
+    out.add_argument("--format", choices=("json", "csv", "parquet"), default="json",
+                     help="Output format (default: json).")  # fmt: skip
     out.add_argument(
-        "--output", type=Path, metavar="FILE", help="Directory to write Parquet files to."
+        "--output", type=Path, metavar="FILE", help="Parquet file to write (with --format parquet)."
     )
     for command in (backfill, again):
-        command.add_argument("--since", required=True, **argument(_day), help="2025-01-31")
-    out.add_argument("--since", default=0, **argument(_day), help="2025-01-31")
-    again.add_argument("--until", **argument(_day), help="2025-02-28")
+        command.add_argument("--since", required=True, **argument(_day), help=_SINCE)
+    out.add_argument("--since", default=0, **argument(_day), help=_SINCE)
+    again.add_argument("--until", **argument(_day), help="Day after the last, such as 2025-03-01.")
     add("import", commands.import_lines, "Read exported JSON lines.").add_argument(
-        "file", type=Path
+        "file", type=Path, help="File that export wrote."
     )
     hide = add("anonymise", commands.anonymise, "Replace the users of ended jobs with pseudonyms.")
     hide.add_argument(
@@ -128,9 +132,13 @@ def _parser() -> Parser:
         metavar="FILE",
         help="File with a secret; the same secret gives the same pseudonyms.",
     )
-    hide.add_argument("--older-than", **argument(duration), help="Such as 365d.")
+    hide.add_argument(
+        "--older-than",
+        **argument(duration),
+        help="Only jobs that ended longer ago than this, such as 365d.",
+    )
     forget = add("forget", commands.forget, "Delete all data about a user.")
-    forget.add_argument("--user", required=True)
+    forget.add_argument("--user", required=True, help="Login name of the user.")
     for command in (backfill, again, out, forget):
         command.add_argument("--cluster", help="Only this cluster.")
     return parser

@@ -109,8 +109,9 @@ def _parser() -> Parser:
     commands = parser.add_subparsers(metavar="COMMAND", parser_class=Parser)
     commands.add_parser("run", help="Serve until stopped (default).")
     token = commands.add_parser("token", help="Create a token and print it.")
-    token.add_argument("user", help="Whose it is.")
-    token.add_argument("--role", choices=[role.value for role in TokenRole], default="user")
+    token.add_argument("user", help="User of the token.")
+    token.add_argument("--role", choices=[role.value for role in TokenRole], default="user",
+                       help="Maximum role of the token (default: user).")  # fmt: skip
     token.add_argument("--label", default="made on the server", help="Description of the token.")
     token.add_argument("--cluster", default="", help="Restrict the token to jobs of this cluster.")
     token.add_argument("--lifetime", **argument(duration), default=90 * 86400.0,

@@ -92,6 +92,17 @@ def option(
     return field(default=default, metadata={"option": spec})
 
 
+_METAVARS = {
+    "directory": "DIRECTORY",
+    "file": "FILE",
+    "group": "GROUP",
+    "host": "HOST",
+    "url": "URL",
+    "user": "USER",
+    "username": "USER",
+}
+
+
 def _parser_for(default: Any) -> Parse:
     for kind, parse in ((bool, boolean), (int, integer), (float, number)):
         if isinstance(default, kind):
@@ -182,12 +193,26 @@ def add_flags(parser: argparse.ArgumentParser, sections: Mapping[str, type[Any]]
         else:
             extra = {
                 "action": "append" if each.spec.repeat else "store",
-                "metavar": each.spec.metavar,
+                "metavar": _metavar(each),
             }
-        help_text = f"{each.spec.help} (default: {shown(each) or 'none'})".replace("%", "%%")
+        help_text = each.spec.help
+        if shown(each) or "default: " not in help_text:
+            help_text += f" (default: {shown(each) or 'none'})"
         parser.add_argument(
-            f"--{each.name}", dest=each.name, default=argparse.SUPPRESS, help=help_text, **extra
+            f"--{each.name}",
+            dest=each.name,
+            default=argparse.SUPPRESS,
+            help=help_text.replace("%", "%%"),
+            **extra,
         )
+
+
+def _metavar(option: Named) -> str:
+    """What the parser calls its value; a plain text is named after the end of the option's name."""
+    if option.spec.parse is not text or option.spec.metavar != metavar_of(text):
+        return option.spec.metavar
+    last = option.name.replace(".", "-").rsplit("-", 1)[-1]
+    return _METAVARS.get(last, option.spec.metavar)
 
 
 def shown(option: Named) -> str:

@@ -35,27 +35,27 @@ class ApiReply(NamedTuple):
 
 
 Ask = Callable[[str, Parameters], ApiReply]
-"""Path below /api/v1, or the `next` of an answer, and parameters -> answer."""
+"""Path below /api/v1, or the `next` link of a response, and parameters -> response."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """How to say who is asked."""
-    group = parser.add_argument_group("who is asked", "Default: the local database.")
+    """Add the options that select a server or the local database."""
+    group = parser.add_argument_group("server", "Default: the local database.")
     group.add_argument(
         "--server",
         default=os.environ.get(SERVER, ""),
         metavar="URL",
-        help=f"such as https://jobs.example.org (default: ${SERVER})",
+        help=f"URL of the server, such as https://jobs.example.org (default: ${SERVER})",
     )
     group.add_argument(
         "--token-file",
         default="",
         metavar="FILE",
-        help=f"file with the token for it (default: the token in ${TOKEN})",
+        help=f"file with the token for the server (default: the token in ${TOKEN})",
     )
     for flag, variable, text in (
-        ("--cert", CERT, "client certificate for it (PEM)"),
-        ("--key", KEY, "key of that certificate, unless it is in the same file"),
+        ("--cert", CERT, "client certificate for the server (PEM)"),
+        ("--key", KEY, "key of the client certificate, unless it is in the same file"),
         ("--ca-file", CA, "CA certificates to trust (PEM)"),
     ):
         group.add_argument(
@@ -131,7 +131,7 @@ def _token(path: str) -> str:
 
 
 def parser(name: str, description: str) -> Parser:
-    """A command line that begins with who is asked."""
+    """An argument parser with the options that select a server."""
     made = Parser(prog=f"batchjob {name}", description=description, allow_abbrev=False)
     add_arguments(made)
     return made

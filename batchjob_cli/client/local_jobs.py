@@ -64,6 +64,6 @@ def _filter(parameters: Parameters) -> Filter:
 def _order(text: str) -> SortOrder:
     key = text.lstrip("-")
     if key not in _SORTS:
-        told = nearest(key, _SORTS) or f"; it may be {', '.join(_SORTS)}"
-        raise SettingsError(f"sort: {text!r} is not known{told}")
+        told = nearest(key, _SORTS) or f"; expected one of {', '.join(_SORTS)}"
+        raise SettingsError(f"sort: unknown key {text!r}{told}")
     return SortOrder(_SORTS[key], text.startswith("-"))

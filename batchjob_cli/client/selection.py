@@ -12,7 +12,7 @@ from batchjob_cli.client.problems import NotFoundError
 
 
 def parser(name: str, description: str, job: str | None = None) -> argparse.ArgumentParser:
-    """A parser with who is asked, and the argument JOB (`job`: its number of times)."""
+    """A parser with the server options and the argument JOB (`job`: how many)."""
     made = Parser(prog=f"batchjob {name}", description=description, allow_abbrev=False)
     made.add_argument(
         "job", nargs=job, metavar="JOB", help="id of a run, a prefix of it, or its name"

@@ -18,8 +18,8 @@ from collectors.power.redfish.error import RedfishError
 T = TypeVar("T")
 
 _UDEV = (
-    'a udev rule lets a group at it: KERNEL=="ipmi*", GROUP="ipmi", MODE="0640"; whoever may open'
-    " the device may also switch the node off"
+    'give a group access with a udev rule: KERNEL=="ipmi*", GROUP="ipmi", MODE="0640"; anyone who'
+    " can open the device can also power off the node"
 )
 
 _IPMI_ADVICE = {
@@ -28,14 +28,14 @@ _IPMI_ADVICE = {
     "no_device": "modprobe ipmi_si ipmi_devintf, if the machine has a BMC",
     "no_reading": "enable power measurement in the BMC's settings",
     "permission": _UDEV,
-    "privilege": "raise collector.ipmi.privilege to operator, if the user is allowed to",
+    "privilege": "raise collector.ipmi.privilege to operator, if the user may request it",
     "timeout": "check the BMC's address, or reset a BMC that hangs: ipmitool mc reset cold",
     "unsupported": "set collector.ipmi.sensor, or use another meter",
 }
 
-_UNREACHABLE = "is collector.redfish.url right, and is the controller's network reachable?"
+_UNREACHABLE = "check collector.redfish.url and the network route to the controller"
 _REDFISH_ADVICE = {
-    "ambiguous": "set collector.redfish.system to this node's",
+    "ambiguous": "set collector.redfish.system to this node's system",
     "authentication": "check collector.redfish.user and collector.redfish.password-file",
     "deadline": _UNREACHABLE,
     "no_reading": "set collector.redfish.chassis",
@@ -50,7 +50,7 @@ def _ipmi(node: ExaminedNode) -> Finding:
     if options is None or options.access == "device":
         refused = _device(node)
         if refused is not None or options is None:
-            return refused or Finding("ok", "may be read")
+            return refused or Finding("ok", "readable")
     source = ipmi.source(node.host, options)
     try:
         power, milliseconds = _timed(source.read)
@@ -58,7 +58,7 @@ def _ipmi(node: ExaminedNode) -> Finding:
         return Finding("warning", str(error), _IPMI_ADVICE.get(error.reason, ""))
     finally:
         source.close()
-    again = "" if power.active is not False else ", though it says its measurement is not active"
+    again = "" if power.active is not False else ", although it reports measurement as inactive"
     return Finding(
         "ok", f"{power.watts:g} W by {power.source.upper()} in {milliseconds:.1f} ms{again}"
     )
@@ -68,10 +68,10 @@ def _device(node: ExaminedNode) -> Finding | None:
     """What keeps this process from asking through the kernel's driver."""
     path = find_device(node.host.dev)
     if path is None:
-        return Finding("missing", "not there", _IPMI_ADVICE["no_device"])
+        return Finding("missing", "not present", _IPMI_ADVICE["no_device"])
     if os.access(path, os.R_OK):
         return None
-    return Finding("missing", f"{path} may not be read ({_owner(path)})", _UDEV)
+    return Finding("missing", f"{path} is not readable ({_owner(path)})", _UDEV)
 
 
 def _owner(path: str) -> str:

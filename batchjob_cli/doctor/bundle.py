@@ -66,7 +66,7 @@ def _told(read: Callable[[], bytes]) -> str:
     try:
         return read()[-_LARGEST:].decode("utf-8", "replace")
     except (OSError, subprocess.SubprocessError) as error:
-        return f"not to be had: {reason(error)}"
+        return f"unavailable: {reason(error)}"
 
 
 def without_audit(lines: bytes) -> bytes:

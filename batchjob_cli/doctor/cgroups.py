@@ -11,8 +11,8 @@ def _mounted(node: ExaminedNode) -> Finding:
         return Finding(
             "missing",
             f"no cgroup hierarchy at {node.host.cgroupfs}",
-            "mount it (mount -t cgroup2 cgroup2 /sys/fs/cgroup), or say with --path.cgroupfs where "
-            "it is; in a container, mount the host's /sys/fs/cgroup read-only",
+            "mount it (mount -t cgroup2 cgroup2 /sys/fs/cgroup), or set --path.cgroupfs; in "
+            "a container, mount the host's /sys/fs/cgroup read-only",
         )
     parts = [f"v2 at {each.root}" for each in found if each.version == 2]
     first = [",".join(sorted(each.controllers)) for each in found if each.version == 1]
@@ -25,19 +25,20 @@ def _hybrid(node: ExaminedNode) -> Finding | None:
     versions = {each.version for each in node.survey.hierarchies}
     if 2 in versions:
         if versions == {2}:
-            return Finding("ok", "version 2 alone")
+            return Finding("ok", "version 2 only")
         return Finding(
             "warning",
-            "version 1 beside version 2, which then has no controllers; Slurm's cgroup/v2 plugin "
-            "refuses such a node",
+            "versions 1 and 2 (hybrid): version 2 has no controllers, and Slurm's cgroup/v2 "
+            "plugin does not start",
             "boot with systemd.unified_cgroup_hierarchy=1 (cgroup_no_v1=all without systemd)",
         )
     if not versions:
         return None
     return Finding(
         "warning",
-        "version 1: no pressure per job, and a job's end is noticed by the removal of its steps",
-        "boot with systemd.unified_cgroup_hierarchy=1 where the scheduler knows version 2",
+        "version 1: no pressure per job, and the end of a job is detected by the removal of "
+        "its cgroups",
+        "boot with systemd.unified_cgroup_hierarchy=1 if the scheduler supports version 2",
     )
 
 

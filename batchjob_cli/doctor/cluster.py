@@ -17,7 +17,9 @@ def _cluster(node: ExaminedNode) -> Finding | None:
     try:
         scheduler, sources = ways(options)
     except SettingsError as error:
-        return Finding("missing", str(error), "run the collector where the commands are")
+        return Finding(
+            "missing", str(error), "run the collector on a host that has the scheduler's commands"
+        )
     answered, silent = [], []
     for part, read in sources._asdict().items():
         if read is None or part in options.without:
@@ -29,13 +31,13 @@ def _cluster(node: ExaminedNode) -> Finding | None:
             silent.append(f"{part}: {error}")
         else:
             answered.append(f"{part} in {time.monotonic() - begun:.1f} s")
-    shown = f"{scheduler} gives {', '.join(answered) or 'nothing'}"
+    shown = f"{scheduler} reports {', '.join(answered) or 'nothing'}"
     if not silent:
         return Finding("ok", shown)
     return Finding(
         "warning" if answered else "missing",
         f"{shown}; {'; '.join(silent)}",
-        "try the command as the exporter's user, or leave the part out with "
+        "run the command as the exporter's user, or exclude the part with "
         "collector.cluster.without; see docs/cluster.md",
     )
 

@@ -17,10 +17,10 @@ from collectors.jobs.discovery.site_layouts import all_layouts
 _DESCRIPTION = """\
 Checks what this node provides to the exporter and what is missing.
 
-Takes every flag of batchjob_exporter as well (--config.file, --path.cgroupfs,
+Also accepts all flags of batchjob_exporter (--config.file, --path.cgroupfs,
 --web.listen-address ...) and examines the node as the exporter would.
 
-Exit status: 0 jobs can be seen, 1 they cannot, 2 wrong usage."""
+Exit status: 0 if jobs can be seen, 1 if not, 2 for wrong usage."""
 
 
 def run(arguments: list[str]) -> int:

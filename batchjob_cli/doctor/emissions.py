@@ -22,14 +22,14 @@ def _factors(node: ExaminedNode) -> Finding | None:
     for source in factors.sources:
         source.refresh()
     silent = [source.name for source in factors.sources if not source.current()]
-    shown = "; ".join(map(_shown, factors.current())) or "no factor now"
+    shown = "; ".join(map(_shown, factors.current())) or "no current factor"
     if not silent:
         return Finding("ok", shown)
     return Finding(
         "warning",
         f"{shown}; no factor from {', '.join(silent)} ({_reasons(factors.sources)})",
-        "a node without a way out may read them from batchjob_stats_server:"
-        " collector.emissions.server-url",
+        "on nodes without internet access, read factors from batchjob_stats_server: "
+        "collector.emissions.server-url",
     )
 
 

@@ -41,12 +41,12 @@ def _permission(node: ExaminedNode) -> Finding | None:
     if len(files) == 1:
         return None
     if not refused:
-        return Finding("ok", "the device files may be opened")
+        return Finding("ok", "the device files can be opened")
     return Finding(
         "missing",
-        f"{', '.join(refused)} may not be opened",
-        "NVreg_DeviceFileMode=0666 is the driver's default; else give the exporter the group of "
-        "the device files, and let DeviceAllow= of its service name them",
+        f"no permission to open {', '.join(refused)}",
+        "set NVreg_DeviceFileMode=0666 (the driver's default), or add the exporter to the "
+        "group of the device files and list them in DeviceAllow= of its service",
     )
 
 
@@ -85,7 +85,7 @@ def _readings(node: ExaminedNode) -> Finding | None:
     return Finding(
         "missing",
         f"the driver did not answer within {_SECONDS:.0f} s",
-        "look for NVRM and Xid in the kernel's log (dmesg)",
+        "look for NVRM and Xid in the kernel log (dmesg)",
     )
 
 
@@ -102,8 +102,8 @@ def _ask() -> Finding:
     except pynvml.NVMLError as error:
         return Finding(
             "missing",
-            f"NVML answers: {error}",
-            "a mismatch of versions: reload the driver or reboot; anything else: try nvidia-smi",
+            f"NVML error: {error}",
+            "on a version mismatch, reload the driver or reboot; otherwise run nvidia-smi",
         )
     readings = [gpu for gpu in gpus if gpu is not None]
     return _judged(count, readings, errors)
@@ -128,7 +128,7 @@ def _judged(count: int, readings: list[GpuReading], errors: Counter[tuple[str, s
         return Finding(
             "missing" if not readings else "warning",
             f"{seen}; {', '.join(words)}",
-            "look for NVRM and Xid in the kernel's log (dmesg)",
+            "look for NVRM and Xid in the kernel log (dmesg)",
         )
     if any(ENERGY not in each.values for each in readings):
         return Finding("ok", f"{seen}; no energy counter, so energy is integrated from power")
@@ -145,7 +145,7 @@ def _order(node: ExaminedNode) -> Finding | None:
     if len(minors) < 2 or not all(minors):
         return None
     if minors == [str(number) for number in range(len(minors))]:
-        return Finding("ok", "indexes and device files have one order")
+        return Finding("ok", "indexes and device files are in the same order")
     return Finding(
         "warning",
         f"in PCI order the GPUs' device files are {', '.join(minors)}",

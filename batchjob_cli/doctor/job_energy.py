@@ -20,7 +20,7 @@ def _source(node: ExaminedNode) -> Finding | None:
     if not found:
         return Finding(
             "missing",
-            "no meter answers: jobs have no energy" if said == "auto" else f"{said} is silent",
+            "no meter responds: no job energy" if said == "auto" else f"{said} does not respond",
             "see the meters above; Redfish and a BMC over the network must be configured",
         )
     if found[0] == "rapl":

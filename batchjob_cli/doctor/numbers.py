@@ -21,9 +21,7 @@ class Number(NamedTuple):
 
 
 NUMBERS = (
-    Number(
-        "CPU time", "cpuacct", None, "missing", "living processes only, so ended ones are missing"
-    ),
+    Number("CPU time", "cpuacct", None, "missing", "running processes only, without ended ones"),
     Number("memory", "memory", "memory", "missing"),
     Number("allocated CPUs", "cpuset", "cpuset", "warning"),
     Number("block IO", "blkio", "io", "warning", "/proc/<pid>/io of its processes"),
@@ -47,7 +45,7 @@ def _number(number: Number, node: ExaminedNode) -> Finding | None:
     tree, controller = lacking[0]
     version = tree.hierarchy.version
     instead = f"; taken from {number.instead}" if number.instead else ""
-    default = f"enable the controller {controller} in the scheduler's tree"
+    default = f"enable the controller {controller} in the scheduler's cgroups"
     advice = registry.node_side(tree.manager).controllers.get((version, controller), default)
     managers = ", ".join(sorted({each.manager for each, _ in lacking}))
     return Finding(
@@ -130,7 +128,7 @@ def _pressure(node: ExaminedNode) -> Finding | None:
         return Finding(
             "warning",
             "the kernel records pressure of the node, but not of jobs on cgroup version 1",
-            "cgroup version 2",
+            "use cgroup version 2",
         )
     off = [tree for tree in trees if _pressure_error(_file(tree, "cpu.pressure")) is not None]
     if not off:

@@ -48,7 +48,7 @@ def _capability(wanted: Capability, node: ExaminedNode) -> Finding | None:
         return Finding("ok", f"held: {wanted.gives}")
     return Finding(
         "warning",
-        f"missing, and with it: {wanted.gives}",
+        f"missing; needed for {wanted.gives}",
         "CapabilityBoundingSet= and AmbientCapabilities=, both with "
         f"{' '.join(sorted({wanted.name, _GRANTED}))}, in a drop-in of the service (systemctl edit "
         "batchjob_exporter)",
@@ -65,10 +65,10 @@ def _hidepid(node: ExaminedNode) -> Finding | None:
             continue
         hidden = re.search(r"\bhidepid=(\w+)", options[2])
         if hidden is None or hidden[1] in ("0", "off"):
-            return Finding("ok", "processes of all users are shown")
+            return Finding("ok", "processes of all users are visible")
         return Finding(
             "missing" if os.geteuid() else "warning",
-            f"/proc is mounted with hidepid={hidden[1]}: processes of others are hidden",
+            f"/proc is mounted with hidepid={hidden[1]}: processes of other users are hidden",
             "mount it with gid= of a group that the exporter belongs to, or give the exporter "
             "CAP_SYS_PTRACE",
         )
@@ -92,10 +92,10 @@ def _visible(pids: list[str]) -> Finding:
     if "0" in pids:
         return Finding(
             "missing",
-            "processes of jobs are in another pid namespace: their owners cannot be known",
+            "processes of jobs are in another pid namespace: their owners are unknown",
             "run the exporter in the host's pid namespace (--pid=host, hostPID: true)",
         )
-    return Finding("ok", "processes of jobs can be named")
+    return Finding("ok", "processes of jobs are in this pid namespace")
 
 
 def _inotify(node: ExaminedNode) -> Finding | None:
@@ -130,7 +130,7 @@ def _descriptors(_: ExaminedNode) -> Finding:
     return Finding(
         "warning",
         f"{soft} open files, so files of jobs are reopened at each scrape",
-        "LimitNOFILE=16384 in a drop-in of the service",
+        "set LimitNOFILE=16384 in a drop-in of the service",
     )
 
 

@@ -15,14 +15,15 @@ def _rapl(node: ExaminedNode) -> Finding:
     if powercap.masked(root):
         return Finding(
             "missing",
-            f"the container's engine hides {root}",
-            "run the container with --security-opt systempaths=unconfined, or the exporter outside",
+            f"the container engine hides {root}",
+            "run the container with --security-opt systempaths=unconfined, or the exporter "
+            "on the host",
         )
     if not zones:
         return Finding(
             "missing",
             f"no zones below {root}",
-            "modprobe intel_rapl_msr (it serves AMD as well); virtual machines have no such meter",
+            "modprobe intel_rapl_msr (also for AMD); virtual machines have no such meter",
         )
     names = ", ".join(sorted({zone.place.zone for zone in zones}))
     refused = sorted(filter(None, map(_refusal, zones)))
@@ -31,7 +32,7 @@ def _rapl(node: ExaminedNode) -> Finding:
     if any("Permission" in each for each in refused):
         return Finding(
             "missing",
-            f"zones {names}, but energy_uj is for root only",
+            f"zones {names}, but only root can read energy_uj",
             "give the exporter CAP_DAC_READ_SEARCH, or let udev change the group of energy_uj",
         )
     return Finding(
@@ -50,19 +51,19 @@ def _refusal(zone: powercap.Zone) -> str:
 def _hwmon(node: ExaminedNode) -> Finding:
     sensors = hwmon.scan(f"{node.host.sysfs}/class/hwmon")
     if not sensors:
-        return Finding("missing", "no sensor of power or energy", "modprobe acpi_power_meter")
+        return Finding("missing", "no power or energy sensor", "modprobe acpi_power_meter")
     readable = [sensor for sensor in sensors if os.access(sensor.path, os.R_OK)]
     if not readable:
         advice = "give the exporter CAP_DAC_READ_SEARCH"
-        return Finding("missing", f"{sensors[0].path} may not be read", advice)
+        return Finding("missing", f"{sensors[0].path} is not readable", advice)
     names = ", ".join(f"{sensor.chip}/{sensor.sensor}" for sensor in readable)
     options = node.options.get("hwmon")
     chosen = hwmon.node_sensors(readable, options.node_sensor if options else ())
     if chosen is None:
         return Finding(
             "warning",
-            f"{names}; none is known to stand for the node",
-            "if some do, name them with --collector.hwmon.node-sensor",
+            f"{names}; none is known to measure the whole node",
+            "if some do, set them with --collector.hwmon.node-sensor",
         )
     of_node = ", ".join(f"{sensor.chip}/{sensor.sensor}" for sensor in chosen.sensors)
     return Finding("ok", f"{names}; for the {chosen.scope}: {of_node}")
@@ -78,7 +79,7 @@ def _cray(node: ExaminedNode) -> Finding | None:
         return None
     except (OSError, ValueError) as error:
         return Finding(
-            "missing", f"{directory}: {error}", "ask HPE: the counters have another form"
+            "missing", f"{directory}: {error}", "contact HPE: the counters have an unknown format"
         )
     if before is not None and after is not None and before.freshness == after.freshness:
         return Finding("missing", f"{directory} is not updated", "restart the node controller")

@@ -17,7 +17,7 @@ def _scheduler(scheduler: NodeSide, node: ExaminedNode) -> Finding | None:
         return Finding("ok", f"{_counted(len(jobs))} in {_where(node, scheduler.manager)}")
     running = scheduler.daemons & _commands(node.host.procfs)
     if running:
-        seen = f"{min(running)} runs, and no cgroup of its jobs is there"
+        seen = f"{min(running)} is running, but there are no cgroups of its jobs"
         return Finding("missing", seen, f"if it has run a job since boot: {scheduler.advice}")
     return None
 
@@ -38,9 +38,9 @@ def _any(node: ExaminedNode) -> Finding:
         return Finding("ok", f"jobs of {', '.join(managers)} can be seen")
     return Finding(
         "missing",
-        "no scheduler's tree in any hierarchy",
-        "start the scheduler's daemon, or a first job: some make their tree only then; describe a "
-        "tree of your own under collector.jobs.layouts in the configuration file",
+        "no cgroups of a scheduler in any hierarchy",
+        "start the scheduler's daemon or a first job: some create their cgroups only then; "
+        "describe custom layouts under collector.jobs.layouts in the configuration file",
     )
 
 

@@ -228,7 +228,7 @@ def _make_v2(jobid: str, hierarchy: Hierarchy, limits: RunLimits, host: Host) ->
         return match(os.path.relpath(path, hierarchy.root), registry.layouts(), 2) is None
 
     best: tuple[int, str] | None = None
-    refusal = f"{hierarchy.root}: no cgroup of ours"
+    refusal = f"{hierarchy.root}: this process may not use any cgroup there"
     for parent in sorted(_parents(hierarchy.root, host), key=unseen):
         try:
             has = _make_directory(parent, jobid)

@@ -47,7 +47,7 @@ Runs a command as a job of its own: measured, limited, recorded, its output kept
 
 Its exit status is passed on: the command's own, 128 + n if signal n ended it, 124 if the time
 limit did, 127 if the command was not found, 126 if it cannot be executed, 125 if batchjob itself
-could not begin the run."""
+could not start the run."""
 
 
 def run(arguments: list[str]) -> int:
@@ -89,7 +89,7 @@ def _run(order: RunSpecification, mask: set[int], tell: Tell) -> int:
             if record.reason:
                 tell(_word(order, record))
                 if not (order.quiet or order.detach):
-                    say(f"run {jobid} waits: {record.reason}")
+                    say(f"run {jobid} is waiting: {record.reason}")
                 record = wait_for_start(order, record, turn)
                 if record is None:
                     return 128 + signal.SIGTERM
@@ -105,7 +105,7 @@ def _turn(order: RunSpecification, jobid: str, stack: contextlib.ExitStack) -> T
     try:
         return stack.enter_context(Turn(prepare(order.data, RUNS), jobid, order.max_runs))
     except ForeignQueueError as error:
-        say(f"max-runs: {error}; going on without")
+        say(f"max-runs: {error}; continuing without")
         return None
 
 
@@ -139,18 +139,18 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--memory",
         **argument(positive_size),
-        help="memory limit, such as 4G; without a unit in bytes",
+        help="memory limit, such as 4G; in bytes without a unit",
     )
     add(
         "--io",
         **argument(positive_size),
-        help="limit of bytes per second, each for reads and writes, on the disk of "
-        "the working directory",
+        help="limit for reads and for writes, in bytes per second, on the disk of the working "
+        "directory",
     )
     add(
         "--time-limit",
         **argument(duration),
-        help="time limit, such as 90s or 2h; without a unit in seconds",
+        help="time limit, such as 90s or 2h; in seconds without a unit",
     )
     add("--grace", **argument(duration),
         help="time between SIGTERM and SIGKILL at the time limit (default: 10s)")  # fmt: skip
@@ -167,9 +167,9 @@ def _parser() -> argparse.ArgumentParser:
         help="maximum size to keep of each stream, compressed (default: 32M)")  # fmt: skip
     add("--config.file", dest="config_file", default="", metavar="FILE",
         help="YAML file with defaults for all runs (default: "
-        f"${VARIABLE}, or {SITE_FILE} where it is there)")  # fmt: skip
+        f"${VARIABLE}, or {SITE_FILE} if it exists)")  # fmt: skip
     add_arguments(parser)
-    add("command", nargs=argparse.REMAINDER, metavar="COMMAND", help="what to run")
+    add("command", nargs=argparse.REMAINDER, metavar="COMMAND", help="command to run")
     return parser
 
 

@@ -21,7 +21,7 @@ def cpu_list(text: str) -> frozenset[int]:
         found.update(range(first, last + 1))
     usable = os.sched_getaffinity(0)
     if missing := found - usable:
-        raise ValueError(f"CPU {min(missing)} cannot be used; there are {listed(usable)}")
+        raise ValueError(f"CPU {min(missing)} is not usable; usable are {listed(usable)}")
     return frozenset(found)
 
 

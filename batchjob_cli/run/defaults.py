@@ -47,9 +47,11 @@ def positive_size(value: Any) -> int:
 class RunDefaults:
     """Limits of runs; flags override all but the last two."""
 
-    cpus: float | None = option(None, "CPUs (CPU time per second).", parse=positive)
+    cpus: float | None = option(None, "CPU limit, in CPUs.", parse=positive)
     memory: int | None = option(None, "Memory.", parse=positive_size)
-    io: int | None = option(None, "Bytes a second, read and written.", parse=positive_size)
+    io: int | None = option(
+        None, "IO limit in bytes per second, for reads and for writes.", parse=positive_size
+    )
     time_limit: float | None = option(None, "Time limit.", parse=duration)
     grace: float = option(
         10.0, "Time between SIGTERM and SIGKILL at the time limit.", parse=duration

@@ -85,7 +85,7 @@ def perform(
     for pump in begun.pumps:
         pump.join()
     if end.left_behind:
-        say(f"the command left processes behind ({end.left_behind}); they were ended")
+        say(f"the command left processes behind ({end.left_behind}); they were terminated")
     sweep_daily(order.data, Keep())
     if not order.quiet:
         sys.stderr.write(report(outcome))
@@ -115,13 +115,13 @@ def _own_cgroup(order: RunSpecification, run: Run) -> Cgroup | None:
     try:
         return cgroups.make(run.jobid, order.limits)
     except (NoCgroup, OSError) as error:
-        reason = f"no cgroup can be made: {error}"
+        reason = f"cannot create a cgroup: {error}"
         if order.cgroup == "always" or (any(order.limits) and not order.best_effort):
             flags = ", ".join(controllers(order.limits, 2).values())
-            hint = " (--best-effort goes on without limits)" if flags else ""
+            hint = " (use --best-effort to continue without limits)" if flags else ""
             raise Failed(f"{flags}: {reason}{hint}" if flags else reason) from error
         if any(order.limits):
-            say(f"{reason}; going on without limits")
+            say(f"{reason}; continuing without limits")
         return None
 
 
@@ -131,8 +131,8 @@ def _limited(order: RunSpecification, run: Run, cgroup: Cgroup | None) -> RunLim
         if any(order.limits) and order.cgroup == "never":
             flags = ", ".join(controllers(order.limits, 2).values())
             if not order.best_effort:
-                raise Failed(f"{flags}: limits need a cgroup, and --cgroup is never")
-            say(f"{flags}: limits need a cgroup; going on without")
+                raise Failed(f"{flags}: limits need a cgroup, but --cgroup=never is set")
+            say(f"{flags}: limits need a cgroup; continuing without")
         return RunLimits()
     applied = RunLimits()
     for each in one_by_one(order.limits):
@@ -141,8 +141,8 @@ def _limited(order: RunSpecification, run: Run, cgroup: Cgroup | None) -> RunLim
         except (LimitError, OSError) as error:
             if not order.best_effort:
                 cgroup.remove()
-                raise Failed(f"{error} (--best-effort goes on without)") from error
-            say(f"{error}; going on without")
+                raise Failed(f"{error} (use --best-effort to continue without)") from error
+            say(f"{error}; continuing without")
         else:
             applied = applied.plus(each)
     if order.cpus:
@@ -260,7 +260,7 @@ def record_end(runs: Path, run: Run) -> None:
             return
         except OSError as error:
             if pause is None:
-                say(f"the end of run {run.jobid} is not on record: {runs}: {error.strerror}")
+                say(f"the end of run {run.jobid} could not be recorded: {runs}: {error.strerror}")
                 return
             time.sleep(pause)
 

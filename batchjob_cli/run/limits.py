@@ -111,7 +111,7 @@ def disk_of(directory: str, sysfs: str = "/sys") -> str:
     number = f"{os.major(device)}:{os.minor(device)}"
     entry = Path(sysfs, "dev/block", number)
     if not entry.exists():
-        raise LimitError(f"--io: {directory} lies on no block device, so its IO cannot be limited")
+        raise LimitError(f"--io: {directory} is not on a block device, so its IO cannot be limited")
     if (entry / "partition").exists():
         number = (entry.resolve().parent / "dev").read_text(encoding="ascii").strip()
     return number

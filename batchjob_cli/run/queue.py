@@ -98,7 +98,9 @@ def _own_directory(runs: Path) -> Path:
     status = directory.lstat()
     foreign = status.st_uid != os.geteuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     if foreign or not stat.S_ISDIR(status.st_mode):
-        raise ForeignQueueError(f"{directory}: uid {status.st_uid} made it, or others may write")
+        raise ForeignQueueError(
+            f"{directory}: created by uid {status.st_uid}, or writable by other users"
+        )
     return directory
 
 

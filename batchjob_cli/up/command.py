@@ -49,8 +49,8 @@ def run(arguments: list[str]) -> int:
 def _run(chosen: UpSettings, data: Path) -> int:
     if other := running_up(data):
         raise UnavailableError(
-            f"{data}: batchjob up serves it already, at {other.url} (process {other.pid}); "
-            "--data names another directory"
+            f"{data}: already served by batchjob up at {other.url} (process {other.pid}); "
+            "use --data for another directory"
         )
     with (
         _ended_by(signal.SIGTERM),
@@ -90,7 +90,7 @@ def _listener(address: ListenAddress) -> socket.socket:
         return server_main.listening(address)
     except SettingsError as error:
         told = str(error).removeprefix("web.")
-        raise SettingsError(f"{told}; --listen-address names another port") from error
+        raise SettingsError(f"{told}; use --listen-address for another port") from error
 
 
 def _lines(chosen: UpSettings, data: Path, parts: stack.Stack) -> Iterator[str]:
@@ -98,18 +98,18 @@ def _lines(chosen: UpSettings, data: Path, parts: stack.Stack) -> Iterator[str]:
     found = f"{scheduler.title}, cluster {scheduler.cluster}" if scheduler else "no scheduler"
     yield f"pages     {_url(chosen)}/?token={parts.token}"
     yield f"token     {data / TOKEN_FILE} (new at each start)"
-    yield f"jobs      {found}; and what `batchjob run -- COMMAND` starts"
+    yield f"jobs      {found}; and runs started with `batchjob run -- COMMAND`"
     yield f"kept      {parts.database}, {chosen.tsdb.url or f'samples in {data}'}"
     yield f"metrics   {_scraped_at(parts.metrics_address)}"
     if why := cgroups.impossible():
         yield (
-            f"runs      are measured at their end alone: no cgroup can be made ({why}); "
-            "as root, or with systemd's Delegate=yes, they are while they run"
+            f"runs      are measured only at their end: cannot create a cgroup ({why}); run "
+            "this as root or with systemd's Delegate=yes to measure them while they run"
         )
     if not chosen.web.tls_cert_file and chosen.up.listen_address.host not in LOOPBACK:
         yield (
-            "warning   token and pages go over the network unencrypted; --web.tls-cert-file and "
-            "--web.tls-key-file encrypt them"
+            "warning   token and pages are sent unencrypted; set --web.tls-cert-file and "
+            "--web.tls-key-file"
         )
 
 
@@ -132,6 +132,6 @@ def _url(chosen: UpSettings, any_host: str = "") -> str:
 
 def _scraped_at(address: str) -> str:
     if not address:
-        return "not exposed; --exporter-address=127.0.0.1:10910 lets Prometheus scrape this machine"
+        return "not exposed; set --exporter-address=127.0.0.1:10910 for Prometheus"
     url = address if address.startswith("unix:") else f"http://{address}/metrics"
     return f"{url}, with the token, for Prometheus"

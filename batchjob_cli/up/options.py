@@ -51,7 +51,7 @@ class UpOptions:
 
     data: str = option(
         "",
-        f"Data directory, ${data.VARIABLE} or ~/.local/state/batchjob unless it is named.",
+        f"Data directory; default: ${data.VARIABLE} or ~/.local/state/batchjob.",
         parse=text,
         metavar="DIRECTORY",
     )
@@ -85,8 +85,8 @@ class UpDatabaseOptions:
 
     url: str = option(
         "",
-        "The database, jobs.db in the data directory unless it is named: sqlite:///PATH or "
-        "postgresql://USER@HOST/NAME.",
+        "Database URL: sqlite:///PATH or postgresql://USER@HOST/NAME; default: jobs.db in "
+        "the data directory.",
         parse=text,
         metavar="URL",
     )
@@ -126,8 +126,8 @@ class UpWebOptions:
     tls_key_file: str = option("", "Key of the certificate (PEM).")
     allowed_host: tuple[str, ...] = option(
         (),
-        "Name or address under which the server may be asked; on loopback only its own unless "
-        "some are named.",
+        "Accepted host name or address in requests (Host header); default: all, or on "
+        "loopback only the server's own.",
         parse=text,
         repeat=True,
         metavar="NAME",

@@ -86,4 +86,6 @@ def bring_up_to_date(url: URL) -> None:
 
         done = migrate.bring_up_to_date(url)
         if done.copy:
-            log.warning("the database has a new schema; the old one is %s", done.copy)
+            log.warning(
+                "the database schema has changed; the old database is kept as %s", done.copy
+            )

@@ -53,7 +53,7 @@ class LocalRunControl:
     def cancel(self, run: Run) -> Run:
         """See RunControl."""
         if run.state != JobState.PENDING:
-            raise RunRefusedError(f"run {run.jobid} does not wait: {run.status}")
+            raise RunRefusedError(f"run {run.jobid} is not waiting: {run.status}")
         return self._ended(run, 0.0)
 
     def _ended(self, run: Run, grace_seconds: float) -> Run:

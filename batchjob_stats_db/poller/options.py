@@ -141,20 +141,29 @@ class TsdbOptions:
 
 @dataclass(frozen=True)
 class RetentionOptions:
-    """How long rows are kept; 0 is for ever."""
+    """How long rows are kept; 0: forever."""
 
-    jobs: float = option(0.0, "Job records, with usage, nodes and steps.", parse=duration)
-    names: float = option(
-        0.0, "Names, command lines and paths in job records, and batch scripts.", parse=duration
+    jobs: float = option(
+        0.0,
+        "How long to keep job records, with usage, nodes and steps; 0: forever.",
+        parse=duration,
     )
-    steps: float = option(0.0, "Steps of jobs.", parse=duration)
-    daily: float = option(0.0, "Daily sums.", parse=duration)
-    quarantine: float = option(30 * 86400.0, "Rejected rows.", parse=duration)
+    names: float = option(
+        0.0,
+        "How long to keep names, command lines and paths in job records, and batch scripts; "
+        "0: forever.",
+        parse=duration,
+    )
+    steps: float = option(0.0, "How long to keep the steps of jobs; 0: forever.", parse=duration)
+    daily: float = option(0.0, "How long to keep daily sums; 0: forever.", parse=duration)
+    quarantine: float = option(
+        30 * 86400.0, "How long to keep rejected rows; 0: forever.", parse=duration
+    )
 
 
 @dataclass(frozen=True)
 class BackupOptions:
-    """What `backup` does when it is told no more."""
+    """Defaults of the command `backup`."""
 
     directory: str = option(
         "", "Directory of backups; the poller exposes the age of the latest one.", parse=text
@@ -174,7 +183,7 @@ SECTIONS: Mapping[str, type[Any]] = {
 
 
 class ClusterSettings(NamedTuple):
-    """One cluster: who is asked about its jobs, and where its measurements are."""
+    """A cluster: the sources of its job records, and of its measurements."""
 
     name: str
     sources: tuple[AccountingSource, ...]

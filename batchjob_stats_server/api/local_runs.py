@@ -237,7 +237,7 @@ def run_logs(
     found = _seen(control, known, access, run)
     directory = control.data / LOGS / found.jobid
     if not directory.is_dir():
-        raise Problem(404, f"run {found.jobid}: its output was not kept, or is no longer")
+        raise Problem(404, f"run {found.jobid}: no output was kept, or it has been deleted")
     audit.saw(known, f"output of run {found.jobid}", frozenset({found.user}))
     wanted = [each for each in STREAMS if which.stream in (None, each)]
     readers, counted = ([Reader(directory, each, found.uid) for each in wanted] for _ in range(2))

@@ -227,7 +227,7 @@ def test_a_table_of_gpus_has_what_they_tell(tmp_path, capsys):
     assert dict(zip(names, cells, strict=True)) | {"TIME": ""} == {
         "TIME": "", "GPU %": "93", "MEMORY": "20 GiB", "TOTAL": "80 GiB", "% OF TOTAL": "25.0",
         "PROCESSES": "2", "BOARD POWER": "310.0 W", "HOTTEST": "64 °C", "SM CLOCK": "1410 MHz",
-        "MEMORY CLOCK": "1593 MHz", "ECC FIXED": "3", "NOT FIXED": "0",
+        "MEMORY CLOCK": "1593 MHz", "ECC CORR.": "3", "ECC UNCORR.": "0",
     }  # fmt: skip
 
 

@@ -63,7 +63,7 @@ def test_a_user_without_a_cgroup(report: Any) -> None:
     assert "batchjob.slice" not in without["stdout"]
     assert without["record"]["uid"] == guest_runs.ALICE
     assert refused["status"] == 125
-    assert "--memory: no cgroup can be made: " in refused["stderr"]
+    assert "--memory: cannot create a cgroup: " in refused["stderr"]
 
 
 HERS = f"/user.slice/user-{guest_runs.ALICE}.slice/user@{guest_runs.ALICE}.service"

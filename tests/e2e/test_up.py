@@ -160,9 +160,7 @@ def test_a_second_one_says_what_is_wrong(machine: Up, tmp_path: Path) -> None:
         env=ENVIRONMENT, timeout=60, check=False,
     )  # fmt: skip
     assert twice.returncode == 5
-    first = (
-        f"batchjob up serves it already, at http://{machine.web} (process {machine.process.pid})"
-    )
+    first = f"already served by batchjob up at http://{machine.web} (process {machine.process.pid})"
     assert first in twice.stderr
     assert "Traceback" not in taken.stderr + twice.stderr
 
@@ -174,7 +172,7 @@ def test_who_listens_on_every_address_is_told_what_that_means(tmp_path: Path) ->
         jobs = command(data, "jobs")
     port = made.web.rpartition(":")[2]
     assert f"pages     http://{socket.gethostname()}:{port}/?token=" in told
-    assert "warning   token and pages go over the network unencrypted; --web.tls" in told
+    assert "warning   token and pages are sent unencrypted; set --web.tls" in told
     assert (jobs.returncode, jobs.stdout) == (0, "no job\n"), jobs.stderr
 
 

@@ -104,7 +104,7 @@ def test_a_script_that_is_kept_here(data, capsys):
         scripts.keep(db, numbers, "#!/bin/sh\necho 1\necho 2\n", 17)
     assert job.run(["only", "--script", "--data", data]) == 0
     out, error = capsys.readouterr()
-    assert (out, error) == ("#!/bin/sh\necho 1\n", "batchjob: its beginning; it has 24 B\n")
+    assert (out, error) == ("#!/bin/sh\necho 1\n", "batchjob: truncated; the script has 24 B\n")
 
 
 def test_a_stopped_run_is_not_one_that_was_cancelled(data, capsys):

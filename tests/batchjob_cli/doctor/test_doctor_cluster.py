@@ -32,7 +32,7 @@ def test_a_scheduler_that_answers_in_part(bin_directory):
     bin_directory("qstat", "echo 'cannot connect to server' >&2; exit 1")
     seen = finding(cluster=ClusterOptions(scheduler="pbs", timeout=5))
     assert seen.result == "warning"
-    assert "pbs gives nodes in 0." in seen.seen
+    assert "pbs reports nodes in 0." in seen.seen
     assert "jobs: qstat: exit status 1: cannot connect to server" in seen.seen
     without = ("jobs", "partitions", "licenses", "reservations")
     seen = finding(cluster=ClusterOptions(scheduler="pbs", timeout=5, without=without))

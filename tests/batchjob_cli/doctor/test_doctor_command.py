@@ -62,12 +62,12 @@ def test_help_and_version(capsys):
 
 def test_text_is_aligned_and_advice_follows():
     answers = [
-        CheckResult("cgroups", "version", Finding("ok", "version 2 alone", "unused")),
+        CheckResult("cgroups", "version", Finding("ok", "version 2 only", "unused")),
         CheckResult("energy", "rapl", Finding("missing", "no zones", "modprobe intel_rapl_msr")),
     ]
     assert as_text(answers, True) == (
         "cgroups\n"
-        "  ok       version  version 2 alone\n"
+        "  ok       version  version 2 only\n"
         "\n"
         "energy\n"
         "  missing  rapl     no zones\n"

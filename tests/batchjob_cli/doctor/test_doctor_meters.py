@@ -48,7 +48,7 @@ def test_a_bmc_that_answers(machine, bmc):
 def test_a_bmc_that_denies_that_it_measures(machine, bmc):
     bmc.active = False
     seen = finding("ipmi", machine({"dev/ipmi0": ""}), ipmi=IpmiOptions())
-    assert seen.seen.endswith("though it says its measurement is not active")
+    assert seen.seen.endswith("although it reports measurement as inactive")
 
 
 def test_a_bmc_without_any_power(machine, bmc):
@@ -60,13 +60,13 @@ def test_a_bmc_without_any_power(machine, bmc):
 
 
 def test_a_bmc_is_not_asked_where_the_collector_is_off(machine, bmc):
-    assert finding("ipmi", machine({"dev/ipmi0": ""})) == ("ok", "may be read", "")
+    assert finding("ipmi", machine({"dev/ipmi0": ""})) == ("ok", "readable", "")
     assert bmc.asked == []
 
 
 def test_a_machine_without_a_bmc(machine):
     seen = finding("ipmi", machine(), ipmi=IpmiOptions())
-    assert seen[:2] == ("missing", "not there")
+    assert seen[:2] == ("missing", "not present")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
@@ -137,7 +137,7 @@ def test_a_provider_that_is_down_and_one_that_is_wrong(machine, monkeypatch):
     options = EmissionsOptions(provider=("rte:FR",), url=(f"rte={provider.url}",))
     result, seen, advice = finding("emission factors", machine(), emissions=options)
     provider.close()
-    assert (result, seen) == ("warning", "no factor now; no factor from rte (status)")
+    assert (result, seen) == ("warning", "no current factor; no factor from rte (status)")
     assert "server-url" in advice
     wrong = finding("emission factors", machine(), emissions=EmissionsOptions())
     assert "expected PROVIDER:ZONE" in wrong.seen

@@ -133,7 +133,7 @@ def test_a_meter_that_was_named_and_is_silent(machine):
     (said,) = [
         each for each in examine(ExaminedNode(host, options=options)) if each.name == "job energy"
     ]
-    assert said.finding.seen == "cray is silent"
+    assert said.finding.seen == "cray does not respond"
     without = ExaminedNode(host, options={"rapl": RaplOptions()})
     assert not [each for each in examine(without) if each.name == "job energy"]
 

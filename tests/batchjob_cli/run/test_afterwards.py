@@ -59,7 +59,7 @@ def test_stop(batchjob, way):
     assert (record["state"], record["cancelled_by"]) == ("CANCELLED", record["user"])
     again = batchjob("stop", record["jobid"])
     assert (again.returncode, again.stdout) == (4, "")
-    assert "has ended already: stopped" in again.stderr
+    assert "has already ended: stopped" in again.stderr
 
 
 def test_stop_what_does_not_listen(batchjob, way):
@@ -105,7 +105,7 @@ def test_cancel_is_not_for_what_has_started(batchjob):
     run = batchjob.start("run", "--", "sleep", "600")
     (record,) = started(batchjob)
     said = batchjob("cancel", record["jobid"])
-    assert (said.returncode, "batchjob stop ends it" in said.stderr) == (4, True)
+    assert (said.returncode, "end it with batchjob stop" in said.stderr) == (4, True)
     run.terminate()
     run.communicate(timeout=30)
 
@@ -122,7 +122,7 @@ def test_delete(batchjob):
     assert left == {f"{jobid}{TOMBSTONE}"}  # for the database
     assert (
         batchjob("delete", "--all-ended", "--yes").stdout
-        == "batchjob: 2 deleted, 0 skipped that have not ended\n"
+        == "batchjob: 2 deleted, 0 skipped (not ended)\n"
     )
     assert batchjob.records() == []
 
@@ -160,7 +160,7 @@ def test_what_runs_is_not_deleted(batchjob):
     assert (said.returncode, "has not ended" in said.stderr) == (4, True)
     assert (
         batchjob("delete", "--all-ended", "--yes").stdout
-        == "batchjob: 0 deleted, 1 skipped that have not ended\n"
+        == "batchjob: 0 deleted, 1 skipped (not ended)\n"
     )
     run.terminate()
     run.communicate(timeout=30)

@@ -187,7 +187,7 @@ def test_limits_without_a_cgroup_are_refused(batchjob):
     assert record["error"].startswith("--cpus, --memory: limits need a cgroup")
     done = batchjob("run", "--cgroup", "never", "--best-effort", "--memory", "1G", "--", "true")
     assert done.returncode == 0
-    assert "going on without" in done.stderr
+    assert "continuing without" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def test_cpus_that_are_none(batchjob, given):
     done = batchjob("run", f"--cpu-list={given}", "--", "true")
     assert (done.returncode, done.stdout) == (2, "")
     assert re.search(
-        "expected CPUs such as 0-3,8|CPU 99999 cannot be used; there are ", done.stderr
+        "expected CPUs such as 0-3,8|CPU 99999 is not usable; usable are ", done.stderr
     )
     assert not batchjob.data.exists()
 
