@@ -2,8 +2,9 @@
 
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from concurrent.futures import Future, wait
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 _LONGEST_SECONDS = 1.0
@@ -18,15 +19,21 @@ class BoundedWait:
     """
 
     def __init__(
-        self, places: int = 1, seconds: float = _LONGEST_SECONDS, quick: float = _QUICK_SECONDS
+        self,
+        places: int = 1,
+        seconds: float = _LONGEST_SECONDS,
+        quick: float = _QUICK_SECONDS,
+        aside: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         """`places`: how many requests wait at a time for a slow database.
 
         `seconds`: how long each waits at most; `quick`: after how many seconds it is a slow one.
+        `aside`: what a thread enters while it waits.
         """
         self._places = threading.BoundedSemaphore(places)
         self._seconds = seconds
         self._quick = quick
+        self._aside = aside
         self._slow_until = 0.0  # monotonic seconds
 
     def wait(self, answers: Collection[Future[Any]]) -> None:
@@ -42,8 +49,9 @@ class BoundedWait:
                 self._places.release()
 
     def _observed(self, answers: Collection[Future[Any]]) -> None:
-        begun = time.monotonic()
-        wait(answers, self._seconds)
-        now = time.monotonic()
+        with self._aside():
+            begun = time.monotonic()
+            wait(answers, self._seconds)
+            now = time.monotonic()
         if now - begun > self._quick:
             self._slow_until = now + _SLOW_SECONDS

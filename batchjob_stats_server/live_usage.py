@@ -6,11 +6,13 @@ next time. Sorting and filtering go by what is stored.
 
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 from sqlalchemy.engine import Engine
+from sqlalchemy.exc import SQLAlchemyError
 
 from batchjob_stats_db.database.record_rows import UsagePolicy
 from batchjob_stats_db.measure.live import LiveJob, askable, live
@@ -30,7 +32,7 @@ Row = Mapping[Any, Any]
 
 class _Kept(NamedTuple):
     job: LiveJob
-    time: int
+    time: float  # when the answer came
 
 
 class LiveUsage:
@@ -46,12 +48,14 @@ class LiveUsage:
         policy: UsagePolicy,
         interval: float,
         bounded: BoundedWait,
+        stopwatch: Callable[[], float] = time.monotonic,
     ) -> None:
         self._reader = reader
         self._histories = histories
         self._policy = policy
         self._interval = interval
         self._bounded = bounded
+        self._stopwatch = stopwatch
         self._lock = threading.Lock()
         self._kept: dict[int, _Kept] = {}
         self._collected: dict[int, Row] = {}
@@ -98,22 +102,27 @@ class LiveUsage:
             stale = [row for row in rows if not self._known(row["id"], now)]
             for row in stale:
                 if row["id"] not in self._asked and len(self._collected) < _COLLECTED:
-                    self._next = self._next or self._thread.submit(self._ask, int(now))
+                    self._next = self._next or self._submitted(now)
                     self._asked[row["id"]] = self._next
                     self._collected[row["id"]] = row
             return {self._asked[row["id"]] for row in stale if row["id"] in self._asked}
 
-    def _ask(self, now: int) -> None:
+    def _submitted(self, now: float) -> Future[None]:
+        begun = self._stopwatch()
+        return self._thread.submit(self._ask, lambda: now + (self._stopwatch() - begun))
+
+    def _ask(self, clock: Callable[[], float]) -> None:
         with self._lock:
             rows, self._collected, self._next = [*self._collected.values()], {}, None
         found: Mapping[int, LiveJob] = {}
         try:
             with self._reader.connect() as db, self._histories.lent() as history:
-                found = live(db, history, rows, self._policy, self._interval, now)
-        except TimeSeriesError as error:
+                found = live(db, history, rows, self._policy, self._interval, int(clock()))
+        except (TimeSeriesError, SQLAlchemyError) as error:
             log.info("running jobs are shown with their last recorded measurements: %s", error)
         finally:
             with self._lock:
+                now = clock()
                 for row in rows:
                     del self._asked[row["id"]]
                 self._kept |= {number: _Kept(job, now) for number, job in found.items()}

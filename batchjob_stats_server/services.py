@@ -102,7 +102,8 @@ def build(settings: ServerSettings) -> Services:
     rules = load(UNITS, settings.report.rules_file)
     url = parse(settings.db.url, settings.db.password_file)
     threads = threads_of(url, settings.web.threads)
-    readers = reader(url, settings.web.query_timeout, threads.connections())
+    # One more than threads that answer requests: LiveUsage's, while all of these wait for it.
+    readers = reader(url, settings.web.query_timeout, threads.connections() + 1)
     try:
         require_current(readers)
     except DatabaseError:
@@ -115,7 +116,7 @@ def build(settings: ServerSettings) -> Services:
     asked = gate.concurrent if settings.tsdb.url else 0
     tsdb = PromqlBackend(endpoint, asked, gate.concurrent_per_user) if asked else None
     histories = _histories(settings, endpoint, tsdb)
-    bounded = BoundedWait(max(1, threads.light // 2))
+    bounded = BoundedWait(max(1, threads.light // 2), aside=threads.aside)
     metrics = ServerMetrics()
     metrics.watch(readers, tsdb.turns if tsdb else None)
     return Services(

@@ -2,7 +2,8 @@
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import NamedTuple, TypeVar
 
 from sqlalchemy.engine import URL
@@ -14,33 +15,71 @@ LONGEST_WAIT_SECONDS = 0.1
 T = TypeVar("T")
 
 
+class OneByOne:
+    """Has short work done by one thread after the other.
+
+    Work that takes longer than LONGEST_WAIT_SECONDS, or steps aside, does not hold up others.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._thread = threading.local()  # `holds`: whether the lock is this thread's
+
+    def busy(self) -> bool:
+        """Whether work is being done that others wait for."""
+        return self._lock.locked()
+
+    def do(self, work: Callable[[], T]) -> T:
+        """Do the work in this thread."""
+        if self._holds():
+            return work()
+        self._take()
+        try:
+            return work()
+        finally:
+            self._give()
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Let others work meanwhile."""
+        held = self._holds()
+        self._give()
+        try:
+            yield
+        finally:
+            if held:
+                self._take()
+
+    def _holds(self) -> bool:
+        return getattr(self._thread, "holds", False)
+
+    def _take(self) -> None:
+        self._thread.holds = self._lock.acquire(timeout=LONGEST_WAIT_SECONDS)
+
+    def _give(self) -> None:
+        if self._holds():
+            self._thread.holds = False
+            self._lock.release()
+
+
 class Threads(NamedTuple):
     """How many answer at a time; each has a connection of its own to the database."""
 
     light: int
     heavy: FairQueue  # for costly questions, so that others need not wait for them
-    one_by_one: "threading.Lock | None" = (
-        None  # held during short work; None: that runs in parallel
-    )
+    one_by_one: OneByOne | None = None  # None: short work runs in parallel
 
     def connections(self) -> int:
         """To the database: one for each."""
         return self.light + self.heavy.places()
 
     def short(self, work: Callable[[], T]) -> T:
-        """Do short work in this thread, after that of others where it must not run in parallel.
+        """Do short work in this thread, after that of others where it must not run in parallel."""
+        return self.one_by_one.do(work) if self.one_by_one else work()
 
-        Work that takes longer than LONGEST_WAIT_SECONDS no longer holds up others.
-        """
-        lock = self.one_by_one
-        if lock is None:
-            return work()
-        held = lock.acquire(timeout=LONGEST_WAIT_SECONDS)
-        try:
-            return work()
-        finally:
-            if held:
-                lock.release()
+    def aside(self) -> AbstractContextManager[None]:
+        """For the time that short work waits for something other than the database."""
+        return self.one_by_one.aside() if self.one_by_one else nullcontext()
 
 
 def threads_of(url: URL, most: int) -> Threads:
@@ -56,4 +95,4 @@ def threads_of(url: URL, most: int) -> Threads:
         heavy = min(heavy, len(os.sched_getaffinity(0)) + 1)
     heavy = max(heavy, 1)
     queue = FairQueue(heavy, max(1, heavy - 1), of="the database")
-    return Threads(max(most - heavy, 1), queue, threading.Lock() if sqlite else None)
+    return Threads(max(most - heavy, 1), queue, OneByOne() if sqlite else None)

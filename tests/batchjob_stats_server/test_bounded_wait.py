@@ -4,6 +4,7 @@ import threading
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
 from batchjob_stats_server.bounded_wait import BoundedWait
+from tests.e2e.processes import until
 
 
 def soon():
@@ -45,3 +46,22 @@ def test_its_place_is_free_again():
         answer = soon()
         bounded.wait([answer])
         assert answer.done()
+
+
+def test_short_work_that_waits_does_not_hold_up_others(services):
+    answer, begun, one_by_one = Future(), threading.Event(), services.threads.one_by_one
+    bounded = BoundedWait(seconds=60, aside=services.threads.aside)
+
+    def work():
+        begun.set()
+        bounded.wait([answer])
+        return one_by_one.busy()
+
+    with ThreadPoolExecutor(1) as pool:
+        waits = pool.submit(services.threads.short, work)
+        begun.wait(60)
+        until(lambda: not one_by_one.busy(), "the turn of others")
+        assert not waits.done()
+        answer.set_result(None)
+        assert waits.result(60), "goes on without its turn"
+    assert not one_by_one.busy()

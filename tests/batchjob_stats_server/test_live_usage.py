@@ -43,9 +43,9 @@ SAMPLES = [
 ]
 
 
-def live(services, url, seconds=60.0):
-    histories = TimeSeriesPool([Prometheus(Endpoint(url))])
-    asked = LiveUsage(services.reader, histories, UsagePolicy(), 30.0, BoundedWait(seconds=seconds))
+def live(services, url, seconds=60.0, stopwatch=time.monotonic):
+    histories, bounded = TimeSeriesPool([Prometheus(Endpoint(url))]), BoundedWait(seconds=seconds)
+    asked = LiveUsage(services.reader, histories, UsagePolicy(), 30.0, bounded, stopwatch)
     return services._replace(histories=histories, live=asked)
 
 
@@ -145,6 +145,35 @@ def test_pages_have_them(services, store):
     live_services = live(services, store)
     for path in ("/jobs", "/compare?job=3", "/clusters/c1"):
         get(live_services, path)
+
+
+def test_an_answer_that_took_long_is_shown_for_some_time(services, store):
+    with services.reader.connect() as db:
+        (row,) = running(db, EVERYTHING)
+    asked, seconds = [], 0
+
+    def hear(query):
+        nonlocal seconds
+        asked.append(query)
+        seconds += 40
+
+    with relayed(store, heard=hear) as url:
+        measured = live(services, url, stopwatch=lambda: seconds).live
+        for passed, times in ((0, 1), (40, 1), (54, 1), (56, 2)):
+            (shown,) = measured.rows([row], NOW + passed)
+            assert shown["usage_until_time"] == NOW - 50
+            assert len(asked) == times
+
+
+def test_all_connections_of_requests_may_be_in_use(services, store):
+    measured = live(services, store).live
+    with contextlib.ExitStack() as held:
+        requests = [
+            held.enter_context(services.reader.connect())
+            for _ in range(services.threads.connections())
+        ]
+        (shown,) = measured.rows(running(requests[0], EVERYTHING), NOW)
+    assert shown["usage_until_time"] == NOW - 50
 
 
 @contextlib.contextmanager

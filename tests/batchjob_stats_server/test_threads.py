@@ -50,20 +50,20 @@ def test_work_that_is_not_short_does_not_hold_up_others():
     threads, end = threads_of(SQLITE, 8), threading.Event()
     with ThreadPoolExecutor(1) as pool:
         long = pool.submit(threads.short, lambda: end.wait(60))
-        while not threads.one_by_one.locked():
+        while not threads.one_by_one.busy():
             time.sleep(0.001)
         assert threads.short(lambda: "done") == "done"
         assert not long.done()
         end.set()
         assert long.result()
-    assert not threads.one_by_one.locked()
+    assert not threads.one_by_one.busy()
 
 
 def test_work_that_fails_lets_others_go_on():
     threads = threads_of(SQLITE, 8)
     with pytest.raises(ZeroDivisionError):
         threads.short(lambda: 1 / 0)
-    assert not threads.one_by_one.locked()
+    assert not threads.one_by_one.busy()
 
 
 def test_postgresql_works_in_processes_of_its_own():
