@@ -15,12 +15,10 @@ from batchjob_stats_db.poller.options import DatabaseOptions
 from batchjob_stats_server import app
 from batchjob_stats_server.api.jobs import PART_ROWS
 from batchjob_stats_server.api.params import REPEATABLE
-from batchjob_stats_server.cluster_readings import ClusterReadings
 from batchjob_stats_server.options import LimitOptions, ServerSettings, ServerWebOptions
-from batchjob_stats_server.promql.histories import TimeSeriesPool
 from batchjob_stats_server.services import build
 from tests.batchjob_stats_server import example_site
-from tests.batchjob_stats_server.pages.example_history import ExampleHistory
+from tests.batchjob_stats_server.pages.example_history import measured
 
 ANSWERS = {
     route.path.replace("{part}", part): list[model] if part else route.response_model
@@ -37,12 +35,7 @@ def services(tmp_path_factory):
     _, root = example_site.make(path)
     web, limit = ServerWebOptions(allowed_host=("testserver",)), LimitOptions(0, 1, 0, 1)
     made = build(ServerSettings(DatabaseOptions(f"sqlite:///{path}"), web, limit=limit))
-    histories = TimeSeriesPool([ExampleHistory(made.reader)])
-    return root, made._replace(
-        histories=histories,
-        readings=ClusterReadings(histories, made.bounded),
-        clock=lambda: example_site.NOW,
-    )
+    return root, measured(made)
 
 
 @pytest.fixture(scope="module")

@@ -20,12 +20,10 @@ from batchjob_stats_db.database import schema, scripts
 from batchjob_stats_db.database.engine import parse, writer
 from batchjob_stats_db.poller.options import DatabaseOptions
 from batchjob_stats_server import app
-from batchjob_stats_server.cluster_readings import ClusterReadings
 from batchjob_stats_server.options import ServerSettings, ServerWebOptions
-from batchjob_stats_server.promql.histories import TimeSeriesPool
 from batchjob_stats_server.services import build
 from tests.batchjob_stats_server import example_site
-from tests.batchjob_stats_server.pages.example_history import ExampleHistory
+from tests.batchjob_stats_server.pages.example_history import measured
 
 pytestmark = pytest.mark.e2e
 playwright = pytest.importorskip("playwright.sync_api")
@@ -95,13 +93,7 @@ def site(tmp_path_factory, portal):
     _keep_scripts(path)
     web = ServerWebOptions(("127.0.0.1", 0), frame_ancestors=(portal,))
     made = build(ServerSettings(DatabaseOptions(f"sqlite:///{path}"), web))
-    histories = TimeSeriesPool([ExampleHistory(made.reader) for _ in range(4)])
-    services = made._replace(
-        histories=histories,
-        readings=ClusterReadings(histories, made.bounded),
-        clock=lambda: example_site.NOW,
-    )
-    config = uvicorn.Config(app.make(services), port=0, log_level="warning", access_log=False)
+    config = uvicorn.Config(app.make(measured(made)), port=0, log_level="warning", access_log=False)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)
     thread.start()

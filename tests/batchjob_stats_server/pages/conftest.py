@@ -1,17 +1,17 @@
 """Pages as a browser gets them."""
 
+import contextlib
+
 import html5lib
 import pytest
 from fastapi.testclient import TestClient
 
 from batchjob_stats_db.poller.options import DatabaseOptions
 from batchjob_stats_server import app
-from batchjob_stats_server.cluster_readings import ClusterReadings
 from batchjob_stats_server.options import ReportOptions, ServerSettings, ServerWebOptions
-from batchjob_stats_server.promql.histories import TimeSeriesPool
 from batchjob_stats_server.services import build
 from tests.batchjob_stats_server import example_site
-from tests.batchjob_stats_server.pages.example_history import ExampleHistory
+from tests.batchjob_stats_server.pages.example_history import measured
 
 HTML = {"Accept": "text/html,application/xhtml+xml"}
 
@@ -57,21 +57,28 @@ def page(proxied):
 
 
 @pytest.fixture(scope="module")
-def example(tmp_path_factory):
-    """Get a page of the example site as its admin."""
+def example_services(tmp_path_factory):
+    """Those of the example site, and its admin's token."""
     path = tmp_path_factory.mktemp("example") / "jobs.db"
     _, root = example_site.make(path)
     web = ServerWebOptions(allowed_host=("testserver",))
     report = ReportOptions(
         help_url="https://hpc.example.org/advice#{rule}", mail_address="{user}@example.org"
     )
-    made = build(ServerSettings(DatabaseOptions(f"sqlite:///{path}"), web, report=report))
-    histories = TimeSeriesPool([ExampleHistory(made.reader) for _ in range(4)])
-    services = made._replace(
-        histories=histories,
-        readings=ClusterReadings(histories, made.bounded),
-        clock=lambda: example_site.NOW,
-    )
+    return build(ServerSettings(DatabaseOptions(f"sqlite:///{path}"), web, report=report)), root
+
+
+@contextlib.contextmanager
+def asked_as(token, services):
+    """Get a page as somebody who has a token."""
     with TestClient(app.make(services)) as client:
-        headers = {"Authorization": f"Bearer {root}", **HTML}
+        headers = {"Authorization": f"Bearer {token}", **HTML}
         yield lambda there: client.get(there, headers=headers)
+
+
+@pytest.fixture(scope="module")
+def example(example_services):
+    """Get a page of the example site as its admin."""
+    made, root = example_services
+    with asked_as(root, measured(made)) as get:
+        yield get

@@ -9,6 +9,11 @@ from batchjob.quantities.quantity import Statistic
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.timeseries.base import JobWindow, Point, SeriesValue, TimeSeries
 from batchjob_stats_db.timeseries.resample import stretches as cut_of
+from batchjob_stats_server.bounded_wait import BoundedWait
+from batchjob_stats_server.cluster_readings import ClusterReadings
+from batchjob_stats_server.promql.histories import TimeSeriesPool
+from batchjob_stats_server.services import Services
+from tests.batchjob_stats_server import example_site
 
 J = "batchjob_job_"
 GIB = 1 << 30
@@ -212,3 +217,15 @@ class ExampleHistory:
                 Point(cut.ends(number), max(0, middle - width), max(0, middle), middle + width)
             )
         return TimeSeries(labels, points)
+
+
+def measured(made: Services, seconds: float = 60.0) -> Services:
+    """A server of the example site with these; a page waits so long for them."""
+    bounded = BoundedWait(4, seconds)
+    histories = TimeSeriesPool([ExampleHistory(made.reader) for _ in range(4)])
+    return made._replace(
+        bounded=bounded,
+        histories=histories,
+        readings=ClusterReadings(histories, bounded),
+        clock=lambda: example_site.NOW,
+    )

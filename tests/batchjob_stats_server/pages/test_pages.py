@@ -1,7 +1,7 @@
 """What stands on the pages."""
 
 import re
-import time
+import threading
 
 import pytest
 from fastapi.testclient import TestClient
@@ -11,8 +11,8 @@ from batchjob_stats_server.options import GrafanaOptions
 from batchjob_stats_server.pages.rendering.frame import POLICY
 from tests.batchjob_stats_server import example_site
 from tests.batchjob_stats_server.conftest import PROXY, SECRET
-from tests.batchjob_stats_server.pages.conftest import HTML, drawings, parsed, words
-from tests.batchjob_stats_server.pages.example_history import ExampleHistory
+from tests.batchjob_stats_server.pages.conftest import HTML, asked_as, drawings, parsed, words
+from tests.batchjob_stats_server.pages.example_history import ExampleHistory, measured
 
 
 def table(document, heading):
@@ -249,9 +249,13 @@ def test_lines_of_jobs_in_a_list(example):
     assert re.match(r"CPU use between \d", line.get("aria-label"))
 
 
-def test_a_slow_store_keeps_nobody_waiting(example, monkeypatch):
-    monkeypatch.setattr(ExampleHistory, "courses", lambda *_: time.sleep(3) or [])
-    document = parsed(example("/jobs?limit=20&state=COMPLETED&sort=start_time"))
+def test_a_slow_store_keeps_nobody_waiting(example_services, monkeypatch):
+    made, root = example_services
+    release = threading.Event()
+    monkeypatch.setattr(ExampleHistory, "courses", lambda *_: release.wait(60) and [])
+    with asked_as(root, measured(made, seconds=0.05)) as example:
+        document = parsed(example("/jobs?limit=20&state=COMPLETED&sort=start_time"))
+        release.set()
     assert not drawings(document, "spark")
     assert "no measurements in time" in words(document.find(".//main"))
 
