@@ -6,6 +6,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -76,12 +77,18 @@ class Pod:
             yield f"http://127.0.0.1:{port}"
 
 
-def test_poller_and_server_write_to_their_volume_alone(rendered: Any, tmp_path: Path) -> None:
-    poller = Pod(rendered, "bj-stats-db", tmp_path)
-    server = Pod(rendered, "bj-stats-server", tmp_path)
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """One that the pods' user may enter; other runs of pytest close the one above `tmp_path`."""
+    with tempfile.TemporaryDirectory(prefix="batchjob-pods-") as made:
+        Path(made).chmod(0o755)
+        yield Path(made)
+
+
+def test_poller_and_server_write_to_their_volume_alone(rendered: Any, folder: Path) -> None:
+    poller = Pod(rendered, "bj-stats-db", folder)
+    server = Pod(rendered, "bj-stats-server", folder)
     user = poller.spec["securityContext"]["runAsUser"]
-    for above in (tmp_path, *tmp_path.parents[:-2]):
-        above.chmod(0o755)
     poller.data.mkdir()
     shutil.chown(poller.data, user, user)
     (poller.data / "jobs.jsonl").touch()
@@ -92,7 +99,7 @@ def test_poller_and_server_write_to_their_volume_alone(rendered: Any, tmp_path: 
         poller.argv(migrate), env=ENVIRONMENT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    log = tmp_path / "log"
+    log = folder / "log"
     with poller.started(log) as polls, server.started(log) as serves:
         for url, pod in ((polls, poller), (serves, server)):
             for probe in ("livenessProbe", "readinessProbe"):
