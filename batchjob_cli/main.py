@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from batchjob import __version__
 from batchjob.runtime.extras import lacking
+from batchjob.runtime.log import one_line
 from batchjob.runtime.settings import SettingsError, nearest
 from batchjob_cli.client.problems import INTERRUPTED, exit_status
 
@@ -70,7 +71,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         return _run(given)
     except SettingsError as error:
-        print(f"batchjob: {error}", file=sys.stderr)
+        print(f"batchjob: {one_line(str(error))}", file=sys.stderr)
         return exit_status(error)
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -97,10 +98,20 @@ def _run(given: list[str]) -> int:
 
 def _do(command: Command, arguments: list[str]) -> int:
     """What a node lacks of what servers have is no fault of the command."""
+    if command.name != "run":  # whose command has arguments of its own
+        _check_text(arguments)
     try:
         return command.load()(arguments)
     except ModuleNotFoundError as error:
         raise SettingsError(f"{command.name}: {lacking(error, command.extra)}") from error
+
+
+def _check_text(arguments: list[str]) -> None:
+    for each in arguments:
+        try:
+            each.encode()
+        except UnicodeEncodeError:  # Python's stand-ins for bytes that are no UTF-8
+            raise SettingsError(f"{each}: expected UTF-8") from None
 
 
 def _usage() -> str:

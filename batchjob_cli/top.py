@@ -1,6 +1,7 @@
 """`batchjob top`: the jobs that run and wait now, renewed every few seconds."""
 
 import argparse
+import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, ClassVar
@@ -27,6 +28,8 @@ Rows = Sequence[Mapping[str, Any]]
 def run(arguments: list[str]) -> int:
     """Show jobs until `q` is pressed; the exit status. Raises SettingsError."""
     given = command_line(arguments)
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise SettingsError("top: expected a terminal; elsewhere use `batchjob jobs --running`")
     rows_of(given, _SORTS[0], ended=False)  # what is wrong with the question is said at once
     JobsTop(given).run()
     return 0

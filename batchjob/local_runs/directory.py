@@ -38,11 +38,18 @@ def data_directory(given: str = "", environment: Mapping[str, str] = os.environ)
 
 def prepare(directory: Path, *parts: str) -> Path:
     """Create the data directory and a directory in it if they do not exist; raises OSError."""
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _make(directory)
     for part in parts:
         directory /= part
-        directory.mkdir(mode=0o700, exist_ok=True)
+        _make(directory)
     return directory
+
+
+def _make(directory: Path) -> None:
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except FileExistsError:
+        raise NotADirectoryError(errno.ENOTDIR, "expected a directory", str(directory)) from None
 
 
 @contextmanager

@@ -47,7 +47,11 @@ def _json(value: object) -> str:
     is escaped, and so is a byte of a file name that is not UTF-8: a log must look the same to every
     reader.
     """
-    text = json.dumps(value, ensure_ascii=False)
+    return one_line(json.dumps(value, ensure_ascii=False))
+
+
+def one_line(text: str) -> str:
+    """The text with what does not print, such as a line's end, as an escape of JSON."""
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in text)

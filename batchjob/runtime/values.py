@@ -153,13 +153,15 @@ def energy(value: Any) -> float:
     raise ValueError(f"expected an energy such as 5000 (joules), 20 MJ or 1.5 kWh, got {value!r}")
 
 
+_UNIX_SOCKET = re.compile(r"unix:(//)?/(?!/)")  # without a host
+
+
 def service_url(value: Any) -> str:
     """http://host:port, https://host:port or unix:/path."""
-    parts = urlsplit(value) if isinstance(value, str) else SplitResult("", "", "", "", "")
-    if parts.scheme == "unix" and parts.path.startswith("/") and not parts.netloc:
-        return str(value)
-    if parts.scheme in ("http", "https") and parts.hostname and not parts.username:
-        return str(value)
+    text = str(value)
+    parts = _http_parts(text)
+    if _UNIX_SOCKET.match(text) or (parts and not parts.username):
+        return text
     raise ValueError(f"expected http://host:port, https://host:port or unix:/path, got {value!r}")
 
 
@@ -218,10 +220,17 @@ def host_name(authority: str) -> str:
 @called("URL")
 def http_url(value: Any) -> str:
     """An http or https URL, without a trailing slash."""
-    try:
-        parts = urlsplit(str(value))
-        if parts.scheme in ("http", "https") and parts.hostname and not parts.query:
-            return str(value).rstrip("/")
-    except ValueError:  # "Invalid IPv6 URL"
-        pass
+    parts = _http_parts(str(value))
+    if parts and not parts.query:
+        return str(value).rstrip("/")
     raise ValueError(f"expected http://HOST or https://HOST, got {value!r}")
+
+
+def _http_parts(url: str) -> SplitResult | None:
+    """Of an http or https URL; None for any other, and for one whose port cannot be."""
+    try:
+        parts = urlsplit(url)
+        good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # "Invalid IPv6 URL", "Port out of range 0-65535"
+        return None
+    return parts if good else None

@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import quote, urlencode, urljoin, urlsplit
 
 from batchjob.runtime.http_client import FetchError, fetch, in_words, trust
+from batchjob.runtime.reason import reason
 from batchjob.runtime.settings import SettingsError
 from batchjob.runtime.values import http_url
 from batchjob.secret_files import SecretFileError, check_private_key
@@ -29,6 +30,8 @@ class Server:
     ) -> None:
         try:
             self._base = f"{http_url(url)}/api/v1/"
+            if "@" in urlsplit(url).netloc:
+                raise ValueError("expected no user and password; --token-file names a token")
         except ValueError as error:
             raise SettingsError(f"--server: {error}") from error
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
@@ -98,7 +101,7 @@ def _trust(ca_file: str, cert: str, key: str) -> ssl.SSLContext:
     try:
         context = trust(ca_file)
     except OSError as error:  # an SSLError where it is no certificate
-        raise SettingsError(f"--ca-file: {ca_file}: {error.strerror or error}") from error
+        raise SettingsError(f"--ca-file: {ca_file}: {reason(error)}") from error
     if cert:
         try:
             check_private_key(key or cert)
@@ -106,5 +109,5 @@ def _trust(ca_file: str, cert: str, key: str) -> ssl.SSLContext:
         except SecretFileError as error:
             raise SettingsError(f"{'--key' if key else '--cert'}: {error}") from error
         except OSError as error:
-            raise SettingsError(f"--cert: {cert}: {error.strerror or error}") from error
+            raise SettingsError(f"--cert: {cert}: {reason(error)}") from error
     return context

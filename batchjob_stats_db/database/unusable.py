@@ -1,6 +1,8 @@
 """What to say of a database that cannot be used: which file, what ails it, and what helps."""
 
+import errno
 import glob
+import os
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -19,7 +21,7 @@ def unusable(url: URL, error: sa.exc.DBAPIError) -> DatabaseError:
     if any(each in words for each in _DAMAGED):
         return DatabaseError(f"{where}: {words}; {_help(url)}")
     if isinstance(error, sa.exc.OperationalError):
-        return DatabaseUnavailableError(f"{where}: cannot be used: {words}")
+        return DatabaseUnavailableError(f"{where}: cannot be used: {_refusal(url) or words}")
     return DatabaseError(f"{where}: {words}")
 
 
@@ -28,6 +30,19 @@ def named(url: URL) -> str:
     if url.get_backend_name() == "sqlite":
         return url.database or "the database"
     return url.render_as_string(hide_password=True)
+
+
+def _refusal(url: URL) -> str:
+    """Why SQLite could not open its file, which it does not say itself; "" if nothing is found.
+
+    Without opening the file: to close it would release the locks of this process's connections.
+    """
+    path = url.database if url.get_backend_name() == "sqlite" else None
+    if path is None or not os.path.exists(path):
+        return ""
+    if os.path.isdir(path):
+        return os.strerror(errno.EISDIR)
+    return "" if os.access(path, os.R_OK) else os.strerror(errno.EACCES)
 
 
 def _help(url: URL) -> str:

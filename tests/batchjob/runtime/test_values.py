@@ -16,12 +16,14 @@ from batchjob.runtime.values import (
     network,
     number,
     one_of,
+    service_url,
     size,
     text,
 )
 
 PARSERS = (
-    address, at_least_one, boolean, duration, http_url, integer, network, number, size, text,
+    address, at_least_one, boolean, duration, http_url, integer, network, number, service_url,
+    size, text,
     one_of("a", "b"),
 )  # fmt: skip
 
@@ -89,7 +91,19 @@ def test_urls_have_no_slash_at_their_end(value, url):
     assert http_url(value) == url
 
 
-@pytest.mark.parametrize("value", ["", "a:9090", "ftp://a", "http://", "http://[a", "http://a/?b"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        "",
+        "a:9090",
+        "ftp://a",
+        "http://",
+        "http://[a",
+        "http://a/?b",
+        "http://a:99999",
+        "http://a:x",
+    ],
+)
 def test_wrong_urls(value):
     with pytest.raises(ValueError, match="expected http://HOST or https://HOST"):
         http_url(value)
@@ -104,3 +118,14 @@ def test_networks(text):
 def test_wrong_networks(text):
     with pytest.raises(ValueError, match="expected a network"):
         network(text)
+
+
+@pytest.mark.parametrize("url", ["http://a:6820", "unix:/run/rest.sock", "unix:///run/rest.sock"])
+def test_urls_of_a_service(url):
+    assert service_url(url) == url
+
+
+@pytest.mark.parametrize("value", ["http://u:p@a", "http://a:99999", "unix://a/b", "unix:a", 5])
+def test_wrong_urls_of_a_service(value):
+    with pytest.raises(ValueError, match="expected http://host:port, https://host:port or unix:"):
+        service_url(value)

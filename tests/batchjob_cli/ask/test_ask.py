@@ -235,6 +235,13 @@ def test_nothing_has_run_yet(tmp_path, capsys):
         (jobs, ["--since", "yesterday"], "--since"),
         (jobs, ["--server", "example.org"], "expected http://HOST or https://HOST"),
         (jobs, ["--server", "http://127.0.0.1:1"], "http://127.0.0.1:1/api/v1/: "),
+        (jobs, ["--server", "http://127.0.0.1:99999"], "expected http://HOST or https://HOST"),
+        (jobs, ["--server", "http://me:secret@a"], "--server: expected no user and password"),
+        (
+            jobs,
+            ["--server", "https://a", "--ca-file", "/etc/passwd"],
+            "/etc/passwd: no certificate or crl found",
+        ),
         (jobs, ["--token-file", "/nonexistent", "--server", "http://127.0.0.1:1"], "--token-file"),
         (job, ["no-such-job"], "there is no job no-such-job"),
     ],
@@ -244,6 +251,26 @@ def test_bad_input_is_one_line(data, command, arguments, told):
         command.run(["--data", data, *arguments])
     assert told in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "told"),
+    [
+        (["job", "two\nlines"], 3, "there is no job two\\nlines that you may see"),
+        (["jobs", "--name", "\udcff"], 2, "\\udcff: expected UTF-8"),
+    ],
+)
+def test_whatever_is_given_the_error_is_one_line(data, capsys, arguments, status, told):
+    assert main([*arguments, "--data", data]) == status
+    assert capsys.readouterr().err == f"batchjob: {told}\n"
+
+
+def test_a_certificate_that_is_none(data, tmp_path, capsys):
+    file = tmp_path / "client.pem"
+    file.write_text("no certificate")
+    file.chmod(0o600)
+    assert main(["jobs", "--data", data, "--server", "https://a", "--cert", str(file)]) == 2
+    assert capsys.readouterr().err == f"batchjob: --cert: {file}: expected PEM\n"
 
 
 @pytest.fixture

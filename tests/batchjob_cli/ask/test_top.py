@@ -12,6 +12,7 @@ from batchjob.local_runs import record
 from batchjob.runtime.settings import SettingsError
 from batchjob.schedulers.states import JobState
 from batchjob_cli import top
+from batchjob_cli.main import main
 
 NOW = time.time()
 
@@ -76,3 +77,8 @@ def test_what_runs_and_waits_and_new_jobs(data, tmp_path):
 def test_a_wrong_question_is_told_at_once(data):
     with pytest.raises(SettingsError, match="is none of"):
         top.run([f"--data={data}", "--state=done"])
+
+
+def test_without_a_terminal_it_names_the_command_for_scripts(data, capsys):
+    assert main(["top", f"--data={data}"]) == 2
+    assert "expected a terminal; elsewhere use `batchjob jobs" in capsys.readouterr().err

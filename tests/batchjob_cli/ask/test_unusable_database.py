@@ -63,6 +63,21 @@ def test_a_newer_version_s_database(tmp_path, capsys, command):
     assert "batchjob_stats_db check" in error
 
 
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
+def test_a_directory_in_the_place_of_the_database(tmp_path, capsys, command):
+    (tmp_path / "jobs.db").mkdir()
+    error = complaint(capsys, 5, [*command, f"--data={tmp_path}"])
+    assert f"{tmp_path / 'jobs.db'}: cannot be used: Is a directory" in error
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
+def test_a_file_in_the_place_of_the_data_directory(tmp_path, capsys, command):
+    (tmp_path / "file").write_text("")
+    status = 2 if command[0] == "up" else 5
+    error = complaint(capsys, status, [*command, f"--data={tmp_path / 'file'}"])
+    assert f"{tmp_path / 'file'}: expected a directory" in error
+
+
 def test_the_advice_helps(tmp_path, capsys):
     record_runs(tmp_path)
     url = f"--db.url=sqlite:///{tmp_path / 'jobs.db'}"
