@@ -1,1 +1,1 @@
-"""Where the numbers come from: one module per source."""
+"""Collectors: each module reads one source of metrics."""

@@ -1,6 +1,6 @@
-"""What a collector is, and which ones there are.
+"""The interface of collectors, and the table of all collectors.
 
-A collector's module is cheap to import and ends in `COLLECTOR`. Libraries that only it needs are
+A collector's module is cheap to import and defines `COLLECTOR`. Libraries that only it needs are
 imported by `build()`.
 """
 
@@ -19,18 +19,18 @@ class Collector(Protocol):
         """Start background threads; called once, before the first `collect()`."""
 
     def stop(self) -> None:
-        """End the threads and close what is open; safe to call twice."""
+        """Stop the threads and close what is open; safe to call twice."""
 
     def collect(self) -> list[MetricFamily]:
-        """The families of this moment. Called from one thread at a time."""
+        """The current families. Called from one thread at a time."""
 
 
 @runtime_checkable
 class Awaited(Protocol):
-    """A collector that has something to show only some time after its start."""
+    """A collector whose first values are available only some time after its start."""
 
     def wait(self, seconds: float) -> None:
-        """Return when its first values are there, after `seconds` at the latest."""
+        """Return when the first values are available, after `seconds` at the latest."""
 
 
 @runtime_checkable
@@ -38,11 +38,11 @@ class NodeLister(Protocol):
     """A collector that knows the nodes of the cluster."""
 
     def node_names(self) -> Sequence[str] | None:
-        """Those that can be scraped now; None while they are not known."""
+        """The nodes that can be scraped now; None while they are not known."""
 
 
 class CollectorModule(NamedTuple):
-    """What a collector's module offers, under the name `COLLECTOR`."""
+    """What the module of a collector defines, as `COLLECTOR`."""
 
     options: type[Any]  # a frozen dataclass, from which flags, YAML keys and docs are made
     metrics: tuple[Metric, ...]  # every family it may ever return

@@ -1,1 +1,1 @@
-"""The state of a whole cluster as its scheduler tells it."""
+"""The state of a whole cluster, as its scheduler reports it."""

@@ -1,6 +1,6 @@
-"""What is counted from one reading to the next, since no single one tells it.
+"""Counts of changes between readings, which no single reading contains.
 
-How often nodes failed, how long they were out of use or draining, and how long jobs waited.
+How often nodes failed, how long they were unavailable or draining, and how long jobs waited.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,11 +10,12 @@ from collectors.cluster.histogram import Histogram
 
 
 class ConditionDurations:
-    """Counts each spell of a node once, when it is over.
+    """Counts each period in which a node was in a condition once, when the period is over.
 
-    A spell begins when the scheduler says that its reason was given, if that lies between the
-    readings without it and with it, else at the reading that first shows it. One that had begun
-    before we looked counts only where its reason has a time. A node that is gone is forgotten.
+    A period begins when the scheduler says that its reason was given, if that lies between the last
+    reading without it and the first one with it, otherwise at the latter. A period that began
+    before the first reading counts only if its reason has a time. Nodes that are removed are
+    forgotten.
     """
 
     def __init__(self, holds: Callable[[ClusterNode], bool]) -> None:
@@ -24,7 +25,7 @@ class ConditionDurations:
         self._over = Histogram()
 
     def observe(self, nodes: Sequence[ClusterNode], now: float) -> Histogram:
-        """The histogram, with the spells that ended since the reading before."""
+        """The histogram, with the periods that ended since the previous reading."""
         known: dict[str, float | None] = {}
         for node in nodes:
             if self._holds(node):
@@ -45,22 +46,22 @@ class ConditionDurations:
 
 
 def unavailable(node: ClusterNode) -> bool:
-    """No job may be started there."""
+    """Whether no job may be started on the node."""
     return not node.usable
 
 
 def draining(node: ClusterNode) -> bool:
-    """It takes no jobs, and those it has go on."""
+    """Whether the node accepts no new jobs, but still runs some."""
     return "drain" in node.flags and (
         bool(node.cpus_allocated) or node.state in ("allocated", "mixed")
     )
 
 
 class WaitDurations:
-    """Counts each job once, at the reading that first shows it started.
+    """Counts each job once, at the first reading that shows it started.
 
-    The jobs of the first reading began before we looked, so they are not counted. A job counts
-    again when it is requeued and restarts.
+    Jobs of the first reading are not counted, since they began before it. A job counts again when
+    it is requeued and restarts.
     """
 
     def __init__(self) -> None:
@@ -68,7 +69,7 @@ class WaitDurations:
         self._waited: Mapping[str, Histogram] = {}
 
     def observe(self, jobs: Iterable[ClusterJob]) -> Mapping[str, Histogram]:
-        """The histogram by partition, with the jobs that began since the reading before."""
+        """The histogram by partition, with the jobs that began since the previous reading."""
         begun = {(job.jobid, job.started): job for job in jobs if job.started is not None}
         keys = {(jobid, started) for jobid, started in begun if started is not None}
         waited = dict(self._waited)
@@ -86,9 +87,9 @@ _FAILED_STATES = frozenset(("down", "error"))
 
 
 class NodeFailures:
-    """Counts a node each time that it has failed and had not at the reading before.
+    """Counts a node each time it has failed and had not at the previous reading.
 
-    A node that failed before we looked counts 0; one that is gone is forgotten.
+    A node that failed before the first reading counts as 0; nodes that are removed are forgotten.
     """
 
     def __init__(self) -> None:

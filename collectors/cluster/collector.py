@@ -1,7 +1,7 @@
-"""The cluster's state as its scheduler tells it, each part read by a thread of its own.
+"""The cluster's state as its scheduler reports it, each part read in a thread of its own.
 
-For one host per cluster. A part that fails or hangs leaves the others alone; what it said last
-stays until it is too old.
+Meant for one host per cluster. A part that fails or hangs does not affect the others; its last
+reading is exposed until it is too old.
 """
 
 import shutil
@@ -66,12 +66,12 @@ class Cluster:
         }
 
     def start(self) -> None:
-        """Begin to read."""
+        """Start reading."""
         for refresher in self._parts.values():
             refresher.start()
 
     def stop(self) -> None:
-        """End the threads."""
+        """Stop the threads."""
         for refresher in self._parts.values():
             refresher.stop()
 
@@ -81,7 +81,7 @@ class Cluster:
             refresher.refresh()
 
     def collect(self) -> list[MetricFamily]:
-        """What each part said last, with its age."""
+        """The last reading of each part, with its age."""
         found = [
             MetricFamily(INFO, [(labels(scheduler=self._scheduler), 1.0)]),
             MetricFamily(
@@ -99,7 +99,7 @@ class Cluster:
         return found
 
     def node_names(self) -> list[str] | None:
-        """The nodes that can be scraped: those that are powered down are meant to be silent."""
+        """The nodes that can be scraped, without those that are powered down."""
         part = self._parts.get("nodes")
         seen = part.latest() if part else None
         if seen is None:
@@ -119,13 +119,13 @@ class Cluster:
 
 
 def ways(options: ClusterOptions) -> tuple[str, ClusterReaders]:
-    """The scheduler's name and how it is asked; raises SettingsError where none is found."""
+    """The scheduler's name and its queries; raises SettingsError if none is found."""
     scheduler = _asked(options)
     return scheduler.name, scheduler.cluster_module().readers(options)
 
 
 def build(host: Host, options: ClusterOptions, _built: Mapping[str, Collector]) -> Collector:
-    """The collector; raises SettingsError where no scheduler is to be found."""
+    """Build the collector; raises SettingsError if no scheduler is found."""
     return Cluster(host, *ways(options), options)
 
 

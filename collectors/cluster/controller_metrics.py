@@ -1,4 +1,4 @@
-"""Families of the controller's own work."""
+"""Metric families about the controller's own work."""
 
 from collections.abc import Callable, Mapping
 

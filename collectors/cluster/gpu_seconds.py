@@ -1,4 +1,4 @@
-"""How long GPUs were allocated, idle or out of use."""
+"""Time for which GPUs were allocated, idle or unavailable."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,10 +10,10 @@ GpuSeconds = Mapping[tuple[str, ...], float]
 
 
 class GpuTime:
-    """Adds up the time between two readings, in the state that the first of them shows.
+    """Adds the time between two readings to the state in the first of them.
 
-    Longer pauses than `longest` seconds, in which nobody knows what was, are left out. A node that
-    is gone is forgotten.
+    Pauses longer than `longest` seconds are left out, since the states in them are unknown. Nodes
+    that are removed are forgotten.
     """
 
     def __init__(self, longest: float) -> None:

@@ -1,4 +1,4 @@
-"""Histograms of spans that only grow, and their families."""
+"""Histograms of durations that only grow, and their families."""
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
@@ -11,20 +11,20 @@ BOUNDS = (10, 60, 300, 900, 3600, 4 * 3600, 12 * 3600, 86400, 3 * 86400, 7 * 864
 
 
 class Histogram(NamedTuple):
-    """Spans counted by bucket, and their seconds in sum."""
+    """Counts of durations by bucket, and their sum in seconds."""
 
     counts: tuple[int, ...] = (0,) * (len(BOUNDS) + 1)
     seconds: float = 0.0
 
     def plus(self, seconds: float) -> "Histogram":
-        """With one span more."""
+        """The histogram with one more duration."""
         counts = list(self.counts)
         counts[bisect_left(BOUNDS, seconds)] += 1
         return Histogram(tuple(counts), self.seconds + seconds)
 
 
 def families(metric: Metric, by_labels: Mapping[Labels, Histogram]) -> Iterator[MetricFamily]:
-    """All samples of one label set together, as OpenMetrics demands."""
+    """All samples of one label set in sequence, as OpenMetrics requires."""
     for own, histogram in sorted(by_labels.items()):
         total = 0
         buckets = []

@@ -1,4 +1,4 @@
-"""Families of the cluster's jobs."""
+"""Metric families about the cluster's jobs."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -62,7 +62,7 @@ def _oldest(reading: JobsReading) -> Samples:
 def _people(
     kind: str, who: Callable[[ClusterJob], str], on_demand: bool
 ) -> tuple[ClusterMetric, ...]:
-    """The live jobs of each account, or of each user, and the CPUs they hold."""
+    """The live jobs of each account or user, and the CPUs they hold."""
 
     def live(reading: JobsReading) -> Samples:
         found: Counter[tuple[str, ...]] = Counter()

@@ -1,4 +1,4 @@
-"""What a family of the cluster is made of: a row of a table."""
+"""Rows of the tables from which the cluster's metric families are made."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
@@ -9,7 +9,7 @@ Samples = Iterable[tuple[Labels, float | None]]
 
 
 class ClusterMetric(NamedTuple):
-    """A family and what makes its samples from a part's reading; None makes no sample."""
+    """A family and the function that makes its samples from a reading; None makes no sample."""
 
     metric: Metric
     samples: Callable[[Any], Samples]

@@ -54,7 +54,8 @@ def families(
 ) -> Iterator[MetricFamily]:
     """The families of one part's reading.
 
-    `native`: also what Slurm shows itself; `users`: also what has a series for every user.
+    `native`: include Slurm's own metrics; `users`: include metrics that have a series for every
+    user.
     """
     for row in PARTS[part]:
         if (row.native and not native) or (row.on_demand and not users):

@@ -1,4 +1,4 @@
-"""Families of the cluster's nodes."""
+"""Metric families about the cluster's nodes."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +15,7 @@ Value = Callable[[ClusterNode], float | None]
 
 
 class Nodes(NamedTuple):
-    """Nodes of one reading, and the histograms of their spells so far."""
+    """The nodes of one reading, and the histograms of their conditions so far."""
 
     nodes: Sequence[ClusterNode]
     unavailable: Histogram = Histogram()

@@ -1,4 +1,4 @@
-"""Families of what is shared out: partitions, fair share, licences, reservations."""
+"""Metric families about shared resources: partitions, fair share, licences, reservations."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,1 +1,1 @@
-"""What a kilowatt-hour emits: factors from a static table and from live providers."""
+"""Emission factors of electricity, from a static table and from live providers."""

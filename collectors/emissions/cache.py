@@ -1,4 +1,4 @@
-"""What a provider said last, kept on disk: a restart asks no sooner than it would have."""
+"""The last answer of a provider, kept on disk so that a restart does not query it early."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from collectors.emissions.providers.provider import Observation
 
 
 class CachedObservation(NamedTuple):
-    """Observations, and when the provider was asked for them (epoch seconds)."""
+    """Observations, and when the provider was queried for them (epoch seconds)."""
 
     asked_at: float
     observations: tuple[Observation, ...]
@@ -31,7 +31,7 @@ def save(directory: str, name: str, kept: CachedObservation) -> None:
 
 
 def load(directory: str, name: str) -> CachedObservation | None:
-    """What was kept; None where there is nothing, or nothing that can be read."""
+    """The cached observation; None if there is none, or it cannot be read."""
     try:
         document = json.loads(_path(directory, name).read_text(encoding="utf-8"))
         observations = tuple(_observation(row) for row in document["observations"])

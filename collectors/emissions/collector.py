@@ -1,4 +1,4 @@
-"""Emission factors as metrics, and for the energy accounts of this node."""
+"""Emission factors as metrics, and for this node's energy accounts."""
 
 from collections.abc import Mapping, Sequence
 
@@ -49,7 +49,7 @@ METRICS = (FACTOR, AGE, ESTIMATED, INFO, ERRORS)
 
 
 class EmissionsCollector:
-    """Shows the factors that hold now."""
+    """Exposes the factors that are valid now."""
 
     def __init__(self, factors: SiteFactors) -> None:
         self._factors = factors

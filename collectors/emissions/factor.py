@@ -1,11 +1,11 @@
-"""What an emission factor is, and how the energy collector gets those of the moment."""
+"""Emission factors, and how the energy collector obtains the current ones."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 
 class EmissionFactor(NamedTuple):
-    """Grams of CO2 (equivalent, where the scope is the life cycle) for a kilowatt-hour used."""
+    """Grams of CO2 (CO2 equivalent for a life-cycle scope) per kilowatt-hour used."""
 
     provider: str
     zone: str
@@ -16,7 +16,7 @@ class EmissionFactor(NamedTuple):
 
 @runtime_checkable
 class CurrentFactors(Protocol):
-    """The emissions collector, as far as the energy collector needs it."""
+    """The part of the emissions collector that the energy collector needs."""
 
     def current(self) -> Sequence[EmissionFactor]:
-        """The factors that hold now, at most one per provider. Thread-safe; waits for nothing."""
+        """The factors valid now, at most one per provider. Thread-safe; never waits."""

@@ -1,4 +1,4 @@
-"""How providers are asked: one GET with a deadline, a size limit and patience for rate limits."""
+"""Queries to providers: one GET with a deadline, a size limit and respect for rate limits."""
 
 import email.utils
 import ssl
@@ -15,14 +15,14 @@ _LIMIT = 1 << 20
 
 
 class HttpAsk:
-    """Asks over HTTP, by the environment's proxy; redirects are answers, not followed."""
+    """Queries over HTTP, with the environment's proxy; redirects are not followed."""
 
     def __init__(self, timeout: float, tls: ssl.SSLContext) -> None:
         self._timeout = timeout
         self._tls = tls
 
     def __call__(self, url: str, headers: Sequence[tuple[str, str]] = ()) -> Any:
-        """The parsed document; FactorError says what came instead."""
+        """The parsed document; raises FactorError for any other answer."""
         sent = {"Accept": "application/json", **dict(headers)}
         try:
             answer = fetch(
@@ -47,7 +47,7 @@ def _check(answer: HttpReply, where: str) -> None:
 
 
 def retry_after(text: str, now: float) -> float:
-    """Seconds to wait by the header Retry-After (RFC 9110, 10.2.3): a number, or a date."""
+    """Seconds to wait according to Retry-After (RFC 9110, 10.2.3): a number, or a date."""
     if text.isascii() and text.isdigit():
         return min(float(text), _LONGEST_REST)
     try:

@@ -1,4 +1,4 @@
-"""Which providers are asked, and how; none unless it is named."""
+"""Which providers are queried, and how; none unless configured."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""One provider that is asked in a thread of its own, and what it said last."""
+"""One provider, queried in a thread of its own, and its last answer."""
 
 import logging
 import time
@@ -67,7 +67,7 @@ class ProviderPoller:
         self._refresher.refresh()
 
     def current(self) -> tuple[Observation, ...]:
-        """What holds now: a provider that died takes its factor with it."""
+        """The observations valid now: an outdated factor is not returned."""
         now = self._clock()
         return tuple(
             each for each in self._last if now - each.observed_at <= longest_age(each.provider)
@@ -82,7 +82,7 @@ class ProviderPoller:
         return f"{self.name}:{self._access.zone}" if self._access.zone else self.name
 
     def _first_pause(self, kept: cache.CachedObservation | None, spread: float) -> float:
-        """The rest of the interval since the last request, over a restart too."""
+        """The rest of the interval since the last query, including those before a restart."""
         elapsed = self._clock() - kept.asked_at if kept else -1.0
         return (
             self._provider.interval - elapsed if 0 <= elapsed < self._provider.interval else spread

@@ -1,4 +1,4 @@
-"""All configured factors together, as collector, energy accounts and server use them."""
+"""All configured factors, for the collector, the energy accounts and the server."""
 
 import os
 import random
@@ -18,10 +18,10 @@ _SPREAD_SECONDS = 30.0  # nodes that start together do not ask together
 
 
 class SiteFactors:
-    """The factors of a site: fixed ones, and those of providers that are asked.
+    """The factors of a site: constants, and those of providers.
 
-    A provider has one zone. Where the server hands on what a provider of this machine says too,
-    this machine's own is taken.
+    A provider has one zone. If both the server and this machine have a value of the same provider,
+    this machine's is used.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class SiteFactors:
             source.stop()
 
     def observations(self) -> Sequence[Observation]:
-        """What holds now, one per provider; waits for nothing."""
+        """The values valid now, one per provider; never waits."""
         found: dict[str, Observation] = {}
         for source in self.sources:
             for each in source.current():
@@ -72,7 +72,7 @@ class SiteFactors:
 def site_factors(
     options: EmissionsOptions, section: str = "collector.emissions", clock: Clock = time.time
 ) -> SiteFactors:
-    """What the options name; SettingsError where they do not hold together."""
+    """The factors that the options name; raises SettingsError if they contradict each other."""
     pairs = [split(text) for text in options.provider]
     names = [name for name, _ in pairs]
     for name in names:
@@ -139,7 +139,7 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 def _secret(path: str) -> Callable[[], str]:
-    """Reads the file at each request: a secret that was renewed is used at once."""
+    """Read the file for each query, so that a renewed secret is used at once."""
 
     def read() -> str:
         try:

@@ -1,1 +1,1 @@
-"""Node energy and who used it: meters, their choice, and the split over jobs."""
+"""The energy of the node and of its jobs: meters, the choice of one, and attribution."""

@@ -1,8 +1,8 @@
-"""The ledger on disk, so that a restarted exporter goes on where it stopped.
+"""The ledger on disk, so that a restarted exporter continues where it stopped.
 
-Counters that went back a little would be taken for a restart from 0 and counted twice: the file is
-written before its numbers are shown. Sums and readings are valid for the boot they belong to; the
-idle power that was learned holds on.
+A counter that goes back a little would be taken for a restart from 0 and counted twice, so the file
+is written before its numbers are exposed. Totals and readings are valid for the boot in which they
+were written; the learned idle power remains valid.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ _VERSION = 1
 
 
 def boot_id(procfs: str) -> str:
-    """What tells this boot of the machine from every other; empty if the kernel does not say."""
+    """An id of this boot of the machine; empty if the kernel has none."""
     try:
         with open(f"{procfs}/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().strip()
@@ -34,9 +34,9 @@ def boot_id(procfs: str) -> str:
 
 
 def save(directory: str, boot: str, meter: str, collectors: Sequence[str], ledger: Ledger) -> None:
-    """Replace the file in one step. Raises OSError, and then no older file is left behind.
+    """Replace the file in one step. Raises OSError, in which case no older file is left.
 
-    `collectors`: those among which the meter was chosen.
+    `collectors`: those from which the meter was chosen.
     """
     path = os.path.join(directory, _FILE)
     try:
@@ -51,7 +51,7 @@ def save(directory: str, boot: str, meter: str, collectors: Sequence[str], ledge
 
 
 def load(directory: str) -> dict[str, Any] | None:
-    """The file's content, None if there is none. Raises OSError and ValueError."""
+    """The content of the file; None if there is none. Raises OSError and ValueError."""
     path = os.path.join(directory, _FILE)
     try:
         with open(path, encoding="utf-8") as file:
@@ -76,9 +76,9 @@ def _same_boot(document: Mapping[str, Any], boot: str) -> bool:
 
 
 def restore(document: Mapping[str, Any], boot: str, meter: str, ledger: Ledger) -> bool:
-    """Fill a new ledger; True when its sums go on, False when they restart.
+    """Fill a new ledger; True if its totals continue, False if they restart.
 
-    Raises ValueError for a document that is damaged; the ledger must then be thrown away.
+    Raises ValueError for a damaged document, after which the ledger must be discarded.
     """
     try:
         if document["meter"] == meter:

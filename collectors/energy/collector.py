@@ -1,4 +1,4 @@
-"""The energy of the node's jobs: on each tick, meter and jobs are read together and booked."""
+"""The energy of the node's jobs: each tick reads the meter and the jobs together."""
 
 import logging
 import os
@@ -38,7 +38,7 @@ _POLL_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class EnergyOptions:
-    """How the node's energy is taken and divided."""
+    """How the node's energy is measured and attributed."""
 
     source: str = option(
         "auto",
@@ -73,7 +73,7 @@ class EnergyOptions:
 
 
 class EnergyCollector:
-    """Chooses the meter, ticks, and shows the accounts of the last tick."""
+    """Chooses the meter, ticks, and exposes the accounts of the last tick."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class EnergyCollector:
         self._loop.start()
 
     def stop(self) -> None:
-        """End the thread; what it booked last is on disk."""
+        """Stop the thread; the last accounts are on disk."""
         self._loop.stop()
 
     def collect(self) -> list[MetricFamily]:
@@ -134,7 +134,7 @@ class EnergyCollector:
         return self._pause()
 
     def tick(self) -> None:
-        """Book what there is to book: at every new reading, and at least every interval."""
+        """Attribute the energy since the last tick, at each new reading or each interval."""
         now = self._host.monotonic()
         if self._started_at is None:
             self._started_at = now
@@ -169,7 +169,7 @@ class EnergyCollector:
         return found
 
     def _elect(self, readings: Mapping[str, tuple[Meter, MeterReading]], now: float) -> None:
-        """Choose once: a source that changes in the midst of a job would falsify its energy."""
+        """Choose once: a change of source during a job would falsify its energy."""
         assert self._started_at is not None
         settled = now - self._started_at >= _SETTLE_SECONDS
         last = checkpoint.meter_of(self._document, self._boot, sorted(self._metered))
@@ -188,7 +188,7 @@ class EnergyCollector:
             self._ledger.longest = 3 * max(self._meter.period, self._options.interval)
 
     def _opened(self, meter: str) -> Ledger:
-        """The books of the last run where they belong to this meter, else new ones."""
+        """The ledger of the last run if it belongs to this meter, else a new one."""
         if self._document is not None:
             ledger = Ledger(idle.IdlePower(self._idle_watts))
             try:
@@ -251,7 +251,7 @@ class EnergyCollector:
             )
 
     def _pause(self) -> float:
-        """Seconds to the next tick: a slow meter is looked at when its next reading is due."""
+        """Seconds until the next tick: a slow meter is read when its next reading is due."""
         interval = self._options.interval
         since = self._ledger.since if self._ledger else None
         if self._meter is None or self._meter.period == 0 or since is None or since.meter is None:
@@ -263,7 +263,7 @@ class EnergyCollector:
 
 
 def build(host: Host, options: EnergyOptions, built: Mapping[str, Collector]) -> EnergyCollector:
-    """Make the collector. Raises SettingsError for an idle file that is none."""
+    """Build the collector. Raises SettingsError for an invalid idle file."""
     watts = options.idle_watts
     if watts is None and options.idle_file:
         watts = idle.from_file(options.idle_file, idle.node_names(host, options.node_type))

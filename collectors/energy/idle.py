@@ -1,4 +1,4 @@
-"""What a node or a GPU draws at rest: said by the site, or learned while nothing runs."""
+"""The idle power of a node or GPU: configured, or learned while nothing runs."""
 
 import contextlib
 import fnmatch
@@ -21,16 +21,16 @@ _DAY_SECONDS = 86400.0
 
 
 class LearnedIdlePower(NamedTuple):
-    """The least minute's mean seen at rest, and when."""
+    """The lowest mean of an idle minute, and its time."""
 
     watts: float
     epoch: float
 
 
 class IdlePower:
-    """Power at rest. Until a quiet minute was seen it is 0, which splits all energy by CPU time.
+    """Idle power. Until an idle minute has been seen it is 0: all energy is split by CPU time.
 
-    Busy minutes teach nothing: the least power of a node that is never idle is not its idle power.
+    Busy minutes are not used: the lowest power of a node that is never idle is not its idle power.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class IdlePower:
         self._seconds = 0.0
 
     def watts(self, epoch: float) -> float | None:
-        """Idle power to reckon with now; None while it is not known."""
+        """The current idle power; None while it is not known."""
         if self.configured is not None:
             return self.configured
         if self.learned is None:
@@ -51,11 +51,11 @@ class IdlePower:
         return self.learned.watts * (1 + _RISES_PER_DAY * days)
 
     def joules(self, seconds: float, epoch: float) -> float:
-        """Energy at rest over a number of seconds."""
+        """Idle energy over a number of seconds."""
         return (self.watts(epoch) or 0.0) * seconds
 
     def observe(self, joules: float, seconds: float, epoch: float, quiet: bool) -> None:
-        """Take note of an interval; `quiet`: next to nothing ran."""
+        """Record an interval; `quiet`: almost nothing ran."""
         if not quiet:
             self._joules = self._seconds = 0.0
             return
@@ -71,7 +71,7 @@ class IdlePower:
 
 
 def node_names(host: Host, node_type: str) -> tuple[str, ...]:
-    """What a row of the idle file may be meant by: type, host name, product name of the board."""
+    """The names by which a row of the idle file may match: type, host name, product name."""
     nodename = socket.gethostname()
     names = [node_type, nodename, nodename.partition(".")[0]]
     with contextlib.suppress(OSError, UnicodeDecodeError):
@@ -81,9 +81,9 @@ def node_names(host: Host, node_type: str) -> tuple[str, ...]:
 
 
 def from_file(path: str, names: tuple[str, ...]) -> float | None:
-    """Watts of the first row whose pattern (`gpu*`, `PowerEdge R650`) fits one of the names.
+    """Watts of the first row whose pattern (`gpu*`, `PowerEdge R650`) matches one of the names.
 
-    Raises SettingsError for a file that is no table of watts.
+    Raises SettingsError for a file that is not a table of watts.
     """
     for pattern, watts in _table(path).items():
         if any(fnmatch.fnmatchcase(name, pattern) for name in names):

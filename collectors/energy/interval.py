@@ -1,4 +1,4 @@
-"""What happened between two looks at the node: the energy, and each job's part of it."""
+"""The interval between two snapshots of the node: its energy, and each job's share of it."""
 
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
@@ -13,7 +13,7 @@ _LISTED_LATE_SECONDS = 5.0
 
 
 class Key(NamedTuple):
-    """A job, whatever the text of its labels."""
+    """The identity of a job, independent of its labels' text."""
 
     manager: str
     jobid: str
@@ -32,13 +32,13 @@ class NodeSnapshot(NamedTuple):
 
 
 class EnergyInterval(NamedTuple):
-    """An interval in monotonic seconds: a clock that is set moves nobody's part of it."""
+    """An interval in monotonic seconds, which changes of the clock do not affect."""
 
     start: float
     end: float
 
     def lived(self, job: JobUsage | None) -> float:
-        """The part of the interval in which the job was there, 0 to 1."""
+        """The fraction of the interval in which the job existed, 0 to 1."""
         if job is None or self.end <= self.start:
             return 1.0
         start = self.start if job.started_at is None else max(self.start, job.started_at)
@@ -57,14 +57,14 @@ def span(earlier: NodeSnapshot, later: NodeSnapshot) -> EnergyInterval:
 
 
 def busy_seconds(earlier: NodeSnapshot, later: NodeSnapshot) -> float:
-    """CPU seconds the node was at work; CPUs that go offline take theirs with them."""
+    """CPU seconds for which the node was busy; CPUs that go offline take theirs with them."""
     return max(0.0, later.processors.busy_seconds - earlier.processors.busy_seconds)
 
 
 def claims(earlier: NodeSnapshot, later: NodeSnapshot) -> dict[Key, Claim]:
-    """CPU time and allocation of every job that lived in the interval.
+    """CPU time and allocation of every job that existed in the interval.
 
-    A job without a known allocation counts for an equal part of the CPUs nobody has allocated.
+    Jobs without a known allocation share the unallocated CPUs equally.
     """
     during = span(earlier, later)
     seconds = later.at - earlier.at
@@ -84,7 +84,7 @@ def claims(earlier: NodeSnapshot, later: NodeSnapshot) -> dict[Key, Claim]:
 
 
 def _used(before: JobUsage | None, now: JobUsage, during: EnergyInterval, most: float) -> float:
-    """CPU seconds within the interval; what cannot be told falls to the system."""
+    """CPU seconds within the interval; those that cannot be attributed fall to the system."""
     if now.cpu_seconds is None:
         return 0.0
     if before is None:
@@ -96,7 +96,7 @@ def _used(before: JobUsage | None, now: JobUsage, during: EnergyInterval, most: 
 
 
 def _born(job: JobUsage, during: EnergyInterval, most: float) -> bool:
-    """Whether all of the job's CPU time is of this interval."""
+    """Whether all of the job's CPU time falls into this interval."""
     if job.started_at is None:
         return (job.cpu_seconds or 0.0) <= most
     return job.started_at >= during.start - _LISTED_LATE_SECONDS
@@ -108,7 +108,7 @@ def gpu_claims(
     jobs: Mapping[Key, JobUsage],
     during: EnergyInterval,
 ) -> dict[Key, GpuClaim]:
-    """Who held the GPU at either end of the interval, each for the time it lived."""
+    """Who held the GPU at either end of the interval, each for its lifetime within it."""
     held = _by_job(earlier.holdings) | _by_job(later.holdings)
     claimed = {
         key: GpuClaim(
@@ -127,7 +127,7 @@ def _by_job(holdings: Iterable[GpuEnergyShare]) -> dict[Key, list[GpuEnergyShare
 
 
 def _activity(parts: list[GpuEnergyShare]) -> float | None:
-    """Mean over a job's instances, by size; None as soon as one is not known."""
+    """Mean over a job's instances, weighted by size; None if one of them is unknown."""
     whole = sum(each.share for each in parts)
     if whole <= 0 or any(each.activity is None for each in parts):
         return None

@@ -1,4 +1,4 @@
-"""The accounts: joules and grams by job, and what no job used, summed interval by interval."""
+"""The accounts: joules and grams by job, and those of no job, summed over all intervals."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -33,7 +33,7 @@ _COUNTERS_BRIDGE_SECONDS = 300.0
 
 
 class JobAccount(NamedTuple):
-    """One job's sums since it was first seen."""
+    """One job's totals since it was first seen."""
 
     name: JobName
     joules: Mapping[tuple[Component, Kind], float]
@@ -41,7 +41,7 @@ class JobAccount(NamedTuple):
 
 
 class EnergyAccounts(NamedTuple):
-    """What the ledger shows to others; it is never changed."""
+    """The published state of the ledger; immutable."""
 
     jobs: tuple[JobAccount, ...] = ()
     node: Mapping[tuple[Component, Consumer], float] = {}
@@ -52,14 +52,14 @@ class EnergyAccounts(NamedTuple):
     idle_watts: float | None = None
 
     def deviation(self) -> float | None:
-        """Part of the metered energy that the accounts lack or have too much."""
+        """The fraction of the metered energy by which the accounts differ from it."""
         if self.metered_joules <= 0:
             return None
         return abs(sum(self.node.values()) - self.metered_joules) / self.metered_joules
 
 
 class LedgerEntry:
-    """A job's page in the books."""
+    """The ledger's entry for a job."""
 
     def __init__(self, seen_at: float) -> None:
         self.joules: dict[tuple[Component, Kind], float] = defaultdict(float)
@@ -68,10 +68,10 @@ class LedgerEntry:
 
 
 class Ledger:
-    """Written by one thread alone."""
+    """Written by one thread only."""
 
     def __init__(self, idle: IdlePower, includes_gpus: bool = False, longest: float = 30.0) -> None:
-        """`longest`: seconds between two powers of the meter that may be joined by a line."""
+        """`longest`: maximum seconds between two power readings that may be interpolated."""
         self.includes_gpus = includes_gpus
         self.longest = longest
         self.idle = idle
@@ -88,7 +88,7 @@ class Ledger:
         self.settled_until: float | None = None  # what came before is booked or counted as missing
 
     def book(self, look: NodeSnapshot, factors: Iterable[EmissionFactor] = ()) -> EnergyAccounts:
-        """Book what happened since the last look, and show the accounts."""
+        """Attribute the energy since the last snapshot, and return the accounts."""
         rates = {x.provider: x.grams_per_kilowatt_hour / _JOULES_PER_KWH for x in factors}
         if self.settled_until is None:
             self.settled_until = self.since.at if self.since else look.at
@@ -128,7 +128,7 @@ class Ledger:
         return split_host(joules, idle, cpus, busy, held)
 
     def _host_joules(self, since: NodeSnapshot, look: NodeSnapshot) -> float | None:
-        """The node without its GPUs; None when a part of the figure is not known."""
+        """The node without its GPUs; None if a part of the sum is not known."""
         assert since.meter is not None
         assert look.meter is not None
         node = energy_between(since.meter, look.meter, self._bridges(since))
@@ -144,7 +144,7 @@ class Ledger:
         return max(0.0, node - taken)
 
     def _gpus(self, look: NodeSnapshot) -> Iterator[tuple[Component, Split[Key]]]:
-        """Each GPU by itself, from its own reading to the next."""
+        """Each GPU by itself, from its own last reading to the next."""
         for uuid, now in look.gpus.items():
             since = self.gpus_since.get(uuid)
             if since is not None and now.at <= since.at:
@@ -164,7 +164,7 @@ class Ledger:
             yield "gpu", split_gpu(joules, idle.joules(now.at - since.at, look.epoch), held)
 
     def _is_new(self, look: NodeSnapshot) -> bool:
-        """Whether the meter, and each GPU that must be taken out of it, has been read again."""
+        """Whether the meter, and each GPU that must be subtracted from it, has a new reading."""
         since = self.since
         if look.meter is None or since is None or since.meter is None:
             return look.meter is not None

@@ -73,7 +73,7 @@ METRICS = (
 
 
 class Shown(NamedTuple):
-    """What a scrape shows; replaced as a whole at each tick."""
+    """What a scrape exposes; replaced as a whole at each tick."""
 
     meter: Meter | None = None
     includes_gpus: bool = False
@@ -84,7 +84,7 @@ class Shown(NamedTuple):
 
 
 def families(shown: Shown, now: float, created: Mapping[Labels, float]) -> list[MetricFamily]:
-    """Render; families without samples are left out.
+    """Render the families; those without samples are left out.
 
     `created`: when the counters of a job, by its labels, were 0.
     """

@@ -1,8 +1,8 @@
-"""Who used the energy of one interval. Every function here conserves it.
+"""The attribution of one interval's energy. Every function here conserves it.
 
-The energy above idle follows CPU time, as measured on the node; the idle energy follows allocation,
-since who reserves a machine keeps it on. What no job used is the system's; what no job reserved is
-unallocated.
+Energy above idle is divided by CPU time as measured on the node; idle energy is divided by
+allocation, since a reservation keeps the machine running. What no job used is the system's; what no
+job reserved is unallocated.
 """
 
 from collections.abc import Mapping
@@ -12,14 +12,14 @@ K = TypeVar("K")
 
 
 class Claim(NamedTuple):
-    """A job's part of a node during one interval."""
+    """A job's share of a node during one interval."""
 
     cpu_seconds: float  # used
     cpus: float  # allocated, times the part of the interval in which the job lived
 
 
 class GpuClaim(NamedTuple):
-    """A job's part of a GPU during one interval."""
+    """A job's share of a GPU during one interval."""
 
     share: float  # of its slices, times the part of the interval in which the job lived
     activity: float | None  # part of the time its instance was at work; None: not known
@@ -34,7 +34,7 @@ class Split(NamedTuple, Generic[K]):
     unallocated: float
 
     def total(self) -> float:
-        """All accounts together."""
+        """The sum of all accounts."""
         return sum(self.active.values()) + sum(self.idle.values()) + self.system + self.unallocated
 
 
@@ -45,10 +45,10 @@ def split_host(
     busy_seconds: float,
     claims: Mapping[K, Claim],
 ) -> Split[K]:
-    """Divide what a node's host part used, `idle_joules` of it at rest.
+    """Divide the energy of a node without its GPUs, `idle_joules` of which are idle energy.
 
-    `cpus` are the node's, `busy_seconds` its CPU time neither idle, waiting for I/O nor stolen.
-    Jobs may sum to more than the node (clocks, oversubscription): then their sum is the whole.
+    `cpus` are the node's, `busy_seconds` its CPU time neither idle, waiting for I/O nor stolen. The
+    sum of the jobs may exceed the node's (clocks, oversubscription): then it is the whole.
     """
     used = sum(claim.cpu_seconds for claim in claims.values())
     busy = max(busy_seconds, used)
@@ -65,11 +65,11 @@ def split_host(
 def carried_over(
     claims: Mapping[K, Claim], carried: Mapping[K, float], busy_seconds: float, most: float
 ) -> tuple[dict[K, Claim], dict[K, float]]:
-    """The claims of an interval with CPU seconds carried over, and those to carry to the next.
+    """The claims of an interval with carried CPU seconds, and those to carry to the next one.
 
-    Jobs and node are read one after the other. What jobs have used beyond the node's busy time, the
-    node counts in the next interval, and would be the system's there. `most` seconds are carried at
-    most: more is no skew but two clocks that differ for good.
+    Jobs and node are read one after the other. CPU time of jobs beyond the node's busy time is
+    counted by the node in the next interval, where it would fall to the system. At most `most`
+    seconds are carried: a larger difference is not skew, but two clocks that differ permanently.
     """
     wanted = {
         key: carried.get(key, 0.0) + (claims[key].cpu_seconds if key in claims else 0.0)
@@ -88,10 +88,10 @@ def carried_over(
 
 
 def split_gpu(joules: float, idle_joules: float, claims: Mapping[K, GpuClaim]) -> Split[K]:
-    """Divide what one GPU used: at rest by slices, the rest by slices times activity.
+    """Divide the energy of one GPU: idle energy by slices, the rest by slices times activity.
 
-    Where the activity of an instance is not known, slices decide alone. The power of an instance
-    cannot be had exactly: it shares memory, clocks and cooling with its siblings.
+    If the activity of an instance is not known, slices alone decide. The power of an instance
+    cannot be measured exactly: it shares memory, clocks and cooling with its siblings.
     """
     idle = min(joules, idle_joules) if claims else joules
     slices = {k: claim.share for k, claim in claims.items()}

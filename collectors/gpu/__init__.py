@@ -1,1 +1,1 @@
-"""GPUs: what they do, and whose they are."""
+"""GPUs: their metrics, and the jobs that hold them."""

@@ -1,7 +1,7 @@
-"""Which GPUs a job was given, from everything that may tell, most trustworthy first.
+"""The GPUs allocated to a job, from all available sources, the most trustworthy first.
 
-Files that root wrote and the devices cgroup come before the environment, which belongs to the
-user. Numbers are believed only where it is certain what they count.
+Files that root wrote and the devices cgroup precede the environment, which belongs to the user.
+Numbers are used only if it is certain what they refer to.
 """
 
 import os
@@ -19,7 +19,7 @@ NVIDIA_MAJOR = 195  # Linux, Documentation/admin-guide/devices.txt; 254 and 255 
 
 
 class Allocation(NamedTuple):
-    """What one source says; `unknown` are its words that mean no GPU of this node."""
+    """The statement of one source; `unknown` are its names that match no GPU of this node."""
 
     source: str
     units: frozenset[Unit]
@@ -28,7 +28,7 @@ class Allocation(NamedTuple):
 
 
 class Site(NamedTuple):
-    """What a site says about its nodes."""
+    """A site's statements about its nodes."""
 
     slurm_numbers: str = "index"  # or minor
     cuda_numbers: str = "local"  # or index, minor
@@ -65,7 +65,7 @@ def look(
 
 
 def allocations(holder: JobHolder, seen: AllocationContext) -> list[Allocation]:
-    """What each source says about the job, the most trustworthy first; silent ones are left out."""
+    """The statement of each source on the job, the most trustworthy first."""
     said = (source(holder, seen) for source in SOURCES)
     return [each for each in said if each is not None and (each.units or each.unknown)]
 
@@ -85,7 +85,7 @@ def _job_file(table: GpuTable, name: str) -> tuple[Unit, ...]:
 
 
 def _from_scheduler_files(holder: JobHolder, seen: AllocationContext) -> Allocation | None:
-    """Files on the node that the scheduler's daemon has written as root."""
+    """Files that the scheduler's daemon has written as root."""
     said = registry.node_side(holder.name.manager).gpus_of_files
     names = said(seen.site.pbs_homes, holder.name.jobid, seen.hostname) if said else None
     return _trusted(_named(names, holder, seen)) if names else None
@@ -111,7 +111,7 @@ def _named(names: GpuNames, holder: JobHolder, seen: AllocationContext) -> Alloc
 
 
 def _from_devices(holder: JobHolder, seen: AllocationContext) -> Allocation | None:
-    """The devices a cgroup v1 lets in."""
+    """The devices that a v1 devices cgroup allows."""
     if not registry.node_side(holder.name.manager).lists_devices:
         return None
     table = seen.table
@@ -133,7 +133,7 @@ _DEVICE = re.compile(r"c (\d+):(\d+) [rwm]+")
 
 
 def _allowed(path: str) -> set[tuple[int, int]] | None:
-    """Character devices by number; None where everything is allowed or nothing can be read."""
+    """Character devices by number; None if everything is allowed or the list cannot be read."""
     lines = lines_of(path)
     if not lines or any(line.startswith("a ") for line in lines):
         return None
@@ -142,7 +142,7 @@ def _allowed(path: str) -> set[tuple[int, int]] | None:
 
 
 def _from_scheduler_variables(holder: JobHolder, seen: AllocationContext) -> Allocation | None:
-    """Variables that the scheduler sets; the first that names something counts."""
+    """Variables set by the scheduler; the first one that names something counts."""
     said = registry.node_side(holder.name.manager).gpus_of_variables
     for names in said(holder.environs) if said else ():
         if names.names and (names.numbers != "listed" or _positions_are_sure(seen)):
@@ -151,7 +151,7 @@ def _from_scheduler_variables(holder: JobHolder, seen: AllocationContext) -> All
 
 
 def _positions_are_sure(seen: AllocationContext) -> bool:
-    """MIG instances and a second make of GPU have places in the scheduler's list too."""
+    """False with MIG instances or a second vendor, which are in the scheduler's list, too."""
     table = seen.table
     return bool(seen.site.positions) or (table.one_vendor and not table.partitioned)
 
@@ -182,7 +182,7 @@ def _minor_or_name(table: GpuTable, word: str) -> tuple[Unit, ...]:
 
 
 def _from_cuda(holder: JobHolder, seen: AllocationContext) -> Allocation | None:
-    """LSF besides sets CUDA_VISIBLE_DEVICES<n> for task n; all tasks' GPUs are the job's."""
+    """LSF also sets CUDA_VISIBLE_DEVICES<n> for task n; the job has the GPUs of all its tasks."""
     environs = holder.environs
     words = [
         word
@@ -199,7 +199,7 @@ _CUDA = re.compile(r"CUDA_VISIBLE_DEVICES\d*")
 
 
 def _from_rocr(holder: JobHolder, seen: AllocationContext) -> Allocation | None:
-    """As CUDA_VISIBLE_DEVICES, for ROCm: `GPU-<unique id in hex>` or numbers."""
+    """Like CUDA_VISIBLE_DEVICES, for ROCm: `GPU-<unique id in hex>` or numbers."""
     source, table = "ROCR_VISIBLE_DEVICES", seen.table
     words = [word for environ in holder.environs for word in listed(environ.get(source))]
     names = [word for word in words if not _is_number(word)]
@@ -213,10 +213,10 @@ def _from_rocr(holder: JobHolder, seen: AllocationContext) -> Allocation | None:
 def _visible(
     source: str, words: Sequence[str], pci_order: bool, holder: JobHolder, seen: AllocationContext
 ) -> Allocation | None:
-    """CUDA_VISIBLE_DEVICES: names are names, but numbers count what the job may see.
+    """CUDA_VISIBLE_DEVICES: names are unambiguous, but numbers count what the job may see.
 
-    They are certain where they name as many GPUs as the node has, where nothing confines the job
-    and CUDA follows the PCI bus, and where the site says so.
+    They are certain if they name as many GPUs as the node has, if nothing confines the job and CUDA
+    follows the PCI bus, or if the site says so.
     """
     table, numbers = seen.table, seen.site.cuda_numbers
     names = [word for word in words if not _is_number(word)]
@@ -231,7 +231,7 @@ def _visible(
 
 
 def _all_of(words: Sequence[str], table: GpuTable, vendor: Vendor) -> bool:
-    """Whether the numbers 0 to n-1 stand there and the node has just n whole GPUs."""
+    """Whether these are the numbers 0 to n-1 and the node has exactly n whole GPUs."""
     gpus = [gpu for gpu in table.gpus if gpu.vendor == vendor]
     whole = table.complete and not any(gpu.partitioned for gpu in gpus)
     return (
@@ -240,7 +240,7 @@ def _all_of(words: Sequence[str], table: GpuTable, vendor: Vendor) -> bool:
 
 
 def _unconfined(holder: JobHolder) -> bool:
-    """Whether a devices cgroup v1 says that the job may open everything."""
+    """Whether a v1 devices cgroup allows the job to open everything."""
     if not registry.node_side(holder.name.manager).lists_devices:
         return False
     return any(

@@ -1,4 +1,4 @@
-"""AMD GPUs through sysfs: what the amdgpu driver tells without ROCm.
+"""AMD GPUs through sysfs: the amdgpu driver's files, without ROCm.
 
 Sources: Linux, Documentation/gpu/amdgpu (driver-misc: gpu_busy_percent, mem_info_*, unique_id;
 thermal: hwmon) and drivers/gpu/drm/amd/amdkfd (kfd/proc/<pid>/vram_<gpu id>). A file that a board
@@ -74,7 +74,7 @@ def read(host: Host, card: Card, index: int) -> GpuReading:
 
 
 def describe(card: Card, index: int) -> Gpu:
-    """Who a card is. Boards without a serial of their own go by their PCI address."""
+    """The identity of a card. Boards without a serial number are identified by PCI address."""
     unique = _text(os.path.join(card.directory, "unique_id"))
     known = bool(unique) and int(unique, 16) != 0 if re.fullmatch(r"[0-9a-f]+", unique) else False
     minors = [
@@ -194,7 +194,7 @@ def _number(path: str, factor: float = 1.0) -> float | None:
 
 
 class Cards:
-    """A thread for each amdgpu device: a sleeping or sick one must not delay the others."""
+    """A thread for each amdgpu device: a sleeping or faulty one must not delay the others."""
 
     version = ""  # amdgpu is a part of the kernel
     complete = True
@@ -206,7 +206,7 @@ class Cards:
         self._seen: dict[str, float] = {}
 
     def start(self) -> None:
-        """Look for the cards once: they are on the board or are not."""
+        """Find the cards, once: they cannot be added later."""
         for index, card in enumerate(cards(self._host)):
             age = longest_age(self._interval)
             counter = EnergyCounter(age)
@@ -221,14 +221,14 @@ class Cards:
             refresher.stop()
 
     def known(self) -> list[KnownGpu]:
-        """The cards and what they say now."""
+        """The cards and their last readings."""
         return [
             KnownGpu(gpu, self._seen.get(gpu.uuid), refresher.latest())
             for gpu, refresher in self._cards
         ]
 
     def errors(self) -> Mapping[tuple[str, str], int]:
-        """None: what a card does not say is absent."""
+        """None: values that a card does not provide are absent."""
         return {}
 
     def _read(self, card: Card, index: int, counter: EnergyCounter) -> GpuReading:

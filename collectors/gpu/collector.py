@@ -1,4 +1,4 @@
-"""The GPU collector: NVIDIA's and AMD's GPUs and the jobs they are allocated to."""
+"""The GPU collector: NVIDIA and AMD GPUs and the jobs to which they are allocated."""
 
 import logging
 import os
@@ -99,7 +99,7 @@ class GpuOptions:
 
 
 class GpuCollector:
-    """Reads GPUs in the background; a scrape shows what was read last."""
+    """Reads GPUs in the background; a scrape exposes the last readings."""
 
     def __init__(self, host: Host, options: GpuOptions, jobs: JobsView | None) -> None:
         self._host = host
@@ -135,7 +135,7 @@ class GpuCollector:
         self._mapper.start()
 
     def stop(self) -> None:
-        """End the threads and take away the files made for dcgm-exporter."""
+        """Stop the threads and remove the files made for dcgm-exporter."""
         self._mapper.stop()
         for vendor in self._vendors.values():
             vendor.stop()
@@ -143,7 +143,7 @@ class GpuCollector:
             self._files.remove()
 
     def collect(self) -> list[MetricFamily]:
-        """What was read last, for the jobs that run now."""
+        """The last readings, for the jobs that run now."""
         return families(
             known=self._known(),
             now=self._host.monotonic(),
@@ -177,9 +177,10 @@ class GpuCollector:
         return result
 
     def held(self) -> list[tuple[Holding, Values]]:
-        """What jobs hold now, each with what the GPU tells; thread-safe.
+        """The GPUs that jobs hold now, each with its readings; thread-safe.
 
-        An instance's own values go over those of its board, such as power and temperature.
+        An instance's own values take precedence over those of its board, such as power and
+        temperature.
         """
         readings = {each.gpu.uuid: each.observed.value for each in self._known() if each.observed}
         return [
@@ -189,7 +190,7 @@ class GpuCollector:
         ]
 
     def refresh_map(self) -> Map:
-        """Map GPUs to the jobs of this moment."""
+        """Map GPUs to the current jobs."""
         known = self._known()
         current = self._mapped(known) if known else Map()
         self._count(current.disagreements)
@@ -207,7 +208,7 @@ class GpuCollector:
         return self._last_map
 
     def _count(self, disagreements: frozenset[Disagreement]) -> None:
-        """Count a contradiction once per job while it lasts, whatever else changes about it."""
+        """Count a contradiction once per job while it persists."""
         current = {(each.kind, each.job): each.what for each in disagreements}
         for (kind, job), what in current.items():
             if (kind, job) not in self._disagreeing:
@@ -225,7 +226,7 @@ class GpuCollector:
             self._once.warning("files", "cannot write for dcgm-exporter: %s", error)
 
     def _table_of(self, gpus: tuple[Gpu, ...]) -> GpuTable:
-        """The table, rebuilt only when the devices have changed."""
+        """The table, rebuilt only if the devices have changed."""
         complete = all(vendor.complete for vendor in self._vendors.values())
         if gpus != self._table.gpus or complete != self._table.complete:
             self._table = GpuTable(gpus, read_mig_minors(self._host), complete)
@@ -235,7 +236,7 @@ class GpuCollector:
         return [gpu for vendor in self._vendors.values() for gpu in vendor.known()]
 
     def _map(self) -> Map:
-        """The last map, less the jobs that have ended since."""
+        """The last map, without the jobs that have ended since."""
         latest = self._mapper.latest()
         if latest is None:
             return Map()
@@ -244,7 +245,7 @@ class GpuCollector:
 
 
 def _holding(holding: Holding, reading: GpuReading) -> GpuEnergyShare:
-    """A job's part of the physical GPU; the work of a sharing job is measured against its part."""
+    """A job's share of a physical GPU; the work of a sharing job is related to its share."""
     share = holding.share or 0.0
     busy = holding.utilization
     if busy is None:
@@ -255,7 +256,7 @@ def _holding(holding: Holding, reading: GpuReading) -> GpuEnergyShare:
 
 
 def build(host: Host, options: GpuOptions, built: Mapping[str, Collector]) -> GpuCollector:
-    """Make the collector; without a jobs collector GPUs are read and not mapped."""
+    """Build the collector; without a jobs collector, GPUs are read but not mapped."""
     if options.write_job_files and os.path.realpath(options.write_job_files) == os.path.realpath(
         options.job_files or "/"
     ):

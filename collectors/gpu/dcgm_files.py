@@ -1,7 +1,7 @@
-"""Write the directory from which dcgm-exporter takes its label `hpc_job`.
+"""Writes the directory from which dcgm-exporter takes its label `hpc_job`.
 
-One file per GPU, named after its index (`0`; for a MIG instance `0.3`, which releases before 2026
-pass over), with one job id per line. Source: dcgm-exporter, --hpc-job-mapping-dir.
+One file per GPU, named by its index (`0`; for a MIG instance `0.3`, which releases before 2026
+ignore), with one job id per line. Source: dcgm-exporter, --hpc-job-mapping-dir.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ _FILE = re.compile(r"\d+(\.\d+)?")
 
 
 class JobFiles:
-    """The files of one directory; only those that were made here are ever changed."""
+    """The files of one directory; only files that were created here are ever changed."""
 
     def __init__(self, directory: str) -> None:
         self._directory = Path(directory)
@@ -30,10 +30,11 @@ class JobFiles:
         self._once = Once(log)
 
     def write(self, holdings: Iterable[Holding]) -> None:
-        """Make the files say what the map says; raises OSError if the directory refuses.
+        """Write the map into the files; raises OSError if the directory is not writable.
 
-        A GPU that nobody holds any more keeps an empty file: dcgm-exporter lists the directory
-        and then opens what it saw, and a file gone in between fails its whole scrape.
+        The file of a GPU that nobody holds any more is emptied, not deleted: dcgm-exporter lists
+        the directory and then opens the files, and a file deleted in between fails its whole
+        scrape.
         """
         self._directory.mkdir(mode=0o755, parents=True, exist_ok=True)
         if self._written is None:
@@ -53,7 +54,7 @@ class JobFiles:
                 self._written[name] = text
 
     def remove(self) -> None:
-        """Take away the files that were made here and still say what was written last."""
+        """Remove the files that were created here and still have the content written last."""
         for name, text in (self._written or {}).items():
             path = self._directory / name
             with contextlib.suppress(OSError):  # another user took it away
@@ -65,7 +66,7 @@ class JobFiles:
         self._written = None
 
     def _left_behind(self) -> dict[str, str]:
-        """What an exporter that was killed had written."""
+        """Files that a killed exporter has left."""
         try:
             names = (self._directory / _OURS).read_text(encoding="utf-8").split()
         except OSError:

@@ -1,8 +1,8 @@
-"""One table of the node's GPUs, under every name that schedulers and drivers have for them.
+"""The table of the node's GPUs, under every name that schedulers and drivers use.
 
 Three numberings look alike and differ: NVML's index follows the PCI bus, the minor of
 /dev/nvidia<minor> follows the order in which the driver found the boards, and CUDA counts what a
-process may see. Only the UUID is safe; the rest is translated here.
+process may see. Only the UUID is unambiguous; the rest is translated here.
 """
 
 import os
@@ -28,7 +28,7 @@ class Instance(NamedTuple):
 
 @dataclass(frozen=True)
 class Gpu:
-    """What one physical GPU is. `None`: the driver does not say."""
+    """One physical GPU. `None`: the driver does not report it."""
 
     vendor: Vendor
     index: int
@@ -49,7 +49,7 @@ class Unit(NamedTuple):
 
     @property
     def gpu_instance(self) -> str:
-        """DCGM's GPU_I_ID; `2/1` where a GPU instance has several compute instances."""
+        """DCGM's GPU_I_ID; `2/1` if a GPU instance has several compute instances."""
         if self.instance is None:
             return ""
         number = self.instance.gpu_instance
@@ -58,7 +58,7 @@ class Unit(NamedTuple):
 
     @property
     def part(self) -> float:
-        """The unit's part of its GPU, by compute slices."""
+        """The unit's share of its GPU, in compute slices."""
         if self.instance is None:
             return 1.0
         whole = self.gpu.slices or sum(each.slices for each in self.gpu.instances)
@@ -74,7 +74,7 @@ class GpuTable:
         mig_minors: dict[int, tuple[int, int, int | None]] | None = None,
         complete: bool = True,
     ) -> None:
-        """`mig_minors`: from `read_mig_minors`; `complete`: no GPU keeps its name to itself."""
+        """`mig_minors`: from `read_mig_minors`; `complete`: the names of all GPUs are known."""
         self.gpus = tuple(sorted(gpus, key=lambda gpu: (gpu.vendor != "nvidia", gpu.index)))
         self.complete = complete
         self._mig_minors = mig_minors or {}
@@ -95,16 +95,16 @@ class GpuTable:
 
     @property
     def partitioned(self) -> bool:
-        """Whether any GPU is cut into instances; then a scheduler's numbers may count those."""
+        """Whether any GPU is partitioned; then a scheduler's numbers may refer to instances."""
         return any(gpu.partitioned for gpu in self.gpus)
 
     @property
     def one_vendor(self) -> bool:
-        """Whether a number can mean one GPU only."""
+        """Whether a number is unambiguous."""
         return len({gpu.vendor for gpu in self.gpus}) <= 1
 
     def named(self, name: str) -> tuple[Unit, ...]:
-        """By UUID (whole, or as much of it as is unique, as CUDA takes it), MIG name or PCI id."""
+        """By UUID (whole or a unique prefix, as CUDA accepts it), MIG name or PCI id."""
         wanted = name.strip().lower()
         exact = self._names.get(wanted)
         if exact is not None:
@@ -115,13 +115,13 @@ class GpuTable:
         return close.pop() if len(close) == 1 else ()
 
     def at_index(self, index: int, vendor: Vendor | None = None) -> tuple[Unit, ...]:
-        """By NVML's index (AMD: place in PCI order); nothing if it could mean two GPUs."""
+        """By NVML's index (AMD: position in PCI order); nothing if it is ambiguous."""
         return self._only(
             gpu for gpu in self.gpus if gpu.index == index and vendor in (None, gpu.vendor)
         )
 
     def at_minor(self, minor: int, vendor: Vendor | None = None) -> tuple[Unit, ...]:
-        """By the number of its device file."""
+        """By the minor number of its device file."""
         return self._only(
             gpu for gpu in self.gpus if gpu.minor == minor and vendor in (None, gpu.vendor)
         )
@@ -153,7 +153,7 @@ class GpuTable:
 
 
 def units_of(gpu: Gpu) -> tuple[Unit, ...]:
-    """A GPU's instances, or the whole GPU where it is not cut up."""
+    """A GPU's instances, or the whole GPU if it is not partitioned."""
     return tuple(Unit(gpu, instance) for instance in gpu.instances) or (Unit(gpu),)
 
 

@@ -1,4 +1,4 @@
-"""Readings and the map as families."""
+"""The families of readings and of the map."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -101,7 +101,7 @@ def _of_holding(holding: Holding) -> Iterator[GpuSample]:
 
 
 def unit_labels(unit: Unit) -> Labels:
-    """Index and UUID of the physical GPU; `gpu_instance` is empty for a whole one, as DCGM's."""
+    """Index and UUID of the physical GPU; `gpu_instance` is empty for a whole GPU, as in DCGM."""
     gpu = unit.gpu
     return labels(gpu=str(gpu.index), uuid=gpu.uuid, gpu_instance=unit.gpu_instance)
 

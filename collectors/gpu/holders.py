@@ -1,7 +1,7 @@
-"""Whose GPU is it: the map between jobs and GPUs, many to many.
+"""The map between jobs and GPUs, many to many.
 
-A job holds what its best source says it was given; a job of which no source knows holds what its
-processes use, as long as nobody else was given that. A GPU that is held and idle stays in the map.
+A job holds what its most trustworthy source says it was given; a job without any source holds what
+its processes use, unless another job was given that. A GPU that is held and idle stays in the map.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +18,7 @@ PROCESSES = "process"
 
 
 class Holding(NamedTuple):
-    """A job and a GPU or MIG instance it holds or uses. `None`: not known."""
+    """A job and a GPU or MIG instance that it holds or uses. `None`: not known."""
 
     job: JobName
     unit: Unit
@@ -61,10 +61,10 @@ def make_map(
     shards_per_gpu: int = 0,
     before: Map | None = None,
 ) -> Map:
-    """The map of this moment; `readings` by GPU UUID, only of GPUs that answer.
+    """The current map; `readings` by GPU UUID, only of GPUs that answer.
 
-    `shards_per_gpu` is how many shards a GPU has under Slurm (gres.conf); 0: not known, then the
-    jobs that hold shards of a GPU hold all of it between them. `before` is the last map: a job
+    `shards_per_gpu` is the number of shards of a GPU under Slurm (gres.conf); 0: not known, in
+    which case the jobs that hold shards of a GPU share all of it. `before` is the last map: a job
     whose process was once seen on a GPU that its environment names stays confirmed while idle.
     """
     disagreements: set[Disagreement] = set()
@@ -158,10 +158,11 @@ def _holdings(
 
 
 def _believed(given: list[_Job], told: list[_Job], sure: list[_Job]) -> list[_Job]:
-    """Who holds a unit, of those that were given it.
+    """The holders of a unit among those that claim it.
 
-    What a job's environment names is believed unless something contradicts that no user writes:
-    root or the kernel gave the unit to others, or others work on it that claim all of it as well.
+    A claim by a job's environment is believed unless it contradicts something that users cannot
+    write: root or the kernel gave the unit to other jobs, or other jobs that claim all of it work
+    on it.
     """
     if told:
         return told
@@ -203,9 +204,9 @@ def _sum(values: Iterable[float | None]) -> float | None:
 
 
 def _shares(jobs: list[_Job], shards_per_gpu: int) -> dict[JobName, float]:
-    """The part of the unit that each of its holders has; together at most 1.
+    """The share of each holder of a unit; at most 1 in total.
 
-    Shards count against those of the GPU where their number is known. A percentage of MPS threads
+    Shards are related to those of the GPU if their number is known. A percentage of MPS threads
     only weighs holders against each other: anyone can set it.
     """
     shards = {job.holder.name: _shards(job) for job in jobs}

@@ -1,8 +1,8 @@
-"""Read the directory in which a prolog notes whose a GPU is, as dcgm-exporter reads it.
+"""Reads the directory in which a prolog records the holder of a GPU, as dcgm-exporter does.
 
-A file is named after a GPU's number (`0`; `0.3` is GPU instance 3 of GPU 0) or UUID and holds one
-job id per line (dcgm-exporter's --hpc-job-mapping-dir); what follows a space is not read, since
-some prologs put the uid there.
+A file is named by a GPU's number (`0`; `0.3` is GPU instance 3 of GPU 0) or UUID and has one job id
+per line (dcgm-exporter's --hpc-job-mapping-dir); text after a space is ignored, since some prologs
+write the uid there.
 """
 
 import logging
@@ -18,15 +18,15 @@ _FILE = re.compile(r"\d+(\.\d+)?|(GPU|MIG)-[0-9A-Fa-f-]+")
 
 
 class PrologFiles:
-    """One such directory; what of it may not be read is said once, and other sources are asked."""
+    """One such directory; unreadable files are logged once, and other sources are used."""
 
     def __init__(self, directory: str) -> None:
-        """`directory` may be "": then no prolog says anything."""
+        """`directory` may be "": there is no prolog."""
         self._directory = directory
         self._once = Once(log)
 
     def read(self) -> Mapping[str, frozenset[str]]:
-        """Job id → names of the files that hold it; nothing where there is no directory yet."""
+        """Job id → names of the files that contain it; empty while there is no directory."""
         jobs: dict[str, set[str]] = {}
         for name in filter(_FILE.fullmatch, self._names()):
             for line in self._lines(os.path.join(self._directory, name)):

@@ -1,4 +1,4 @@
-"""The families of the GPU collector; docs and readers take the definitions from here."""
+"""The families of the GPU collector; the documentation is generated from them."""
 
 from typing import Literal, NamedTuple
 
@@ -8,7 +8,7 @@ from collectors.metric import NO_LABELS, Labels, Metric, exported, labels
 
 
 class GpuMetric(NamedTuple):
-    """Something a GPU or MIG instance tells, in the unit of its metric."""
+    """A value of a GPU or MIG instance, in the unit of its metric."""
 
     metric: Metric
     labels: Labels = NO_LABELS

@@ -1,4 +1,4 @@
-"""What a GPU said at one moment, whoever made it."""
+"""The readings of a GPU at one moment, common to all vendors."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -13,7 +13,7 @@ Values = Mapping[GpuMetric, float]
 
 
 class GpuProcess(NamedTuple):
-    """A process with a context on a GPU. `None`: not told."""
+    """A process with a context on a GPU. `None`: not reported."""
 
     pid: int
     memory_bytes: float | None = None
@@ -23,12 +23,12 @@ class GpuProcess(NamedTuple):
 
 
 def longest_age(interval: float) -> float:
-    """Seconds for which a reading stands, if its GPU is read every `interval` seconds."""
+    """Seconds for which a reading is valid if its GPU is read every `interval` seconds."""
     return lifetime(interval, timeout=1.0)
 
 
 class GpuEnergy(NamedTuple):
-    """A GPU's energy; counters of different `series` have nothing to do with each other."""
+    """A GPU's energy; counters of different `series` are unrelated."""
 
     joules: float
     series: int
@@ -51,7 +51,7 @@ class GpuReading(NamedTuple):
         return self.instances.get(unit.instance.uuid, {})
 
     def processes_on(self, unit: Unit) -> tuple[GpuProcess, ...] | None:
-        """The processes on the unit; None where that is not known."""
+        """The processes on the unit; None if they are not known."""
         if unit.instance is None or self.processes is None:
             return self.processes
         if any(each.gpu_instance is None for each in self.processes):
@@ -65,7 +65,7 @@ class GpuReading(NamedTuple):
 
 
 class KnownGpu(NamedTuple):
-    """A GPU of the node, and what it says now, if it does."""
+    """A GPU of the node, and its current reading, if any."""
 
     gpu: Gpu
     last_seen: float | None  # monotonic seconds
@@ -73,10 +73,10 @@ class KnownGpu(NamedTuple):
 
 
 class EnergyCounter:
-    """Follows a GPU's energy over driver reloads, integrating power where nothing is counted."""
+    """Follows a GPU's energy across driver reloads, integrating power where there is no counter."""
 
     def __init__(self, longest_gap: float) -> None:
-        """Power readings more than `longest_gap` seconds apart say nothing of the time between."""
+        """Power readings more than `longest_gap` seconds apart are not interpolated."""
         self._longest_gap = longest_gap
         self._last: GpuEnergy | None = None
         self._watts: float | None = None  # None: the last energy was a counter's
@@ -84,7 +84,7 @@ class EnergyCounter:
         self._plausible = PlausiblePower()
 
     def believed(self, values: Values) -> Values:
-        """The values without a power that the GPU cannot have taken."""
+        """The values without an implausible power."""
         watts = values.get(POWER)
         if watts is None or self._plausible.accepts(watts, values.get(POWER_LIMIT)):
             return values
@@ -92,7 +92,7 @@ class EnergyCounter:
         return {quantity: value for quantity, value in values.items() if quantity != POWER}
 
     def follow(self, values: Values, at: float, session: int) -> GpuEnergy | None:
-        """The energy at `at`; None while there is neither counter nor power.
+        """The energy at `at`; None if there is neither a counter nor a power.
 
         `session` changes with each loading of the driver, when counters restart.
         """

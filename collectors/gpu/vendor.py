@@ -1,6 +1,6 @@
-"""Which vendors' GPUs are read, and what a vendor's module offers: a class under the name `VENDOR`.
+"""The GPU vendors, and the interface of a vendor's module: a class named `VENDOR`.
 
-A module is loaded where the GPU collector is built. It reads its GPUs by threads of its own, for
+A module is imported when the GPU collector is built. It reads its GPUs in threads of its own, since
 any of them may hang.
 """
 
@@ -30,18 +30,18 @@ class GpuVendor(Protocol):
         """End the threads."""
 
     def known(self) -> Sequence[KnownGpu]:
-        """The GPUs and what each said last. Thread-safe."""
+        """The GPUs and the last reading of each. Thread-safe."""
 
     @property
     def complete(self) -> bool:
         """Whether every GPU that the driver counts is known."""
 
     def errors(self) -> Mapping[tuple[str, str], int]:
-        """Failed calls by GPU index ("": the driver itself) and the driver's word for the error."""
+        """Failed calls by GPU index ("": the driver itself) and the driver's name for the error."""
 
 
 def vendors(host: Host, interval: float) -> dict[str, GpuVendor]:
-    """Every vendor's GPUs of this node, not read yet; `interval` seconds apart they will be."""
+    """The GPUs of every vendor on this node, to be read every `interval` seconds."""
     return {
         name: cast(GpuVendor, importlib.import_module(module).VENDOR(host, interval))
         for name, module in VENDORS.items()

@@ -1,4 +1,4 @@
-"""Yearly means by country, from tables inside the package: no network, good on every node."""
+"""Yearly means by country, from tables in the package: no network, usable on every node."""
 
 import csv
 import functools
@@ -19,7 +19,7 @@ _ALIASES = {"UK": "GB", "EL": "GR", "WORLD": "ZZ"}  # as people and the European
 
 
 class CountryFactor(NamedTuple):
-    """A country's figure; `grams_per_kilowatt_hour` is None where the table has a hole."""
+    """A country's value; `grams_per_kilowatt_hour` is None where the table has a gap."""
 
     zone: str  # ISO 3166-1 alpha-2, or `world`
     country: str
@@ -29,7 +29,7 @@ class CountryFactor(NamedTuple):
 
 @functools.cache
 def table(provider: str) -> Mapping[str, CountryFactor]:
-    """The figures by alpha-2 and by alpha-3 code."""
+    """The values by alpha-2 and by alpha-3 code."""
     found: dict[str, CountryFactor] = {}
     source = resources.files("collectors.emissions.providers") / "data" / f"{provider}.csv"
     with source.open(encoding="utf-8") as file:
@@ -42,9 +42,9 @@ def table(provider: str) -> Mapping[str, CountryFactor]:
 
 
 def observe(provider: str, country: str) -> Observation:
-    """The figure of a country, by either code; ValueError says what to write instead.
+    """The value of a country, by either code; ValueError says what to write instead.
 
-    It is about the whole of its year and so is as old as the year's end.
+    It applies to a whole year, so its age is counted from the year's end.
     """
     code = country.upper()
     row = table(provider).get(_ALIASES.get(code, code))

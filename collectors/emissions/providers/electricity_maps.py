@@ -1,7 +1,7 @@
 """Electricity Maps, API v3: most grids of the world, with imports traced. Needs a token.
 
 Zones are its own (`FR`, `DK-DK1`, `US-CAL-CISO`). The free token is for one zone and not for
-commercial use; see the provider's terms before handing its figures on.
+commercial use; see the provider's terms before passing its values on.
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a provider says, and what makes it unusable."""
+"""The answers of providers, and what makes them unusable."""
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -24,7 +24,7 @@ REASONS = (
 
 
 class FactorError(Exception):
-    """No factor, and why. `seconds`: leave the provider alone for so long."""
+    """No factor, and why. `seconds`: do not query the provider for this long."""
 
     def __init__(self, reason: str, message: str, seconds: float = 0.0) -> None:
         assert reason in REASONS
@@ -34,7 +34,7 @@ class FactorError(Exception):
 
 
 class Observation(NamedTuple):
-    """A factor with the moment it is about."""
+    """A factor with the time to which it applies."""
 
     provider: str
     zone: str
@@ -52,7 +52,7 @@ class Ask(Protocol):
 
 
 class ProviderAccess(NamedTuple):
-    """Where a provider is asked, for which zone, and as whom."""
+    """Address, zone and credentials with which a provider is queried."""
 
     url: str
     zone: str
@@ -61,18 +61,16 @@ class ProviderAccess(NamedTuple):
 
 
 def grams(value: Any, scale: float = 1.0) -> float | None:
-    """A usable factor from a number in other units; null, zero, text and what no grid emits are
-    None.
-    """
+    """A factor from a number in other units; None if it is null, zero, text or implausible."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return value * scale if 0 < value <= _HIGHEST / scale else None
 
 
 def moment(text: Any, now: float) -> float | None:
-    """Epoch seconds of an ISO 8601 time with its offset; None if it lies in the future.
+    """Epoch seconds of an ISO 8601 time with its offset; None if it is in the future.
 
-    A time without an offset is none: local time is ambiguous one night a year.
+    A time without an offset is refused: local time is ambiguous one night a year.
     """
     if not isinstance(text, str):
         return None
@@ -87,14 +85,14 @@ def moment(text: Any, now: float) -> float | None:
 
 
 def newest(observations: Sequence[Observation], provider: str) -> Observation:
-    """The latest of those that were usable."""
+    """The latest usable observation."""
     if not observations:
         raise FactorError("no_value", f"{provider}: no usable value in the answer")
     return max(observations, key=lambda each: each.observed_at)
 
 
 def rows(document: Any, *path: str | int) -> list[dict[str, Any]]:
-    """The list of objects at a path inside a document; FactorError if there is none."""
+    """The list of objects at a path in a document; raises FactorError if there is none."""
     found = document
     for step in path:
         try:

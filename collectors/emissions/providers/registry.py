@@ -1,4 +1,4 @@
-"""The providers, one row each."""
+"""The table of providers, one row each."""
 
 import re
 from collections.abc import Callable
@@ -18,7 +18,7 @@ _MINUTE, _HOUR = 60.0, 3600.0
 
 
 class ProviderEntry(NamedTuple):
-    """A provider that is asked over the network."""
+    """A provider that is queried over the network."""
 
     read: Callable[[Ask, ProviderAccess, float], tuple[Observation, ...]]
     url: str
@@ -50,14 +50,14 @@ SERVER = ProviderEntry(stats_server.read, "", 5 * _MINUTE, 6 * _HOUR, "", stats_
 
 
 def longest_age(provider: str) -> float:
-    """Seconds for which a provider's value holds; a table's holds until a newer table comes."""
+    """Seconds for which a provider's value is valid; a table's is, until there is a newer table."""
     if provider in TABLES:
         return float("inf")
     return PROVIDERS.get(provider, SERVER).longest_age
 
 
 def credit(provider: str) -> str:
-    """Whom to name beside a provider's figures."""
+    """Whom to name as the source of a provider's values."""
     return country_tables.CREDIT.get(provider) or PROVIDERS.get(provider, SERVER).credit
 
 

@@ -1,8 +1,8 @@
-"""France: RTE's eCO2mix, by the ODRE portal (dataset eco2mix-national-tr, Explore API v2.1).
+"""France: RTE's eCO2mix, from the ODRE portal (dataset eco2mix-national-tr, Explore API v2.1).
 
-`taux_co2` counts the burning of fuel in French power stations: no imports, no life cycle. A row
-stands for each quarter of an hour, an hour or two late; those of the rest of the day are there with
-null, and zeros occur. 50 000 calls per user and month.
+`taux_co2` counts the combustion of fuel in French power stations: no imports, no life cycle. There
+is a row for each quarter of an hour, an hour or two late; those of the rest of the day are null,
+and zeros occur. 50 000 calls per user and month.
 """
 
 from typing import Any

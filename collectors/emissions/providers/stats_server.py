@@ -1,4 +1,4 @@
-"""Factors that batchjob_stats_server hands on, so that one place alone asks the providers."""
+"""Factors published by batchjob_stats_server, so that only one place queries the providers."""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -27,7 +27,7 @@ def read(ask: Ask, access: ProviderAccess, now: float) -> tuple[Observation, ...
 
 
 def parse(document: Any, now: float) -> tuple[Observation, ...]:
-    """What `document()` makes; rows that are not usable are left out."""
+    """Parse what `document()` returns; unusable rows are skipped."""
     found = []
     for row in rows(document, "factors"):
         figure = grams(row.get("grams_per_kilowatt_hour"))
@@ -45,7 +45,7 @@ def parse(document: Any, now: float) -> tuple[Observation, ...]:
 
 
 def document(observations: Iterable[Observation]) -> dict[str, Any]:
-    """What the server publishes at PATH."""
+    """The document that the server publishes at PATH."""
     return {"factors": [_row(each) for each in observations]}
 
 

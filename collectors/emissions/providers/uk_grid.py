@@ -1,7 +1,7 @@
 """Great Britain: the National Energy System Operator's Carbon Intensity API. No key.
 
-Counts the burning of fuel, imports and losses included, for half hours; Northern Ireland is not in
-it. Zone `GB` is the whole grid, `GB-13` the region with id 13 (forecast only). CC BY 4.0.
+It counts the combustion of fuel, imports and losses included, per half hour, without Northern
+Ireland. Zone `GB` is the whole grid, `GB-13` the region with id 13 (forecast only). CC BY 4.0.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ CREDIT = "National Energy System Operator, Carbon Intensity API, CC BY 4.0"
 
 
 def read(ask: Ask, access: ProviderAccess, now: float) -> tuple[Observation, ...]:
-    """The current half hour: measured where it is already, else forecast."""
+    """The current half hour: measured if available, else forecast."""
     region = access.zone.partition("-")[2]
     path = f"/regional/regionid/{region}" if region else "/intensity"
     return (parse(ask(access.url + path), access.zone, now),)
@@ -31,7 +31,7 @@ def read(ask: Ask, access: ProviderAccess, now: float) -> tuple[Observation, ...
 def parse(document: Any, zone: str, now: float) -> Observation:
     """`{"data": [{"from", "to", "intensity": {"forecast", "actual", "index"}}]}`.
 
-    A region's answer has one such list more, inside the region.
+    A region's answer has another such list inside the region.
     """
     return newest(list(_usable(document, zone, now)), "uk_grid")
 

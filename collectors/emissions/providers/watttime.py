@@ -1,7 +1,7 @@
-"""WattTime, API v3: marginal emissions, what one kilowatt-hour more or less would emit.
+"""WattTime, API v3: marginal emissions, those of one kilowatt-hour more or less.
 
-Not comparable with averages and never added to them. Needs an account; free ones see values for
-CAISO_NORTH alone. The data stand under the provider's own terms.
+They cannot be compared with averages and are never added to them. An account is needed; free
+accounts have values for CAISO_NORTH alone. The data are subject to the provider's own terms.
 """
 
 import base64
@@ -28,7 +28,7 @@ _LOOK_BACK = timedelta(hours=2)
 
 
 def read(ask: Ask, access: ProviderAccess, now: float) -> tuple[Observation, ...]:
-    """The newest five minutes of the region. Tokens hold for half an hour: each reading logs in."""
+    """The newest five minutes of the region. Each reading logs in, since tokens expire soon."""
     pair = base64.b64encode(f"{access.user}:{access.secret()}".encode()).decode()
     login = ask(f"{access.url}/login", [("Authorization", f"Basic {pair}")])
     token = login.get("token") if isinstance(login, dict) else None

@@ -1,7 +1,7 @@
 """NVML over the life of the exporter: a thread for each GPU, and one that reloads the driver.
 
 A call that hangs, or a GPU that fell off the bus, stops the thread of that GPU and no other. When
-the driver has been reloaded or updated, NVML is shut down and begun again.
+the driver has been reloaded or updated, NVML is shut down and initialised again.
 """
 
 import _ctypes
@@ -34,7 +34,7 @@ class ClosedError(Exception):
 
 
 class NvmlSession:
-    """NVML from one initialisation to its end, and who is inside it."""
+    """NVML between initialisation and shutdown, and the threads that use it."""
 
     def __init__(self, pynvml: Any, number: int) -> None:
         self.pynvml = pynvml
@@ -45,7 +45,7 @@ class NvmlSession:
 
     @contextmanager
     def use(self) -> Iterator[Any]:
-        """pynvml, for calls that must have returned before NVML may be shut down."""
+        """pynvml, for calls that must return before NVML may be shut down."""
         with self._changed:
             if self._closed:
                 raise ClosedError
@@ -58,14 +58,14 @@ class NvmlSession:
                 self._changed.notify_all()
 
     def close(self) -> bool:
-        """Let nobody in; whether all have left, waiting for them a little."""
+        """Admit nobody; returns whether all threads have left, after waiting briefly for them."""
         with self._changed:
             self._closed = True
             return self._changed.wait_for(lambda: not self._inside, _SECONDS_TO_LEAVE)
 
 
 class _Board:
-    """One GPU: its thread, and what it is as far as it ever told."""
+    """One GPU: its thread, and its last known identity."""
 
     def __init__(self, driver: "NvidiaGpus", index: int) -> None:
         self.seen: KnownGpu | None = None  # at the last good reading
@@ -109,18 +109,18 @@ class NvidiaGpus:
         )
 
     def start(self) -> None:
-        """Begin to look for GPUs."""
+        """Start looking for GPUs."""
         self._scanner.start()
 
     def stop(self) -> None:
-        """End all threads but those that hang in the driver."""
+        """Stop all threads except those that hang in the driver."""
         self._scanner.stop()
         for board in self._boards.values():
             board.refresher.stop()
         self._close()
 
     def known(self) -> list[KnownGpu]:
-        """Every GPU once; where two indexes tell of one GPU, the newer word counts."""
+        """Every GPU once; if two indexes refer to one GPU, the newer reading counts."""
         newest: dict[str, KnownGpu] = {}
         for board in list(self._boards.values()):
             if board.seen is None:
@@ -133,19 +133,19 @@ class NvidiaGpus:
 
     @property
     def complete(self) -> bool:
-        """Whether every GPU that the driver counts has told its name."""
+        """Whether the names of all GPUs that the driver counts are known."""
         return len(self.known()) == self._count
 
     def errors(self) -> MappingProxyType[tuple[str, str], int]:
-        """Failed calls by GPU index (empty: the driver itself) and NVML's word for the error."""
+        """Failed calls by GPU index (empty: the driver itself) and NVML's name for the error."""
         return MappingProxyType(dict(self._errors))
 
     def energy_counter(self, uuid: str) -> EnergyCounter:
-        """The GPU's own, whatever index it has after the next reload."""
+        """The counter of this GPU, whatever index it has after a reload."""
         return self._energy.setdefault(uuid, EnergyCounter(longest_age(self.interval)))
 
     def read(self, index: int, since: float, board: "_Board") -> tuple[GpuReading, int]:
-        """A reading and the number of the session it is of; raises what NVML raises."""
+        """A reading and the number of its session; raises what NVML raises."""
         session = self._session
         if session is None:
             raise ClosedError
@@ -160,7 +160,7 @@ class NvidiaGpus:
                 raise
 
     def scan(self) -> None:
-        """Open NVML, or reopen it after trouble, and see to it that each GPU has its thread."""
+        """Open NVML, or reopen it after errors, and start a thread for each GPU that has none."""
         if self._session is not None and self._must_begin_anew():
             self._close()
         if self._session is None and not self._open():
@@ -190,7 +190,7 @@ class NvidiaGpus:
         return bool(self._trouble & nvml.DRIVER_GONE) or since >= _SECONDS_BETWEEN_TRIES
 
     def _open(self) -> bool:
-        """Whether NVML is open now; where the driver's module is not loaded, nobody is asked."""
+        """Whether NVML is open; it is not tried while the driver's module is not loaded."""
         if not os.path.exists(os.path.join(self.host.procfs, "driver/nvidia/version")):
             return False
         try:
@@ -231,10 +231,10 @@ class NvidiaGpus:
 
 
 def forget_library(pynvml: Any) -> None:
-    """Unload libnvidia-ml, so that the next nvmlInit finds the one that is installed now.
+    """Unload libnvidia-ml, so that the next nvmlInit loads the one that is installed now.
 
-    The loader gives out a library that is in memory again and again, also when its file has been
-    replaced by an update; pynvml keeps handle and function pointers in module variables.
+    The loader returns a library that is in memory even after an update has replaced its file;
+    pynvml keeps handle and function pointers in module variables.
     """
     if pynvml.nvmlLib is not None:
         _ctypes.dlclose(pynvml.nvmlLib._handle)

@@ -1,7 +1,7 @@
-"""Utilisation of MIG instances, by NVML's GPU performance monitoring (Hopper and later).
+"""Utilisation of MIG instances, from NVML's GPU performance monitoring (Hopper and later).
 
-NVML takes samples of an instance's counters; its metrics are of the time between two of them. That
-time is the one between two readings, so this is a mean where the GPU's own figure is momentary.
+NVML samples an instance's counters, and its metrics apply to the time between two samples. That is
+the time between two readings here, so the value is a mean, where the GPU's own one is momentary.
 """
 
 from typing import Any, NamedTuple
@@ -22,7 +22,7 @@ class Gpm:
         self._samples: dict[int, _Samples] = {}
 
     def utilization(self, handle: Any, gpu_instance: int) -> float | None:
-        """Part of the time since the last call, 0 to 1; None at the first.
+        """Fraction of the time since the last call, 0 to 1; None at the first call.
 
         Raises NVMLError, NOT_SUPPORTED among others.
         """

@@ -1,7 +1,7 @@
 """NVIDIA GPUs through NVML: one call reads one GPU with its MIG instances and processes.
 
-Everything but a GPU's UUID is optional: what a board, a driver or a permission does not give is
-absent. Source: NVIDIA's NVML reference, through nvidia-ml-py (module `pynvml`).
+Everything but a GPU's UUID is optional: values that a board, a driver or a permission does not
+provide are absent. Source: NVIDIA's NVML reference, through nvidia-ml-py (module `pynvml`).
 """
 
 from collections import Counter
@@ -50,7 +50,7 @@ _NOT_IN_AN_INSTANCE = 0xFFFFFFFF
 
 
 class Field(NamedTuple):
-    """A quantity and the call that gives it in its unit."""
+    """A quantity and the call that returns it in its unit."""
 
     quantity: GpuMetric
     read: Callable[[Any, Any], float]  # (pynvml, device handle)
@@ -121,8 +121,8 @@ def read(
     """Read GPU `index` with an initialised pynvml, counting failed calls in `errors`.
 
     `since` (epoch seconds) bounds the samples of the processes' utilisation; `gpm` keeps the
-    samples of MIG instances from one reading to the next. Raises NVMLError if the GPU or the
-    driver is gone, or does not tell which GPU this is.
+    samples of MIG instances from one reading to the next. Raises NVMLError if the GPU or the driver
+    is gone, or the GPU has no UUID.
     """
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
     ask = _OptionalCalls(nvml, errors, str(index))
@@ -145,7 +145,7 @@ def read(
 
 
 class _OptionalCalls:
-    """Makes optional calls: what is not offered is `otherwise`; other errors are counted too."""
+    """Makes optional calls: unsupported ones return `otherwise`; other errors are counted too."""
 
     def __init__(self, nvml: Any, errors: Counter[tuple[str, str]], gpu: str) -> None:
         self.nvml = nvml
@@ -166,7 +166,7 @@ class _OptionalCalls:
 
 
 def error_name(nvml: Any, code: int) -> str:
-    """NVML's own word: `no_permission` for NVML_ERROR_NO_PERMISSION."""
+    """NVML's own name: `no_permission` for NVML_ERROR_NO_PERMISSION."""
     for name in dir(nvml):
         if name.startswith("NVML_ERROR_") and getattr(nvml, name) == code:
             return name.removeprefix("NVML_ERROR_").lower()
@@ -174,7 +174,7 @@ def error_name(nvml: Any, code: int) -> str:
 
 
 def text(value: Any) -> str:
-    """A string; bindings before 11.515 gave bytes."""
+    """A string; bindings before 11.515 returned bytes."""
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
@@ -218,7 +218,7 @@ class _MigInstance(NamedTuple):
 
 
 def _instances(ask: _OptionalCalls, handle: Any) -> tuple[_MigInstance, ...]:
-    """The MIG devices; one that is made or taken away at this moment is left out."""
+    """The MIG devices; one that is created or destroyed at this moment is left out."""
     nvml = ask.nvml
     count = ask(nvml.nvmlDeviceGetMaxMigDeviceCount, handle, otherwise=0)
     handles = [ask(nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, i) for i in range(count)]
@@ -230,7 +230,7 @@ def _instances(ask: _OptionalCalls, handle: Any) -> tuple[_MigInstance, ...]:
 
 
 def _divided(part: _MigInstance, compute_slices: int) -> _MigInstance:
-    """Give a compute instance its part of the slices of its GPU instance."""
+    """Assign a compute instance its share of the slices of its GPU instance."""
     slices = part.instance.slices * part.compute_slices / compute_slices
     return part._replace(instance=part.instance._replace(slices=slices))
 
@@ -253,7 +253,7 @@ def _part(ask: _OptionalCalls, handle: Any) -> _MigInstance | None:
 def _busy_instances(
     ask: _OptionalCalls, gpm: Gpm, handle: Any, instances: tuple[Instance, ...]
 ) -> dict[str, dict[GpuMetric, float]]:
-    """Utilisation by UUID; one figure cannot be divided among several compute instances."""
+    """Utilisation by UUID; one value cannot be divided among several compute instances."""
     count = Counter(instance.gpu_instance for instance in instances)
     gpm.keep(set(count))
     busy = {}
@@ -299,7 +299,7 @@ def _pcie_rates(ask: _OptionalCalls, handle: Any) -> dict[GpuMetric, float]:
 
 
 def _processes(ask: _OptionalCalls, handle: Any, since: float) -> tuple[GpuProcess, ...] | None:
-    """Compute, graphics and MPS client processes; None if none of the lists can be had."""
+    """Compute, graphics and MPS client processes; None if none of the lists is available."""
     nvml = ask.nvml
     lists = [
         ask(call, handle)
@@ -330,7 +330,7 @@ def _instance_number(number: int) -> int | None:
 
 
 def _process_utilization(ask: _OptionalCalls, handle: Any, since: float) -> dict[int, float] | None:
-    """The newest sample of each process that was at work, 0 to 1; None where it is not offered."""
+    """The newest sample of each active process, 0 to 1; None if not supported."""
     nvml = ask.nvml
     try:
         samples = nvml.nvmlDeviceGetProcessUtilization(handle, max(0, int(since * 1e6)))
