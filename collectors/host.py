@@ -1,4 +1,4 @@
-"""The machine a collector reads: where its file systems are, and what time it is."""
+"""The machine that a collector reads: its file systems and its clocks."""
 
 import time
 from collections.abc import Callable
@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 
 class Moment(NamedTuple):
-    """A point in time: `epoch` is shown to people; spans are measured by `monotonic`."""
+    """A point in time: `epoch` is shown to people; durations are measured by `monotonic`."""
 
     epoch: float  # seconds, of a clock that may be set
     monotonic: float  # seconds
 
     def at(self, epoch: float) -> "Moment":
-        """Another moment, by what the clock shows now."""
+        """This moment moved to another epoch time, by the present offset of the clocks."""
         return Moment(epoch, self.monotonic - (self.epoch - epoch))
 
 

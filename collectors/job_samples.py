@@ -1,4 +1,4 @@
-"""Readings of jobs as samples: the exporter's own table of metrics says which number is which."""
+"""Readings of jobs as samples, by the tables from which the exporter makes its metrics."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -23,7 +23,7 @@ from collectors.jobs.view import JobName
 
 
 class SampleSources(NamedTuple):
-    """Who is asked, in one pass for all jobs."""
+    """The collectors that are read, in one pass for all jobs."""
 
     readings: Callable[[], list[tuple[JobName, JobReading]]]
     held: Callable[[], list[tuple[Holding, Mapping[GpuMetric, float]]]] = list
@@ -31,7 +31,7 @@ class SampleSources(NamedTuple):
 
 
 def sources_of(collectors: Iterable[Collector]) -> SampleSources | None:
-    """The exporter's own collectors; None where it reads no jobs."""
+    """The exporter's own collectors; None if it does not read jobs."""
     found = SampleSources(list)
     jobs = False
     for each in collectors:
@@ -45,7 +45,7 @@ def sources_of(collectors: Iterable[Collector]) -> SampleSources | None:
 
 
 def take(sources: SampleSources) -> list[JobSamples]:
-    """Every job's numbers of now."""
+    """A sample of every job, read now."""
     more: dict[SampledJob, Values] = defaultdict(dict)
     for job, joules, grams in sources.accounts().jobs:
         numbers = more[_job(job)]

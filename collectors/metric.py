@@ -1,4 +1,4 @@
-"""Metrics, labels and families as plain data; `batchjob_exporter.exposition` writes them down."""
+"""Metrics, labels and families as plain data; `batchjob_exporter.exposition` writes them."""
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
 class Metric(NamedTuple):
-    """A family's name, type and definition; `labels` names the labels its samples may carry."""
+    """A family's name, type and definition; `labels` are the labels that its samples may have."""
 
     name: str
     type: Literal["gauge", "counter", "histogram"]
@@ -27,7 +27,7 @@ class Metric(NamedTuple):
 
 
 def exported(metric: ExportedMetric) -> Metric:
-    """A metric of the tables of quantities."""
+    """A metric from the tables of quantities."""
     return Metric(metric.name, metric.kind, metric.help, metric.labels)
 
 
@@ -40,16 +40,16 @@ class MetricColumn(NamedTuple):
 
 
 class MetricColumns(Sequence[Sample]):
-    """Samples of many owners, made when somebody goes through them.
+    """Samples of many owners, made while they are iterated.
 
-    Those of all metrics at once would be most of the exporter's memory.
+    Those of all metrics together would be most of the exporter's memory.
     """
 
     __slots__ = ()
 
     @abstractmethod
     def columns(self) -> Iterator[MetricColumn]:
-        """All samples, some at a time."""
+        """All samples, in parts."""
 
     def __iter__(self) -> Iterator[Sample]:
         for labels, more, values in self.columns():
@@ -68,11 +68,11 @@ class MetricColumns(Sequence[Sample]):
 
 
 class MetricFamily(NamedTuple):
-    """A metric with its samples of one moment. A sample without a value does not exist.
+    """A metric with its current samples. There is no sample without a value.
 
-    `suffix` is what a histogram's samples have behind its name: `_bucket`, `_count`, `_sum`.
-    `distinct`: no two samples have the same labels, for which the collector vouches.
-    `created`: the epoch second at which a counter was 0, by the labels of its sample.
+    `suffix` is that of a histogram's samples: `_bucket`, `_count`, `_sum`. `distinct`: the
+    collector guarantees that no two samples have the same labels. `created`: the epoch second at
+    which a counter was 0, by the labels of its sample.
     """
 
     metric: Metric
@@ -85,19 +85,19 @@ class MetricFamily(NamedTuple):
 def labels(**pairs: str) -> Labels:
     """Render label pairs: `labels(jobid="1", user="alice")` is `jobid="1",user="alice"`.
 
-    Backslash, quote and line feed are escaped as both text formats ask for
-    (Prometheus: docs/instrumenting/exposition_formats.md).
+    Backslash, quote and line feed are escaped as both text formats require (Prometheus:
+    docs/instrumenting/exposition_formats.md).
     """
     return Labels(",".join(f'{name}="{escape(value)}"' for name, value in pairs.items()))
 
 
 def join(*parts: Labels) -> Labels:
-    """One text of several; empty ones leave no comma behind."""
+    """Join rendered labels with commas, without the empty ones."""
     return Labels(",".join(part for part in parts if part))
 
 
 def escape(value: str) -> str:
-    """A label value as the text formats write it; almost none needs the translation."""
+    """A label value as the text formats write it; almost none needs escaping."""
     value = displayable(value)
     if '"' in value or "\\" in value or "\n" in value:
         return value.translate(_ESCAPES)

@@ -1,4 +1,4 @@
-"""The node itself: CPU time, memory and boot time, as far as a job's share of it needs them.
+"""The node itself: CPU time, memory and boot time, to which jobs are compared.
 
 Source: Linux Documentation/filesystems/proc.rst (stat, meminfo). node_exporter has the rest.
 """
@@ -51,7 +51,7 @@ class NodeOptions:
 
 
 class CpuTimes(NamedTuple):
-    """First part of /proc/stat. Seconds; `modes` in the order of `MODES`."""
+    """The first part of /proc/stat in seconds; `modes` in the order of `MODES`."""
 
     modes: tuple[float, ...]
     cpus: int
@@ -59,7 +59,7 @@ class CpuTimes(NamedTuple):
 
     @property
     def busy_seconds(self) -> float:
-        """Time not spent idle or waiting for disks."""
+        """Time neither idle nor waiting for disks."""
         return sum(self.modes) - self.modes[3] - self.modes[4]
 
 
@@ -104,11 +104,11 @@ class NodeCollector:
         ]
 
     def cpu_times(self) -> CpuTimes:
-        """CPU times of this moment."""
+        """The current CPU times."""
         return parse_stat(self._read("stat"), self._ticks)
 
     def memory(self) -> Memory:
-        """Memory of this moment."""
+        """The current memory."""
         return parse_meminfo(self._read("meminfo"))
 
     def _read(self, name: str) -> bytes:
@@ -125,7 +125,7 @@ class NodeCollector:
 
 
 def parse_stat(text: bytes, ticks: int) -> CpuTimes:
-    """Read /proc/stat; `ticks` is how many make a second. Raises ValueError on anything else."""
+    """Parse /proc/stat; `ticks` per second. Raises ValueError for anything else."""
     modes: tuple[float, ...] = ()
     cpus, boot_time = 0, None
     for line in text.splitlines():
@@ -142,7 +142,7 @@ def parse_stat(text: bytes, ticks: int) -> CpuTimes:
 
 
 def parse_meminfo(text: bytes) -> Memory:
-    """Read /proc/meminfo, which counts in KiB. Raises ValueError on anything else."""
+    """Parse /proc/meminfo, which is in KiB. Raises ValueError for anything else."""
     found = {}
     for line in text.splitlines():
         key, _, rest = line.partition(b":")
@@ -157,7 +157,7 @@ def parse_meminfo(text: bytes) -> Memory:
 
 
 def build(host: Host, _options: NodeOptions, _built: Mapping[str, Collector]) -> NodeCollector:
-    """Make the collector."""
+    """Build the collector."""
     return NodeCollector(host)
 
 

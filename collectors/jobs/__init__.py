@@ -1,1 +1,1 @@
-"""Batch jobs, from the cgroup trees that schedulers make."""
+"""Batch jobs, from the cgroup trees that schedulers create."""

@@ -1,4 +1,4 @@
-"""The collector `jobs`: composes discovery, watching, looking at processes, and reading."""
+"""The collector `jobs`: composes discovery, watching, scanning of processes, and reading."""
 
 import resource
 import threading
@@ -90,7 +90,7 @@ class JobsOptions:
 
 
 class JobsCollector:
-    """Families of all jobs; and, for its siblings, `usage()` and `holders()`."""
+    """Families of all jobs, and `usage()` and `holders()` for other collectors."""
 
     def __init__(self, host: Host, options: JobsOptions) -> None:
         groups = frozenset(options.metrics)
@@ -133,7 +133,7 @@ class JobsCollector:
         self._fresh = _STALE_LOOKS * options.processes_interval + 60.0
 
     def start(self) -> None:
-        """Find the jobs that are there, then listen for others."""
+        """Find the existing jobs, then watch for others."""
         self._discovery.look()
         self._look_at = self._host.monotonic() + _LOOK_AGAIN_SECONDS
         self._watcher.start()
@@ -141,7 +141,7 @@ class JobsCollector:
         self._sampler.start()
 
     def stop(self) -> None:
-        """End the threads and close all descriptors."""
+        """Stop the threads and close all descriptors."""
         self._watcher.stop()
         self._sampler.stop()
         self._inspector.stop()
@@ -152,18 +152,18 @@ class JobsCollector:
         self._kernel_log.close()
 
     def look(self) -> None:
-        """Find jobs and look at their processes now, in the calling thread."""
+        """Find jobs and scan their processes now, in the calling thread."""
         self._discovery.look()
         self._inspector.look()
 
     def wait(self, seconds: float) -> None:
-        """Wait until every job that is there has been identified, for `seconds` at most."""
+        """Wait until every existing job has been identified, for at most `seconds`."""
         until = time.monotonic() + seconds
         while time.monotonic() < until and not self._inspector.settled():
             time.sleep(_SETTLED_POLL_SECONDS)
 
     def collect(self) -> list[MetricFamily]:
-        """Read every job and make families of it."""
+        """Read every job and make families of the readings."""
         read = self._read()
         self._inspector.scraped()
         of_jobs = self._families.of([(identity, reading) for _, identity, reading in read])
@@ -173,15 +173,15 @@ class JobsCollector:
         return [*of_jobs, *self._own()]
 
     def readings(self) -> list[tuple[JobName, JobReading]]:
-        """Every shown job, read now, ended ones (while they linger) included; thread-safe.
+        """A reading of every visible job, including ended ones that linger; thread-safe.
 
-        Its processes are looked at first. A scrape waits for no such look, and shows the last one.
+        The processes are scanned first. A scrape does not wait for that, and uses the last scan.
         """
         self._inspector.refresh(_LOOK_PATIENCE_SECONDS)
         return [(identity.name, reading) for _, identity, reading in self._read()]
 
     def usage(self) -> list[JobUsage]:
-        """Every shown job's CPU, read now."""
+        """The CPU usage of every visible job, read now."""
         now = self._host.monotonic()
         found = []
         for job, identity in self._shown():
@@ -200,14 +200,14 @@ class JobsCollector:
         return found
 
     def created(self) -> dict[Labels, float]:
-        """When each shown job began, for its counters elsewhere; thread-safe."""
+        """The start of each visible job, for its counters in other collectors; thread-safe."""
         if not self._options.created:
             return {}
         began = {each.name.labels: job.started or job.noticed for job, each in self._shown()}
         return {job: moment.epoch for job, moment in began.items() if moment is not None}
 
     def holders(self) -> list[JobHolder]:
-        """The running jobs' processes and GPU variables as last looked at."""
+        """Processes and GPU variables of the running jobs, from the last scan."""
         found = []
         for job, identity in self._shown():
             seen = job.seen
@@ -241,7 +241,7 @@ class JobsCollector:
             return read
 
     def _shown(self) -> Iterator[tuple[Job, JobIdentity]]:
-        """Jobs with a name that are believed; of two with one name the first."""
+        """Believed jobs with a name; of two with the same name, the first."""
         names: set[Labels] = set()
         for job in self._registry.believed():
             identity = job.identity
@@ -280,19 +280,19 @@ def _epoch(moment: Moment | None) -> float | None:
 
 
 def _file_groups(groups: frozenset[str]) -> frozenset[str]:
-    """Groups of files that groups of metrics need."""
+    """The groups of files that groups of metrics need."""
     needs = {"memory-detail": "memory", "faults": "memory", "throttling": "cpu"}
     return frozenset(needs.get(group, group) for group in groups) | {"cpu"}
 
 
 def _descriptors() -> Descriptors:
-    """Half of what the process may open is for cgroup files."""
+    """Half of the process's open file limit is for cgroup files."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return Descriptors(soft // 2)
 
 
 def build(host: Host, options: JobsOptions, built: Mapping[str, Collector]) -> JobsCollector:
-    """Make the collector; it needs no other."""
+    """Build the collector; it needs no other."""
     del built
     return JobsCollector(host, options)
 

@@ -1,4 +1,4 @@
-"""Families of all jobs, metric by metric, as the text formats demand."""
+"""Families of all jobs, metric by metric, as the text formats require."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -82,7 +82,7 @@ class JobColumns(MetricColumns):
         return (column(self._jobs) for column in self._columns)
 
     def created(self) -> dict[Labels, float]:
-        """When each sample was 0: at its job's start."""
+        """The time at which each sample was 0: its job's start."""
         return {
             of: began
             for own, reading in zip(*self._jobs, strict=True)

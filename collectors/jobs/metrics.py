@@ -1,4 +1,4 @@
-"""A job's quantities as metrics, and the metrics about jobs as a whole."""
+"""The quantities of jobs as metrics, and the metrics about jobs as a whole."""
 
 from collections.abc import Collection, Iterable
 from itertools import groupby
@@ -33,7 +33,7 @@ ERRORS = Metric(
 def by_metric(
     quantities: Iterable[Quantity],
 ) -> list[tuple[ExportedMetric, tuple[Quantity, ...]]]:
-    """Each metric with its quantities, which follow one another in the table."""
+    """Each metric with its quantities, which are adjacent in the table."""
     return [
         (metric, tuple(group))
         for metric, group in groupby(quantities, lambda quantity: quantity.metric)
@@ -50,7 +50,7 @@ METRICS = (
 
 
 def wanted(groups: Collection[str]) -> tuple[Quantity, ...]:
-    """The quantities that the groups of metrics switch on."""
+    """The quantities of the enabled groups of metrics."""
     return tuple(
         quantity
         for quantity in JOB_QUANTITIES

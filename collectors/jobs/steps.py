@@ -1,4 +1,4 @@
-"""CPU and memory of each running step of a job; only schedulers that make a cgroup per step."""
+"""CPU and memory of each running step, for schedulers that create a cgroup per step."""
 
 import os
 from collections.abc import Callable, Iterable, Mapping

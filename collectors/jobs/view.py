@@ -1,4 +1,4 @@
-"""Jobs as the other collectors see them: energy wants their CPU time, GPUs want their holders."""
+"""Jobs as other collectors see them: energy needs their CPU time, GPUs need their holders."""
 
 import re
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ GPU_VARIABLES = re.compile(
 
 
 class JobName(NamedTuple):
-    """Who a job is. Two readings with equal names are of one job and share its series."""
+    """The identity of a job. Readings with equal names belong to one job and share its series."""
 
     manager: str  # slurm, pbs, lsf, flux, ..., local
     jobid: str  # the text the accounting uses: 123, 2[1].pbs01, 123[4], a UUID
@@ -39,7 +39,7 @@ class JobUsage(NamedTuple):
 
 
 class JobHolder(NamedTuple):
-    """What tells the devices of a running job."""
+    """What identifies the devices of a running job."""
 
     name: JobName
     uid: int
@@ -52,18 +52,18 @@ class JobHolder(NamedTuple):
 
 @runtime_checkable
 class JobsView(Protocol):
-    """The jobs collector, as far as its siblings need it. Both calls are thread-safe."""
+    """The part of the jobs collector that other collectors need. Thread-safe."""
 
     def usage(self) -> list[JobUsage]:
-        """Read every known job's CPU now, ended ones (while they linger) included."""
+        """The CPU usage of every known job, read now, including ended ones that linger."""
 
     def holders(self) -> list[JobHolder]:
-        """The running jobs as the /proc thread last saw them; reads nothing."""
+        """The running jobs from the last scan; reads nothing."""
 
 
 @runtime_checkable
 class JobStarts(Protocol):
-    """When jobs' counters were 0, of those of every collector."""
+    """When the counters of jobs were 0, for the counters of every collector."""
 
     def created(self) -> Mapping[Labels, float]:
-        """Epoch seconds by the job's labels; nothing where the option for it is off."""
+        """Epoch seconds by the job's labels; empty if the option is off."""

@@ -1,6 +1,6 @@
-"""What the ways to a BMC share: a thread that reads the node's power, and counts why it could not.
+"""What the ways to a BMC share: a thread that reads the node's power and counts failures.
 
-A BMC is slow, and one in trouble is asked less and less often.
+A BMC is slow, and one with errors is queried less and less often.
 """
 
 from abc import ABC, abstractmethod
@@ -19,7 +19,7 @@ _LONGEST_PAUSE = 600.0
 
 
 class BmcCollector(ABC, Generic[T]):
-    """The node's power as its BMC says."""
+    """The node's power according to its BMC."""
 
     meter: ClassVar[str]
     """Its name among the meters."""
@@ -30,7 +30,7 @@ class BmcCollector(ABC, Generic[T]):
     def __init__(
         self, host: Host, close: Callable[[], None], interval: float, timeout: float
     ) -> None:
-        """Seconds between readings, and those that one may take; `close` ends the connection."""
+        """Seconds between readings and for one reading; `close` ends the connection."""
         self._host = host
         self._close = close
         self._interval = interval
@@ -45,11 +45,11 @@ class BmcCollector(ABC, Generic[T]):
         )
 
     def start(self) -> None:
-        """Begin to read."""
+        """Start reading."""
         self._refresher.start()
 
     def stop(self) -> None:
-        """End the thread and the connection."""
+        """Stop the thread and close the connection."""
         self._refresher.stop()
         self._close()
 
@@ -60,7 +60,7 @@ class BmcCollector(ABC, Generic[T]):
         return (Meter(self.meter, "node", True, self._interval, self._meter),)
 
     def collect(self) -> list[MetricFamily]:
-        """The last reading, while it is young enough, and the count of failures."""
+        """The last reading, unless it is too old, and the count of failures."""
         counts = [(labels(reason=each), float(self._failures[each])) for each in self.reasons]
         seen = self._refresher.latest()
         shown = () if seen is None else self._families(seen)
@@ -72,12 +72,12 @@ class BmcCollector(ABC, Generic[T]):
 
     @abstractmethod
     def _read(self) -> T:
-        """What the BMC says now; counts a failure in `_failures`, and raises it."""
+        """Read the BMC now; counts a failure in `_failures`, and raises it."""
 
     @abstractmethod
     def _families(self, seen: Observed[T]) -> Iterable[MetricFamily]:
-        """The metrics of what it said."""
+        """The metrics of a reading."""
 
     @abstractmethod
     def _reading(self, seen: Observed[T]) -> MeterReading:
-        """The power of the node in what it said."""
+        """The node's power in a reading."""

@@ -1,8 +1,8 @@
-"""Power and energy of HPE Cray nodes, from the counters their node controller keeps in sysfs.
+"""Power and energy of HPE Cray nodes, from the counters of their node controller in sysfs.
 
-`/sys/cray/pm_counters` is written about ten times a second and readable by all. A file holds
-`<number> W <microseconds> us`; `freshness` rises with every update, `startup` when the controller
-restarted (HPE: Cray System Management documentation, pm_counters).
+`/sys/cray/pm_counters` is written about ten times a second and readable by all. A file contains
+`<number> W <microseconds> us`; `freshness` increases with every update, `startup` when the
+controller restarts (HPE: Cray System Management documentation, pm_counters).
 """
 
 import logging
@@ -56,7 +56,7 @@ class CrayOptions:
 
 
 class CrayCounters(NamedTuple):
-    """All files of one update. Watts and joules by domain; a domain may lack any of them."""
+    """All files of one update. Watts and joules by domain; any of them may be missing."""
 
     freshness: int
     startup: int
@@ -66,9 +66,9 @@ class CrayCounters(NamedTuple):
 
 
 def read(directory: str) -> CrayCounters | None:
-    """Read the directory; None if the counters changed under every try.
+    """Read the directory; None if the counters changed during every attempt.
 
-    Raises OSError where there are no such counters, and ValueError for content of another form.
+    Raises OSError if there are no such counters, and ValueError for an unknown format.
     """
     for _ in range(_TRIES):
         before = _integer(directory, "freshness")
@@ -83,7 +83,7 @@ def read(directory: str) -> CrayCounters | None:
 
 
 class Cray:
-    """The counters, read whenever somebody asks."""
+    """The counters, read on demand."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
@@ -101,7 +101,7 @@ class Cray:
         """Nothing is open."""
 
     def look(self) -> CrayCounters | None:
-        """The counters as they are now; None where there are none or nobody writes them."""
+        """The current counters; None if there are none, or they are not updated."""
         with self._lock:
             try:
                 counters = read(self._directory)
@@ -165,7 +165,7 @@ class Cray:
 
 
 def build(host: Host, _options: CrayOptions, _built: Mapping[str, Collector]) -> Cray:
-    """Make the collector."""
+    """Build the collector."""
     return Cray(host)
 
 

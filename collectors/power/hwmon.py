@@ -1,7 +1,7 @@
 """Power and energy sensors of the kernel's hwmon class.
 
-Most of them are a part of the node: a rail, a GPU, a network card. Which ones stand for the node is
-known for a few chips and said by the site for others (Linux: Documentation/hwmon/
+Most of them measure a part of the node: a rail, a GPU, a network card. Which ones measure the node
+is known for a few chips and configured by the site for others (Linux: Documentation/hwmon/
 sysfs-interface.rst, acpi_power_meter.rst; NVIDIA: Grace Performance Tuning Guide, power telemetry).
 """
 
@@ -71,7 +71,7 @@ class HwmonSensor(NamedTuple):
 
 
 class KnownSensors(NamedTuple):
-    """Sensors that, all together, stand for the node or its processors."""
+    """Sensors whose sum is the node or its processors."""
 
     driver: str
     sensor: re.Pattern[str]
@@ -89,14 +89,14 @@ KNOWN = (
 
 
 class Values(NamedTuple):
-    """What the sensors said, in watts and joules; one that failed is not in it."""
+    """Readings of the sensors, in watts and joules, without those that failed."""
 
     sensors: tuple[HwmonSensor, ...]
     values: Mapping[HwmonSensor, float]
 
 
 def scan(root: str) -> tuple[HwmonSensor, ...]:
-    """The power and energy sensors below /sys/class/hwmon; batteries are left out."""
+    """The power and energy sensors below /sys/class/hwmon, without batteries."""
     found: list[HwmonSensor] = []
     for entry in _listed(root):
         hwmon = f"{root}/{entry}"
@@ -128,7 +128,7 @@ def _sensors(directory: str, driver: str, chip: str) -> list[HwmonSensor]:
 
 
 def _inputs(directory: str) -> list[tuple[str, int, str]]:
-    """Kind, number and file of each channel, the average where there is one."""
+    """Kind, number and file of each channel; the average if there is one."""
     channels: dict[tuple[str, int], str] = {}
     for entry in _listed(directory):
         if match := _INPUT.fullmatch(entry):
@@ -139,7 +139,7 @@ def _inputs(directory: str) -> list[tuple[str, int, str]]:
 
 
 class ChosenSensors(NamedTuple):
-    """Sensors to add up, and what they stand for."""
+    """Sensors to add up, and what their sum measures."""
 
     sensors: tuple[HwmonSensor, ...]
     scope: Scope
@@ -147,7 +147,7 @@ class ChosenSensors(NamedTuple):
 
 
 def node_sensors(sensors: Sequence[HwmonSensor], said: Sequence[str] = ()) -> ChosenSensors | None:
-    """What stands for the node: by the site's patterns, else where it is known."""
+    """The sensors of the node: by the site's patterns, else by the known chips."""
     if said:
         names = {sensor: f"{sensor.chip}/{sensor.sensor}" for sensor in sensors}
         wanted = [x for x in sensors if any(fnmatch.fnmatchcase(names[x], p) for p in said)]
@@ -163,7 +163,7 @@ def node_sensors(sensors: Sequence[HwmonSensor], said: Sequence[str] = ()) -> Ch
 
 
 class Hwmon:
-    """All sensors, read by a thread: the firmware behind one may take its time."""
+    """All sensors, read in a thread: the firmware behind one may be slow."""
 
     def __init__(self, host: Host, options: HwmonOptions) -> None:
         self._host = host
@@ -183,15 +183,15 @@ class Hwmon:
         )
 
     def start(self) -> None:
-        """Begin to read."""
+        """Start reading."""
         self.refresher.start()
 
     def stop(self) -> None:
-        """End the thread."""
+        """Stop the thread."""
         self.refresher.stop()
 
     def collect(self) -> list[MetricFamily]:
-        """The last reading, while it is young enough."""
+        """The last reading, unless it is too old."""
         seen = self.refresher.latest()
         if seen is None or not seen.value.sensors:
             return []
@@ -206,7 +206,7 @@ class Hwmon:
         return families
 
     def meters(self) -> Sequence[Meter]:
-        """The node, where sensors are known or said to stand for it."""
+        """The node, if its sensors are known or configured."""
         seen = self.refresher.latest()
         if seen is None:
             return ()
@@ -238,7 +238,7 @@ class Hwmon:
         return Values(self._sensors, values)
 
     def _sum(self, sensors: tuple[HwmonSensor, ...]) -> MeterReading | None:
-        """None as soon as one is missing: the sum would look like less."""
+        """The sum; None if one is missing, since the sum would be too low."""
         seen = self.refresher.latest()
         if seen is None or not all(sensor in seen.value.values for sensor in sensors):
             return None
@@ -251,7 +251,7 @@ class Hwmon:
 
 
 def build(host: Host, options: HwmonOptions, _built: Mapping[str, Collector]) -> Hwmon:
-    """Make the collector."""
+    """Build the collector."""
     return Hwmon(host, options)
 
 

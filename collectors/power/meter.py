@@ -1,8 +1,8 @@
-"""What a meter is: the one form in which Cray, BMC, hwmon, RAPL and GPU readings reach the split.
+"""The common interface of energy meters: Cray, BMC, hwmon, RAPL and GPUs.
 
-A collector that has meters offers `meters()`; the energy collector looks for it on the collectors
-built before it and chooses one meter for the node. Reading never waits for a device: a slow source
-is read by a thread of its collector, and `Meter.read` hands over what that thread saw last.
+A collector with meters has `meters()`; the energy collector calls it on the collectors built before
+it and chooses one meter for the node. Reading never waits for a device: a slow source is read in a
+thread of its collector, and `Meter.read` returns the last reading.
 """
 
 import os
@@ -21,10 +21,10 @@ Scope = Literal["node", "cpu+memory", "cpu"]
 
 
 class MeterReading(NamedTuple):
-    """A meter at one moment: a counter where it has one, else momentary power.
+    """A meter at one moment: a counter if it has one, else momentary power.
 
-    Readings of different `series` have nothing to do with each other: the counter restarted, or
-    what it counted in between is not known.
+    Readings of different `series` are unrelated: the counter restarted, or the energy in between is
+    not known.
     """
 
     at: float  # Host.monotonic() at which the device was read
@@ -34,7 +34,7 @@ class MeterReading(NamedTuple):
 
 
 class Meter(NamedTuple):
-    """One way to the node's energy. `read` gives None while there is no value to be trusted."""
+    """A meter of the node's energy. `read` returns None while there is no trusted value."""
 
     name: str  # one of BEST_FIRST; the label `meter`
     scope: Scope
@@ -45,10 +45,10 @@ class Meter(NamedTuple):
 
 @runtime_checkable
 class Metered(Protocol):
-    """A collector with meters of the node. What it offers is looked up once more every tick."""
+    """A collector with meters of the node, which are looked up at every tick."""
 
     def meters(self) -> Sequence[Meter]:
-        """The meters found so far; none when this node lacks the source. Thread-safe."""
+        """The meters found so far; none if this node lacks the source. Thread-safe."""
 
 
 def choose(
@@ -56,9 +56,9 @@ def choose(
 ) -> str | None:
     """Name the meter to use, or None while it is better to wait.
 
-    `source` is a name, or `auto` for the best that answers; `enabled` are the collectors with
-    meters, `last` the meter used before a restart, `settled` says that everybody had time to
-    answer: a BMC needs some, and a lesser meter once chosen is kept.
+    `source` is a name, or `auto` for the best one that answers; `enabled` are the collectors with
+    meters, `last` the meter used before a restart, `settled`: all of them had time to answer. A BMC
+    needs some, and a lesser meter is kept once it has been chosen.
     """
     if source != "auto":
         return source if source in answering else None
@@ -72,10 +72,10 @@ def choose(
 
 
 class GpuEnergyShare(NamedTuple):
-    """A job's part of one GPU.
+    """A job's share of one GPU.
 
     `share` is 1 for a whole GPU, the compute slices of its instances over those of the GPU with
-    MIG, and an equal part each where jobs share; those of one GPU add up to at most 1.
+    MIG, and an equal part each where jobs share; the shares of one GPU add up to at most 1.
     """
 
     job: JobName
@@ -96,22 +96,23 @@ class GpuEnergyReading(NamedTuple):
 
 @runtime_checkable
 class GpuMetered(Protocol):
-    """The GPU collector, as far as the energy collector needs it."""
+    """The part of the GPU collector that the energy collector needs."""
 
     def gpu_energy(self) -> Sequence[GpuEnergyReading]:
-        """One reading for each GPU whose energy is known now. Thread-safe; waits for no device."""
+        """One reading for each GPU whose energy is known. Thread-safe; never waits for a device."""
 
 
 def new_series() -> int:
-    """A series no reading has had before, not even one of an earlier process."""
+    """A series that no reading has had before, not even in an earlier process."""
     # A float, and so JSON, holds 52 bits exactly. `secrets` would load 4 MB of OpenSSL.
     return int.from_bytes(os.urandom(7)) >> 4
 
 
 def energy_between(earlier: MeterReading, later: MeterReading, longest: float) -> float | None:
-    """Joules from one reading to a later one: counted, or the trapezoid under two powers.
+    """Joules between two readings: counted, or the trapezoid under two power readings.
 
-    None when they are of two series, more than `longest` seconds apart, or the counter went down.
+    None if they belong to different series, are more than `longest` seconds apart, or the counter
+    went down.
     """
     seconds = later.at - earlier.at
     if later.series != earlier.series or not 0 < seconds <= longest:

@@ -1,7 +1,7 @@
-"""Which readings of a power gauge are glitches.
+"""Detects glitches in the readings of a power gauge.
 
-A sensor that fails, or a bus that is disturbed, answers with all bits set or with another number's
-bytes. Unlike a counter's, such a value would be booked for good.
+A failing sensor or a disturbed bus returns all bits set, or bytes of another number. Unlike a
+counter's glitch, that value would stay in the accounts.
 """
 
 from collections import deque
@@ -16,7 +16,7 @@ _STEP = 3  # readings in a row that agree are no glitch: a GPU node that begins 
 
 
 class PlausiblePower:
-    """One gauge. `series` changes with each glitch: the time around it is unknown."""
+    """One gauge. `series` changes with each glitch, since the time around it is unknown."""
 
     def __init__(self) -> None:
         self.series = 0
@@ -24,7 +24,7 @@ class PlausiblePower:
         self._refused: list[float] = []
 
     def bound(self) -> float:
-        """Watts beyond which a single reading is not believed."""
+        """Watts above which a single reading is not believed."""
         if len(self._accepted) < _LEARNT:
             return _MOST_WATTS
         return min(_MOST_WATTS, _MULTIPLE * max(_median(self._accepted), 1.0))
@@ -48,6 +48,6 @@ class PlausiblePower:
 
 
 def _median(values: Collection[float]) -> float:
-    """`statistics` has one as well, and takes a megabyte of memory."""
+    """The median; importing `statistics` would take a megabyte of memory."""
     ordered, middle = sorted(values), len(values) // 2
     return (ordered[middle] + ordered[-1 - middle]) / 2

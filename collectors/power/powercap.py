@@ -1,7 +1,7 @@
-"""The powercap tree in sysfs: which zones there are, and what each of them counts.
+"""The powercap tree in sysfs: its zones, and what each of them counts.
 
 Source: Linux Documentation/power/powercap/powercap.rst, drivers/powercap/intel_rapl_common.c. The
-driver serves AMD and Hygon as well, under the name intel-rapl.
+driver also serves AMD and Hygon, under the name intel-rapl.
 """
 
 import os
@@ -51,7 +51,7 @@ def root_of(sysfs: str) -> str:
 
 
 def zones(root: str) -> Iterator[Zone]:
-    """All RAPL zones whose name says what they count, in the order of their directories."""
+    """All RAPL zones with a known domain, in the order of their directories."""
     for entry in _listed(root):
         match = _ZONE.fullmatch(entry)
         place = _place(root, entry) if match else None
@@ -67,16 +67,16 @@ def zones(root: str) -> Iterator[Zone]:
 
 
 def masked(root: str) -> bool:
-    """Zones are listed and none can be looked into, as container engines arrange it."""
+    """Whether zones are listed but none is accessible, as container engines arrange it."""
     listed = [entry for entry in _listed(root) if _ZONE.fullmatch(entry)]
     return bool(listed) and not any(_text(f"{root}/{entry}/name") for entry in listed)
 
 
 def to_count(root: str, cpuinfo: str) -> tuple[Zone, ...]:
-    """The zones that show energy nobody else shows.
+    """The zones whose energy is not included in another one.
 
-    Left out: mmio where the package is there without it; on AMD `core`, which is one core of
-    dozens, and dies that repeat their socket's counter (Linux before 6.12 makes a zone per die).
+    Left out: mmio if the package exists without it; on AMD `core`, which is one core of dozens, and
+    dies that repeat their socket's counter (Linux before 6.12 makes a zone per die).
     """
     found = list(zones(root))
     native = {zone.place for zone in found if not zone.mmio}
@@ -89,7 +89,7 @@ def to_count(root: str, cpuinfo: str) -> tuple[Zone, ...]:
 
 
 def limits(root: str) -> Iterator[Limit]:
-    """Power limits in force; one of 0 stands for none and is left out."""
+    """The power limits in force; 0 stands for none and is left out."""
     for zone in zones(root):
         place = zone.place._replace(zone="mmio") if zone.mmio else zone.place
         for entry in filter(_LIMIT.fullmatch, _listed(zone.path)):
@@ -100,7 +100,7 @@ def limits(root: str) -> Iterator[Limit]:
 
 
 def energy_joules(zone: Zone) -> float:
-    """The zone's counter as it stands. Raises OSError, and ValueError if it is no number."""
+    """The zone's counter. Raises OSError, and ValueError if it is not a number."""
     with open(f"{zone.path}/energy_uj", encoding="ascii") as file:
         return int(file.read()) / 1e6
 
@@ -161,7 +161,7 @@ def _all(path: str, pattern: str) -> Iterator[float]:
 
 
 def _scaled(path: str) -> float | None:
-    """Micro-units as units; None when there is no such number (the kernel answers ENODATA)."""
+    """Micro-units as units; None if there is no such number (the kernel returns ENODATA)."""
     text = _text(path)
     return int(text) / 1e6 if text and text.isdecimal() else None
 

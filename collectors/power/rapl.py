@@ -1,8 +1,8 @@
 """Energy counters of the processors (RAPL).
 
-The kernel shows a 32-bit register scaled to microjoules: it wraps after 65 kJ on AMD and
-262 kJ on Intel, minutes under load. A thread reads often enough that no such wrap is missed, and
-the totals shown count on through them.
+The kernel exposes a 32-bit register scaled to microjoules: it wraps after 65 kJ on AMD and 262 kJ
+on Intel, which is minutes under load. A thread reads often enough not to miss a wrap, and the
+totals continue across wraps.
 """
 
 import errno
@@ -80,23 +80,23 @@ class RaplOptions:
 
 
 class Raw(NamedTuple):
-    """A counter as it stood."""
+    """A counter's raw value and its time."""
 
     at: float  # Host.monotonic()
     joules: float
 
 
 class CounterDelta(NamedTuple):
-    """What lies between two looks at a counter: joules, or why they are not known."""
+    """The difference between two readings of a counter: joules, or why they are not known."""
 
     joules: float
     gap: str = ""
 
 
 def step(earlier: Raw, later: Raw, range_joules: float | None, max_watts: float) -> CounterDelta:
-    """Energy between two looks at a counter that wraps at `range_joules`.
+    """Energy between two readings of a counter that wraps at `range_joules`.
 
-    Time enough for a full turn at `max_watts` means nobody can tell how many there were.
+    If a whole range at `max_watts` fits into the time between them, the number of wraps is unknown.
     """
     seconds = later.at - earlier.at
     if range_joules is not None and seconds * max_watts >= range_joules:
@@ -123,7 +123,7 @@ class Track:
         self._last: Raw | None = None
 
     def add(self, raw: Raw) -> str:
-        """Count up to `raw`; returns why the time since the last look was left out, if it was."""
+        """Count up to `raw`; returns why the time since the last reading was left out, if so."""
         self.readable = True
         self.counts = self.counts or raw.joules > 0
         last, self._last = self._last, raw
@@ -152,17 +152,17 @@ class Rapl:
         self._loop = Loop("rapl", self._step)
 
     def start(self) -> None:
-        """Begin to follow the counters."""
+        """Start following the counters."""
         self._loop.start()
 
     def stop(self) -> None:
-        """End the thread."""
+        """Stop the thread."""
         self._loop.stop()
 
     def collect(self) -> list[MetricFamily]:
-        """Show the totals of this moment: with those of the thread's last look, rates would beat.
+        """The totals, read now: those of the thread's last reading would make rates oscillate.
 
-        It costs a register read per zone, microseconds each.
+        It costs a register read per zone, which takes microseconds.
         """
         totals = self.look()
         with self._lock:
@@ -190,7 +190,7 @@ class Rapl:
         return [meter for zone, meter in offered if zone in counting]
 
     def look(self) -> dict[ZoneDomain, float]:
-        """Read every counter now; joules of each place known in all its parts."""
+        """Read every counter now; joules of each place of which all parts are known."""
         with self._lock:
             if self._host.monotonic() - self._scanned_at >= _RESCAN_SECONDS:
                 self._scan()
@@ -203,7 +203,7 @@ class Rapl:
             }
 
     def interval(self) -> float:
-        """Seconds from look to look, in which no zone can turn more than half round."""
+        """Seconds between readings, in which no zone can count more than half of its range."""
         with self._lock:
             turns = [
                 track.zone.range_joules / track.max_watts / 2
@@ -221,7 +221,7 @@ class Rapl:
         return self.interval()
 
     def _scan(self) -> None:
-        """Look for zones; a place that gained or lost one restarts, or its sum would jump."""
+        """Look for zones; a place that gained or lost one restarts, since its sum would jump."""
         self._scanned_at = self._host.monotonic()
         found = {zone.path: zone for zone in powercap.to_count(self._root, self._cpuinfo)}
         if not found and powercap.masked(self._root):
@@ -240,7 +240,7 @@ class Rapl:
         }
 
     def _read(self, track: Track) -> None:
-        """Called with the lock held."""
+        """Must be called with the lock held."""
         zone = track.zone
         try:
             gap = track.add(Raw(self._host.monotonic(), powercap.energy_joules(zone)))
@@ -256,7 +256,7 @@ class Rapl:
             self._once.warning(f"{gap} {zone.path}", "%s: interval left out: %s", zone.path, gap)
 
     def _sum(self, *zones: str) -> MeterReading | None:
-        """The zones' places together, or None: a sum that lacks a part looks like less energy."""
+        """The sum of the zones' places; None if one is missing, since it would be too low."""
         totals = self.look()
         at = self._host.monotonic()
         counting = self._counting()
@@ -284,7 +284,7 @@ class Rapl:
 
 
 def build(host: Host, options: RaplOptions, _built: Mapping[str, Collector]) -> Rapl:
-    """Make the collector."""
+    """Build the collector."""
     return Rapl(host, options)
 
 

@@ -7,16 +7,16 @@ _NOT_STORAGE = frozenset({"1", "7"})
 
 
 class DeviceNames:
-    """`8:0` → `sda`, remembered. Safe from several threads: the worst is a look-up done twice."""
+    """`8:0` → `sda`, cached. Safe in several threads: at worst, a look-up is done twice."""
 
     def __init__(self, sysfs: str) -> None:
         self._sysfs = sysfs
         self._names: dict[str, str | None] = {}
 
     def name(self, number: str) -> str | None:
-        """The device's name, its number where sysfs has none, or None if it is to be left out.
+        """The device's name, its number if sysfs has no name, or None if it is left out.
 
-        A stacked device (LVM, md) hands its requests to others that count them again.
+        A stacked device (LVM, md) passes its requests on to others, which count them again.
         """
         if number not in self._names:
             self._names[number] = self._look_up(number)

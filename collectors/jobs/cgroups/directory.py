@@ -16,16 +16,16 @@ _AT_FIRST_SECONDS = 0.5  # but a scheduler sets limits and enables controllers w
 
 
 class CgroupGone(Exception):
-    """The directory was removed; what was read of it before is all there will be."""
+    """The directory was removed; what was read of it before is final."""
 
 
 def is_gone(error: OSError) -> bool:
-    """Whether the kernel says that a cgroup directory no longer exists; else it is unreadable."""
+    """Whether the error means that the cgroup directory no longer exists."""
     return error.errno in (errno.ENOENT, errno.ENODEV)
 
 
 class Trouble:
-    """Counts what could not be read, by reason. Thread-safe."""
+    """Counts read errors by reason. Thread-safe."""
 
     REASONS: Mapping[int, str] = {
         errno.EACCES: "denied",
@@ -40,7 +40,7 @@ class Trouble:
         self._lock = threading.Lock()
 
     def count(self, reason: str | OSError | ValueError) -> None:
-        """One more, by a word of ours, by what the kernel answered, or as a malformed text."""
+        """Count an error, by a reason of ours, by the kernel's error, or as a malformed text."""
         if isinstance(reason, OSError):
             word = self.REASONS.get(reason.errno or 0, "other")
         else:
@@ -49,20 +49,20 @@ class Trouble:
             self._counts[word] += 1
 
     def counts(self) -> dict[str, int]:
-        """How often each reason occurred since start."""
+        """How often each reason has occurred since start."""
         with self._lock:
             return dict(self._counts)
 
 
 class Descriptors:
-    """How many descriptors may stay open; beyond that, files are opened for each read."""
+    """The maximum number of open descriptors; beyond it, files are opened for each read."""
 
     def __init__(self, limit: int) -> None:
         self._left = limit
         self._lock = threading.Lock()
 
     def take(self) -> bool:
-        """Reserve one; False when none is left."""
+        """Reserve a descriptor; False if none is left."""
         with self._lock:
             if self._left <= 0:
                 return False
@@ -70,17 +70,17 @@ class Descriptors:
             return True
 
     def give_back(self, number: int) -> None:
-        """Return what was taken."""
+        """Return reserved descriptors."""
         with self._lock:
             self._left += number
 
 
 class CgroupDirectory:
-    """Reads one cgroup directory again and again.
+    """Reads one cgroup directory repeatedly.
 
-    A descriptor kept open and read from offset 0 costs a fifth of open, read and close; after the
-    directory's removal it answers ENODEV (kernfs), so it can never show another cgroup's numbers.
-    Not thread-safe: the job that owns it has the lock.
+    Reading a descriptor that stays open, from offset 0, costs a fifth of open, read and close;
+    after the directory's removal it returns ENODEV (kernfs), so it can never show another cgroup's
+    numbers. Not thread-safe: the job that owns it has the lock.
     """
 
     __slots__ = (
@@ -116,11 +116,11 @@ class CgroupDirectory:
         self._gone = self.removed()
 
     def read(self, now: float, group: str | None = None) -> bool:
-        """Read all files that are there, or one group's, into the values. Raises CgroupGone.
+        """Read all existing files, or one group's, into the values. Raises CgroupGone.
 
-        `now` is monotonic seconds. A file that is not there, not readable or not in its format
-        leaves its fields out. False if nothing changed: most files of most jobs say what they said
-        before, and then nobody needs to look at them again.
+        `now` is monotonic seconds. A file that is missing, unreadable or malformed leaves its
+        fields out. False if nothing changed: most files of most jobs are as they were, and then
+        nobody needs to look at them again.
         """
         settled = now >= self.settle_at
         if settled:
@@ -148,11 +148,11 @@ class CgroupDirectory:
 
     @property
     def kept_open(self) -> bool:
-        """There were descriptors enough for its files."""
+        """Whether there were enough descriptors for its files."""
         return all(file.descriptor >= 0 for file in self.often)
 
     def removed(self) -> bool:
-        """The directory no longer exists, or another one has its name by now."""
+        """Whether the directory no longer exists, or its name belongs to another one by now."""
         if self._gone:
             return True
         try:
@@ -163,7 +163,7 @@ class CgroupDirectory:
         return inode != self._inode
 
     def close(self) -> None:
-        """Close every descriptor; the directory reads nothing afterwards."""
+        """Close every descriptor; nothing can be read afterwards."""
         kept = [file.descriptor for file in self._present if file.descriptor >= 0]
         for descriptor in kept:
             os.close(descriptor)
@@ -171,7 +171,7 @@ class CgroupDirectory:
         self._present, self.often, self._missing = [], [], []
 
     def _read_files(self, files: Iterable[OpenCgroupFile]) -> bool:
-        """Whether any of them says something new. Raises CgroupGone."""
+        """Whether any of the files has changed. Raises CgroupGone."""
         changed = False
         for file in files:
             try:
@@ -200,7 +200,7 @@ class CgroupDirectory:
             self._trouble.count("malformed")
 
     def _set_aside(self) -> None:
-        """Treat files that cannot be read, such as pressure with PSI off, as not there."""
+        """Treat files that cannot be read, such as pressure with PSI off, as missing."""
         for file in self._failed:
             self._present.remove(file)
             self._missing.append(file.source)
@@ -212,7 +212,7 @@ class CgroupDirectory:
         self._sort()
 
     def _find_files(self) -> None:
-        """Open what is there by now; what is not, is asked for again later."""
+        """Open the files that exist; missing ones are tried again later."""
         missing = []
         for source in self._missing:
             try:
@@ -237,9 +237,9 @@ class CgroupDirectory:
 
 
 def descendants(path: str, unreadable: Callable[[OSError], object] = lambda _: None) -> list[str]:
-    """The directory and all below it; what vanishes meanwhile is left out.
+    """The directory and all below it, without those that vanish meanwhile.
 
-    `unreadable` is called for each directory that is there and cannot be listed.
+    `unreadable` is called for each existing directory that cannot be listed.
     """
     found = [path]
     for each in found:
@@ -262,8 +262,8 @@ def pids_of(
 ) -> set[int]:
     """The processes in exactly these cgroup directories.
 
-    0 stands for a process of another pid namespace, which /proc cannot show. `unreadable` is
-    called for each list that is there and cannot be read.
+    0 stands for a process of another pid namespace, which /proc cannot show. `unreadable` is called
+    for each existing list that cannot be read.
     """
     pids: set[int] = set()
     for directory in directories:

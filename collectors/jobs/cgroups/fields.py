@@ -1,4 +1,4 @@
-"""Which number of which cgroup file fills which field of a reading, by the fields' own word."""
+"""Which number of which cgroup file fills which field of a reading, as the fields declare."""
 
 from collections.abc import Mapping
 from typing import Annotated, NamedTuple, get_args, get_type_hints
@@ -18,7 +18,7 @@ BytesByDevice = Mapping[str, tuple[int, int]]  # read and written; or their oper
 
 
 class CgroupParts(NamedTuple):
-    """What files say of which fields of a reading are made only together."""
+    """Numbers from files that fill a field of a reading only in combination."""
 
     cpu_seconds: Annotated[Number, V1("cpuacct.usage", "", NANOSECONDS)] = None
     cpu_system_ticks: Annotated[Number, V1("cpuacct.stat", "system")] = None
@@ -49,7 +49,7 @@ Targets = Mapping[str, tuple[str, int]]  # key in the file → field, and what o
 
 
 def targets(version: type[V1] | type[V2]) -> Mapping[str, Targets]:
-    """By file, the fields that it fills."""
+    """The fields that each file fills."""
     found: dict[str, dict[str, tuple[str, int]]] = {}
     for reading in (CgroupReading, CgroupParts):
         for field, hint in get_type_hints(reading, include_extras=True).items():
@@ -60,7 +60,7 @@ def targets(version: type[V1] | type[V2]) -> Mapping[str, Targets]:
 
 
 def number_parser(fields: Targets) -> Parse:
-    """Parser of a file with one number, or with a line for each."""
+    """A parser of a file with one number, or with one per line."""
     return single(*fields[""]) if "" in fields else flat_keyed(fields)
 
 
@@ -71,7 +71,7 @@ def field_of(fields: Targets) -> str:
 
 
 def allocated_cpus(parts: CgroupParts) -> float | None:
-    """CPUs by the CPU set, or else by the quota; an empty CPU set is inherited, no allocation."""
+    """CPUs by the CPU set, else by the quota; an empty CPU set is inherited, not an allocation."""
     if parts.cpuset_cpus:
         return parts.cpuset_cpus if parts.effective_cpus is None else parts.effective_cpus
     if parts.cfs_quota is not None and parts.cfs_period:

@@ -1,4 +1,4 @@
-"""How the texts of cgroup files read (Linux Documentation/admin-guide/cgroup-v2.rst, "Format")."""
+"""The formats of cgroup files (Linux Documentation/admin-guide/cgroup-v2.rst, "Format")."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -9,10 +9,10 @@ Parse = Callable[[bytes], Mapping[str, Any]]
 
 
 def flat_keyed(fields: Mapping[str, tuple[str, int]]) -> Parse:
-    """Parser of `key value` lines (cgroup-v2.rst, "Flat keyed"): key → (field, divisor).
+    """A parser of `key value` lines (cgroup-v2.rst, "Flat keyed"): key → (field, divisor).
 
-    Unknown keys are ignored and missing ones left out. A kernel writes the keys of a file in one
-    order, so their lines are remembered: picking 8 of 50 keys costs a quarter of reading all.
+    Unknown keys are ignored and missing ones left out. A kernel writes the keys of a file in a
+    fixed order, so their lines are remembered: reading 8 of 50 keys costs a quarter of reading all.
     """
     wanted = {key.encode(): target for key, target in fields.items()}
     lines = _lines(b"", wanted)
@@ -34,7 +34,7 @@ def flat_keyed(fields: Mapping[str, tuple[str, int]]) -> Parse:
 
 
 class _Lines(NamedTuple):
-    """Which lines of a file are wanted: a pattern with a group for each number of theirs."""
+    """The wanted lines of a file: a pattern with a group for each of their numbers."""
 
     pattern: re.Pattern[bytes]
     fields: tuple[str, ...]
@@ -59,7 +59,7 @@ def _lines(data: bytes, wanted: Mapping[bytes, tuple[str, int]]) -> _Lines:
 
 
 def whole(text: bytes | str) -> int:
-    """A number as the kernel writes it, in 64 bits and so in 20 digits and a line feed at most.
+    """A number as the kernel writes it: 64 bits, so at most 20 digits and a line feed.
 
     Raises ValueError for anything else: a sign, digits of other scripts or with `_` between them,
     or more than fit a sample.
@@ -71,7 +71,7 @@ def whole(text: bytes | str) -> int:
 
 
 def single(field: str, divisor: int = 1) -> Parse:
-    """Parser of a file with one number; `max` means no limit."""
+    """A parser of a file with one number; `max` means no limit."""
 
     def parse(data: bytes) -> Mapping[str, Any]:
         if data == b"max\n":
@@ -82,7 +82,7 @@ def single(field: str, divisor: int = 1) -> Parse:
 
 
 def count_list(data: bytes) -> int:
-    """How many numbers a kernel list such as `0-3,8` names (cpusets.rst, "List format")."""
+    """The number of members of a kernel list such as `0-3,8` (cpusets.rst, "List format")."""
     count = 0
     for part in data.strip().split(b","):
         if part:

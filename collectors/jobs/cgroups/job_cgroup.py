@@ -1,4 +1,4 @@
-"""A job's directory: one path, in every hierarchy that has it."""
+"""A job's cgroup: one path, in every hierarchy that has it."""
 
 import math
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ _PIDS_FROM = ("freezer", "memory", "cpuacct", "cpuset", "devices", "pids")
 
 
 class Tables(NamedTuple):
-    """What to read of a directory, and what all directories share."""
+    """The files to read in a directory, and what all directories share."""
 
     v1: Mapping[str, tuple[CgroupFile, ...]]
     v2: tuple[CgroupFile, ...]
@@ -48,7 +48,7 @@ def tables(
     kernel_log: KernelLog,
     trouble: Trouble,
 ) -> Tables:
-    """The files of the metric groups wanted."""
+    """The files of the wanted metric groups."""
     return Tables(
         cgroup1.sources(groups, devices),
         cgroup2.sources(groups, devices),
@@ -61,7 +61,8 @@ def tables(
 class JobCgroup:
     """One path of a job. Not thread-safe: the job has the lock.
 
-    What a vanished directory said last stays: on v1 the controllers' directories go one by one.
+    The last readings of a removed directory are kept: on v1 the controllers' directories are
+    removed one by one.
     """
 
     __slots__ = (
@@ -87,7 +88,7 @@ class JobCgroup:
         self._has_v1 = False
 
     def add(self, hierarchy: Hierarchy) -> bool:
-        """The path exists in this hierarchy; False if that was known."""
+        """Add a hierarchy in which the path exists; False if it was known."""
         if hierarchy in self._directories:
             return False
         self._has_v1 |= hierarchy.version == 1
@@ -106,11 +107,11 @@ class JobCgroup:
 
     @property
     def gone(self) -> bool:
-        """No directory is left."""
+        """Whether no directory is left."""
         return not self._directories
 
     def read(self, now: float, group: str | None = None) -> CgroupReading:
-        """Read what is left of it; the same reading again if nothing changed."""
+        """Read what is left of it; returns the same reading again if nothing changed."""
         if now >= self._kept_gauges_until:
             self._kept = {name: x for name, x in self._kept.items() if name not in PASSING}
             self._kept_gauges_until = math.inf
@@ -137,7 +138,7 @@ class JobCgroup:
         return glance
 
     def _read_each(self, now: float, group: str | None) -> bool:
-        """The same with care: look for limits and new files, and let go of what is gone."""
+        """The slow path of `read`: look for limits and new files, forget removed directories."""
         self._forget_glances()
         changed, gone = False, []
         for hierarchy, directory in self._directories.items():
@@ -156,12 +157,12 @@ class JobCgroup:
         return changed or bool(gone)  # some of its files may have been read before it was
 
     def _forget_glances(self) -> None:
-        """A descriptor may be closed, and its number be another file's soon."""
+        """Forget the batch: a descriptor may be closed, and its number may be reused."""
         self._glances.clear()
         self._settle_at = float("-inf")
 
     def reading(self) -> CgroupReading:
-        """What was read last."""
+        """The last reading."""
         return self._reading
 
     def _finished(self) -> CgroupReading:
@@ -183,16 +184,16 @@ class JobCgroup:
         return reading
 
     def drop_removed(self, now: float) -> None:
-        """Forget directories that no longer exist, or are others of the same name by now."""
+        """Forget directories that no longer exist or have been replaced."""
         for hierarchy, directory in list(self._directories.items()):
             if directory.removed():
                 self._drop(hierarchy)
                 self._kept_gauges_until = now + _REMOVAL_SECONDS
 
     def populated(self) -> bool | None:
-        """Whether it holds processes, as cgroup v2 says; None on v1, where one has to look.
+        """Whether it holds processes, according to cgroup v2; None on v1, which does not report it.
 
-        A part of which the kernel cannot say it just now is taken to be alive.
+        If the kernel cannot say at the moment, the part counts as populated.
         """
         for hierarchy, directory in self._directories.items():
             if hierarchy.version == 2:
@@ -210,14 +211,14 @@ class JobCgroup:
         return [(hierarchy, each.path) for hierarchy, each in self._directories.items()]
 
     def process_tree(self) -> str:
-        """The directory below which all processes of the part are listed; "" for none."""
+        """The directory below which all processes of the part are listed; "" if there is none."""
         best = min(self._directories, key=_completeness, default=None)
         return "" if best is None else self._directories[best].path
 
     def count_oom_kills(self) -> None:
-        """Take over the OOM kills of v1's directories below, before they are removed.
+        """Count the OOM kills of v1's directories below before they are removed.
 
-        What was removed before it could be read is in the kernel's log.
+        Kills in directories removed before that are in the kernel's log.
         """
         for hierarchy, directory in self._directories.items():
             if "memory" not in hierarchy.controllers:
@@ -251,7 +252,7 @@ class JobCgroup:
             self._reading = self._finished()
 
     def _hear_of_oom_kills(self, hierarchy: Hierarchy) -> bool:
-        """Whether the kernel's log tells of more than the directories did."""
+        """Whether the kernel's log has more kills than the directories."""
         before = dict(self._oom_kills)
         told = self._tables.kernel_log.kills(f"/{self.path}", self._born_at)
         for victim, kills in told.items():

@@ -1,9 +1,9 @@
-"""OOM kills as the kernel's log tells them, for cgroups that are gone before anybody looked.
+"""OOM kills from the kernel's log, for cgroups that were removed before they could be read.
 
     log = KernelLog("/dev/kmsg")
     log.kills("/slurm/uid_1000/job_42", since=0)     # {"/slurm/uid_1000/job_42/step_0/task_0": 1}
 
-Linux Documentation/ABI/testing/dev-kmsg: each read gives one record,
+Linux Documentation/ABI/testing/dev-kmsg: each read returns one record,
 `6,1234,11930570567,-;oom-kill:constraint=CONSTRAINT_MEMCG,...,task_memcg=PATH,task=NAME,pid=1,uid=0`
 (mm/oom_kill.c, dump_oom_victim; since Linux 5.0, and at most ten in five seconds).
 """
@@ -24,9 +24,10 @@ _FIELD = b",task_memcg="
 
 
 class KernelLog:
-    """Reads what is new whenever it is asked, without waiting. Safe in many threads.
+    """Reads new records on demand, without waiting. Thread-safe.
 
-    Where the log may not be read (CAP_SYSLOG, while kernel.dmesg_restrict is 1), it knows nothing.
+    If the log must not be read (without CAP_SYSLOG, while kernel.dmesg_restrict is 1), it has no
+    records.
     """
 
     def __init__(self, path: str) -> None:
@@ -42,7 +43,7 @@ class KernelLog:
             self._give_up(error)
 
     def position(self) -> int:
-        """Kills up to now, by which `kills` tells later ones from them."""
+        """The number of kills so far, from which `kills` counts later ones."""
         with self._lock:
             self._read()
             return self._kills
@@ -58,7 +59,7 @@ class KernelLog:
             )
 
     def close(self) -> None:
-        """Give the descriptor back."""
+        """Close the descriptor."""
         with self._lock:
             self._close()
 
@@ -90,7 +91,10 @@ class KernelLog:
                 self._note(line)
 
     def _note(self, line: bytes) -> None:
-        """A user may name cgroups of his own: what holds the field twice could be a forgery."""
+        """Record a kill.
+
+        A record that contains the field twice may be forged: users can name their own cgroups.
+        """
         victim = _VICTIM.match(line)
         if victim and line.count(_FIELD) == 1:
             self._kills += 1

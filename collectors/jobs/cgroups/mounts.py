@@ -1,4 +1,4 @@
-"""Which cgroup hierarchies this machine has, and where."""
+"""The cgroup hierarchies of this machine and their mount points."""
 
 import os
 from collections.abc import Iterator
@@ -23,10 +23,10 @@ class Hierarchy(NamedTuple):
 
 
 def hierarchies(host: Host) -> tuple[Hierarchy, ...]:
-    """The hierarchies below `host.cgroupfs`, and others that the mount table knows.
+    """The hierarchies below `host.cgroupfs`, and others in the mount table.
 
-    Where v1 controllers are mounted beside v2 ("hybrid"), both are returned. A mount that is not
-    there is no error: the answer is empty, and filled by a later call.
+    If v1 controllers are mounted beside v2 ("hybrid"), both are returned. A missing mount is not an
+    error: the result is empty, and a later call may find it.
     """
     found: dict[str, Hierarchy] = {}
     for hierarchy in (*_below(host.cgroupfs), *_mounted(host)):
@@ -54,8 +54,8 @@ def _below(cgroupfs: str) -> Iterator[Hierarchy]:
 def _mounted(host: Host) -> Iterator[Hierarchy]:
     """Mounts in unusual places, such as /cgroup/memory of old systems (proc(5), mountinfo).
 
-    Only where the root of the file system was not moved: in a container with the host's tree
-    elsewhere, the table speaks of paths that are not ours.
+    Only if the root of the file system was not moved: in a container with the host's tree in
+    another place, the table has paths that are not valid here.
     """
     if host.cgroupfs != Host.cgroupfs:
         return

@@ -1,4 +1,4 @@
-"""Files of cgroup directories: which fields they fill, and how they are read again and again."""
+"""Files of cgroup directories: the fields that they fill, and how they are read repeatedly."""
 
 import errno
 import os
@@ -39,14 +39,14 @@ class CgroupFile(NamedTuple):
     brief: bool = False  # what a job must not lose, however short it is
 
     def belongs(self, group: str | None) -> bool:
-        """Whether it is read with a group; None is all."""
+        """Whether it is read with a group; None means all groups."""
         return group is None or group == self.group or (group == BRIEF and self.brief)
 
 
 class OpenCgroupFile:
-    """A file that is there: how it is read, and what it said last.
+    """An existing file: how it is read, and its last values.
 
-    Of its text a hash is kept: the texts of a thousand jobs are megabytes.
+    A hash of its text is kept, not the text: the texts of a thousand jobs are megabytes.
     """
 
     __slots__ = ("_fields", "descriptor", "digest", "room", "source", "values")
@@ -60,7 +60,7 @@ class OpenCgroupFile:
         self._fields: tuple[str, ...] = ()  # of this one
 
     def take(self, data: bytes) -> bool:
-        """Show what the file says by now; False if that is not in its format."""
+        """Parse the file's present text; False if it is malformed."""
         try:
             if data[-1:] != b"\n" and (data or not self.source.may_be_empty):
                 raise ValueError("half a line")
@@ -71,7 +71,7 @@ class OpenCgroupFile:
         return self.digest is not None
 
     def show(self, said: Mapping[str, Any]) -> None:
-        """Put these values in the place of what it said before."""
+        """Replace the file's previous values by these."""
         fields = tuple(said)
         if fields != self._fields:
             for field in self._fields:
@@ -80,20 +80,20 @@ class OpenCgroupFile:
         self.values.update(said)
 
     def overflows(self, data: bytes) -> bool:
-        """Whether a read that gave this much may have left something."""
+        """Whether a read of this size may have left a remainder."""
         return len(data) > self.room - _RECORD
 
 
 @lru_cache(1000)
 def _field_names(fields: tuple[str, ...]) -> tuple[str, ...]:
-    """The same names once for all jobs."""
+    """Share equal tuples of names among all jobs."""
     return fields
 
 
 class BatchReader:
-    """Files of some directories, read in one go as long as nothing is amiss with any of them.
+    """Reads the files of some directories in one go, as long as none of them has a problem.
 
-    A scrape comes to thousands of files with cold caches: whatever Python touches between two reads
+    A scrape reads thousands of files with cold caches: whatever Python touches between two reads
     costs as much as a read.
     """
 
@@ -106,7 +106,7 @@ class BatchReader:
         self._digests = [file.digest for file in files]  # of what was taken here
 
     def read(self) -> bool | None:
-        """Whether any file says something new; None: each must be read with care by now."""
+        """Whether any file has changed; None if each must be read by itself."""
         read: list[bytes] = []
         amiss = False
         try:
@@ -123,18 +123,19 @@ class BatchReader:
 
 
 def read_all(descriptor: int, room: int = _PAGE) -> bytes:
-    """The whole file behind a descriptor, from its start; `room` bytes are more than it has.
+    """The whole file behind a descriptor, from its start; `room` bytes are more than its size.
 
-    What is read is kept, and a buffer of a page for each of thousands of files would be as well.
+    The result is kept, so it must not hold a buffer of a page for each of thousands of files.
     """
     return completed(descriptor, os.pread(descriptor, room, 0), room)
 
 
 def completed(descriptor: int, data: bytes, room: int) -> bytes:
-    """The whole file of which `data` is what a read of `room` bytes gave. OSError: it is too large.
+    """The whole file that begins with `data`, the result of a read of `room` bytes.
 
-    A read that falls short by some bytes only may not be the last: of a list, such as cgroup.procs,
-    the kernel hands out whole records (filesystems/seq_file.rst).
+    A read that falls a few bytes short may not be the last one: of a list such as cgroup.procs, the
+    kernel returns whole records (filesystems/seq_file.rst). Raises OSError if the file is too
+    large.
     """
     if len(data) < room - _RECORD:
         return data
@@ -148,7 +149,7 @@ def completed(descriptor: int, data: bytes, room: int) -> bytes:
 
 
 def read_path(path: str) -> bytes:
-    """The whole file, opened and closed. Raises OSError, also for one of more than 4 MiB."""
+    """The whole file, opened and closed. Raises OSError, also for a file larger than 4 MiB."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return read_all(descriptor)
@@ -157,7 +158,7 @@ def read_path(path: str) -> bytes:
 
 
 def read_head(path: str, size: int) -> bytes:
-    """The first `size` bytes of a file whose length another user decides. Raises OSError."""
+    """The first `size` bytes of a file whose length another user controls. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return os.pread(descriptor, size, 0)

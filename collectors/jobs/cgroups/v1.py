@@ -16,7 +16,7 @@ _FIELDS = targets(V1)
 
 
 def sources(groups: Collection[str], devices: DeviceNames) -> Mapping[str, tuple[CgroupFile, ...]]:
-    """For each controller the files to read for the metric groups wanted."""
+    """The files to read per controller for the wanted metric groups."""
     table: Mapping[str, tuple[CgroupFile, ...]] = {
         "cpuacct": (
             _numbers("cpuacct.usage", "cpu", brief=True),
@@ -62,10 +62,10 @@ def _cpus(file: str) -> CgroupFile:
 
 
 def oom_kills(path: str) -> int | None:
-    """Processes of this very directory that the OOM killer ended (kernel 4.13).
+    """OOM kills of processes in this very directory (kernel 4.13).
 
-    v1 counts a kill only in the victim's own cgroup (mm/memcontrol.c, memcg_memory_event), which
-    is a task directory below the job's.
+    v1 counts a kill only in the victim's own cgroup (mm/memcontrol.c, memcg_memory_event), which is
+    a task directory below the job's.
     """
     for line in read_path(f"{path}/memory.oom_control").splitlines():
         key, _, value = line.partition(b" ")
@@ -75,7 +75,7 @@ def oom_kills(path: str) -> int | None:
 
 
 class Combined(NamedTuple):
-    """Fields of a reading that are made of several numbers; None leaves what a file says."""
+    """Fields of a reading computed from several numbers; None leaves the value of a file."""
 
     cpu_user_seconds: float | None
     cpu_system_seconds: float | None
@@ -85,11 +85,11 @@ class Combined(NamedTuple):
 
 
 def combined(parts: CgroupParts, user_before: float) -> Combined:
-    """What the parts say together.
+    """Combine the parts.
 
     cpuacct.stat counts in ticks of 10 ms, which is a tenth of a short job; cpuacct.usage is exact.
-    So system time is the former's and user time the rest, but never less than `user_before`: the
-    tick that is added to the one may not be taken from the other.
+    So system time is the former's and user time the rest, but never less than `user_before`: a tick
+    added to the one must not be taken from the other.
     """
     user = system = hits = None
     seconds, ticks = parts.cpu_seconds, parts.cpu_system_ticks
@@ -130,8 +130,8 @@ def _blkio(file: str, devices: DeviceNames) -> CgroupFile:
     def parse(data: bytes) -> Mapping[str, Any]:
         """Lines `8:0 Read 1`, `8:0 Write 2`, ..., and a last `Total 3` (blkio-controller.rst).
 
-        Since Linux 6.10 nothing is counted until somebody sets a throttle (block/blk-throttle.c):
-        without the line of any device the job's IO is not known.
+        Since Linux 6.10 nothing is counted until a throttle is set (block/blk-throttle.c): without
+        a line of any device, the job's IO is not known.
         """
         read: dict[str, dict[str, int]] = {}
         counted = False

@@ -15,10 +15,10 @@ LIMIT_FIELD = field_of(_FIELDS["memory.max"])
 
 
 def sources(groups: Collection[str], devices: DeviceNames) -> tuple[CgroupFile, ...]:
-    """The files to read for the metric groups wanted, each with a parser of its own.
+    """The files to read for the wanted metric groups, each with its parser.
 
-    All are hierarchical: a job's directory counts its steps, ended ones included. Hence
-    memory.events and not memory.events.local.
+    All are hierarchical: a job's directory includes its steps, even ended ones. Hence
+    memory.events, not memory.events.local.
     """
     table = (
         _numbers("cpu.stat", "cpu", brief=True),
@@ -56,10 +56,10 @@ def _cpus(file: str) -> CgroupFile:
 
 
 def memory_limit(path: str, root: str) -> int | None:
-    """The least finite memory.max from a directory up to the mount; None where none limits.
+    """The lowest finite memory.max from a directory up to the mount; None if there is none.
 
-    Slurm leaves `max` where its allocation does not constrain memory, and a limit of an ancestor
-    (a pod, a slice) holds as well.
+    Slurm leaves `max` if its allocation does not constrain memory, and limits of ancestors (a pod,
+    a slice) apply as well.
     """
     limits = []
     while len(path) > len(root):
@@ -84,7 +84,7 @@ def _pressure(file: str) -> CgroupFile:
     (waiting, microseconds), (stalled, _) = _FIELDS[file]["some"], _FIELDS[file]["full"]
 
     def parse(data: bytes) -> Mapping[str, Any]:
-        """A line `some`, and a line `full`, which kernels before 5.13 do not write for cpu."""
+        """The lines `some` and `full`; kernels before 5.13 have no `full` for cpu."""
         some, _, full = data.partition(b"\n")
         values = {waiting: _total(some, b"some ") / microseconds}
         if full:

@@ -1,4 +1,4 @@
-"""The kernel's notices of made and removed directories and of changed files (inotify(7))."""
+"""The kernel's notifications of created and removed directories and changed files (inotify(7))."""
 
 import ctypes
 import os
@@ -19,7 +19,7 @@ _ROOM = 64 * 1024
 
 
 class Event(NamedTuple):
-    """One notice: the watch's number, what happened, and the name within a directory."""
+    """One notification: the watch's number, what happened, and the name within a directory."""
 
     watch: int
     mask: int
@@ -27,7 +27,7 @@ class Event(NamedTuple):
 
 
 class Inotify:
-    """An inotify instance. Raises OSError where the kernel refuses (limits, seccomp)."""
+    """An inotify instance. Raises OSError if the kernel refuses (limits, seccomp)."""
 
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)
@@ -38,17 +38,17 @@ class Inotify:
         self._poll.register(self._interrupt, select.POLLIN)
 
     def add(self, path: str, mask: int) -> int:
-        """Watch a file or directory; returns the number its events carry."""
+        """Watch a file or directory; returns the number that its events carry."""
         return self._checked(
             self._libc.inotify_add_watch(self._descriptor, os.fsencode(path), ctypes.c_uint32(mask))
         )
 
     def remove(self, number: int) -> None:
-        """End a watch; one that has ended by itself is no error."""
+        """Remove a watch; one that the kernel has removed is not an error."""
         self._libc.inotify_rm_watch(self._descriptor, number)
 
     def wait(self) -> list[Event]:
-        """Sleep until something happens or `interrupt` is called; then an empty list."""
+        """Wait for events; returns an empty list when `interrupt` is called."""
         ready = {descriptor for descriptor, _ in self._poll.poll()}
         if self._descriptor not in ready:
             return []
@@ -63,11 +63,11 @@ class Inotify:
         return events
 
     def interrupt(self) -> None:
-        """End the sleep of `wait`, from another thread."""
+        """Make `wait` return, from another thread."""
         os.write(self._interrupted, b"x")
 
     def close(self) -> None:
-        """Give all watches back to the kernel."""
+        """Remove all watches."""
         for descriptor in (self._descriptor, self._interrupt, self._interrupted):
             os.close(descriptor)
 

@@ -1,13 +1,13 @@
-"""Follow a tree of cgroups name by name: what is a job, what may lead to one, what to watch.
+"""Matches a cgroup tree against the layouts name by name: what is a job, what may lead to one.
 
     place = start(registry.layouts(), version=2)
     place = enter(place, "system.slice")              # leads_on, watch
     place = enter(place, "node01_slurmstepd.scope")   # leads_on, watch: its children are jobs
     place = enter(place, "job_42")                    # found; what is below belongs to the job
 
-A walk enters only directories whose place leads on, and so leaves most of a machine's services
-and every user's own tree alone. A directory inside a job is never a job: a user can make
-`slurmstepd.scope/job_1` in a cgroup of his own.
+A walk enters only directories that may lead to jobs, and so leaves most of a machine's services and
+every user's own tree alone. A directory inside a job is never a job: a user can create
+`slurmstepd.scope/job_1` in a delegated cgroup.
 """
 
 import re
@@ -39,12 +39,12 @@ class LayoutCursor(NamedTuple):
 
     @property
     def leads_on(self) -> bool:
-        """There may be jobs below."""
+        """Whether there may be jobs below."""
         return bool(self.begun or self.anywhere)
 
     @property
     def watch(self) -> bool:
-        """A layout's tree has begun here: new children may be jobs, or lead to them."""
+        """Whether a layout's tree has begun here: new children may be jobs, or lead to them."""
         return bool(self.begun)
 
 
@@ -58,7 +58,7 @@ def start(layouts: Iterable[Layout], version: int) -> LayoutCursor:
 
 
 def enter(place: LayoutCursor, name: str) -> LayoutCursor:
-    """The child `name` of a directory. Of two rows that call it a job the first counts."""
+    """The child `name` of a directory. If two rows match it as a job, the first counts."""
     depth = place.depth + 1
     begun = []
     for state in (*place.begun, *(_Begun(row, 0, ()) for row in place.anywhere)):
@@ -81,7 +81,7 @@ def _through(place: LayoutCursor, name: str, depth: int) -> tuple[Layout, ...]:
 
 
 def place_of(path: str, layouts: Iterable[Layout], version: int) -> LayoutCursor:
-    """Where a path, relative to the mount, stands; inside a job no layout goes on."""
+    """The cursor of a path, relative to the mount; no layout continues inside a job."""
     place = start(layouts, version)
     for name in path.split("/") if path else ():
         place = enter(place, name)
@@ -89,5 +89,5 @@ def place_of(path: str, layouts: Iterable[Layout], version: int) -> LayoutCursor
 
 
 def match(path: str, layouts: Iterable[Layout], version: int) -> LayoutMatch | None:
-    """The job whose own directory this is."""
+    """The job whose directory this is."""
     return place_of(path, layouts, version).found

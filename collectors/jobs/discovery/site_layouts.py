@@ -1,4 +1,4 @@
-"""Rows of the layout table that a site adds in the configuration file.
+"""Layouts that a site adds in the configuration file.
 
     collector.jobs.layouts:
       - manager: mybatch
@@ -12,8 +12,8 @@
       - {name: libvirt, enabled: true}             # a row of the built-in table, by its name
       - {name: kubernetes, enabled: false}
 
-In a pattern `{jobid}`, `{uid}`, `{started}` or any other name stands for a part of one directory's
-name, `*` for any text in it, and `**/` in front for any directories.
+In a pattern, `{jobid}`, `{uid}`, `{started}` or any other name stands for a part of one directory's
+name, `*` for any text in it, and `**/` at the start for any directories.
 """
 
 import re
@@ -50,7 +50,7 @@ def site_layouts(value: Any) -> tuple[Layout, ...]:
 
 
 def all_layouts(site: tuple[Layout, ...]) -> tuple[Layout, ...]:
-    """The site's rows, then those built in; a row of the site replaces the one of the same name."""
+    """The site's rows, then the built-in ones; a site's row replaces one of the same name."""
     names = {row.name for row in site}
     return (*site, *(row for row in registry.layouts() if row.name not in names))
 

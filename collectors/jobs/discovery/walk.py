@@ -1,4 +1,4 @@
-"""Finds job directories by walking the cgroup trees, and has them watched."""
+"""Finds job directories by walking the cgroup trees, and requests watches for them."""
 
 import os
 from typing import Protocol
@@ -12,7 +12,7 @@ from collectors.jobs.state.job_table import JobTable
 
 
 class Branch:
-    """A directory on the way to jobs: where it is, what it may lead to, whose it is."""
+    """A directory that may lead to jobs: its place, the layouts that match it, and its owner."""
 
     __slots__ = ("delegate", "hierarchy", "path", "place", "root_uid")
 
@@ -32,22 +32,22 @@ class Branch:
 
     @property
     def absolute(self) -> str:
-        """Its path in the file system."""
+        """The path in the file system."""
         return f"{self.hierarchy.root}/{self.path}" if self.path else self.hierarchy.root
 
 
 class Watch(Protocol):
-    """Whoever wants to know of directories on the way, and of jobs."""
+    """What is notified of directories that lead to jobs, and of jobs."""
 
     def branch(self, branch: Branch) -> None:
-        """New children of it may be jobs, or lead to them."""
+        """Watch a directory whose new children may be jobs, or lead to them."""
 
     def job(self, job: Job, hierarchy: Hierarchy, path: str) -> None:
-        """A directory (absolute path) of a job."""
+        """Watch a directory (absolute path) of a job."""
 
 
 class CgroupWalker:
-    """Walks; every job directory it meets goes to the registry."""
+    """Walks the trees; every job directory it finds is added to the table of jobs."""
 
     def __init__(
         self, registry: JobTable, layouts: tuple[Layout, ...], watch: Watch, trouble: Trouble
@@ -58,7 +58,7 @@ class CgroupWalker:
         self._trouble = trouble
 
     def look(self, born: bool = False) -> None:
-        """Walk all hierarchies. `born`: what is new now has begun since the last look."""
+        """Walk all hierarchies. `born`: what is new has begun since the last walk."""
         self._registry.begin_look()
         for hierarchy in hierarchies(self._registry.host):
             owner = self._owner(hierarchy.root)

@@ -1,9 +1,9 @@
-"""A thread that is told when jobs begin and end, so that none is too short to be seen.
+"""A thread that is notified when jobs begin and end, so that short ones are seen.
 
-On cgroup v2 `populated` in a job's cgroup.events turns 0 when its last process has ended, and the
-kernel says so (cgroup-v2.rst, "[Un]populated Notification"). v1 has nothing like it; there the
-first removal of a directory inside the job announces the end: with a real Slurm 22.05 it comes 6
-to 20 ms before the job's own directory goes.
+On cgroup v2, `populated` in a job's cgroup.events turns 0 when its last process has ended, and the
+kernel notifies of that (cgroup-v2.rst, "[Un]populated Notification"). v1 has no such notification;
+there the first removal of a directory inside the job announces the end: with a real Slurm 22.05 it
+comes 6 to 20 ms before the removal of the job's own directory.
 """
 
 import errno
@@ -30,7 +30,7 @@ _DEEPEST = 3  # below a job's directory: step, user, task
 class CgroupWatcher:
     """Owns the inotify instance and its thread.
 
-    `complete` is False when the kernel refused a watch: jobs are then found by scrapes alone.
+    `complete` is False if the kernel refused a watch: jobs are then found by scrapes alone.
     """
 
     def __init__(self, registry: JobTable, born: Callable[[], None], trouble: Trouble) -> None:
@@ -49,13 +49,13 @@ class CgroupWatcher:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin to listen."""
+        """Start watching."""
         if self._inotify is not None:
             self._thread = threading.Thread(target=self._run, name="watcher", daemon=True)
             self._thread.start()
 
     def stop(self) -> None:
-        """End the thread and give the watches back."""
+        """Stop the thread and remove the watches."""
         self._stopped = True
         if self._inotify is not None:
             self._inotify.interrupt()
@@ -65,13 +65,13 @@ class CgroupWatcher:
             self._inotify = None
 
     def branch(self, branch: Branch) -> None:
-        """Watch a directory on the way to jobs."""
+        """Watch a directory that may lead to jobs."""
         number = self._add(branch.absolute, _DIRECTORIES)
         if number is not None:
             self._branches[number] = branch
 
     def job(self, job: Job, hierarchy: Hierarchy, path: str) -> None:
-        """Watch one directory of a job for its end."""
+        """Watch a directory of a job for its end."""
         self._places[path] = job
         if hierarchy.version == 2:
             number = self._add(f"{path}/cgroup.events", inotify.MODIFY)
@@ -120,7 +120,7 @@ class CgroupWatcher:
                 self._trouble.count("watch")
 
     def _handle(self, events: Iterable[Event]) -> None:
-        """Ends first: a job's numbers can be read for milliseconds only."""
+        """Handle ends first: a job's numbers can be read for milliseconds only."""
         births: list[tuple[Branch, str]] = []
         touched: dict[Job, bool] = {}  # → something was removed
         for event in events:
@@ -157,10 +157,10 @@ class CgroupWatcher:
             touched[job] = True
 
     def _give_back(self, path: str) -> None:
-        """End the watches on a removed directory.
+        """Remove the watches on a removed directory.
 
-        cgroupfs never says of itself that what was watched is gone (its inodes keep their link
-        count), and the kernel's number of watches is limited.
+        cgroupfs does not notify of the removal of what was watched (its inodes keep their link
+        count), and the number of watches is limited.
         """
         for each in (path, f"{path}/cgroup.events"):
             if each in self._numbers and not os.path.lexists(each):
@@ -189,7 +189,7 @@ class CgroupWatcher:
             self.discovery.walk(below, born=True)
 
     def _look_again(self, touched: dict[Job, bool]) -> None:
-        """The kernel's queue was full and notices are lost."""
+        """Walk the trees again after the kernel's queue overflowed."""
         assert self.discovery is not None
         for path in list(self._numbers):
             self._give_back(path)

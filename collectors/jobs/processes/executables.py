@@ -1,4 +1,4 @@
-"""CPU time per program inside a job: where the time goes in a script of many tools."""
+"""CPU time per program inside a job, for scripts that run many tools."""
 
 from collections.abc import Iterable
 
@@ -8,10 +8,10 @@ _MOST_NAMES = 1000  # a job may rename its processes at will
 
 
 class ExecutableTotals:
-    """Sums CPU seconds by program name over living and ended processes of one job.
+    """Sums CPU seconds by program name over running and ended processes of one job.
 
-    Only what the processes used themselves counts: their children have names of their own. A
-    process shorter than the time between two looks is in nobody's sum.
+    Only a process's own usage counts: its children have names of their own. Processes shorter than
+    the time between two scans are not counted.
     """
 
     def __init__(self) -> None:
@@ -19,7 +19,7 @@ class ExecutableTotals:
         self._before: dict[tuple[int, float], float] = {}
 
     def update(self, processes: Iterable[Process]) -> None:
-        """Add what each process has used since the last look."""
+        """Add the usage of each process since the last scan."""
         now = {}
         for process in processes:
             key = (process.pid, process.started)
@@ -31,6 +31,6 @@ class ExecutableTotals:
         self._before = now
 
     def top(self, number: int) -> dict[str, float]:
-        """The programs that used most."""
+        """The programs with the highest CPU time."""
         ranked = sorted(self._seconds.items(), key=lambda entry: -entry[1])
         return dict(ranked[:number])

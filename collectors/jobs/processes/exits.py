@@ -1,10 +1,10 @@
-"""A thread that is told when processes of jobs exit, to read what their cgroups counted by then.
+"""A thread that is notified when processes of jobs exit, to read their cgroups at once.
 
-A scheduler removes a cgroup some milliseconds after its last process. v1 does not say that it is
-empty; on v2 slurmstepd itself is in the job's cgroup, leaves it and removes it at once. On a busy
-node either is sooner than the watcher hears of it. pidfd_open(2), since Linux 5.3, tells of the
-exit itself, when the scheduler hears of it too. What slurmstepd then uses to end the job is the
-job's as well: the cgroup is read again and again until it is gone.
+A scheduler removes a cgroup some milliseconds after its last process. v1 does not report that it is
+empty; on v2, slurmstepd itself is in the job's cgroup, leaves it and removes it at once. On a busy
+node, either happens before the watcher is notified. pidfd_open(2), since Linux 5.3, reports the
+exit itself, at the moment the scheduler is notified too. The CPU time with which slurmstepd then
+ends the job belongs to the job as well: the cgroup is read repeatedly until it is gone.
 """
 
 import logging
@@ -26,7 +26,7 @@ _ENDING_SECONDS = 0.25  # for so long; slurmstepd takes some milliseconds
 
 
 class ExitWatcher:
-    """Owns the thread, which begins with the first process to follow, and the pidfds."""
+    """Owns the pidfds and the thread, which is started with the first process to follow."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class ExitWatcher:
         ending: Callable[[Job], bool],
         descriptors: Descriptors,
     ) -> None:
-        """`ending` reads a job of which no process is left to follow: False when it has ended."""
+        """`ending` reads a job without processes to follow; False when the job has ended."""
         self._exited = exited
         self._ending = ending
         self._descriptors = descriptors
@@ -47,7 +47,7 @@ class ExitWatcher:
         self._once = Once(log)
 
     def follow(self, job: Job, pids: Iterable[int]) -> None:
-        """Have `exited` called when one of these processes ends; the earliest come first."""
+        """Call `exited` when one of these processes ends; the earliest come first."""
         with self._lock:
             if self._stopped:
                 return
@@ -59,7 +59,7 @@ class ExitWatcher:
                 del self._pids[job]
 
     def stop(self) -> None:
-        """End the thread and close the pidfds."""
+        """Stop the thread and close the pidfds."""
         with self._lock:
             self._stopped = True
             if self._poll is not None:

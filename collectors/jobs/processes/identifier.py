@@ -1,4 +1,4 @@
-"""Finds out who a job is: owner, id, account. Runs in the inspector's thread."""
+"""Identifies jobs: owner, id, account. Runs in the scanner's thread."""
 
 from collections.abc import Callable, Iterable, Mapping
 
@@ -23,7 +23,7 @@ _TIMES = 3  # a process just forked has not its own environment yet, so it is as
 
 
 class JobIdentifier:
-    """Turns looks into `Job.identity` and `Job.disbelieved`."""
+    """Sets `Job.identity` and `Job.disbelieved` from scans of processes."""
 
     def __init__(self, eyes: Eyes, names: UserNames, trouble: Trouble, job_name: bool) -> None:
         self._eyes = eyes
@@ -32,7 +32,7 @@ class JobIdentifier:
         self._job_name = job_name
 
     def identify(self, job: Job, notes: Notes, look: ProcessSnapshot) -> None:
-        """Name the job if its owner is known by now, or was waited for long enough."""
+        """Name the job if its owner is known, or has been waited for long enough."""
         age = self._eyes.host.monotonic() - notes.first_at
         patience = age > PATIENCE_SECONDS
         owners = _owners(look)
@@ -50,7 +50,7 @@ class JobIdentifier:
             self.name(job, notes)
 
     def name(self, job: Job, notes: Notes) -> None:
-        """Give the job its name; what is learnt of it later renews the info labels alone."""
+        """Name the job; later findings change only the info labels."""
         known = job.identity
         jobid = notes.jobid or job.found.jobid
         if known is not None and known.uid == notes.owner and known.name.jobid == jobid:
@@ -73,13 +73,13 @@ class JobIdentifier:
             job.identity = made
 
     def denied(self, notes: Notes) -> None:
-        """Count, once per job, that its processes may not be looked into (no CAP_SYS_PTRACE)."""
+        """Count, once per job, that its processes must not be read (no CAP_SYS_PTRACE)."""
         if not notes.denied:
             notes.denied = True
             self._trouble.count("denied")
 
     def _jobid(self, job: Job, notes: Notes, look: ProcessSnapshot) -> str | None:
-        """The accounting's id; None while a path that hides it leaves it unknown."""
+        """The accounting's id; None while it is unknown because the path does not contain it."""
         variable = job.found.jobid_variable
         if variable is None:
             return job.found.jobid
@@ -97,7 +97,9 @@ class JobIdentifier:
             return b""
 
     def _read_environments(self, job: Job, notes: Notes, look: ProcessSnapshot) -> None:
-        """Only of processes that are the owner's, earliest first: the batch script knows most."""
+        """Read environments of the owner's processes, earliest first: the batch script's is
+        best.
+        """
         side = registry.node_side(job.found.manager)
         names = side.asked_variables() | {job.found.jobid_variable or ""}
         living = {(process.pid, process.started) for process in look.all()}
@@ -143,7 +145,7 @@ class JobIdentifier:
 def owner(found: LayoutMatch, processes: Iterable[Process]) -> int | None:
     """The uid in the path, or that of the job's earliest process that is not root's.
 
-    At its birth a job holds only root's processes; containers in it may bring mapped uids later.
+    A new job has only processes of root; containers in it may have mapped uids later.
     """
     if found.uid is not None:
         return found.uid
@@ -160,7 +162,7 @@ def _owners(look: ProcessSnapshot) -> set[int]:
 
 
 def _disbelief(look: ProcessSnapshot, owners: set[int], owner: int | None) -> str | None:
-    """Why a job is not shown: a user can make directories with any name in a tree of his own."""
+    """Why a job is not shown: users can create directories with any name in their own trees."""
     if len(owners) > 1:
         return CONFLICT
     for tree in look.trees:
@@ -171,7 +173,7 @@ def _disbelief(look: ProcessSnapshot, owners: set[int], owner: int | None) -> st
 
 
 def _gpu_variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """Without a list of GPUs that was too long to be read to its end."""
+    """The GPU variables, without a list that was truncated."""
     return {
         name: value
         for name, value in environ.items()

@@ -1,6 +1,6 @@
 """Processes of a job, from /proc (proc(5)). A read may block for ever: never on the scrape path.
 
-A process decides how long its environ and cmdline are, whatever memory it has: with
+A process controls the length of its environ and cmdline, whatever memory it has: with
 prctl(PR_SET_MM_MAP) they can be any range of its addresses. So every read is bounded.
 """
 
@@ -20,10 +20,10 @@ _INTERFACES = 32  # each has series of its own; whoever has a namespace makes as
 
 
 class ProcessCounters(NamedTuple):
-    """What a process and its children that were waited for have used, all counting up.
+    """The usage of a process and of its children that it waited for; all counters.
 
-    The kernel adds a child's numbers to its parent when the parent waits for it
-    (kernel/exit.c, wait_task_zombie): utime to cutime, IO to the parent's own.
+    The kernel adds a child's numbers to its parent when the parent waits for it (kernel/exit.c,
+    wait_task_zombie): utime to cutime, IO to the parent's own.
     """
 
     cpu_user_seconds: float
@@ -35,7 +35,7 @@ class ProcessCounters(NamedTuple):
 
 
 class Process(NamedTuple):
-    """One look at /proc/<pid>. `pid` and `started` together name a process for ever."""
+    """One reading of /proc/<pid>. `pid` and `started` together identify a process."""
 
     pid: int
     started: float  # seconds after boot
@@ -48,14 +48,14 @@ class Process(NamedTuple):
 
 
 class Clock(NamedTuple):
-    """How the kernel's ticks become seconds."""
+    """Conversion of the kernel's ticks to seconds."""
 
     ticks: int
     boot_time: float  # epoch seconds
 
 
 def booted_at() -> float:
-    """Epoch seconds of this machine's boot; btime of /proc/stat is the same, cut to a second."""
+    """Epoch seconds of this machine's boot; btime of /proc/stat is truncated to seconds."""
     return time.clock_gettime(time.CLOCK_REALTIME) - time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
@@ -68,9 +68,9 @@ def clock(procfs: str) -> Clock:
 
 
 def read_process(procfs: str, pid: int, time: Clock, before: Process | None, io: bool) -> Process:
-    """Look at one process; `before`, an earlier look, spares asking for its uid again.
+    """Read one process; with `before`, an earlier reading, the uid is not read again.
 
-    Raises OSError when it has ended, ValueError or IndexError for a text that is not stat's.
+    Raises OSError if it has ended, ValueError or IndexError if stat is malformed.
     """
     text = read_head(f"{procfs}/{pid}/stat", _PAGE)
     end = text.rindex(b")")  # the name may hold anything, parentheses and line feeds included
@@ -96,7 +96,7 @@ def read_process(procfs: str, pid: int, time: Clock, before: Process | None, io:
 
 
 def read_uid(procfs: str, pid: int) -> int:
-    """The real uid: a set-uid program still runs for the user who started it."""
+    """The real uid: a set-uid program runs for the user who started it."""
     for line in read_head(f"{procfs}/{pid}/status", _PAGE).splitlines():
         if line.startswith(b"Uid:"):
             return whole(line.split()[1])
@@ -104,7 +104,7 @@ def read_uid(procfs: str, pid: int) -> int:
 
 
 def _io(procfs: str, pid: int) -> tuple[float, ...]:
-    """Bytes of storage read and written, then all bytes of read and write calls.
+    """Bytes read from and written to storage, then all bytes of read and write calls.
 
     /proc/<pid>/io of another user needs CAP_SYS_PTRACE (proc(5)); without it: nothing.
     """
@@ -117,10 +117,10 @@ def _io(procfs: str, pid: int) -> tuple[float, ...]:
 
 
 def read_environ(procfs: str, pid: int, wanted: Callable[[str], object]) -> Mapping[str, str]:
-    """The variables wanted, as they were when the program started. Raises OSError.
+    """The given variables, as they were when the program started. Raises OSError.
 
-    Whatever bytes a user put there: what is no UTF-8 is replaced, so that it can be a label. What
-    stands behind the first 128 KiB, and in a value behind 4096 characters, is not read.
+    Bytes that are not UTF-8 are replaced, so that values can be labels. At most the first 128 KiB,
+    and 4096 characters of a value, are read.
     """
     found = {}
     data = read_head(f"{procfs}/{pid}/environ", _ENVIRON)
@@ -135,15 +135,15 @@ def read_environ(procfs: str, pid: int, wanted: Callable[[str], object]) -> Mapp
 
 
 def count_open_files(procfs: str, pid: int) -> int:
-    """Open descriptors, counted without a list of them: there may be a million. Raises OSError."""
+    """The number of open descriptors, without a list of them: there may be a million. OSError."""
     with os.scandir(f"{procfs}/{pid}/fd") as entries:
         return sum(1 for _ in entries)
 
 
 def read_open_files_limit(procfs: str, pid: int) -> int | None:
-    """How many descriptors the process may have open, its soft limit; None: as many as it likes.
+    """The process's soft limit of open descriptors; None: unlimited.
 
-    Raises OSError, and ValueError where the file has no such line (proc_pid_limits(5)).
+    Raises OSError, and ValueError if the file has no such line (proc_pid_limits(5)).
     """
     for line in read_head(f"{procfs}/{pid}/limits", _PAGE).splitlines():
         if line.startswith(b"Max open files"):
@@ -153,15 +153,15 @@ def read_open_files_limit(procfs: str, pid: int) -> int | None:
 
 
 def read_command_line(procfs: str, pid: int) -> bytes:
-    """The beginning of the command line, or of the title that the process gave itself. OSError."""
+    """The beginning of the command line, or of the title that the process set. OSError."""
     return read_head(f"{procfs}/{pid}/cmdline", _PAGE)
 
 
 def read_network(procfs: str, pid: int) -> Mapping[str, Interface] | None:
     """Traffic per interface, if the process has a network namespace of its own.
 
-    In the host's namespace the numbers would be the whole machine's. Raises OSError, and ValueError
-    for more interfaces than are shown.
+    In the host's namespace, the numbers would be those of the whole machine. Raises OSError, and
+    ValueError if there are more interfaces than are shown.
     """
     own = os.stat(f"{procfs}/{pid}/ns/net")
     host = os.stat(f"{procfs}/1/ns/net")
@@ -181,10 +181,10 @@ def read_network(procfs: str, pid: int) -> Mapping[str, Interface] | None:
 
 
 class ProcessTotals:
-    """Sums over a job's processes that never fall, though processes end.
+    """Sums over a job's processes that never decrease when processes end.
 
-    What an ended process used is in its parent's numbers if that one waited for it; a parent that
-    gained at least as much is taken to have done so. Otherwise what was last seen is kept.
+    The usage of an ended process is in its parent's numbers if the parent waited for it, which is
+    assumed of a parent that gained at least as much. Otherwise the last reading is kept.
     """
 
     def __init__(self) -> None:
@@ -192,9 +192,10 @@ class ProcessTotals:
         self._ended = [0.0] * len(ProcessCounters._fields)
 
     def update(self, processes: Iterable[Process]) -> ProcessCounters | None:
-        """Take over a new look at all processes of the job; return the sums, None for none ever.
+        """Process a new scan of all processes of the job; returns the sums, None if there were
+        none.
 
-        A counter that cannot be read of some process has no sum.
+        A counter that cannot be read for some process has no sum.
         """
         now = {(process.pid, process.started): process for process in processes}
         gone = self._living.keys() - now.keys()

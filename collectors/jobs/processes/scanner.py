@@ -1,6 +1,6 @@
-"""A thread that looks at the jobs' processes: owner, counts, IO, environment.
+"""A thread that scans the jobs' processes: owner, counts, IO, environment.
 
-Only here is /proc read: a look at a process that is stuck in a file system may hang for ever.
+Only this thread reads /proc: reading a process that is stuck in a file system may hang for ever.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ _RESTED, _RESTED_WHILE_YOUNG = 50, 4  # looks take 1/50 of the time, and 1/4 aft
 
 @dataclass(frozen=True)
 class ScanSettings:
-    """What to find out about processes."""
+    """What to read of processes."""
 
     interval: float
     io: bool
@@ -77,7 +77,7 @@ class ProcessScanner:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start scanning."""
         self._generation += 1
         self._thread = threading.Thread(
             target=self._run, args=(self._generation,), name="processes", daemon=True
@@ -85,28 +85,28 @@ class ProcessScanner:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread; one that hangs is left behind (it is a daemon thread)."""
+        """Stop the thread; if it hangs, it is abandoned (it is a daemon thread)."""
         self._stopped = True
         self._wake.set()
         if self._thread is not None:
             self._thread.join(timeout=2)
 
     def wake(self) -> None:
-        """Something is new: look soon."""
+        """Scan soon, since something is new."""
         self._wake.set()
 
     def exited(self, job: Job) -> None:
-        """A process of the job has ended: look at the others soon, and at who took over from it."""
+        """A process of the job has ended: scan the others soon, and the one that succeeded it."""
         self._touched.append(job)
         self._ask()
 
     def scraped(self) -> None:
-        """Somebody reads the numbers now and then: look at all jobs, for the next time."""
+        """The numbers are scraped: scan all jobs for the next scrape."""
         self._asked_at = self._host.monotonic()
         self._ask()
 
     def refresh(self, patience: float) -> None:
-        """Have all jobs looked at now, and wait for that, for at most `patience` seconds."""
+        """Have all jobs scanned now, and wait for that at most `patience` seconds."""
         if self._thread is None:
             return
         with self._answered:
@@ -121,7 +121,7 @@ class ProcessScanner:
             self._wake.set()
 
     def rescue(self) -> None:
-        """Where a look at one process hangs, leave that process and its thread, and go on."""
+        """If the reading of a process hangs, abandon that process and its thread, and go on."""
         at = self._eyes.at
         if at is None or self._host.monotonic() - at[1] < STUCK_SECONDS:
             return
@@ -139,7 +139,7 @@ class ProcessScanner:
         )
 
     def look(self) -> float | None:
-        """Look at every job that is due; seconds until the next look, None for "when woken"."""
+        """Scan every job that is due; seconds until the next scan, None for "when woken"."""
         generation = self._generation
         self._eyes.forget_ended()
         jobs = self._registry.all()
@@ -250,16 +250,16 @@ class ProcessScanner:
         )
 
     def _keep_numbers(self, job: Job, notes: Notes) -> None:
-        """Of a job so young that it may be gone before anybody asks for its numbers."""
+        """Read a job so young that it may be gone before the next scrape."""
         now = self._host.monotonic()
         if now - notes.first_at < PATIENCE_SECONDS:
             job.read(now)
         job.count_oom_kills()
 
     def _nobody(self, job: Job, notes: Notes, hidden: bool) -> None:
-        """No process to look at: hidden ones make a job, directories without any do not.
+        """Handle a job without visible processes: hidden ones make a job, empty directories do not.
 
-        v1 does not say when the last process has gone, and leaves stale directories behind.
+        v1 does not report when the last process has gone, and leaves stale directories behind.
         """
         now = self._host.now()
         patience = now.monotonic - notes.first_at > PATIENCE_SECONDS
@@ -274,7 +274,7 @@ class ProcessScanner:
             self._naming.name(job, notes)
 
     def _name_ended(self, job: Job, notes: Notes) -> None:
-        """A job too short for a look at its owner is shown with what its path tells."""
+        """Name a job that ended before its owner could be read, from what its path states."""
         if job.identity is None and job.noticed is not None and not job.delegated:
             notes.owner = job.found.uid
             self._naming.name(job, notes)

@@ -1,4 +1,4 @@
-"""One look at the processes of a job, and what is remembered between looks."""
+"""One scan of the processes of a job, and what is remembered between scans."""
 
 import errno
 import math
@@ -26,7 +26,7 @@ _CLOCK_WAS_SET_SECONDS = 1.0
 
 @dataclass(slots=True, eq=False)
 class Notes:
-    """What the inspector's thread remembers of a job. Nobody else touches it."""
+    """What the scanner's thread remembers of a job; used by that thread only."""
 
     first_at: float
     began: float = math.inf  # seconds after boot: the start of its first process
@@ -54,14 +54,14 @@ class ProcessSnapshot:
     complete: bool  # False: some list of processes could not be read
 
     def all(self) -> list[Process]:
-        """Every process, the scheduler's own included."""
+        """Every process, including the scheduler's own."""
         return [p for places in self.trees.values() for found in places.values() for p in found]
 
     def users(self) -> list[Process]:
         """Without slurmstepd and its like, and the placeholder of Slurm's external step.
 
-        A task begins as root's fork of its scheduler, and bears the name of that until it has
-        become its user's and runs his program.
+        A task begins as a fork of its scheduler as root, and has the scheduler's name until it has
+        changed to its user and runs its program.
         """
         found = []
         for tree, places in self.trees.items():
@@ -79,7 +79,7 @@ class ProcessSnapshot:
 
 
 class Eyes:
-    """Reads /proc/<pid>, and knows which process it is at, should it hang there."""
+    """Reads /proc/<pid>, and remembers which process it is reading, in case it hangs there."""
 
     def __init__(self, host: Host, trouble: Trouble, io: bool) -> None:
         self.stuck: set[int] = set()
@@ -92,7 +92,7 @@ class Eyes:
 
     @property
     def clock(self) -> Clock:
-        """Ticks and time of boot, read when the wall clock is set. Raises OSError, ValueError."""
+        """Ticks and boot time, read again when the wall clock is set. OSError, ValueError."""
         booted = proc.booted_at()
         if self._clock is None or abs(booted - self._booted) > _CLOCK_WAS_SET_SECONDS:
             kernel = proc.clock(self.host.procfs)
@@ -102,17 +102,17 @@ class Eyes:
         return self._clock
 
     def moment_of(self, seconds_after_boot: float) -> Moment:
-        """When that was."""
+        """The time of the scan."""
         return self.host.now().at(self.clock.boot_time + seconds_after_boot)
 
     def forget_ended(self) -> None:
-        """A process that hung but has ended since is no longer stuck; its pid may be used again."""
+        """Forget stuck processes that have ended; their pids may be reused."""
         if self.stuck:
             procfs = self.host.procfs
             self.stuck = {pid for pid in self.stuck if os.path.exists(f"{procfs}/{pid}")}
 
     def look(self, job: Job, notes: Notes) -> ProcessSnapshot | None:
-        """None where processes are of another pid namespace, of which /proc tells nothing."""
+        """Scan a job; None for another pid namespace, whose processes /proc does not show."""
         trees: dict[ProcessRoot, dict[str, list[Process]]] = {}
         listed, complete = 0, True
 

@@ -21,9 +21,9 @@ def _look_up(uid: int) -> str | None:
 
 
 class UserNames:
-    """Asks the name service in a thread of its own; whoever waits, waits for a bounded time.
+    """Queries the name service in a thread of its own, so that every wait is bounded.
 
-    While one question hangs, every other is answered "unknown" at once.
+    While one query hangs, all others are answered "unknown" at once.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class UserNames:
         self._lock = threading.Lock()
 
     def user(self, uid: int) -> str | None:
-        """The login name, or None when there is none or the service does not answer in time."""
+        """The login name; None if there is none or the service does not answer in time."""
         known = self._cache.get(uid)
         if known is not None and self._clock() < known[1]:
             return known[0]

@@ -1,4 +1,4 @@
-"""One job: its directories, what was last read of them, who it is, and whether it has ended."""
+"""One job: its directories, their last readings, its identity, and whether it has ended."""
 
 import threading
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ SETTLING_SECONDS = 2.0  # so long directories of a new job may appear one by one
 
 
 class Seen(NamedTuple):
-    """What the inspector saw of a job's processes, and when (monotonic seconds)."""
+    """What the scanner saw of a job's processes, and when (monotonic seconds)."""
 
     at: float
     processes: ProcessReading
@@ -44,10 +44,10 @@ class ProcessRoot:
 
 
 class Job:
-    """One job of this node, in all places where parts of it are.
+    """One job of this node, with all directories of its parts.
 
-    Directories, descriptors and last readings are under its lock. `identity` and `seen` are
-    immutable values that the inspector's thread rebinds.
+    Directories, descriptors and last readings are protected by its lock. `identity` and `seen` are
+    immutable values that the scanner's thread rebinds.
     """
 
     __slots__ = (
@@ -74,9 +74,9 @@ class Job:
     def add(
         self, hierarchy: Hierarchy, path: str, found: LayoutMatch, delegate: int | None
     ) -> bool:
-        """A directory of this job is there; False if it was known already.
+        """Add a directory of this job; False if it was known already.
 
-        `delegate` is the user to whom the scheduler gave it, if it is not root's.
+        `delegate` is the user to whom the scheduler delegated it, if it is not root's.
         """
         self.delegated |= delegate is not None and found.uid != delegate
         with self._lock:
@@ -86,10 +86,10 @@ class Job:
             return part.add(hierarchy)
 
     def read(self, now: float, group: str | None = None) -> CgroupReading:
-        """Read every directory, or one group of its files; what a vanished one counted stays.
+        """Read every directory, or one group of its files; counts of removed ones are kept.
 
-        The lock covers reading and closing: a descriptor closed under another thread's pread() is
-        given to the next open(), and this job would show another job's numbers.
+        The lock covers reading and closing: a descriptor closed during another thread's pread() is
+        reused by the next open(), and this job would show another job's numbers.
         """
         with self._lock:
             if self.ended is None:
@@ -97,7 +97,7 @@ class Job:
             return self._reading
 
     def end(self, now: Moment) -> None:
-        """Read the last values and keep them."""
+        """Read the final values and keep them."""
         with self._lock:
             if self.ended is None:
                 self._count_oom_kills()
@@ -105,18 +105,18 @@ class Job:
                 self.ended = now
 
     def count_oom_kills(self) -> None:
-        """On v1 kills are counted in the directories of tasks, which must be looked at in time."""
+        """Count OOM kills on v1, in the directories of tasks, which must be read in time."""
         with self._lock:
             self._count_oom_kills()
 
     def revive(self) -> None:
-        """Processes are back, as between two steps of an interactive job."""
+        """The job has processes again, for example between two steps of an interactive job."""
         with self._lock:
             if self._parts:
                 self.ended = None
 
     def check(self, now: float) -> bool:
-        """Something was removed: read what is left; False when no directory is."""
+        """Read what is left after a removal; False if no directory is."""
         with self._lock:
             if self.ended is None:
                 self._count_oom_kills()
@@ -125,19 +125,19 @@ class Job:
             return bool(self._parts)
 
     def vanished(self, now: float) -> bool:
-        """No directory of it is left, though there was one."""
+        """Whether it had directories and none of them is left."""
         with self._lock:
             self._drop_removed(now)
             return not self._parts
 
     def populated(self) -> bool | None:
-        """Whether any part holds processes; None where the kernel does not say (v1)."""
+        """Whether any part holds processes; None if the kernel does not report it (v1)."""
         with self._lock:
             answers = [part.populated() for part in self._parts.values()]
         return True if True in answers else (None if None in answers else False)
 
     def empty(self) -> bool:
-        """Whether no process is in it; False where that cannot be told."""
+        """Whether no process is in it; False if that is not known."""
         populated = self.populated()
         if populated is not None:
             return not populated
@@ -148,7 +148,7 @@ class Job:
         return not errors
 
     def trees(self) -> list[ProcessRoot]:
-        """Where the processes of each part are listed."""
+        """The directories in which the processes of each part are listed."""
         with self._lock:
             trees = [
                 ProcessRoot(part.path, part.found, part.delegate, part.process_tree())
@@ -169,17 +169,17 @@ class Job:
             self._parts.clear()
 
     def processes(self, now: float, fresh_seconds: float) -> ProcessReading:
-        """What the inspector saw; of a running job only if it is not too long ago."""
+        """What the scanner saw; for a running job, only if it is recent."""
         seen = self.seen
         if seen is None or (self.ended is None and now - seen.at > fresh_seconds):
             return UNSEEN
         return seen.processes
 
     def counted_by_processes(self, now: float) -> bool:
-        """Whether the CPU time of its processes is the job's, as no cgroup of it counts any.
+        """Whether the job's CPU time is that of its processes because no cgroup of it counts any.
 
-        `now` is monotonic seconds. The directory that does so may come after the others, and its
-        number be less than the sum over processes, which is made of ticks.
+        `now` is monotonic seconds. The directory that counts may appear after the others, and its
+        number may be less than the sum over processes, which is in ticks.
         """
         born = None if self.ended is not None else self.noticed
         settled = born is None or now - born.monotonic >= SETTLING_SECONDS

@@ -1,4 +1,4 @@
-"""Who a job is: the owner by the kernel's word, the rest by what the owner's processes say."""
+"""The identity of a job: the owner from the kernel, the rest from the owner's processes."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -16,7 +16,7 @@ INFO_LABELS = (
 
 
 class JobIdentity(NamedTuple):
-    """A job's name and what is known of it beside; `info` are the labels of batchjob_job_info."""
+    """A job's name and further labels; `info` are the labels of batchjob_job_info."""
 
     name: JobName
     uid: int | None

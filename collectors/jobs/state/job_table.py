@@ -1,4 +1,4 @@
-"""All jobs of this node: who is there, who has ended and lingers, who is not believed."""
+"""All jobs of this node: running ones, ended ones that linger, and disbelieved ones."""
 
 import logging
 import threading
@@ -19,7 +19,7 @@ IGNORED_REASONS = (OVERFLOW, CONFLICT, UNTRUSTED)
 
 
 class JobTable:
-    """The dict of jobs. Its lock is for look-ups only; each job has its own for reading."""
+    """The dict of jobs. Its lock is for look-ups only; each job has its own lock for reading."""
 
     def __init__(
         self, host: Host, tables: Tables, linger: float, most: int, most_ended: int
@@ -39,10 +39,10 @@ class JobTable:
     def appear(
         self, hierarchy: Hierarchy, path: str, found: LayoutMatch, delegate: int | None, born: bool
     ) -> Job | None:
-        """A job's directory is there. Returns the job if that is news; None past the maximum.
+        """Add a job's directory. Returns the job if that is new; None beyond the maximum.
 
-        A directory that comes when the job's last one is gone begins a new run of it (a requeue):
-        its counters start at 0, in the series of the run before.
+        A directory that appears when the job's last one is gone begins a new run of it (a requeue):
+        its counters start at 0, in the series of the previous run.
         """
         key = (found.manager, found.jobid)
         with self._lock:
@@ -64,14 +64,15 @@ class JobTable:
         return [job for job in self.all() if job.ended is None]
 
     def all(self) -> list[Job]:
-        """Every job, also those that linger."""
+        """Every job, including those that linger."""
         with self._lock:
             return list(self._jobs.values())
 
     def believed(self) -> list[Job]:
         """The jobs to show, running and lingering.
 
-        A pod in which a scheduler's node runs is that node, not a job: what it uses is in its jobs.
+        A pod in which a scheduler's node runs is that node, not a job: its usage is that of its
+        jobs.
         """
         jobs = [job for job in self.all() if job.disbelieved is None]
         if not self._nests:
@@ -89,20 +90,20 @@ class JobTable:
         ]
 
     def overflow(self) -> int:
-        """How many jobs there were beyond the maximum since the last look at all trees."""
+        """The number of jobs beyond the maximum since the last walk of all trees."""
         return len(self._overflow)
 
     def begin_look(self) -> None:
-        """A look at all trees begins: what is still too much will be counted again."""
+        """A walk of all trees begins: jobs beyond the maximum will be counted again."""
         self._overflow = set()
 
     def removed(self, job: Job) -> None:
-        """Some directory of the job was removed: take its last values; with none left, it ended."""
+        """A directory of the job was removed: read its final values; with none left, it ended."""
         if not job.check(self.host.monotonic()):
             job.end(self.host.now())
 
     def prune(self) -> None:
-        """Let go of jobs that have lingered long enough, and of the oldest of too many."""
+        """Remove jobs that have lingered long enough, and the oldest if there are too many."""
         now = self.host.monotonic()
         ended = [
             (job.ended.monotonic, key, job) for key, job in self._items() if job.ended is not None
@@ -121,7 +122,7 @@ class JobTable:
             self._forget(key, job)
 
     def _begin(self, key: tuple[str, str], job: Job) -> bool:
-        """Take the job in if there is room; directories left behind must not take a job's place."""
+        """Add the job if there is room; abandoned directories must not take a job's place."""
         if len(self._jobs) >= self._most + self._most_ended:
             self.prune()  # nobody scrapes
         if len(self._jobs) >= self._most and job.noticed is None and job.empty():
@@ -143,7 +144,7 @@ class JobTable:
         return True
 
     def _forget_empty(self) -> bool:
-        """Forget one job that was there at the start without a process; each is asked once."""
+        """Forget one job that existed at the start without a process; each is checked once."""
         while self._unproven:
             key = self._unproven.popleft()
             with self._lock:

@@ -1,7 +1,7 @@
 """A thread that reads CPU time and memory peak of live jobs between scrapes.
 
-Whoever removes a job's cgroup may do so before the watcher runs. Then what was read last is all
-that is left: every second while a job is young, later after another 2 % of its age.
+A job's cgroup may be removed before the watcher runs; then the last reading is final. So jobs are
+read every second in their first minute, and later after another 2 % of their age.
 """
 
 import logging
@@ -21,7 +21,7 @@ _YOUNG_SECONDS = 60.0
 
 
 class Sampler:
-    """Owns the thread. At most so much of a job is lost as it used since its last sample."""
+    """Owns the thread. At most the usage since the last sample of a job is lost."""
 
     def __init__(self, host: Host, registry: JobTable) -> None:
         self._host = host
@@ -33,23 +33,23 @@ class Sampler:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin to sample."""
+        """Start sampling."""
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread."""
+        """Stop the thread."""
         self._stopped = True
         self._wake.set()
         if self._thread is not None:
             self._thread.join(timeout=5)
 
     def wake(self) -> None:
-        """There is a new job."""
+        """Sample soon, since there is a new job."""
         self._wake.set()
 
     def sample(self) -> float | None:
-        """Read every job that is due; seconds until the next one is, None without jobs."""
+        """Read every job that is due; returns seconds until the next one, None without jobs."""
         now = self._host.monotonic()
         before, self._due = self._due, {}
         for job in self._registry.running():

@@ -1,6 +1,6 @@
-"""Which of a BMC's power sensors together are the node's power.
+"""Which of a BMC's power sensors together measure the node's power.
 
-Rank: one sensor that means the whole node, else the sum of the power supplies' inputs. Never both,
+Either one sensor of the whole node, or else the sum of the power supplies' inputs. Never both,
 never an input with an output, never limits or parts of the node.
 """
 
@@ -20,7 +20,7 @@ _NO_MEASUREMENT = re.compile(r"\b(cap|limit|max|min|rated|peak|avg|average)\b")
 def node_sensors(
     sensors: Sequence[IpmiSensor], wanted: Sequence[str] = ()
 ) -> tuple[IpmiSensor, ...]:
-    """The sensors whose sum is the node; those `wanted` by name, if the site names any."""
+    """The sensors whose sum is the node's power; `wanted`: their names, if configured."""
     if wanted:
         names = {_plain(name) for name in wanted}
         return tuple(sensor for sensor in sensors if _plain(sensor.name) in names)
@@ -38,5 +38,5 @@ def is_supply_input(name: str) -> bool:
 
 
 def _plain(name: str) -> str:
-    """Small letters, and a blank for each run of other characters: `PSU0_PIN` is `psu0 pin`."""
+    """Lower case, with a blank for each run of other characters: `PSU0_PIN` is `psu0 pin`."""
     return " ".join(re.findall(r"[a-z0-9]+", name.lower()))

@@ -64,7 +64,7 @@ _CURRENT = labels(statistic="current")
 
 
 def argv(value: object) -> str:
-    """A command line; it is split like a shell would, and run without one."""
+    """A command line, split as a shell would, and run without one."""
     if not isinstance(value, str):
         raise ValueError(f"expected a command line, got {value!r}")
     try:
@@ -79,7 +79,7 @@ def argv(value: object) -> str:
 
 @dataclass(frozen=True)
 class IpmiOptions:
-    """How the BMC is reached and asked."""
+    """How to reach and query the BMC."""
 
     access: str = option(
         "device",
@@ -108,7 +108,7 @@ class IpmiOptions:
 
 
 class IpmiCollector(BmcCollector[Power]):
-    """Power of one BMC, asked by IPMI."""
+    """Power of one BMC, read over IPMI."""
 
     meter, errors, reasons = "ipmi", ERRORS, REASONS
 
@@ -156,7 +156,7 @@ class IpmiCollector(BmcCollector[Power]):
 
 
 def _by_sensor(power: Power) -> list[tuple[Labels, float]]:
-    """Boards may give two sensors one name: the later ones are told by their position."""
+    """Readings by name; of sensors with the same name, later ones get their position appended."""
     seen: Counter[str] = Counter()
     samples = []
     for name, watts in power.sensors:
@@ -167,7 +167,7 @@ def _by_sensor(power: Power) -> list[tuple[Labels, float]]:
 
 
 def source(host: Host, options: IpmiOptions) -> BmcPowerReader:
-    """The way to the BMC that the options name."""
+    """The way to the BMC that the options select."""
     return _WAYS[options.access](host, options)
 
 

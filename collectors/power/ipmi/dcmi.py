@@ -1,4 +1,4 @@
-"""Power by DCMI, the BMC's own statistics of the node's power.
+"""Power from DCMI, the BMC's own statistics of the node's power.
 
 Source: Data Center Manageability Interface 1.5, sections 6.1.1 and 6.6.1.
 """
@@ -20,7 +20,7 @@ _PAUSE_SECONDS = 0.2
 
 
 class PowerReading(NamedTuple):
-    """Get Power Reading, mode "system power statistics"; watts, None where not measured."""
+    """Get Power Reading, mode "system power statistics"; watts, None if not measured."""
 
     current_watts: int | None
     minimum_watts: int | None  # these three over the reporting period
@@ -52,7 +52,7 @@ def _watts(raw: int) -> int | None:
 
 
 def power_reading(bmc: Bmc, timeout: float) -> PowerReading:
-    """Ask for the power of the node; IpmiError `no_reading` when the BMC measures none."""
+    """Query the node's power; IpmiError `no_reading` if the BMC measures none."""
     reading = parse_power_reading(_ask_patiently(bmc, _POWER_READING, timeout))
     if reading.current_watts is None:
         state = "active" if reading.active else "deactivated"

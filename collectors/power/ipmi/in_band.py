@@ -1,4 +1,4 @@
-"""The own node's BMC through the kernel's IPMI driver, `/dev/ipmi0`.
+"""The node's own BMC through the kernel's IPMI driver, `/dev/ipmi0`.
 
 Needs no secret and no network. Source: Linux include/uapi/linux/ipmi.h and
 drivers/char/ipmi/ipmi_devintf.c; the structures have the platform's natural alignment.
@@ -82,7 +82,7 @@ class Received(ctypes.Structure):
 def ioctl_number(number: int, size: int, directions: str, machine: str = "") -> int:
     """A request number as the macros _IOR and _IOWR of ioctl.h make it; group 'i'.
 
-    powerpc divides the 32 bits otherwise than the rest (arch/powerpc/include/uapi/asm/ioctl.h).
+    powerpc divides the 32 bits differently (arch/powerpc/include/uapi/asm/ioctl.h).
     """
     powerpc = (machine or platform.machine()).startswith("ppc")
     size_bits, read, write = (13, 2, 4) if powerpc else (14, 2, 1)
@@ -108,8 +108,8 @@ Ioctl = Callable[[int, int, Any], int]
 class IpmiDevice:
     """An open `/dev/ipmi0`.
 
-    Every request has a message id of its own, and only the answer that carries it is taken: a
-    late answer to an earlier request is delivered to whoever reads next.
+    Every request has a message id of its own, and only the answer with that id is accepted: a late
+    answer to an earlier request is delivered to whoever reads next.
     """
 
     def __init__(self, descriptor: int, ioctl: Ioctl = fcntl.ioctl) -> None:
@@ -132,7 +132,7 @@ class IpmiDevice:
         raise IpmiError("timeout", f"the BMC gave no answer within {timeout:g} s")
 
     def close(self) -> None:
-        """Close the device; the kernel then drops answers still to come."""
+        """Close the device; the kernel then discards answers still to come."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -157,7 +157,7 @@ class IpmiDevice:
         return _Answer(kind, msgid, got.netfn, got.cmd, data.raw[: got.data_len])
 
     def _answers(self, answer: _Answer, request: Request) -> bool:
-        """Whether this is the answer awaited; the network function of an answer is odd."""
+        """Whether this is the expected answer; the network function of an answer is odd."""
         expected = (_RESPONSE, self._msgid, request.netfn | 1, request.command)
         return answer[:4] == expected
 
@@ -187,7 +187,7 @@ def find_device(dev: str) -> str | None:
 
 
 def open_device(dev: str) -> IpmiDevice:
-    """Open the device below `dev`; reading is the only permission its ioctls ask for."""
+    """Open the device below `dev` for reading, which is all that its ioctls need."""
     path = find_device(dev)
     if path is None:
         raise IpmiError("no_device", f"no {dev}/{DEVICES[0]}: no IPMI driver, or no BMC")

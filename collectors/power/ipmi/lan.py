@@ -20,7 +20,7 @@ PRIVILEGES = {"callback": 1, "user": 2, "operator": 3, "administrator": 4}
 
 
 class LanLogin(NamedTuple):
-    """Where and as whom; the password is read from its file at each login."""
+    """Address and credentials; the password is read from its file at each login."""
 
     host: str
     port: int
@@ -40,7 +40,7 @@ def _password(path: str) -> str:
 
 
 class LanSession:
-    """A logged-in child process; a request that overruns its deadline ends it."""
+    """A logged-in child process; a request that exceeds its deadline ends it."""
 
     def __init__(self, login: LanLogin) -> None:
         self._login = login
@@ -91,7 +91,7 @@ class LanSession:
             raise
 
     def _line(self, question: dict[str, Any], timeout: float) -> bytes:
-        """Write a question, and read one line of at most `timeout` seconds' wait."""
+        """Write a request, and read a line within `timeout` seconds."""
         self._stdin.write(json.dumps(question).encode() + b"\n")
         self._stdin.flush()
         give_up, line = time.monotonic() + timeout, b""

@@ -1,4 +1,4 @@
-"""Requests to a BMC, its answers, and what may go wrong between them.
+"""Requests to a BMC, its answers, and errors.
 
 Source: IPMI v2.0 rev. 1.1, sections 5.2 (completion codes) and 22 to 35 (commands).
 """
@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 
 class Request(NamedTuple):
-    """One command of a network function; `lun` is the part of the BMC it is meant for."""
+    """A command of a network function; `lun` is the part of the BMC it is addressed to."""
 
     netfn: int
     command: int
@@ -22,7 +22,7 @@ class Bmc(Protocol):
         """The data after completion code 0, or IpmiError within `timeout` seconds."""
 
     def close(self) -> None:
-        """Give back what is open; safe to call twice."""
+        """Release what is open; safe to call twice."""
 
 
 # Why a reading failed; the values of the label `reason`.
@@ -82,7 +82,7 @@ _MEANINGS = {
 
 
 def payload(request: Request, answer: bytes) -> bytes:
-    """The data behind the completion code of a raw answer."""
+    """The data after the completion code of a raw answer."""
     if not answer:
         raise IpmiError("malformed", "answer without a completion code")
     if answer[0]:

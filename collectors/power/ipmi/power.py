@@ -1,4 +1,4 @@
-"""The node's power from one BMC, by whichever way it offers: DCMI, or sensors, or a tool."""
+"""The node's power from one BMC, by DCMI, by sensors, or by an external tool."""
 
 import logging
 from collections.abc import Callable
@@ -23,7 +23,7 @@ class SensorReading(NamedTuple):
 
 
 class Power(NamedTuple):
-    """The node's power, and what its source says besides."""
+    """The node's power, and its source's further values."""
 
     source: str  # dcmi or sdr
     watts: float
@@ -37,14 +37,14 @@ class BmcPowerReader(Protocol):
     """Something that reads the node's power, or raises IpmiError."""
 
     def read(self) -> Power:
-        """Read now; may wait for its deadline."""
+        """Read now; may wait until its deadline."""
 
     def close(self) -> None:
-        """Give back what is open; safe to call twice, from any thread."""
+        """Release what is open; safe to call twice, from any thread."""
 
 
 def from_dcmi(reading: PowerReading) -> Power:
-    """DCMI's reading; statistics only where the BMC keeps any."""
+    """DCMI's reading; statistics only if the BMC has any."""
     assert reading.current_watts is not None
     statistics = (
         ("min", reading.minimum_watts),
@@ -62,7 +62,7 @@ def from_dcmi(reading: PowerReading) -> Power:
 
 
 class BmcPower:
-    """Asks a BMC. DCMI or sensors are chosen once, and again only after failures in a row."""
+    """Queries a BMC. DCMI or sensors are chosen once, and again only after consecutive failures."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class BmcPower:
         self._failures = 0
 
     def read(self) -> Power:
-        """Read now, connecting first where there is no connection."""
+        """Read now, connecting first if necessary."""
         try:
             if self._bmc is None:
                 self._bmc = self._connect()
@@ -94,7 +94,7 @@ class BmcPower:
         return power
 
     def close(self) -> None:
-        """Close the connection; a request under way in another thread then fails."""
+        """Close the connection; a request in another thread then fails."""
         bmc, self._bmc = self._bmc, None
         if bmc is not None:
             bmc.close()
@@ -132,8 +132,9 @@ class BmcPower:
 
 
 def read_sensors(bmc: Bmc, chosen: tuple[IpmiSensor, ...], timeout: float) -> Power:
-    """The sum of the sensors. A power supply without a reading is unplugged and takes nothing;
-    any other sensor without one leaves the sum unknown.
+    """The sum of the sensors. A power supply without a reading is unplugged and counts as 0.
+
+    Any other sensor without a reading makes the sum unknown.
     """
     readings = [(sensor, read_sensor(bmc, sensor, timeout)) for sensor in chosen]
     missing = [s.name for s, watts in readings if watts is None and not is_supply_input(s.name)]

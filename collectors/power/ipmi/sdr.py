@@ -1,7 +1,7 @@
-"""Power by the BMC's sensors, for boards without DCMI.
+"""Power from the BMC's sensors, for boards without DCMI.
 
 The sensor data repository (SDR) describes each sensor; a reading is 8 bits that its description
-turns into a value. Source: IPMI v2.0, sections 33.12 (Get SDR), 35.14 (Get Sensor Reading), 36.3
+converts to a value. Source: IPMI v2.0, sections 33.12 (Get SDR), 35.14 (Get Sensor Reading), 36.3
 (conversion) and 43.1 (full sensor record).
 """
 
@@ -68,7 +68,7 @@ class IpmiSensor(NamedTuple):
     rated: bool  # per time or in percent: no plain unit
 
     def value(self, raw: int) -> float | None:
-        """The value of a raw reading; None where the formula has none or is the maker's own."""
+        """The value of a raw reading; None if the formula has none, or is vendor-specific."""
         function = _FUNCTIONS.get(self.linearization)
         signed = _signed(raw, self.format)
         if function is None or signed is None:
@@ -104,7 +104,7 @@ def parse_factors(data: bytes) -> ConversionFactors:
 
 
 def parse_record(record: bytes) -> IpmiSensor | None:
-    """The sensor of an SDR record, or None if it is no full record of an analog sensor."""
+    """The sensor of an SDR record; None unless it is a full record of an analog sensor."""
     if len(record) < _SHORTEST_FULL_RECORD or record[3] != _FULL_RECORD:
         return None
     form, event_type = record[20] >> 6, record[13]
@@ -142,7 +142,7 @@ def _name(type_and_length: int, data: bytes) -> str:
 def power_sensors(bmc: Bmc, timeout: float, deadline: float) -> tuple[IpmiSensor, ...]:
     """All sensors in watts that the BMC itself owns; `deadline` bounds the whole repository.
 
-    Told by their unit: some makers give power sensors the type Current.
+    They are recognised by their unit: some vendors give power sensors the type Current.
     """
     found = []
     for record in _records(bmc, timeout, time.monotonic() + deadline):
@@ -183,7 +183,7 @@ def _to_sensor(sensor: IpmiSensor, command: int, *data: int) -> Request:
 
 
 def _records(bmc: Bmc, timeout: float, give_up: float) -> Iterator[bytes]:
-    """Every full record of the repository; of others only the header is fetched."""
+    """Every full record of the repository; for others, only the header is fetched."""
     reader = _Repository(bmc, timeout)
     record_id, seen = _FIRST, 0
     while record_id != _LAST and seen < _MOST_RECORDS:
@@ -198,7 +198,7 @@ def _records(bmc: Bmc, timeout: float, give_up: float) -> Iterator[bytes]:
 
 
 class _Repository:
-    """Partial reads, under a reservation that every change of the repository ends."""
+    """Partial reads, under a reservation that any change of the repository ends."""
 
     def __init__(self, bmc: Bmc, timeout: float) -> None:
         self._bmc = bmc
@@ -207,7 +207,7 @@ class _Repository:
         self._reserve()
 
     def body(self, record_id: int, length: int) -> bytes:
-        """The `length` bytes behind the header."""
+        """The `length` bytes after the header."""
         body = b""
         while len(body) < length:
             want = min(self._chunks[0], length - len(body))

@@ -1,6 +1,6 @@
-"""Power by a command of the site: ipmitool, FreeIPMI's ipmi-dcmi or ipmiutil, told by its output.
+"""Power from a command: ipmitool, FreeIPMI's ipmi-dcmi or ipmiutil, recognised by its output.
 
-For sites that let the exporter run exactly one command (by sudo, say) and nothing else.
+For sites that allow the exporter exactly one command, for example by sudo.
 """
 
 import re
@@ -27,7 +27,7 @@ _FORBIDDEN = {"ipmitool": ("-P",), "ipmi-dcmi": ("-p", "--password"), "ipmiutil"
 
 
 class ToolOutput(NamedTuple):
-    """What the tool printed."""
+    """The output of the tool."""
 
     current_watts: int
     statistics: tuple[tuple[str, float], ...]
@@ -36,7 +36,7 @@ class ToolOutput(NamedTuple):
 
 
 def password_on_command_line(argv: tuple[str, ...]) -> str | None:
-    """The flag by which this command line shows its password to every user, if it does."""
+    """The flag by which this command line shows its password to every user, if any."""
     for position, word in enumerate(argv):
         for flag in _FORBIDDEN.get(word.rsplit("/", 1)[-1], ()):
             for later in argv[position + 1 :]:
@@ -46,7 +46,7 @@ def password_on_command_line(argv: tuple[str, ...]) -> str | None:
 
 
 def parse(text: str) -> ToolOutput:
-    """Find the watts in the tool's output; IpmiError when there are none."""
+    """Find the watts in the tool's output; IpmiError if there are none."""
     current = _CURRENT.search(text)
     if current is None:
         first = " ".join(text.split())[:100]
@@ -68,7 +68,7 @@ def _period(text: str) -> float | None:
 
 
 class ToolPower:
-    """Runs the command; a run beyond the deadline is killed with its children."""
+    """Runs the command; at the deadline it is killed with its children."""
 
     def __init__(self, argv: tuple[str, ...], timeout: float) -> None:
         self._argv = argv
@@ -95,4 +95,4 @@ class ToolPower:
         )
 
     def close(self) -> None:
-        """Nothing stays open between two runs."""
+        """Nothing stays open between runs."""

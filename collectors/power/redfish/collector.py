@@ -39,7 +39,7 @@ _LOGIN_PAUSE = 600.0  # refused logins lock accounts
 
 @dataclass(frozen=True)
 class RedfishOptions:
-    """Which Redfish service is asked, and as whom."""
+    """Which Redfish service is queried, and how to log in."""
 
     url: str = option(
         "",
@@ -63,17 +63,17 @@ class RedfishOptions:
 
 
 class Watts(Protocol):
-    """What gives the power of each chassis."""
+    """A source of each chassis' power."""
 
     def read(self) -> Mapping[str, float]:
-        """Watts by chassis, the node's first; RedfishError when there are none."""
+        """Watts by chassis, the node's first; RedfishError if there are none."""
 
     def close(self) -> None:
-        """End the session."""
+        """Close the session."""
 
 
 class RedfishCollector(BmcCollector[Mapping[str, float]]):
-    """Watts by chassis, as a Redfish service shows them."""
+    """Watts by chassis, from a Redfish service."""
 
     meter, errors, reasons = "redfish", ERRORS, REASONS
 
@@ -101,7 +101,7 @@ class RedfishCollector(BmcCollector[Mapping[str, float]]):
         yield MetricFamily(AGE, [(NO_LABELS, self._host.monotonic() - seen.at)])
 
     def _reading(self, seen: Observed[Mapping[str, float]]) -> MeterReading:
-        """Chassis are added only where the site names them: one may contain another."""
+        """Chassis are added up only if the site names them: one may contain another."""
         watts = list(seen.value.values())
         series = sum(gauge.series for gauge in self._plausible.values())
         return MeterReading(seen.at, watts=sum(watts) if self._added else watts[0], series=series)

@@ -1,4 +1,4 @@
-"""Why a Redfish service gave no power."""
+"""The error of a Redfish service without a power reading."""
 
 # The values of the label `reason`; the first five are those of `batchjob.runtime.http_client`.
 REASONS = (

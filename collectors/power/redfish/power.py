@@ -1,7 +1,7 @@
-"""Where a Redfish service shows the node's power, and how it is read from there.
+"""Finds the node's power in a Redfish service, and reads it.
 
-New services show it in EnvironmentMetrics, older ones in Power.PowerControl, some only at their
-power supplies' inputs. Paths are followed, never built: every maker names them otherwise.
+New services have it in EnvironmentMetrics, older ones in Power.PowerControl, some only at their
+power supplies' inputs. Links are followed, never constructed, since paths differ between vendors.
 Source: DMTF DSP2046 (Redfish resource and schema guide): Chassis, EnvironmentMetrics, Power,
 PowerSubsystem, PowerSupplyMetrics.
 """
@@ -30,7 +30,7 @@ _NOT_IN_USE = {"Absent", "Disabled", "UnavailableOffline", "StandbyOffline"}
 
 
 class PowerLocation(NamedTuple):
-    """Where one chassis shows its power."""
+    """The resource with the power of one chassis."""
 
     chassis: str  # its Id
     kind: str  # a key of _READ
@@ -39,10 +39,10 @@ class PowerLocation(NamedTuple):
 
 
 def find(get: Get, wanted: Sequence[str] = (), system: str = "") -> tuple[PowerLocation, ...]:
-    """The places of the node's power, best first; those of the chassis `wanted`, if any are named.
+    """The locations of the node's power, best first; `wanted`: chassis, if configured.
 
-    A chassis counts if it holds the node's computer system; where no chassis says what it holds,
-    all that are no mere parts count.
+    A chassis counts if it contains the node's computer system; if no chassis states its contents,
+    all that are not mere parts count.
     """
     root = get(ROOT)
     system_path = _system(get, root, system, bool(wanted))
@@ -58,12 +58,12 @@ def find(get: Get, wanted: Sequence[str] = (), system: str = "") -> tuple[PowerL
 
 
 def read(get: Get, place: PowerLocation) -> float | None:
-    """Watts of one chassis now; None where it shows null, zero or nothing."""
+    """Watts of one chassis now; None if the value is null, zero or missing."""
     return _READ[place.kind](get, place)
 
 
 def _system(get: Get, root: dict[str, Any], wanted: str, chassis_named: bool) -> str:
-    """The node's computer system; "" where none is shown and the chassis' names are enough."""
+    """The node's computer system; "" if there is none and the chassis are named."""
     link = _link(root, "Systems")
     try:
         paths = list(_members(get, link)) if link else []
@@ -84,7 +84,7 @@ def _system(get: Get, root: dict[str, Any], wanted: str, chassis_named: bool) ->
 
 
 def _place(get: Get, chassis: dict[str, Any], system: str) -> PowerLocation | None:
-    """The first way that gives a value now; some services link to what they do not have."""
+    """The first location with a value; some services link to resources they do not have."""
     name = str(chassis.get("Id", ""))
     for kind, paths in _ways(get, chassis):
         place = PowerLocation(name, kind, paths, system)
@@ -123,7 +123,7 @@ def _control(get: Get, place: PowerLocation) -> float | None:
 
 
 def _for_system(members: list[dict[str, Any]], system: str) -> dict[str, Any] | None:
-    """One of several: chassis, node and processors may all stand there, and overlap."""
+    """The right one of several entries: chassis, node and processors may be listed, and overlap."""
     related = [m for m in members if system and system in _ids(m.get("RelatedItem"))]
     known = [m for m in members if str(m.get("Name", "")).lower() in _NODE_NAMES]
     return next(iter(related or known or members), None)
@@ -145,7 +145,7 @@ def _supplies(get: Get, place: PowerLocation) -> float | None:
 
 
 def _sum(readings: list[tuple[dict[str, Any], Any]]) -> float | None:
-    """Inputs of all supplies in use; one of them without a value leaves the sum unknown."""
+    """The inputs of all supplies in use; if one has no value, the sum is unknown."""
     watts = [_watts(shown, 0.0) for supply, shown in readings if not _unused(supply)]
     total = sum(each for each in watts if each is not None)
     return total if total > 0 and None not in watts else None
@@ -164,7 +164,7 @@ def _unused(supply: dict[str, Any]) -> bool:
 
 
 def _watts(shown: Any, least: float = 0.001) -> float | None:
-    """A number, also as text, as some firmware writes it. A running node never takes 0 W."""
+    """A number, or a number as text, as some firmware writes it. A running node never draws 0 W."""
     if isinstance(shown, bool) or not isinstance(shown, int | float | str):
         return None
     try:
@@ -198,7 +198,7 @@ def _link(document: dict[str, Any], name: str) -> str:
 
 
 def _checked(path: Any) -> str:
-    """Only paths of this service: a link elsewhere would carry the token there."""
+    """A path of this service; a link to another host would send the token there."""
     return path if isinstance(path, str) and path.startswith("/redfish/") else ""
 
 

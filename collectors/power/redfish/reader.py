@@ -16,7 +16,7 @@ _FAILURES_BEFORE_LOOKING_ANEW = 3
 
 
 class RedfishReader:
-    """One Redfish service; where its power stands is looked up once."""
+    """One Redfish service; the location of its power is looked up once."""
 
     def __init__(self, session: RedfishSession, chassis: Sequence[str], system: str) -> None:
         self._session = session
@@ -26,7 +26,7 @@ class RedfishReader:
         self._failures = 0
 
     def read(self) -> Mapping[str, float]:
-        """Watts by chassis; all of them or RedfishError, since a part is no node."""
+        """Watts of all chassis, or RedfishError, since a part is not the node."""
         try:
             watts = self._watts(self._session.get)
         except RedfishError:
@@ -58,7 +58,7 @@ def _present(place: PowerLocation, watts: float | None) -> float:
 
 
 def service(options: RedfishOptions) -> RedfishReader:
-    """The service that the options name; SettingsError where they do not hold together."""
+    """The service that the options name; SettingsError if they are inconsistent."""
     url = options.url.replace("{node}", os.uname().nodename.partition(".")[0]).rstrip("/")
     parts = urlsplit(url)
     if parts.scheme != "https" or not parts.hostname or parts.username or parts.path:

@@ -1,4 +1,4 @@
-"""A session with a Redfish service: logged in once, renewed when it ends, deleted at the end.
+"""A session with a Redfish service: one login, renewed when it expires, deleted at the end.
 
 Source: DMTF DSP0266 (Redfish specification) 1.20, section 13.3.4 "Session-based authentication".
 """
@@ -17,7 +17,7 @@ _LIMIT = 4 << 20
 
 
 class RedfishLogin(NamedTuple):
-    """Where and as whom; the password is read from its file at each login."""
+    """Address and credentials; the password is read from its file at each login."""
 
     url: str  # https://bmc.example.org
     user: str
@@ -35,7 +35,7 @@ class RedfishSession:
         self._location = ""  # of the session, to delete it
 
     def get(self, path: str) -> dict[str, Any]:
-        """A resource; logs in where that is needed, and once more where the session has ended."""
+        """A resource; logs in if necessary, and once more if the session has expired."""
         answer = self._request("GET", path) if self._token else None
         if answer is None or answer.status == 401:
             self._log_in()
@@ -50,7 +50,7 @@ class RedfishSession:
         return document
 
     def close(self) -> None:
-        """Delete the session: a BMC has few of them, and refuses logins when all are taken."""
+        """Delete the session: a BMC has few of them, and refuses logins when all are in use."""
         location, self._location = self._location, ""
         if not location:
             return
@@ -101,7 +101,7 @@ def _json(answer: HttpReply) -> Any:
 
 
 def _path(location: str) -> str:
-    """Some services give a whole URL, some a path; only our own service is ever asked."""
+    """The path of a location, which some services give as a URL; only this service is queried."""
     start = location.find("/redfish/")
     return location[start:] if start >= 0 else ""
 
