@@ -1,1 +1,1 @@
-"""The daemon on each compute node: answers Prometheus with what the collectors read."""
+"""The daemon on each compute node, which serves the collectors' metrics to Prometheus."""

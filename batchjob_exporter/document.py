@@ -1,4 +1,4 @@
-"""Writes docs/metrics.md and docs/options.md from the tables that the code itself uses.
+"""Generates docs/metrics.md and docs/options.md from the tables that the code uses.
 
 python -m batchjob_exporter.document [DIRECTORY]
 """
@@ -16,7 +16,7 @@ _MADE = made_by("batchjob_exporter.document")
 
 
 def metrics_page() -> str:
-    """All families the exporter may serve, by collector."""
+    """All families that the exporter may expose, by collector."""
     parts = [
         "# Metrics",
         _MADE,
@@ -61,7 +61,7 @@ def options_page() -> str:
 
 
 def _actions() -> Iterator[tuple[str, ...]]:
-    """Flags that are no options of a file: those whose name has no section."""
+    """Flags that are not options of the file: those whose name has no section."""
     switches = {name for name, *_ in _switches()}
     options = {f"`{each.name}`" for each in named(sections())}
     for action in parser()._actions:  # argparse has no other way to list them

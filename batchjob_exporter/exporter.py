@@ -1,4 +1,4 @@
-"""Runs the collectors: in order, each one timed and isolated, one pass at a time."""
+"""Runs the collectors in order, each one timed and isolated, in one pass at a time."""
 
 import logging
 import threading
@@ -34,7 +34,7 @@ METRICS = (DURATION, SUCCESS, FAILURES)
 
 
 class Pass(NamedTuple):
-    """What one run of a collector gave; no families when it failed."""
+    """The result of one run of a collector; no families if it failed."""
 
     families: list[MetricFamily]
     seconds: float
@@ -42,7 +42,7 @@ class Pass(NamedTuple):
 
 
 class CollectorRunner:
-    """One collector and its last pass, shared by those who asked while it was under way."""
+    """One collector and its last pass, which is shared by the scrapes that waited for it."""
 
     def __init__(self, name: str, collector: Collector | None, once: Once) -> None:
         self.name = name
@@ -56,7 +56,7 @@ class CollectorRunner:
         self._last = Pass([], 0.0, succeeded=False)
 
     def start(self) -> None:
-        """Start the collector's threads; one that cannot start fails at every scrape instead."""
+        """Start the collector's threads; if that fails, the collector fails at every scrape."""
         if self.collector is None:
             return
         try:
@@ -66,7 +66,7 @@ class CollectorRunner:
             self.collector = None
 
     def stop(self) -> None:
-        """End the collector's threads."""
+        """Stop the collector's threads."""
         if self.collector is None:
             return
         try:
@@ -75,10 +75,10 @@ class CollectorRunner:
             log.exception("collector %s did not stop cleanly", self.name)
 
     def collect(self, seconds: float) -> Pass:
-        """A pass that began after this call did, waiting at most `seconds` for the one before.
+        """A pass that began after this call, waiting at most `seconds` for the one before.
 
-        Whoever waits while others do takes the pass that one of them ran: two servers that
-        scrape at once cost no more than one.
+        Scrapes that wait meanwhile share one pass: two servers that scrape at the same time cost no
+        more than one.
         """
         wanted = self._begun + 1
         if self._running.locked() and time.monotonic() - self._since > seconds:
@@ -115,7 +115,7 @@ class CollectorRunner:
         return Pass(families, time.perf_counter() - begin, succeeded)
 
     def _distinct(self, family: MetricFamily) -> MetricFamily:
-        """The family without repeated series: one of them makes Prometheus drop the scrape."""
+        """The family without duplicate series, for which Prometheus would drop the whole scrape."""
         if family.distinct:
             return family
         distinct: dict[Labels, float] = dict(family.samples)
@@ -134,7 +134,7 @@ class Exporter:
         collectors: Mapping[str, Collector | None],
         own: Callable[[], list[MetricFamily]] = list,
     ) -> None:
-        """`own` gives the exporter's families about itself; they come with every scrape."""
+        """`own` returns the exporter's families about itself, which are in every scrape."""
         once = Once(log)
         self._sources = {
             name: CollectorRunner(name, collector, once) for name, collector in collectors.items()
@@ -144,12 +144,12 @@ class Exporter:
 
     @property
     def names(self) -> Collection[str]:
-        """Names of the collectors, as `collect[]` and `exclude[]` take them."""
+        """Names of the collectors, as `collect[]` and `exclude[]` accept them."""
         return self._sources.keys()
 
     @property
     def collectors(self) -> list[Collector]:
-        """Those that could be built, for whoever wants readings instead of families."""
+        """The collectors that could be built, for users of readings instead of families."""
         return [each.collector for each in self._sources.values() if each.collector is not None]
 
     def start(self) -> None:
@@ -166,7 +166,7 @@ class Exporter:
                 collector.wait(until - time.monotonic())
 
     def stop(self) -> None:
-        """Stop all collectors, the last one first: it may use those before it."""
+        """Stop all collectors in reverse order: one may use those before it."""
         self.ready = False
         for source in reversed(self._sources.values()):
             source.stop()
@@ -174,9 +174,9 @@ class Exporter:
     def collect(
         self, names: Collection[str] | None = None, seconds: float = 10.0
     ) -> list[MetricFamily]:
-        """The families of the named collectors (None: of all) at this moment.
+        """The current families of the named collectors (None: of all).
 
-        `seconds`: how long the scraper waits; a collector that another scrape holds for longer
+        `seconds`: how long the scraper waits; a collector that another scrape occupies for longer
         is left out.
         """
         until = time.monotonic() + seconds

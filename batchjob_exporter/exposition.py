@@ -1,7 +1,7 @@
-"""Families as text: the one module that knows the formats Prometheus reads.
+"""Writes families as text; the only module that knows the formats of Prometheus.
 
-Text format 0.0.4: Prometheus docs/instrumenting/exposition_formats.md.
-OpenMetrics 1.0: prometheus/OpenMetrics specification/OpenMetrics.md.
+Text format 0.0.4: Prometheus docs/instrumenting/exposition_formats.md. OpenMetrics 1.0:
+prometheus/OpenMetrics specification/OpenMetrics.md.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,7 +12,7 @@ from collectors.metric import Labels, Metric, MetricColumns, MetricFamily, Sampl
 
 
 class ExpositionFormat(NamedTuple):
-    """A text format, with what goes into Content-Type."""
+    """A text format and its Content-Type."""
 
     content_type: str
     openmetrics: bool
@@ -28,7 +28,7 @@ _NUMBERS = {"inf": "+Inf", "-inf": "-Inf", "nan": "NaN"}
 
 
 def render(families: Iterable[MetricFamily], format: ExpositionFormat = TEXT) -> bytearray:
-    """One exposition. Families of the same metric become one, at the place of the first."""
+    """One exposition. Families of the same metric are merged at the position of the first."""
     text = bytearray()
     for metric, parts in _merged(families).values():
         blocks = [_block(family, format) for family in parts]
@@ -44,8 +44,8 @@ def render(families: Iterable[MetricFamily], format: ExpositionFormat = TEXT) ->
 def _block(family: MetricFamily, format: ExpositionFormat) -> bytes:
     """The lines of all samples.
 
-    Labels are UTF-8 where `collectors.metric` rendered them; one that is not must not cost the node
-    all its metrics.
+    `collectors.metric` renders labels as UTF-8; one that is not must not cost the node all its
+    metrics.
     """
     name = family.metric.name + family.suffix
     if format.openmetrics and family.created:

@@ -27,7 +27,7 @@ _WATCHDOG_PATIENCE = 10.0  # seconds a listener may take to answer a request of 
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the exporter; returns the exit status: 2 for wrong settings, 1 for what may pass."""
+    """Run the exporter; exit status 2 for wrong settings, 1 for errors that may pass."""
     try:
         chosen = settings(sys.argv[1:] if arguments is None else arguments)
         logs.set_up(chosen.log)
@@ -55,7 +55,7 @@ def _once(chosen: ExporterSettings) -> int:
 
 
 def _check(chosen: ExporterSettings) -> int:
-    """Say all that is wrong. Flags and file have been read already: what comes here is valid."""
+    """Report all errors. Flags and file have been parsed already."""
     wrong = []
     try:
         Web(chosen.web.config_file)
@@ -113,17 +113,17 @@ def _until_stopped(signals: "queue.SimpleQueue[int]", service: ExporterService) 
 
 
 def _watchdog_interval() -> float | None:
-    """Half of the time systemd allows between two signs of life (sd_watchdog_enabled(3))."""
+    """Half of the watchdog interval that systemd has set (sd_watchdog_enabled(3))."""
     microseconds = os.environ.get("WATCHDOG_USEC", "")
     meant = os.environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
     return int(microseconds) / 2e6 if microseconds.isdigit() and meant else None
 
 
 def _give_back_large_buffers() -> None:
-    """Have what is used for one scrape returned to the kernel: mallopt(3).
+    """Have the memory of each scrape returned to the kernel: mallopt(3).
 
-    By default glibc raises the size from which a buffer is mapped by itself to the largest that was
-    freed; texts of scrapes then come from the heap, and leave it fragmented.
+    By default, glibc raises the size from which a buffer is mapped by itself to the largest that
+    was freed; texts of scrapes then come from the heap and fragment it.
     """
     with contextlib.suppress(AttributeError, OSError):  # another C library
         mallopt = ctypes.CDLL(None).mallopt
@@ -132,7 +132,7 @@ def _give_back_large_buffers() -> None:
 
 
 def _keep_to(cpus: str) -> None:
-    """Keep this process, and what it starts, to some CPUs."""
+    """Restrict this process and its children to some CPUs."""
     if cpus == "all":
         return
     usable = os.sched_getaffinity(0)

@@ -1,4 +1,4 @@
-"""Flags and configuration file of the exporter, made from the options of its parts."""
+"""Flags and configuration file of the exporter, from the options of its parts."""
 
 import argparse
 from collections.abc import Mapping
@@ -56,7 +56,7 @@ def cpus_of(text: str) -> set[int]:
 
 @dataclass(frozen=True)
 class ExporterWebOptions:
-    """Where and to whom metrics are served."""
+    """Where metrics are served, and to whom."""
 
     listen_address: tuple[str, ...] = option(
         (":10910",),
@@ -122,14 +122,14 @@ SECTIONS: dict[str, type[Any]] = {
 
 
 class EnabledCollector(NamedTuple):
-    """A collector that shall run, and its options."""
+    """A collector to be run, and its options."""
 
     entry: CollectorEntry
     options: Any
 
 
 class ExporterSettings(NamedTuple):
-    """All that the command line and the file say."""
+    """The settings from the command line and the file."""
 
     action: str  # serve, once or check
     once_wait: float
@@ -225,7 +225,7 @@ def _host(paths: PathOptions) -> Host:
 
 
 def _chosen(values: Mapping[str, Any]) -> list[EnabledCollector]:
-    """The collectors that are on; the options of those that are off are checked nevertheless."""
+    """The enabled collectors; options of disabled ones are checked as well."""
     defaults = not _switch(values, "collector.disable-defaults", default=False)
     chosen = []
     for entry in COLLECTORS:

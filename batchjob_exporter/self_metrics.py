@@ -1,4 +1,4 @@
-"""What the exporter says about itself: its build and its process."""
+"""The exporter's metrics about itself: its build and its process."""
 
 import os
 import platform

@@ -1,8 +1,8 @@
-"""The exporter's own process, in the families that all Prometheus programs have.
+"""Metrics of the exporter's own process, as all Prometheus programs have them.
 
-Names and meaning: Prometheus docs/instrumenting/writing_clientlibs.md, "Process metrics". Made
-here because prometheus-client lists /proc/self/fd at each scrape, which takes a millisecond where
-a thousand cgroup files are open, and 4 MB.
+Names and meaning: Prometheus docs/instrumenting/writing_clientlibs.md, "Process metrics".
+prometheus-client is not used since it lists /proc/self/fd at each scrape, which takes a millisecond
+with a thousand open cgroup files, and since it takes 4 MB.
 """
 
 import os
@@ -36,7 +36,7 @@ class OwnProcess(NamedTuple):
 
 
 def process_reader(procfs: str = "/proc") -> Callable[[], list[MetricFamily]]:
-    """A function that gives the families of this process."""
+    """A function that returns the families of this process."""
     ticks = os.sysconf("SC_CLK_TCK")
     # /proc/stat has it too, but systemd's ProcSubset=pid hides that file.
     booted = booted_at()
@@ -62,5 +62,5 @@ def process_reader(procfs: str = "/proc") -> Callable[[], list[MetricFamily]]:
 
 
 def _open_files(folder: str) -> int:
-    """The size of the folder since Linux 6.2 (fs/proc/fd.c), which was 0 before."""
+    """The size of the directory: the count since Linux 6.2 (fs/proc/fd.c), 0 before."""
     return os.stat(folder).st_size or len(os.listdir(folder))

@@ -1,4 +1,4 @@
-"""One exporter, put together: collectors, site and server. Several fit into one process."""
+"""One complete exporter: collectors, site and server. A process may have several."""
 
 import logging
 import os
@@ -33,7 +33,7 @@ def exporter_of(settings: ExporterSettings) -> Exporter:
     """The chosen collectors, not yet started.
 
     A collector that refuses its options ends the start (SettingsError); one that cannot be built
-    for another reason is reported at every scrape, and the others go on.
+    for another reason is reported at every scrape, and the others are run.
     """
     for name, path in (("procfs", settings.host.procfs), ("sysfs", settings.host.sysfs)):
         if not os.path.isdir(path):  # cgroupfs may be mounted later
@@ -59,9 +59,9 @@ class ExporterService:
     """An exporter that listens."""
 
     def __init__(self, settings: ExporterSettings, secret: str = "") -> None:
-        """Builds everything and opens the sockets; raises SettingsError.
+        """Build everything and open the sockets; raises SettingsError.
 
-        `secret`: each request must bear it; "": none is needed.
+        `secret`: each request must carry it; "": none is needed.
         """
         web = settings.web
         self._exporter = exporter_of(settings)
@@ -83,7 +83,7 @@ class ExporterService:
 
     @property
     def collectors(self) -> list["Collector"]:
-        """The collectors, for who wants readings rather than their metrics."""
+        """The collectors, for users of readings instead of metrics."""
         return self._exporter.collectors
 
     def start(self) -> None:
@@ -105,10 +105,10 @@ class ExporterService:
         self._exporter.stop()
 
     def answers(self, seconds: float) -> bool:
-        """Whether each listener answers a request within `seconds`, asked as clients ask.
+        """Whether each listener answers a client's request within `seconds`.
 
-        Of one that never did, as behind a firewall that filters loopback too, only the server's
-        thread is asked: a restart would not mend it.
+        For a listener that never did, for example behind a firewall that filters loopback, only the
+        server's thread is checked: a restart would not help.
         """
         for listener in self.sockets:
             if answers(listener, seconds):
@@ -118,7 +118,7 @@ class ExporterService:
         return self._server.responds(seconds)
 
     def listen_again(self) -> None:
-        """Replace the server by another on the same addresses; raises SettingsError."""
+        """Replace the server by a new one on the same addresses; raises SettingsError."""
         self._server.stop(1.0)
         self.sockets = listeners(self._addresses)
         self._server = HttpServer(self.sockets, self.web, self._limits)
@@ -126,7 +126,7 @@ class ExporterService:
 
 
 def watch(service: ExporterService, seconds: float = 30.0, patience: float = 10.0) -> Loop:
-    """Have a listener that answers no more opened again, where no systemd restarts the process."""
+    """Reopen a listener that no longer answers, where no systemd restarts the process."""
 
     def look() -> float:
         if not service.answers(patience):
@@ -141,7 +141,7 @@ def watch(service: ExporterService, seconds: float = 30.0, patience: float = 10.
 
 
 def _names(sockets: list[socket.socket]) -> frozenset[str] | None:
-    """Under which names listeners are asked that only this machine reaches; None: any."""
+    """The host names under which loopback listeners are accessed; None: any."""
     local = not any(map(beyond_loopback, sockets))
     tcp = any(each.family != socket.AF_UNIX for each in sockets)
     return LOOPBACK if local and tcp else None

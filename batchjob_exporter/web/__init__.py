@@ -1,1 +1,1 @@
-"""A small HTTP/1.1 server for scrapes: bounded threads, and no client can hold one of them."""
+"""A small HTTP/1.1 server for scrapes, with bounded threads that no client can block."""

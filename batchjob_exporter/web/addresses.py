@@ -1,4 +1,4 @@
-"""Where the server listens: `:10910`, `192.0.2.1:10910`, `[::1]:10910`, `unix:/run/x.sock`."""
+"""Addresses to listen on: `:10910`, `192.0.2.1:10910`, `[::1]:10910`, `unix:/run/x.sock`."""
 
 import contextlib
 import ipaddress
@@ -39,7 +39,7 @@ def _sound(host: str) -> bool:
 
 
 def listeners(addresses: tuple[str, ...]) -> list[socket.socket]:
-    """Open all addresses. Raises SettingsError naming the one that cannot be had."""
+    """Open all addresses. Raises SettingsError naming the one that is not available."""
     opened: list[socket.socket] = []
     for each in addresses:
         try:
@@ -68,7 +68,7 @@ def _listener(where: str) -> socket.socket:
 
 
 def _unix_listener(path: str) -> socket.socket:
-    """A socket file; one left behind by a process that is gone is replaced."""
+    """A socket file; one left by a process that has ended is replaced."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         if _abandoned(path):
@@ -82,7 +82,7 @@ def _unix_listener(path: str) -> socket.socket:
 
 
 def remove_socket_files(addresses: tuple[str, ...]) -> None:
-    """Take away the files that `listeners` made."""
+    """Remove the files that `listeners` created."""
     for each in addresses:
         if each.startswith("unix:"):
             with contextlib.suppress(FileNotFoundError):
@@ -104,7 +104,7 @@ def _abandoned(path: str) -> bool:
 
 
 def systemd_listeners() -> list[socket.socket]:
-    """The sockets systemd opened for us (socket activation, sd_listen_fds(3))."""
+    """The sockets that systemd opened (socket activation, sd_listen_fds(3))."""
     count = os.environ.get("LISTEN_FDS", "")
     if os.environ.get("LISTEN_PID") != str(os.getpid()) or not count.isdigit() or count == "0":
         raise SettingsError("web.systemd-socket: systemd passed no socket to this process")
@@ -131,7 +131,7 @@ def beyond_loopback(listener: socket.socket) -> bool:
 
 
 def allowed(peer: str, networks: tuple[Network, ...]) -> bool:
-    """Whether a client with this address may come; no networks: everybody may."""
+    """Whether a client with this address is allowed; no networks: everybody is."""
     if not networks or not peer:  # a client of a unix socket has no address
         return True
     known = _ip(peer)
@@ -139,7 +139,7 @@ def allowed(peer: str, networks: tuple[Network, ...]) -> bool:
 
 
 def client_of(peer: str) -> str:
-    """Whom a connection belongs to: an IPv4 address, or the /64 network of an IPv6 one (RFC 4291).
+    """The client of a connection: an IPv4 address, or the /64 network of an IPv6 one (RFC 4291).
 
     "" for all clients of a unix socket.
     """
@@ -152,16 +152,16 @@ def client_of(peer: str) -> str:
 
 
 def _ip(peer: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    """The address of a client; IPv4 where it has come to a socket for both families."""
+    """The address of a client; IPv4 if it was mapped by a socket for both families."""
     found = ipaddress.ip_address(peer.partition("%")[0])
     return getattr(found, "ipv4_mapped", None) or found
 
 
 def answers(listener: socket.socket, seconds: float) -> bool:
-    """Whether somebody behind the listener reacts to a request within `seconds`.
+    """Whether a listener reacts to a request within `seconds`.
 
-    Any answer will do, and so will being sent away: one that speaks TLS says that it does, and
-    `allow_from` may leave out this machine.
+    Any answer counts, and so does a refusal: a TLS server says that it speaks TLS, and `allow_from`
+    may exclude this machine.
     """
     with socket.socket(listener.family, socket.SOCK_STREAM) as client:
         client.settimeout(seconds)

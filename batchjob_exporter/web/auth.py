@@ -1,7 +1,7 @@
-"""The web configuration in force: wraps sockets in TLS, asks who is there, sets headers.
+"""The web configuration in force: TLS, authentication, headers.
 
-The file and those it names are looked at again whenever somebody comes; a change that cannot be
-used is logged, and what was in force stays.
+The file and those it names are checked for changes at each connection; a change that cannot be used
+is logged, and the previous configuration stays in force.
 """
 
 import logging
@@ -35,7 +35,7 @@ _Signature = tuple[tuple[int, int, int] | None, ...]
 
 
 class _Loaded(NamedTuple):
-    """A configuration with all it names read."""
+    """A configuration with the contents of all files it names."""
 
     config: WebConfig
     context: "ssl.SSLContext | None"
@@ -44,7 +44,7 @@ class _Loaded(NamedTuple):
 
 
 class TokenBucket:
-    """Lets one request pass per interval, and after a pause up to `burst` at once."""
+    """Admits one request per interval, and up to `burst` at once after a pause."""
 
     def __init__(self, limit: RateLimit, clock: Callable[[], float] = time.monotonic) -> None:
         self._interval = limit.interval
@@ -55,7 +55,7 @@ class TokenBucket:
         self._lock = threading.Lock()
 
     def take(self) -> bool:
-        """Whether a request may pass now."""
+        """Whether a request is admitted now."""
         with self._lock:
             now = self._clock()
             earned = (now - self._at) / self._interval
@@ -86,7 +86,7 @@ class Web:
 
     @property
     def guarded(self) -> bool:
-        """Whether clients must show who they are."""
+        """Whether clients must authenticate."""
         loaded = self._loaded
         asks = loaded.config.tls.client_auth_type.startswith("Require")
         return loaded.passwords is not None or (loaded.context is not None and asks)
@@ -101,22 +101,22 @@ class Web:
         return TlsStream(client, loaded.context, loaded.config.tls.client_allowed_sans)
 
     def within_rate(self) -> bool:
-        """Whether the rate limit lets one more request pass now."""
+        """Whether the rate limit admits one more request now."""
         bucket = self._current().bucket
         return bucket is None or bucket.take()
 
     def unverified(self, request: HttpRequest) -> bool:
-        """Whether the request's password must be checked first, which takes 50 ms and more."""
+        """Whether the request's password has yet to be checked, which takes 50 ms or more."""
         passwords = self._current().passwords
         return passwords is not None and passwords.known(_authorization(request)) is None
 
     def verify(self, request: HttpRequest) -> bool:
-        """Check the password; `answer` knows the result. For one thread at a time."""
+        """Check the password; `answer` uses the result. For one thread at a time."""
         passwords = self._current().passwords
         return passwords is None or passwords.check(_authorization(request))
 
     def answer(self, request: HttpRequest) -> HttpResponse:
-        """The site's answer, or why there is none."""
+        """The site's answer, or a refusal."""
         passwords = self._current().passwords
         if passwords is not None and not passwords.known(_authorization(request)):
             return self.with_headers(_UNAUTHORIZED)
@@ -152,7 +152,7 @@ class Web:
             return self._loaded
 
     def _signed(self) -> _Signature:
-        """What changes when somebody writes the file or a certificate."""
+        """A signature of the files, which changes when one of them is written."""
         return tuple(map(_stamp, (self._path, *self._loaded.config.tls.files)))
 
     def _load(self) -> _Loaded:

@@ -1,7 +1,7 @@
-"""A secret that each request must bear, and the names a listener on loopback is asked under.
+"""A secret that each request must carry, and the host names accepted on loopback.
 
-Other people of a machine reach its loopback ports, and a page of another site can have its own
-name point there (DNS rebinding): a browser then lets it read the answers, and only `Host` tells.
+Other users of a machine can reach its loopback ports, and another site's page can let its own name
+resolve to them (DNS rebinding): a browser then lets it read the answers, and only `Host` shows it.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ Answer = Callable[[HttpRequest], HttpResponse]
 
 
 def bearer_only(answer: Answer, secret: str, hosts: frozenset[str] | None = None) -> Answer:
-    """The same answers, for whoever bears the secret. `hosts`: accepted names; None: all."""
+    """The same answers for requests with the secret. `hosts`: accepted names; None: all."""
     import hmac  # with 4 MB of OpenSSL, which most nodes do without
 
     expected = secret.encode()

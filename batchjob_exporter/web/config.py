@@ -1,7 +1,7 @@
-"""The file of `--web.config.file`, in the format all Prometheus exporters share.
+"""The file of `--web.config.file`, in the format of all Prometheus exporters.
 
-Source: prometheus/exporter-toolkit docs/web-configuration.md. Keys it knows and Python's TLS
-library cannot follow are accepted with a warning, so that a site can use the file it has.
+Source: prometheus/exporter-toolkit docs/web-configuration.md. Keys that Python's TLS library does
+not support are accepted with a warning, so that a site can use its existing file.
 """
 
 import logging
@@ -112,7 +112,7 @@ class Tls:
 
     @property
     def wanted(self) -> bool:
-        """Whether the file asks for TLS at all."""
+        """Whether the file enables TLS."""
         return self != Tls()
 
     @property
@@ -147,7 +147,7 @@ class _Top:
 
 
 class WebConfig(NamedTuple):
-    """What the file says; all of it checked, the files it names not yet read."""
+    """The checked contents of the file; the files it names have not been read yet."""
 
     tls: Tls = Tls()
     http: Http = Http()
@@ -228,7 +228,7 @@ def _check_tls(tls: Tls) -> None:
 
 
 def warn(config: WebConfig) -> None:
-    """Say which wishes of the file cannot be followed."""
+    """Warn of keys that are not supported."""
     tls = config.tls
     ignored = [
         name

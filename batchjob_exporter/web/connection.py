@@ -1,4 +1,4 @@
-"""The life of a connection, as a generator that never waits itself.
+"""The life of a connection, as a generator that never blocks.
 
 It yields a `Wait` when the client is not ready, and an `HttpRequest` when one is complete; the
 server resumes it when the socket is ready, or with the rendered response.
@@ -28,7 +28,7 @@ _LINGER_BYTES = 1 << 20
 
 
 class WouldBlock(Exception):
-    """The client is not ready; `events` says for what to wait."""
+    """The client is not ready; `events` says what to wait for."""
 
     def __init__(self, events: int) -> None:
         super().__init__()
@@ -36,11 +36,11 @@ class WouldBlock(Exception):
 
 
 class Stream(Protocol):
-    """What a connection needs of its socket; the calls raise WouldBlock or OSError."""
+    """What a connection needs of its socket; the methods raise WouldBlock or OSError."""
 
     @property
     def socket(self) -> socket.socket:
-        """For the selector, and to close."""
+        """The socket, for the selector and for closing."""
 
     def handshake(self) -> None:
         """Agree on encryption; done when it returns."""
@@ -77,7 +77,7 @@ class PlainStream:
 
 
 class Patience(NamedTuple):
-    """How long a client may take, in seconds."""
+    """The time a client may take, in seconds."""
 
     head: float = 10.0  # from the connection, or the first byte, to a complete request
     idle: float = 330.0  # between two requests; Prometheus itself lets go after 5 minutes
@@ -108,7 +108,7 @@ _Step = Generator[Wait, object, T]
 
 
 class HttpConnection:
-    """A connection of one client, who may have several."""
+    """One connection; a client may have several."""
 
     def __init__(
         self,
@@ -127,15 +127,15 @@ class HttpConnection:
         self.life: Life = self._live()
 
     def go_on(self) -> Wait | HttpRequest:
-        """Resume now that the socket is ready, or begin."""
+        """Resume when the socket is ready, or begin."""
         return next(self.life)
 
     def broken(self) -> bool:
-        """Whether the client has broken off, so that nobody would get an answer."""
+        """Whether the client has closed the connection, so that an answer would be lost."""
         return self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) != 0
 
     def left(self) -> bool:
-        """Whether the client sends nothing more: it has gone, or has all it wants to say said."""
+        """Whether the client will send nothing more."""
         try:
             # Below TLS, whose own recv() knows no flags.
             peeked = socket.socket.recv(self.socket, 1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
@@ -146,7 +146,7 @@ class HttpConnection:
         return not peeked
 
     def close(self) -> None:
-        """End the connection, wherever it is."""
+        """End the connection in any state."""
         self.life.close()
         self.socket.close()
 
@@ -173,7 +173,7 @@ class HttpConnection:
         yield from self._linger()
 
     def _head(self, deadline: float) -> _Step[bytes | None]:
-        """Request line and headers; None when the client left or never began."""
+        """Request line and headers; None if the client left or sent nothing."""
         buffer = self._received
         scanned, begun = 0, False
         while (end := buffer.find(b"\r\n\r\n", scanned)) < 0:
@@ -207,7 +207,7 @@ class HttpConnection:
         self.unsent = 0
 
     def _linger(self) -> _Step[None]:
-        """Take what the client still sends: a reset would make it lose the answer."""
+        """Read what the client still sends: a reset would make it lose the answer."""
         self.socket.shutdown(socket.SHUT_WR)
         deadline = self._clock() + self._patience.linger
         taken = 0

@@ -15,7 +15,7 @@ Credentials = tuple[str, bytes]
 
 
 class Passwords:
-    """Checks `Authorization` headers. A result is remembered: one check takes 50 ms and more."""
+    """Checks `Authorization` headers and caches results, since a check takes 50 ms or more."""
 
     def __init__(self, users: Mapping[str, str]) -> None:
         """`users`: name to bcrypt hash. Raises SettingsError without the package bcrypt."""
@@ -34,12 +34,12 @@ class Passwords:
         self._known: dict[bytes, bool] = {}
 
     def known(self, authorization: str) -> bool | None:
-        """Whether the log-in is right, at once; None where it must be computed first."""
+        """Whether the credentials are valid, at once; None if that has not been computed yet."""
         credentials = _credentials(authorization)
         return False if credentials is None else self._known.get(self._digest(credentials))
 
     def check(self, authorization: str) -> bool:
-        """Compute whether the log-in is right, and remember it. For one thread at a time."""
+        """Compute whether the credentials are valid. For one thread at a time."""
         credentials = _credentials(authorization)
         if credentials is None:
             return False

@@ -1,8 +1,8 @@
-"""The server: one thread owns all sockets, and hands requests to the workers.
+"""The server: one thread owns all sockets and passes requests to the workers.
 
-No thread ever waits for a client, so a silent or slow one costs a descriptor and nothing else; TLS
-handshakes too are made piece by piece, as the client sends its part. Whatever is scarce is shared
-by address: whoever takes most of it loses first, so that a crowd keeps nobody else out.
+No thread ever waits for a client, so a silent or slow one costs no more than a descriptor; TLS
+handshakes are made step by step as well. Scarce resources are shared by address: whoever uses most
+of them is refused first, so that a crowd cannot lock out others.
 """
 
 import errno
@@ -37,7 +37,7 @@ _TOO_MANY = text(HTTPStatus.TOO_MANY_REQUESTS, "too many requests", ("Retry-Afte
 
 
 class ConnectionLimits(NamedTuple):
-    """What the server grants its clients."""
+    """The limits on clients."""
 
     requests: int = 40  # answered or queued at once, beside one of each address; 0: no limit
     allow_from: tuple[Network, ...] = ()
@@ -45,7 +45,7 @@ class ConnectionLimits(NamedTuple):
 
 
 class HttpServer:
-    """Serves `web` on the given listening sockets, which it closes in the end."""
+    """Serves `web` on the given listening sockets, which it closes at the end."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class HttpServer:
         self._workers = RequestWorkers(web, _CONNECTIONS, self._deliver)
 
     def start(self) -> None:
-        """Begin to accept clients."""
+        """Start accepting clients."""
         self._selector.register(self._alarm, selectors.EVENT_READ)
         for listener in self._listeners:
             listener.setblocking(False)
@@ -78,7 +78,7 @@ class HttpServer:
             thread.start()
 
     def stop(self, seconds: float = 5.0) -> None:
-        """Refuse new clients, let go of idle ones, and give answers under way `seconds`."""
+        """Refuse new clients, close idle connections, and give pending answers `seconds`."""
         if self._stopping:
             return
         self._stopping = True
@@ -95,7 +95,7 @@ class HttpServer:
             os.close(self._alarm)
 
     def responds(self, seconds: float) -> bool:
-        """Whether the thread that owns the sockets turns within `seconds`."""
+        """Whether the thread that owns the sockets reacts within `seconds`."""
         turned = threading.Event()
         self._calls.append(turned.set)
         self._wake()
@@ -115,7 +115,7 @@ class HttpServer:
         self._selector.close()
 
     def _turn(self) -> None:
-        """Wait for something to happen, and do what it asks for."""
+        """Wait for events and handle them."""
         for key, _ in self._selector.select(self._pause()):
             if isinstance(key.data, HttpConnection):
                 # One that was dropped to make room may still have an event in this batch.
@@ -157,7 +157,7 @@ class HttpServer:
                 client.close()
 
     def _cannot_accept(self, error: OSError) -> None:
-        """Out of descriptors: make room, or pause, so that the loop does not spin."""
+        """Without free descriptors, close a connection or pause, so that the loop does not spin."""
         if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
             self._once.warning("accept", "cannot accept clients: %s", error.strerror)
             if not self._make_room():
@@ -179,7 +179,7 @@ class HttpServer:
         self._resume(connection, connection.go_on)
 
     def _resume(self, connection: HttpConnection, step: Callable[[], Wait | HttpRequest]) -> None:
-        """Let the connection go on until it waits for its client or for an answer."""
+        """Resume the connection until it waits for its client or for an answer."""
         try:
             self._forget(connection)
             wanted = step()
@@ -201,7 +201,7 @@ class HttpServer:
             self._drop(connection)
 
     def _ask(self, connection: HttpConnection, request: HttpRequest) -> Answer | None:
-        """Queue the request; what to answer where there is no room for it."""
+        """Queue the request; returns the answer if there is no room for it."""
         client = connection.client
         if not self._web.within_rate():
             return self._refusal(request, _TOO_MANY)
@@ -221,13 +221,13 @@ class HttpServer:
         return 0 < self._limits.requests <= under_way
 
     def _refusal(self, request: HttpRequest, response: HttpResponse) -> Answer:
-        """The connection ends: the client has more requests in store than it is given places."""
+        """Close the connection of a client with more requests than it may queue."""
         with_body = request.method != "HEAD"
         response = self._web.with_headers(response)
         return Answer(render(response, keep_alive=False, with_body=with_body), keep_alive=False)
 
     def _hand_over(self) -> None:
-        """Send the answers that are ready."""
+        """Pass finished answers to their connections."""
         while self._answered:
             connection, answer = self._answered.popleft()
             self._answered_one(connection.client)
@@ -250,12 +250,12 @@ class HttpServer:
                 self._resume(connection, partial(connection.life.throw, TimedOut()))
 
     def _forget(self, connection: HttpConnection) -> None:
-        """It has stopped waiting."""
+        """The connection no longer waits."""
         if self._waiting.pop(connection, None) is not None:
             self._selector.unregister(connection.socket)
 
     def _drop(self, connection: HttpConnection) -> None:
-        """End the connection, whatever state it is in."""
+        """Close the connection in any state."""
         self._waiting.pop(connection, None)
         with suppress(KeyError, ValueError, OSError):
             self._selector.unregister(connection.socket)
@@ -263,7 +263,7 @@ class HttpServer:
             connection.close()
 
     def _make_room(self) -> bool:
-        """End a connection of the client that has most; False if there is none to end."""
+        """Close a connection of the client that has most; False if there is none to close."""
         held = self._workers.waiting_log_ins()
         held.update(connection.client for connection in self._waiting)
         if not held:
@@ -284,7 +284,7 @@ class HttpServer:
         return True
 
     def _bound_unsent(self) -> None:
-        """Clients that ask and do not read must not fill the memory with answers."""
+        """Limit the memory of answers that clients do not read."""
         while sum(connection.unsent for connection in self._waiting) > _UNSENT_BYTES:
             held: Counter[str] = Counter()
             for connection in self._waiting:
@@ -301,7 +301,7 @@ class HttpServer:
             self._drop(connection)
 
     def _deliver(self, connection: HttpConnection, answer: Answer | None) -> None:
-        """What a worker calls."""
+        """Called by workers."""
         self._answered.append((connection, answer))
         self._wake()
 

@@ -1,4 +1,4 @@
-"""What is served where: metrics, the landing page, health."""
+"""The pages of the exporter: metrics, the landing page, health."""
 
 from collections.abc import Callable, Collection
 from http import HTTPStatus
@@ -68,7 +68,7 @@ class MetricsSite:
                 self._pages[targets.PATH] = targets.targets(collector.node_names)
 
     def answer(self, request: HttpRequest) -> HttpResponse:
-        """The page that was asked for."""
+        """The requested page."""
         page = self._pages.get(request.path)
         if page is None:
             return text(HTTPStatus.NOT_FOUND, "no such page; metrics are linked from /")
@@ -94,7 +94,7 @@ class MetricsSite:
 
 
 def _chosen(query: tuple[tuple[str, str], ...], known: Collection[str]) -> Collection[str] | None:
-    """Names of the collectors that `collect[]` or `exclude[]` leave; None: all."""
+    """Names of the collectors selected by `collect[]` or `exclude[]`; None: all."""
     collect = [value for key, value in query if key == "collect[]"]
     exclude = [value for key, value in query if key == "exclude[]"]
     if collect and exclude:
@@ -108,7 +108,7 @@ def _chosen(query: tuple[tuple[str, str], ...], known: Collection[str]) -> Colle
 
 
 def _deadline(request: HttpRequest) -> float:
-    """Seconds the scraper still waits, by the header that Prometheus sends."""
+    """Seconds for which the scraper still waits, from the header that Prometheus sends."""
     try:
         seconds = float(request.headers.get("x-prometheus-scrape-timeout-seconds", ""))
     except ValueError:

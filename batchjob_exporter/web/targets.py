@@ -17,7 +17,7 @@ NodeNames = Callable[[], Sequence[str] | None]
 def targets(names: NodeNames) -> Callable[[HttpRequest], HttpResponse]:
     """The page. `names`: the nodes that can be scraped; None while they are not known.
 
-    Without an answer Prometheus keeps the targets that it had, so an error is better than no node.
+    If there is no answer, Prometheus keeps its targets, so an error is better than an empty list.
     """
 
     def page(request: HttpRequest) -> HttpResponse:

@@ -1,4 +1,4 @@
-"""TLS on a socket that never waits, and contexts from the web configuration."""
+"""TLS on a non-blocking socket, and contexts from the web configuration."""
 
 import ipaddress
 import os
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 def context_of(tls: Tls) -> ssl.SSLContext:
-    """A server's context. Raises SettingsError naming the file or key that does not work."""
+    """A server's context. Raises SettingsError naming the file or key that is wrong."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = _VERSIONS[tls.min_version]
     context.maximum_version = _VERSIONS[tls.max_version]
@@ -75,7 +75,7 @@ def context_of(tls: Tls) -> ssl.SSLContext:
 
 @contextmanager
 def _on_disk(inline: str, path: str) -> "Iterator[str]":
-    """The path of a PEM text; ssl loads a key only from a file, so that one lives in memory."""
+    """The path of a PEM text in memory; ssl loads a key only from a file."""
     if path:
         yield path
         return
@@ -93,7 +93,7 @@ class TlsStream:
     def __init__(
         self, connection: socket.socket, context: ssl.SSLContext, allowed_sans: tuple[str, ...]
     ) -> None:
-        """Takes the socket over: `connection` is empty afterwards."""
+        """Take over the socket: `connection` is empty afterwards."""
         self.socket: ssl.SSLSocket = context.wrap_socket(
             connection, server_side=True, do_handshake_on_connect=False
         )
@@ -128,7 +128,7 @@ class TlsStream:
 
 
 def _attempt(operation: "Callable[[], T]", blocked_on: int = EVENT_READ) -> T:
-    """Raises WouldBlock; TLS may have to read in order to write, and the other way round."""
+    """Call an operation; raises WouldBlock. TLS may have to read before it can write."""
     try:
         return operation()
     except ssl.SSLWantReadError:
@@ -140,5 +140,5 @@ def _attempt(operation: "Callable[[], T]", blocked_on: int = EVENT_READ) -> T:
 
 
 def _plain_name(kind: str, value: str) -> str:
-    """A SAN as exporter-toolkit compares it; OpenSSL writes IPv6 addresses unshortened."""
+    """A SAN as exporter-toolkit compares it; OpenSSL does not abbreviate IPv6 addresses."""
     return str(ipaddress.ip_address(value)) if kind == "IP Address" else value

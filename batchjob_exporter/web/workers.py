@@ -1,6 +1,6 @@
-"""The threads that make the answers, and the queues in which requests wait for them.
+"""The threads that answer requests, and the queues of waiting requests.
 
-Clients are served by turns. A password is checked by a thread of its own, one at a time.
+Clients are served in turn. A thread of its own checks passwords, one at a time.
 """
 
 import logging
@@ -25,12 +25,12 @@ _Asked = tuple[HttpConnection, HttpRequest]
 
 
 class RequestWorkers:
-    """Answer requests in threads; `deliver` is called there, with None where there is no answer."""
+    """Answers requests in threads, which call `deliver`, with None if there is no answer."""
 
     def __init__(
         self, web: Web, places: int, deliver: Callable[[HttpConnection, Answer | None], None]
     ) -> None:
-        """`places`: requests of one client that may wait."""
+        """`places`: maximum number of waiting requests of one client."""
         self._web = web
         self._places = places
         self._deliver = deliver
@@ -48,13 +48,13 @@ class RequestWorkers:
         )
 
     def close(self) -> None:
-        """Take no more requests; the threads end when those that wait are answered."""
+        """Accept no more requests; the threads end when the waiting ones have been answered."""
         self._closed = True
         self._log_ins.close()
         self._requests.close()
 
     def answer(self, connection: HttpConnection, request: HttpRequest) -> bool:
-        """Queue a request to be answered; False if there is no room for it."""
+        """Queue a request; False if there is no room for it."""
         return self._requests.put(connection.client, (connection, request))
 
     def log_in(self, connection: HttpConnection, request: HttpRequest) -> bool:
@@ -62,11 +62,11 @@ class RequestWorkers:
         return self._log_ins.put(connection.client, (connection, request))
 
     def waiting_log_ins(self) -> Counter[Hashable]:
-        """How many requests of each client wait for their password to be checked."""
+        """The number of requests of each client whose password waits to be checked."""
         return self._log_ins.lengths()
 
     def withdraw_log_in(self, client: Hashable) -> HttpConnection | None:
-        """Take back the last of a client's requests that wait for this; None if none does."""
+        """Take back the last of a client's requests that wait for this; None if there is none."""
         withdrawn = self._log_ins.withdraw(client)
         return withdrawn[0] if withdrawn else None
 
@@ -103,7 +103,7 @@ class RequestWorkers:
         return Answer(render(response, keep_alive=keep_alive, with_body=with_body), keep_alive)
 
     def _check_log_ins(self) -> None:
-        """One password at a time, by turns of the addresses; guesses take half of a CPU at most."""
+        """Check one password at a time, by address in turn; guesses take at most half of a CPU."""
         guessers: dict[str, None] = {}
         while (asked := self._log_ins.get()) is not None:
             connection, request = asked
