@@ -39,11 +39,13 @@ class MeasuredTime(NamedTuple):
 def known_until(nodes: Collection[NodeSamples], until: int) -> int:
     """As of when a running job is known: its last sample, at most `until`.
 
-    Of a node whose exporter saw the job end all is known.
+    A node whose exporter saw the job end has nothing to add; where all of them did, the job is
+    over, whatever its scheduler says by then.
     """
-    latest = [until if node.end is not None else node.latest for node in nodes]
-    known = [at for at in latest if at is not None]
-    return min(math.ceil(max(known)), until) if known and len(known) == len(latest) else until
+    going_on = [node.latest for node in nodes if node.end is None]
+    seen = going_on or [node.end for node in nodes]
+    known = [at for at in seen if at is not None]
+    return min(math.ceil(max(known)), until) if known and len(known) == len(seen) else until
 
 
 def coverage(

@@ -96,14 +96,17 @@ def _sum(*columns: Number) -> Number:
 
 
 _to_measurement = _usage.until_time - _job.start_time
+_resumed_before_measurement = (_job.state == "RUNNING") & (_usage.until_time >= _job.update_time)
 ELAPSED = sa.case(
     (_ended, _job.elapsed_seconds),
+    (_resumed_before_measurement, _to_measurement - sa.func.coalesce(_job.suspended_seconds, 0)),
     (_to_measurement > RUN_TIME, RUN_TIME),
     else_=_to_measurement,
 )
 """Seconds that the figures are about: all of an ended job, a running one's to its measurement.
 
-When a job was suspended nobody tells: it is taken to have been as lately as it can have been.
+When a job was suspended nobody tells, only that it was before the row was written: it is taken to
+have been as lately as it can have been.
 """
 
 COVERAGE = sa.case(

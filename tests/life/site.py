@@ -102,7 +102,7 @@ class Scheduler:
 
 def record(run: Run, now: int) -> JobRecord:
     """A run as its scheduler knows it at a time."""
-    begun, ended = now >= run.start, now >= run.end
+    begun, ended = now >= run.start, now >= run.end + run.told_late
     stopped = run.suspended[0] <= now < run.suspended[1]
     live = JobState.SUSPENDED if stopped else JobState.RUNNING
     state = JobState.COMPLETED if ended else live if begun else JobState.PENDING

@@ -75,8 +75,18 @@ LIVES: dict[str, tuple[Run, Sequence[Step]]] = {
         (
             Step(600, running(600)),
             Step(3300, running(3300, 3300)),
-            Step(4260, running(3300, 3300, ends=False, coverage=3900 / 4260), polled=False),
+            Step(4260, running(3300, 3300, ends=False), polled=False),
             Step(5400, completed(3900, final=True)),
+        ),
+    ),
+    "its end is told late": (
+        WHOLE._replace(suspended=(0, 0), told_late=150),
+        (
+            Step(600, running(600)),
+            Step(2500, running(2500, 2500)),
+            Step(4000, running(3900, 3900, ends=False)),
+            Step(4060, completed(3900, 3900)),
+            Step(3900 + SETTLED, completed(3900, final=True)),
         ),
     ),
     "half of it late": (

@@ -121,6 +121,7 @@ class Run(NamedTuple):
     silent: tuple[int, int] = (0, 0)  # when no samples came from anywhere
     accounted: bool = False  # whether the scheduler says what an ended job used
     lingers: int = LINGER  # seconds; another run of its id takes its series over
+    told_late: int = 0  # seconds after its end until the scheduler knows of it
     interval: int = INTERVAL
     accounting_error: float = 0.0
     counting_errors: Mapping[str, float] = MappingProxyType({})
