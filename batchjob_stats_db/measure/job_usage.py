@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from batchjob.quantities.energy import EMISSIONS_GRAMS
 from batchjob.quantities.gpu import JOB_GPU_MEMORY, JOB_GPU_UTILIZATION
-from batchjob.quantities.job import CPU_SECONDS, END_TIME, MEMORY_CURRENT
+from batchjob.quantities.job import CPU_SECONDS, END_TIME, MEMORY_CURRENT, MEMORY_PEAK
 from batchjob.quantities.quantity import Statistic
 from batchjob.quantities.usage import ENERGY_COLUMNS, USAGE_COLUMNS
 from batchjob_stats_db.measure.coverage import (
@@ -36,7 +36,7 @@ DOUBTS = {
     "user differs": "series of another user with this job id were excluded",
     "not a number": "series with NaN or infinite values were excluded",
     "more cpu than allocated": "more CPU time than the allocated CPUs can provide",
-    PEAK_SAMPLED: "the kernel recorded no memory peak; the largest sample is used instead",
+    PEAK_SAMPLED: "a node's kernel recorded no memory peak; its largest sample is used instead",
     "near another run": "another run of this job id ended just before; peaks may belong to it",
     NOT_ANSWERED: "a query for this job alone failed; it is retried later",
 }
@@ -91,6 +91,8 @@ class MeasuredUsage(NamedTuple):
 PRESENT = CPU_SECONDS.name  # every job has it on every node
 _END = END_TIME.metric.name
 _CURRENT = MEMORY_CURRENT.metric.name
+_PEAK = MEMORY_PEAK.metric.name
+_PEAKS = ("memory_peak_bytes", "memory_peak_node_bytes")
 _EMISSIONS = EMISSIONS_GRAMS.metric.name
 _GPU_BUSY = JOB_GPU_UTILIZATION.metric.name
 _GPU_MEMORY = JOB_GPU_MEMORY.metric.name
@@ -133,7 +135,7 @@ def usage_of(job: JobToMeasure, found: Found, interval: float) -> MeasuredUsage:
         if numbers:
             value = column.fold(numbers)
             values[column.name] = round(value) if column.whole else value
-    _peak_from_samples(kept, values, doubts)
+    _add_sampled_peaks(kept, values, doubts)
     gpus = _gpus(kept)
     values.update(_gpu_values(gpus))
     nodes = nodes_of(kept)
@@ -178,7 +180,7 @@ def _believed(job: JobToMeasure, found: Found, doubts: set[str]) -> tuple[Found,
     for key, samples in found.items():
         for sample in samples:
             user = sample.labels.get("user", "")
-            nobodys = not user and sample.labels.get("instance", "") not in named
+            nobodys = not user and _instance(sample) not in named
             if user not in users and not nobodys:
                 doubts.update({"user differs"} if user else ())
                 dropped += 1
@@ -191,20 +193,26 @@ def _believed(job: JobToMeasure, found: Found, doubts: set[str]) -> tuple[Found,
     return kept, dropped
 
 
-def _peak_from_samples(kept: Found, values: dict[str, float | int], doubts: set[str]) -> None:
-    """Kernels before 5.19 keep no memory.peak."""
-    sampled = [sample.value for sample in kept[Statistic.PEAK, _CURRENT]]
-    if "memory_peak_bytes" not in values and sampled:
-        values["memory_peak_bytes"] = round(math.fsum(sampled))
-        values["memory_peak_node_bytes"] = round(max(sampled))
+def _add_sampled_peaks(kept: Found, values: dict[str, float | int], doubts: set[str]) -> None:
+    """Kernels before 5.19 keep no memory.peak; of a job's nodes some may have an older kernel."""
+    with_peak = {_instance(sample) for sample in kept[Statistic.PEAK, _PEAK]}
+    current = kept[Statistic.PEAK, _CURRENT]
+    sampled = [sample.value for sample in current if _instance(sample) not in with_peak]
+    if sampled:
+        known, known_node = (values.get(name, 0) for name in _PEAKS)
+        sums = (known + round(math.fsum(sampled)), max(known_node, round(max(sampled))))
+        values.update(zip(_PEAKS, sums, strict=True))
         doubts.add(PEAK_SAMPLED)
+    if {*map(_instance, kept[Statistic.COUNT, PRESENT])} - with_peak - {*map(_instance, current)}:
+        for name in _PEAKS:  # a node's is missing: the others' are not the job's
+            values.pop(name, None)
 
 
 def _gpus(kept: Found) -> list[GpuUsage]:
     def by_gpu(statistic: Statistic, metric: str) -> dict[tuple[str, str, str, str], float]:
         return {
             (
-                node_of(sample.labels.get("instance", "")),
+                node_of(_instance(sample)),
                 sample.labels.get("uuid", ""),
                 sample.labels.get("gpu_instance", ""),
                 sample.labels.get("gpu", ""),
@@ -249,7 +257,7 @@ def nodes_of(kept: Found) -> list[NodeSamples]:
         """The largest of its series' numbers."""
         found: dict[str, float] = {}
         for sample in kept[statistic, metric]:
-            instance = sample.labels.get("instance", "")
+            instance = _instance(sample)
             found[instance] = max(found.get(instance, sample.value), sample.value)
         return found
 
@@ -284,6 +292,10 @@ def _doubts(
     if job.cpus and used > 1.02 * job.cpus * (elapsed + 2):
         doubts.add("more cpu than allocated")
     return doubts
+
+
+def _instance(sample: SeriesValue) -> str:
+    return sample.labels.get("instance", "")
 
 
 def node_of(instance: str) -> str:

@@ -125,6 +125,28 @@ def test_averages_over_gpus_weigh_their_time():
     ]
 
 
+SECOND = {"instance": "n002:10910"}
+ON_TWO_NODES = (
+    *SEEN,
+    sample(Statistic.COUNT, "cpu_seconds_total", 120, mode="user", **SECOND),
+    sample(Statistic.PEAK, "memory_peak_bytes", 10),
+    sample(Statistic.PEAK, "memory_current_bytes", 9),
+)
+
+
+def test_memory_of_nodes_whose_kernels_differ():
+    current = sample(Statistic.PEAK, "memory_current_bytes", 30, **SECOND)
+    usage = usage_of(JOB._replace(nodes=2), found(*ON_TWO_NODES, current), 30)
+    assert (usage.values["memory_peak_bytes"], usage.values["memory_peak_node_bytes"]) == (40, 30)
+    assert "peak sampled" in usage.doubt
+
+
+def test_memory_of_one_node_is_not_the_job_s():
+    usage = usage_of(JOB._replace(nodes=2), found(*ON_TWO_NODES), 30)
+    assert "memory_peak_bytes" not in usage.values
+    assert "memory_peak_node_bytes" not in usage.values
+
+
 def test_doubts():
     cpu = sample(Statistic.TOTAL, "cpu_seconds_total", 20_000.0, mode="user")
     assert usage_of(JOB, found(*SEEN, cpu), 30).doubt == "more cpu than allocated"
