@@ -34,6 +34,9 @@ class _Kept(NamedTuple):
     job: LiveJob
     time: float  # when the answer came
 
+    def is_fresh(self, now: float) -> bool:
+        return now - self.time < _FRESH_SECONDS
+
 
 class LiveUsage:
     """Asks in a thread of its own, and keeps the last answers for some seconds.
@@ -75,7 +78,7 @@ class LiveUsage:
             usages = {
                 row["id"]: kept.job.usage
                 for row in wanted
-                if (kept := self._known(row["id"], now))
+                if (kept := self._known(row, now))
                 and kept.job.usage["until_time"] > (row["usage_until_time"] or 0)
             }
         changed = with_usages([row for row in wanted if row["id"] in usages], usages)
@@ -92,14 +95,17 @@ class LiveUsage:
             if job.gpus and job.usage["until_time"] == row["usage_until_time"]
         }
 
-    def _known(self, number: int, now: float) -> _Kept | None:
-        kept = self._kept.get(number)
-        return kept if kept and now - kept.time < _FRESH_SECONDS else None
+    def _known(self, row: Row, now: float) -> _Kept | None:
+        """What is kept of a job; of one that has ended since it was asked for, nothing."""
+        kept = self._kept.get(row["id"])
+        if kept and kept.is_fresh(now) and kept.time >= (row["end_time"] or 0):
+            return kept
+        return None
 
     def _answers(self, rows: Sequence[Row], now: float) -> set[Future[None]]:
         """The questions with those of the jobs whose usage is not known as of now."""
         with self._lock:
-            stale = [row for row in rows if not self._known(row["id"], now)]
+            stale = [row for row in rows if not self._known(row, now)]
             for row in stale:
                 if row["id"] not in self._asked and len(self._collected) < _COLLECTED:
                     self._next = self._next or self._submitted(now)
@@ -127,4 +133,4 @@ class LiveUsage:
                     del self._asked[row["id"]]
                 self._kept |= {number: _Kept(job, now) for number, job in found.items()}
                 if len(self._kept) > _KEPT:
-                    self._kept = {n: k for n, k in self._kept.items() if self._known(n, now)}
+                    self._kept = {n: k for n, k in self._kept.items() if k.is_fresh(now)}

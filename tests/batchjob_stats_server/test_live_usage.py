@@ -78,6 +78,27 @@ def test_the_api_has_running_jobs_as_of_now(services, store, where):
     assert job["cpu_efficiency"] == pytest.approx(19800 / job["cpu_available_seconds"])
 
 
+def test_a_job_that_has_just_ended_is_asked_for_again(services, store):
+    """What is kept of it is of a moment at which it ran."""
+    asked = []
+
+    def look(now):
+        return carols(get(measured._replace(clock=lambda: now), "/api/v1/jobs/3"))
+
+    with relayed(store, heard=asked.append) as counting:
+        measured = live(services, counting)
+        look(NOW)
+        look(NOW + 2)
+        assert len(asked) == 1
+        ended = {"state": "COMPLETED", "end_time": NOW + 3, "usage_due_time": NOW + 393}
+        with services.writer.begin() as db:
+            db.execute(sa.update(schema.job).where(schema.job.c.jobid == "3").values(ended))
+        assert look(NOW + 4)["usage_until_time"] == (NOW + 3) * 1000
+        again = len(asked)
+        look(NOW + 5)
+    assert len(asked) == again > 1
+
+
 def test_gpus_of_a_running_job_are_as_of_now(services, store):
     (gpu,) = get(live(services, store), "/api/v1/jobs/3/gpus").json()
     assert (gpu["node"], gpu["uuid"], gpu["utilization_ratio"]) == ("n001", "GPU-c", 0)
