@@ -39,7 +39,7 @@ def write(path: str, report: str, arguments: list[str], settings: tuple[str, ...
     """
     found = list(_parts(report, arguments, settings))
     words = {word for _, text in found for word in _LOGIN.findall(text)}
-    redacted = Redaction(people(words), hosts())
+    redacted = Redaction(people(words), hosts(*(text for _, text in found)))
     parts = [f"== {title}\n{redacted(text).rstrip()}\n" for title, text in found]
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

@@ -4,14 +4,16 @@ People, hosts and addresses get numbers, the same ones throughout; secrets are c
 """
 
 import contextlib
+import ipaddress
 import os
 import pwd
 import re
 import socket
 from collections.abc import Callable, Iterable
 
-_WORDS = "(?:password|passwd|secret|token|api[-_]?key|key)"
-_KEY = rf"(?:- )?[\w.-]{{0,64}}{_WORDS}"
+_WORDS = "(?:pass|password|passwd|passphrase|secret|token|credentials?|cookie|api[-_]?key)"
+_KEY = rf"(?:- )?[\w.-]{{0,64}}(?:{_WORDS}|key)"
+_VALUE = r"""(?:"[^"\n]*"|'[^'\n]*'|[^\s"'&,}\]]+)"""
 _SECRETS = (
     re.compile(r"-----BEGIN [^-]{1,64}-----.{1,20000}?-----END [^-]{1,64}-----", re.DOTALL),
     re.compile(r"\bb[js]_[A-Za-z0-9_-]{8,}"),  # a token of the server, a session
@@ -22,18 +24,27 @@ _SECRETS = (
     re.compile(r"(?<=://)[^/\s]+(?=@)"),  # user and password of a URL
     re.compile(r"(?i)(?P<keep>\bauthorization[\"']?\s*[:=]\s*)[^\n}]+"),
     re.compile(r"(?im)(?<=bearer )\S+"),
-    # A text of several lines, as YAML has it.
+    # A text of several lines, and the passwords of users, as YAML has them.
     re.compile(
-        rf"(?im)^(?P<keep>(?P<deep> {{0,40}}){_KEY}: *[|>][^\n]*\n)(?:(?P=deep) +[^\n]*(?:\n|\Z))+"
+        rf"(?im)^(?P<keep>(?P<deep> {{0,40}})(?:{_KEY}: *[|>]|basic_auth_users:)[^\n]*\n)"
+        r"(?:(?P=deep) +[^\n]*(?:\n|\Z))+"
     ),
-    re.compile(rf"(?im)^(?P<keep>[ \t]*{_KEY}[ \t]*[:=][ \t]*)[^\n]+"),
-    re.compile(rf"(?i)(?P<keep>{_WORDS}[\"']?=[\"']?)[^\s\"'&]+"),  # in a command, a log line
+    re.compile(rf"(?im)^(?P<keep>[ \t]*(?:{_KEY}|basic_auth_users)[ \t]*[:=][ \t]*)[^\n]+"),
+    # Within a line: of a mapping, a command, a log line.
+    re.compile(rf"(?i)(?P<keep>(?:{_WORDS}[\"']?\s*[:=]|key=)\s*){_VALUE}"),
+    re.compile(rf"(?i)(?P<keep>--[\w.-]{{0,64}}{_WORDS}[ \t]+){_VALUE}"),
+    # ipmitool(1), ipmi-dcmi(8), sshpass(1)
+    re.compile(
+        r"(?P<keep>(?<![\w.-])(?:ipmi[\w-]{0,9}|sshpass)\b[^\n]{0,200}?\s-[pPkK][ \t]*)" + _VALUE
+    ),
 )
 _FILE_KEY = re.compile(r"(?i)[\w.-]{0,64}[-_]file\s*[:=]")  # names a file, and is no secret
 _IPV4 = re.compile(r"\b(?:\d{1,3}\.){3}\d{1,3}\b")
-_IPV6 = re.compile(r"(?<![\w:])(?:[0-9a-f]{1,4}:){3,7}[0-9a-f]{0,4}(?![\w:])", re.IGNORECASE)
+_IPV6 = re.compile(r"(?<![\w:])(?:[0-9a-f]{0,4}:){2,7}[0-9a-f]{0,4}(?![\w:])", re.IGNORECASE)
+_MAC = re.compile(r"(?<![\w:])(?:[0-9a-f]{2}:){5,7}[0-9a-f]{2}(?![\w:])", re.IGNORECASE)
+_HOST = re.compile(r"(?P<before>://|@|[?&]host=)(?P<host>[A-Za-z0-9][\w.-]*)")
 _MAIL = re.compile(r"[\w.+-]{1,64}@[\w-]{1,64}(?:\.[\w-]{1,64})+")
-_LOOPBACK = ("127.", "0.0.0.0")  # noqa: S104 (nothing listens here)
+_NO_HOSTS = ("localhost", "REDACTED", "MAIL")
 _FIRST_PERSON = 1000  # uids below are the system's (login.defs(5), UID_MIN)
 _NOBODY = 65534
 
@@ -53,10 +64,12 @@ def people(
     return [name for name, uid in listed.items() if uid >= _FIRST_PERSON and uid != _NOBODY]
 
 
-def hosts() -> list[str]:
-    """The names of this machine."""
+def hosts(*texts: str) -> list[str]:
+    """The names of this machine, and full names of others in the URLs of texts."""
     names = {os.uname().nodename, socket.gethostname()}
-    return [*names, *(name.partition(".")[0] for name in names)]
+    others = {found["host"].rstrip(".") for text in texts for found in _HOST.finditer(text)}
+    full = (name for name in others if "." in name and not _IPV4.fullmatch(name))
+    return [*names, *(name.partition(".")[0] for name in names), *full]
 
 
 class Redaction:
@@ -84,13 +97,28 @@ class Redaction:
         text = _MAIL.sub("MAIL", text)
         if self._words:
             text = self._words.sub(lambda found: self._names[found[0]], text)
-        for pattern in (_IPV4, _IPV6):
+        for pattern in (_IPV4, _MAC, _IPV6):
             text = pattern.sub(self._address, text)
-        return text
+        return _HOST.sub(self._host, text)
 
     def _address(self, found: re.Match[str]) -> str:
-        address = found[0]
-        return address if address.startswith(_LOOPBACK) else self._number("address", address)
+        return self._number("address", found[0]) if _tells_a_place(found[0]) else found[0]
+
+    def _host(self, found: re.Match[str]) -> str:
+        host = found["host"]
+        known = host in _NO_HOSTS or host.startswith("127.") or host in self._names.values()
+        return found[0] if known else found["before"] + self._number("host", host)
+
+
+def _tells_a_place(text: str) -> bool:
+    """Whether it is an address, and neither a time of day, nor loopback or all of them."""
+    if _MAC.fullmatch(text):
+        return True
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return not (address.is_loopback or address.is_unspecified)
 
 
 def _cut(found: re.Match[str]) -> str:

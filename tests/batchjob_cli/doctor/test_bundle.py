@@ -2,14 +2,17 @@
 
 import os
 import pwd
+import re
 import stat
+from pathlib import Path
 
 import pytest
 
 from batchjob_cli.doctor.bundle import without_audit
-from batchjob_cli.doctor.redaction import Redaction, people
+from batchjob_cli.doctor.redaction import Redaction, hosts, people
 from batchjob_cli.main import main
 
+ROOT = Path(__file__).parents[3]
 SETTINGS = """\
 web.listen-address: 192.0.2.7:10910
 collector.ipmi.password-file: /etc/batchjob/ipmi.password
@@ -64,18 +67,76 @@ def test_keys_and_certificates(redacted):
         "passwd: hunter2",
         "https://db.example.org/write?api_key=hunter2&x=1",
         "Cookie: __Host-batchjob=bs_hunter2hunter2hunter2hunter2",
+        "tsdb: {username: us, password: hunter2}",
+        "- {password: 'a, hunter2'}",
+        '{"password": "a hunter2"}',
+        "tsdb.header: ['X-Scope-OrgID: hpc', 'X-Api-Key: hunter2']",
+        'msg="refused" header="X-Batchjob-Secret: hunter2"',
+        "web: {pass: hunter2}",
+        "credentials: hunter2",
+        "cookie: session=hunter2",
+        "basic_auth_users:\n  prometheus: hunter2\n  grafana: hunter2",
+        "basic_auth_users: {prometheus: hunter2}",
+        "collector.ipmi.command: ipmitool -I lanplus -U admin -P hunter2 dcmi power reading",
+        "collector.ipmi.command: ipmi-dcmi --username=us --password hunter2",
+        "collector.cluster.pbsfs: sshpass -p hunter2 ssh root@pbs01",
+        "batchjob_exporter --collector.redfish.password hunter2 --web.max-requests=5",
+        "OPTIONS=\"--collector.redfish.password='a hunter2'\"",
     ],
 )
 def test_secrets_in_any_place(redacted, text):
     assert "hunter2" not in redacted(text)
 
 
+def test_secrets_in_every_option(redacted):
+    """Wherever an address or a header may stand, the secret in it is cut out."""
+    pages = ("options", "server_options", "stats_db_options")
+    text = "".join((ROOT / f"docs/{page}.md").read_text() for page in pages)
+    names = set(re.findall(r"^\| `([\w.-]+)` \|", text, re.MULTILINE))
+    assert {"collector.redfish.url", "tsdb.header", "db.url"} <= names
+    for name in names:
+        for value in (
+            "https://us:hunter2@bmc.example.org/x?token=hunter2", "'X-Api-Key: hunter2'",
+            "[ipmitool -U us -P hunter2 sensor]", "curl -H 'Authorization: Bearer hunter2' x",
+        ):  # fmt: skip
+            assert "hunter2" not in redacted(f"{name}: {value}\n--{name}={value}")
+
+
 @pytest.mark.parametrize(
     "text",
-    ["auth.secret-file: /etc/x", "--tsdb.password-file=/etc/x", "token: unknown", "a: 5  # secret"],
-)
+    [
+        "auth.secret-file: /etc/x", "--tsdb.password-file=/etc/x", "a: 5  # secret",
+        "auth: {secret-file: /etc/x, admin: [root]}", "--tsdb.password-file /etc/x",
+        "12:34:56 0:00:01", "web.listen-address: '[::]:10910'", "mkdir -p /var/lib/batchjob",
+        "tsdb.url: http://localhost:9090", "db.url: sqlite:////var/lib/batchjob/jobs.db",
+    ],
+)  # fmt: skip
 def test_what_is_no_secret_stays(redacted, text):
-    assert redacted(text) == text or text.startswith("token")
+    assert redacted(text) == text
+
+
+def test_addresses_of_every_form(redacted):
+    shown = redacted("2001:db8::5 fe80::1%eth0 2001:db8:0:0:0:0:0:7 ::1 2001:db8::5")
+    assert shown == "address1 address2%eth0 address3 ::1 address1"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("tsdb.url: http://prometheus-alpha:9090", "tsdb.url: http://host3:9090"),
+        ("db.url: postgresql://bj@/bj?host=db1:5432&host=db2", "?host=host3:5432&host=host4"),
+        ("ssh: root@pbs01", "ssh: root@host3"),
+        ("https://{node}-bmc/redfish https://stats.example.org", "https://{node}-bmc/redfish https://host3"),
+    ],
+)  # fmt: skip
+def test_hosts_that_settings_name(redacted, text, shown):
+    assert shown in redacted(text)
+
+
+def test_a_host_of_the_settings_is_replaced_in_the_log_as_well():
+    settings, log = "tsdb.url: https://tsdb.example.org/prom", "tsdb.example.org: timed out"
+    redacted = Redaction([], hosts(settings, log))
+    assert "tsdb.example.org" not in redacted(settings) + redacted(log)
 
 
 def test_people_that_no_list_has():
