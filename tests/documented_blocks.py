@@ -170,9 +170,9 @@ RUNS: Mapping[str, Mapping[str, Run]] = {
 }  # fmt: skip
 
 _MEANINGS = {
-    How.TYPED: "a test takes its text from the page and runs it",
-    How.DONE: "a test gives the same commands, with paths and names of its own",
-    How.READ: "a shell and our programs' own command lines read it; to run, it needs more",
+    How.TYPED: "a test runs the text of the page",
+    How.DONE: "a test runs the same commands with its own paths and names",
+    How.READ: "only parsed; running it needs more than the tests have",
 }
 
 
@@ -188,11 +188,12 @@ def page() -> str:
     parts = [
         "# Blocks of the documentation",
         made_by("tests.documented_blocks"),
-        f"The {len(every)} shell blocks of the documentation, and who runs them. Each is read by "
-        "a shell and by the command lines of our programs; blocks in other languages (YAML, "
-        "PromQL, SQL …) are read by the programs that they are for.",
+        f"The {len(every)} shell blocks of the documentation, and the tests that run them. A test "
+        "parses every block with a shell and with the command lines of batchjob's programs; "
+        "blocks in other languages (YAML, PromQL, SQL …) are parsed by the programs that they "
+        "are for.",
         table(("How", "Blocks", "Meaning"), counts),
-        table(("Page", "Block", "How", "By, or what it needs"), rows),
+        table(("Page", "Block", "How", "Test, or what it needs"), rows),
     ]
     return "\n\n".join(parts) + "\n"
 
