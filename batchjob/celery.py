@@ -33,7 +33,7 @@ _OUTCOMES: dict[str | None, WorkOutcome] = {
     "IGNORED": WorkOutcome("success"),
     "REJECTED": WorkOutcome("failed", "rejected"),
 }
-_WORKER_ENDED = WorkOutcome("cancelled", "the worker ended")
+_WORKER_ENDED = WorkOutcome("cancelled", "the worker exited")
 
 
 def follow(app: Celery, *, arguments: bool = False, data: str = "") -> None:

@@ -81,8 +81,8 @@ def _check(path: str, status: os.stat_result) -> None:
     """A pipe or a device, as of a shell's <(command), has no mode that says anything."""
     if stat.S_ISREG(status.st_mode) and status.st_mode & _OTHERS:
         raise SecretFileError(
-            f"{path}: every user of this machine may {_may(status.st_mode)} this secret"
-            f" (mode {stat.S_IMODE(status.st_mode):04o}); `chmod o= {path}` takes that from them"
+            f"{path}: every user of this machine can {_may(status.st_mode)} this secret"
+            f" (mode {stat.S_IMODE(status.st_mode):04o}); restrict it with `chmod o= {path}`"
         )
 
 

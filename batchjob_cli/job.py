@@ -79,7 +79,7 @@ def _called(ask: Ask, name: str, cluster: str | None) -> str | None:
         return next(iter(ids), None)
     shown = ", ".join(f"{jobid} ({state})" for jobid, state in list(ids.items())[:_NAMED])
     more = " and more" if len(ids) > _NAMED else ""
-    raise NotFoundError(f"{name!r} may be any of several jobs: {shown}{more}")
+    raise NotFoundError(f"{name!r} matches several jobs: {shown}{more}")
 
 
 def _scripts(given: argparse.Namespace, ask: Ask | None, jobid: str) -> Sequence[Mapping[str, Any]]:

@@ -72,7 +72,7 @@ class Runs:
         """See Source."""
         if os.access(self._path, os.R_OK | os.X_OK):
             return ()
-        return (f"{self._path}: uid {os.geteuid()} may not list it, or it is not there",)
+        return (f"{self._path}: does not exist, or uid {os.geteuid()} may not list it",)
 
     def watermark_at(self, since: int) -> str:
         """Watermarks are epoch seconds of the file system: what changed since then is read."""

@@ -87,7 +87,7 @@ def job(text: str, data: str = "", user: str | None = None) -> Run:
     found.sort(key=_begun, reverse=True)
     shown = ", ".join(f"{run.jobid} ({run.name or run.status})" for run in found[:_SHOWN])
     more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-    raise SeveralRuns(f"{text!r} may be any of {len(found)} runs: {shown}{more}")
+    raise SeveralRuns(f"{text!r} matches {len(found)} runs: {shown}{more}")
 
 
 class Stats(NamedTuple):

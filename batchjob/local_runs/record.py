@@ -180,7 +180,7 @@ def read(path: Path) -> dict[str, Any]:
     others.
     """
     if not RUN_ID.fullmatch(path.stem):
-        raise RunFileError(f"{path.name}: expected a file named by a run's id")
+        raise RunFileError(f"{path.name}: expected a file named after a run's id")
     with plain_file(path) as (file, status):
         data = file.read(_LARGEST + 1)
     try:

@@ -7,7 +7,9 @@ import sys
 def lacking(error: ModuleNotFoundError, extra: str) -> str:
     """The message for a missing library, with the extra that installs it."""
     missing = str(error.name).partition(".")[0]
-    return f"{missing} is not installed here; pip install 'batchjob-monitoring[{extra}]' brings it"
+    return (
+        f"{missing} is not installed; install it with: pip install 'batchjob-monitoring[{extra}]'"
+    )
 
 
 def run(command: str, extra: str) -> int:

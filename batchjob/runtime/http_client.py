@@ -145,10 +145,10 @@ def _connected(
             yield raw
     except (OSError, http.client.HTTPException, ValueError) as error:
         if late.is_set() or isinstance(error, TimeoutError):
-            raise FetchError("deadline", f"{place}: no answer in time") from error
+            raise FetchError("deadline", f"{place}: timed out") from error
         raise FetchError(_reason(error), f"{place}: {in_words(error)}") from error
     if late.is_set():  # a body without a length looks complete when it is cut off
-        raise FetchError("deadline", f"{place}: no answer in time")
+        raise FetchError("deadline", f"{place}: timed out")
 
 
 def _connect(place: _Place, give_up: float) -> socket.socket:
@@ -202,7 +202,7 @@ def _tunnel(connection: socket.socket, place: _Place, proxy: _Place) -> None:
     response = http.client.HTTPResponse(connection, method="CONNECT")
     response.begin()
     if response.status != http.HTTPStatus.OK:
-        raise OSError(f"proxy {proxy} answers {response.status}")
+        raise OSError(f"proxy {proxy} returned status {response.status}")
 
 
 def _reason(error: Exception) -> str:
@@ -216,7 +216,10 @@ def in_words(error: Exception) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"certificate not trusted: {error.verify_message}"
     if getattr(error, "reason", None) in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST"):
-        return "it does not speak TLS; is it http:// rather than https://?"
+        return "the server does not speak TLS; is it http:// rather than https://?"
     if isinstance(error, http.client.RemoteDisconnected):
-        return "it closed the connection without an answer; is it https:// rather than http://?"
+        return (
+            "the server closed the connection without a response; is it https:// rather than "
+            "http://?"
+        )
     return reason(error)

@@ -175,8 +175,9 @@ def vanished(
     many = number > _AT_ONCE and number > _SHARE * len(unfinished)
     if gone and (many or nothing_seen) and not trust:
         raise ShrunkenError(
-            f"{source}: {number} of {len(unfinished)} unfinished jobs are missing in the answer"
-            f" (such as {gone[0]}); may all jobs still be seen? If they are really gone, set"
+            f"{source}: {number} of {len(unfinished)} unfinished jobs are missing from the "
+            f"answer (such as {gone[0]}); check that all jobs are still visible. If they are "
+            "really gone, set"
             f" trust_missing for one cycle"
         )
     return gone

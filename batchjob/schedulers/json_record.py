@@ -142,7 +142,7 @@ def _fields(
         if value is None:
             continue
         if parse is None:
-            complaints.append(f"{where}{name[:80]}: there is no such field")
+            complaints.append(f"{where}{name[:80]}: unknown field")
             continue
         try:
             values[name] = parse(value)

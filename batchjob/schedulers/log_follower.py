@@ -138,13 +138,13 @@ def unreadable(files: Callable[[], Sequence[Path]], where: str) -> tuple[str, ..
     except SourceError as error:
         return (str(error),)
     if not found:
-        return (f"{where}: there is no log file (is the path right, may it be listed?)",)
+        return (f"{where}: no log file found (check the path and its permissions)",)
     newest = found[-1]
     if os.access(newest, os.R_OK):
         return ()
     user = os.geteuid()
     return (
-        f"{newest}: uid {user} may not read it: grant it with "
-        f"`setfacl -m u:{user}:rX {newest.parent} {newest}` and, for new files, "
+        f"{newest}: uid {user} may not read it; grant access with `setfacl -m u:{user}:rX "
+        f"{newest.parent} {newest}` and, for new files, "
         f"`setfacl -d -m u:{user}:r {newest.parent}`",
     )

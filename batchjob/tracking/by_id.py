@@ -39,7 +39,7 @@ def begin_work(
         raise ValueError("begin_work: expected an id")
     with _LOCK:
         if id in _WORKS:
-            raise ValueError(f"begin_work: work {id!r} goes on already")
+            raise ValueError(f"begin_work: work {id!r} has already begun")
         tracker = track(
             name or id, tool=tool, parameters=parameters, id=id, workflow=workflow, data=data
         )

@@ -79,8 +79,8 @@ class Tracker:
         """Follow each call of a function. Raises TypeError for generator functions."""
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise TypeError(
-                f"track: {function.__qualname__} is a generator function, whose calls end at once;"
-                " put `with track(...):` into it"
+                f"track: {function.__qualname__} is a generator function, whose calls return "
+                "at once; use `with track(...):` inside it"
             )
         name = self._name or getattr(function, "__qualname__", "")
         if inspect.iscoroutinefunction(function):

@@ -39,9 +39,12 @@ def test_its_user_or_group_may_read_it(file, mode):
 @pytest.mark.parametrize(
     ("mode", "said"),
     [
-        (0o644, r"every user of this machine may read this secret \(mode 0644\); `chmod o= "),
-        (0o602, "may write this secret"),
-        (0o666, "may read and write this secret"),
+        (
+            0o644,
+            r"every user of this machine can read this secret \(mode 0644\); restrict it with",
+        ),
+        (0o602, "can write this secret"),
+        (0o666, "can read and write this secret"),
     ],
 )
 def test_what_others_may_read_or_write_is_refused(file, mode, said):
@@ -104,7 +107,7 @@ def test_every_program_refuses_it_before_it_begins(program, flag, more, file, ca
     argv = [*(command if program is batchjob else []), f"{flag}={file}", *more]
     assert program(argv) == 2
     told = capsys.readouterr().err
-    assert f"{flag.lstrip('-')}: {file}: every user of this machine may read" in told
+    assert f"{flag.lstrip('-')}: {file}: every user of this machine can read" in told
     assert told.count("\n") == 1
 
 
@@ -124,7 +127,7 @@ def test_certificates_are_no_secret_and_keys_are(pair):
     check_private_key(str(pair / "cert.pem"))
     assert key_file(str(pair / "none.pem")) == str(pair / "none.pem")
     for name in ("key.pem", "both.pem"):
-        with pytest.raises(SecretFileError, match=f"{name}: every user of this machine may read"):
+        with pytest.raises(SecretFileError, match=f"{name}: every user of this machine can read"):
             key_file(str(pair / name))
         (pair / name).chmod(0o640)
         check_private_key(str(pair / name))
@@ -189,5 +192,5 @@ def test_every_program_refuses_a_key_that_everybody_may_read(program, flags, tol
     assert program(flags(pair)) == 2
     error = capsys.readouterr().err
     assert told in error
-    assert "every user of this machine may read this secret (mode 0644)" in error
+    assert "every user of this machine can read this secret (mode 0644)" in error
     assert error.count("\n") == 1

@@ -72,7 +72,7 @@ def test_work_with_an_id_of_its_own_and_a_workflow():
 def test_work_that_begins_here_and_ends_there():
     work = batchjob.begin_work("order-17", "import", tool="loader", parameters={"rows": 3})
     assert only().status == "running"
-    with pytest.raises(ValueError, match="'order-17' goes on already"):
+    with pytest.raises(ValueError, match="'order-17' has already begun"):
         batchjob.begin_work("order-17")
     run = batchjob.end_work("order-17")
     assert run == only() == work.run == batchjob.job("order-17")

@@ -107,7 +107,7 @@ def nodes(hosts: Sequence[JsonRecord], memory_bytes: Mapping[str, int]) -> list[
     """Nodes from bhosts' records and the hosts' memory."""
     found = [_node(record, memory_bytes) for record in hosts if record.get("HOST_NAME")]
     if not found:
-        raise SchedulerError("bhosts names no host")
+        raise SchedulerError("bhosts lists no hosts")
     return found
 
 

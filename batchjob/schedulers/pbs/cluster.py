@@ -72,7 +72,7 @@ def nodes(answer: Mapping[str, Any]) -> list[ClusterNode]:
     """Nodes from `pbsnodes -av -F json`: one per vnode."""
     found = _dict(answer, "nodes")
     if not found:
-        raise SchedulerError("pbsnodes names no node")
+        raise SchedulerError("pbsnodes lists no nodes")
     return [_node(name, vnode) for name, vnode in found.items() if isinstance(vnode, dict)]
 
 

@@ -83,8 +83,8 @@ NODES = (
             (1, "cpuacct"): "enable cpuacct in the hook's configuration",
             (1, "memory"): "enable memory in the hook's configuration",
             (1, "cpuset"): "enable cpuset in the hook's configuration",
-            (1, "blkio"): "none: the hook knows no blkio",
-            (1, "pids"): "none: the hook knows no pids",
+            (1, "blkio"): "none: the hook does not support blkio",
+            (1, "pids"): "none: the hook does not support pids",
         },
     ),
     NodeSide(

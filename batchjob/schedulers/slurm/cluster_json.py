@@ -43,7 +43,7 @@ def nodes(answer: Any) -> list[ClusterNode]:
     """Of `scontrol show nodes --json` or /slurm/.../nodes; a controller has at least one node."""
     found = [_node(row) for row in _plain_rows(answer, "nodes") if row.get("name")]
     if not found:
-        raise SlurmJsonError("Slurm names no node")
+        raise SlurmJsonError("Slurm lists no nodes")
     return found
 
 

@@ -50,7 +50,7 @@ def nodes(output: bytes) -> list[ClusterNode]:
     """Of `scontrol -o -d show nodes`; a controller has at least one node."""
     found = [_node(line) for line in _lines(output) if line.startswith("NodeName=")]
     if not found:
-        raise SchedulerError("scontrol names no node")
+        raise SchedulerError("scontrol lists no nodes")
     return found
 
 

@@ -43,7 +43,7 @@ def refuse_errors(document: Any) -> None:
         if not (isinstance(each, dict) and each.get("error_number") == _NOTHING_FOUND)
     ]
     if errors:
-        raise SlurmJsonError(f"Slurm answers with an error: {errors[0]}")
+        raise SlurmJsonError(f"Slurm returned an error: {errors[0]}")
 
 
 def _complaint(item: Any) -> str:

@@ -9,18 +9,17 @@ from typing import NamedTuple
 
 REASONS: dict[str, str] = {
     "Priority": "jobs with a higher priority are ahead of it",
-    "Resources": "it is next in line, and waits until enough resources are free",
-    "Dependency": "it waits for other jobs that it depends on",
+    "Resources": "it is next in line and waits for resources",
+    "Dependency": "it waits for jobs that it depends on",
     "DependencyNeverSatisfied": "a job that it depends on ended in a way that keeps it from ever "
     "starting; cancel it and submit it again",
-    "BeginTime": "its begin time has not come yet",
-    "JobHeldUser": "its owner holds it; `scontrol release` lets it go",
-    "JobHeldAdmin": "an administrator holds it; ask them to release it",
-    "JobHoldMaxRequeue": "it was requeued too often and is held; `scontrol release` lets it go",
-    "JobArrayTaskLimit": "as many tasks of its array run as the array allows at once (`%` in "
-    "--array)",
+    "BeginTime": "its begin time has not been reached",
+    "JobHeldUser": "it is held by its owner; release it with `scontrol release`",
+    "JobHeldAdmin": "it is held by an administrator; ask them to release it",
+    "JobHoldMaxRequeue": "it was requeued too often; release it with `scontrol release`",
+    "JobArrayTaskLimit": "its array has reached its limit of running tasks (`%` in --array)",
     "Licenses": "the licenses it asks for are in use",
-    "Reservation": "its reservation has not begun, or is full",
+    "Reservation": "its reservation has not started or is full",
     "ReservationDeleted": "its reservation was deleted; change or submit it again",
     "ReservationInvalid": "its reservation is not valid for it",
     "ReqNodeNotAvail": "nodes that it needs are not available: down, drained or reserved",
@@ -31,43 +30,43 @@ REASONS: dict[str, str] = {
     "PartitionNodeLimit": "it asks for more or fewer nodes than its partition allows, or for nodes "
     "that are down",
     "PartitionTimeLimit": "its time limit is longer than its partition allows",
-    "PartitionConfig": "it asks for what its partition does not have or allow",
-    "BadConstraints": "no node can ever satisfy what it asks for",
+    "PartitionConfig": "it asks for resources that its partition does not have or allow",
+    "BadConstraints": "no node can ever satisfy its request",
     "Constraints": "no node satisfies its constraints",
-    "MaxMemPerLimit": "it asks for more memory than a node or CPU may be given",
+    "MaxMemPerLimit": "it asks for more memory than is allowed per node or CPU",
     "InvalidAccount": "its account is not valid",
     "InvalidQOS": "its QOS is not valid",
     "AccountNotAllowed": "its account may not use its partition",
     "QOSNotAllowed": "its account or partition may not use its QOS",
     "QOSUsageThreshold": "the usage of its QOS is beyond the allowed share",
-    "QOSJobLimit": "its QOS has as many jobs as it may have",
-    "QOSResourceLimit": "its QOS uses as many resources as it may use",
-    "QOSTimeLimit": "its QOS has used the time that it may use",
-    "AssociationJobLimit": "its account or user has as many jobs as allowed",
-    "AssociationResourceLimit": "its account or user has as many resources as allowed",
-    "AssociationTimeLimit": "its account or user has used the time allowed",
+    "QOSJobLimit": "its QOS has reached its limit of jobs",
+    "QOSResourceLimit": "its QOS has reached its limit of resources",
+    "QOSTimeLimit": "its QOS has used up its time",
+    "AssociationJobLimit": "its account or user has reached its limit of jobs",
+    "AssociationResourceLimit": "its account or user has reached its limit of resources",
+    "AssociationTimeLimit": "its account or user has used up its time",
     "AccountingPolicy": "a limit of its account, user or QOS keeps it from starting",
-    "BurstBufferResources": "the burst buffer has not enough room",
+    "BurstBufferResources": "the burst buffer does not have enough free space",
     "BurstBufferStageIn": "its data are being copied into the burst buffer",
     "BurstBufferOperation": "its burst buffer failed; ask the administrators",
-    "PowerNotAvail": "there is not enough electric power for it now",
-    "PowerReserved": "the electric power it needs is reserved",
-    "Prolog": "the prolog prepares its nodes",
+    "PowerNotAvail": "not enough power is available for it now",
+    "PowerReserved": "the power it needs is reserved",
+    "Prolog": "the prolog is preparing its nodes",
     "Cleaning": "its earlier run is still being cleaned up",
-    "SchedDefer": "it asked to start at once, and the scheduler defers such requests",
+    "SchedDefer": "it asked for an immediate start, which the scheduler defers",
     "FedJobLock": "the clusters of the federation decide which of them runs it",
     "SystemFailure": "the scheduler had an internal failure; ask the administrators",
     "JobLaunchFailure": "it could not be launched: a prolog, a node or its directory failed",
-    "NonZeroExitCode": "it ended with an exit code that is not 0",
+    "NonZeroExitCode": "it ended with a nonzero exit code",
     "RaisedSignal": "a signal ended it",
     "TimeLimit": "it reached its time limit",
     "InactiveLimit": "it was inactive for longer than allowed",
     "DeadLine": "it could not end before its deadline",
-    "OutOfMemory": "it used more memory than it had",
+    "OutOfMemory": "it used more memory than was allocated",
     # Texts in place of a name: slurmctld writes them for jobs it requeues and holds.
-    "launch failed requeued held": "it could not be launched and is held; see whether its nodes "
-    "are well, then `scontrol release` it",
-    "job requeued in held state": "it was requeued and is held; `scontrol release` lets it go",
+    "launch failed requeued held": "it could not be launched and is held; check its nodes, then "
+    "release it with `scontrol release`",
+    "job requeued in held state": "it was requeued and is held; release it with `scontrol release`",
 }  # fmt: skip
 
 _SILENT = ("", "None")
@@ -127,7 +126,7 @@ def _limit(name: str) -> str:
     limit = _Limit(*(part or "" for part in found.groups()))
     owner = _OF[limit.of]
     if limit.kind == "Min":
-        return f"it asks for less than the minimum of {_WHAT[limit.what]} that {owner} demands"
+        return f"it asks for less than the minimum of {_WHAT[limit.what]} that {owner} requires"
     if limit.what in ("Wall", "WallDuration"):
         if limit.each:
             return f"its time limit is longer than {owner} allows"
@@ -149,5 +148,5 @@ def _amount(limit: _Limit, owner: str) -> str:
     if limit.minutes:
         return f"{owner} has used up its limit of {what}"
     if limit.each == "User":
-        return f"its user has reached the limit of {what} of {owner}"
+        return f"its user has reached the limit of {what} in {owner}"
     return f"{owner} has reached its limit of {what}"

@@ -86,7 +86,8 @@ class Slurmrestd:
             else:
                 return candidate
         raise RestError(
-            f"{self._options.url}: none of the versions {VERSIONS[-1]} to {VERSIONS[0]}"
+            f"{self._options.url}: supports none of the API versions {VERSIONS[-1]} to "
+            f"{VERSIONS[0]}"
         )
 
     def text(self, path: str) -> str:

@@ -58,9 +58,7 @@ def test_one_job(written, tmp_path):
         with pytest.raises(history.UnknownRun):
             ask(text)
     written(0x12, name="train")
-    with pytest.raises(
-        history.UnknownRun, match=r"'train' may be any of 2 runs: 00000012-.*00000010-"
-    ):
+    with pytest.raises(history.UnknownRun, match=r"'train' matches 2 runs: 00000012-.*00000010-"):
         ask("train")
 
 

@@ -128,7 +128,7 @@ def test_a_proxy_that_refuses_is_named(serving, monkeypatch):
     proxy = serving(b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n")
     monkeypatch.setenv("https_proxy", f"127.0.0.1:{proxy.port}")
     monkeypatch.delenv("no_proxy", raising=False)
-    with pytest.raises(FetchError, match="answers 407"):
+    with pytest.raises(FetchError, match="returned status 407"):
         fetch("https://grid.example/", proxies=True)
 
 

@@ -54,7 +54,7 @@ def test_who_has_reached_which_limit():
 
 def test_a_comment_of_pbs_names_what_is_lacking():
     said = "Not Running: Insufficient amount of resource: ngpus (R: 2 A: 0 T: 8)"
-    assert pbs.explained(said) == "not enough is free of ngpus (R: 2 A: 0 T: 8)"
+    assert pbs.explained(said) == "not enough free ngpus (R: 2 A: 0 T: 8)"
     assert "no node can ever" in pbs.explained("Can Never Run: Insufficient amount of mem")
     assert pbs.explained("Odd.") == "PBS says “Odd”"
 

@@ -323,7 +323,8 @@ def test_the_next_page_stands_in_a_header():
         (
             (),
             2,
-            "jobs: sqlalchemy is not installed here; pip install 'batchjob-monitoring[server]'",
+            "jobs: sqlalchemy is not installed; install it with: pip install "
+            "'batchjob-monitoring[server]'",
         ),
     ],
 )
@@ -349,8 +350,8 @@ def test_a_node_without_a_server_s_libraries_can_ask_one(arguments, status, told
         (["jbos"], 2, "did you mean jobs?"),
         (["unheard-of"], 2, "expected one of up, run, jobs"),
         (["job", "no-such-job"], 3, "there is no job no-such-job"),
-        (["job", "align"], 3, "'align' may be any of 2 runs: "),
-        (["metrics", "align"], 3, "'align' may be any of 2 runs: "),
+        (["job", "align"], 3, "'align' matches 2 runs: "),
+        (["metrics", "align"], 3, "'align' matches 2 runs: "),
         (["metrics", "no-such-job"], 3, "no-such-job"),
         (["job", ""], 2, "JOB: expected an id or a name"),
         (["logs", "no-such-run"], 3, "no run has the id or name"),
@@ -365,7 +366,7 @@ def test_a_node_without_a_server_s_libraries_can_ask_one(arguments, status, told
         (
             ["job", "align", "--server", "http://{address}", "--token-file", "{token}"],
             3,
-            "'align' may be any of several jobs: ",
+            "'align' matches several jobs: ",
         ),
         (["jobs", "--server", "http://127.0.0.1:1"], 5, "Connection refused"),
     ],

@@ -77,7 +77,7 @@ def test_pbs(tree):
     host = tree("openpbs-23.06-v1-03-array-subjobs")
     seen = findings(host)
     assert seen["schedulers", "pbs"].seen == "2 jobs in pbs_jobs.service (cgroup v1)"
-    assert seen["numbers", "block IO"].advice == "none: the hook knows no blkio"
+    assert seen["numbers", "block IO"].advice == "none: the hook does not support blkio"
 
 
 @pytest.mark.parametrize(

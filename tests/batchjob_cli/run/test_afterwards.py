@@ -172,7 +172,7 @@ def test_an_id_that_two_runs_have(batchjob, command):
         batchjob("run", "--name", "twin", "--", "true")
     said = batchjob(command, "twin")
     assert (said.returncode, said.stdout) == (3, "")
-    assert "'twin' may be any of 2 runs" in said.stderr
+    assert "'twin' matches 2 runs" in said.stderr
     assert all(each["jobid"] in said.stderr for each in batchjob.records())
     said = batchjob(command, "nobody")
     assert "no run has the id or name 'nobody'" in said.stderr

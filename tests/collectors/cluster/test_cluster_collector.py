@@ -200,7 +200,7 @@ def test_the_last_good_values_age_and_disappear_while_others_go_on():
 
     def nodes():
         if not answers:
-            raise SchedulerError("scontrol names no node")
+            raise SchedulerError("scontrol lists no nodes")
         return answers.pop()
 
     collector = cluster(clock, nodes=nodes, jobs=list)

@@ -178,7 +178,7 @@ def test_no_job_is_no_error_and_no_host_is_one(command):
     command("bhosts", **{"-json": b'{"COMMAND":"bhosts","HOSTS":0,"RECORDS":[]}'})
     sources = lsf.by_commands(CommandOptions(timeout=5))
     assert sources.jobs() == []
-    with pytest.raises(SchedulerError, match="names no host"):
+    with pytest.raises(SchedulerError, match="lists no hosts"):
         sources.nodes()
 
 

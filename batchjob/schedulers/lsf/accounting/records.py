@@ -37,7 +37,7 @@ def ended_job(
     exit_info = row.get("exitInfo", integer) or 0
     start, end = row.get("startTime", epoch), row.need("endTime", epoch)
     if status & 0x60 == 0:
-        raise RowError(f"jStatus {status} is not that of a job that ended")
+        raise RowError(f"jStatus {status} is not a final status")
     shares = _shares(row, slots) or _shares(row, hosts)
     cpus = sum(share.cpus or 0 for share in shares.values()) or None
     code, signal = wait_status(row.get("exitStatus", integer)) if start else (None, None)

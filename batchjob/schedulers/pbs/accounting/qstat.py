@@ -74,13 +74,14 @@ class Qstat:
         try:
             shown = self._run("-B", "-f").decode("utf-8", "replace")
         except SchedulerError as error:
-            return (f"cannot ask the PBS server: {error}",)
+            return (f"cannot query the PBS server: {error}",)
         settings = {line.replace(" ", "").lower() for line in shown.splitlines()}
         lines = []
         if "query_other_jobs=true" not in settings:
             lines.append(
                 "PBS shows each user only its own jobs: "
-                "`qmgr -c 'set server query_other_jobs = True'`, or make us an operator"
+                "`qmgr -c 'set server query_other_jobs = True'`, or make the poller's user "
+                "an operator"
             )
         if "job_history_enable=true" not in settings:
             lines.append(

@@ -44,12 +44,12 @@ class SacctOptions(WindowOptions, CommandOptions):
     sacctmgr: str = option("sacctmgr", "The command sacctmgr, or its path.", parse=text)
     batch_scripts: bool = option(
         False,
-        "Keep the batch scripts of jobs, shown to their users and to admins alone. Slurm has them "
-        "with AccountingStoreFlags=job_script (21.08 and later).",
+        "Keep the batch scripts of jobs, shown only to their users and to admins. Slurm "
+        "stores them with AccountingStoreFlags=job_script (21.08 and later).",
         parse=boolean,
     )
     batch_script_size: int = option(
-        65536, "Maximum size of a script that is kept; of a longer one the beginning.", parse=size
+        65536, "Maximum size of a script; longer ones are truncated.", parse=size
     )
 
 

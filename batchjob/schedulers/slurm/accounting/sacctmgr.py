@@ -73,8 +73,8 @@ class Sacctmgr:
         people = self._by_command() if self._server is None else self._by_rest(self._server)
         if not people.associations:
             raise ShrunkenError(
-                f"sacctmgr: no user belongs to an account of cluster {self._slurm_name()!r}; "
-                "is the name right (slurm-cluster), and may all users be seen?"
+                f"sacctmgr: no users with an account on cluster {self._slurm_name()!r}; "
+                "check the name (slurm-cluster) and that all users are visible"
             )
         return people
 

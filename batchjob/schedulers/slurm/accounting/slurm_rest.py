@@ -57,14 +57,14 @@ class SlurmRest:
             refuse_errors(document)
             users = rows(document, "users")
         except SchedulerError as error:
-            return (f"cannot find out whether all jobs may be seen: {error}",)
+            return (f"cannot determine whether all jobs are visible: {error}",)
         levels = {word for user in users for word in state_words(user.get("administrator_level"))}
         if levels & {"Operator", "Administrator"} or self._options.user == "root":
             return ()
         user = self._options.user
         return (
-            f"if Slurm's PrivateData has jobs, {user} sees only its own: "
-            f"grant all with `sacctmgr modify user {user} set adminlevel=Operator`",
+            f"if Slurm's PrivateData has jobs, {user} sees only its own jobs: grant access "
+            f"to all with `sacctmgr modify user {user} set adminlevel=Operator`",
         )
 
     def watermark_at(self, since: int) -> str:

@@ -33,12 +33,12 @@ def hidden(options: CommandOptions, sacctmgr: str, things: tuple[str, ...]) -> t
         argv = [sacctmgr, "--noheader", "--parsable2", "show", "user", me, "format=Admin"]
         level = run(options, argv).stdout.decode("utf-8", "replace").strip()
     except SchedulerError as error:
-        return (f"cannot find out whether all jobs may be seen: {error}",)
+        return (f"cannot determine whether all jobs are visible: {error}",)
     if level in ("Operator", "Administrator"):
         return ()
     return (
-        f"PrivateData={','.join(kept)} hides what is not {me}'s: "
-        f"grant it with `sacctmgr add user {me} account=root adminlevel=Operator` "
+        f"PrivateData={','.join(kept)} hides the jobs of other users from {me}: grant access "
+        f"with `sacctmgr add user {me} account=root adminlevel=Operator` "
         f"(or `sacctmgr modify user {me} set adminlevel=Operator` if there is such a user)",
     )
 

@@ -151,7 +151,9 @@ class UnseenJobs:
         now = self._monotonic()
         if len(alive) > 1 and not read.running:
             self._once.warning(
-                "runaway", "%s: accounting has running jobs, the controller none", self._name
+                "runaway",
+                "%s: accounting has running jobs, but the controller has none",
+                self._name,
             )
             return ()
         self._once.over("runaway")

@@ -155,7 +155,7 @@ class WindowReader:
         try:
             found = self._queries.queue()
         except SchedulerError as error:
-            self._once.warning("queue", "%s: jobs that wait and run: %s", self._name, error)
+            self._once.warning("queue", "%s: pending and running jobs: %s", self._name, error)
             return
         self._once.over("queue")
         self._queue_at = now

@@ -229,7 +229,7 @@ def test_version_is_the_newest_that_answers(slurmrestd):
     rest = Slurmrestd(RestOptions(url=server.url))
     assert rest.version() == "v0.0.38"
     assert Slurmrestd(RestOptions(url=server.url, version="v0.0.41")).version() == "v0.0.41"
-    with pytest.raises(RestError, match="none of the versions"):
+    with pytest.raises(RestError, match="none of the API versions"):
         Slurmrestd(RestOptions(url=slurmrestd({}, version="v9").url)).version()
 
 
@@ -354,5 +354,5 @@ def test_people_by_command(tmp_path):
 
 
 def test_nobody_is_no_picture(tmp_path):
-    with pytest.raises(ShrunkenError, match="no user belongs to an account of cluster 'c1'"):
+    with pytest.raises(ShrunkenError, match="no users with an account on cluster 'c1'"):
         people_by_command(tmp_path, "", f"c1|root||{NO_LIMITS}\n")
