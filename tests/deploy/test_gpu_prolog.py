@@ -7,6 +7,7 @@ import pytest
 
 from collectors.gpu.job_files import PrologFiles
 from deploy.packages.contents import ROOT
+from tests.e2e.reader import text
 
 SCRIPTS = ROOT / "deploy/slurm"
 SHELLS = [shell for shell in ("dash", "bash", "busybox") if shutil.which(shell)]
@@ -79,3 +80,17 @@ def test_names_stay_in_the_directory(run, tmp_path):
     run("prolog", SLURM_JOB_ID="7", SLURM_JOB_GPUS="0", CUDA_VISIBLE_DEVICES="../GPU-x,.GPU-y")
     assert list((tmp_path / "gpus").iterdir()) == []
     assert not (tmp_path / "GPU-x").exists()
+
+
+@pytest.mark.parametrize("options", ["", "--web.allow-from=192.0.2.10/32"])
+def test_the_page_adds_its_flag_and_keeps_those_there_are(tmp_path, options):
+    """As after the cluster's guide: a second OPTIONS would take the place of the first."""
+    settings = tmp_path / "batchjob_exporter"
+    settings.write_text(f'# Flags\nOPTIONS="{options}"\n')
+    block = text("docs/gpu.md", "scontrol reconfigure")
+    (line,) = [each for each in block.splitlines() if "/etc/default" in each]
+    command = line.replace("/etc/default/batchjob_exporter", str(settings))
+    shown = f'{command}; . {settings}; printf "%s\\n" $OPTIONS'
+    told = subprocess.run(["sh", "-ec", shown], capture_output=True, text=True, check=True)
+    flags = {"--collector.gpu.job-files=/run/batchjob-gpus", *options.split()}
+    assert set(told.stdout.split()) == flags
