@@ -1,1 +1,1 @@
-"""Every job on record, with what it used."""
+"""The database of jobs: every job of a cluster, with its measured usage."""

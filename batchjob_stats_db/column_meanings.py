@@ -1,7 +1,7 @@
-"""What each column means, in one line; units are in the columns' names.
+"""The meaning of each column, in one line; units are part of the columns' names.
 
-Measured columns of `job_usage` are not here: their quantities say what they are. A name means the
-same in every table, unless the table has a line of its own.
+Measured columns of `job_usage` are defined by their quantities. A name means the same in every
+table, unless the table has a line of its own.
 """
 
 from collections.abc import Mapping
@@ -219,7 +219,7 @@ OF_TABLES: Mapping[str, Mapping[str, str]] = {
 
 
 def meaning(table: str, column: str) -> str:
-    """One line without a full stop. Raises KeyError for a column that nobody has explained."""
+    """One line without a full stop. Raises KeyError for a column without a meaning."""
     if table == "job_usage" and column in _MEASURED:
         return _MEASURED[column]
     own = OF_TABLES.get(table, {})

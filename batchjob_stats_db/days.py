@@ -1,4 +1,4 @@
-"""Days and calendar months (UTC), each named by the epoch second it begins at."""
+"""Days and calendar months (UTC), each identified by the epoch second at which it begins."""
 
 from time import gmtime
 
@@ -14,14 +14,14 @@ def day_of(time: float) -> int:
 
 
 def days_of(start: float | None, end: float) -> range:
-    """The midnights of the days a run touches; none before it starts."""
+    """The midnights of the days that a run touches; none before it starts."""
     if start is None:
         return range(0)
     return range(day_of(start), int(max(start, end)) + 1, DAY)
 
 
 def midnight(time: ColumnElement[float]) -> ColumnElement[int]:
-    """The same in SQL; not every database has a remainder of numbers with a fraction."""
+    """The same in SQL; not every database has a remainder of fractional numbers."""
     milliseconds = sa.cast(time * 1000, sa.BigInteger)
     return (milliseconds - milliseconds % (DAY * 1000)) // 1000
 
@@ -37,7 +37,7 @@ def next_month(time: int) -> int:
 
 
 def _months(time: int) -> int:
-    """Months from the year 0 to a time; `datetime` ends with the year 9999, and clocks may not."""
+    """Months from the year 0 to a time; `datetime` ends with the year 9999, clocks may not."""
     at = gmtime(time)
     return 12 * at.tm_year + at.tm_mon - 1
 
@@ -54,9 +54,9 @@ _DAYS_TO_EPOCH = 719_468  # from 0000-03-01 to 1970-01-01, Gregorian
 
 
 def whole_months(since: int, until: int) -> tuple[int, int]:
-    """From where to where a window consists of whole months; twice `until` where it has none.
+    """The part of a window that consists of whole months; twice `until` if there is none.
 
-    The other days that begin in [since, until) are those before and those after.
+    The other days that begin in [since, until) are before and after that part.
     """
     first = since if since == month_of(since) else next_month(since)
     last = month_of(until)

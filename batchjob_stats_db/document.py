@@ -1,4 +1,4 @@
-"""Writes docs/stats_db_options.md, from the poller's options, and docs/tables.md, from the schema.
+"""Generates docs/stats_db_options.md from the poller's options, and docs/tables.md from the schema.
 
 python -m batchjob_stats_db.document [DIRECTORY]
 """

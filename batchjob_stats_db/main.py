@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command; returns the exit status: 1 for a failure, 2 for wrong settings."""
+    """Run the command; exit status 1 for a failure, 2 for wrong settings."""
     try:
         return _main(sys.argv[1:] if arguments is None else arguments)
     except (SettingsError, DatabaseError) as error:

@@ -1,4 +1,4 @@
-"""The page of all tables and columns, from the schema itself."""
+"""Generates the page of all tables and columns from the schema."""
 
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
@@ -47,7 +47,7 @@ TABLES: Mapping[str, str] = {
 
 
 def tables_page() -> str:
-    """All tables, for people who ask the database themselves."""
+    """All tables, for people who query the database themselves."""
     parts = [
         "# Tables",
         made_by("batchjob_stats_db.document"),
@@ -69,7 +69,7 @@ def tables_page() -> str:
 
 
 def views() -> Iterator[str]:
-    """Statements that make views for one session, in SQLite as in PostgreSQL."""
+    """Statements that create views for one session, in SQLite and in PostgreSQL."""
     own = [f"job.{column.name}" for column in job.columns if column.name != "usage_due_time"]
     usage = [_renamed(column) for column in job_usage.columns if not column.primary_key]
     yield _view("jobs", [*own, *usage], "job LEFT JOIN job_usage ON job_usage.job_id = job.id")

@@ -1,4 +1,4 @@
-"""Back up the database while it is in use."""
+"""Backups of a database in use."""
 
 import os
 import sqlite3
@@ -13,7 +13,8 @@ from batchjob_stats_db.database.engine import DatabaseError
 
 
 def backup(url: URL, target: Path) -> int:
-    """Write a whole and checked copy to `target`, which appears when it is complete; its size.
+    """Write a complete, checked copy to `target`, which appears when it is complete; returns its
+    size.
 
     SQLite: a database file in rollback mode. PostgreSQL: an archive for pg_restore.
     """
@@ -45,7 +46,7 @@ def backup(url: URL, target: Path) -> int:
 
 
 def _copy_sqlite(path: str, partial: Path) -> None:
-    """One step under a read lock of WAL: writers go on, and nothing has to restart."""
+    """Copy in one step under a read lock of WAL: writers go on, and nothing has to restart."""
     if not Path(path).exists():
         raise DatabaseError(f"{path}: no such database")
     with closing(sqlite3.connect(path, timeout=30, isolation_level=None)) as source:
@@ -59,7 +60,7 @@ def _copy_sqlite(path: str, partial: Path) -> None:
 
 
 def checked_copy(path: Path) -> None:
-    """Raise DatabaseError for an SQLite file that is damaged."""
+    """Raise DatabaseError if an SQLite file is damaged."""
     with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as copy:
         (verdict,) = copy.execute("PRAGMA quick_check(1)").fetchone()
     if verdict != "ok":
@@ -67,12 +68,12 @@ def checked_copy(path: Path) -> None:
 
 
 def plain_url(url: URL) -> str:
-    """How PostgreSQL's programs are told the database: without driver and password."""
+    """The database's URL for PostgreSQL's programs: without driver and password."""
     return url.set(drivername="postgresql", password=None).render_as_string(hide_password=False)
 
 
 def client_environment(url: URL) -> dict[str, str]:
-    """The environment of PostgreSQL's programs, where the password is on no command line."""
+    """The environment of PostgreSQL's programs, with the password, which is on no command line."""
     return {**os.environ, **({"PGPASSWORD": str(url.password)} if url.password else {})}
 
 
@@ -89,9 +90,10 @@ _SUFFIXES = (".db", ".dump")
 
 
 def place(target: Path, kind: str, stamp: str) -> tuple[Path, Path | None]:
-    """The file to write, and the directory of many where `target` is one.
+    """The file to write, and its directory if `target` is a directory of backups.
 
-    What ends in .db or .dump is a file; all else is a directory, which is made if it is missing.
+    A target that ends in .db or .dump is a file; any other is a directory, which is created if
+    missing.
     """
     if target.suffix in _SUFFIXES and not target.is_dir():
         return target, None
@@ -107,7 +109,7 @@ def place(target: Path, kind: str, stamp: str) -> tuple[Path, Path | None]:
 
 
 def newest_time(directory: Path) -> float:
-    """When the newest backup in a directory was finished (seconds since 1970), 0 for none."""
+    """When the newest backup in a directory was completed (epoch seconds), 0 if there is none."""
     try:
         found = [path for path in directory.glob(_PATTERN) if path.suffix in _SUFFIXES]
         return max((path.stat().st_mtime for path in found), default=0.0)

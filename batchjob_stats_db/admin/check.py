@@ -1,4 +1,4 @@
-"""Look for what must not be: damage, rows without their job, days without jobs, stale sources."""
+"""Checks a database: damage, orphaned rows, days without jobs, stale sources."""
 
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
@@ -16,7 +16,7 @@ _OVERDUE_SECONDS = DAY
 
 
 def findings(db: Connection, now: int) -> Iterator[str]:
-    """Each finding in one line; none when all is well."""
+    """Each finding in one line; none if there are no problems."""
     yield from _damage(db)
     yield from _orphans(db)
     yield from _sources(db, now)
@@ -41,13 +41,13 @@ def _damage(db: Connection) -> Iterator[str]:
 
 
 def _count_of_another_type(column: sa.Column[Any]) -> sa.ColumnElement[int]:
-    """SQLite keeps any value in any column, so that damage may turn a number into a text."""
+    """SQLite accepts any value in any column, so that damage may turn a number into a text."""
     types = ("text",) if isinstance(column.type, sa.String) else ("integer", "real")
     return sa.func.count().filter(sa.func.typeof(column).not_in((*types, "null")))
 
 
 def _orphans(db: Connection) -> Iterator[str]:
-    """With foreign keys on there are none; a file changed by other hands may have some."""
+    """Foreign keys prevent orphans, but a file changed by other programs may have some."""
     job = schema.job
     for table in schema.metadata.sorted_tables:
         if "job_id" not in table.columns:
@@ -75,12 +75,12 @@ def _sources(db: Connection, now: int) -> Iterator[str]:
 
 
 def _stale_seconds(source: str) -> int:
-    """Ended jobs are read again once a night."""
+    """The age at which a source is stale; ended jobs are read again once a night."""
     return 2 * DAY if source.endswith(".reread") else _STALE_SECONDS
 
 
 def _gaps(db: Connection, cluster: str) -> Iterator[str]:
-    """Days on which no job ran between days on which some did."""
+    """Days without jobs between days with jobs."""
     daily = schema.daily_usage.c
     query = sa.select(daily.day).where(daily.cluster == cluster).distinct().order_by(daily.day)
     for day, following in pairwise(db.execute(query).scalars().all()):
@@ -90,7 +90,7 @@ def _gaps(db: Connection, cluster: str) -> Iterator[str]:
 
 
 def _differing(db: Connection, cluster: str) -> Iterator[str]:
-    """Sums made from the users' days that are not theirs."""
+    """Sums that differ from those of the users' days from which they were made."""
     for sums in schema.SUMS:
         first = _total(db, sums.columns, sums.by_user, cluster)
         made = (sums.by_account, sums.by_day, sums.monthly_by_user, sums.monthly_by_account)
@@ -102,9 +102,9 @@ def _differing(db: Connection, cluster: str) -> Iterator[str]:
 
 
 def _miscounted(db: Connection, cluster: str) -> Iterator[str]:
-    """Days whose sums count other jobs than there are.
+    """Days whose sums do not match the number of jobs.
 
-    Not those that are to be made again, nor those of which retention may have dropped jobs.
+    Days that are due to be rebuilt, and those that retention may have thinned out, are skipped.
     """
     job, by_day, due = schema.job.c, schema.USAGE.by_day.c, schema.rollup_due.c
     oldest = db.execute(sa.select(sa.func.min(job.end_time)).where(job.cluster == cluster)).scalar()

@@ -42,7 +42,7 @@ def url_of(chosen: PollerSettings) -> URL:
 
 @contextmanager
 def writing(chosen: PollerSettings) -> Iterator[Engine]:
-    """The database, open for the one process that writes to it."""
+    """Open the database for the only process that writes to it."""
     url = url_of(chosen)
     engine = writer(url)
     thresholds = gc.get_threshold()
@@ -58,7 +58,7 @@ def writing(chosen: PollerSettings) -> Iterator[Engine]:
 
 @contextmanager
 def reading(chosen: PollerSettings) -> Iterator[Engine]:
-    """The database, open for reading."""
+    """Open the database for reading."""
     engine = reader(url_of(chosen), statement_seconds=3600)
     try:
         require_current(engine)
@@ -98,12 +98,12 @@ def migrate(chosen: PollerSettings, _given: Arguments) -> int:
 
 
 def time_stamp() -> str:
-    """The time for a file's name, such as 20250131T235959Z."""
+    """The time for a file name, such as 20250131T235959Z."""
     return datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
 
 
 def backfill(chosen: PollerSettings, given: Arguments) -> int:
-    """Read accounting from a day on, and sum up the days."""
+    """Read accounting from a day on, and rebuild the daily sums."""
     chosen = with_clusters(chosen, given)
     with writing(chosen) as engine:
         service = PollerService(chosen, engine)
@@ -120,7 +120,7 @@ def backfill(chosen: PollerSettings, given: Arguments) -> int:
 
 
 def recompute_usage(chosen: PollerSettings, given: Arguments) -> int:
-    """Measure jobs again, and sum up their days."""
+    """Measure jobs again, and rebuild the sums of their days."""
     chosen = with_clusters(chosen, given)
     with writing(chosen) as engine:
         service = PollerService(chosen, engine)
@@ -144,7 +144,7 @@ def _settle(name: str, work: Callable[[], int], what: str) -> None:
 
 
 def back_up(chosen: PollerSettings, given: Arguments) -> int:
-    """Back up the database, and delete the oldest backups beyond those to keep."""
+    """Back up the database, and delete the oldest backups."""
     if given.target is None and not chosen.backup.directory:
         raise SettingsError("backup: expected a directory or file, or backup.directory")
     url = url_of(chosen)
@@ -179,7 +179,7 @@ def put_back(chosen: PollerSettings, given: Arguments) -> int:
 
 
 def copy(chosen: PollerSettings, given: Arguments) -> int:
-    """Copy everything into another database, whose tables are created."""
+    """Copy everything into another database, creating its tables."""
     from batchjob_stats_db.admin.migrate import bring_up_to_date
 
     target = parse(given.to, given.to_password_file)

@@ -1,4 +1,4 @@
-"""Copy a whole database into another one: from SQLite to PostgreSQL, or back."""
+"""Copies a whole database into another one: from SQLite to PostgreSQL, or back."""
 
 from collections.abc import Callable
 
@@ -12,11 +12,11 @@ _AT_ONCE = 2000  # rows
 
 
 def copy_rows(source: Engine, target: Engine, told: Callable[[float, str], None]) -> int:
-    """Copy the rows of all tables, in one transaction; returns how many.
+    """Copy the rows of all tables in one transaction; returns their number.
 
-    Both databases have the current schema, and no other process writes to the source. `told` is
-    given how much is done (0..1) and a table's name. Raises DatabaseError where the target has
-    rows.
+    Both databases must have the current schema, and no other process may write to the source.
+    `told` is called with the progress (0..1) and a table's name. Raises DatabaseError if the target
+    has rows.
     """
     tables = schema.metadata.sorted_tables
     with source.connect() as old, target.begin() as new:
@@ -43,7 +43,7 @@ def _rows(db: Connection, table: sa.Table) -> int:
 
 
 def _continue_numbers(db: Connection, column: sa.Column[int]) -> None:
-    """Have the sequence behind a column go on after the largest number that was copied."""
+    """Set the sequence of a column to the largest number that was copied."""
     sequence = sa.func.pg_get_serial_sequence(column.table.name, column.name)
     largest = sa.func.max(column)
     following = sa.func.setval(sequence, sa.func.coalesce(largest, 1), largest.is_not(None))

@@ -1,4 +1,4 @@
-"""Bring a database to the present schema, or say that it is not there."""
+"""Creates or upgrades the schema of a database."""
 
 import glob
 import time
@@ -23,7 +23,7 @@ DIRECTORY = Path(__file__).parents[1] / "database" / "migrations"
 
 
 def config() -> Config:
-    """Alembic's settings, without a file of its own."""
+    """Alembic's settings, without a file."""
     made = Config()
     made.set_main_option("script_location", str(DIRECTORY).replace("%", "%%"))
     return made
@@ -36,10 +36,10 @@ def revisions() -> list[str]:
 
 
 def migrate(engine: Engine, target: str = "head", told: Told = lambda *_: None) -> tuple[str, str]:
-    """Upgrade in one transaction; returns the revision before ("" for an empty file) and after.
+    """Upgrade in one transaction; returns the revisions before ("" for an empty file) and after.
 
-    `told` hears how many revisions are done, and the last one's name.
-    Raises DatabaseError when the database was made by a newer version.
+    `told` is called with the number of revisions that are done, and the name of the last one.
+    Raises DatabaseError if the database was made by a newer version.
     """
     with engine.begin() as connection:
         before = revision.found(connection)
@@ -57,7 +57,7 @@ def migrate(engine: Engine, target: str = "head", told: Told = lambda *_: None) 
 
 
 class Done(NamedTuple):
-    """What was done: revisions ("" for an empty file), and the copy that was made first."""
+    """What was done: the revisions ("" for an empty file), and the copy that was made before."""
 
     before: str
     after: str
@@ -65,9 +65,9 @@ class Done(NamedTuple):
 
 
 def bring_up_to_date(url: URL, told: Told = lambda *_: None) -> Done:
-    """Make the tables, or upgrade them; of an SQLite file in use so far a copy is kept.
+    """Create or upgrade the tables; an existing SQLite file is copied first.
 
-    For the one writer of the database (engine.only_writer). Raises DatabaseError.
+    For the only writer of the database (engine.only_writer). Raises DatabaseError.
     """
     engine = writer(url, create=True)
     try:

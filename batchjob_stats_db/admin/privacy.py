@@ -1,4 +1,4 @@
-"""Take people out of the records, and leave what the site has to account for."""
+"""Removes people from the records, and keeps what the site has to account for."""
 
 import hashlib
 import hmac
@@ -24,15 +24,15 @@ _BLANK: dict[str, Any] = {
 
 
 def pseudonym(user: str, key: bytes) -> str:
-    """The same for the same user and key; without the key nobody can try names."""
+    """A pseudonym, the same for the same user and key; names cannot be tested without the key."""
     return "u-" + hmac.new(key, user.encode(), hashlib.sha256).hexdigest()[:12]
 
 
 def anonymise(db: Connection, key: bytes, before: int | None = None) -> int:
-    """Give the users of ended jobs pseudonyms, blank what they wrote; returns how many users.
+    """Replace the users of ended jobs by pseudonyms and clear their texts; returns how many users.
 
-    With `before` only jobs that ended earlier. Accounts stay: they are what is accounted for.
-    Associations and tokens of the users go, when all jobs are anonymised.
+    With `before`, only jobs that ended earlier. Accounts are kept, since they are accounted for. If
+    all jobs are anonymised, the users' associations and tokens are deleted.
     """
     job = schema.job.c
     ended: sa.ColumnElement[bool] = job.end_time.is_not(None)
@@ -50,10 +50,10 @@ def anonymise(db: Connection, key: bytes, before: int | None = None) -> int:
 
 
 def forget(db: Connection, user: str, cluster: str | None = None) -> int:
-    """Take one user out of all that is kept; returns how many job records bore the name.
+    """Remove one user from all tables; returns how many job records had the name.
 
-    The records stay, without name and free text, under the user "forgotten", so that sums of
-    accounts and days stay true.
+    The records are kept without name and free text, under the user "forgotten", so that sums of
+    accounts and days remain correct.
     """
     job = schema.job.c
     which = job.username == user
@@ -99,7 +99,7 @@ def _remove_person(db: Connection, user: str, cluster: str | None = None) -> Non
 
 
 def _rename_sums(db: Connection, user: str, cluster: str | None) -> None:
-    """Sums of days whose jobs are gone cannot be rebuilt: theirs go over to "forgotten"."""
+    """Sums of days whose jobs are gone cannot be rebuilt, so they are renamed to "forgotten"."""
     for sums in schema.SUMS:
         for table in (sums.by_user, sums.monthly_by_user):
             _rename_rows(db, table, sums.columns, user, cluster)
@@ -130,5 +130,5 @@ def _insert(db: Connection, table: sa.Table, rows: Iterable[dict[str, Any]]) -> 
 
 
 def _blank_bystanders(db: Connection) -> None:
-    """Raw rows in quarantine may hold anybody's name."""
+    """Clear raw rows in quarantine, which may contain anybody's name."""
     db.execute(sa.update(schema.quarantine).values(raw=""))

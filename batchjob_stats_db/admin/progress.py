@@ -1,4 +1,4 @@
-"""How far a long command has got: a bar on a terminal, now and then a line elsewhere."""
+"""Progress of a long command: a bar on a terminal, occasional lines elsewhere."""
 
 import sys
 import threading
@@ -12,7 +12,7 @@ _LINE_SECONDS = 30.0
 
 
 class Progress:
-    """Shows a course from `begin` to `end`."""
+    """Shows progress from `begin` to `end`."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class Progress:
         self._said = self._started
 
     def at(self, position: float, note: str = "") -> None:
-        """Show that `position` is reached."""
+        """Show that `position` has been reached."""
         now = self._clock()
         if not self._terminal and now - self._said < _LINE_SECONDS:
             return
@@ -50,7 +50,7 @@ class Progress:
     @classmethod
     @contextmanager
     def waiting(cls, what: str, out: IO[str] | None = None) -> Iterator[None]:
-        """Work in one piece: after a second, and each second from then on, how long it takes."""
+        """Show the elapsed time of work without known progress, each second."""
         shown = cls(what, 0, 1, out)
         over = threading.Event()
         thread = threading.Thread(target=shown._wait, args=(over,), daemon=True)

@@ -25,7 +25,7 @@ _FLOCK = "hhqqi"  # struct flock of x86-64 and ARM64: type, whence, start, lengt
 
 
 def restore(url: URL, source: Path) -> Path | None:
-    """Replace the database by a copy that `backup` made; where the one before lies now, if any.
+    """Replace the database by a backup; returns where the previous one is now, if any.
 
     Refuses while a poller or server uses the database (WriterBusyError). Raises DatabaseError.
     """
@@ -62,7 +62,7 @@ def _restore_sqlite(path: Path, source: Path) -> Path | None:
 
 
 def _refuse_readers(path: Path) -> None:
-    """Raise where a process has the database open: it would go on with the file that is gone."""
+    """Raise if a process has the database open: it would continue with the deleted file."""
     try:
         descriptor = os.open(f"{path}-shm", os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -80,7 +80,7 @@ def _refuse_readers(path: Path) -> None:
 
 
 def _refuse_schema(source: Path) -> None:
-    """Raise for what is no database of ours, or one of a newer version."""
+    """Raise for a file that is not our database, or is from a newer version."""
     try:
         with closing(sqlite3.connect(f"file:{source}?mode=ro&immutable=1", uri=True)) as db:
             found = db.execute("SELECT version_num FROM alembic_version").fetchone()
@@ -91,7 +91,7 @@ def _refuse_schema(source: Path) -> None:
 
 
 def _set_aside(path: Path) -> Path | None:
-    """Rename the database that is there, with all that is in its -wal file."""
+    """Rename the existing database, including the contents of its -wal file."""
     if not path.exists():
         return None
     with suppress(sqlite3.DatabaseError), closing(sqlite3.connect(path, timeout=5)) as db:

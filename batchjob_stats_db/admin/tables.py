@@ -1,6 +1,6 @@
-"""Jobs as a table for analysis: a job and its usage in a row, as CSV or Parquet.
+"""Jobs as a table for analysis, one row per job with its usage, as CSV or Parquet.
 
-The columns are those of the tables `job` and `job_usage`, the latter with `usage_` before them.
+The columns are those of the tables `job` and `job_usage`, the latter prefixed with `usage_`.
 """
 
 import csv
@@ -42,9 +42,9 @@ def _columns() -> list[ExportColumn]:
 
 
 def export_csv(db: Connection, out: IO[str], cluster: str | None = None, since: int = 0) -> int:
-    """Write jobs submitted since then with a header; returns how many.
+    """Write jobs submitted since then, with a header; returns how many.
 
-    No text can be a formula of a spreadsheet.
+    Texts that a spreadsheet would take for formulas are escaped.
     """
     columns = _columns()
     texts = [n for n, each in enumerate(columns) if isinstance(each.column.type, sa.Text)]
@@ -57,7 +57,7 @@ def _written(
     out: IO[str],
     texts: Sequence[int] = (),
 ) -> int:
-    """CSV; `texts`: places of cells that might be formulas."""
+    """CSV; `texts`: indexes of cells that might be formulas."""
     writer = csv.writer(out)
     writer.writerow([each.name for each in columns])
     count = 0
@@ -75,7 +75,7 @@ def _written(
 def _rows(
     db: Connection, columns: Sequence[ExportColumn], cluster: str | None, since: int
 ) -> Iterator[Sequence[Sequence[Any]]]:
-    """Rows of the job's number and the columns, some at a time."""
+    """Rows of the job's number and the columns, in parts."""
     job = schema.job.c
     query = (
         sa.select(job.id, *(each.column for each in columns))
@@ -95,7 +95,7 @@ def _rows(
 def export_parquet(db: Connection, target: Path, cluster: str | None = None, since: int = 0) -> int:
     """Write the same as a Parquet file, with the database's types; returns how many jobs.
 
-    Raises ModuleNotFoundError where duckdb is not installed, OSError.
+    Raises ModuleNotFoundError if duckdb is not installed, and OSError.
     """
     import duckdb  # of the extra `analysis`
 

@@ -1,7 +1,7 @@
-"""Job records out of a database and into another, as JSON lines.
+"""Exports and imports job records as JSON lines.
 
-A line is a job record with the field names of `records.py`, its nodes and steps in it, and its
-usage, GPUs and emissions beside.
+A line is a job record with the field names of `records.py`, including its nodes and steps, together
+with its usage, GPUs and emissions.
 """
 
 import json
@@ -38,7 +38,7 @@ _SOURCE = "import"
 
 
 class TransferError(Exception):
-    """A line cannot be read; the text names it."""
+    """A line cannot be read; the text gives its number."""
 
 
 def _refused(value: object) -> NoReturn:
@@ -100,7 +100,7 @@ def import_json(
 ) -> int:
     """Write exported jobs, each once; returns how many. Raises TransferError naming the line.
 
-    `told` hears the number of jobs now and then.
+    `told` is called with the number of jobs from time to time.
     """
     numbered = enumerate(lines, 1)
     stores: dict[str, Store] = {}
@@ -139,7 +139,7 @@ def _read(number: int, line: str) -> tuple[JobRecord, dict[str, Any]]:
 
 
 def _typed(cls: Any, given: dict[str, Any]) -> Any:
-    """A record of which each field has its declared type; raises ValueError or TypeError."""
+    """A record whose fields have their declared types; raises ValueError or TypeError."""
     hints = get_type_hints(cls)
     if not isinstance(given, dict):
         raise ValueError(f"expected an object with {', '.join(cls._fields)}, got {given!r}")

@@ -1,4 +1,4 @@
-"""Whose jobs somebody may see. Every query takes an Access; there is no asking without one."""
+"""Which jobs a person may see. Every query takes an Access."""
 
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -11,9 +11,10 @@ from batchjob_stats_db.database import schema
 
 
 class UserOn(NamedTuple):
-    """A login on a cluster, in the time in which it is this person's.
+    """A login on a cluster, and the period in which it belongs to this person.
 
-    Clusters have namesakes, and logins are given to others when people leave.
+    Different people may have the same login on two clusters, and logins are reused when people
+    leave.
     """
 
     cluster: str  # "" for every cluster
@@ -33,7 +34,7 @@ class AccountOn(NamedTuple):
 
 
 class Access(NamedTuple):
-    """What somebody may see: own jobs, those of coordinated accounts or whole clusters, or all."""
+    """What a person may see: own jobs, those of coordinated accounts or whole clusters, or all."""
 
     users: tuple[UserOn, ...] = ()
     accounts: tuple[AccountOn, ...] = ()
@@ -41,7 +42,7 @@ class Access(NamedTuple):
     clusters: tuple[str, ...] = ()  # of which all jobs may be seen
 
     def by_person(self) -> bool:
-        """Whether only rows that name a user can tell what may be seen."""
+        """Whether only rows with a user can show what may be seen."""
         return bool(self.users) and not self.everything
 
     def sees_all(self, cluster: str) -> bool:
@@ -49,12 +50,12 @@ class Access(NamedTuple):
         return self.everything or cluster in self.clusters
 
     def dated(self) -> bool:
-        """Whether a login in it is somebody's for a time only."""
+        """Whether one of its logins is limited to a period."""
         times = (time for login in self.users for time in (login.since, login.until))
         return not self.everything and any(time is not None for time in times)
 
     def few(self) -> bool:
-        """Whether it is of so few that a question for each of them is a cheap one."""
+        """Whether it has so few logins that a query for each of them is cheap."""
         return len(self.users) + len(self.accounts) + len(self.clusters) <= _FEW
 
 
@@ -63,16 +64,16 @@ EVERYTHING = Access(everything=True)
 
 
 def visible(access: Access, table: sa.FromClause = schema.job) -> ColumnElement[bool]:
-    """The condition on `job`, or a table with its cluster, username and account columns."""
+    """The condition on `job`, or on a table with its cluster, username and account columns."""
     return sa.or_(sa.false(), *terms(access, table))
 
 
 def terms(
     access: Access, table: sa.FromClause = schema.job, cluster: str | None = None
 ) -> list[ColumnElement[bool]]:
-    """The same in parts, of which each is one range of an index; with `cluster` only its parts.
+    """The same in parts, each a range of an index; with `cluster`, only its parts.
 
-    No database finds the newest 50 of "mine, or of one of these accounts" by two indexes at once.
+    No database finds the newest 50 of "mine, or of one of these accounts" with two indexes at once.
     """
     column = table.c
     here = sa.true() if cluster is None else column.cluster == cluster
@@ -125,10 +126,10 @@ def of_user(
     level: str = "",
     accounts: Iterable[AccountOn] = (),
 ) -> Access:
-    """What a user may see by the schedulers' word: own jobs, and accounts coordinated.
+    """What a user may see according to the schedulers: own jobs, and those of coordinated accounts.
 
-    `level`: who has this AdminLevel of Slurm's, or a higher one, sees all jobs of its cluster.
-    `accounts`: others whose jobs the user may see as a coordinator would.
+    `level`: users with this AdminLevel of Slurm or a higher one see all jobs of its cluster.
+    `accounts`: further accounts whose jobs the user may see as a coordinator would.
     """
     rights = [row for row in db.execute(_RIGHTS, {"user": user}) if cluster in ("", row.cluster)]
     found = {AccountOn(row.cluster, row.account) for row in rights if row.role == "coordinator"}

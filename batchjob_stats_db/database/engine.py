@@ -1,7 +1,7 @@
 """Database engines: one read-write, one read-only.
 
-SQLite in WAL mode on a local disk, or PostgreSQL through psycopg 3. Nothing else in the package
-knows which of the two it talks to, but for `dialect.name` where SQL itself differs.
+SQLite in WAL mode on a local disk, or PostgreSQL through psycopg 3. The rest of the package does
+not depend on the choice, except through `dialect.name` where SQL itself differs.
 """
 
 import fcntl
@@ -29,7 +29,7 @@ class DatabaseError(Exception):
 
 
 class DatabaseUnavailableError(DatabaseError, UnavailableError):
-    """The database is away, starting, locked or in use by another process: that may pass."""
+    """The database is down, starting, locked or in use by another process, which may pass."""
 
 
 class WriterBusyError(DatabaseUnavailableError):
@@ -43,7 +43,7 @@ _EXPECTED = "db.url: expected sqlite:///PATH or postgresql://..."
 
 
 def parse(url: str, password_file: str = "") -> URL:
-    """Check a database URL; the password may come from a file, so that it is on no command line."""
+    """Parse a database URL; the password may come from a file, to keep it off the command line."""
     try:
         parsed = make_url(url)
     except sa.exc.ArgumentError as error:
@@ -70,7 +70,7 @@ def _secret(path: str) -> str:
 
 
 def writer(url: URL, *, create: bool = False) -> Engine:
-    """Open the database for reading and writing; with SQLite `create` makes a missing file."""
+    """Open the database for reading and writing; with SQLite, `create` creates a missing file."""
     if url.get_backend_name() != "sqlite":
         return sa.create_engine(url, pool_pre_ping=True)
     path = _local(url)
@@ -92,7 +92,7 @@ def writer(url: URL, *, create: bool = False) -> Engine:
 
 
 def _make(path: str) -> None:
-    """Make an empty file: its user's alone, and its group's where the umask keeps others out.
+    """Create an empty file for its user, and for its group if the umask excludes others.
 
     SQLite gives its -wal and -shm files the mode of the database (os_unix.c, findCreateFileMode).
     """
@@ -106,16 +106,16 @@ def _make(path: str) -> None:
 
 
 def _umask() -> int:
-    """This process's, without changing it for other threads (proc(5), since Linux 4.7)."""
+    """The umask of this process, read without changing it (proc(5), since Linux 4.7)."""
     with open("/proc/self/status", encoding="ascii", errors="replace") as file:
         found = [line.split()[1] for line in file if line.startswith("Umask:")]
     return int(found[0], 8) if found else 0o022
 
 
 def reader(url: URL, statement_seconds: float = 30.0, connections: int = 5) -> Engine:
-    """Open the database so that nothing can be written; a statement ends after its time.
+    """Open the database read-only; a statement is cancelled after its time.
 
-    At most so many connections are open at once; whoever comes then waits for one.
+    The number of connections is limited; further requests wait for a free one.
     """
     # The last one that was used has the pages at hand that everybody asks for.
     pool: dict[str, Any] = {
@@ -158,21 +158,21 @@ def reader(url: URL, statement_seconds: float = 30.0, connections: int = 5) -> E
 
 
 def _never_write(raw: Any, _record: Any) -> None:
-    """Once connected: as an option, libpq would take the primary for a standby that cannot write.
+    """Set read-only after connecting: as an option, libpq would mistake the primary for a standby.
 
-    target_session_attrs=read-write of a URL with several hosts looks for one that can.
+    target_session_attrs=read-write in a URL with several hosts looks for a server that can write.
     """
     raw.read_only = True
 
 
 class _TimedConnection(sqlite3.Connection):
-    """A connection that knows when its statement has to end."""
+    """A connection with the time at which its statement must end."""
 
     statement_ends = float("inf")
 
 
 def _follow_file(engine: Engine, path: str) -> None:
-    """Have connections to a file that was replaced since they were opened opened again."""
+    """Reopen connections to a file that has been replaced since they were opened."""
 
     def opened(_raw: Any, record: Any) -> None:
         record.info["file"] = _identity(path)
@@ -191,7 +191,7 @@ def _quoted(path: str) -> str:
 
 
 def _identity(path: str) -> tuple[int, int] | None:
-    """Device and inode; None while there is no file of that name."""
+    """Device and inode; None if the file does not exist."""
     try:
         found = os.stat(path)
     except FileNotFoundError:
@@ -238,10 +238,10 @@ def _begin_immediate(connection: Connection) -> None:
 
 @contextmanager
 def only_writer(url: URL) -> Iterator[None]:
-    """Be the one process that writes job records into an SQLite file.
+    """Become the only process that writes job records into an SQLite file.
 
-    PostgreSQL needs no such lock: there each write takes an advisory one for its cluster.
-    Raises WriterBusyError naming the process that has the lock, DatabaseError.
+    PostgreSQL needs no such lock: there each write takes an advisory lock for its cluster. Raises
+    WriterBusyError naming the process that has the lock, and DatabaseError.
     """
     if url.get_backend_name() != "sqlite":
         yield

@@ -1,4 +1,4 @@
-"""Which file system a path lies on, from the kernel's own table (proc(5), mountinfo)."""
+"""The file system of a path, from the kernel's table (proc(5), mountinfo)."""
 
 import os
 from pathlib import Path
@@ -13,7 +13,7 @@ NETWORK = frozenset({
 
 
 def type_of(path: str, mountinfo: str = "/proc/self/mountinfo") -> str:
-    """Type of the file system that holds `path` (which need not exist yet); "" when not told."""
+    """Type of the file system of `path` (which need not exist yet); "" if unknown."""
     try:
         table = Path(mountinfo).read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:

@@ -1,7 +1,7 @@
-"""Write job records, each job once.
+"""Writes job records, each job once.
 
-What a record does not say (None, "") is kept from the row that is there; a row that stays the same
-is not written, so that a poll of 5000 running jobs costs one look at them.
+Values that a record does not state (None, "") are kept from the existing row. Unchanged rows are
+not written, so that a poll of 5000 running jobs costs only a comparison.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -27,7 +27,7 @@ _CHUNK = 5000  # records whose rows are in memory at one time
 
 
 class Written(NamedTuple):
-    """What a batch came to."""
+    """The result of writing a batch."""
 
     new: int = 0
     changed: int = 0
@@ -57,7 +57,7 @@ class JobWriter:
         return written
 
     def mark_vanished(self, jobids: Sequence[str]) -> None:
-        """The scheduler does not know them any more; when they ended nobody will say."""
+        """Mark jobs that the scheduler no longer knows; their end will never be known."""
         job = schema.job
         for part in parts(jobids):
             gone = (
@@ -74,7 +74,7 @@ class JobWriter:
             self._db.execute(sa.update(job).where(gone).values(state))
 
     def mark_runaway(self, jobids: Sequence[str]) -> None:
-        """Accounting says that they run, the scheduler that they do not."""
+        """Mark jobs that run according to accounting, but not according to the scheduler."""
         job = schema.job
         for part in parts(jobids):
             self._db.execute(
@@ -89,7 +89,7 @@ class JobWriter:
             )
 
     def delete(self, deleted: Sequence[Deleted]) -> None:
-        """Take out records; the days they ran are recomputed without them."""
+        """Delete records; the sums of the days they ran are rebuilt."""
         job = schema.job
         for each in deleted:
             which = (
@@ -152,7 +152,7 @@ class JobWriter:
         written: Sequence[tuple[int, JobRecord]],
         live: Sequence[tuple[int, JobRecord]],
     ) -> None:
-        """Nodes and steps, of which a record has all there are or none."""
+        """Write nodes and steps; a record has all of them or none."""
         nodes = [
             (job_id, *share, record.cluster, record.start_time)
             for job_id, record in written
@@ -170,7 +170,7 @@ class JobWriter:
 
 
 def rows_there(db: Connection, cluster: str, records: Sequence[JobRecord]) -> dict[JobKey, Row]:
-    """The rows of the records' job ids, `id` first."""
+    """The existing rows of the records' job ids, `id` first."""
     job = schema.job
     found: dict[JobKey, Row] = {}
     for part in parts([record.jobid for record in records]):
@@ -183,7 +183,7 @@ def rows_there(db: Connection, cluster: str, records: Sequence[JobRecord]) -> di
 def _with_ids(
     records: Iterable[JobRecord], ids: Mapping[JobKey, int]
 ) -> list[tuple[int, JobRecord]]:
-    """The records that are on record, with their ids there."""
+    """The records that have a row, with its id."""
     found = ((ids.get(record.key), record) for record in records)
     return [(job_id, record) for job_id, record in found if job_id is not None]
 
@@ -191,9 +191,9 @@ def _with_ids(
 def _of_their_owners(
     records: Sequence[JobRecord], there: Mapping[JobKey, Row]
 ) -> tuple[list[JobRecord], list[Quarantined]]:
-    """The records, without those of a run under whose id another user's is on record.
+    """The records, except those of a run whose id belongs to another user's row.
 
-    Whoever may write to a shared directory of runs can take the id of a run whose file has gone.
+    Anyone who may write to a shared directory of runs can take the id of a run whose file is gone.
     """
     owners = {key.jobid: row[_UID] for key, row in there.items() if row[_UID] is not None}
     kept: list[JobRecord] = []
@@ -212,7 +212,7 @@ def _of_their_owners(
 
 
 def _steps_there(db: Connection, job_ids: Collection[int]) -> set[Row]:
-    """The rows of jobs' steps."""
+    """The existing rows of jobs' steps."""
     step = schema.job_step
     return {
         tuple(row)
@@ -222,7 +222,7 @@ def _steps_there(db: Connection, job_ids: Collection[int]) -> set[Row]:
 
 
 def _new_ids(db: Connection, count: int) -> Sequence[int]:
-    """Ids for new jobs: asking for them beforehand is cheaper than reading them back."""
+    """Ids for new jobs: to allocate them is cheaper than to read them back."""
     if db.dialect.name == "sqlite":  # where the transaction is the only writer
         last = db.execute(sa.select(sa.func.max(schema.job.c.id))).scalar() or 0
         return range(last + 1, last + 1 + count)

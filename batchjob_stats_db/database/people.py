@@ -1,4 +1,4 @@
-"""Write who belongs to which account: the whole picture in place of the last one."""
+"""Writes accounts and their members, replacing the previous ones."""
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -10,7 +10,7 @@ ASSOCIATION = schema.association
 
 
 def write_people(db: Connection, cluster: str, people: Associations, now: int) -> None:
-    """Replace a cluster's accounts and associations; who was there keeps the time of arrival."""
+    """Replace a cluster's accounts and associations; members keep their time of arrival."""
     key = (ASSOCIATION.c.account, ASSOCIATION.c.username, ASSOCIATION.c.role)
     there = sa.select(*key, ASSOCIATION.c.since_time).where(ASSOCIATION.c.cluster == cluster)
     since = {tuple(row[:3]): row[3] for row in db.execute(there)}

@@ -1,4 +1,4 @@
-"""What no row can hold is set aside, so that it stops nothing else, and an operator sees it."""
+"""Sets aside rows that cannot be stored, so that they stop nothing else and operators see them."""
 
 import hashlib
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ _REFUSED = (sa.exc.DataError, OverflowError, UnicodeEncodeError)
 
 
 def set_aside(db: Connection, cluster: str, bad: Sequence[Quarantined], now: int) -> None:
-    """Keep what could not be read or written, each once."""
+    """Store what could not be read or written, each once."""
     rows = [(cluster, each.source, _digest(each), now, *map(_storable, each[1:])) for each in bad]
     write_rows(db, schema.quarantine, rows)
 
@@ -25,7 +25,7 @@ def set_aside(db: Connection, cluster: str, bad: Sequence[Quarantined], now: int
 def write_or_set_aside(
     db: Connection, cluster: str, table: sa.Table, rows: Rows, now: int
 ) -> set[int]:
-    """Write rows; the first column of those that no database takes, which are set aside."""
+    """Write rows; returns the first columns of those that no database accepts."""
     try:
         with db.begin_nested():
             write_rows(db, table, rows)
@@ -46,7 +46,7 @@ def _write_one(db: Connection, cluster: str, table: sa.Table, row: Sequence[Any]
 
 
 def _storable(value: Any) -> Any:
-    """A text that both databases take: no NUL, no lone surrogates."""
+    """A text that both databases accept: no NUL, no lone surrogates."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
     return value

@@ -40,9 +40,10 @@ class UsagePolicy(NamedTuple):
 
 
 def said(record: JobRecord) -> Row:
-    """The row without the columns that are ours; a StrEnum goes in as its text.
+    """The row without our own columns; a StrEnum is stored as text.
 
-    What grows by itself while a job runs is not kept: each poll would write each running job.
+    Values that grow by themselves while a job runs are not stored: each poll would write each
+    running job.
     """
     record = without_growing(record)
     return (
@@ -54,13 +55,13 @@ def said(record: JobRecord) -> Row:
 
 
 def new(record: JobRecord, policy: UsagePolicy, now: int) -> Row:
-    """The row of a job that is not there yet."""
+    """The row of a new job."""
     row = said(record)
     return (*row, now, _doubt(row), policy.due(record.start_time, record.end_time, now))
 
 
 def merged(there: Row, record: JobRecord, policy: UsagePolicy, now: int) -> Row | None:
-    """The row with what the record says; None where that is nothing new."""
+    """The row updated from the record; None if nothing changes."""
     before, words = there[:-_OURS], said(record)
     if words == before:
         return None
@@ -77,16 +78,16 @@ def merged(there: Row, record: JobRecord, policy: UsagePolicy, now: int) -> Row 
 
 
 def _doubt(row: Row) -> str:
-    """`times`: the scheduler says that the job ended before it started."""
+    """`times`: according to the scheduler, the job ended before it started."""
     start, end = row[_START], row[_END]
     return "times" if start is not None and end is not None and start > end else ""
 
 
 def key(row: Row) -> JobKey:
-    """What tells the job from all others."""
+    """The columns that identify the job."""
     return JobKey(row[0], row[1], row[2], row[_RUN])
 
 
 def days(row: Row, now: int) -> range:
-    """The days it ran."""
+    """The days on which it ran."""
     return days_of(row[_START], row[_END] if row[_END] is not None else now)

@@ -1,6 +1,6 @@
-"""Which schema a database has. Only `migrate` changes it; all others compare, and refuse.
+"""The schema revision of a database. Only `migrate` changes it; all others compare it and refuse.
 
-Apart from migrate.py, for importing Alembic costs 49 MB that a poller need not carry.
+Separate from migrate.py, since importing Alembic costs 49 MB that a poller does not need.
 """
 
 import sqlalchemy as sa
@@ -12,7 +12,7 @@ from batchjob_stats_db.database.unusable import named, unusable
 
 
 def found(connection: Connection) -> str:
-    """The revision of the tables, "" when there are none yet."""
+    """The revision of the tables, "" if there are none yet."""
     if not sa.inspect(connection).has_table("alembic_version"):
         return ""
     return str(
@@ -21,7 +21,7 @@ def found(connection: Connection) -> str:
 
 
 def newer(revision: str, where: str) -> DatabaseError:
-    """The complaint about a database from the future."""
+    """The error for a database from a newer version."""
     return DatabaseError(
         f"{where}: has schema {revision} of a newer version than this, which knows "
         f"{schema.REVISION}; upgrade this program, or `batchjob_stats_db restore` a backup from "
@@ -30,7 +30,7 @@ def newer(revision: str, where: str) -> DatabaseError:
 
 
 def require_current(engine: Engine) -> None:
-    """Raise DatabaseError, with what to do about it, unless the schema is the present one."""
+    """Raise DatabaseError, with what to do about it, unless the schema is current."""
     try:
         with engine.connect() as connection:
             revision = found(connection)

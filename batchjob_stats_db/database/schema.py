@@ -1,10 +1,9 @@
 """The tables. Times are UTC epoch seconds, sizes bytes, energy joules, emissions grams.
 
-A job's start and end have milliseconds where their source has them; all other times are whole.
-
-The columns of `job`, `job_step` are the fields of the records they are written from (`records.py`).
-NULL, or "" for text, means "not known" or "not yet", never zero. What is derived (usage, daily
-sums) lives apart from what the scheduler said, and can be rebuilt from it.
+A job's start and end have milliseconds if their source does; all other times are whole seconds. The
+columns of `job` and `job_step` are the fields of the records they are written from (`records.py`).
+NULL, or "" for text, means "not known" or "not yet", never zero. Derived data (usage, daily sums)
+are in tables of their own and can be rebuilt.
 """
 
 import sqlite3
@@ -60,7 +59,7 @@ def _must(name: str, kind: type[sa.types.TypeEngine[Any]]) -> Column[Any]:
 
 
 def _texts(names: str) -> list[Column[str]]:
-    """Texts, "" where the scheduler says nothing."""
+    """Text columns, "" if the scheduler states nothing."""
     return [Column(name, Text, nullable=False, server_default="") for name in names.split()]
 
 
@@ -69,7 +68,7 @@ def _integers(names: str) -> list[Column[int]]:
 
 
 class Count(sa.types.TypeDecorator[float]):
-    """A number that is whole as a rule, and an int then: half a CPU, a time to the millisecond.
+    """A number that is usually whole, and then an int: half a CPU, a time to the millisecond.
 
     A text or bytes in its place, as SQLite returns them from a damaged file, raise DBAPIError.
     """
@@ -80,7 +79,7 @@ class Count(sa.types.TypeDecorator[float]):
     def result_processor(
         self, dialect: sa.Dialect, coltype: object
     ) -> Callable[[float | None], float | None]:
-        """A column's value as Python has it; `process_result_value` would be called by another."""
+        """A column's value in Python; `process_result_value` would cost another function call."""
         del dialect, coltype
         return _whole_if_it_is
 
@@ -336,7 +335,7 @@ daily_emissions = Table(
 def _folded(
     name: str, when: str, keys: tuple[str, ...], sums: tuple[str, ...], *indexed: str
 ) -> Table:
-    """Sums of fewer rows than those by day and user, for questions that need no more."""
+    """Sums with fewer rows than those by day and user, for queries that need no more detail."""
     return Table(
         name,
         metadata,
@@ -352,7 +351,7 @@ def _folded(
 
 
 class Sums(NamedTuple):
-    """The same sums five times, each table but the first made from another.
+    """The same sums in five tables, each but the first made from another one.
 
     A year of 2000 users is 730,000 rows by day, and 24,000 by month.
     """

@@ -1,6 +1,7 @@
-"""Batch scripts of jobs, apart from their records: who may see a job need not see its script.
+"""Batch scripts of jobs, separate from their records: not everyone who sees a job may see its
+script.
 
-A script is kept once however many jobs have it, for the tasks of an array share theirs.
+A script is stored once, however many jobs have it: the tasks of an array share theirs.
 """
 
 import hashlib
@@ -20,7 +21,7 @@ _job, _held, _script = schema.job.c, schema.job_script.c, schema.batch_script.c
 def without(
     db: Connection, cluster: str, source: str, since: int, known: int, limit: int
 ) -> list[tuple[int, SubmittedJob]]:
-    """Jobs of a source whose script was not asked for, newest first.
+    """Jobs of a source whose script has not been requested yet, newest first.
 
     They started after `since`, and their rows have not changed since `known`.
     """
@@ -41,7 +42,7 @@ def without(
 
 
 def keep(db: Connection, job_ids: Sequence[int], text: str, most_bytes: int) -> None:
-    """Store the script of these jobs, cut to `most_bytes`; "" notes that they have none."""
+    """Store the script of these jobs, cut to `most_bytes`; "" records that they have none."""
     whole = text.replace("\0", "\ufffd").encode("utf-8", "replace")
     digest = hashlib.sha256(whole).hexdigest() if whole else ""
     if digest:
@@ -51,9 +52,9 @@ def keep(db: Connection, job_ids: Sequence[int], text: str, most_bytes: int) -> 
 
 
 def of_jobs(db: Connection, access: Access, job_ids: Sequence[int]) -> list[RowMapping]:
-    """`job_id`, `username`, `script`, `whole_bytes` of those that have one and may be seen.
+    """`job_id`, `username`, `script`, `whole_bytes` of jobs that have a script and may be seen.
 
-    Whose `access` it is, is the caller's to say: it is not the one by which jobs are seen.
+    The caller decides whose `access` applies: it is not the one by which jobs are seen.
     """
     query = (
         sa.select(_held.job_id, _job.username, _script.script, _script.whole_bytes)
@@ -69,9 +70,9 @@ def of_jobs(db: Connection, access: Access, job_ids: Sequence[int]) -> list[RowM
 
 
 def drop(db: Connection, which: sa.Select[tuple[int]]) -> int:
-    """Delete the scripts of the jobs whose numbers this selects; of how many jobs.
+    """Delete the scripts of the selected jobs; returns of how many jobs.
 
-    That they were asked for stays on record, so that nobody asks again.
+    They count as requested, so that they are not requested again.
     """
     forgotten = sa.update(schema.job_script).where(_held.job_id.in_(which), _held.digest != "")
     count = db.execute(forgotten.values(digest="")).rowcount
@@ -80,6 +81,6 @@ def drop(db: Connection, which: sa.Select[tuple[int]]) -> int:
 
 
 def drop_unused(db: Connection) -> None:
-    """Delete scripts of which the last job is gone."""
+    """Delete scripts without jobs."""
     used = sa.select(_held.job_id).where(_held.digest == _script.digest)
     db.execute(sa.delete(schema.batch_script).where(~used.exists()))

@@ -1,7 +1,7 @@
-"""People who logged in through the site's provider: their sessions, and the groups it named.
+"""Sessions of people who logged in through the site's identity provider, and their groups.
 
-A session is kept here, not in its cookie, so that it can be ended: a copy of the cookie is worth
-nothing then. Its text has 256 random bits, and only its SHA-256 is kept, as with tokens.
+A session is stored here, not in its cookie, so that it can be ended: then a copy of the cookie is
+worthless. Its text has 256 random bits, and only its SHA-256 is stored, as with tokens.
 """
 
 import hashlib
@@ -21,14 +21,14 @@ _session, _login = schema.login_session, schema.login
 
 
 class LoginSession(NamedTuple):
-    """A session that is on."""
+    """An active session."""
 
     username: str
     expiry_time: int
 
 
 class ProviderSession(NamedTuple):
-    """What the provider calls somebody (`sub`), and their session there (`sid`; "" for none)."""
+    """The provider's name of a person (`sub`), and their session there (`sid`; "" for none)."""
 
     subject: str
     session: str = ""
@@ -42,7 +42,7 @@ def begin(
     now: int,
     expiry_time: int,
 ) -> str:
-    """Note a log-in, and begin a session; its text is nowhere but in what is returned."""
+    """Record a log-in and begin a session; its text exists only in the returned value."""
     text = PREFIX + secrets.token_urlsafe(32)
     db.execute(sa.delete(_session).where(_session.c.expiry_time <= now))
     db.execute(sa.delete(_login).where(_login.c.username == username))
@@ -61,7 +61,7 @@ def begin(
 
 
 def find(db: Connection, text: str, now: int) -> LoginSession | None:
-    """Whose session this is; None when it is unknown or has ended."""
+    """The user of a session; None if it is unknown or has ended."""
     c = _session.c
     query = sa.select(c.username, c.expiry_time).where(c.digest == _digest(text))
     row = db.execute(query.where(c.expiry_time > now)).first()
@@ -78,12 +78,12 @@ def groups_of(db: Connection, username: str, since: int) -> frozenset[str]:
 
 
 def end_all(db: Connection, username: str) -> int:
-    """End all sessions of somebody; how many."""
+    """End all sessions of a user; returns how many."""
     return db.execute(sa.delete(_session).where(_session.c.username == username)).rowcount
 
 
 def end_at_provider(db: Connection, provider: ProviderSession) -> int:
-    """End what the provider has ended: one of its sessions, or all of somebody; how many."""
+    """End what the provider has ended: one session, or all of a person; returns how many."""
     pairs = (
         (_session.c.subject, provider.subject),
         (_session.c.provider_session, provider.session),

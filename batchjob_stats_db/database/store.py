@@ -1,4 +1,4 @@
-"""Write what the sources say, each job once, whatever is killed in between.
+"""Writes what sources return, each job once, wherever the process may be killed.
 
 One batch is one transaction: rows, days to roll up, quarantine and the watermark.
 """
@@ -21,7 +21,7 @@ from batchjob_stats_db.database.upsert import write_rows
 
 
 class Store:
-    """Writes one cluster's records; used by one thread."""
+    """Writes one cluster's records; for one thread."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class Store:
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
-        """A transaction that no other writer of this cluster is in."""
+        """A transaction that excludes other writers of this cluster."""
         with self.engine.begin() as db:
             if db.dialect.name == "postgresql":
                 lock = sa.func.hashtextextended(f"batchjob:{self.cluster}", 0)
@@ -64,7 +64,7 @@ class Store:
             ).scalar()
 
     def forget_watermark(self, source: str) -> None:
-        """What the source was read for is done."""
+        """Delete a watermark whose reading is complete."""
         state = schema.poll_state
         with self.transaction() as db:
             db.execute(
@@ -72,7 +72,7 @@ class Store:
             )
 
     def differing(self, records: Sequence[JobRecord]) -> set[JobKey]:
-        """Keys of the records that are not on record, or not in the same words."""
+        """Keys of the records that have no row, or differ from it."""
         with self.engine.connect() as db:
             there = rows_there(db, self.cluster, records)
         return {
@@ -83,7 +83,7 @@ class Store:
         }
 
     def unfinished(self) -> dict[str, Unfinished]:
-        """Jobs on record that wait, run or are suspended, by job id; of several runs the last."""
+        """Jobs that wait, run or are suspended, by job id; of several runs, the last."""
         job = schema.job
         query = (
             sa.select(job.c.jobid, job.c.submit_time, job.c.run, job.c.start_time)
@@ -102,7 +102,7 @@ class Store:
     ) -> Written:
         """Write a batch and its watermark, or nothing of it.
 
-        `ended` is given the jobs whose end was not on record before.
+        `ended` is called with the jobs whose end was not known before.
         """
         now = int(self.clock())
         with self.transaction() as db:
@@ -120,7 +120,7 @@ class Store:
         return written._replace(quarantined=written.quarantined + len(batch.quarantined))
 
     def write_people(self, people: Associations, source: str, seconds: float = 0.0) -> None:
-        """Write who belongs where, in place of the last picture."""
+        """Write accounts and members, replacing the previous ones."""
         now = int(self.clock())
         with self.transaction() as db:
             self._know_cluster(db, now)
@@ -129,7 +129,7 @@ class Store:
             self._succeeded(db, source, "", len(people.associations), seconds, now)
 
     def failed(self, source: str, error: str) -> None:
-        """Keep the last error of a source, beside the watermark it had."""
+        """Store the last error of a source, and keep its watermark."""
         columns = ["cluster", "source", "error_time", "error"]
         row = (self.cluster, source, int(self.clock()), error)
         with self.transaction() as db:

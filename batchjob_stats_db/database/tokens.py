@@ -1,7 +1,8 @@
-"""API tokens: shown once, kept as a digest.
+"""API tokens: shown once, stored as a digest.
 
 A token has 256 random bits, so a plain SHA-256 is enough: there is no dictionary to try. Its maker
-is kept as well: it may do no more than that one may now, and ends with the token it was made with.
+is stored too: the token has at most the maker's present rights, and ends with the token with which
+it was made.
 """
 
 import hashlib
@@ -29,13 +30,13 @@ class TokenRole(StrEnum):
     ADMIN = "admin"  # all jobs, and tokens
 
     def at_most(self, other: "TokenRole") -> "TokenRole":
-        """The one of both that may less."""
+        """The role with fewer rights."""
         ranks = list(TokenRole)
         return min(self, other, key=ranks.index)
 
 
 class Maker(NamedTuple):
-    """Who made a token, and how they were known when they did."""
+    """Who made a token, and how they were authenticated."""
 
     user: str = ""  # "": it was made on the server, by somebody who may write the database
     via: str = ""  # header, certificate, session; "" with `user` a token
@@ -47,7 +48,7 @@ MADE_ON_THE_SERVER = Maker()
 
 
 class Token(NamedTuple):
-    """A token on record."""
+    """A stored token."""
 
     id: int
     username: str
@@ -74,9 +75,9 @@ def create(
     expiry_time: int | None = None,
     maker: Maker = MADE_ON_THE_SERVER,
 ) -> str:
-    """Create a token; its text is nowhere but in what is returned.
+    """Create a token; its text exists only in the returned value.
 
-    Raises sqlalchemy.exc.IntegrityError where the token it is made with was revoked meanwhile.
+    Raises sqlalchemy.exc.IntegrityError if the token with which it is made was revoked meanwhile.
     """
     text = f"bj_{secrets.token_urlsafe(32)}"
     db.execute(
@@ -90,7 +91,7 @@ def create(
 
 
 def room(db: Connection, username: str, now: int) -> int:
-    """How many more tokens somebody may have; those that have ended are deleted."""
+    """How many more tokens a user may have; expired ones are deleted."""
     whose = TABLE.c.username == username
     db.execute(sa.delete(TABLE).where(whose, TABLE.c.expiry_time <= now))
     count = db.execute(sa.select(sa.func.count()).select_from(TABLE).where(whose)).scalar_one()
@@ -98,7 +99,7 @@ def room(db: Connection, username: str, now: int) -> int:
 
 
 def find(db: Connection, text: str, now: int) -> Token | None:
-    """Whose token this is; None when it is unknown, revoked or expired."""
+    """The user of a token; None if it is unknown, revoked or expired."""
     row = db.execute(_OF_DIGEST, {"digest": _digest(text)}).first()
     if row is None or (row.expiry_time is not None and row.expiry_time <= now):
         return None
@@ -106,7 +107,7 @@ def find(db: Connection, text: str, now: int) -> Token | None:
 
 
 def line(db: Connection, token: Token) -> list[Token]:
-    """The token, the one it was made with, and so on to the first; [] if it is revoked just now."""
+    """The token, the one with which it was made, and so on; [] if it was revoked meanwhile."""
     if token.parent_id is None:
         return [token]
     found = {each.id: each for each in map(_token, db.execute(_LINE, {"id": token.id}))}
@@ -119,21 +120,21 @@ def line(db: Connection, token: Token) -> list[Token]:
 
 
 def used(db: Connection, token: Token, now: int) -> None:
-    """Note the use of a token."""
+    """Record the use of a token."""
     db.execute(sa.update(TABLE).where(TABLE.c.id == token.id).values(last_used_time=now))
 
 
 def worth_noting(token: Token, now: int) -> bool:
-    """Whether its recorded last use is an hour old, so that not every request causes a write."""
+    """Whether its recorded last use is an hour old: not every request should cause a write."""
     return token.last_used_time is None or token.last_used_time <= now - _USED_EVERY
 
 
 def listed(
     db: Connection, username: str | None = None, clusters: Sequence[str] = ()
 ) -> list[Token]:
-    """Tokens of everybody or of a user, on all clusters or those that hold on some of them alone.
+    """Tokens of all users or of one, on all clusters or limited to some of them.
 
-    Clusters have namesakes: a token for all clusters is not the business of a user of one.
+    Clusters may have namesakes: users of one cluster must not see tokens for all clusters.
     """
     query = _COLUMNS.where(*_whose(username, clusters)).order_by(TABLE.c.id)
     return [_token(row) for row in db.execute(query)]
@@ -142,9 +143,9 @@ def listed(
 def revoke(
     db: Connection, token_id: int, username: str | None = None, clusters: Sequence[str] = ()
 ) -> list[Token]:
-    """Delete one of those that `listed` finds, and all that were made with it; what was deleted.
+    """Delete a token that `listed` finds, and all made with it; returns what was deleted.
 
-    The database itself lets none of them outlive the one it was made with.
+    The database itself deletes tokens together with the one with which they were made.
     """
     which = _COLUMNS.where(TABLE.c.id == token_id, *_whose(username, clusters))
     row = db.execute(which).first()
@@ -167,7 +168,7 @@ _OF_DIGEST = _COLUMNS.where(TABLE.c.digest == sa.bindparam("digest"))
 
 
 def _related(*, ancestors: bool) -> sa.Select[Any]:
-    """All tokens that one was made with, or all that were made with it, at whatever distance."""
+    """All tokens with which one was made, or all that were made with it, transitively."""
     first = sa.select(TABLE.c.id, TABLE.c.parent_id).where(TABLE.c.id == sa.bindparam("id"))
     found = first.cte("related", recursive=True)
     near = TABLE.c.id == found.c.parent_id if ancestors else TABLE.c.parent_id == found.c.id

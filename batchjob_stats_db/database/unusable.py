@@ -1,4 +1,4 @@
-"""What to say of a database that cannot be used: which file, what ails it, and what helps."""
+"""Error messages for a database that cannot be used: which file, what is wrong, and what helps."""
 
 import errno
 import glob
@@ -15,7 +15,7 @@ _FEW = 3
 
 
 def unusable(url: URL, error: sa.exc.DBAPIError) -> DatabaseError:
-    """The complaint about what a database has answered, in one line."""
+    """The message for a database's error, in one line."""
     words = " ".join(str(error.orig).split()) or type(error.orig).__name__
     where = named(url)
     if any(each in words for each in _DAMAGED):
@@ -26,16 +26,16 @@ def unusable(url: URL, error: sa.exc.DBAPIError) -> DatabaseError:
 
 
 def named(url: URL) -> str:
-    """The file of an SQLite database; else its address, without a password."""
+    """The file of an SQLite database, or the address without a password."""
     if url.get_backend_name() == "sqlite":
         return url.database or "the database"
     return url.render_as_string(hide_password=True)
 
 
 def _refusal(url: URL) -> str:
-    """Why SQLite could not open its file, which it does not say itself; "" if nothing is found.
+    """Why SQLite could not open its file, which it does not say itself; "" if unknown.
 
-    Without opening the file: to close it would release the locks of this process's connections.
+    The file is not opened: closing it would release the locks of this process's connections.
     """
     path = url.database if url.get_backend_name() == "sqlite" else None
     if path is None or not os.path.exists(path):
@@ -54,7 +54,7 @@ def _help(url: URL) -> str:
 
 
 def refuse_foreign(db: Connection, url: URL) -> None:
-    """Raise DatabaseError for an SQLite file without our schema that has tables of others."""
+    """Raise DatabaseError for an SQLite file with tables of another program."""
     if url.get_backend_name() != "sqlite":
         return  # PostgreSQL's databases may be shared
     tables = sorted(sa.inspect(db).get_table_names())

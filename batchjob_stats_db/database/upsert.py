@@ -1,7 +1,7 @@
-"""Rows in bulk: SQLAlchemy writes the statement once, the driver takes plain tuples.
+"""Writes rows in bulk: SQLAlchemy compiles the statement once, the driver takes plain tuples.
 
-Beside executing a Core construct with dictionaries this is 2.5 times as fast, and it is the same
-statement for both databases.
+This is 2.5 times as fast as executing a Core construct with dictionaries, and the statement is the
+same for both databases.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,7 +21,7 @@ _PARAMETERS = 900  # in one statement; SQLite before 3.32 takes 999
 
 
 def parts(values: Sequence[T]) -> Iterator[Sequence[T]]:
-    """The values in pieces that fit into one `IN (...)`."""
+    """The values in parts that fit into one `IN (...)`."""
     for begin in range(0, len(values), _PARAMETERS):
         yield values[begin : begin + _PARAMETERS]
 
@@ -29,7 +29,7 @@ def parts(values: Sequence[T]) -> Iterator[Sequence[T]]:
 def upsert(name: str, table: sa.Table, columns: Sequence[str]) -> str:
     """`INSERT ... ON CONFLICT`, placeholders in the order of `columns`, for a dialect's name.
 
-    The row that is there takes the new values; with nothing but its key given it stays as it is.
+    An existing row takes the new values; if only its key is given, it is left as it is.
     """
     return _compiled(name, table, tuple(columns))
 
@@ -37,7 +37,7 @@ def upsert(name: str, table: sa.Table, columns: Sequence[str]) -> str:
 def write_rows(
     db: Connection, table: sa.Table, rows: Rows, columns: Sequence[str] | None = None
 ) -> None:
-    """Insert rows, or update those that are there; of all columns unless `columns` names some."""
+    """Insert or update rows; all columns, unless `columns` names some."""
     if rows:
         names = columns or [column.name for column in table.columns]
         db.exec_driver_sql(upsert(db.dialect.name, table, names), list(rows))
@@ -67,7 +67,7 @@ def _compiled(name: str, table: sa.Table, columns: tuple[str, ...]) -> str:
 
 
 def _key(table: sa.Table) -> list[str]:
-    """What tells rows apart: the unique constraint, or else the primary key."""
+    """The columns that identify rows: the unique constraint, else the primary key."""
     for constraint in table.constraints:
         if isinstance(constraint, sa.UniqueConstraint):
             return [column.name for column in constraint.columns]

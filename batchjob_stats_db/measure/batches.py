@@ -1,6 +1,6 @@
-"""Many jobs measured in as few queries as possible, none in another's way.
+"""Measures many jobs in as few queries as possible, with each job's errors isolated.
 
-An answer tells jobs apart by their id alone, and is held in memory until all of it is used.
+An answer identifies jobs by their id alone, and is held in memory until all of it is used.
 """
 
 from collections import defaultdict
@@ -24,7 +24,7 @@ _MOST_FAILED = 10  # in a row, none measured: then it is the store that fails
 
 
 class Outcome(NamedTuple):
-    """What came of measuring some jobs."""
+    """The result of measuring some jobs."""
 
     usages: Mapping[JobToMeasure, MeasuredUsage]
     failed: Mapping[JobToMeasure, Exception]
@@ -36,10 +36,10 @@ def measure_apart(
     interval: float,
     alive: Callable[[], None] = lambda: None,
 ) -> Outcome:
-    """Measure jobs so that one that cannot be measured is in no other's way.
+    """Measure jobs so that one that cannot be measured does not affect the others.
 
-    Where a question fails, its jobs are asked for in halves. `alive` is called between questions,
-    which may take long. Raises TimeSeriesError when the store fails, whatever is asked.
+    If a query fails, its jobs are queried in halves. `alive` is called between queries, which may
+    take long. Raises TimeSeriesError if the store fails for every query.
     """
     usages: dict[JobToMeasure, MeasuredUsage] = {}
     failed: dict[JobToMeasure, Exception] = {}
@@ -72,7 +72,7 @@ def measure(
     jobs: Sequence[JobToMeasure],
     interval: float,
 ) -> list[MeasuredUsage]:
-    """Measure jobs, in their order and in as few questions as possible; raises TimeSeriesError."""
+    """Measure jobs, in order and in as few queries as possible; raises TimeSeriesError."""
     usages: dict[int, MeasuredUsage] = {}
     for group in _groups(jobs):
         spans = [job.span for job in group]
@@ -88,7 +88,7 @@ def measure(
 def _add_last_samples(
     history: TimeSeriesStore, group: Sequence[JobToMeasure], found: Mapping[str, Found]
 ) -> None:
-    """Of nodes that fell silent long ago, and did not tell of the job's end."""
+    """Add the last samples of nodes that stopped long ago without reporting the job's end."""
     silent = [
         job.span
         for job in group
@@ -100,7 +100,7 @@ def _add_last_samples(
 
 
 def _groups(jobs: Sequence[JobToMeasure]) -> Iterator[list[JobToMeasure]]:
-    """An answer tells jobs apart by their id alone: no two runs of one id are in a group."""
+    """Groups of jobs, none with two runs of one id, since an answer identifies jobs by id."""
     runs: dict[str, int] = defaultdict(int)  # how many of an id have come
     together: dict[int, list[JobToMeasure]] = defaultdict(list)
     for job in jobs:
@@ -114,7 +114,7 @@ def _groups(jobs: Sequence[JobToMeasure]) -> Iterator[list[JobToMeasure]]:
 
 
 def _small_groups(jobs: Sequence[JobToMeasure]) -> Iterator[list[JobToMeasure]]:
-    """What is found for a group is held until all of it is, so it has a limited number of nodes."""
+    """Groups with a limited number of nodes, since the answer for a group is held in memory."""
     group: list[JobToMeasure] = []
     nodes = 0
     for job in jobs:

@@ -1,8 +1,8 @@
-"""Which part of a job's node time its measurements stand for.
+"""The part of a job's node time that its measurements cover.
 
-A counter has counted since the job began, so its total stands for all the time up to its last
-sample, whatever samples are missing before that. Averages and sampled peaks stand for their own
-samples alone: where many are missing, there are gaps.
+A counter counts from the job's start, so its total covers all the time up to its last sample, even
+if earlier samples are missing. Averages and sampled peaks cover only their own samples: if many are
+missing, there are gaps.
 """
 
 import math
@@ -14,7 +14,7 @@ _SPARE_SAMPLES = 3  # of a node, which may be missing at the borders of the time
 
 
 class NodeSamples(NamedTuple):
-    """What there is of a node; times in epoch seconds."""
+    """The samples of a node; times in epoch seconds."""
 
     samples: int  # of its counters, which outlive the job
     latest: float | None = None  # when its last sample was; None: not known
@@ -24,7 +24,7 @@ class NodeSamples(NamedTuple):
 
 
 class MeasuredTime(NamedTuple):
-    """What is measured of a job's life, in epoch seconds."""
+    """The measured part of a job's life, in epoch seconds."""
 
     start: int
     end: int | None  # None: it runs
@@ -37,10 +37,10 @@ class MeasuredTime(NamedTuple):
 
 
 def known_until(nodes: Collection[NodeSamples], until: int) -> int:
-    """As of when a running job is known: its last sample, at most `until`.
+    """The time up to which a running job is known: its last sample, at most `until`.
 
-    A node whose exporter saw the job end has nothing to add; where all of them did, the job is
-    over, whatever its scheduler says by then.
+    A node whose exporter saw the job's end has nothing to add; if all of them did, the job is over,
+    whatever its scheduler says by then.
     """
     going_on = [node.latest for node in nodes if node.end is None]
     seen = going_on or [node.end for node in nodes]
@@ -51,20 +51,20 @@ def known_until(nodes: Collection[NodeSamples], until: int) -> int:
 def coverage(
     nodes: Collection[NodeSamples], allocated: int | None, time: MeasuredTime, interval: float
 ) -> float:
-    """The part, 0 to 1, of the job's node time that totals of counters stand for."""
+    """The part, 0 to 1, of the job's node time that totals of counters cover."""
     covered = math.fsum(_covered(node, time, interval) for node in nodes)
     return covered / time.seconds / max(allocated or 1, len(nodes))
 
 
 def gaps(nodes: Collection[NodeSamples], time: MeasuredTime, interval: float) -> bool:
-    """Whether averages and sampled peaks do not cover more than 5 % of the time."""
+    """Whether averages and sampled peaks miss more than 5 % of the time."""
     covered = math.fsum(_covered(node, time, interval) for node in nodes)
     samples = sum(node.gauge_samples + _SPARE_SAMPLES for node in nodes)
     return samples * interval < _COMPLETE * covered
 
 
 def _covered(node: NodeSamples, time: MeasuredTime, interval: float) -> float:
-    """Seconds of a node's time."""
+    """Covered seconds of a node's time."""
     whole = float(time.seconds)
     sampled = node.samples * interval
     if node.end is not None:

@@ -1,8 +1,8 @@
 """The sums of one day by account and user, from the runs that touch it.
 
-A job's time and usage are split over the days (UTC) it ran; all columns may be added up. What was
-measured of a run counts for the time up to its `until_time`, with the allocation of that time; the
-CPU time of an ended run that was not measured to its end is accounting's.
+A job's time and usage are divided among the days (UTC) on which it ran; all columns may be added
+up. Measurements of a run apply to the time up to its `until_time`, with the allocation of that
+time; the CPU time of an ended run that was not measured to its end is accounting's.
 """
 
 from typing import Any, NamedTuple
@@ -33,7 +33,7 @@ Number = ColumnElement[Any]
 
 
 def add_runs(db: Connection, cluster: str, day: int, now: int) -> None:
-    """Add the runs of a day up, by account and user."""
+    """Add up the runs of a day by account and user."""
     parts = _parts(cluster, day, now)
     names = ["cluster", "day", "account", "username", *schema.DAILY_SUMS]
     db.execute(sa.insert(schema.daily_usage).from_select(names, _sums(parts, cluster, day)))
@@ -44,7 +44,7 @@ def add_runs(db: Connection, cluster: str, day: int, now: int) -> None:
 
 
 def _parts(cluster: str, day: int, now: int) -> sa.CTE:
-    """The runs that touch a day, each with the seconds and the share of it that lie in the day."""
+    """The runs that touch a day, each with its seconds, and the share of it, within the day."""
     job = schema.job
     until = min(day + DAY, max(now, day))
     vanished = job.c.state == JobState.VANISHED.value
@@ -96,7 +96,7 @@ def _parts(cluster: str, day: int, now: int) -> sa.CTE:
 
 
 class _Measured(NamedTuple):
-    """What of a run is measured: usage is of the time up to `until_time`, often not of all."""
+    """The measured part of a run: usage up to `until_time`, often not of all its time."""
 
     seconds: Number  # of the day
     part: Number  # of the run's node time in these seconds
@@ -207,7 +207,7 @@ def _at(time: int) -> Number:
 
 
 def _constant(seconds: int) -> Number:
-    """Not a parameter: a partial index is used where its condition stands there literally."""
+    """A literal, not a parameter: a partial index is used only if its condition is literal."""
     return sa.literal_column(str(seconds))
 
 
@@ -216,12 +216,12 @@ def _count(condition: ColumnElement[bool]) -> Number:
 
 
 def _true(condition: ColumnElement[bool]) -> ColumnElement[bool]:
-    """NULL, as of runs without usage, is false."""
+    """NULL, as in runs without usage, is false."""
     return sa.func.coalesce(condition, sa.false())
 
 
 def _or_zero(column: Number) -> Number:
-    """In a sum, what was not measured adds nothing; the measured_ columns say how much that is."""
+    """In a sum, unmeasured values add nothing; the measured_ columns say how much was measured."""
     return sa.func.coalesce(column, 0.0)
 
 

@@ -1,8 +1,8 @@
-"""What a job used, from its past measurements.
+"""The usage of a job, from its past measurements.
 
-Totals are what counters counted (see `Statistic.TOTAL`), peaks and averages those of the samples;
-what part of the job's time they stand for is in `coverage`. Numbers of several nodes are added up.
-What cannot be vouched for is marked by the words in DOUBTS, and nothing is filled in.
+Totals are those of counters (see `Statistic.TOTAL`), peaks and averages those of samples;
+`coverage` is the part of the job's time that they cover. Values of several nodes are added up.
+Doubtful results are marked by the words in DOUBTS, and nothing is filled in.
 """
 
 import math
@@ -61,7 +61,7 @@ class JobToMeasure(NamedTuple):
 
 
 class GpuUsage(NamedTuple):
-    """A GPU as the job used it."""
+    """The use of a GPU by the job."""
 
     node: str
     uuid: str
@@ -121,7 +121,7 @@ Found = dict[tuple[Statistic, str], list[SeriesValue]]
 
 
 def usage_of(job: JobToMeasure, found: Found, interval: float) -> MeasuredUsage:
-    """Make a job's usage of the samples that bear its id."""
+    """Compute a job's usage from the samples with its id."""
     doubts: set[str] = {"near another run"} if job.near else set()
     kept, dropped = _believed(job, found, doubts)
     values: dict[str, float | int] = {}
@@ -159,20 +159,20 @@ def usage_of(job: JobToMeasure, found: Found, interval: float) -> MeasuredUsage:
 
 
 def users_of(job: JobToMeasure) -> set[str]:
-    """What the label `user` of its series may be: without a name the exporter writes the uid."""
+    """Values of the label `user` in its series: without a name, the exporter writes the uid."""
     return {user for user in (job.user, str(job.uid or "")) if user}
 
 
 def named_instances(series: Iterable[Mapping[str, str]]) -> set[str]:
-    """Instances that say whose the series of a job's id are.
+    """Instances whose series have a user.
 
-    A job may be over before its user was seen: series without one are its, on other instances.
+    A job may end before its user was seen: then series without a user, on other instances, are its.
     """
     return {labels.get("instance", "") for labels in series if labels.get("user")}
 
 
 def _believed(job: JobToMeasure, found: Found, doubts: set[str]) -> tuple[Found, int]:
-    """The samples that are this user's and are numbers, and how many are not."""
+    """The numeric samples of this user, and the number of others."""
     users = users_of(job)
     named = named_instances(sample.labels for samples in found.values() for sample in samples)
     kept: Found = defaultdict(list)
@@ -194,7 +194,7 @@ def _believed(job: JobToMeasure, found: Found, doubts: set[str]) -> tuple[Found,
 
 
 def _add_sampled_peaks(kept: Found, values: dict[str, float | int], doubts: set[str]) -> None:
-    """Kernels before 5.19 keep no memory.peak; of a job's nodes some may have an older kernel."""
+    """Add peaks of sampled memory for nodes whose kernels, before 5.19, have no memory.peak."""
     with_peak = {_instance(sample) for sample in kept[Statistic.PEAK, _PEAK]}
     current = kept[Statistic.PEAK, _CURRENT]
     sampled = [sample.value for sample in current if _instance(sample) not in with_peak]
@@ -251,7 +251,7 @@ def _gpu_values(gpus: Sequence[GpuUsage]) -> dict[str, float | int]:
 
 
 def nodes_of(kept: Found) -> list[NodeSamples]:
-    """What there is of each node that has samples."""
+    """The samples of each node."""
 
     def by_instance(statistic: Statistic, metric: str) -> dict[str, float]:
         """The largest of its series' numbers."""

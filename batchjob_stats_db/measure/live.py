@@ -1,8 +1,8 @@
-"""What running jobs have used by now, from one question for all of them.
+"""The current usage of running jobs, from one query for all of them.
 
-A job's stored usage is up to `tsdb.refresh` old. Here only the time since then is asked for:
-counters stand at their total; peaks are the larger of stored and seen; to means the time since is
-added. Jobs that ended and were not measured since are asked for as well, up to their end.
+A job's stored usage is up to `tsdb.refresh` old. Only the time since then is queried here: counters
+are at their total; peaks are the larger of stored and new; means are extended by the time since.
+Ended jobs that have not been measured since are queried as well, up to their end.
 """
 
 import math
@@ -38,14 +38,14 @@ _AVERAGED = (*_COLUMNS[Statistic.MEAN], "gpu_utilization_ratio")
 
 
 class LiveJob(NamedTuple):
-    """What a job has used by now, or by its end."""
+    """The usage of a job up to now, or to its end."""
 
     usage: Mapping[str, Any]  # as columns of `job_usage`
     gpus: Sequence[float | None]  # mean utilisation (0..1) of each, in the order of their nodes
 
 
 def askable(row: Row, policy: UsagePolicy, now: int) -> bool:
-    """Whether little enough is missing from a job's usage to be asked for at once."""
+    """Whether the missing time is short enough to be queried at once."""
     start, end = row["start_time"], row["end_time"]
     if start is None:
         return False
@@ -69,10 +69,10 @@ def live(
     interval: float,
     now: int,
 ) -> dict[int, LiveJob]:
-    """The usage of jobs by now, or by their end, by the rows' numbers.
+    """The usage of jobs up to now, or to their end, by the rows' numbers.
 
-    `rows` have the columns of `queries.efficiency.columns()`, and are `askable`. A job of which
-    nothing was seen is not in the answer. Raises TimeSeriesError.
+    `rows` have the columns of `queries.efficiency.columns()`, and are `askable`. Jobs without
+    samples are not in the answer. Raises TimeSeriesError.
     """
     by_id = {row["id"]: row for row in rows}
     jobs = _recent(db, rows, policy, interval, now)
@@ -93,9 +93,9 @@ def live(
 def _recent(
     db: Connection, rows: Sequence[Row], policy: UsagePolicy, interval: float, now: int
 ) -> list[JobToMeasure]:
-    """The jobs, each with the time that is not known yet, and some scrapes at least.
+    """The jobs, each with the time that is not known yet, at least a few scrapes.
 
-    All from one moment on, so that they share a question.
+    All of them begin at one time, so that they share a query.
     """
     begin = min((_known_until(row) for row in rows), default=now)
     begin = min(begin, now - max(60, math.ceil(_LEAST_SCRAPES * interval)))
@@ -113,7 +113,7 @@ def _recent(
 
 
 def _together(row: Row, usage: MeasuredUsage, begin: int, source: str, now: int) -> dict[str, Any]:
-    """Stored usage and what was seen since; `usage` is of the time from `begin` on."""
+    """Stored usage and new measurements; `usage` is of the time from `begin` on."""
     names = [column.name for column in schema.job_usage.columns if column.name != "job_id"]
     stored = {name: row[f"usage_{name}"] for name in names} if row["usage_samples"] else {}
     known_until = _known_until(row)
@@ -148,14 +148,14 @@ def _together(row: Row, usage: MeasuredUsage, begin: int, source: str, now: int)
 
 
 def _new_part(row: Row, until: int, begin: int) -> float:
-    """The part of what was seen from `begin` to `until` that is not in what is stored."""
+    """The part of the measurements from `begin` to `until` that is not in the stored usage."""
     return min(1.0, (until - _known_until(row)) / max(1, until - begin))
 
 
 def _gpus(
     stored: Mapping[GpuKey, GpuMean], seen: Sequence[GpuUsage], new: float
 ) -> list[float | None]:
-    """Of each GPU its stored mean and what was seen since."""
+    """The mean of each GPU, from its stored one and the new measurements."""
     together = {key: gpu.utilization_ratio for key, gpu in stored.items()}
     for gpu in seen:
         key = GpuKey(gpu.node, gpu.gpu, gpu.uuid, gpu.gpu_instance)
@@ -169,7 +169,7 @@ def _gpus(
 def _coverage(
     row: Row, stored: Mapping[str, Any], usage: MeasuredUsage, begin: int, until: int
 ) -> float:
-    """Of the time from the job's start to `until`."""
+    """Coverage of the time from the job's start to `until`."""
     known_until = _known_until(row)
     if usage.nodes >= (row["allocated_nodes"] or 1):
         # What counters of all nodes have counted by now is of all the time before as well.

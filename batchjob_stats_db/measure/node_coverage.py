@@ -1,6 +1,6 @@
-"""How much is measured of what ran on each node: sums of the jobs that ended on a day.
+"""How much is measured of the jobs on each node: sums of the jobs that ended on a day.
 
-They tell whether a node's exporter works now, so those of older days are not kept.
+They show whether a node's exporter works now, so older days are not kept.
 """
 
 import sqlalchemy as sa
@@ -16,15 +16,15 @@ _KEPT_DAYS = 2
 
 
 def since(now: int) -> int:
-    """The midnight from which there are sums."""
+    """The midnight of the first day with sums."""
     return day_of(now) - (_KEPT_DAYS - 1) * DAY
 
 
 def add_node_coverage(db: Connection, cluster: str, day: int, now: int) -> None:
-    """Write the sums of the jobs that ended on a day, unless it is too old, and drop older ones.
+    """Write the sums of the jobs that ended on a day, unless it is too old, and delete old ones.
 
-    Short jobs and those that are still to be measured do not count. A job of several nodes counts
-    on each of them.
+    Short jobs and those that have yet to be measured do not count. A job of several nodes counts on
+    each of them.
     """
     table = schema.daily_node_coverage
     db.execute(sa.delete(table).where(table.c.cluster == cluster, table.c.day < since(now)))

@@ -1,4 +1,4 @@
-"""Which jobs are to be measured, and where what was measured goes."""
+"""The jobs that are due to be measured, and the storage of results."""
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -54,7 +54,7 @@ def measure_due(
 def due_jobs(
     db: Connection, cluster: str, policy: UsagePolicy, now: int, limit: int
 ) -> list[JobToMeasure]:
-    """Jobs whose time to be measured has come, the longest due first."""
+    """Jobs that are due to be measured, the longest due first."""
     job = schema.job
     query = (
         sa.select(*WANTED)
@@ -83,7 +83,7 @@ def _failed_before(db: Connection, ids: Sequence[int]) -> set[int]:
 def runs_of_ids(
     db: Connection, cluster: str, jobids: Sequence[str]
 ) -> dict[str, list[tuple[float, float | None]]]:
-    """Start and end of all runs of the job ids, whosever they are."""
+    """Start and end of all runs of the job ids, of any user."""
     job = schema.job
     runs: dict[str, list[tuple[float, float | None]]] = {}
     for part in parts(list(dict.fromkeys(jobids))):
@@ -104,7 +104,7 @@ def measured(
     policy: UsagePolicy,
     now: int,
 ) -> JobToMeasure:
-    """How to measure one of the runs of a job; `row` has the columns WANTED."""
+    """The job to measure for one run; `row` has the columns WANTED."""
     # Series are looked for by the second: from that of the start up to the end of that of the end.
     start = int(row.start_time)
     end = None if row.end_time is None else math.ceil(row.end_time)
@@ -134,7 +134,7 @@ def write(
     policy: UsagePolicy,
     now: int,
 ) -> None:
-    """Put usages in place of what is there, and say which days they change."""
+    """Replace usages; returns the days that they change."""
     job = schema.job
     rows: list[tuple[Any, ...]] = []
     due: list[dict[str, int | None]] = []
@@ -169,7 +169,7 @@ def write(
 def set_aside(
     db: Connection, source: str, failed: Collection[JobToMeasure], policy: UsagePolicy, now: int
 ) -> None:
-    """Note that jobs could not be measured, and when to try again: at twice their age."""
+    """Record that jobs could not be measured, and when to retry: at twice their age."""
     usage, job = schema.job_usage, schema.job
     for measured in failed:
         which = usage.c.job_id == measured.id
@@ -216,7 +216,7 @@ def _due_again(
 def recompute(
     db: Connection, cluster: str, since: int, until: int | None = None, now: int = 0
 ) -> int:
-    """Have the jobs that ended in [since, until) measured again; returns how many."""
+    """Mark the jobs that ended in [since, until) to be measured again; returns how many."""
     job = schema.job
     which = (job.c.cluster == cluster) & (job.c.end_time >= since) & job.c.start_time.is_not(None)
     if until is not None:

@@ -28,14 +28,14 @@ _OF_RUNS = (
 
 
 def mark_days(db: Connection, cluster: str, days: Collection[int]) -> None:
-    """Note that these days (their midnights) are to be rebuilt."""
+    """Mark these days (their midnights) to be rebuilt."""
     write_rows(db, schema.rollup_due, [(cluster, day) for day in sorted(days)])
 
 
 def mark_running(db: Connection, cluster: str, now: int) -> None:
-    """Note the days since the last daily sums: running jobs went on in them, though no row changed.
+    """Mark the days since the last daily sums: running jobs used them without a changed row.
 
-    Days to come have no sums; those that there are were made when a clock was wrong.
+    Days of the future have no sums; existing ones were made while a clock was wrong.
     """
     job, daily, today = schema.job, schema.daily_usage, day_of(now)
     running = sa.select(job.c.id).where(
@@ -65,9 +65,9 @@ def unmark_days(db: Connection, cluster: str, before: int) -> None:
 
 
 def due_days(db: Connection, cluster: str, limit: int, now: int | None = None) -> list[int]:
-    """Days to be made: half of them the newest, which people look at, half the oldest.
+    """Days to be rebuilt: half of them the newest, which people look at, half the oldest.
 
-    So no day waits for ever, however many become due each time. With `now`, of days that have come.
+    So no day waits for ever, however many become due each time. With `now`, no day of the future.
     """
     due = schema.rollup_due
     query = sa.select(due.c.day).where(due.c.cluster == cluster)
@@ -79,7 +79,7 @@ def due_days(db: Connection, cluster: str, limit: int, now: int | None = None) -
 
 
 def roll_up(db: Connection, cluster: str, day: int, now: int) -> None:
-    """Recompute the rows of one day and of its month, and remove its mark."""
+    """Rebuild the rows of one day and of its month, and remove its mark."""
     has_come = day <= now  # else a job is from the future: some clock is wrong
     for table in (*_OF_RUNS, *((schema.rollup_due,) if has_come else ())):
         db.execute(sa.delete(table).where(table.c.cluster == cluster, table.c.day == day))
@@ -112,14 +112,14 @@ def _drop(db: Connection, cluster: str, table: sa.Table, before: int) -> int:
 
 
 def sum_day(db: Connection, cluster: str, day: int) -> None:
-    """Make a day's sums without the user again, from those by user."""
+    """Rebuild a day's sums without the user from those by user."""
     for sums in schema.SUMS:
         _fold(db, cluster, sums.by_user, sums.by_account, day, day + DAY)
         _fold(db, cluster, sums.by_account, sums.by_day, day, day + DAY)
 
 
 def sum_month(db: Connection, cluster: str, time: int) -> None:
-    """Recompute the sums of a month from its days."""
+    """Rebuild the sums of a month from its days."""
     for sums in schema.SUMS:
         for days, months in sums.months():
             _fold(db, cluster, days, months, month_of(time), next_month(time))
@@ -128,7 +128,7 @@ def sum_month(db: Connection, cluster: str, time: int) -> None:
 def _fold(
     db: Connection, cluster: str, days: sa.Table, into: sa.Table, begin: int, end: int
 ) -> None:
-    """Recompute the rows of the day or month that begins at `begin` from the days up to `end`."""
+    """Rebuild the rows of the day or month that begins at `begin` from the days up to `end`."""
     when = "month" if "month" in into.c else "day"
     db.execute(sa.delete(into).where(into.c.cluster == cluster, into.c[when] == begin))
     given: dict[str, ColumnElement[Any]] = {

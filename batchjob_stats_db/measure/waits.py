@@ -1,8 +1,8 @@
 """How long jobs waited before they started: percentiles by day and partition.
 
-A percentile is by nearest rank: the shortest wait that so many of the jobs did not exceed, which
-one of them had. Percentiles of days cannot be made into one of a month; so a day's are kept, and
-nothing is added up.
+A percentile is by nearest rank: the wait of a job that this fraction of the jobs did not exceed.
+Percentiles of days cannot be combined into one of a month, so those of days are stored, and never
+added up.
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a source said goes into the database, and into the poller's own metrics."""
+"""Writes the batches of sources into the database, and counts them in the poller's metrics."""
 
 import logging
 from collections.abc import Callable
@@ -23,7 +23,7 @@ class BatchWriter:
         self._once = Once(log)
 
     def write(self, batch: Batch, key: str, seconds: float) -> None:
-        """Write a batch; `key` is the name under which its watermark is kept."""
+        """Write a batch; `key` is the name of its watermark."""
         name = self._store.cluster
         ended: list[JobRecord] = []
         written = self._store.write(batch, key, seconds, ended)
@@ -33,12 +33,12 @@ class BatchWriter:
         self._metrics.vanished.labels(name).inc(len(batch.vanished))
 
     def failed(self, key: str, error: str) -> None:
-        """Say it once, count it, and keep it beside the watermark."""
+        """Log an error once, count it, and store it."""
         name = self._store.cluster
         self._metrics.polls.labels(name, key, "error").inc()
         self._once.warning(key, "%s: %s: %s", name, key, error)
         self._store.failed(key, error)
 
     def succeeded(self, key: str) -> None:
-        """It answers again, if it failed before."""
+        """Record that the source answers again, if it failed before."""
         self._once.over(key)

@@ -1,6 +1,6 @@
-"""Counts that alerts go by: of jobs that run or have ended within a day.
+"""Counters for alerts: of jobs that run or ended within a day.
 
-What is older was read late (a backfill, a poller that was off) and says nothing of the present.
+Older jobs were read late (a backfill, a poller that was off) and are irrelevant to the present.
 """
 
 from collections import Counter
@@ -24,7 +24,7 @@ _FAILED = frozenset({JobState.FAILED, JobState.NODE_FAIL, JobState.BOOT_FAIL})
 def count_ended(
     metrics: PollerMetrics, cluster: str, ended: Iterable[JobRecord], now: float
 ) -> None:
-    """Count jobs that came to an end, once for each node, and tracked work by its tool."""
+    """Count ended jobs, once for each node, and tracked work by its tool."""
     nodes: Counter[tuple[str, str]] = Counter()
     for job in ended:
         if job.end_time is None or now - job.end_time > _RECENT_SECONDS:
@@ -48,9 +48,9 @@ def _tool(metrics: PollerMetrics, name: str) -> str:
 def count_measured(
     metrics: PollerMetrics, cluster: str, usages: Mapping[JobToMeasure, MeasuredUsage], now: float
 ) -> None:
-    """Count measured jobs, those in doubt, and how much of their time has samples.
+    """Count measured jobs, doubtful ones, and the part of their time with samples.
 
-    Tracked work is left out, of which no exporter has samples.
+    Tracked work is left out, since no exporter has samples of it.
     """
     for job, usage in usages.items():
         metrics.dropped.labels(cluster).inc(usage.dropped_series)

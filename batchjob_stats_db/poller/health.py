@@ -1,4 +1,4 @@
-"""Serve the poller's own metrics and health, on loopback unless told otherwise."""
+"""Serves the poller's own metrics and health, on loopback by default."""
 
 import threading
 from collections.abc import Callable
@@ -17,7 +17,7 @@ class Health:
     def __init__(
         self, address: tuple[str, int], registry: CollectorRegistry, healthy: Check, ready: Check
     ) -> None:
-        """Bind; raises OSError when the address is taken."""
+        """Bind; raises OSError if the address is in use."""
 
         def page(path: str) -> tuple[int, str, bytes]:
             if path == "/metrics":
@@ -40,7 +40,7 @@ class Health:
                 self.wfile.write(body)
 
             def log_message(self, format: str, *_arguments: object) -> None:
-                """Scrapes are not worth a line each."""
+                """Do not log scrapes."""
 
         self._server = ThreadingHTTPServer(address, Handler)
         self._server.daemon_threads = True
@@ -48,7 +48,7 @@ class Health:
         self.port = int(self._server.server_address[1])
 
     def start(self) -> None:
-        """Answer from now on."""
+        """Start answering."""
         self._thread.start()
 
     def stop(self) -> None:

@@ -1,7 +1,7 @@
 """Flags and configuration file of the poller.
 
-All options are keys of the YAML file; those of the program as a whole are flags as well. What
-belongs to one cluster stands under it:
+All options are keys of the YAML file; those of the program as a whole are flags as well. Options of
+one cluster are nested under it:
 
     db: {url: "sqlite:////var/lib/batchjob/jobs.db"}
     tsdb: {url: "http://prometheus:9090"}
@@ -116,7 +116,7 @@ class TsdbOptions:
     )
 
     def endpoint(self) -> Endpoint:
-        """How to ask the server; raises SettingsError when a secret's file cannot be read."""
+        """How to query the server; raises SettingsError if a secret's file cannot be read."""
         return Endpoint(
             self.url,
             username=self.username,
@@ -131,7 +131,7 @@ class TsdbOptions:
         )
 
     def policy(self) -> UsagePolicy:
-        """When a job is measured: once its last values have surely been scraped and stored."""
+        """When a job is measured: once its last values are certain to be stored."""
         return UsagePolicy(
             settle_seconds=int(self.linger + 3 * self.scrape_interval),
             refresh_seconds=int(self.refresh),
@@ -193,7 +193,7 @@ class ClusterSettings(NamedTuple):
 
 
 class PollerSettings(NamedTuple):
-    """All that the program is told."""
+    """The settings of the program."""
 
     db: DatabaseOptions
     web: PollerWebOptions
@@ -205,7 +205,7 @@ class PollerSettings(NamedTuple):
 
 
 def settings(flags: Mapping[str, Any], config_file: str) -> PollerSettings:
-    """Flags over file over defaults; raises SettingsError."""
+    """Settings from flags, file and defaults; raises SettingsError."""
     given: dict[str, Any] = {}
     if config_file:
         given = load_file(config_file, SECTIONS, also=("clusters",))
@@ -250,7 +250,7 @@ def _cluster(number: int, raw: Any, tsdb: TsdbOptions) -> ClusterSettings:
 
 
 def _made(cls: type[Any], where: str, given: Any) -> Any:
-    """An options dataclass from a mapping of the file, names with or without dashes."""
+    """An options dataclass from a mapping in the file, names with or without dashes."""
     if given is None:
         given = {}
     if not isinstance(given, dict):
@@ -268,7 +268,7 @@ def _refuse_unknown(where: str, given: Mapping[str, Any], known: Any) -> None:
 
 
 def secret(name: str, path: str) -> str:
-    """The content of a secret's file, "" when there is none; raises SettingsError."""
+    """The content of a secret's file, "" if there is none; raises SettingsError."""
     if not path:
         return ""
     try:
@@ -278,7 +278,7 @@ def secret(name: str, path: str) -> str:
 
 
 def problems(chosen: PollerSettings) -> Iterator[str]:
-    """What is wrong with the settings beyond their form, one line each."""
+    """What is wrong with the settings beyond their format, one line each."""
     if not chosen.clusters:
         yield "clusters: expected at least one cluster with its sources"
     for cluster in chosen.clusters:

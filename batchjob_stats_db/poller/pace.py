@@ -1,4 +1,4 @@
-"""When a scheduler, or whoever else, is asked again."""
+"""When a scheduler or another source is queried again."""
 
 import math
 
@@ -6,10 +6,10 @@ _SLOW = 4  # a scheduler is left alone this many times as long as it took to ans
 
 
 class Pace:
-    """When to ask again: at the interval, later after failures, and gently when it is slow.
+    """When to query again: after the interval, later after failures, and less often if it is slow.
 
-    In seconds of a clock that nobody sets. What is asked rarely is tried again sooner than that
-    after a failure: from twice `retry` on.
+    In seconds of a monotonic clock. After a failure, a rarely queried source is retried sooner than
+    its interval: from twice `retry` on.
     """
 
     def __init__(self, interval: float, longest: float, retry: float | None = None) -> None:
@@ -20,11 +20,11 @@ class Pace:
         self.next = -math.inf
 
     def due(self, now: float) -> bool:
-        """Whether it is time."""
+        """Whether it is time to query."""
         return now >= self.next
 
     def after(self, begun: float, now: float, well: bool) -> None:
-        """Note how it went, and when it is time again."""
+        """Record the result, which determines the next time."""
         self._failures = 0 if well else self._failures + 1
         pause = self.interval if well else self._retry * 2 ** min(self._failures, 20)
         self.next = begun + min(max(pause, _SLOW * (now - begun)), self._longest)

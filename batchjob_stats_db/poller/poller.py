@@ -1,8 +1,8 @@
-"""One cluster's poller: ask, write, measure, sum up, and again.
+"""One cluster's poller: query, write, measure, sum up, and repeat.
 
-A cycle is a few steps, each of which may fail by itself: a scheduler that does not answer keeps
-nobody from measuring jobs, and a TSDB that is down costs no record. What a step could not do is
-still due in the next cycle, for all that is due is in the database.
+A cycle consists of a few steps, each of which may fail by itself: if a scheduler does not answer,
+jobs are still measured, and if the TSDB is down, no record is lost. What a step could not do is
+still due in the next cycle, since everything due is in the database.
 """
 
 import logging
@@ -96,7 +96,7 @@ class Poller:
                 yield f"{self.cluster.name}: {source.name}: {error}"
 
     def run(self, stop: threading.Event) -> None:
-        """Cycle until told to stop."""
+        """Run cycles until stopped."""
         for line in self.check():
             log.warning("%s", line)
         while not stop.is_set():
@@ -108,7 +108,7 @@ class Poller:
         return min(max(soonest - self._monotonic(), 0.2), self._poll.interval)
 
     def cycle(self, stop: threading.Event | None = None) -> bool:
-        """Do once all that is due; whether all of it went well."""
+        """Do everything that is due, once; returns whether all of it succeeded."""
         stop = stop or threading.Event()
         self.beat = time.monotonic()
         name = self.cluster.name
@@ -157,10 +157,10 @@ class Poller:
     def batches(
         self, source: AccountingSource, key: str, since: int | None = None
     ) -> Iterator[int]:
-        """Write what a source has, batch by batch; yields how far it is covered by now.
+        """Write what a source has, batch by batch; yields up to when it has been read.
 
-        `key` is the name under which the watermark is kept. With `since` the reading is a backfill:
-        it begins there unless it was begun before, and no job is held to have vanished.
+        `key` is the name of the watermark. With `since`, the reading is a backfill: it begins there
+        unless it was begun before, and no job counts as vanished.
         """
         name = self.cluster.name
         watermark = self._store.watermark(key)
@@ -177,7 +177,7 @@ class Poller:
             begun = self._monotonic()
 
     def backfill(self, source: AccountingSource, since: int) -> Iterator[int]:
-        """Read a source from a time on; begun again after a kill, it goes on where it was."""
+        """Read a source from a time on; after a kill, it continues where it was."""
         key = f"{source.name}.backfill"
         covered = since
         for covered in self.batches(source, key, since):
@@ -225,7 +225,7 @@ class Poller:
         self.beat = time.monotonic()
 
     def measure_some(self) -> int:
-        """Measure some of the jobs that are due; how many there were. Raises TimeSeriesError."""
+        """Measure some of the jobs that are due; returns how many. Raises TimeSeriesError."""
         if self._history is None:
             return 0
         name = self.cluster.name
@@ -247,7 +247,7 @@ class Poller:
         return len(usages) + len(failed)
 
     def roll_up_all(self) -> int:
-        """Make all days that are due; how many there were."""
+        """Rebuild all days that are due; returns how many."""
         self._mark_due()
         done = 0
         while days := self._make_days(threading.Event()):

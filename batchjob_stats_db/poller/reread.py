@@ -1,7 +1,7 @@
-"""Ended jobs are read again: they may have come late, or been edited.
+"""Reads ended jobs again: their records may have come late, or been edited.
 
-Each night, after the clock was set, and whenever a source says that its records came late. The
-time of the last whole reading is kept in the database, as the watermark of `<source>.reread`.
+Each night, after the clock was set, and whenever a source reports late records. The time of the
+last complete reading is stored in the database, as the watermark of `<source>.reread`.
 """
 
 import logging
@@ -37,7 +37,7 @@ class Rereading:
         monotonic: Callable[[], float],
         live: Callable[[], None],
     ) -> None:
-        """`live` is called after each batch, for whoever watches over us."""
+        """`live` is called after each batch, as a sign of life."""
         self._sources = sources
         self._store = store
         self._writer = writer
@@ -51,12 +51,12 @@ class Rereading:
         self._wanted_whole: set[str] = set()  # sources of which one day is not enough
 
     def want(self, source: str) -> None:
-        """Its records came late: read the last day again, and soon."""
+        """Records came late: read the last day again, soon."""
         self._wanted[source] = _QUIET_READINGS
         self._pace.next = -math.inf
 
     def some(self, stop: threading.Event) -> bool:
-        """Read what is due to be read again; whether all went well."""
+        """Read what is due to be read again; returns whether all of it succeeded."""
         self._notice_steps()
         begun, now = self._monotonic(), int(self._clock())
         first = self._store.first_time()
@@ -105,7 +105,7 @@ class Rereading:
         return True
 
     def _notice_steps(self) -> None:
-        """After the clock was set, jobs may have ended at times that we took to be over."""
+        """After the clock was set, jobs may have ended in windows that were already read."""
         offset = self._clock() - self._monotonic()
         step, self._clock_offset = offset - self._clock_offset, offset
         if abs(step) > _STEP:

@@ -1,7 +1,7 @@
-"""Rows that are old enough go, a few thousand at a time, so that nobody waits long.
+"""Deletes rows that have expired, a few thousand at a time, so that nobody waits long.
 
-Daily sums stay when the jobs they were made of go: a day is rebuilt only while it is due, and
-nothing makes a day due whose jobs are gone.
+Daily sums are kept when their jobs are deleted: a day is rebuilt only while it is due, and a day
+whose jobs are gone never becomes due.
 """
 
 from typing import Any
@@ -23,7 +23,7 @@ FREE_TEXTS = (
 
 
 def drop_old(store: Store, keep: RetentionOptions, now: int) -> int:
-    """Apply the cluster's retention; returns how many rows were deleted or blanked."""
+    """Apply the cluster's retention; returns how many rows were deleted or cleared."""
     job, step = schema.job.c, schema.job_step.c
     older = _ended_before
     rows = 0
@@ -57,7 +57,7 @@ def drop_old(store: Store, keep: RetentionOptions, now: int) -> int:
 
 
 def _ended_before(store: Store, at: float) -> sa.Select[Any]:
-    """Ids of jobs that are over and were so at `at`; one that never started counts by its end."""
+    """Ids of jobs that had ended at `at`; those that never started count by their end."""
     job = schema.job.c
     last = sa.func.coalesce(job.end_time, job.start_time, job.submit_time)
     return sa.select(job.id).where(

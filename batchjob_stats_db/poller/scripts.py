@@ -1,4 +1,4 @@
-"""Asks for the batch scripts of jobs that have started, where a site wants them kept."""
+"""Requests the batch scripts of started jobs, if the site stores them."""
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +20,7 @@ _SETTLE_SECONDS = 60
 
 
 class ScriptReading:
-    """Of one cluster's sources."""
+    """Reads the scripts from one cluster's sources."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class ScriptReading:
         clock: Callable[[], float],
         live: Callable[[], None],
     ) -> None:
-        """`live` is called after each script, for whoever watches over us."""
+        """`live` is called after each script, as a sign of life."""
         self._sources = sources
         self._store = store
         self._writer = writer
@@ -38,7 +38,7 @@ class ScriptReading:
         self._live = live
 
     def some(self, stop: threading.Event) -> bool:
-        """Ask for some that are not there yet, the newest jobs' first; whether all went well."""
+        """Request some missing scripts, the newest jobs' first; returns whether all succeeded."""
         outcomes = [self._some_of(source, stop) for source in self._sources]
         return all(outcomes)
 
@@ -70,7 +70,7 @@ class ScriptReading:
 def _sharing(
     found: Sequence[tuple[int, SubmittedJob]],
 ) -> Mapping[object, Mapping[int, SubmittedJob]]:
-    """Jobs by what was submitted: the tasks of an array, and the parts of a het job, share it."""
+    """Jobs by submission: the tasks of an array, and the parts of a het job, share a script."""
     groups: dict[object, dict[int, SubmittedJob]] = {}
     for number, job in found:
         submission = (job.array_jobid or job.het_jobid or job.jobid, job.submit_time)

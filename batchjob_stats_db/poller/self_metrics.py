@@ -1,4 +1,4 @@
-"""What the poller says of itself."""
+"""The poller's metrics about itself."""
 
 from pathlib import Path
 
@@ -71,5 +71,5 @@ class PollerMetrics:
         )
 
     def watch_backups(self, directory: str) -> None:
-        """Look there at each scrape."""
+        """Check this directory at each scrape."""
         self._backup.labels(directory).set_function(lambda: newest_time(Path(directory)))

@@ -1,4 +1,4 @@
-"""The daemon: a thread for each cluster, and one that watches over them."""
+"""The daemon: a thread for each cluster, and one that supervises them."""
 
 import logging
 import queue
@@ -69,7 +69,7 @@ class PollerService:
         return f"not polled yet: {', '.join(waiting)}" if waiting else self.unhealthy()
 
     def start(self) -> None:
-        """Begin to poll; raises SettingsError when the address is taken."""
+        """Start polling; raises SettingsError if the address is in use."""
         if self._address is not None:
             try:
                 registry = self._metrics.registry
@@ -81,7 +81,7 @@ class PollerService:
             thread.start()
 
     def stop(self) -> None:
-        """End after the transactions under way; a scheduler that hangs is not waited for."""
+        """Stop after the current transactions, without waiting for a scheduler that hangs."""
         self._stop.set()
         deadline = time.monotonic() + _STOP_SECONDS
         for thread in self._threads:
@@ -92,7 +92,7 @@ class PollerService:
 
 
 def _history(cluster: ClusterSettings) -> TimeSeriesStore | None:
-    """Where the measurements of its jobs are; None: nowhere."""
+    """The store of a cluster's measurements; None: there is none."""
     if cluster.tsdb.url:
         return Prometheus(cluster.tsdb.endpoint())
     return SampleHistory(Path(cluster.samples), cluster.name) if cluster.samples else None

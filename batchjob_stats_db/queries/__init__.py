@@ -1,1 +1,1 @@
-"""What the server asks the database; nothing without an Access."""
+"""The server's queries, each limited by an Access."""

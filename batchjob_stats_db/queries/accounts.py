@@ -1,4 +1,4 @@
-"""An account: where it stands among others, and who belongs to it."""
+"""An account: its place among others, and its members."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from batchjob_stats_db.database import schema
 
 
 class AccountRecord(NamedTuple):
-    """As the scheduler's accounting has it, at the last reading."""
+    """An account in the scheduler's accounting, at the last reading."""
 
     parent: str
     limits: str
@@ -19,7 +19,7 @@ class AccountRecord(NamedTuple):
 
 
 def account_record(db: Connection, cluster: str, account: str) -> AccountRecord | None:
-    """None for one that the accounting does not name."""
+    """None for an account that is not in the accounting."""
     known, belongs = schema.account.c, schema.association.c
     here = known.cluster == cluster
     row = db.execute(

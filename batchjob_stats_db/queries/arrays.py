@@ -1,4 +1,4 @@
-"""Arrays and het jobs, each as one row: how their jobs stand, and what they used together."""
+"""Arrays and het jobs, each as one row with its jobs' states and total usage."""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -24,7 +24,7 @@ _job, _usage = schema.job.c, schema.job_usage.c
 
 
 class JobGroupKind(StrEnum):
-    """What makes jobs one."""
+    """What makes jobs a group."""
 
     ARRAY = "array"
     HET = "het"
@@ -49,7 +49,7 @@ def groups(
     which: Filter,
     after: After | None = None,
 ) -> JobPage:
-    """Groups of which a job fits `which`, by their latest start, with all their jobs.
+    """Groups with a job that matches `which`, by their latest start, with all their jobs.
 
     Raises TooManyError.
     """
@@ -133,7 +133,7 @@ def _members(kind: JobGroupKind, found: Sequence[_Group]) -> ColumnElement[bool]
 
 
 def _affordable(db: Connection, kind: JobGroupKind, found: Sequence[_Group]) -> Sequence[_Group]:
-    """As many of the groups as have not too many jobs together; at least one."""
+    """As many of the groups as do not have too many jobs in total; at least one."""
     keys = (_job.cluster, _WHOLE[kind])
     counted = sa.select(*keys, sa.func.count()).where(_members(kind, found)).group_by(*keys)
     sizes = {(row[0], row[1]): row[2] for row in db.execute(counted)}

@@ -1,4 +1,4 @@
-"""Names of clusters, which the indexes of most tables begin with."""
+"""Names of clusters, with which the indexes of most tables begin."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""What is known of how well a cluster is read and measured."""
+"""How completely a cluster is read and measured."""
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
@@ -7,9 +7,9 @@ from batchjob_stats_db.database import schema
 
 
 def coverage_by_node(db: Connection, cluster: str, since: int) -> list[RowMapping]:
-    """Of jobs that ended on the days from a midnight, by node: `jobs`, `unmeasured`, `coverage`.
+    """`jobs`, `unmeasured` and `coverage` by node, of jobs that ended since a midnight.
 
-    `unmeasured` are those without any sample; the coverage (0..1) is a mean over run time.
+    `unmeasured` are jobs without any sample; the coverage (0..1) is a mean over run time.
     """
     daily = schema.daily_node_coverage.c
     query = (
@@ -27,7 +27,7 @@ def coverage_by_node(db: Connection, cluster: str, since: int) -> list[RowMappin
 
 
 def polls(db: Connection, cluster: str) -> list[RowMapping]:
-    """The cluster's sources: how each was last read, and how many of its rows were rejected."""
+    """The cluster's sources: when each was last read, and how many of its rows were rejected."""
     state, rejected = schema.poll_state, schema.quarantine.c
     count = (
         sa.select(sa.func.count())

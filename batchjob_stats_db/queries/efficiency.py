@@ -1,11 +1,10 @@
-"""The one definition of what a job used of what it had.
+"""The one definition of a job's usage in relation to its allocation.
 
-Lists, reports, sorting and filters take their figures from these columns. Each figure says what it
-rests on: its basis is `measured` or `accounting`, `usage_coverage` is the part of the job's life
-that measurements stand for, and `usage_final` says whether anything may still change.
-
-An ended job whose last measurement was made before its end is not known by that measurement: then
-accounting counts, and where there is none, the figure is that of the time that was measured.
+Lists, reports, sorting and filters take their figures from these columns. The basis of each figure
+is `measured` or `accounting`, `usage_coverage` is the part of the job's life that measurements
+cover, and `usage_final` says whether anything may still change. If an ended job was last measured
+before its end, that measurement is not its usage: accounting counts instead, and if there is none,
+the figure is that of the measured time.
 """
 
 import functools
@@ -89,7 +88,7 @@ def _ratio(part: Number, whole: Number) -> Number:
 
 
 def _sum(*columns: Number) -> Number:
-    """Of what is known; NULL where nothing is."""
+    """The sum of the known values; NULL if there is none."""
     known = sa.func.coalesce(*columns)
     added = sum((sa.func.coalesce(column, 0.0) for column in columns), sa.literal(0.0))
     return sa.case((known.is_not(None), added))
@@ -213,7 +212,7 @@ def _of_usage(column: sa.Column[Any]) -> ColumnElement[Any]:
 
 @functools.cache
 def columns() -> tuple[ColumnElement[Any], ...]:
-    """A job's columns under their names, its usage's with `usage_` before, and what follows."""
+    """A job's columns, its usage's with the prefix `usage_`, and the derived ones."""
     usage = (_of_usage(column) for column in schema.job_usage.columns if column.name != "job_id")
     own = (
         RUN_TIME.label(column.name) if column.name == "elapsed_seconds" else column
@@ -223,9 +222,9 @@ def columns() -> tuple[ColumnElement[Any], ...]:
 
 
 def _with_constants(column: ColumnElement[Any]) -> ColumnElement[Any]:
-    """The column with its constants in the text: dozens of parameters cost time at each execution.
+    """The column with literal constants: dozens of parameters cost time at each execution.
 
-    Above all the lists behind IN, which SQLAlchemy rewrites each time.
+    Above all the lists in IN, which SQLAlchemy rewrites each time.
     """
 
     def constant(element: Any, **_: Any) -> Any:
@@ -247,11 +246,11 @@ def with_usage(row: Mapping[Any, Any], usage: Mapping[str, Any]) -> dict[Any, An
 def with_usages(
     rows: Sequence[Mapping[Any, Any]], usages: Mapping[int, Mapping[str, Any]]
 ) -> list[dict[Any, Any]]:
-    """Rows of `columns()` with other usages, and with the figures that follow from these.
+    """Rows of `columns()` with other usages, and with the figures derived from them.
 
-    `usages` has for each row, by its number, the columns of `job_usage` that are known. The
-    database's own expressions make the figures, so that a job measured a moment ago is reported as
-    one measured by the poller.
+    `usages` has the known columns of `job_usage` for each row, by its number. The database's own
+    expressions compute the figures, so that a job measured a moment ago is shown like one measured
+    by the poller.
     """
     jobs = [column.name for column in schema.job.columns]
     used = [column.name for column in schema.job_usage.columns]
@@ -280,5 +279,5 @@ def with_usages(
 
 @functools.cache
 def _calculator() -> sa.Engine:
-    """A database in memory, which each connection begins without tables."""
+    """A database in memory, which has no tables in a new connection."""
     return sa.create_engine("sqlite://", poolclass=sa.NullPool)

@@ -1,4 +1,4 @@
-"""Which jobs are wanted."""
+"""Filters on jobs."""
 
 from typing import Any, NamedTuple
 
@@ -9,7 +9,7 @@ from batchjob_stats_db.queries.efficiency import DERIVED, RUN_TIME, RUNNING
 
 
 class Filter(NamedTuple):
-    """Which jobs; None or empty is any."""
+    """Which jobs are wanted; None or empty matches all."""
 
     cluster: str | None = None
     user: str | None = None
@@ -101,7 +101,7 @@ def found_by(which: Filter, start: ColumnElement[Any]) -> list[ColumnElement[boo
 
 
 def looked_at(which: Filter) -> list[ColumnElement[bool]]:
-    """Conditions for which rows are read."""
+    """Conditions for which rows have to be read."""
     wanted = which._asdict()
     found = [column == wanted[name] for name, column in _EQUAL.items() if wanted[name] is not None]
     if which.name_contains is not None:

@@ -13,7 +13,7 @@ from batchjob_stats_db.queries.job_rows import Among, among
 
 
 class GpuKey(NamedTuple):
-    """What tells a job's GPUs apart, in the order in which they are shown."""
+    """The key of a job's GPU, in the order in which they are shown."""
 
     node: str
     gpu: str
@@ -22,16 +22,16 @@ class GpuKey(NamedTuple):
 
 
 class GpuMean(NamedTuple):
-    """How much a GPU did."""
+    """The mean utilisation of a GPU."""
 
     utilization_ratio: float | None  # 0..1
     samples: int  # that it is of
 
 
 def utilizations(db: Connection, ids: Sequence[int]) -> dict[int, Sequence[float | None]]:
-    """Recorded mean utilisation (0..1) of each GPU of the jobs of these rows, ordered by GpuKey.
+    """Recorded mean utilisation (0..1) of each GPU of these rows' jobs, ordered by GpuKey.
 
-    The caller found that the jobs may be seen.
+    The caller must have checked that the jobs may be seen.
     """
     which = among(db.dialect.name, schema.job_gpu.c.job_id)
     query = _query(which, ("utilization_ratio",))
@@ -42,7 +42,7 @@ def utilizations(db: Connection, ids: Sequence[int]) -> dict[int, Sequence[float
 
 
 def means(db: Connection, ids: Sequence[int]) -> dict[int, dict[GpuKey, GpuMean]]:
-    """The same by GPU, with the number of samples that it is of."""
+    """The same by GPU, with the number of samples."""
     which = among(db.dialect.name, schema.job_gpu.c.job_id)
     query = _query(which, (*GpuMean._fields, *GpuKey._fields))
     found: defaultdict[int, dict[GpuKey, GpuMean]] = defaultdict(dict)

@@ -1,4 +1,4 @@
-"""Jobs by their ids as schedulers and people write them."""
+"""Finds jobs by their ids as schedulers and people write them."""
 
 import re
 from typing import NamedTuple
@@ -15,11 +15,11 @@ _PREFIX = re.compile(r"(?=.*[a-f-]|.{8})[0-9a-f-]{4,35}")  # of a UUID; not any 
 
 
 class AmbiguousIdError(ValueError):
-    """The beginning of an id that several jobs have."""
+    """An id prefix that several jobs have."""
 
 
 class _PartNotation(NamedTuple):
-    """A way to write a part of a whole: `123_4` is task 4 of array 123."""
+    """A notation for a part of a whole: `123_4` is task 4 of array 123."""
 
     written: re.Pattern[str]
     whole: sa.Column[str]
@@ -37,9 +37,9 @@ def written_as(
 ) -> list[RowMapping]:
     """All runs of a job, the latest first.
 
-    `text` is the id of the accounting (`123`, `2[1].pbs01`, `123[4]`, a UUID), Slurm's name of
-    an array task or part of a het job (`123_4`, `123+1`), or the beginning of a UUID that no
-    other visible job has; else AmbiguousIdError.
+    `text` is the accounting's id (`123`, `2[1].pbs01`, `123[4]`, a UUID), Slurm's name of an array
+    task or part of a het job (`123_4`, `123+1`), or a prefix of a UUID that no other visible job
+    has; else AmbiguousIdError is raised.
     """
     if exact := runs_of(db, access, text, cluster):
         return exact

@@ -1,7 +1,7 @@
 """Pages of jobs along an index, each as fast as the first.
 
-A page reads its own rows, and those that a filter without an index passes over, of which so many at
-most; a page that was cut short by that leads on like a full one.
+A page reads its own rows, and those that a filter without an index skips, up to a maximum; a page
+that was cut short by the maximum continues like a full one.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,7 +25,7 @@ _OF_NODE = schema.job_node.join(schema.job, schema.job_node.c.job_id == schema.j
 
 
 class After(NamedTuple):
-    """Where a page ends: the value it is ordered by, and the job; the next one goes on beyond."""
+    """The end of a page: the value of its last job and the job; the next page follows it."""
 
     value: Value
     id: int
@@ -33,7 +33,7 @@ class After(NamedTuple):
 
 
 class Numbers(NamedTuple):
-    """Those of jobs, and where the next page begins; None: this was the last."""
+    """Numbers of jobs, and where the next page begins; None: this was the last page."""
 
     ids: list[int]
     more: After | None
@@ -43,7 +43,7 @@ _Place = tuple[Any, ...]  # time and number; where no times are, the number
 
 
 class IndexWalk(NamedTuple):
-    """Along an index, which ends with the time and the number of the job."""
+    """Walks an index whose last columns are the time and the number of the job."""
 
     place: tuple[ColumnElement[Any], ColumnElement[Any]]
     which: Filter
@@ -53,7 +53,7 @@ class IndexWalk(NamedTuple):
     ended: bool = False  # of jobs without a start: only those that do not wait
 
     def numbers(self, db: Connection, access: Access, limit: int, after: After | None) -> Numbers:
-        """As far as it takes."""
+        """A page of numbers."""
         clusters = tuple(known_clusters(db, self.which.cluster))
         places: list[_Place] = []
         end: _Place | None = None
@@ -73,7 +73,7 @@ class IndexWalk(NamedTuple):
     def _ranges(
         self, access: Access, clusters: Sequence[str]
     ) -> Iterator[Sequence[ColumnElement[bool]]]:
-        """No database finds the newest of several ranges at once; so each is asked for its own."""
+        """A query for each range: no database finds the newest of several ranges at once."""
         for cluster in clusters:
             found = found_by(self.which._replace(cluster=cluster), self._start())
             yield from ([term, *found] for term in terms(access, cluster=cluster))
@@ -82,7 +82,7 @@ class IndexWalk(NamedTuple):
         self, access: Access, clusters: tuple[str, ...], after: After | None, end: _Place | None,
         most: int,
     ) -> Sequence[sa.Select[Any]]:  # fmt: skip
-        """For the first places beyond `after`, up to `end`, of which the row fits."""
+        """Queries for the first matching places after `after`, up to `end`."""
         others = looked_at(self.which)
         query = (
             sa.select(*self._place())
@@ -97,7 +97,7 @@ class IndexWalk(NamedTuple):
         return [query.where(*each) for each in self._ranges(access, clusters)]
 
     def _begun(self) -> list[ColumnElement[bool]]:
-        """By end time there are also jobs that ended without having begun."""
+        """In the index by end time, there are also jobs that ended without having started."""
         return [self._start().is_not(None)] if self.known and self.begun else []
 
     def _waits_no_more(self) -> list[ColumnElement[bool]]:
@@ -111,7 +111,7 @@ class IndexWalk(NamedTuple):
         return schema.job if self.which.node is None else _OF_NODE
 
     def _place(self) -> Sequence[ColumnElement[Any]]:
-        """Without times it is the second half alone: no NULL is below another."""
+        """Without times, it is the number alone: no NULL is less than another."""
         return self.place if self.known else self.place[1:]
 
     def _order(self) -> list[ColumnElement[Any]]:
@@ -128,7 +128,7 @@ class IndexWalk(NamedTuple):
         self, db: Connection, access: Access, clusters: tuple[str, ...], after: After | None,
         reach: int,
     ) -> _Place | None:  # fmt: skip
-        """The place so many rows on, of the range where it is the nearest; None: all end before."""
+        """The place this many rows on, in the nearest range; None: all ranges end before."""
         queries = _ends(access, self, clusters, after, reach)
         ends = [tuple(row) for query in queries for row in db.execute(query)]
         nearest = max if self.descending else min
@@ -137,7 +137,7 @@ class IndexWalk(NamedTuple):
     def ends(
         self, access: Access, clusters: tuple[str, ...], after: After | None, reach: int
     ) -> Sequence[sa.Select[Any]]:
-        """For the place so many rows beyond `after` in each range."""
+        """Queries for the place this many rows after `after` in each range."""
         query = (
             sa.select(*self._place())
             .select_from(self._tables())
@@ -163,8 +163,8 @@ def _ends(access: Access, walk: IndexWalk, *beyond: Any) -> Sequence[sa.Select[A
 
 
 def _reaches() -> tuple[int, ...]:
-    """How far to look for rows that fit, from where one has looked already: mostly they are near.
+    """How far to look for matching rows, starting near: most often they are there.
 
-    To walk an index as far as one may costs more than to read a page of what is not rare.
+    To walk an index as far as permitted costs more than to read a page of frequent jobs.
     """
     return MOST_READ // 50, MOST_READ * 9 // 50, MOST_READ * 4 // 5

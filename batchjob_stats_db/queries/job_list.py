@@ -1,8 +1,8 @@
-"""Lists of jobs from an SQLite file, without the library that asks all else.
+"""Lists of jobs from an SQLite file, without SQLAlchemy.
 
-To load SQLAlchemy takes longer than a command line's whole list. So the statement that it makes of
-the figures' one definition (efficiency.py) is kept beside, as text; a test compares both. Filters
-and order are the fewest that a list needs: whoever wants more asks paging.py.
+Importing SQLAlchemy takes longer than a command line's whole list. So the statement that it makes
+of the figures' one definition (efficiency.py) is stored as text; a test compares both. Filters and
+order are the few that a list needs; paging.py has all others.
 """
 
 import json
@@ -27,14 +27,14 @@ _ORDER = f"""
 
 
 class ListedRows(NamedTuple):
-    """Rows in their order, and the names of their columns."""
+    """Rows in order, and the names of their columns."""
 
     names: tuple[str, ...]
     rows: Sequence[Mapping[str, Any]]
 
 
 class StatementText(NamedTuple):
-    """The statement for rows of given numbers (`:ids`, a JSON array), and what it is made for."""
+    """The statement for rows of given numbers (`:ids`, a JSON array), and the schema it is for."""
 
     revision: str  # of the tables
     counts: frozenset[str]  # columns of numbers that are whole as a rule
@@ -42,7 +42,7 @@ class StatementText(NamedTuple):
 
 
 def statement() -> StatementText:
-    """As it is kept."""
+    """The stored statement."""
     head, _, text = STATEMENT.read_text(encoding="utf-8").partition("\n")
     revision, *counts = head.removeprefix("-- ").split()
     return StatementText(revision, frozenset(counts), text)
@@ -51,7 +51,7 @@ def statement() -> StatementText:
 def listed(
     db: sqlite3.Connection, made: StatementText, which: Mapping[str, Any], most: int
 ) -> ListedRows:
-    """Jobs that wait, then those that started, then the others; the newest first.
+    """Waiting jobs, then started ones, then the others; the newest first.
 
     `which` has values of EQUAL, `state` and `state_word` (lists), `running`, `started_from` and
     `started_before`. Raises sqlite3.Error.
@@ -72,7 +72,7 @@ def listed(
 
 
 def _conditions(which: Mapping[str, Any]) -> tuple[list[str], list[Any]]:
-    """Conditions of our own words, with a mark for each value."""
+    """Conditions from fixed texts, with a placeholder for each value."""
     conditions, values = ["1"], []
     for name, column in EQUAL.items():
         if name in which:
@@ -101,7 +101,7 @@ def copy_of_tables(db: sqlite3.Connection) -> sqlite3.Connection:
 
 
 def insert(db: sqlite3.Connection, table: str, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write rows of the same keys."""
+    """Insert rows with the same keys."""
     for row in rows:
         marks = ", ".join("?" * len(row))
         text = f"INSERT INTO {table} ({', '.join(row)}) VALUES ({marks})"  # noqa: S608 (our own words)

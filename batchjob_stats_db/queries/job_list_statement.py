@@ -1,4 +1,4 @@
-"""Writes job_list.sql: the statement for rows of jobs as text."""
+"""Generates job_list.sql: the statement for rows of jobs as text."""
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import sqlite
@@ -9,7 +9,7 @@ from batchjob_stats_db.queries.job_list import STATEMENT
 
 
 def text() -> str:
-    """What the file has to hold."""
+    """The content of the file."""
     wanted = "job.id IN (SELECT value FROM json_each(:ids))"
     query = (
         sa.select(*columns())

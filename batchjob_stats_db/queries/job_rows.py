@@ -1,7 +1,7 @@
-"""Jobs with all there is of them: which ones is asked first, for their numbers alone.
+"""Rows of jobs with all columns, by numbers that another query has found.
 
-So the statement with all columns is always the same one, made and compiled once: of a hundred
-columns SQLAlchemy makes a statement more slowly than SQLite answers it.
+So the statement with all columns is always the same, and compiled once: with a hundred columns,
+SQLAlchemy compiles a statement more slowly than SQLite runs it.
 """
 
 import functools
@@ -22,7 +22,7 @@ NAMES: Names = tuple(str(column.name) for column in columns())
 
 
 class Among(NamedTuple):
-    """How a database is asked for many numbers."""
+    """How many numbers are passed to a database."""
 
     condition: ColumnElement[bool]
     value: Callable[[Sequence[int]], object]  # all as one, the parameter `ids`
@@ -30,7 +30,7 @@ class Among(NamedTuple):
 
 @functools.cache
 def among(dialect: str, column: sa.Column[int]) -> Among:
-    """Rows with one of these numbers; the statement is always the same, however many there are."""
+    """Rows with one of these numbers; the statement is the same, however many there are."""
     if dialect == "postgresql":
         numbers = sa.bindparam("ids", type_=sa.ARRAY(sa.BigInteger))
         return Among(column == sa.any_(numbers), list)
@@ -48,9 +48,9 @@ def _statement(names: Names, which: Among) -> sa.Select[Any]:
 
 
 def numbered(db: Connection, ids: Sequence[int], names: Names = NAMES) -> list[RowMapping]:
-    """The jobs with these numbers, in this order; the caller found that they may be seen.
+    """The jobs with these numbers, in this order, with their columns of these names.
 
-    With their columns of these names, and the number.
+    The caller must have checked that they may be seen.
     """
     if not ids:
         return []

@@ -1,4 +1,4 @@
-"""Jobs: one with its parts, those that run or wait, how many there are."""
+"""Queries of jobs: one with its parts, running or waiting ones, and their number."""
 
 import functools
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ def pending(
     db: Connection, access: Access, limit: int = 100, which: Filter | None = None,
     names: Names = NAMES, after: After | None = None,
 ) -> list[RowMapping]:  # fmt: skip
-    """Jobs that wait, newest first; `after` is the `place` of the last one before."""
+    """Waiting jobs, newest first; `after` is the `place` of the last one before."""
     return _unfinished(db, access, ("PENDING",), limit, which, names, after)
 
 
@@ -31,12 +31,12 @@ def running(
     db: Connection, access: Access, limit: int = 100, which: Filter | None = None,
     names: Names = NAMES, after: After | None = None,
 ) -> list[RowMapping]:  # fmt: skip
-    """Jobs that run or are suspended, newest first; `after` as for `pending`."""
+    """Running or suspended jobs, newest first; `after` as for `pending`."""
     return _unfinished(db, access, RUNNING, limit, which, names, after)
 
 
 def place(row: Mapping[Any, Any]) -> After:
-    """Of a job in its list of those that wait or run."""
+    """The place of a job in its list of waiting or running ones."""
     start = row["start_time"]
     return After(row["submit_time"] if start is None else start, row["id"])
 
@@ -76,14 +76,14 @@ def by_id(db: Connection, access: Access, job_id: int) -> RowMapping | None:
 def runs_of(
     db: Connection, access: Access, jobid: str, cluster: str | None = None
 ) -> list[RowMapping]:
-    """All runs under a scheduler's job id, the latest first."""
+    """All runs with a scheduler's job id, the latest first."""
     return of_ids(db, access, cluster, schema.job.c.jobid == jobid)
 
 
 def of_ids(
     db: Connection, access: Access, cluster: str | None, *conditions: ColumnElement[bool]
 ) -> list[RowMapping]:
-    """All runs under these conditions on ids, the latest first."""
+    """All runs that match these conditions on ids, the latest first."""
     job = schema.job.c
     # Beside a user's name SQLite without statistics takes the index of names for the better one.
     clusters = known_clusters(db, cluster)  # indexes of ids begin with it
@@ -98,7 +98,7 @@ def of_ids(
 
 
 def parts_of(db: Connection, access: Access, job_id: int) -> dict[str, list[RowMapping]] | None:
-    """Nodes, steps, GPUs and emissions of a job; None for a job that may not be seen."""
+    """Nodes, steps, GPUs and emissions of a job; None if it may not be seen."""
     wanted = {"id": job_id}
     if db.scalar(_seen(access), wanted) is None:
         return None
@@ -127,7 +127,7 @@ def _parts() -> Mapping[str, sa.Select[Any]]:
 
 
 def count(db: Connection, access: Access, which: Filter, most: int = 10_000) -> int:
-    """How many jobs there are, counted up to `most`: more is "more than"."""
+    """The number of jobs, counted up to `most`: a larger number means "more than"."""
     job = schema.job
     source: Any = job
     start: ColumnElement[Any] = job.c.start_time

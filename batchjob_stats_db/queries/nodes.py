@@ -1,4 +1,4 @@
-"""Nodes: which ones a job had, and which jobs a node has."""
+"""The nodes of a job, and the jobs of a node."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ from batchjob_stats_db.queries.statements import remembered
 
 
 class Neighbours(NamedTuple):
-    """How many other jobs were on a node while a job ran, from when to when (epoch seconds)."""
+    """The number of other jobs on a node while a job ran, and from when to when (epoch seconds)."""
 
     jobs: int
     since: float
@@ -30,7 +30,7 @@ LONGEST_RUN = 60 * DAY
 
 
 def busy(db: Connection, access: Access, cluster: str) -> list[RowMapping]:
-    """Nodes with jobs that run now and may be seen, with the number of these."""
+    """Nodes with visible jobs that run now, with their number."""
     return list(db.execute(_busy(access), {"cluster": cluster}).mappings().all())
 
 
@@ -55,10 +55,10 @@ def stays(
     db: Connection, access: Access, cluster: str, node: str, since: int, until: int, most: int,
     names: Names = NAMES,
 ) -> list[RowMapping]:  # fmt: skip
-    """Jobs that were on a node in [since, until) and may be seen, the latest to start first.
+    """Visible jobs that were on a node in [since, until), the latest start first.
 
-    With their columns of these names; `share_cpus`, `share_memory_bytes` and `share_gpus` are what
-    they had there.
+    With their columns of these names; `share_cpus`, `share_memory_bytes` and `share_gpus` are their
+    shares of the node.
     """
     given = {
         "cluster": cluster, "node": node, "since": since, "until": until,
@@ -90,9 +90,9 @@ def _stays(access: Access, names: Names) -> sa.Select[Any]:
 def neighbours(
     db: Connection, job: Mapping[Any, Any], now: int, most_nodes: int = 16
 ) -> Mapping[str, Neighbours]:
-    """Other jobs on the nodes of a job while it ran, whoever may see them: counts and times alone.
+    """Other jobs on the nodes of a job while it ran, of any user: counts and times alone.
 
-    Of the first so many nodes, as each is a range of its own to be read.
+    Only the first nodes, since each is a range of its own to be read.
     """
     start, end = job["start_time"], job["end_time"] or now
     if start is None:
@@ -128,7 +128,7 @@ _NEIGHBOURS = (
 
 
 def clusters_of(db: Connection, access: Access, node: str) -> list[str]:
-    """Clusters on which a node of this name had a job that may be seen."""
+    """Clusters on which a node of this name had a visible job."""
     job, share = schema.job, schema.job_node
     return [
         cluster

@@ -1,4 +1,4 @@
-"""What operators look for: waste, failures, waits, GPUs that are held and idle."""
+"""Queries of operators: waste, failures, waits, GPUs that are held and idle."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -31,7 +31,7 @@ def unused(resource: str) -> str:
 
 
 def wasted(sums: Sequence[RowMapping], resource: str, limit: int) -> list[dict[str, Any]]:
-    """Of these sums those with the most of a resource unused, each with all that was unused."""
+    """The sums with the most unused of a resource, each with all that was unused."""
     rows = []
     for row in sums:
         made: dict[str, Any] = dict(row)
@@ -45,7 +45,7 @@ def wasted(sums: Sequence[RowMapping], resource: str, limit: int) -> list[dict[s
 
 
 def failing(sums: Sequence[RowMapping], limit: int) -> list[dict[str, Any]]:
-    """Of these sums those with the most failed jobs."""
+    """The sums with the most failed jobs."""
     rows = [
         {**row, "failed_ratio": row["jobs_failed"] / row["jobs_ended"]}
         for row in sums
@@ -62,7 +62,7 @@ def waited(
     cluster: str | None = None,
     partition: str | None = None,
 ) -> list[RowMapping]:
-    """Waits by day and partition: of all jobs as they are kept, of some as they are.
+    """Waits by day and partition: stored ones for all jobs, computed ones for some.
 
     Raises TooManyError.
     """
@@ -111,10 +111,10 @@ def idle_gpus(
     live: Live = lambda rows: rows,
     live_gpus: LiveGpus = lambda _: {},
 ) -> list[dict[str, Any]]:
-    """Running jobs with GPUs whose mean utilisation is at most so much, held for so long.
+    """Running jobs with GPUs of low mean utilisation that have been held for some time.
 
-    Those with the most idle GPU time first. `live` gives rows of jobs what they used by now, and
-    `live_gpus` the mean utilisation of each of their GPUs, by their numbers.
+    Those with the most idle GPU time come first. `live` adds the current usage to rows of jobs, and
+    `live_gpus` returns the mean utilisation of each of their GPUs, by their numbers.
     """
     rows = live(numbered(db, _candidates(db, access, cluster)))
     gpus = {**utilizations(db, [row["id"] for row in rows]), **live_gpus(rows)}

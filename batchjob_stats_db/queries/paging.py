@@ -1,7 +1,7 @@
 """Pages of jobs in any order.
 
-By start time, and everybody's by end time, an index is walked (index_walk.py). In any other order
-all jobs in question are read and sorted, of which so many at most.
+By start time, and everybody's by end time, an index is walked (index_walk.py). In any other order,
+all matching jobs are read and sorted, up to a maximum.
 """
 
 from collections.abc import Mapping, Sequence
@@ -43,21 +43,21 @@ SORTS: Mapping[str, ColumnElement[Any]] = {
 
 
 class SortOrder(NamedTuple):
-    """By which key; rows of the same value by their number, in the same direction."""
+    """The key of the order; equal rows are ordered by number, in the same direction."""
 
     key: str = "start_time"
     descending: bool = True
 
 
 class JobPage(NamedTuple):
-    """The same with all there is of the jobs."""
+    """A page with all columns of the jobs."""
 
     rows: list[RowMapping]
     more: After | None
 
 
 class TooManyError(ValueError):
-    """More jobs would have to be read than one question may; the text says what would help."""
+    """A query would have to read more jobs than it may; the text says what would help."""
 
 
 def numbers(
@@ -70,13 +70,11 @@ def numbers(
     order: SortOrder | None = None,
     started: bool | None = None,
 ) -> Numbers:
-    """Jobs that wait, then those that have started, then jobs that ended without starting.
+    """Waiting jobs, then started ones, then those that ended without starting.
 
-    `started` True leaves only those that have, False those that have not, in one list.
-
-    The newest first unless `order` says otherwise. Jobs without the value come last, but for
-    `end_time`, by which only jobs that have ended are listed where an index is walked. Raises
-    TooManyError.
+    `started` True returns only started ones, False only the others, in one list. The newest come
+    first unless `order` says otherwise. Jobs without the value come last, except for `end_time`, by
+    which only ended jobs are listed if an index is walked. Raises TooManyError.
     """
     wanted, by = which or Filter(), order or SortOrder()
     limit = min(limit, MOST)
@@ -143,7 +141,7 @@ _BEFORE_ALL = 0  # in place of a job's number: the part begins
 
 
 def _without_start(which: Filter) -> bool:
-    """Whether a job without a start can be among them."""
+    """Whether a job without a start can match."""
     times = (which.started_from, which.started_before, which.node)
     live = not which.states or "PENDING" in which.states
     ended = any(state not in ("PENDING", "RUNNING", "SUSPENDED") for state in which.states)
@@ -153,7 +151,7 @@ def _without_start(which: Filter) -> bool:
 def _waiting(
     db: Connection, access: Access, limit: int, which: Filter, after: After | None, descending: bool
 ) -> Numbers:
-    """Jobs that wait, by submit time: as many as the queue is long, so they are sorted."""
+    """Waiting jobs by submit time, sorted; there are as many as the queue is long."""
     clusters = tuple(known_clusters(db, which.cluster))
     found = db.execute(_of_queue(access, clusters, which, after, descending, limit + 1)).all()
     more = After(*found[limit - 1]) if len(found) > limit else None
@@ -185,7 +183,7 @@ def _of_queue(
 
 
 def reads_only_its_rows(access: Access, which: Filter, order: SortOrder) -> bool:
-    """Whether a page of these is a few ranges of an index, of which no row is passed over."""
+    """Whether a page consists of a few ranges of an index, without skipped rows."""
     narrowed = [each for each in (which.user, which.account, which.node) if each is not None]
     ranges = len(narrowed) <= 1 if access.everything else narrowed in ([], _only_login(access))
     by_end = (which.ended_from, which.ended_before) != (None, None)
@@ -232,7 +230,7 @@ def _sorted(
 def bounded(
     db: Connection, source: Any, candidates: Sequence[ColumnElement[bool]], what: str
 ) -> None:
-    """Raise TooManyError if there are more jobs under these conditions than one may read."""
+    """Raise TooManyError if more jobs match these conditions than may be read."""
     some = (
         sa.select(schema.job.c.id)
         .select_from(source)
@@ -250,7 +248,7 @@ def bounded(
 def _beyond(
     key: ColumnElement[Any], after: After | None, descending: bool
 ) -> list[ColumnElement[bool]]:
-    """Rows without the value come last; among equals the number decides."""
+    """Rows without the value come last; among equal ones, the number decides."""
     if after is None:
         return []
     number = schema.job.c.id < after.id if descending else schema.job.c.id > after.id

@@ -1,4 +1,4 @@
-"""A user's other jobs that are like one."""
+"""A user's other jobs that resemble one."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,10 +23,10 @@ _OTHER = schema.job.alias()
 def similar(
     db: Connection, access: Access, job: Mapping[Any, Any], most: int = 20, names: Names = NAMES
 ) -> tuple[str, Sequence[RowMapping]]:
-    """The latest jobs of the same user before this one that ended well, and in what they are alike.
+    """The latest successful jobs of the same user before this one, and what they have in common.
 
-    Those of the same name, else those of the same account, partition and size. One machine's runs
-    have neither account nor partition: those of other names have nothing in common.
+    Those of the same name, else those of the same account, partition and size. Runs of one machine
+    have neither account nor partition: those with other names have nothing in common.
     """
     if job["start_time"] is None:
         return "", ()
@@ -73,7 +73,7 @@ def same_name(
 ) -> Sequence[RowMapping]:
     """The latest runs of a job's name by its user on its cluster, the oldest first.
 
-    However they ended; the job itself is among them unless there are too many later ones.
+    In any end state; the job itself is among them unless there are too many later ones.
     """
     if not job["name"]:
         return ()
@@ -96,7 +96,7 @@ def _of_name(access: Access) -> sa.Select[int]:
 def _latest(*, until: bool) -> list[ColumnElement[bool]]:
     """Conditions of the last jobs that a user started on a cluster, up to a time or to the last.
 
-    Where they are asked for from the last one on, reading ends as soon as enough are found.
+    Queries from the last one on stop reading when enough jobs are found.
     """
     other = _OTHER.c
     earliest = (
@@ -120,9 +120,9 @@ def _started(table: Any, until: bool) -> list[ColumnElement[bool]]:
 
 
 def short_jobs(db: Connection, access: Access, job: Mapping[Any, Any]) -> int | None:
-    """How many of the user's jobs in the day before took a minute or less; counted to a thousand.
+    """How many of the user's jobs of the day before took a minute or less; at most a thousand.
 
-    Tasks of arrays are left out.
+    Tasks of arrays do not count.
     """
     if job["start_time"] is None:
         return None

@@ -1,4 +1,4 @@
-"""Where a job's measurements are to be looked for."""
+"""The jobs and times for which measurements are queried."""
 
 from collections.abc import Sequence
 
@@ -17,7 +17,7 @@ def span_of(
 ) -> JobToMeasure | None:
     """The time and owner of a run, by the number of its row.
 
-    None for one that has not started, or may not be seen.
+    None if it has not started, or may not be seen.
     """
     return spans_of(db, access, [job_id], policy, now).get(job_id)
 
@@ -25,7 +25,7 @@ def span_of(
 def spans_of(
     db: Connection, access: Access, job_ids: Sequence[int], policy: UsagePolicy, now: int
 ) -> dict[int, JobToMeasure]:
-    """The same of the runs of a page, by these numbers."""
+    """The same for the runs of a page, by these numbers."""
     job = schema.job.c
     query = sa.select(job.cluster, *WANTED).where(
         job.id.in_(job_ids), job.start_time.is_not(None), visible(access)

@@ -1,7 +1,7 @@
-"""Statements that are made once: SQLAlchemy makes most of them more slowly than SQLite answers.
+"""Statements that are built once: SQLAlchemy builds most of them more slowly than SQLite runs them.
 
-A statement whose text never changes is made by a function with `functools.cache`, and what differs
-from one question to the next is a parameter of it. One that depends on who asks is remembered here.
+A statement whose text never changes is built by a function with `functools.cache`, and what differs
+from one query to the next is a parameter of it. One that depends on the user is cached here.
 """
 
 import functools
@@ -17,9 +17,9 @@ T = TypeVar("T")
 
 
 def remembered(make: Callable[Concatenate[Access, P], T]) -> Callable[Concatenate[Access, P], T]:
-    """The same function, which makes what was asked for lately once; all it is given is hashable.
+    """The same function with its latest results cached; all arguments must be hashable.
 
-    Whoever may see many accounts has long statements: these are made each time.
+    Users who may see many accounts have long statements, which are built each time.
     """
     made_once = cast(Callable[Concatenate[Access, P], T], functools.lru_cache(_REMEMBERED)(make))
 

@@ -1,4 +1,4 @@
-"""Numbers about the whole: clusters, states, users, accounts."""
+"""Totals: clusters, states, users, accounts."""
 
 import functools
 from itertools import accumulate
@@ -19,7 +19,7 @@ _USUAL_JOBS = 10  # of fewer, a median would tell of single jobs
 
 
 def clusters(db: Connection) -> list[RowMapping]:
-    """All clusters, with how their sources were last read. There is nothing personal in it."""
+    """All clusters, with the state of their sources. It contains no personal data."""
     return list(db.execute(_clusters()).mappings().all())
 
 
@@ -54,9 +54,9 @@ def _unfinished_by_state(access: Access, cluster: str | None) -> sa.Select[Any]:
 
 
 def queues(db: Connection, cluster: str) -> list[RowMapping]:
-    """Jobs and their resources of each partition that run and that wait, without whose they are.
+    """Running and waiting jobs of each partition and their resources, without their users.
 
-    It is told to everybody, as the scheduler tells everybody the state of its queues.
+    Everybody may see it, as schedulers show the state of their queues to everybody.
     """
     return list(db.execute(_queues(), {"cluster": cluster}).mappings().all())
 
@@ -90,7 +90,7 @@ def _queues() -> sa.Select[Any]:
 def users(
     db: Connection, access: Access, since: int, until: int, cluster: str | None = None
 ) -> list[RowMapping]:
-    """Who had jobs on the days that begin in [since, until), with their accounts."""
+    """Users with jobs on the days that begin in [since, until), with their accounts."""
     names = ("cluster", "username", "account")
     rows = kept(db, access, names, since, until, cluster).subquery().c
     query = sa.select(*rows).distinct().order_by(*rows)
@@ -100,7 +100,7 @@ def users(
 def accounts(
     db: Connection, access: Access, since: int, until: int, cluster: str | None = None
 ) -> list[RowMapping]:
-    """Which accounts had jobs on the days that begin in [since, until), and what they are."""
+    """Accounts with jobs on the days that begin in [since, until), and their descriptions."""
     names = ("cluster", "account")
     rows = kept(db, access, names, since, until, cluster).subquery()
     about = schema.account.c
@@ -142,8 +142,8 @@ _PARTITIONS = (
 def usual_wait(db: Connection, cluster: str, partition: str, now: int) -> float | None:
     """Seconds that jobs of a partition waited in the last 30 days; None after too few jobs.
 
-    The median of the days' medians, each weighted with the jobs of its day. It is told to
-    everybody, as the scheduler tells everybody the state of its queues.
+    The median of the days' medians, weighted by each day's jobs. Everybody may see it, as
+    schedulers show the state of their queues to everybody.
     """
     since = now - _USUAL_DAYS * DAY
     rows = db.execute(
@@ -163,9 +163,9 @@ def usual_wait(db: Connection, cluster: str, partition: str, now: int) -> float 
 def waits_by_day(
     db: Connection, cluster: str, partition: str, since: int, least_jobs: int = _USUAL_JOBS
 ) -> list[RowMapping]:
-    """Waits of a partition's jobs on the days from then on, of days on which so many started.
+    """Waits of a partition's jobs by day, for days on which at least this many started.
 
-    With the usual least number it tells of no single job, and is for everybody.
+    With the default minimum it does not reveal single jobs, and everybody may see it.
     """
     given = {"cluster": cluster, "partition": partition, "since": since, "least": least_jobs}
     return list(db.execute(_WAITS_BY_DAY, given).mappings().all())

@@ -1,4 +1,4 @@
-"""Sums of use over days, made of whole months and the days around them."""
+"""Sums of usage over days, from whole months and the days around them."""
 
 from collections.abc import Collection, Sequence
 from typing import Any, Literal, NamedTuple
@@ -20,7 +20,7 @@ MOST = 20_000
 
 
 class TooManyRowsError(ValueError):
-    """An answer would have more rows than it may; the text says what would help."""
+    """An answer would exceed its maximum of rows; the text says what would help."""
 
 
 def summed(
@@ -38,7 +38,7 @@ def summed(
 ) -> list[RowMapping]:
     """Sums of the days that begin in [since, until), one row per value of `by`.
 
-    Raises TooManyRowsError, where there is a limit.
+    Raises TooManyRowsError if there is a limit.
     """
     query = _added_up(
         access, schema.USAGE, (*by,), (*columns,), _clusters(db, cluster), since, until,
@@ -61,7 +61,7 @@ def emissions(
 ) -> list[RowMapping]:
     """Grams by provider, one row per provider and value of `by`; providers are never added up.
 
-    Raises TooManyRowsError, where there is a limit.
+    Raises TooManyRowsError if there is a limit.
     """
     sums = schema.EMISSIONS
     query = _added_up(
@@ -75,12 +75,12 @@ def kept(
     db: Connection, access: Access, names: tuple[str, ...], since: int, until: int,
     cluster: str | None,
 ) -> sa.CompoundSelect[Any]:  # fmt: skip
-    """These columns of the usage that stands for the days that begin in [since, until)."""
+    """These columns of the stored usage of the days that begin in [since, until)."""
     return _kept(access, schema.USAGE, names, _clusters(db, cluster), since, until)
 
 
 def _clusters(db: Connection, cluster: str | None) -> tuple[str, ...]:
-    """The keys of the tables begin with them."""
+    """The keys of the tables begin with the cluster."""
     return tuple(known_clusters(db, cluster))
 
 
@@ -99,7 +99,7 @@ def _added_up(
     clusters: tuple[str, ...], since: int, until: int, account: str | None, user: str | None,
     most: int | None,
 ) -> sa.Select[Any]:  # fmt: skip
-    """One row more than there may be tells that there are too many."""
+    """One row more than permitted shows that there are too many."""
     each = _kept(access, sums, (*by, *columns), clusters, since, until, account, user)
     rows = each.subquery().c
     groups = [rows[name] for name in by]
@@ -138,7 +138,7 @@ class _Rows(NamedTuple):
 def _read(
     sums: schema.Sums, access: Access, names: Collection[str], since: int, until: int
 ) -> list[_Rows]:
-    """What to read: of the tables that have these columns those with the fewest rows."""
+    """What to read: of the tables with these columns, those with the fewest rows."""
     if "username" in names or access.by_person():
         days, months = sums.by_user, sums.monthly_by_user
     elif "account" in names or not access.everything:

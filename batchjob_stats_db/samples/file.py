@@ -1,8 +1,8 @@
-"""Reading a sample file: whole, cut in the middle, damaged, or while it is being written.
+"""Reads a sample file: complete, truncated, damaged, or while it is being written.
 
-A file that is being written is a whole gzip file at every moment: each new sample stands where the
-trailer stood, and a new trailer follows. So what is in the last bytes may be replaced; everything
-before them stays.
+A file that is being written is a complete gzip file at every moment: each new sample replaces the
+trailer, and is followed by a new one. So the last bytes may be replaced; everything before them
+stays.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ TRAILER_BYTES = 10
 
 
 class Unpacker:
-    """The lines of a gzip file of one or several members, as far as it goes by now."""
+    """The lines of a gzip file of one or several members, as far as it has been written."""
 
     def __init__(self, path: Path) -> None:
         """Raises OSError."""
@@ -56,7 +56,7 @@ class Unpacker:
         self._file.close()
 
     def lines(self) -> Iterator[bytes]:
-        """The whole lines that have come since the last call; raises OSError."""
+        """The complete lines that are new since the last call; raises OSError."""
         size = os.fstat(self.descriptor).st_size
         if size == self._seen:
             return
@@ -70,7 +70,7 @@ class Unpacker:
             yield from self._tail(self._file.read(TRAILER_BYTES))
 
     def _tail(self, packed: bytes) -> list[bytes]:
-        """The lines in the last bytes; none where a writer replaces them just now."""
+        """The lines in the last bytes; none while a writer replaces them."""
         member, rest = self._member.copy(), self._rest
         found = list(self._unpacked(packed))
         if (self.damage or not self._member.eof) and self.written:
@@ -87,7 +87,7 @@ class Unpacker:
                 self.damage = f"a line of more than {LONGEST_LINE} bytes"
 
     def _unpack(self, packed: bytes) -> tuple[bytes, bytes]:
-        """Some text, and what is still packed: a file made to blow up is unpacked by pieces."""
+        """Some text, and the remaining input: a malicious file is decompressed in parts."""
         if self._member.eof:
             self._member = zlib.decompressobj(_GZIP)
         before = self._member.copy()
@@ -101,7 +101,7 @@ class Unpacker:
 
 
 def _until_damage(member: "zlib._Decompress", packed: bytes) -> bytes:
-    """What can be unpacked before the place that cannot; zlib itself throws it away."""
+    """What can be decompressed before the damage; zlib itself discards it."""
     text = bytearray()
     with contextlib.suppress(zlib.error):
         for at in range(len(packed)):
@@ -136,22 +136,22 @@ class SampleFile:
 
     @property
     def who(self) -> SampleHeader | None:
-        """Whose samples they are, by the first line; None: it was not there yet."""
+        """The job of the samples, from the first line; None if there is none yet."""
         return self.decoder.who
 
     @property
     def damage(self) -> str:
-        """Why the rest of the file cannot be read; "" where it can, or is only not there."""
+        """Why the rest of the file cannot be read; "" if it can, or is only not written yet."""
         return self._damage or self._unpacker.damage
 
     @property
     def ended(self) -> bool:
-        """Nothing more will be written: it was packed for good."""
+        """Whether the file is complete: it was repacked."""
         return not os.fstat(self._unpacker.descriptor).st_mode & 0o200
 
     @property
     def replaced(self) -> bool:
-        """The file is no longer the one of that name: it was repacked, or deleted."""
+        """Whether another file has its name now, or none: it was repacked, or deleted."""
         try:
             there = self.path.stat()
         except OSError:
@@ -165,11 +165,11 @@ class SampleFile:
         return self._unpacker.written
 
     def read(self) -> Iterator[JobSample]:
-        """The samples that have come since the last call; raises OSError."""
+        """The samples that are new since the last call; raises OSError."""
         return (JobSample(at, dict(self.decoder.values)) for at in self.times())
 
     def times(self) -> Iterator[float]:
-        """The same, cheaper: the time of each, while its numbers stand in `decoder.values`."""
+        """The same, cheaper: the time of each sample, with its numbers in `decoder.values`."""
         if self._damage:
             return
         for line in self._unpacker.lines():

@@ -1,4 +1,4 @@
-"""Where samples lie: `<samples>/<jobid>/<YYYYmmdd-HHMMSS>.jsonl.gz`, times in UTC."""
+"""The location of samples: `<samples>/<jobid>/<YYYYmmdd-HHMMSS>.jsonl.gz`, times in UTC."""
 
 import hashlib
 import shutil
@@ -15,11 +15,11 @@ _LONGEST = 200  # bytes of a name; file systems take 255
 
 
 class NoSuchJob(ValueError):
-    """No samples under an id, or under several that begin with it; the text says which."""
+    """No samples of an id, or of several ids with this prefix; the text says which."""
 
 
 def folder_of(samples: Path, jobid: str) -> Path:
-    """The folder of a job. An id that no path may hold is written with %XX; a long one is cut."""
+    """The folder of a job. Characters that no path may contain become %XX; a long id is cut."""
     name = quote(jobid, safe=_PLAIN, errors="surrogateescape")
     if name.startswith(".") or not name:
         name = f"%2E{name[1:]}" if name else "%"
@@ -30,7 +30,7 @@ def folder_of(samples: Path, jobid: str) -> Path:
 
 
 def files_of(folder: Path) -> list[Path]:
-    """The job's files, oldest first; none where there is no folder."""
+    """The job's files, oldest first; none if there is no folder."""
     try:
         names = sorted(
             entry.name for entry in folder.iterdir()
@@ -50,7 +50,7 @@ def folders(samples: Path) -> list[Path]:
 
 
 def owners(folder: Path) -> set[SampleHeader]:
-    """Whose samples a folder holds, as far as they can be read, whatever the interval."""
+    """The users of a folder's samples, as far as they can be read."""
     found = set()
     for path in files_of(folder):
         try:
@@ -64,7 +64,7 @@ def owners(folder: Path) -> set[SampleHeader]:
 
 
 def jobid_of(folder: Path) -> str:
-    """The id whose folder it is."""
+    """The job id of a folder."""
     name = folder.name
     if len(name) > _LONGEST // 2 + 64:
         whole = {who.jobid for who in owners(folder)}
@@ -74,7 +74,7 @@ def jobid_of(folder: Path) -> str:
 
 
 def matching(samples: Path, text: str, running: Iterable[str] = ()) -> str:
-    """The id that is `text`, or the only one that begins with it; raises NoSuchJob, OSError."""
+    """The id `text`, or the only id with this prefix; raises NoSuchJob, OSError."""
     known = sorted({*map(jobid_of, folders(samples)), *running})
     if text in known:
         return text
@@ -88,7 +88,7 @@ def matching(samples: Path, text: str, running: Iterable[str] = ()) -> str:
 
 
 def remove(samples: Path, jobid: str) -> bool:
-    """Delete a job's samples; False where there were none. Raises OSError."""
+    """Delete a job's samples; False if there were none. Raises OSError."""
     folder = folder_of(samples, jobid)
     if not folder.is_dir():
         return False

@@ -1,9 +1,9 @@
-"""Lines of a sample file: one JSON object for each sample, which says all by itself.
+"""Lines of a sample file: one self-contained JSON object for each sample.
 
     {"time": 1775300000.0, "manager": "slurm", "jobid": "1", "user": "alice", "node": "n001",
      "interval_seconds": 5.0, "cpu_user_seconds": 19.9, "io": {"sda": {"read_bytes": 4096}}}
 
-Counters are sums since the job began. What was not read is not in a line.
+Counters are totals since the job began. Values that were not read are not in the line.
 """
 
 import json
@@ -28,7 +28,7 @@ def line(who: SampleHeader, sample: JobSample) -> bytes:
 
 
 def numbers(values: Mapping[SampleKey, float]) -> dict[str, Any]:
-    """The numbers of a sample under their names; those of devices, GPUs ... in objects."""
+    """The numbers of a sample by name; those of devices, GPUs ... in objects."""
     made: dict[str, Any] = {}
     for name, value in values.items():
         quantity = BY_NAME[name.quantity]
@@ -46,12 +46,12 @@ def numbers(values: Mapping[SampleKey, float]) -> dict[str, Any]:
 
 
 def values(document: Mapping[str, Any]) -> dict[SampleKey, float]:
-    """The numbers of a document; raises LineError. Names of later versions are passed over."""
+    """The numbers of a document; raises LineError. Names of later versions are ignored."""
     return {name: value for key, told in document.items() for name, value in _flat(key, told)}
 
 
 class Decoder:
-    """Reads the lines of one file in their order, and tells what has changed."""
+    """Reads the lines of one file in order, and reports what has changed."""
 
     def __init__(self) -> None:
         self.who: SampleHeader | None = None
@@ -60,7 +60,7 @@ class Decoder:
         self._before: Mapping[str, Any] = {}
 
     def advance(self, text: bytes) -> float:
-        """Read the next line into `values`, and say of which time it is; raises LineError."""
+        """Read the next line into `values`; returns its time. Raises LineError."""
         document = _document(text)
         at = document.pop("time", None)
         if not _number(at):

@@ -1,4 +1,4 @@
-"""What follows from two samples, one after the other: rates, sums, power."""
+"""Values derived from two successive samples: rates, sums, power."""
 
 from typing import Any
 
@@ -19,19 +19,19 @@ _ORDER = {quantity.name: place for place, quantity in enumerate(QUANTITIES)}
 
 
 def rate(step: SamplePair, quantity: Quantity, *of: str) -> float | None:
-    """Growth per second of a counter; None where that is not known, as after it restarted."""
+    """Increase of a counter per second; None if unknown, for example after a reset."""
     return _rate(step, SampleKey(quantity.name, of))
 
 
 def rates(step: SamplePair, quantity: Quantity) -> float | None:
-    """The sum of the rates of all devices, GPUs or whatever."""
+    """The sum of the rates of all devices, GPUs and so on."""
     names = [name for name in step.sample.values if name.quantity == quantity.name]
     found = [each for name in names if (each := _rate(step, name)) is not None]
     return sum(found) if found else None
 
 
 def cpu_percent(step: SamplePair) -> float | None:
-    """CPU time per time; 100 is one CPU."""
+    """CPU time per elapsed time; 100 is one CPU."""
     user, system = rate(step, CPU_USER), rate(step, CPU_SYSTEM)
     return None if user is None or system is None else 100 * (user + system)
 
@@ -46,7 +46,7 @@ def _rate(step: SamplePair, name: SampleKey) -> float | None:
 
 
 def document(step: SamplePair) -> dict[str, Any]:
-    """A sample as an object, as in a file, with rates, sums and power besides."""
+    """A sample as an object, as in a file, with rates, sums and power added."""
     made: dict[str, Any] = {
         "time": step.sample.at,
         "jobid": step.who.jobid,
@@ -77,7 +77,7 @@ def _total(devices: Any) -> dict[str, float]:
 
 
 def _rounded(value: Any) -> Any:
-    """Without the digits that only the division has made."""
+    """The number without digits that result only from the division."""
     if isinstance(value, dict):
         return {key: _rounded(each) for key, each in value.items()}
     if isinstance(value, float):

@@ -1,4 +1,4 @@
-"""Records samples of all jobs: one pass of readings each interval, one file for each job."""
+"""Records samples of all jobs: one pass in each interval, one file for each job."""
 
 import contextlib
 import logging
@@ -42,7 +42,7 @@ _TIDY_SECONDS = 600.0
 
 @dataclass(frozen=True)
 class RecorderOptions:
-    """How samples are recorded and kept."""
+    """How samples are recorded and retained."""
 
     interval: float = option(5.0, "Interval between samples of a job.", parse=duration)
     keep: float = option(
@@ -64,7 +64,7 @@ class _Course(NamedTuple):
 
 
 class Recorder:
-    """Owns the thread that records, and the files that are open."""
+    """Owns the recording thread and the open files."""
 
     def __init__(
         self,
@@ -75,8 +75,9 @@ class Recorder:
         monotonic: Callable[[], float] = time.monotonic,
         runs: Path | None = None,
     ) -> None:
-        """`take`: every job's numbers of now. `samples`: the directory, which is made with the
-        first sample. `runs`: where this machine's own runs are on record.
+        """`take`: samples every job now. `samples`: the directory, created with the first sample.
+
+        `runs`: the directory of this machine's own runs.
         """
         self._take = take
         self._samples = samples
@@ -93,12 +94,12 @@ class Recorder:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin to record."""
+        """Start recording."""
         self._thread = threading.Thread(target=self._run, name="samples", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Take a last sample of each job, and end all files."""
+        """Take a last sample of each job, and close all files."""
         self._stopped.set()
         if self._thread is not None:
             self._thread.join(timeout=10)
@@ -115,7 +116,7 @@ class Recorder:
             self._close(key)
 
     def record(self) -> None:
-        """One pass: a sample of each job. What fails is said once, and the rest goes on."""
+        """One pass: a sample of each job. Errors are logged once, and do not affect other jobs."""
         at, now = self._clock(), self._monotonic()
         with self._isolated("read", "samples: cannot read jobs"):
             taken = self._take()
@@ -133,7 +134,7 @@ class Recorder:
             self._tidy()
 
     def _recorded(self, taken: JobSamples, at: float, now: float) -> bool:
-        """Write a sample of the job if there is news; False where that failed."""
+        """Write a sample of the job if there is a new one; False if that failed."""
         key = taken.job
         course = self._courses.get(key)
         if not taken.ended:
@@ -177,7 +178,7 @@ class Recorder:
         return True
 
     def _tidy(self) -> None:
-        """Pack what a recorder that was killed has left, and delete what is too old."""
+        """Repack what a killed recorder has left, and delete expired samples."""
         with self._isolated("tidy", "cannot delete old samples"):
             for folder in folders(self._samples):
                 for path in files_of(folder):
@@ -189,7 +190,7 @@ class Recorder:
 
     @contextlib.contextmanager
     def _isolated(self, what: str, said: str) -> Iterator[None]:
-        """Whatever happens, the exporter goes on, and the next pass tries again."""
+        """Run a pass; an error must not affect the exporter, and the next pass tries again."""
         try:
             yield
         except Exception as error:
@@ -198,10 +199,10 @@ class Recorder:
 
 
 def _with_totals(taken: JobSamples, runs: Path) -> JobSamples:
-    """An ended run of this machine with the totals of its record, where those are larger.
+    """An ended local run with the totals of its record, where those are larger.
 
-    Its supervisor has read them after the last process had ended, and summed up the processes one
-    by one; our last look may be from seconds before.
+    Its supervisor read them after the last process had ended, and summed up the processes one by
+    one; the last sample may be seconds older.
     """
     job = taken.job
     if job.manager != "local" or not taken.ended:

@@ -1,4 +1,4 @@
-"""A job's samples from the first on, and then as they come."""
+"""A job's samples from the first one on, and then new ones as they arrive."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +12,7 @@ _PATIENCE_SECONDS = 2.0
 
 
 class SamplePair(NamedTuple):
-    """A sample, and the one before it on the same node."""
+    """A sample, and the previous one on the same node."""
 
     who: SampleHeader
     sample: JobSample
@@ -20,12 +20,12 @@ class SamplePair(NamedTuple):
 
 
 class Replay:
-    """Reads all files of one job in their order; each call gives what is new."""
+    """Reads all files of one job in order; each call returns what is new."""
 
     def __init__(
         self, samples: Path, jobid: str, wanted: Callable[[SampleHeader], bool] = lambda _: True
     ) -> None:
-        """`wanted`: whose samples; an id may have been used by several people."""
+        """`wanted`: selects samples, since several users may have used an id."""
         self.damages: list[str] = []
         self._folder = folder_of(samples, jobid)
         self._wanted = wanted
@@ -41,7 +41,7 @@ class Replay:
         self._open.clear()
 
     def read(self) -> Iterator[SamplePair]:
-        """The samples that have come since the last call; raises OSError."""
+        """The samples that are new since the last call; raises OSError."""
         for path in files_of(self._folder):
             if path in self._done:
                 continue
@@ -59,11 +59,11 @@ class Replay:
 
     @property
     def begun(self) -> bool:
-        """Whether there was any sample."""
+        """Whether there has been a sample."""
         return bool(self._last)
 
     def over(self, now: float) -> bool:
-        """Nothing more is to be expected: the job has ended, or nobody records it any more."""
+        """Whether no more samples are expected: the job has ended, or is no longer recorded."""
         if any(file.written for file in self._open.values()):
             return bool(self._last) and all(END in x.sample.values for x in self._last.values())
         return all(

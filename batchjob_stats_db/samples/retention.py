@@ -1,4 +1,4 @@
-"""How long samples are kept: by age and by size, job by job, the oldest first."""
+"""Retention of samples: by age and by size, job by job, the oldest first."""
 
 import logging
 import shutil
@@ -12,7 +12,7 @@ log = logging.getLogger(__name__)
 
 
 class SampleFolder(NamedTuple):
-    """What a job's samples weigh, and when the last one came."""
+    """The size of a job's samples, and the time of the last one."""
 
     last: float
     bytes: int
@@ -22,10 +22,10 @@ class SampleFolder(NamedTuple):
 def expire(
     samples: Path, now: float, oldest_seconds: float, most_bytes: int, running: Collection[Path]
 ) -> int:
-    """Delete the samples of jobs that ended too long ago, then of the oldest until all fit.
+    """Delete expired samples, then the oldest until the rest fits.
 
-    A limit of 0 is none. The folders in `running` stay. Returns how many jobs' were deleted;
-    raises OSError where one could not be.
+    A limit of 0 is none. The folders in `running` are kept. Returns how many jobs' samples were
+    deleted; raises OSError if some could not be.
     """
     jobs = [_job(folder) for folder in folders(samples)]
     total = sum(job.bytes for job in jobs)

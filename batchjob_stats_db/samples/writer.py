@@ -1,9 +1,9 @@
-"""Writing a sample file, which is a whole gzip file after each sample, and after a crash.
+"""Writes a sample file, which is a complete gzip file after each sample, and after a crash.
 
-A sample is packed and flushed by itself, in the place of the trailer, and a new trailer follows
-(RFC 1952): `zcat` reads the file while it is being written. That costs more than packing all
-together. A file that has ended is therefore repacked, whole, and put in its own place. Nothing
-is lost at any moment: the new one takes the old one's name when it is complete.
+Each sample is compressed and flushed by itself in place of the trailer, and a new trailer follows
+(RFC 1952): `zcat` can read the file while it is being written. That takes more space than
+compressing all samples together, so a file is repacked when it is complete. Nothing is lost at any
+moment: the new file replaces the old one when it is complete.
 """
 
 import contextlib
@@ -45,7 +45,7 @@ class Writer:
         self.bytes = 0
 
     def write(self, sample: JobSample) -> None:
-        """Append a sample; after an OSError the file holds what it held, and must be closed."""
+        """Append a sample; after an OSError the file is unchanged, and must be closed."""
         text = line(self._who, sample)
         packed = self._packer.compress(text) + self._packer.flush(zlib.Z_SYNC_FLUSH)
         self._checksum, self._size = zlib.crc32(text, self._checksum), self._size + len(text)
@@ -53,7 +53,7 @@ class Writer:
         self._append((b"" if self.bytes else _HEADER) + packed, trailer)
 
     def close(self) -> None:
-        """Close the file; one without a sample is removed. Raises OSError, and is closed anyway."""
+        """Close the file, and remove it if it is empty. It is closed even if OSError is raised."""
         try:
             if not self.bytes:
                 self.path.unlink(missing_ok=True)
@@ -61,7 +61,7 @@ class Writer:
             os.close(self._descriptor)
 
     def _append(self, packed: bytes, trailer: bytes) -> None:
-        """All or nothing: what a full disk took of it is taken back."""
+        """Write all or nothing: on a full disk, a partial write is undone."""
         at = self.bytes - len(self._trailer)
         try:
             written = os.pwrite(self._descriptor, packed + trailer, at)
@@ -93,7 +93,7 @@ def _created(folder: Path, now: float) -> tuple[Path, int]:
 def repack(path: Path) -> None:
     """Repack a file that nobody writes any more, and make it read-only; raises OSError.
 
-    One that is packed already, damaged, or being written stays as it is.
+    A file that is repacked already, damaged, or being written is left as it is.
     """
     if not path.stat().st_mode & 0o200:
         return

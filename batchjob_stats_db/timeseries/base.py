@@ -1,4 +1,4 @@
-"""The one way to a job's past measurements, wherever they are kept."""
+"""The interface to a job's past measurements, wherever they are stored."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -8,15 +8,15 @@ from batchjob.quantities.quantity import SeriesKind, Statistic
 
 
 class TimeSeriesError(Exception):
-    """The store of measurements does not answer, or not as agreed; worth another try later."""
+    """The store does not answer, or not as expected; a retry may succeed."""
 
 
 class QuestionFailed(TimeSeriesError):
-    """The store answers, but not this question: it is too much for it, or refused."""
+    """The store answers, but not this query: it is too expensive, or refused."""
 
 
 class JobWindow(NamedTuple):
-    """A job's series, and the time in which they are this run's."""
+    """A job's series, and the time in which they belong to this run."""
 
     cluster: str
     jobid: str
@@ -37,7 +37,7 @@ class JobWindow(NamedTuple):
 
 
 class SeriesValue(NamedTuple):
-    """One number with the labels it came under, replicas already folded into one."""
+    """One number with its labels; replicas are already merged."""
 
     metric: str
     labels: Mapping[str, str]
@@ -45,9 +45,9 @@ class SeriesValue(NamedTuple):
 
 
 class SeriesQuery(NamedTuple):
-    """Series whose course is wanted: those of a cluster that have one of the values of each label.
+    """Series to be read over time: those of a cluster with one of the values of each label.
 
-    A job's own series are asked for by its `jobid`; those of devices by `uuid`.
+    A job's own series are selected by `jobid`; those of devices by `uuid`.
     """
 
     metric: str
@@ -57,9 +57,9 @@ class SeriesQuery(NamedTuple):
 
 
 class NodeQuery(NamedTuple):
-    """Series of a node's exporter whose course is wanted.
+    """Series of a node's exporter to be read over time.
 
-    Series that differ in `summed` alone are added up; those that differ in `by` are told apart.
+    Series that differ only in `summed` are added up; those that differ in `by` are kept apart.
     """
 
     metric: str
@@ -70,7 +70,7 @@ class NodeQuery(NamedTuple):
 
 
 class Point(NamedTuple):
-    """What was seen in the stretch of time that ends at `time`."""
+    """What was measured in the interval that ends at `time`."""
 
     time: float  # epoch seconds
     low: float
@@ -79,7 +79,7 @@ class Point(NamedTuple):
 
 
 class TimeSeries(NamedTuple):
-    """A series over a span; where nothing was seen, there is no point."""
+    """A series over time, without points where nothing was measured."""
 
     labels: Mapping[str, str]
     points: Sequence[Point]
@@ -94,22 +94,21 @@ class TimeSeriesStore(Protocol):
     def measure(
         self, wanted: Mapping[Statistic, Sequence[str]], spans: Sequence[JobWindow]
     ) -> dict[Statistic, list[SeriesValue]]:
-        """Of each statistic one number per series of its metrics; no series, no sample.
+        """Each statistic as one number per series of its metrics; without a series, no number.
 
         Raises TimeSeriesError.
         """
         ...
 
     def last_sampled(self, metrics: Sequence[str], spans: Sequence[JobWindow]) -> list[SeriesValue]:
-        """When each series had its last sample, in epoch seconds; of a long span about.
+        """The time of each series' last sample in epoch seconds, approximate for a long period.
 
-        Costs more than `Statistic.LATEST`, which leaves out what was long ago. Raises
-        TimeSeriesError.
+        Costs more than `Statistic.LATEST`, which leaves out old samples. Raises TimeSeriesError.
         """
         ...
 
     def courses(self, asked: SeriesQuery, span: JobWindow, stretches: int) -> list[TimeSeries]:
-        """The courses over `span`, in that many stretches of equal length or fewer.
+        """The series over `span`, in at most this many intervals of equal length.
 
         Raises TimeSeriesError.
         """
@@ -120,13 +119,12 @@ class TimeSeriesStore(Protocol):
     ) -> list[SeriesValue]:
         """The last values of series of a cluster's nodes and accounts, with all their labels.
 
-        None that is older than some scrapes. Of one target alone where `instance` names it. Raises
-        TimeSeriesError.
+        None older than a few scrapes. `instance`: only of this target. Raises TimeSeriesError.
         """
         ...
 
     def seen(self, cluster: str, metric: str, now: float, seconds: int) -> list[SeriesValue]:
-        """For each `instance` the part, 0 to 1, of the scrapes of the last `seconds` that had it.
+        """The fraction, 0 to 1, of the last `seconds` in which each `instance` was scraped.
 
         Raises TimeSeriesError.
         """

@@ -1,4 +1,4 @@
-"""What a counter counted, from its samples and through its resets."""
+"""The total of a counter from its samples, across resets."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -16,7 +16,7 @@ def fell(before: float, after: float) -> bool:
 
 
 def same(one: float, other: float) -> bool:
-    """Whether a counter stood still between two samples."""
+    """Whether a counter did not change between two samples."""
     return abs(one - other) <= _NOISE * max(abs(one), abs(other))
 
 
@@ -25,8 +25,8 @@ def own_samples(
 ) -> Sequence[tuple[float, float]]:
     """The samples of the run that began at `start`.
 
-    A counter that a rerun took over still shows its predecessor's last value until the new run's
-    processes exist; these leading samples are not this run's.
+    A counter that a rerun continues shows its predecessor's last value until the new run's
+    processes exist; these first samples do not belong to the run.
     """
     carried = next((value for at, value in reversed(points) if at < start), None)
     own = [point for point in points if point[0] >= start]
@@ -37,7 +37,7 @@ def own_samples(
 
 
 def total_of(points: Sequence[tuple[float, float]], start: float) -> float | None:
-    """What a counter counted from `start` on, through its resets; None without a sample."""
+    """The increase of a counter from `start` on, across resets; None without a sample."""
     own = [value for _, value in own_samples(points, start)]
     if not own:
         return None

@@ -1,4 +1,4 @@
-"""Answers of the Prometheus HTTP API taken apart."""
+"""Parses answers of the Prometheus HTTP API."""
 
 import json
 import math
@@ -12,11 +12,11 @@ NamedSeries = Iterator[tuple[str, dict[str, str], dict[str, Any]]]
 
 
 class PartialAnswer(TimeSeriesError):
-    """The server could not see all its data; what it says is not the whole."""
+    """The server could not read all its data, so its answer is incomplete."""
 
 
 def results_of(url: str, status: int, body: bytes) -> list[dict[str, Any]]:
-    """The series of an answer; raises TimeSeriesError for an error, and for a part of the whole."""
+    """The series of an answer; raises TimeSeriesError for an error or an incomplete answer."""
     try:
         answer = json.loads(body)
         if answer["status"] == "success":
@@ -34,18 +34,18 @@ def results_of(url: str, status: int, body: bytes) -> list[dict[str, Any]]:
 
 
 def named_series(answer: list[dict[str, Any]]) -> NamedSeries:
-    """Series with their metric and labels apart."""
+    """Series with their metric and labels separated."""
     for result in answer:
         labels = dict(result["metric"])
         yield labels.pop("__name__", ""), labels, result
 
 
 def instant_values(answer: list[dict[str, Any]]) -> Iterator[SeriesValue]:
-    """What an instant query found."""
+    """The values of an instant query."""
     for name, labels, result in named_series(answer):
         yield SeriesValue(name, labels, float(result["value"][1]))
 
 
 def finite_points(pairs: Iterable[tuple[float, str]]) -> Iterator[tuple[float, float]]:
-    """Time and value of samples that are numbers; the marker where a series ended is NaN."""
+    """Time and value of numeric samples; the marker of a stale series is NaN."""
     return ((at, value) for at, text in pairs if math.isfinite(value := float(text)))

@@ -1,4 +1,4 @@
-"""The HTTP API of a Prometheus-compatible server: who we are, and what an answer may cost."""
+"""A client of a Prometheus-compatible HTTP API, with limits on its answers."""
 
 import time
 from collections.abc import Iterable, Mapping
@@ -14,7 +14,7 @@ _PATIENCE_SECONDS = 2.0  # beyond the time the server was given for a query
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where the server is, and how to be let in."""
+    """The server's address and credentials."""
 
     url: str
     username: str = ""
@@ -33,23 +33,23 @@ class Endpoint:
 
 
 class NoAnswer(Exception):
-    """The server cannot be reached, or takes longer than it may."""
+    """The server cannot be reached, or exceeds its time."""
 
 
 class AnswerTooLarge(Exception):
-    """The answer has more bytes than it may."""
+    """The answer exceeds its maximum size."""
 
 
 class AnswerTooSlow(Exception):
-    """The answer began, and took too long to arrive."""
+    """The answer began, but took too long to arrive."""
 
 
 class PrometheusClient:
-    """Asks one server over connections that are kept open.
+    """Queries one server over persistent connections.
 
-    Through urllib3, since `requests` around it costs more than a small query. No proxies and no
-    ~/.netrc of whoever starts the program; no compression, which costs a near server more than it
-    saves.
+    Through urllib3, since `requests` costs more than a small query. Proxies and ~/.netrc of the
+    user who starts the program are ignored, and answers are not compressed, which costs a nearby
+    server more than it saves.
     """
 
     def __init__(self, endpoint: Endpoint, connections: int = 1) -> None:
@@ -60,7 +60,7 @@ class PrometheusClient:
     def ask(self, path: str, form: Iterable[tuple[str, str]], timeout: float) -> tuple[int, bytes]:
         """Status and body; raises NoAnswer, AnswerTooLarge, AnswerTooSlow.
 
-        `timeout`: seconds the server has; the answer may take little longer to arrive.
+        `timeout`: seconds for the server; the answer may take a little longer to arrive.
         """
         deadline = time.monotonic() + timeout + _PATIENCE_SECONDS
         target = f"{self._base}/{path}"
@@ -95,7 +95,7 @@ class PrometheusClient:
         return bytes(body)
 
     def close(self) -> None:
-        """Close the connections nobody uses."""
+        """Close idle connections."""
         self._pool.close()
 
 

@@ -1,9 +1,9 @@
-"""History in any server that speaks the Prometheus HTTP API.
+"""Measurements in any server with the Prometheus HTTP API.
 
-Prometheus, VictoriaMetrics, Mimir and Thanos answer the few functions used here alike:
+Prometheus, VictoriaMetrics, Mimir and Thanos evaluate the few functions used here alike:
 `last_over_time`, `resets`, `max_over_time`, `avg_over_time`, `count_over_time`, `timestamp`, and a
-bare range selector for raw samples. `increase()` and `rate()` are not among them: they give nothing
-for a series of one sample, and Prometheus extrapolates where VictoriaMetrics does not.
+bare range selector for raw samples. `increase()` and `rate()` are not among them: they return
+nothing for a series of one sample, and Prometheus extrapolates where VictoriaMetrics does not.
 """
 
 import math
@@ -73,7 +73,7 @@ _LATEST_SCRAPES = 5  # beyond which a value is of the past
 
 
 class Prometheus:
-    """Asks one server; used by one thread."""
+    """Queries one server; for one thread."""
 
     source = "prometheus"
 
@@ -84,7 +84,7 @@ class Prometheus:
     def measure(
         self, wanted: Mapping[Statistic, Sequence[str]], spans: Sequence[JobWindow]
     ) -> dict[Statistic, list[SeriesValue]]:
-        """See TimeSeriesStore; as few requests as the batches' bounds allow: one for a page."""
+        """See TimeSeriesStore; in as few queries as the limits of batches allow: one for a page."""
         found: dict[Statistic, list[SeriesValue]] = {statistic: [] for statistic in wanted}
         for batch in batches(spans, self._endpoint):
             for statistic, samples in self._of_batch(wanted, batch).items():
@@ -92,7 +92,7 @@ class Prometheus:
         return found
 
     def last_sampled(self, metrics: Sequence[str], spans: Sequence[JobWindow]) -> list[SeriesValue]:
-        """See TimeSeriesStore; of spans longer than 500 scrapes to 0.2 % of their length."""
+        """See TimeSeriesStore; for periods longer than 500 scrapes, to 0.2 % of their length."""
         interval = self._endpoint.scrape_interval
         found = []
         for batch in batches(spans, self._endpoint):
@@ -110,7 +110,7 @@ class Prometheus:
         return found
 
     def courses(self, asked: SeriesQuery, span: JobWindow, stretches: int) -> list[TimeSeries]:
-        """See TimeSeriesStore; replicas folded, gaps left open."""
+        """See TimeSeriesStore; replicas are merged, gaps are kept."""
         cut = resample.stretches(span, stretches, self._endpoint.scrape_interval)
         return (self._values if asked.kind is SeriesKind.GAUGE else self._rates)(asked, span, cut)
 
@@ -149,7 +149,7 @@ class Prometheus:
         ]
 
     def _values(self, asked: SeriesQuery, span: JobWindow, cut: Stretches) -> list[TimeSeries]:
-        """The store's own lows, means and highs."""
+        """The store's own minima, means and maxima."""
         found: dict[Identity, dict[float, list[float]]] = {}
         # Before Prometheus 3, a window held the sample at its very beginning as well.
         window = f"{matching(asked, span)}[{round(cut.seconds * 1000) - 1}ms]"
@@ -172,7 +172,7 @@ class Prometheus:
         ]
 
     def _rates(self, asked: SeriesQuery, span: JobWindow, cut: Stretches) -> list[TimeSeries]:
-        """From samples, all or, of a long time, one of several."""
+        """Rates from all samples or, over a long time, from one of several."""
         interval = self._endpoint.scrape_interval
         read = _drawn(span, 4 * interval)
         every = interval * math.ceil((read.until - read.start) / interval / _MOST_SAMPLES)
@@ -190,7 +190,7 @@ class Prometheus:
         return resample.together(whole, asked, span, cut, gap)
 
     def _thinned(self, asked: SeriesQuery, span: JobWindow, every: float) -> NamedSeries:
-        """A sample of each so many seconds; a multiple of the interval, so that all are as old."""
+        """One sample in this many seconds, a multiple of the interval: all are equally old."""
         query = f"last_over_time({matching(asked, span)}[{every:g}s])"
         seconds = span.until - span.start + (CARRIED_SECONDS if span.alone else 0)
         begin = span.until - every * (seconds // every)  # so that the very last is among them
@@ -232,7 +232,7 @@ class Prometheus:
         fallen: set[tuple[str, Identity]],
         batch: Sequence[JobWindow],
     ) -> None:
-        """Of counters that were reset the last value is not all."""
+        """Replace the last values of counters that were reset by their totals."""
         interval = self._endpoint.scrape_interval
         for (metric, jobid), identities in _by_job(fallen & totals.keys()).items():
             span = next(span for span in batch if span.jobid == jobid)
@@ -242,19 +242,19 @@ class Prometheus:
                 totals[metric, identity] = SeriesValue(metric, dict(identity), total)
 
     def _carried(self, metrics: Sequence[str], span: JobWindow) -> set[tuple[str, Identity]]:
-        """The counters that may have been another run's at first."""
+        """The counters whose first samples may belong to another run."""
         which = f"{selector(metrics, [span])}[{CARRIED_SECONDS}s]"
         query = f"max {BY_IDENTITY} (last_over_time({which}))"
         answer = self._ask("query", query=query, time=f"{span.start - 0.001:.3f}")
         return {(name, identity_of(labels)) for name, labels, _ in named_series(answer)}
 
     def _raw(self, which: str, span: JobWindow) -> NamedSeries:
-        """The samples themselves; for one of several runs from some time before."""
+        """The samples themselves; for one of several runs, from some time before."""
         seconds = max(1, span.until - span.start) + (CARRIED_SECONDS if span.alone else 0)
         return named_series(self._ask("query", query=f"{which}[{seconds}s]", time=span.until))
 
     def _ask(self, what: str, **parameters: object) -> list[dict[str, Any]]:
-        """One request; raises QuestionFailed where others may well be answered."""
+        """One request; raises QuestionFailed if other queries may succeed."""
         try:
             return self._answer(what, self._endpoint.timeout_seconds, **parameters)
         except PartialAnswer:
@@ -283,7 +283,7 @@ class Prometheus:
 
 
 def _drawn(span: JobWindow, margin: float) -> JobWindow:
-    """The time whose samples have to be read for the part that is drawn."""
+    """The time whose samples must be read for the part that is drawn."""
     begin, end = span.drawn
     return span._replace(
         start=math.ceil(max(span.start, begin - margin)),
@@ -303,7 +303,7 @@ def _terms(wanted: Mapping[Statistic, Sequence[str]]) -> Iterator[Term]:
 
 
 def _asked(answer: list[dict[str, Any]], cluster: str) -> Iterator[tuple[str, SeriesValue]]:
-    """By function what `united` found of a cluster; labels of thousands of series are kept once."""
+    """The results of `united` for a cluster by function; equal labels are shared."""
     for name, labels, result in named_series(answer):
         if labels.get("cluster", "") != cluster:
             continue

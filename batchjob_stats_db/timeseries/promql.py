@@ -1,4 +1,4 @@
-"""The PromQL that asks for jobs' series, and which jobs and metrics may share a query."""
+"""Builds the PromQL that reads jobs' series, and decides which jobs and metrics share a query."""
 
 import json
 import re
@@ -28,12 +28,12 @@ _FEW_JOBS = 10
 
 
 def identity_of(labels: Mapping[str, str]) -> Identity:
-    """What tells a series from others, whichever replica it came from."""
+    """The labels that identify a series, without those of replicas."""
     return tuple((label, labels[label]) for label in IDENTITY if label in labels)
 
 
 class Term(NamedTuple):
-    """A function over the series of some metrics; several only of one that keeps their names."""
+    """A function over the series of some metrics; several only if it keeps their names."""
 
     function: str
     metrics: Sequence[str]
@@ -42,14 +42,14 @@ class Term(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What its series have as their label `asked`."""
+        """The value of the label `asked` of its series."""
         return " ".join((self.function, *(self.metrics if len(self.metrics) == 1 else ())))
 
 
 def united(terms: Sequence[Term], batch: Sequence[JobWindow]) -> Iterator[str]:
-    """Queries, as few as possible, that ask for all terms of a batch of jobs; copies are folded.
+    """As few queries as possible for all terms of a batch of jobs; replicas are merged.
 
-    Most functions drop the metric's name. Hence the label `asked`, which tells their series apart.
+    Most functions drop the metric's name, hence the label `asked`, which identifies their series.
     """
     expressions: list[str] = []
     series = characters = 0
@@ -84,7 +84,7 @@ def _folded(expressions: Sequence[str]) -> str:
 
 
 class _Batch:
-    """Spans that may share a query: their jobs' series are asked for over the time of all."""
+    """Spans that may share a query, which covers the time of all of them."""
 
     def __init__(self, first: JobWindow, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
@@ -95,7 +95,7 @@ class _Batch:
         self._samples, self._characters = 0.0, 0
 
     def add(self, span: JobWindow) -> bool:
-        """Take it in, unless it does not fit."""
+        """Add the span, unless it does not fit."""
         endpoint = self._endpoint
         samples = _SERIES * span.nodes * (1 + (span.until - span.start) / endpoint.scrape_interval)
         characters = 1 + len(literal(span.jobid))
@@ -119,11 +119,11 @@ class _Batch:
 
 
 def batches(spans: Sequence[JobWindow], endpoint: Endpoint) -> Iterator[list[JobWindow]]:
-    """Spans that may share a query: of different jobs, near each other, not too many samples.
+    """Spans that may share a query: of different jobs, close in time, not too many samples.
 
-    A batch is asked over the time of all its spans; that is right for each of them because a job's
-    series have no samples outside its own, except for other runs of its jobid: no batch reaches
-    into their time.
+    A batch's query covers the time of all its spans; that is correct for each of them since a job's
+    series have no samples outside its own time, except for other runs of its jobid: no batch
+    includes time of those.
     """
     found: list[_Batch] = []
     for span in sorted(spans, key=lambda each: (each.until, each.start)):
@@ -138,7 +138,7 @@ def batches(spans: Sequence[JobWindow], endpoint: Endpoint) -> Iterator[list[Job
 def selector(
     metrics: Sequence[str], spans: Sequence[JobWindow], instances: Sequence[str] = ()
 ) -> str:
-    """A selector of the jobs' series; of many jobs those of other clusters with their ids, too."""
+    """A selector of the jobs' series; for many jobs, of those of other clusters as well."""
     given = {"__name__": metrics}
     if len(spans) <= _FEW_JOBS:
         given["cluster"] = [spans[0].cluster]
@@ -149,7 +149,7 @@ def selector(
 
 
 def matching(asked: SeriesQuery, span: JobWindow) -> str:
-    """A selector of the series asked for; the cluster always in it."""
+    """A selector of the queried series, always with the cluster."""
     return _selector({"__name__": [asked.metric], "cluster": [span.cluster], **asked.where})
 
 
@@ -160,9 +160,9 @@ def of_cluster(cluster: str, metrics: Sequence[str], instance: str = "") -> str:
 
 
 def of_target(asked: NodeQuery, cluster: str, instance: str, step: float, interval: float) -> str:
-    """The course of a target's series: copies of a series, as replicas keep them, count once.
+    """A target's series over time; the copies of replicas count once.
 
-    A rate needs some scrapes, whatever the step.
+    A rate needs a few scrapes, whatever the step.
     """
     given = {"__name__": [asked.metric], "cluster": [cluster], "instance": [instance]}
     rate = asked.kind is SeriesKind.RATE
@@ -187,22 +187,22 @@ _SPECIAL = re.compile(r"([.+*?()|\[\]{}^$\\])")
 
 
 def literal(value: str) -> str:
-    """A regular expression that matches this alone."""
+    """A regular expression that matches only this text."""
     return _SPECIAL.sub(r"\\\1", value)
 
 
 def _string(value: str) -> str:
-    """A PromQL string, which is written like JSON's (both know \\" \\\\ \\n \\uXXXX)."""
+    """A PromQL string, with the same escapes as JSON."""
     return json.dumps(value, ensure_ascii=False)
 
 
 def over(metrics: Sequence[str], batch: Sequence[JobWindow]) -> str:
-    """A range selector of the jobs' series over the time of all of them, to `end_of(batch)`."""
+    """A range selector of the jobs' series over the time of all of them, up to `end_of(batch)`."""
     return f"{selector(metrics, batch)}[{seconds_of(batch)}s]"
 
 
 def last_times(metrics: Sequence[str], batch: Sequence[JobWindow], step: int) -> str:
-    """When their last samples were; looked for each so many seconds, copies folded."""
+    """The times of the last samples, to this many seconds; replicas are merged."""
     times = f"timestamp({selector(metrics, batch)})[{seconds_of(batch)}s:{step}s]"
     labels = ", ".join(label for label in IDENTITY if label != "__name__")
     return f"max by ({labels}) (max_over_time({times}))"
@@ -214,5 +214,5 @@ def seconds_of(batch: Sequence[JobWindow]) -> int:
 
 
 def end_of(batch: Sequence[JobWindow]) -> int:
-    """When the last of them is over."""
+    """When the last of them ends."""
     return max(span.until for span in batch)

@@ -1,4 +1,4 @@
-"""From the samples of series to their course: lows, means and highs of equal stretches of time."""
+"""Resamples series into intervals of equal length: minima, means and maxima."""
 
 import math
 from bisect import bisect_left
@@ -14,7 +14,7 @@ Identity = tuple[tuple[str, str], ...]  # labels that tell series apart
 
 
 class Stretches(NamedTuple):
-    """A time cut into pieces of one length."""
+    """A period divided into intervals of equal length."""
 
     start: float
     end: float
@@ -26,7 +26,7 @@ class Stretches(NamedTuple):
         return (self.end - self.start) / self.many
 
     def number(self, at: float) -> int:
-        """In which one a moment lies; each ends with its last moment."""
+        """The index of the interval of a moment; each interval includes its last moment."""
         number = math.ceil((at - self.start) / self.seconds) - 1
         return min(max(number, 0), self.many - 1)
 
@@ -36,7 +36,7 @@ class Stretches(NamedTuple):
 
 
 def stretches(span: JobWindow, most: int, interval: float) -> Stretches:
-    """At most so many, none shorter than the time between two samples."""
+    """At most this many intervals, none shorter than the time between two samples."""
     start = max(span.start, span.drawn[0])
     end = min(span.end if span.end is not None else span.until, span.drawn[1])
     end = max(end, start + 1)
@@ -44,7 +44,7 @@ def stretches(span: JobWindow, most: int, interval: float) -> Stretches:
 
 
 class Segment(NamedTuple):
-    """A time in which a counter grew evenly, for all that is known."""
+    """A period in which a counter grew evenly, as far as is known."""
 
     begin: float
     end: float
@@ -52,10 +52,10 @@ class Segment(NamedTuple):
 
 
 def pieces(points: Points, span: JobWindow, gap: float) -> list[Segment]:
-    """How fast a job's counter grew from sample to sample, through its resets.
+    """The growth of a job's counter from sample to sample, across resets.
 
-    It was zero when the job began, and its value from after the end is that of the end. Between
-    samples farther apart than `gap` nothing is said.
+    It was zero when the job began, and a value read after the end is that of the end. Nothing is
+    known between samples farther apart than `gap`.
     """
     own = own_samples([point for point in points if math.isfinite(point[1])], span.start)
     knots = [(float(span.start), 0.0), *own]
@@ -71,7 +71,7 @@ def pieces(points: Points, span: JobWindow, gap: float) -> list[Segment]:
 
 
 def added(series: Sequence[Sequence[Segment]]) -> list[Segment]:
-    """The sum of rates; where a series says nothing, the others stand alone."""
+    """The sum of rates, of those that are known at each time."""
     if len(series) == 1:
         return list(series[0])
     changes: dict[float, tuple[int, float]] = {}
@@ -89,7 +89,7 @@ def added(series: Sequence[Sequence[Segment]]) -> list[Segment]:
 
 
 def rates(parts: Iterable[Segment], cut: Stretches) -> list[Point]:
-    """The course of a rate: its mean over a stretch is what the counter grew in it."""
+    """The mean rate in each interval: the growth of the counter within it."""
     seen: dict[int, list[tuple[float, float]]] = {}  # (seconds, rate)
     for part in parts:
         for number in range(cut.number(math.nextafter(part.begin, math.inf)), cut.many):
@@ -108,7 +108,7 @@ def together(
     cut: Stretches,
     gap: float,
 ) -> list[TimeSeries]:
-    """The rates of series; those that differ in what is to be summed are added up."""
+    """The rates of series; those that differ only in the summed labels are added up."""
     groups: dict[Identity, list[list[Segment]]] = {}
     for identity, points in series:
         kept = tuple(each for each in identity if each[0] not in asked.summed)
@@ -117,7 +117,7 @@ def together(
 
 
 def values(points: Points, cut: Stretches) -> list[Point]:
-    """The course of a gauge."""
+    """A gauge in each interval."""
     seen: dict[int, list[tuple[float, float]]] = {}
     for at, value in points:
         if cut.start <= at <= cut.end and math.isfinite(value):
@@ -134,7 +134,7 @@ def _point(time: float, held: Sequence[tuple[float, float]]) -> Point:
 
 
 def merged(copies: Sequence[Points], gap: float) -> Points:
-    """One series from what several replicas saw of it; the fullest, the others in its gaps."""
+    """One series from several replicas: the most complete one, with the others in its gaps."""
     whole = max(sorted(copies), key=len)  # the same one, in whatever order they come
     for copy in copies:
         times = [at for at, _ in whole]

@@ -1,8 +1,8 @@
 """Totals of counters that were reset, from raw samples around the resets alone.
 
-A time is cut into windows. Where `resets()` of a window is zero, its least and its last value say
+A period is cut into windows. If `resets()` of a window is zero, its minimum and its last value are
 all that a total needs; only the other windows are read sample by sample, and of these only the
-series that fell. So neither a long job nor one of many nodes takes much memory.
+series that were reset. So neither a long job nor one of many nodes takes much memory.
 """
 
 import math
@@ -27,7 +27,7 @@ _Series = tuple[tuple[str, str], ...]  # all labels of a copy
 
 
 class _Window(NamedTuple):
-    """What a series did in an hour."""
+    """A series within one window."""
 
     least: float
     last: float
@@ -37,7 +37,7 @@ class _Window(NamedTuple):
 def reset_totals(
     ask: Ask, metric: str, span: JobWindow, fallen: Iterable[Identity], interval: float
 ) -> Iterator[tuple[Identity, float]]:
-    """What these counters of a job counted; of replicas the one that saw most."""
+    """Totals of these counters of a job; of replicas, the highest."""
     wanted = set(fallen)
     instances = sorted({dict(identity).get("instance", "") for identity in wanted})
     for first in range(0, len(instances), _INSTANCES_AT_ONCE):
@@ -54,7 +54,7 @@ def reset_totals(
 def _courses(
     ask: Ask, metric: str, span: JobWindow, instances: Sequence[str], interval: float
 ) -> dict[_Series, Points]:
-    """Of each copy the samples that a total needs."""
+    """The samples of each copy that a total needs."""
     which = selector([metric], [span], instances)
     # Whole windows are counted back from the end; what is before them is read as it is.
     begin = span.start + (span.until - span.start) % _WINDOW_SECONDS

@@ -1,7 +1,7 @@
-"""History in sample files, where there is no time series database.
+"""Measurements in sample files, without a time series database.
 
-The same questions have the same answers as with Prometheus. A number that stands still from one
-sample to the next costs nothing here.
+Queries have the same answers as with Prometheus. A number that does not change from one sample to
+the next costs nothing here.
 """
 
 import logging
@@ -37,12 +37,12 @@ _Tallies = Mapping[tuple[SampleHeader, SampleKey], Tally]
 
 
 class SampleHistory:
-    """Reads the files of one directory; used by one thread."""
+    """Reads the files of one directory; for one thread."""
 
     source = "samples"
 
     def __init__(self, samples: Path, cluster: str = "") -> None:
-        """`cluster`: whose jobs they are; "" where there is only one."""
+        """`cluster`: the cluster of the jobs; "" if there is only one."""
         self._samples = samples
         self._cluster = cluster
         self._once = Once(log)
@@ -69,7 +69,7 @@ class SampleHistory:
                     yield SeriesValue(metric, _labels(span, who, name), value)
 
     def courses(self, asked: SeriesQuery, span: JobWindow, stretches: int) -> list[TimeSeries]:
-        """See TimeSeriesStore; gaps left open."""
+        """See TimeSeriesStore; gaps are kept."""
         found: dict[Identity, Points] = {}
         interval = 0.0
         for jobid in asked.where.get("jobid", (span.jobid,)):
@@ -164,9 +164,9 @@ class SampleHistory:
 def _within(
     span: JobWindow, times: Iterable[float], who: SampleHeader, latest: dict[SampleHeader, float]
 ) -> Iterator[Moment]:
-    """Samples from the span's start (of one of several runs, somewhat before) to its end.
+    """Samples from the span's start (of one of several runs, a little earlier) to its end.
 
-    Two recorders of one node may have recorded a job both; then the first one counts.
+    If two recorders of one node have recorded a job, the first one counts.
     """
     begin = span.start - (CARRIED_SECONDS if span.alone else 0)
     seen_until = latest.get(who, -math.inf)
@@ -203,7 +203,7 @@ def _matching(
 def _identity(
     asked: SeriesQuery, span: JobWindow, who: SampleHeader, name: SampleKey
 ) -> Identity | None:
-    """The labels of a number that is asked for."""
+    """The labels of a queried number."""
     quantity = BY_NAME[name.quantity]
     metrics = (quantity.metric.name, *((_GPU_INFO,) if quantity.group is GPUS else ()))
     if asked.metric not in metrics:

@@ -1,4 +1,4 @@
-"""One series' statistics, kept while its samples go by."""
+"""The statistics of one series, updated sample by sample."""
 
 import math
 
@@ -6,7 +6,7 @@ from batchjob.quantities.quantity import Statistic
 
 
 class Tally:
-    """Counts a number from one change to the next: it has stood at all samples between."""
+    """Processes a number from one change to the next: all samples between had the same value."""
 
     def __init__(self) -> None:
         self._value: float | None = None
@@ -20,11 +20,11 @@ class Tally:
         self._before_resets = 0.0
 
     def carry(self, value: float | None) -> None:
-        """What it was before the time that counts: a run before this one may have left it."""
+        """Set the value before the period, which an earlier run may have left."""
         self._carried = value
 
     def change(self, number: int, value: float | None, before: float) -> None:
-        """From this sample on it is `value`; None: it is not there. `before`: see `end()`."""
+        """From this sample on it is `value`; None: it is missing. `before`: see `end()`."""
         self.end(number, before)
         self._value = value
         if value is None:
@@ -37,7 +37,7 @@ class Tally:
         self._total = value
 
     def end(self, number: int, before: float) -> None:
-        """It stood until before this sample; the one before it was taken at the time `before`."""
+        """End the value before this sample; `before` is the time of the previous sample."""
         if self._value is not None and number > self._since:
             self._latest = before
             self._count += number - self._since
@@ -45,7 +45,7 @@ class Tally:
         self._since = number
 
     def statistic(self, statistic: Statistic) -> float | None:
-        """What is wanted of it; None where there was no sample."""
+        """The requested statistic; None without a sample."""
         if not self._count:
             return None
         if statistic is Statistic.TOTAL:
