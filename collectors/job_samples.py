@@ -75,8 +75,9 @@ def _gpu(holding: Holding, told: Mapping[GpuMetric, float]) -> Values:
         gpu.JOB_GPU_MEMORY: holding.memory_bytes,
         gpu.JOB_GPU_PROCESSES: holding.processes,
         gpu.JOB_GPU_SHARE: holding.share,
-        **{quantity: told.get(metric) for quantity, metric in _OF_BOARD.items()},
     }
+    if holding.confirmed:  # or a job's environment could name the GPU of another, and tell of it
+        numbers |= {quantity: told.get(metric) for quantity, metric in _OF_BOARD.items()}
     return {
         SampleKey(quantity.name, of): value
         for quantity, value in numbers.items()

@@ -114,7 +114,7 @@ def take_all(browser: Browser, address: str, folder: Path) -> None:
             page.goto(root + path)
             page.emulate_media(media="screen")
             for figure in page.query_selector_all("figure.plot"):
-                figure.scroll_into_view_if_needed()
+                figure.evaluate("each => each.scrollIntoView()")
             page.wait_for_timeout(4000 if page.query_selector("figure.plot") else 500)
             page.screenshot(path=folder / f"{name}-{way}.png", full_page=True)
             if way == "light":

@@ -133,13 +133,16 @@ GPU_MEMORY = Curve(
     (_of_job(gpu.JOB_GPU_MEMORY), _of_gpu(gpu.GPU_MEMORY_USED), _dcgm("DEV_FB_USED", 1 << 20)),
 )
 GPU_MEMORY_TOTAL = Curve(
-    "gpu_memory_total", "bytes", "GPU memory installed.", (_of_gpu(gpu.GPU_MEMORY_TOTAL),)
+    "gpu_memory_total",
+    "bytes",
+    "GPU memory installed.",
+    (_of_gpu(gpu.GPU_MEMORY_TOTAL), _of_job(gpu.JOB_GPU_MEMORY_TOTAL)),
 )
 GPU_POWER = Curve(
     "gpu_power",
     "watts",
     "Power of the whole GPU.",
-    (_of_gpu(gpu.GPU_POWER), _dcgm("DEV_POWER_USAGE")),
+    (_of_gpu(gpu.GPU_POWER), _dcgm("DEV_POWER_USAGE"), _of_job(gpu.JOB_GPU_POWER)),
 )
 
 CURVES = {

@@ -163,7 +163,7 @@ def _until(page, expression):
 def _drawn(page):
     """Scroll through the plots, and wait for them."""
     for figure in page.query_selector_all("figure.plot"):
-        figure.scroll_into_view_if_needed()
+        figure.evaluate("each => each.scrollIntoView()")
     _until(
         page,
         "[...document.querySelectorAll('figure.plot')]"
@@ -301,9 +301,13 @@ def test_jobs_are_shown_in_the_frames_of_a_portal(visit, site, portal):
 def test_no_other_site_may_frame_them(visit, site, portal):
     page = visit("alice")
     page.goto(f"{portal.replace('127.0.0.1', 'localhost')}/?{quote(site[0] + '/embed/jobs')}")
-    page.wait_for_timeout(1000)
-    assert page.frames[1].url.startswith("chrome-error:")
-    assert any("frame-ancestors" in trouble for trouble in page.troubles)
+    end = time.monotonic() + 60
+    while not (
+        page.frames[1].url.startswith("chrome-error:")
+        and any("frame-ancestors" in trouble for trouble in page.troubles)
+    ):
+        assert time.monotonic() < end, (page.frames[1].url, page.troubles)
+        page.wait_for_timeout(50)
 
 
 def test_full_width_is_used(visit, site):
@@ -346,6 +350,62 @@ def test_all_plots_are_drawn_before_they_are_printed(visit, site):
     assert all(told), told
 
 
+def test_heads_stand_over_their_columns_on_paper(visit, site):
+    page = visit(viewport={"width": 1400, "height": 900})
+    for path in ("/jobs", "/jobs/40120?cluster=alpha"):
+        page.goto(site[0] + path)
+        _drawn(page)
+        if page.query_selector("#statistics"):
+            _until(page, "!document.getElementById('statistics').hidden")
+        page.emulate_media(media="print")
+        apart = page.evaluate(
+            """[...document.querySelectorAll('main table')].flatMap(table => {
+                const left = row => [...row.cells].filter(each => each.offsetWidth)
+                    .map(each => each.getBoundingClientRect().left)
+                const heads = left(table.tHead.rows[0]), cells = left(table.tBodies[0].rows[0])
+                return heads.map((at, i) => Math.abs(at - cells[i]))
+            })"""
+        )
+        assert apart
+        assert max(apart) < 1, path
+        unreadable = page.evaluate(
+            "[...document.querySelectorAll('main thead .sorter')].filter(each => !each.offsetWidth)"
+            ".length"
+        )
+        assert unreadable == 0
+        cut = page.evaluate(
+            "[...document.querySelectorAll('.tall')]"
+            ".filter(each => each.scrollHeight > each.clientHeight + 1).length"
+        )
+        assert cut == 0
+        page.emulate_media(media="screen")
+
+
+def test_what_was_not_measured_is_one_line(visit, site):
+    page = visit()
+    page.goto(f"{site[0]}/jobs/40120?cluster=alpha")
+    _drawn(page)
+    told = page.inner_text(".plots + .also")
+    assert told.startswith("Not measured for this job: ")
+    assert "Block devices" in told
+    assert not page.locator("figcaption", has_text="Block devices").is_visible()
+    assert page.locator("figcaption", has_text="CPUs in use").is_visible()
+    _until(page, "!document.getElementById('statistics').hidden")
+    names = page.locator("#statistics tbody tr td:first-child").all_inner_texts()
+    assert {"CPUs in use", "Memory: all", "Memory: without idle page cache"} <= set(names)
+
+
+def test_a_list_of_several_clusters_with_gpus_fits_a_laptop(visit, site):
+    page = visit(viewport={"width": 1366, "height": 768})
+    page.goto(f"{site[0]}/jobs")
+    beyond = page.evaluate(
+        "[...document.querySelectorAll('.jobs .scroll')]"
+        ".map(each => each.scrollWidth - each.clientWidth)"
+    )
+    assert beyond
+    assert max(beyond) == 0
+
+
 def test_times_are_local_and_utc_one_click_away(visit, site):
     page = visit(timezone_id="America/New_York")
     page.goto(f"{site[0]}/jobs/40120?cluster=alpha")
@@ -381,6 +441,23 @@ def test_a_job_renews_itself_and_says_when_the_server_is_gone(visit, site):
     page.context.set_offline(False)
     page.clock.run_for(20_000)
     _until(page, "document.getElementById('gone').hidden")
+
+
+def test_a_page_says_when_one_has_been_signed_out(visit, site):
+    page = visit()
+    page.clock.install()
+    page.goto(f"{site[0]}/clusters/alpha")
+    page.context.clear_cookies()
+    page.clock.run_for(20_000)
+    _until(page, "!document.getElementById('gone').hidden")
+    assert "You have been signed out" in page.inner_text("#gone")
+
+
+def test_who_lives_in_utc_has_no_zone_to_choose(visit, site):
+    page = visit(timezone_id="UTC")
+    page.goto(f"{site[0]}/jobs")
+    assert page.inner_text("footer .zone") == "UTC"
+    assert not page.locator("#zone").is_visible()
 
 
 def test_names_do_nothing(visit, site):

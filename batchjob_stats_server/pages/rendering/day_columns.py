@@ -14,6 +14,7 @@ from batchjob_stats_server.pages.rendering.charts import (
 )
 
 _LABELS = 8  # days with their date below
+_LABEL_WIDTH = 64.0
 _QUARTERS = (0, 0.25, 0.5, 0.75, 1)
 
 
@@ -64,11 +65,20 @@ def _column(chart: DayChart, column: DayBar, *, labelled: bool) -> str:
         for part, box in zip(chart.parts, column.parts, strict=True)
         if box.height
     )
-    label = f'<text x="{x}" y="{DAY_CHART_HEIGHT + 16}">{day}</text>' if labelled else ""
+    label = _label(day, x) if labelled else ""
     return (
         f'<g class="column"><title>{day}: {told}</title><rect class="hit" x="{x}" y="0" '
         f'width="{column.box.width}" height="{DAY_CHART_HEIGHT}"/>{boxes}</g>{label}\n'
     )
+
+
+def _label(day: str, x: float) -> str:
+    """Below a column; one near the right edge ends there."""
+    if x > DAY_CHART_WIDTH - _LABEL_WIDTH:
+        x, anchor = DAY_CHART_WIDTH, ' text-anchor="end"'
+    else:
+        anchor = ""
+    return f'<text x="{x}" y="{DAY_CHART_HEIGHT + 16}"{anchor}>{day}</text>'
 
 
 def _table(chart: DayChart) -> str:

@@ -19,6 +19,7 @@ Row = Mapping[Any, Any]
 _SPOKEN = ("low", "high")
 _CELLS = 32  # of GPUs in a row of a list
 _CELL_WIDTH = 7
+_CELLS_WIDTH = 56  # of all of them at most
 
 
 def html(text: str) -> Markup:
@@ -93,7 +94,8 @@ def gpu_cells(ratios: Sequence[float | None]) -> Markup:
         for x, ratio in zip(range(0, width, _CELL_WIDTH), shown, strict=True)
     )
     return html(
-        f'<svg class="cells" viewBox="0 0 {width} 8" width="{width}" height="8" role="img" '
+        f'<svg class="cells" viewBox="0 0 {width} 8" width="{min(width, _CELLS_WIDTH)}" height="8" '
+        f'preserveAspectRatio="none" role="img" '
         f'aria-label="Use of its GPUs: {told}{more}">{cells}</svg>'
     )
 

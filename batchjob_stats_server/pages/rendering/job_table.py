@@ -112,7 +112,9 @@ def _wanted(layout: ListLayout) -> Iterator[tuple[bool, ListColumn]]:
     yield True, ListColumn("Name", "name", lambda row, _: fragments.name(row), "name")
     yield True, ListColumn("State", "state", lambda row, _: fragments.state(row["state"]))
     yield layout.several_users, ListColumn("User", "user", _user, "user")
-    yield Column.ACCOUNT in chosen, _words("Account", "account", "no account is known")
+    account = _words("Account", "account", "no account is known")
+    crowd = layout.several_users and layout.several_clusters
+    yield Column.ACCOUNT in chosen, account._replace(style="minor") if crowd else account
     yield layout.several_clusters, ListColumn("Cluster", "", _cluster)
     partition = _words("Partition", "partition", "no partition is known")
     yield Column.PARTITION in chosen, partition._replace(style="minor")

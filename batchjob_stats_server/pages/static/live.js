@@ -13,12 +13,18 @@
   const held = () => document.hidden || String(getSelection())
     || parts().some((part) => part.contains(document.activeElement) || part.querySelector("input:checked"));
 
-  function tell(lost) {
-    gone.hidden = !lost;
-    if (lost && !gone.textContent) {
-      gone.textContent = `The server has not answered since ${answered.toLocaleTimeString()}. This page is as it was then.`;
-    }
-    if (!lost) gone.textContent = "";
+  function tell(trouble) {
+    gone.hidden = !trouble;
+    const words = trouble ? `${trouble} since ${answered.toLocaleTimeString()}. This page is as it was then.` : "";
+    if (gone.textContent !== words) gone.textContent = words; // or it would be read aloud again
+  }
+
+  /* What is wrong with an answer; a server that lets others go first is not gone. */
+  function troubleOf(status) {
+    if (status >= 502) return "The server has not answered";
+    if (status === 401) return "You have been signed out";
+    if (status === 403 || status === 404) return "This page has not been available to you";
+    return "";
   }
 
   function replace(part, fresh) {
@@ -35,12 +41,11 @@
     try {
       answer = await fetch(location.href, { credentials: "same-origin", headers: { Accept: "text/html" } });
     } catch {
-      return void tell(true);
+      return void tell("The server has not answered");
     }
-    if (answer.status >= 502) return void tell(true);
-    answered = new Date();
-    tell(false);
+    tell(troubleOf(answer.status));
     if (!answer.ok) return;
+    answered = new Date();
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
     if (held()) return;
     for (const part of parts()) replace(part, page.querySelector(`[data-live="${part.dataset.live}"]`));

@@ -235,7 +235,7 @@
   async function drawRows(figure, plots, many) {
     const { api } = plots.dataset;
     const found = await lines(api, [figure.dataset.curves.split(" ")[0]], { points: 120 });
-    if (!found.length) return void nothing(figure, "Not measured for this job.");
+    if (!found.length) return void unmeasured(figure);
     const target = figure.querySelector(".drawing");
     Plotly.purge(target);
     delete target.dataset.linked;
@@ -270,26 +270,29 @@
   }
 
   /* A shaded area with a dotted edge, for eyes and printers that do not tell colours apart. */
-  function zoneShapes(shades, unit, top) {
+  function zoneShapes(shades, unit, top, showlegend) {
     return shades.map((zone) => ({
       type: "rect", layer: "below", xref: "paper", x0: 0, x1: 1, yref: "y",
       y0: zone.side === "below" ? 0 : zone.value, y1: zone.side === "below" ? Math.min(zone.value, top * 1.06) : top * 1.06,
-      name: zoneNamed(zone, unit), showlegend: true, opacity: (dark.matches ? 0.28 : 0.2) * (zone.side === "below" ? 1 : 0.7),
+      name: zoneNamed(zone, unit), showlegend, opacity: (dark.matches ? 0.28 : 0.2) * (zone.side === "below" ? 1 : 0.7),
       fillcolor: css(zone.side === "below" ? "--low" : "--high"), line: { color: css("--text"), width: 1, dash: "dot" },
     }));
   }
 
+  const NARROW = 420; // pixels: a legend of what is shaded, which is told below as well, would take half of the plot
   function styled(found, bounds, plots, figure) {
     const unit = found[0].unit;
     const seen = highest(found);
     const near = bounds.filter((value) => value <= Math.max(seen, 1e-12) * 12);
     const top = Math.max(seen, ...near, unit === "ratio" && !bounds.length ? 0.1 : 1e-9);
-    const style = layout(unit, top, { type: "date", range: zoomed() || whole(plots), title: undefined });
+    const narrow = figure.clientWidth < NARROW;
+    const times = { type: "date", range: zoomed() || whole(plots), title: undefined, nticks: narrow ? 4 : 8, tickangle: 0 };
+    const style = layout(unit, top, times);
     const held = near.map((value) => ({ type: "line", xref: "paper", x0: 0, x1: 1, y0: value, y1: value, line: { color: css("--low"), width: 1.2, dash: "dash" } }));
     const shades = zones(figure, bounds).filter((zone) => zone.side === "below" || zone.value < top);
-    style.shapes = [...shaded(plots), ...zoneShapes(shades, unit, top), ...held];
+    style.shapes = [...shaded(plots), ...zoneShapes(shades, unit, top, !narrow), ...held];
     style.annotations = near.slice(0, 1).map((value) => ({ xref: "paper", x: 1, y: value, xanchor: "right", yanchor: "bottom", text: `limit ${write(unit, value)}`, showarrow: false, font: { color: css("--bad-text"), size: 11 } }));
-    style.showlegend = found.length > 1 || shades.length > 0;
+    style.showlegend = found.length > 1 || (shades.length > 0 && !narrow);
     if (found.length > 6) {
       style.legend = { ...style.legend, orientation: "v", x: 1.01, y: 1, xanchor: "left", yanchor: "top" };
       style.height = 320;
@@ -306,13 +309,14 @@
     if (figure.dataset.each && parseInt(many, 10) > COLOURED && !node) return void await drawRows(figure, plots, many);
     const all = await lines(api, asked, { aggregate: Boolean(aggregate), node });
     const found = all.filter((each) => curves.includes(each.metric));
-    if (!found.length) return void nothing(figure, "Not measured for this job.");
+    if (!found.length) return void unmeasured(figure);
+    measured(figure);
     const bounds = limits(figure, all.filter((each) => each.metric === figure.dataset.limit));
     const target = figure.querySelector(".drawing");
     target.querySelector("canvas.heat")?.remove();
     const style = styled(found, bounds, plots, figure);
     await Plotly.react(target, traces(found, curves.length > 1), style, CONFIG);
-    tell(figure, found, bounds, style.shapes.filter((shape) => shape.showlegend).map((shape) => shape.name), aggregate);
+    tell(figure, found, bounds, style.shapes.filter((shape) => shape.name).map((shape) => shape.name), aggregate);
     tools(figure, plots, target);
     if (!target.dataset.linked) {
       target.dataset.linked = "yes";
@@ -331,6 +335,13 @@
     Promise.all(others.map((each) => Plotly.relayout(each, { "xaxis.range": range || whole(plots) }))).finally(() => { moving = false; });
   }
 
+  /* As its plot is called, and which of the curves of the plot. */
+  function measurement(figure, metric) {
+    const title = figure.querySelector("figcaption").textContent;
+    const several = figure.dataset.curves.includes(" ");
+    return several ? `${title}: ${WORDS[metric] || metric.replaceAll("_", " ")}` : title;
+  }
+
   /* One point a line is its statistics over the whole time; each family of curves is asked once. */
   async function statistics(section) {
     const plots = document.querySelector(".plots");
@@ -344,7 +355,7 @@
       for (const each of await lines(plots.dataset.api, figure.dataset.curves.split(" "), { points: 1 })) {
         const [point] = each.points;
         const row = body.insertRow();
-        cell(row, each.metric.replaceAll("_", " "));
+        cell(row, measurement(figure, each.metric));
         cell(row, each.line || "job");
         for (const what of ["min", "mean", "max"]) cell(row, write(each.unit, point[what]), point[what]);
       }
@@ -374,7 +385,8 @@
         mode: "lines", line: { color: colours[i % colours.length], width: 1.6 }, text: points.map((point) => write(unit, point[1])), hovertemplate: "%{text}<extra>%{fullData.name}</extra>",
       };
     }));
-    if (!made.some((each) => each.x.length)) return void nothing(figure, "Not measured for these jobs.");
+    if (!made.some((each) => each.x.length)) return void unmeasured(figure);
+    measured(figure);
     const style = layout(unit, top || 1, { title: { text: "hours since the start" }, rangemode: "tozero" });
     style.showlegend = true;
     style.margin.b = 52;
@@ -385,6 +397,31 @@
   function nothing(figure, words) {
     figure.classList.add("nothing");
     figure.querySelector(".told").textContent = words;
+  }
+
+  /* Such plots take no place of their own: one line below the others names them. */
+  function unmeasured(figure) {
+    nothing(figure, "Not measured.");
+    figure.classList.add("unmeasured");
+    tellUnmeasured(figure.closest(".plots"));
+  }
+
+  function tellUnmeasured(plots) {
+    const titles = [...plots.querySelectorAll(".unmeasured figcaption")].map((each) => each.textContent);
+    const whose = plots.classList.contains("compared") ? "these jobs" : plots.dataset.whole ? "this node" : "this job";
+    let told = plots.nextElementSibling;
+    if (!told?.matches(".also")) {
+      told = document.createElement("p");
+      told.className = "also hint";
+      plots.after(told);
+    }
+    told.hidden = !titles.length;
+    told.textContent = `Not measured for ${whose}: ${titles.join(", ")}.`;
+  }
+
+  function measured(figure) {
+    figure.classList.remove("nothing", "unmeasured");
+    tellUnmeasured(figure.closest(".plots"));
   }
 
   function show(figure) {

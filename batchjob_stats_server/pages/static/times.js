@@ -8,11 +8,11 @@
   const originals = new WeakMap();
   const two = (number) => String(number).padStart(2, "0");
 
-  function zone(date) {
-    if (utc) return "UTC";
+  function localZone(date) {
     const parts = new Intl.DateTimeFormat("en", { timeZoneName: "short" }).formatToParts(date);
     return parts.find((part) => part.type === "timeZoneName").value;
   }
+  const zone = (date) => (utc ? "UTC" : localZone(date));
 
   const day = (date) => (utc
     ? [date.getUTCFullYear(), two(date.getUTCMonth() + 1), two(date.getUTCDate())]
@@ -41,7 +41,7 @@
     for (const each of root.querySelectorAll(".zone")) each.textContent = zone(new Date());
     const button = document.getElementById("zone");
     if (button) {
-      button.hidden = false;
+      button.hidden = localZone(new Date()) === "UTC"; // there is nothing to choose
       button.textContent = utc ? "Show local times" : "Show UTC";
     }
   }

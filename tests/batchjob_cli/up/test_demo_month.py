@@ -86,11 +86,12 @@ def test_advice_is_given(ask, name, rule):
     assert rule in rules
 
 
-def test_a_job_has_curves(ask):
+@pytest.mark.parametrize("metric", ["gpu_utilization", "gpu_power"])
+def test_a_job_has_curves(ask, metric):
     (job,) = ask(f"/api/v1/jobs?cluster={CLUSTER}&name=finetune-llm&state=COMPLETED&limit=1").json()
-    rows = ask(f"/api/v1/jobs/{job['jobid']}/metrics?metric=gpu_utilization&aggregate=true").json()
+    rows = ask(f"/api/v1/jobs/{job['jobid']}/metrics?metric={metric}&aggregate=true").json()
     assert len(rows) > 20
-    assert all(0 < row["mean"] <= 1 for row in rows)
+    assert all(0 < row["mean"] <= {"ratio": 1, "watts": 400}[row["unit"]] for row in rows)
 
 
 def test_its_pages_say_that_it_is_made_up(ask):

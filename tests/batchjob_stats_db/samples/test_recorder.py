@@ -19,6 +19,9 @@ from batchjob_stats_db.samples.file import SampleFile
 from batchjob_stats_db.samples.folder import files_of, folder_of, folders
 from batchjob_stats_db.samples.recorder import Recorder, RecorderOptions
 from collectors.energy.ledger import EnergyAccounts, JobAccount
+from collectors.gpu.devices import Gpu, Unit
+from collectors.gpu.holders import Holding
+from collectors.gpu.metrics import POWER
 from collectors.job_samples import SampleSources, sources_of, take
 from collectors.jobs import collector as jobs_collector
 from collectors.jobs.view import JobName
@@ -97,6 +100,17 @@ def test_every_number_of_the_exporter_has_a_place_in_samples():
         "emissions_grams",
     } <= names
     assert taken.values[SampleKey("energy_joules", ("host", "active"))] == 12.5
+
+
+@pytest.mark.parametrize(("confirmed", "told"), [(True, {"gpu_processes", "gpu_power_watts"}),
+                                                  (False, {"gpu_processes"})])  # fmt: skip
+def test_a_gpu_that_only_the_environment_of_a_job_names_tells_it_nothing(confirmed, told):
+    node = Node("1")
+    unit = Unit(Gpu("nvidia", 0, "GPU-a", 0, "00000000:3B:00.0", "A100"))
+    holding = Holding(node.jobs["1"], unit, "environment", None, 0,
+                      confirmed=confirmed)  # fmt: skip
+    (taken,) = take(SampleSources(node.readings, held=lambda: [(holding, {POWER: 250.0})]))
+    assert {name.quantity for name in taken.values if name.quantity.startswith("gpu_")} == told
 
 
 def test_each_interval_each_job_has_a_sample(tmp_path):
