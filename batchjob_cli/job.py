@@ -1,7 +1,6 @@
 """`batchjob job`: the report of one job."""
 
 import argparse
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
@@ -13,7 +12,8 @@ from batchjob.local_runs.directory import data_directory
 from batchjob.runtime.formatting import size
 from batchjob.runtime.settings import SettingsError
 from batchjob.runtime.times import local_zone
-from batchjob_cli.client.connect import Ask, good, parser, reachable_server, server
+from batchjob_cli.client.answer import good, rows_in
+from batchjob_cli.client.connect import Ask, parser, reachable_server, server
 from batchjob_cli.client.problems import NotFoundError
 from batchjob_cli.client.table import add_zone, show
 
@@ -73,7 +73,7 @@ def _report(given: argparse.Namespace, ask: Ask | None, jobid: str) -> str:
 def _called(ask: Ask, name: str, cluster: str | None) -> str | None:
     """The id of the job of this name; None where there is none. Raises NotFoundError of several."""
     wanted = {"name": name, "cluster": cluster, "fields": "jobid,state", "limit": _NAMED + 1}
-    rows = json.loads(good(ask("jobs", wanted)).body)
+    rows = rows_in(ask("jobs", wanted), ("jobid", "state"))
     ids = {str(row["jobid"]): str(row["state"]).lower() for row in rows}
     if len(ids) < 2:
         return next(iter(ids), None)
@@ -89,10 +89,8 @@ def _scripts(given: argparse.Namespace, ask: Ask | None, jobid: str) -> Sequence
 
         kept = local_job.scripts(data_directory(given.data), jobid, given.cluster)
         return [dict(row) for row in kept]
-    rows: Sequence[Mapping[str, Any]] = json.loads(
-        good(ask(f"jobs/{quote(jobid, safe='')}/script", _parameters(given))).body
-    )
-    return rows
+    answer = ask(f"jobs/{quote(jobid, safe='')}/script", _parameters(given))
+    return rows_in(answer, ("script", "whole_bytes"))
 
 
 def _parameters(given: argparse.Namespace) -> dict[str, str]:

@@ -18,7 +18,8 @@ from batchjob.runtime.settings import Parser, SettingsError, argument
 from batchjob.runtime.times import past_time
 from batchjob.runtime.values import integer
 from batchjob_cli.client import curves
-from batchjob_cli.client.connect import add_arguments, good, server
+from batchjob_cli.client.answer import beginning, not_ours, rows_in
+from batchjob_cli.client.connect import add_arguments, server
 from batchjob_cli.client.problems import NotFoundError
 from batchjob_cli.client.remote import Server
 from batchjob_cli.client.sample_table import TYPES, heading, row
@@ -119,7 +120,7 @@ def _of_server(given: argparse.Namespace) -> int:
 
 
 def _is_there(asker: Server, jobid: str) -> bool:
-    return bool(json.loads(good(asker(f"jobs/{quote(jobid, safe='')}", {})).body))
+    return bool(rows_in(asker(f"jobs/{quote(jobid, safe='')}", {})))
 
 
 def _of_time_series(given: argparse.Namespace, rows: list[dict[str, Any]]) -> int:
@@ -139,8 +140,11 @@ def _steps(stream: Iterator[bytes]) -> Iterator[SamplePair]:
     for text in stream:
         *lines, rest = (rest + text).split(b"\n")
         for line in lines:
-            made = json.loads(line)
-            sample, node = JobSample(made["time"], values(made)), made.get("node", "")
+            try:
+                made = json.loads(line)
+                sample, node = JobSample(made["time"], values(made)), made.get("node", "")
+            except (ValueError, KeyError, TypeError, AttributeError):
+                raise not_ours(beginning(line)) from None
             yield SamplePair(
                 SampleHeader("", made["jobid"], "", node, 0.0), sample, before.get(node)
             )

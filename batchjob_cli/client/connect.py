@@ -6,15 +6,14 @@ functions, here without the web server, whose libraries take longer to load than
 
 import argparse
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from batchjob.local_runs.directory import data_directory
 from batchjob.runtime.settings import Parser, SettingsError
 from batchjob.secret_files import SecretFileError, read_secret
-from batchjob_cli.client.problems import of_answer
+from batchjob_cli.client.answer import ApiReply, rows_in
 from batchjob_cli.client.running_up import running_up
 
 if TYPE_CHECKING:
@@ -24,14 +23,6 @@ SERVER, TOKEN = "BATCHJOB_SERVER", "BATCHJOB_TOKEN"
 CERT, KEY, CA = "BATCHJOB_CERT_FILE", "BATCHJOB_KEY_FILE", "BATCHJOB_CA_FILE"
 
 Parameters = Mapping[str, Any]
-
-
-class ApiReply(NamedTuple):
-    """An HTTP answer."""
-
-    status: int
-    body: bytes
-    next: str  # target of the header Link with rel=next; "" without
 
 
 Ask = Callable[[str, Parameters], ApiReply]
@@ -137,34 +128,12 @@ def parser(name: str, description: str) -> Parser:
     return made
 
 
-def next_page(link: str) -> str:
-    """The target of a header Link (RFC 8288) with rel=next, as our server writes it; or ""."""
-    found = re.search(r'<([^<>]*)>; *rel="?next"?', link)
-    return found[1] if found else ""
-
-
-def good(answer: ApiReply) -> ApiReply:
-    """The answer, if it is one; raises the SettingsError that its status stands for."""
-    if 200 <= answer.status < 300:
-        return answer
-    import json
-
-    try:
-        problem = json.loads(answer.body)
-        said = str(problem.get("detail") or problem.get("title"))
-    except (ValueError, AttributeError):
-        said = answer.body[:200].decode("utf-8", "replace")
-    raise of_answer(answer.status, said)
-
-
 def pages(ask: Ask, path: str, parameters: Parameters, most: int) -> Iterator[Sequence[Any]]:
     """The rows of a list, page by page, until there are no more or `most` have come."""
-    import json
-
-    given: Parameters = parameters
+    given, keys = parameters, [*filter(None, parameters.get("fields", "").split(","))]
     while path and most > 0:
-        answer = good(ask(path, given))
-        rows = json.loads(answer.body)[:most]
+        answer = ask(path, given)
+        rows = rows_in(answer, keys)[:most]
         yield rows
         most -= len(rows)
         path, given = answer.next, {}

@@ -1,6 +1,5 @@
 """A job's measurements from a server's time series, where no samples of it are kept."""
 
-import json
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import tzinfo
@@ -9,7 +8,8 @@ from urllib.parse import quote
 
 from batchjob.runtime.formatting import digits, share, size
 from batchjob.runtime.times import time_in_words
-from batchjob_cli.client.connect import Ask, good
+from batchjob_cli.client.answer import rows_in
+from batchjob_cli.client.connect import Ask
 from batchjob_cli.client.table import TableColumn
 
 CURVES: Mapping[str, Sequence[str]] = {
@@ -40,7 +40,7 @@ def rows(
     part = {name: int(at) for name, at in window.items() if at is not None}
     answer = ask(f"jobs/{quote(jobid, safe='')}/metrics", {"metric": CURVES[type], **part})
     found: dict[tuple[int, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for point in json.loads(good(answer).body):
+    for point in rows_in(answer, ("time", "node", "metric", "mean")):
         found[point["time"], point["node"]][point["metric"]].append(point["mean"])
     for (time, node), curves in sorted(found.items()):
         yield {"time": time / 1000, "jobid": jobid, "node": node} | {

@@ -14,12 +14,14 @@ from batchjob.runtime.reason import reason
 from batchjob.runtime.settings import SettingsError
 from batchjob.runtime.values import http_url
 from batchjob.secret_files import SecretFileError, check_private_key
-from batchjob_cli.client.connect import ApiReply, Parameters, good, next_page
+from batchjob_cli.client.answer import ApiReply, document_in, good, next_page, not_ours
+from batchjob_cli.client.connect import Parameters
 from batchjob_cli.client.problems import UnreachableError
 
 _TIMEOUT_SECONDS = 60.0
 _LONGEST_ANSWER = 256 << 20  # bytes
 _LONGEST_PROBLEM = 64 << 10
+_REDIRECTS = (301, 302, 303, 307, 308)
 
 
 class Server:
@@ -57,6 +59,7 @@ class Server:
             )  # fmt: skip
         except FetchError as error:
             raise UnreachableError(f"{self._base}: {error}") from error
+        self._check(answer.status, answer.headers, parameters)
         return ApiReply(answer.status, answer.body, next_page(answer.headers.get("link", "")))
 
     def run_id(self, text: str) -> str | None:
@@ -67,7 +70,7 @@ class Server:
         answer = self.request("GET", f"runs/{quote(text, safe='')}", {})
         if answer.status == HTTPStatus.MULTIPLE_CHOICES:
             good(answer)
-        return str(json.loads(answer.body)["id"]) if answer.status == 200 else None
+        return str(document_in(answer, "id")["id"]) if answer.status == 200 else None
 
     def stream(self, path: str, parameters: Parameters) -> Iterator[bytes]:
         """An answer as it comes, for as long as it goes on. Raises SettingsError."""
@@ -82,12 +85,21 @@ class Server:
             try:
                 connection.request("GET", f"{url.path}?{url.query}", headers=self._headers)
                 response = connection.getresponse()
+                self._check(response.status, response.headers, parameters)
                 if response.status != 200:
                     good(ApiReply(response.status, response.read(_LONGEST_PROBLEM), ""))
                 while text := response.read1(1 << 16):
                     yield text
             except (OSError, http.client.HTTPException) as error:
                 raise UnreachableError(f"{self._base}: {in_words(error)}") from error
+
+    def _check(self, status: int, headers: http.client.HTTPMessage, parameters: Parameters) -> None:
+        """Raise UnreachableError for the answer of a proxy or another program."""
+        if status in _REDIRECTS:
+            raise not_ours(f"a redirect to {headers.get('location', '')} at {self._base}")
+        web_page = headers.get_content_type() == "text/html" and parameters.get("format") != "html"
+        if status == HTTPStatus.OK and web_page:
+            raise not_ours(f"a web page at {self._base}")
 
     def _url(self, path: str, parameters: Parameters) -> str:
         url = urljoin(self._base, path)

@@ -1,13 +1,13 @@
 """What the commands about runs do on a server that has `batchjob up --runs.remote`."""
 
 import argparse
-import json
 import sys
 from typing import Any
 from urllib.parse import quote
 
 from batchjob.runtime.settings import SettingsError
-from batchjob_cli.client.connect import good, server
+from batchjob_cli.client.answer import document_in, good
+from batchjob_cli.client.connect import server
 from batchjob_cli.run.cpu_list import listed
 
 _PATIENCE_SECONDS = 30.0  # beyond a run's grace
@@ -23,8 +23,8 @@ def end(given: argparse.Namespace, verb: str, grace: float) -> int:
     """`stop` or `cancel`; raises SettingsError."""
     body = {"grace_seconds": grace} if verb == "stop" else None
     seconds = grace + _PATIENCE_SECONDS
-    answer = good(server(given).request("POST", run_path(given, f"/{verb}"), {}, body, seconds))
-    run = json.loads(answer.body)
+    answer = server(given).request("POST", run_path(given, f"/{verb}"), {}, body, seconds)
+    run = document_in(answer, "id", "status", "end_time")
     print(f"batchjob: run {run['id']}: {run['status']}")
     return 0 if run["end_time"] is not None else 1
 
@@ -35,7 +35,8 @@ def delete(given: argparse.Namespace) -> int:
         good(server(given).request("DELETE", run_path(given), {}))
         print("batchjob: 1 deleted")
         return 0
-    counts = json.loads(good(server(given).request("DELETE", "runs", {"ended": "true"})).body)
+    answer = server(given).request("DELETE", "runs", {"ended": "true"})
+    counts = document_in(answer, "deleted", "skipped")
     print(f"batchjob: {counts['deleted']} deleted, {counts['skipped']} skipped")
     return 0
 
@@ -81,15 +82,16 @@ def start(given: argparse.Namespace, command: list[str]) -> int:
         "best_effort": given.best_effort,
     }
     asker = server(given)
-    answer = good(asker.request("POST", "runs", {}, asked, _PATIENCE_SECONDS * 3))
-    run = json.loads(answer.body)
+    answer = asker.request("POST", "runs", {}, asked, _PATIENCE_SECONDS * 3)
+    run = document_in(answer, "id", "state")
     if given.detach or run["state"] == "PENDING":
         print(run["id"])
         return 0
     status = _copied(given, f"runs/{run['id']}/logs", {"follow": "true"})
     if status:
         return status
-    run = json.loads(good(asker.request("GET", f"runs/{run['id']}", {})).body)
+    answer = asker.request("GET", f"runs/{run['id']}", {})
+    run = document_in(answer, "id", "status", "state", "exit_signal", "exit_code")
     if not given.quiet:
         print(f"batchjob: run {run['id']}: {run['status']}", file=sys.stderr)
     if run["state"] == "TIMEOUT":

@@ -17,7 +17,7 @@ from fastapi.testclient import TestClient
 from batchjob.quantities.curves import CURVES
 from batchjob.runtime.values import ListenAddress
 from batchjob_cli.client import curves
-from batchjob_cli.client.connect import ApiReply
+from batchjob_cli.client.answer import ApiReply
 from batchjob_cli.client.sample_table import TYPES
 from batchjob_cli.client.table import written
 from batchjob_cli.main import main as batchjob

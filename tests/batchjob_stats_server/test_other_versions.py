@@ -17,7 +17,7 @@ import pytest
 from batchjob.runtime.settings import SettingsError
 from batchjob_cli import jobs as jobs_command
 from batchjob_cli import stats as stats_command
-from batchjob_cli.client.connect import good
+from batchjob_cli.client.answer import good
 from batchjob_cli.client.problems import NotFoundError
 from batchjob_cli.client.remote import Server
 from batchjob_stats_db.database.tokens import TokenRole

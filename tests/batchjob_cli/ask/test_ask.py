@@ -25,7 +25,7 @@ from batchjob.runtime.settings import SettingsError
 from batchjob.schedulers.states import JobState
 from batchjob_cli import job, jobs, stats
 from batchjob_cli.client import connect
-from batchjob_cli.client.connect import next_page
+from batchjob_cli.client.answer import next_page
 from batchjob_cli.client.remote import Server
 from batchjob_cli.client.running_up import TOKEN_FILE, announced, kept
 from batchjob_cli.job_columns import DEFAULT_KEYS

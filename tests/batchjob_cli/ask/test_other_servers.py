@@ -1,0 +1,91 @@
+"""What a command says of a server that is none of batchjob's, such as a proxy's log-in page."""
+
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from batchjob_cli.main import main
+
+WEB_PAGE = "text/html; charset=utf-8", b"<html><body>Please log in</body></html>"
+COMMANDS = [
+    ["jobs"],
+    ["stats"],
+    ["job", "42"],
+    ["job", "42", "--script"],
+    ["metrics", "42"],
+    ["logs", "42"],
+    ["stop", "42"],
+    ["delete", "42"],
+]
+
+
+@pytest.fixture
+def serve():
+    """Begin to serve one answer to every request; gives the address."""
+    servers = []
+
+    def begin(status, kind, body, **headers):
+        class Handler(BaseHTTPRequestHandler):
+            def answer(self):
+                self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                self.send_response(status)
+                sent = {"Content-Type": kind, "Content-Length": str(len(body)), **headers}
+                for name, value in sent.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(body)
+
+            def __getattr__(self, name):
+                if name.startswith("do_"):
+                    return self.answer
+                raise AttributeError(name)
+
+            def log_message(self, *_):
+                pass
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        servers.append(server)
+        threading.Thread(target=server.serve_forever).start()
+        return f"http://127.0.0.1:{server.server_port}"
+
+    yield begin
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+def complaint(capsys, command, url):
+    """The one line in which a command says that nobody of ours answers."""
+    assert main([*command, f"--server={url}"]) == 5
+    out, error = capsys.readouterr()
+    assert error.count("\n") == 1, error
+    assert "<html>" not in out
+    return error
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_a_web_page(serve, capsys, command):
+    error = complaint(capsys, command, serve(200, *WEB_PAGE))
+    assert "expected an answer of batchjob_stats_server, found a web page at http://" in error
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_a_redirect_to_a_log_in(serve, capsys, command):
+    url = serve(302, "text/plain", b"", Location="https://sso.example.org/login")
+    error = complaint(capsys, command, url)
+    assert "found a redirect to https://sso.example.org/login at http://" in error
+
+
+def test_a_proxy_whose_server_is_away(serve, capsys):
+    error = complaint(capsys, ["jobs"], serve(502, WEB_PAGE[0], b"<html><h1>Oops</h1></html>"))
+    assert error == "batchjob: Bad Gateway (status 502)\n"
+
+
+@pytest.mark.parametrize("command", [["jobs"], ["stats"], ["metrics", "42"], ["stop", "42"]])
+@pytest.mark.parametrize("body", [b"{}", b"[1, 2]", b'[{"a": 1}]', b"", b"[" * 100_000, b"\xff"])
+def test_json_of_another_program(serve, capsys, command, body):
+    if body == b"" and command[0] == "metrics":
+        pytest.skip("a job without samples")
+    error = complaint(capsys, command, serve(200, "application/json", body))
+    assert "expected an answer of batchjob_stats_server, found '" in error
