@@ -34,8 +34,12 @@ def restore(url: URL, source: Path) -> Path | None:
     if url.get_backend_name() != "sqlite":
         _restore_postgresql(url, source)
         return None
+    path = Path(url.database or "")
+    if path.is_symlink():  # whoever has it open is known by files beside the real one
+        told = f"a symbolic link; expected the file itself in db.url, {path.resolve()}"
+        raise DatabaseError(f"{path}: {told}")
     with only_writer(url):
-        return _restore_sqlite(Path(url.database or ""), source)
+        return _restore_sqlite(path, source)
 
 
 def _restore_sqlite(path: Path, source: Path) -> Path | None:
@@ -44,7 +48,7 @@ def _restore_sqlite(path: Path, source: Path) -> Path | None:
     owner = path if path.exists() else path.parent
     partial = path.with_name(f"{path.name}.partial-{os.getpid()}")
     try:
-        shutil.copyfile(source, partial)
+        _copy(source, partial)
         checked_copy(partial)
         _give_to_owner(partial, owner, mode=path.stat().st_mode if path.exists() else 0o600)
         before = _set_aside(path)
@@ -80,7 +84,10 @@ def _refuse_readers(path: Path) -> None:
 
 
 def _refuse_schema(source: Path) -> None:
-    """Raise for a file that is not our database, or is from a newer version."""
+    """Raise for a file that is not our database, is only a part of it, or is from a newer version."""
+    log = source.with_name(f"{source.name}-wal")
+    if log.exists() and log.stat().st_size:
+        raise DatabaseError(f"{source}: expected a copy that `backup` made, without {log.name}")
     try:
         with closing(sqlite3.connect(f"file:{source}?mode=ro&immutable=1", uri=True)) as db:
             found = db.execute("SELECT version_num FROM alembic_version").fetchone()
@@ -90,14 +97,23 @@ def _refuse_schema(source: Path) -> None:
         raise revision.newer(found[0], str(source))
 
 
+def _copy(source: Path, target: Path) -> None:
+    """To a new file of its own: job records are private, and the directory is not root's."""
+    made = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(made, "wb") as copy, source.open("rb") as file:
+        shutil.copyfileobj(file, copy)
+
+
 def _set_aside(path: Path) -> Path | None:
     """Rename the existing database, including the contents of its -wal file."""
     if not path.exists():
         return None
-    with suppress(sqlite3.DatabaseError), closing(sqlite3.connect(path, timeout=5)) as db:
-        db.execute("PRAGMA journal_mode=DELETE")  # a damaged one is kept as it is
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     before = path.with_name(f"{path.name}.replaced-{stamp}")
+    if before.exists():
+        raise DatabaseError(f"{before}: exists already")
+    with suppress(sqlite3.DatabaseError), closing(sqlite3.connect(path, timeout=5)) as db:
+        db.execute("PRAGMA journal_mode=DELETE")  # a damaged one is kept as it is
     path.rename(before)
     for end in ("-wal", "-shm"):
         with suppress(FileNotFoundError):
@@ -107,9 +123,13 @@ def _set_aside(path: Path) -> Path | None:
 
 def _give_to_owner(path: Path, owner: Path, mode: int) -> None:
     whose = owner.stat()
-    if os.geteuid() == 0:
-        os.chown(path, whose.st_uid, whose.st_gid)
-    path.chmod(mode & 0o777)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if os.geteuid() == 0:
+            os.fchown(descriptor, whose.st_uid, whose.st_gid)
+        os.fchmod(descriptor, mode & 0o777)
+    finally:
+        os.close(descriptor)
 
 
 def _sync(path: Path) -> None:

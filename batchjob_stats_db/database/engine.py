@@ -247,8 +247,10 @@ def only_writer(url: URL) -> Iterator[None]:
         yield
         return
     path = _local(url) + ".writer"
+    # Root may run this in another user's directory, and follows no link to a file of its own.
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        descriptor = os.open(path, flags, 0o640)
     except OSError as error:
         raise DatabaseError(f"{path}: {error.strerror}") from error
     try:

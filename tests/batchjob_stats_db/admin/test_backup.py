@@ -181,6 +181,60 @@ def test_restore_is_refused_while_a_poller_writes(alices, run, url, tmp_path):
     assert "is already writing to it" in error
 
 
+def test_restore_of_a_database_that_is_a_link_is_refused(alices, run, url, tmp_path):
+    """SQLite's other files lie beside the real one, where nobody would look for a reader."""
+    sqlite_only(url)
+    assert run("backup")[0] == 0
+    (copy,) = (tmp_path / "kept").iterdir()
+    real = Path(url.database).rename(tmp_path / "elsewhere.db")
+    Path(url.database).symlink_to(real)
+    status, _, error = run("restore", copy)
+    assert status == 2
+    assert f"a symbolic link; expected the file itself in db.url, {real}" in error
+    assert users(url) == ["alice"]
+
+
+@pytest.mark.parametrize("name", ["writer", "partial"])
+def test_restore_by_root_follows_no_link(alices, run, url, tmp_path, name):
+    """The directory is another user's, who could have made one to a file of root's."""
+    sqlite_only(url)
+    assert run("backup")[0] == 0
+    (copy,) = (tmp_path / "kept").iterdir()
+    private = tmp_path / "private"
+    private.write_text("root's")
+    end = "writer" if name == "writer" else f"partial-{os.getpid()}"
+    link = Path(f"{url.database}.{end}")
+    link.unlink(missing_ok=True)
+    link.symlink_to(private)
+    status, _, error = run("restore", copy)
+    assert (status, error.count("\n")) == (2, 1)
+    assert private.read_text() == "root's"
+    assert users(url) == ["alice"]
+
+
+def test_restore_twice_keeps_both_that_were_there(alices, run, url, tmp_path, monkeypatch):
+    sqlite_only(url)
+    assert run("backup")[0] == 0
+    (copy,) = (tmp_path / "kept").iterdir()
+    monkeypatch.setattr("time.strftime", lambda *_: "20260101T000000Z")
+    assert run("restore", copy)[0] == 0
+    status, _, error = run("restore", copy)
+    assert status == 2
+    assert "replaced-20260101T000000Z: exists already" in error
+    assert users(url) == ["alice"]
+
+
+def test_a_file_with_a_log_beside_it_is_no_backup(alices, run, url, tmp_path):
+    """As `cp` leaves it of a database in use: half of it is in the log."""
+    sqlite_only(url)
+    assert run("backup")[0] == 0
+    (copy,) = (tmp_path / "kept").iterdir()
+    Path(f"{copy}-wal").write_text("rows")
+    status, _, error = run("restore", copy)
+    assert status == 2
+    assert "expected a copy that `backup` made" in error
+
+
 def test_what_is_no_backup_is_refused(alices, run, url, tmp_path):
     (tmp_path / "other.db").write_text("no database " * 1000)
     status, _, error = run("restore", tmp_path / "other.db")
