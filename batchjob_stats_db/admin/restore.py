@@ -84,7 +84,7 @@ def _refuse_readers(path: Path) -> None:
 
 
 def _refuse_schema(source: Path) -> None:
-    """Raise for a file that is not our database, is only a part of it, or is from a newer version."""
+    """Raise for a file that is not our database, only a part of it, or from a newer version."""
     log = source.with_name(f"{source.name}-wal")
     if log.exists() and log.stat().st_size:
         raise DatabaseError(f"{source}: expected a copy that `backup` made, without {log.name}")

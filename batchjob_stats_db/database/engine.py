@@ -201,7 +201,7 @@ def _identity(path: str) -> tuple[int, int] | None:
 
 def _local(url: URL) -> str:
     path = str(Path(url.database or "").absolute())
-    kind = type_of(os.path.dirname(path))
+    kind = type_of(os.path.dirname(os.path.realpath(path)))
     if kind in NETWORK:
         raise DatabaseError(
             f"{path}: on {kind}, where SQLite's locks and shared memory do not hold between hosts; "

@@ -40,6 +40,18 @@ def test_sqlite_on_a_network_file_system_is_refused(monkeypatch, tmp_path):
         writer(parse(f"sqlite:///{tmp_path}/jobs.db"), create=True)
 
 
+def test_so_is_a_link_to_a_file_on_one(monkeypatch, tmp_path):
+    (tmp_path / "lustre").mkdir()
+    (tmp_path / "lustre/jobs.db").touch()
+    (tmp_path / "jobs.db").symlink_to(tmp_path / "lustre/jobs.db")
+    monkeypatch.setattr(
+        "batchjob_stats_db.database.engine.type_of",
+        lambda path: "lustre" if path == f"{tmp_path}/lustre" else "ext4",
+    )
+    with pytest.raises(DatabaseError, match="on lustre, where SQLite's locks"):
+        writer(parse(f"sqlite:///{tmp_path}/jobs.db"))
+
+
 @pytest.mark.parametrize(
     ("url", "said"),
     [
