@@ -49,7 +49,7 @@ def exporter_of(settings: ExporterSettings) -> Exporter:
             told = str(error) if str(error).startswith(f"{section}.") else f"{section}: {error}"
             raise SettingsError(told) from error
         except Exception:  # a collector is isolated, whatever it raises
-            log.exception("collector %s cannot be built", entry.name)
+            log.exception("collector %s cannot be created", entry.name)
         else:
             collectors[entry.name] = built[entry.name]
     return Exporter(collectors, own_families(not settings.web.disable_exporter_metrics))

@@ -16,7 +16,7 @@ _UNKNOWN = text(
     HTTPStatus.UNAUTHORIZED, "expected the token as Authorization: Bearer",
     ("WWW-Authenticate", "Bearer"),
 )  # fmt: skip
-_MISDIRECTED = text(HTTPStatus.MISDIRECTED_REQUEST, "not asked under that name")
+_MISDIRECTED = text(HTTPStatus.MISDIRECTED_REQUEST, "unknown Host header")
 
 Answer = Callable[[HttpRequest], HttpResponse]
 

@@ -96,8 +96,8 @@ class Tls:
         parse=_names,
         key="client_allowed_sans",
     )
-    min_version: str = option("TLS12", "Oldest version.", parse=_VERSION, key="min_version")
-    max_version: str = option("TLS13", "Newest version.", parse=_VERSION, key="max_version")
+    min_version: str = option("TLS12", "Minimum TLS version.", parse=_VERSION, key="min_version")
+    max_version: str = option("TLS13", "Maximum TLS version.", parse=_VERSION, key="max_version")
     cipher_suites: tuple[str, ...] = option(
         (), "Cipher suites, by their names in Go.", parse=_names, key="cipher_suites"
     )
@@ -125,7 +125,7 @@ class Tls:
 class Http:
     """`http_server_config`."""
 
-    http2: bool = option(True, "Accepted; this server speaks HTTP/1.1.", parse=boolean, key="http2")
+    http2: bool = option(True, "Ignored; this server speaks HTTP/1.1.", parse=boolean, key="http2")
     headers: tuple[tuple[str, str], ...] = option(
         (), "Response headers.", parse=_headers, key="headers"
     )
@@ -239,9 +239,9 @@ def warn(config: WebConfig) -> None:
         if given
     ]
     for name in ignored:
-        log.warning("tls_server_config.%s: not followed; the default of OpenSSL is used", name)
+        log.warning("tls_server_config.%s: ignored; OpenSSL's default is used", name)
     if tls.client_auth_type in ("RequireAnyClientCert", "RequireClientCert"):
         log.warning(
-            "tls_server_config.client_auth_type: %s is taken as RequireAndVerifyClientCert",
+            "tls_server_config.client_auth_type: %s is treated as RequireAndVerifyClientCert",
             tls.client_auth_type,
         )

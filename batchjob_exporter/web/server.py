@@ -108,8 +108,8 @@ class HttpServer:
             try:
                 self._turn()
             except Exception as error:  # what one client does must not end the service for all
-                self._once.warning(repr(error), "a turn of the server failed: %r", error)
-                log.debug("a turn of the server", exc_info=True)
+                self._once.warning(repr(error), "the server loop failed: %r", error)
+                log.debug("the server loop", exc_info=True)
                 time.sleep(0.05)  # it may come again at once
         self._let_go()
         self._selector.close()

@@ -38,7 +38,7 @@ _PAGE = """<!DOCTYPE html>
 </ul>
 <h2>Collectors</h2>
 <p>{collectors}</p>
-<p>One alone: <code>{metrics}?collect[]=NAME</code>; all but one:
+<p>Only one: <code>{metrics}?collect[]=NAME</code>; all but one:
 <code>{metrics}?exclude[]=NAME</code>.</p>
 </body></html>
 """
@@ -101,7 +101,7 @@ def _chosen(query: tuple[tuple[str, str], ...], known: Collection[str]) -> Colle
         raise ValueError("collect[] and exclude[] cannot both be given")
     for name in collect + exclude:
         if name not in known:
-            raise ValueError(f"no enabled collector is called {name!r}{nearest(name, known)}")
+            raise ValueError(f"no enabled collector is named {name!r}{nearest(name, known)}")
     if exclude:
         return [name for name in known if name not in exclude]
     return collect or None

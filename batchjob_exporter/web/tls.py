@@ -69,7 +69,7 @@ def context_of(tls: Tls) -> ssl.SSLContext:
             context.load_verify_locations(tls.client_ca_file or None, None, tls.client_ca or None)
     except (ssl.SSLError, ValueError) as error:
         where = tls.client_ca_file or "tls_server_config.client_ca"
-        raise SettingsError(f"{where}: no certificate of a CA: {error}") from error
+        raise SettingsError(f"{where}: expected CA certificates: {error}") from error
     return context
 
 
@@ -108,7 +108,7 @@ class TlsStream:
                 self._answer_plain_http()
             raise
         if self._allowed_sans and not self._allowed_sans_given():
-            raise PermissionError("the client's certificate has no name of client_allowed_sans")
+            raise PermissionError("the client certificate has no name in client_allowed_sans")
 
     def receive(self, size: int) -> bytes:
         """Read what is there."""

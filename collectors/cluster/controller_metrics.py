@@ -89,13 +89,15 @@ CONTROLLER = (
     ClusterMetric(
         counter(
             "rpc_calls_total",
-            "RPCs processed by the controller since its statistics were reset.",
+            f"RPCs processed by the controller by type, {_SINCE}",
             "type",
         ),
         _calls("type", lambda controller: controller.by_type),
     ),
     ClusterMetric(
-        counter("rpc_seconds_total", "Time the controller spent on those RPCs.", "type"),
+        counter(
+            "rpc_seconds_total", f"Time the controller spent on RPCs by type, {_SINCE}", "type"
+        ),
         _seconds("type", lambda controller: controller.by_type),
     ),
     ClusterMetric(
@@ -107,7 +109,11 @@ CONTROLLER = (
         _calls("user", lambda controller: controller.by_user),
     ),
     ClusterMetric(
-        counter("rpc_user_seconds_total", "Time the controller spent on those RPCs.", "user"),
+        counter(
+            "rpc_user_seconds_total",
+            f"Time the controller spent on RPCs by calling user, {_SINCE}",
+            "user",
+        ),
         _seconds("user", lambda controller: controller.by_user),
     ),
 )

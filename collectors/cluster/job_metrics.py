@@ -84,7 +84,7 @@ def _people(
             gauge(f"{kind}_jobs", about, kind, "state"), live, native=True, on_demand=on_demand
         ),
         ClusterMetric(
-            gauge(f"{kind}_cpus", f"CPUs allocated to running jobs of the {kind} hold.", kind),
+            gauge(f"{kind}_cpus", f"CPUs allocated to running jobs of the {kind}.", kind),
             held,
             on_demand=on_demand,
         ),

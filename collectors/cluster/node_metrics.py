@@ -181,7 +181,8 @@ NODES = (
     ClusterMetric(
         counter(
             "node_failures_total",
-            "Number of times the node became down, error or failing since the exporter started.",
+            "Number of times the node entered the state down, error or failing since the "
+            "exporter started.",
             "node",
         ),
         _per_node(lambda node: node.failures),

@@ -94,7 +94,7 @@ def restore(document: Mapping[str, Any], boot: str, meter: str, ledger: Ledger) 
 
 
 def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is no sum")
+    raise ValueError(f"{constant} is not a number")
 
 
 def _document(ledger: Ledger) -> dict[str, Any]:

@@ -88,7 +88,7 @@ def from_file(path: str, names: tuple[str, ...]) -> float | None:
     for pattern, watts in _table(path).items():
         if any(fnmatch.fnmatchcase(name, pattern) for name in names):
             return watts
-    log.warning("%s has no row for %s; idle power is learned", path, ", ".join(names))
+    log.warning("%s has no row for %s; idle power is estimated", path, ", ".join(names))
     return None
 
 

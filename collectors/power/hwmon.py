@@ -54,8 +54,8 @@ class HwmonOptions:
     interval: float = option(10.0, "Interval between readings.", parse=duration)
     node_sensor: tuple[str, ...] = option(
         (),
-        "Pattern chip/sensor of sensors whose sum is the node's power, for chips "
-        "that are not known to batchjob.",
+        "Pattern chip/sensor of sensors whose sum is the node's power, for chips that "
+        "batchjob does not know.",
         repeat=True,
     )
 

@@ -253,7 +253,7 @@ class Rapl:
         if gap:
             self._gaps[zone.place, gap] += 1
             self._series = new_series()
-            self._once.warning(f"{gap} {zone.path}", "%s: interval left out: %s", zone.path, gap)
+            self._once.warning(f"{gap} {zone.path}", "%s: interval skipped: %s", zone.path, gap)
 
     def _sum(self, *zones: str) -> MeterReading | None:
         """The sum of the zones' places; None if one is missing, since it would be too low."""

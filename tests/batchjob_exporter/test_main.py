@@ -231,7 +231,7 @@ def test_a_broken_collector_does_not_stop_the_others(monkeypatch, caplog):
     with urllib.request.urlopen(f"http://{service.addresses[0]}/metrics", timeout=10) as got:
         assert b'batchjob_scrape_collector_success{collector="node"} 0.0' in got.read()
     service.stop()
-    assert "collector node cannot be built" in caplog.text
+    assert "collector node cannot be created" in caplog.text
 
 
 def test_import_is_light():

@@ -50,8 +50,8 @@ def observe(provider: str, country: str) -> Observation:
     row = table(provider).get(_ALIASES.get(code, code))
     if row is None or row.grams_per_kilowatt_hour is None:
         raise ValueError(
-            f"{provider} has no figure for {country!r}: expected an ISO 3166 code that it has, or"
-            f" owid:{WORLD} for the world's mean"
+            f"{provider} has no figure for {country!r}: expected an ISO 3166 code, or "
+            f"owid:{WORLD} for the world average"
         )
     ended = datetime(row.year + 1, 1, 1, tzinfo=UTC).timestamp()
     return Observation(provider, row.zone, "lifecycle", row.grams_per_kilowatt_hour, ended)

@@ -42,7 +42,7 @@ def site_layouts(value: Any) -> tuple[Layout, ...]:
         try:
             made = _row(number, row)
             if made.name in rows:
-                raise ValueError(f"name: there is a row {made.name} already")
+                raise ValueError(f"name: {made.name} must not be repeated")
         except ValueError as error:
             raise ValueError(f"row {number}: {error}") from error
         rows[made.name] = made
@@ -66,7 +66,7 @@ def _row(number: int, row: Any) -> Layout:
     if set(row) <= {"name", "enabled"}:
         if name not in _BUILT_IN:
             raise ValueError(
-                f"name: expected a row that is built in{nearest(name, tuple(_BUILT_IN))}, or a "
+                f"name: expected the name of a built-in row{nearest(name, tuple(_BUILT_IN))}, or a "
                 f"pattern, got {name!r}"
             )
         return _BUILT_IN[name]._replace(enabled=enabled)
@@ -162,7 +162,7 @@ def _steps(value: Any) -> str | None:
     made = "/".join(_translated(part) for part in value.strip("/").split("/"))
     groups = _compiled("steps", made).groupindex
     if "step" not in groups or not set(groups) <= {"step", "task"}:
-        raise ValueError(f"steps: expected {{step}} and perhaps {{task}}, got {value!r}")
+        raise ValueError(f"steps: expected {{step}} and optionally {{task}}, got {value!r}")
     return made
 
 
@@ -173,4 +173,4 @@ def _check_groups(row: Layout) -> None:
         raise ValueError("expected {jobid} in the last directory of the path")
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise ValueError(f"expected every name once, got {twice[0]} twice")
+        raise ValueError(f"{twice[0]} must not be repeated")

@@ -73,7 +73,7 @@ def argv(value: object) -> str:
         raise ValueError(f"expected a command line, got {value!r}: {error}") from error
     flag = password_on_command_line(words)
     if flag:
-        raise ValueError(f"{flag} shows the password to every user; give the tool a file instead")
+        raise ValueError(f"{flag} exposes the password to every user; give the tool a file instead")
     return value
 
 
@@ -131,7 +131,7 @@ class IpmiCollector(BmcCollector[Power]):
         self._seconds = self._host.monotonic() - began
         if not self._plausible.accepts(power.watts):
             self._failures["implausible"] += 1
-            raise IpmiError("implausible", f"the BMC says {power.watts:g} W")
+            raise IpmiError("implausible", f"the BMC reports {power.watts:g} W")
         bound = self._plausible.bound()
         return power._replace(
             statistics=tuple(each for each in power.statistics if each[1] <= bound),

@@ -56,7 +56,7 @@ def power_reading(bmc: Bmc, timeout: float) -> PowerReading:
     reading = parse_power_reading(_ask_patiently(bmc, _POWER_READING, timeout))
     if reading.current_watts is None:
         state = "active" if reading.active else "deactivated"
-        raise IpmiError("no_reading", f"DCMI shows no power (measurement is {state})")
+        raise IpmiError("no_reading", f"DCMI reports no power (measurement is {state})")
     return reading
 
 

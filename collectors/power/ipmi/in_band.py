@@ -129,7 +129,7 @@ class IpmiDevice:
                 answer = self._receive()
                 if answer is not None and self._answers(answer, request):
                     return payload(request, answer.data)
-        raise IpmiError("timeout", f"the BMC gave no answer within {timeout:g} s")
+        raise IpmiError("timeout", f"no response from the BMC within {timeout:g} s")
 
     def close(self) -> None:
         """Close the device; the kernel then discards answers still to come."""

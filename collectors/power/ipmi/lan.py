@@ -85,7 +85,7 @@ class LanSession:
             return bytes.fromhex(answer["answer"])
         except (OSError, ValueError) as error:  # a pipe that broke, or closed under our feet
             self._kill()
-            raise IpmiError("session", f"{self._login}: the session's process ended") from error
+            raise IpmiError("session", f"{self._login}: the session process exited") from error
         except IpmiError:
             self._kill()
             raise

@@ -126,7 +126,9 @@ class BmcPower:
         chosen = node_sensors(found, self._wanted)
         if not chosen:
             have = ", ".join(sensor.name for sensor in found) or "none"
-            raise IpmiError("unsupported", f"no sensor of the node's power (sensors in W: {have})")
+            raise IpmiError(
+                "unsupported", f"no sensor measures the power of the node (sensors in W: {have})"
+            )
         log.info("node power is the sum of: %s", ", ".join(sensor.name for sensor in chosen))
         return lambda bmc: read_sensors(bmc, chosen, self._timeout)
 
@@ -141,6 +143,6 @@ def read_sensors(bmc: Bmc, chosen: tuple[IpmiSensor, ...], timeout: float) -> Po
     known = tuple(SensorReading(s.name, watts) for s, watts in readings if watts is not None)
     total = sum(each.watts for each in known)
     if missing or total <= 0:
-        silent = ", ".join(missing) or "any of them"
+        silent = ", ".join(missing) or "any of the sensors"
         raise IpmiError("no_reading", f"no reading from {silent}")
     return Power("sdr", total, sensors=known)

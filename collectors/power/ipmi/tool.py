@@ -84,7 +84,7 @@ class ToolPower:
             raise IpmiError("tool", str(error)) from error
         seen = parse(answer.stdout.decode("utf-8", "replace"))
         if seen.current_watts == 0:
-            raise IpmiError("no_reading", f"{self._argv[0]} shows 0 W")
+            raise IpmiError("no_reading", f"{self._argv[0]} reports 0 W")
         kept = tuple(each for each in seen.statistics if each[1] > 0)
         return Power(
             source="dcmi",

@@ -88,7 +88,7 @@ class RedfishCollector(BmcCollector[Mapping[str, float]]):
             shown = self._service.read()
             for chassis, watts in shown.items():
                 if not self._plausible[chassis].accepts(watts):
-                    raise RedfishError("implausible", f"chassis {chassis} shows {watts:g} W")
+                    raise RedfishError("implausible", f"chassis {chassis} reports {watts:g} W")
             return shown
         except RedfishError as error:
             self._failures[error.reason] += 1

@@ -78,7 +78,8 @@ def _system(get: Get, root: dict[str, Any], wanted: str, chassis_named: bool) ->
     if len(paths) > 1:
         names = ", ".join(path.rstrip("/").rsplit("/", 1)[-1] for path in paths)
         raise RedfishError(
-            "ambiguous", f"computer systems {names}: collector.redfish.system names one"
+            "ambiguous",
+            f"several computer systems ({names}): set collector.redfish.system to one of them",
         )
     return paths[0] if paths else ""
 

@@ -47,13 +47,13 @@ class RedfishReader:
         missing = set(self._chassis) - {place.chassis for place in self._places}
         if missing or not self._places:
             names = ", ".join(sorted(missing)) or "any chassis of the node"
-            raise RedfishError("no_reading", f"no power shown for {names}")
+            raise RedfishError("no_reading", f"no power reported for {names}")
         return {place.chassis: _present(place, read(get, place)) for place in self._places}
 
 
 def _present(place: PowerLocation, watts: float | None) -> float:
     if watts is None:
-        raise RedfishError("no_reading", f"chassis {place.chassis} shows no power")
+        raise RedfishError("no_reading", f"chassis {place.chassis} reports no power")
     return watts
 
 

@@ -75,7 +75,7 @@ def test_what_runs_and_waits_and_new_jobs(data, tmp_path):
 
 
 def test_a_wrong_question_is_told_at_once(data):
-    with pytest.raises(SettingsError, match="is none of"):
+    with pytest.raises(SettingsError, match="expected one of"):
         top.run([f"--data={data}", "--state=done"])
 
 

@@ -74,8 +74,8 @@ def test_chosen_collectors(get, query, names):
     ("query", "complaint"),
     [
         ("?collect[]=jobs&exclude[]=node", "cannot both be given"),
-        ("?collect[]=job", "no enabled collector is called 'job'; did you mean jobs?"),
-        ("?exclude[]=", "no enabled collector is called ''"),
+        ("?collect[]=job", "no enabled collector is named 'job'; did you mean jobs?"),
+        ("?exclude[]=", "no enabled collector is named ''"),
     ],
 )
 def test_wrong_choice(get, query, complaint):

@@ -238,7 +238,7 @@ def test_tls_is_not_switched_off_by_an_emptied_file(site, serve_web, caplog):
     [
         ("nothing.pem: No such file", {"cert_file": "nothing.pem"}),
         ("cert.pem: certificate and key cannot be used", {"key_file": "cert.pem"}),
-        ("key.pem: no certificate of a CA", {
+        ("key.pem: expected CA certificates", {
             "client_ca_file": "key.pem", "client_auth_type": "RequireAndVerifyClientCert"
         }),
     ],

@@ -109,7 +109,7 @@ def test_no_job_and_no_node(command):
     command("pbsnodes", **{"-F json": b'{"timestamp": 1, "nodes": {}}'})
     sources = pbs.by_commands(ClusterOptions(timeout=5))
     assert sources.jobs() == []
-    with pytest.raises(SchedulerError, match="names no node"):
+    with pytest.raises(SchedulerError, match="lists no nodes"):
         sources.nodes()
 
 

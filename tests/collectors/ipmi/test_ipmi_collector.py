@@ -231,7 +231,7 @@ def test_a_node_without_driver_says_so_without_a_warning(tmp_path, caplog):
         ({"access": "lan"}, "collector.ipmi.host: expected"),
         ({"access": "command"}, "collector.ipmi.command: expected"),
         ({"access": "telepathy"}, "expected one of device, lan, command"),
-        ({"access": "command", "command": "ipmitool -P x dcmi"}, "shows the password"),
+        ({"access": "command", "command": "ipmitool -P x dcmi"}, "exposes the password"),
         ({"access": "command", "command": "ipmitool 'dcmi"}, "expected a command line"),
         ({"privilege": "root"}, "expected one of callback, user"),
     ],

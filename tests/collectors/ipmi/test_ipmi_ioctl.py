@@ -108,7 +108,7 @@ def test_the_lun_travels_in_the_address(device, driver):
 
 def test_a_late_answer_to_an_earlier_request_is_not_taken(device, driver):
     driver.silent = True
-    with pytest.raises(IpmiError, match="no answer within"):
+    with pytest.raises(IpmiError, match="no response from the BMC within"):
         device.ask(POWER, 0.05)
     driver.silent = False
     driver.deliver(1, 0x2D, 0x02, b"\0\xdc" + bytes(17))  # the BMC woke up: 0 W, for request 1
@@ -135,7 +135,7 @@ def test_stale_answers_without_end_do_not_stretch_the_deadline(device, driver):
     driver.silent = True
     for _ in range(50):
         driver.deliver(99, 0x2D, 0x02, b"\0")
-    with pytest.raises(IpmiError, match="no answer"):
+    with pytest.raises(IpmiError, match="no response"):
         device.ask(POWER, 0.05)
 
 

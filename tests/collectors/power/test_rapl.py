@@ -113,7 +113,7 @@ def test_a_zone_that_may_have_wrapped_unseen_is_left_out_and_counted(tmp_path, c
     assert after.series != before.series
     assert after.joules == before.joules
     assert shown(collector, GAPS) == {'zone="package",package="0",reason="wraps"': 1}
-    assert "interval left out: wraps" in caplog.text
+    assert "interval skipped: wraps" in caplog.text
 
 
 def test_a_counter_that_began_anew_is_not_taken_for_a_wrap(tmp_path, clock):

@@ -72,7 +72,7 @@ PATTERN = {"manager": "m", "pattern": "/m/{jobid}"}
         ([{"manager": "m", "pattern": "/{uid}-{uid}/{jobid}"}], "row 1: pattern: "),
         (
             [{"manager": "m", "pattern": "/{uid}/{uid}/{jobid}"}],
-            "row 1: expected every name once, got uid twice",
+            "row 1: uid must not be repeated",
         ),
         (
             [{"manager": "m", "pattern": "/m/{job id}"}],
@@ -100,7 +100,7 @@ PATTERN = {"manager": "m", "pattern": "/m/{jobid}"}
         ),
         ([{**PATTERN, "versions": [3]}], "row 1: versions: expected 1, 2 or [1, 2], got [3]"),
         ([{**PATTERN, "escaped": "yes"}], "row 1: escaped: expected true or false, got 'yes'"),
-        ([{**PATTERN, "steps": "x"}], "row 1: steps: expected {step} and perhaps {task}, got 'x'"),
+        ([{**PATTERN, "steps": "x"}], "row 1: steps: expected {step} and optionally {task}"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(rows, complaint):
@@ -150,12 +150,13 @@ def test_rows_have_names_and_can_be_switched_off():
     [
         (
             [{"name": "libvird", "enabled": True}],
-            "row 1: name: expected a row that is built in; did you mean libvirt?, or a pattern, "
+            "row 1: name: expected the name of a built-in row; did you mean libvirt?, or a "
+            "pattern, "
             "got 'libvird'",
         ),
         ([{**PATTERN, "name": "Mine"}], "row 1: name: expected a word in lower case such as"),
         ([{**PATTERN, "enabled": "yes"}], "row 1: enabled: expected true or false, got 'yes'"),
-        ([{**PATTERN, "name": "a"}, {**PATTERN, "name": "a"}], "row 2: name: there is a row a"),
+        ([{**PATTERN, "name": "a"}, {**PATTERN, "name": "a"}], "row 2: name: a must not be"),
     ],
 )
 def test_names_and_switches_that_are_wrong(rows, complaint):
