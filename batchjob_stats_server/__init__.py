@@ -1,1 +1,1 @@
-"""Who may see which jobs: the JSON API over the records and measurements."""
+"""The server: a JSON API and web pages on the database, with access rights."""

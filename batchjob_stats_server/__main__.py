@@ -1,4 +1,4 @@
-"""The command, which `python -m batchjob_stats_server` runs too."""
+"""The command, also run by `python -m batchjob_stats_server`."""
 
 import sys
 

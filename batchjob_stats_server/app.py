@@ -1,4 +1,4 @@
-"""The application: routes, identity and limits put together."""
+"""The application: routes, identity and limits together."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -95,7 +95,7 @@ PAGES = (
 
 
 def make(services: Services) -> FastAPI:
-    """An application of its own; it starts and stops the services."""
+    """A new application; it starts and stops the services."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

@@ -1,4 +1,4 @@
-"""How long requests wait for measurements, and how many of them do so at a time."""
+"""Limits how long requests wait for measurements, and how many wait at a time."""
 
 import threading
 import time
@@ -13,9 +13,9 @@ _SLOW_SECONDS = 10.0  # for so long
 
 
 class BoundedWait:
-    """A slow time series database must not take all threads that answer requests.
+    """Keeps a slow time series database from occupying all threads that answer requests.
 
-    A request that does not get what it waits for shows what is known without.
+    A request that does not get what it waits for shows what is recorded.
     """
 
     def __init__(
@@ -25,10 +25,10 @@ class BoundedWait:
         quick: float = _QUICK_SECONDS,
         aside: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
-        """`places`: how many requests wait at a time for a slow database.
+        """`places`: how many requests may wait at a time for a slow database.
 
-        `seconds`: how long each waits at most; `quick`: after how many seconds it is a slow one.
-        `aside`: what a thread enters while it waits.
+        `seconds`: the maximum wait; `quick`: the duration from which an answer is slow. `aside`: a
+        context manager entered while a thread waits.
         """
         self._places = threading.BoundedSemaphore(places)
         self._seconds = seconds
@@ -37,7 +37,7 @@ class BoundedWait:
         self._slow_until = 0.0  # monotonic seconds
 
     def wait(self, answers: Collection[Future[Any]]) -> None:
-        """Until all answers have come, if they come in time and not too many requests wait."""
+        """Wait until all answers have arrived, at most `seconds`, unless too many requests wait."""
         if all(answer.done() for answer in answers):
             return
         if time.monotonic() >= self._slow_until:

@@ -1,6 +1,6 @@
-"""What the exporters say of a cluster by now: its nodes, what is allocated there, fair shares.
+"""The current state of a cluster from its exporters: nodes, allocations, fair shares.
 
-No page waits long for it: the last reading is kept, and a new one comes from a thread of its own.
+No page waits long for it: the last reading is cached, and a thread of its own reads a new one.
 """
 
 import logging
@@ -53,7 +53,7 @@ CLUSTER_METRICS = (
 
 
 class NodeState(NamedTuple):
-    """A node, as the scheduler has it; amounts that it does not tell are not there."""
+    """A node, as the scheduler reports it; unknown amounts are missing."""
 
     node: str
     state: str
@@ -63,7 +63,7 @@ class NodeState(NamedTuple):
 
     @property
     def colour(self) -> str:
-        """The class of its cell on a page."""
+        """The CSS class of its cell on a page."""
         as_told = ClusterNode(self.node, self.state, frozenset(self.flags), ())
         if not as_told._replace(flags=frozenset()).usable:
             return "down"
@@ -73,18 +73,18 @@ class NodeState(NamedTuple):
 
 
 class ClusterReading(NamedTuple):
-    """A cluster at a moment."""
+    """A cluster at one moment."""
 
     nodes: Mapping[str, NodeState]
     shares: Mapping[str, Mapping[str, float]]  # of accounts, by SHARES
     instances: Mapping[str, str]  # the target of each node whose exporter answers
 
     def instance(self, node: str) -> str:
-        """The target of a node, "" where none answers; its name may be written in full."""
+        """The target of a node, "" if none answers; the full name may be given."""
         return self.instances.get(node) or self.instances.get(short(node), "")
 
     def totals(self) -> dict[str, float]:
-        """Amounts of all nodes."""
+        """Totals over all nodes."""
         sums: dict[str, float] = defaultdict(float)
         for each in self.nodes.values():
             for name, amount in each.amounts.items():
@@ -92,7 +92,7 @@ class ClusterReading(NamedTuple):
         return dict(sums)
 
     def states(self) -> dict[str, int]:
-        """How many nodes each kind of cell has, the most usable first."""
+        """The number of nodes by kind of cell, the most usable first."""
         found = [each.colour for each in self.nodes.values()]
         return {name: found.count(name) for name in CELLS if name in found}
 
@@ -108,12 +108,12 @@ CELLS = {
 
 
 def short(node: str) -> str:
-    """The first label of a host name; of an address all of it."""
+    """The first label of a host name; an address as it is."""
     return node if node.replace(".", "").isdigit() else node.partition(".")[0]
 
 
 def made(found: Iterable[SeriesValue]) -> ClusterReading:
-    """From the last values of the cluster's series."""
+    """A reading from the last values of the cluster's series."""
     values: dict[str, list[SeriesValue]] = defaultdict(list)
     for each in found:
         values[each.metric].append(each)
@@ -143,7 +143,7 @@ def made(found: Iterable[SeriesValue]) -> ClusterReading:
 
 
 def by_node(exporters: Sequence[SeriesValue]) -> dict[str, str]:
-    """The target of each node, under its whole name and its first label."""
+    """The target of each node, under its full name and its first label."""
     found: dict[str, str] = {}
     for each in exporters:
         instance = each.labels.get("instance", "")
@@ -152,7 +152,7 @@ def by_node(exporters: Sequence[SeriesValue]) -> dict[str, str]:
 
 
 class NodeGpu(NamedTuple):
-    """A GPU, or an instance of one, by now; what is not known is None."""
+    """The current state of a GPU, or an instance of one; unknown values are None."""
 
     gpu: str
     uuid: str
@@ -167,7 +167,7 @@ class NodeGpu(NamedTuple):
 
 
 def gpus_of(found: Iterable[SeriesValue]) -> list[NodeGpu]:
-    """From the last values of a node's GPUs, by their numbers."""
+    """The GPUs of a node from their last values, by their numbers."""
     values: dict[tuple[str, str, str], dict[str, float]] = defaultdict(dict)
     jobids: dict[tuple[str, str, str], set[str]] = defaultdict(set)
     claimed: set[tuple[str, str, str]] = set()
@@ -200,7 +200,7 @@ class _LastAnswer(NamedTuple):
 
 
 class ClusterReadings:
-    """Asks in a thread, and keeps the last answers."""
+    """Queries in a thread, and caches the last answers."""
 
     def __init__(self, histories: TimeSeriesPool, bounded: BoundedWait) -> None:
         self._histories = histories
@@ -211,7 +211,7 @@ class ClusterReadings:
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="cluster-readings")
 
     def stop(self) -> None:
-        """Stop asking."""
+        """Stop querying."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def of(self, cluster: str, now: float) -> ClusterReading | None:
@@ -224,7 +224,7 @@ class ClusterReadings:
         return found
 
     def gpus(self, cluster: str, instance: str, now: float) -> Sequence[NodeGpu]:
-        """The GPUs of a node, by its target; none where nothing is known in time."""
+        """The GPUs of a node, by its target; none if nothing is known in time."""
 
         def ask(history: TimeSeriesStore) -> list[NodeGpu]:
             return gpus_of(history.latest(cluster, _GPU_METRICS, now, instance))
@@ -233,7 +233,7 @@ class ClusterReadings:
         return found or ()
 
     def reported(self, cluster: str, now: float) -> Mapping[str, float] | None:
-        """By node, which part of the last day its exporter answered; None: not known in time."""
+        """By node, the fraction of the last day in which its exporter answered; None: unknown."""
 
         def ask(history: TimeSeriesStore) -> dict[str, float]:
             found = history.seen(cluster, EXPORTER, now, REPORTED_SECONDS)

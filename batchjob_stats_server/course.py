@@ -1,4 +1,4 @@
-"""A job's curves, from its history."""
+"""A job's curves, from its measurements."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median
@@ -41,7 +41,7 @@ class JobSeries(NamedTuple):
 
     @property
     def title(self) -> str:
-        """What tells it from the others of its curve."""
+        """What distinguishes it from the other lines of its curve."""
         gpu = f"GPU {self.device.gpu}" if self.device.uuid else ""
         instance = self.device.gpu_instance
         return " ".join(word for word in (self.device.node, gpu, instance, self.part) if word)
@@ -72,7 +72,7 @@ def lines(
 
 
 def aggregated(found: Sequence[JobSeries]) -> list[JobSeries]:
-    """One line for each curve and part: lowest, median and highest of its nodes and GPUs."""
+    """One line for each curve and part: minimum, median and maximum of its nodes and GPUs."""
     groups: dict[tuple[str, str], list[JobSeries]] = {}
     for line in found:
         groups.setdefault((line.curve.name, line.part), []).append(line)
@@ -102,9 +102,9 @@ def _band(courses: Sequence[TimeSeries]) -> TimeSeries:
 
 
 def confirmed_gpus(history: TimeSeriesStore, job: JobToMeasure) -> list[JobGpu]:
-    """The GPUs that the job had, as something says that its user cannot write.
+    """The job's GPUs according to sources that its user cannot write.
 
-    A job's environment may name the GPUs of others, whose series would tell what these do.
+    A job's environment may name the GPUs of others, whose series would reveal what these do.
     """
     asked = SeriesQuery(_HELD, SeriesKind.GAUGE, {"jobid": [job.jobid], "confirmed": ["true"]})
     found = history.courses(asked, job.span, 1)
@@ -127,7 +127,7 @@ def _of_gpus(
     stretches: int,
     devices: Sequence[JobGpu],
 ) -> Iterator[tuple[JobGpu, str, TimeSeries]]:
-    """Series of whole GPUs, which say nothing of jobs: DCGM calls the label `UUID`."""
+    """Series of whole GPUs, which are not labelled by job: DCGM's label is `UUID`."""
     label = "UUID" if source.metric.startswith("DCGM_") else "uuid"
     by_uuid = {(each.uuid, each.gpu_instance): each for each in devices if each.uuid}
     if not by_uuid:
@@ -141,7 +141,7 @@ def _of_gpus(
 
 
 def _own(job: JobToMeasure, found: Iterable[TimeSeries]) -> list[TimeSeries]:
-    """The series that are this job's, not those of another user who had its id."""
+    """The series of this job, not those of another user who had its id."""
     courses = list(found)
     users, named = users_of(job), named_instances(course.labels for course in courses)
     return [

@@ -1,4 +1,4 @@
-"""Writes docs/server_options.md from the dataclasses that the server reads its options into.
+"""Generates docs/server_options.md from the server's options dataclasses.
 
 python -m batchjob_stats_server.document [DIRECTORY]
 """

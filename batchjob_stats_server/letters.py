@@ -1,4 +1,4 @@
-"""Letters to users about what they left unused, as addresses that a mail program opens."""
+"""Letters to users about unused resources, as addresses that a mail program opens."""
 
 import re
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ May we help?
 
 
 class LetterTemplate(NamedTuple):
-    """What is written, to which address; each has `{user}` and other fields in it."""
+    """The text and the address; each may contain `{user}` and other fields."""
 
     address: str
     subject: str
@@ -41,7 +41,7 @@ class LetterTemplate(NamedTuple):
 
 
 def letter_template(options: ReportOptions) -> LetterTemplate | None:
-    """None where no address is configured; raises SettingsError."""
+    """None if no address is configured; raises SettingsError."""
     if not options.mail_address:
         return None
     text = _read(options.mail_file) if options.mail_file else _TEXT

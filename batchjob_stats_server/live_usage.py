@@ -1,7 +1,7 @@
-"""The usage of running jobs by now, in the rows of lists; no page waits long for it.
+"""The current usage of running jobs in the rows of lists; no page waits long for it.
 
-What does not come in time is left as it was stored, with its `usage_until_time`, and is there the
-next time. Sorting and filtering go by what is stored.
+Values that do not arrive in time are shown as stored, with their `usage_until_time`, and are ready
+the next time. Sorting and filtering use the stored values.
 """
 
 import logging
@@ -39,9 +39,9 @@ class _Kept(NamedTuple):
 
 
 class LiveUsage:
-    """Asks in a thread of its own, and keeps the last answers for some seconds.
+    """Queries in a thread of its own, and caches the last answers for some seconds.
 
-    While it asks, the jobs of further requests are collected: they are in its next question.
+    During a query, the jobs of further requests are collected for the next one.
     """
 
     def __init__(
@@ -67,11 +67,11 @@ class LiveUsage:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="live-usage")
 
     def stop(self) -> None:
-        """Stop asking."""
+        """Stop querying."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def rows(self, rows: Sequence[Row], now: float) -> list[Row]:
-        """Rows of jobs with all their columns, the running ones as of now."""
+        """Rows of jobs with all their columns; those of running jobs are current."""
         wanted = [row for row in rows if askable(row, self._policy, int(now))]
         self._bounded.wait(self._answers(wanted, now))
         with self._lock:
@@ -86,7 +86,7 @@ class LiveUsage:
         return [by_id.get(row["id"], row) for row in rows]
 
     def gpus(self, rows: Sequence[Row]) -> dict[int, Sequence[float | None]]:
-        """Mean utilisation of each GPU, by their numbers, of jobs whose rows are as of now."""
+        """Mean utilisation of each GPU, by the numbers of jobs with current rows."""
         with self._lock:
             kept = [(row, self._kept[row["id"]].job) for row in rows if row["id"] in self._kept]
         return {
@@ -103,7 +103,7 @@ class LiveUsage:
         return None
 
     def _answers(self, rows: Sequence[Row], now: float) -> set[Future[None]]:
-        """The questions with those of the jobs whose usage is not known as of now."""
+        """The queries with those of the jobs whose current usage is not known."""
         with self._lock:
             stale = [row for row in rows if not self._known(row, now)]
             for row in stale:

@@ -1,4 +1,4 @@
-"""What a run of this machine wrote to its standard error, for the page of a failed one."""
+"""Standard error of a run of this machine, for the page of a failed one."""
 
 from collections import deque
 from pathlib import Path
@@ -11,7 +11,7 @@ _LONGEST = 300  # characters of a line
 
 
 def last_errors(data: Path, jobid: str, uid: int | None) -> list[str]:
-    """The last lines of a run in this data directory; none where they were not kept."""
+    """The last lines of a run in this data directory; none if they were not kept."""
     if not jobid or "/" in jobid or jobid.startswith("."):
         return []
     try:

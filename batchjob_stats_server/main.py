@@ -46,7 +46,7 @@ _CUT_OFF_SECONDS = 3.0  # beyond the time that requests have to end
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command; returns the exit status: 2 for wrong settings, 1 for what may pass."""
+    """Run the command; exit status 2 for wrong settings, 1 for errors that may pass."""
     try:
         return _main(sys.argv[1:] if arguments is None else arguments)
     except (SettingsError, DatabaseError) as error:
@@ -74,7 +74,7 @@ def _main(arguments: list[str]) -> int:
 
 
 def _make_token(chosen: ServerSettings, given: argparse.Namespace) -> int:
-    """Print a token: the first one cannot come from the API."""
+    """Print a token: the API cannot create the first one."""
     if not LOGIN.fullmatch(given.user):
         raise SettingsError(f"token: expected the name of a user, got {given.user!r}")
     services = build(chosen)
@@ -120,7 +120,7 @@ def _parser() -> Parser:
 
 
 class AnsweringServer(uvicorn.Server):
-    """Tells systemd when requests are taken; what is there by then stays."""
+    """Notifies systemd when requests are accepted; objects that exist then are permanent."""
 
     # A thread that waits for a database cannot be cancelled; the process need not wait for it.
     ends_process = False
@@ -168,7 +168,7 @@ def _end(seconds: float) -> None:
 
 
 def server(chosen: ServerSettings, services: Services) -> AnsweringServer:
-    """What answers, to be run with a socket of `listening`."""
+    """The server, to be run with a socket of `listening`."""
     config = uvicorn.Config(
         app.make(services),
         http=Connection,

@@ -23,7 +23,7 @@ _MOST_DAYS = 31
 
 
 class NodeCurve(NamedTuple):
-    """What is measured of a node, in which unit."""
+    """A measurement of a node, and its unit."""
 
     name: str
     unit: str
@@ -67,7 +67,7 @@ NODE_CURVES: Mapping[str, NodeCurve] = {
 
 
 def node_window(since: int | None, until: int | None, now: int) -> tuple[int, int]:
-    """From when to when, in epoch seconds: the last day by default, at most a month."""
+    """Start and end in epoch seconds: the last day by default, at most a month."""
     end = now if until is None else until
     begin = end - DAY if since is None else since
     if begin >= end:
@@ -76,7 +76,7 @@ def node_window(since: int | None, until: int | None, now: int) -> tuple[int, in
 
 
 class NodePlot(NamedTuple):
-    """Curves that are drawn together, and against which limit."""
+    """Curves that are drawn together, and the limit that is drawn with them."""
 
     title: str
     curves: tuple[str, ...]
@@ -97,7 +97,7 @@ NODE_PLOTS = (
 
 
 class NodeTarget(NamedTuple):
-    """Where a node's series are, and of which time; epoch seconds."""
+    """The series of a node and the time to read; epoch seconds."""
 
     cluster: str
     instance: str

@@ -310,7 +310,7 @@ class GateOptions:
     )
 
     def limits(self) -> QueryLimits:
-        """For the queries themselves."""
+        """Limits of a single query."""
         return QueryLimits(window_seconds=self.longest_window, range_seconds=self.longest_range)
 
 
@@ -373,7 +373,7 @@ class GrafanaOptions:
 
 
 def gate_endpoint(tsdb: TsdbOptions, gate: GateOptions) -> Endpoint:
-    """How the gate asks the database; raises SettingsError."""
+    """How the gate queries the database; raises SettingsError."""
     return replace(tsdb.endpoint(), answer_bytes=gate.answer_bytes)
 
 
@@ -394,7 +394,7 @@ SECTIONS: Mapping[str, type[Any]] = {
 
 
 class ServerSettings(NamedTuple):
-    """All that the program is told."""
+    """The settings of the program."""
 
     db: DatabaseOptions
     web: ServerWebOptions = ServerWebOptions()
@@ -411,7 +411,7 @@ class ServerSettings(NamedTuple):
 
 
 def settings(flags: Mapping[str, Any], config_file: str) -> ServerSettings:
-    """Flags over file over defaults; raises SettingsError."""
+    """Settings from flags, file and defaults; raises SettingsError."""
     given = load_file(config_file, SECTIONS) if config_file else {}
     given |= flags
     made = {section: make(cls, section, given) for section, cls in SECTIONS.items()}
@@ -419,7 +419,7 @@ def settings(flags: Mapping[str, Any], config_file: str) -> ServerSettings:
 
 
 def problems(chosen: ServerSettings) -> Iterator[str]:
-    """What is wrong with the settings beyond their form, one line each."""
+    """What is wrong with the settings beyond their format, one line each."""
     web, auth = chosen.web, chosen.auth
     if bool(web.tls_cert_file) != bool(web.tls_key_file):
         yield "web.tls-cert-file, web.tls-key-file: expected both or neither"
@@ -444,7 +444,7 @@ def problems(chosen: ServerSettings) -> Iterator[str]:
 
 
 def proxy_secret(auth: AuthOptions) -> str:
-    """The secret of trusted peers, "" without any; raises SettingsError."""
+    """The secret of trusted peers, "" if there is none; raises SettingsError."""
     found = secret("auth.secret-file", auth.secret_file)
     if auth.secret_file and len(found) < _SHORTEST_SECRET:
         raise SettingsError(

@@ -1,4 +1,4 @@
-"""Runs of this machine that are started and ended over the API: what the routes need for it."""
+"""Starting and ending runs of this machine over the API: the interface for the routes."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +12,7 @@ class RunRefusedError(Exception):
 
 
 class RunRequest(NamedTuple):
-    """A run that is to be; as the options of `batchjob run`. None: as without the option."""
+    """A run to be started, with the options of `batchjob run`. None: option not given."""
 
     command: tuple[str, ...]
     name: str = ""
@@ -28,7 +28,7 @@ class RunRequest(NamedTuple):
 
 
 class RunControl(Protocol):
-    """Runs belong to whoever runs the server, with all the rights of that user."""
+    """Runs belong to the user who runs the server, with all rights of that user."""
 
     @property
     def data(self) -> Path:
@@ -39,13 +39,13 @@ class RunControl(Protocol):
         """The cluster that the runs belong to."""
 
     def start(self, request: RunRequest) -> Run:
-        """Start a run, or have it wait for its time. Raises RunRefusedError."""
+        """Start a run, or let it wait for its time. Raises RunRefusedError."""
 
     def stop(self, run: Run, grace_seconds: float) -> Run:
-        """End a run that goes on; how it ended. Raises RunRefusedError."""
+        """End an active run; returns how it ended. Raises RunRefusedError."""
 
     def cancel(self, run: Run) -> Run:
-        """End a run that has not begun. Raises RunRefusedError."""
+        """Cancel a run that has not started. Raises RunRefusedError."""
 
     def delete(self, run: Run) -> None:
         """Delete the record, samples and output of a run. Raises RunRefusedError."""

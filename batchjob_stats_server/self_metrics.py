@@ -1,4 +1,4 @@
-"""What the server says of itself."""
+"""The server's metrics about itself."""
 
 import time
 from collections.abc import Iterator
@@ -71,7 +71,7 @@ class ServerMetrics:
         )
 
     def watch(self, reader: Engine, turns: FairQueue | None) -> None:
-        """Look up what is in use whenever it is asked for."""
+        """Read the present use at each scrape."""
         if isinstance(reader.pool, QueuePool):
             self.connections.set_function(reader.pool.checkedout)
         if turns:
@@ -88,7 +88,7 @@ class ServerMetrics:
 
     @contextmanager
     def tsdb(self, question: str) -> Iterator[None]:
-        """Time a question to the time series database."""
+        """Time a query to the time series database."""
         begun = time.monotonic()
         result = "failed"
         try:

@@ -1,4 +1,4 @@
-"""What the routes work with, made once from the settings."""
+"""The objects that routes work with, built once from the settings."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 class Rates(NamedTuple):
-    """How often one may ask."""
+    """Rate limits."""
 
     user: RateLimiter
     peer: RateLimiter
@@ -79,12 +79,12 @@ class Services(NamedTuple):
     clock: Callable[[], float] = time.time
 
     def start(self) -> None:
-        """Begin to ask the providers of emission factors."""
+        """Start querying the providers of emission factors."""
         if self.factors:
             self.factors.start()
 
     def stop(self) -> None:
-        """End threads and connections."""
+        """Stop threads and close connections."""
         if self.factors:
             self.factors.stop()
         if self.live:
@@ -174,7 +174,7 @@ def _histories(
 
 
 def live_rows(services: Services, rows: Sequence[RowMapping]) -> list[RowMapping]:
-    """Jobs with the usage by now of those that run, or were not measured since their end."""
+    """Jobs with the current usage of those that run, or were not measured since their end."""
     found = services.live.rows(rows, services.clock()) if services.live else rows
     return cast(list[RowMapping], list(found))
 
@@ -182,14 +182,14 @@ def live_rows(services: Services, rows: Sequence[RowMapping]) -> list[RowMapping
 def live_gpus(
     services: Services, rows: Sequence[RowMapping]
 ) -> Mapping[int, Sequence[float | None]]:
-    """Mean utilisation of each GPU of those jobs whose `live_rows` or `live_columns` these are."""
+    """Mean utilisation of each GPU of jobs from `live_rows` or `live_columns`."""
     return services.live.gpus(rows) if services.live else {}
 
 
 def live_columns(
     services: Services, db: Connection, rows: Sequence[RowMapping]
 ) -> Sequence[RowMapping]:
-    """The same of rows that have but some columns, `start_time` and `end_time` among them."""
+    """The same for rows with only some columns, including `start_time` and `end_time`."""
     if services.live is None:
         return rows
     recent = services.clock() - 2 * services.settings.tsdb.policy().refresh_seconds

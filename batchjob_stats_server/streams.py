@@ -1,4 +1,4 @@
-"""Streams that are open at once: each holds a connection for as long as a job may run."""
+"""Limits open streams, each of which holds a connection for as long as a job may run."""
 
 import threading
 from collections import Counter
@@ -14,7 +14,7 @@ _AGAIN = {"Retry-After": "30"}
 
 
 class StreamLimit:
-    """Counts them, in all and of each user."""
+    """Counts them, in total and by user."""
 
     def __init__(self, maximum: int, maximum_of_user: int) -> None:
         self._maximum = maximum
@@ -23,7 +23,7 @@ class StreamLimit:
         self._lock = threading.Lock()
 
     def enter(self, user: Hashable) -> None:
-        """One more; Problem 429 where the user has enough, 503 where all together have."""
+        """Take a place; Problem 429 if the user has enough, 503 if all together have."""
         with self._lock:
             if self._of_user[user] >= self._maximum_of_user:
                 raise Problem(
@@ -34,7 +34,7 @@ class StreamLimit:
             self._of_user[user] += 1
 
     def leave(self, user: Hashable) -> None:
-        """One less."""
+        """Release a place."""
         with self._lock:
             self._of_user[user] -= 1
             if not self._of_user[user]:
@@ -46,7 +46,7 @@ class StreamLimit:
 
 
 class OpenStream(StreamingResponse):
-    """An answer that gives its place back whatever becomes of it; `end` is called then."""
+    """An answer that releases its place however it ends; `end` is called then."""
 
     def __init__(
         self, lines: AsyncIterator[bytes], end: Callable[[], None], **options: Any
@@ -55,7 +55,7 @@ class OpenStream(StreamingResponse):
         self._end = end
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the lines as they come."""
+        """Send the lines as they arrive."""
         try:
             await super().__call__(scope, receive, send)
         finally:

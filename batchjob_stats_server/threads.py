@@ -1,4 +1,4 @@
-"""In how many threads requests are answered, and which of them wait for each other."""
+"""The number of threads that answer requests, and which of them take turns."""
 
 import os
 import threading
@@ -16,9 +16,9 @@ T = TypeVar("T")
 
 
 class OneByOne:
-    """Has short work done by one thread after the other.
+    """Lets short work of different threads run one after the other.
 
-    Work that takes longer than LONGEST_WAIT_SECONDS, or steps aside, does not hold up others.
+    Work that takes longer than LONGEST_WAIT_SECONDS, or steps aside, does not delay others.
     """
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class OneByOne:
         self._thread = threading.local()  # `holds`: whether the lock is this thread's
 
     def busy(self) -> bool:
-        """Whether work is being done that others wait for."""
+        """Whether work is in progress for which others wait."""
         return self._lock.locked()
 
     def do(self, work: Callable[[], T]) -> T:
@@ -63,31 +63,31 @@ class OneByOne:
 
 
 class Threads(NamedTuple):
-    """How many answer at a time; each has a connection of its own to the database."""
+    """Maximum numbers of threads; each has a connection of its own to the database."""
 
     light: int
     heavy: FairQueue  # for costly questions, so that others need not wait for them
     one_by_one: OneByOne | None = None  # None: short work runs in parallel
 
     def connections(self) -> int:
-        """To the database: one for each."""
+        """Maximum number of connections to the database: one per thread."""
         return self.light + self.heavy.places()
 
     def short(self, work: Callable[[], T]) -> T:
-        """Do short work in this thread, after that of others where it must not run in parallel."""
+        """Do short work in this thread, after that of others if it must not run in parallel."""
         return self.one_by_one.do(work) if self.one_by_one else work()
 
     def aside(self) -> AbstractContextManager[None]:
-        """For the time that short work waits for something other than the database."""
+        """For the time in which short work waits for something other than the database."""
         return self.one_by_one.aside() if self.one_by_one else nullcontext()
 
 
 def threads_of(url: URL, most: int) -> Threads:
-    """So many, of which some are kept for either kind.
+    """At most this many threads, some of which are reserved for either kind of request.
 
     SQLite works in this process, and Python's sqlite3 releases the interpreter's lock at each row
-    (_sqlite/cursor.c, Py_BEGIN_ALLOW_THREADS). Of several threads that read, each would wait for
-    the others at every row, which takes twice as long as reading one after the other.
+    (_sqlite/cursor.c, Py_BEGIN_ALLOW_THREADS). If several threads read, each waits for the others
+    at every row, which takes twice as long as reading one after the other.
     """
     sqlite = url.get_backend_name() == "sqlite"
     heavy = most // 2

@@ -1,3 +1,3 @@
-"""The routes, one module for each subject."""
+"""The API's routes, one module for each subject."""
 
 PREFIX = "/api/v1"

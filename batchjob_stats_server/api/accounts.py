@@ -1,4 +1,4 @@
-"""Clusters, and who had jobs on them."""
+"""Clusters, and the users and accounts that had jobs on them."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""Answers in rows, looked up in threads; costly questions have threads of their own."""
+"""Answers in rows, read in threads; costly requests have threads of their own."""
 
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class RowsPage(NamedTuple):
-    """Rows in which jobs are named, as they are sent."""
+    """Rows that name jobs, as they are sent."""
 
     response: Response
     more: After | None  # where the next page begins
@@ -33,7 +33,7 @@ class RowsPage(NamedTuple):
 async def looked_up(
     services: Services, known: Principal, ask: Callable[[Connection], T], *, costly: bool = True
 ) -> T:
-    """What `ask` finds in the database."""
+    """The result of a database query."""
 
     def work() -> T:
         try:
@@ -66,7 +66,7 @@ async def table(
     row: type[BaseModel],
     ask: Callable[[Connection], Rows],
 ) -> Response:
-    """Rows in which nobody is named: waits, accounts, clusters."""
+    """Rows that name nobody: waits, accounts, clusters."""
     keys = chosen(which.fields, row)
     return await looked_up(services, known, lambda db: answer(ask(db), keys, which.format))
 
@@ -80,7 +80,7 @@ async def users_table(
     what: str,
     user: str | None = None,
 ) -> Response:
-    """Rows that may be about users, whom the audit log names; `user`: the only one asked for."""
+    """Rows that may name users, whom the audit log records; `user`: the only one requested."""
     keys = chosen(which.fields, row)
 
     def make(db: Connection) -> tuple[Response, frozenset[str]]:

@@ -1,4 +1,4 @@
-"""Arrays and het jobs, a row for each."""
+"""Arrays and het jobs, one row for each."""
 
 from typing import Annotated
 

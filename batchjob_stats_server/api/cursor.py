@@ -1,4 +1,4 @@
-"""Where a page ended, as an opaque word that fits only the question it came from."""
+"""The end of a page as an opaque text that fits only the query it came from."""
 
 import base64
 import binascii
@@ -17,13 +17,13 @@ _LARGEST = 2**63
 
 
 def encode(question: str, after: After) -> str:
-    """The word for a page that ended there."""
+    """The text for a page that ended there."""
     text = json.dumps([_digest(question), *after])
     return base64.urlsafe_b64encode(text.encode()).decode()
 
 
 def decode(question: str, word: str, kind: type) -> After:
-    """The place, by a value of this kind; a word of no sense or another question is a problem."""
+    """The place; an invalid text, or one of another query, raises Problem."""
     try:
         digest, value, number, part = json.loads(base64.b64decode(word, b"-_", validate=True))
     except (binascii.Error, ValueError, TypeError) as error:
@@ -37,7 +37,7 @@ def decode(question: str, word: str, kind: type) -> After:
 
 
 def link(request: Request, question: str, more: After | None) -> dict[str, str]:
-    """The header that leads to the next page, if there is one."""
+    """The header that links to the next page, if there is one."""
     if more is None:
         return {}
     given = [pair for pair in request.query_params.multi_items() if pair[0] != "cursor"]
@@ -46,7 +46,7 @@ def link(request: Request, question: str, more: After | None) -> dict[str, str]:
 
 
 def _sound(value: Any, number: Any, kind: type) -> bool:
-    """Whether no database stumbles over it; anybody can write such a word."""
+    """Whether every database accepts it; anybody can write such a text."""
     if type(number) is not int or not 0 <= number < _LARGEST:
         return False
     if isinstance(value, str):

@@ -1,6 +1,6 @@
-"""The API's documentation as Swagger UI, whose files an installed package has: nothing is fetched.
+"""The API's documentation as Swagger UI, from an installed package: nothing is downloaded.
 
-Open to all, as the OpenAPI document is: it says what can be asked, and nothing of anybody.
+Open to everybody, like the OpenAPI document: it contains no data.
 """
 
 from functools import cache

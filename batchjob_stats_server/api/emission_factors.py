@@ -1,4 +1,4 @@
-"""Emission factors, handed on to exporters, so that one place alone asks the providers."""
+"""Emission factors for exporters, so that only one place queries the providers."""
 
 from fastapi import APIRouter
 from pydantic import BaseModel

@@ -1,4 +1,4 @@
-"""Whether the server lives and can answer, which is open to all, and its own metrics."""
+"""Health and readiness, which are open to everybody, and the server's own metrics."""
 
 import logging
 

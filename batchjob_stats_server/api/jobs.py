@@ -1,4 +1,4 @@
-"""Jobs: pages of them, one with all its runs, and the parts of one."""
+"""Pages of jobs, one job with all its runs, and the parts of a run."""
 
 import functools
 import operator

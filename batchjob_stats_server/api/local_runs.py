@@ -1,6 +1,6 @@
-"""Runs of this machine: started, ended, deleted, and what they wrote. Off unless it is asked for.
+"""Runs of this machine: starting, stopping, deleting them, and their output. Off by default.
 
-A run has the rights of whoever started the server, so only admins start, stop and delete.
+A run has the rights of the user who started the server, so only admins start, stop and delete.
 """
 
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -128,7 +128,7 @@ AdminsControl = Annotated[RunControl, Depends(_admins_control)]
 
 
 def _found(control: RunControl, text: str, user: str | None = None) -> Run:
-    """The run, among those of `user` where one is given."""
+    """The run, among those of `user` if one is given."""
     try:
         return history.job(text, str(control.data), user)
     except history.SeveralRuns as error:
@@ -293,7 +293,7 @@ async def _output(
 
 
 def _live(control: RunControl, run: Run) -> bool:
-    """Asked before what it wrote is read, so that the end is read too."""
+    """Checked before the output is read, so that the end is read too."""
     try:
         return history.job(run.jobid, str(control.data)).state.live
     except history.UnknownRun:  # deleted
@@ -303,7 +303,7 @@ def _live(control: RunControl, run: Run) -> bool:
 def _first(
     readers: Sequence[Reader], counted: Sequence[Reader], which: LogsQuery
 ) -> Iterator[OutputLine]:
-    """The last ones are found by reading twice, as memory would not hold a million."""
+    """The first of the last lines, found by reading twice: memory would not hold a million."""
     lines = merged(readers, which.since, which.until)
     if which.limit is None:
         return lines

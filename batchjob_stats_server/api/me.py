@@ -1,4 +1,4 @@
-"""Who the server takes the caller for."""
+"""The caller, as the server knows them."""
 
 from fastapi import APIRouter, Depends, Request
 from pydantic import BaseModel
@@ -19,11 +19,11 @@ _SIMPLE_JSON = (
 
 
 def refuse_simple_json(request: Request) -> None:
-    """Fail the connection test of data sources whose questions have no answer here.
+    """Fail the connection test of data sources whose protocol is not served.
 
     Their test is a GET with the content type of the POSTs that would follow (GrafanaJsonDatasource
-    0.6, src/DataSource.ts; simple-json-datasource, src/datasource.ts). No other data source gives a
-    question without a body a content type.
+    0.6, src/DataSource.ts; simple-json-datasource, src/datasource.ts). No other data source sends a
+    content type without a body.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "application/json":

@@ -1,4 +1,4 @@
-"""The course of a job's measurements."""
+"""A job's measurements over time."""
 
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
@@ -122,7 +122,7 @@ async def job_metrics(
 def _job(
     services: Services, access: Access, jobid: str, which: MetricsQuery
 ) -> tuple[RowMapping, JobToMeasure] | None:
-    """The run, and where its measurements are to be looked for."""
+    """The run, and where its measurements are stored."""
     policy, now = services.settings.tsdb.policy(), int(services.clock())
     with services.reader.connect() as db:
         run = run_of(db, access, jobid, which.cluster, which.run)
@@ -131,7 +131,7 @@ def _job(
 
 
 def _within(job: JobToMeasure, which: MetricsQuery) -> JobToMeasure:
-    """With the part of its time that is asked for."""
+    """The same, limited to the requested part of its time."""
     begin, end = job.span.drawn
     if which.since is not None:
         begin = which.since

@@ -89,7 +89,7 @@ async def node_metrics(
 
 
 def _instance(services: Services, cluster: str, node: str) -> str:
-    """The target of the node's exporter; "" where none answers now."""
+    """The target of the node's exporter; "" if none answers now."""
     found = services.readings.of(cluster, services.clock()) if services.readings else None
     return found.instance(node) if found else ""
 

@@ -1,4 +1,4 @@
-"""The OpenAPI document, with what FastAPI cannot know of our answers."""
+"""Completes the OpenAPI document with what FastAPI cannot derive."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -28,7 +28,7 @@ Document = dict[str, Any]
 
 
 def install(app: FastAPI) -> None:
-    """Complete the document when it is made."""
+    """Complete the document when it is generated."""
     plain = app.openapi
 
     def complete() -> Document:

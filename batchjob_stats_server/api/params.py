@@ -1,4 +1,4 @@
-"""Parameters of questions: what is accepted, and in which words."""
+"""Query parameters: accepted values and error messages."""
 
 from datetime import UTC, datetime
 from typing import Annotated, Any
@@ -62,7 +62,7 @@ def _energy(value: Any) -> float:
 
 
 def _ratio(value: Any) -> Any:
-    """`25%` is 0.25; what is no percentage is left to the type."""
+    """`25%` is 0.25; anything else is left to the type."""
     text = str(value).strip()
     try:
         return float(text[:-1]) / 100 if text.endswith("%") else value
@@ -93,7 +93,7 @@ class Query(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _chosen(cls, given: Any) -> Any:
-        """Leave out what chooses nothing: a variable of Grafana's is empty, or `.*` for all."""
+        """Remove values that select nothing: a variable of Grafana's is empty, or `.*` for all."""
         if not isinstance(given, dict):
             return given
         return {name: value for name, value in given.items() if value not in _ANY}
@@ -104,7 +104,7 @@ REPEATABLE = frozenset({"state", "state_word", "by", "metric", "job", "columns"}
 
 
 async def once(request: Request) -> None:
-    """Refuse a repeated parameter that is no list; for all routes but those of the PromQL gate."""
+    """Refuse a repeated parameter that is not a list; for all routes except the PromQL gate's."""
     names = [name for name, _ in request.query_params.multi_items()]
     if len(names) > len(set(names)):
         repeated = {name for name in names if names.count(name) > 1} - REPEATABLE
@@ -113,7 +113,7 @@ async def once(request: Request) -> None:
 
 
 def _words(given: Any) -> Any:
-    """`a,b` is two words, as is naming the parameter twice."""
+    """`a,b` is two words, like two parameters of the same name."""
     if not isinstance(given, list):
         return given
     words = [word for each in given for word in str(each).split(",")]

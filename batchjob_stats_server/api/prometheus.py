@@ -1,8 +1,8 @@
-"""The PromQL gate: the questions of the Prometheus HTTP API, answered with the caller's series.
+"""The PromQL gate: queries of the Prometheus HTTP API, answered with the caller's series.
 
-What is sent to the database is rebuilt from parsed values; no header and no other parameter of a
-client comes along. What is not here (rules, alerts, targets, exemplars, federate, read, write) is
-not found.
+The request to the database is rebuilt from parsed values; no header and no other parameter of the
+client is passed on. Anything else of the API (rules, alerts, targets, exemplars, federate, read,
+write) is not found.
 """
 
 import itertools
@@ -51,7 +51,7 @@ Form = list[tuple[str, str]]
 
 
 class Question(NamedTuple):
-    """A caller's question, with all that decides what is asked in its place."""
+    """A caller's query, with everything that decides what is queried instead."""
 
     asked: PrometheusParams
     own: Confinement
@@ -60,7 +60,7 @@ class Question(NamedTuple):
 
 
 class PrometheusEndpoint(NamedTuple):
-    """One of the API's questions: the parameters it has, and the form to send."""
+    """One of the API's endpoints: its parameters, and the form to send."""
 
     parameters: frozenset[str]
     form: Callable[[Question], Form]
@@ -140,7 +140,7 @@ def _seconds(value: float) -> str:
 
 
 async def _pairs(request: Request) -> Form:
-    """The parameters as they came, of the URL and the form together."""
+    """The parameters of the URL and the form together, as they were sent."""
     texts = [request.url.query]
     if request.method == "POST":
         kind = request.headers.get("content-type", _FORM).partition(";")[0].strip().lower()
@@ -168,7 +168,7 @@ def _decoded(body: bytes) -> str:
 
 
 class GateRequest(NamedTuple):
-    """Who asks what."""
+    """A query and its caller."""
 
     services: Services
     asker: Asker
@@ -176,7 +176,7 @@ class GateRequest(NamedTuple):
 
 
 async def _asked(request: Request, later: BackgroundTasks) -> GateRequest:
-    """In one dependency, of which each costs FastAPI some time in each request."""
+    """One dependency, since each costs FastAPI some time in every request."""
     known = await asker(request, later)
     return GateRequest(request.app.state.services, known, await _pairs(request))
 
@@ -185,7 +185,7 @@ Asked = Annotated[GateRequest, Depends(_asked)]
 
 
 def _note(asker: Asker, own: Confinement, asked: PrometheusParams, path: str) -> None:
-    """In the audit log, where series of others may be in the answer."""
+    """Write to the audit log if series of other users may be in the answer."""
     if own.is_everybodys() or asker.identity.on_behalf:
         texts = [asked.values["query"]] if "query" in asked.values else list(asked.match)
         about = f" for {shown(' '.join(texts))}" if texts else ""
@@ -220,7 +220,7 @@ def _with_infos(answer: bytes, told: str) -> bytes:
     """The answer with the API's `infos`, which explain to the caller why a panel may be empty.
 
     They are inserted before the first key, because parsing a long answer again costs too much. An
-    answer that has `infos` of the database's own, at its end, is left as it is.
+    answer that already ends with `infos` of the database is left as it is.
     """
     if not told or b'"infos":' in answer[-_LAST_KEYS:] or not answer.startswith(b'{"status"'):
         return answer
@@ -231,7 +231,7 @@ _CLUSTERS = sa.select(schema.cluster.c.name)
 
 
 def _clusters(services: Services, access: Access) -> list[str]:
-    """Names of all clusters, where the caller has a login on each."""
+    """Names of all clusters, if the caller has a login on each."""
     if all(login.cluster for login in access.users):
         return []
     with services.reader.connect() as db:

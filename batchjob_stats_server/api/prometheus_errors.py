@@ -1,4 +1,4 @@
-"""Errors of the PromQL gate, in a form that clients of Prometheus understand."""
+"""Errors of the PromQL gate, in a format that clients of Prometheus understand."""
 
 from collections.abc import Callable
 from http import HTTPStatus
@@ -21,9 +21,9 @@ from batchjob_stats_server.promql.query_limits import (
 
 
 class PrometheusError(BaseModel):
-    """An error as clients of Prometheus read it, and a problem document (RFC 9457) as well.
+    """An error in the format of Prometheus, and a problem document (RFC 9457) as well.
 
-    RFC 9457 section 3.1 has readers ignore a `status` that is no number.
+    RFC 9457 section 3.1 lets readers ignore a `status` that is not a number.
     """
 
     status: Literal["error"] = "error"

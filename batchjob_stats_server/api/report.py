@@ -79,9 +79,10 @@ def job_report(
 
 
 def preferred(accept: str, forms: Mapping[str, str], otherwise: str) -> str:
-    """The form with the highest quality in a header `Accept` (RFC 9110, 12.5.1), first of equals.
+    """The format with the highest quality in a header `Accept` (RFC 9110, 12.5.1), first of equals.
 
-    `forms`: name by media type. A client that takes anything, or none of these, gets `otherwise`.
+    `forms`: names by media type. A client that accepts anything, or none of these, gets
+    `otherwise`.
     """
     wanted: list[tuple[float, int, str]] = []
     for place, each in enumerate(accept.split(",")):

@@ -1,4 +1,4 @@
-"""Reports, with what a server knows, or a command that reads the database itself."""
+"""Builds reports, for the server and for commands that read the database themselves."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class ReportSources(Protocol):
-    """What a report is made from; a server's services are such."""
+    """What a report is built from; a server's services have these attributes."""
 
     @property
     def settings(self) -> ServerSettings:
@@ -50,14 +50,14 @@ def report_of(sources: ReportSources, access: Access, run: RowMapping) -> Report
 
 
 def report_from(sources: ReportSources, material: ReportInput) -> Report:
-    """The report of what is known of a job."""
+    """The report of a job from what is known of it."""
     return report(material, sources.rules, sources.settings.report.pue or None)
 
 
 def material_of(sources: ReportSources, access: Access, run: RowMapping) -> ReportInput:
     """What is known of a run that the caller may see.
 
-    Where measurements do not answer, it is what the database knows.
+    If the time series database does not answer, it is what the database knows.
     """
     settings = sources.settings
     now = int(sources.clock())
@@ -78,7 +78,7 @@ def material_of(sources: ReportSources, access: Access, run: RowMapping) -> Repo
 def parts_by_now(
     sources: ReportSources, access: Access, run: RowMapping
 ) -> Mapping[str, Sequence[Row]]:
-    """GPUs and emissions of a run as of now; nothing where no more is known than is recorded."""
+    """Current GPUs and emissions of a run; nothing if no more is known than is recorded."""
     settings = sources.settings
     with sources.reader.connect() as db:
         policy = settings.tsdb.policy()

@@ -1,4 +1,4 @@
-"""The keys of an answer's rows, and how each is made of the columns of the database."""
+"""The keys of an answer's rows, and the database columns from which each is made."""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +17,7 @@ Take = Callable[[Values], Values]
 
 
 class KeySource(NamedTuple):
-    """The columns that a key is made of; without `make` it is the column's own value."""
+    """The columns of a key; without `make` it is the column's own value."""
 
     columns: Names
     make: Callable[..., Any] | None = None
@@ -30,7 +30,7 @@ in_rfc3339 = functools.lru_cache(20_000)(rfc3339)  # times of jobs are alike
 
 
 def keys_of(column: str) -> Mapping[str, KeySource]:
-    """The keys that a column of the database has in an answer."""
+    """The keys of a database column in an answer."""
     if column in _INTERNAL:
         return {}
     key = _RENAMED.get(column, column)
@@ -43,21 +43,21 @@ def keys_of(column: str) -> Mapping[str, KeySource]:
 
 
 def behind(keys: Keys, columns: Names) -> Names:
-    """Which of these columns the keys are made of."""
+    """The columns from which the keys are made."""
     return tuple(name for name in columns if not keys_of(name).keys().isdisjoint(keys))
 
 
 def flat(row: Mapping[Any, Any]) -> dict[str, Any]:
-    """Every key of one row; times in epoch milliseconds, and in RFC 3339 beside."""
+    """Every key of one row; times in epoch milliseconds, and in RFC 3339 in addition."""
     names = tuple(row)
     keys = tuple(key for name in names for key in keys_of(name))
     return dict(zip(keys, taker(names, keys, ())(tuple(row.values())), strict=True))
 
 
 def taker(columns: Names, keys: Keys, made: KeySources) -> Take:
-    """What takes the values of the keys from a row with these columns.
+    """A function that takes the values of the keys from a row with these columns.
 
-    `made`: keys that are no columns. A key that the rows know nothing of is None.
+    `made`: keys that are not columns. A key that the rows do not have is None.
     """
     known = {key: source for name in columns for key, source in keys_of(name).items()}
     known |= dict(made)
@@ -80,7 +80,7 @@ def taker(columns: Names, keys: Keys, made: KeySources) -> Take:
 
 
 def _items(places: Sequence[int]) -> Callable[[Values], tuple[Any, ...]]:
-    """`itemgetter`, which gives no tuple for one place."""
+    """`itemgetter`, which returns no tuple for a single index."""
     if len(places) == 1:
         (place,) = places
         return lambda row: (row[place],)

@@ -1,6 +1,6 @@
 """Rows of the database as an answer: columns become keys, written as JSON, JSON lines or CSV.
 
-A job has more than a hundred keys, so what a set of keys needs is settled once: values that are
+A job has more than a hundred keys, so the work for a set of keys is done once: values that are
 columns are taken in one go, and msgspec writes a struct in a quarter of the time of a dict.
 """
 
@@ -36,7 +36,7 @@ Rows = Sequence[Mapping[Any, Any]]
 
 
 class RowFormat(StrEnum):
-    """How rows are written."""
+    """The format of rows."""
 
     JSON = "json"  # a list
     NDJSON = "ndjson"  # an object on each line
@@ -51,7 +51,7 @@ _MADE: Mapping[Any, type] = {in_rfc3339: str, in_milliseconds: int}
 
 
 def model(name: str, columns: Iterable[ColumnElement[Any]]) -> type[BaseModel]:
-    """The type of an answer's rows with these columns, for the OpenAPI document."""
+    """The type of rows with these columns, for the OpenAPI document."""
     fields: dict[str, Any] = {}
     for column in columns:
         kind = next(kind for known, kind in _TYPES.items() if isinstance(column.type, known))
@@ -67,7 +67,7 @@ def listed(row: type[BaseModel]) -> Any:
 
 
 def chosen(fields: str | None, row: type[BaseModel]) -> Keys:
-    """The wanted keys, all by default; an unknown name is a problem."""
+    """The requested keys, by default all; an unknown name raises Problem."""
     known = tuple(row.model_fields)
     if fields is None:
         return known
@@ -82,9 +82,9 @@ def chosen(fields: str | None, row: type[BaseModel]) -> Keys:
 
 
 def answer(rows: Rows, keys: Keys, form: RowFormat, made: KeySources = ()) -> Response:
-    """Rows, which have the same columns, as an answer; no rows are an empty list.
+    """An answer with rows that have the same columns; without rows, an empty list.
 
-    `made`: keys that are no columns. A key that the rows know nothing of is null.
+    `made`: keys that are not columns. A key that the rows do not have is null.
     """
     lines: list[bytes] = []
     if rows:
@@ -102,7 +102,7 @@ Write = Callable[[Values], bytes]
 
 @functools.lru_cache(256)
 def _writer(columns: Names, keys: Keys, form: RowFormat, made: KeySources) -> tuple[Take, Write]:
-    """What takes the values of the keys from a row with these columns, and what writes them."""
+    """Functions that take the values of the keys from a row with these columns, and write them."""
     return taker(columns, keys, made), _csv_line if form is RowFormat.CSV else _json_object(keys)
 
 

@@ -1,4 +1,4 @@
-"""The runs of a job that a caller may see, by the id they write."""
+"""Finds the runs of a job that a caller may see, by id."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from batchjob_stats_server.http.problems import Problem
 def runs_of(
     db: Connection, access: Access, jobid: str, cluster: str | None
 ) -> Sequence[RowMapping]:
-    """All of them, the latest first; Problem 422 for the beginning of several ids."""
+    """All runs, the latest first; Problem 422 for a prefix of several ids."""
     try:
         return written_as(db, access, jobid, cluster)
     except AmbiguousIdError as error:
@@ -22,6 +22,6 @@ def runs_of(
 def run_of(
     db: Connection, access: Access, jobid: str, cluster: str | None, job_id: int | None
 ) -> RowMapping | None:
-    """The one with this number of its row, or the latest."""
+    """The run with this row number, or the latest."""
     found = runs_of(db, access, jobid, cluster)
     return next((row for row in found if job_id in (None, row["id"])), None)

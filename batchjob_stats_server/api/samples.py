@@ -1,4 +1,4 @@
-"""A job's samples as a stream of lines, from the first on, and as they come."""
+"""A job's samples as a stream of lines, from the first one on, and as they arrive."""
 
 import contextlib
 import json
@@ -84,7 +84,7 @@ class SampleFilter(NamedTuple):
 
     @classmethod
     def of(cls, job: JobToMeasure, which: ChosenSamples) -> "SampleFilter":
-        """Those of the run itself: another user may have had its id before or since."""
+        """Samples of the run itself: another user may have had its id before or since."""
         until = job.span.until if job.end is not None else float("inf")
         return cls(
             frozenset(user for user in (job.user, str(job.uid or "")) if user),
@@ -98,7 +98,7 @@ class SampleFilter(NamedTuple):
         return who.user in self.users
 
     def of_time(self, steps: Iterable[SamplePair]) -> Iterator[SamplePair]:
-        """Those of the time that is asked for."""
+        """Samples of the requested time."""
         return (step for step in steps if self.since <= step.sample.at <= self.until)
 
 
@@ -134,7 +134,7 @@ def job_samples(
 def streamed(
     services: Services, known: Principal, jobid: str, wanted: SampleFilter, which: ChosenSamples
 ) -> Response:
-    """Samples of a job as an answer; Problem 503 where there are none of any."""
+    """An answer with samples of a job; Problem 503 if this server has no samples at all."""
     streams, directory = services.streams, services.settings.samples.directory
     if not directory or streams is None:
         raise Problem(503, "this server keeps no samples; see jobs/{id}/metrics for measurements")
@@ -160,7 +160,7 @@ async def _lines(
     services: Services, replay: Replay, counted: Replay | None, wanted: SampleFilter,
     which: ChosenSamples,
 ) -> AsyncIterator[bytes]:  # fmt: skip
-    """`counted`: the same once more, where only the last ones are to come."""
+    """`counted`: the same samples again, if only the last ones are requested."""
     follow = which.follow and which.format == "jsonl"
     begun = services.clock()
     steps = replay.read()
@@ -187,7 +187,7 @@ async def _lines(
 def _last(
     steps: Iterator[SamplePair], counted: Replay, wanted: SampleFilter, limit: int
 ) -> Iterator[SamplePair]:
-    """The latest: read twice, as memory would not hold a million."""
+    """The latest, found by reading twice: memory would not hold a million."""
     with contextlib.closing(counted):
         number = sum(1 for _ in wanted.of_time(counted.read()))
     return islice(wanted.of_time(steps), max(0, number - limit), None if limit else 0)

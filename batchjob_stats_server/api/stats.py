@@ -1,4 +1,4 @@
-"""Statistics for operators; a user's are of the jobs that they may see."""
+"""Statistics for operators; users see those of the jobs that they may see."""
 
 from collections.abc import Sequence
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""Tokens: who may make, see and revoke which."""
+"""Tokens: who may create, list and revoke which."""
 
 from typing import Annotated, Any
 

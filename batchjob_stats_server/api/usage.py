@@ -1,4 +1,4 @@
-"""Sums of use over days."""
+"""Sums of usage over days."""
 
 from typing import Annotated
 

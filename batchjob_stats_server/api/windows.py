@@ -1,4 +1,4 @@
-"""When to look at a job's measurements, as a dashboard's address takes it."""
+"""The period of a job's measurements in the address of a dashboard."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ PAD_SECONDS = 60  # a scrape or two before the first sample, and after the last
 
 
 def begin(started: float | None) -> str:
-    """Epoch milliseconds, or before now."""
+    """Epoch milliseconds, or a time before now."""
     return "now-1h" if started is None else str(round((started - PAD_SECONDS) * 1000))
 
 

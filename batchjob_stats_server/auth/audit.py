@@ -1,4 +1,4 @@
-"""Who looked at whose jobs, and who made and revoked tokens for others: a line each."""
+"""The audit log: who looked at whose jobs, and who made and revoked tokens for others."""
 
 import logging
 from collections.abc import Iterable, Mapping
@@ -17,12 +17,12 @@ def whose(rows: Iterable[Mapping[Any, Any]]) -> frozenset[str]:
 
 
 def seen(known: Principal, what: str, rows: Iterable[Mapping[Any, Any]]) -> None:
-    """Note whose jobs are in an answer to `known`; own ones are nobody's business."""
+    """Record whose jobs are in an answer to `known`; own jobs are not recorded."""
     saw(known, what, whose(rows))
 
 
 def saw(known: Principal, what: str, users: frozenset[str]) -> None:
-    """The same by their names; with a token that another user made, nobody is that one's own."""
+    """The same by name; with a token that another user made, no jobs count as own ones."""
     others = sorted(users if known.on_behalf else users - {known.user})
     if others:
         more = f" and {len(others) - _NAMED} others" if len(others) > _NAMED else ""
@@ -31,6 +31,6 @@ def saw(known: Principal, what: str, users: frozenset[str]) -> None:
 
 
 def did(known: Principal, what: str) -> None:
-    """Note what somebody did, under the name of who is behind it."""
+    """Record an action, under the name of the person behind it."""
     who = f"{known.on_behalf} as {known.user}" if known.on_behalf else known.user
     log.info("%s (%s) %s", who, known.role, what)

@@ -1,8 +1,8 @@
-"""Clients' certificates: whose they are, which role they give, and whether they still count.
+"""Clients' certificates: the user and role they stand for, and whether they are still valid.
 
-That the site's CA issued a certificate, for clients, is TLS's matter. What may change afterwards is
-looked at with each request, since connections and TLS sessions live long: its end, and the list of
-revoked ones (RFC 5280 section 5).
+TLS checks that the site's CA issued a certificate for clients. What may change later is checked for
+each request, since connections and TLS sessions live long: its expiry, and the list of revoked
+certificates (RFC 5280 section 5).
 """
 
 import logging
@@ -26,11 +26,11 @@ _LIST = re.compile(rb"-----BEGIN X509 CRL-----.*?-----END X509 CRL-----", re.DOT
 
 
 class InvalidCertificate(Exception):
-    """A certificate that identifies nobody; the text is for its owner."""
+    """A certificate that does not identify a user; the text is for its owner."""
 
 
 class CertificateSubject(NamedTuple):
-    """Whom a certificate names (CN), the role it gives (OU), its end and its own name."""
+    """The name in a certificate (CN), its role (OU), its expiry and its serial number."""
 
     user: str
     role: TokenRole
@@ -43,7 +43,7 @@ Lists = Mapping[str, Sequence[x509.CertificateRevocationList]]
 
 
 class Certificates:
-    """Judges the certificates of one CA file; reads the list again when its file changes."""
+    """Checks the certificates of one CA file; reads the list again when its file changes."""
 
     def __init__(self, ca_file: str, crl_file: str) -> None:
         """Raises SettingsError. Without a `crl_file` nothing is ever revoked."""
@@ -75,7 +75,7 @@ class Certificates:
         return CertificateSubject(users[0], roles[0], end, name)
 
     def check(self, name: str, now: float) -> None:
-        """Whether the certificate of a Bearer still counts, but for its end; raises NotBelieved."""
+        """Check all but the expiry of a Bearer's certificate; raises NotBelieved."""
         serial, _, issuer = name.partition(" ")
         if issuer not in (each.subject.rfc4514_string() for each in self._authorities):
             raise InvalidCertificate("the certificate was not issued by a CA of this server")
@@ -149,7 +149,7 @@ def _content(where: str, path: str) -> bytes:
 
 
 def _stamp(path: str) -> tuple[int, int, int] | None:
-    """Changes with the file; None while there is none."""
+    """A value that changes with the file; None if there is none."""
     try:
         status = os.stat(path)
     except OSError:

@@ -1,4 +1,4 @@
-"""The token of a browser, in a cookie that no script can read and no other site sends along."""
+"""The token of a browser, in a cookie that scripts cannot read and other sites cannot send."""
 
 from fastapi.responses import Response
 from starlette.requests import HTTPConnection
@@ -9,7 +9,7 @@ _PENDING_SECONDS = 600
 
 
 def keep(connection: HTTPConnection, answer: Response, token: str) -> None:
-    """Set the cookie; it goes when the browser is closed."""
+    """Set the cookie, which is deleted when the browser is closed."""
     name = cookie_name(connection)
     answer.set_cookie(
         name, token, httponly=True, samesite="strict", secure=name.startswith("__Host-")
@@ -18,12 +18,12 @@ def keep(connection: HTTPConnection, answer: Response, token: str) -> None:
 
 
 def pending_name(connection: HTTPConnection) -> str:
-    """The name of the cookie of a log-in that is under way."""
+    """The name of the cookie of an unfinished log-in."""
     return f"{cookie_name(connection)}-log-in"
 
 
 def keep_pending(connection: HTTPConnection, answer: Response, text: str) -> None:
-    """Remember it for as long as somebody may take; the provider leads back here with it."""
+    """Set it for as long as a log-in may take; the provider redirects back with it."""
     name = pending_name(connection)
     answer.set_cookie(
         name, text, max_age=_PENDING_SECONDS, httponly=True, samesite="lax",
@@ -33,12 +33,12 @@ def keep_pending(connection: HTTPConnection, answer: Response, text: str) -> Non
 
 
 def forget_pending(connection: HTTPConnection, answer: Response) -> None:
-    """It is good for one log-in."""
+    """Delete it: it is valid for one log-in."""
     name = pending_name(connection)
     answer.delete_cookie(name, httponly=True, samesite="lax", secure=name.startswith("__Host-"))
 
 
 def forget(connection: HTTPConnection, answer: Response) -> None:
-    """Have the browser drop the cookie."""
+    """Have the browser delete the cookie."""
     name = cookie_name(connection)
     answer.delete_cookie(name, httponly=True, samesite="strict", secure=name.startswith("__Host-"))

@@ -1,4 +1,4 @@
-"""Groups of people: those that this host knows for a login, and those that the provider named."""
+"""Groups of users: those of this host, and those that the identity provider named."""
 
 import grp
 import os
@@ -18,7 +18,7 @@ _MOST = 10_000
 
 
 class Groups:
-    """Asks where groups decide anything; for others nobody has any."""
+    """Looks up groups if any option depends on them; otherwise nobody has any."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Groups:
 
 
 class UnixGroups:
-    """Groups of a login by NSS, so of LDAP and SSSD as well, remembered for a moment."""
+    """Groups of a login from NSS, thus also from LDAP and SSSD, cached for a short time."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ def accounts_of(
 ) -> tuple[AccountOn, ...]:
     """Accounts whose jobs the members of these groups may see.
 
-    `clusters`: on which the login is theirs; none named: all. Groups belong to the people of
+    `clusters`: those on which the login is theirs; none: all. Groups belong to the users of
     `auth.cluster`: a namesake on another cluster has no part in them.
     """
     return tuple(

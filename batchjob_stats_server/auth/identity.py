@@ -1,4 +1,7 @@
-"""Who asks: by a token, a client's certificate, or a trusted peer's word; never two, no guess."""
+"""Identifies the caller by a token, a client certificate, or a trusted peer's header.
+
+Two of them at once are refused.
+"""
 
 import hmac
 import logging
@@ -90,7 +93,7 @@ def _shown(request: Request, services: Services, pem: str) -> Principal:
 
 
 def cookie_name(request: HTTPConnection) -> str:
-    """The name of the cookie with a token; cookies know no ports, so the name does."""
+    """The name of the cookie with a token; it contains the port, since cookies ignore ports."""
     if request.url.scheme == "https":
         return "__Host-batchjob"
     return f"batchjob-{(request.scope.get('server') or ('', 0))[1]}"
@@ -118,9 +121,9 @@ def _bearer(request: Request, services: Services, text: str, later: BackgroundTa
 
 
 def _maker(services: Services, token: tokens.Token) -> Principal | None:
-    """Who made a token, with the rights they have now; None: the server.
+    """The maker of a token, with their present rights; None: the server.
 
-    Raises NotBelieved where their certificate is good no more.
+    Raises NotBelieved if their certificate is no longer valid.
     """
     if token.maker_via == "certificate":
         if services.certificates is None:
@@ -137,7 +140,7 @@ def _maker(services: Services, token: tokens.Token) -> Principal | None:
 
 
 def _note_use(services: Services, token: tokens.Token, now: int) -> None:
-    """After the answer: nobody waits for the poller to let go of the database."""
+    """Runs after the answer, so that nobody waits while the poller locks the database."""
     try:
         with services.writer.begin() as db:
             tokens.used(db, token, now)
@@ -159,7 +162,7 @@ def _named(request: Request, services: Services, user: str) -> Principal:
 
 
 def _named_person(services: Services, user: str, via: Via) -> Principal:
-    """Somebody whom a trusted peer or the provider names, with the rights they have now."""
+    """A person named by a trusted peer or the provider, with their present rights."""
     auth = services.settings.auth
     role = configured_role(auth, user, services.groups.of(user))
     return Principal(user, role, via, auth.cluster)
@@ -184,14 +187,14 @@ def _refused(
 
 
 class Asker(NamedTuple):
-    """Who asks, and what they may see."""
+    """The caller, and what they may see."""
 
     identity: Principal
     access: Access
 
 
 async def asker(request: Request, later: BackgroundTasks) -> Asker:
-    """Both in one thread, once for a request: handing it to a thread costs as much as looking."""
+    """Both in one thread: passing work to a thread costs as much as the look-up."""
     if (known := getattr(request.state, "asker", None)) is not None:
         return cast(Asker, known)
     services: Services = request.app.state.services
@@ -207,7 +210,7 @@ async def asker(request: Request, later: BackgroundTasks) -> Asker:
 
 
 async def known_if_any(request: Request) -> Principal | None:
-    """Who asks, for a page that does without; None for anybody who is not believed."""
+    """The caller of a page that needs none; None for anybody who is not identified."""
     try:
         return (await asker(request, BackgroundTasks())).identity
     except (Problem, sa.exc.SQLAlchemyError):

@@ -1,7 +1,7 @@
 """Log-in through the site's OpenID provider: code flow with PKCE (OpenID Connect Core 1.0).
 
-Addresses and keys come from the provider's own description (Discovery 1.0). A key that is not known
-makes us read its keys again, so a provider may renew them at any time.
+Addresses and keys come from the provider's configuration (Discovery 1.0). An unknown key makes us
+read its keys again, so that a provider may renew them at any time.
 """
 
 import base64
@@ -49,15 +49,15 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 class OidcError(Exception):
-    """A log-in that failed; the text is for the one who logs in and for the log."""
+    """A log-in failed; the text is for the user and for the log."""
 
 
 class ProviderUnreachableError(OidcError):
-    """The provider does not answer, or not as OpenID Connect wants it."""
+    """The provider does not answer, or not as OpenID Connect requires."""
 
 
 class PendingLogin(NamedTuple):
-    """What the browser keeps while the person is at the provider, and proves by coming back."""
+    """What the browser stores while the user is at the provider, and proves on return."""
 
     state: str
     nonce: str
@@ -65,12 +65,12 @@ class PendingLogin(NamedTuple):
     next: str
 
     def written(self) -> str:
-        """For a cookie."""
+        """As the value of a cookie."""
         return base64.urlsafe_b64encode(json.dumps(self).encode()).decode()
 
 
 def pending(text: str) -> PendingLogin:
-    """From a cookie; raises OidcError."""
+    """Parse it from a cookie; raises OidcError."""
     try:
         given = json.loads(base64.urlsafe_b64decode(text.encode()))
         state, nonce, verifier, there = map(str, given)
@@ -80,7 +80,7 @@ def pending(text: str) -> PendingLogin:
 
 
 class Person(NamedTuple):
-    """Who logged in, as the provider says."""
+    """The person who logged in, according to the provider."""
 
     user: str
     groups: frozenset[str]
@@ -88,7 +88,7 @@ class Person(NamedTuple):
 
 
 class OidcProvider:
-    """One provider, as the options name it. Methods may wait for it, some seconds at most."""
+    """The provider that the options name. Methods may wait for it, for a few seconds at most."""
 
     def __init__(
         self,
@@ -107,11 +107,11 @@ class OidcProvider:
 
     @property
     def name(self) -> str:
-        """For people."""
+        """The name shown to people."""
         return self._options.name
 
     def begin(self, there: str) -> tuple[str, PendingLogin]:
-        """Where to send the browser, and what it has to bring back."""
+        """Where to redirect the browser, and what it has to bring back."""
         begun = PendingLogin(
             secrets.token_urlsafe(24), secrets.token_urlsafe(24), secrets.token_urlsafe(48), there
         )
@@ -126,7 +126,7 @@ class OidcProvider:
         return str(url), begun
 
     def finish(self, begun: PendingLogin, answer: Mapping[str, str]) -> Person:
-        """Who came back, by the parameters of the callback; raises OidcError."""
+        """The person who came back, by the parameters of the callback; raises OidcError."""
         if not secrets.compare_digest(answer.get("state", "").encode(), begun.state.encode()):
             raise OidcError("this log-in was not started in this browser")
         issuer = answer.get("iss")  # RFC 9207: which provider answered
@@ -154,7 +154,7 @@ class OidcProvider:
             raise OidcError(f"the provider refused the code: {error}") from error
 
     def log_out_address(self) -> str:
-        """Where the session at the provider is ended (RP-Initiated Logout 1.0); "" for nowhere."""
+        """Where to end the session at the provider (RP-Initiated Logout 1.0); "" if nowhere."""
         try:
             endpoint = self._endpoint("end_session_endpoint")
         except ProviderUnreachableError:  # our own sessions end nevertheless
@@ -164,7 +164,7 @@ class OidcProvider:
         return f"{endpoint}?{urlencode(query)}"
 
     def logged_out(self, token: str) -> ProviderSession:
-        """Whose session a log-out token ends (Back-Channel Logout 1.0, 2.6); raises OidcError."""
+        """The session that a log-out token ends (Back-Channel Logout 1.0, 2.6); OidcError."""
         claims = self._decoded(token).claims
         audience = claims.get("aud")
         audiences = audience if isinstance(audience, list) else [audience]
@@ -237,7 +237,7 @@ class OidcProvider:
         )
 
     def _decoded(self, text: str) -> jwt.Token:
-        """A signed token; the keys are read again where none of them fits."""
+        """Decode a signed token; the keys are read again if none of them matches."""
         described = self._described().get("id_token_signing_alg_values_supported") or ["RS256"]
         algorithms = [each for each in _ALGORITHMS if each in described]
         for again in (False, True):

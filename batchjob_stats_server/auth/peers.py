@@ -1,4 +1,4 @@
-"""Who is at the other end of a connection; what a header says of it does not count."""
+"""The peer of a connection; headers have no influence on it."""
 
 import functools
 import ipaddress
@@ -12,7 +12,7 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 def address(scope: Scope) -> Address | None:
-    """None for a peer without one, as of a Unix socket."""
+    """The address of the peer; None without one, as on a Unix socket."""
     return _address((scope.get("client") or ("",))[0])
 
 
@@ -33,7 +33,7 @@ def within(scope: Scope, networks: Iterable[Network]) -> bool:
 
 
 def household(scope: Scope) -> object:
-    """What counts as one peer: an IPv4 address, or the /64 that IPv6 gives to each network."""
+    """What counts as one peer: an IPv4 address, or the /64 of an IPv6 network."""
     peer = address(scope)
     if isinstance(peer, ipaddress.IPv6Address):
         return ipaddress.ip_network((peer, 64), strict=False)

@@ -1,4 +1,4 @@
-"""How often somebody may ask: a token bucket for each, in bounded memory."""
+"""A rate limiter: a token bucket for each client, in bounded memory."""
 
 import threading
 from collections import OrderedDict
@@ -11,9 +11,9 @@ _MOST = 10_000
 class RateLimiter:
     """Allows each key a number of requests per second, and a burst of requests after a pause.
 
-    A bucket is kept as the one time at which it will be full again (ATM Forum's generic cell rate
-    algorithm), so that one who has not asked for a while needs no memory. Where more than `most`
-    ask at once, those who were silent longest are forgotten, and have a full bucket again.
+    A bucket is stored as the time at which it will be full again (ATM Forum's generic cell rate
+    algorithm), so that an idle client needs no memory. If there are more than `most` clients at
+    once, those that were idle longest are forgotten, and have a full bucket again.
     """
 
     def __init__(
@@ -23,7 +23,7 @@ class RateLimiter:
         most: int = _MOST,
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        """`per_second` 0: there is no bound."""
+        """`per_second` 0: there is no limit."""
         self._interval = 1 / per_second if per_second else 0.0
         self._slack = max(burst - 1, 0) * self._interval
         self._most = most
@@ -32,7 +32,7 @@ class RateLimiter:
         self._lock = threading.Lock()
 
     def wait(self, key: Hashable) -> float:
-        """0, and one request is taken; or the seconds after which it would be."""
+        """Take one request and return 0, or return the seconds after which one will be allowed."""
         if not self._interval:
             return 0.0
         with self._lock:

@@ -1,4 +1,4 @@
-"""What somebody may do by their name, or with a token: no more than its maker may do now."""
+"""The rights of a person by name, or of a token: at most its maker's present rights."""
 
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
@@ -14,7 +14,7 @@ Via = Literal["token", "header", "certificate", "cookie", "process", "session"]
 
 
 class Principal(NamedTuple):
-    """A person, what they may do, and how we know."""
+    """A person, their rights, and how they were identified."""
 
     user: str
     role: TokenRole
@@ -31,13 +31,12 @@ class Principal(NamedTuple):
     def who(self) -> tuple[str, tuple[str, ...]]:
         """The person: a name, and the clusters on which it is theirs.
 
-        However many tokens a person has made for some cluster or other, it is one person's share
-        that all of them use.
+        A person's tokens for different clusters share the limits of that person.
         """
         return self.person or (self.user, self.clusters)
 
     def as_maker(self) -> Maker:
-        """As tokens keep it, that this person makes."""
+        """This person as the maker of a token."""
         if self.via == "process":  # whoever has that token may write the database as well
             return MADE_ON_THE_SERVER
         if self.token_id is not None:
@@ -46,7 +45,7 @@ class Principal(NamedTuple):
 
 
 class ProcessToken(NamedTuple):
-    """A token that no database has: it ends with the process."""
+    """A token that is in no database: it ends with the process."""
 
     text: str
     user: str
@@ -55,11 +54,11 @@ class ProcessToken(NamedTuple):
 
 
 class RightsLostError(Exception):
-    """A token whose maker might not make it any more; the text is for who has it."""
+    """The maker of a token could not make it any more; the text is for its owner."""
 
 
 def configured_role(auth: AuthOptions, user: str, groups: frozenset[str]) -> TokenRole:
-    """The role that the configuration gives to a name, or to one of its groups."""
+    """The role that the configuration assigns to a name, or to one of its groups."""
     if user in auth.admin or groups & set(auth.admin_group):
         return TokenRole.ADMIN
     viewer = user in auth.viewer or groups & set(auth.viewer_group)
@@ -67,10 +66,10 @@ def configured_role(auth: AuthOptions, user: str, groups: frozenset[str]) -> Tok
 
 
 def of_line(line: Sequence[Token], maker: Principal | None) -> Principal:
-    """Who has a token, and what they may do with it now; raises RightsLostError.
+    """The owner of a token, and its present rights; raises RightsLostError.
 
-    `line`: the token, the one it was made with, and so on to the first. `maker`: who made the
-    first, as they are known now; None for the server itself.
+    `line`: the token, the one with which it was made, and so on. `maker`: the maker of the first
+    one, with their present rights; None for the server itself.
     """
     known = maker
     person = None if maker is None else maker.who()
@@ -108,9 +107,9 @@ def _bounded(token: Token, maker: Principal | None) -> Principal:
 
 
 def script_access(known: Principal, access: Access) -> Access:
-    """Of what somebody may see, the jobs whose batch scripts they may read.
+    """The visible jobs whose batch scripts a person may read.
 
-    Their own; an admin those of the admin's clusters. Scripts may contain secrets such as
+    Their own; an admin also those of the admin's clusters. Scripts may contain secrets such as
     passwords, so viewers and account coordinators see the jobs without them.
     """
     if known.role is TokenRole.ADMIN:

@@ -1,9 +1,9 @@
-"""Where connections are accepted: how many there may be, and which one makes room for another.
+"""Accepts connections: how many there may be, and which one is dropped for another.
 
-asyncio's own servers begin TLS with whoever connects and know no bound. Here a connection counts
-from its first moment, so that those that never speak are not free either. The kernel's one line of
-newcomers is emptied in each pass of the event loop, and then they come in by turns of their peers:
-a crowd that connects over and over keeps nobody waiting but itself.
+asyncio's own servers start TLS with every client and have no limit. Here a connection counts from
+its first moment, so that silent ones count as well. The kernel's queue of new connections is
+emptied in each pass of the event loop, and then they are admitted by peer in turn: a crowd that
+connects repeatedly delays nobody but itself.
 """
 
 import asyncio
@@ -30,9 +30,9 @@ _HANDSHAKE_SECONDS = 10.0
 
 
 class OpenConnections:
-    """All there are, in the order in which they began to wait for their clients.
+    """All connections, in the order in which they began to wait for their clients.
 
-    A trusted peer brings the requests of many: it has no bound of its own and is never dropped.
+    A trusted peer sends the requests of many: it has no limit of its own and is never dropped.
     """
 
     def __init__(
@@ -56,9 +56,10 @@ class OpenConnections:
         return TRUSTED if peers.within(scope, self._trusted) else peers.household(scope)
 
     def admit(self, connection: Connection, peer: Hashable) -> bool:
-        """Count one more, and drop another for it where there are enough; False: there is no room.
+        """Count a new connection, dropping another if necessary; False: there is no room.
 
-        One whose request is being answered is dropped only for a peer that has fewer.
+        A connection whose request is being answered is dropped only for a peer with fewer
+        connections.
         """
         if self._count(peer) >= self.maximum_of_peer and not self._drop_of(peer):
             return False
@@ -69,17 +70,17 @@ class OpenConnections:
         return True
 
     def make_room(self) -> None:
-        """Drop one to free a file descriptor."""
+        """Drop a connection to free a file descriptor."""
         self._drop_of_greediest()
 
     def answered(self, connection: Connection) -> None:
-        """It waits for its client from now on."""
+        """The connection waits for its client from now on."""
         if connection in self._peers:
             its_peer = self._of_peer[self._peers[connection]]
             its_peer[connection] = its_peer.pop(connection)
 
     def leave(self, connection: Connection) -> None:
-        """It has ended; more than once is the same."""
+        """The connection has ended; may be called more than once."""
         if connection in self._peers:
             peer = self._peers.pop(connection)
             del self._of_peer[peer][connection]
@@ -90,14 +91,14 @@ class OpenConnections:
         return len(self._peers)
 
     def _drop_of(self, peer: Hashable) -> bool:
-        """The one of this peer that has waited longest; False: none waits."""
+        """Drop the connection of this peer that has waited longest; False: none waits."""
         self._dropped.labels("peer").inc()
         return self._drop(self._longest_waiting(peer))
 
     def _drop_of_greediest(self, newcomer: Hashable = TRUSTED) -> bool:
-        """The one that has waited longest, of the peer that has most; never of one that has less.
+        """Drop the longest waiting connection of the peer with most, never of one with fewer.
 
-        So whoever connects over and over drops connections of their own.
+        So a client that connects repeatedly drops connections of its own.
         """
         self._dropped.labels("all").inc()
         own = self._count(newcomer)
@@ -130,7 +131,7 @@ class _Newcomer(NamedTuple):
 
 
 class Acceptor:
-    """Takes the connections of a listening socket; uvicorn closes it as it does its own servers."""
+    """Accepts the connections of a listening socket; uvicorn closes it like its own servers."""
 
     def __init__(
         self,
@@ -161,7 +162,7 @@ class Acceptor:
             connection.drop()
 
     async def wait_closed(self) -> None:
-        """Nothing is left to wait for: uvicorn ends the connections."""
+        """Nothing to wait for: uvicorn closes the connections."""
 
     def _listen(self) -> None:
         if self._listener.fileno() >= 0:
@@ -194,7 +195,7 @@ class Acceptor:
                 last.client.close()
 
     def _greet_some(self) -> None:
-        """Each time the event loop comes by, until nobody is left."""
+        """Admit some in each pass of the event loop, until none is left."""
         for _ in range(_GREETED_AT_ONCE):
             newcomer = self._newcomers.get_nowait()
             if newcomer is None:

@@ -1,8 +1,8 @@
-"""Under which names the server may be asked, and from whose pages anything may be changed.
+"""The host names of the server, and the origins whose pages may change anything.
 
-A page of another site can have its own name point to this address (DNS rebinding), and then the
-browser lets it read the answers: only the Host header still tells. Other people of the machine
-reach a loopback port too, and their pages are "same site" to a browser, which knows no ports there.
+A page of another site can let its own name resolve to this address (DNS rebinding), and then the
+browser lets it read the answers: only the Host header shows it. Other users of the machine can
+reach a loopback port too, and their pages are "same site" to a browser, which ignores ports there.
 """
 
 from urllib.parse import urlsplit
@@ -21,8 +21,8 @@ _READING = frozenset({"GET", "HEAD", "OPTIONS"})
 def allowed_hosts(web: ServerWebOptions) -> frozenset[str] | None:
     """Names without ports; None: any.
 
-    Loopback's own are always good: no name of another site is one of them, and whatever watches
-    the server from its own machine (Prometheus, a health check) asks by them.
+    Loopback's own names are always allowed: no other site has one of them, and monitoring on the
+    server's own machine (Prometheus, a health check) uses them.
     """
     if web.allowed_host:
         return LOOPBACK | {name.lower().strip("[]") for name in web.allowed_host}
@@ -30,14 +30,14 @@ def allowed_hosts(web: ServerWebOptions) -> frozenset[str] | None:
 
 
 class TrustedHosts:
-    """Refuses requests for other hosts, and changes that pages of other origins ask for."""
+    """Refuses requests for other hosts, and changes requested by pages of other origins."""
 
     def __init__(self, app: ASGIApp, hosts: frozenset[str] | None) -> None:
         self._app = app
         self._hosts = hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on what is asked under one of the names."""
+        """Pass on requests for one of the names."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -64,7 +64,7 @@ class TrustedHosts:
 
 
 def _place(origin: str) -> str:
-    """Name and port of an origin; "" for `null`."""
+    """Host name and port of an origin; "" for `null`."""
     try:
         return urlsplit(origin).netloc.lower()
     except ValueError:

@@ -1,4 +1,4 @@
-"""What is wrong with a parameter, in the words of this server rather than of its validator."""
+"""Messages about invalid parameters, in the server's words instead of its validator's."""
 
 import re
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""What a request may weigh, and what is counted of it: plain ASGI, around the application."""
+"""Limits on requests, and metrics of them: plain ASGI, around the application."""
 
 import asyncio
 import time
@@ -27,7 +27,7 @@ OVER_TLS = ((b"strict-transport-security", b"max-age=31536000"),)
 
 
 class RequestSizeLimit:
-    """Refuses what is too large before anything is done with it."""
+    """Refuses requests that are too large before anything is done with them."""
 
     body_seconds = _BODY_SECONDS
 
@@ -35,7 +35,7 @@ class RequestSizeLimit:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Read the body here, as far as it may be long, and hand it on as one piece."""
+        """Read the body here, up to its maximum, and pass it on as one piece."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -66,9 +66,9 @@ class RequestSizeLimit:
 
 
 async def _body(receive: Receive) -> bytes | None:
-    """The whole body; None when it is too large. A client that leaves has sent nothing.
+    """The whole body; None if it is too large. A client that leaves has sent nothing.
 
-    Read to its end in any case: a client that still sends may never see an answer.
+    It is read to its end in any case: a client that still sends may never see an answer.
     """
     body = bytearray()
     size = 0
@@ -86,7 +86,7 @@ async def _body(receive: Receive) -> bytes | None:
 
 
 class RateLimitMiddleware:
-    """Lets an address ask only so often; trusted peers bring the questions of many."""
+    """Limits the requests of an address; trusted peers send the requests of many."""
 
     def __init__(self, app: ASGIApp, services: Services) -> None:
         self._app = app
@@ -112,14 +112,14 @@ class RateLimitMiddleware:
 
 
 class RequestTimeout:
-    """An answer begins within a time, or is a problem; so it is when the server stops."""
+    """An answer must begin within a time, and before the server stops, or is a problem."""
 
     def __init__(self, app: ASGIApp, seconds: float) -> None:
         self._app = app
         self._seconds = seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on; the time ends with the answer's first byte, for live ones last."""
+        """Pass on; the time ends with the first byte of the answer."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

@@ -23,7 +23,7 @@ MEDIA_TYPE = "application/problem+json"
 
 
 class Problem(Exception):
-    """An answer that is no success; `detail` is for the person who asked."""
+    """An error as an answer; `detail` is for the caller."""
 
     def __init__(self, status: int, detail: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(detail)
@@ -56,7 +56,7 @@ def document(status: int, detail: str) -> ProblemDocument:
 
 
 def answer(status: int, detail: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
-    """A problem document as an answer; `no-store`, for a trouble passes."""
+    """A problem document as an answer; `no-store`, since the problem may pass."""
     return JSONResponse(
         document(status, detail).model_dump(),
         status,
@@ -66,18 +66,18 @@ def answer(status: int, detail: str, headers: Mapping[str, str] | None = None) -
 
 
 def told(problem: Problem) -> JSONResponse:
-    """The same as an answer."""
+    """The same from an exception."""
     return answer(problem.status, problem.detail, problem.headers)
 
 
 def too_fast(seconds: float) -> Problem:
-    """For one who asks too often."""
+    """For a client that exceeds its rate."""
     after = str(math.ceil(seconds))
     return Problem(429, f"too many requests; ask again in {after} s", {"Retry-After": after})
 
 
 def install(app: FastAPI) -> None:
-    """Answer all errors of the application so."""
+    """Answer all errors of the application with problem documents."""
     app.add_exception_handler(Problem, _problem)
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(RequestValidationError, _invalid)

@@ -1,4 +1,4 @@
-"""Connections: HTTP/1.1 of uvicorn, with the peer's certificate, limits and clear refusals."""
+"""Connections: uvicorn's HTTP/1.1, with the peer's certificate, limits and clear refusals."""
 
 import asyncio
 import contextlib
@@ -33,7 +33,7 @@ _UPGRADE = re.compile(rb"upgrade:", re.IGNORECASE)
 
 
 class StrictHttp(HttpToolsProtocol):
-    """HTTP/1.1 of uvicorn without what servers and proxies may read in two ways.
+    """uvicorn's HTTP/1.1 without anything that servers and proxies may parse differently.
 
     llhttp refuses bare LF, folded lines and Content-Length beside Transfer-Encoding (RFC 9112,
     sections 2.2, 5.2 and 6.1). It is given one request at a time: what follows waits as bytes for
@@ -56,18 +56,18 @@ class StrictHttp(HttpToolsProtocol):
         return self.cycle is not None and not self.cycle.response_complete
 
     def arriving(self) -> bool:
-        """Whether part of a request has come."""
+        """Whether part of a request has arrived."""
         return self._in_body or bool(self._framing or (self._received and not self.answering()))
 
     def parse(self) -> None:
-        """Read what has been received, to the end of a request."""
+        """Parse what has been received, up to the end of a request."""
         while not self.transport.is_closing() and (piece := self._piece()):
             # An upgrade may be ignored (RFC 9110, section 7.8); llhttp would not read the body.
             if self._in_body or not _UPGRADE.match(piece):
                 super().data_received(piece)
 
     def _piece(self) -> bytes:
-        """Of one request: a line of its head or of chunks, or what there is of its body."""
+        """A part of a request: a line of its head or of chunks, or some of its body."""
         line = self._received.find(b"\n") + 1
         if not self._in_body:
             return self._head_line(line)
@@ -99,12 +99,12 @@ class StrictHttp(HttpToolsProtocol):
         return piece
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Note a header; a trailer is none."""
+        """Record a header; trailers are ignored."""
         if not self._in_body:
             super().on_header(name, value.rstrip(b" \t"))
 
     def on_headers_complete(self) -> None:
-        """Begin to answer; only chunks are decoded."""
+        """Start answering; only chunks are decoded."""
         headers = dict(self.headers)
         coding = headers.get(b"transfer-encoding")
         if coding is not None and coding.lower() != b"chunked":
@@ -114,7 +114,7 @@ class StrictHttp(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        """Part of the body has come."""
+        """Part of the body has arrived."""
         self._framing = 0
         super().on_body(body)
 
@@ -138,11 +138,11 @@ class Connection(StrictHttp):
     _dropped = False
 
     def waits(self) -> bool:
-        """Whether the client is to do something: send a request, or take the answer to one."""
+        """Whether the client must act: send a request, or read the answer to one."""
         return not self.answering() or self.cycle.more_body or bool(self.flow.write_paused)
 
     def drop(self) -> None:
-        """End it at once, even while TLS begins."""
+        """Close the connection at once, even during a TLS handshake."""
         self._dropped = True
         if self.transport is not None:
             self.transport.abort()
@@ -153,7 +153,7 @@ class Connection(StrictHttp):
     def connection_made(  # type: ignore[override]  # uvicorn's own is as narrow
         self, transport: asyncio.Transport
     ) -> None:
-        """Note who is there; the first request is awaited no longer than any other."""
+        """Record the peer; the time-out of the first request is that of any other."""
         super().connection_made(transport)
         if self._dropped:
             transport.abort()
@@ -165,9 +165,10 @@ class Connection(StrictHttp):
         self._await(self.arrival_seconds)
 
     def _by_turns(self, app: Any) -> ASGIApp:
-        """The application, asked when this peer has its turn, which ends as the answer begins.
+        """Call the application when it is this peer's turn, which ends when the answer begins.
 
-        Meanwhile a request whose body arrives slowly has none, so that nobody waits for its client.
+        A request whose body arrives slowly has no turn meanwhile, so that nobody waits for its
+        client.
         """
 
         async def begun(scope: Scope, receive: Receive, send: Send) -> None:
@@ -210,7 +211,7 @@ class Connection(StrictHttp):
         return await self._turn
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Nothing is awaited any more."""
+        """The connection has ended."""
         self._await(None)
         if self.open_connections is not None:
             self.open_connections.leave(self)
@@ -219,14 +220,14 @@ class Connection(StrictHttp):
         super().connection_lost(exc)
 
     def on_response_complete(self) -> None:
-        """The client may have the next request, or make room for others."""
+        """Process the client's next request, or let the connection be dropped for others."""
         super().on_response_complete()
         if self.open_connections is not None:
             self.open_connections.answered(self)
         self._read()
 
     def data_received(self, data: bytes) -> None:
-        """Give a request that has begun its time, once."""
+        """Start the time-out of a request that has begun."""
         if self._refused:
             return
         self._unset_keepalive_if_required()
@@ -255,7 +256,7 @@ class Connection(StrictHttp):
             self.transport.abort()
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002 (uvicorn gives its own words)
-        """Refuse what is no HTTP."""
+        """Refuse what is not HTTP."""
         self.refuse(400, NOT_HTTP)
 
     def refuse(self, status: int, detail: str) -> None:
@@ -278,7 +279,7 @@ class Connection(StrictHttp):
 
 
 def _with_certificate(app: Any, certificate: bytes | None) -> ASGIApp:
-    """Tells the application of the peer's certificate, in the words of ASGI's TLS extension."""
+    """Adds the peer's certificate to the scope, as ASGI's TLS extension defines it."""
     chain = [ssl.DER_cert_to_PEM_cert(certificate)] if certificate else []
     told = {"server_cert": None, "client_cert_chain": chain, "tls_version": None,
             "cipher_suite": None}  # fmt: skip
@@ -291,10 +292,10 @@ def _with_certificate(app: Any, certificate: bytes | None) -> ASGIApp:
 
 
 def set_up(listener: socket.socket) -> None:
-    """What its connections inherit (tcp(7)).
+    """Set the options that its connections inherit (tcp(7)).
 
-    TCP_USER_TIMEOUT: the kernel ends those whose client takes nothing. TCP_NODELAY: asyncio sets it
-    only on sockets that were made with the protocol's number; without it the body of a short
+    TCP_USER_TIMEOUT: the kernel ends connections whose client reads nothing. TCP_NODELAY: asyncio
+    sets it only on sockets created with the protocol's number; without it, the body of a short
     answer waits 40 ms until the client has acknowledged the head.
     """
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNREAD_MILLISECONDS)

@@ -1,4 +1,4 @@
-"""TLS, and clients' certificates as far as TLS judges them: from the right CA, and current."""
+"""TLS contexts, and the checks of client certificates that TLS makes: CA and validity."""
 
 import logging
 import ssl
@@ -17,7 +17,7 @@ def context(
 ) -> ssl.SSLContext:
     """TLS 1.2 and newer; a client's certificate is optional, but a bad one ends the connection.
 
-    `refused` is called for each of these. Raises SettingsError naming the file that does not work.
+    `refused` is called for each of these. Raises SettingsError naming the file that is not usable.
     """
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     made.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -47,7 +47,7 @@ def context(
 
 def _judging(refused: Callable[[], None]) -> type[ssl.SSLObject]:
     class Judging(ssl.SSLObject):
-        """Lets the alert that says what is wrong reach the client: asyncio would keep it back."""
+        """Sends the alert that says what is wrong to the client: asyncio would not."""
 
         error: ssl.SSLCertVerificationError | None = None
 

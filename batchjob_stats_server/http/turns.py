@@ -1,8 +1,8 @@
-"""Requests begin by turns of their peers: a crowd at one address delays nobody elsewhere.
+"""Requests begin by peer in turn: a crowd at one address does not delay others.
 
-All wait for the end of a pass of the event loop, which does what has become possible for anybody
-since the one before, and for a thread. So only a few requests begin in each pass, and only a few of
-one peer are worked on at a time; the others wait here, where they cost nothing.
+All wait for the end of a pass of the event loop, which handles what has become possible since the
+previous one, and for a thread. So only a few requests begin in each pass, and only a few of one
+peer are processed at a time; the others wait here, where they cost nothing.
 """
 
 import asyncio
@@ -19,10 +19,10 @@ Turn = asyncio.Future[bool]
 
 
 class RequestTurns:
-    """Says which request may begin; used by the event loop's thread alone."""
+    """Decides which request may begin; for the event loop's thread only."""
 
     def __init__(self, of_peer: int) -> None:
-        """`of_peer`: requests of one peer that are worked on at a time, where it is alone."""
+        """`of_peer`: maximum number of requests of one peer in progress, if it is alone."""
         self._of_peer = of_peer
         self._under_way: Counter[Hashable] = Counter()
         self._lines: dict[Hashable, dict[Turn, None]] = {}  # the next one to begin comes first
@@ -30,7 +30,7 @@ class RequestTurns:
         self._scheduled = False
 
     def come(self, peer: Hashable) -> Turn:
-        """Done with True when the request may begin, with False when it was withdrawn."""
+        """A future: True when the request may begin, False when it was withdrawn."""
         turn: Turn = asyncio.get_running_loop().create_future()
         if self._left and peer not in self._lines and self._room(peer):
             self._begin(peer, turn)
@@ -39,7 +39,7 @@ class RequestTurns:
         return turn
 
     def withdraw(self, peer: Hashable, turn: Turn) -> None:
-        """The client has left; without effect on a request that has begun."""
+        """The client has left; no effect on a request that has begun."""
         line = self._lines.get(peer, {})
         if turn in line:
             del line[turn]
@@ -49,7 +49,7 @@ class RequestTurns:
             turn.set_result(False)
 
     def leave(self, peer: Hashable) -> None:
-        """A request that had begun has its answer."""
+        """A request that had begun has been answered."""
         self._under_way[peer] -= 1
         if not self._under_way[peer]:
             del self._under_way[peer]
@@ -80,7 +80,7 @@ class RequestTurns:
             some_begin = sum(map(self._begin_first, list(self._lines))) > 0
 
     def _begin_first(self, peer: Hashable) -> bool:
-        """Whether the first of this peer's line has gone; the peer is behind the others then."""
+        """Whether this peer's first request has begun; then the peer is behind the others."""
         if not (self._left and self._room(peer)):
             return False
         line = self._lines.pop(peer)

@@ -1,4 +1,4 @@
-"""The words of PromQL that the gate lets through: what they read is in their arguments alone."""
+"""The functions and operators of PromQL that the gate accepts: they read only their arguments."""
 
 _OPERATORS = "+ - * / % ^ == != > < >= <= and or unless atan2"
 

@@ -1,4 +1,4 @@
-"""Questions to the time series database: few at once, none for long, no answer beyond a size."""
+"""Queries to the time series database: few at once, with limits on their time and size."""
 
 import json
 import logging
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 class Rejected(Exception):
-    """The database did not take the query; `kind` is its errorType."""
+    """The database rejected the query; `kind` is its errorType."""
 
     def __init__(self, status: int, kind: str, text: str) -> None:
         super().__init__(text)
@@ -32,7 +32,7 @@ class Rejected(Exception):
 
 
 class PromqlBackend:
-    """Asks one server."""
+    """Queries one server."""
 
     def __init__(self, endpoint: Endpoint, concurrent: int, each: int = 0) -> None:
         """`each`: questions of one user at once; else half of all."""
@@ -40,9 +40,9 @@ class PromqlBackend:
         self._client = PrometheusClient(endpoint, concurrent)
 
     def ask(self, path: str, form: Sequence[tuple[str, str]], timeout: float) -> bytes:
-        """A successful answer as it came; raises Rejected, Unavailable.
+        """A successful answer as received; raises Rejected, Unavailable.
 
-        `timeout`: seconds the database has; the answer may take little longer to arrive.
+        `timeout`: seconds for the database; the answer may take a little longer to arrive.
         """
         try:
             status, body = self._client.ask(path, form, timeout)
@@ -61,12 +61,12 @@ class PromqlBackend:
         raise Unavailable(f"the time series database answers {status}")
 
     def close(self) -> None:
-        """Close the connections nobody uses."""
+        """Close idle connections."""
         self._client.close()
 
 
 def _rejected(status: int, body: bytes) -> Rejected:
-    """With what the database says of the query, and nothing else it may have written."""
+    """The error with the database's text about the query, and nothing else it may have sent."""
     try:
         answer = json.loads(body)
         kind, text = str(answer["errorType"]), str(answer["error"])

@@ -1,4 +1,4 @@
-"""Which series a selector may match: matchers on cluster and user for what an access holds."""
+"""The series that a selector may match: the matchers on cluster and user of an access."""
 
 import json
 import math
@@ -20,10 +20,10 @@ class Confinement(NamedTuple):
 
     @classmethod
     def of(cls, access: Access, clusters: Iterable[str]) -> "Confinement":
-        """From an access; a login on every cluster is one on each of `clusters`.
+        """The confinement of an access; a login on every cluster is one on each of `clusters`.
 
-        Accounts have no part: series carry no account, so coordinators see those jobs elsewhere.
-        Nor have the clusters of somebody with logins: one selector cannot ask for both.
+        Accounts have no part in it: series have no account, so coordinators see those jobs
+        elsewhere. Nor have the clusters of somebody with logins: one selector cannot match both.
         """
         if access.everything:
             return cls(None)
@@ -41,7 +41,7 @@ class Confinement(NamedTuple):
         )
 
     def is_everybodys(self) -> bool:
-        """Whether series of all users may be read, be it of some clusters."""
+        """Whether series of all users may be read, possibly of some clusters only."""
         return self.logins is None or bool(self.whole)
 
     def clusters(self) -> list[str]:
@@ -49,11 +49,11 @@ class Confinement(NamedTuple):
         return sorted({each.cluster for each in self.logins or ()})
 
     def has_times(self) -> bool:
-        """Whether a login is the caller's only for a time."""
+        """Whether a login is the caller's for a limited time."""
         return any(each.since is not None or each.until is not None for each in self.logins or ())
 
     def told(self) -> str:
-        """Whose series are asked, in a sentence; nothing where all are."""
+        """Whose series are queried, in a sentence; empty if all are."""
         if self.logins is None:
             return ""
         whose = [f"cluster {cluster}" for cluster in self.whole] or [
@@ -64,9 +64,10 @@ class Confinement(NamedTuple):
         return f"only series of {text or 'nobody: you have no login on a cluster'} were queried"
 
     def matchers(self, named: Set[str], reach: QueryWindow) -> list[list[str]]:
-        """What to add to a selector; several lists where only several selectors can say it.
+        """What to add to a selector; several lists if only several selectors can express it.
 
-        `named`: clusters the selector asks for by `=`; `reach`: times of the samples it may read.
+        `named`: clusters that the selector names with `=`; `reach`: times of the samples it may
+        read.
         """
         if self.logins is None:
             return [[]]
@@ -89,7 +90,7 @@ class Confinement(NamedTuple):
         return [_matchers(clusters, users) for users, clusters in clusters_with.items()]
 
     def selectors(self, window: QueryWindow) -> list[str]:
-        """Selectors of all series the caller may read; none where nothing need be confined."""
+        """Selectors of all series the caller may read; none if no confinement is needed."""
         if self.logins is None:
             return []
         return [braces(group) for group in self.matchers(frozenset(), window)]
@@ -100,7 +101,7 @@ def _matchers(clusters: Sequence[str], users: Sequence[str]) -> list[str]:
 
 
 def _is_valid(login: UserOn, reach: QueryWindow) -> bool:
-    """Whether the login is the caller's in all of a time; NotYours where only in a part."""
+    """Whether the login is the caller's during a whole period; NotYours if only during a part."""
     since = -math.inf if login.since is None else login.since
     until = math.inf if login.until is None else login.until
     if since <= reach.start and reach.end < until:
@@ -120,12 +121,12 @@ def _one_of(label: str, values: Sequence[str]) -> str:
 
 
 def _literal(value: str) -> str:
-    """A value in a regular expression of RE2, which knows no escapes of ordinary characters."""
+    """A value in a regular expression of RE2, which accepts no escapes of ordinary characters."""
     return re.sub(r"([.+*?()|\[\]{}^$\\])", r"\\\1", value)
 
 
 def string(value: str) -> str:
-    """A PromQL string; it is written like JSON's."""
+    """A PromQL string, with the same escapes as JSON."""
     return json.dumps(value, ensure_ascii=False)
 
 

@@ -1,6 +1,6 @@
-"""What makes the database's work or memory grow faster than a query's length, and its maxima.
+"""Limits on what grows faster than a query's length.
 
-Each `label_replace` with eight `$1` makes a label eight times as long, `label_join` likewise;
+Each `label_replace` with eight `$1` makes a label eight times as long, and so does `label_join`;
 `count_values` makes a series for each value; labels copied by `group_left` make one for each pair
 in VictoriaMetrics; a regular expression with counts is as large as the product of its counts.
 """
@@ -25,7 +25,7 @@ _OF_ONE_JOB = frozenset({"instance", "jobid"})
 
 @dataclass
 class Growth:
-    """Counts of one query; each method raises TooLarge where a maximum is exceeded."""
+    """Counts of one query; each method raises TooLarge if a maximum is exceeded."""
 
     limits: QueryLimits
     _label_functions: int = 0
@@ -37,7 +37,7 @@ class Growth:
     def label_function(self, name: str, texts: Sequence[str]) -> None:
         """`label_replace` or `label_join` with these strings.
 
-        Counted in the whole query, not along a path: whatever nests in what, labels grow at most
+        Counted in the whole query, not along a path: however they are nested, labels grow at most
         by the product of the references.
         """
         limits = self.limits
@@ -81,14 +81,14 @@ class Growth:
             )
 
     def count_values(self, window: QueryWindow) -> None:
-        """An aggregation that makes a series for each value that there is at any time."""
+        """An aggregation that makes a series for each value that occurs."""
         if evaluations(window) > 1:
             raise TooLarge("count_values: only at one time, not over a range or in a subquery")
 
     def copied_labels(self, matched_on: Collection[str], from_named_series: bool) -> None:
         """Labels of one side that `group_left` or `group_right` copies to the other.
 
-        Series of one metric for one job on one node are few; nothing else says how many there are.
+        Series of one metric for one job on one node are few; otherwise their number is unknown.
         """
         if not (from_named_series and set(matched_on) >= _OF_ONE_JOB):
             raise TooLarge(

@@ -1,4 +1,4 @@
-"""Past measurements for several questions at once, but not for many."""
+"""A pool of clients for past measurements, of limited size."""
 
 import queue
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -15,16 +15,16 @@ _PATIENCE_SECONDS = 2.0
 
 
 class HistoriesBusy(TimeSeriesError):
-    """All are lent, and none came back in time."""
+    """All clients are in use, and none was returned in time."""
 
 
 class TimeSeriesPool:
-    """Each is lent to one thread: a slow store must not take all that answer questions."""
+    """Each client is lent to one thread: a slow store must not occupy all threads."""
 
     def __init__(
         self, histories: Sequence[TimeSeriesStore], turns: FairQueue | None = None
     ) -> None:
-        """`turns`: those of others who ask the same store."""
+        """`turns`: the queue that is shared with others who query the same store."""
         self._turns = turns or FairQueue(len(histories), max(1, len(histories) // 2))
         self._idle: queue.LifoQueue[TimeSeriesStore] = queue.LifoQueue()
         for history in histories:
@@ -32,7 +32,7 @@ class TimeSeriesPool:
 
     @contextmanager
     def lent(self) -> Iterator[TimeSeriesStore]:
-        """One that nobody else has; raises HistoriesBusy when none comes free soon."""
+        """A client that nobody else uses; raises HistoriesBusy if none becomes free soon."""
         try:
             history = self._idle.get(timeout=_PATIENCE_SECONDS)
         except queue.Empty:
@@ -43,7 +43,7 @@ class TimeSeriesPool:
             self._idle.put(history)
 
     async def ask(self, who: Hashable, work: Callable[[TimeSeriesStore], T]) -> T:
-        """Do the work in a thread of the store's own, when it is this user's turn.
+        """Do the work in a thread of the store's own when it is this user's turn.
 
         Raises TimeSeriesError.
         """

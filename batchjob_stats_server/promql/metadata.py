@@ -1,4 +1,4 @@
-"""What metrics mean, as far as it is anybody's business."""
+"""Metadata of metrics, as far as everybody may see it."""
 
 import json
 from collections.abc import Iterator
@@ -12,9 +12,9 @@ _KEYS = ("type", "help", "unit")
 def known_metrics(
     answer: bytes, everything: bool, most_of_each: int | None
 ) -> Iterator[tuple[str, list[dict[str, str]]]]:
-    """Metrics and what their exporters say of them, from the Prometheus API's answer.
+    """Metrics and their metadata from the Prometheus API's answer.
 
-    Without `everything` only those of this project. An answer of another form holds nothing.
+    Without `everything`, only those of this project. An unexpected answer contains nothing.
     """
     try:
         metrics: Any = json.loads(answer)["data"]

@@ -1,4 +1,4 @@
-"""What a client of the Prometheus HTTP API may send, read into values."""
+"""Parses the parameters of clients of the Prometheus HTTP API."""
 
 import math
 import re
@@ -14,13 +14,13 @@ _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800, "y":
 
 
 class PrometheusParams(NamedTuple):
-    """Parameters by name, each given once; `match[]` is the one that may be repeated."""
+    """Parameters by name, each given once; only `match[]` may be repeated."""
 
     values: Mapping[str, Any]
     match: tuple[str, ...] = ()
 
     def window(self, now: float, longest_default: float) -> QueryWindow:
-        """Start and end, or what stands for them; Prometheus would take all times there are."""
+        """Start and end, or their defaults; Prometheus would use all times."""
         end = self.values.get("end", now)
         window = QueryWindow(self.values.get("start", end - longest_default), end)
         if window.end < window.start:
@@ -29,7 +29,7 @@ class PrometheusParams(NamedTuple):
 
 
 def read(pairs: Iterable[tuple[str, str]], allowed: frozenset[str]) -> PrometheusParams:
-    """Raises Malformed for a parameter unknown here, given twice, or of no meaning."""
+    """Raises Malformed for a parameter that is unknown, repeated, or invalid."""
     values: dict[str, Any] = {}
     match: list[str] = []
     for name, text in pairs:
@@ -84,7 +84,7 @@ def _count(text: str) -> int:
 
 
 class Parameter(NamedTuple):
-    """How one is read, and what it is, for clients."""
+    """How a parameter is parsed, and its description for clients."""
 
     read: Callable[[str], Any]
     description: str

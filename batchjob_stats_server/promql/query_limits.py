@@ -1,4 +1,4 @@
-"""What one question may cost, and why a question is refused."""
+"""Limits of a query, and the errors for refused ones."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -7,32 +7,32 @@ LONGEST_QUERY = 4096
 
 
 class QueryError(ValueError):
-    """A query that is not asked; its text is for whoever sent it."""
+    """A query is refused; the text is for its sender."""
 
 
 class Malformed(QueryError):
-    """Not PromQL, or not a part of it that the gate lets through."""
+    """Not PromQL, or a part of it that the gate does not accept."""
 
 
 class TooLarge(QueryError):
-    """A bound is exceeded."""
+    """A limit is exceeded."""
 
 
 class NotYours(QueryError):
-    """The caller's own series can't be told from others'."""
+    """The caller's own series cannot be distinguished from those of others."""
 
 
 class TooMany(QueryError):
-    """The caller has too many questions in line already."""
+    """The caller has too many waiting queries."""
 
 
 class Unavailable(Exception):
-    """There is no answer: the database is gone, busy, or not what it should be."""
+    """There is no answer: the database is down, busy, or not as expected."""
 
 
 @dataclass(frozen=True)
 class QueryLimits:
-    """What one query may cost; times in seconds."""
+    """Limits of one query; times in seconds."""
 
     query_characters: int = LONGEST_QUERY
     operators: int = 256  # of a query, matchers among them; and as many strings
@@ -62,7 +62,7 @@ class QueryWindow(NamedTuple):
 
 
 def points(window: QueryWindow, limits: QueryLimits) -> None:
-    """Refuse an axis of more points than allowed."""
+    """Refuse more points than allowed."""
     step = window.step
     if not step >= 0.001:
         raise TooLarge(f"step of {step:g} s: at least 1 ms")
@@ -72,7 +72,7 @@ def points(window: QueryWindow, limits: QueryLimits) -> None:
 
 
 def evaluations(window: QueryWindow) -> int:
-    """At how many times an expression is evaluated."""
+    """The number of times at which an expression is evaluated."""
     return 1 + int((window.end - window.start) / window.step) if window.step else 1
 
 
@@ -81,5 +81,5 @@ def days(seconds: float) -> str:
 
 
 def shown(text: str) -> str:
-    """A user's text in a message, short."""
+    """A user's text in a message, shortened."""
     return repr(text if len(text) <= 120 else text[:117] + "...")

@@ -1,10 +1,10 @@
-"""PromQL of users, confined to what is theirs.
+"""Confines users' PromQL to their own series.
 
-A query is parsed and rewritten from its syntax tree, in the language Prometheus 2.42 and
-VictoriaMetrics share; every selector is written with matchers on `cluster` and `user` added, which
-can only narrow it. What the writer below doesn't know is refused, so an extension of the language
-(VictoriaMetrics' `or` matchers and WITH templates, Prometheus' info(), which reads series no
-selector names) stays outside until somebody has thought about it.
+A query is parsed and rewritten from its syntax tree, in the language that Prometheus 2.42 and
+VictoriaMetrics share; every selector is written with additional matchers on `cluster` and `user`,
+which can only narrow it. Anything unknown to the writer below is refused, so an extension of the
+language (VictoriaMetrics' `or` matchers and WITH templates, Prometheus' info(), which reads series
+that no selector names) is excluded until it has been reviewed.
 
 The parser's own printing is not used: it writes strings without escapes.
 """
@@ -34,7 +34,7 @@ from batchjob_stats_server.promql.selector import Selector, label_name
 
 
 def confine(query: str, own: Confinement, window: QueryWindow, limits: QueryLimits) -> str:
-    """What to ask in place of a query evaluated over `window`; QueryError if nothing."""
+    """The query to send instead of one evaluated over `window`; raises QueryError."""
     with _parser_errors():
         scanned = scan(query, limits)
         return _Writer(scanned, own, window, limits).write(ast.parse(scanned.text), window, 0)
@@ -43,7 +43,7 @@ def confine(query: str, own: Confinement, window: QueryWindow, limits: QueryLimi
 def confine_selector(
     query: str, own: Confinement, window: QueryWindow, limits: QueryLimits
 ) -> list[str]:
-    """Selectors for match[] in place of one; together they mean the caller's part of it."""
+    """Selectors for match[] instead of one; together they match the caller's part of it."""
     with _parser_errors():
         scanned = scan(query, limits)
         node = ast.parse(scanned.text)
@@ -56,7 +56,7 @@ def confine_selector(
 
 @contextlib.contextmanager
 def _parser_errors() -> Iterator[None]:
-    """Make Malformed of what the parser and the parts of its tree raise."""
+    """Turn errors of the parser and of its tree into Malformed."""
     try:
         yield
     except QueryError:
@@ -72,7 +72,7 @@ def _parser_errors() -> Iterator[None]:
 
 
 class _Writer:
-    """Writes one expression; counts what is in it."""
+    """Writes one expression, counting its parts."""
 
     def __init__(
         self, scanned: ScannedQuery, own: Confinement, whole: QueryWindow, limits: QueryLimits
@@ -221,7 +221,7 @@ class _Writer:
         return bool(Selector.read(node, self._scanned, Growth(self._limits)).names())
 
     def _shifted(self, node: Any, window: QueryWindow) -> tuple[QueryWindow, str]:
-        """The window that `@` and `offset` make of another, and both written."""
+        """The window shifted by `@` and `offset`, and the text of both."""
         text = ""
         if node.at is not None:
             at, text = self._at(node.at)

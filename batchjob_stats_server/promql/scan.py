@@ -1,9 +1,9 @@
-"""The length and the parts of a query, bounded before it is parsed.
+"""Limits the length and the parts of a query before it is parsed.
 
 The parser compiles each regular expression that it meets and copies what it has read at each
-operator, and nobody else is served meanwhile. So it is given a text whose operators and brackets
-are few, without comments, and with the numbers of strings in place of the strings: nothing a user
-writes is compiled here.
+operator, while nobody else is served. So it is given a text with few operators and brackets,
+without comments, and with numbers in place of the strings: nothing written by a user is compiled
+here.
 """
 
 import re
@@ -31,18 +31,18 @@ _WORD_OPERATORS = frozenset({"and", "or", "unless", "atan2"})
 
 
 class ScannedQuery(NamedTuple):
-    """A query as the parser gets it, and the strings that were in it."""
+    """A query as the parser gets it, and its strings."""
 
     text: str
     strings: Sequence[str]
 
     def string(self, written: str) -> str:
-        """The string, or name in quotes, behind what the parser has read; else a plain name."""
+        """The string or quoted name for what the parser has read; otherwise a plain name."""
         return self.strings[int(written)] if written.isdigit() else written
 
 
 def scan(query: str, limits: QueryLimits) -> ScannedQuery:
-    """Raises TooLarge beyond a bound, Malformed for what is in no query."""
+    """Raises TooLarge beyond a limit, Malformed for text that cannot be in a query."""
     if len(query) > limits.query_characters:
         raise TooLarge(
             f"query of {len(query)} characters: at most {limits.query_characters} are allowed"
@@ -79,7 +79,7 @@ def _unreadable(query: str, at: int) -> Malformed:
 
 
 def _value(literal: str) -> str:
-    """What a string says, read by the parser, which compiles nothing for a string alone."""
+    """The value of a string, from the parser, which compiles nothing for a string alone."""
     parsed = ast.parse(literal)
     if not isinstance(parsed, ast.StringLiteral):
         raise Malformed(f"not PromQL: {shown(literal)}")

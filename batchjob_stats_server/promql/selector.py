@@ -1,4 +1,4 @@
-"""A selector of series as a user wrote it, read from the syntax tree."""
+"""A user's selector of series, from the syntax tree."""
 
 import re
 from typing import NamedTuple
@@ -36,7 +36,7 @@ class Matcher(NamedTuple):
 
 
 class Selector(NamedTuple):
-    """Its matchers; its name is one of them, for a name may be a keyword."""
+    """Its matchers; its name is one of them, since a name may be a keyword."""
 
     matchers: tuple[Matcher, ...]
 
@@ -55,15 +55,15 @@ class Selector(NamedTuple):
         return cls(tuple(matchers))
 
     def names(self) -> set[str]:
-        """Names of metrics that it asks for by `=`."""
+        """Metric names that it selects with `=`."""
         return self._equal("__name__")
 
     def clusters(self) -> set[str]:
-        """Clusters that it asks for by `=`."""
+        """Clusters that it selects with `=`."""
         return self._equal("cluster")
 
     def is_public(self) -> bool:
-        """Whether it can match nothing but public families: matchers only ever narrow."""
+        """Whether it matches only public families: matchers can only narrow it."""
         return not self.names().isdisjoint(PUBLIC)
 
     def written(self) -> list[str]:
@@ -84,7 +84,7 @@ def _allowed(name: str) -> str:
 
 
 def label_name(label: str) -> str:
-    """The name of a label that every server knows how to write; raises Malformed."""
+    """A label name that every server can write; raises Malformed."""
     if not _LABEL.fullmatch(label):
         raise Malformed(f"label {shown(label)}: expected letters, digits and _")
     return label

@@ -1,1 +1,1 @@
-"""What a job made of what it had, and what its user could do better next time."""
+"""Reports: how well a job used its allocation, and what its user could improve."""

@@ -1,4 +1,4 @@
-"""The report of a job, from rows and rules alone."""
+"""Builds the report of a job from rows and rules."""
 
 from collections.abc import Sequence
 
@@ -23,7 +23,7 @@ from batchjob_stats_server.report.rules import AdviceRule, advise
 
 
 def report(material: ReportInput, rules: Sequence[AdviceRule], pue: float | None = None) -> Report:
-    """What there is to say; `pue` is the site's power usage effectiveness, 1 or more."""
+    """The report; `pue` is the site's power usage effectiveness, 1 or more."""
     job, now = material.job, material.now
     quantities = values(material)
     advice, silent = advise(rules, quantities, UNITS)
@@ -95,7 +95,7 @@ def _use(job: Row) -> JobUse:
 
 
 def _state_word(job: Row) -> str:
-    """The scheduler's word, but for a job that the scheduler knows no more."""
+    """The scheduler's word, unless the scheduler no longer knows the job."""
     return str(job["state"] if job["state"] == JobState.VANISHED else job["state_word"])
 
 

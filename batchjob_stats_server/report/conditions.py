@@ -1,7 +1,7 @@
 """Conditions of rules: `peak_memory_bytes >= 95 % * memory_limit_bytes`, and `all`, `any` of these.
 
-Nothing is evaluated but comparisons of named quantities. What is not known makes a condition
-unknown, which is neither true nor false.
+Only comparisons of named quantities are evaluated. An unknown quantity makes a condition unknown,
+which is neither true nor false.
 """
 
 import operator
@@ -38,11 +38,11 @@ _WORD = re.compile(r"[A-Z][A-Z_]*|yes|no")
 
 
 class ConditionError(ValueError):
-    """What is wrong with a condition, in one line."""
+    """The error in a condition, in one line."""
 
 
 class Comparison(NamedTuple):
-    """A quantity against a number, a word, or a multiple of another quantity."""
+    """A quantity compared with a number, a word, or a multiple of another quantity."""
 
     text: str
     name: str
@@ -51,7 +51,7 @@ class Comparison(NamedTuple):
     other: str = ""
 
     def holds(self, values: Values) -> bool | None:
-        """None: something is not known."""
+        """None: a quantity is not known."""
         left, right = values[self.name], values[self.other] if self.other else self.constant
         if left is None or right is None:
             return None
@@ -71,7 +71,7 @@ class ConditionGroup(NamedTuple):
     parts: tuple["Condition", ...]
 
     def holds(self, values: Values) -> bool | None:
-        """None: what is not known decides."""
+        """None: it depends on a quantity that is not known."""
         found = [part.holds(values) for part in self.parts]
         decisive = not self.every
         if decisive in found:
@@ -89,7 +89,7 @@ ALWAYS = ConditionGroup(True, ())
 
 
 def parse(raw: Any, units: Mapping[str, str]) -> Condition:
-    """A condition as it stands in YAML: a comparison, a list (all of it), {all: []} or {any: []}.
+    """A condition from YAML: a comparison, a list (all of it), {all: []} or {any: []}.
 
     `units` has the known quantities; raises ConditionError.
     """

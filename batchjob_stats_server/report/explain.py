@@ -1,4 +1,4 @@
-"""A job's efficiencies in words: formula, source and age of figures that the database made."""
+"""A job's efficiencies in words: formula, source and age of the database's figures."""
 
 from typing import NamedTuple
 
@@ -15,9 +15,9 @@ def measured(job: Row) -> bool:
 
 
 def elapsed(job: Row, now: int) -> float | None:
-    """Seconds that it ran, or has run; without those in which it was suspended.
+    """Run time in seconds, without suspended time.
 
-    Of a job that has vanished nobody saw the end: its time up to the last measurement, if any.
+    The end of a vanished job is unknown: its time up to the last measurement, if any.
     """
     if job["start_time"] is None:
         return None
@@ -35,7 +35,7 @@ def elapsed(job: Row, now: int) -> float | None:
 
 
 class EfficiencyRatio(NamedTuple):
-    """A part of what there was, without the amounts: lists need these of each of their jobs."""
+    """A ratio without its amounts: lists need it for each of their jobs."""
 
     what: str  # cpu, memory, gpu, time
     ratio: float | None
@@ -45,7 +45,7 @@ class EfficiencyRatio(NamedTuple):
 
 
 def cpu_ratio(job: Row) -> EfficiencyRatio:
-    """CPU time of the CPU time there was."""
+    """Used CPU time by available CPU time."""
     measured_part = " * part measured" if job["cpu_basis"] == MEASURED else ""
     formula = f"CPU time / (CPUs * elapsed time{measured_part})"
     ratio, missing = job["cpu_efficiency"], ""
@@ -58,7 +58,7 @@ def cpu_ratio(job: Row) -> EfficiencyRatio:
 
 
 def memory_ratio(job: Row) -> EfficiencyRatio:
-    """Peak memory of the memory it had."""
+    """Peak memory by allocated memory."""
     formula = "peak memory by accounting / memory allocated"
     if job["memory_basis"] == MEASURED:
         formula = "peak memory, page cache included / memory of the same nodes"
@@ -75,7 +75,7 @@ def _unseen_memory(job: Row) -> str:
 
 
 def gpu_ratio(job: Row) -> EfficiencyRatio | None:
-    """Mean utilisation of the GPUs measured; None for a job without any."""
+    """Mean utilisation of the measured GPUs; None for a job without GPUs."""
     if not job["allocated_gpus"] and not job["usage_gpus"]:
         return None
     ratio, missing = job["usage_gpu_utilization_ratio"], ""
@@ -86,7 +86,7 @@ def gpu_ratio(job: Row) -> EfficiencyRatio | None:
 
 
 def time_ratio(job: Row, now: int) -> EfficiencyRatio:
-    """Elapsed time of the time limit."""
+    """Elapsed time by time limit."""
     limit, ran = job["time_limit_seconds"], elapsed(job, now)
     ratio = None if ran is None or not limit else ran / limit
     missing = "the job has not started" if job["start_time"] is None else ""
@@ -148,20 +148,20 @@ def _of(
 
 
 def measured_until(job: Row) -> int | None:
-    """When an ended job was measured that went on after it; epoch milliseconds."""
+    """When a job was last measured, if that was before its end; epoch milliseconds."""
     until, end = job["usage_until_time"], job["end_time"]
     return until * 1000 if measured(job) and end is not None and until < end else None
 
 
 def cpu_final(job: Row) -> bool:
-    """Whether the CPU figure is of the whole job, and will not change."""
+    """Whether the CPU figure covers the whole job, and will not change."""
     return _final(job, job["cpu_basis"])
 
 
 def memory_final(job: Row) -> bool:
-    """The same of the memory figure; of several nodes accounting knows only the mean.
+    """The same for the memory figure; for several nodes, accounting has only the mean.
 
-    Where the kernel keeps no peak, it may have been in a gap.
+    If the kernel keeps no peak, it may have been in a gap.
     """
     if job["memory_basis"] != MEASURED:
         return _final(job, job["memory_basis"]) and (job["allocated_nodes"] or 1) == 1
@@ -169,7 +169,7 @@ def memory_final(job: Row) -> bool:
 
 
 def measured_final(job: Row) -> bool:
-    """The same of figures of GPUs and nodes, which only measurements have."""
+    """The same for figures of GPUs and nodes, which only measurements have."""
     return _final(job, MEASURED if measured(job) else None) and GAPS not in doubts(job)
 
 
@@ -186,5 +186,5 @@ def _why(job: Row, available: float | None, what: str) -> str:
 
 
 def doubts(job: Row) -> tuple[str, ...]:
-    """What cannot be vouched for of what was measured."""
+    """The doubtful parts of the measurements."""
     return tuple(word for word in (job["usage_doubt"] or "").split(", ") if word)

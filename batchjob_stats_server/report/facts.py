@@ -1,4 +1,4 @@
-"""The named quantities of a job, of which rules speak."""
+"""The named quantities of a job that rules can use."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -20,7 +20,7 @@ _IDLE_GPU = 0.01  # mean utilisation below which a GPU did nothing
 
 
 class JobFact(NamedTuple):
-    """Its unit, or "word", what it is, and where it comes from."""
+    """Its unit, or "word", its meaning, and its source."""
 
     unit: str
     about: str
@@ -34,7 +34,7 @@ def _of_job(column: str) -> Callable[[ReportInput], Value]:
 def _share(
     column: str, of: Callable[[ReportInput], float | None]
 ) -> Callable[[ReportInput], Value]:
-    """A column of usage as a part of `of`."""
+    """A column of usage as a fraction of `of`."""
 
     def value(material: ReportInput) -> Value:
         used, whole = material.job[column], of(material)
@@ -54,7 +54,7 @@ def _node_seconds(material: ReportInput) -> float | None:
 
 
 def _coverage_of_seen(material: ReportInput) -> float:
-    """Part of the time of the nodes that were seen."""
+    """Coverage of the time of the nodes that were seen."""
     job = material.job
     nodes, seen = job["allocated_nodes"] or job["usage_nodes"], job["usage_nodes"]
     return min(1.0, job["usage_coverage"] * nodes / seen) if seen else 0.0
@@ -83,7 +83,7 @@ def _coverage(material: ReportInput) -> Value:
 
 
 def _node_peak(job: Row) -> float | None:
-    """Largest memory on one node, of a job whose figure is final."""
+    """The highest memory on one node, for a job whose figure is final."""
     if not explain.memory_final(job):
         return None
     if job["memory_basis"] == MEASURED and job["usage_memory_peak_node_bytes"] is not None:
@@ -99,7 +99,7 @@ def _node_need(material: ReportInput) -> float | None:
 
 
 def _memory_to_ask(material: ReportInput) -> float | None:
-    """Of all nodes."""
+    """Memory to request for all nodes."""
     need = _node_need(material)
     return (
         None if need is None else worth_asking_bytes(need) * (material.job["allocated_nodes"] or 1)
@@ -147,7 +147,7 @@ def _idle_gpus(material: ReportInput) -> Value:
 
 
 def _gpu_memory_ratio(material: ReportInput) -> Value:
-    """Of the fullest GPU."""
+    """That of the GPU with the highest ratio."""
     ratios = [
         row["memory_peak_bytes"] / total
         for row in material.gpus
@@ -158,7 +158,7 @@ def _gpu_memory_ratio(material: ReportInput) -> Value:
 
 
 def _node_balance(material: ReportInput) -> Value:
-    """CPU time of the least busy node as a part of the mean; of all nodes, or nothing is said."""
+    """CPU time of the least busy node relative to the mean; None unless all nodes are known."""
     seconds = [node.cpu_seconds for node in material.nodes if node.cpu_seconds is not None]
     if (
         len(seconds) < 2
@@ -336,5 +336,5 @@ UNITS: Mapping[str, str] = {name: each.unit for name, each in QUANTITIES.items()
 
 
 def values(material: ReportInput) -> Values:
-    """All quantities of a job; None for what is not known."""
+    """All quantities of a job; None for unknown ones."""
     return {name: each.of(material) for name, each in QUANTITIES.items()}

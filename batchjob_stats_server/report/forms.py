@@ -1,4 +1,4 @@
-"""A report as plain text, Markdown or a page of HTML without scripts."""
+"""A report as plain text, Markdown or HTML without scripts."""
 
 import html
 import re
@@ -87,7 +87,7 @@ def _escaped(words: str) -> str:
 
 
 def page(report: Report, zone: tzinfo = UTC) -> str:
-    """HTML, complete and on its own."""
+    """A complete page of HTML."""
     made = document(report, zone)
     title = html.escape(made.title)
     parts = [

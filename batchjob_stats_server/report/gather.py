@@ -1,4 +1,4 @@
-"""What a report needs, from the database and the measurements."""
+"""Collects what a report needs from the database and the measurements."""
 
 from collections.abc import Mapping, Sequence
 
@@ -26,7 +26,7 @@ from batchjob_stats_server.report.model import NodeUse
 def known(
     db: Connection, access: Access, job: Row, policy: UsagePolicy, now: int, most_similar: int = 20
 ) -> tuple[ReportInput, JobToMeasure | None]:
-    """What the database knows of a job, and where its measurements are to be looked for."""
+    """What the database knows of a job, and where its measurements are stored."""
     parts = parts_of(db, access, job["id"]) or {}
     alike, jobs = similar(db, access, job, most_similar, COMPARED)
     material = ReportInput(
@@ -47,9 +47,9 @@ def _usual_wait(db: Connection, job: Row, now: int) -> float | None:
 def measured(
     material: ReportInput, job: JobToMeasure, history: TimeSeriesStore, interval: float
 ) -> ReportInput:
-    """The same with what only the measurements tell.
+    """The same with what only the measurements contain.
 
-    That is: the use of a job that runs, or was not measured since its end, each node's part, and
+    That is the usage of a job that runs, or was not measured since its end, each node's part, and
     the memory of its GPUs. Raises TimeSeriesError.
     """
     usage = usage_by_now(material.job, job, history, interval)
@@ -63,9 +63,9 @@ def measured(
 def usage_by_now(
     run: Row, job: JobToMeasure, history: TimeSeriesStore, interval: float
 ) -> MeasuredUsage | None:
-    """The use of a run that runs, or was not measured since its end; raises TimeSeriesError.
+    """Usage of a run that runs, or was not measured since its end; raises TimeSeriesError.
 
-    None: nothing was seen of it, or what is recorded is up to its end.
+    None: there are no samples of it, or it is recorded up to its end.
     """
     recorded_until = run["usage_until_time"] if run["usage_samples"] else None
     if job.end is not None and recorded_until is not None and recorded_until >= job.end:
@@ -105,7 +105,7 @@ def _with_usage(
 
 
 def _nodes(history: TimeSeriesStore, job: JobToMeasure) -> Sequence[NodeUse]:
-    """Node by node, of jobs with several."""
+    """Usage by node, for jobs with several."""
     if (job.nodes or 1) < 2:
         return ()
     users = {user for user in (job.user, str(job.uid or "")) if user}

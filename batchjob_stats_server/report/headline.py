@@ -1,7 +1,7 @@
-"""Why a job waits, or how it ended: a sentence or two at the top of whatever shows the job.
+"""Why a job waits, or how it ended: a sentence or two at the top of its page or report.
 
-Exit codes: POSIX shells give 126 and 127 for commands that cannot be run or found, and 128 + n for
-one that signal n ended.
+Exit codes: POSIX shells return 126 and 127 for commands that cannot be run or found, and 128 + n
+for one that signal n ended.
 """
 
 import signal
@@ -41,7 +41,7 @@ _SIGNALS = {
 
 
 def headline(material: ReportInput) -> str:
-    """For a job that waits, is suspended, or did not end well; "" for any other."""
+    """For a job that waits, is suspended, or did not end well; otherwise ""."""
     state = JobState(material.job["state"])
     make = _ENDS.get(state)
     said = _waiting(material) if state is JobState.PENDING else make(material) if make else ""
@@ -71,7 +71,7 @@ def _waiting(material: ReportInput) -> str:
 
 
 def explained(source: str, reason: str) -> str:
-    """A scheduler's reason in words, without a full stop; the reason itself where none fit."""
+    """A scheduler's reason in words, without a full stop; an unknown reason as it is."""
     if not reason or reason == "None":
         return ""
     return registry.explained(source, reason) or reason
@@ -91,9 +91,9 @@ def _failed(material: ReportInput) -> str:
 
 
 def _how(code: int | None, number: int | None, error: str = "") -> str:
-    """`exit code 127: a command was not found ...`; "" where neither is known.
+    """`exit code 127: a command was not found ...`; "" if neither is known.
 
-    `error` is what the job itself has said, and stands for what its code alone would mean.
+    `error` is the job's own message, and replaces the usual meaning of its code.
     """
     if number:
         return f"signal {_named(number)}"
@@ -117,7 +117,7 @@ def _named(number: int) -> str:
 
 
 def _reason(job: Row) -> str:
-    """What the scheduler adds, unless that is what the exit code has said."""
+    """The scheduler's reason, unless the exit code says the same."""
     reason = job["reason"] or ""
     if reason in ("", "None", "NonZeroExitCode", "RaisedSignal"):
         return ""
@@ -172,7 +172,7 @@ def _person(by: str) -> str:
 
 
 def _completed(material: ReportInput) -> str:
-    """Most need no words; a step that was killed for its memory does, and so does a bad script."""
+    """Most need no explanation, except for a step killed for its memory, or a bad script."""
     broken = [each for each in material.steps if each["state"] == JobState.OUT_OF_MEMORY]
     if broken:
         return (

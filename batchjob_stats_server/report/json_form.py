@@ -1,4 +1,4 @@
-"""A report as JSON, apart from its other forms: they need no library that is slow to load."""
+"""A report as JSON, separate from the other formats, which need slow libraries."""
 
 from pydantic import TypeAdapter
 

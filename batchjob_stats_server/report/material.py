@@ -1,4 +1,4 @@
-"""What a report is made from."""
+"""The input of a report."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ COMPARED = (
 
 
 class ReportInput(NamedTuple):
-    """Rows as the database has them (queries/jobs.py), and what only the measurements tell."""
+    """Rows of the database (queries/jobs.py), and what only the measurements contain."""
 
     job: Row  # with its usage under usage_...
     now: int

@@ -1,6 +1,6 @@
-"""A job's submit line with what its runs needed in place of what was asked, and what that saves.
+"""A job's submit line with the resources that its runs needed, and what that saves.
 
-Made for Slurm alone, where options on the command line go over those in the script.
+For Slurm only, where options on the command line override those in the script.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ _ALONE = frozenset(
 
 
 def resubmission(material: ReportInput, values: Values) -> Resubmission | None:
-    """None where the runs do not say that less would do."""
+    """None if the runs do not show that less would be enough."""
     job = material.job
     options: list[tuple[Sequence[str], str]] = []
     if not _judged(material):
@@ -49,7 +49,7 @@ def resubmission(material: ReportInput, values: Values) -> Resubmission | None:
 
 
 def _judged(material: ReportInput) -> bool:
-    """Whether it ended well, as did enough runs of its name, and its line is one of Slurm's."""
+    """Whether it and enough runs of its name ended well, and its line is one of Slurm's."""
     job: Row = material.job
     return (
         job["state"] == JobState.COMPLETED
@@ -60,14 +60,14 @@ def _judged(material: ReportInput) -> bool:
 
 
 def _less(wanted: float, given: float | None) -> bool:
-    """Whether it is worth a change."""
+    """Whether the difference is worth a change."""
     return given is not None and wanted < 0.75 * given
 
 
 def with_option(line: str, names: Sequence[str], option: str) -> str:
-    """The line with the option in place of those of these names, or else before all others.
+    """The line with the option in place of those with these names, or else before all others.
 
-    Words from the script's name on are the script's own, and stay.
+    Words from the script's name on belong to the script, and are kept.
     """
     words = line.split(" ")
     kept, place, done = words[:1], 1, False

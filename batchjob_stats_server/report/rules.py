@@ -29,7 +29,7 @@ _OWN = Path(__file__).with_name("advice.yaml")
 
 
 class AdviceRule(NamedTuple):
-    """When what is said. Not applicable: nothing; needs not met: silent, with the reason."""
+    """A rule. Not applicable: no advice; requirements not met: silent, with the reason."""
 
     id: str
     severity: str
@@ -42,7 +42,7 @@ class AdviceRule(NamedTuple):
 
 
 def load(units: Mapping[str, str], site_file: str = "") -> tuple[AdviceRule, ...]:
-    """Our own rules, with a site's added, changed or switched off; raises SettingsError."""
+    """The built-in rules, with a site's added, changed or disabled; raises SettingsError."""
     rules = {rule.id: rule for rule in _read(_OWN, units)[0]}
     if site_file:
         added, off = _read(Path(site_file), units)
@@ -58,7 +58,7 @@ def load(units: Mapping[str, str], site_file: str = "") -> tuple[AdviceRule, ...
 
 
 def _read(path: Path, units: Mapping[str, str]) -> tuple[list[AdviceRule], list[str]]:
-    """The rules of a file, and the ids that it switches off."""
+    """The rules of a file, and the ids that it disables."""
     try:
         raw = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
@@ -122,7 +122,7 @@ def _text(where: str, text: Any, units: Mapping[str, str]) -> str:
 def advise(
     rules: Sequence[AdviceRule], values: Values, units: Mapping[str, str]
 ) -> tuple[tuple[Advice, ...], tuple[Silence, ...]]:
-    """What the rules say of a job, and which of them cannot tell."""
+    """The advice of the rules for a job, and the rules that cannot decide."""
     advice, silent = [], []
     for rule in rules:
         if not rule.applies.holds(values):
@@ -145,7 +145,7 @@ def _advice(rule: AdviceRule, values: Values, units: Mapping[str, str]) -> Advic
 
 
 def _told(text: str, values: Values, units: Mapping[str, str]) -> str:
-    """A text with its numbers; without the sentences that need one that is not known."""
+    """A text with its numbers; without sentences that need an unknown one."""
     sentences = _SENTENCES.split(" ".join(text.split()))
     known = [each for each in sentences if None not in (values[n] for n in _NAME.findall(each))]
     return _NAME.sub(lambda match: written(match[1], values, units), " ".join(known or sentences))

@@ -1,4 +1,4 @@
-"""Where a job lies among its user's jobs like it."""
+"""Compares a job with its user's similar jobs."""
 
 from collections.abc import Callable, Mapping
 from statistics import median, quantiles
@@ -23,7 +23,7 @@ _COMPARED: Mapping[str, tuple[str, _Of]] = {
 
 
 def compare(material: ReportInput) -> Similar:
-    """The comparison, as far as there are jobs to compare with."""
+    """The comparison, if there are similar jobs."""
     jobs = material.similar
     made = tuple(
         found
@@ -45,6 +45,6 @@ def _comparison(what: str, unit: str, of: _Of, material: ReportInput) -> Similar
 
 
 def most(material: ReportInput, of: Callable[[Row], float | None]) -> float | None:
-    """The largest of this job and those like it."""
+    """The maximum of this job and the similar ones."""
     values = [of(job) for job in (material.job, *material.similar)]
     return max((value for value in values if value is not None), default=None)

@@ -1,4 +1,4 @@
-"""A report as people read it: titles, lines and advice, before any markup."""
+"""A report in words: titles, lines and advice, before any markup."""
 
 from collections.abc import Iterator
 from datetime import UTC, tzinfo
@@ -21,7 +21,7 @@ _COMPONENTS = {
 
 
 class ReportLine(NamedTuple):
-    """A label, what there is to say, and a ratio where there is one to draw."""
+    """A label, a text, and a ratio if there is one to draw."""
 
     label: str
     text: str
@@ -36,7 +36,7 @@ class ReportSection(NamedTuple):
 
 
 class Document(NamedTuple):
-    """All that is written down."""
+    """All text of a report."""
 
     title: str
     headline: str  # "" or why it waits, or how it ended
@@ -47,7 +47,7 @@ class Document(NamedTuple):
 
 
 def document(report: Report, zone: tzinfo = UTC) -> Document:
-    """The report in words. Texts of users and schedulers come out printable, and on one line.
+    """The report in words. Texts of users and schedulers are made printable, and put on one line.
 
     `zone`: the time zone of its times.
     """
@@ -73,7 +73,7 @@ def document(report: Report, zone: tzinfo = UTC) -> Document:
 
 
 def plain(text: str) -> str:
-    """Without what moves a terminal's cursor, or breaks a line."""
+    """The text without characters that move a terminal's cursor or break a line."""
     return "".join(character if character.isprintable() else "?" for character in text)
 
 
@@ -118,7 +118,7 @@ def _job(report: Report, zone: tzinfo) -> Iterator[ReportLine]:
 
 
 def _origin(report: Report) -> Iterator[ReportLine]:
-    """How it was started, and what tracked work says of itself."""
+    """How it was started, and what tracked work records about itself."""
     job = report.job
     texts = (
         ("Command", job.submit_line), ("Directory", job.work_dir), ("Tool", job.tool),

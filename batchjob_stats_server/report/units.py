@@ -1,4 +1,4 @@
-"""Numbers as people read them, and sizes worth asking for."""
+"""Numbers for people, and amounts to request."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -24,7 +24,7 @@ WRITTEN: Mapping[str, Callable[[float], str]] = {
 
 
 def worth_asking_bytes(need: float) -> int:
-    """Memory to ask for: a fifth more than needed, rounded up to what people write."""
+    """Memory to request: a fifth more than needed, rounded up to a common amount."""
     wanted = need * 1.2
     step = next(
         step
@@ -36,7 +36,7 @@ def worth_asking_bytes(need: float) -> int:
 
 
 def worth_asking_seconds(need: float) -> int:
-    """Time to ask for: a quarter more than needed, rounded up; ten minutes at least."""
+    """Time to request: a quarter more than needed, rounded up, at least ten minutes."""
     wanted = need * 1.25
     step = 600 if wanted <= 7200 else 1800 if wanted <= 6 * 3600 else 3600
     return max(1, math.ceil(wanted / step)) * step
