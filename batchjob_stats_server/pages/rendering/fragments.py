@@ -44,20 +44,19 @@ def bar(used: UsageBar | None) -> Markup:
         return Markup()
     if used.ratio is None:
         return absent(used.reason)
-    before, after = _around_bar(used.level, used.detail)
-    width = min(used.ratio * 100, 100)
-    return html(f'{before}{width:.1f}" height="8"/></svg>{share(used.ratio)}{after}')
+    return _bar(used.level, used.detail, share(used.ratio))
 
 
-@functools.lru_cache(256)
-def _around_bar(level: str, detail: str) -> tuple[str, str]:
-    """What stands before the bar's width, and behind its number."""
+@functools.lru_cache(4096)
+def _bar(level: str, detail: str, shown: str) -> Markup:
+    """As full as its number says: most bars of a page stand there several times."""
     spoken = f'<span class="visually-hidden"> ({level})</span>' if level in _SPOKEN else ""
-    return (
+    width = min(float(shown.rstrip("\u202f%")), 100)
+    return html(
         f'<span class="bar {level}" title="{escape(detail)}">'
         '<svg viewBox="0 0 100 8" preserveAspectRatio="none" aria-hidden="true">'
-        '<rect class="track" width="100" height="8"/><rect class="fill" width="',
-        f"{spoken}</span>",
+        '<rect class="track" width="100" height="8"/>'
+        f'<rect class="fill" width="{width:.1f}" height="8"/></svg>{shown}{spoken}</span>'
     )
 
 
@@ -86,18 +85,20 @@ def gpu_cells(ratios: Sequence[float | None]) -> Markup:
     if len(ratios) < 2:
         return Markup()
     shown = ratios[:_CELLS]
-    told = ", ".join("not measured" if each is None else share(each) for each in shown)
+    told = ", ".join(["not measured" if each is None else share(each) for each in shown])
     more = f" and {len(ratios) - _CELLS} more" if len(ratios) > _CELLS else ""
     width = len(shown) * _CELL_WIDTH
-    cells = "".join(
-        f'<rect class="{usage_bars.cell(ratio)}" x="{x}" y="0" width="6" height="8"/>'
-        for x, ratio in zip(range(0, width, _CELL_WIDTH), shown, strict=True)
-    )
+    cells = "".join([_gpu_cell(usage_bars.cell(each), x) for x, each in enumerate(shown)])
     return html(
         f'<svg class="cells" viewBox="0 0 {width} 8" width="{min(width, _CELLS_WIDTH)}" height="8" '
         f'preserveAspectRatio="none" role="img" '
         f'aria-label="Use of its GPUs: {told}{more}">{cells}</svg>'
     )
+
+
+@functools.cache
+def _gpu_cell(level: str, place: int) -> str:
+    return f'<rect class="{level}" x="{place * _CELL_WIDTH}" y="0" width="6" height="8"/>'
 
 
 def jobid(row: Row) -> Markup:

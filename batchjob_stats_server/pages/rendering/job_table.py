@@ -80,14 +80,12 @@ def columns(layout: ListLayout) -> list[ListColumn]:
 
 def body(rows: Sequence[Row], shown: Sequence[ListColumn], facts: TableFacts) -> Markup:
     """The rows of a table."""
-    openings = [("</td>" if place else "") + _opening(each) for place, each in enumerate(shown)]
-    writes = [each.write for each in shown]
+    ends = ["</th>"] + ["</td>"] * len(shown)  # of the cell before
+    cells = [(end + _opening(each), each.write) for end, each in zip(ends, shown, strict=False)]
     pieces: list[str] = []
     for row in rows:
         pieces.append(_begin(row))
-        for opening, write in zip(openings, writes, strict=True):
-            pieces.append(opening)
-            pieces.append(write(row, facts))
+        pieces += [piece for opening, write in cells for piece in (opening, write(row, facts))]
         pieces.append("</td></tr>\n")
     return fragments.html("".join(pieces))
 
@@ -102,7 +100,7 @@ def _begin(row: Row) -> str:
     return (
         '<tr role="row"><td role="cell" class="tick"><input type="checkbox" name="job" '
         f'value="{run}" aria-label="Compare job {jobid}"></td>'
-        f'<th role="rowheader" scope="row">{fragments.job_link(row)}</th>'
+        f'<th role="rowheader" scope="row">{fragments.job_link(row)}'
     )
 
 
@@ -199,11 +197,12 @@ def _gpus(key: str, row: Row, _: TableFacts) -> str:
 
 
 def _time_used(row: Row, facts: TableFacts) -> str:
-    used = usage_bars.shown(explain.time_ratio(row, facts.now))
+    used = explain.time_ratio(row, facts.now)
     if used.ratio is None:
-        return absent(used.reason)
+        return absent(used.missing)
     text = template_filters.share(used.ratio)
-    return f'<span class="bad">{text}</span>' if used.level == "high" else text
+    high = usage_bars.level(used.what, used.ratio) == "high"
+    return f'<span class="bad">{text}</span>' if high else text
 
 
 def _cpu(row: Row, _: TableFacts) -> str:

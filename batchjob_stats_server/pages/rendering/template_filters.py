@@ -36,8 +36,17 @@ def _thin(write: Callable[..., str]) -> Callable[..., str]:
 
 
 size, energy, mass = _thin(formatting.size), _thin(formatting.energy), _thin(formatting.mass)
-share, lasting = _thin(formatting.share), _thin(formatting.lasting)
+lasting = _thin(formatting.lasting)
 lasting_exactly = _thin(formatting.lasting_exactly)
+
+
+_share = lru_cache(2048)(_thin(formatting.share))
+
+
+def share(ratio: float) -> str:
+    """A ratio as `42 %`; pages have thousands of them, and few that are written differently."""
+    percent = ratio * 100
+    return _share(round(percent, 1 if percent < 9.95 else 0) / 100)
 
 
 def hours(seconds: float) -> str:

@@ -65,10 +65,11 @@ def shown(found: Efficiency | EfficiencyRatio) -> UsageBar:
     if found.ratio is None:
         return UsageBar(name, None, reason=found.missing)
     until = "" if found.until_time is None else "; measured only until some time before its end"
-    return UsageBar(name, found.ratio, _level(found.what, found.ratio), found.formula + until)
+    return UsageBar(name, found.ratio, level(found.what, found.ratio), found.formula + until)
 
 
-def _level(what: str, ratio: float) -> str:
+def level(what: str, ratio: float) -> str:
+    """How full it is: a key of the colours."""
     low, fair, high = LEVELS[what]
     if ratio > high:
         return "high"
@@ -79,7 +80,7 @@ def cell(ratio: float | None) -> str:
     """The class of a GPU's cell."""
     if ratio is None:
         return "unknown"
-    return "idle" if ratio < _IDLE else _level("gpu", ratio)
+    return "idle" if ratio < _IDLE else level("gpu", ratio)
 
 
 _SUMS = {
@@ -95,7 +96,7 @@ def used(sums: Row, what: str) -> UsageBar:
     if not sums[whole]:
         return UsageBar(NAMES[what], None, reason="not measured")
     ratio = sums[part] / sums[whole]
-    return UsageBar(NAMES[what], ratio, _level(what, ratio), "of the allocation that was measured")
+    return UsageBar(NAMES[what], ratio, level(what, ratio), "of the allocation that was measured")
 
 
 class ComparedBar(NamedTuple):
@@ -116,6 +117,6 @@ def compared(parts: Mapping[str, float | None], whole: float | None = None) -> l
         if value is None or top <= 0:
             made.append(ComparedBar(name, value, UsageBar(name, None, reason="not measured")))
             continue
-        level = "low" if value < 0.5 * mean else "good"
-        made.append(ComparedBar(name, value, UsageBar(name, value / top, level)))
+        compared_level = "low" if value < 0.5 * mean else "good"
+        made.append(ComparedBar(name, value, UsageBar(name, value / top, compared_level)))
     return made
