@@ -32,8 +32,8 @@ def helm(*arguments):
     return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
 
 
-def rendered(*flags):
-    done = helm("template", "bj", str(CHART), "--namespace=hpc", *flags)
+def rendered(*flags, release="bj"):
+    done = helm("template", release, str(CHART), "--namespace=hpc", *flags)
     assert done.returncode == 0, done.stderr
     return [each for each in yaml.safe_load_all(done.stdout) if each]
 
@@ -104,6 +104,13 @@ def test_no_two_have_the_same_name(resources):
     names = [(each["kind"], each["metadata"]["name"]) for each in resources]
     assert len(names) == len(set(names))
     assert {each["metadata"]["namespace"] for each in resources} == {"hpc"}
+
+
+def test_no_name_of_a_long_release_is_cut_to_that_of_another():
+    flags = ("--values", str(REPOSITORY / "tests/fixtures/chart/everything.yaml"))
+    long = [(each["kind"], each["metadata"]["name"]) for each in rendered(*flags, release="r" * 53)]
+    assert len(set(long)) == len(long) == len(rendered(*flags))
+    assert max(len(name) for _, name in long) <= 63
 
 
 def pods(resources):
@@ -266,6 +273,8 @@ def test_a_changed_file_starts_new_pods():
         "exporter.privileged=true",
         "exporter.capabilities={SYS_ADMIN}",
         "database.url=mysql://x",
+        "database.url=postgresql://batchjob:password@postgres/batchjob",  # seen in a ConfigMap
+        "database.url=postgresql://postgres/batchjob?password=password",
         "statsDb.enabled=true",  # without a source
         "scrape.interval=often",
         "exporter.hostPaths={etc}",

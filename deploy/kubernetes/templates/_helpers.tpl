@@ -1,16 +1,17 @@
+{{- /* At most 63 characters, as services and labels have; of a long release's name some are left out. */}}
 {{- define "batchjob.name" -}}
-{{ printf "%s-%s" .root.Release.Name .part | trunc 63 | trimSuffix "-" }}
+{{ printf "%s-%s" (.root.Release.Name | trunc (sub 62 (len .part) | int) | trimSuffix "-") .part }}
 {{- end }}
 
 {{- define "batchjob.selector" -}}
 app.kubernetes.io/name: batchjob
-app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/instance: {{ .root.Release.Name | quote }}
 app.kubernetes.io/component: {{ .part }}
 {{- end }}
 
 {{- define "batchjob.metadata" -}}
 name: {{ include "batchjob.name" . }}
-namespace: {{ .root.Release.Namespace }}
+namespace: {{ .root.Release.Namespace | quote }}
 labels:
   {{- include "batchjob.selector" . | nindent 2 }}
   app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
@@ -20,7 +21,7 @@ labels:
 
 {{- define "batchjob.image" -}}
 {{- $image := get .root.Values.images .image -}}
-image: {{ printf "%s:%s" $image.repository ($image.tag | default .root.Chart.AppVersion) }}
+image: {{ printf "%s:%s" $image.repository ($image.tag | default .root.Chart.AppVersion) | quote }}
 imagePullPolicy: {{ $image.pullPolicy }}
 {{- end }}
 
@@ -104,16 +105,16 @@ readinessProbe:
 {{- if include "batchjob.sqlite" .root }}
 - name: data
   persistentVolumeClaim:
-    claimName: {{ .root.Values.database.volume.existingClaim | default (include "batchjob.name" (dict "root" .root "part" "jobs")) }}
+    claimName: {{ .root.Values.database.volume.existingClaim | default (include "batchjob.name" (dict "root" .root "part" "jobs")) | quote }}
 {{- end }}
 {{- with .root.Values.database.passwordSecret }}
-- {name: database, secret: {secretName: {{ . }}, defaultMode: 0440}}
+- {name: database, secret: {secretName: {{ . | quote }}, defaultMode: 0440}}
 {{- end }}
 {{- with .root.Values.tsdb.tokenSecret }}
-- {name: tsdb, secret: {secretName: {{ . }}, defaultMode: 0440}}
+- {name: tsdb, secret: {secretName: {{ . | quote }}, defaultMode: 0440}}
 {{- end }}
 {{- with .values.secret }}
-- {name: secret, secret: {secretName: {{ . }}, defaultMode: 0440}}
+- {name: secret, secret: {secretName: {{ . | quote }}, defaultMode: 0440}}
 {{- end }}
 {{- end }}
 
