@@ -124,6 +124,6 @@ def _asked(each: Variable, query: ApiQuery | str, plugin: Plugin) -> Json:
         "definition": told,
         "refresh": 2,  # when the time range changes
         "regex": "",
-        "sort": 1,
+        "sort": 0 if each.hidden else 1,  # of what is hidden, the first of the answer is taken
         **_choice(each),
     }

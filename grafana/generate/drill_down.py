@@ -3,6 +3,7 @@
 import re
 
 from grafana.generate.model import SUFFIX, ApiQuery, Dashboard, Json, Panel, PanelColumn, Promql
+from grafana.generate.replicas import folded
 
 # The dashboard that shows one of them, and the variable there that takes the name.
 _PLACES = {
@@ -32,8 +33,19 @@ def of_lines(panel: Panel, made: Dashboard) -> list[Json]:
     if panel.kind != "timeseries" or not legends:
         return []
     shared = set.intersection(*(set(re.findall(r"\{\{(\w+)\}\}", each)) for each in legends))
-    cluster = "${__field.labels.cluster}" if "cluster" in shared else _chosen(made)
-    return [_to(key, f"${{__field.labels.{key}}}", cluster) for key in _PLACES if key in shared]
+    known = all("cluster" in _labels(query) for query in panel.queries if isinstance(query, Promql))
+    cluster = "${__field.labels.cluster}" if known else _chosen(made)
+    return [
+        _to(key, f"${{__field.labels.{key}}}", cluster)
+        for key in _PLACES
+        if key in shared and (made.on_nodes or key != "instance")
+    ]
+
+
+def _labels(query: Promql) -> list[str]:
+    """Of its series: those of the outermost `by`."""
+    found = re.search(r"\bby \(([\w, ]+)\)", folded(query.expr))
+    return found[1].split(", ") if found else []
 
 
 def keys(panel: Panel) -> set[str]:

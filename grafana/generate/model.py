@@ -102,6 +102,7 @@ class Dashboard(NamedTuple):
     refresh: str = ""
     links: tuple[tuple[str, str], ...] = ()  # title and address, at the top
     folder: str = "prometheus"  # of files, where it asks Prometheus alone
+    on_nodes: bool = True  # its label `instance` names nodes
 
     def asks_api(self) -> bool:
         """Whether it is made once for each plugin that reads the API."""

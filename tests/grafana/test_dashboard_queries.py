@@ -1,8 +1,11 @@
 """Every query of every dashboard gives data, asked as Grafana does of all that really runs."""
 
 import concurrent.futures
+import itertools
 import json
 import os
+import re
+import urllib.parse
 from pathlib import Path
 
 import pytest
@@ -114,6 +117,53 @@ def test_a_whole_dashboard_may_be_asked_for_at_once(running, name):
     with concurrent.futures.ThreadPoolExecutor(50) as pool:
         asked = [target for _, target in targets(name)]
         list(pool.map(lambda target: running.grafana.frames(target, seen), asked))
+
+
+def links(panel):
+    """Addresses that names of a panel lead to, and the column that has them; "" for lines."""
+    parts = panel["fieldConfig"]
+    found = [("", each) for each in parts["defaults"].get("links", ())]
+    for override in parts["overrides"]:
+        listed = (each["value"] for each in override["properties"] if each["id"] == "links")
+        found += [(override["matcher"]["options"], each) for each in itertools.chain(*listed)]
+    return [(column, each["url"]) for column, each in found]
+
+
+def address(url, column, frame, seen):
+    """Where the first row of a frame leads; None for one without this name."""
+    row = {key: str(values[0]) for key, values in frame.items() if values} | {"": ""}
+    if column not in row:
+        return None
+    url = url.replace("${__value.raw}", row[column])
+    names = r"\$\{__(?:field\.labels|data\.fields)\.(\w+)\}"
+    return urllib.parse.urlsplit(seen.text(re.sub(names, lambda found: row[found[1]], url)))
+
+
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_names_lead_to_clusters_that_dashboards_offer(running, name):
+    """Where all are chosen, too."""
+    by_uid = {each["uid"]: each for each in DASHBOARDS.values()}
+    for seen in views(running, name):
+        cluster = seen.choices.get("cluster")
+        if cluster and cluster.many:
+            seen.choices["cluster"] = cluster._replace(value=asking.ALL)
+        for panel in DASHBOARDS[name]["panels"]:
+            for target in panel.get("targets", ()):
+                frames = running.grafana.frames(target, seen)[:1]
+                for (column, url), frame in itertools.product(links(panel), frames):
+                    if there := address(url, column, frame, seen):
+                        led = by_uid[there.path.removeprefix("/d/")]
+                        given = clusters_chosen(there.query, led)
+                        asking.look(running.grafana, led, stack.OPERATOR, seen[1:3], **given)
+
+
+def clusters_chosen(query, dashboard):
+    """What an address chooses of the dashboard's variable; all is no choice."""
+    given = dict(urllib.parse.parse_qsl(query))
+    for each in dashboard["templating"]["list"]:
+        if each["name"] == "cluster" and given["var-cluster"] != each["allValue"]:
+            return {"cluster": given["var-cluster"]}
+    return {}
 
 
 def test_the_rules_work_on_real_series(running):

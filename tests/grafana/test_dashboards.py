@@ -242,6 +242,23 @@ def test_names_lead_on_with_their_cluster_and_the_time(name):
             assert "${__url_time_range}" in link["url"] or "var-job=" in link["url"]
 
 
+def one_cluster(dashboard):
+    """Whether one has to be chosen there."""
+    chosen = [each for each in dashboard["templating"]["list"] if each["name"] == "cluster"]
+    return any(not each["includeAll"] for each in chosen)
+
+
+@parametrized
+def test_no_name_leads_with_all_clusters_to_where_one_must_be_chosen(name):
+    """`${cluster}` of All is `.*`, which is the name of none."""
+    by_uid = {each["uid"]: each for each in DASHBOARDS.values()}
+    for url in strings([DASHBOARDS[name]["panels"], DASHBOARDS[name]["links"]]):
+        target = re.match(r"/d/([a-z-]+)\?", url)
+        if target and one_cluster(by_uid[target[1]]) and not one_cluster(DASHBOARDS[name]):
+            (cluster,) = re.findall(r"var-cluster=([^&]+)", url)
+            assert cluster != "${cluster}", url
+
+
 def thresholds(part):
     """All lists of steps in a part of a dashboard."""
     if isinstance(part, dict):

@@ -1,6 +1,6 @@
 """A cluster: its nodes, queues and scheduler, and how the records of its jobs come in."""
 
-from grafana.generate.dashboards.rows import CLUSTER
+from grafana.generate.dashboards.rows import CLUSTER, CLUSTER_OF
 from grafana.generate.model import ApiQuery, Dashboard, Panel, PanelColumn, Promql, Thresholds
 from grafana.generate.thresholds import ANY, FAILED
 
@@ -125,26 +125,27 @@ DASHBOARD = Dashboard(
             "Nodes that accept no jobs",
             (
                 Promql(
-                    f"max by (node, reason) (batchjob_cluster_node_unavailable_info{{{_C}}})",
+                    "max by (cluster, node, reason) "
+                    f"(batchjob_cluster_node_unavailable_info{{{_C}}})",
                     instant=True,
                 ),
             ),
             about="With the reason.",
             kind="table",
-            columns=(PanelColumn("node", "Node"), PanelColumn("reason", "Reason")),
+            columns=(PanelColumn("node", "Node"), CLUSTER_OF, PanelColumn("reason", "Reason")),
         ),
         Panel(
             "Fair share of accounts",
             (
                 Promql(
-                    f"max by (account) (batchjob_cluster_account_fairshare_level{{{_C}}})",
+                    f"max by (cluster, account) (batchjob_cluster_account_fairshare_level{{{_C}}})",
                     instant=True,
                 ),
             ),
             "none",
             "Shares over usage: above 1 the account has used less than its share.",
             "table",
-            columns=(PanelColumn("account", "Account"), PanelColumn("Value", "Level")),
+            columns=(PanelColumn("account", "Account"), CLUSTER_OF, PanelColumn("Value", "Level")),
         ),
         Panel(
             "Licences",

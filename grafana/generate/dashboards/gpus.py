@@ -172,7 +172,11 @@ DASHBOARD = Dashboard(
         ),
         Panel(
             "Temperature",
-            (Promql(f"max by (instance) ({series(GPU_TEMPERATURE, _C)})", "{{instance}}"),),
+            (
+                Promql(
+                    f"max by (cluster, instance) ({series(GPU_TEMPERATURE, _C)})", "{{instance}}"
+                ),
+            ),
             "celsius",
             "Hottest GPU of each node. For operators.",
         ),
@@ -192,7 +196,7 @@ DASHBOARD = Dashboard(
             "Memory errors",
             (
                 Promql(
-                    f"sum by (instance, gpu, kind) ({series(GPU_ECC_ERRORS, _C)}) > 0",
+                    f"sum by (cluster, instance, gpu, kind) ({series(GPU_ECC_ERRORS, _C)}) > 0",
                     "{{instance}} {{gpu}} {{kind}}",
                 ),
             ),

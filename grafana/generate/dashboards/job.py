@@ -52,9 +52,17 @@ def _row(title: str) -> Panel:
     return Panel(title, kind="row")
 
 
-def _window(name: str, key: str) -> Variable:
+def _of_latest(name: str, key: str) -> Variable:
     rows = ApiQuery(_PATH, (PanelColumn(key),), (IN_CLUSTER,))
     return Variable(name, name, rows, hidden=True)
+
+
+# "All" clusters may be chosen here, but not on the dashboard of a node.
+_NODE = PanelColumn(
+    "node",
+    "Node",
+    link="/d/batchjob-node?var-cluster=${run_cluster}&var-node=${__value.raw}&${__url_time_range}",
+)
 
 
 DASHBOARD = Dashboard(
@@ -224,7 +232,7 @@ DASHBOARD = Dashboard(
             "Nodes",
             "nodes",
             "Nodes of the job, with the resources allocated on each.",
-            PanelColumn("node", "Node"),
+            _NODE,
             PanelColumn("cpus", "CPUs", "none", "number"),
             PanelColumn("memory_bytes", "Memory", "bytes", "number"),
             PanelColumn("gpus", "GPUs", "none", "number"),
@@ -233,7 +241,7 @@ DASHBOARD = Dashboard(
             "GPUs",
             "gpus",
             "GPUs of the job, over its whole run time.",
-            PanelColumn("node", "Node"),
+            _NODE,
             PanelColumn("gpu", "GPU"),
             PanelColumn("uuid", "UUID"),
             PanelColumn("utilization_ratio", "Use", "percentunit", "number"),
@@ -254,8 +262,9 @@ DASHBOARD = Dashboard(
     (
         CLUSTER,
         Variable("job", "Job"),
-        _window("window_from", "window_from"),
-        _window("window_to", "window_to"),
+        _of_latest("run_cluster", "cluster"),
+        _of_latest("window_from", "window_from"),
+        _of_latest("window_to", "window_to"),
     ),
     links=(
         (

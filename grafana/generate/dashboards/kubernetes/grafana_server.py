@@ -67,4 +67,4 @@ DASHBOARD = dashboard(
         lines("Memory", "bytes", "", (f"process_resident_memory_bytes{{{C}}} {_ITS}", _LEGEND)),
     ),
     "grafana_build_info",
-)
+)._replace(on_nodes=False)

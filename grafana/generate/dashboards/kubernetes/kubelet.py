@@ -83,13 +83,16 @@ DASHBOARD = dashboard(
             "99 of 100 looks at all containers take less than",
             "s",
             "Where it takes minutes, the node is not ready.",
-            (p99(f"kubelet_pleg_relist_duration_seconds_bucket{{{C}}}", "instance"), _LEGEND),
+            (
+                p99(f"kubelet_pleg_relist_duration_seconds_bucket{{{C}}}", "cluster, instance"),
+                _LEGEND,
+            ),
         ),
         lines(
             "Pods running",
             "none",
             "",
-            (f"max by (instance) (kubelet_running_pods{{{C}}})", _LEGEND),
+            (f"max by (cluster, instance) (kubelet_running_pods{{{C}}})", _LEGEND),
         ),
         lines(
             "Failed probes",

@@ -105,4 +105,4 @@ DASHBOARD = dashboard(
         lines("Memory", "bytes", "", (f"process_resident_memory_bytes{{{C}}} {_ITS}", _LEGEND)),
     ),
     "vm_app_start_timestamp",
-)
+)._replace(on_nodes=False)
