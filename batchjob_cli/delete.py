@@ -1,7 +1,7 @@
-"""`batchjob delete`: a run's record, samples and output, and its row in the database.
+"""`batchjob delete`: deletes a run's record, samples and output, and its row in the database.
 
-Rows of the database are written by the poller alone: it finds `<data>/runs/<uuid>.deleted` and
-takes the row out. That file is written first, so that whatever stops us leaves no half.
+Only the poller writes rows of the database: it finds `<data>/runs/<uuid>.deleted` and deletes the
+row. That file is written first, so that an interruption leaves nothing half deleted.
 """
 
 import os
@@ -46,7 +46,7 @@ def run(arguments: list[str]) -> int:
 
 
 def _ask(question: str, yes: bool) -> None:
-    """Go on if the person at the terminal wants to; raises SettingsError, RefusedError."""
+    """Ask for confirmation on a terminal; raises SettingsError, RefusedError."""
     if yes:
         return
     if not sys.stdin.isatty():

@@ -54,7 +54,7 @@ def run(arguments: list[str]) -> int:
 
 
 def _report(given: argparse.Namespace, ask: Ask | None, jobid: str) -> str:
-    """The report as it is written; what is no job's id may be the name of a run on the server."""
+    """The formatted report; an unknown job id may be the name of a run on the server."""
     zone = "UTC" if given.zone else local_zone()
     if ask is None:
         from batchjob_cli.client import local_job
@@ -71,7 +71,7 @@ def _report(given: argparse.Namespace, ask: Ask | None, jobid: str) -> str:
 
 
 def _called(ask: Ask, name: str, cluster: str | None) -> str | None:
-    """The id of the job of this name; None where there is none. Raises NotFoundError of several."""
+    """The id of the job with this name, or None. Raises NotFoundError if there are several."""
     wanted = {"name": name, "cluster": cluster, "fields": "jobid,state", "limit": _NAMED + 1}
     rows = rows_in(ask("jobs", wanted), ("jobid", "state"))
     ids = {str(row["jobid"]): str(row["state"]).lower() for row in rows}
@@ -83,7 +83,7 @@ def _called(ask: Ask, name: str, cluster: str | None) -> str | None:
 
 
 def _scripts(given: argparse.Namespace, ask: Ask | None, jobid: str) -> Sequence[Mapping[str, Any]]:
-    """Of its runs, the latest first; without those of which none is kept."""
+    """Scripts of its runs, the latest first, without runs that have none."""
     if ask is None:
         from batchjob_cli.client import local_job
 
@@ -98,7 +98,7 @@ def _parameters(given: argparse.Namespace) -> dict[str, str]:
 
 
 def _show_script(name: str, rows: Sequence[Mapping[str, Any]]) -> int:
-    """Print that of the latest run."""
+    """Print the script of the latest run."""
     if not rows:
         raise NotFoundError(f"there is no batch script of job {name} that you may see")
     show(rows[0]["script"].rstrip("\n"))
@@ -110,7 +110,7 @@ def _show_script(name: str, rows: Sequence[Mapping[str, Any]]) -> int:
 
 
 def _jobid(given: argparse.Namespace) -> str:
-    """The id of a run of this machine by its name; anything else as it is."""
+    """The id of a run of this machine by its name; anything else unchanged."""
     if given.server:
         return str(given.id)
     try:

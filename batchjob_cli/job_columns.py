@@ -1,4 +1,4 @@
-"""The columns of a table of jobs: those shown by default, and those asked for by name."""
+"""The columns of a table of jobs: the default ones, and those selected by name."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ def _took(row: Mapping[str, Any]) -> str:
 
 
 def _state_of(row: Mapping[str, Any]) -> str:
-    """A run that somebody stopped was cancelled too, and yet is not one that never started."""
+    """The state; a run that was stopped is distinguished from one cancelled before its start."""
     stopped = row.get("state_word") == "stopped"
     return "stopped" if stopped else str(row["state"]).lower()
 
@@ -43,7 +43,7 @@ def _colour(row: Mapping[str, Any]) -> str:
 
 
 def _short(jobids: Sequence[str]) -> Mapping[str, str]:
-    """Each id in as few characters as tell it from the others; only UUIDs are cut."""
+    """Each id cut to a unique prefix; only UUIDs are cut."""
     long = sorted({each for each in jobids if len(each) == _UUID})
     length = _SHORT
     while len({each[:length] for each in long}) < len(long):
@@ -52,7 +52,7 @@ def _short(jobids: Sequence[str]) -> Mapping[str, str]:
 
 
 def _name(row: Mapping[str, Any]) -> str:
-    """What it is called; a run without a name is known by its command."""
+    """Its name; for a run without a name, its command."""
     return (row.get("name") or row.get("submit_line") or "-")[:24]
 
 
@@ -73,7 +73,7 @@ _OF_TRACKED_WORK = (
 def default_columns(
     rows: Sequence[Mapping[str, Any]], zone: tzinfo | None, *, short: bool
 ) -> tuple[TableColumn, ...]:
-    """The table, with times in a zone; None: local time. `short`: ids of local runs are cut."""
+    """The columns, with times in a zone; None: local time. `short`: cut ids of local runs."""
     ids = _short([row["jobid"] for row in rows]) if short else {}
     at = _known("start_time", lambda at: time_in_words(at / 1000, zone))
 
@@ -99,7 +99,7 @@ def default_columns(
 def columns_named(
     names: Sequence[str], rows: Sequence[Mapping[str, Any]], zone: tzinfo | None
 ) -> tuple[TableColumn, ...]:
-    """Columns by the keys of the API's rows; raises SettingsError for one that no row has."""
+    """Columns by the keys of the API's rows; raises SettingsError for an unknown key."""
     if rows:
         for name in names:
             if name not in rows[0]:

@@ -1,4 +1,4 @@
-"""`batchjob jobs`: what has run, newest first."""
+"""`batchjob jobs`: lists jobs, newest first."""
 
 import argparse
 import json
@@ -33,7 +33,7 @@ _FILTERS = {
 
 
 def add_filters(add: Any) -> None:
-    """Options that choose jobs."""
+    """Add the options that select jobs."""
     for name, (_, text) in _FILTERS.items():
         add(f"--{name}", metavar=name.upper().replace("-", "_"), help=f"only jobs {text}")
     add("--state", action="append", default=[], **argument(_state),
@@ -73,7 +73,7 @@ _WORDS = {
 
 @called("STATE")
 def _state(text: str) -> tuple[JobState, str]:
-    """A state, and a word that is finer than it; "" for any."""
+    """A state, and a more specific word; "" for any."""
     if text.lower() in _WORDS:
         return _WORDS[text.lower()]
     try:
@@ -147,7 +147,7 @@ def _chosen_alone(
 
 
 def sort_joined(arguments: Sequence[str]) -> list[str]:
-    """`--sort -KEY` as `--sort=-KEY`: argparse takes what begins with a dash for an option."""
+    """`--sort -KEY` as `--sort=-KEY`: argparse would take the former for two options."""
     given = list(arguments)
     for place in range(len(given) - 1):
         if given[place] == "--sort":
@@ -162,7 +162,7 @@ def as_json(rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def as_csv(rows: Sequence[Mapping[str, Any]]) -> None:
-    """With a header; no text can be a formula of a spreadsheet."""
+    """With a header; texts that a spreadsheet would take for formulas are escaped."""
     import csv
 
     if rows:

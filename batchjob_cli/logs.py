@@ -1,4 +1,4 @@
-"""`batchjob logs`: what a run wrote."""
+"""`batchjob logs`: prints the output of a run."""
 
 import argparse
 import sys
@@ -73,7 +73,7 @@ def _print(given: argparse.Namespace, readers: list[Reader], jobid: str) -> None
 
 
 def _last(lines: Iterable[OutputLine], count: int) -> Iterator[OutputLine]:
-    """The last lines; a long one that was kept in parts is one."""
+    """The last lines; a long line stored in parts counts as one."""
     kept: deque[list[OutputLine]] = deque(maxlen=count)
     begun: dict[str, list[OutputLine]] = {}
     for line in lines:

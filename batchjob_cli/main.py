@@ -1,4 +1,4 @@
-"""The command `batchjob`: one word says what to do, and each is a module of its own."""
+"""The command `batchjob`, whose sub-commands are modules of their own."""
 
 import importlib
 import os
@@ -23,7 +23,7 @@ class Command(NamedTuple):
     function: str = "run"
 
     def load(self) -> Callable[[list[str]], int]:
-        """What runs it; raises ModuleNotFoundError where its libraries are not installed."""
+        """Import its module; raises ModuleNotFoundError if its libraries are not installed."""
         run: Callable[[list[str]], int] = getattr(
             importlib.import_module(self.module), self.function
         )
@@ -97,7 +97,7 @@ def _run(given: list[str]) -> int:
 
 
 def _do(command: Command, arguments: list[str]) -> int:
-    """What a node lacks of what servers have is no fault of the command."""
+    """A node may lack the libraries of servers, which is not an error of the command."""
     if command.name != "run":  # whose command has arguments of its own
         _check_text(arguments)
     try:

@@ -1,4 +1,4 @@
-"""Manual pages and shell completion, from the command lines themselves."""
+"""Manual pages and shell completion, generated from the command lines."""
 
 import argparse
 import importlib
@@ -84,7 +84,7 @@ def _manual(parser: argparse.ArgumentParser) -> str:
 
 
 def _name_paths(parser: argparse.ArgumentParser) -> None:
-    """Let shells complete files and directories where an argument is one."""
+    """Let shells complete files and directories for arguments that are paths."""
     kinds = {"FILE": shtab.FILE, "DIRECTORY": shtab.DIRECTORY}
     for action in parser._actions:  # argparse has no public way to its arguments
         if isinstance(action, argparse._SubParsersAction):

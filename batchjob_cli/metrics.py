@@ -1,4 +1,4 @@
-"""`batchjob metrics`: a job's samples, from the first on, and then as they come."""
+"""`batchjob metrics`: prints a job's samples, from the first one on, and new ones as they come."""
 
 import argparse
 import json
@@ -124,7 +124,7 @@ def _is_there(asker: Server, jobid: str) -> bool:
 
 
 def _of_time_series(given: argparse.Namespace, rows: list[dict[str, Any]]) -> int:
-    """The server keeps no samples of the job, and has its course from a time series database."""
+    """For a server without samples of the job, but with a time series database."""
     chosen = rows if given.limit is None else rows[max(0, len(rows) - given.limit) :]
     if given.json:
         print("".join(f"{json.dumps(row)}\n" for row in chosen), end="")
@@ -134,7 +134,7 @@ def _of_time_series(given: argparse.Namespace, rows: list[dict[str, Any]]) -> in
 
 
 def _steps(stream: Iterator[bytes]) -> Iterator[SamplePair]:
-    """Samples of lines that come in any pieces."""
+    """Samples from lines that arrive in arbitrary parts."""
     before: dict[str, JobSample] = {}
     rest = b""
     for text in stream:
@@ -152,7 +152,7 @@ def _steps(stream: Iterator[bytes]) -> Iterator[SamplePair]:
 
 
 def _jobid(samples: Path, records: Path, text: str) -> str:
-    """The job meant: one with samples, or a local run that has none yet."""
+    """The id of the job: one with samples, or a local run that has none yet."""
     known = [path.stem for path in records.glob("[!.]*.json")] if records.is_dir() else []
     try:
         jobid = matching(samples, text, known)
@@ -169,7 +169,7 @@ def _jobid(samples: Path, records: Path, text: str) -> str:
 
 
 def _wait(folder: Path, record: Path) -> None:
-    """For the first sample of a run that lives; raises SettingsError where none will come."""
+    """Wait for the first sample of an active run; raises SettingsError if none will come."""
     deadline = time.monotonic() + 10
     while not folder.is_dir():
         try:

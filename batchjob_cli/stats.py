@@ -1,4 +1,4 @@
-"""`batchjob stats`: totals and how often work succeeds."""
+"""`batchjob stats`: totals, and how often work succeeds."""
 
 import time
 from collections.abc import Iterable, Mapping
@@ -20,7 +20,7 @@ _NOT_FAILED = (JobState.COMPLETED, JobState.CANCELLED, JobState.REQUEUED)
 
 
 class Total(NamedTuple):
-    """Jobs with something in common; sums are over the jobs that have the number."""
+    """A group of jobs; sums are over the jobs whose value is known."""
 
     key: str
     jobs: int = 0
@@ -39,7 +39,7 @@ class Total(NamedTuple):
     overall: bool = False  # of all jobs
 
     def plus(self, row: Mapping[str, Any]) -> "Total":
-        """With one job more."""
+        """The total with one more job."""
         state = JobState(row["state"])
         ended = self.ended + (not state.live)
         succeeded = self.succeeded + (state is JobState.COMPLETED)
@@ -71,7 +71,7 @@ class Total(NamedTuple):
 
 
 def totals(rows: Iterable[Mapping[str, Any]], by: str) -> list[Total]:
-    """One for each value of `by`, most jobs first, and one for all at the end."""
+    """A total for each value of `by`, most jobs first, and one for all at the end."""
     found: dict[str, Total] = {}
     overall = Total("", overall=True)
     for row in rows:

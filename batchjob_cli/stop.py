@@ -1,4 +1,4 @@
-"""`batchjob stop` and `batchjob cancel`: end a run that goes on, or one that has not begun."""
+"""`batchjob stop` and `batchjob cancel`: end an active run, or one that has not started."""
 
 import os
 import signal
@@ -57,7 +57,7 @@ def _told(run: Run) -> int:
 
 
 def end(data: Path, chosen: Run, grace: float) -> Run:
-    """End a run; how it is then: it may go on for a while yet. Raises SettingsError."""
+    """End a run; returns its state, which may still be active. Raises SettingsError."""
     jobid = chosen.jobid
     if chosen.by != "run":
         raise RefusedError(
@@ -81,7 +81,7 @@ def end(data: Path, chosen: Run, grace: float) -> Run:
 
 
 def _ask(runs: Path, chosen: Run, grace: float) -> None:
-    """Leave word and send SIGTERM."""
+    """Leave a request and send SIGTERM."""
     try:
         stop_request.leave(runs, chosen.jobid, grace)
         if not run_files.signal_supervisor(chosen, signal.SIGTERM):  # it ends just now

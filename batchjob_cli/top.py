@@ -1,4 +1,4 @@
-"""`batchjob top`: the jobs that run and wait now, renewed every few seconds."""
+"""`batchjob top`: running and waiting jobs, updated every few seconds."""
 
 import argparse
 import sys
@@ -36,7 +36,7 @@ def run(arguments: list[str]) -> int:
 
 
 def command_line(arguments: list[str]) -> argparse.Namespace:
-    """What is asked for; raises SettingsError."""
+    """Parse the arguments; raises SettingsError."""
     made = parser("top", "Shows running and pending jobs. q: quit, s: sort, e: ended jobs.")
     add_filters(made.add_argument)
     add = made.add_argument
@@ -53,9 +53,9 @@ def command_line(arguments: list[str]) -> argparse.Namespace:
 
 
 def rows_of(given: argparse.Namespace, sort: str, *, ended: bool) -> Rows:
-    """The jobs to show: those that run, then those that wait; or the newest. Raises SettingsError.
+    """The jobs to show: running ones, then waiting ones; or the newest. Raises SettingsError.
 
-    The order is that of `sort` among those that run.
+    `sort` is the order among the running ones.
     """
     wanted = chosen(given) | {"sort": sort}
     if ended:
@@ -72,7 +72,7 @@ def _listed(given: argparse.Namespace, wanted: Parameters, most: int) -> list[Ma
 
 
 class JobsTop(App[None]):
-    """A table that is renewed; what goes wrong is told in the title, and the next look comes."""
+    """A table that is updated; errors are shown in the title, and the next update is tried."""
 
     TITLE = "batchjob"
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -94,23 +94,23 @@ class JobsTop(App[None]):
         yield Footer()
 
     def on_mount(self) -> None:
-        """Look at once, and then again and again."""
+        """Update now, and then periodically."""
         self.look()
         self.set_interval(self._given.interval, self.look)
 
     def action_sort(self) -> None:
-        """The next order."""
+        """Switch to the next order."""
         self._sort = (self._sort + 1) % len(_SORTS)
         self.look()
 
     def action_ended(self) -> None:
-        """Ended jobs too, or not."""
+        """Show or hide ended jobs."""
         self._ended = not self._ended
         self.look()
 
     @work(thread=True, exclusive=True)
     def look(self) -> None:
-        """Ask in a thread, so that keys are heard meanwhile."""
+        """Query in a thread, so that keys are handled meanwhile."""
         try:
             rows = rows_of(self._given, _SORTS[self._sort], ended=self._ended)
         except SettingsError as error:

@@ -1,1 +1,1 @@
-"""What puts batchjob onto machines."""
+"""Installation of batchjob on machines."""

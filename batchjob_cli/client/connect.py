@@ -1,7 +1,7 @@
-"""Who answers: a server by HTTP, or this machine's database by the code that a server has.
+"""Chooses what answers a command: a server over HTTP, or this machine's database.
 
-Both give the same answers in the same words: lists, reports and scripts are made by the same
-functions, here without the web server, whose libraries take longer to load than an answer to make.
+Both give the same answers: lists, reports and scripts are made by the same functions, here without
+the web server, whose libraries take longer to import than an answer to compute.
 """
 
 import argparse
@@ -65,9 +65,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def job_pages(
     given: argparse.Namespace, parameters: Parameters, most: int, keys: Sequence[str] = ()
 ) -> Iterator[Sequence[Any]]:
-    """Pages of jobs, at most `most` jobs in all, of whoever is asked; raises SettingsError.
+    """Pages of jobs, at most `most` jobs in total; raises SettingsError.
 
-    `keys`: those that are needed; a server sends no others, of which a job has over a hundred.
+    `keys`: the keys that are needed; a server sends no others, of which a job has over a hundred.
     """
     ask = reachable_server(given)
     if ask is not None:
@@ -95,7 +95,7 @@ def reachable_server(given: argparse.Namespace) -> "Server | None":
 
 
 def _reachable_up(data: Path) -> "Server | None":
-    """`batchjob up` of this data directory, which has all at hand; over TLS it is not tried."""
+    """The `batchjob up` of this data directory, if it is running; not over TLS."""
     up = running_up(data)
     if up is None or not up.token or not up.url.startswith("http://"):
         return None
@@ -105,7 +105,7 @@ def _reachable_up(data: Path) -> "Server | None":
 
 
 def server(given: argparse.Namespace) -> "Server":
-    """The server that is named; raises SettingsError."""
+    """The server given by the options; raises SettingsError."""
     from batchjob_cli.client.remote import Server
 
     token = _token(given.token_file)
@@ -129,7 +129,7 @@ def parser(name: str, description: str) -> Parser:
 
 
 def pages(ask: Ask, path: str, parameters: Parameters, most: int) -> Iterator[Sequence[Any]]:
-    """The rows of a list, page by page, until there are no more or `most` have come."""
+    """The rows of a list, page by page, until there are no more, or `most` have been read."""
     given, keys = parameters, [*filter(None, parameters.get("fields", "").split(","))]
     while path and most > 0:
         answer = ask(path, given)

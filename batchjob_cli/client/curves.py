@@ -1,4 +1,4 @@
-"""A job's measurements from a server's time series, where no samples of it are kept."""
+"""A job's measurements from a server's time series database, if it stores no samples."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -16,7 +16,7 @@ from batchjob_stats_db.database.unusable import unusable
 
 @contextmanager
 def opened(data: Path) -> Iterator[Engine]:
-    """The database with all runs of this machine on record, to read; raises SettingsError."""
+    """The database with all runs of this machine, opened for reading; raises SettingsError."""
     try:
         url = record_runs(data)
         engine = reader(url)

@@ -1,4 +1,4 @@
-"""Reports and scripts of jobs from this machine's database, made as a server makes them."""
+"""Reports and scripts of jobs from this machine's database, as a server makes them."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ from batchjob_stats_server.report.rules import AdviceRule, load
 
 
 class LocalSources(NamedTuple):
-    """What a report is made from on this machine."""
+    """What a report is built from on this machine."""
 
     settings: ServerSettings
     reader: Engine
@@ -36,7 +36,7 @@ class LocalSources(NamedTuple):
 
 
 def report(data: Path, jobid: str, cluster: str | None, form: str, zone: str) -> str:
-    """The report of a job's latest run, as `--format` has it; raises SettingsError."""
+    """The report of a job's latest run in the format of `--format`; raises SettingsError."""
     with opened(data) as engine:
         runs = _runs(engine, jobid, cluster)
         if not runs:

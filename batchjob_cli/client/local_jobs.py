@@ -1,4 +1,4 @@
-"""Lists of jobs from this machine's database, without the server that answers all else.
+"""Lists of jobs from this machine's database, without a server.
 
 The rows are those of the API's list of jobs: keys, order and filters are the server's.
 """
@@ -24,7 +24,7 @@ _SORTS = {"user" if name == "username" else name: name for name in SORTS}
 
 
 def job_pages(data: Path, parameters: Parameters, most: int) -> Iterator[Sequence[Any]]:
-    """Pages of jobs, at most `most` jobs in all; raises SettingsError."""
+    """Pages of jobs, at most `most` jobs in total; raises SettingsError."""
     order, which = _order(str(parameters.get("sort", "-start_time"))), _filter(parameters)
     keys = str(parameters["fields"]).split(",") if "fields" in parameters else _KEYS
     with opened(data) as engine:

@@ -1,4 +1,4 @@
-"""What can go wrong with a question, and the exit status of each."""
+"""Errors of queries, and the exit status for each."""
 
 from batchjob.runtime.settings import SettingsError, UnavailableError
 
@@ -8,11 +8,11 @@ class NotFoundError(SettingsError):
 
 
 class RefusedError(SettingsError):
-    """The caller may not do this, or not to this job as it is now."""
+    """The caller may not do this, or not to this job in its present state."""
 
 
 class UnreachableError(UnavailableError):
-    """The server or database that is asked does not answer."""
+    """The server or database does not answer."""
 
 
 DONE, FAILED, USAGE, NOT_FOUND, REFUSED, UNREACHABLE, INTERRUPTED = 0, 1, 2, 3, 4, 5, 130
@@ -31,7 +31,7 @@ def exit_status(error: SettingsError) -> int:
 
 
 def of_answer(status: int, text: str) -> SettingsError:
-    """The error that an HTTP status stands for."""
+    """The error for an HTTP status."""
     if status == 401:
         text = f"{text}; --token-file or $BATCHJOB_TOKEN gives one"
     told = f"{text} (status {status})"

@@ -1,8 +1,8 @@
-"""Lists of this machine's jobs in a tenth of a second: as long as nothing has to be written first.
+"""Lists of this machine's jobs in a tenth of a second, if nothing has to be written first.
 
-Runs that nobody has recorded since the last time are read from their files and stand beside the
-others in the same form. Whatever is beyond that (`rows` gives None) is for local_jobs.py, which
-brings the database up to date, and says what is wrong with it.
+Runs that have not been recorded yet are read from their files and added in the same form. Anything
+beyond that (`rows` returns None) is left to local_jobs.py, which updates the database and reports
+problems with it.
 """
 
 import sqlite3
@@ -34,7 +34,7 @@ _LIVE = "end_time IS NULL AND state IN ('PENDING', 'RUNNING', 'SUSPENDED')"
 def rows(
     data: Path, parameters: Mapping[str, Any], most: int
 ) -> Sequence[Mapping[str, Any]] | None:
-    """Rows with the keys of the API's list of jobs; None where it takes more."""
+    """Rows with the keys of the API's list of jobs; None if that is not enough."""
     if most > _MOST or not parameters.keys() <= EQUAL.keys() | _OTHERS:
         return None
     made = job_list.statement()
@@ -54,16 +54,16 @@ def rows(
 
 
 def _current(db: sqlite3.Connection, made: StatementText) -> bool:
-    """Whether the statement fits the tables, and no run is due to be measured."""
+    """Whether the statement matches the tables, and no run is due to be measured."""
     (revision,) = db.execute("SELECT version_num FROM alembic_version").fetchone()
     due = "SELECT 1 FROM job WHERE cluster = ? AND usage_due_time <= ? LIMIT 1"
     return revision == made.revision and not db.execute(due, (LOCAL, time.time())).fetchone()
 
 
 def _fresh(db: sqlite3.Connection, runs: Path) -> Sequence[JobRecord] | None:
-    """Runs that are not on record; None where those on record are not as they were.
+    """Runs that are not in the database; None if recorded ones have changed.
 
-    None as well once a run's samples are whole: what they measured is recorded with it.
+    None as well if the samples of a run are complete: its measurements are recorded with it.
     """
     state = "SELECT watermark FROM poll_state WHERE cluster = ? AND source = ?"
     watermark = db.execute(state, (LOCAL, Runs.name)).fetchone()
@@ -100,7 +100,7 @@ def _beside(
     db: sqlite3.Connection, made: StatementText, fresh: Sequence[JobRecord],
     parameters: Mapping[str, Any], most: int,
 ) -> ListedRows:  # fmt: skip
-    """The same of runs that are not on record, with the numbers they would have."""
+    """The rows of runs that are not in the database, with the numbers they would have."""
     (last,) = db.execute("SELECT coalesce(max(id), 0) FROM job").fetchone()
     with closing(job_list.copy_of_tables(db)) as memory:
         known = {row[1] for row in memory.execute("PRAGMA table_info(job)")}
@@ -123,7 +123,7 @@ def _in_order(one: ListedRows, other: ListedRows, most: int) -> Sequence[Mapping
 
 
 def _place(row: Mapping[str, Any]) -> tuple[int, float, int]:
-    """Those that wait, those that started, the others; the newest first."""
+    """The sort key: waiting jobs, started ones, then the others; the newest first."""
     if row["start_time"] is not None:
         return 1, -row["start_time"], -row["id"]
     if row["end_time"] is None and row["state"] == "PENDING":

@@ -1,4 +1,4 @@
-"""A server that is asked by HTTP."""
+"""A server, queried over HTTP."""
 
 import contextlib
 import http.client
@@ -25,7 +25,7 @@ _REDIRECTS = (301, 302, 303, 307, 308)
 
 
 class Server:
-    """Asks one server, with one token; never another address that an answer names."""
+    """Queries one server with one token; never another address that an answer names."""
 
     def __init__(
         self, url: str, token: str, ca_file: str = "", cert: str = "", key: str = ""
@@ -40,14 +40,14 @@ class Server:
         self._tls = _trust(ca_file, cert, key) if ca_file or cert else None
 
     def __call__(self, path: str, parameters: Parameters) -> ApiReply:
-        """Raises UnreachableError where nobody answers."""
+        """Raises UnreachableError if nothing answers."""
         return self.request("GET", path, parameters)
 
     def request(
         self, method: str, path: str, parameters: Parameters, body: Any = None,
         seconds: float = _TIMEOUT_SECONDS,
     ) -> ApiReply:  # fmt: skip
-        """Any request, with a body in JSON. Raises UnreachableError where nobody answers."""
+        """Send any request, with a JSON body. Raises UnreachableError if nothing answers."""
         headers = self._headers
         if body is not None:
             headers = {**headers, "Content-Type": "application/json"}
@@ -63,9 +63,9 @@ class Server:
         return ApiReply(answer.status, answer.body, next_page(answer.headers.get("link", "")))
 
     def run_id(self, text: str) -> str | None:
-        """The id of a run by its name or the beginning of it; None: it names no run there.
+        """The id of a run by its name or id prefix; None if there is no such run.
 
-        Raises NotFoundError, which names them, where it names several.
+        Raises NotFoundError, which lists them, if there are several.
         """
         answer = self.request("GET", f"runs/{quote(text, safe='')}", {})
         if answer.status == HTTPStatus.MULTIPLE_CHOICES:
@@ -73,7 +73,7 @@ class Server:
         return str(document_in(answer, "id")["id"]) if answer.status == 200 else None
 
     def stream(self, path: str, parameters: Parameters) -> Iterator[bytes]:
-        """An answer as it comes, for as long as it goes on. Raises SettingsError."""
+        """An answer as it arrives, until it ends. Raises SettingsError."""
         url = urlsplit(self._url(path, parameters))
         assert url.hostname is not None
         connection = (

@@ -1,4 +1,4 @@
-"""What the commands about runs do on a server that has `batchjob up --runs.remote`."""
+"""The commands about runs on a server that has `batchjob up --runs.remote`."""
 
 import argparse
 import sys
@@ -15,7 +15,7 @@ _TIMED_OUT = 124
 
 
 def run_path(given: argparse.Namespace, part: str = "") -> str:
-    """Below /api/v1; the run is named as on its own machine."""
+    """The path below /api/v1; the run is named as on its own machine."""
     return f"runs/{quote(given.job, safe='')}{part}"
 
 
@@ -30,7 +30,7 @@ def end(given: argparse.Namespace, verb: str, grace: float) -> int:
 
 
 def delete(given: argparse.Namespace) -> int:
-    """One run, or all that have ended; raises SettingsError."""
+    """Delete one run, or all that have ended; raises SettingsError."""
     if given.job is not None:
         good(server(given).request("DELETE", run_path(given), {}))
         print("batchjob: 1 deleted")
@@ -66,9 +66,9 @@ def _copied(given: argparse.Namespace, path: str, parameters: dict[str, Any]) ->
 
 
 def start(given: argparse.Namespace, command: list[str]) -> int:
-    """`run`: start it there, show its output until it ends unless it goes to the background.
+    """Start a run there, and show its output until it ends, unless it runs in the background.
 
-    The exit status as of a run of this machine. Raises SettingsError.
+    Exit status as for a run of this machine. Raises SettingsError.
     """
     asked = {
         "command": command,

@@ -1,4 +1,4 @@
-"""Where `batchjob up` serves a data directory: it says so in a file, as long as it runs."""
+"""The file in which a running `batchjob up` announces the address of a data directory."""
 
 import contextlib
 import json
@@ -26,7 +26,7 @@ class RunningUp(NamedTuple):
 
 
 def running_up(data: Path) -> RunningUp | None:
-    """The one that serves this directory, if any; a file that a killed one has left counts not."""
+    """The one that serves this directory, if any; the file of a killed one does not count."""
     try:
         with (data / _FILE).open("rb") as file:
             said = json.loads(file.read(_LONGEST))
@@ -44,7 +44,7 @@ def running_up(data: Path) -> RunningUp | None:
 
 @contextlib.contextmanager
 def announced(data: Path, url: str) -> Iterator[None]:
-    """Say that this process serves the directory at this address; raises OSError."""
+    """Announce that this process serves the directory at this address; raises OSError."""
     said = json.dumps({"url": url, "supervisor": this_process()._asdict()})
     with kept(data / _FILE, said):
         yield
@@ -52,7 +52,7 @@ def announced(data: Path, url: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def kept(path: Path, text: str) -> Iterator[None]:
-    """A file of one line for its owner alone, until the end; raises OSError."""
+    """Keep a file of one line, readable for its owner alone, until the end; raises OSError."""
     descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)  # mode 0600
     try:
         with os.fdopen(descriptor, "w", encoding="ascii") as file:

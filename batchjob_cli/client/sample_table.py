@@ -1,4 +1,4 @@
-"""Samples as lines of a table, in units for people."""
+"""Samples as rows of a table, in units for people."""
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import tzinfo
@@ -15,7 +15,7 @@ _TIME = 24
 
 
 class MeasurementColumn(NamedTuple):
-    """A column: its heading, width, and what stands there. None: not read."""
+    """A column: its heading, width, and text. None: not read."""
 
     heading: str
     width: int

@@ -1,4 +1,4 @@
-"""The run that somebody means, for the commands that take an id."""
+"""Finds the run meant by an argument of a command."""
 
 import argparse
 from pathlib import Path

@@ -13,7 +13,7 @@ _LEAST_WIDTH = 8  # of a column that gives way
 
 
 class TableColumn(NamedTuple):
-    """A heading, and the text of a row's cell; "-" stands for what is not known."""
+    """A heading, and the text of a row's cell; "-" for unknown values."""
 
     title: str
     cell: Callable[[Mapping[str, Any]], str]
@@ -24,18 +24,18 @@ class TableColumn(NamedTuple):
 
 
 def add_zone(parser: argparse.ArgumentParser) -> None:
-    """The option that decides in which zone times are shown: `zone`, None for the local one."""
+    """Add the option for the time zone: `zone`, None for the local one."""
     parser.add_argument("--utc", dest="zone", action="store_const", const=UTC,
                         help="show times in UTC (default: local time)")  # fmt: skip
 
 
 def terminal_width() -> int | None:
-    """Characters of a line; None where the output is no terminal, and nothing is cut."""
+    """Characters per line; None if the output is not a terminal, and nothing is truncated."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def in_colour() -> bool:
-    """Whether to colour: on a terminal, unless NO_COLOR is set (https://no-color.org)."""
+    """Whether to use colours: on a terminal, unless NO_COLOR is set (https://no-color.org)."""
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     return sys.stdout.isatty() and not plain
 
@@ -65,7 +65,7 @@ def written(
 def _fitting(
     columns: Sequence[TableColumn], widths: Sequence[int], most: int | None
 ) -> Mapping[int, int]:
-    """Place of a column that is shown -> its width."""
+    """The displayed columns with their widths."""
     kept = dict(enumerate(widths))
 
     def excess() -> int:
@@ -108,11 +108,11 @@ def _line(
 
 
 def _plain(text: str) -> str:
-    """Without what would move the cursor of a terminal: users choose the names of jobs."""
+    """The text without characters that move the cursor: users choose the names of jobs."""
     return "".join(each if each.isprintable() else "?" for each in text)
 
 
 def show(text: str) -> None:
-    """Print it, whatever the terminal's encoding."""
+    """Print the table, whatever the terminal's encoding."""
     encoding = sys.stdout.encoding or "utf-8"
     print(text.encode(encoding, "replace").decode(encoding))

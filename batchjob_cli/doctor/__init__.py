@@ -1,5 +1,5 @@
-"""What this node offers to each collector, and what is missing.
+"""Checks what this node offers to each collector, and what is missing.
 
-A subject is a module with `CHECKS`, a table of questions; `subjects.py` lists the modules. Whoever
-adds a source of numbers adds its questions there.
+A subject is a module with `CHECKS`, a table of checks; `subjects.py` lists the modules. A new
+source of metrics adds its checks there.
 """

@@ -1,4 +1,4 @@
-"""The management controller: who may ask it, what it answers, and how fast."""
+"""The management controller: permissions, readings, and response time."""
 
 import grp
 import os
@@ -45,7 +45,7 @@ _REDFISH_ADVICE = {
 
 
 def _ipmi(node: ExaminedNode) -> Finding:
-    """Asks the BMC once, unless the collector is off."""
+    """Query the BMC once, unless the collector is off."""
     options = node.options.get("ipmi")
     if options is None or options.access == "device":
         refused = _device(node)
@@ -65,7 +65,7 @@ def _ipmi(node: ExaminedNode) -> Finding:
 
 
 def _device(node: ExaminedNode) -> Finding | None:
-    """What keeps this process from asking through the kernel's driver."""
+    """What prevents this process from using the kernel's driver."""
     path = find_device(node.host.dev)
     if path is None:
         return Finding("missing", "not present", _IPMI_ADVICE["no_device"])

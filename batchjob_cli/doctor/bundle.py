@@ -1,4 +1,4 @@
-"""One file for a bug report: what the doctor sees, versions, settings and log, redacted."""
+"""One redacted file for a bug report: the doctor's report, versions, settings and logs."""
 
 import functools
 import glob
@@ -33,7 +33,7 @@ _AUDIT = re.compile(rb'logger"?(?:=|: ")batchjob\.audit\b')
 
 
 def write(path: str, report: str, arguments: list[str], settings: tuple[str, ...] = ()) -> None:
-    """Write the bundle, for its owner alone. `settings`: files beside those in /etc.
+    """Write the bundle, readable for its owner alone. `settings`: files besides those in /etc.
 
     Raises SettingsError.
     """
@@ -70,7 +70,7 @@ def _told(read: Callable[[], bytes]) -> str:
 
 
 def without_audit(lines: bytes) -> bytes:
-    """A log without who looked at whose jobs: all names, and nothing about a fault."""
+    """A log without the audit log's lines, which contain names and nothing about faults."""
     return b"".join(line for line in lines.splitlines(keepends=True) if not _AUDIT.search(line))
 
 

@@ -10,7 +10,7 @@ from collectors.cluster.collector import ways
 
 
 def _cluster(node: ExaminedNode) -> Finding | None:
-    """Asks for each part once; nothing is asked where the collector is off."""
+    """Query each part once, unless the collector is off."""
     options = node.options.get("cluster")
     if options is None:
         return None

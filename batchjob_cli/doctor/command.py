@@ -1,4 +1,4 @@
-"""`batchjob doctor`: says what this node offers to the exporter, and what is missing."""
+"""`batchjob doctor`: reports what this node offers to the exporter, and what is missing."""
 
 import argparse
 import sys
@@ -24,7 +24,7 @@ Exit status: 0 if jobs can be seen, 1 if not, 2 for wrong usage."""
 
 
 def run(arguments: list[str]) -> int:
-    """Print the report. Raises SettingsError for a flag or a file that is wrong."""
+    """Print the report. Raises SettingsError for a wrong flag or file."""
     parser = Parser(
         prog="batchjob doctor",
         description=_DESCRIPTION,
@@ -63,6 +63,6 @@ def _named(flags: list[str]) -> tuple[str, ...]:
 
 
 def _layouts(collectors: tuple[EnabledCollector, ...]) -> tuple[Layout, ...]:
-    """The site's own rows come first, as in the exporter."""
+    """The site's own layouts come first, as in the exporter."""
     jobs = [each.options for each in collectors if each.entry.name == "jobs"]
     return all_layouts(jobs[0].layouts if jobs else ())

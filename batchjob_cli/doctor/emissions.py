@@ -1,4 +1,4 @@
-"""Emission factors: which are configured, and whether their providers answer."""
+"""Emission factors: the configured providers, and whether they answer."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from collectors.emissions.site_factors import site_factors
 
 
 def _factors(node: ExaminedNode) -> Finding | None:
-    """Asks each provider once; nothing is asked where none is configured."""
+    """Query each configured provider once."""
     options = node.options.get("emissions")
     if options is None:
         return None

@@ -1,4 +1,4 @@
-"""What the exporter needs beside its sources: an address, and the right time."""
+"""What the exporter needs besides its sources: an address, and the right time."""
 
 import ctypes
 import os
@@ -41,7 +41,7 @@ def _exporter_answers(address: str) -> bool:
 
 
 def _clock(_: ExaminedNode) -> Finding | None:
-    """The kernel knows whether somebody steers its clock (adjtimex(2))."""
+    """Whether the clock is synchronised, according to the kernel (adjtimex(2))."""
     state = ctypes.create_string_buffer(_TIMEX_BYTES)
     if ctypes.sizeof(ctypes.c_long) != 8 or ctypes.CDLL(None).adjtimex(state) < 0:
         return None

@@ -1,4 +1,4 @@
-"""A question about the node and its answer."""
+"""A check of the node and its result."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ Result = Literal["ok", "warning", "missing"]
 
 
 class Finding(NamedTuple):
-    """What was seen, and the change that would help."""
+    """What was found, and the change that would help."""
 
     result: Result  # warning: some numbers are absent; missing: the whole source is
     seen: str
@@ -23,7 +23,7 @@ class Finding(NamedTuple):
 
 @dataclass(frozen=True)
 class ExaminedNode:
-    """The machine under examination, and how the exporter is to run on it."""
+    """The machine to be checked, and how the exporter is to run on it."""
 
     host: Host = field(default_factory=Host)
     layouts: tuple[Layout, ...] = field(default_factory=registry.layouts)
@@ -37,7 +37,7 @@ class ExaminedNode:
 
 
 class Check(NamedTuple):
-    """A row of a subject's table. `look` returns None where the question does not arise."""
+    """A row of a subject's table. `look` returns None if the check does not apply."""
 
     name: str
     look: Callable[[ExaminedNode], Finding | None]
@@ -52,7 +52,7 @@ class CheckResult(NamedTuple):
 
 
 def answer(node: ExaminedNode, subject: str, checks: tuple[Check, ...]) -> list[CheckResult]:
-    """Ask all questions of a subject."""
+    """Run all checks of a subject."""
     findings = ((check.name, _finding(check, node)) for check in checks)
     return [
         CheckResult(subject, name, finding) for name, finding in findings if finding is not None
@@ -67,7 +67,7 @@ def _finding(check: Check, node: ExaminedNode) -> Finding | None:
 
 
 def read(path: str) -> str | None:
-    """A file's text without the line's end, 1 MiB of it at most; None where it cannot be read."""
+    """A file's text without the final line end, at most 1 MiB; None if it cannot be read."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read(1 << 20).strip()

@@ -1,4 +1,4 @@
-"""GPUs, the library that reads them, and what can tell whose they are."""
+"""GPUs, the library that reads them, and what maps them to jobs."""
 
 import ctypes
 import glob
@@ -33,7 +33,7 @@ def _devices(node: ExaminedNode) -> Finding | None:
 
 
 def _permission(node: ExaminedNode) -> Finding | None:
-    """NVML opens these for reading and writing, whatever is asked of it."""
+    """NVML opens these for reading and writing, whatever it is used for."""
     files = [*_device_files(node), f"{node.host.dev}/nvidiactl"]
     refused = [
         path for path in files if os.path.exists(path) and not os.access(path, os.R_OK | os.W_OK)
@@ -72,7 +72,7 @@ def _library(node: ExaminedNode) -> Finding | None:
 
 
 def _readings(node: ExaminedNode) -> Finding | None:
-    """Ask NVML what the exporter will ask it, but wait only so long."""
+    """Query NVML like the exporter, but with a time-out."""
     library = _library(node)
     if library is None or library.result != "ok":
         return None

@@ -1,4 +1,4 @@
-"""Which of the meters will stand for the node."""
+"""Which of the meters will be the node's."""
 
 from batchjob_cli.doctor import bmc, power
 from batchjob_cli.doctor.finding import Check, ExaminedNode, Finding
@@ -8,7 +8,7 @@ _METERS = {check.name: check for check in (*power.CHECKS, *bmc.CHECKS)}
 
 
 def _source(node: ExaminedNode) -> Finding | None:
-    """As the energy collector would choose: by configuration, else the best that answers."""
+    """The energy collector's choice: by configuration, else the best one that answers."""
     options = node.options.get("energy")
     if node.options and options is None:
         return None
@@ -29,7 +29,7 @@ def _source(node: ExaminedNode) -> Finding | None:
 
 
 def _is_on(name: str, node: ExaminedNode) -> bool:
-    """Without options nobody said what is on; a BMC is asked only where somebody did."""
+    """Whether a collector is on; a BMC is queried only if it is enabled explicitly."""
     return name in node.options or (not node.options and name in ("cray", "hwmon", "rapl"))
 
 

@@ -1,4 +1,4 @@
-"""Which numbers the kernel keeps for a job: controllers, peaks and pressure."""
+"""Which values the kernel provides for a job: controllers, peaks and pressure."""
 
 import errno
 import os
@@ -56,9 +56,9 @@ def _number(number: Number, node: ExaminedNode) -> Finding | None:
 
 
 def _trees(node: ExaminedNode) -> list[SchedulerTree]:
-    """The trees of one hierarchy per scheduler and version; on v1 each has the same ones.
+    """The trees of one hierarchy per scheduler and version; on v1, all hierarchies have the same.
 
-    Without those on v2 that hand no controller on as yet: Slurm does it with the first job.
+    Without v2 trees that do not pass on any controller yet: Slurm enables them with the first job.
     """
     first = {(tree.manager, tree.hierarchy.version, tree.path): tree for tree in node.survey.trees}
     return [tree for tree in first.values() if tree.hierarchy.version == 1 or _used(tree, node)]

@@ -1,4 +1,4 @@
-"""What this process may see; run the command as the exporter runs."""
+"""What this process may read; the command should run with the exporter's rights."""
 
 import os
 import re
@@ -76,7 +76,7 @@ def _hidepid(node: ExaminedNode) -> Finding | None:
 
 
 def _container(node: ExaminedNode) -> Finding | None:
-    """A pid of another namespace is printed as 0 (cgroup-v2.rst, "Namespace")."""
+    """A process of another pid namespace is printed as 0 (cgroup-v2.rst, "Namespace")."""
     for job in node.survey.jobs:
         top = f"{job.hierarchy.root}/{job.path}"
         for directory, _, files in os.walk(top):
@@ -99,7 +99,7 @@ def _visible(pids: list[str]) -> Finding:
 
 
 def _inotify(node: ExaminedNode) -> Finding | None:
-    """A watch for each directory that leads to jobs, and a few for each job."""
+    """One watch for each directory that leads to jobs, and a few for each job."""
     text = read(f"{node.host.procfs}/sys/fs/inotify/max_user_watches")
     if text is None or not text.isdigit():
         return None

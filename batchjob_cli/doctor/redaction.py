@@ -1,6 +1,6 @@
-"""Takes out of a text what is nobody else's business, and keeps apart what was apart.
+"""Removes confidential words from a text, consistently.
 
-People, hosts and addresses get numbers, the same ones throughout; secrets are cut out.
+People, hosts and addresses are replaced by numbers, the same throughout; secrets are removed.
 """
 
 import contextlib
@@ -53,9 +53,9 @@ def people(
     words: Iterable[str] = (),
     of_name: Callable[[str], int] = lambda name: pwd.getpwnam(name).pw_uid,
 ) -> list[str]:
-    """Logins of this machine that are people's, and those `words` that are logins of others.
+    """Logins of people on this machine, and those of `words` that are other logins.
 
-    A directory service is not asked for all of its people, and may not tell.
+    A directory service cannot be asked for all its users, and may refuse to list them.
     """
     listed = {each.pw_name: each.pw_uid for each in pwd.getpwall()}
     for word in set(words) - listed.keys():
@@ -73,7 +73,7 @@ def hosts(*texts: str) -> list[str]:
 
 
 class Redaction:
-    """Replaces in one text after another, with the same numbers for the same names."""
+    """Replaces names in one text after another, with the same numbers for the same names."""
 
     def __init__(self, logins: Iterable[str], machines: Iterable[str]) -> None:
         self._names: dict[str, str] = {}

@@ -11,7 +11,7 @@ _WIDTH = 100
 
 
 def as_text(answers: Sequence[CheckResult], jobs_visible: bool) -> str:
-    """A block of lines for each subject, and one last line."""
+    """A block of lines for each subject, and a final line."""
     width = max((len(each.name) for each in answers), default=0)
     lines: list[str] = []
     for subject, rows in groupby(answers, key=lambda each: each.subject):

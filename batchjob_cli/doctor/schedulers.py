@@ -23,7 +23,7 @@ def _scheduler(scheduler: NodeSide, node: ExaminedNode) -> Finding | None:
 
 
 def _others(node: ExaminedNode) -> Finding | None:
-    """Managers of the site's own rows, and our local runs."""
+    """Managers of the site's own layouts, and local runs."""
     known = {scheduler.manager for scheduler in SCHEDULERS}
     others = [each for each in node.survey.managers() if each not in known]
     if not others:

@@ -1,4 +1,4 @@
-"""The subjects of the report, in its order. A new source of numbers adds its module here."""
+"""The subjects of the report, in order. A new source of metrics adds its module here."""
 
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ from batchjob_cli.doctor.finding import Check, CheckResult, ExaminedNode, answer
 
 
 class Subject(NamedTuple):
-    """A heading of the report and the questions below it."""
+    """A heading of the report and the checks below it."""
 
     name: str
     checks: tuple[Check, ...]
@@ -37,10 +37,10 @@ SUBJECTS = (
 
 
 def examine(node: ExaminedNode) -> list[CheckResult]:
-    """Ask everything."""
+    """Run all checks."""
     return [each for subject in SUBJECTS for each in answer(node, subject.name, subject.checks)]
 
 
 def jobs_visible(node: ExaminedNode) -> bool:
-    """Some scheduler's tree stands in a hierarchy that can be read."""
+    """Whether some scheduler's tree is in a hierarchy that can be read."""
     return bool(node.survey.trees or node.survey.jobs)

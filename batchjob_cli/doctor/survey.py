@@ -1,4 +1,4 @@
-"""Which schedulers' trees stand in the cgroup hierarchies, and which jobs are in them."""
+"""The schedulers' trees in the cgroup hierarchies, and the jobs in them."""
 
 import os
 from collections import defaultdict
@@ -30,7 +30,7 @@ class JobDirectory(NamedTuple):
 
 
 class Survey(NamedTuple):
-    """All that was found."""
+    """The trees and jobs that were found."""
 
     hierarchies: tuple[Hierarchy, ...]
     trees: tuple[SchedulerTree, ...]
@@ -43,11 +43,11 @@ class Survey(NamedTuple):
         return sorted(trees | {job.manager for job in self.jobs})
 
     def jobids(self, manager: str) -> set[str]:
-        """The jobs of one scheduler; its trees in several hierarchies show the same ones."""
+        """The jobs of one scheduler, each once, although several hierarchies contain them."""
         return {job.jobid for job in self.jobs if job.manager == manager}
 
     def trees_of(self, manager: str) -> list[SchedulerTree]:
-        """Where a scheduler's jobs are."""
+        """The trees of a scheduler's jobs."""
         return [tree for tree in self.trees if tree.manager == manager]
 
 
@@ -85,7 +85,7 @@ def _walk(root: str, path: str, place: LayoutCursor) -> Iterator[tuple[str, Layo
 
 
 def _begun(path: str, place: LayoutCursor) -> Iterator[str]:
-    """Trees of a site's own rows begin at the directory in which its jobs would stand."""
+    """Trees of a site's own layouts, from the directory that would contain the jobs."""
     name = os.path.basename(path)
     for state in place.begun:
         row = state.layout
@@ -96,7 +96,7 @@ def _begun(path: str, place: LayoutCursor) -> Iterator[str]:
 
 
 def _outermost(trees: list[SchedulerTree]) -> list[SchedulerTree]:
-    """Of a tree in a tree of the same scheduler only the outer one."""
+    """If a tree is inside another one of the same scheduler, only the outer one."""
     tops: dict[tuple[str, str], list[str]] = defaultdict(list)
     kept = []
     for tree in trees:  # in the order of the walk: the outer ones come first

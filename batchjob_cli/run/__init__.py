@@ -1,1 +1,1 @@
-"""`batchjob run`: a command as a job of its own."""
+"""`batchjob run`: runs a command as a job of its own."""

@@ -1,4 +1,4 @@
-"""Runs whose supervisor was killed: what is left of them in cgroups ends here."""
+"""Cleans up after runs whose supervisor was killed: their processes and cgroups."""
 
 import contextlib
 import os
@@ -11,10 +11,10 @@ from batchjob_cli.run import cgroup
 
 
 def end_abandoned(runs: Path) -> None:
-    """End the processes, and remove the cgroups, of this machine's runs that nobody watches.
+    """End the processes, and remove the cgroups, of this machine's unsupervised runs.
 
-    Only runs of this data directory: of another we cannot know. In a directory that several users
-    share, a record may name any cgroup; it concerns its owner's cgroups and processes alone.
+    Only runs of this data directory: others are unknown. In a directory that several users share, a
+    record may name any cgroup; only cgroups and processes of its owner are affected.
     """
     for jobid, left in cgroup.existing().items():
         owner = _abandoned_owner(runs / f"{jobid}.json")
@@ -25,7 +25,7 @@ def end_abandoned(runs: Path) -> None:
 
 
 def _abandoned_owner(path: Path) -> int | None:
-    """The uid of a run that nobody watches; None for others."""
+    """The uid of an unsupervised run; None for others."""
     try:
         document = run_files.read(path)
     except (OSError, RunFileError):

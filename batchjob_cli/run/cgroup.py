@@ -1,7 +1,7 @@
-"""A run's own cgroup: made, joined, read, emptied, removed.
+"""A run's own cgroup: created, joined, read, emptied, removed.
 
-It lies where the exporter looks for it (batchjob/local_runs/node.py): `batchjob.slice/run-<uuid>`
-at the mount of each v1 hierarchy, on v2 also below a cgroup that was handed to us.
+It is where the exporter looks for it (batchjob/local_runs/node.py): `batchjob.slice/run-<uuid>` at
+the mount of each v1 hierarchy, on v2 also below a cgroup that was delegated to the user.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ _REMOVAL_SECONDS = 2.0  # a process that was killed may take a moment to go
 
 
 class NoCgroup(Exception):
-    """A cgroup cannot be made; the text says why."""
+    """A cgroup cannot be created; the text says why."""
 
 
 class _Made(NamedTuple):
@@ -67,12 +67,12 @@ class Cgroup:
             self._part.add(each.hierarchy)
 
     def join(self) -> None:
-        """Put the calling process into it; raises OSError."""
+        """Move the calling process into it; raises OSError."""
         for directory in self.directories:
             _write(f"{directory}/cgroup.procs", "0")
 
     def limit(self, limits: RunLimits, directory: str) -> None:
-        """Apply limits; raises LimitError for the first that cannot be."""
+        """Apply limits; raises LimitError for the first that cannot be applied."""
         for each in limiting.settings(limits, self.version, directory):
             paths = [f"{path}/{each.file}" for path in self.directories]
             there = next((path for path in paths if os.path.exists(path)), None)
@@ -86,9 +86,9 @@ class Cgroup:
                 raise LimitError(f"{each.flag}: {there}: {error.strerror}") from error
 
     def bind(self, cpus: str) -> bool:
-        """Keep its processes on these CPUs; False where no cpuset can do that.
+        """Restrict its processes to these CPUs; False if no cpuset can do that.
 
-        On v1 a cpuset is a hierarchy of its own, which would need its memory nodes set first.
+        On v1, cpuset is a hierarchy of its own, which would need its memory nodes set first.
         """
         directory = self.directories[0]
         if self.version == 1:
@@ -102,7 +102,7 @@ class Cgroup:
         return True
 
     def read(self) -> CgroupReading:
-        """What its processes have used, ended ones included."""
+        """The usage of its processes, including ended ones."""
         reading = self._part.read(self._host.monotonic())
         if self.version == 1:
             self._part.count_oom_kills()
@@ -110,7 +110,7 @@ class Cgroup:
         return reading
 
     def processes(self) -> set[int]:
-        """Who is in it; 0, a process of another pid namespace, cannot be told."""
+        """Its processes; 0, a process of another pid namespace, is left out."""
         return pids_of(descendants(self.directories[0])) - {0}
 
     def signal(self, number: int) -> None:
@@ -120,11 +120,11 @@ class Cgroup:
         signal_all(self.processes, number)
 
     def owners(self) -> set[int]:
-        """The uids that its directories belong to: who made it."""
+        """The owners of its directories."""
         return {os.lstat(path).st_uid for path in self.directories}
 
     def _kill(self) -> bool:
-        """cgroup.kill, since Linux 5.14, misses nobody who forks meanwhile."""
+        """cgroup.kill, since Linux 5.14, does not miss processes that fork meanwhile."""
         try:
             _write(f"{self.directories[0]}/cgroup.kill", "1")
         except OSError:
@@ -132,7 +132,7 @@ class Cgroup:
         return True
 
     def remove(self) -> list[str]:
-        """Remove it, with what the job made below; the directories that would not go."""
+        """Remove it, with what the job created below; returns directories that remain."""
         self._part.close()
         self._kernel_log.close()
         until = time.monotonic() + _REMOVAL_SECONDS
@@ -147,7 +147,7 @@ class Cgroup:
 
 
 def make(jobid: str, limits: RunLimits, host: Host | None = None) -> Cgroup:
-    """Make the cgroup of a run, with the controllers that its limits need where that can be.
+    """Create the cgroup of a run, if possible with the controllers that its limits need.
 
     Raises NoCgroup.
     """
@@ -164,7 +164,7 @@ def make(jobid: str, limits: RunLimits, host: Host | None = None) -> Cgroup:
 
 
 def impossible(host: Host | None = None) -> str:
-    """Why no cgroup can be made for a run here; "" where one can."""
+    """Why no cgroup can be created for a run here; "" if one can."""
     try:
         made = make(f"{uuid.uuid4()}", RunLimits(), host)
     except (NoCgroup, OSError) as error:
@@ -174,7 +174,7 @@ def impossible(host: Host | None = None) -> str:
 
 
 def existing(host: Host | None = None) -> dict[str, Cgroup]:
-    """The cgroups of runs that are there, by job id, wherever we could have made them."""
+    """The existing cgroups of runs, by job id, in all places where they may be created."""
     host = host or Host()
     found: dict[str, list[_Made]] = {}
     for hierarchy in hierarchies(host):
@@ -199,7 +199,7 @@ def _names(directory: str) -> list[str]:
 
 
 def _memory_first(made: Iterable[_Made]) -> tuple[_Made, ...]:
-    """The hierarchies in one order, so that each of us asks the same one for the processes."""
+    """The hierarchies in a fixed order, so that the same one is always read for the processes."""
     return tuple(sorted(made, key=lambda each: "memory" not in each.hierarchy.controllers))
 
 
@@ -219,7 +219,7 @@ def _make_v1(jobid: str, mounted: Iterable[Hierarchy], host: Host) -> Cgroup:
 
 
 def _make_v2(jobid: str, hierarchy: Hierarchy, limits: RunLimits, host: Host) -> Cgroup:
-    """Below the first cgroup that gives all we want, or else the one that gives most."""
+    """Below the first cgroup that has all wanted controllers, or else the one that has most."""
     wanted = {"cpu", "memory", *limiting.controllers(limits, 2)}
 
     def unseen(parent: str) -> bool:
@@ -255,10 +255,10 @@ def _made_v2(hierarchy: Hierarchy, parent: str, jobid: str, host: Host) -> Cgrou
 
 
 def _parents(root: str, host: Host) -> Iterator[str]:
-    """Where a v2 cgroup may be made, best first.
+    """Where a v2 cgroup may be created, best first.
 
-    root's lie at the top, as other slices do. Everybody else stays within what was handed to him:
-    to move a process one needs the right to write `cgroup.procs` of the common ancestor
+    root's are at the top level, like other slices. Other users stay within what was delegated to
+    them: moving a process requires the right to write `cgroup.procs` of the common ancestor
     (cgroup-v2.rst, "Delegation Containment"), which here is the parent itself.
     """
     if os.geteuid() == 0:
@@ -279,7 +279,7 @@ def _parents(root: str, host: Host) -> Iterator[str]:
 
 
 def _make_directory(parent: str, jobid: str) -> set[str]:
-    """Make `batchjob.slice/run-<uuid>`; which controllers it has. Raises OSError."""
+    """Create `batchjob.slice/run-<uuid>`; returns its controllers. Raises OSError."""
     top = f"{parent}/{RUNS_DIRECTORY}"
     path = f"{top}/{RUN_PREFIX}{jobid}"
     for attempt in range(_RACES):
@@ -300,7 +300,7 @@ def _make_directory(parent: str, jobid: str) -> set[str]:
 
 
 def _enable(directory: str) -> None:
-    """Switch on what can be: a cgroup with processes of its own refuses (EBUSY)."""
+    """Enable the available controllers: a cgroup with processes of its own refuses (EBUSY)."""
     control = f"{directory}/cgroup.subtree_control"
     if not os.path.exists(control):
         return
@@ -312,7 +312,7 @@ def _enable(directory: str) -> None:
 
 
 def _removed(path: str) -> bool:
-    """Remove a directory with all below it; whether it is gone."""
+    """Remove a directory with all below it; returns whether it is gone."""
     for each in reversed(descendants(path)):
         with contextlib.suppress(OSError):
             Path(each).rmdir()

@@ -1,4 +1,4 @@
-"""`batchjob run`: options, and the way from them to a run."""
+"""`batchjob run`: its options, and the start of a run from them."""
 
 import argparse
 import contextlib
@@ -99,7 +99,7 @@ def _run(order: RunSpecification, mask: set[int], tell: Tell) -> int:
 
 
 def _turn(order: RunSpecification, jobid: str, stack: contextlib.ExitStack) -> Turn | None:
-    """A place in the user's queue. Nobody else keeps a user from running anything."""
+    """A place in the user's queue. Other users do not delay a run."""
     if not order.max_runs:
         return None
     try:
@@ -110,7 +110,7 @@ def _turn(order: RunSpecification, jobid: str, stack: contextlib.ExitStack) -> T
 
 
 def _word(order: RunSpecification, run: Run) -> str:
-    """What is told of a run in the background: the id on a line of its own, then the rest."""
+    """What is printed about a run in the background: the id on a line of its own, then the rest."""
     at = order.start_at
     if order.quiet:
         return run.jobid
@@ -119,7 +119,7 @@ def _word(order: RunSpecification, run: Run) -> str:
 
 
 def _page(order: RunSpecification, run: Run) -> str:
-    """Where the run can be watched; "" while no `batchjob up` serves its directory."""
+    """The page of the run; "" while no `batchjob up` serves its directory."""
     up = running_up(order.data)
     return f"{up.url}/jobs/{run.jobid}" if up else ""
 

@@ -1,4 +1,4 @@
-"""The CPUs that a run is bound to, as the kernel writes lists of them: `0-3,8` (cpuset(7))."""
+"""The CPUs to which a run is bound, in the kernel's list format: `0-3,8` (cpuset(7))."""
 
 import os
 import re
@@ -11,7 +11,7 @@ _PART = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6}))?", re.ASCII)
 
 @called("LIST")
 def cpu_list(text: str) -> frozenset[int]:
-    """CPUs that we may use ourselves."""
+    """Parse CPUs that this process may use itself."""
     found: set[int] = set()
     for part in text.split(","):
         matched = _PART.fullmatch(part.strip())

@@ -1,4 +1,4 @@
-"""Into the background: a session of its own, no terminal, and word to whoever waits."""
+"""Runs work in the background: a session of its own, no terminal, and a message to the caller."""
 
 import os
 import sys
@@ -8,10 +8,9 @@ Tell = Callable[[str], None]
 
 
 def detached(work: Callable[[Tell], int]) -> int:
-    """Do the work in a process of its own; returns when it has told its first word, or failed.
+    """Do the work in a process of its own; returns after its first message, or its failure.
 
-    The word's first line goes to standard output, the rest of it, and what the work says before
-    that, to standard error.
+    The message's first line goes to standard output, everything else to standard error.
     """
     reader, writer = os.pipe2(os.O_CLOEXEC)
     pid = os.fork()

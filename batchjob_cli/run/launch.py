@@ -1,4 +1,4 @@
-"""Start the command: joined to its cgroup first, with clean signals, tied to its supervisor."""
+"""Starts the command: in its cgroup, with clean signals, tied to its supervisor."""
 
 import ctypes
 import errno
@@ -32,7 +32,7 @@ class ChildStreams(NamedTuple):
 
 
 def become_subreaper() -> None:
-    """Orphans among our descendants become our children, so that we can follow and wait for them.
+    """Make orphaned descendants our children, so that we can follow and wait for them.
 
     prctl(2); raises OSError.
     """
@@ -46,10 +46,10 @@ def launch(
     join: Callable[[], None] | None,
     cpus: Set[int] = frozenset(),
 ) -> int:
-    """Fork and execute; the pid. Raises LaunchError.
+    """Fork and execute; returns the pid. Raises LaunchError.
 
-    `mask` are the signals that were blocked when we ourselves were started; `cpus`: those that the
-    command is bound to. To be called before any thread is started.
+    `mask` are the signals that were blocked when we were started; `cpus`: those to which the
+    command is bound. Must be called before any thread is started.
     """
     reader, writer = os.pipe2(os.O_CLOEXEC)
     parent = os.getpid()

@@ -1,4 +1,4 @@
-"""Lines in a log about the life of runs: waiting, started, ended."""
+"""Log lines about runs: waiting, started, ended."""
 
 import logging
 from pathlib import Path
@@ -13,7 +13,7 @@ log = logging.getLogger("batchjob.run")
 
 
 def set_up(options: RunLogOptions) -> None:
-    """Write to the file that is named, if one is; raises SettingsError."""
+    """Log to the configured file, if any; raises SettingsError."""
     if not options.file:
         return
     try:
@@ -27,17 +27,17 @@ def set_up(options: RunLogOptions) -> None:
 
 
 def waiting(run: Run) -> None:
-    """It is not its turn yet."""
+    """The run waits for its turn."""
     log.info("%s waits: %s", _named(run), run.reason)
 
 
 def started(run: Run) -> None:
-    """Its command has been started."""
+    """The command has been started."""
     log.info("%s started by %s", _named(run), run.user)
 
 
 def ended(run: Run) -> None:
-    """It has ended, or could not begin."""
+    """The run has ended, or could not start."""
     words = [run.status]
     if run.exit_signal:
         words.append(f"signal {run.exit_signal}")

@@ -38,7 +38,7 @@ _LOOK_SECONDS = 0.3  # between two looks whether it is our turn
 
 
 class Failed(Exception):
-    """The run could not be begun; the exit status goes with it."""
+    """The run could not be started; it carries the exit status."""
 
     def __init__(self, message: str, status: int = OUR_FAULT) -> None:
         super().__init__(message)
@@ -54,9 +54,9 @@ class _Started(NamedTuple):
 def perform(
     order: RunSpecification, run: Run, mask: set[int], on_start: Callable[[Run], None]
 ) -> int:
-    """Run the command; the exit status that is to be ours. Raises Failed.
+    """Run the command; returns the exit status for our own. Raises Failed.
 
-    `run` is on record. `mask`: the signals that were blocked before.
+    `run` has been recorded. `mask`: the signals that were blocked before.
     """
     end_abandoned(order.data / RUNS)
     become_subreaper()
@@ -109,7 +109,7 @@ def _supervisor(
 
 
 def _own_cgroup(order: RunSpecification, run: Run) -> Cgroup | None:
-    """The run's cgroup, or None where the process tree must do. Raises Failed."""
+    """The run's cgroup, or None if the process tree must be used. Raises Failed."""
     if order.cgroup == "never":
         return None
     try:
@@ -126,7 +126,7 @@ def _own_cgroup(order: RunSpecification, run: Run) -> Cgroup | None:
 
 
 def _limited(order: RunSpecification, run: Run, cgroup: Cgroup | None) -> RunLimits:
-    """Apply the limits; those that are in force. Raises Failed."""
+    """Apply the limits; returns those that are in force. Raises Failed."""
     if cgroup is None:
         if any(order.limits) and order.cgroup == "never":
             flags = ", ".join(controllers(order.limits, 2).values())
@@ -151,7 +151,7 @@ def _limited(order: RunSpecification, run: Run, cgroup: Cgroup | None) -> RunLim
 
 
 def _allocated(order: RunSpecification, run: Run, applied: RunLimits) -> Run:
-    """With the limits that are in force, on record."""
+    """Record the limits that are in force."""
     limited = run._replace(
         allocated_cpus=min(filter(None, (applied.cpus, len(order.cpus))), default=None),
         allocated_memory_bytes=applied.memory_bytes,
@@ -201,7 +201,7 @@ def _logs(order: RunSpecification, run: Run) -> tuple[StreamLog | None, ...]:
 def _outcome(
     run: Run, end: End, tree: ProcessTree, reading: CgroupReading, wall: float
 ) -> RunOutcome:
-    """The kernel's sums for the cgroup where there are any, else those for the processes."""
+    """The kernel's totals for the cgroup if there are any, else those for the processes."""
     used = tree.usage
     user, system = reading.cpu_user_seconds, reading.cpu_system_seconds
     if user is None or system is None:
@@ -236,7 +236,7 @@ def _state(end: End, reading: CgroupReading) -> JobState:
 
 
 def _cancelled(run: Run, end: End, runs: Path) -> Run:
-    """Somebody asked for the end: so it was stopped, whatever the command made of it."""
+    """A run whose end was requested counts as cancelled, whatever its command returned."""
     asked = stop_request.take(runs, run.jobid)
     if asked is None or end.timed_out:
         return run
@@ -244,7 +244,7 @@ def _cancelled(run: Run, end: End, runs: Path) -> Run:
 
 
 def exit_status(end: End) -> int:
-    """The command's own; 128 + n where signal n ended it; 124 where the time limit did."""
+    """The command's own; 128 + n if signal n ended it; 124 if the time limit did."""
     if end.timed_out:
         return TIMED_OUT
     if os.WIFSIGNALED(end.status):
@@ -253,7 +253,7 @@ def exit_status(end: End) -> int:
 
 
 def record_end(runs: Path, run: Run) -> None:
-    """Write the end of a run, several times if need be."""
+    """Write the end of a run, with retries."""
     for pause in (*_RETRY_SECONDS, None):
         try:
             write(runs, run)
@@ -267,7 +267,7 @@ def record_end(runs: Path, run: Run) -> None:
 
 @contextlib.contextmanager
 def recorded(order: RunSpecification, run: Run) -> Iterator[None]:
-    """Put the run on record; what keeps it from running ends it there too. Raises Failed."""
+    """Record the run; if it cannot run, its end is recorded too. Raises Failed."""
     try:
         runs = prepare(order.data, RUNS)
         write(runs, run)
@@ -292,14 +292,14 @@ def recorded(order: RunSpecification, run: Run) -> Iterator[None]:
 
 
 def why_it_waits(order: RunSpecification, turn: Turn | None) -> str:
-    """Its time has not come, or others go first; "" where it may begin. Raises OSError."""
+    """Its start time is in the future, or others are first; "" if it may start. Raises OSError."""
     if order.start_at is not None and order.start_at > time.time():
         return f"starts at {time_in_words(order.start_at)}"
     return turn.reason if turn else ""
 
 
 def wait_for_start(order: RunSpecification, run: Run, turn: Turn | None) -> Run | None:
-    """Wait until it may begin; None: cancelled, and on record as that. Raises OSError."""
+    """Wait until it may start; None: cancelled, and recorded as such. Raises OSError."""
     runs = order.data / RUNS
     life.waiting(run)
     while reason := why_it_waits(order, turn):
@@ -333,7 +333,7 @@ def _ended_while_waiting(seconds: float) -> bool:
 
 
 def say(message: str) -> None:
-    """A line for whoever watches."""
+    """Print a line for the user."""
     with contextlib.suppress(OSError):
         sys.stderr.write(f"batchjob: {message}\n")
         sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""What a run may use, and the cgroup files that hold it to that.
+"""Limits of a run, and the cgroup files that enforce them.
 
 Sources: Linux Documentation/admin-guide/cgroup-v2.rst; cgroup-v1/memory.rst and
 blkio-controller.rst; scheduler/sched-bwc.rst.
@@ -18,14 +18,14 @@ class LimitError(Exception):
 
 
 class RunLimits(NamedTuple):
-    """What was asked for; None: as much as there is."""
+    """The requested limits; None: unlimited."""
 
     cpus: float | None = None
     memory_bytes: int | None = None
     io_bytes_per_second: int | None = None  # for reading, and as much for writing
 
     def plus(self, other: "RunLimits") -> "RunLimits":
-        """These, and what the other says."""
+        """Both sets of limits together."""
         return RunLimits(
             self.cpus if other.cpus is None else other.cpus,
             self.memory_bytes if other.memory_bytes is None else other.memory_bytes,
@@ -36,7 +36,7 @@ class RunLimits(NamedTuple):
 
 
 def one_by_one(limits: RunLimits) -> Iterator[RunLimits]:
-    """Each limit that was asked for, alone."""
+    """Each requested limit by itself."""
     for name, value in limits._asdict().items():
         if value:
             yield RunLimits(**{name: value})
@@ -60,7 +60,7 @@ def controllers(limits: RunLimits, version: int) -> dict[str, str]:
 
 
 def settings(limits: RunLimits, version: int, directory: str) -> list[Setting]:
-    """What to write, in this order. `directory`: on whose device IO is limited."""
+    """What to write, in order. `directory`: IO is limited on its device."""
     chosen: list[Setting] = []
     if limits.cpus:
         quota = max(_LEAST_MICROSECONDS, round(limits.cpus * _PERIOD_MICROSECONDS))
@@ -82,7 +82,7 @@ def _cpu(quota: int, version: int) -> list[Setting]:
 
 
 def _memory(size: int, version: int) -> list[Setting]:
-    """Memory and swap together: a job at its limit is ended, it does not begin to swap."""
+    """Memory and swap together: a job at its limit is killed instead of swapping."""
     files = (
         ("memory.max", str(size)), ("memory.swap.max", "0"),
     ) if version == 2 else (
@@ -103,9 +103,9 @@ def _io(speed: int, version: int, disk: str) -> list[Setting]:
 
 
 def disk_of(directory: str, sysfs: str = "/sys") -> str:
-    """`8:0`, the whole disk under a directory: the kernel takes no partitions.
+    """`8:0`, the whole disk of a directory: the kernel does not accept partitions.
 
-    Raises LimitError where no block device is: network file systems, tmpfs, btrfs, overlay.
+    Raises LimitError if there is no block device: network file systems, tmpfs, btrfs, overlay.
     """
     device = os.stat(directory).st_dev
     number = f"{os.major(device)}:{os.minor(device)}"

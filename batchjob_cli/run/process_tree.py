@@ -1,8 +1,8 @@
 """The processes of a run, followed from parent to child.
 
-We are their subreaper, so no descendant is lost: who loses its parent becomes our child. What a
-process has used, its waited-for children included, the kernel tells when we wait for it (wait4(2),
-and /proc/<pid>/io while it is a zombie). Memory has no such sum, so it is looked at now and then.
+We are their subreaper, so no descendant is lost: orphans become our children. The usage of a
+process, including its waited-for children, is known when we wait for it (wait4(2), and
+/proc/<pid>/io while it is a zombie). Memory has no such total, so it is sampled.
 """
 
 import contextlib
@@ -24,10 +24,10 @@ class Ended(NamedTuple):
 
 
 class RunUsage(NamedTuple):
-    """What the run's processes have used, as far as they have ended; memory as it was seen.
+    """The usage of the run's ended processes; memory as sampled.
 
-    Bytes are what they fetched from and sent to storage, network file systems included (proc(5),
-    /proc/<pid>/io); None where some process did not let us look, as one with another uid.
+    Bytes are those fetched from and sent to storage, including network file systems (proc(5),
+    /proc/<pid>/io); None if some process could not be read, such as one with another uid.
     """
 
     user_cpu_seconds: float = 0.0
@@ -38,7 +38,7 @@ class RunUsage(NamedTuple):
 
 
 class ProcessTree:
-    """Our descendants; only the run's processes are among them."""
+    """Our descendants, all of which are the run's processes."""
 
     def __init__(self) -> None:
         self._page = os.sysconf("SC_PAGESIZE")
@@ -47,7 +47,7 @@ class ProcessTree:
         self.usage = RunUsage()
 
     def wait(self) -> list[Ended]:
-        """All children that have ended by now, and what they used."""
+        """All children that have ended, and their usage."""
         ended: list[Ended] = []
         while True:
             try:
@@ -74,7 +74,7 @@ class ProcessTree:
             self._saw_memory(used.ru_maxrss * _KIB)
 
     def look(self) -> None:
-        """See how much memory the processes have now."""
+        """Sample the memory of the processes."""
         sizes = [_resident_pages(pid) for pid in self.processes()]
         if sizes:
             self._saw_memory(sum(sizes) * self._page)
@@ -109,10 +109,10 @@ def _own_peak_bytes() -> int:
 
 
 def signal_all(listed: Callable[[], set[int]], number: int) -> None:
-    """Send a signal to all processes of a list, as far as we may.
+    """Send a signal to all processes of a list that we may signal.
 
-    A process that ends while we list has its id used again: so each is opened (pidfd), and hit only
-    where it is on the list afterwards too.
+    The id of a process that ends meanwhile may be reused: so each is opened (pidfd), and signalled
+    only if it is still on the list afterwards.
     """
     with contextlib.ExitStack() as opened:
         processes: dict[int, int] = {}
@@ -126,7 +126,7 @@ def signal_all(listed: Callable[[], set[int]], number: int) -> None:
 
 
 def _children(pid: int) -> list[int]:
-    """/proc/<pid>/task/<tid>/children (proc(5)); kernels without it are asked one by one."""
+    """/proc/<pid>/task/<tid>/children (proc(5)); on kernels without it, all processes are read."""
     found: list[int] = []
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):

@@ -1,7 +1,7 @@
-"""A maximum number of simultaneous runs: others wait, and begin in the order of their arrival.
+"""A maximum number of simultaneous runs: others wait, and start in the order of their arrival.
 
-`<data>/runs/.queue-<uid>/` has a file for each place, which the run that has it keeps locked, and a
-ticket for each run that waits, locked as well. A lock ends with its process, however that ends.
+`<data>/runs/.queue-<uid>/` has a file for each place, locked by the run that has it, and a ticket
+for each waiting run, locked as well. A lock ends with its process, however that ends.
 """
 
 import contextlib
@@ -16,11 +16,11 @@ _PLACE, _TICKET = "place-", "ticket-"
 
 
 class ForeignQueueError(Exception):
-    """Another user has made the directory of this user's queue; the text names it."""
+    """Another user has created the directory of this user's queue; the text names it."""
 
 
 class Turn:
-    """A run's way through the queue; to be closed when it has ended."""
+    """A run's place in the queue; to be closed when the run has ended."""
 
     def __init__(self, runs: Path, jobid: str, most: int) -> None:
         """Queue up; raises OSError, ForeignQueueError."""
@@ -40,7 +40,7 @@ class Turn:
         self.close()
 
     def close(self) -> None:
-        """Leave the queue, or the place."""
+        """Leave the queue, or give up the place."""
         self._leave_queue()
         if self._place is not None:
             os.close(self._place)
@@ -48,7 +48,7 @@ class Turn:
 
     @property
     def reason(self) -> str:
-        """Why the run waits; "" where it has a place, which it takes if it can. Raises OSError."""
+        """Why the run waits; "" if it has a place, which it takes if possible. Raises OSError."""
         if self._place is None and self._first():
             self._place = self._free_place()
             if self._place is not None:
@@ -58,7 +58,7 @@ class Turn:
         return f"at most {self._most} run{'s' if self._most > 1 else ''} at once"
 
     def _first(self) -> bool:
-        """Whether nobody waits for longer; tickets of runs that have ended are thrown away."""
+        """Whether no other run has waited longer; tickets of ended runs are removed."""
         names = (name for name in os.listdir(self._directory) if name.startswith(_TICKET))
         for name in sorted(names):
             if name == self._name:
@@ -88,9 +88,10 @@ class Turn:
 
 
 def _own_directory(runs: Path) -> Path:
-    """Where several users share `runs`, another may have been there first with any name.
+    """The user's own directory; in a shared `runs`, another user may have created any name.
 
-    A symbolic link of theirs is not followed: with fs.protected_symlinks the kernel refuses that.
+    Symbolic links of other users are not followed: with fs.protected_symlinks, the kernel refuses
+    it.
     """
     directory = runs / f".queue-{os.geteuid()}"
     with contextlib.suppress(FileExistsError):
@@ -105,7 +106,7 @@ def _own_directory(runs: Path) -> Path:
 
 
 def _locked(path: Path) -> bool:
-    """Whether the ticket's run lives; else the ticket is removed."""
+    """Whether the ticket's run is alive; otherwise the ticket is removed."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:

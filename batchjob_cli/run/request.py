@@ -1,4 +1,4 @@
-"""What `batchjob run` was told to do, and the record it begins with."""
+"""A run as `batchjob run` was asked for it, and its first record."""
 
 import grp
 import os
@@ -14,7 +14,7 @@ from batchjob_cli.run.limits import RunLimits
 
 
 class RunSpecification(NamedTuple):
-    """A run that is to be."""
+    """A run to be started."""
 
     command: tuple[str, ...]
     data: Path
@@ -34,7 +34,7 @@ class RunSpecification(NamedTuple):
 
 
 def first_record(order: RunSpecification, jobid: str, reason: str) -> Run:
-    """The record of a run that waits for a reason, or is about to start; raises OSError."""
+    """The record of a run that waits, or is about to start; raises OSError."""
     submitted = now()
     waits = bool(reason)
     return Run(

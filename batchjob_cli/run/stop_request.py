@@ -1,7 +1,7 @@
-"""`<data>/runs/<uuid>.stop`: somebody wants a run to end. Its supervisor reads it at SIGTERM.
+"""`<data>/runs/<uuid>.stop`: a request to end a run, which its supervisor reads at SIGTERM.
 
-Only the run's user and root can ask. In a directory that several users share, a file of anybody
-else says nothing.
+Only the run's user and root can request it. In a directory that several users share, files of other
+users are ignored.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ _LARGEST = 1000  # bytes
 
 
 class StopRequest(NamedTuple):
-    """Who wants it, and how long the run has between SIGTERM and SIGKILL."""
+    """Who requests it, and the time between SIGTERM and SIGKILL."""
 
     user: str
     grace_seconds: float
@@ -42,7 +42,7 @@ def leave(runs: Path, jobid: str, grace_seconds: float) -> None:
 
 
 def read(runs: Path, jobid: str) -> StopRequest | None:
-    """The request, if there is one that we have to heed."""
+    """The request, if there is a valid one."""
     try:
         with plain_file(_path(runs, jobid)) as (file, status):
             document = json.loads(file.read(_LARGEST))
@@ -54,13 +54,13 @@ def read(runs: Path, jobid: str) -> StopRequest | None:
 
 
 def grace(runs: Path, jobid: str) -> float | None:
-    """How long the run has, if it is to end."""
+    """The time between SIGTERM and SIGKILL, if the run is to be ended."""
     request = read(runs, jobid)
     return None if request is None else request.grace_seconds
 
 
 def take(runs: Path, jobid: str) -> StopRequest | None:
-    """The request, which is done with now."""
+    """The request, which is deleted."""
     request = read(runs, jobid)
     with contextlib.suppress(OSError):  # another user's, in a directory that several share
         _path(runs, jobid).unlink()

@@ -1,8 +1,8 @@
-"""The command's standard output and error: passed on as they come, and kept.
+"""The command's standard output and error: passed on as they arrive, and stored.
 
-Where ours is a terminal the command gets one too (a pty), so that it colours and buffers as it
-would without us. Standard input is inherited: job control, Ctrl-C and reading from the terminal
-are then the kernel's business, as ever.
+If ours is a terminal, the command gets one too (a pty), so that it colours and buffers as it would
+without us. Standard input is inherited: job control, Ctrl-C and reading from the terminal are
+handled by the kernel as usual.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ _WINDOW = struct.Struct("HHHH")  # struct winsize, ioctl_tty(2)
 
 
 class Channel(NamedTuple):
-    """One stream's way: the command writes to `inner`, we read from `outer`, and pass it on."""
+    """One stream: the command writes to `inner`, we read from `outer`, and pass it on."""
 
     outer: int
     inner: int
@@ -35,7 +35,7 @@ class Channel(NamedTuple):
 
 
 def open_channel(target: int | None) -> Channel:
-    """A pipe, or a pty where the target is a terminal; raises OSError."""
+    """A pipe, or a pty if the target is a terminal; raises OSError."""
     if target is None or not os.isatty(target):
         outer, inner = os.pipe2(os.O_CLOEXEC)
         return Channel(outer, inner, target, terminal=False)
@@ -61,7 +61,7 @@ def copy_window(channel: Channel) -> None:
 
 
 class Pump(threading.Thread):
-    """Passes one stream on and keeps it, until nobody can write to it any more."""
+    """Passes one stream on and stores it, until nobody can write to it any more."""
 
     def __init__(self, name: str, channel: Channel, log: StreamLog | None) -> None:
         super().__init__(name=name, daemon=True)
@@ -95,7 +95,7 @@ class Pump(threading.Thread):
             raise
 
     def _pass_on(self, data: bytes) -> bool:
-        """Whether there is still somebody to pass it to."""
+        """Pass it on; returns whether the reader still exists."""
         target = self._channel.target
         while data and target is not None:
             try:
@@ -136,7 +136,7 @@ class Pump(threading.Thread):
                 self._give_up(error)
 
     def _give_up(self, error: OSError) -> None:
-        """The job goes on, and its output is passed on."""
+        """Stop storing; the job continues, and its output is passed on."""
         self._log = None
         self._say(f"{self.name} is no longer kept: {error.strerror}")
 

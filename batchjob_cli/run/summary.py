@@ -1,4 +1,4 @@
-"""What a run came to, for people."""
+"""The result of a run, for people."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from batchjob.schedulers.states import JobState
 
 
 class RunOutcome(NamedTuple):
-    """A run that has ended, and what its record has no place for."""
+    """An ended run, with what its record has no field for."""
 
     run: Run
     wall_seconds: float
@@ -20,7 +20,7 @@ class RunOutcome(NamedTuple):
 
 
 def report(outcome: RunOutcome) -> str:
-    """A few lines, without those about which nothing is known."""
+    """A few lines, without those of unknown values."""
     rows = [(name, text) for name, text in _rows(outcome) if text]
     width = max(len(name) for name, _ in rows)
     lines = [f"  {name:<{width}}  {text}" for name, text in rows]

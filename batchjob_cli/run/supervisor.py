@@ -1,8 +1,8 @@
-"""Watch over one run: signals in, signals out, its limits of time, and how it ended.
+"""Supervises one run: signals, time limits, and how it ended.
 
-Signals are blocked and taken one by one from a queue (sigtimedwait), so that nothing happens at a
-moment we did not choose. The command shares our process group: what the terminal sends (Ctrl-C,
-Ctrl-Z) it gets from the kernel, at once with us, and what others send to us we hand on.
+Signals are blocked and taken from a queue one by one (sigtimedwait), so that nothing happens at an
+arbitrary moment. The command shares our process group: signals of the terminal (Ctrl-C, Ctrl-Z)
+reach it from the kernel at the same time as us, and signals sent to us are passed on.
 """
 
 import contextlib
@@ -36,9 +36,9 @@ class End(NamedTuple):
 
 
 def block_signals() -> set[int]:
-    """Take the signals into our queue; the mask that was there before.
+    """Queue the signals for us; returns the previous mask.
 
-    What was ignored when we were started (nohup, a shell's background) stays so.
+    Signals that were ignored when we were started (nohup, a shell's background) stay ignored.
     """
     heard = {each for each in TAKEN if signal.getsignal(each) is not signal.SIG_IGN}
     # SIGTTOU: we may write to the terminal from the background, where `stty tostop` forbids it.
@@ -47,7 +47,7 @@ def block_signals() -> set[int]:
 
 
 class RunSupervisor:
-    """Of one command that has been started."""
+    """Supervises one command that has been started."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class RunSupervisor:
         self._kill_at: float | None = None
 
     def run(self) -> End:
-        """Until the command has ended, and all it left behind."""
+        """Until the command has ended, and everything it left behind."""
         while self._status is None:
             taken = signal.sigtimedwait(TAKEN, self._patience())
             if taken is not None:
@@ -113,14 +113,14 @@ class RunSupervisor:
             self._send(number)
 
     def _begin_end(self, grace: float) -> None:
-        """SIGTERM to every process, SIGKILL to those that are left later."""
+        """Send SIGTERM to every process, and SIGKILL to the remaining ones later."""
         self._signal_all(signal.SIGTERM)
         self._signal_all(signal.SIGCONT)  # a stopped process would not hear of it
         until = time.monotonic() + grace
         self._kill_at = until if self._kill_at is None else min(until, self._kill_at)
 
     def _stop_with_it(self, it_has_it: bool) -> None:
-        """Ctrl-Z: the shell waits for us to stop, and continues us and the command together."""
+        """Ctrl-Z: stop together with the command, as the shell expects, and continue with it."""
         if not it_has_it:
             self._send(signal.SIGTSTP)
         if os.getsid(os.getppid()) == os.getsid(0):  # else nobody is there who would continue us
@@ -154,7 +154,7 @@ class RunSupervisor:
             self._signal_all(signal.SIGKILL)
 
     def _end_leftovers(self) -> int:
-        """End what the command left behind, as a batch system does; how many there were."""
+        """End processes that the command left behind, as a batch system does; returns how many."""
         left = self._living()
         if not left:
             return 0

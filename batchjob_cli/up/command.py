@@ -1,4 +1,4 @@
-"""`batchjob up`: everything on this machine, and five lines that say where to look."""
+"""`batchjob up`: everything on this machine, and a few lines that say where to look."""
 
 import contextlib
 import signal
@@ -69,9 +69,9 @@ def _run(chosen: UpSettings, data: Path) -> int:
 
 @contextlib.contextmanager
 def _ended_by(number: signal.Signals) -> Iterator[None]:
-    """Well, unlike Ctrl-C: systemd would take another status than 0 for a failure.
+    """Exit status 0, unlike for Ctrl-C: systemd would take any other for a failure.
 
-    The server, while it runs, has handlers of its own and calls ours after.
+    While it runs, the server has handlers of its own and calls ours afterwards.
     """
 
     def end(_number: int, _frame: FrameType | None) -> None:
@@ -85,7 +85,7 @@ def _ended_by(number: signal.Signals) -> Iterator[None]:
 
 
 def _listener(address: ListenAddress) -> socket.socket:
-    """The socket of pages and API, before anything is begun: a taken port is a common mistake."""
+    """The socket of pages and API, opened first: a port in use is a common mistake."""
     try:
         return server_main.listening(address)
     except SettingsError as error:
@@ -122,7 +122,7 @@ def _demo_lines(chosen: UpSettings, parts: stack.Stack) -> Iterator[str]:
 
 
 def _url(chosen: UpSettings, any_host: str = "") -> str:
-    """Of the pages; where every address is listened on, by `any_host` or this machine's name."""
+    """The address of the pages; for all addresses, by `any_host` or the host name."""
     scheme = "https" if chosen.web.tls_cert_file else "http"
     address = chosen.up.listen_address
     if address.host in _EVERY_HOST:

@@ -1,4 +1,4 @@
-"""Jobs to look at: each does one thing that its page then shows."""
+"""Example jobs, each with a behaviour that its page then shows."""
 
 import contextlib
 import subprocess
@@ -11,7 +11,7 @@ _PATIENCE_SECONDS = 30.0
 
 
 class Demo(NamedTuple):
-    """A job by its name, its options of `batchjob run`, and a Python program."""
+    """An example job: its name, its options of `batchjob run`, and a Python program."""
 
     name: str
     options: tuple[str, ...]
@@ -49,7 +49,7 @@ DEMOS = (
 
 
 def start(data: Path) -> list[subprocess.Popen[str]]:
-    """Start them in the background, all at once; each prints its id when it has begun."""
+    """Start them in the background, all at once; each prints its id when it has started."""
     scratch = data / "demo"
     scratch.mkdir(mode=0o700, exist_ok=True)
     begun = []
@@ -69,7 +69,7 @@ def start(data: Path) -> list[subprocess.Popen[str]]:
 
 
 def running(begun: Iterable[subprocess.Popen[str]]) -> list[str]:
-    """The ids of those that could be started, once each has begun or failed."""
+    """The ids of those that could be started, once each has started or failed."""
     ids = []
     for process in begun:
         with contextlib.suppress(subprocess.TimeoutExpired):

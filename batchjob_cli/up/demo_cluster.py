@@ -1,7 +1,7 @@
-"""A month of a made-up cluster: who submitted what, where it ran, and how it ended.
+"""A month of a simulated cluster: submissions, placement, and ends of jobs.
 
-The same seed and time make the same month. Nodes are given to one job at a time, so waits come
-from the load and not from dice.
+The same seed and time produce the same month. A node runs one job at a time, so waits result from
+the load and are not random.
 """
 
 import random
@@ -67,7 +67,7 @@ RECIPES = (
 
 
 class MadeJob(NamedTuple):
-    """A record, and what its measurements are to be made from."""
+    """A record, and the parameters of its measurements."""
 
     record: JobRecord
     recipe: Recipe
@@ -86,7 +86,7 @@ def jobs(now: int, seed: int = 1) -> list[MadeJob]:
 
 
 def people() -> Associations:
-    """Who is in which account."""
+    """Accounts and their members."""
     members = {(recipe.account, recipe.user) for recipe in RECIPES}
     accounts = sorted({account for account, _ in members})
     return Associations(
@@ -97,7 +97,7 @@ def people() -> Associations:
 
 
 def _submits(rng: random.Random, now: int) -> Iterator[tuple[int, Recipe]]:
-    """By day more than by night; the last day has its part."""
+    """Submit times, more by day than by night; the last day is partial."""
     for recipe in RECIPES:
         for _ in range(recipe.jobs):
             day = now - DAY * rng.randrange(DAYS)

@@ -1,4 +1,4 @@
-"""Puts the made-up cluster beside the real jobs, under a name of its own, and takes it away."""
+"""Adds the simulated cluster beside the real jobs, under a name of its own, and removes it."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ _SOURCE = "demo"
 
 
 def make(engine: Engine, samples: Path, now: int) -> int:
-    """Recreate it; how many jobs it has. Raises OSError."""
+    """Create it anew; returns the number of its jobs. Raises OSError."""
     remove(engine, samples)
     jobs = demo_cluster.jobs(now)
     store = Store(engine, CLUSTER, UsagePolicy(), clock=lambda: now)
@@ -47,7 +47,7 @@ def _measure(db: Connection, jobs: list[MadeJob], now: int) -> None:
 
 
 def remove(engine: Engine, samples: Path) -> None:
-    """All of it, where it is there; raises OSError."""
+    """Remove all of it, if it exists; raises OSError."""
     with engine.begin() as db:
         job = schema.job.c
         ids = db.scalars(sa.select(job.jobid).where(job.cluster == CLUSTER)).all()

@@ -1,4 +1,4 @@
-"""What the jobs of the made-up cluster used: sums for the database, and samples for the plots."""
+"""Usage of the simulated cluster's jobs: sums for the database, and samples for the plots."""
 
 import contextlib
 import math
@@ -24,7 +24,7 @@ _IDLE_NODE = 0.1  # of what the others do
 
 
 def usage(job: MadeJob, row: RowMapping, now: int) -> tuple[JobToMeasure, MeasuredUsage]:
-    """Of a job that has started, by its row."""
+    """The usage of a started job, by its row."""
     recipe, until = job.recipe, row["end_time"] or now
     seconds = until - row["start_time"]
     nodes = [_load(job, place) for place in range(recipe.nodes)]
@@ -66,7 +66,7 @@ def usage(job: MadeJob, row: RowMapping, now: int) -> tuple[JobToMeasure, Measur
 
 
 def write_samples(job: MadeJob, samples: Path, now: int) -> None:
-    """Files as the recorder would have written them, a few dozen samples each; raises OSError."""
+    """Write files like the recorder's, with a few dozen samples each; raises OSError."""
     record = job.record
     if record.start_time is None:
         return
@@ -83,7 +83,7 @@ def write_samples(job: MadeJob, samples: Path, now: int) -> None:
 def _samples(
     job: MadeJob, place: int, start: float, until: float, interval: float
 ) -> Iterator[JobSample]:
-    """Counters grow with waves, so that plots have a shape."""
+    """Samples whose counters grow in waves, so that plots have a shape."""
     recipe, phase = job.recipe, zlib.crc32(f"{job.record.jobid} {place}".encode()) % 628 / 100
     load = _load(job, place)
     cpu = energy = 0.0
@@ -138,13 +138,13 @@ def _uuid(node: str, gpu: int) -> str:
 
 
 def _load(job: MadeJob, place: int) -> float:
-    """Part of the CPUs of its node, the place-th, that a job keeps busy."""
+    """The fraction of a node's CPUs that a job keeps busy; `place` is the node's index."""
     idle = job.recipe.idle_node and place == job.recipe.nodes - 1
     return min(job.recipe.cpu_busy * (_IDLE_NODE if idle else 1.0), 1.0)
 
 
 def _memory(job: MadeJob, load: float) -> float:
-    """The most on a node of such a load."""
+    """The peak on a node with this load."""
     whole = job.recipe.memory_gib * GIB
     if _ran_out(job):
         return float(whole)

@@ -1,4 +1,4 @@
-"""What `batchjob up` is told."""
+"""Options of `batchjob up`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -159,7 +159,7 @@ SECTIONS: Mapping[str, type[Any]] = {
 
 
 class UpSettings(NamedTuple):
-    """All that the command is told."""
+    """All settings of the command."""
 
     up: UpOptions
     runs: RunsOptions
@@ -172,7 +172,7 @@ class UpSettings(NamedTuple):
 
 
 def settings(arguments: list[str]) -> UpSettings:
-    """Settings from the command line, and a file that it goes over; raises SettingsError."""
+    """Settings from the command line, which overrides a file; raises SettingsError."""
     parser = Parser(
         prog="batchjob up",
         description="Runs exporter, poller, server and web pages on this machine, in one process.",

@@ -1,7 +1,7 @@
-"""The records of this machine's own runs, brought into its database.
+"""Records this machine's own runs in its database.
 
-Apart from what serves them: a list on the command line needs no web server, whose libraries take
-longer to load than the list to print.
+Separate from the server: a list on the command line needs no web server, whose libraries take
+longer to import than the list to print.
 """
 
 import logging
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 class DatabaseChoice(Protocol):
-    """Where the records are; nothing is the database in the data directory."""
+    """The database of the records; by default, the one in the data directory."""
 
     @property
     def url(self) -> str:
@@ -35,16 +35,16 @@ class DatabaseChoice(Protocol):
 
 
 def database(chosen: DatabaseChoice | None, data: Path) -> URL:
-    """Where this machine's records are; raises DatabaseError."""
+    """The database of this machine's records; raises DatabaseError."""
     if chosen is None or not chosen.url:
         return parse(f"sqlite:///{data / 'jobs.db'}")
     return parse(chosen.url, chosen.password_file)
 
 
 def record_runs(data: Path) -> URL:
-    """Bring the records of this machine's runs up to date, unless `batchjob up` does already.
+    """Record this machine's runs, unless a running `batchjob up` does; returns their database.
 
-    Returns their database. Raises DatabaseError, OSError.
+    Raises DatabaseError, OSError.
     """
     prepare(data, RUNS)
     url = database(None, data)
@@ -72,7 +72,7 @@ def _settings(data: Path, url: URL) -> poller_options.PollerSettings:
 
 
 def bring_up_to_date(url: URL) -> None:
-    """Make the tables, or bring them to the present schema; raises DatabaseError."""
+    """Create or upgrade the tables; raises DatabaseError."""
     engine = writer(url, create=True)
     try:
         with engine.connect() as db:

@@ -1,4 +1,4 @@
-"""Runs that the API of `batchjob up` starts and ends, as `batchjob run` and its like would."""
+"""Starts and ends runs for the API of `batchjob up`, like `batchjob run` and its like."""
 
 import os
 import subprocess
@@ -17,14 +17,14 @@ _COMMAND = ("-P", "-m", "batchjob_cli")  # -P: the directory of a run may hold m
 
 
 class LocalRunControl:
-    """Of one data directory; see RunControl."""
+    """Runs of one data directory; see RunControl."""
 
     def __init__(self, data: Path, cluster: str) -> None:
         self.data = data
         self.cluster = cluster
 
     def start(self, request: RunRequest) -> Run:
-        """See RunControl. Each is supervised by a process of its own, which outlives us."""
+        """See RunControl. Each is supervised by a process of its own, which outlives this one."""
         argv = [sys.executable, *_COMMAND, *_arguments(request, self.data)]
         try:
             done = subprocess.run(  # noqa: S603 (what an admin asks for, no shell)

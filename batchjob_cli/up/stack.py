@@ -1,4 +1,4 @@
-"""Exporter, recorder, pollers and server, put together from the settings."""
+"""Builds exporter, recorder, pollers and server from the settings."""
 
 import contextlib
 import logging
@@ -41,7 +41,7 @@ _FIRST_VALUES_SECONDS = 2.0  # at most, for the jobs that are there to be identi
 
 
 class Stack(NamedTuple):
-    """What runs, and what there is to say of it."""
+    """The running parts, and what to print about them."""
 
     metrics_address: str  # "" where nobody can scrape
     recorder: Recorder | None
@@ -56,7 +56,7 @@ class Stack(NamedTuple):
 
 @contextlib.contextmanager
 def running(settings: UpSettings, data: Path) -> Iterator[Stack]:
-    """Build and start everything but the server's loop; end it in the other order.
+    """Build and start everything but the server's loop; stops it in reverse order.
 
     Raises SettingsError, DatabaseError, OSError.
     """
@@ -102,7 +102,7 @@ def running(settings: UpSettings, data: Path) -> Iterator[Stack]:
 
 
 def _made_up(settings: UpSettings, engine: Engine, data: Path) -> int:
-    """How many jobs the demo's cluster has: without --demo, or in a site's database, none."""
+    """Number of jobs of the demo's cluster: 0 without --demo, or in a site's database."""
     if settings.db.url:
         return 0
     if settings.up.demo:
@@ -112,7 +112,7 @@ def _made_up(settings: UpSettings, engine: Engine, data: Path) -> int:
 
 
 def _exporter(settings: UpSettings, secret: str) -> ExporterService | Exporter:
-    """It reads for the samples; it listens only where that was asked for."""
+    """Reads for the samples; listens only if configured."""
     address = settings.up.exporter_address
     listening = [f"--web.listen-address={address}"] if address else []
     more = settings.up.metrics
@@ -140,7 +140,7 @@ def _recorder(
 def _poller_settings(
     settings: UpSettings, data: Path, url: URL, scheduler: DetectedCluster | None
 ) -> Iterator[poller_options.PollerSettings]:
-    """The machine's own runs are looked for often; a scheduler is asked less often."""
+    """The machine's own runs are polled often, a scheduler less often."""
     asked: list[tuple[str, Mapping[str, Any], str]] = [
         (LOCAL, {"runs": {"path": str(data / RUNS)}}, f"{settings.up.interval:g}s")
     ]

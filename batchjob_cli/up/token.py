@@ -1,8 +1,8 @@
-"""The token of a start: in a file that its owner alone may read, and good until the stop.
+"""The token of a start: in a file that only its owner may read, and valid until the stop.
 
-Other people may reach a port of loopback too, so having it open is not enough to be believed. The
-token is known to this process and to no database, so that it ends with the process in any case, and
-no other server on the same database takes it.
+Other users may reach a loopback port too, so reaching it is not enough to be trusted. The token is
+known to this process and to no database, so that it ends with the process, and no other server on
+the same database accepts it.
 """
 
 import secrets
@@ -14,9 +14,9 @@ from batchjob_stats_server.auth.rights import ProcessToken
 
 
 def fresh(user: str, database: URL) -> ProcessToken:
-    """Who starts it sees all jobs; tokens are theirs to make in a database of their own alone.
+    """The user who starts it sees all jobs, and may create tokens in a database of their own alone.
 
-    One behind a server is a site's: a token in it would be good for the site's server as well.
+    A database on a server is a site's: a token in it would be valid for the site's server as well.
     """
     own = database.get_backend_name() == "sqlite"
     role = TokenRole.ADMIN if own else TokenRole.VIEWER

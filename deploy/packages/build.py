@@ -1,8 +1,8 @@
 """python -m deploy.packages.build [--output dist] [--python /usr/bin/python3] WHAT ...
 
-WHAT is wheel, sdist, one-file, deb or rpm; without any, all for which there are tools. Packages
-for a distribution are built on it, or with `--python` naming an interpreter of its minor version.
-Beside them lie a bill of materials (CycloneDX) for each package, and SHA256SUMS. The same checkout
+WHAT is wheel, sdist, one-file, deb or rpm; default: all for which there are tools. Packages for a
+distribution are built on it, or with `--python` naming an interpreter of its minor version. A bill
+of materials (CycloneDX) for each package and SHA256SUMS are written beside them. The same checkout
 gives the same bytes, whatever directory, user or day; its date is SOURCE_DATE_EPOCH, or the last
 commit's.
 """
@@ -66,7 +66,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _sums(paths: Sequence[Path], target: Path) -> None:
-    """What `sha256sum --check` reads."""
+    """The input of `sha256sum --check`."""
     rows = [
         f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n"
         for path in sorted(paths, key=lambda path: path.name)

@@ -1,8 +1,8 @@
-"""What is in each package, and the tree of files it becomes.
+"""The contents of each package, and the tree of files to install.
 
-A package brings its dependencies in a virtual environment of its own below /opt/batchjob, so that
-it neither needs nor disturbs the distribution's Python packages. The interpreter is the
-distribution's. Compiled dependencies are of one minor version of Python, hence so is the package.
+A package contains its dependencies in a virtual environment of its own below /opt/batchjob, so that
+it neither needs nor affects the distribution's Python packages. The interpreter is the
+distribution's. Compiled dependencies are for one minor version of Python, and so is the package.
 """
 
 import os
@@ -22,7 +22,7 @@ _HATCHLINGS_DATE = 1_580_601_600  # hatchling.builders.utils, DEFAULT_TIMESTAMP
 
 
 class PackagedDirectory(NamedTuple):
-    """A directory that is made on installation, and again at boot where it is gone by then."""
+    """A directory that is created on installation, and at boot if it is missing then."""
 
     path: str
     mode: str  # octal, as tmpfiles.d(5) and install(1) take it
@@ -30,7 +30,7 @@ class PackagedDirectory(NamedTuple):
 
 
 class Package(NamedTuple):
-    """A package by what it installs."""
+    """A package and what it installs."""
 
     name: str
     summary: str
@@ -47,19 +47,19 @@ class Package(NamedTuple):
     examples: Mapping[str, str] = {}  # below /usr/share/batchjob -> path here
 
     def enabled(self) -> tuple[str, ...]:
-        """Units that `systemctl enable` knows; the others are started by these."""
+        """Units for `systemctl enable`; the others are started by these."""
         return tuple(unit for unit in self.units if unit != BACKUP)
 
     def restarted(self) -> tuple[str, ...]:
-        """Units that run the programs of this package all the time."""
+        """Units that run the programs of this package permanently."""
         return tuple(unit for unit in self.units if unit.endswith(".service") and unit != BACKUP)
 
     def documented(self) -> dict[str, str]:
-        """The commands that this package brings pages for: `batchjob` is the exporter package's."""
+        """The commands with manual pages in this package: `batchjob` is in the exporter package."""
         return {name: module for name, module in self.commands.items() if self.linked(name)}
 
     def linked(self, command: str) -> bool:
-        """Whether the command's place in /opt/batchjob/bin is this package's."""
+        """Whether this package owns the command in /opt/batchjob/bin."""
         return command != SHARED or not self.needs
 
 
@@ -130,7 +130,7 @@ class Interpreter(NamedTuple):
 
 
 def interpreter(path: str) -> Interpreter:
-    """Ask it for its version; raises SystemExit where it is too old or not there."""
+    """Read its version; raises SystemExit if it is too old or missing."""
     program = (
         "import sys; print('%d.%d' % sys.version_info[:2]); sys.exit(sys.version_info < (3, 11))"
     )
@@ -144,7 +144,7 @@ def interpreter(path: str) -> Interpreter:
 
 
 def stage(package: Package, wheel: Path, python: Interpreter, tree: Path) -> None:
-    """Fill `tree` with the files of the package, as they will lie below `/`."""
+    """Fill `tree` with the files of the package, relative to `/`."""
     environment = tree / HOME / package.environment
     _environment(environment, package, wheel, python)
     for command, module in package.commands.items():
@@ -162,7 +162,7 @@ def stage(package: Package, wheel: Path, python: Interpreter, tree: Path) -> Non
 
 
 def install(locked: str, wheel: Path, site: Path, *flags: str) -> None:
-    """Install the wheel into a directory, with what deploy/locked has for it and nothing else."""
+    """Install the wheel into a directory, with the dependencies in deploy/locked and no others."""
     pip = (
         sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet",
         "--no-compile", "--no-deps", "--target", str(site), *flags,
@@ -176,7 +176,7 @@ def install(locked: str, wheel: Path, site: Path, *flags: str) -> None:
 
 
 def _forget_this_machine(record: Path) -> None:
-    """Take out what names a directory of this machine: scripts, and where the wheel lay."""
+    """Remove paths of this machine: from scripts, and the location of the wheel."""
     record.with_name("direct_url.json").unlink(missing_ok=True)
     kept = [
         line
@@ -187,7 +187,7 @@ def _forget_this_machine(record: Path) -> None:
 
 
 def settle(tree: Path) -> None:
-    """Give all files modes and times that depend on neither this machine nor the hour."""
+    """Set modes and times of all files, independent of this machine and the time."""
     seconds = source_date()
     for path in (tree, *tree.rglob("*")):
         if not path.is_symlink():
@@ -196,7 +196,7 @@ def settle(tree: Path) -> None:
 
 
 def source_date() -> int:
-    """SOURCE_DATE_EPOCH: of the environment, else the last commit's, else hatchling's default."""
+    """SOURCE_DATE_EPOCH in the environment, else the last commit's, else hatchling's default."""
     if given := os.environ.get("SOURCE_DATE_EPOCH"):
         return int(given)
     argv = ["git", "-C", str(ROOT), "log", "-1", "--format=%ct"]
@@ -237,7 +237,7 @@ def _documents(package: Package, tree: Path) -> None:
 
 
 def _environment(folder: Path, package: Package, wheel: Path, python: Interpreter) -> None:
-    """A virtual environment (PEP 405) that will be at home in /opt/batchjob."""
+    """A virtual environment (PEP 405) that will be installed in /opt/batchjob."""
     site = folder / f"lib/python{python.version}/site-packages"
     site.mkdir(parents=True)
     install(package.extra, wheel, site, "--only-binary=:all:", "--python-version", python.version)
@@ -298,7 +298,7 @@ def _command(tree: Path, package: Package, name: str, module: str) -> None:
 
 
 def _of_the_host(package: Package) -> dict[str, str]:
-    """What makes user and directories on a system whose /etc, /run or /var begins empty."""
+    """Files that create user and directories on a system whose /etc, /run or /var begins empty."""
     made = {}
     if package.user:
         home = f"/var/lib/{package.user}"
@@ -330,7 +330,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def run(*argv: str, **environment: str) -> None:
-    """Run a tool of the build; raises SystemExit with what it said."""
+    """Run a tool of the build; raises SystemExit with its output."""
     done = subprocess.run(  # noqa: S603 (tools of the build, and our own arguments)
         argv, capture_output=True, text=True, env={**os.environ, **environment}, check=False
     )
@@ -339,5 +339,5 @@ def run(*argv: str, **environment: str) -> None:
 
 
 def version() -> str:
-    """The version that packages carry; Debian and RPM sort `~` before the release."""
+    """The version of the packages; Debian and RPM sort `~` before the release."""
     return __version__.replace(".dev", "~dev").replace("a", "~a").replace("rc", "~rc")

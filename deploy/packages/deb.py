@@ -1,4 +1,4 @@
-"""Debian packages, by dpkg-deb (deb(5), deb-control(5))."""
+"""Debian packages, built by dpkg-deb (deb(5), deb-control(5))."""
 
 import platform
 import shutil

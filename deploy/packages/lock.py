@@ -1,8 +1,8 @@
 """python -m deploy.packages.lock [--upgrade]
 
-Writes deploy/locked/*.txt: versions and SHA-256 sums of all that packages and images install, for
-`pip install --require-hashes`. Needs uv. Without --upgrade versions stay as they are where
-pyproject.toml lets them.
+Writes deploy/locked/*.txt: versions and SHA-256 sums of everything that packages and images
+install, for `pip install --require-hashes`. Needs uv. Without --upgrade, versions are kept if
+pyproject.toml permits them.
 """
 
 import subprocess
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _compile(name: str, what: str, *arguments: str, requirements: str = "") -> None:
-    """Of pyproject.toml, or of the given requirements."""
+    """Lock the requirements of pyproject.toml, or the given ones."""
     path = LOCKED / f"{name}.txt"
     argv = [
         "uv", "pip", "compile", "--quiet", "--universal", "--python-version=3.11",

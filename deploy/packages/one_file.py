@@ -1,7 +1,7 @@
-"""The exporter as one file: a zip archive that Python runs as it is.
+"""The exporter as one file: a zip archive that Python runs directly.
 
-Nothing is unpacked, so a /tmp without exec does no harm. What cannot be imported out of an archive,
-compiled modules, is not in it: bcrypt (passwords of the web file) and pyghmi's cryptography.
+Nothing is unpacked, so it works with a /tmp mounted noexec. Compiled modules cannot be imported
+from an archive and are not included: bcrypt (passwords of the web file) and pyghmi's cryptography.
 """
 
 import tempfile

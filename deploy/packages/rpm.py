@@ -1,4 +1,4 @@
-"""RPM packages, by rpmbuild."""
+"""RPM packages, built by rpmbuild."""
 
 import platform
 import tempfile

@@ -1,4 +1,4 @@
-"""Software bills of materials (CycloneDX) of what packages bring along."""
+"""Software bills of materials (CycloneDX) of the packages' dependencies."""
 
 import re
 import uuid
@@ -53,7 +53,7 @@ def _components(site: Path) -> Iterator[Component]:
 
 
 def _licence(found: Distribution) -> str:
-    """SPDX expression (PEP 639), else the short word that older packages have, else ""."""
+    """SPDX expression (PEP 639), else the short name in older packages, else ""."""
     for key in ("License-Expression", "License"):
         for told in found.metadata.get_all(key) or ():
             if told and "\n" not in told and len(told) < 80:

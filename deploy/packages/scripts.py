@@ -1,4 +1,4 @@
-"""What runs when a package comes or goes, the same for Debian and RPM."""
+"""Scripts run when a package is installed or removed, the same for Debian and RPM."""
 
 from deploy.packages.contents import HOME, Package
 
@@ -15,12 +15,12 @@ _SYSTEMD = "if [ -d /run/systemd/system ]; then\n    {command}\nfi\n"
 
 
 def before_install(package: Package) -> str:
-    """Makes the user that the units name; it stays when the package goes, as its files do."""
+    """Creates the user of the units, which is kept on removal, as its files are."""
     return _USER.format(user=package.user) if package.user else ""
 
 
 def after_install(package: Package) -> str:
-    """Makes directories. Nothing starts by itself; what runs already is restarted."""
+    """Creates directories. Nothing is started; what is running is restarted."""
     directories = "".join(_DIRECTORY.format(**each._asdict()) for each in package.directories)
     units = " ".join(package.restarted())
     command = f"systemctl daemon-reload\n    systemctl try-restart {units} || :"
@@ -28,10 +28,10 @@ def after_install(package: Package) -> str:
 
 
 def before_remove(package: Package) -> str:
-    """Ends what runs. Not on an upgrade."""
+    """Stops the units, except on an upgrade."""
     return _SYSTEMD.format(command=f"systemctl disable --now {' '.join(package.enabled())} || :")
 
 
 def after_remove(package: Package) -> str:
-    """Takes away what Python wrote beside its modules."""
+    """Removes what Python wrote beside its modules."""
     return f"rm -rf /{HOME}/{package.environment}/lib\n"

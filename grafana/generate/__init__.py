@@ -1,1 +1,1 @@
-"""Makes the dashboards in `grafana/dashboards`: `python -m grafana.generate`."""
+"""Generates the dashboards in `grafana/dashboards`: `python -m grafana.generate`."""

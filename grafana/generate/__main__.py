@@ -1,4 +1,4 @@
-"""Write all dashboards, and remove files of dashboards that are gone."""
+"""Writes all dashboards, and removes the files of deleted ones."""
 
 import json
 import sys
@@ -14,7 +14,7 @@ FOLDER = Path(__file__).parents[1] / "dashboards"
 
 
 def files() -> Iterator[tuple[str, str]]:
-    """Names below `grafana/dashboards`, and contents."""
+    """File names below `grafana/dashboards`, and contents."""
     for dashboard in DASHBOARDS:
         if not dashboard.asks_api():
             yield f"{dashboard.folder}/{dashboard.slug}.json", _made(dashboard, INFINITY)

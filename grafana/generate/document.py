@@ -1,4 +1,4 @@
-"""A dashboard's JSON: its variables, its links, and where the panels stand."""
+"""A dashboard's JSON: its variables, its links, and the position of its panels."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,7 @@ TAG = "batchjob"
 
 
 def document(made: Dashboard, plugin: Plugin) -> Json:
-    """All of it; `plugin` reads the API."""
+    """The complete dashboard; `plugin` reads the API."""
     asks_api = made.asks_api()
     return {
         "uid": uid(made.slug, plugin.suffix if asks_api else ""),
@@ -33,7 +33,7 @@ def document(made: Dashboard, plugin: Plugin) -> Json:
 
 
 def uid(slug: str, suffix: str) -> str:
-    """Stable, so that links and bookmarks stay good."""
+    """A stable id, so that links and bookmarks remain valid."""
     return f"batchjob-{slug}{suffix}"
 
 

@@ -1,4 +1,4 @@
-"""Where the name of a user, an account, a node or a job leads: with its cluster, at its time."""
+"""Links from the name of a user, an account, a node or a job, with its cluster and time."""
 
 import re
 
@@ -28,7 +28,7 @@ def of_column(column: PanelColumn, beside: set[str], made: Dashboard) -> list[Js
 
 
 def of_lines(panel: Panel, made: Dashboard) -> list[Json]:
-    """Links of a panel's lines, where each is of one of them by its legend."""
+    """Links of a panel's series, if the legend of each names one of them."""
     legends = [query.legend for query in panel.queries if isinstance(query, Promql)]
     if panel.kind != "timeseries" or not legends:
         return []
@@ -56,7 +56,7 @@ def keys(panel: Panel) -> set[str]:
 
 
 def _chosen(made: Dashboard) -> str:
-    """The cluster that the viewer chose, where the dashboard asks."""
+    """The cluster that the viewer selected, if the dashboard has that variable."""
     asks = any(variable.name == "cluster" for variable in made.variables)
     return "${cluster}" if asks else ""
 

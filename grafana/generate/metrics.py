@@ -1,4 +1,4 @@
-"""Metrics of the tables of quantities in PromQL, and the units that Grafana shows them in."""
+"""Metrics of the tables of quantities in PromQL, and their units in Grafana."""
 
 from batchjob.quantities.quantity import ExportedMetric, Quantity, Unit
 
@@ -25,7 +25,7 @@ def unit(metric: Metric) -> str:
 
 
 def rate_unit(metric: Metric) -> str:
-    """Grafana's unit of the growth of a counter per second."""
+    """Grafana's unit of the increase of a counter per second."""
     return _UNITS_PER_SECOND[_unit(metric)]
 
 

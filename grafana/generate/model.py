@@ -1,4 +1,4 @@
-"""What a dashboard is made of, apart from the JSON that Grafana wants."""
+"""The parts of a dashboard, independent of Grafana's JSON."""
 
 from typing import Literal, NamedTuple
 
@@ -9,7 +9,7 @@ SUFFIX = "@SUFFIX@"  # in an address: what the uids of this plugin's dashboards 
 
 
 class Thresholds(NamedTuple):
-    """Where the colours of a figure change from green; thresholds.py has all there are."""
+    """Where the colour of a value changes from green; thresholds.py has all of them."""
 
     orange: float
     red: float | None = None
@@ -29,7 +29,7 @@ class PanelColumn(NamedTuple):
 
 
 class ApiQuery(NamedTuple):
-    """A question to the server's API, and which keys of its rows are wanted."""
+    """A query to the server's API, and the wanted keys of its rows."""
 
     path: str  # below /api/v1
     columns: tuple[PanelColumn, ...]
@@ -37,7 +37,7 @@ class ApiQuery(NamedTuple):
     root: str = ""  # the key of an answer that has the rows; none: the answer is the rows
 
     def parameters(self) -> tuple[tuple[str, str], ...]:
-        """With the keys that are shown, where a client may choose: a job has over a hundred."""
+        """Parameters with the displayed keys, if the API accepts them: a job has over a hundred."""
         if self.root:
             return self.params
         keys = dict.fromkeys(column.key for column in self.columns)
@@ -45,7 +45,7 @@ class ApiQuery(NamedTuple):
 
 
 class Promql(NamedTuple):
-    """A question to Prometheus."""
+    """A query to Prometheus."""
 
     expr: str
     legend: str = ""
@@ -77,7 +77,7 @@ class Panel(NamedTuple):
 
 
 class Variable(NamedTuple):
-    """What the viewer may choose at the top."""
+    """A selection of the viewer's at the top."""
 
     name: str
     label: str
@@ -90,7 +90,7 @@ class Variable(NamedTuple):
 
 
 class Dashboard(NamedTuple):
-    """A dashboard; `slug` makes its uid and its file's name."""
+    """A dashboard; `slug` is part of its uid and its file name."""
 
     slug: str
     title: str
@@ -105,7 +105,7 @@ class Dashboard(NamedTuple):
     on_nodes: bool = True  # its label `instance` names nodes
 
     def asks_api(self) -> bool:
-        """Whether it is made once for each plugin that reads the API."""
+        """Whether it is generated for each plugin that reads the API."""
         asked = [query for panel in self.panels for query in panel.queries]
         return any(
             isinstance(query, ApiQuery) for query in (*asked, *(v.query for v in self.variables))

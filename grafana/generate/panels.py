@@ -21,7 +21,7 @@ _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 def panel(made: Panel, number: int, x: int, y: int, plugin: Plugin, whole: Dashboard) -> Json:
-    """One panel at a place of the grid; `whole` is the dashboard that it stands in."""
+    """A panel's JSON at a position of the grid; `whole` is its dashboard."""
     shape: Json = {"h": made.height, "w": made.width, "x": x, "y": y}
     head: Json = {"id": number, "type": made.kind, "title": made.title, "gridPos": shape}
     if made.kind == "row":
@@ -91,7 +91,7 @@ def _defaults(made: Panel, whole: Dashboard) -> Json:
 
 
 def _steps(of: Thresholds) -> Json:
-    """As Grafana has them: each colour from its value on, the first for all below."""
+    """Thresholds in Grafana's form: each colour from its value on, the first for all below."""
     begins = [(color, value) for color, value in (("orange", of.orange), ("red", of.red))
               if value is not None]  # fmt: skip
     colors: list[tuple[str, float | None]] = [("green", None), *begins]

@@ -1,6 +1,6 @@
-"""Questions as the data sources' plugins write them into a dashboard.
+"""Queries in the formats of the data source plugins.
 
-Paths into an answer are kept so plain that all dialects agree on them: rows are the answer, or the
+Paths into an answer are kept so simple that all dialects agree on them: rows are the answer, or the
 list at a key of it, and a column is a key of a row. The formats are those of
 marcusolsson-json-datasource 1.4 and yesoreyeram-infinity-datasource 3.11.
 """
@@ -100,7 +100,7 @@ PROMETHEUS = "prometheus"
 
 
 def promql(asked: Promql, ref: str) -> Json:
-    """A question to Prometheus, for a curve or for one moment."""
+    """A query to Prometheus, for a range or for one moment."""
     return {
         "refId": ref,
         "expr": folded(asked.expr),

@@ -1,4 +1,4 @@
-"""Why a panel may have nothing to show; Grafana shows the sentence in place of “No data”."""
+"""Reasons for empty panels, which Grafana shows instead of “No data”."""
 
 import re
 

@@ -1,8 +1,8 @@
 """Expressions in which the copies of a series count once.
 
 Two Prometheus servers that scrape the same targets write each series twice into a common store,
-told apart by a label of the site's choice; two exporters may both ask one scheduler. So each
-selector of an expression is folded with `max by` the labels that our programs give.
+distinguished by a label of the site's choice; two exporters may query one scheduler. So each
+selector of an expression is aggregated with `max by` the labels that our programs set.
 """
 
 import re
@@ -44,12 +44,12 @@ _SERIES = re.compile(
 
 
 def labels_of(name: str) -> tuple[str, ...]:
-    """Labels that tell the series of a metric apart, but for those of who scraped it; or none."""
+    """Labels that distinguish the series of a metric, without those of the scraper; or none."""
     return _OTHERS.get(name) or _EXPORTED.get(name, ())
 
 
 def folded(expr: str) -> str:
-    """The expression with each selector in `max by`, where it does not stand in one already."""
+    """The expression with each selector in `max by`, unless it is in one already."""
     return _SERIES.sub(_folded, expr)
 
 

@@ -1,7 +1,6 @@
-"""From where a figure deserves a look (orange), and from where it is bad (red).
+"""The values from which a figure needs attention (orange) or is bad (red).
 
-Where an alert has a bound of its own, red or the only colour begins there; a test holds both
-together.
+If an alert has a threshold, red or the only colour begins there; a test compares them.
 """
 
 from grafana.generate.model import Thresholds

@@ -1,4 +1,4 @@
-"""A cluster: its nodes, queues and scheduler, and how the records of its jobs come in."""
+"""A cluster: its nodes, queues and scheduler, and the state of its sources."""
 
 from grafana.generate.dashboards.rows import CLUSTER, CLUSTER_OF
 from grafana.generate.model import ApiQuery, Dashboard, Panel, PanelColumn, Promql, Thresholds

@@ -1,4 +1,4 @@
-"""Where the energy goes, and what it emits."""
+"""Energy by consumer, and emissions."""
 
 from batchjob.quantities.energy import ENERGY_JOULES
 from grafana.generate.dashboards.rows import CLUSTER, DAYS, IN_CLUSTER

@@ -1,4 +1,4 @@
-"""Whether the measuring itself is well. For operators."""
+"""The health of the monitoring itself, for operators."""
 
 from batchjob.quantities.job import PROCESSES
 from grafana.generate.dashboards.rows import EMPTY
@@ -25,7 +25,7 @@ def _stat(
 
 
 def _part(counted: str, of: str) -> str:
-    """Of what the poller counted in six hours, as the alerts have it."""
+    """The fraction of what the poller counted in six hours, as in the alerts."""
     parts = (f"sum(increase(batchjob_stats_db_{each}_total{{{_C}}}[6h]))" for each in (counted, of))
     return "{} / ({} > 0)".format(*parts)
 

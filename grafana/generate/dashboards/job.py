@@ -1,4 +1,4 @@
-"""One job, by its number: all of it from the server's API."""
+"""One job by its number, entirely from the server's API."""
 
 from grafana.generate.dashboards.rows import (
     ASKED_FOR,

@@ -1,4 +1,4 @@
-"""One job as Prometheus has it: at full resolution, and by the user's own right alone."""
+"""One job from Prometheus: at full resolution, and with the user's own rights."""
 
 from batchjob.quantities.energy import EMISSIONS_GRAMS, ENERGY_JOULES
 from batchjob.quantities.gpu import JOB_GPU_MEMORY, JOB_GPU_UTILIZATION

@@ -1,4 +1,4 @@
-"""A node, and what its jobs do to it. For operators: the series belong to nobody."""
+"""A node and the effect of its jobs on it, for operators: the series have no user."""
 
 from batchjob.quantities.gpu import (
     GPU_MEMORY_USED,

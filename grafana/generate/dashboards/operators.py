@@ -1,4 +1,4 @@
-"""What operators look for: waste, failures, waits."""
+"""For operators: waste, failures, waits."""
 
 from grafana.generate.dashboards.rows import CLUSTER, CLUSTER_OF, DAYS, IN_CLUSTER, USER_OF
 from grafana.generate.model import ApiQuery, Dashboard, Panel, PanelColumn, Variable

@@ -1,4 +1,4 @@
-"""Columns and variables that several dashboards have."""
+"""Columns and variables that several dashboards share."""
 
 from grafana.generate.model import SUFFIX, ApiQuery, PanelColumn, Variable
 

@@ -1,4 +1,4 @@
-"""What people and accounts used, from the daily sums."""
+"""Usage by users and accounts, from the daily sums."""
 
 from grafana.generate.dashboards.rows import CLUSTER, DAYS, IN_CLUSTER
 from grafana.generate.model import ApiQuery, Dashboard, Panel, PanelColumn, Variable

@@ -1,6 +1,6 @@
-"""What stands beside batchjob in a Kubernetes cluster: the series of the operator's scrape jobs.
+"""What runs beside batchjob in a Kubernetes cluster: the series of the operator's scrape jobs.
 
-`deploy/victoriametrics/operator/scrape.yml` says which are kept. The same queries serve hosts
+`deploy/victoriametrics/operator/scrape.yml` defines which are stored. The same queries serve hosts
 without Kubernetes for the parts that run there: node_exporter, VictoriaMetrics, Grafana.
 """
 

@@ -1,4 +1,4 @@
-"""Grafana itself: who is there, what it asks of data sources, and how long that takes."""
+"""Grafana itself: its users, its queries to data sources, and their duration."""
 
 from grafana.generate.dashboards.kubernetes.shape import C, dashboard, figure, lines, p99, rate
 

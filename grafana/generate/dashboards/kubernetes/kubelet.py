@@ -1,4 +1,4 @@
-"""The kubelets: how soon pods start, what the runtime does, volumes and probes."""
+"""The kubelets: start times of pods, container runtime, volumes and probes."""
 
 from grafana.generate.dashboards.kubernetes.shape import C, dashboard, figure, lines, p99, rate
 from grafana.generate.thresholds import ANY, NEAR_LIMIT

@@ -1,4 +1,4 @@
-"""Pods: in which state they are, why not in another, and what they use by namespace."""
+"""Pods: their states and reasons, and their usage by namespace."""
 
 from grafana.generate.dashboards.kubernetes.shape import C, dashboard, figure, lines, rate
 from grafana.generate.dashboards.rows import EMPTY

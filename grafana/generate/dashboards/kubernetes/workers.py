@@ -1,4 +1,4 @@
-"""All workers of a cluster with their load, one row for each."""
+"""All workers of a cluster with their load, one row each."""
 
 from grafana.generate.dashboards.kubernetes.shape import C, dashboard, figure, filled, lines, rate
 from grafana.generate.model import Panel, PanelColumn, Promql
