@@ -27,7 +27,7 @@ def backup(url: URL, target: Path) -> int:
         if url.get_backend_name() == "sqlite":
             _copy_sqlite(url.database or "", partial)
         else:
-            _dump_postgresql(url, partial)
+            run_client(url, "pg_dump", "--format=custom", f"--file={partial}")
         with partial.open("rb") as file:
             os.fsync(file.fileno())
             size = os.fstat(file.fileno()).st_size
@@ -67,22 +67,26 @@ def checked_copy(path: Path) -> None:
         raise DatabaseError(f"{path}: the copy is damaged: {verdict}")
 
 
-def plain_url(url: URL) -> str:
-    """The database's URL for PostgreSQL's programs: without driver and password."""
+def _plain_url(url: URL) -> str:
+    """How PostgreSQL's programs are told the database: without driver and password."""
     return url.set(drivername="postgresql", password=None).render_as_string(hide_password=False)
 
 
-def client_environment(url: URL) -> dict[str, str]:
-    """The environment of PostgreSQL's programs, with the password, which is on no command line."""
-    return {**os.environ, **({"PGPASSWORD": str(url.password)} if url.password else {})}
+def run_client(url: URL, program: str, *arguments: str) -> None:
+    """Run a program of PostgreSQL on the database; raises DatabaseError with its last line.
 
-
-def _dump_postgresql(url: URL, partial: Path) -> None:
-    argv = ["pg_dump", "--format=custom", f"--file={partial}", f"--dbname={plain_url(url)}"]
-    done = subprocess.run(argv, env=client_environment(url), capture_output=True, check=False)  # noqa: S603 (argv, no shell)
+    The password is in its environment, and on no command line.
+    """
+    environment = {**os.environ, **({"PGPASSWORD": str(url.password)} if url.password else {})}
+    argv = [program, f"--dbname={_plain_url(url)}", *arguments]
+    try:
+        done = subprocess.run(argv, env=environment, capture_output=True, check=False)  # noqa: S603 (argv, no shell)
+    except OSError as error:
+        told = f"{program}: {error.strerror}; expected PostgreSQL's client programs in PATH"
+        raise DatabaseError(told) from error
     if done.returncode:
         said = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        raise DatabaseError(f"pg_dump: {said[-1] if said else done.returncode}")
+        raise DatabaseError(f"{program}: {said[-1] if said else done.returncode}")
 
 
 _PATTERN = "batchjob-*"

@@ -5,7 +5,6 @@ import os
 import shutil
 import sqlite3
 import struct
-import subprocess
 import time
 from contextlib import closing, suppress
 from pathlib import Path
@@ -14,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL
 
 from batchjob.runtime.reason import reason
-from batchjob_stats_db.admin.backup import checked_copy, client_environment, plain_url
+from batchjob_stats_db.admin.backup import checked_copy, run_client
 from batchjob_stats_db.database import revision, schema
 from batchjob_stats_db.database.engine import DatabaseError, WriterBusyError, only_writer, writer
 
@@ -159,11 +158,7 @@ def _restore_postgresql(url: URL, source: Path) -> None:
             f"{url.database}: backend {other.pid} of {other.usename} is connected to it; "
             "stop server and poller first"
         )
-    argv = [
-        "pg_restore", "--clean", "--if-exists", "--no-owner", "--exit-on-error",
-        "--single-transaction", f"--dbname={plain_url(url)}", str(source),
-    ]  # fmt: skip
-    done = subprocess.run(argv, env=client_environment(url), capture_output=True, check=False)  # noqa: S603 (argv, no shell)
-    if done.returncode:
-        said = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        raise DatabaseError(f"pg_restore: {said[-1] if said else done.returncode}")
+    run_client(
+        url, "pg_restore", "--clean", "--if-exists", "--no-owner", "--exit-on-error",
+        "--single-transaction", str(source),
+    )  # fmt: skip

@@ -235,6 +235,20 @@ def test_a_file_with_a_log_beside_it_is_no_backup(alices, run, url, tmp_path):
     assert "expected a copy that `backup` made" in error
 
 
+def test_postgresqls_programs_are_missing(alices, run, url, tmp_path, monkeypatch):
+    if url.get_backend_name() != "postgresql":
+        pytest.skip("SQLite needs no programs")
+    assert run("backup")[0] == 0
+    (copy,) = (tmp_path / "kept").iterdir()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    another = tmp_path / "another.dump"
+    for command, program in ((("backup", another), "pg_dump"), (("restore", copy), "pg_restore")):
+        status, _, error = run(*command)
+        assert status == 2
+        assert error.startswith(f"batchjob_stats_db: {program}: No such file or directory")
+        assert error.count("\n") == 1
+
+
 def test_what_is_no_backup_is_refused(alices, run, url, tmp_path):
     (tmp_path / "other.db").write_text("no database " * 1000)
     status, _, error = run("restore", tmp_path / "other.db")
