@@ -159,7 +159,7 @@ TYPES: Mapping[str, Sequence[MeasurementColumn]] = {
         MeasurementColumn("SM CLOCK", 9, _largest(gpu.JOB_GPU_SM_CLOCK, " MHz", 1e6)),
         MeasurementColumn("MEMORY CLOCK", 12, _largest(gpu.JOB_GPU_MEMORY_CLOCK, " MHz", 1e6)),
         _value("ECC CORR.", 9, gpu.JOB_GPU_ECC_CORRECTED, _COUNT),
-        _value("ECC UNCORR.", 9, gpu.JOB_GPU_ECC_UNCORRECTED, _COUNT),
+        _value("ECC UNCORR.", 11, gpu.JOB_GPU_ECC_UNCORRECTED, _COUNT),
     ),
     "energy": (
         _POWER,
