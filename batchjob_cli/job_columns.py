@@ -59,10 +59,13 @@ def _name(row: Mapping[str, Any]) -> str:
 DEFAULT_KEYS = (
     "jobid", "name", "submit_line", "user", "state", "state_word", "reason", "start_time",
     "elapsed_seconds", "allocated_cpus", "cpu_efficiency", "memory_used_bytes", "exit_code",
-    "tool", "cpu_used_seconds", "error",
+    "tool", "cpu_used_seconds", "error", "cluster",
 )  # fmt: skip
 """Keys of the API's rows that `default_columns` shows."""
 
+_OF_SEVERAL_CLUSTERS = (
+    TableColumn("CLUSTER", lambda row: row.get("cluster") or "-", elastic=True, gives_way=1),
+)
 _OF_TRACKED_WORK = (
     TableColumn("TOOL", lambda row: row.get("tool") or "-", elastic=True, gives_way=3),
     TableColumn("CPU TIME", _known("cpu_used_seconds", run_time), right=True, gives_way=3),
@@ -85,6 +88,7 @@ def default_columns(
         TableColumn("JOB", lambda row: ids.get(row["jobid"], row["jobid"])),
         TableColumn("NAME", _name, elastic=True),
         TableColumn("USER", lambda row: row.get("user") or "-", elastic=True, gives_way=2),
+        *(_OF_SEVERAL_CLUSTERS if len({row.get("cluster") for row in rows}) > 1 else ()),
         TableColumn("STATE", _state_of, colour=_colour),
         TableColumn("STARTED", started, gives_way=4),
         TableColumn("TIME", _took, right=True),

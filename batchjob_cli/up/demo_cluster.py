@@ -19,6 +19,7 @@ from batchjob.schedulers.records import (
 from batchjob.schedulers.states import JobState
 
 CLUSTER = "batchjob-demo"
+_CRASHED = 128 + 11  # as a shell tells a segmentation fault
 DAYS = 30
 FIRST_ID = 8_000_001
 HOUR, DAY, GIB = 3600, 86400, 1 << 30
@@ -37,7 +38,7 @@ class Recipe(NamedTuple):
     cpus: int  # of each node, as are the next two
     memory_gib: int
     gpus: int
-    limit_hours: float
+    limit_hours: int
     hours: float  # as a rule
     cpu_busy: float  # 0..1
     memory_used: float
@@ -71,7 +72,8 @@ class MadeJob(NamedTuple):
 
     record: JobRecord
     recipe: Recipe
-    busy: float  # about 1: how this run differs from the usual
+    busy: float  # about 1: how this run differs from the usual in time and memory
+    effort: float = 1.0  # at most 1: and in what its processors do
 
 
 def jobs(now: int, seed: int = 1) -> list[MadeJob]:
@@ -112,6 +114,7 @@ def _job(
     pool = GPU_NODES if recipe.gpus else CPU_NODES
     names = sorted(sorted(pool, key=lambda name: (free[name], name))[: recipe.nodes])
     busy = rng.uniform(0.85, 1.15) * (2.2 if rng.random() < 0.03 else 1.0)
+    effort = rng.uniform(0.9, 1.0)
     state = recipe.ends[0] if recipe.ends and rng.random() < 0.14 else JobState.COMPLETED
     seconds = min(recipe.hours * busy, recipe.limit_hours * 0.95) * HOUR
     if state is JobState.TIMEOUT:
@@ -125,7 +128,8 @@ def _job(
     free.update(dict.fromkeys(names, float(end or 0)))
     if end is not None and end > now:
         state, end = JobState.RUNNING, None
-    return MadeJob(_record(number, submit, recipe, state, start, end, names), recipe, busy)
+    record = _record(number, submit, recipe, state, start, end, names)
+    return MadeJob(record, recipe, busy, effort)
 
 
 def _record(
@@ -134,7 +138,6 @@ def _record(
 ) -> JobRecord:  # fmt: skip
     memory = recipe.memory_gib * GIB
     gpus = recipe.gpus * recipe.nodes or None
-    asked = f" --gpus-per-node={recipe.gpus}" if gpus else ""
     held = start is not None
     signal = 9 if state is JobState.OUT_OF_MEMORY else None
     return JobRecord(
@@ -144,7 +147,7 @@ def _record(
         partition=recipe.partition, qos="normal", name=recipe.name, start_time=start, end_time=end,
         elapsed_seconds=end - start if end and start else None, eligible_time=submit,
         time_limit_seconds=round(recipe.limit_hours * HOUR),
-        exit_code=None if end is None else 127 if state is JobState.FAILED else 0,
+        exit_code=None if end is None else _CRASHED if state is JobState.FAILED else 0,
         exit_signal=signal, reason="" if held else "Resources", priority=None if held else 1200,
         requested_cpus=recipe.cpus * recipe.nodes, requested_gpus=gpus,
         requested_memory_bytes=memory * recipe.nodes, requested_nodes=recipe.nodes,
@@ -152,11 +155,19 @@ def _record(
         allocated_memory_bytes=memory * recipe.nodes if held else None,
         allocated_gpus=gpus if held else None, allocated_nodes=recipe.nodes if held else None,
         node_list=",".join(names),
-        submit_line=f"sbatch --nodes={recipe.nodes} --mem={recipe.memory_gib}G{asked} "
-        f"--time={recipe.limit_hours:g}:00:00 {recipe.name}.sh".replace("0.5:00:00", "0:30:00"),
+        submit_line=_submit_line(recipe),
         work_dir=f"/home/{recipe.user}/{recipe.name}",
         stdout_path=f"/home/{recipe.user}/{recipe.name}/slurm-{number}.out",
         nodes=tuple(
             NodeShare(name, recipe.cpus, memory, recipe.gpus or None) for name in names
         ),
     )  # fmt: skip
+
+
+def _submit_line(recipe: Recipe) -> str:
+    gpus = f" --gpus-per-node={recipe.gpus}" if recipe.gpus else ""
+    return (
+        f"sbatch --partition={recipe.partition} --nodes={recipe.nodes} "
+        f"--ntasks-per-node={recipe.cpus} --mem={recipe.memory_gib}G{gpus} "
+        f"--time={recipe.limit_hours}:00:00 {recipe.name}.sh"
+    )

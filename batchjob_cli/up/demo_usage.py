@@ -21,38 +21,39 @@ _GPU_IDLE_WATTS, _GPU_SPAN_WATTS = 60.0, 320.0
 _CPU_WATTS, _CPU_IDLE_WATTS = 6.0, 2.0
 _GRAMS_PER_KWH = 250.0
 _IDLE_NODE = 0.1  # of what the others do
+_PROVIDER = "demo"
+_SWING = 0.18  # of a curve around its mean
 
 
 def usage(job: MadeJob, row: RowMapping, now: int) -> tuple[JobToMeasure, MeasuredUsage]:
     """The usage of a started job, by its row."""
     recipe, until = job.recipe, row["end_time"] or now
     seconds = until - row["start_time"]
-    nodes = [_load(job, place) for place in range(recipe.nodes)]
-    cpu = sum(recipe.cpus * load * seconds for load in nodes)
-    memory = sum(_memory(job, load) for load in nodes)
-    gpus = _gpus(job)
-    active = (_CPU_WATTS - _CPU_IDLE_WATTS) * cpu
+    cores = [recipe.cpus * _load(job, place) for place in range(recipe.nodes)]
+    peaks = [_memory(job, place) for place in range(recipe.nodes)]
+    cpu, memory, gpus = sum(cores) * seconds, sum(peaks), _gpus(job)
     values: dict[str, float] = {
         "user_cpu_seconds": cpu * 0.95, "system_cpu_seconds": cpu * 0.05,
-        "memory_peak_bytes": round(memory), "memory_peak_node_bytes": round(memory / recipe.nodes),
+        "memory_peak_bytes": round(memory), "memory_peak_node_bytes": round(max(peaks)),
         "memory_limit_bytes": row["allocated_memory_bytes"],
         "memory_average_bytes": memory * 0.8, "working_set_average_bytes": memory * 0.7,
         "process_io_read_bytes": round(seconds * 4e6 * recipe.nodes),
         "process_io_written_bytes": round(seconds * 1e6 * recipe.nodes),
         "threads_peak": recipe.cpus * recipe.nodes, "oom_kills": int(_ran_out(job)),
         "memory_limit_hits": 40 * int(_ran_out(job)),
-        "energy_host_active_joules": active,
-        "energy_host_idle_joules": _CPU_IDLE_WATTS * recipe.cpus * recipe.nodes * seconds,
     }  # fmt: skip
     if gpus:
         ratio = sum(gpu.utilization_ratio or 0.0 for gpu in gpus) / len(gpus)
         values |= {
             "gpus": len(gpus), "gpu_utilization_ratio": ratio,
             "gpu_memory_peak_bytes": max(gpu.memory_peak_bytes or 0 for gpu in gpus),
-            "energy_gpu_active_joules": len(gpus) * seconds * ratio * _GPU_SPAN_WATTS,
-            "energy_gpu_idle_joules": len(gpus) * seconds * _GPU_IDLE_WATTS,
         }  # fmt: skip
-    joules = sum(value for name, value in values.items() if name.startswith("energy_"))
+    joules = 0.0
+    for (component, kind), watts in _watts(
+        recipe.cpus * recipe.nodes, sum(cores), [gpu.utilization_ratio or 0.0 for gpu in gpus]
+    ).items():
+        values[f"energy_{component}_{kind}_joules"] = watts * seconds
+        joules += watts * seconds
     span = JobWindow(CLUSTER, row["jobid"], row["start_time"], until)
     measured = JobToMeasure(
         row["id"], CLUSTER, row["jobid"], row["username"], row["uid"], row["start_time"],
@@ -61,7 +62,7 @@ def usage(job: MadeJob, row: RowMapping, now: int) -> tuple[JobToMeasure, Measur
     return measured, MeasuredUsage(
         row["id"], max(seconds // 30, 1), 0, recipe.nodes, 1.0, until,
         "" if row["end_time"] else "running", values, gpus,
-        {"demo": joules / 3.6e6 * _GRAMS_PER_KWH},
+        {_PROVIDER: joules / 3.6e6 * _GRAMS_PER_KWH},
     )  # fmt: skip
 
 
@@ -85,32 +86,54 @@ def _samples(
 ) -> Iterator[JobSample]:
     """Samples whose counters grow in waves, so that plots have a shape."""
     recipe, phase = job.recipe, zlib.crc32(f"{job.record.jobid} {place}".encode()) % 628 / 100
-    load = _load(job, place)
-    cpu = energy = 0.0
-    limit = float(recipe.memory_gib * GIB)
+    load, gpus = _load(job, place), _gpu_ratios(job)
+    limit, most = float(recipe.memory_gib * GIB), _memory(job, place)
     count = max(int((until - start) / interval), 1)
+    cpu = peak = 0.0
+    joules = dict.fromkeys((("host", "active"), ("host", "idle")), 0.0)
     for number in range(count + 1):
-        part = number / count
-        wave = 1 + 0.12 * math.sin(9 * part + phase) + 0.06 * math.sin(41 * part + phase)
-        cores = recipe.cpus * min(load * wave, 1.0)
-        cpu += cores * interval if number else 0.0
-        watts = _CPU_IDLE_WATTS * recipe.cpus + (_CPU_WATTS - _CPU_IDLE_WATTS) * cores
-        energy += watts * interval if number else 0.0
-        peak = _memory(job, load)
-        memory = peak * (part if _ran_out(job) else min(1.0, 0.4 + 2 * part)) * (0.94 + 0.06 * wave)
+        part, seconds = number / count, interval if number else 0.0
+        wave = (2 * math.sin(9 * part + phase) + math.sin(41 * part + phase)) / 3
+        cores = recipe.cpus * _swinging(load, wave)
+        ratios = [_swinging(ratio, wave) for ratio in gpus]
+        cpu += cores * seconds
+        for key, watts in _watts(recipe.cpus, cores, ratios).items():
+            joules[key] = joules.get(key, 0.0) + watts * seconds
+        grown = part if _ran_out(job) else min(1.0, 0.4 + 2 * part)
+        memory = most * grown * (0.95 + 0.05 * wave)
+        peak = max(peak, memory)
         values = {
             "cpu_user_seconds": cpu * 0.95, "cpu_system_seconds": cpu * 0.05,
-            "cpus": float(recipe.cpus), "memory_current_bytes": min(memory, limit),
+            "cpus": float(recipe.cpus), "memory_current_bytes": memory,
             "memory_working_set_bytes": memory * 0.85, "memory_limit_bytes": limit,
             "memory_peak_bytes": peak, "threads": float(recipe.cpus), "processes": 4.0,
             "process_io_read_bytes": 4e6 * interval * number,
             "process_io_written_bytes": 1e6 * interval * number,
         }  # fmt: skip
         keyed = {SampleKey(name): value for name, value in values.items()}
-        keyed[SampleKey("energy_joules", ("host", "active"))] = energy
-        for gpu, ratio in enumerate(recipe.gpu_busy):
-            keyed |= _gpu_values(job, place, gpu, min(ratio * wave, 1.0))
+        keyed |= {SampleKey("energy_joules", key): value for key, value in joules.items()}
+        grams = sum(joules.values()) / 3.6e6 * _GRAMS_PER_KWH
+        keyed[SampleKey("emissions_grams", (_PROVIDER,))] = grams
+        for gpu, ratio in enumerate(ratios):
+            keyed |= _gpu_values(job, place, gpu, ratio)
         yield JobSample(start + number * interval, keyed)
+
+
+def _swinging(level: float, wave: float) -> float:
+    """A level in 0..1 at a point of a wave in -1..1; its mean stays, and it stays in 0..1."""
+    return level + wave * min(_SWING * level, 1.0 - level)
+
+
+def _watts(cpus: int, cores: float, gpus: list[float]) -> dict[tuple[str, str], float]:
+    """Power by component and kind."""
+    watts = {
+        ("host", "active"): (_CPU_WATTS - _CPU_IDLE_WATTS) * cores,
+        ("host", "idle"): _CPU_IDLE_WATTS * cpus,
+    }
+    if gpus:
+        watts["gpu", "active"] = _GPU_SPAN_WATTS * sum(gpus)
+        watts["gpu", "idle"] = _GPU_IDLE_WATTS * len(gpus)
+    return watts
 
 
 def _gpu_values(job: MadeJob, place: int, gpu: int, ratio: float) -> dict[SampleKey, float]:
@@ -129,8 +152,12 @@ def _gpus(job: MadeJob) -> list[GpuUsage]:
             round(_GPU_MEMORY * ratio), _SAMPLES,
         )
         for share in job.record.nodes
-        for gpu, ratio in enumerate(job.recipe.gpu_busy)
+        for gpu, ratio in enumerate(_gpu_ratios(job))
     ]  # fmt: skip
+
+
+def _gpu_ratios(job: MadeJob) -> list[float]:
+    return [ratio * job.effort for ratio in job.recipe.gpu_busy]
 
 
 def _uuid(node: str, gpu: int) -> str:
@@ -139,19 +166,20 @@ def _uuid(node: str, gpu: int) -> str:
 
 def _load(job: MadeJob, place: int) -> float:
     """The fraction of a node's CPUs that a job keeps busy; `place` is the node's index."""
-    idle = job.recipe.idle_node and place == job.recipe.nodes - 1
-    return min(job.recipe.cpu_busy * (_IDLE_NODE if idle else 1.0), 1.0)
+    return job.recipe.cpu_busy * job.effort * (_IDLE_NODE if _idles(job, place) else 1.0)
 
 
-def _memory(job: MadeJob, load: float) -> float:
-    """The peak on a node with this load."""
+def _idles(job: MadeJob, place: int) -> bool:
+    return job.recipe.idle_node and place == job.recipe.nodes - 1
+
+
+def _memory(job: MadeJob, place: int) -> float:
+    """The peak on a node; `place` is its index."""
     whole = job.recipe.memory_gib * GIB
     if _ran_out(job):
         return float(whole)
-    idle = load < job.recipe.cpu_busy
-    return min(
-        whole * job.recipe.memory_used * job.busy * (_IDLE_NODE if idle else 1), whole * 0.99
-    )
+    part = job.recipe.memory_used * job.busy * (_IDLE_NODE if _idles(job, place) else 1)
+    return whole * min(part, 0.99)
 
 
 def _ran_out(job: MadeJob) -> bool:

@@ -6,6 +6,7 @@ import pytest
 import sqlalchemy as sa
 from fastapi.testclient import TestClient
 
+from batchjob_cli.main import main
 from batchjob_cli.up import demo_cluster, demo_month
 from batchjob_cli.up.demo_cluster import CLUSTER
 from batchjob_stats_db.admin.migrate import migrate
@@ -70,6 +71,52 @@ def test_there_is_something_of_everything(ask):
     assert any(row["allocated_gpus"] and row["usage_energy_joules"] for row in rows)
 
 
+def test_no_time_lies_in_the_future_and_no_job_is_over_its_limit():
+    for job in demo_cluster.jobs(NOW):
+        record = job.record
+        times = [record.submit_time, record.start_time, record.end_time]
+        known = [time for time in times if time is not None]
+        assert known == sorted(known)
+        assert known[-1] <= NOW
+        if record.start_time is not None:
+            assert (record.end_time or NOW) - record.start_time <= record.time_limit_seconds
+
+
+def test_jobs_of_one_name_differ_and_use_no_more_than_they_have(ask):
+    path = f"/api/v1/jobs?cluster={CLUSTER}&name={{}}&state=COMPLETED&limit=1000"
+    for name in {recipe.name for recipe in demo_cluster.RECIPES}:
+        rows = ask(path.format(name)).json()
+        shares = [row["cpu_efficiency"] for row in rows]
+        assert len({round(share, 3) for share in shares}) > 3, name
+        assert max(shares) <= 1, name
+        assert all(row["memory_efficiency"] <= 1 for row in rows), name
+
+
+def test_a_submit_line_requests_what_was_allocated(ask):
+    (job,) = ask(f"/api/v1/jobs?cluster={CLUSTER}&name=finetune-llm&state=COMPLETED&limit=1").json()
+    assert job["submit_line"] == (
+        "sbatch --partition=gpu --nodes=2 --ntasks-per-node=64 --mem=512G --gpus-per-node=8 "
+        "--time=48:00:00 finetune-llm.sh"
+    )
+    assert (job["allocated_cpus"], job["allocated_gpus"]) == (128, 16)
+
+
+@pytest.mark.parametrize("name", ["finetune-llm", "gromacs-prod", "ocean-model"])
+def test_curves_add_up_to_the_figures_of_the_list(ask, name):
+    path = f"/api/v1/jobs?cluster={CLUSTER}&name={name}&state=COMPLETED&limit=1"
+    (job,) = ask(path).json()
+    seconds = job["elapsed_seconds"]
+
+    def total(metric):
+        """The area under the curves of all nodes and components."""
+        points = ask(f"/api/v1/jobs/{job['jobid']}/metrics?metric={metric}").json()
+        moments = len({point["time"] for point in points})
+        return sum(point["mean"] for point in points) / moments * seconds
+
+    assert total("cpu") == pytest.approx(job["cpu_used_seconds"], rel=0.05)
+    assert total("power") == pytest.approx(job["usage_energy_joules"], rel=0.05)
+
+
 @pytest.mark.parametrize(
     ("name", "rule"),
     [
@@ -97,6 +144,18 @@ def test_a_job_has_curves(ask, metric):
 def test_its_pages_say_that_it_is_made_up(ask):
     for path in ("/jobs", f"/clusters/{CLUSTER}", "/"):
         assert "is made up" in ask(path).text
+
+
+def test_a_list_names_its_cluster_beside_the_machine_s_own(made, capsys):
+    data, _ = made
+    assert main(["jobs", f"--data={data}", "--limit=3"]) == 0
+    assert "CLUSTER" not in capsys.readouterr().out
+    run = ["run", f"--data={data}", "--name=mine", "--cgroup=never", "--quiet", "--", "true"]
+    assert main(run) == 0
+    assert main(["jobs", f"--data={data}", "--limit=1000"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[3] for line in lines if " mine " in line] == ["local"]
+    assert all(CLUSTER in line for line in lines if line.startswith("8000"))
 
 
 def test_nothing_of_it_stays(tmp_path):
