@@ -1,6 +1,6 @@
 #!/bin/sh
-# Epilog of Slurm: takes the job out of the files that gpu_prolog.sh wrote, whichever GPUs it had.
-# An epilog that fails drains the node: this one ends with 0.
+# Epilog of Slurm: removes the job from the files that gpu_prolog.sh wrote, whatever GPUs it had.
+# An epilog that fails drains the node, so this one exits with status 0.
 
 DIRECTORY=/run/batchjob-gpus
 [ -r /etc/default/batchjob_gpu_prolog ] && . /etc/default/batchjob_gpu_prolog

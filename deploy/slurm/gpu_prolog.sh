@@ -1,17 +1,17 @@
 #!/bin/sh
-# Prolog of Slurm: notes which GPUs the job was given, for `batchjob_exporter
+# Prolog of Slurm: records the GPUs allocated to the job, for `batchjob_exporter
 # --collector.gpu.job-files=/run/batchjob-gpus` and `dcgm-exporter --hpc-job-mapping-dir`.
-# A file for each GPU, one job id a line. gpu_epilog.sh takes the job out again.
+# One file for each GPU, with one job id per line. gpu_epilog.sh removes the job again.
 #
 # slurm.conf:   PrologFlags=Alloc
 #               Prolog=/usr/libexec/batchjob/gpu_prolog.sh
 #               Epilog=/usr/libexec/batchjob/gpu_epilog.sh
 #
-# slurmd gives both SLURM_JOB_ID, SLURM_JOB_GPUS and CUDA_VISIBLE_DEVICES ("Prolog and Epilog Guide",
-# slurm.schedmd.com/prolog_epilog.html). A prolog that fails drains the node and holds the job: this
-# one says on standard error what went wrong, and ends with 0.
+# slurmd sets SLURM_JOB_ID, SLURM_JOB_GPUS and CUDA_VISIBLE_DEVICES for both ("Prolog and Epilog Guide",
+# slurm.schedmd.com/prolog_epilog.html). A prolog that fails drains the node and holds the job, so this
+# one prints errors to standard error and exits with status 0.
 #
-# /etc/default/batchjob_gpu_prolog may set
+# Settings in /etc/default/batchjob_gpu_prolog:
 #   DIRECTORY=/run/batchjob-gpus
 #   NUMBERS=minor        Slurm counts device files (File=/dev/nvidia[0-3] in gres.conf), not NVML's indexes
 
@@ -20,7 +20,7 @@ NUMBERS=index
 NVIDIA=/proc/driver/nvidia/gpus
 [ -r /etc/default/batchjob_gpu_prolog ] && . /etc/default/batchjob_gpu_prolog
 
-# The NVML index of a device file's minor: indexes follow the PCI bus, as the directories' names do.
+# NVML index of a minor number: indexes are in the order of PCI addresses, as are these directories.
 index_of() {
     index=0
     for gpu in "$NVIDIA"/*/information; do
