@@ -1,1 +1,1 @@
-"""Web pages: the same answers as the API's, for people. They read, and change nothing."""
+"""Web pages: the API's answers for people. Most of them only read."""

@@ -1,4 +1,4 @@
-"""An account: what it used, its fair share and limits, and who belongs to it."""
+"""The page of an account: usage, fair share, limits, and members."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -42,7 +42,7 @@ def account(
     cluster: Annotated[Word, Path()], account: Annotated[Word, Path()],
     _which: Annotated[NoForm, Query()],
 ) -> Response:  # fmt: skip
-    """For those who belong to it, coordinate it, or may see all; members are told to the latter."""
+    """For members, coordinators, and those who may see all; only the latter two see members."""
     since, until = day_of(page.now) - (_DAYS - 1) * DAY, day_of(page.now) + DAY
     whole = access.sees_all(cluster) or AccountOn(cluster, account) in access.accounts
     with services.reader.connect() as db:
@@ -72,7 +72,7 @@ def _belongs(record: AccountRecord, access: Access, cluster: str) -> bool:
 def _people(
     record: AccountRecord | None, access: Access, cluster: str, used: Sequence[Any], whole: bool
 ) -> list[dict[str, Any]]:
-    """Members and whoever used it, with roles and sums, those with most CPU time first."""
+    """Members and other users, with roles and sums, the most CPU time first."""
     own = {each.user for each in access.users if each.cluster in ("", cluster)}
     sums = {row["username"]: row for row in used}
     roles: dict[str, list[str]] = {name: [] for name in sums}

@@ -1,4 +1,4 @@
-"""For those who run a site: what is read and measured, what is not, and who wastes most."""
+"""The page for administrators: what is read and measured, what is not, and who wastes most."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
@@ -31,7 +31,7 @@ _STATELESS = "the state as named by the scheduler is not known"
 
 
 class NodeQuality(NamedTuple):
-    """How much is known of what ran on a node lately."""
+    """How completely the recent jobs of a node are known."""
 
     node: str
     state: str  # by the scheduler; "" where it does not say
@@ -42,19 +42,19 @@ class NodeQuality(NamedTuple):
 
     @property
     def silent(self) -> bool:
-        """Whether nothing of it arrives."""
+        """Whether nothing arrives from it."""
         if self.reported is not None:
             return self.reported == 0.0
         return self.jobs > 0 and self.unmeasured == self.jobs
 
     @property
     def worst(self) -> float:
-        """The lower of the two parts."""
+        """The lower of the two fractions."""
         return min(each for each in (self.reported, self.coverage, 1.0) if each is not None)
 
 
 class ClusterHealth(NamedTuple):
-    """What an admin wants to know of one cluster."""
+    """What an administrator needs to know of one cluster."""
 
     name: str
     polls: Sequence[RowMapping]
@@ -63,7 +63,7 @@ class ClusterHealth(NamedTuple):
     wastes: Sequence[tuple[Waste, str]]  # each with the address of a letter, or ""
 
     def failing(self) -> list[RowMapping]:
-        """Sources whose last reading was in vain."""
+        """Sources whose last reading failed."""
         return [
             row
             for row in self.polls
@@ -130,7 +130,7 @@ def qualities(
     states: Mapping[str, str], covered: Sequence[Mapping[Any, Any]],
     reported: Mapping[str, float] | None,
 ) -> list[NodeQuality]:  # fmt: skip
-    """All nodes that the scheduler or a job knows, the worst first."""
+    """All nodes known to the scheduler or from jobs, the worst first."""
     jobs = {row["node"]: row for row in covered}
     parts = {short(node): part for node, part in (reported or {}).items()} | dict(reported or {})
     found = []

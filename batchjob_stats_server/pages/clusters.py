@@ -1,4 +1,4 @@
-"""Clusters: what waits and runs, which nodes are busy, who used most, and what wants attention."""
+"""Clusters: waiting and running jobs, busy nodes, top users, and what needs attention."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -40,13 +40,13 @@ class NoForm(Form):
 
 
 class ClusterForm(Form):
-    """Which partition's waits are drawn; the busiest by default."""
+    """The partition whose waits are drawn; by default, the busiest."""
 
     partition: Word | None = None
 
 
 class Waste(NamedTuple):
-    """Of a user's jobs in some days: what was allocated and not used."""
+    """What a user's jobs of some days were allocated and did not use."""
 
     user: str
     cpu_seconds: float
@@ -57,7 +57,7 @@ class Waste(NamedTuple):
 
 
 class PollStatus(NamedTuple):
-    """A source of job records, and how its last reading went."""
+    """A source of job records, and the result of its last reading."""
 
     name: str
     success_time: int | None
@@ -65,7 +65,7 @@ class PollStatus(NamedTuple):
 
     @property
     def failing(self) -> bool:
-        """Whether the last try was in vain."""
+        """Whether the last reading failed."""
         return self.error_time is not None and self.error_time > (self.success_time or 0)
 
 
@@ -129,18 +129,18 @@ def cluster(
 
 
 def tells_totals(services: Services, access: Access, cluster: str) -> bool:
-    """Whether how full the cluster is may be told, whoever's jobs make it so."""
+    """Whether totals of the cluster may be shown, whoever its jobs belong to."""
     return services.settings.auth.cluster_totals == "everybody" or access.sees_all(cluster)
 
 
 def reading(services: Services, cluster: str) -> ClusterReading | None:
-    """What the scheduler says of the cluster's nodes; None where nothing is known of them."""
+    """The scheduler's state of the cluster's nodes; None if unknown."""
     found = services.readings.of(cluster, services.clock()) if services.readings else None
     return found if found and found.nodes else None
 
 
 def _sources(known: Sequence[RowMapping], cluster: str) -> list[PollStatus] | None:
-    """None for a cluster that is not there."""
+    """None for a cluster that does not exist."""
     rows = [row for row in known if row["name"] == cluster]
     if not rows:
         return None
@@ -171,7 +171,7 @@ def _idle_gpus(running: Sequence[RowMapping], now: int) -> list[RowMapping]:
 
 
 def _idle_cpus(running: Sequence[RowMapping], now: int) -> list[RowMapping]:
-    """The same of CPUs."""
+    """The same for CPUs."""
     low = [row for row in running if _below(row["cpu_efficiency"])]
     return _longest(low, now, "allocated_cpus")
 
@@ -182,12 +182,12 @@ def _idle(running: Sequence[RowMapping], now: int, ratio: str, held: str) -> lis
 
 
 def _unknown(row: Row, ratio: str) -> bool:
-    """Whether nobody can say if a job's GPUs, or CPUs, are used."""
+    """Whether the use of a job's GPUs, or CPUs, is unknown."""
     return row[ratio] is None and (ratio == "cpu_efficiency" or bool(row["allocated_gpus"]))
 
 
 def _below(ratio: float | None) -> bool:
-    """Whether so little is used; nothing at all is little, unknown is not."""
+    """Whether the use is this low; 0 is low, unknown is not."""
     return ratio is not None and ratio < _LOW
 
 
@@ -201,7 +201,7 @@ def _longest(rows: Sequence[RowMapping], now: int, held: str) -> list[RowMapping
 
 
 def wastes(used: Sequence[RowMapping]) -> list[Waste]:
-    """The users of these sums who left most unused, most first."""
+    """The users of these sums with the most unused, most first."""
     found = [
         Waste(
             row["username"],

@@ -70,7 +70,7 @@ FACTS = (
 
 
 class ComparedFact(NamedTuple):
-    """A fact of all jobs; each with its part of the largest, for a bar."""
+    """A fact of all jobs; each with its fraction of the largest, for a bar."""
 
     name: str
     texts: list[str]
@@ -81,7 +81,7 @@ class ComparedFact(NamedTuple):
 def compare(
     services: Given, page: Shown, access: Caller, which: Annotated[CompareForm, Query()]
 ) -> Response:
-    """The jobs that are named and may be seen."""
+    """The named jobs that may be seen."""
     with services.reader.connect() as db:
         found = [(word, _found(db, access, word)) for word in dict.fromkeys(which.job)]
     rows = live_rows(services, [row for _, row in found if row is not None])

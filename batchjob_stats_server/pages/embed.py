@@ -1,4 +1,4 @@
-"""Small pages for frames in other sites' pages: one's jobs, and one job."""
+"""Small pages for frames in other sites' pages: the caller's jobs, and one job."""
 
 from typing import Annotated
 
@@ -34,7 +34,7 @@ _DRAWN = {CPU, MEMORY, GPU_UTILIZATION, GPU_MEMORY}
 def jobs(
     services: Given, page: Shown, access: Caller, _which: Annotated[NoForm, Query()]
 ) -> Response:
-    """The caller's own jobs: those that run, that wait, and the last that ended."""
+    """The caller's own jobs: running, waiting, and the last ended ones."""
     own = Filter(user=page.known.user)
     with services.reader.connect() as db:
         running = live_columns(services, db, queries.running(db, access, _ROWS, own, READ))

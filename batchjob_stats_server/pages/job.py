@@ -1,4 +1,4 @@
-"""The page of a job: what it used of what it had, over time, by node and GPU, and what to do."""
+"""The page of a job: usage and efficiency, over time, by node and GPU, and advice."""
 
 import json
 import math
@@ -41,7 +41,7 @@ _SHADED = 40
 
 
 class JobForm(Form):
-    """Which run, where the id alone does not say it."""
+    """Selects a run if the id alone is ambiguous."""
 
     cluster: Word | None = None
     submitted: Time | None = None
@@ -49,7 +49,7 @@ class JobForm(Form):
 
 
 class RunWindow(NamedTuple):
-    """When it ran; epoch seconds."""
+    """The time of the run; epoch seconds."""
 
     since: int | None
     until: int | None
@@ -59,7 +59,7 @@ class RunWindow(NamedTuple):
 def job(
     services: Given, page: Shown, access: Caller, jobid: JobId, which: Annotated[JobForm, Query()]
 ) -> Response:
-    """One run; a list where several jobs are meant."""
+    """One run, or a list if the id matches several jobs."""
     wanted = Reference(jobid, which.cluster, which.submitted, which.run)
     with services.reader.connect() as db:
         runs = find(db, access, wanted)
@@ -103,7 +103,7 @@ def _errors(services: Services, page: PageRenderer, run: RowMapping) -> list[str
 
 
 def find(db: Connection, access: Access, wanted: Reference) -> Sequence[RowMapping]:
-    """All runs of the id; else the tasks of an array, or the parts of a het job."""
+    """All runs with the id; else the tasks of an array, or the parts of a het job."""
     runs = runs_of(db, access, wanted.jobid, wanted.cluster)
     return runs or [
         row
@@ -122,7 +122,7 @@ def _siblings(db: Connection, access: Access, run: RowMapping) -> list[RowMappin
 
 
 def _nodes(held: Sequence[Any], used: Sequence[Any]) -> list[dict[str, Any]]:
-    """Each node with what the job had and used there; what does less than the others shows."""
+    """Each node with the job's share and usage, which shows nodes that do less than the others."""
     by_node = {each.node: each for each in used}
     cpu = usage_bars.compared({node: each.cpu_seconds for node, each in by_node.items()})
     memory = usage_bars.compared({node: each.memory_peak_bytes for node, each in by_node.items()})
@@ -149,7 +149,7 @@ def _gpus(used: Sequence[Any]) -> list[tuple[Any, usage_bars.ComparedBar, usage_
 
 
 def _shaded(steps: Sequence[Any]) -> str:
-    """Steps of which plots tell: not those that are as long as the job, as JSON for a script."""
+    """Steps to be shaded in plots, as JSON: those shorter than the job."""
     told = [
         (step["step"], step["start_time"], step["end_time"])
         for step in steps

@@ -1,6 +1,6 @@
-"""Columns of lists of jobs: which there are, and which somebody chose.
+"""The optional columns of lists of jobs, and the user's choice of them.
 
-The choice is in a cookie, so that it stays without an account of settings; it is no secret.
+The choice is stored in a cookie, so that it needs no account; it is not confidential.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ _KEPT_SECONDS = 365 * 86400
 
 
 class Column(StrEnum):
-    """What may be left out; id, name and state always stand there."""
+    """An optional column; id, name and state are always shown."""
 
     ACCOUNT = "account"
     PARTITION = "partition"
@@ -75,18 +75,18 @@ _AT_FIRST = frozenset(Column) - {
 
 
 def chosen(request: Request) -> frozenset[Column]:
-    """What this browser chose; names that nobody knows are passed over."""
+    """The columns chosen in this browser; unknown names are ignored."""
     words = request.cookies.get(COOKIE, "").split(".")
     return frozenset(column for column in Column if column in words) or _AT_FIRST
 
 
 def lines(columns: frozenset[Column]) -> list[Line]:
-    """What is to be drawn for them."""
+    """The sparklines that they need."""
     return [line for column, line in LINES.items() if column in columns]
 
 
 def keep(request: Request, answer: Response, columns: Sequence[Column]) -> None:
-    """Have the browser remember them."""
+    """Store the choice in the browser."""
     secure = cookie_name(request).startswith("__Host-")
     answer.set_cookie(
         COOKIE, ".".join(columns), max_age=_KEPT_SECONDS, httponly=True, samesite="lax",

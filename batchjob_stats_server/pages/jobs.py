@@ -1,4 +1,4 @@
-"""Pages of jobs: those that run first, then those that wait, then those that ended."""
+"""Lists of jobs: running ones first, then waiting ones, then ended ones."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
@@ -92,14 +92,14 @@ _FAILED = ("FAILED", "OUT_OF_MEMORY", "TIMEOUT", "NODE_FAIL")
 
 
 class Preset(NamedTuple):
-    """A list that many ask for."""
+    """A frequently needed list."""
 
     title: str
     path: str
 
 
 class JobsForm(JobsQuery):
-    """The filters of the API, from a form."""
+    """The filters of the API as a form."""
 
     limit: int = Field(50, ge=1, le=200)
     started: bool = True  # jobs that wait have a section of their own
@@ -107,7 +107,7 @@ class JobsForm(JobsQuery):
 
 
 class JobsSection(NamedTuple):
-    """Jobs in the same condition."""
+    """Jobs in the same state."""
 
     key: str
     title: str
@@ -119,7 +119,7 @@ class JobsSection(NamedTuple):
 
 
 class LiveSection(NamedTuple):
-    """Jobs that run, or those that wait."""
+    """Running or waiting jobs."""
 
     key: str
     title: str
@@ -139,7 +139,7 @@ _WAITING = LiveSection(
 
 
 class ActiveFilter(NamedTuple):
-    """A filter that is set, and the address of the page without it."""
+    """An active filter, and the address of the page without it."""
 
     name: str
     value: Any
@@ -205,7 +205,7 @@ def _table(
     section: JobsSection, facts: TableFacts, chosen: frozenset[Column], several_users: bool,
     several_clusters: bool,
 ) -> JobsSection:  # fmt: skip
-    """The section with what its table shows."""
+    """The section with its rendered table."""
     waits = section.key == "waiting"
     held = "requested_gpus" if waits else "allocated_gpus"
     gpus = any(row[held] for row in section.rows)
@@ -218,7 +218,7 @@ def _table(
 def _sections(
     services: Services, db: Connection, page: PageRenderer, access: Access, which: JobsForm
 ) -> list[JobsSection]:
-    """All that there are; a page that goes on has only the one that it goes on with."""
+    """All sections; a following page has only the one that it continues."""
     chosen = which.filter()
     sections = []
     first = which.cursor is None
@@ -238,7 +238,7 @@ def _sections(
 def _live(
     db: Connection, page: PageRenderer, access: Access, which: JobsForm, kind: LiveSection
 ) -> JobsSection:
-    """The newest, and where the others are: in a list of such jobs alone."""
+    """The newest, with a link to a list of all of them."""
     alone = which.model_copy(update=kind.alone)
     after = cursor.decode(alone.question(), which.cursor, float) if which.cursor else None
     most = which.limit if after else min(which.limit, _LIVE_ROWS)
@@ -301,7 +301,7 @@ def _presets(page: PageRenderer) -> list[Preset]:
 
 
 def _csv(page: PageRenderer, mine: bool) -> str:
-    """The same list of the API, as a file."""
+    """The address of the same list of the API, as a CSV file."""
     given = page.request.query_params.multi_items()
     kept = [(name, value) for name, value in given if name not in ("cursor", "limit", "columns")]
     own = [("user", page.known.user)] if mine else []

@@ -1,4 +1,4 @@
-"""Log in through the site's OpenID provider: there, back, and out again."""
+"""Log-in through the site's OpenID provider: redirect, callback, and log-out."""
 
 from urllib.parse import parse_qsl
 
@@ -41,7 +41,7 @@ def _problem(services: Services, error: OidcError) -> Problem:
 
 @router.get("/oidc/log-in")
 def log_in(request: Request, services: Given, next: str = "/") -> Response:
-    """Send the browser to the provider."""
+    """Redirect the browser to the provider."""
     provider = _provider(services)
     try:
         address, begun = provider.begin(local_path(next))
@@ -54,7 +54,7 @@ def log_in(request: Request, services: Given, next: str = "/") -> Response:
 
 @router.get(CALLBACK)
 def logged_in(request: Request, services: Given) -> Response:
-    """Take what the provider says, and begin a session."""
+    """Handle the provider's callback, and begin a session."""
     provider = _provider(services)
     try:
         begun = pending(request.cookies.get(cookie.pending_name(request), ""))
@@ -83,7 +83,7 @@ def _begin(services: Services, person: Person) -> str:
 
 @router.post("/oidc/back-channel-log-out")
 async def back_channel(request: Request, services: Given) -> Response:
-    """End what the provider says has ended there (OpenID Connect Back-Channel Logout 1.0)."""
+    """End sessions that ended at the provider (OpenID Connect Back-Channel Logout 1.0)."""
     provider = _provider(services)
     form = dict(parse_qsl((await request.body()).decode("utf-8", "replace")))
 

@@ -1,4 +1,4 @@
-"""A node: its state and GPUs by now, its curves, and who had it when."""
+"""The page of a node: its current state and GPUs, its curves, and its jobs over time."""
 
 from collections.abc import Callable, Sequence
 from typing import Annotated, NamedTuple
@@ -32,14 +32,14 @@ _TIMES = ("id", "start_time", "end_time")  # all that is told of jobs of others
 
 
 class NodeForm(Form):
-    """When."""
+    """The period."""
 
     since: Time | None = None
     until: Time | None = None
 
 
 class Timeline(NamedTuple):
-    """The jobs of a node on lanes, with the hour lines."""
+    """The jobs of a node in lanes, with hour lines."""
 
     stays: list[charts.Stay]
     lanes: int
@@ -48,7 +48,7 @@ class Timeline(NamedTuple):
 
 
 class NodeNow(NamedTuple):
-    """A node at this moment, as the scheduler and its exporter say."""
+    """The current state of a node, from the scheduler and its exporter."""
 
     state: NodeState | None
     exporter: bool  # whether it answers
@@ -62,7 +62,7 @@ def node(
     cluster: Annotated[Word, Path()], node: Annotated[Word, Path()],
     which: Annotated[NodeForm, Query()],
 ) -> Response:  # fmt: skip
-    """The jobs on a node that the caller may see, as a time line and a table, and its curves."""
+    """The visible jobs on a node, as a time line and a table, and its curves."""
     since, until = node_window(which.since, which.until, page.now)
     whole = access.sees_all(cluster)
     with services.reader.connect() as db:
@@ -96,7 +96,7 @@ def _others(
     services: Services, access: Access, cluster: str, seen: Sequence[RowMapping],
     ask: Callable[[], Sequence[RowMapping]],
 ) -> list[tuple[int, int | None]]:  # fmt: skip
-    """When jobs were there that the caller may not see; nothing else of them."""
+    """When other jobs were there that the caller may not see; nothing else about them."""
     if access.sees_all(cluster) or not tells_totals(services, access, cluster):
         return []
     own = {row["id"] for row in seen}
@@ -106,7 +106,7 @@ def _others(
 def _now(
     services: Services, access: Access, cluster: str, node: str, rows: Sequence[RowMapping]
 ) -> NodeNow:
-    """GPUs are told to who may see all jobs, or all of those that surely hold them."""
+    """GPUs are shown to those who may see all jobs, or all that certainly hold them."""
     if services.readings is None or not tells_totals(services, access, cluster):
         return NodeNow(None, False, ())
     now = services.clock()

@@ -1,4 +1,4 @@
-"""One box for ids, names, users, accounts, nodes and clusters."""
+"""A search for ids, names, users, accounts, nodes and clusters."""
 
 from typing import Annotated, NamedTuple
 
@@ -26,13 +26,13 @@ NAMED_DAYS = 90  # how far back a job's name is looked for: no index has it
 
 
 class SearchForm(Form):
-    """The words of the box."""
+    """The text of the search."""
 
     q: Word | None = None
 
 
 class Hit(NamedTuple):
-    """A page that is meant, perhaps."""
+    """A page that may be meant."""
 
     kind: str
     text: str
@@ -40,7 +40,7 @@ class Hit(NamedTuple):
 
 
 class SearchResults(NamedTuple):
-    """What there is, and a word about what is not clear."""
+    """The hits, and a message about what is ambiguous."""
 
     hits: list[Hit]
     jobs: list[RowMapping]
@@ -52,7 +52,7 @@ class SearchResults(NamedTuple):
 def search(
     services: Given, page: Shown, access: Caller, which: Annotated[SearchForm, Query()]
 ) -> Response:
-    """Lead to what is meant where that is one thing, else show what there is."""
+    """Redirect to the only hit, or else show all of them."""
     words = (which.q or "").strip()
     with services.reader.connect() as db:
         found = _found(db, access, words, page.now) if words else SearchResults([], [])
@@ -94,9 +94,9 @@ def _found(db: Connection, access: Access, words: str, now: int) -> SearchResult
 
 
 def _names(db: Connection, access: Access, words: str, since: int, *, alone: bool) -> list[Hit]:
-    """Jobs of this name, or else, where the words mean nothing else, of names that contain them.
+    """Jobs with this name, or else, if nothing else matches, with names that contain it.
 
-    No index has names: what the second question does not find, the first one need not look for.
+    Names have no index: if the second query finds nothing, the first one cannot either.
     """
     if not numbers(db, access, 1, Filter(name_contains=words, started_from=since)).ids:
         return []

@@ -1,4 +1,4 @@
-"""Sign in with a token: from the address of a link, or from a form; it becomes a cookie."""
+"""Sign-in with a token, from the address of a link or from a form; it is stored in a cookie."""
 
 import re
 from urllib.parse import parse_qsl, urlencode
@@ -25,19 +25,20 @@ router = APIRouter(include_in_schema=False)
 
 
 class TokenInAddress:
-    """Turns `?token=` of a page's address into the cookie, and leads on to the address without.
+    """Moves `?token=` from a page's address into the cookie, and redirects to the address without
+    it.
 
-    So the token stays in no history, no bookmark and no log. Only an address that somebody typed,
-    pasted or opened from outside a browser does: a link on another site could sign people in as
-    another user. Browsers say which it was over TLS and on loopback (Sec-Fetch-Site); over plain
-    HTTP elsewhere nobody can tell, so there the token goes into the form.
+    So the token is in no history, bookmark or log. Only addresses that were typed, pasted or opened
+    from outside a browser are accepted: a link on another site could sign people in as another
+    user. Browsers report it over TLS and on loopback (Sec-Fetch-Site); over plain HTTP elsewhere it
+    is unknown, so there the token is put into the form.
     """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer such an address; pass on any other."""
+        """Handle such an address; pass on any other."""
         if scope["type"] == "http" and scope["method"] == "GET" and _may_hold(scope):
             connection = HTTPConnection(scope)
             given = parse_qsl(connection.url.query, keep_blank_values=True)
@@ -61,13 +62,13 @@ def _typed(connection: HTTPConnection) -> bool:
 
 
 def _path(url: URL) -> str:
-    """The path, which cannot be taken for the name of another host."""
+    """The path, which cannot be mistaken for the name of another host."""
     return "/" + url.path.lstrip("/")
 
 
 @router.post("/sign-in")
 async def sign_in(request: Request) -> Response:
-    """Take a token from the form, and lead back; whether it is known shows there."""
+    """Store the token of the form, and redirect; the next page shows whether it is valid."""
     form = dict(parse_qsl((await request.body()).decode("utf-8", "replace")))
     token = form.get(_PARAMETER, "").strip()
     if not TOKEN.fullmatch(token):
@@ -79,9 +80,9 @@ async def sign_in(request: Request) -> Response:
 
 @router.post("/sign-out")
 def sign_out(request: Request, services: Given) -> Response:
-    """Forget the token in this browser; it stays good elsewhere until it is revoked.
+    """Delete the token from this browser; it stays valid elsewhere until it is revoked.
 
-    Who logged in is logged out everywhere: in all browsers, and at the provider.
+    Users who logged in are logged out everywhere: in all browsers, and at the provider.
     """
     text = request.cookies.get(cookie_name(request), "")
     ended = text.startswith(sessions.PREFIX) and _end_sessions(services, text)
@@ -99,6 +100,6 @@ def _end_sessions(services: Services, text: str) -> bool:
 
 @router.get("/signed-out")
 def signed_out(request: Request, services: Given, provider: str = "") -> Response:
-    """Say so, and end the session at the provider; open to all."""
+    """Confirm it, and end the session at the provider; open to everybody."""
     address = services.provider.log_out_address() if services.provider and provider else ""
     return plain(request, "signed_out.html", provider=services.provider, provider_address=address)

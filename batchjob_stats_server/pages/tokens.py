@@ -1,4 +1,4 @@
-"""One's own API tokens: make one, which is shown once, see and revoke them."""
+"""The caller's API tokens: create one, which is shown once, list and revoke them."""
 
 from typing import Annotated
 from urllib.parse import parse_qsl
@@ -24,13 +24,13 @@ _LIFETIMES = (1, 7, 30, 90, 365)  # days
 
 @router.get("/tokens")
 def tokens(services: Given, page: Shown) -> Response:
-    """Those on record."""
+    """List the tokens."""
     return _shown(services, page)
 
 
 @router.post("/tokens")
 async def make(services: Given, page: Shown, request: Request) -> Response:
-    """Make one, and show its text this once."""
+    """Create one, and show its text this once."""
     _only_from_our_pages(request)
     form = dict(parse_qsl((await request.body()).decode("utf-8", "replace")))
     return await run_in_threadpool(_made, services, page, form)
@@ -47,9 +47,9 @@ def revoke(
 
 
 def _only_from_our_pages(request: Request) -> None:
-    """A browser tells the origin of a form, which was compared with ours before (TrustedHosts).
+    """A browser sends the origin of a form, which was compared with ours before (TrustedHosts).
 
-    So a proxy's or provider's log-in, which a browser brings along by itself, is not enough.
+    So a proxy's or provider's log-in, which a browser sends by itself, is not enough.
     """
     if "origin" not in request.headers:
         raise Problem(403, "expected a form of this server; programs use the API")
@@ -79,5 +79,5 @@ def _shown(services: Services, page: PageRenderer, made: api.MadeToken | None = 
 
 
 def _roles(role: TokenRole) -> list[TokenRole]:
-    """What one of this role may give to a token."""
+    """The roles that one of this role may give to a token."""
     return [each for each in TokenRole if role is TokenRole.ADMIN or each in (TokenRole.USER, role)]

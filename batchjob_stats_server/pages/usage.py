@@ -1,4 +1,4 @@
-"""What users and accounts used, with energy and emissions, by day and in sum."""
+"""Usage of users and accounts, with energy and emissions, by day and in total."""
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -35,7 +35,7 @@ _REST = BarSegment("allocated but not used or not measured", "rest")
 
 
 class Measure(NamedTuple):
-    """What a chart shows of each day."""
+    """What a chart shows for each day."""
 
     title: str
     parts: tuple[BarSegment, ...]  # from the bottom upwards
@@ -76,7 +76,7 @@ MEASURES = {
 
 
 class UsageForm(Days):
-    """Of whom, when, told apart by what, and which chart."""
+    """Whose usage, the period, the grouping, and the chart."""
 
     by: By = "user"
     user: Word | None = None
@@ -150,7 +150,7 @@ def _whole(
 
 
 def _usual(whole: UsageTableRow | None) -> Shows:
-    """What the page opens with: there may be no meter."""
+    """The initial chart: there may be no meter."""
     if whole and not whole.sums["energy_host_joules"] + whole.sums["energy_gpu_joules"]:
         return "cpu"
     return "energy"
@@ -177,7 +177,7 @@ def _chart(
 
 
 def _emissions_by_day(found: Sequence[RowMapping]) -> Measure:
-    """Of the provider with most: the figures of several are not to be added up."""
+    """Those of the provider with most: values of several providers are never added up."""
     sums: dict[str, float] = defaultdict(float)
     for row in found:
         sums[row["provider"]] += row["grams"]

@@ -1,4 +1,4 @@
-"""Style, scripts and icon of the pages; Plotly comes from its own package, and is not copied."""
+"""Style, scripts and icon of the pages; Plotly is read from its own package."""
 
 import gzip
 import hashlib
@@ -24,7 +24,7 @@ _PLOTLY = "plotly.js"
 
 
 class Asset(NamedTuple):
-    """A file that browsers may keep: its address changes with its content."""
+    """A file that browsers may cache: its address changes with its content."""
 
     media_type: str
     body: bytes
@@ -33,7 +33,7 @@ class Asset(NamedTuple):
 
 
 class Assets:
-    """All files, read once; Plotly's five megabytes only when somebody looks at a plot."""
+    """All files, read once; Plotly's five megabytes only when a plot is shown."""
 
     def __init__(self) -> None:
         self._own = {
@@ -47,13 +47,13 @@ class Assets:
         return self.plotly if name == _PLOTLY else self._own.get(name)
 
     def address(self, name: str) -> str:
-        """Where a page finds it."""
+        """The address of a file."""
         asset = self.get(name)
         return f"/static/{name}?v={asset.digest}" if asset else f"/static/{name}"
 
     @cached_property
     def plotly(self) -> Asset | None:
-        """Plotly's script; None where the package is not installed."""
+        """Plotly's script; None if the package is not installed."""
         spec = importlib.util.find_spec("plotly")
         for folder in (spec and spec.submodule_search_locations) or ():
             path = Path(folder) / "package_data" / "plotly.min.js"
@@ -63,9 +63,9 @@ class Assets:
 
     @cached_property
     def plotly_marks(self) -> tuple[str, ...]:
-        """Ids that keep Plotly from adding the styles of its maps, inline, where one is there.
+        """Ids that keep Plotly from adding inline styles for its maps.
 
-        The style policy of our pages would refuse them, aloud; nobody draws maps here.
+        The style policy of our pages would refuse them with an error; no page draws maps.
         """
         body = self.plotly.body if self.plotly else b""
         found = re.findall(rb'if\(!document\.getElementById\("([0-9a-f]{64})"\)\)', body)
@@ -82,7 +82,7 @@ router = APIRouter(include_in_schema=False)
 
 @router.get("/static/{name}")
 def static(request: Request, name: str) -> Response:
-    """A file; open to all, for the page that says how to sign in needs its style."""
+    """A file, open to everybody, since the sign-in page needs its style."""
     asset = request.app.state.pages.assets.get(name)
     if asset is None:
         raise Problem(404, f"there is no {name}")

@@ -1,4 +1,4 @@
-"""Where the lines and boxes of a drawing are, in its own units; templates draw them as SVG."""
+"""Geometry of drawings in their own units; templates draw them as SVG."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ class Box(NamedTuple):
 def line(points: Sequence[tuple[float, float]], width: float, height: float, top: float) -> str:
     """An SVG path through points (time, value), `top` at the upper edge; gaps are left open.
 
-    A gap is where more than thrice the usual time passes between two points.
+    A gap is where more than three times the usual time lies between two points.
     """
     if not points or top <= 0:
         return ""
@@ -39,7 +39,7 @@ def line(points: Sequence[tuple[float, float]], width: float, height: float, top
 
 
 def round_up(value: float) -> float:
-    """The next of 1, 2, 2.5, 5, 10 times a power of ten: a scale that people can read."""
+    """The next of 1, 2, 2.5, 5, 10 times a power of ten: a readable scale."""
     if value <= 0 or not math.isfinite(value):
         return 1.0
     power = 10.0 ** math.floor(math.log10(value))
@@ -74,7 +74,7 @@ def columns(
 
 
 class BarSegment(NamedTuple):
-    """What a column is made of."""
+    """A part of a column."""
 
     name: str
     colour: str  # a class of the style
@@ -84,7 +84,7 @@ DAY_CHART_WIDTH, DAY_CHART_HEIGHT = 720.0, 160.0
 
 
 class DayChart(NamedTuple):
-    """Stacked columns, one a day."""
+    """Stacked columns, one per day."""
 
     title: str
     parts: Sequence[BarSegment]
@@ -97,9 +97,9 @@ def day_chart(
     title: str, parts: Sequence[BarSegment], rows: Sequence[tuple[int, tuple[float, ...]]],
     write: Callable[[float], str], unit: float = 1.0,
 ) -> DayChart | None:  # fmt: skip
-    """A chart of (day, values of the parts); None where all are nothing.
+    """A chart of (day, values of the parts); None if all are zero.
 
-    `unit`: in which the scale has round numbers.
+    `unit`: the unit in which the scale has round numbers.
     """
     highest = max((sum(values) for _, values in rows), default=0.0)
     if highest <= 0:
@@ -110,7 +110,7 @@ def day_chart(
 
 
 class Stay(NamedTuple):
-    """Something that took from `start` to `end`, on a lane of its own in that time."""
+    """A span from `start` to `end`, in a lane of its own during that time."""
 
     item: int  # its place in what was given
     lane: int
@@ -121,7 +121,7 @@ class Stay(NamedTuple):
 def stays(
     spans: Sequence[tuple[float, float]], since: float, until: float, width: float
 ) -> list[Stay]:
-    """Put spans on as few lanes as they need, the earliest first; each is cut to the window."""
+    """Place spans in as few lanes as possible, the earliest first; each is cut to the window."""
     free: list[float] = []
     made = []
     scale = width / (until - since) if until > since else 0
@@ -140,12 +140,12 @@ _STEPS = (300, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 2 * 86400, 7 *
 
 
 def ticks(since: int, until: int, most: int = 8) -> list[int]:
-    """Round times (UTC) in a window, at most so many."""
+    """Round times (UTC) in a window, at most this many."""
     step = next((step for step in _STEPS if (until - since) / step <= most), _STEPS[-1])
     return list(range(-(-since // step) * step, until + 1, step))
 
 
 def tick(at: int, since: int, until: int) -> str:
-    """What stands at such a line: the time of day, or the day where that says more (UTC)."""
+    """The label of a tick: the time of day, or the day if that is more informative (UTC)."""
     moment = datetime.fromtimestamp(at, UTC)
     return f"{moment:%m-%d}" if until - since > 3 * 86400 or not at % 86400 else f"{moment:%H:%M}"

@@ -1,6 +1,6 @@
-"""Small pieces of HTML that stand in most rows of most tables.
+"""Small pieces of HTML that occur in most rows of most tables.
 
-Functions write them: a macro of a template takes several times as long to be called as to write.
+Functions write them: calling a macro of a template takes several times as long.
 """
 
 import functools
@@ -23,23 +23,23 @@ _CELLS_WIDTH = 56  # of all of them at most
 
 
 def html(text: str) -> Markup:
-    """What was put together here, of words that are escaped."""
+    """Markup composed here from escaped parts."""
     return str.__new__(Markup, text)  # Markup's own looks for `__html__`, which takes its time
 
 
 def escaped(text: str) -> Markup:
-    """The text, escaped; most ids are letters and digits alone."""
+    """The text, escaped; most ids consist of letters and digits alone."""
     return html(text) if text.isalnum() else escape(text)
 
 
 @functools.lru_cache(4096)
 def words(text: str) -> Markup:
-    """The text, escaped, where the same one stands in many rows."""
+    """The text, escaped, and cached for texts that occur in many rows."""
     return escape(text)
 
 
 def bar(used: UsageBar | None) -> Markup:
-    """How full something is, as a bar and a number; nothing where there is nothing to fill."""
+    """A fraction as a bar and a number; empty if there is none."""
     if used is None:
         return Markup()
     if used.ratio is None:
@@ -68,7 +68,7 @@ def state(word: str) -> Markup:
 
 
 def spark(course: Sparkline | None) -> Markup:
-    """A line over time; None: it did not come in time."""
+    """A sparkline; None: it was not ready in time."""
     if course is None:
         return absent("no measurements in time")
     if not course.path:
@@ -81,7 +81,7 @@ def spark(course: Sparkline | None) -> Markup:
 
 
 def gpu_cells(ratios: Sequence[float | None]) -> Markup:
-    """A cell for each GPU of a job, as full as it is used; nothing for a single one."""
+    """A cell for each GPU of a job, filled by utilisation; empty for a single one."""
     if len(ratios) < 2:
         return Markup()
     shown = ratios[:_CELLS]
@@ -102,7 +102,7 @@ def _gpu_cell(level: str, place: int) -> str:
 
 
 def jobid(row: Row) -> Markup:
-    """As people know it: the task of an array, the part of a het job; a UUID by its beginning."""
+    """The id for people: the task of an array, the part of a het job, a prefix of a UUID."""
     if row["array_jobid"] and row["array_index"] is not None:
         return html(f"{escaped(row['array_jobid'])}_{row['array_index']}")
     if row["het_jobid"] and row["het_offset"] is not None:
@@ -114,7 +114,7 @@ def jobid(row: Row) -> Markup:
 
 
 def job_link(row: Row) -> Markup:
-    """A run's id, which leads to its page."""
+    """A run's id with a link to its page."""
     # All else in the address is percent-encoded.
     return html(f'<a href="{links.job(row).replace("&", "&amp;")}">{jobid(row)}</a>')
 
@@ -123,13 +123,13 @@ def job_link(row: Row) -> Markup:
 def node_link(
     cluster: str, node: str, since: int | None = None, until: int | None = None
 ) -> Markup:
-    """A node, which leads to its page, at a time."""
+    """A node with a link to its page, at a time."""
     path = links.path("clusters", cluster, "nodes", node, since=since, until=until)
     return html(f'<a href="{escape(path)}">{escape(node)}</a>')
 
 
 def name(row: Row) -> Markup:
-    """What its user called it; a long one is cut off, and whole for a pointer."""
+    """The job's name; a long one is truncated, with the whole name as its tooltip."""
     if not row["name"]:
         return absent("the job has no name")
     called = words(row["name"])
@@ -138,11 +138,11 @@ def name(row: Row) -> Markup:
 
 @functools.lru_cache(1024)
 def user_link(user: str) -> Markup:
-    """Somebody, which leads to their jobs."""
+    """A user with a link to their jobs."""
     return html(f'<a href="{escape(links.path("jobs", user=user))}">{escape(user)}</a>')
 
 
 @functools.lru_cache(64)
 def cluster_link(cluster: str) -> Markup:
-    """A cluster, which leads to its page."""
+    """A cluster with a link to its page."""
     return html(f'<a href="{escape(links.path("clusters", cluster))}">{escape(cluster)}</a>')

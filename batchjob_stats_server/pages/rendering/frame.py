@@ -1,4 +1,4 @@
-"""What all pages share: the templates, the headers, who is signed in, and problems as pages."""
+"""What all pages share: templates, headers, the signed-in user, and errors as pages."""
 
 import functools
 import json
@@ -56,7 +56,7 @@ class Frame(NamedTuple):
     ancestors: str  # whose pages may show ours in a frame, for the Content-Security-Policy
 
     def headers(self, policy: str) -> dict[str, str]:
-        """Of every page."""
+        """Headers of every page."""
         return {
             "Content-Security-Policy": policy + self.ancestors,
             "Cache-Control": "private, no-store",
@@ -66,7 +66,7 @@ class Frame(NamedTuple):
 
 
 def make(ancestors: Sequence[str]) -> Frame:
-    """Read the templates and the assets. `ancestors`: origins whose pages may hold ours."""
+    """Read the templates and the assets. `ancestors`: origins whose pages may frame ours."""
     templates = jinja2.Environment(
         loader=jinja2.PackageLoader("batchjob_stats_server.pages"),
         autoescape=True,
@@ -94,10 +94,10 @@ def make(ancestors: Sequence[str]) -> Frame:
 
 
 def rendered(template: jinja2.Template, **values: Any) -> str:
-    """The template with these values, which are let go afterwards.
+    """The template with these values, which are released afterwards.
 
     A context and the macros of its template refer to each other: with all rows of a page they would
-    stay until the garbage collector comes, which then keeps one request in a hundred waiting.
+    stay until the garbage collector runs, which then delays one request in a hundred.
     """
     context = template.new_context(values)
     try:
@@ -108,7 +108,7 @@ def rendered(template: jinja2.Template, **values: Any) -> str:
 
 
 class PageRenderer(NamedTuple):
-    """The frame around the answer to one request."""
+    """Renders the answer to one request."""
 
     frame: Frame
     request: Request
@@ -118,7 +118,7 @@ class PageRenderer(NamedTuple):
     made_up: str = ""  # the name of a cluster that a demo made up
 
     def show(self, template: str, *, plots: bool = False, **values: Any) -> HTMLResponse:
-        """The page; no cache between here and the browser may keep it."""
+        """Render the page, which no cache but the browser's may keep."""
         text = rendered(
             self.frame.templates.get_template(template),
             request=self.request,
@@ -131,7 +131,7 @@ class PageRenderer(NamedTuple):
         return HTMLResponse(text, headers=self.frame.headers(PLOT_POLICY if plots else POLICY))
 
     def in_grafana(self, dashboard: str, since: object, until: object, **variables: str) -> str:
-        """The address of a dashboard at a time (epoch milliseconds, or `now`); "" without one."""
+        """The address of a dashboard at a time (epoch milliseconds, or `now`), or ""."""
         if not (self.grafana.url and dashboard):
             return ""
         given = {f"var-{name}": value for name, value in variables.items()}
@@ -139,7 +139,7 @@ class PageRenderer(NamedTuple):
         return self.grafana.url + where
 
     def address(self, **changes: str | None) -> str:
-        """The address of this page with other parameters; None leaves one out."""
+        """The address of this page with other parameters; None removes one."""
         given = self.request.query_params.multi_items()
         asked = [(name, value) for name, value in given if name not in changes]
         asked += [(name, value) for name, value in changes.items() if value is not None]
@@ -158,7 +158,7 @@ Shown = Annotated[PageRenderer, Depends(_page)]
 
 
 def costly(page: Callable[..., Response]) -> Callable[..., Awaitable[Response]]:
-    """A route that asks the database for much, and so waits in the queue that is fair to users."""
+    """A route with expensive queries, which waits in the queue that is fair to users."""
 
     @functools.wraps(page)
     async def queued(**given: Any) -> Response:
@@ -172,7 +172,7 @@ def plain(
     request: Request, template: str, status: int = 200, known: Principal | None = None,
     **values: Any,
 ) -> HTMLResponse:  # fmt: skip
-    """A page for somebody who need not be signed in; with the navigation for one who is."""
+    """A page that needs no sign-in; with the navigation for those who are signed in."""
     frame: Frame = request.app.state.pages
     text = rendered(
         frame.templates.get_template(template), request=request, known=known, status=status,
@@ -182,7 +182,7 @@ def plain(
 
 
 def install(app: FastAPI) -> None:
-    """Show problems as pages to browsers; what asks for the API gets documents."""
+    """Show errors as pages to browsers; requests of the API get documents."""
     services: Services = app.state.services
     app.state.pages = make(services.settings.web.frame_ancestors)
     for error, handler in list(app.exception_handlers.items()):

@@ -1,7 +1,7 @@
-"""Lists of jobs: which columns a table has, and what stands in its cells.
+"""Tables of jobs: their columns, and the contents of cells.
 
-Functions write the rows, for a page has hundreds of them with twenty cells each. What they write
-is HTML: what others wrote passes through `escape` or `words`.
+Functions write the rows, since a page has hundreds of them with twenty cells each. They write HTML:
+text from elsewhere must pass through `escape` or `words`.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -40,7 +40,7 @@ READ = (
 
 
 class TableFacts(NamedTuple):
-    """What the cells tell beside the rows."""
+    """What cells need in addition to the rows."""
 
     now: int
     gpus: Mapping[int, Sequence[float | None]]  # use of each of a job's GPUs, by its row's number
@@ -58,7 +58,7 @@ class ListColumn(NamedTuple):
 
     @property
     def head_style(self) -> str:
-        """The class of its head."""
+        """The CSS class of its heading."""
         return self.style if self.style in ("n", "minor") else ""
 
 
@@ -74,7 +74,7 @@ class ListLayout(NamedTuple):
 
 
 def columns(layout: ListLayout) -> list[ListColumn]:
-    """Those of a table, from left to right, behind the box to tick and the job's id."""
+    """Columns from left to right, after the checkbox and the job's id."""
     return [column for wanted, column in _wanted(layout) if wanted]
 
 
@@ -105,7 +105,7 @@ def _begin(row: Row) -> str:
 
 
 def _wanted(layout: ListLayout) -> Iterator[tuple[bool, ListColumn]]:
-    """All columns, and whether each is to be seen."""
+    """All columns, and whether each is shown."""
     chosen, waits, held = layout.chosen, layout.waits, "requested" if layout.waits else "allocated"
     yield True, ListColumn("Name", "name", lambda row, _: fragments.name(row), "name")
     yield True, ListColumn("State", "state", lambda row, _: fragments.state(row["state"]))
@@ -138,7 +138,7 @@ def _wanted(layout: ListLayout) -> Iterator[tuple[bool, ListColumn]]:
 
 
 def _of_started(layout: ListLayout) -> Iterator[tuple[bool, ListColumn]]:
-    """Columns of jobs that have used something."""
+    """Columns of jobs that have started."""
     chosen = layout.chosen
     yield Column.TIME in chosen, ListColumn("Time used", "time_efficiency", _time_used, "n")
     cpu = ListColumn("CPU", "cpu_efficiency", _cpu, label="CPU used")

@@ -1,4 +1,4 @@
-"""Addresses of pages, and the names that jobs have in them."""
+"""Addresses of pages, and references to jobs in them."""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ Row = Mapping[Any, Any]
 
 
 def path(*parts: object, **query: object) -> str:
-    """`/a/b?c=d` of texts as they are; what is None or empty is left out, tuples are repeated."""
+    """`/a/b?c=d` from plain texts; None and empty values are left out, tuples are repeated."""
     there = "/" + "/".join([_quoted(part) for part in parts])
     given = [
         f"{name}={_quoted(each, plus=True)}"
@@ -24,7 +24,7 @@ def path(*parts: object, **query: object) -> str:
 
 
 def _quoted(value: object, plus: bool = False) -> str:
-    """Most words of an address are plain ones; urllib takes its time for these as well."""
+    """Most words need no quoting; urllib is slow for these as well."""
     text = str(value)
     return text if text.isascii() and text.isalnum() else _percent_encoded(text, plus)
 
@@ -35,7 +35,7 @@ def _percent_encoded(text: str, plus: bool) -> str:
 
 
 def local_path(text: str) -> str:
-    """The path and query of an address that somebody gave, never of another host; `/` for none."""
+    """The path and query of a given address, never of another host; `/` if there is none."""
     try:
         there = urlsplit(text)
     except ValueError:  # "Invalid IPv6 URL"
@@ -44,14 +44,14 @@ def local_path(text: str) -> str:
 
 
 def job(row: Row) -> str:
-    """The page of a run; its address holds when the database is rebuilt."""
+    """The page of a run; its address stays valid when the database is rebuilt."""
     run = f"&run={row['run']}" if row["run"] > 1 else ""
     cluster, submitted = _quoted(row["cluster"], plus=True), row["submit_time"]
     return f"/jobs/{_quoted(row['jobid'])}?cluster={cluster}&submitted={submitted}{run}"
 
 
 class Reference(NamedTuple):
-    """A run of a job, or the latest of its id."""
+    """A reference to a run of a job, or to the latest of its id."""
 
     jobid: str
     cluster: str | None = None
@@ -59,7 +59,7 @@ class Reference(NamedTuple):
     run: int | None = None
 
     def means(self, row: Row) -> bool:
-        """Whether it is this run, among the runs of its id."""
+        """Whether it refers to this run, among the runs of its id."""
         return (
             self.cluster in (None, row["cluster"])
             and self.submit_time in (None, row["submit_time"])
@@ -73,12 +73,12 @@ def reference(row: Row) -> str:
 
 
 def references(rows: Sequence[Row], without: Row) -> tuple[str, ...]:
-    """The words of all runs but one."""
+    """References to all runs but one."""
     return tuple(reference(row) for row in rows if row["id"] != without["id"])
 
 
 def referred(word: str) -> Reference:
-    """The run that a word names: of `reference`, `cluster:jobid`, or a job id alone."""
+    """The run of a reference: of `reference`, `cluster:jobid`, or a job id alone."""
     match word.split(":", 3):
         case [cluster, time, run, jobid] if time.isdigit() and run.isdigit() and len(time) < 13:
             return Reference(jobid, cluster, int(time), int(run[:9]))

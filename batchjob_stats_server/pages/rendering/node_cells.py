@@ -1,6 +1,6 @@
-"""The nodes of a cluster, each a cell with the number of jobs there.
+"""The nodes of a cluster as cells with the number of their jobs.
 
-Functions write them, for a cluster may have thousands.
+Functions write them, since a cluster may have thousands.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,12 +12,12 @@ from batchjob_stats_server.pages.rendering import fragments, links
 
 
 def busy_nodes(cluster: str, jobs: Mapping[str, int]) -> Markup:
-    """Those that have jobs."""
+    """Nodes with jobs."""
     return fragments.html("".join(_cell(cluster, node, count) for node, count in jobs.items()))
 
 
 def all_nodes(cluster: str, nodes: Iterable[NodeState], jobs: Mapping[str, int]) -> Markup:
-    """All, in the colours of their states."""
+    """All nodes, in the colours of their states."""
     return fragments.html(
         "".join(
             _cell(cluster, each.node, jobs.get(each.node, 0), each.colour, _title(each))

@@ -22,7 +22,7 @@ _UNTOLD = "not reported by the scheduler"
 
 
 def bars(stays: Sequence[Stay], rows: Sequence[Row], colours: Sequence[int], now: int) -> Markup:
-    """A bar for each stay; those beyond `rows` are of jobs that the caller may not see."""
+    """A bar for each stay; those after `rows` are jobs that the caller may not see."""
     return fragments.html(
         "".join(
             _bar(stay, rows[stay.item], colours[stay.item], now)

@@ -1,4 +1,4 @@
-"""Parts of a plot that are shaded: values that are wasteful, or near a limit."""
+"""Shaded parts of a plot: wasteful values, or values near a limit."""
 
 import json
 import operator
@@ -20,7 +20,7 @@ from batchjob_stats_server.report.rules import AdviceRule
 
 
 class PlotZone(NamedTuple):
-    """What is below, or above, a part of the plot's limit."""
+    """Values below, or above, a fraction of the plot's limit."""
 
     words: str  # of the legend
     side: str  # below or above
@@ -84,5 +84,5 @@ NODE_ZONES: Mapping[str, Sequence[PlotZone]] = {
 
 
 def as_json(zones: Mapping[str, Sequence[PlotZone]], curves: Sequence[str]) -> str:
-    """Those of the curves of a plot, for the script that draws it."""
+    """The zones of a plot's curves, for the script that draws it."""
     return json.dumps([zone._asdict() for name in curves for zone in zones.get(name, ())])

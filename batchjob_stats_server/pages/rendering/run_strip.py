@@ -1,4 +1,4 @@
-"""The last runs of a name beside each other: how long each took, its memory and its energy."""
+"""The last runs of a name side by side: duration, memory and energy."""
 
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
@@ -19,7 +19,7 @@ Row = Mapping[Any, Any]
 
 
 class StripRow(NamedTuple):
-    """One quantity of all runs; None where it is not known of one."""
+    """One quantity of all runs; None where it is unknown."""
 
     title: str
     bars: list[Box | None]
@@ -44,11 +44,11 @@ class RunStrip(NamedTuple):
 
     @property
     def height(self) -> int:
-        """Of the drawing."""
+        """The height of the drawing."""
         return len(self.rows) * _ROW
 
     def marks(self, here: int) -> Markup:
-        """A link with the bars of each run; `here` is the number of the job that is looked at."""
+        """A link with the bars of each run; `here` is the number of the displayed job."""
         return fragments.html("".join(_marks(self, n, here) for n in range(len(self.runs))))
 
 
@@ -61,7 +61,7 @@ _ROWS: tuple[tuple[str, _Of, Callable[..., str]], ...] = (
 
 
 def strip(runs: Sequence[Row], now: int) -> RunStrip | None:
-    """None where there are too few to compare."""
+    """None if there are too few to compare."""
     if len(runs) < 2:
         return None
     rows = [row for each in _ROWS if (row := _row(runs, now, *each))]

@@ -1,6 +1,6 @@
-"""What a job used over its time, small enough for a row of a list.
+"""A job's usage over time, small enough for a row of a list.
 
-No page waits for measurements: what does not come in time is left out, and is there the next time.
+No page waits for measurements: what is not ready in time is left out, and is ready the next time.
 """
 
 import logging
@@ -34,7 +34,7 @@ _THREADS = 2
 
 
 class Sparkline(NamedTuple):
-    """A line, and what it says in words; without a path the words say why."""
+    """A line and its description; without a path, the description says why."""
 
     path: str
     words: str
@@ -57,7 +57,7 @@ class _CachedSparkline(NamedTuple):
 
 
 class Sparklines:
-    """Asks in threads of its own, and keeps the last answers."""
+    """Queries in threads of its own, and caches the last answers."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -65,14 +65,14 @@ class Sparklines:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="sparks")
 
     def stop(self) -> None:
-        """Stop asking."""
+        """Stop querying."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def of(
         self, services: Services, db: Connection, access: Access, rows: Sequence[RowMapping],
         wanted: Sequence[Line] = (Line.CPU,),
     ) -> Mapping[LineKey, Sparkline] | None:  # fmt: skip
-        """The wanted lines of these jobs; None: nothing is measured here."""
+        """The wanted lines of these jobs; None: there is no time series database."""
         if services.histories is None:
             return None
         now = services.clock()
@@ -129,7 +129,7 @@ def _gpus(row: RowMapping) -> int:
 
 
 def _by_time(courses: Iterable[TimeSeries]) -> list[tuple[float, list[float]]]:
-    """What was seen on all nodes and GPUs at each time."""
+    """The values of all nodes and GPUs at each time."""
     seen: dict[float, list[float]] = {}
     for course in courses:
         for point in course.points:
@@ -144,7 +144,7 @@ def _path(points: list[tuple[float, float]], top: float) -> str:
 
 
 def drawn(courses: Iterable[TimeSeries], cpus: float | None) -> Sparkline:
-    """The sum over nodes, against the CPUs that the job had, or else against whole CPUs."""
+    """The sum over nodes, relative to the job's CPUs, or else to whole CPUs."""
     points = [(time, sum(seen)) for time, seen in _by_time(courses)]
     if not points:
         return Sparkline("", "not measured")
@@ -163,7 +163,7 @@ def drawn(courses: Iterable[TimeSeries], cpus: float | None) -> Sparkline:
 
 
 def drawn_memory(courses: Iterable[TimeSeries], allocated: float | None) -> Sparkline:
-    """The sum over nodes, against what the job had (bytes), or else its own highest."""
+    """The sum over nodes, relative to the job's memory (bytes), or else to its own maximum."""
     points = [(time, sum(seen)) for time, seen in _by_time(courses)]
     if not points:
         return Sparkline("", "not measured")

@@ -1,4 +1,4 @@
-"""Numbers and times as people read them; what is not known is a dash that says why."""
+"""Numbers and times for people; unknown values are a dash with a reason."""
 
 import math
 from collections.abc import Callable
@@ -17,7 +17,7 @@ _ABSENT = "not known"
 
 @lru_cache(256)
 def absent(reason: str = _ABSENT) -> Markup:
-    """A dash; the reason is its tooltip, and what a screen reader says."""
+    """A dash; the reason is its tooltip, and is read out by screen readers."""
     return Markup(
         '<span class="absent" title="{0}"><span aria-hidden="true">\u2013</span>'
         '<span class="visually-hidden">{0}</span></span>'
@@ -25,7 +25,7 @@ def absent(reason: str = _ABSENT) -> Markup:
 
 
 def number(value: float | None) -> str:
-    """`12 345`; three digits of what is small."""
+    """`12 345`; small numbers with three digits."""
     if value is None:
         return ""
     return f"{value:,.0f}".replace(",", _THIN) if abs(value) >= 100 else digits(value)
@@ -50,7 +50,7 @@ def share(ratio: float) -> str:
 
 
 def hours(seconds: float) -> str:
-    """Sums of time that are compared with each other: `1 234 h`."""
+    """Totals of time that are compared with each other: `1 234 h`."""
     shown = round(seconds / 3600, 2)
     if seconds > 0 and not shown:
         return f"< 0.01{_THIN}h"
@@ -58,9 +58,9 @@ def hours(seconds: float) -> str:
 
 
 def moment(seconds: float, zone: bool = True, now: float | None = None) -> Markup:
-    """A point of time, as `<time>`; without the zone where the column's head has it.
+    """A point in time as `<time>`; without the zone if the column's heading has it.
 
-    With `now`, a year that is this one is left out.
+    With `now`, the current year is left out.
     """
     return _moment(seconds, zone, None if now is None else _year(now))
 
@@ -77,7 +77,7 @@ def _moment(seconds: float, zone: bool, year: int | None) -> Markup:
 
 
 def exact_moment(seconds: float) -> Markup:
-    """A point of time with its seconds, and milliseconds where they are known, as `<time>`."""
+    """A point in time as `<time>` with seconds, and milliseconds if known."""
     text = rfc3339(seconds)
     if text is None:
         return absent("a time beyond the calendar")
@@ -92,7 +92,7 @@ def iso(seconds: float) -> str:
 
 
 def date(seconds: float) -> str:
-    """`2026-01-31` of its midnight."""
+    """`2026-01-31` for its midnight."""
     at = _utc(seconds)
     return at.isoformat()[:10] if at else ""
 

@@ -1,4 +1,4 @@
-"""How much of what it was given a job used, and which colour that has."""
+"""How much of its allocation a job used, and the colour of that."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -30,7 +30,7 @@ _IDLE = 0.01  # a GPU below did nothing
 
 
 class UsageBar(NamedTuple):
-    """A part of a whole, or why it is not known."""
+    """A fraction, or why it is unknown."""
 
     name: str
     ratio: float | None  # may be above 1
@@ -40,7 +40,7 @@ class UsageBar(NamedTuple):
 
 
 class UsageBars(NamedTuple):
-    """Of one run. A job without GPUs has no share of them."""
+    """The bars of one run. A job without GPUs has none for them."""
 
     cpu: UsageBar
     memory: UsageBar
@@ -49,7 +49,7 @@ class UsageBars(NamedTuple):
 
 
 def of(row: Row, now: int) -> UsageBars:
-    """The shares of a row of `job` with its usage."""
+    """The bars for a row of `job` with its usage."""
     gpu = explain.gpu_ratio(row)
     return UsageBars(
         shown(explain.cpu_ratio(row)),
@@ -77,7 +77,7 @@ def level(what: str, ratio: float) -> str:
 
 
 def cell(ratio: float | None) -> str:
-    """The class of a GPU's cell."""
+    """The CSS class of a GPU's cell."""
     if ratio is None:
         return "unknown"
     return "idle" if ratio < _IDLE else level("gpu", ratio)
@@ -91,7 +91,7 @@ _SUMS = {
 
 
 def used(sums: Row, what: str) -> UsageBar:
-    """The same of sums over days."""
+    """The same for sums over days."""
     part, whole = _SUMS[what]
     if not sums[whole]:
         return UsageBar(NAMES[what], None, reason="not measured")
@@ -100,7 +100,7 @@ def used(sums: Row, what: str) -> UsageBar:
 
 
 class ComparedBar(NamedTuple):
-    """One of several that should do the same, such as a node or a GPU."""
+    """One of several that should be equal, such as nodes or GPUs."""
 
     name: str
     value: float | None
@@ -108,7 +108,7 @@ class ComparedBar(NamedTuple):
 
 
 def compared(parts: Mapping[str, float | None], whole: float | None = None) -> list[ComparedBar]:
-    """Each against `whole`, or against the largest: what does less than the others shows."""
+    """Each relative to `whole`, or to the largest: low ones do less than the others."""
     known = [value for value in parts.values() if value is not None]
     top = whole or max(known, default=0.0)
     mean = sum(known) / len(known) if known else 0.0

@@ -16,7 +16,7 @@ _PARTS = (BarSegment("median", "main"), BarSegment("median to 90th percentile", 
 
 
 class WaitHistory(NamedTuple):
-    """Of one partition, and which others there are."""
+    """The waits of one partition, and the names of the others."""
 
     partition: str
     partitions: Sequence[str]
@@ -26,7 +26,10 @@ class WaitHistory(NamedTuple):
 def wait_history(
     db: Connection, access: Access, cluster: str, partition: str | None, now: int
 ) -> WaitHistory | None:
-    """The last 30 days; None where no job started. Those of few jobs are for who may see them."""
+    """The last 30 days; None if no job started.
+
+    Days with few jobs are only for those who may see these.
+    """
     since = day_of(now) - (_DAYS - 1) * DAY
     known = stats.partitions(db, cluster, since)
     if not known:
