@@ -63,6 +63,12 @@ def gaps(nodes: Collection[NodeSamples], time: MeasuredTime, interval: float) ->
     return samples * interval < _COMPLETE * covered
 
 
+def gpu_gaps(samples: Collection[int], covered: float, time: MeasuredTime, interval: float) -> bool:
+    """The same of any GPU, by its samples; `covered` is the part that its job is covered for."""
+    fewest = min(samples, default=math.inf) + _SPARE_SAMPLES
+    return fewest * interval < _COMPLETE * covered * time.seconds
+
+
 def _covered(node: NodeSamples, time: MeasuredTime, interval: float) -> float:
     """Covered seconds of a node's time."""
     whole = float(time.seconds)

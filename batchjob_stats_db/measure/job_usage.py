@@ -20,11 +20,13 @@ from batchjob_stats_db.measure.coverage import (
     NodeSamples,
     coverage,
     gaps,
+    gpu_gaps,
     known_until,
 )
 from batchjob_stats_db.timeseries.base import JobWindow, SeriesValue
 
 NOT_ANSWERED = "not answered"
+NOT_A_NUMBER = "not a number"
 RUNNING, GAPS, PEAK_SAMPLED = "running", "gaps in samples", "peak sampled"
 DOUBTS = {
     RUNNING: "measured while the job ran; its end was not seen",
@@ -34,7 +36,7 @@ DOUBTS = {
     "more nodes than allocated": "measurements came from more nodes than the job had",
     "user unknown": "the job ended before its user was seen; series with its job id were used",
     "user differs": "series of another user with this job id were excluded",
-    "not a number": "series with NaN or infinite values were excluded",
+    NOT_A_NUMBER: "series with NaN or infinite values were excluded",
     "more cpu than allocated": "more CPU time than the allocated CPUs can provide",
     PEAK_SAMPLED: "a node's kernel recorded no memory peak; its largest sample is used instead",
     "near another run": "another run of this job id ended just before; peaks may belong to it",
@@ -145,7 +147,8 @@ def usage_of(job: JobToMeasure, found: Found, interval: float) -> MeasuredUsage:
     time = MeasuredTime(job.start, job.end, until)
     covered = coverage(nodes, job.nodes, time, interval)
     doubts |= _doubts(job, values, nodes, covered)
-    if gaps(nodes, time, interval):
+    counts = [gpu.samples for gpu in gpus if gpu.utilization_ratio is not None]
+    if gaps(nodes, time, interval) or gpu_gaps(counts, covered, time, interval):
         doubts.add(GAPS)
     emissions: dict[str, float] = defaultdict(float)
     for sample in kept[Statistic.TOTAL, _EMISSIONS]:
@@ -185,7 +188,7 @@ def _believed(job: JobToMeasure, found: Found, doubts: set[str]) -> tuple[Found,
                 doubts.update({"user differs"} if user else ())
                 dropped += 1
             elif not math.isfinite(sample.value):
-                doubts.add("not a number")
+                doubts.add(NOT_A_NUMBER)
                 dropped += 1
             else:
                 doubts.update({"user unknown"} if nobodys else ())

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from batchjob.schedulers.states import JobState
-from batchjob_stats_db.measure.job_usage import GAPS, PEAK_SAMPLED
+from batchjob_stats_db.measure.job_usage import GAPS, NOT_A_NUMBER, PEAK_SAMPLED
 from batchjob_stats_db.queries.efficiency import ACCOUNTING, IMPOSSIBLE_CPU, MEASURED
 from batchjob_stats_server.report.material import Row
 from batchjob_stats_server.report.model import Efficiency
@@ -154,29 +154,31 @@ def measured_until(job: Row) -> int | None:
 
 
 def cpu_final(job: Row) -> bool:
-    """Whether the CPU figure covers the whole job, and will not change."""
-    return _final(job, job["cpu_basis"])
+    """Whether the CPU figure covers the whole job, and will not change.
+
+    Accounting may lack the last step of a job that did not complete.
+    """
+    if job["cpu_basis"] == ACCOUNTING:
+        return job["end_time"] is not None and job["state"] == JobState.COMPLETED
+    return _final(job)
 
 
 def memory_final(job: Row) -> bool:
-    """The same for the memory figure; for several nodes, accounting has only the mean.
+    """The same for the memory figure, which must be a peak that the kernel recorded.
 
-    If the kernel keeps no peak, it may have been in a gap.
+    More may have been in use between two samples, accounting's included.
     """
-    if job["memory_basis"] != MEASURED:
-        return _final(job, job["memory_basis"]) and (job["allocated_nodes"] or 1) == 1
-    return _final(job, MEASURED) and not {GAPS, PEAK_SAMPLED} <= set(doubts(job))
+    return job["memory_basis"] == MEASURED and _final(job) and PEAK_SAMPLED not in doubts(job)
 
 
 def measured_final(job: Row) -> bool:
     """The same for figures of GPUs and nodes, which only measurements have."""
-    return _final(job, MEASURED if measured(job) else None) and GAPS not in doubts(job)
+    return _final(job) and GAPS not in doubts(job)
 
 
-def _final(job: Row, basis: str | None) -> bool:
-    if job["end_time"] is None or basis is None:
-        return False
-    return basis == ACCOUNTING or bool(job["usage_final"] and job["usage_coverage"] >= 1.0)
+def _final(job: Row) -> bool:
+    whole = measured(job) and job["usage_final"] and job["usage_coverage"] >= 1.0
+    return bool(whole and NOT_A_NUMBER not in doubts(job))
 
 
 def _why(job: Row, available: float | None, what: str) -> str:

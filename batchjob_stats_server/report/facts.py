@@ -7,7 +7,7 @@ from typing import NamedTuple
 from batchjob.runtime.formatting import clock, size
 from batchjob.schedulers import registry
 from batchjob.schedulers.registry import RequestSyntax
-from batchjob_stats_db.queries.efficiency import ACCOUNTING, MEASURED
+from batchjob_stats_db.queries.efficiency import ACCOUNTING
 from batchjob_stats_server.report import explain, similar
 from batchjob_stats_server.report.conditions import Value, Values
 from batchjob_stats_server.report.material import ReportInput, Row
@@ -83,17 +83,15 @@ def _coverage(material: ReportInput) -> Value:
 
 
 def _node_peak(job: Row) -> float | None:
-    """The highest memory on one node, for a job whose figure is final."""
-    if not explain.memory_final(job):
-        return None
-    if job["memory_basis"] == MEASURED and job["usage_memory_peak_node_bytes"] is not None:
-        return float(job["usage_memory_peak_node_bytes"])
-    peak: int | None = job["memory_used_bytes"]
-    return peak
+    """The least that a job can have needed on one node."""
+    peak, nodes = job["memory_used_bytes"], job["allocated_nodes"] or 1
+    known = (job["usage_memory_peak_node_bytes"], None if peak is None else peak / nodes)
+    return max((float(each) for each in known if each is not None), default=None)
 
 
 def _node_need(material: ReportInput) -> float | None:
-    if _node_peak(material.job) is None:
+    """None where it may have been more; of similar jobs that does not matter."""
+    if not explain.memory_final(material.job):
         return None
     return similar.most(material, _node_peak)
 

@@ -2,16 +2,19 @@
 
 import re
 
-from hypothesis import given
+import pytest
+from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 
-from batchjob_stats_db.measure.job_usage import GAPS, PEAK_SAMPLED
+from batchjob_stats_db.measure.job_usage import GAPS, NOT_A_NUMBER, PEAK_SAMPLED
 from batchjob_stats_server.report.facts import UNITS, values
 from batchjob_stats_server.report.model import NodeUse
 from batchjob_stats_server.report.rules import advise
 from tests.batchjob_stats_server.report.test_report import GIB, GPU, RULES, UNMEASURED, T, material
 
 HOURS = 3600
+STAGES = ["measured"] * 4 + ["running", "just ended", "accounted", "due again"]
+ENDS = ["COMPLETED"] * 4 + ["FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL"]
 REDUCING = {
     "memory-oversized", "low-cpu", "single-threaded", "unbalanced-nodes", "gpu-unused",
     "gpu-partly-unused", "gpu-small-enough", "time-limit-too-long",
@@ -41,7 +44,9 @@ def jobs(draw, gpus=0):
         "time_limit_seconds": draw(st.sampled_from([3, 24])) * HOURS,
         "allocated_gpus": len(of_gpus),
     }  # fmt: skip
-    stage = draw(st.sampled_from(["running", "just ended", "measured", "accounted", "due again"]))
+    ended_by = draw(st.sampled_from(ENDS))
+    known["state"] = ended_by
+    stage = draw(st.sampled_from(STAGES))
     seen = draw(st.integers(0, 1000)) / 1000
     if stage == "running":
         known |= {"state": "RUNNING", "end_time": None, "elapsed_seconds": None}
@@ -50,8 +55,8 @@ def jobs(draw, gpus=0):
         coverage = 1.0
     else:
         coverage = seen
-    whole = stage in ("measured", "due again") and draw(st.booleans())
-    gaps = draw(st.booleans())  # counters are whole all the same
+    whole = stage in ("measured", "due again") and draw(st.sampled_from([True, True, False]))
+    gaps = draw(st.sampled_from([False, False, True]))  # counters are whole all the same
     if whole:
         seen = coverage = 1.0
     elif stage != "accounted":
@@ -67,18 +72,33 @@ def jobs(draw, gpus=0):
         "usage_memory_peak_bytes": int(sum(peaks) * seen),
         "usage_memory_peak_node_bytes": int(max(peaks) * seen),
     }
-    if gaps:
-        sampled = draw(st.booleans())
-        known["usage_doubt"] = GAPS + (f", {PEAK_SAMPLED}" if sampled else "")
-        for name in ("usage_memory_peak_bytes", "usage_memory_peak_node_bytes") if sampled else ():
-            known[name] = draw(st.integers(0, known[name]))
+    known |= draw(doubted(known, gaps))
     known |= draw(seen_of_gpus(truth, whole and not gaps))
     known["nodes"] = draw(seen_of_nodes(truth["shares"], whole))
     if stage == "accounted":
         known |= {**UNMEASURED, "gpus": []}
     if stage == "accounted" or (stage != "running" and draw(st.booleans())):
-        known |= {"cpu_seconds": busy, "peak_memory_bytes": sum(peaks)}
+        known |= draw(accounting(busy, peaks, ended_by))
     return truth, known
+
+
+@st.composite
+def doubted(draw, known, gaps):
+    """What is marked as doubtful may be less than the truth."""
+    sampled, odd = draw(st.sampled_from([(False, False)] * 2 + [(True, False), (False, True)]))
+    doubts = {GAPS: gaps, PEAK_SAMPLED: sampled, NOT_A_NUMBER: odd}
+    found = {"usage_doubt": ", ".join(doubt for doubt, there in doubts.items() if there)}
+    for name in ("usage_memory_peak_bytes", "usage_memory_peak_node_bytes"):
+        found[name] = draw(st.integers(0, known[name])) if sampled or odd else known[name]
+    part = draw(st.floats(0, 1)) if odd else 1
+    return found | {"usage_user_cpu_seconds": known["usage_user_cpu_seconds"] * part}
+
+
+@st.composite
+def accounting(draw, busy, peaks, ended_by):
+    """It looks at memory from time to time, and may lack a step that was ended."""
+    counted = busy if ended_by == "COMPLETED" else busy * draw(st.floats(0, 1))
+    return {"cpu_seconds": counted, "peak_memory_bytes": draw(st.integers(0, sum(peaks)))}
 
 
 @st.composite
@@ -114,11 +134,22 @@ def seen_of_nodes(draw, shares, whole):
     ]
 
 
+def said(job):
+    """The rules that speak of a job."""
+    return {each.rule for each in advise(RULES, values(material(**job[1])), UNITS)[0]}
+
+
+@pytest.mark.parametrize("rule", sorted(REDUCING))
+def test_jobs_are_of_all_kinds(rule):
+    gpus = 2 if rule == "gpu-partly-unused" else int(rule.startswith("gpu"))
+    any_job = settings(max_examples=3000, phases=[Phase.generate], database=None)
+    find(jobs(gpus), lambda job: rule in said(job), settings=any_job)
+
+
 @given(jobs())
 def test_no_request_below_what_was_used(job):
     truth, known = job
-    found = values(material(**known))
-    rules = {each.rule for each in advise(RULES, found, UNITS)[0]}
+    found, rules = values(material(**known)), said(job)
     if "memory-oversized" in rules:
         assert found["memory_to_ask"] >= truth["node_peak"] * known["allocated_nodes"]
     if rules & {"low-cpu", "single-threaded"}:
@@ -133,8 +164,7 @@ def test_no_request_below_what_was_used(job):
 @given(st.integers(1, 3).flatmap(jobs))
 def test_no_gpu_that_was_used_is_given_back(job):
     truth, known = job
-    found = values(material(**known))
-    rules = {each.rule for each in advise(RULES, found, UNITS)[0]}
+    found, rules = values(material(**known)), said(job)
     used_gpus = sum(ratio >= 0.01 for ratio in truth["gpus"])
     if "gpu-unused" in rules:
         assert used_gpus == 0
