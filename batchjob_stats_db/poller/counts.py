@@ -24,17 +24,23 @@ _FAILED = frozenset({JobState.FAILED, JobState.NODE_FAIL, JobState.BOOT_FAIL})
 def count_ended(
     metrics: PollerMetrics, cluster: str, ended: Iterable[JobRecord], now: float
 ) -> None:
-    """Count ended jobs, once for each node, and tracked work by its tool."""
+    """Count ended jobs, once for each node, and tracked work by its tool.
+
+    Both results begin at 0, since `increase()` does not count what a series begins with.
+    """
     nodes: Counter[tuple[str, str]] = Counter()
+    tools: Counter[tuple[str, str]] = Counter()
     for job in ended:
         if job.end_time is None or now - job.end_time > _RECENT_SECONDS:
             continue
         result = "failed" if job.state in _FAILED else "other"
         nodes.update([(share.node, result) for share in job.nodes])
         if job.tool:
-            metrics.tracked.labels(cluster, _tool(metrics, job.tool), result).inc()
-    for (node, result), number in nodes.items():
-        metrics.ended.labels(cluster, node, result).inc(number)
+            tools[_tool(metrics, job.tool), result] += 1
+    for counter, found in ((metrics.ended, nodes), (metrics.tracked, tools)):
+        for name in {name for name, _ in found}:
+            for result in ("other", "failed"):
+                counter.labels(cluster, name, result).inc(found[name, result])
 
 
 def _tool(metrics: PollerMetrics, name: str) -> str:

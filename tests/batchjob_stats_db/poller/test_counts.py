@@ -36,6 +36,15 @@ def test_ends_by_node(metrics, job):
     assert told(metrics, "ended_jobs_total", cluster="c", node="n1", result="other") == 1
 
 
+def test_failures_begin_at_zero(metrics, job):
+    """`increase()` does not count what a series begins with: the first failures of a node."""
+    nodes = (NodeShare("n1", 1, None, None),)
+    count_ended(metrics, "c", [job("1", end_time=NOW, nodes=nodes, tool="blast")], NOW)
+    failed = {"cluster": "c", "result": "failed"}
+    assert told(metrics, "ended_jobs_total", node="n1", **failed) == 0
+    assert told(metrics, "tracked_work_total", tool="blast", **failed) == 0
+
+
 def test_tools_of_tracked_work_are_bounded(metrics, job):
     jobs = [job(str(number), end_time=NOW, tool=f"tool{number}") for number in range(120)]
     count_ended(metrics, "local", jobs, NOW)
