@@ -1,7 +1,6 @@
 """The command `batchjob`, whose sub-commands are modules of their own."""
 
 import importlib
-import os
 import sys
 from collections.abc import Callable
 from typing import NamedTuple
@@ -9,6 +8,7 @@ from typing import NamedTuple
 from batchjob import __version__
 from batchjob.runtime.extras import lacking
 from batchjob.runtime.log import one_line
+from batchjob.runtime.output import printing
 from batchjob.runtime.settings import SettingsError, nearest
 from batchjob_cli.client.problems import INTERRUPTED, exit_status
 
@@ -69,15 +69,12 @@ def main(arguments: list[str] | None = None) -> int:
     """Run a sub-command; returns the exit status."""
     given = sys.argv[1:] if arguments is None else arguments
     try:
-        return _run(given)
+        return printing("batchjob", lambda: _run(given))
     except SettingsError as error:
         print(f"batchjob: {one_line(str(error))}", file=sys.stderr)
         return exit_status(error)
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:  # `batchjob doctor | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
 
 
 def _run(given: list[str]) -> int:

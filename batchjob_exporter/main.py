@@ -11,6 +11,7 @@ import sys
 import time
 
 from batchjob.runtime import log as logs
+from batchjob.runtime.output import printing
 from batchjob.runtime.sd_notify import notify
 from batchjob.runtime.settings import SettingsError, exit_status
 from batchjob_exporter import exposition
@@ -46,11 +47,11 @@ def _once(chosen: ExporterSettings) -> int:
         body = exposition.render(exporter.collect())
     finally:
         exporter.stop()
-    try:
-        sys.stdout.buffer.write(body)
-        sys.stdout.buffer.flush()
-    except BrokenPipeError:  # `--once | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return printing("batchjob_exporter", lambda: _print(body))
+
+
+def _print(body: bytearray) -> int:
+    sys.stdout.buffer.write(body)
     return 0
 
 

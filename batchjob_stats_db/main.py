@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from batchjob import __version__
 from batchjob.runtime import log as logs
+from batchjob.runtime.output import printing
 from batchjob.runtime.settings import (
     Parser,
     SettingsError,
@@ -34,8 +35,9 @@ log = logging.getLogger(__name__)
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; exit status 1 for a failure, 2 for wrong settings."""
+    given = sys.argv[1:] if arguments is None else arguments
     try:
-        return _main(sys.argv[1:] if arguments is None else arguments)
+        return printing("batchjob_stats_db", lambda: _main(given))
     except (SettingsError, DatabaseError) as error:
         print(f"batchjob_stats_db: {error}", file=sys.stderr)
         return exit_status(error)
@@ -45,8 +47,6 @@ def main(arguments: list[str] | None = None) -> int:
         print(
             f"batchjob_stats_db: the database: {' '.join(str(error.orig).split())}", file=sys.stderr
         )
-    except BrokenPipeError:  # `export | head`
-        sys.stderr.close()
     except KeyboardInterrupt:
         print("batchjob_stats_db: interrupted; what was written is written", file=sys.stderr)
     return 1

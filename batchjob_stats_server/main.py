@@ -16,6 +16,7 @@ import uvicorn
 
 from batchjob import __version__
 from batchjob.runtime import log as logs
+from batchjob.runtime.output import printing
 from batchjob.runtime.sd_notify import notify
 from batchjob.runtime.settings import (
     Parser,
@@ -69,7 +70,8 @@ def _main(arguments: list[str]) -> int:
         print("the configuration is good")
         return 0
     if "user" in extra:
-        return _make_token(chosen, argparse.Namespace(**extra))
+        made = argparse.Namespace(**extra)
+        return printing("batchjob_stats_server", lambda: _make_token(chosen, made))
     return _serve(chosen)
 
 

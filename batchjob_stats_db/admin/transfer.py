@@ -131,9 +131,13 @@ def _read(number: int, line: str) -> tuple[JobRecord, dict[str, Any]]:
         beside = {name: given.pop(name, []) for name in ("usage", "gpus", "emissions")}
         given["nodes"] = tuple(_typed(NodeShare, each) for each in given.get("nodes", []))
         given["steps"] = tuple(_typed(StepRecord, each) for each in given.get("steps", []))
+        for name, rows in beside.items():
+            _check_rows(name, rows)
         return _typed(JobRecord, given), beside
     except json.JSONDecodeError as error:
         raise TransferError(f"line {number}: not JSON: {error}") from error
+    except RecursionError as error:
+        raise TransferError(f"line {number}: not JSON: nested too deeply") from error
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise TransferError(f"line {number}: {error}") from error
 
@@ -147,6 +151,7 @@ def _typed(cls: Any, given: dict[str, Any]) -> Any:
         if name not in hints:
             raise ValueError(f"unknown key {name}{nearest(name, hints)}")
         if name == "state":
+            _check_state(value)
             continue
         allowed = get_args(hints[name]) or (hints[name],)
         kinds = tuple(kind for kind in allowed if isinstance(kind, type))
@@ -154,6 +159,8 @@ def _typed(cls: Any, given: dict[str, Any]) -> Any:
         if kinds and name not in ("nodes", "steps") and not isinstance(value, kinds) and not number:
             words = " or ".join(_KINDS.get(kind, kind.__name__) for kind in kinds)
             raise ValueError(f"{name}: expected {words}, got {value!r}")
+        if isinstance(value, int) and not -_INTEGERS <= value < _INTEGERS:
+            raise ValueError(f"{name}: expected a number of 64 bits, got {value}")
     missing = [name for name in cls._fields if name not in {*given, *cls._field_defaults}]
     if missing:
         raise ValueError(f"the key {missing[0]} is missing; expected a line that export wrote")
@@ -162,6 +169,28 @@ def _typed(cls: Any, given: dict[str, Any]) -> Any:
     return cls(**given)
 
 
+def _check_state(value: object) -> None:
+    if value not in set(JobState):
+        raise ValueError(f"state: expected one of {', '.join(JobState)}, got {value!r}")
+
+
+def _check_rows(name: str, rows: Any) -> None:
+    """Raise ValueError unless these are rows of the table of usage, GPUs or emissions."""
+    columns = {each.name: each for each in _PARTS[name].columns if each.name != "job_id"}
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise ValueError(f"{name}: expected a list of objects, got {rows!r}")
+    for row in rows:
+        for key, column in columns.items():
+            value = row.get(key)
+            if value is None and not column.nullable:
+                raise ValueError(
+                    f"{name}: the key {key} is missing; expected a line that export wrote"
+                )
+            if not isinstance(value, (str, int, float, type(None))):
+                raise ValueError(f"{name}: {key}: expected a text or number, got {value!r}")
+
+
+_INTEGERS = 1 << 63
 _KINDS = {str: "text", int: "a whole number", float: "a number", type(None): "null"}
 
 

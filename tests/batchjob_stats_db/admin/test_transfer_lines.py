@@ -31,7 +31,13 @@ def url(tmp_path):
         ({**LINE, "nods": []}, "line 2: unknown key nods; did you mean nodes?"),
         ({**LINE, "nodes": [{}]}, "line 2: the key node is missing"),
         ({**LINE, "submit_time": "x"}, "line 2: submit_time: expected a whole number, got 'x'"),
+        ({**LINE, "submit_time": -(10**30)}, "line 2: submit_time: expected a number of 64 bits"),
+        ({**LINE, "state": "FLYING"}, "line 2: state: expected one of PENDING, RUNNING,"),
+        ({**LINE, "usage": [{}]}, "line 2: usage: the key source is missing"),
+        ({**LINE, "usage": {}}, "line 2: usage: expected a list of objects, got {}"),
+        ({**LINE, "emissions": [{"provider": [], "grams": 1}]}, "emissions: provider: expected"),
         ([], "line 2: expected a JSON object"),
+        ("[" * 100_000, "line 2: not JSON: nested too deeply"),
         ("{", "line 2: not JSON"),
     ],
 )
