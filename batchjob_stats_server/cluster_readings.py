@@ -33,11 +33,13 @@ REPORTED_SECONDS = 86400
 """The time over which it is counted how often a node reported."""
 
 EXPORTER = "batchjob_node_cpus"  # each node's exporter has one series of it
-_NODE = "batchjob_cluster_node_"
+NODE = "batchjob_cluster_node_"
+ACCOUNT = "batchjob_cluster_account_"
+"""How the names of the metrics of a scheduler's nodes and accounts begin."""
+
 _AMOUNTS = ("cpus", "cpus_allocated", "memory_bytes", "memory_allocated_bytes", "gpus",
             "gpus_allocated")  # fmt: skip
 _NAMES = ("info", "flag", "unavailable_info", *_AMOUNTS)
-_SHARE = "batchjob_cluster_account_"
 SHARES = ("shares_ratio", "usage_ratio", "fairshare_level", "fairshare_ratio")
 _GPU_METRICS = tuple(
     each.name
@@ -47,8 +49,8 @@ _GPU_METRICS = tuple(
 )  # fmt: skip
 CLUSTER_METRICS = (
     EXPORTER,
-    *(_NODE + name for name in _NAMES),
-    *(_SHARE + name for name in SHARES),
+    *(NODE + name for name in _NAMES),
+    *(ACCOUNT + name for name in SHARES),
 )
 
 
@@ -119,25 +121,25 @@ def made(found: Iterable[SeriesValue]) -> ClusterReading:
         values[each.metric].append(each)
     amounts: dict[str, dict[str, float]] = defaultdict(dict)
     for name in _AMOUNTS:
-        for each in values[_NODE + name]:
+        for each in values[NODE + name]:
             amounts[each.labels["node"]][name] = each.value
     flags: dict[str, set[str]] = defaultdict(set)
-    for each in values[f"{_NODE}flag"]:
+    for each in values[f"{NODE}flag"]:
         flags[each.labels["node"]].add(each.labels["flag"])
     reasons = {
-        each.labels["node"]: each.labels["reason"] for each in values[f"{_NODE}unavailable_info"]
+        each.labels["node"]: each.labels["reason"] for each in values[f"{NODE}unavailable_info"]
     }
     nodes = {
         node: NodeState(
             node, state, tuple(sorted(flags[node])), reasons.get(node, ""), amounts[node]
         )
         for node, state in sorted(
-            (each.labels["node"], each.labels["state"]) for each in values[f"{_NODE}info"]
+            (each.labels["node"], each.labels["state"]) for each in values[f"{NODE}info"]
         )
     }
     shares: dict[str, dict[str, float]] = defaultdict(dict)
     for name in SHARES:
-        for each in values[_SHARE + name]:
+        for each in values[ACCOUNT + name]:
             shares[each.labels["account"]][name] = each.value
     return ClusterReading(nodes, dict(shares), by_node(values[EXPORTER]))
 

@@ -19,7 +19,7 @@ import uvicorn
 from playwright.sync_api import Browser, Page, ViewportSize, sync_playwright
 
 from batchjob.runtime.values import ListenAddress
-from batchjob_cli.up import demo_month
+from batchjob_cli.up import demo_month, demo_nodes
 from batchjob_cli.up.demo_cluster import CLUSTER, GPU_NODES
 from batchjob_stats_db.admin.migrate import migrate
 from batchjob_stats_db.database import tokens
@@ -43,7 +43,7 @@ def served(data: Path) -> Iterator[str]:
     engine = writer(parse(url), create=True)
     migrate(engine)
     now = int(time.time())
-    demo_month.make(engine, data / "samples", now)
+    jobs = demo_month.make(engine, data / "samples", now)
     with engine.begin() as db:
         token = tokens.create(db, "operator", TokenRole.ADMIN, "pictures", now)
     engine.dispose()
@@ -51,7 +51,8 @@ def served(data: Path) -> Iterator[str]:
         DatabaseOptions(url), ServerWebOptions(ListenAddress("127.0.0.1", 0)),
         samples=SamplesOptions(str(data / "samples")),
     )  # fmt: skip
-    made = app.make(build(settings))
+    services = demo_nodes.with_nodes(build(settings), data / "samples", jobs)
+    made = app.make(services)
     server = uvicorn.Server(uvicorn.Config(made, port=0, log_level="warning", access_log=False))
     thread = threading.Thread(target=server.run)
     thread.start()

@@ -94,7 +94,7 @@ def people() -> Associations:
     return Associations(
         tuple(Association(CLUSTER, *member, Role.MEMBER) for member in sorted(members)),
         (),
-        tuple(Account(CLUSTER, account, "root") for account in accounts),
+        (Account(CLUSTER, "root"), *(Account(CLUSTER, account, "root") for account in accounts)),
     )
 
 

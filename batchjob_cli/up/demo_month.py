@@ -19,8 +19,8 @@ _PLOTTED = 250  # the latest jobs have samples
 _SOURCE = "demo"
 
 
-def make(engine: Engine, samples: Path, now: int) -> int:
-    """Create it anew; returns the number of its jobs. Raises OSError."""
+def make(engine: Engine, samples: Path, now: int) -> list[MadeJob]:
+    """Create it anew; returns its jobs. Raises OSError."""
     remove(engine, samples)
     jobs = demo_cluster.jobs(now)
     store = Store(engine, CLUSTER, UsagePolicy(), clock=lambda: now)
@@ -33,7 +33,7 @@ def make(engine: Engine, samples: Path, now: int) -> int:
             roll_up(db, CLUSTER, day, now)
     for job in jobs[-_PLOTTED:]:
         demo_usage.write_samples(job, samples, now)
-    return len(jobs)
+    return jobs
 
 
 def _measure(db: Connection, jobs: list[MadeJob], now: int) -> None:

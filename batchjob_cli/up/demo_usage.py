@@ -5,6 +5,7 @@ import math
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from sqlalchemy.engine import RowMapping
 
@@ -15,8 +16,9 @@ from batchjob_stats_db.samples.folder import folder_of
 from batchjob_stats_db.samples.writer import Writer
 from batchjob_stats_db.timeseries.base import JobWindow
 
+GPU_MEMORY, GPU_MEMORY_TOTAL = 60 * GIB, 80 * GIB  # in use by a busy GPU, and installed
 _SAMPLES = 60  # of a node
-_GPU_MEMORY = 60 * GIB
+_INTERVAL = 30.0  # seconds between samples of a running job, as the measurements expect
 _GPU_IDLE_WATTS, _GPU_SPAN_WATTS = 60.0, 320.0
 _CPU_WATTS, _CPU_IDLE_WATTS = 6.0, 2.0
 _GRAMS_PER_KWH = 250.0
@@ -49,7 +51,7 @@ def usage(job: MadeJob, row: RowMapping, now: int) -> tuple[JobToMeasure, Measur
             "gpu_memory_peak_bytes": max(gpu.memory_peak_bytes or 0 for gpu in gpus),
         }  # fmt: skip
     joules = 0.0
-    for (component, kind), watts in _watts(
+    for (component, kind), watts in power(
         recipe.cpus * recipe.nodes, sum(cores), [gpu.utilization_ratio or 0.0 for gpu in gpus]
     ).items():
         values[f"energy_{component}_{kind}_joules"] = watts * seconds
@@ -67,12 +69,18 @@ def usage(job: MadeJob, row: RowMapping, now: int) -> tuple[JobToMeasure, Measur
 
 
 def write_samples(job: MadeJob, samples: Path, now: int) -> None:
-    """Write files like the recorder's, with a few dozen samples each; raises OSError."""
+    """Write files like the recorder's; raises OSError.
+
+    A job that has ended has a few dozen samples a node. One that runs has as many as would be
+    taken, or its measurements would have gaps.
+    """
     record = job.record
     if record.start_time is None:
         return
     until = record.end_time or now
     interval = max((until - record.start_time) / _SAMPLES, 5.0)
+    if record.end_time is None:
+        interval = min(interval, _INTERVAL)
     for place, share in enumerate(record.nodes):
         who = SampleHeader("slurm", record.jobid, record.user, share.node, interval)
         writer = Writer(folder_of(samples, record.jobid), who, record.start_time)
@@ -81,32 +89,46 @@ def write_samples(job: MadeJob, samples: Path, now: int) -> None:
                 writer.write(sample)
 
 
+class DemoLoad(NamedTuple):
+    """What a job uses on one of its nodes at a moment."""
+
+    cores: float
+    memory_bytes: float
+    gpu_ratios: list[float]  # utilization of each GPU of the node
+
+
+def load_at(job: MadeJob, place: int, part: float) -> DemoLoad:
+    """The load after `part` (0..1) of the job's time, in waves, so that plots have a shape."""
+    phase = zlib.crc32(f"{job.record.jobid} {place}".encode()) % 628 / 100
+    wave = (2 * math.sin(9 * part + phase) + math.sin(41 * part + phase)) / 3
+    grown = part if _ran_out(job) else min(1.0, 0.4 + 2 * part)
+    return DemoLoad(
+        job.recipe.cpus * _swinging(_load(job, place), wave),
+        _memory(job, place) * grown * (0.95 + 0.05 * wave),
+        [_swinging(ratio, wave) for ratio in _gpu_ratios(job)],
+    )
+
+
 def _samples(
     job: MadeJob, place: int, start: float, until: float, interval: float
 ) -> Iterator[JobSample]:
-    """Samples whose counters grow in waves, so that plots have a shape."""
-    recipe, phase = job.recipe, zlib.crc32(f"{job.record.jobid} {place}".encode()) % 628 / 100
-    load, gpus = _load(job, place), _gpu_ratios(job)
-    limit, most = float(recipe.memory_gib * GIB), _memory(job, place)
+    recipe = job.recipe
     count = max(int((until - start) / interval), 1)
     cpu = peak = 0.0
     joules = dict.fromkeys((("host", "active"), ("host", "idle")), 0.0)
     for number in range(count + 1):
-        part, seconds = number / count, interval if number else 0.0
-        wave = (2 * math.sin(9 * part + phase) + math.sin(41 * part + phase)) / 3
-        cores = recipe.cpus * _swinging(load, wave)
-        ratios = [_swinging(ratio, wave) for ratio in gpus]
-        cpu += cores * seconds
-        for key, watts in _watts(recipe.cpus, cores, ratios).items():
+        now, seconds = load_at(job, place, number / count), interval if number else 0.0
+        cpu += now.cores * seconds
+        for key, watts in power(recipe.cpus, now.cores, now.gpu_ratios).items():
             joules[key] = joules.get(key, 0.0) + watts * seconds
-        grown = part if _ran_out(job) else min(1.0, 0.4 + 2 * part)
-        memory = most * grown * (0.95 + 0.05 * wave)
-        peak = max(peak, memory)
+        peak = max(peak, now.memory_bytes)
         values = {
             "cpu_user_seconds": cpu * 0.95, "cpu_system_seconds": cpu * 0.05,
-            "cpus": float(recipe.cpus), "memory_current_bytes": memory,
-            "memory_working_set_bytes": memory * 0.85, "memory_limit_bytes": limit,
-            "memory_peak_bytes": peak, "threads": float(recipe.cpus), "processes": 4.0,
+            "cpus": float(recipe.cpus), "memory_current_bytes": now.memory_bytes,
+            "memory_working_set_bytes": now.memory_bytes * 0.85,
+            "memory_limit_bytes": float(recipe.memory_gib * GIB), "memory_peak_bytes": peak,
+            "threads": float(recipe.cpus), "processes": 4.0,
+            "oom_kills": float(_ran_out(job) and number == count),
             "process_io_read_bytes": 4e6 * interval * number,
             "process_io_written_bytes": 1e6 * interval * number,
         }  # fmt: skip
@@ -114,7 +136,7 @@ def _samples(
         keyed |= {SampleKey("energy_joules", key): value for key, value in joules.items()}
         grams = sum(joules.values()) / 3.6e6 * _GRAMS_PER_KWH
         keyed[SampleKey("emissions_grams", (_PROVIDER,))] = grams
-        for gpu, ratio in enumerate(ratios):
+        for gpu, ratio in enumerate(now.gpu_ratios):
             keyed |= _gpu_values(job, place, gpu, ratio)
         yield JobSample(start + number * interval, keyed)
 
@@ -124,7 +146,7 @@ def _swinging(level: float, wave: float) -> float:
     return level + wave * min(_SWING * level, 1.0 - level)
 
 
-def _watts(cpus: int, cores: float, gpus: list[float]) -> dict[tuple[str, str], float]:
+def power(cpus: int, cores: float, gpus: list[float]) -> dict[tuple[str, str], float]:
     """Power by component and kind."""
     watts = {
         ("host", "active"): (_CPU_WATTS - _CPU_IDLE_WATTS) * cores,
@@ -136,20 +158,26 @@ def _watts(cpus: int, cores: float, gpus: list[float]) -> dict[tuple[str, str], 
     return watts
 
 
+def gpu_watts(ratio: float) -> float:
+    """Power of a GPU of this utilization."""
+    return _GPU_IDLE_WATTS + _GPU_SPAN_WATTS * ratio
+
+
 def _gpu_values(job: MadeJob, place: int, gpu: int, ratio: float) -> dict[SampleKey, float]:
-    of = (str(gpu), _uuid(job.record.nodes[place].node, gpu), "")
+    of = (str(gpu), uuid(job.record.nodes[place].node, gpu), "")
     return {
         SampleKey("gpu_utilization_ratio", of): ratio,
-        SampleKey("gpu_memory_bytes", of): _GPU_MEMORY * ratio,
-        SampleKey("gpu_power_watts", of): _GPU_IDLE_WATTS + _GPU_SPAN_WATTS * ratio,
+        SampleKey("gpu_memory_bytes", of): GPU_MEMORY * ratio,
+        SampleKey("gpu_memory_total_bytes", of): float(GPU_MEMORY_TOTAL),
+        SampleKey("gpu_power_watts", of): gpu_watts(ratio),
     }
 
 
 def _gpus(job: MadeJob) -> list[GpuUsage]:
     return [
         GpuUsage(
-            share.node, _uuid(share.node, gpu), "", str(gpu), ratio,
-            round(_GPU_MEMORY * ratio), _SAMPLES,
+            share.node, uuid(share.node, gpu), "", str(gpu), ratio,
+            round(GPU_MEMORY * ratio), _SAMPLES,
         )
         for share in job.record.nodes
         for gpu, ratio in enumerate(_gpu_ratios(job))
@@ -160,7 +188,8 @@ def _gpu_ratios(job: MadeJob) -> list[float]:
     return [ratio * job.effort for ratio in job.recipe.gpu_busy]
 
 
-def _uuid(node: str, gpu: int) -> str:
+def uuid(node: str, gpu: int) -> str:
+    """The UUID of a GPU of a node."""
     return f"GPU-{zlib.crc32(node.encode()):08x}-{gpu:04x}-4000-8000-000000000000"
 
 

@@ -17,8 +17,8 @@ from batchjob.runtime.settings import SettingsError, UnavailableError
 from batchjob.schedulers import registry
 from batchjob.schedulers.cluster import DetectedCluster
 from batchjob_cli.client.running_up import TOKEN_FILE, kept
-from batchjob_cli.up import demo, demo_month, records, token
-from batchjob_cli.up.demo_cluster import CLUSTER
+from batchjob_cli.up import demo, demo_month, demo_nodes, records, token
+from batchjob_cli.up.demo_cluster import CLUSTER, MadeJob
 from batchjob_cli.up.options import UpSettings
 from batchjob_cli.up.records import bring_up_to_date
 from batchjob_cli.up.run_control import LocalRunControl
@@ -84,6 +84,8 @@ def running(settings: UpSettings, data: Path) -> Iterator[Stack]:
             process_token=own, run_control=control, local_data=data,
             made_up_cluster=CLUSTER if made_up else "",
         )  # fmt: skip
+        if made_up and not settings.tsdb.url:
+            services = demo_nodes.with_nodes(services, data / SAMPLES, made_up)
         made = server_main.server(services.settings, services)
         stack.enter_context(kept(data / TOKEN_FILE, own.text))
         watching = watch(exporter) if isinstance(exporter, ExporterService) else None
@@ -97,18 +99,18 @@ def running(settings: UpSettings, data: Path) -> Iterator[Stack]:
         shown = url.render_as_string(hide_password=True)
         yield Stack(
             settings.up.exporter_address, recorder, pollers, made, scheduler, own.text, shown,
-            made_up, len(demo.running(demo_runs)),
+            len(made_up), len(demo.running(demo_runs)),
         )  # fmt: skip
 
 
-def _made_up(settings: UpSettings, engine: Engine, data: Path) -> int:
-    """Number of jobs of the demo's cluster: 0 without --demo, or in a site's database."""
+def _made_up(settings: UpSettings, engine: Engine, data: Path) -> list[MadeJob]:
+    """Jobs of the demo's cluster: none without --demo, or in a site's database."""
     if settings.db.url:
-        return 0
+        return []
     if settings.up.demo:
         return demo_month.make(engine, data / SAMPLES, int(time.time()))
     demo_month.remove(engine, data / SAMPLES)
-    return 0
+    return []
 
 
 def _exporter(settings: UpSettings, secret: str) -> ExporterService | Exporter:

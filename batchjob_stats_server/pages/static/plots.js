@@ -80,7 +80,8 @@
     io_read: "read", io_write: "written", pressure_cpu: "CPU", pressure_memory: "memory", pressure_io: "storage",
     network_receive: "received", network_transmit: "sent",
   };
-  const named = (each, several) => [several ? (WORDS[each.metric] ?? each.metric.replaceAll("_", " ")) : "", each.line].filter(Boolean).join(", ") || "job";
+  const WHOLE = document.querySelector(".plots[data-whole]") ? "node" : "job"; // a line of all of it
+  const named = (each, several) => [several ? (WORDS[each.metric] ?? each.metric.replaceAll("_", " ")) : "", each.line].filter(Boolean).join(", ") || WHOLE;
   const { wall, epoch } = window.batchjobTime;
 
   /* A colour for each line: of the palette while that lasts, then of the whole circle. */

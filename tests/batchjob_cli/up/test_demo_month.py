@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from fastapi.testclient import TestClient
 
 from batchjob_cli.main import main
-from batchjob_cli.up import demo_cluster, demo_month
+from batchjob_cli.up import demo_cluster, demo_month, demo_nodes
 from batchjob_cli.up.demo_cluster import CLUSTER
 from batchjob_stats_db.admin.migrate import migrate
 from batchjob_stats_db.database import schema, tokens
@@ -23,18 +23,18 @@ NOW = 1_775_300_000
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """The data directory, and the engine of its database."""
+    """The data directory, the engine of its database, and the jobs."""
     data = tmp_path_factory.mktemp("demo")
     engine = writer(parse(f"sqlite:///{data / 'jobs.db'}"), create=True)
     migrate(engine)
-    demo_month.make(engine, data / "samples", NOW)
-    yield data, engine
+    jobs = demo_month.make(engine, data / "samples", NOW)
+    yield data, engine, jobs
     engine.dispose()
 
 
 @pytest.fixture(scope="module")
 def ask(made):
-    data, engine = made
+    data, engine, jobs = made
     with engine.begin() as db:
         text = tokens.create(db, "root", TokenRole.ADMIN, "test", NOW, expiry_time=NOW + 9999)
     settings = ServerSettings(
@@ -42,7 +42,8 @@ def ask(made):
         ServerWebOptions(allowed_host=("testserver",)),
         samples=SamplesOptions(str(data / "samples")),
     )
-    services = build(settings)._replace(clock=lambda: NOW, made_up_cluster=CLUSTER)
+    services = demo_nodes.with_nodes(build(settings), data / "samples", jobs)
+    services = services._replace(clock=lambda: NOW, made_up_cluster=CLUSTER)
     with TestClient(app.make(services)) as client:
         yield lambda path: client.get(path, headers={"Authorization": f"Bearer {text}"})
 
@@ -141,13 +142,50 @@ def test_a_job_has_curves(ask, metric):
     assert all(0 < row["mean"] <= {"ratio": 1, "watts": 400}[row["unit"]] for row in rows)
 
 
+def test_a_running_job_is_measured_without_gaps_and_as_its_list_says(ask):
+    running = ask(f"/api/v1/jobs?cluster={CLUSTER}&state=RUNNING&limit=100").json()
+    job, *_ = [row for row in running if row["allocated_gpus"]]
+    report = ask(f"/api/v1/jobs/{job['jobid']}/report").json()
+    assert report["basis"]["doubts"] == ["running"]
+    listed = job["usage_energy_joules"]
+    assert report["energy"]["total_joules"] == pytest.approx(listed, rel=0.05)
+
+
+def test_nodes_have_states_gpus_and_curves(ask):
+    cluster = ask(f"/clusters/{CLUSTER}").text
+    for words in ("Nodes in use", "1 takes no new jobs", "1 down"):
+        assert words in cluster
+    held = {
+        share.node: job.record.jobid
+        for job in demo_cluster.jobs(NOW)
+        if job.recipe.gpus and job.record.state.value == "RUNNING"
+        for share in job.record.nodes
+    }
+    node, jobid = next(iter(held.items()))
+    page = ask(f"/clusters/{CLUSTER}/nodes/{node}").text
+    assert "GPUs now" in page
+    assert f">{jobid}</a>" in page
+    curves = "metric=cpu&metric=memory&metric=power&metric=gpu_utilization"
+    rows = ask(f"/api/v1/clusters/{CLUSTER}/nodes/{node}/metrics?{curves}").json()
+    lines = {(row["metric"], row["line"]) for row in rows}
+    gpus = {("gpu_utilization", f"GPU {gpu}") for gpu in range(8)}
+    assert lines == {("cpu", ""), ("memory", ""), ("power", "host"), *gpus}
+    assert "never report" in ask("/admin").text
+
+
+def test_accounts_have_fair_shares(ask):
+    assert "vision" in ask(f"/clusters/{CLUSTER}/accounts/root").text
+    page = ask(f"/clusters/{CLUSTER}/accounts/vision").text
+    assert "Fair share: shares divided by use" in page
+
+
 def test_its_pages_say_that_it_is_made_up(ask):
     for path in ("/jobs", f"/clusters/{CLUSTER}", "/"):
         assert "is made up" in ask(path).text
 
 
 def test_a_list_names_its_cluster_beside_the_machine_s_own(made, capsys):
-    data, _ = made
+    data, *_ = made
     assert main(["jobs", f"--data={data}", "--limit=3"]) == 0
     assert "CLUSTER" not in capsys.readouterr().out
     run = ["run", f"--data={data}", "--name=mine", "--cgroup=never", "--quiet", "--", "true"]
