@@ -1,5 +1,8 @@
 """Which schedulers are found, and which numbers their jobs have."""
 
+import shutil
+from pathlib import Path
+
 import pytest
 
 from batchjob.schedulers import registry
@@ -41,6 +44,19 @@ def test_slurm_on_version_1(tree):
         "threads": "warning",
         "pressure": "warning",
     }
+
+
+def test_an_idle_node_on_version_1_lacks_nothing_yet(tree):
+    """Slurm makes its tree of CPUs with the first job that is confined there, and it may stay."""
+    host = tree("slurm-22.05-v1-05-multistep-2nodes-gpu")
+    for tree_of_cpus in Path(host.cgroupfs).glob("cpuset/slurm_*"):
+        shutil.rmtree(tree_of_cpus)
+    assert "ConstrainCores=yes" in findings(host)["numbers", "allocated CPUs"].advice
+    for user in Path(host.cgroupfs).glob("*/slurm_*/uid_*"):
+        shutil.rmtree(user)
+    seen = findings(host)
+    assert seen["schedulers", "slurm"].seen.startswith("no jobs in slurm_")
+    assert not [each for each in seen.values() if "ConstrainCores" in each.advice]
 
 
 def test_slurm_on_version_2(tree):
