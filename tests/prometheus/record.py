@@ -108,8 +108,8 @@ def record() -> dict[str, Any]:
         both = sorted({*of_services, *names("job_alerts.yml")})
         made = {
             "interval": INTERVAL,
-            "healthy": _series(tsdb, both, middle - HEALTHY_SAMPLES * INTERVAL, HEALTHY_SAMPLES),
-            "controller_down": _series(tsdb, of_services, middle, FAULT_SAMPLES),
+            "healthy": series(tsdb, both, middle - HEALTHY_SAMPLES * INTERVAL, HEALTHY_SAMPLES),
+            "controller_down": series(tsdb, of_services, middle, FAULT_SAMPLES),
         }
         # The cluster's end cancels what runs.
         again = daemon(cluster.inside("slurmctld", "-D"), folder / "log", environ)
@@ -199,9 +199,10 @@ def _work(cluster: slurm.Cluster, seconds: int) -> None:
         time.sleep(30)
 
 
-def _series(
+def series(
     tsdb: prometheus.Server, names: Sequence[str], begin: float, samples: int
 ) -> list[dict[str, Any]]:
+    """What Prometheus holds under these names: labels, and a value for each interval."""
     found = []
     times = [begin + INTERVAL * number for number in range(samples)]
     for name in names:
@@ -217,8 +218,12 @@ def _series(
     return found
 
 
-if __name__ == "__main__":
-    Path(sys.argv[1]).parent.mkdir(parents=True, exist_ok=True)
-    made = record()
+def write(made: dict[str, Any], path: Path) -> None:
+    """A line for each series."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     lines = json.dumps(made, sort_keys=True).replace('{"labels"', '\n{"labels"')
-    Path(sys.argv[1]).write_text(lines + "\n")
+    path.write_text(lines + "\n")
+
+
+if __name__ == "__main__":
+    write(record(), Path(sys.argv[1]))
