@@ -124,7 +124,13 @@ def build(settings: ServerSettings) -> Services:
         readers,
         writer(url),
         proxy_secret(auth),
-        Groups(auth, readers if settings.oidc.issuer else None, settings.oidc.remember, time.time),
+        Groups(
+            auth,
+            readers if settings.oidc.issuer else None,
+            settings.oidc.remember,
+            time.time,
+            threads.aside,
+        ),
         site_factors(emissions, "emissions") if wanted else None,
         metrics,
         Rates(

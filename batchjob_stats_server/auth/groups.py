@@ -6,6 +6,7 @@ import pwd
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 
 from sqlalchemy.engine import Engine
 
@@ -26,10 +27,14 @@ class Groups:
         reader: Engine | None,
         remember_seconds: float,
         clock: Callable[[], float],
+        aside: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
-        """`reader`: of the database with log-ins; None: no provider is configured."""
+        """`reader`: of the database with log-ins; None: no provider is configured.
+
+        `aside`: what a thread enters while it waits for a directory service.
+        """
         self._wanted = bool(auth.admin_group or auth.viewer_group or auth.account_group)
-        self._unix = UnixGroups() if auth.unix_groups else None
+        self._unix = UnixGroups(aside=aside) if auth.unix_groups else None
         self._reader = reader
         self._remember = remember_seconds
         self._clock = clock
@@ -53,9 +58,11 @@ class UnixGroups:
         self,
         ask: Callable[[str], frozenset[str]] | None = None,
         clock: Callable[[], float] = time.monotonic,
+        aside: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self._ask = ask or _by_nss
         self._clock = clock
+        self._aside = aside
         self._known: dict[str, tuple[float, frozenset[str]]] = {}
         self._lock = threading.Lock()
 
@@ -66,7 +73,8 @@ class UnixGroups:
             until, found = self._known.get(user, (0.0, frozenset()))
         if until > now:
             return found
-        found = self._ask(user)
+        with self._aside():
+            found = self._ask(user)
         with self._lock:
             if len(self._known) >= _MOST:
                 self._known.clear()

@@ -36,6 +36,16 @@ def test_they_are_asked_for_once_a_minute():
     assert asked == ["alice", "alice"]
 
 
+def test_a_slow_directory_service_does_not_hold_up_others(services):
+    threads = services.threads
+
+    def ask(_user):
+        return frozenset({"held up" if threads.one_by_one.busy() else "free"})
+
+    groups = UnixGroups(ask, aside=threads.aside)
+    assert threads.short(lambda: groups.of("alice")) == {"free"}
+
+
 def test_nobody_is_asked_where_groups_decide_nothing():
     groups = Groups(AuthOptions(unix_groups=True), None, 1, lambda: NOW)
     assert groups.of(pwd.getpwuid(os.getuid()).pw_name) == frozenset()
