@@ -45,7 +45,7 @@ def served(data: Path) -> Iterator[str]:
     now = int(time.time())
     jobs = demo_month.make(engine, data / "samples", now)
     with engine.begin() as db:
-        token = tokens.create(db, "operator", TokenRole.ADMIN, "pictures", now)
+        token = tokens.create(db, "ada", TokenRole.ADMIN, "pictures", now)
     engine.dispose()
     settings = ServerSettings(
         DatabaseOptions(url), ServerWebOptions(ListenAddress("127.0.0.1", 0)),

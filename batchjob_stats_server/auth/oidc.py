@@ -219,9 +219,9 @@ class OidcProvider:
 
     def _person(self, session: OAuth2Session, claims: Mapping[str, Any]) -> Person:
         wanted = (self._options.user_claim, self._options.groups_claim)
-        if any(name not in claims for name in wanted) and (
-            endpoint := self._described().get("userinfo_endpoint")
-        ):
+        missing = any(name not in claims for name in wanted)
+        if missing and self._described().get("userinfo_endpoint"):
+            endpoint = self._endpoint("userinfo_endpoint")
             more = self._json(session.get(endpoint, timeout=_TIMEOUT_SECONDS))
             if more.get("sub") != claims["sub"]:
                 raise OidcError("the provider's answer is about another user")

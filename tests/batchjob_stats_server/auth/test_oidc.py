@@ -237,6 +237,18 @@ def test_a_provider_that_says_it_is_another_is_not_believed(browser, provider):
     assert browser().get("/oidc/log-in").status_code == 503
 
 
+@pytest.mark.parametrize("endpoint", ["token_endpoint", "jwks_uri", "userinfo_endpoint"])
+def test_nothing_is_sent_to_an_address_in_plain_http(browser, provider, endpoint):
+    described = provider.described
+    provider.described = lambda: {**described(), endpoint: "http://idp.example/here"}
+    provider.in_userinfo = ("preferred_username",)
+    alice = browser()
+    answer = log_in(alice)
+    assert answer.status_code == 503
+    assert f"the provider's {endpoint} is no https address" in html.unescape(answer.text)
+    assert whoami(alice) == 401
+
+
 def test_sign_out_ends_the_sessions_everywhere(browser, provider):
     laptop, phone, other = browser(), browser(), browser()
     log_in(laptop)
