@@ -32,6 +32,7 @@ from batchjob_stats_server.services import build
 
 IMAGES = Path(__file__).parent / "images"
 _WIDTH, _HEIGHT = 1360, 760
+_HEIGHT_WITH_PLOTS = 1270
 _LIGHT: Literal["light"] = "light"
 _DARK: Literal["dark"] = "dark"
 
@@ -66,8 +67,9 @@ def served(data: Path) -> Iterator[str]:
 
 def take_list(page: Page, root: str) -> None:
     """The list of all jobs."""
-    page.goto(f"{root}jobs?cluster={CLUSTER}")
-    page.wait_for_timeout(1000)
+    for _ in range(2):  # a list does not wait for lines of jobs, which are there the next time
+        page.goto(f"{root}jobs?cluster={CLUSTER}")
+        page.wait_for_timeout(4000)
     page.screenshot(path=IMAGES / "jobs-light.png")
 
 
@@ -75,6 +77,7 @@ def take_job(page: Page, root: str) -> None:
     """A job with GPUs."""
     page.goto(f"{root}jobs?cluster={CLUSTER}&name=train-resnet&state=COMPLETED")
     page.locator("tbody th a").first.click()
+    page.set_viewport_size({"width": _WIDTH, "height": _HEIGHT_WITH_PLOTS})
     page.wait_for_selector(".plot .main-svg", timeout=120_000)
     page.wait_for_timeout(5000)
     page.screenshot(path=IMAGES / "job-dark.png")

@@ -497,6 +497,30 @@ def test_a_list_renews_itself_but_not_under_somebody_s_hand(visit, site):
     assert page.troubles == []
 
 
+def test_a_list_brings_lines_that_came_late_soon(visit, site):
+    page = visit()
+    page.clock.install()
+    answers = []
+
+    def without_lines(route):
+        answer = route.fetch()
+        text = answer.text()
+        if not answers:
+            text = text.replace(
+                '<svg class="spark"', '<span class="late">-</span><svg class="spark"'
+            )
+        answers.append(text)
+        route.fulfill(response=answer, body=text)
+
+    page.route("**/jobs?limit=6", without_lines)
+    page.goto(f"{site[0]}/jobs?limit=6")
+    assert page.locator(".late").count()
+    page.clock.run_for(4_000)
+    _until(page, "!document.querySelector('.late')")
+    assert page.locator("svg.spark").count()
+    assert page.troubles == []
+
+
 def test_a_user_walks_through(visit, site):
     """From the list to a job, by keyboard and mouse, to the comparison, and out."""
     page = visit("alice")

@@ -17,6 +17,8 @@ from batchjob_stats_server.pages.rendering.usage_bars import UsageBar
 Row = Mapping[Any, Any]
 
 _SPOKEN = ("low", "high")
+# A script that sees one asks for the page again soon.
+_LATE = Markup('<span class="late">{}</span>').format(absent("no measurements in time"))
 _CELLS = 32  # of GPUs in a row of a list
 _CELL_WIDTH = 7
 _CELLS_WIDTH = 56  # of all of them at most
@@ -70,7 +72,7 @@ def state(word: str) -> Markup:
 def spark(course: Sparkline | None) -> Markup:
     """A sparkline; None: it was not ready in time."""
     if course is None:
-        return absent("no measurements in time")
+        return _LATE
     if not course.path:
         return absent(course.words)
     told = escape(course.words)

@@ -4,6 +4,7 @@
 
 (() => {
   const SECONDS = 15;
+  const SOON = 3; // where something did not come in time for the page
   const parts = () => [...document.querySelectorAll("[data-live]")];
   if (!parts().length) return;
   const gone = document.getElementById("gone");
@@ -52,5 +53,7 @@
     document.dispatchEvent(new Event("batchjob:renewed"));
   }
 
-  setInterval(() => { renew().catch(() => {}); }, SECONDS * 1000);
+  const quietly = () => renew().catch(() => {});
+  setInterval(quietly, SECONDS * 1000);
+  if (document.querySelector("[data-live] .late")) setTimeout(quietly, SOON * 1000);
 })();
