@@ -119,6 +119,7 @@ def take_all(browser: Browser, address: str, folder: Path) -> None:
             page.emulate_media(media="screen")
             for figure in page.query_selector_all("figure.plot"):
                 figure.evaluate("each => each.scrollIntoView()")
+                page.wait_for_timeout(100)  # a browser draws nothing that it only passes
             page.wait_for_timeout(4000 if page.query_selector("figure.plot") else 500)
             page.screenshot(path=folder / f"{name}-{way}.png", full_page=True)
             if way == "light":
