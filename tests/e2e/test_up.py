@@ -144,7 +144,7 @@ def test_a_second_one_says_what_is_wrong(machine: Up, tmp_path: Path) -> None:
         text=True, env=ENVIRONMENT, timeout=60, check=False,
     )  # fmt: skip
     assert taken.returncode == 2
-    assert f"{machine.web}: Address already in use; --listen-address" in taken.stderr
+    assert f"{machine.web}: Address already in use; use --listen-address" in taken.stderr
     (port,) = free_ports(1)
     scraped = subprocess.run(
         [*argv[:-1], str(tmp_path / "other"), f"--listen-address=127.0.0.1:{port}",
