@@ -15,12 +15,14 @@ from textual.widgets import DataTable, Footer, Header
 from batchjob.runtime.settings import SettingsError, argument
 from batchjob.runtime.values import at_least_one, duration
 from batchjob_cli.client.connect import Parameters, job_pages, parser
-from batchjob_cli.client.table import add_zone, in_colour
+from batchjob_cli.client.table import TableColumn, add_zone, fitting, in_colour
 from batchjob_cli.job_columns import DEFAULT_KEYS, default_columns
 from batchjob_cli.jobs import add_filters, chosen
 
 _SORTS = ("-start_time", "-cpu_efficiency", "-usage_memory_peak_bytes", "-usage_energy_joules")
 _STYLES = {"31": "red", "32": "green", "33": "yellow", "34": "blue", "2": "dim"}
+
+_MARGIN = 4  # characters: the table's padding, and its scroll bar
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -123,19 +125,22 @@ class JobsTop(App[None]):
         place = table.cursor_row
         columns = default_columns(rows, self._given.zone, short=True)
         table.clear(columns=True)
-        table.add_columns(*(column.title for column in columns))
-        painted = in_colour()
-        for row in rows:
-            cells = []
-            for column in columns:
-                colour = column.colour(row) if column.colour and painted else ""
-                style = _STYLES.get(colour, "")
-                cells.append(
-                    Text(column.cell(row), style=style, justify="right" if column.right else "left")
-                )
-            table.add_row(*cells)
+        cells = [[column.cell(row) for column in columns] for row in rows]
+        kept = fitting(columns, cells, self.size.width - _MARGIN)
+        for place, width in kept.items():
+            table.add_column(columns[place].title, width=width)
+        for row, texts in zip(rows, cells, strict=True):
+            table.add_row(*(_shown(columns[place], row, texts[place]) for place in kept))
         table.move_cursor(row=min(place, max(0, len(rows) - 1)))
         running = sum(row["state"] == "RUNNING" for row in rows)
         order = _SORTS[self._sort].lstrip("-").removeprefix("usage_").replace("_", " ")
         now = f"{datetime.now(self._given.zone).astimezone(self._given.zone):%H:%M:%S %Z}"
         self.sub_title = f"{running} running of {len(rows)} shown, by {order}, {now}"
+
+
+def _shown(column: TableColumn, row: Mapping[str, Any], text: str) -> Text:
+    colour = column.colour(row) if column.colour and in_colour() else ""
+    return Text(
+        text, _STYLES.get(colour, ""), justify="right" if column.right else "left",
+        overflow="ellipsis", no_wrap=True,
+    )  # fmt: skip

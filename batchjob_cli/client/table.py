@@ -52,9 +52,7 @@ def written(
     What does not fit is cut short or left out, by what the columns say of themselves.
     """
     cells = [[_plain(column.cell(row)) for column in columns] for row in rows]
-    widths = [max((len(line[place]) for line in cells), default=0) for place in range(len(columns))]
-    widths = [max(each, len(c.title)) for each, c in zip(widths, columns, strict=True)]
-    kept = _fitting(columns, widths, width)
+    kept = fitting(columns, cells, width)
     lines = [_line([column.title for column in columns], columns, kept)]
     for row, texts in zip(rows, cells, strict=True):
         paint = [column.colour(row) if colours and column.colour else "" for column in columns]
@@ -62,10 +60,12 @@ def written(
     return "\n".join(lines)
 
 
-def _fitting(
-    columns: Sequence[TableColumn], widths: Sequence[int], most: int | None
+def fitting(
+    columns: Sequence[TableColumn], cells: Sequence[Sequence[str]], most: int | None
 ) -> Mapping[int, int]:
     """The displayed columns with their widths."""
+    widths = [max((len(line[place]) for line in cells), default=0) for place in range(len(columns))]
+    widths = [max(each, len(c.title)) for each, c in zip(widths, columns, strict=True)]
     kept = dict(enumerate(widths))
 
     def excess() -> int:

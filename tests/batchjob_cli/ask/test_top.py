@@ -74,6 +74,20 @@ def test_what_runs_and_waits_and_new_jobs(data, tmp_path):
     asyncio.run(look())
 
 
+def test_a_narrow_terminal_has_the_figures_in_view(data):
+    async def look():
+        app = top.JobsTop(given(data))
+        async with app.run_test(size=(80, 24)) as pilot:
+            await until(app, pilot, ["busy", "later"])
+            table = app.query_one(DataTable)
+            titles = [str(column.label) for column in table.ordered_columns]
+            assert {"CPU EFF.", "PEAK MEMORY"} < set(titles)
+            assert "STARTED" not in titles
+            assert table.virtual_size.width <= 80
+
+    asyncio.run(look())
+
+
 def test_a_wrong_question_is_told_at_once(data):
     with pytest.raises(SettingsError, match="expected one of"):
         top.run([f"--data={data}", "--state=done"])
