@@ -97,7 +97,7 @@ class Run(NamedTuple):
             return self.wall_seconds
         if self.start_time is None or self.end_time is None:
             return None
-        return max(0, self.end_time - self.start_time)
+        return max(0.0, round(self.end_time - self.start_time, 6))
 
     @property
     def has_result(self) -> bool:

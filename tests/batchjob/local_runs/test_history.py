@@ -43,6 +43,10 @@ def test_newest_first(written, tmp_path):
     assert batchjob.history(data=data, until=START + 2) == [first]
 
 
+def test_run_time_has_no_digits_that_nobody_measured(written):
+    assert written(1, end_time=START + 1.154).duration_seconds == 0.154
+
+
 def test_nothing_has_run_yet(tmp_path):
     assert batchjob.history(data=str(tmp_path / "none")) == []
     with pytest.raises(history.UnknownRun, match="no run has the id or name 'x'"):
