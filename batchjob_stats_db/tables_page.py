@@ -10,7 +10,7 @@ from batchjob.option_page import made_by, table
 from batchjob_stats_db.column_meanings import meaning
 from batchjob_stats_db.database.schema import job, job_gpu, job_node, job_usage, metadata
 
-_SUMS = "Sums of the jobs that ran in it: what was held, measured and used"
+_SUMS = "Sums of the jobs that ran in the period: resources allocated, measured and used"
 _GRAMS = "Grams of CO2e by provider of the factor"
 TABLES: Mapping[str, str] = {
     "cluster": "Clusters, and the time each was first seen.",
@@ -35,8 +35,9 @@ TABLES: Mapping[str, str] = {
     "monthly_user_emissions": f"{_GRAMS}, by month, account and user.",
     "monthly_account_emissions": f"{_GRAMS}, by month and account.",
     "daily_wait": "Wait times of the jobs that started on a day, by partition.",
-    "daily_node_coverage": "How much is measured of the jobs that ended on a node, today and "
-    "yesterday (UTC).",
+    "daily_node_coverage": (
+        "Measured fraction of the jobs that ended on a node, today and yesterday (UTC)."
+    ),
     "rollup_due": "State of the poller: days whose sums must be recomputed.",
     "poll_state": "State of the poller: position in each source.",
     "quarantine": "State of the poller: records that were rejected.",
@@ -52,15 +53,17 @@ def tables_page() -> str:
         "# Tables",
         made_by("batchjob_stats_db.document"),
         "All tables and columns of the job database, which are the same in SQLite and PostgreSQL. "
-        "Within a major version none is renamed or removed; new ones may come. Open the database "
+        "Within a major version none is renamed or removed; new ones may be added. Open the "
+        "database "
         "read-only. NULL, or an empty text, means that something is not known, never zero. Names "
         "end in units: `_time` is UTC epoch seconds, as `day` and `month` are; `_seconds`, "
-        "`_bytes`, `_joules` and `_byte_seconds` are what they say; of a `_ratio` 1 is all.",
+        "`_bytes`, `_joules` and `_byte_seconds` are in these units; a `_ratio` is a "
+        "fraction of 1.",
         "## Views for analysis",
-        "These views join what belongs to a run. They last as long as the session that makes them, "
-        "write nothing, and keep their names and columns as the tables do. PostgreSQL asks for its "
-        "privilege TEMPORARY, which everybody has unless it was taken away. Columns of "
-        "`job_usage` have `usage_` before their names, as in the API.",
+        "These views join the tables of a run. They exist until the end of the session that "
+        "creates them, write nothing, and keep their names and columns as the tables do. "
+        "PostgreSQL requires the privilege TEMPORARY, which all users have by default. "
+        "Columns of `job_usage` have the prefix `usage_`, as in the API.",
         "```sql\n" + "\n\n".join(views()) + "\n```",
     ]
     for each in metadata.sorted_tables:

@@ -19,7 +19,7 @@ def backup(url: URL, target: Path) -> int:
     SQLite: a database file in rollback mode. PostgreSQL: an archive for pg_restore.
     """
     if target.exists():
-        raise DatabaseError(f"{target}: exists already")
+        raise DatabaseError(f"{target}: already exists")
     partial = target.with_name(f"{target.name}.partial-{os.getpid()}")
     try:
         # Private from its first byte: job records are personal data.

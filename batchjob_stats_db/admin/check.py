@@ -1,6 +1,7 @@
 """Checks a database: damage, orphaned rows, days without jobs, stale sources."""
 
 from collections.abc import Iterable, Iterator
+from datetime import UTC, date, datetime
 from itertools import pairwise
 from math import isclose
 from typing import Any
@@ -37,7 +38,7 @@ def _damage(db: Connection) -> Iterator[str]:
         found = db.execute(sa.select(*map(_count_of_another_type, table.columns))).one()
         for column, count in zip(table.columns, found, strict=True):
             if count:
-                yield f"damaged: {table.name}.{column.name}: {count} values of another type"
+                yield f"damaged: {table.name}.{column.name}: {count} values of the wrong type"
 
 
 def _count_of_another_type(column: sa.Column[Any]) -> sa.ColumnElement[int]:
@@ -55,7 +56,7 @@ def _orphans(db: Connection) -> Iterator[str]:
         missing = ~sa.exists().where(job.c.id == table.c.job_id)
         count = db.execute(sa.select(sa.func.count()).select_from(table).where(missing)).scalar()
         if count:
-            yield f"{table.name}: {count} rows without their job"
+            yield f"{table.name}: {count} rows without a job"
 
 
 def _sources(db: Connection, now: int) -> Iterator[str]:
@@ -86,7 +87,7 @@ def _gaps(db: Connection, cluster: str) -> Iterator[str]:
     for day, following in pairwise(db.execute(query).scalars().all()):
         if following - day > DAY:
             days = (following - day) // DAY - 1
-            yield f"{cluster}: no job ran on {days} days after the day that began at {day}"
+            yield f"{cluster}: no job ran for {days} days after {_date(day)}"
 
 
 def _differing(db: Connection, cluster: str) -> Iterator[str]:
@@ -125,7 +126,11 @@ def _miscounted(db: Connection, cluster: str) -> Iterator[str]:
         for each in sorted(jobs.keys() | sums.keys()):
             known, made = jobs.get(each, 0), sums.get(each, 0)
             if known != made and each not in waiting:
-                yield f"{cluster}: {name} of the day that began at {each}: {made}, of {known} jobs"
+                yield f"{cluster}: {name} of {_date(each)} is {made}, but there are {known} jobs"
+
+
+def _date(midnight_seconds: int) -> date:
+    return datetime.fromtimestamp(midnight_seconds, UTC).date()
 
 
 def _total(
@@ -143,8 +148,8 @@ def _overdue(db: Connection, cluster: str, now: int) -> Iterator[str]:
     )
     count = db.execute(late).scalar()
     if count:
-        yield f"{cluster}: {count} jobs have been waiting for their usage for more than a day"
+        yield f"{cluster}: {count} jobs have been due for measurement for more than a day"
     due = schema.rollup_due.c
     days = db.execute(sa.select(sa.func.count()).where(due.cluster == cluster)).scalar() or 0
     if days > 2:
-        yield f"{cluster}: {days} days have been waiting for their sums"
+        yield f"{cluster}: the sums of {days} days have not been updated"

@@ -166,7 +166,7 @@ def put_back(chosen: PollerSettings, given: Arguments) -> int:
     url = url_of(chosen)
     with Progress.waiting(f"restore from {given.file}"):
         before = restore(url, given.file)
-    kept = f"; the database before is {before}" if before else ""
+    kept = f"; the previous database is {before}" if before else ""
     print(f"{url.database}: restored from {given.file}{kept}")
     engine = writer(url)
     try:
@@ -211,7 +211,7 @@ def check_records(chosen: PollerSettings, _given: Arguments) -> int:
     for line in lines:
         print(line)
     if not lines:
-        print(f"good: {jobs} jobs, no damage, no gaps")
+        print(f"OK: {jobs} jobs, no damage, no gaps")
     return 1 if lines else 0
 
 

@@ -43,8 +43,9 @@ class TransferError(Exception):
 
 def _refused(value: object) -> NoReturn:
     raise DatabaseError(
-        f"the database is damaged: {type(value).__name__} where a text or a number must be; see "
-        "`batchjob_stats_db check`, and put a backup back by `batchjob_stats_db restore FILE`"
+        f"the database is damaged: expected text or a number, found {type(value).__name__}; "
+        "run `batchjob_stats_db check`, and restore a backup with `batchjob_stats_db "
+        "restore FILE`"
     )
 
 
@@ -163,7 +164,7 @@ def _typed(cls: Any, given: dict[str, Any]) -> Any:
             raise ValueError(f"{name}: expected a number of 64 bits, got {value}")
     missing = [name for name in cls._fields if name not in {*given, *cls._field_defaults}]
     if missing:
-        raise ValueError(f"the key {missing[0]} is missing; expected a line that export wrote")
+        raise ValueError(f"the key {missing[0]} is missing; expected a line written by export")
     if "state" in given:
         given = {**given, "state": JobState(given["state"])}
     return cls(**given)

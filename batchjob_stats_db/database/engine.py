@@ -75,7 +75,7 @@ def writer(url: URL, *, create: bool = False) -> Engine:
         return sa.create_engine(url, pool_pre_ping=True)
     path = _local(url)
     if not create and not os.path.exists(path):
-        raise DatabaseError(f"{path}: no such database; `batchjob_stats_db migrate` makes it")
+        raise DatabaseError(f"{path}: no such database; create it with `batchjob_stats_db migrate`")
     if create:
         _make(path)
     # Nothing makes an empty file where the database was taken away meanwhile.
@@ -130,7 +130,7 @@ def reader(url: URL, statement_seconds: float = 30.0, connections: int = 5) -> E
         return engine
     path = _local(url)
     if not os.path.exists(path):
-        raise DatabaseError(f"{path}: no such database; `batchjob_stats_db migrate` makes it")
+        raise DatabaseError(f"{path}: no such database; create it with `batchjob_stats_db migrate`")
     engine = sa.create_engine(
         url,
         creator=lambda: sqlite3.connect(

@@ -23,9 +23,9 @@ def found(connection: Connection) -> str:
 def newer(revision: str, where: str) -> DatabaseError:
     """The error for a database from a newer version."""
     return DatabaseError(
-        f"{where}: has schema {revision} of a newer version than this, which knows "
-        f"{schema.REVISION}; upgrade this program, or `batchjob_stats_db restore` a backup from "
-        "before (`batchjob_stats_db check` tells its state)"
+        f"{where}: has schema {revision} of a newer version; this version supports "
+        f"{schema.REVISION}; upgrade this program, or restore an older backup with "
+        "`batchjob_stats_db restore`"
     )
 
 
@@ -43,6 +43,6 @@ def require_current(engine: Engine) -> None:
     if revision > schema.REVISION:
         raise newer(revision, named(engine.url))
     raise DatabaseError(
-        f"the database has schema {revision}, needed is {schema.REVISION}; "
+        f"the database has schema {revision}, expected {schema.REVISION}; "
         "run `batchjob_stats_db migrate` (it takes a backup first)"
     )

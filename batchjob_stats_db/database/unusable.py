@@ -50,7 +50,7 @@ def _help(url: URL) -> str:
     copies = map(Path, glob.glob(f"{glob.escape(path)}.before-*"))
     newest = max(copies, key=lambda copy: copy.stat().st_mtime, default="FILE")
     program = f"batchjob_stats_db --db.url=sqlite:///{path}"
-    return f"see `{program} check`; put a backup back by `{program} restore {newest}`"
+    return f"run `{program} check`; restore a backup with `{program} restore {newest}`"
 
 
 def refuse_foreign(db: Connection, url: URL) -> None:
@@ -61,5 +61,5 @@ def refuse_foreign(db: Connection, url: URL) -> None:
     if tables:
         some = ", ".join(tables[:_FEW]) + (", ..." if len(tables) > _FEW else "")
         raise DatabaseError(
-            f"{named(url)}: belongs to another program (tables {some}); name another file"
+            f"{named(url)}: belongs to another program (tables {some}); use another file"
         )

@@ -33,13 +33,13 @@ DOUBTS = {
     "no samples": "nothing was measured",
     "nodes missing": "less than 95 % of the job's node time is covered",
     GAPS: "averages and sampled peaks do not cover more than 5 % of the time",
-    "more nodes than allocated": "measurements came from more nodes than the job had",
+    "more nodes than allocated": "measurements came from more nodes than were allocated",
     "user unknown": "the job ended before its user was seen; series with its job id were used",
     "user differs": "series of another user with this job id were excluded",
     NOT_A_NUMBER: "series with NaN or infinite values were excluded",
     "more cpu than allocated": "more CPU time than the allocated CPUs can provide",
     PEAK_SAMPLED: "a node's kernel recorded no memory peak; its largest sample is used instead",
-    "near another run": "another run of this job id ended just before; peaks may belong to it",
+    "near another run": "another run with this job id ended just before; peaks may belong to it",
     NOT_ANSWERED: "a query for this job alone failed; it is retried later",
 }
 

@@ -111,7 +111,7 @@ class TsdbOptions:
     )
     refresh: float = option(
         3600.0,
-        "How often running jobs are measured for sums and filters; lists show them as of now.",
+        "How often running jobs are measured for sums and filters; lists show current values.",
         parse=duration,
     )
 
@@ -219,7 +219,7 @@ def settings(flags: Mapping[str, Any], config_file: str) -> PollerSettings:
     names = [cluster.name for cluster in clusters]
     for name in names:
         if names.count(name) > 1:
-            raise SettingsError(f"clusters: {name} is given twice")
+            raise SettingsError(f"clusters: {name} must not be repeated")
     return PollerSettings(**made, clusters=clusters)
 
 

@@ -111,7 +111,8 @@ class Rereading:
         if abs(step) > _STEP:
             how = "forward" if step > 0 else "back"
             log.warning(
-                "%s: the clock was set %s by %.0f s; what ended in the last days is read again",
+                "%s: the clock was set %s by %.0f s; jobs that ended in the last days are "
+                    "read again",
                 self._store.cluster, how, abs(step),
             )  # fmt: skip
             for source in self._sources:

@@ -33,7 +33,9 @@ class PollerMetrics:
         self.interval = gauge("poll_interval_seconds", "Poll interval of a source.", "source")
         self.behind = gauge("behind_seconds", "Time since a source's watermark.", "source")
         self.jobs = counter("jobs", "Job records read, by outcome.", "outcome")
-        self.vanished = counter("vanished_jobs", "Jobs that their scheduler no longer knew.")
+        self.vanished = counter(
+            "vanished_jobs", "Jobs that their scheduler no longer knows, without a recorded end."
+        )
         self.unfinished = gauge("unfinished_jobs", "Recorded jobs that are pending or running.")
         self.ended = counter(
             "ended_jobs", "Jobs whose end was recorded within a day, on each of their nodes.",
@@ -48,14 +50,15 @@ class PollerMetrics:
         )
         self.doubtful = counter(
             "doubtful_jobs",
-            "Of these, jobs whose usage has a caveat other than `running` or `peak sampled`.",
+            "Measured jobs whose usage has a caveat other than `running` or `peak sampled`.",
         )
-        self.run_seconds = counter("measured_job_seconds", "Run time of these jobs.")
+        self.run_seconds = counter("measured_job_seconds", "Run time of the measured jobs.")
         self.covered_seconds = counter(
-            "covered_job_seconds", "Part of this run time that is covered by samples."
+            "covered_job_seconds", "Run time of the measured jobs that is covered by samples."
         )
         self.dropped = counter(
-            "dropped_series", "Series excluded because of another user or no number."
+            "dropped_series",
+            "Series excluded because they belong to another user or are not numbers.",
         )
         self.history_errors = counter("history_errors", "Failed queries of the TSDB.")
         self.days = counter("rolled_up_days", "Days whose sums were recomputed.")

@@ -109,7 +109,7 @@ def test_a_text_in_a_column_of_numbers_is_told(site):
     with closing(sqlite3.connect(site.path)) as db, db:
         db.execute("UPDATE job SET allocated_cpus = 'many' WHERE jobid = '7'")
     status, said = site.run("check")
-    assert (status, "damaged: job.allocated_cpus: 1 values of another type" in said) == (1, True)
+    assert (status, "damaged: job.allocated_cpus: 1 values of the wrong type" in said) == (1, True)
     status, said = site.run("export")
     assert (status, "malformed: 'many' where a number must be" in said) == (1, True)
     site.run("--once")

@@ -97,8 +97,8 @@ def test_what_an_older_exporter_does_not_tell_is_unknown_and_all_else_is_measure
 
 
 OTHER_SCHEMAS = {
-    "0000": f"has schema 0000, needed is {schema.REVISION}; run `batchjob_stats_db migrate`",
-    "9999": f"has schema 9999 of a newer version than this, which knows {schema.REVISION}; upgrade",
+    "0000": f"has schema 0000, expected {schema.REVISION}; run `batchjob_stats_db migrate`",
+    "9999": f"has schema 9999 of a newer version; this version supports {schema.REVISION}; upgrade",
 }
 COMMANDS = (
     (poller, ["--once"]),

@@ -84,7 +84,7 @@ def test_a_name_with_an_ending_is_a_file(alices, run, url, tmp_path):
     assert status == 0, error
     assert said.startswith(f"{copy}: ")
     status, _, error = run("backup", copy)
-    assert (status, error) == (2, f"batchjob_stats_db: {copy}: exists already\n")
+    assert (status, error) == (2, f"batchjob_stats_db: {copy}: already exists\n")
 
 
 def test_a_file_in_the_place_of_the_directory(alices, run, tmp_path):
@@ -220,7 +220,7 @@ def test_restore_twice_keeps_both_that_were_there(alices, run, url, tmp_path, mo
     assert run("restore", copy)[0] == 0
     status, _, error = run("restore", copy)
     assert status == 2
-    assert "replaced-20260101T000000Z: exists already" in error
+    assert "replaced-20260101T000000Z: already exists" in error
     assert users(url) == ["alice"]
 
 

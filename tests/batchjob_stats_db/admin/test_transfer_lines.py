@@ -67,7 +67,7 @@ def test_migration_tells_no_steps_of_its_library(tmp_path):
 
 def test_check_says_that_all_is_well(url, capsys):
     assert main([url, "check"]) == 0
-    assert capsys.readouterr().out.endswith("good: 0 jobs, no damage, no gaps\n")
+    assert capsys.readouterr().out.endswith("OK: 0 jobs, no damage, no gaps\n")
 
 
 class Terminal(io.StringIO):

@@ -139,7 +139,7 @@ def test_only_migrate_migrates(empty_url):
     revision.require_current(engine)
     with engine.begin() as db:
         db.execute(sa.text("UPDATE alembic_version SET version_num = '0000'"))
-    with pytest.raises(DatabaseError, match="has schema 0000, needed is"):
+    with pytest.raises(DatabaseError, match="has schema 0000, expected"):
         revision.require_current(engine)
     with engine.begin() as db:
         db.execute(sa.text("UPDATE alembic_version SET version_num = '9999'"))
