@@ -101,7 +101,7 @@ class ClusterReading(NamedTuple):
 
 CELLS = {
     "free": "idle",
-    "part": "in part allocated",
+    "part": "partly allocated",
     "full": "allocated",
     "drained": "takes no new jobs",
     "down": "down",

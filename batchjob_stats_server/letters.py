@@ -20,9 +20,9 @@ in the last {days} days your jobs on {cluster} left {cpu_hours} hours of allocat
 {gpu_hours} hours of allocated GPU time unused. They used {cpu_percent} of the CPU time and
 {gpu_percent} of the GPU time that was measured.
 
-Your jobs, and what would suit them better: {url}
+Your jobs, with advice on what to request: {url}
 
-May we help?
+Please contact us if we can help.
 """
 
 
@@ -48,7 +48,9 @@ def letter_template(options: ReportOptions) -> LetterTemplate | None:
     for name in re.findall(r"{(\w*)}", text + options.mail_address):
         if name not in FIELDS:
             where = "report.mail-file" if f"{{{name}}}" in text else "report.mail-address"
-            raise SettingsError(f"{where}: {{{name}}} is none of {', '.join(FIELDS)}")
+            raise SettingsError(
+                f"{where}: unknown field {{{name}}}; expected one of {', '.join(FIELDS)}"
+            )
     if "{user}" not in options.mail_address:
         raise SettingsError("report.mail-address: expected {user} in it, as in {user}@example.org")
     subject, _, body = text.partition("\n")

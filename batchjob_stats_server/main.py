@@ -67,7 +67,7 @@ def _main(arguments: list[str]) -> int:
         services = build(chosen)
         services.stop()
         _tls(chosen, services)
-        print("the configuration is good")
+        print("configuration OK")
         return 0
     if "user" in extra:
         made = argparse.Namespace(**extra)
@@ -114,7 +114,7 @@ def _parser() -> Parser:
     token.add_argument("user", help="User of the token.")
     token.add_argument("--role", choices=[role.value for role in TokenRole], default="user",
                        help="Maximum role of the token (default: user).")  # fmt: skip
-    token.add_argument("--label", default="made on the server", help="Description of the token.")
+    token.add_argument("--label", default="created on the server", help="Description of the token.")
     token.add_argument("--cluster", default="", help="Restrict the token to jobs of this cluster.")
     token.add_argument("--lifetime", **argument(duration), default=90 * 86400.0,
                        help="Lifetime of the token (default: 90d).")  # fmt: skip

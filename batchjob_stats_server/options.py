@@ -108,7 +108,7 @@ class ServerWebOptions:
     )
     frame_ancestors: tuple[str, ...] = option(
         (),
-        "Origin whose pages may show pages of this server in a frame, such as"
+        "Origin whose pages may embed pages of this server in a frame, such as"
         " https://ondemand.example.org.",
         parse=_origin,
         repeat=True,
@@ -209,8 +209,8 @@ class AuthOptions:
     )
     cluster_totals: str = option(
         "everybody",
-        "Who may see how full each partition is and how long its jobs wait, without names:"
-        " everybody, or only those who may see all jobs of the cluster (viewers).",
+        "Who may see the load and wait times of each partition, without names: everybody, or "
+        "only users who may see all jobs of the cluster (viewers).",
         parse=one_of("everybody", "viewers"),
     )
     longest_token: float = option(
@@ -263,17 +263,13 @@ class LimitOptions:
     user_rate: float = option(
         20.0, "Maximum rate of requests per user, per second; 0: no limit.", parse=number
     )
-    user_burst: int = option(
-        200, "Number of requests a user may make at once after a pause.", parse=at_least_one
-    )
+    user_burst: int = option(200, "Maximum burst of requests per user.", parse=at_least_one)
     peer_rate: float = option(
         50.0,
         "Maximum rate of requests per address, per second; trusted peers are exempt; 0: no limit.",
         parse=number,
     )
-    peer_burst: int = option(
-        500, "Number of requests an address may make at once after a pause.", parse=at_least_one
-    )
+    peer_burst: int = option(500, "Maximum burst of requests per address.", parse=at_least_one)
     connections: int = option(
         1000,
         "Maximum number of connections; when it is reached, the connection that has "
@@ -318,7 +314,7 @@ class GateOptions:
 class ReportOptions:
     """What reports of jobs say."""
 
-    rules_file: str = option("", "YAML file with rules of advice to add, change or disable.")
+    rules_file: str = option("", "YAML file with advice rules to add, change or disable.")
     pue: float = option(
         0.0,
         "Power usage effectiveness of the site (yearly mean); when set, reports also "

@@ -34,9 +34,9 @@ class GroupsQuery(RowsParams):
     name: Word | None = None
     array_jobid: Word | None = None
     het_jobid: Word | None = None
-    started_from: Time | None = Field(None, description="Else seven days ago.")
+    started_from: Time | None = Field(None, description="Default: seven days ago.")
     started_before: Time | None = None
-    running: bool = Field(False, description="True: only those with a running job.")
+    running: bool = Field(False, description="If true, only groups with a running job.")
     limit: int = Field(20, ge=1, le=queries.MOST)
     cursor: Word | None = Field(
         None, description="Value from the `next` link of the previous page."

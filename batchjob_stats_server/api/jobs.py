@@ -75,14 +75,12 @@ class JobsQuery(RowsParams):
     qos: Word | None = None
     state: Annotated[list[JobState], OneOrMore] = Field([], description="One or several states.")
     state_word: Annotated[list[Word], OneOrMore] = Field(
-        [], description="State as named by the scheduler, such as stopped."
+        [], description="State as named by the source, such as stopped."
     )
     name: Word | None = None
     name_contains: Word | None = Field(None, description="Part of the name, case-insensitive.")
     tool: Word | None = None
-    record_id: Word | None = Field(
-        None, description="The id given by its user, or of another system."
-    )
+    record_id: Word | None = Field(None, description="Id given by the user or by another system.")
     node: Word | None = None
     started_from: Time | None = None
     started_before: Time | None = None
@@ -90,9 +88,13 @@ class JobsQuery(RowsParams):
     het_jobid: Word | None = None
     ended_from: Time | None = None
     ended_before: Time | None = None
-    elapsed_at_least: Duration | None = Field(None, description="Seconds, or such as 2h, 1h30m.")
+    elapsed_at_least: Duration | None = Field(
+        None, description="Seconds, or a duration such as 2h or 1h30m."
+    )
     elapsed_at_most: Duration | None = None
-    cpu_efficiency_at_least: Ratio | None = Field(None, description="A part, 0.25 or 25%.")
+    cpu_efficiency_at_least: Ratio | None = Field(
+        None, description="A fraction such as 0.25 or 25%."
+    )
     cpu_efficiency_at_most: Ratio | None = None
     memory_efficiency_at_least: Ratio | None = None
     memory_efficiency_at_most: Ratio | None = None
@@ -102,15 +104,20 @@ class JobsQuery(RowsParams):
     gpus_at_most: Count | None = None
     nodes_at_least: Count | None = Field(None, description="Allocated.")
     nodes_at_most: Count | None = None
-    memory_at_least: Size | None = Field(None, description="Peak: bytes, or such as 16G.")
+    memory_at_least: Size | None = Field(
+        None, description="Peak memory: bytes, or a size such as 16G."
+    )
     memory_at_most: Size | None = None
-    energy_at_least: Energy | None = Field(None, description="Joules, or such as 1.5 kWh.")
+    energy_at_least: Energy | None = Field(
+        None, description="Joules, or an energy such as 1.5 kWh."
+    )
     energy_at_most: Energy | None = None
-    running: bool = Field(False, description="True: only running or suspended jobs.")
+    running: bool = Field(False, description="If true, only running or suspended jobs.")
     started: bool | None = Field(
         None,
-        description="True: only jobs with a start. False: only those without, which wait or"
-        " were cancelled before. Else those that wait, then those that started, then the others.",
+        description="True: only jobs that have started. False: only jobs that have not started, "
+        "because they are pending or were cancelled before. Default: pending jobs, then started "
+        "jobs, then the others.",
     )
     sort: Sort = Field(
         "-start_time", description="Key to sort by; with a leading `-` in descending order."

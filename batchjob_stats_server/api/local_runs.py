@@ -47,7 +47,7 @@ class NewRun(BaseModel):
 
     command: Annotated[list[_Text], Field(min_length=1, max_length=_ARGUMENTS)]
     name: str = Field("", max_length=256, pattern=r"^[^\x00-\x1f]*$")
-    directory: str = Field("", max_length=4096, description="Else that of the server.")
+    directory: str = Field("", max_length=4096, description="Default: that of the server.")
     environment: dict[Annotated[str, Field(pattern=r"^[^\x00=]+$")], _Text] = Field(
         {}, max_length=_ARGUMENTS, description="Added to the environment of the server."
     )
@@ -67,7 +67,7 @@ class LocalRun(BaseModel):
     name: str
     user: str
     state: str
-    status: str = Field(description="Finer than the state: stopped, success, failed ...")
+    status: str = Field(description="More specific than the state: stopped, success, failed ...")
     command: str
     directory: str
     submit_time: int
@@ -75,12 +75,12 @@ class LocalRun(BaseModel):
     end_time: int | None
     exit_code: int | None
     exit_signal: int | None
-    cpus: float | None = Field(description="The limit in force, as are the next two.")
+    cpus: float | None = Field(description="CPU limit in force.")
     memory_bytes: int | None
     io_bytes_per_second: int | None
     time_limit_seconds: float | None
-    cpu_list: str = Field(description="CPUs it is bound to; empty: not bound.")
-    reason: str = Field(description="Why it waits.")
+    cpu_list: str = Field(description="CPUs to which the run is bound; empty: not bound.")
+    reason: str = Field(description="Reason why the run is waiting.")
 
 
 class DeletedRuns(BaseModel):
@@ -105,7 +105,7 @@ class LogsQuery(p.Query):
     since: p.Time | None = None
     until: p.Time | None = None
     limit: int | None = Field(None, ge=0, le=1_000_000, description="Number of lines from the end.")
-    follow: bool = Field(False, description="True: stream until the run has ended.")
+    follow: bool = Field(False, description="If true, stream until the run has ended.")
 
 
 def _control(services: Given, known: Known) -> RunControl:
@@ -113,7 +113,7 @@ def _control(services: Given, known: Known) -> RunControl:
     if control is None:
         raise Problem(404, "runs over the API are disabled; batchjob up --runs.remote enables them")
     if known.clusters and control.cluster not in known.clusters:
-        raise Problem(403, f"runs are of cluster {control.cluster}")
+        raise Problem(403, f"only cluster {control.cluster} has runs")
     return control
 
 

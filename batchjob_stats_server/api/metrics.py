@@ -32,7 +32,7 @@ _MOST_ROWS = 100_000
 
 def _curve(name: str) -> str:
     if name not in CURVES:
-        raise ValueError(f"{name!r} is none of {', '.join(CURVES)}")
+        raise ValueError(f"unknown metric {name!r}; expected one of {', '.join(CURVES)}")
     return name
 
 
@@ -53,8 +53,8 @@ class MetricsQuery(RowsParams):
     )
     aggregate: bool = Field(
         False,
-        description="True: one line for each metric and part, with the lowest, the median and the"
-        " highest of all nodes and GPUs.",
+        description="If true, one line for each metric and part, with the minimum, median and "
+        "maximum over all nodes and GPUs.",
     )
     node: Word | None = Field(None, description="Only lines of this node.")
     since: Time | None = Field(None, description="Default: the start of the job.")

@@ -28,7 +28,7 @@ router = APIRouter(prefix=PREFIX)
 
 def _curve(name: str) -> str:
     if name not in NODE_CURVES:
-        raise ValueError(f"{name!r} is none of {', '.join(NODE_CURVES)}")
+        raise ValueError(f"unknown metric {name!r}; expected one of {', '.join(NODE_CURVES)}")
     return name
 
 
@@ -70,7 +70,9 @@ async def node_metrics(
     """What a node used as a whole, over time; it tells of all jobs, so only viewers may see it."""
     keys = chosen(which.fields, NodeMetricRow)
     if not access.sees_all(cluster):
-        raise Problem(403, f"only those who may see all jobs of {cluster} may see its nodes' use")
+        raise Problem(
+            403, f"only users who may see all jobs of {cluster} may see the usage of its nodes"
+        )
     if services.histories is None:
         raise Problem(503, "no time series database is configured")
     since, until = node_window(which.since, which.until, int(services.clock()))

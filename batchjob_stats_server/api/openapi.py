@@ -16,11 +16,11 @@ _SCHEMES = {
     "token": {
         "type": "http",
         "scheme": "bearer",
-        "description": "A token of `batchjob_stats_server token`, or made by `tokens`.",
+        "description": "A token created by `batchjob_stats_server token` or by the route `tokens`.",
     },
     "certificate": {
         "type": "mutualTLS",
-        "description": "A client certificate of the site, where the server asks for one.",
+        "description": "A client certificate of the site, if the server requests one.",
     },
 }
 

@@ -67,7 +67,7 @@ def _ratio(value: Any) -> Any:
     try:
         return float(text[:-1]) / 100 if text.endswith("%") else value
     except ValueError:
-        raise ValueError("expected a part such as 0.25 or 25%") from None
+        raise ValueError("expected a fraction such as 0.25 or 25%") from None
 
 
 Duration = Annotated[

@@ -74,7 +74,9 @@ def chosen(fields: str | None, row: type[BaseModel]) -> Keys:
     names = tuple(dict.fromkeys(name.strip() for name in fields.split(",")))
     unknown = [name for name in names if name not in known]
     if unknown:
-        raise Problem(422, f"fields: {unknown[0]!r} is none of {', '.join(known)}")
+        raise Problem(
+            422, f"fields: unknown key {unknown[0]!r}; expected one of {', '.join(known)}"
+        )
     return names
 
 

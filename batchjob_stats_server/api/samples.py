@@ -61,7 +61,7 @@ class ChosenSamples(p.Query):
     limit: int | None = Field(
         None, ge=0, le=1_000_000, description="Maximum number of samples; the latest are returned."
     )
-    follow: bool = Field(False, description="True: stream until the job has ended.")
+    follow: bool = Field(False, description="If true, stream until the job has ended.")
     format: Literal["jsonl", "gzip"] = Field("jsonl", description="JSON lines, or a file of them.")
 
 

@@ -54,7 +54,7 @@ UnfinishedRow = model(
 class SumsQuery(Days):
     """Which days, and what is told apart."""
 
-    by: By = Field("user", description="What has a row of its own.")
+    by: By = Field("user", description="Key to group by.")
     account: Word | None = None
     user: Word | None = None
     limit: Limit = 20
@@ -63,7 +63,7 @@ class SumsQuery(Days):
 class WasteQuery(SumsQuery):
     """Of what most was unused."""
 
-    of: Resource = Field("cpu", description="Sort key of the rows.")
+    of: Resource = Field("cpu", description="Key to sort by.")
 
 
 @router.get("/waste", response_model=listed(WasteRow))

@@ -124,15 +124,15 @@ def _within_rights(known: Principal, wanted: NewToken) -> None:
     if not known.makes_tokens:
         raise Problem(403, _NOT_HERE)
     if known.token_id is not None and known.made_with + 2 > LONGEST_LINE:
-        raise Problem(403, f"of tokens made with one another there may be {LONGEST_LINE} in a row")
+        raise Problem(403, f"tokens created with one another: at most {LONGEST_LINE} in a row")
     if wanted.cluster and known.clusters and wanted.cluster not in known.clusters:
         raise Problem(403, f"cluster: expected one of {', '.join(known.clusters)}")
     if known.role is TokenRole.ADMIN:
         return
     if wanted.user not in (None, known.user):
-        raise Problem(403, "only an admin may make a token for another user")
+        raise Problem(403, "only an admin may create a token for another user")
     if wanted.role not in (TokenRole.USER, known.role):
-        raise Problem(403, f"a {known.role} may not make a token with the role {wanted.role}")
+        raise Problem(403, f"a {known.role} may not create a token with the role {wanted.role}")
 
 
 @router.delete("/tokens/{token_id}", status_code=204)

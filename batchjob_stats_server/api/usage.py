@@ -31,7 +31,7 @@ class UsageQuery(Days):
     """Which days, whose, and what is told apart."""
 
     by: Annotated[list[By], OneOrMore] = Field(
-        ["cluster"], description="What has a row of its own.", max_length=4
+        ["cluster"], description="Key to group by.", max_length=4
     )
     account: Word | None = None
     user: Word | None = None

@@ -100,7 +100,7 @@ class Certificates:
                     return
                 self._seen = stamp
                 self._lists = self._read()
-                log.info("auth.client-crl-file: read again")
+                log.info("auth.client-crl-file: reloaded")
             except SettingsError as error:
                 log.error("%s; the previous list remains in use", error)
 
@@ -111,12 +111,14 @@ class Certificates:
             try:
                 each = x509.load_pem_x509_crl(text)
             except ValueError as error:
-                raise SettingsError(f"{where}: a list that cannot be read: {error}") from error
+                raise SettingsError(
+                    f"{where}: not a certificate revocation list: {error}"
+                ) from error
             if not any(_signed(each, authority) for authority in self._authorities):
-                raise SettingsError(f"{where}: a list that no CA of auth.client-ca-file has signed")
+                raise SettingsError(f"{where}: not signed by a CA of auth.client-ca-file")
             found.setdefault(_issuer(each), []).append(each)
         if not found:
-            raise SettingsError(f"{where}: expected a list of revoked certificates (PEM)")
+            raise SettingsError(f"{where}: expected a certificate revocation list (PEM)")
         return found
 
 
@@ -129,7 +131,7 @@ def _authorities(path: str) -> list[x509.Certificate]:
     try:
         return x509.load_pem_x509_certificates(_content(where, path))
     except ValueError as error:
-        raise SettingsError(f"{where}: expected certificates of a CA (PEM)") from error
+        raise SettingsError(f"{where}: expected CA certificates (PEM)") from error
 
 
 def _signed(each: x509.CertificateRevocationList, authority: x509.Certificate) -> bool:

@@ -238,7 +238,8 @@ def _scraper(request: Request, services: Given, later: BackgroundTasks) -> None:
     if known.role is TokenRole.USER or known.clusters:
         raise Problem(
             403,
-            "only viewers and admins of all clusters and peers of web.metrics-from may read this",
+            "only viewers and admins of all clusters, and addresses in web.metrics-from, may "
+            "read this",
         )
 
 

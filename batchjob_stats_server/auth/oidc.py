@@ -131,7 +131,7 @@ class OidcProvider:
             raise OidcError("this log-in was not started in this browser")
         issuer = answer.get("iss")  # RFC 9207: which provider answered
         if issuer is not None and issuer != self._options.issuer:
-            raise OidcError("another provider answered")
+            raise OidcError("the response is from another provider")
         if "error" in answer:
             raise OidcError(
                 f"the provider refused: {answer.get('error_description') or answer['error']}"
@@ -275,7 +275,7 @@ class OidcProvider:
         found = self._get(f"{issuer}/.well-known/openid-configuration")
         if found.get("issuer") != issuer:
             raise ProviderUnreachableError(
-                f"oidc.issuer: {issuer} says that it is {found.get('issuer')!r}"
+                f"oidc.issuer: {issuer} reports the issuer {found.get('issuer')!r}"
             )
         with self._lock:
             self._metadata = now, found
@@ -285,7 +285,7 @@ class OidcProvider:
         url = str(self._described().get(name, ""))
         parts = urlsplit(url)
         if parts.scheme != "https" and parts.hostname not in _LOOPBACK:
-            raise ProviderUnreachableError(f"the provider's {name} is no https address: {url!r}")
+            raise ProviderUnreachableError(f"the provider's {name} is not an https URL: {url!r}")
         return url
 
     def _get(self, url: str) -> dict[str, Any]:
@@ -306,5 +306,5 @@ class OidcProvider:
                 f"the provider's answer cannot be read: {error}"
             ) from error
         if not isinstance(found, dict):
-            raise ProviderUnreachableError("the provider's answer is no object")
+            raise ProviderUnreachableError("the provider's answer is not a JSON object")
         return found

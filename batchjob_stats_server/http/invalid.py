@@ -34,8 +34,8 @@ def _pattern(context: Mapping[str, Any], value: Any) -> str:
         return "expected text without control characters"
     known = found[2].split("|")
     close = nearest(str(value).lstrip("-"), known)
-    few = "" if close and len(known) > _FEW else f"; it may be {', '.join(known)}"
-    return f"{value!r} is not known{close}{few}"
+    few = "" if close and len(known) > _FEW else f"; expected one of {', '.join(known)}"
+    return f"unknown value {value!r}{close}{few}"
 
 
 def _choices(context: Mapping[str, Any], _: Any) -> str:

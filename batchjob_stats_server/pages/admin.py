@@ -152,7 +152,7 @@ def quality_rows(cluster: str, nodes: Sequence[NodeQuality]) -> Markup:
         "".join(
             f'<tr><th scope="row">{fragments.node_link(cluster, each.node)}</th>'
             f"<td>{escape(each.state) if each.state else absent(_STATELESS)}</td>"
-            f"{_part(each.reported, 'no time series database is asked')}"
+            f"{_part(each.reported, 'no time series database is configured')}"
             f"{_part(each.coverage, 'no job of two minutes or more ended here')}"
             f'<td class="n">{number(each.jobs)}</td><td class="n">{number(each.unmeasured)}</td>'
             "</tr>\n"

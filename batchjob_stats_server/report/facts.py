@@ -183,26 +183,30 @@ def _fewest_gpu_samples(material: ReportInput) -> Value:
 QUANTITIES: Mapping[str, JobFact] = {
     "state": JobFact("word", "State of the job.", _of_job("state")),
     "ended": JobFact(
-        "word", "Whether it has ended: yes, no.", lambda m: _yes(m.job["end_time"] is not None)
+        "word",
+        "Whether the job has ended: yes or no.",
+        lambda m: _yes(m.job["end_time"] is not None),
     ),
     "started": JobFact(
-        "word", "Whether it has started: yes, no.", lambda m: _yes(m.job["start_time"] is not None)
+        "word",
+        "Whether the job has started: yes or no.",
+        lambda m: _yes(m.job["start_time"] is not None),
     ),
     "measured": JobFact(
         "word",
-        "Whether anything was measured: yes, no.",
+        "Whether anything was measured: yes or no.",
         lambda m: _yes(explain.measured(m.job)),
     ),
     "in_array": JobFact(
         "word",
-        "Whether it is a task of an array: yes, no.",
+        "Whether the job is a task of an array: yes or no.",
         lambda m: _yes(bool(m.job["array_jobid"])),
     ),
     "exit_code": JobFact("count", "Exit code.", _of_job("exit_code")),
-    "elapsed": JobFact("seconds", "Time it ran.", _elapsed),
-    "time_limit": JobFact("seconds", "Its time limit.", _of_job("time_limit_seconds")),
+    "elapsed": JobFact("seconds", "Run time.", _elapsed),
+    "time_limit": JobFact("seconds", "Time limit.", _of_job("time_limit_seconds")),
     "time_ratio": JobFact(
-        "ratio", "Time it ran / time limit.", lambda m: explain.time(m.job, m.now).ratio
+        "ratio", "Run time / time limit.", lambda m: explain.time(m.job, m.now).ratio
     ),
     "time_to_ask": JobFact(
         "seconds",
@@ -214,28 +218,28 @@ QUANTITIES: Mapping[str, JobFact] = {
     ),
     "coverage": JobFact(
         "ratio",
-        "Fraction of the job's node time that the numbers cover; 1 if they are from "
+        "Fraction of the job's node time that the figures cover; 1 if they are from "
         "accounting only.",
         _coverage,
     ),
     "cpu_final": JobFact(
         "word",
-        "Whether the CPU figures are of the whole job and will not change: yes, no.",
+        "Whether the CPU figures cover the whole job and are final: yes or no.",
         lambda m: _yes(explain.cpu_final(m.job)),
     ),
     "memory_final": JobFact(
         "word",
-        "Whether the memory figures are of the whole job and will not change: yes, no.",
+        "Whether the memory figures cover the whole job and are final: yes or no.",
         lambda m: _yes(explain.memory_final(m.job)),
     ),
     "gpu_final": JobFact(
         "word",
-        "Whether the GPU figures are of the whole job and will not change: yes, no.",
+        "Whether the GPU figures cover the whole job and are final: yes or no.",
         lambda m: _yes(explain.measured_final(m.job)),
     ),
     "nodes_final": JobFact(
         "word",
-        "Whether the figures of single nodes are of the whole job and will not change: yes, no.",
+        "Whether the figures of each node cover the whole job and are final: yes or no.",
         lambda m: _yes(explain.measured_final(m.job)),
     ),
     "nodes": JobFact("count", "Nodes allocated.", _of_job("allocated_nodes")),

@@ -39,7 +39,7 @@ def text(report: Report, zone: tzinfo = UTC) -> str:
     if not page.advice:
         lines.append("  none")
     if page.silent:
-        lines += ["", "Not judged"]
+        lines += ["", "Rules without enough data"]
         for silence in page.silent:
             lines += _wrapped(f"  {silence.label}: ", silence.text)
     return "\n".join(line.rstrip() for line in lines) + "\n"
@@ -78,7 +78,7 @@ def markdown(report: Report, zone: tzinfo = UTC) -> str:
     ] or ["None."]
     if page.silent:
         silent = (f"- `{line.label}`: {_escaped(line.text)}" for line in page.silent)
-        parts.append("\n".join(["## Not judged", "", *silent]))
+        parts.append("\n".join(["## Rules without enough data", "", *silent]))
     return "\n\n".join(parts) + "\n"
 
 
@@ -108,7 +108,7 @@ def page(report: Report, zone: tzinfo = UTC) -> str:
     ] or ["<p>None.</p>"]
     if made.silent:
         rows = "\n".join(_row(line) for line in made.silent)
-        parts.append(f"<h2>Not judged</h2>\n<table>\n{rows}\n</table>")
+        parts.append(f"<h2>Rules without enough data</h2>\n<table>\n{rows}\n</table>")
     parts.append("</body></html>")
     return "\n".join(part for part in parts if part) + "\n"
 

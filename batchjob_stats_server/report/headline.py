@@ -14,7 +14,7 @@ from batchjob.schedulers.states import JobState
 from batchjob_stats_server.report.material import ReportInput, Row
 
 _LONGEST_ERROR = 200  # characters; the page has all of it further below
-_NOT_YOURS = "This is not the fault of the job"
+_NOT_YOURS = "This is not a fault of the job"
 _CODES = {
     126: "its command was found but could not be executed: it is not executable, or not a program "
     "for this machine",
@@ -82,7 +82,7 @@ def _failed(material: ReportInput) -> str:
     error = shorten(job["error"].rstrip("."), _LONGEST_ERROR, placeholder=" ...")
     said = _how(job["exit_code"], job["exit_signal"], error)
     if not said and job["derived_exit_code"]:
-        said = f"a step of it ended with {_how(job['derived_exit_code'], None)}"
+        return f"Failed: a step ended with {_how(job['derived_exit_code'], None)}.{_reason(job)}"
     if said:
         return f"Failed with {said}.{_reason(job)}"
     if error:
@@ -100,7 +100,7 @@ def _how(code: int | None, number: int | None, error: str = "") -> str:
     if not code:
         return ""
     if 128 < code <= 128 + 64 and code - 128 in _NUMBERS:
-        return f"exit code {code}, that is signal {_named(code - 128)}"
+        return f"exit code {code}, that is, signal {_named(code - 128)}"
     meaning = error or _CODES.get(code, "set by the program; see its output")
     return f"exit code {code}: {meaning}"
 
@@ -149,7 +149,7 @@ def _timeout(material: ReportInput) -> str:
     said = f"It reached its time limit of {lasting(limit)}" if limit else "It reached a time limit"
     reason = job["reason"] or ""
     word = "" if reason in ("", "None", "TimeLimit") else f" ({explained(job['source'], reason)})"
-    return f"{said} and was ended{word}."
+    return f"{said} and was terminated{word}."
 
 
 def _node_fail(material: ReportInput) -> str:
@@ -194,10 +194,10 @@ _ENDS: Mapping[JobState, Callable[[ReportInput], str]] = {
     JobState.NODE_FAIL: _node_fail,
     JobState.CANCELLED: _cancelled,
     JobState.BOOT_FAIL: _fixed(f"Its nodes did not boot. {_NOT_YOURS}; submit it again."),
-    JobState.PREEMPTED: _fixed(f"A job of a higher priority took its place. {_NOT_YOURS}."),
-    JobState.DEADLINE: _fixed("It was ended because it could not end before its deadline."),
-    JobState.REQUEUED: _fixed("This run ended and the job was put back into the queue."),
-    JobState.MOVED: _fixed("It was handed to another cluster, which accounts for it."),
+    JobState.PREEMPTED: _fixed(f"A job with a higher priority preempted it. {_NOT_YOURS}."),
+    JobState.DEADLINE: _fixed("It was terminated because it could not finish before its deadline."),
+    JobState.REQUEUED: _fixed("This run ended and the job was requeued."),
+    JobState.MOVED: _fixed("It was moved to another cluster, which has its records."),
     JobState.SUSPENDED: _fixed("It is suspended and keeps its memory."),
     JobState.VANISHED: _fixed("Its scheduler no longer knows it, and its end was not recorded."),
 }

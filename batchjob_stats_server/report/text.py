@@ -58,10 +58,10 @@ def document(report: Report, zone: tzinfo = UTC) -> Document:
         ReportSection("Nodes", tuple(_nodes(report))),
         ReportSection("GPUs", tuple(_gpus(report))),
         ReportSection("Energy and emissions", tuple(_energy(report))),
-        ReportSection("Beside your similar jobs", tuple(_similar(report))),
-        ReportSection("What this rests on", tuple(_basis(report))),
+        ReportSection("Compared with your similar jobs", tuple(_similar(report))),
+        ReportSection("Data sources", tuple(_basis(report))),
     )
-    notice = "The job has not ended: all of this may change." if report.interim else ""
+    notice = "The job has not ended; all figures may change." if report.interim else ""
     return Document(
         f"Job {plain(report.job.jobid)} on {plain(report.job.cluster)}",
         plain(report.headline),
@@ -123,7 +123,7 @@ def _origin(report: Report) -> Iterator[ReportLine]:
     texts = (
         ("Command", job.submit_line), ("Directory", job.work_dir), ("Tool", job.tool),
         ("Parameters", job.parameters), ("Result", job.result_type),
-        ("Id elsewhere", job.record_id), ("Error", job.error), ("Cancelled by", job.cancelled_by),
+        ("External id", job.record_id), ("Error", job.error), ("Cancelled by", job.cancelled_by),
     )  # fmt: skip
     for label, text in texts:
         if text:
@@ -178,7 +178,7 @@ def _nodes(report: Report) -> Iterator[ReportLine]:
 def _gpus(report: Report) -> Iterator[ReportLine]:
     for gpu in report.gpus[:_MOST_LINES]:
         ratio, peak, total = gpu.utilization_ratio, gpu.memory_peak_bytes, gpu.memory_total_bytes
-        words = ["utilisation not known" if ratio is None else f"{share(ratio)} utilisation"]
+        words = ["utilisation unknown" if ratio is None else f"{share(ratio)} utilisation"]
         if peak is not None:
             words.append(f"{size(peak)}{f' of {size(total)}' if total else ''} peak memory")
         label = f"{gpu.node} GPU {gpu.gpu or gpu.uuid} {gpu.gpu_instance}".strip()
@@ -212,7 +212,7 @@ def _similar(report: Report) -> Iterator[ReportLine]:
         yield ReportLine("Comparison", f"none: {similar.missing}")
         return
     yield ReportLine(
-        "Compared with", f"{similar.jobs} that completed, with the same {similar.alike}"
+        "Compared with", f"{similar.jobs} completed jobs with the same {similar.alike}"
     )
     for each in similar.comparisons:
         form = WRITTEN[each.unit]

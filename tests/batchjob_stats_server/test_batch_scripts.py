@@ -40,7 +40,7 @@ def test_a_look_at_ones_own_is_not(proxied, noted):
 def test_the_page_of_a_job_has_the_script_for_its_user(proxied):
     page = words(parsed(proxied("bob").get("/jobs/2", headers=HTML)).find(".//main"))
     assert "export TOKEN=<1>" in page
-    assert "the site keeps less" in page
+    assert "more than the site keeps" in page
 
 
 def test_an_admin_is_told_that_a_look_is_noted(proxied):

@@ -146,7 +146,7 @@ def test_idle_gpus_go_by_them(services, store):
     assert idle["measured_time"] == UNTIL
     assert idle["idle_gpu_seconds"] == 4950
     page = get(live(services, store), "/clusters/c1").text
-    assert "No running job of half an hour or more is known to use its GPUs" not in page
+    assert "is known to use less than 25 % of its GPUs" not in page
 
 
 def test_one_idle_gpu_of_two_is_as_of_now(services):

@@ -196,7 +196,7 @@ def test_csv_and_chosen_fields(ask, first_run):
 @pytest.mark.parametrize(
     ("params", "said"),
     [
-        ({"metric": "love"}, "'love' is none of cpu, "),
+        ({"metric": "love"}, "unknown metric 'love'; expected one of cpu, "),
         ({"metric": ["cpu"] * 9}, "metric"),
         ({"points": 0}, "points"),
         ({"points": 10**6}, "points"),

@@ -16,7 +16,7 @@
 
   function tell(trouble) {
     gone.hidden = !trouble;
-    const words = trouble ? `${trouble} since ${answered.toLocaleTimeString()}. This page is as it was then.` : "";
+    const words = trouble ? `${trouble} since ${answered.toLocaleTimeString()}. This page shows the state of that time.` : "";
     if (gone.textContent !== words) gone.textContent = words; // or it would be read aloud again
   }
 

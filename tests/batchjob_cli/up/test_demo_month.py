@@ -181,7 +181,7 @@ def test_accounts_have_fair_shares(ask):
 
 def test_its_pages_say_that_it_is_made_up(ask):
     for path in ("/jobs", f"/clusters/{CLUSTER}", "/"):
-        assert "is made up" in ask(path).text
+        assert "is generated" in ask(path).text
 
 
 def test_a_list_names_its_cluster_beside_the_machine_s_own(made, capsys):

@@ -87,7 +87,7 @@ def test_all_of_a_failed_work_is_on_its_page(page: Any, tmp_path: Path) -> None:
         )
     )
     assert facts["Exit"].startswith("3"), facts
-    assert (facts["Tool"], facts["Id elsewhere"]) == ("openfoam", "task-17")
+    assert (facts["Tool"], facts["External id"]) == ("openfoam", "task-17")
     assert record["peak_memory_bytes"] > 64 << 20
     for scheme, width in (("light", 1400), ("dark", 390)):
         page.emulate_media(color_scheme=scheme)

@@ -193,7 +193,10 @@ def test_a_callback_is_good_once(browser):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda query: {**query, "iss": "https://evil.example"}, "another provider answered"),
+        (
+            lambda query: {**query, "iss": "https://evil.example"},
+            "the response is from another provider",
+        ),
         (
             lambda query: {"state": query["state"], "error": "access_denied"},
             "refused: access_denied",

@@ -129,7 +129,7 @@ def test_tokens_are_made_with_one_another_only_so_often(client, token):
     assert known(client, headers) == ("alice", "user")
     answer = client.post(f"{P}/tokens", headers=headers, json={"label": "x"})
     assert (answer.status_code, answer.json()["detail"]) == (
-        403, f"of tokens made with one another there may be {LONGEST_LINE} in a row"
+        403, f"tokens created with one another: at most {LONGEST_LINE} in a row"
     )  # fmt: skip
 
 

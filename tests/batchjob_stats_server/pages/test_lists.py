@@ -51,7 +51,7 @@ def test_durations_sizes_and_parts_as_people_write_them(ids, page):
         ("elapsed_at_least", "soon", "expected a duration such as 30s, 5m or 1h30m"),
         ("memory_at_least", "much", "expected a size such as 4000M"),
         ("energy_at_least", "5 eV", "expected an energy such as"),
-        ("cpu_efficiency_at_most", "a%", "expected a part such as 0.25 or 25%"),
+        ("cpu_efficiency_at_most", "a%", "expected a fraction such as 0.25 or 25%"),
     ],
 )
 def test_what_cannot_be_read_is_told(page, name, value, says):

@@ -196,7 +196,7 @@ def test_a_job(page):
     time_of_limit = table(document, "Efficiency")[2]
     assert time_of_limit[:3] == ["Time", "\u2013no time limit is known", "1 h"]
     assert [row[0] for row in table(document, "Nodes")] == ["n001"]
-    assert "Its usage is not known" in words(document.find(".//main"))
+    assert "Its usage is unknown" in words(document.find(".//main"))
 
 
 def test_a_job_that_waits(page):
@@ -206,13 +206,13 @@ def test_a_job_that_waits(page):
 
 
 def test_several_jobs_of_one_id_are_a_choice(page):
-    rows = table(page("root", "/jobs/1"), "Which one?")
+    rows = table(page("root", "/jobs/1"), "Choose one")
     assert {row[1] for row in rows} == {"c1", "c2"}
 
 
 def test_runs_of_one_id(page, now):
     document = page("root", "/jobs/1", cluster="c1")
-    assert len(table(document, "Runs of this id")) == 2
+    assert len(table(document, "Runs with this id")) == 2
     older = page("root", "/jobs/1", cluster="c1", submitted=now - 7200)
     assert "2026-04-04 08:53 UTC" in words(older.find(".//dl"))
     page("root", "/jobs/1", 404, cluster="c1", submitted=now)

@@ -88,7 +88,11 @@ def test_nobody_sees_or_revokes_those_of_others(alice, proxied, token):
     [
         ({"days": "30"}, 422, "label: is required"),
         ({"label": "x", "days": "soon"}, 422, "days: expected a whole number"),
-        ({"label": "x", "days": "30", "role": "admin"}, 403, "may not make a token with the role"),
+        (
+            {"label": "x", "days": "30", "role": "admin"},
+            403,
+            "may not create a token with the role",
+        ),
         ({"label": "x", "days": "30", "user": "bob"}, 403, "only an admin"),
     ],
 )

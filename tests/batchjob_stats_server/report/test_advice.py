@@ -85,7 +85,7 @@ EXAMPLES = [
     ("swapped", {"usage_swap_peak_bytes": GIB}, "", {"usage_swap_peak_bytes": 1 << 20}),
     ("gpu-unused", gpus(0.0, 0.001), "", gpus(0.0, 0.5)),
     ("gpu-unused-so-far", gpus(0.0, 0.001, **RUNNING), "nvidia-smi", gpus(0.0, 0.5)),
-    ("gpu-partly-unused", gpus(0.0, 0.9, 0.9), "GPUs to 2", gpus(0.5, 0.9, 0.9)),
+    ("gpu-partly-unused", gpus(0.0, 0.9, 0.9), "only 2 of them", gpus(0.5, 0.9, 0.9)),
     ("gpu-low", gpus(0.2, 0.2), "", gpus(0.2, 0.6)),
     ("gpu-small-enough", SMALL_GPU, "MIG", gpus(0.2)),
     ("gpu-memory-near-limit", gpus(0.8, gpu_memory={"GPU-0": 30.0 * GIB}), "", gpus(0.8)),

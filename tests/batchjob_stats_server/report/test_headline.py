@@ -81,7 +81,7 @@ def test_out_of_memory_names_the_step_and_the_node():
 
 @pytest.mark.parametrize("state", ["NODE_FAIL", "PREEMPTED", "BOOT_FAIL"])
 def test_a_job_that_could_not_help_it_is_told_so(state):
-    assert "This is not the fault of the job" in said(state=state)
+    assert "This is not a fault of the job" in said(state=state)
 
 
 def test_a_cancelled_job_says_by_whom_where_that_is_known():
