@@ -4,26 +4,26 @@ import re
 
 from grafana.generate.model import ApiQuery, Panel, Promql
 
-_OPERATORS = "you are no operator (viewer or admin), or"
-_GROUP = "the exporter does not show the group"
+_OPERATORS = "you are not an operator (viewer or admin), or"
+_GROUP = "the exporter does not expose the group"
 
 # What a question has in it, and why it may have no answer; the first that fits.
 _REASONS = (
-    ("similar.comparisons", "no similar job of the user ended well before this one"),
-    ("/report", "this job has nothing of this kind to report, or is not one that you may see"),
+    ("similar.comparisons", "no similar job of the user completed before this one"),
+    ("/report", "this job has nothing of this kind to report, or you may not see it"),
     ("/emissions", "emission factors are not configured, or no energy was measured"),
-    ("/stats/idle-gpus", "no running job that you may see has held an unused GPU for half an hour"),
-    ("/stats/waste", "no job that you may see was measured in this time"),
-    ("/stats/", "no job that you may see is in this time and selection"),
-    ("/gpus", "the job held no GPU that was measured"),
-    ("/steps", "the scheduler has recorded no step of this job"),
-    ("/nodes", "the job has not started, or is not one that you may see"),
+    ("/stats/idle-gpus", "no running job that you may see has had an unused GPU for half an hour"),
+    ("/stats/waste", "no job that you may see was measured in this period"),
+    ("/stats/", "no job that you may see is in this period and selection"),
+    ("/gpus", "the job had no GPU that was measured"),
+    ("/steps", "the scheduler has recorded no steps of this job"),
+    ("/nodes", "the job has not started, or you may not see it"),
     ("/clusters", "no source of job records is configured, or you have no login on a cluster"),
-    ("/usage", "no job that you may see ran in this time"),
+    ("/usage", "no job that you may see ran in this period"),
     ("gpu_throttle", _OPERATORS + " no node has an NVIDIA GPU that the exporter reads"),
-    ("throttled", "no CPU quota holds the job, or " + _GROUP + " `throttling`"),
-    ("pressure", "pressure is known on cgroup v2 alone (group `pressure`)"),
-    ("stalled", "pressure is known on cgroup v2 alone (group `pressure`)"),
+    ("throttled", "the job has no CPU quota, or " + _GROUP + " `throttling`"),
+    ("pressure", "pressure is available only on cgroup v2 (group `pressure`)"),
+    ("stalled", "pressure is available only on cgroup v2 (group `pressure`)"),
     ("network_", "the job has no network namespace of its own, or " + _GROUP + " `network`"),
     ("process_io", "the exporter lacks CAP_SYS_PTRACE, or " + _GROUP + " `process-io`"),
     ("file_read", "the exporter lacks CAP_SYS_PTRACE, or " + _GROUP + " `process-io`"),
@@ -35,43 +35,46 @@ _REASONS = (
     ("major_faults", _GROUP + " `faults`, and no swap was in use"),
     ("limit_hits", _GROUP + " `memory-detail`, or the job has no memory limit"),
     ("job_memory_anon", _GROUP + " `memory-detail`, or the job has no memory limit"),
-    ("job_gpu", "no job that you may see holds a GPU of which the exporter can read"),
-    ("gpu_map", _OPERATORS + " no source contradicts another"),
+    ("job_gpu", "no job that you may see has a GPU for which the exporter can read this"),
+    ("gpu_map", _OPERATORS + " no contradictions were found"),
     ("gpu_ecc", _OPERATORS + " no GPU has an error"),
-    ("batchjob_gpu_", _OPERATORS + " no GPU's driver answers here: `batchjob doctor` says why"),
-    ("gpu_", "the job held no GPU, or the GPU's driver does not answer on its nodes"),
+    (
+        "batchjob_gpu_",
+        _OPERATORS + (" no GPU driver responds here: run `batchjob doctor` to find out why"),
+    ),
+    ("gpu_", "the job had no GPU, or the GPU driver does not respond on its nodes"),
     ("emissions_grams", "emission factors are not configured, or no energy was measured"),
     ("emission_factor", "no exporter has the collector `emissions` with a provider"),
-    ("job_energy", "no meter of energy is read on the nodes: `batchjob doctor` names those there"),
-    ('"power"', "no meter of energy is read on the nodes: `batchjob doctor` names those there"),
-    ("energy", _OPERATORS + " no meter of energy is read: `batchjob doctor` names those there"),
-    ("meter", _OPERATORS + " no meter of energy is read: `batchjob doctor` names those there"),
-    ("power", _OPERATORS + " no meter of energy is read: `batchjob doctor` names those there"),
+    ("job_energy", "no energy meter is read on the nodes: `batchjob doctor` lists those available"),
+    ('"power"', "no energy meter is read on the nodes: `batchjob doctor` lists those available"),
+    ("energy", _OPERATORS + " no energy meter is read: `batchjob doctor` lists those available"),
+    ("meter", _OPERATORS + " no energy meter is read: `batchjob doctor` lists those available"),
+    ("power", _OPERATORS + " no energy meter is read: `batchjob doctor` lists those available"),
     ("unavailable_info", _OPERATORS + " all nodes take jobs"),
     ("licenses", _OPERATORS + " the scheduler has no licences"),
-    ("job_wait", _OPERATORS + " no job has begun in the hour before"),
-    ("batchjob_cluster", _OPERATORS + " one exporter needs the collector `cluster`"),
+    ("job_wait", _OPERATORS + " no job started in the hour before"),
+    ("batchjob_cluster", _OPERATORS + " no exporter has the collector `cluster` enabled"),
     ("read_errors", _OPERATORS + " all files could be read"),
     ("== 0", _OPERATORS + " nothing is down or fails"),
-    ("stats_db_measured_job", _OPERATORS + " no job was measured in this time"),
-    ("stats_db_ended_jobs", _OPERATORS + " no job has ended in the hour before"),
-    ("stats_db", _OPERATORS + " Prometheus has to scrape batchjob_stats_db"),
-    ("stats_server", _OPERATORS + " Prometheus has to scrape batchjob_stats_server"),
-    ("batchjob_job_", "no job that you may see ran here in this time, or nobody scraped it"),
-    ("batchjob_", _OPERATORS + " Prometheus has to scrape this exporter"),
-    ("/metrics", "nothing was measured of this job in this time, or you may not see it"),
-    ("/jobs", "no job that you may see is in this time and selection"),
-    ("", _OPERATORS + " Prometheus has to scrape the exporters"),
+    ("stats_db_measured_job", _OPERATORS + " no job was measured in this period"),
+    ("stats_db_ended_jobs", _OPERATORS + " no job ended in the hour before"),
+    ("stats_db", _OPERATORS + " Prometheus must scrape batchjob_stats_db"),
+    ("stats_server", _OPERATORS + " Prometheus must scrape batchjob_stats_server"),
+    ("batchjob_job_", "no job that you may see ran here in this period, or it was not scraped"),
+    ("batchjob_", _OPERATORS + " Prometheus must scrape this exporter"),
+    ("/metrics", "nothing was measured of this job in this period, or you may not see it"),
+    ("/jobs", "no job that you may see is in this period and selection"),
+    ("", _OPERATORS + " Prometheus must scrape the exporters"),
 )
 
 # Beginnings of names of metrics that are not ours, and whose they are.
 _OTHERS = (
     ("kube_pod", "kube-state-metrics is not scraped"),
     ("container", "cAdvisor in the kubelets is not scraped, or nothing of this kind runs"),
-    ("prober", "the kubelets' page of probes is not scraped, or no probe failed"),
+    ("prober", "the kubelets' probe metrics are not scraped, or no probe failed"),
     ("kubelet", "the kubelets are not scraped, or there is nothing of this kind"),
-    ("node", "node_exporter is not scraped, or the kernel does not tell it"),
-    ("grafana", "Grafana is not scraped, or was not asked"),
+    ("node", "node_exporter is not scraped, or the kernel does not provide it"),
+    ("grafana", "Grafana is not scraped, or received no requests"),
     ("vmagent", "no vmagent is scraped"),
     ("vm", "VictoriaMetrics is not scraped"),
 )
@@ -82,9 +85,9 @@ def reason(made: Panel) -> str:
     asked = " ".join(map(_text, made.queries))
     for begin, why in _OTHERS:
         if re.search(rf"\b{begin}_", asked):
-            return f"No data, because {_OPERATORS} {why}."
+            return f"No data: {_OPERATORS} {why}."
     why = next(why for part, why in _REASONS if part in asked)
-    return f"No data, because {why}."
+    return f"No data: {why}."
 
 
 def _text(query: ApiQuery | Promql) -> str:

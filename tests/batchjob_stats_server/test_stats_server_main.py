@@ -17,7 +17,7 @@ from tests.private_keys import write_key
 
 def test_check(path, capsys):
     assert main(["--check", f"--db.url=sqlite:///{path}"]) == 0
-    assert "good" in capsys.readouterr().out
+    assert "OK" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

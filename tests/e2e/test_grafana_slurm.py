@@ -93,7 +93,7 @@ def _is_measured(grafana, *jobs):
 
 @pytest.mark.parametrize("folder", API)
 def test_my_jobs_has_the_job_and_what_it_used(run, folder):
-    (frame,) = run.panel(f"{folder}/my-jobs", "Started in this time")
+    (frame,) = run.panel(f"{folder}/my-jobs", "Started in this period")
     assert (frame["jobid"], frame["state"]) == ([run.job], ["COMPLETED"])
     held = frame["elapsed_seconds"][0] * frame["allocated_cpus"][0]
     assert CPU_SECONDS <= frame["cpu_efficiency"][0] * held < CPU_SECONDS + 5
@@ -130,7 +130,7 @@ def test_the_job_s_report_is_in_its_dashboard(run, folder):
 def test_prometheus_shows_the_same_job_through_the_gate(run):
     frames = run.panel("prometheus/job-live", "CPUs in use", job=run.job)
     assert 0.1 < max(value for frame in frames for value in frame["Value"]) < 3
-    held = run.panel("prometheus/job-live", "What it is", job=run.job)
+    held = run.panel("prometheus/job-live", "Memory by kind", job=run.job)
     assert max(value for frame in held for value in frame["Value"]) > MEMORY_MB << 20
 
 
@@ -143,7 +143,7 @@ def test_my_usage_adds_up_what_was_mine(run, folder):
 
 @pytest.mark.parametrize("folder", API)
 def test_bob_sees_his_own_alone(run, folder):
-    (frame,) = run.panel(f"{folder}/jobs", "Started in this time", "bob")
+    (frame,) = run.panel(f"{folder}/jobs", "Started in this period", "bob")
     assert frame["jobid"] == [run.bobs]
     (nothing,) = run.panel(f"{folder}/job", "CPUs in use", "bob", job=run.job)
     assert nothing["time"] == []

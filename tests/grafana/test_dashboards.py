@@ -214,7 +214,7 @@ def test_series_are_folded_before_they_are_added_up(name):
 @parametrized
 def test_a_panel_without_data_says_why(name):
     for panel in panels(name):
-        assert re.fullmatch(r"No data, because .+\.", panel["fieldConfig"]["defaults"]["noValue"])
+        assert re.fullmatch(r"No data: .+\.", panel["fieldConfig"]["defaults"]["noValue"])
 
 
 @parametrized
@@ -302,10 +302,10 @@ def test_colours_begin_where_alerts_do(alert, bound):
 
 
 SHOWN_BY_COLOUR = {
-    "prometheus/exporters.json": ["Last good poll", "Coverage", "With a doubt", "Down"],
-    "prometheus/job-live.json": ["CPU use", "Memory", "Killed for memory"],
-    "infinity/cluster.json": ["Jobs that failed", "Nodes that accept no jobs"],
-    "infinity/gpus.json": ["Utilization of allocated GPUs", "Held and idle"],
+    "prometheus/exporters.json": ["Last successful poll", "Coverage", "With a caveat", "Down"],
+    "prometheus/job-live.json": ["CPU use", "Memory", "OOM kills"],
+    "infinity/cluster.json": ["Failed jobs", "Nodes that accept no jobs"],
+    "infinity/gpus.json": ["Utilization of allocated GPUs", "Allocated but idle"],
 }
 
 

@@ -30,7 +30,7 @@ def jobs_of(folder: str):
     """The list of a user's jobs."""
 
     def shown(site: Looked, run: Subject) -> Shown:
-        ((frame,),) = _frames(site, run, f"{folder}/my-jobs", "Started in this time")
+        ((frame,),) = _frames(site, run, f"{folder}/my-jobs", "Started in this period")
         if site.now() < run.start:
             return {}
         number = frame["start_time"].index(run.start * 1000)
@@ -93,7 +93,7 @@ def usage_of(folder: str):
     """The days' sums of a user who has only this run."""
 
     def shown(site: Looked, run: Subject) -> Shown:
-        ((frame,),) = _frames(site, run, f"{folder}/my-usage", "Energy a day")
+        ((frame,),) = _frames(site, run, f"{folder}/my-usage", "Energy by day")
         return {
             "energy_joules": sum(frame["energy_host_joules"] + frame["energy_gpu_joules"]) or None
         }

@@ -325,7 +325,7 @@ PROMETHEUS: Mapping[str, Place] = {
     **_in_both("PromQL, GPUs", "gpus_in_use", "GPUs over time", 2, "gpus"),
     **_in_both("PromQL, GPUs by user", "present_gpu_ratio", "Use by user", 0, "gpus"),
     **_in_both("PromQL, GPUs held", "recent_gpu_ratio", "Utilization of allocated GPUs", 0, "gpus"),
-    **_in_both("PromQL, GPUs of jobs", "recent_gpu_ratio", "Jobs by their GPUs", 1, "gpus"),
+    **_in_both("PromQL, GPUs of jobs", "recent_gpu_ratio", "Jobs with GPUs", 1, "gpus"),
     "PromQL, memory of nodes": dashboards.on_nodes("memory_bytes", "Memory by job"),
     "PromQL, CPUs of nodes": dashboards.on_nodes("cpus_in_use", "CPUs by job"),
     "PromQL, written on nodes": dashboards.on_nodes(

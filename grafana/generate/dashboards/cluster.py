@@ -24,7 +24,7 @@ def _shares(what: str, title: str, unit: str) -> Panel:
     return Panel(
         title,
         (
-            Promql(_sum(f"node_{what}_allocated"), "held by jobs"),
+            Promql(_sum(f"node_{what}_allocated"), "allocated to jobs"),
             Promql(_sum(f"node_{what}_idle"), "free"),
             Promql(_sum(f"node_{what}"), "all"),
         ),
@@ -37,7 +37,7 @@ def _shares(what: str, title: str, unit: str) -> Panel:
 DASHBOARD = Dashboard(
     "cluster",
     "Cluster status",
-    "Nodes, queues and scheduler of a cluster. The collector `cluster` of one exporter gives it.",
+    "Nodes, queues and scheduler of a cluster, from the collector `cluster` of one exporter.",
     (
         _stat("Nodes", "All nodes of the cluster.", _sum("nodes"))._replace(width=3),
         _stat(
@@ -48,30 +48,30 @@ DASHBOARD = Dashboard(
             ANY,
         )._replace(width=3),
         _stat(
-            "Jobs that run",
+            "Running jobs",
             "Each task of an array counts.",
             f'sum(batchjob_cluster_jobs{{{_C},state="RUNNING"}})',
         )._replace(width=3),
         _stat(
-            "Jobs that wait",
+            "Pending jobs",
             "Each task of an array counts.",
             f'sum(batchjob_cluster_jobs{{{_C},state="PENDING"}})',
         )._replace(width=3),
-        _stat("CPUs asked for", "Requested by pending jobs.", _sum("pending_cpus"))._replace(
+        _stat("CPUs requested", "Requested by pending jobs.", _sum("pending_cpus"))._replace(
             width=3
         ),
-        _stat("GPUs asked for", "Requested by pending jobs.", _sum("pending_gpus"))._replace(
+        _stat("GPUs requested", "Requested by pending jobs.", _sum("pending_gpus"))._replace(
             width=3
         ),
         _stat(
             "Longest wait",
-            "Since the job became eligible.",
+            "Since the longest waiting job became eligible.",
             f"max(batchjob_cluster_pending_longest_wait_seconds{{{_C}}})",
             unit="s",
         )._replace(width=3),
         _stat(
-            "Jobs that failed",
-            "Fraction of the jobs that ended in the last hour, read by the poller.",
+            "Failed jobs",
+            "Fraction of the jobs that ended in the last hour, from the poller.",
             f'(sum(increase({_ENDED}{{{_C},result="failed"}}[1h])) or vector(0))'
             f" / (sum(increase({_ENDED}{{{_C}}}[1h])) > 0)",
             FAILED,
@@ -85,7 +85,7 @@ DASHBOARD = Dashboard(
         Panel(
             "Memory",
             (
-                Promql(_sum("node_memory_allocated_bytes"), "held by jobs"),
+                Promql(_sum("node_memory_allocated_bytes"), "allocated to jobs"),
                 Promql(_sum("node_memory_idle_bytes"), "free"),
                 Promql(_sum("node_memory_bytes"), "all"),
             ),
@@ -130,7 +130,7 @@ DASHBOARD = Dashboard(
                     instant=True,
                 ),
             ),
-            about="With the reason.",
+            about="With the reason given in the scheduler.",
             kind="table",
             columns=(PanelColumn("node", "Node"), CLUSTER_OF, PanelColumn("reason", "Reason")),
         ),
@@ -143,7 +143,7 @@ DASHBOARD = Dashboard(
                 ),
             ),
             "none",
-            "Shares over usage: above 1 the account has used less than its share.",
+            "Shares divided by usage: above 1 the account has used less than its share.",
             "table",
             columns=(PanelColumn("account", "Account"), CLUSTER_OF, PanelColumn("Value", "Level")),
         ),
@@ -151,7 +151,7 @@ DASHBOARD = Dashboard(
             "Licences",
             (
                 Promql(_sum("licenses_used", "license"), "{{license}} used"),
-                Promql(_sum("licenses", "license"), "{{license}} all"),
+                Promql(_sum("licenses", "license"), "{{license}} total"),
             ),
             "none",
         ),

@@ -67,7 +67,7 @@ DASHBOARD = Dashboard(
             "Grams of CO2e per kilowatt-hour. Providers and scopes are not comparable.",
         ),
         _daily(
-            "Energy a day",
+            "Energy by day",
             "joule",
             "Measured jobs that you may see.",
             "/usage",
@@ -76,7 +76,7 @@ DASHBOARD = Dashboard(
             PanelColumn("energy_gpu_joules", "GPUs", kind="number"),
         ),
         Panel(
-            "Emissions a day",
+            "Emissions by day",
             (
                 ApiQuery(
                     "/usage/emissions",
@@ -139,12 +139,12 @@ DASHBOARD = Dashboard(
             columns=(
                 PanelColumn("source", "Meter"),
                 PanelColumn("scope", "Covers"),
-                PanelColumn("gpus", "GPUs in it"),
+                PanelColumn("gpus", "GPUs included"),
                 PanelColumn("Value", "Nodes"),
             ),
         ),
         Panel(
-            "Without data",
+            "Time without data",
             (
                 Promql(
                     "sum by (meter) (increase(batchjob_meter_seconds_without_data_total"

@@ -40,7 +40,7 @@ DASHBOARD = Dashboard(
     "Exporters, poller and server. For operators.",
     (
         _stat("Exporters", "Targets of the scrape configuration.", f"count({_UP})"),
-        _stat("Down", "No answer to the last scrape.", f"count({_UP} == 0) or vector(0)", ANY),
+        _stat("Down", "The last scrape failed.", f"count({_UP} == 0) or vector(0)", ANY),
         _stat(
             "Failing collectors",
             "Over all nodes.",
@@ -48,7 +48,7 @@ DASHBOARD = Dashboard(
             ANY,
         ),
         _stat(
-            "Jobs not shown",
+            "Jobs not exposed",
             "Beyond the maximum, or claimed by several owners.",
             f"sum(batchjob_jobs_ignored{{{_C}}})",
             ANY,
@@ -66,7 +66,7 @@ DASHBOARD = Dashboard(
         Panel(
             "Down",
             (Promql(f"max by (cluster, instance) ({_UP} == 0)", instant=True),),
-            about="Empty is good.",
+            about="Should be empty.",
             kind="table",
             columns=(
                 PanelColumn("instance", "Node"),
@@ -100,11 +100,11 @@ DASHBOARD = Dashboard(
                 ),
             ),
             "s",
-            "Prometheus gives up after its scrape_timeout, by default 10 s.",
+            "Prometheus aborts a scrape after scrape_timeout, by default 10 s.",
             thresholds=SLOW_SCRAPE,
         ),
         Panel(
-            "Collectors: longest pass",
+            "Collectors: longest run",
             (
                 Promql(
                     f"max by (collector) (batchjob_scrape_collector_duration_seconds{{{_C}}})",
@@ -125,17 +125,17 @@ DASHBOARD = Dashboard(
             "ops",
         ),
         Panel(
-            "Jobs not shown",
+            "Jobs not exposed",
             (Promql(f"sum by (reason) (batchjob_jobs_ignored{{{_C}}})", "{{reason}}"),),
             "none",
         ),
         Panel(
-            "Oldest readings of meters",
+            "Age of meter readings",
             (Promql(f"max by (meter) (batchjob_meter_age_seconds{{{_C}}})", "{{meter}}"),),
             "s",
         ),
         Panel(
-            "Energy accounts: deviation",
+            "Energy attribution: deviation",
             (
                 Promql(
                     f"max by (cluster) (abs(batchjob_node_energy_deviation_ratio{{{_C}}}))",
@@ -169,7 +169,7 @@ DASHBOARD = Dashboard(
         ),
         _row("Poller"),
         _stat(
-            "Last good poll",
+            "Last successful poll",
             "Time since the last successful poll of the oldest source.",
             f"max(time() - batchjob_stats_db_last_success_timestamp_seconds{{{_C}}})",
             POLL_AGE,
@@ -183,7 +183,7 @@ DASHBOARD = Dashboard(
             "percentunit",
         )._replace(width=8),
         _stat(
-            "With a doubt",
+            "With a caveat",
             "Fraction of the jobs measured in the last six hours.",
             _part("doubtful_jobs", "measured_jobs"),
             DOUBTED,
@@ -202,7 +202,7 @@ DASHBOARD = Dashboard(
             thresholds=POLL_AGE,
         ),
         Panel(
-            "Length of polls",
+            "Duration of polls",
             (
                 Promql(
                     f"max by (cluster, source) (batchjob_stats_db_poll_duration_seconds{{{_C}}})",
@@ -231,7 +231,7 @@ DASHBOARD = Dashboard(
                 ),
                 Promql(
                     f"sum(rate(batchjob_stats_db_doubtful_jobs_total{{{_C}}}[$__rate_interval]))",
-                    "with a doubt",
+                    "with a caveat",
                 ),
             ),
             "ops",

@@ -38,7 +38,7 @@ DASHBOARD = Dashboard(
     (
         _stat(
             "GPUs",
-            "In nodes that answer. For operators.",
+            "On nodes that respond. For operators.",
             f'count(count by (uuid) (batchjob_gpu_info{{{_C},gpu_instance=""}}))',
         ),
         _stat(
@@ -47,7 +47,7 @@ DASHBOARD = Dashboard(
             f"count(count by (uuid) ({series(JOB_GPU_INFO, _C)}))",
         ),
         _stat(
-            "Held and idle",
+            "Allocated but idle",
             "No kernel ran for half an hour.",
             "count(max by (uuid) (max_over_time("
             f"{series(JOB_GPU_UTILIZATION, _C)}[30m])) < 0.01) or vector(0)",
@@ -67,7 +67,7 @@ DASHBOARD = Dashboard(
                     f'count(count by (uuid) (batchjob_gpu_info{{{_C},gpu_instance=""}}))', "all"
                 ),
                 Promql(f"count(count by (uuid) ({series(JOB_GPU_INFO, _C)}))", "held"),
-                Promql(f"sum({_USE})", "in use, as a number of fully used GPUs"),
+                Promql(f"sum({_USE})", "in use, in units of fully used GPUs"),
             ),
             unit(JOB_GPU_INFO),
         ),
@@ -79,7 +79,7 @@ DASHBOARD = Dashboard(
             most=1,
         ),
         Panel(
-            "Jobs by their GPUs",
+            "Jobs with GPUs",
             (
                 Promql(f"count by ({_BY_JOB}) ({series(JOB_GPU_INFO, _C)})", instant=True),
                 Promql(f"avg by ({_BY_JOB}) (avg_over_time({_USE}[30m]))", instant=True),
@@ -108,7 +108,7 @@ DASHBOARD = Dashboard(
             ),
         ),
         Panel(
-            "Idle until now",
+            "Idle since start",
             (
                 ApiQuery(
                     "/stats/idle-gpus",
@@ -142,7 +142,7 @@ DASHBOARD = Dashboard(
                         PanelColumn("cluster", "Cluster"),
                         PanelColumn("gpu_allocated_seconds", "Held", "s", "number"),
                         PanelColumn(
-                            "measured_gpu_allocated_seconds", "of it measured", "s", "number"
+                            "measured_gpu_allocated_seconds", "of which measured", "s", "number"
                         ),
                         PanelColumn("gpu_seconds", "Used", "s", "number"),
                         PanelColumn("energy_gpu_joules", "Energy", "joule", "number"),
@@ -181,7 +181,7 @@ DASHBOARD = Dashboard(
             "Hottest GPU of each node. For operators.",
         ),
         Panel(
-            "Clocks held down",
+            "Throttled clocks",
             (
                 Promql(
                     "sum by (reason) (rate(batchjob_gpu_throttle_seconds_total"

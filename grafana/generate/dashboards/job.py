@@ -119,10 +119,10 @@ DASHBOARD = Dashboard(
             PanelColumn("available", "Held", "sishort", "number"),
             PanelColumn("unit", "Unit"),
             PanelColumn("formula", "Formula"),
-            PanelColumn("missing", "Not known because"),
+            PanelColumn("missing", "Reason if unknown"),
         ),
         _report(
-            "Beside similar jobs",
+            "Compared with similar jobs",
             "similar.comparisons",
             "Earlier completed jobs of the same user that are similar to this one.",
             PanelColumn("what", "What"),
@@ -142,7 +142,7 @@ DASHBOARD = Dashboard(
             "cpus",
         ),
         _course(
-            "Time throttled by a quota",
+            "Time throttled by CPU quota",
             "percentunit",
             "Per second, summed over CPUs; if the exporter exposes the group `throttling`.",
             "cpu_throttled",
@@ -222,9 +222,9 @@ DASHBOARD = Dashboard(
         ),
         _row("Parts"),
         _report(
-            "Advice that could not be given",
+            "Rules that could not be evaluated",
             "silent",
-            "Rules that could not be evaluated, and why.",
+            "With the reason.",
             PanelColumn("rule", "Rule"),
             PanelColumn("reason", "Reason"),
         ),
@@ -256,7 +256,7 @@ DASHBOARD = Dashboard(
             PanelColumn("state", "State"),
             PanelColumn("elapsed_seconds", "Run time", "s", "number"),
             PanelColumn("cpu_seconds", "CPU time", "s", "number"),
-            PanelColumn("peak_task_memory_bytes", "Peak of a task", "bytes", "number"),
+            PanelColumn("peak_task_memory_bytes", "Peak task memory", "bytes", "number"),
         ),
     ),
     (

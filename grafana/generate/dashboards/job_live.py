@@ -61,7 +61,7 @@ DASHBOARD = Dashboard(
     "Job, live",
     "One of your jobs, with all samples in Prometheus.",
     (
-        _stat("CPUs held", "none", "Over all nodes.", f"sum({series(CPUS, _JOB)})"),
+        _stat("CPUs allocated", "none", "Over all nodes.", f"sum({series(CPUS, _JOB)})"),
         _stat(
             "CPU use",
             "percentunit",
@@ -80,7 +80,7 @@ DASHBOARD = Dashboard(
             NEAR_LIMIT,
         ),
         _stat(
-            "Killed for memory",
+            "OOM kills",
             "none",
             "Processes that the OOM killer terminated.",
             f"sum({series(OOM_KILLS, _JOB)})",
@@ -103,7 +103,7 @@ DASHBOARD = Dashboard(
             "CPUs in use",
             (
                 Promql(_rate(CPU_SECONDS, "instance"), "{{instance}}"),
-                Promql(_sum(CPUS), "{{instance}} held"),
+                Promql(_sum(CPUS), "{{instance}} allocated"),
             ),
             "none",
             "By node.",
@@ -116,7 +116,7 @@ DASHBOARD = Dashboard(
             stacked=True,
         ),
         Panel(
-            "Throttled by a quota",
+            "Throttled by CPU quota",
             (Promql(_rate(CPU_THROTTLED_SECONDS, "instance"), "{{instance}}"),),
             rate_unit(CPU_THROTTLED_SECONDS),
             "Per second, summed over CPUs; if the exporter exposes the group `throttling`.",
@@ -140,7 +140,7 @@ DASHBOARD = Dashboard(
             "limit is reached.",
         ),
         Panel(
-            "What it is",
+            "Memory by kind",
             tuple(
                 Promql(f"sum({series(part, _HERE)})", name)
                 for part, name in (
@@ -160,7 +160,7 @@ DASHBOARD = Dashboard(
             "Major faults waited for storage.",
         ),
         Panel(
-            "At the limit",
+            "Memory limit reached",
             (Promql(_rate(MEMORY_LIMIT_HITS, "instance"), "{{instance}}"),),
             rate_unit(MEMORY_LIMIT_HITS),
             "Number of times memory had to be reclaimed because of the limit.",
@@ -199,7 +199,7 @@ DASHBOARD = Dashboard(
                 Promql(_rate(NETWORK_TRANSMIT_BYTES, "instance"), "{{instance}} sent"),
             ),
             rate_unit(NETWORK_RECEIVE_BYTES),
-            "Only of jobs with a network namespace of their own.",
+            "Only for jobs with their own network namespace.",
         ),
         _row("Waiting"),
         Panel(
@@ -238,7 +238,7 @@ DASHBOARD = Dashboard(
             "Open files",
             (Promql(_sum(OPEN_FILES), "{{instance}}"),),
             unit(OPEN_FILES),
-            "Where the exporter shows the group `open-files`.",
+            "If the exporter exposes the group `open-files`.",
         ),
         _row("GPU"),
         Panel(
@@ -250,7 +250,7 @@ DASHBOARD = Dashboard(
                 ),
             ),
             unit(JOB_GPU_UTILIZATION),
-            "Part of the last second in which any kernel ran.",
+            "Fraction of the last second in which any kernel ran.",
             most=1,
         ),
         Panel(
@@ -269,14 +269,15 @@ DASHBOARD = Dashboard(
             "Power",
             (Promql(_rate(ENERGY_JOULES, "component, kind"), "{{component}} {{kind}}"),),
             rate_unit(ENERGY_JOULES),
-            "The job's part of its nodes' power. Idle: what its CPUs and GPUs would take at rest.",
+            "The job's share of the power of its nodes. Idle: power that its CPUs and GPUs "
+            "would draw when idle.",
             stacked=True,
         ),
         Panel(
             "Emissions",
             (Promql(f"3600 * {_rate(EMISSIONS_GRAMS, 'provider')}", "{{provider}}"),),
             "massg",
-            "Grams of CO2e an hour. Figures of different providers are not to be added up.",
+            "Grams of CO2e per hour; figures of different providers must not be added up.",
         ),
     ),
     (

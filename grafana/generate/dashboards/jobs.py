@@ -50,7 +50,7 @@ def _tables(whose: Params, who: tuple[PanelColumn, ...]) -> tuple[Panel, ...]:
                     (*whose, ("state", "RUNNING,SUSPENDED"), ("limit", "500")),
                 ),
             ),
-            about="Jobs that run now, the newest first. The job's number leads to its dashboard.",
+            about="Running jobs, newest first. The job id links to the dashboard of the job.",
             kind="table",
             width=24,
             height=9,
@@ -64,13 +64,13 @@ def _tables(whose: Params, who: tuple[PanelColumn, ...]) -> tuple[Panel, ...]:
                     (*whose, ("state", "PENDING"), ("started", "false"), ("limit", "500")),
                 ),
             ),
-            about="Jobs that have not started, and what they wait for.",
+            about="Pending jobs, and the reasons why they wait.",
             kind="table",
             width=24,
             height=7,
         ),
         Panel(
-            "Started in this time",
+            "Started in this period",
             (
                 ApiQuery(
                     "/jobs",
@@ -84,9 +84,9 @@ def _tables(whose: Params, who: tuple[PanelColumn, ...]) -> tuple[Panel, ...]:
                     ),
                 ),
             ),
-            about="At most a thousand, the newest first. Use is the part of what was held. What "
-            "was measured is empty until a few minutes after the job's end; a doubt says why a "
-            "number may be too low.",
+            about="At most a thousand, newest first. Use is relative to the allocation. "
+            "Measurements are empty until a few minutes after the end of the job; a doubt "
+            "explains why a number may be too low.",
             kind="table",
             width=24,
             height=14,
@@ -97,7 +97,7 @@ def _tables(whose: Params, who: tuple[PanelColumn, ...]) -> tuple[Panel, ...]:
 MINE = Dashboard(
     "my-jobs",
     "My jobs",
-    "Your jobs: those that run, those that wait, and what the others used.",
+    "Your running and pending jobs, and the usage of the others.",
     _tables((("user", "${__user.login}"), IN_CLUSTER), ()),
     (CLUSTER, _STATES),
     since="now-7d",
@@ -114,7 +114,7 @@ _ANYBODYS: Params = (
 ALL = Dashboard(
     "jobs",
     "Jobs",
-    "All jobs that you may see: coordinators those of their accounts, operators everybody's.",
+    "All jobs that you may see: coordinators see those of their accounts, operators see all.",
     _tables(_ANYBODYS, (USER_OF,)),
     (
         CLUSTER,

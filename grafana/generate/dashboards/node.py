@@ -30,7 +30,7 @@ DASHBOARD = Dashboard(
     "A compute node, its jobs and its meters. For operators.",
     (
         Panel(
-            "Jobs here now",
+            "Current jobs",
             (
                 Promql(
                     "max by (manager, jobid, user, account, partition) "
@@ -38,7 +38,7 @@ DASHBOARD = Dashboard(
                     instant=True,
                 ),
             ),
-            about="What the exporter knows of them.",
+            about="From the exporter of this node.",
             kind="table",
             width=24,
             height=6,
@@ -82,7 +82,7 @@ DASHBOARD = Dashboard(
             "Memory by job",
             (Promql(series(MEMORY_CURRENT, _N), "{{jobid}} {{user}}"),),
             unit(MEMORY_CURRENT),
-            "With page cache.",
+            "Including page cache.",
             stacked=True,
         ),
         Panel(
@@ -125,7 +125,7 @@ DASHBOARD = Dashboard(
             "celsius",
         ),
         Panel(
-            "Who holds which GPU",
+            "GPU allocation",
             (
                 Promql(
                     f"max by (gpu, gpu_instance, jobid, user, source) ({series(JOB_GPU_INFO, _N)})",
@@ -138,7 +138,7 @@ DASHBOARD = Dashboard(
                 PanelColumn("gpu_instance", "Instance"),
                 PanelColumn("jobid", "Job"),
                 PanelColumn("user", "User"),
-                PanelColumn("source", "What told"),
+                PanelColumn("source", "Source"),
                 PanelColumn("Value", hidden=True),
             ),
         ),
@@ -152,11 +152,11 @@ DASHBOARD = Dashboard(
                 ),
             ),
             "watt",
-            "System: not of jobs. Unallocated: idle power of what nobody holds.",
+            "System: not used by jobs. Unallocated: idle power of unallocated resources.",
             stacked=True,
         ),
         Panel(
-            "Power as the meters say",
+            "Power by meter",
             (
                 Promql(
                     _rate("rapl_energy_joules_total", "zone, package"), "RAPL {{zone}} {{package}}"
@@ -168,13 +168,13 @@ DASHBOARD = Dashboard(
                 Promql(f"batchjob_cray_power_watts{{{_N}}}", "Cray {{domain}}"),
             ),
             unit(GPU_POWER),
-            "Zones and meters overlap: do not add them up.",
+            "Zones and meters overlap and must not be added up.",
         ),
         Panel(
             "Age of readings", (Promql(f"batchjob_meter_age_seconds{{{_N}}}", "{{meter}}"),), "s"
         ),
         Panel(
-            "The exporter's passes",
+            "Duration of collectors",
             (Promql(f"batchjob_scrape_collector_duration_seconds{{{_N}}}", "{{collector}}"),),
             "s",
         ),

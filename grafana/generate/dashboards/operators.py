@@ -16,7 +16,7 @@ def _waste(what: str, title: str, unit: str, had: str, unused: str) -> Panel:
     return Panel(
         title,
         (asked,),
-        about="The twenty who left most unused; of measured jobs alone.",
+        about="The twenty users with the most unused allocations; measured jobs only.",
         kind="table",
         width=8,
         height=10,
@@ -33,13 +33,13 @@ _WAITS = (
 DASHBOARD = Dashboard(
     "operators",
     "Waste, failures and waits",
-    "Who holds what is not used, whose jobs fail, and how long jobs wait. A coordinator sees the "
-    "accounts' part of it, a user their own.",
+    "Unused allocations, failed jobs and waiting times. Coordinators see those of their "
+    "accounts, users their own.",
     (
         _waste("cpu", "CPU time", "s", "measured_cpu_allocated_seconds", "cpu_unused_seconds"),
         _waste(
             "memory",
-            "Memory, as bytes times seconds",
+            "Memory, in byte-seconds",
             "sishort",
             "measured_memory_allocated_byte_seconds",
             "memory_unused_byte_seconds",
@@ -61,12 +61,12 @@ DASHBOARD = Dashboard(
                     (IN_CLUSTER, ("by", "user"), *DAYS),
                 ),
             ),
-            about="Also by time-out, lack of memory and nodes that failed.",
+            about="Including timeouts, out of memory and node failures.",
             kind="table",
             sort_by="Failed",
         ),
         Panel(
-            "Jobs that wait or run",
+            "Pending and running jobs",
             (
                 ApiQuery(
                     "/stats/unfinished",
@@ -78,14 +78,14 @@ DASHBOARD = Dashboard(
                     (IN_CLUSTER,),
                 ),
             ),
-            about="Now, by the job database.",
+            about="Current state, from the job database.",
             kind="table",
         ),
         Panel(
             "Waiting time",
             (ApiQuery("/stats/waits", _WAITS, (IN_CLUSTER, ("partition", "${partition}"), *DAYS)),),
             "s",
-            "Half of the jobs that started on a day, and nine in ten, had waited less.",
+            "Median and 90th percentile of the jobs that started on each day.",
             width=24,
             line_name="${__field.labels.partition} ${__field.name}",
         ),

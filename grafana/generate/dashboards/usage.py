@@ -10,12 +10,12 @@ _WHO = {"account": PanelColumn("account", "Account"), "user": PanelColumn("user"
 _SUMS = (
     PanelColumn("jobs_started", "Jobs started", "none", "number"),
     PanelColumn("jobs_failed", "Failed", "none", "number"),
-    PanelColumn("cpu_allocated_seconds", "CPU time held", "s", "number"),
-    PanelColumn("measured_cpu_allocated_seconds", "of it measured", "s", "number"),
+    PanelColumn("cpu_allocated_seconds", "CPU time allocated", "s", "number"),
+    PanelColumn("measured_cpu_allocated_seconds", "of which measured", "s", "number"),
     PanelColumn("cpu_seconds", "CPU time used", "s", "number"),
-    PanelColumn("gpu_allocated_seconds", "GPU time held", "s", "number"),
+    PanelColumn("gpu_allocated_seconds", "GPU time allocated", "s", "number"),
     PanelColumn("gpu_seconds", "GPU time used", "s", "number"),
-    PanelColumn("wait_seconds", "Time waited", "s", "number"),
+    PanelColumn("wait_seconds", "Waiting time", "s", "number"),
     PanelColumn("energy_host_joules", "Energy of nodes", "joule", "number"),
     PanelColumn("energy_gpu_joules", "Energy of GPUs", "joule", "number"),
 )
@@ -33,9 +33,9 @@ def _number(key: str, title: str) -> PanelColumn:
 def _panels(whose: Params, by: str) -> tuple[Panel, ...]:
     return (
         _days(
-            "CPU time a day",
+            "CPU time by day",
             "s",
-            "Held by jobs; and used, as far as it was measured.",
+            "Allocated to jobs; and used, as far as it was measured.",
             whose,
             _number("cpu_allocated_seconds", "held"),
             _number("cpu_seconds", "used"),
@@ -43,15 +43,15 @@ def _panels(whose: Params, by: str) -> tuple[Panel, ...]:
         _days(
             "GPU time by day",
             "s",
-            "Held by jobs, and the part of it in which kernels ran.",
+            "Allocated to jobs, and the part of it in which kernels ran.",
             whose,
             _number("gpu_allocated_seconds", "held"),
             _number("gpu_seconds", "used"),
         ),
         _days(
-            "Energy a day",
+            "Energy by day",
             "joule",
-            "Of measured jobs, with their part of idle power.",
+            "Of measured jobs, including their share of idle power.",
             whose,
             _number("energy_host_joules", "nodes"),
             _number("energy_gpu_joules", "GPUs"),
@@ -81,11 +81,11 @@ def _panels(whose: Params, by: str) -> tuple[Panel, ...]:
                     (*whose, ("by", f"{by},cluster"), *DAYS),
                 ),
             ),
-            about="CPU time used is to be compared with the time held by jobs that were measured.",
+            about="Compare the CPU time used with the time allocated to measured jobs.",
             kind="table",
             width=24,
             height=10,
-            sort_by="CPU time held",
+            sort_by="CPU time allocated",
         ),
     )
 
@@ -93,7 +93,7 @@ def _panels(whose: Params, by: str) -> tuple[Panel, ...]:
 MINE = Dashboard(
     "my-usage",
     "My usage",
-    "What your jobs held, used and burned, by day (UTC).",
+    "Resources, energy and emissions of your jobs, by day (UTC).",
     _panels((("user", "${__user.login}"), IN_CLUSTER), "account"),
     (CLUSTER,),
     since="now-30d",
@@ -101,8 +101,8 @@ MINE = Dashboard(
 ACCOUNT = Dashboard(
     "account-usage",
     "Account usage",
-    "What an account's jobs held, used and burned, by day (UTC), and who of its members did."
-    " Without an account: all that you may see.",
+    "Resources, energy and emissions of an account's jobs, by day (UTC) and by member. "
+    "Without an account: all jobs that you may see.",
     _panels((("account", "${account}"), IN_CLUSTER), "user"),
     (
         CLUSTER,

@@ -94,7 +94,7 @@ def test_a_cancelled_job_says_by_whom_where_that_is_known():
 
 def test_a_job_at_its_time_limit_says_which():
     assert said(state="TIMEOUT", reason="TimeLimit") == (
-        "It reached its time limit of 2 h 30 min and was ended."
+        "It reached its time limit of 2 h 30 min and was terminated."
     )
 
 

@@ -23,12 +23,12 @@ DASHBOARD = dashboard(
         ),
         figure("Dashboards", f"max(grafana_stat_totals_dashboard{{{C}}})"),
         figure("Requests in flight", f"sum(grafana_http_request_in_flight{{{C}}})"),
-        figure("Questions in flight", f"sum({_ASKED}_in_flight{{{C}}})"),
+        figure("Data source requests in flight", f"sum({_ASKED}_in_flight{{{C}}})"),
         figure(
             "Failed requests",
             f'sum({rate(f"""{_HTTP}_count{{{C},status_code=~"5.."}}""")}) or vector(0)',
             "reqps",
-            "Answered with a status of 500 or more.",
+            "Responses with a status of 500 or higher.",
         ),
         lines(
             "Requests",
@@ -37,9 +37,9 @@ DASHBOARD = dashboard(
             (_rated(f"{_HTTP}_count", "status_code"), "{{status_code}}"),
         ),
         lines(
-            "Longest requests, mean",
+            "Slowest requests: mean duration",
             "s",
-            "The ten that take longest.",
+            "The ten slowest handlers.",
             (
                 f"topk(10, {_rated(f'{_HTTP}_sum', 'handler')}"
                 f" / ({_rated(f'{_HTTP}_count', 'handler')} > 0))",
@@ -47,13 +47,13 @@ DASHBOARD = dashboard(
             ),
         ),
         lines(
-            "Questions to data sources",
+            "Requests to data sources",
             "reqps",
             "By data source and status.",
             (_rated(f"{_ASKED}_total", "datasource, code"), "{{datasource}} {{code}}"),
         ),
         lines(
-            "99 of 100 questions to data sources take less than",
+            "Requests to data sources: 99th percentile",
             "s",
             "",
             (p99(f"{_ASKED}_duration_seconds_bucket{{{C}}}", "datasource"), "{{datasource}}"),

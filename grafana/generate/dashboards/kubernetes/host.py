@@ -16,24 +16,24 @@ def _rated(metric: str, more: str = "") -> str:
 DASHBOARD = dashboard(
     "host",
     "Host",
-    "One host by node_exporter. For operators.",
+    "One host, from node_exporter. For operators.",
     (
         figure("CPUs", f'count(node_cpu_seconds_total{{{_H},mode="idle"}})'),
-        figure("Load", f"max(node_load1{{{_H}}})", "none", "Of the last minute."),
+        figure("Load", f"max(node_load1{{{_H}}})", "none", "Over the last minute."),
         figure("Memory", f"max(node_memory_MemTotal_bytes{{{_H}}})", "bytes"),
         figure(
             "Fullest disk",
             f"max({filled(_LOCAL)})",
             "percentunit",
-            "Of all file systems but those in memory.",
+            "All file systems except those in memory.",
             NEAR_LIMIT,
         ),
-        figure("Up for", f"max(time() - node_boot_time_seconds{{{_H}}})", "s"),
+        figure("Uptime", f"max(time() - node_boot_time_seconds{{{_H}}})", "s"),
         figure(
-            "Killed for memory",
+            "OOM kills",
             f"sum(increase(node_vmstat_oom_kill{{{_H}}}[1d]))",
             "none",
-            "Processes that the kernel ended in a day.",
+            "Processes that the OOM killer terminated in the last day.",
             ANY,
         ),
         lines(
@@ -58,7 +58,7 @@ DASHBOARD = dashboard(
             (_rated("disk_written_bytes_total"), "{{device}} written"),
         ),
         lines(
-            "Disks: part of the time at work",
+            "Disks: utilization",
             "percentunit",
             "",
             (_rated("disk_io_time_seconds_total"), "{{device}}"),
@@ -66,7 +66,7 @@ DASHBOARD = dashboard(
         lines(
             "File systems",
             "percentunit",
-            "Part that is used.",
+            "Fraction used.",
             (filled(_LOCAL), "{{mountpoint}}"),
         )._replace(most=1),
         lines(
@@ -77,18 +77,18 @@ DASHBOARD = dashboard(
             (_rated("network_transmit_bytes_total", ',device!="lo"'), "{{device}} sent"),
         ),
         lines(
-            "Network: lost",
+            "Network: drops and errors",
             "pps",
-            "Packets that were dropped or damaged.",
+            "Packets dropped or with errors.",
             (_rated("network_receive_drop_total"), "{{device}} received, dropped"),
             (_rated("network_transmit_drop_total"), "{{device}} sent, dropped"),
-            (_rated("network_receive_errs_total"), "{{device}} received, damaged"),
-            (_rated("network_transmit_errs_total"), "{{device}} sent, damaged"),
+            (_rated("network_receive_errs_total"), "{{device}} received, errors"),
+            (_rated("network_transmit_errs_total"), "{{device}} sent, errors"),
         ),
         lines(
             "Waiting",
             "percentunit",
-            "Part of the time in which something waited (PSI).",
+            "Fraction of time in which at least one task waited (PSI).",
             (_rated("pressure_cpu_waiting_seconds_total"), "CPU"),
             (_rated("pressure_memory_waiting_seconds_total"), "memory"),
             (_rated("pressure_io_waiting_seconds_total"), "storage"),

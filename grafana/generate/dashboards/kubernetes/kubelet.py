@@ -17,7 +17,7 @@ DASHBOARD = dashboard(
     "The kubelet of each node. For operators.",
     (
         figure("Kubelets", f"count({_UP})"),
-        figure("Down", f"count({_UP} == 0) or vector(0)", "none", "They were not scraped.", ANY),
+        figure("Down", f"count({_UP} == 0) or vector(0)", "none", "The last scrape failed.", ANY),
         figure("Pods", f"sum(kubelet_running_pods{{{C}}})"),
         figure("Containers", f'sum(kubelet_running_containers{{{C},container_state="running"}})'),
         figure(
@@ -25,21 +25,21 @@ DASHBOARD = dashboard(
             f"max(kubelet_volume_stats_used_bytes{{{C}}}"
             f" / kubelet_volume_stats_capacity_bytes{{{C}}})",
             "percentunit",
-            "Of the volumes that pods have claimed.",
+            "Of the volumes claimed by pods.",
             NEAR_LIMIT,
         ),
         figure(
-            "Evictions in an hour",
+            "Evictions, last hour",
             f"sum(increase(kubelet_evictions{{{C}}}[1h])) or vector(0)",
             "none",
-            "Pods ended for want of memory or disk.",
+            "Pods evicted because of memory or disk pressure.",
             ANY,
         ),
         lines(
-            "99 of 100 pods start within",
+            "Pod start: 99th percentile",
             "s",
-            "From when the kubelet first sees the pod until it runs; without pulling images and "
-            "init containers, where “alone” stands.",
+            "From the time at which the kubelet first sees the pod until it runs; “alone”: "
+            "without image pulls and init containers.",
             (p99(f"kubelet_pod_start_duration_seconds_bucket{{{C}}}", "cluster"), "{{cluster}}"),
             (
                 p99(f"kubelet_pod_start_sli_duration_seconds_bucket{{{C}}}", "cluster"),
@@ -47,42 +47,43 @@ DASHBOARD = dashboard(
             ),
         ),
         lines(
-            "99 of 100 updates of a pod take less than",
+            "Pod updates: 99th percentile",
             "s",
-            "By what is done.",
+            "By operation.",
             (
                 p99(f"kubelet_pod_worker_duration_seconds_bucket{{{C}}}", "operation_type"),
                 "{{operation_type}}",
             ),
         ),
         lines(
-            "Operations of the runtime",
+            "Runtime operations",
             "ops",
-            "By what the kubelet asked for.",
+            "By operation.",
             (_rated("kubelet_runtime_operations_total", "operation_type"), "{{operation_type}}"),
         ),
         lines(
-            "Failed operations of the runtime",
+            "Failed runtime operations",
             "ops",
-            "By what the kubelet asked for.",
+            "By operation.",
             (
                 _rated("kubelet_runtime_operations_errors_total", "operation_type"),
                 "{{operation_type}}",
             ),
         ),
         lines(
-            "99 of 100 operations of the runtime take less than",
+            "Runtime operations: 99th percentile",
             "s",
-            "By what the kubelet asked for.",
+            "By operation.",
             (
                 p99(f"kubelet_runtime_operations_duration_seconds_bucket{{{C}}}", "operation_type"),
                 "{{operation_type}}",
             ),
         ),
         lines(
-            "99 of 100 looks at all containers take less than",
+            "PLEG relist: 99th percentile",
             "s",
-            "Where it takes minutes, the node is not ready.",
+            "The kubelet's inspection of all containers. If it takes minutes, the node "
+            "becomes not ready.",
             (
                 p99(f"kubelet_pleg_relist_duration_seconds_bucket{{{C}}}", "cluster, instance"),
                 _LEGEND,

@@ -25,32 +25,32 @@ def _requested(resource: str) -> str:
 DASHBOARD = dashboard(
     "kubernetes",
     "Kubernetes",
-    "Pods of a cluster, by kube-state-metrics and cAdvisor. For operators.",
+    "Pods of a cluster, from kube-state-metrics and cAdvisor. For operators.",
     (
         figure("Running", _phase("Running")),
         figure("Pending", _phase("Pending")),
-        figure("Failed", _phase("Failed"), "none", "As long as they are not deleted.", ANY),
+        figure("Failed", _phase("Failed"), "none", "Counted until they are deleted.", ANY),
         figure(
             "Not ready",
             f'sum(kube_pod_status_ready{{{_N},condition="false"}}'
             f' and on (namespace, pod) (kube_pod_status_phase{{{_N},phase="Running"}} == 1))'
             " or vector(0)",
             "none",
-            "They run, and do not answer their probe.",
+            "Running, but failing their readiness probe.",
             ANY,
         ),
         figure(
-            "Restarts in an hour",
+            "Restarts, last hour",
             f"sum(increase(kube_pod_container_status_restarts_total{{{_N}}}[1h]))",
             "none",
             "Of all containers.",
         ),
         figure(
-            "Ended for memory",
+            "OOM killed",
             f'sum(kube_pod_container_status_last_terminated_reason{{{_N},reason="OOMKilled"}})'
             " or vector(0)",
             "none",
-            "Containers that the kernel ended the last time they ended.",
+            "Containers whose last termination was an OOM kill.",
             ANY,
         ),
         lines(
@@ -60,7 +60,7 @@ DASHBOARD = dashboard(
             (f"sum by (phase) (kube_pod_status_phase{{{_N}}})", "{{phase}}"),
         ),
         lines(
-            "Containers that wait",
+            "Waiting containers",
             "none",
             "By reason.",
             (
@@ -71,21 +71,21 @@ DASHBOARD = dashboard(
         lines(
             "CPUs in use",
             "none",
-            "By namespace, and what is requested.",
+            "By namespace, with the requests.",
             (_rated("container_cpu_usage_seconds_total"), _LEGEND),
             (_requested("cpu"), "{{namespace}} requested"),
         ),
         lines(
             "Memory in use",
             "bytes",
-            "By namespace, without what can be given back, and what is requested.",
+            "Working set by namespace, with the requests.",
             (f"sum by (namespace) (container_memory_working_set_bytes{{{_N}}})", _LEGEND),
             (_requested("memory"), "{{namespace}} requested"),
         ),
         lines(
-            "Held back by a limit",
+            "Throttled by a limit",
             "percentunit",
-            "Part of the periods in which a container had used up its CPUs.",
+            "Fraction of the periods in which a container had used up its CPU quota.",
             (
                 f"{_rated('container_cpu_cfs_throttled_periods_total')}"
                 f" / {_rated('container_cpu_cfs_periods_total')}",
@@ -95,12 +95,12 @@ DASHBOARD = dashboard(
         lines(
             "Network",
             "Bps",
-            "By namespace; of pods with a network of their own.",
+            "By namespace; only pods with their own network.",
             (_rated("container_network_receive_bytes_total"), "{{namespace}} received"),
             (_rated("container_network_transmit_bytes_total"), "{{namespace}} sent"),
         ),
         Panel(
-            "Most restarts in a day",
+            "Most restarts, last day",
             (
                 Promql(
                     "topk(20, sum by (cluster, namespace, pod, container) (increase("
@@ -108,7 +108,7 @@ DASHBOARD = dashboard(
                     instant=True,
                 ),
             ),
-            about="Empty is good.",
+            about="Should be empty.",
             kind="table",
             width=24,
             sort_by="Restarts",

@@ -14,7 +14,7 @@ def _rated(metric: str, by: str = "job, instance", more: str = "") -> str:
 DASHBOARD = dashboard(
     "victoriametrics",
     "VictoriaMetrics",
-    "The store of series, and the agents that scrape. For operators.",
+    "The time series database and the agents that scrape. For operators.",
     (
         figure(
             "Series",
@@ -22,8 +22,8 @@ DASHBOARD = dashboard(
             "none",
             "With samples in the last hour.",
         ),
-        figure("Samples a second", f"sum({rate(f'vm_rows_inserted_total{{{C}}}')})"),
-        figure("Samples kept", f'sum(vm_rows{{{C},type=~"storage/.*"}})'),
+        figure("Samples per second", f"sum({rate(f'vm_rows_inserted_total{{{C}}}')})"),
+        figure("Samples stored", f'sum(vm_rows{{{C},type=~"storage/.*"}})'),
         figure("On disk", f"sum(vm_data_size_bytes{{{C}}})", "bytes"),
         figure(
             "Targets down",
@@ -33,22 +33,22 @@ DASHBOARD = dashboard(
             ANY,
         ),
         figure(
-            "Waits to be sent",
+            "Waiting to be sent",
             f"sum(vmagent_remotewrite_pending_data_bytes{{{C}}})",
             "bytes",
             "On the agents' disks.",
         ),
-        lines("Samples a second", "ops", "", (_rated("vm_rows_inserted_total"), _LEGEND)),
+        lines("Samples per second", "ops", "", (_rated("vm_rows_inserted_total"), _LEGEND)),
         lines(
             "New series",
             "ops",
-            "Many are a label that changes.",
+            "Many new series indicate a label whose value changes.",
             (_rated("vm_new_timeseries_created_total"), _LEGEND),
         ),
         lines(
             "Slow inserts",
             "percentunit",
-            "Part of the samples whose series were not in memory.",
+            "Fraction of the samples whose series were not in memory.",
             (
                 f"{_rated('vm_slow_row_inserts_total')} / {_rated('vm_rows_inserted_total')}",
                 _LEGEND,
@@ -57,7 +57,7 @@ DASHBOARD = dashboard(
         lines(
             "Free on disk",
             "bytes",
-            "Below the limit only questions are answered.",
+            "Below the limit the database is read-only.",
             (f"min by (job, instance) (vm_free_disk_space_bytes{{{C}}})", _LEGEND),
             (
                 f"max by (job, instance) (vm_free_disk_space_limit_bytes{{{C}}})",
@@ -78,14 +78,14 @@ DASHBOARD = dashboard(
             ),
         ),
         lines(
-            "Failed and slow questions",
+            "Failed and slow queries",
             "reqps",
             "",
             (_rated("vm_http_request_errors_total", "path"), "{{path}}"),
             (_rated("vm_slow_queries_total"), f"{_LEGEND} slow"),
         ),
         lines(
-            "Agents: scrapes that failed",
+            "Agents: failed scrapes",
             "ops",
             "",
             (_rated("vm_promscrape_scrapes_failed_total"), _LEGEND),
@@ -93,7 +93,7 @@ DASHBOARD = dashboard(
         lines(
             "Agents: sent",
             "reqps",
-            "By status; all but 2xx are tried again.",
+            "By status; all except 2xx are retried.",
             (_rated("vmagent_remotewrite_requests_total", "status_code"), "{{status_code}}"),
         ),
         lines(

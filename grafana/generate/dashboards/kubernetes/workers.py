@@ -39,7 +39,7 @@ DASHBOARD = dashboard(
             tuple(
                 Promql(expr, instant=True) for expr in (_BUSY, _LOAD, _MEMORY, _DISK, _PODS, _JOBS)
             ),
-            about="A load above 1 is more that wants to run than there are CPUs.",
+            about="A load per CPU above 1 means more runnable tasks than CPUs.",
             kind="table",
             width=24,
             height=10,
@@ -56,20 +56,21 @@ DASHBOARD = dashboard(
             ),
         ),
         lines("CPU in use", "percentunit", "Of all CPUs of the worker.", (_BUSY, _LEGEND)),
-        lines("Load per CPU", "none", "Of the last minute.", (_LOAD, _LEGEND)),
+        lines("Load per CPU", "none", "Over the last minute.", (_LOAD, _LEGEND)),
         lines(
-            "Memory in use", "percentunit", "Without what can be given back.", (_MEMORY, _LEGEND)
+            "Memory in use",
+            "percentunit",
+            "Without memory that can be reclaimed.",
+            (_MEMORY, _LEGEND),
         ),
         lines(
             "Waiting for a CPU",
             "percentunit",
-            "Part of the time in which something waited (PSI).",
+            "Fraction of time in which at least one task waited (PSI).",
             (f"max {_BY} ({rate(f'node_pressure_cpu_waiting_seconds_total{{{C}}}')})", _LEGEND),
         ),
-        lines(
-            "Received", "Bps", "By all devices but the loopback.", (_traffic("receive"), _LEGEND)
-        ),
-        lines("Sent", "Bps", "By all devices but the loopback.", (_traffic("transmit"), _LEGEND)),
+        lines("Received", "Bps", "All devices except loopback.", (_traffic("receive"), _LEGEND)),
+        lines("Sent", "Bps", "All devices except loopback.", (_traffic("transmit"), _LEGEND)),
     ),
     "node_load1",
 )
