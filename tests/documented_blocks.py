@@ -101,10 +101,10 @@ RUNS: Mapping[str, Mapping[str, Run]] = {
         ".venv/bin/batchjob_exporter --web.listen-address": _ONE_NODE,
     },
     "docs/guide/postgresql.md": {
-        "runuser -u postgres -- createuser": _needs("a PostgreSQL on a host of its own"),
-        "install -m 0400 -o batchjob": _needs("a PostgreSQL on a host of its own"),
-        "systemctl stop batchjob_stats_db": _done("batchjob_stats_db/admin/test_copying"),
-        "runuser -u batchjob -- batchjob_stats_db": _done("batchjob_stats_db/admin/test_copying"),
+        "runuser -u postgres -- createuser": _CLUSTER,
+        "install -m 0400 -o batchjob": _CLUSTER,
+        "systemctl stop batchjob_stats_db": _CLUSTER,
+        "runuser -u batchjob -- batchjob_stats_db": _CLUSTER,
     },
     "docs/guide/proxy.md": {"openssl rand -hex 32": _PACKAGES},
     "docs/guide/upgrade.md": {

@@ -1,7 +1,8 @@
 """docs/guide/cluster.md and what belongs to it, typed on a clean Debian that has a Slurm.
 
-The pages' own names and addresses are the machine's: it is 192.0.2.10, node001, slurmctl and
-stats.example.org. Prints how long it takes from the clean machine to a job with numbers.
+The pages' own names and addresses are the machine's: it is 192.0.2.10, node001, slurmctl,
+stats.example.org and db.example.org. Prints how long it takes from the clean machine to a job with
+numbers.
 """
 
 import json
@@ -24,9 +25,12 @@ pytestmark = pytest.mark.e2e
 
 GUIDE = "docs/guide/cluster.md"
 ADDRESS = "192.0.2.10"
-HOSTS = f"127.0.0.1 localhost\n{ADDRESS} node001 slurmctl stats.example.org\n"
+HOSTS = f"127.0.0.1 localhost\n{ADDRESS} node001 slurmctl stats.example.org db.example.org\n"
 SERVER = "https://stats.example.org:10912"
-DEBIAN = ("prometheus", "openssl", "ca-certificates", "curl", "iproute2", *booted_slurm.PACKAGES)
+DEBIAN = (
+    "prometheus", "openssl", "ca-certificates", "curl", "iproute2", "postgresql",
+    *booted_slurm.PACKAGES,
+)  # fmt: skip
 ONE_NODE = {', "node002:10910"': ""}  # of the two that the guide has
 PATIENCE_SECONDS = 120.0
 GOAL_SECONDS = 600.0  # from a clean machine to the first job with numbers
@@ -239,6 +243,39 @@ def test_an_upgrade_of_a_running_site(site: Site, token: str) -> None:
     assert site.machine.run(*version) == __version__
     site.asked(f"{SERVER}/-/ready")
     assert [row["jobid"] for row in _jobs(site, token)] == before
+
+
+def test_from_sqlite_to_postgresql(site: Site, token: str) -> None:
+    page, machine = "docs/guide/postgresql.md", site.machine
+    before = {row["jobid"] for row in _jobs(site, token)}
+    _let_postgresql_answer(machine)
+    create = "runuser -u postgres -- createuser --pwprompt batchjob"
+    asked_twice = f"printf 'geheim\\ngeheim\\n' | {create}"
+    site.reader.types(page, "runuser -u postgres -- createuser", {create: asked_twice})
+    install = "install -m 0400 -o batchjob"
+    site.reader.types(page, install, {install: f"echo geheim | {install}"})
+    assert "rows" in site.reader.types(page, "systemctl stop batchjob_stats_db")
+    for name in ("stats_db.yml", "server.yml"):
+        path = machine.root / "etc/batchjob" / name
+        settings = yaml.safe_load(path.read_text()) | yaml.safe_load(text(page, "db:"))
+        path.write_text(yaml.safe_dump(settings))
+    (machine.root / "var/lib/batchjob/jobs.db").rename(machine.root / "root/jobs.db")
+    site.reader.types(page, "runuser -u batchjob -- batchjob_stats_db")
+    site.asked(f"{SERVER}/-/ready")
+    assert {row["jobid"] for row in _jobs(site, token)} >= before
+    machine.run("systemctl", "start", "batchjob_backup")
+    copies = machine.run("ls", "/var/backups/batchjob").split()
+    assert [name for name in copies if name.endswith(".dump")]
+
+
+def _let_postgresql_answer(machine: booted.Machine) -> None:
+    """As the page's first step says: over the network, by password."""
+    (folder,) = (machine.root / "etc/postgresql").glob("*/main")
+    with (folder / "postgresql.conf").open("a") as file:
+        file.write(f"listen_addresses = 'localhost,{ADDRESS}'\n")
+    with (folder / "pg_hba.conf").open("a") as file:
+        file.write(f"host batchjob batchjob {ADDRESS}/32 scram-sha-256\n")
+    machine.run("systemctl", "restart", "postgresql")
 
 
 OLDER = "0.0.1"
