@@ -248,7 +248,7 @@ def test_nothing_is_sent_to_an_address_in_plain_http(browser, provider, endpoint
     alice = browser()
     answer = log_in(alice)
     assert answer.status_code == 503
-    assert f"the provider's {endpoint} is no https address" in html.unescape(answer.text)
+    assert f"the provider's {endpoint} is not an https URL" in html.unescape(answer.text)
     assert whoami(alice) == 401
 
 
