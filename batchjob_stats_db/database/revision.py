@@ -25,7 +25,7 @@ def newer(revision: str, where: str) -> DatabaseError:
     return DatabaseError(
         f"{where}: has schema {revision} of a newer version; this version supports "
         f"{schema.REVISION}; upgrade this program, or restore an older backup with "
-        "`batchjob_stats_db restore`"
+        "`batchjob_stats_db restore`; `batchjob_stats_db check` verifies the database"
     )
 
 

@@ -101,7 +101,7 @@ def test_bytes_in_a_column_of_texts_are_told(site):
         db.execute("UPDATE job SET name = x'00ff' WHERE jobid = '7'")
     status, said = site.run("export")
     assert (status, said.splitlines()[-1].partition(";")[0]) == (
-        2, "batchjob_stats_db: the database is damaged: bytes where a text or a number must be",
+        2, "batchjob_stats_db: the database is damaged: expected text or a number, found bytes",
     )  # fmt: skip
 
 
