@@ -110,7 +110,7 @@ def _set_aside(path: Path) -> Path | None:
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     before = path.with_name(f"{path.name}.replaced-{stamp}")
     if before.exists():
-        raise DatabaseError(f"{before}: exists already")
+        raise DatabaseError(f"{before}: already exists")
     with suppress(sqlite3.DatabaseError), closing(sqlite3.connect(path, timeout=5)) as db:
         db.execute("PRAGMA journal_mode=DELETE")  # a damaged one is kept as it is
     path.rename(before)
