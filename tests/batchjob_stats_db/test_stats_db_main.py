@@ -47,7 +47,10 @@ def run(url, tmp_path, capsys):
         ("clusters: [{name: a, sources: {sacct: {timout: 3}}}]", "unknown key .*timout; did you"),
         ("clusters: [{name: a, sources: {sacct: {timeout: x}}}]", "sacct.timeout: expected a dur"),
         ("clusters: [{sources: {sacct: }}]", "expected a mapping with the cluster's name"),
-        ("clusters: [{name: a, sources: {sacct: }}, {name: a, sources: {sacct: }}]", "twice"),
+        (
+            "clusters: [{name: a, sources: {sacct: }}, {name: a, sources: {sacct: }}]",
+            "must not be repeated",
+        ),
         ("tsdb: {url: prometheus}", "tsdb.url: expected http://HOST"),
         ("dbb: {url: x}", "unknown key dbb"),
         ("", "expected at least one cluster"),

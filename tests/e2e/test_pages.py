@@ -553,7 +553,7 @@ def test_a_user_makes_and_revokes_a_token(visit, site):
     page.get_by_role("link", name="alice").first.click()
     page.wait_for_url("**/tokens")
     page.fill("input[name=label]", "nightly report")
-    page.get_by_role("button", name="Make").click()
+    page.get_by_role("button", name="Create").click()
     text = page.inner_text("code.secret")
     assert text.startswith("bj_")
     assert axe.Axe().run(page).response["violations"] == []

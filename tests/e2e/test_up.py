@@ -126,7 +126,7 @@ def test_metrics_need_the_token_and_an_own_name(machine: Up, ask: Callable[..., 
 
 def test_nobody_is_scraped_unless_asked_for(tmp_path: Path) -> None:
     with up(tmp_path / "data", tmp_path / "log", "--exporter-address=") as made:
-        assert "not exposed; --exporter-address=" in made.log.read_text()
+        assert "not exposed; set --exporter-address=" in made.log.read_text()
         with pytest.raises(urllib.error.URLError, match="refused"):
             made.scrape()
 
