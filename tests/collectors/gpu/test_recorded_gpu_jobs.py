@@ -53,8 +53,8 @@ def test_slurm_jobs(fake, mapped, eventually, name, expected):
 
 
 def test_samples_have_what_each_gpu_tells(fake, host, as_recorded, tree, eventually):
-    fake.gpus(4)
-    recorded = tree("slurm-24.11-v2-r2-a")
+    fake.gpus(2)
+    recorded = tree("openpbs-23.06-v1-07-two-gpu-jobs")  # the devices cgroup confirms the GPUs
     jobs = jobs_module.build(recorded, jobs_module.JobsOptions(), {})
     node = Host(
         procfs=host.procfs, sysfs=host.sysfs, cgroupfs=recorded.cgroupfs, monotonic=host.monotonic
@@ -69,7 +69,7 @@ def test_samples_have_what_each_gpu_tells(fake, host, as_recorded, tree, eventua
     finally:
         gpus.stop()
         jobs.stop()
-    quantities = {name.quantity for name in samples["22"] if name.of}
+    quantities = {name.quantity for name in samples["11.pbs01"] if name.of}
     assert {
         "gpu_memory_total_bytes", "gpu_temperature_celsius", "gpu_sm_clock_hertz",
         "gpu_memory_clock_hertz", "gpu_ecc_corrected_errors", "gpu_ecc_uncorrected_errors",
