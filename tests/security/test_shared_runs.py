@@ -355,7 +355,7 @@ def test_the_queue_of_another_is_no_place_to_wait_in(shared, kind):
             stderr.flush()
 
         as_user(VICTIM, run)
-    assert f"max-runs: {runs}/.queue-{victim.pw_uid}: uid" in said.read_text()
+    assert f"max-runs: {runs}/.queue-{victim.pw_uid}: created by uid" in said.read_text()
     assert not precious.exists()
     ((ended, kept),) = [(run, shared / "logs" / run.jobid) for run in history.all_runs(shared)]
     assert (ended.status, kept.stat().st_uid) == ("success", victim.pw_uid)
