@@ -30,7 +30,7 @@ class Unfinished(NamedTuple):
 
 
 class Deleted(NamedTuple):
-    """A record that a user deleted, and that is to be deleted from the database as well."""
+    """A record deleted by a user, to be deleted from the database as well."""
 
     source: str  # of the record, JobRecord.source
     jobid: str

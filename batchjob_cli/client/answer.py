@@ -1,6 +1,6 @@
 """What a server has answered: its rows and documents, or the error that it stands for.
 
-Whatever else listens at an address, such as a proxy's log-in page, is told apart in one line.
+Anything else at the address, such as a proxy's log-in page, is reported in one line.
 """
 
 import http.client

@@ -54,7 +54,7 @@ def read(runs: Path, jobid: str) -> StopRequest | None:
 
 
 def grace(runs: Path, jobid: str) -> float | None:
-    """The time between SIGTERM and SIGKILL, if the run is to be ended."""
+    """The time between SIGTERM and SIGKILL, if an end was requested."""
     request = read(runs, jobid)
     return None if request is None else request.grace_seconds
 

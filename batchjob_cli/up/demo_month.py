@@ -20,7 +20,7 @@ _SOURCE = "demo"
 
 
 def make(engine: Engine, samples: Path, now: int) -> list[MadeJob]:
-    """Create it anew; returns its jobs. Raises OSError."""
+    """Recreate it; returns its jobs. Raises OSError."""
     remove(engine, samples)
     jobs = demo_cluster.jobs(now)
     store = Store(engine, CLUSTER, UsagePolicy(), clock=lambda: now)

@@ -4,7 +4,7 @@ The series of tests/fixtures/alerts/slurm.json were recorded by record.py from a
 exporters (as their unit has it), collector `cluster`, poller, server and Prometheus; those of
 machine.json by record_machine.py from a machine with a BMC, whose poller reads tracked work. Their
 minutes are repeated for a day: counters go on from where they were, times move on, jobs that ran
-all the time grow old, and each other job begins anew.
+all the time grow old, and every other job starts again.
 """
 
 import json

@@ -194,7 +194,7 @@ def _sorted(tres: str) -> str:
 
 
 def _minute(text: str) -> int | None:
-    """Round up to a minute, so that an estimate that moves by seconds is not written anew."""
+    """Round up to a minute, so that an estimate that moves by seconds is not a change."""
     at = epoch(text)
     return None if at is None else -(-at // 60) * 60
 
