@@ -7,7 +7,7 @@ import json
 import logging
 import os
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -69,17 +69,26 @@ def unpacked(tmp_path_factory) -> Callable[[str], Host]:
 
 
 @pytest.fixture
-def tree(unpacked, tmp_path) -> Callable[..., Host]:
+def tree(unpacked, tmp_path) -> Iterator[Callable[..., Host]]:
     """A recorded machine by name, its clock standing at the end of the recording.
 
-    `tree(name, copy=True)` is the test's own, to change files in. Owners of files and directories
-    are as recorded when the tests run as root; see `as_recorded`.
+    `tree(name, copy=True)` is the test's own, to change files in; a test that adds or removes some
+    in the shared one fails. Owners of files and directories are as recorded when the tests run as
+    root; see `as_recorded`.
     """
+    shared: dict[Path, list[Path]] = {}
 
     def take(name: str, copy: bool = False) -> Host:
-        return unpack(name, tmp_path / name) if copy else unpacked(name)
+        if copy:
+            return unpack(name, tmp_path / name)
+        host = unpacked(name)
+        root = Path(host.cgroupfs).parents[2]
+        shared.setdefault(root, sorted(root.rglob("*")))
+        return host
 
-    return take
+    yield take
+    for root, before in shared.items():
+        assert sorted(root.rglob("*")) == before, f"{root} is shared: take tree(..., copy=True)"
 
 
 @pytest.fixture

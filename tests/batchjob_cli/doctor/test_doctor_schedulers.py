@@ -48,7 +48,7 @@ def test_slurm_on_version_1(tree):
 
 def test_an_idle_node_on_version_1_lacks_nothing_yet(tree):
     """Slurm makes its tree of CPUs with the first job that is confined there, and it may stay."""
-    host = tree("slurm-22.05-v1-05-multistep-2nodes-gpu")
+    host = tree("slurm-22.05-v1-05-multistep-2nodes-gpu", copy=True)
     for tree_of_cpus in Path(host.cgroupfs).glob("cpuset/slurm_*"):
         shutil.rmtree(tree_of_cpus)
     assert "ConstrainCores=yes" in findings(host)["numbers", "allocated CPUs"].advice
