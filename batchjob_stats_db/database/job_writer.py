@@ -57,7 +57,10 @@ class JobWriter:
         return written
 
     def mark_vanished(self, jobids: Sequence[str]) -> None:
-        """Mark jobs that the scheduler no longer knows; their end will never be known."""
+        """Mark jobs that the scheduler no longer knows; their end will never be known.
+
+        They are measured once more, up to their last sample.
+        """
         job = schema.job
         for part in parts(jobids):
             gone = (
@@ -68,8 +71,9 @@ class JobWriter:
             )
             for start in self._db.execute(sa.select(job.c.start_time).where(gone)).scalars():
                 self.days.update(days_of(start, self._now))
+            due = sa.case((job.c.usage_due_time.is_not(None), self._now))
             state = {
-                "state": JobState.VANISHED.value, "update_time": self._now, "usage_due_time": None
+                "state": JobState.VANISHED.value, "update_time": self._now, "usage_due_time": due
             }  # fmt: skip
             self._db.execute(sa.update(job).where(gone).values(state))
 

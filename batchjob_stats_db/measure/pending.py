@@ -7,6 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from batchjob.schedulers.states import JobState
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.record_rows import UsagePolicy
 from batchjob_stats_db.database.store import Store
@@ -152,7 +153,10 @@ def write(
         due.append({"measured_id": measured.id, "due": _due_again(measured, usage, policy, now)})
     if rows:
         again = sa.update(job).where(job.c.id == sa.bindparam("measured_id"))
-        db.execute(again.values(usage_due_time=sa.bindparam("due")), due)
+        goes_on = sa.case(
+            (job.c.state != JobState.VANISHED.value, sa.bindparam("due", type_=sa.BigInteger))
+        )
+        db.execute(again.values(usage_due_time=goes_on), due)
         write_rows(db, schema.job_usage, rows)
     _replace(
         db, schema.job_gpu, usages, [(u.job_id, *gpu) for u in usages.values() for gpu in u.devices]

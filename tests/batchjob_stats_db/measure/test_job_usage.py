@@ -4,6 +4,7 @@ import pytest
 
 from batchjob.quantities.quantity import Statistic
 from batchjob.schedulers.accounting import Batch
+from batchjob.schedulers.states import JobState
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.record_rows import UsagePolicy
 from batchjob_stats_db.measure.job_usage import JobToMeasure, node_of, usage_of
@@ -204,6 +205,18 @@ def test_from_the_store_of_measurements_to_the_rows(store, job, rows, now, histo
     due = {row["jobid"]: row["usage_due_time"] for row in rows(schema.job)}
     assert due["1"] is None
     assert due["gone"] == now + 1800  # late samples may come
+
+
+def test_a_job_that_vanished_is_measured_once_more(store, job, rows, now, history):
+    """Nobody will know when it ended: what was measured up to its last sample is all of it."""
+    record = job("1", state=JobState.RUNNING, end_time=None)
+    store.write(Batch((record,), (), "", 0), "squeue")
+    assert measure_due(store, history, UsagePolicy(), 30, now).usages == {}
+    store.write(Batch((), (), "", 0, vanished=("1",)), "squeue")
+    measure_due(store, history, UsagePolicy(), 30, now)
+    (usage,), (row,) = rows(schema.job_usage), rows(schema.job)
+    assert (usage["user_cpu_seconds"], usage["system_cpu_seconds"]) == (129, 129)
+    assert (row["state"], row["usage_due_time"]) == ("VANISHED", None)
 
 
 def test_recompute_measures_again(store, job, rows, now, engine, history):
