@@ -242,6 +242,36 @@ def test_the_agent_writes_elsewhere_with_a_token_from_a_secret(everything):
     assert "url" in refused.stderr
 
 
+REMOTE = '--set-json=scrape.remoteWrite=[{"url":"http://metrics/api/v1/write"}]'
+
+
+def agent_with(*flags):
+    (agent,) = (each for each in rendered(REMOTE, *flags) if each["kind"] == "VMAgent")
+    crds.check(agent)
+    return agent["spec"]
+
+
+def test_samples_not_yet_sent_outlive_the_agents_pod():
+    spec = agent_with()
+    assert spec["statefulMode"] is True
+    assert spec["statefulStorage"]["volumeClaimTemplate"]["spec"] == {
+        "accessModes": ["ReadWriteOnce"],
+        "resources": {"requests": {"storage": "10Gi"}},
+    }
+
+
+def test_the_agents_volume_has_the_size_and_class_that_are_set():
+    spec = agent_with("--set=scrape.queue.size=50Gi,scrape.queue.storageClassName=local")
+    claim = spec["statefulStorage"]["volumeClaimTemplate"]["spec"]
+    assert claim["storageClassName"] == "local"
+    assert claim["resources"] == {"requests": {"storage": "50Gi"}}
+
+
+def test_an_agent_can_do_without_a_volume():
+    spec = agent_with("--set=scrape.queue.persistent=false")
+    assert not {"statefulMode", "statefulStorage"} & spec.keys()
+
+
 @pytest.mark.parametrize("kind", SCRAPES)
 def test_scrapers_know_the_ca_of_the_servers_certificate(everything, kind):
     (endpoint,) = everything[kind, "bj-stats-server"]["spec"]["endpoints"]
@@ -277,6 +307,7 @@ def test_a_changed_file_starts_new_pods():
         "database.url=postgresql://postgres/batchjob?password=password",
         "statsDb.enabled=true",  # without a source
         "scrape.interval=often",
+        "scrape.queue.size=much",
         "exporter.hostPaths={etc}",
     ],
 )
