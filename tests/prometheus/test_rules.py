@@ -1,5 +1,6 @@
 """Recording rules, alerts and scrape configuration, checked by Prometheus' own promtool."""
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -39,6 +40,13 @@ def test_every_rule_has_a_test():
     # DCGM's fields are all joined by the same words.
     untested = {name for name in names if name not in tested and ":dcgm_" not in name}
     assert untested == {"batchjob:job_gpu:info", "batchjob:node:power_watts"}  # steps to others
+
+
+def test_messages_suit_one_and_many():
+    """A plain number stands after a colon: "2 jobs are" would become "1 jobs are"."""
+    for rule in rules():
+        for message in rule.get("annotations", {}).values():
+            assert not re.search(r"{{ \$value }} \w", message), message
 
 
 def test_rules_ask_for_what_there_is():
