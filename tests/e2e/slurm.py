@@ -101,7 +101,7 @@ class Cluster:
         lines = self.command("scontrol", "--oneliner", "show", "job", job).splitlines()
         return [line.split()[0].partition("=")[2] for line in lines]
 
-    def wait(self, *jobs: str, state: str = "", timeout: float = 60.0) -> None:
+    def wait(self, *jobs: str, state: str = "", timeout: float = 300.0) -> None:
         """Until the jobs are in `state`, or have ended."""
         wanted = frozenset((state,)) if state else FINAL_STATES
         until(
@@ -185,7 +185,7 @@ def _start(made: Cluster, accounting: bool, stack: contextlib.ExitStack) -> None
     for node in made.nodes:
         run("slurmd", "-D", "-N", node)
     stack.callback(_cancel_all, made)
-    until(lambda: _idle_nodes(made) == len(made.nodes), "all nodes idle", timeout=60)
+    until(lambda: _idle_nodes(made) == len(made.nodes), "all nodes idle", timeout=300)
 
 
 def _mariadb(made: Cluster) -> Sequence[str]:
