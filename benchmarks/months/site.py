@@ -2,7 +2,7 @@
 
 import bisect
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -247,8 +247,3 @@ class Answers:
 
 def is_(state: str, start: int | None, end: int | None) -> Check:
     return lambda job: (job.state, job.start, job.end) == (state, start, end)
-
-
-def any_of(checks: Iterable[Check]) -> Check:
-    kept = tuple(checks)
-    return lambda job: any(check(job) for check in kept)
