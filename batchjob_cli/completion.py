@@ -1,8 +1,8 @@
 """`batchjob completion` and `batchjob manual`: what packages install, for other installations."""
 
 import sys
-from pathlib import Path
 
+from batchjob.runtime.home import expanded
 from batchjob.runtime.reason import reason
 from batchjob.runtime.settings import Parser, SettingsError
 from batchjob_cli import manuals
@@ -39,12 +39,12 @@ def manual(arguments: list[str]) -> int:
         (text,) = manuals.manuals({given.program: manuals.PROGRAMS[given.program]}).values()
         sys.stdout.write(text)
         return 0
-    target = Path(given.directory).expanduser()
     try:
+        target = expanded(given.directory)
         target.mkdir(parents=True, exist_ok=True)
         for name, text in manuals.manuals(manuals.PROGRAMS).items():
             (target / name).write_text(text, encoding="utf-8")
             print(target / name)
     except OSError as error:
-        raise SettingsError(f"--directory: {target}: {reason(error)}") from error
+        raise SettingsError(f"--directory: {error.filename}: {reason(error)}") from error
     return 0

@@ -6,11 +6,12 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from batchjob import __version__
+from batchjob.local_runs.directory import NoDataDirectory
 from batchjob.runtime.extras import lacking
 from batchjob.runtime.log import one_line
 from batchjob.runtime.output import printing
 from batchjob.runtime.settings import SettingsError, nearest
-from batchjob_cli.client.problems import INTERRUPTED, exit_status
+from batchjob_cli.client.problems import INTERRUPTED, USAGE, exit_status
 
 
 class Command(NamedTuple):
@@ -73,6 +74,9 @@ def main(arguments: list[str] | None = None) -> int:
     except SettingsError as error:
         print(f"batchjob: {one_line(str(error))}", file=sys.stderr)
         return exit_status(error)
+    except NoDataDirectory as error:
+        print(f"batchjob: {one_line(f'{error.filename}: {error.strerror}')}", file=sys.stderr)
+        return USAGE
     except KeyboardInterrupt:
         return INTERRUPTED
 

@@ -16,24 +16,32 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from batchjob.runtime.home import expanded
+
 VARIABLE = "BATCHJOB_DATA"
 RUNS, LOGS, SAMPLES = "runs", "logs", "samples"
 LOCAL = "local"
 """The cluster that this machine's own runs belong to."""
 
 
+class NoDataDirectory(FileNotFoundError):
+    """The data directory would be in a home directory that does not exist."""
+
+
 def data_directory(given: str = "", environment: Mapping[str, str] = os.environ) -> Path:
     """The given directory, else $BATCHJOB_DATA, else `batchjob` in the user's state directory.
 
     That is $XDG_STATE_HOME or ~/.local/state (XDG Base Directory Specification 0.8, which says to
-    ignore a relative path).
+    ignore a relative path). Raises NoDataDirectory.
     """
-    chosen = given or environment.get(VARIABLE, "")
-    if chosen:
-        return Path(chosen).expanduser().absolute()
     state = environment.get("XDG_STATE_HOME", "")
-    base = Path(state) if state.startswith("/") else Path("~/.local/state").expanduser()
-    return base / "batchjob"
+    base = state if state.startswith("/") else "~/.local/state"
+    chosen = given or environment.get(VARIABLE, "") or f"{base}/batchjob"
+    try:
+        return expanded(chosen).absolute()
+    except FileNotFoundError as error:
+        told = f"{error.strerror}; expected --data or ${VARIABLE}"
+        raise NoDataDirectory(error.errno, told, chosen) from None
 
 
 def prepare(directory: Path, *parts: str) -> Path:

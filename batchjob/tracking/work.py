@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from batchjob.local_runs.directory import RUNS, data_directory, prepare
+from batchjob.local_runs.directory import RUNS, NoDataDirectory, data_directory, prepare
 from batchjob.local_runs.record import Run, SupervisorProcess, now, this_process, write
 from batchjob.local_runs.retention import Keep, sweep_daily
 from batchjob.runtime.formatting import size
@@ -45,7 +45,7 @@ class Work:
 
     def __init__(self, first: Run, data: str) -> None:
         self.run = first
-        self._data = data_directory(data)
+        self._data = _directory(data, first)
         self._said: WorkOutcome | None = None
         self._result_type = ""
         self._begun = time.monotonic()
@@ -89,8 +89,8 @@ class Work:
         _USAGE.end(self._piece)
 
 
-def put_on_record(run: Run, outcome: WorkOutcome, data: Path, wall_seconds: float) -> Run:
-    """Put the end of a piece of work on record and into the log."""
+def put_on_record(run: Run, outcome: WorkOutcome, data: Path | None, wall_seconds: float) -> Run:
+    """Put the end of a piece of work on record, if there is a data directory, and into the log."""
     code = outcome.return_code
     ended = run._replace(
         state=_STATES[outcome.status],
@@ -104,16 +104,30 @@ def put_on_record(run: Run, outcome: WorkOutcome, data: Path, wall_seconds: floa
     )
     _record(ended, data)
     _say(ended)
-    sweep_daily(data, Keep())
+    if data is not None:
+        sweep_daily(data, Keep())
     return ended
 
 
-def _record(run: Run, data: Path) -> None:
+def _directory(given: str, run: Run) -> Path | None:
+    try:
+        return data_directory(given)
+    except NoDataDirectory as error:
+        _not_recorded(run, error.filename, error)
+        return None
+
+
+def _record(run: Run, data: Path | None) -> None:
+    if data is None:
+        return
     try:
         write(prepare(data, RUNS), run, durable=False)
     except OSError as error:
-        where = error.filename or data
-        log.warning("%s is not recorded: %s: %s", run.name or "work", where, error.strerror)
+        _not_recorded(run, error.filename or data, error)
+
+
+def _not_recorded(run: Run, where: object, error: OSError) -> None:
+    log.warning("%s is not recorded: %s: %s", run.name or "work", where, error.strerror)
 
 
 def first_record(name: str, tool: str, parameters: Mapping[str, Any] | None, by: str) -> Run:

@@ -1,10 +1,10 @@
 """Log lines about runs: waiting, started, ended."""
 
 import logging
-from pathlib import Path
 
 from batchjob.local_runs.record import Run
 from batchjob.runtime.formatting import size
+from batchjob.runtime.home import expanded
 from batchjob.runtime.log import formatter
 from batchjob.runtime.settings import SettingsError
 from batchjob_cli.run.defaults import RunLogOptions
@@ -17,7 +17,7 @@ def set_up(options: RunLogOptions) -> None:
     if not options.file:
         return
     try:
-        handler = logging.FileHandler(Path(options.file).expanduser(), encoding="utf-8")
+        handler = logging.FileHandler(expanded(options.file), encoding="utf-8")
     except OSError as error:
         raise SettingsError(f"log.file: {error.filename}: {error.strerror}") from error
     handler.setFormatter(formatter(options.format))

@@ -25,6 +25,7 @@ from batchjob_stats_db.admin.restore import restore
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.engine import DatabaseError, only_writer, parse, reader, writer
 from batchjob_stats_db.database.revision import found, require_current
+from batchjob_stats_db.database.unusable import unusable
 from batchjob_stats_db.measure.pending import recompute
 from batchjob_stats_db.poller.options import PollerSettings, problems
 from batchjob_stats_db.poller.service import PollerService
@@ -180,19 +181,13 @@ def put_back(chosen: PollerSettings, given: Arguments) -> int:
 
 def copy(chosen: PollerSettings, given: Arguments) -> int:
     """Copy everything into another database, creating its tables."""
-    from batchjob_stats_db.admin.migrate import bring_up_to_date
-
-    target = parse(given.to, given.to_password_file)
+    target = parse(given.to, given.to_password_file, ("--to", "--to-password-file"))
     if target == url_of(chosen):
         raise SettingsError("--to: expected another database than db.url")
     with writing(chosen) as engine, only_writer(target):
         other = writer(target, create=True)
         try:
-            with other.connect() as db:
-                without_tables = not found(db)
-            if without_tables:  # one with tables may be in use, and of another version
-                bring_up_to_date(target)
-            require_current(other)
+            _create_tables(other)
             progress = Progress("copy", 0, 1)
             rows = copy_rows(engine, other, progress.at)
             progress.done(f"{rows} rows")
@@ -200,6 +195,20 @@ def copy(chosen: PollerSettings, given: Arguments) -> int:
             other.dispose()
     print(f"{rows} rows")
     return 0
+
+
+def _create_tables(engine: Engine) -> None:
+    """Create the tables of an empty database; one with tables may be in use, and is left alone."""
+    from batchjob_stats_db.admin.migrate import bring_up_to_date
+
+    try:
+        with engine.connect() as db:
+            without_tables = not found(db)
+    except sa.exc.DBAPIError as error:
+        raise unusable(engine.url, error) from error
+    if without_tables:
+        bring_up_to_date(engine.url)
+    require_current(engine)
 
 
 def check_records(chosen: PollerSettings, _given: Arguments) -> int:

@@ -39,34 +39,35 @@ class WriterBusyError(DatabaseUnavailableError):
 _READERS_CACHE_KIBIBYTES = 131072  # beside it the kernel keeps the file's pages, for all
 _LEAST_CACHE_KIBIBYTES = 4096
 
-_EXPECTED = "db.url: expected sqlite:///PATH or postgresql://..."
+_EXPECTED = "expected sqlite:///PATH or postgresql://..."
 
 
-def parse(url: str, password_file: str = "") -> URL:
-    """Parse a database URL; the password may come from a file, to keep it off the command line."""
+def parse(
+    url: str, password_file: str = "", options: tuple[str, str] = ("db.url", "db.password-file")
+) -> URL:
+    """Parse a database URL; the password may come from a file, to keep it off the command line.
+
+    Raises DatabaseError, which names the option of the two that is wrong.
+    """
+    url_option, file_option = options
     try:
         parsed = make_url(url)
     except sa.exc.ArgumentError as error:
-        raise DatabaseError(f"{_EXPECTED}, got {url!r}") from error
+        raise DatabaseError(f"{url_option}: {_EXPECTED}, got {url!r}") from error
     kind = parsed.drivername.partition("+")[0]
     if kind == "postgresql":
-        if password_file:
-            parsed = parsed.set(password=_secret(password_file))
-        return parsed.set(drivername="postgresql+psycopg")
+        try:
+            secret = read_secret(password_file) if password_file else parsed.password
+        except SecretFileError as error:
+            raise DatabaseError(f"{file_option}: {error}") from error
+        return parsed.set(drivername="postgresql+psycopg", password=secret)
     if parsed.drivername != "sqlite":
-        raise DatabaseError(f"{_EXPECTED}, not {kind}")
+        raise DatabaseError(f"{url_option}: {_EXPECTED}, not {kind}")
     if not parsed.database or parsed.database == ":memory:":
         raise DatabaseError(
-            "db.url: expected the path of a file: sqlite:////var/lib/batchjob/jobs.db"
+            f"{url_option}: expected the path of a file: sqlite:////var/lib/batchjob/jobs.db"
         )
     return parsed
-
-
-def _secret(path: str) -> str:
-    try:
-        return read_secret(path)
-    except SecretFileError as error:
-        raise DatabaseError(f"db.password-file: {error}") from error
 
 
 def writer(url: URL, *, create: bool = False) -> Engine:

@@ -8,7 +8,7 @@ from sqlalchemy.engine import Connection, Engine
 
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.engine import DatabaseError
-from batchjob_stats_db.database.unusable import named, unusable
+from batchjob_stats_db.database.unusable import named, refuse_foreign, unusable
 
 
 def found(connection: Connection) -> str:
@@ -31,18 +31,21 @@ def newer(revision: str, where: str) -> DatabaseError:
 
 def require_current(engine: Engine) -> None:
     """Raise DatabaseError, with what to do about it, unless the schema is current."""
+    where = named(engine.url)
     try:
         with engine.connect() as connection:
             revision = found(connection)
+            if not revision:
+                refuse_foreign(connection, engine.url)
     except sa.exc.DBAPIError as error:
         raise unusable(engine.url, error) from error
     if revision == schema.REVISION:
         return
     if not revision:
-        raise DatabaseError("the database is empty; run `batchjob_stats_db migrate`")
+        raise DatabaseError(f"{where}: the database is empty; run `batchjob_stats_db migrate`")
     if revision > schema.REVISION:
-        raise newer(revision, named(engine.url))
+        raise newer(revision, where)
     raise DatabaseError(
-        f"the database has schema {revision}, expected {schema.REVISION}; "
+        f"{where}: the database has schema {revision}, expected {schema.REVISION}; "
         "run `batchjob_stats_db migrate` (it takes a backup first)"
     )

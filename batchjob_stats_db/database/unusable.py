@@ -29,7 +29,7 @@ def named(url: URL) -> str:
     """The file of an SQLite database, or the address without a password."""
     if url.get_backend_name() == "sqlite":
         return url.database or "the database"
-    return url.render_as_string(hide_password=True)
+    return url.set(drivername=url.get_backend_name()).render_as_string(hide_password=True)
 
 
 def _refusal(url: URL) -> str:
@@ -61,5 +61,6 @@ def refuse_foreign(db: Connection, url: URL) -> None:
     if tables:
         some = ", ".join(tables[:_FEW]) + (", ..." if len(tables) > _FEW else "")
         raise DatabaseError(
-            f"{named(url)}: belongs to another program (tables {some}); use another file"
+            f"{named(url)}: belongs to another program (tables {some}); expected a database of "
+            "batchjob, or a file that does not exist yet"
         )

@@ -4,6 +4,7 @@ What is released are the names under tests/golden. An exporter of another versio
 exposition without a metric, or with one more; a database of another version has another revision.
 """
 
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from batchjob.quantities.usage import USAGE_COLUMNS
 from batchjob.schedulers.accounting import Batch
 from batchjob_stats_db.database import schema
+from batchjob_stats_db.database.unusable import named
 from batchjob_stats_db.main import main as poller
 from batchjob_stats_db.measure.batches import measure
 from batchjob_stats_db.measure.job_usage import JobToMeasure
@@ -135,6 +137,32 @@ def test_a_database_of_another_version_is_refused_in_one_line(
         assert command([*given, at, *arguments]) == 2, arguments
         (line,) = capsys.readouterr().err.splitlines()
         assert OTHER_SCHEMAS[revision] in line
+        assert named(url) in line
+
+
+@pytest.mark.usefixtures("logging_as_it_was")
+def test_a_file_that_another_program_made_is_refused_in_one_line(tmp_path, capsys):
+    config, path = tmp_path / "batchjob.yml", tmp_path / "places.sqlite"
+    config.write_text("clusters: [{name: c1, sources: {sacct: {sacct: /bin/false}}}]")
+    with sqlite3.connect(path) as db:
+        db.execute("CREATE TABLE bookmarks (url TEXT)")
+    for command, arguments in (*COMMANDS, (poller, ["migrate"]), (poller, ["--check"])):
+        given = [f"--config.file={config}"] if command is poller else []
+        assert command([*given, f"--db.url=sqlite:///{path}", *arguments]) == 2, arguments
+        (line,) = capsys.readouterr().err.splitlines()
+        assert f"{path}: belongs to another program (tables bookmarks); expected a data" in line
+
+
+@pytest.mark.usefixtures("logging_as_it_was")
+def test_an_empty_database_is_named(tmp_path, capsys):
+    path = tmp_path / "jobs.db"
+    path.touch()
+    for command in (poller, stats_server):
+        arguments = ["check"] if command is poller else []
+        assert command([f"--db.url=sqlite:///{path}", *arguments]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        told = f"{path}: the database is empty; run `batchjob_stats_db migrate`"
+        assert line.endswith(told)
 
 
 NEWER = (

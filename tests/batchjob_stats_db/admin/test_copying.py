@@ -120,3 +120,31 @@ def test_not_while_the_poller_writes(copy, source, empty_url):
 
 def test_not_into_itself(copy, source):
     assert copy(source)[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("target", "told"),
+    [
+        ("--to=x", "--to: expected sqlite:///PATH or postgresql://..., got 'x'"),
+        ("--to=mysql://h/d", "--to: expected sqlite:///PATH or postgresql://..., not mysql"),
+        ("--to=sqlite://", "--to: expected the path of a file: sqlite:////var/lib/"),
+        (
+            "--to=postgresql://127.0.0.1:1/d",
+            "postgresql://127.0.0.1:1/d: cannot be used: connection failed",
+        ),
+        ("--to=sqlite:////nowhere/x.db", "/nowhere/x.db.writer: No such file or directory"),
+    ],
+)
+def test_a_target_that_cannot_be_used_is_named(source, capsys, target, told):
+    url = f"--db.url={source.render_as_string(hide_password=False)}"
+    assert main([url, "copy", target]) > 0
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"batchjob_stats_db: {told}")
+
+
+def test_a_password_file_that_is_not_there(source, capsys):
+    url = f"--db.url={source.render_as_string(hide_password=False)}"
+    to = ["--to=postgresql://h/d", "--to-password-file=/nowhere"]
+    assert main([url, "copy", *to]) == 2
+    told = "--to-password-file: /nowhere: No such file or directory"
+    assert capsys.readouterr().err == f"batchjob_stats_db: {told}\n"
