@@ -13,6 +13,7 @@ flag or key, what was expected and, for an unknown name, the nearest known one.
 import argparse
 import difflib
 import errno
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
@@ -134,6 +135,11 @@ def named(sections: Mapping[str, type[Any]]) -> Iterator[Named]:
 
 class Parser(argparse.ArgumentParser):
     """argparse with one-line errors and exit status 2."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # `--since -5d` has a value: a flag does not begin with a digit.
+        self._negative_number_matcher = re.compile(r"-\.?\d")
 
     def error(self, message: str) -> Any:
         """Raise an exception instead of printing the whole usage."""
@@ -315,6 +321,20 @@ def nearest(name: str, known: Any) -> str:
     """`; did you mean ...?` with the closest known name, or an empty text."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f"; did you mean {close[0]}?" if close else ""
+
+
+_FEW, _FEWER = 12, 5  # names that are listed: if there are no others, and of many
+
+
+def suggested(name: str, known: Sequence[str]) -> str:
+    """`; did you mean ...?` with the names that are like it; else what the known names are."""
+    alike = [each for each in known if name and name in each]
+    alike = alike or difflib.get_close_matches(name, known)
+    if alike:
+        return f"; did you mean {' or '.join(alike[:_FEWER])}?"
+    if len(known) <= _FEW:
+        return f"; expected one of {', '.join(known)}"
+    return f"; expected a name such as {', '.join(known[:_FEWER])}"
 
 
 @dataclass(frozen=True)

@@ -52,14 +52,14 @@ def coming_time(text: str, now: float | None = None) -> float:
 
 @called("TIME")
 def past_time(text: str, now: float | None = None) -> float:
-    """Epoch seconds of `10m` (ago), `22:30` (the last one), `2026-04-04T22:30`.
+    """Epoch seconds of `10m` or `-10m` (ago), `22:30` (the last one), `2026-04-04T22:30`.
 
     `now` defaults to the time of the call. Raises ValueError.
     """
     now = time.time() if now is None else now
     try:
         if text[-1:].isalpha() and "T" not in text and "Z" not in text:
-            return now - duration(text)
+            return now - duration(text.removeprefix("-"))
         at = start_time(text, now)
     except ValueError as error:
         raise ValueError(

@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy.engine import Engine
 
-from batchjob.runtime.settings import SettingsError, nearest
+from batchjob.runtime.settings import SettingsError, suggested
 from batchjob_cli.client.connect import Parameters
 from batchjob_cli.client.local_database import opened
 from batchjob_stats_db.database.access import EVERYTHING
@@ -64,6 +64,5 @@ def _filter(parameters: Parameters) -> Filter:
 def _order(text: str) -> SortOrder:
     key = text.lstrip("-")
     if key not in _SORTS:
-        told = nearest(key, _SORTS) or f"; expected one of {', '.join(_SORTS)}"
-        raise SettingsError(f"sort: unknown key {text!r}{told}")
+        raise SettingsError(f"sort: unknown key {text!r}{suggested(key, tuple(_SORTS))}")
     return SortOrder(_SORTS[key], text.startswith("-"))

@@ -23,23 +23,20 @@ from batchjob_stats_db.queries.statements import remembered
 
 MOST = 1000  # rows of a page
 
-_KEYS = {
-    "jobid", "submit_time", "start_time", "end_time", "wait_seconds", "elapsed_seconds",
-    "time_limit_seconds", "time_efficiency", "priority",
-    "username", "account", "partition", "qos", "state", "name",
+_KEYS = (
+    "start_time", "elapsed_seconds", "cpu_efficiency", "usage_memory_peak_bytes",
+    "usage_energy_joules",
+    "jobid", "submit_time", "end_time", "wait_seconds", "time_limit_seconds", "time_efficiency",
+    "priority", "username", "account", "partition", "qos", "state", "name",
     "allocated_cpus", "allocated_gpus", "allocated_nodes", "allocated_memory_bytes",
-    "cpu_efficiency", "memory_efficiency", "usage_gpu_utilization_ratio",
-    "usage_memory_peak_bytes", "usage_gpu_memory_peak_bytes", "usage_energy_joules",
+    "memory_efficiency", "usage_gpu_utilization_ratio", "usage_gpu_memory_peak_bytes",
     "usage_io_read_bytes", "usage_io_written_bytes", "usage_throttled_seconds",
     "usage_network_received_bytes", "usage_network_sent_bytes",
-}  # fmt: skip
+)  # fmt: skip
+_COLUMNS = {str(column.name): getattr(column, "element", column) for column in columns()}
 
-SORTS: Mapping[str, ColumnElement[Any]] = {
-    str(column.name): getattr(column, "element", column)
-    for column in columns()
-    if column.name in _KEYS
-}
-"""What jobs may be ordered by: names of their columns."""
+SORTS: Mapping[str, ColumnElement[Any]] = {key: _COLUMNS[key] for key in _KEYS}
+"""What jobs may be ordered by: names of their columns, the usual ones first."""
 
 
 class SortOrder(NamedTuple):

@@ -4,11 +4,10 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from batchjob.runtime.settings import nearest
+from batchjob.runtime.settings import suggested
 
 _CHOICES = re.compile(r"\^(-\?)?\(([\w.|]+)\)\$")
 _LONGEST = 60  # characters of a value that are repeated
-_FEW = 12  # names that are all told
 
 
 def sentence(error: Mapping[str, Any]) -> str:
@@ -33,9 +32,7 @@ def _pattern(context: Mapping[str, Any], value: Any) -> str:
     if not found:
         return "expected text without control characters"
     known = found[2].split("|")
-    close = nearest(str(value).lstrip("-"), known)
-    few = "" if close and len(known) > _FEW else f"; expected one of {', '.join(known)}"
-    return f"unknown value {value!r}{close}{few}"
+    return f"unknown value {value!r}{suggested(str(value).lstrip('-'), known)}"
 
 
 def _choices(context: Mapping[str, Any], _: Any) -> str:

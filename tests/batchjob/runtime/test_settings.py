@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchjob.runtime.settings import (
+    Parser,
     SettingsError,
     add_flags,
     load_file,
@@ -18,6 +19,7 @@ from batchjob.runtime.settings import (
     option,
     parse_flags,
     shown,
+    suggested,
 )
 from batchjob.runtime.values import duration
 
@@ -126,6 +128,22 @@ def test_no_file_raises_anything_else(tmp_path_factory, content):
     path.write_text(content, encoding="utf-8", errors="replace")
     with contextlib.suppress(SettingsError):
         load_file(str(path), SECTIONS)
+
+
+def test_names_alike_or_a_few_of_many():
+    keys = ["cpu_seconds", "cpu_efficiency", "energy", *map(str, range(20))]
+    assert suggested("cpu", keys) == "; did you mean cpu_seconds or cpu_efficiency?"
+    assert suggested("enrgy", keys) == "; did you mean energy?"
+    assert suggested("zz", ["a", "b"]) == "; expected one of a, b"
+    assert suggested("zz", keys).startswith("; expected a name such as cpu_seconds, cpu_effi")
+    assert suggested("", keys).count(",") == 4
+
+
+@pytest.mark.parametrize("value", ["-5d", "-1h30m", "-.5", "-2026"])
+def test_a_value_may_begin_with_a_minus(value):
+    parser = Parser()
+    parser.add_argument("--since")
+    assert parser.parse_args(["--since", value]).since == value
 
 
 def test_the_nearest_name():

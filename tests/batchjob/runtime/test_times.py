@@ -10,6 +10,7 @@ from batchjob.runtime.times import (
     exact_time_in_words,
     in_milliseconds,
     local_zone,
+    past_time,
     rfc3339,
     time_in_words,
 )
@@ -52,3 +53,14 @@ def test_milliseconds_where_they_are_known():
     assert rfc3339(AT + 0.345) == "2026-04-04T12:53:20.345Z"
     assert in_milliseconds(AT + 0.345) == 1775307200345
     assert (rfc3339(None), in_milliseconds(None)) == (None, None)
+
+
+@pytest.mark.parametrize("text", ["5d", "-5d", "-120h"])
+def test_how_long_ago_with_or_without_a_minus(text):
+    assert past_time(text, AT) == AT - 5 * 86400
+
+
+@pytest.mark.parametrize("text", ["--5d", "-d", "-5x"])
+def test_an_age_that_is_none(text):
+    with pytest.raises(ValueError, match=r"expected a time such as 22:30 or .* how long ago"):
+        past_time(text, AT)
