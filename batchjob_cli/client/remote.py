@@ -3,6 +3,7 @@
 import contextlib
 import http.client
 import json
+import socket
 import ssl
 from collections.abc import Iterator
 from http import HTTPStatus
@@ -28,8 +29,9 @@ class Server:
     """Queries one server with one token; never another address that an answer names."""
 
     def __init__(
-        self, url: str, token: str, ca_file: str = "", cert: str = "", key: str = ""
-    ) -> None:
+        self, url: str, token: str, ca_file: str = "", cert: str = "", key: str = "",
+        seconds: float = _TIMEOUT_SECONDS,
+    ) -> None:  # fmt: skip
         try:
             self._base = f"{http_url(url)}/api/v1/"
             if "@" in urlsplit(url).netloc:
@@ -37,6 +39,7 @@ class Server:
         except ValueError as error:
             raise SettingsError(f"--server: {error}") from error
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._seconds = seconds
         self._tls = _trust(ca_file, cert, key) if ca_file or cert else None
 
     def __call__(self, path: str, parameters: Parameters) -> ApiReply:
@@ -45,7 +48,7 @@ class Server:
 
     def request(
         self, method: str, path: str, parameters: Parameters, body: Any = None,
-        seconds: float = _TIMEOUT_SECONDS,
+        seconds: float | None = None,
     ) -> ApiReply:  # fmt: skip
         """Send any request, with a JSON body. Raises UnreachableError if nothing answers."""
         headers = self._headers
@@ -55,7 +58,7 @@ class Server:
             answer = fetch(
                 self._url(path, parameters), method=method, headers=headers,
                 body=None if body is None else json.dumps(body).encode(),
-                seconds=seconds, limit=_LONGEST_ANSWER, tls=self._tls,
+                seconds=seconds or self._seconds, limit=_LONGEST_ANSWER, tls=self._tls,
             )  # fmt: skip
         except FetchError as error:
             raise UnreachableError(f"{self._base}: {error}") from error
@@ -73,18 +76,29 @@ class Server:
         return str(document_in(answer, "id")["id"]) if answer.status == 200 else None
 
     def stream(self, path: str, parameters: Parameters) -> Iterator[bytes]:
-        """An answer as it arrives, until it ends. Raises SettingsError."""
+        """An answer as it arrives, until it ends. Raises SettingsError.
+
+        With `follow` it may be silent for as long as the job is.
+        """
         url = urlsplit(self._url(path, parameters))
         assert url.hostname is not None
         connection = (
-            http.client.HTTPSConnection(url.hostname, url.port, context=self._tls or trust())
+            http.client.HTTPSConnection(
+                url.hostname, url.port, timeout=self._seconds, context=self._tls or trust()
+            )
             if url.scheme == "https"
-            else http.client.HTTPConnection(url.hostname, url.port)
+            else http.client.HTTPConnection(url.hostname, url.port, timeout=self._seconds)
         )
         with contextlib.closing(connection):
             try:
+                connection.connect()
+                opened: socket.socket = connection.sock
                 connection.request("GET", f"{url.path}?{url.query}", headers=self._headers)
                 response = connection.getresponse()
+                if parameters.get("follow"):
+                    # A host that has died is found out by the kernel.
+                    opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                    opened.settimeout(None)
                 self._check(response.status, response.headers, parameters)
                 if response.status != 200:
                     good(ApiReply(response.status, response.read(_LONGEST_PROBLEM), ""))

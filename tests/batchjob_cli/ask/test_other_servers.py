@@ -1,10 +1,14 @@
 """What a command says of a server that is none of batchjob's, such as a proxy's log-in page."""
 
+import contextlib
+import socket
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from batchjob_cli.client.problems import UnreachableError
+from batchjob_cli.client.remote import Server
 from batchjob_cli.main import main
 
 WEB_PAGE = "text/html; charset=utf-8", b"<html><body>Please log in</body></html>"
@@ -89,3 +93,46 @@ def test_json_of_another_program(serve, capsys, command, body):
         pytest.skip("a job without samples")
     error = complaint(capsys, command, serve(200, "application/json", body))
     assert "expected an answer of batchjob_stats_server, found '" in error
+
+
+@pytest.fixture
+def silent():
+    """A server that accepts connections, sends what it is given, and no more."""
+    with contextlib.ExitStack() as stack:
+
+        def begin(said=b""):
+            listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+
+            def answer():
+                with contextlib.suppress(OSError):
+                    connection = stack.enter_context(listener.accept()[0])
+                    connection.recv(1 << 16)
+                    connection.sendall(said)
+
+            threading.Thread(target=answer, daemon=True).start()
+            return f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+        yield begin
+
+
+STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\nfirst line\n"
+FOLLOWED = {"follow": "true"}
+
+
+@pytest.mark.parametrize(
+    ("said", "parameters"), [(b"", {}), (b"", FOLLOWED), (STREAM, {})],
+    ids=["nothing at all", "nothing to follow", "half of the output"],
+)  # fmt: skip
+def test_a_server_that_falls_silent_is_not_waited_for(silent, said, parameters):
+    server = Server(silent(said), "", seconds=0.2)
+    with pytest.raises(UnreachableError, match=r"http://127.0.0.1:\d+/api/v1/: timed out"):
+        list(server.stream("runs/42/logs", parameters))
+
+
+def test_a_job_that_is_followed_may_be_silent(silent):
+    lines = Server(silent(STREAM), "", seconds=0.2).stream("runs/42/logs", FOLLOWED)
+    assert next(lines) == b"first line\n"
+    reader = threading.Thread(target=lambda: list(lines), daemon=True)
+    reader.start()
+    reader.join(1)
+    assert reader.is_alive()
