@@ -109,7 +109,8 @@ def _line(
 
 def _plain(text: str) -> str:
     """The text without characters that move the cursor: users choose the names of jobs."""
-    return "".join(each if each.isprintable() else "?" for each in text)
+    spaced = (" " if each.isspace() else each for each in text)
+    return "".join(each if each.isprintable() else "?" for each in spaced)
 
 
 def show(text: str) -> None:

@@ -28,20 +28,25 @@ from batchjob_stats_db.timeseries.base import JobWindow, SeriesValue
 NOT_ANSWERED = "not answered"
 NOT_A_NUMBER = "not a number"
 RUNNING, GAPS, PEAK_SAMPLED = "running", "gaps in samples", "peak sampled"
+NO_SAMPLES = "no samples"
 DOUBTS = {
-    RUNNING: "measured while the job ran; its end was not seen",
-    "no samples": "nothing was measured",
-    "nodes missing": "less than 95 % of the job's node time is covered",
-    GAPS: "averages and sampled peaks do not cover more than 5 % of the time",
+    RUNNING: "measured while the job ran, not up to its end",
+    NO_SAMPLES: "nothing was measured while it ran",
+    "nodes missing": "more than 5 % of the job's time on its nodes was not measured; "
+    "CPU time, IO and energy may be too low",
+    GAPS: "samples are missing for more than 5 % of the time; averages and peaks may miss some "
+    "usage, totals do not",
     "more nodes than allocated": "measurements came from more nodes than were allocated",
-    "user unknown": "the job ended before its user was seen; series with its job id were used",
-    "user differs": "series of another user with this job id were excluded",
-    NOT_A_NUMBER: "series with NaN or infinite values were excluded",
-    "more cpu than allocated": "more CPU time than the allocated CPUs can provide",
-    PEAK_SAMPLED: "a node's kernel recorded no memory peak; its largest sample is used instead",
+    "user unknown": "the job ended before its user was seen; all series with its id are counted",
+    "user differs": "series of another user with this job id are left out",
+    NOT_A_NUMBER: "series with NaN or infinite values are left out",
+    "more cpu than allocated": "more CPU time was measured than the allocated CPUs can provide",
+    PEAK_SAMPLED: "the kernel recorded no memory peak on a node; its largest sample is used, and "
+    "the peak may have been higher",
     "near another run": "another run with this job id ended just before; peaks may belong to it",
-    NOT_ANSWERED: "a query for this job alone failed; it is retried later",
+    NOT_ANSWERED: "the time series database did not answer for this job; it is asked again later",
 }
+"""Each with what is missing, and what that means for the numbers."""
 
 
 class JobToMeasure(NamedTuple):
@@ -284,7 +289,7 @@ def _doubts(
     if job.end is None:
         doubts.add(RUNNING)
     if not nodes:
-        doubts.add("no samples")
+        doubts.add(NO_SAMPLES)
     elif covered < 0.95:
         doubts.add("nodes missing")
     if job.nodes is not None and len(nodes) > job.nodes:

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from batchjob_stats_db.measure.job_usage import DOUBTS, NO_SAMPLES
+
 
 @dataclass(frozen=True)
 class JobSummary:
@@ -73,6 +75,13 @@ class Basis:
     until_time: int | None  # epoch milliseconds; the job is measured to then
     final: bool  # the job has ended, and its figures will not change
     doubts: tuple[str, ...]
+
+    def caveats(self) -> tuple[str, ...]:
+        """The doubts in words: what is missing, and what that means for the numbers.
+
+        That nothing was measured is no caveat: the number of samples says so.
+        """
+        return tuple(DOUBTS.get(word, word) for word in self.doubts if word != NO_SAMPLES)
 
 
 @dataclass(frozen=True)

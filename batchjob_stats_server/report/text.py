@@ -11,6 +11,7 @@ from batchjob_stats_server.report.units import WRITTEN, emissions
 
 _LONGEST = 500  # characters of a text; the JSON form has all
 _MOST_LINES = 16  # of nodes or GPUs; the JSON form has all
+_RECORDED = "none; what the scheduler or `batchjob run` recorded is used instead"
 _TITLES = {"cpu": "CPU", "memory": "Memory", "gpu": "GPUs", "time": "Time"}
 _COMPONENTS = {
     "host_active": "host, active",
@@ -74,7 +75,8 @@ def document(report: Report, zone: tzinfo = UTC) -> Document:
 
 def plain(text: str) -> str:
     """The text without characters that move a terminal's cursor or break a line."""
-    return "".join(character if character.isprintable() else "?" for character in text)
+    spaced = (" " if character.isspace() else character for character in text)
+    return "".join(character if character.isprintable() else "?" for character in spaced)
 
 
 def _job(report: Report, zone: tzinfo) -> Iterator[ReportLine]:
@@ -228,7 +230,7 @@ def _basis(report: Report) -> Iterator[ReportLine]:
     if not basis.source:
         yield ReportLine("Measurements", "none")
     elif not basis.samples:
-        yield ReportLine("Measurements", "none; the scheduler's accounting is used instead")
+        yield ReportLine("Measurements", _RECORDED)
     else:
         samples = f"{basis.samples} sample{'s' if basis.samples != 1 else ''}"
         nodes = f"{basis.nodes} node{'s' if basis.nodes != 1 else ''}"
@@ -236,5 +238,5 @@ def _basis(report: Report) -> Iterator[ReportLine]:
             "" if basis.coverage is None else f", {share(min(1.0, basis.coverage))} of the time"
         )
         yield ReportLine("Measurements", f"{basis.source}: {samples} of {nodes}{covered}")
-    if basis.doubts:
-        yield ReportLine("Doubts", ", ".join(basis.doubts))
+    if caveats := basis.caveats():
+        yield ReportLine("Caveats", "; ".join(caveats))

@@ -92,6 +92,25 @@ def test_accounting_stands_in_for_measurements():
     assert found.basis.source == "accounting"
 
 
+def test_what_is_missing_is_said_in_plain_words_with_what_it_means():
+    text = " ".join(written.text(made(usage_doubt="nodes missing, user differs")).split())
+    assert "more than 5 % of the job's time on its nodes was not measured" in text
+    assert "energy may be too low; series of another user with this job id are left out" in text
+    assert "nodes missing" not in text
+
+
+def test_that_nothing_was_measured_is_said_once():
+    given = {**UNMEASURED, "usage_doubt": "no samples"}
+    text = " ".join(written.text(made(**given, cpu_seconds=28_800.0)).split())
+    assert "none; what the scheduler or `batchjob run` recorded is used instead" in text
+    assert "Caveats" not in text
+
+
+def test_a_command_of_several_lines_is_shown_on_one():
+    text = written.text(made(submit_line="sbatch --wrap 'echo a\n\techo b\x1b[2J'"))
+    assert "sbatch --wrap 'echo a  echo b?[2J'" in text
+
+
 def test_what_is_not_known_has_a_reason_and_no_number():
     found = made(**UNMEASURED, time_limit_seconds=None, allocated_memory_bytes=None)
     assert {each.what: (each.ratio, each.missing) for each in found.efficiency} == {
