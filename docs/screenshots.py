@@ -44,7 +44,7 @@ def served(data: Path) -> Iterator[str]:
     engine = writer(parse(url), create=True)
     migrate(engine)
     now = int(time.time())
-    jobs = demo_month.make(engine, data / "samples", now)
+    month = demo_month.DemoMonth(engine, data / "samples", now)
     with engine.begin() as db:
         token = tokens.create(db, "ada", TokenRole.ADMIN, "pictures", now)
     engine.dispose()
@@ -52,7 +52,7 @@ def served(data: Path) -> Iterator[str]:
         DatabaseOptions(url), ServerWebOptions(ListenAddress("127.0.0.1", 0)),
         samples=SamplesOptions(str(data / "samples")),
     )  # fmt: skip
-    services = demo_nodes.with_nodes(build(settings), data / "samples", jobs)
+    services = demo_nodes.with_nodes(build(settings), data / "samples", month.plan)
     made = app.make(services)
     server = uvicorn.Server(uvicorn.Config(made, port=0, log_level="warning", access_log=False))
     thread = threading.Thread(target=server.run)

@@ -1,7 +1,7 @@
-"""A month of a simulated cluster: submissions, placement, and ends of jobs.
+"""A simulated cluster: a month of submissions, placement and ends of jobs, and the week after it.
 
-The same seed and time produce the same month. A node runs one job at a time, so waits result from
-the load and are not random.
+The same seed and time produce the same jobs. A node runs one job at a time, so waits result from
+the load and are not random. All is known in advance: as time passes, jobs start and end as planned.
 """
 
 import random
@@ -20,7 +20,7 @@ from batchjob.schedulers.states import JobState
 
 CLUSTER = "batchjob-demo"
 _CRASHED = 128 + 11  # as a shell tells a segmentation fault
-DAYS = 30
+DAYS, DAYS_AHEAD = 30, 7
 FIRST_ID = 8_000_001
 HOUR, DAY, GIB = 3600, 86400, 1 << 30
 CPU_NODES = tuple(f"c{number:02}" for number in range(1, 21))
@@ -76,15 +76,43 @@ class MadeJob(NamedTuple):
     effort: float = 1.0  # at most 1: and in what its processors do
 
 
-def jobs(now: int, seed: int = 1) -> list[MadeJob]:
-    """The month before a time (epoch seconds), by submission."""
+def planned(begun: int, seed: int = 1) -> list[MadeJob]:
+    """Jobs of the month before a time (epoch seconds) and the week after it, by submission.
+
+    They are as they will be at their end.
+    """
     rng = random.Random(seed)  # noqa: S311 (a demo, no secret)
     free = dict.fromkeys((*CPU_NODES, *GPU_NODES), 0.0)
-    submits = sorted(_submits(rng, now), key=lambda each: each[0])
+    submits = sorted((*_submits(rng, begun), *_coming(rng, begun)), key=lambda each: each[0])
     return [
-        _job(rng, FIRST_ID + number, submit, recipe, free, now)
+        _job(rng, FIRST_ID + number, submit, recipe, free)
         for number, (submit, recipe) in enumerate(submits)
     ]
+
+
+def known_at(plan: Sequence[MadeJob], now: float) -> list[MadeJob]:
+    """Those of the plan that have been submitted by then, as they are then."""
+    return [_as_at(job, now) for job in plan if job.record.submit_time <= now]
+
+
+def jobs(now: int, seed: int = 1) -> list[MadeJob]:
+    """The month before a time, as it is then."""
+    return known_at(planned(now, seed), now)
+
+
+def _as_at(job: MadeJob, now: float) -> MadeJob:
+    last, recipe = job.record, job.recipe
+    assert last.start_time is not None
+    assert last.end_time is not None
+    if last.end_time <= now:
+        return job
+    began = last.start_time <= now
+    state = JobState.RUNNING if began else JobState.PENDING
+    start = int(last.start_time) if began else None
+    names = last.node_list.split(",") if began else ()
+    return job._replace(
+        record=_record(int(last.jobid), last.submit_time, recipe, state, start, None, names)
+    )
 
 
 def people() -> Associations:
@@ -108,8 +136,14 @@ def _submits(rng: random.Random, now: int) -> Iterator[tuple[int, Recipe]]:
         yield now - rng.randrange(600, round(recipe.hours * HOUR * 0.7) + 900), recipe
 
 
+def _coming(rng: random.Random, begun: int) -> Iterator[tuple[int, Recipe]]:
+    for recipe in RECIPES:
+        for _ in range(round(recipe.jobs * DAYS_AHEAD / DAYS)):
+            yield begun + rng.randrange(1, DAYS_AHEAD * DAY), recipe
+
+
 def _job(
-    rng: random.Random, number: int, submit: int, recipe: Recipe, free: dict[str, float], now: int
+    rng: random.Random, number: int, submit: int, recipe: Recipe, free: dict[str, float]
 ) -> MadeJob:
     pool = GPU_NODES if recipe.gpus else CPU_NODES
     names = sorted(sorted(pool, key=lambda name: (free[name], name))[: recipe.nodes])
@@ -122,12 +156,8 @@ def _job(
     elif state is not JobState.COMPLETED:
         seconds *= rng.uniform(0.1, 0.8)
     start = max(submit + rng.randrange(2, 40), *(round(free[name]) for name in names))
-    end: int | None = start + round(seconds)
-    if start > now:
-        return MadeJob(_record(number, submit, recipe, JobState.PENDING, None, None, ()), recipe, 1)
-    free.update(dict.fromkeys(names, float(end or 0)))
-    if end is not None and end > now:
-        state, end = JobState.RUNNING, None
+    end = start + round(seconds)
+    free.update(dict.fromkeys(names, float(end)))
     record = _record(number, submit, recipe, state, start, end, names)
     return MadeJob(record, recipe, busy, effort)
 

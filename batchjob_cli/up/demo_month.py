@@ -1,13 +1,18 @@
 """Adds the simulated cluster beside the real jobs, under a name of its own, and removes it."""
 
+import logging
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
+from batchjob.runtime.loop import Loop
 from batchjob.schedulers.accounting import Batch
 from batchjob_cli.up import demo_cluster, demo_usage
 from batchjob_cli.up.demo_cluster import CLUSTER, MadeJob
+from batchjob_cli.up.demo_usage import SampleFiles
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.record_rows import UsagePolicy
 from batchjob_stats_db.database.store import Store
@@ -15,32 +20,77 @@ from batchjob_stats_db.measure.pending import write
 from batchjob_stats_db.measure.rollup import due_days, roll_up
 from batchjob_stats_db.samples import folder
 
+log = logging.getLogger(__name__)
+
 _PLOTTED = 250  # the latest jobs have samples
 _SOURCE = "demo"
+_PAUSE_SECONDS = 30.0
 
 
-def make(engine: Engine, samples: Path, now: int) -> list[MadeJob]:
-    """Recreate it; returns its jobs. Raises OSError."""
-    remove(engine, samples)
-    jobs = demo_cluster.jobs(now)
-    store = Store(engine, CLUSTER, UsagePolicy(), clock=lambda: now)
-    store.write(Batch(tuple(job.record for job in jobs), (), "", 0), _SOURCE)
-    store.write_people(demo_cluster.people(), _SOURCE)
-    with engine.begin() as db:
-        _measure(db, jobs, now)
-    with engine.begin() as db:
-        for day in due_days(db, CLUSTER, 1000):
-            roll_up(db, CLUSTER, day, now)
-    for job in jobs[-_PLOTTED:]:
-        demo_usage.write_samples(job, samples, now)
-    return jobs
+class DemoMonth:
+    """The month, whose jobs go on starting and ending as time passes."""
+
+    def __init__(self, engine: Engine, samples: Path, begun: int) -> None:
+        """Make the cluster anew; raises OSError."""
+        remove(engine, samples)
+        self.plan = demo_cluster.planned(begun)
+        self.jobs: list[MadeJob] = []
+        self._engine = engine
+        self._now = begun
+        self._store = Store(engine, CLUSTER, UsagePolicy(), clock=lambda: self._now)
+        self._files: dict[str, SampleFiles] = {}  # of jobs that run
+        self._written: set[str] = set()  # jobs that have files
+        self._samples = samples
+        self._store.write_people(demo_cluster.people(), _SOURCE)
+        self.advance(begun)
+
+    def advance(self, now: int) -> None:
+        """Write what has happened by then; raises OSError."""
+        self._now = now
+        before = {job.record.jobid: job.record for job in self.jobs}
+        self.jobs = demo_cluster.known_at(self.plan, now)
+        changed = [job for job in self.jobs if before.get(job.record.jobid) != job.record]
+        if changed:
+            self._store.write(Batch(tuple(job.record for job in changed), (), "", 0), _SOURCE)
+            with self._engine.begin() as db:
+                _measure(db, changed, now)
+            with self._engine.begin() as db:
+                for day in due_days(db, CLUSTER, 1000):
+                    roll_up(db, CLUSTER, day, now)
+        self._write_samples(changed, now)
+
+    def clock(self) -> Loop:
+        """The thread in which it advances."""
+        return Loop("demo", self._step, _PAUSE_SECONDS)
+
+    def _step(self) -> float:
+        try:
+            self.advance(int(time.time()))
+        except (OSError, sa.exc.SQLAlchemyError) as error:
+            log.warning("the demo's cluster: %s", " ".join(str(error).split()))
+        return _PAUSE_SECONDS
+
+    def _write_samples(self, changed: Sequence[MadeJob], now: int) -> None:
+        self._files = {jobid: each for jobid, each in self._files.items() if each.advance(now)}
+        final = {job.record.jobid: job for job in self.plan}
+        for job in changed[-_PLOTTED:]:
+            jobid = job.record.jobid
+            if job.record.start_time is not None and jobid not in self._written:
+                self._written.add(jobid)
+                files = SampleFiles(final[jobid], self._samples, now)
+                if files.advance(now):
+                    self._files[jobid] = files
 
 
-def _measure(db: Connection, jobs: list[MadeJob], now: int) -> None:
+def _measure(db: Connection, jobs: Sequence[MadeJob], now: int) -> None:
     made = {job.record.jobid: job for job in jobs}
     table = schema.job
     found = db.execute(
-        sa.select(table).where(table.c.cluster == CLUSTER, table.c.start_time.is_not(None))
+        sa.select(table).where(
+            table.c.cluster == CLUSTER,
+            table.c.jobid.in_(made),
+            table.c.start_time.is_not(None),
+        )
     )
     usages = dict(demo_usage.usage(made[row["jobid"]], row, now) for row in found.mappings())
     write(db, CLUSTER, "samples", usages, UsagePolicy(), now)

@@ -15,7 +15,14 @@ from batchjob.quantities.gpu import (
     JOB_GPU_INFO,
 )
 from batchjob_cli.up import demo_usage
-from batchjob_cli.up.demo_cluster import CLUSTER, CPU_NODES, GIB, GPU_NODES, MadeJob
+from batchjob_cli.up.demo_cluster import (
+    CLUSTER,
+    CPU_NODES,
+    GIB,
+    GPU_NODES,
+    MadeJob,
+    known_at,
+)
 from batchjob_stats_db.timeseries.base import NodeQuery, Point, SeriesValue, TimeSeries
 from batchjob_stats_db.timeseries.sample_store import SampleHistory
 from batchjob_stats_server.cluster_readings import ACCOUNT, EXPORTER, NODE, ClusterReadings
@@ -49,7 +56,7 @@ class NodeLoad(NamedTuple):
 
 
 def with_nodes(services: Services, samples: Path, jobs: Sequence[MadeJob]) -> Services:
-    """The same with the made-up nodes beside the samples of jobs."""
+    """The same with the made-up nodes, where the planned jobs run, beside the samples of jobs."""
     if services.readings:
         services.readings.stop()
     pool = TimeSeriesPool([DemoHistory(samples, jobs) for _ in range(_FOUND)])
@@ -69,11 +76,12 @@ class DemoHistory:
             node: [] for node in (*CPU_NODES, *GPU_NODES, *_OUT)
         }
         for job in sorted(jobs, key=lambda each: each.record.start_time or 0):
-            start, end = job.record.start_time, job.record.end_time or float("inf")
-            if start is not None:
-                for place, share in enumerate(job.record.nodes):
-                    self._stays[share.node].append(NodeStay(start, end, place, job))
-        self._shares = dict(_shares(jobs))
+            start, end = job.record.start_time, job.record.end_time
+            assert start is not None
+            assert end is not None
+            for place, share in enumerate(job.record.nodes):
+                self._stays[share.node].append(NodeStay(start, end, place, job))
+        self._jobs = jobs
 
     def latest(
         self, cluster: str, metrics: Sequence[str], now: float, instance: str = ""
@@ -84,7 +92,7 @@ class DemoHistory:
         if instance:
             return [each for each in self._gpus(instance, now) if each.metric in metrics]
         found = [each for node in self._stays for each in self._node(node, now)]
-        for account, shares in self._shares.items():
+        for account, shares in _shares(self._jobs, now):
             found += [
                 SeriesValue(ACCOUNT + name, {"account": account}, value)
                 for name, value in shares.items()
@@ -123,8 +131,8 @@ class DemoHistory:
         stay, gpus = self._stay(node, time), _GPUS if node in GPU_NODES else 0
         if stay is None:
             return NodeLoad(0.3, _SYSTEM_BYTES, _IDLE_WATTS, (0.0,) * gpus)
-        end = stay.end if stay.job.record.end_time else max(time, stay.start + 1)
-        job = demo_usage.load_at(stay.job, stay.place, (time - stay.start) / (end - stay.start))
+        part = (time - stay.start) / (stay.end - stay.start)
+        job = demo_usage.load_at(stay.job, stay.place, part)
         ratios = (*job.gpu_ratios, *(0.0,) * gpus)[:gpus]
         watts = _IDLE_WATTS + demo_usage.power(0, job.cores, [])["host", "active"]
         return NodeLoad(job.cores + 0.3, job.memory_bytes + _SYSTEM_BYTES, watts, ratios)
@@ -225,10 +233,10 @@ _LINES: Mapping[str, Callable[[str, NodeQuery], _Lines]] = {
 }
 
 
-def _shares(jobs: Sequence[MadeJob]) -> Iterator[tuple[str, Mapping[str, float]]]:
-    """Fair shares: all accounts have the same, and use what their jobs had."""
+def _shares(jobs: Sequence[MadeJob], now: float) -> Iterator[tuple[str, Mapping[str, float]]]:
+    """Fair shares: all accounts have the same, and use what their jobs had that have ended."""
     used: dict[str, float] = defaultdict(float)
-    for job in jobs:
+    for job in known_at(jobs, now):
         used[job.record.account] += (job.record.elapsed_seconds or 0) * (
             job.record.allocated_cpus or 0
         )

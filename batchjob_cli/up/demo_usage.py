@@ -1,6 +1,5 @@
 """Usage of the simulated cluster's jobs: sums for the database, and samples for the plots."""
 
-import contextlib
 import math
 import zlib
 from collections.abc import Iterator
@@ -68,25 +67,45 @@ def usage(job: MadeJob, row: RowMapping, now: int) -> tuple[JobToMeasure, Measur
     )  # fmt: skip
 
 
-def write_samples(job: MadeJob, samples: Path, now: int) -> None:
-    """Write files like the recorder's; raises OSError.
+class SampleFiles:
+    """A job's files, like the recorder's, a file for each node.
 
     A job that has ended has a few dozen samples a node. One that runs has as many as would be
     taken, or its measurements would have gaps.
     """
-    record = job.record
-    if record.start_time is None:
-        return
-    until = record.end_time or now
-    interval = max((until - record.start_time) / _SAMPLES, 5.0)
-    if record.end_time is None:
-        interval = min(interval, _INTERVAL)
-    for place, share in enumerate(record.nodes):
-        who = SampleHeader("slurm", record.jobid, record.user, share.node, interval)
-        writer = Writer(folder_of(samples, record.jobid), who, record.start_time)
-        with contextlib.closing(writer):
-            for sample in _samples(job, place, record.start_time, until, interval):
-                writer.write(sample)
+
+    def __init__(self, job: MadeJob, samples: Path, now: int) -> None:
+        """Of a job as it will have ended; raises OSError."""
+        record, start, until = job.record, job.record.start_time, job.record.end_time
+        assert start is not None
+        assert until is not None
+        interval = max((until - start) / _SAMPLES, 5.0)
+        if until > now:
+            interval = min(interval, _INTERVAL)
+        self._nodes: list[_NodeFile] = []
+        for place, share in enumerate(record.nodes):
+            who = SampleHeader("slurm", record.jobid, record.user, share.node, interval)
+            writer = Writer(folder_of(samples, record.jobid), who, start)
+            self._nodes.append(_NodeFile(writer, _samples(job, place, start, until, interval)))
+
+    def advance(self, now: float) -> bool:
+        """Write the samples until then; whether more will come. Raises OSError."""
+        return sum(node.advance(now) for node in self._nodes) > 0
+
+
+class _NodeFile:
+    def __init__(self, writer: Writer, samples: Iterator[JobSample]) -> None:
+        self._writer = writer
+        self._samples = samples
+        self._next = next(samples, None)
+
+    def advance(self, now: float) -> bool:
+        while self._next is not None and self._next.at <= now:
+            self._writer.write(self._next)
+            self._next = next(self._samples, None)
+            if self._next is None:
+                self._writer.close()
+        return self._next is not None
 
 
 class DemoLoad(NamedTuple):

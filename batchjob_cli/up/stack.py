@@ -18,7 +18,7 @@ from batchjob.schedulers import registry
 from batchjob.schedulers.cluster import DetectedCluster
 from batchjob_cli.client.running_up import TOKEN_FILE, kept
 from batchjob_cli.up import demo, demo_month, demo_nodes, records, token
-from batchjob_cli.up.demo_cluster import CLUSTER, MadeJob
+from batchjob_cli.up.demo_cluster import CLUSTER
 from batchjob_cli.up.options import UpSettings
 from batchjob_cli.up.records import bring_up_to_date
 from batchjob_cli.up.run_control import LocalRunControl
@@ -79,38 +79,38 @@ def running(settings: UpSettings, data: Path) -> Iterator[Stack]:
         control = LocalRunControl(data, LOCAL) if settings.runs.remote else None
         # The demo's jobs begin while its month is made.
         demo_runs = demo.start(data) if settings.up.demo else []
-        made_up = _made_up(settings, engine, data)
+        month = _made_up(settings, engine, data)
         services = services._replace(
             process_token=own, run_control=control, local_data=data,
-            made_up_cluster=CLUSTER if made_up else "",
+            made_up_cluster=CLUSTER if month else "",
         )  # fmt: skip
-        if made_up and not settings.tsdb.url:
-            services = demo_nodes.with_nodes(services, data / SAMPLES, made_up)
+        if month and not settings.tsdb.url:
+            services = demo_nodes.with_nodes(services, data / SAMPLES, month.plan)
         made = server_main.server(services.settings, services)
         stack.enter_context(kept(data / TOKEN_FILE, own.text))
         watching = watch(exporter) if isinstance(exporter, ExporterService) else None
         exporter.start()
         stack.callback(exporter.stop)
         exporter.wait(_FIRST_VALUES_SECONDS)  # or the first samples have no job
-        for each in (watching, recorder, *pollers):
+        for each in (watching, recorder, *pollers, month.clock() if month else None):
             if each is not None:
                 each.start()
                 stack.callback(each.stop)
         shown = url.render_as_string(hide_password=True)
         yield Stack(
             settings.up.exporter_address, recorder, pollers, made, scheduler, own.text, shown,
-            len(made_up), len(demo.running(demo_runs)),
+            len(month.jobs) if month else 0, len(demo.running(demo_runs)),
         )  # fmt: skip
 
 
-def _made_up(settings: UpSettings, engine: Engine, data: Path) -> list[MadeJob]:
-    """Jobs of the demo's cluster: none without --demo, or in a site's database."""
+def _made_up(settings: UpSettings, engine: Engine, data: Path) -> demo_month.DemoMonth | None:
+    """The demo's cluster: none without --demo, or in a site's database."""
     if settings.db.url:
-        return []
+        return None
     if settings.up.demo:
-        return demo_month.make(engine, data / SAMPLES, int(time.time()))
+        return demo_month.DemoMonth(engine, data / SAMPLES, int(time.time()))
     demo_month.remove(engine, data / SAMPLES)
-    return []
+    return None
 
 
 def _exporter(settings: UpSettings, secret: str) -> ExporterService | Exporter:

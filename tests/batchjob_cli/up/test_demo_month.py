@@ -14,6 +14,7 @@ from batchjob_stats_db.database import schema, tokens
 from batchjob_stats_db.database.engine import parse, writer
 from batchjob_stats_db.database.tokens import TokenRole
 from batchjob_stats_db.poller.options import DatabaseOptions
+from batchjob_stats_db.samples.replay import Replay
 from batchjob_stats_server import app
 from batchjob_stats_server.options import SamplesOptions, ServerSettings, ServerWebOptions
 from batchjob_stats_server.services import build
@@ -23,18 +24,18 @@ NOW = 1_775_300_000
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """The data directory, the engine of its database, and the jobs."""
+    """The data directory, the engine of its database, and the month."""
     data = tmp_path_factory.mktemp("demo")
     engine = writer(parse(f"sqlite:///{data / 'jobs.db'}"), create=True)
     migrate(engine)
-    jobs = demo_month.make(engine, data / "samples", NOW)
-    yield data, engine, jobs
+    month = demo_month.DemoMonth(engine, data / "samples", NOW)
+    yield data, engine, month
     engine.dispose()
 
 
 @pytest.fixture(scope="module")
 def ask(made):
-    data, engine, jobs = made
+    data, engine, month = made
     with engine.begin() as db:
         text = tokens.create(db, "root", TokenRole.ADMIN, "test", NOW, expiry_time=NOW + 9999)
     settings = ServerSettings(
@@ -42,7 +43,7 @@ def ask(made):
         ServerWebOptions(allowed_host=("testserver",)),
         samples=SamplesOptions(str(data / "samples")),
     )
-    services = demo_nodes.with_nodes(build(settings), data / "samples", jobs)
+    services = demo_nodes.with_nodes(build(settings), data / "samples", month.plan)
     services = services._replace(clock=lambda: NOW, made_up_cluster=CLUSTER)
     with TestClient(app.make(services)) as client:
         yield lambda path: client.get(path, headers={"Authorization": f"Bearer {text}"})
@@ -63,6 +64,48 @@ def test_a_node_has_one_job_at_a_time():
     for times in stays.values():
         times.sort()
         assert all(first[1] <= second[0] for first, second in pairwise(times))
+
+
+@pytest.mark.parametrize("hours", [1, 6, 30, 100])
+def test_as_time_passes_jobs_start_and_end_within_their_limits(hours):
+    plan, later = demo_cluster.planned(NOW), NOW + hours * demo_cluster.HOUR
+    first, then = ([job.record for job in demo_cluster.known_at(plan, at)] for at in (NOW, later))
+    assert then != first
+    assert any(record.state.live for record in then)
+    still = {record.jobid: record for record in then}
+    for record in first:
+        now = still[record.jobid]
+        if not record.state.live:
+            assert now == record
+        if record.start_time is not None:
+            assert (now.start_time, now.node_list) == (record.start_time, record.node_list)
+    for record in then:
+        if record.start_time is not None:
+            assert (record.end_time or later) - record.start_time <= record.time_limit_seconds
+
+
+def test_the_cluster_lives_on_in_the_database(tmp_path):
+    engine = writer(parse(f"sqlite:///{tmp_path / 'jobs.db'}"), create=True)
+    migrate(engine)
+    month = demo_month.DemoMonth(engine, tmp_path / "samples", NOW)
+    later = NOW + 6 * demo_cluster.HOUR
+    running = [job.record for job in month.jobs if job.record.state.value == "RUNNING"]
+    month.advance(later)
+    job = schema.job.c
+    with engine.connect() as db:
+        rows = db.execute(sa.select(schema.job).where(job.cluster == CLUSTER)).mappings().all()
+        measured = set(db.scalars(sa.select(schema.job_usage.c.job_id)))
+    engine.dispose()
+    now = {row["jobid"]: row for row in rows}
+    assert any(now[record.jobid]["end_time"] for record in running)
+    for row in rows:
+        assert row["start_time"] is None or row["id"] in measured
+        assert (row["end_time"] or later) <= later
+    for record in running:
+        replay = Replay(tmp_path / "samples", record.jobid)
+        last = max(step.sample.at for step in replay.read())
+        replay.close()
+        assert NOW < last <= (now[record.jobid]["end_time"] or later)
 
 
 def test_there_is_something_of_everything(ask):
@@ -199,7 +242,7 @@ def test_a_list_names_its_cluster_beside_the_machine_s_own(made, capsys):
 def test_nothing_of_it_stays(tmp_path):
     engine = writer(parse(f"sqlite:///{tmp_path / 'jobs.db'}"), create=True)
     migrate(engine)
-    demo_month.make(engine, tmp_path / "samples", NOW)
+    demo_month.DemoMonth(engine, tmp_path / "samples", NOW)
     demo_month.remove(engine, tmp_path / "samples")
     with engine.connect() as db:
         counts = {
