@@ -91,6 +91,7 @@ def migrate(chosen: PollerSettings, _given: Arguments) -> int:
     with only_writer(url):
         progress = Progress("migrate", 0, len(revisions()))
         done = bring_up_to_date(url, progress.at)
+        progress.clear()
     if done.copy:
         print(f"backup: {done.copy}, {done.copy.stat().st_size} bytes")
     told = f"{done.before or 'none'} -> {done.after}"

@@ -60,9 +60,7 @@ class Progress:
         finally:
             over.set()
             thread.join()
-            if shown._terminal and shown._said != shown._started:
-                shown._out.write("\r\x1b[K")
-                shown._out.flush()
+            shown.clear()
 
     def _wait(self, over: threading.Event) -> None:
         while not over.wait(1.0):
@@ -72,6 +70,12 @@ class Progress:
                 begin, end = ("\r", "\x1b[K") if self._terminal else ("", "\n")
                 self._out.write(f"{begin}{self._what}: {now - self._started:.0f} s{end}")
                 self._out.flush()
+
+    def clear(self) -> None:
+        """Remove the bar from a terminal, for what is printed next."""
+        if self._terminal and self._said != self._started:
+            self._out.write("\r\x1b[K")
+            self._out.flush()
 
     def done(self, note: str = "") -> None:
         """End the bar."""

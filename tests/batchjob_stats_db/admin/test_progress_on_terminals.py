@@ -47,6 +47,7 @@ def test_a_bar_is_for_terminals(tmp_path, file_of_jobs, terminal):
     for said, bar in ((migrated, "\rmigrate [#"), (imported, f"\r{file_of_jobs} [#")):
         assert (bar in said) == terminal, said
         assert ("\x1b" in said) == terminal, said
+    assert migrated.endswith("\r\x1b[K") == terminal  # what is printed next has a line of its own
     assert f"{JOBS} jobs" in imported
 
 
