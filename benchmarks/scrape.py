@@ -10,9 +10,9 @@
 (c) `client`: the same families written down by prometheus-client (benchmarks/rendering.py)
 (d) `other`: any other exporter, given as a command line
 
-The files are those that strace saw the exporter read below its cgroupfs during one scrape. Before
-each scrape and each round of the C programs every job works for a moment, so that files change.
-Needs root, cc and strace.
+The files are those that strace saw the exporter read below its cgroupfs during each of two scrapes;
+limits, which are read once a minute, are not among them. Before each scrape and each round of the C
+programs every job works for a moment, so that files change. Needs root, cc and strace.
 """
 
 import argparse
@@ -111,8 +111,9 @@ def measured(
     """One row: our exporter and the programs that read the same files."""
     scrape = scraper(f"http://{target.address}/metrics")
     text = scrape().decode()
-    seen = measure.trace(target.pid, scrape)
-    paths = sorted(path for path in seen.files if path.startswith(f"{tree.cgroupfs}/"))
+    before, seen = (measure.trace(target.pid, scrape) for _ in range(2))
+    files = before.files.keys() & seen.files.keys()
+    paths = sorted(path for path in files if path.startswith(f"{tree.cgroupfs}/"))
     ours: list[Cost] = []
     floor: dict[str, list[dict[str, float]]] = {"open": [], "keep": []}
     for _ in range(TURNS):
