@@ -68,6 +68,7 @@ def suspended(until: ColumnElement[Any]) -> ColumnElement[Any]:
 
 _suspended = suspended(_EpochNow())
 _since_start = _EpochNow() - _job.start_time - _suspended
+_seen = _usage.until_time - _job.start_time - sa.func.coalesce(_job.suspended_seconds, 0)
 RUN_TIME = sa.case(
     # Of one that runs again it is that of when it was suspended.
     (_job.elapsed_seconds.is_not(None) & (_job.state != "RUNNING"), _job.elapsed_seconds),
@@ -75,8 +76,15 @@ RUN_TIME = sa.case(
         ~_ended & _job.state.in_(RUNNING) & (_since_start > -1),  # now is whole seconds
         sa.case((_since_start > 0, sa.cast(_since_start, sa.Float)), else_=0.0),
     ),
+    (
+        ~_ended & (_job.state == "VANISHED") & _sampled,
+        sa.case((_seen > 0, sa.cast(_seen, sa.Float)), else_=0.0),
+    ),
 )
-"""How long a job ran; one that runs is not written each second, so it is computed."""
+"""How long a job ran; one that runs is not written each second, so it is computed.
+
+The end of a vanished job is unknown: its time up to the last measurement, if any.
+"""
 
 _ready = sa.func.coalesce(_job.eligible_time, _job.submit_time)
 

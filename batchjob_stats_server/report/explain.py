@@ -8,6 +8,8 @@ from batchjob_stats_db.queries.efficiency import ACCOUNTING, IMPOSSIBLE_CPU, MEA
 from batchjob_stats_server.report.material import Row
 from batchjob_stats_server.report.model import Efficiency
 
+END_UNKNOWN = "its end was not recorded, and nothing was measured"
+
 
 def measured(job: Row) -> bool:
     """Whether anything was measured."""
@@ -15,23 +17,22 @@ def measured(job: Row) -> bool:
 
 
 def elapsed(job: Row, now: int) -> float | None:
-    """Run time in seconds, without suspended time.
-
-    The end of a vanished job is unknown: its time up to the last measurement, if any.
-    """
-    if job["start_time"] is None:
+    """Run time in seconds, without suspended time; that of a running job is up to `now`."""
+    start, end, known = job["start_time"], job["end_time"], job["elapsed_seconds"]
+    if start is None:
         return None
-    if job["state"] == JobState.VANISHED and job["end_time"] is None:
-        if not measured(job):
-            return None
-        now = int(job["usage_until_time"])
-    if job["end_time"] is not None and job["elapsed_seconds"] is not None:
-        return float(job["elapsed_seconds"])
-    if job["state"] == JobState.SUSPENDED and job["elapsed_seconds"] is not None:
-        return float(job["elapsed_seconds"])  # it stands since then
-    end = now if job["end_time"] is None else job["end_time"]
+    stands = end is not None or job["state"] in (JobState.SUSPENDED, JobState.VANISHED)
+    if stands and known is not None:
+        return float(known)
+    if end is None and job["state"] == JobState.VANISHED:
+        return None
     suspended = job["suspended_seconds"] or 0
-    return max(0.0, round(float(end - job["start_time"] - suspended), 3))
+    return max(0.0, round(float((now if end is None else end) - start - suspended), 3))
+
+
+def no_elapsed(job: Row) -> str:
+    """Why there is no run time."""
+    return END_UNKNOWN if job["start_time"] is not None else "it has not started"
 
 
 class EfficiencyRatio(NamedTuple):
@@ -92,6 +93,8 @@ def time_ratio(job: Row, now: int) -> EfficiencyRatio:
     missing = "the job has not started" if job["start_time"] is None else ""
     if not missing and not limit:
         missing = "no time limit is known"
+    if not missing and ran is None:
+        missing = no_elapsed(job)
     return _ratio(job, "time", ratio, "elapsed time / time limit", missing, ACCOUNTING)
 
 

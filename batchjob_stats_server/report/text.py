@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 from batchjob.runtime.formatting import clock, digits, energy, lasting, lasting_exactly, share, size
 from batchjob.runtime.times import exact_time_in_words, time_in_words
+from batchjob.schedulers.states import JobState
+from batchjob_stats_server.report.explain import END_UNKNOWN
 from batchjob_stats_server.report.model import Advice, Efficiency, Report
 from batchjob_stats_server.report.units import WRITTEN, emissions
 
@@ -134,9 +136,13 @@ def _origin(report: Report) -> Iterator[ReportLine]:
 
 def _used(report: Report) -> Iterator[ReportLine]:
     use, seconds = report.use, report.job.elapsed_seconds
+    vanished = report.job.state == JobState.VANISHED
     if seconds is not None:
         told = lasting if report.job.end_time is None else lasting_exactly
-        yield ReportLine("Run time", told(seconds))
+        until = ", up to its last measurement" if vanished else ""
+        yield ReportLine("Run time", told(seconds) + until)
+    elif vanished:
+        yield ReportLine("Run time", f"not known: {END_UNKNOWN}")
     if use.cpu_seconds is not None:
         parts = (("user", use.user_cpu_seconds), ("system", use.system_cpu_seconds))
         words = ", ".join(f"{name} {lasting(part)}" for name, part in parts if part is not None)

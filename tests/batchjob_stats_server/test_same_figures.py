@@ -1,5 +1,6 @@
 """Every place that shows how much a job used of what it had shows the same."""
 
+import csv
 import re
 
 import pytest
@@ -7,6 +8,7 @@ import sqlalchemy as sa
 from fastapi.testclient import TestClient
 
 from batchjob.runtime.formatting import share
+from batchjob_cli.job_columns import default_columns
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.queries.efficiency import columns, with_usages
 from batchjob_stats_server import app
@@ -92,6 +94,47 @@ def test_a_measurement_from_before_the_end_says_how_far_it_goes(services):
     (row,) = (row for row in client.get("/api/v1/jobs?user=bob").json() if row["jobid"] == "2")
     assert row["usage_coverage"] < 0.7
     assert row["usage_final"] == 0
+
+
+VANISHED = {"state": "VANISHED", "end_time": None, "elapsed_seconds": None}
+AN_HOUR = {"until_time": END, "coverage": 1.0}  # that it was seen for
+
+
+@pytest.mark.parametrize(
+    ("usage", "seconds", "words"),
+    [(HOUR | AN_HOUR, 3600, "1 h, up to its last measurement"), (None, None, "not known")],
+    ids=["measured", "not measured"],
+)
+def test_a_job_that_vanished_ran_until_it_was_last_measured(services, usage, seconds, words):
+    with services.writer.begin() as db:
+        number = db.scalar(sa.select(schema.job.c.id).where(schema.job.c.jobid == "2"))
+        which = sa.update(schema.job).where(schema.job.c.id == number)
+        db.execute(which.values(**VANISHED, start_time=END - 3600, time_limit_seconds=7200))
+        if usage:
+            db.execute(sa.insert(schema.job_usage).values(job_id=number, **usage))
+    client = TestClient(
+        app.make(services), client=(PROXY, 50000),
+        headers={"X-Grafana-User": "vera", "X-Batchjob-Secret": SECRET},
+    )  # fmt: skip
+    (row,) = (row for row in client.get("/api/v1/jobs?user=bob").json() if row["jobid"] == "2")
+    assert (row["state"], row["elapsed_seconds"]) == ("VANISHED", seconds)
+    assert row["time_efficiency"] == (seconds and seconds / 7200)
+    (listed,) = csv.DictReader(client.get("/api/v1/jobs?user=bob&format=csv").text.splitlines())
+    assert float(listed["elapsed_seconds"] or 0) == (seconds or 0)
+    time = next(each for each in default_columns([row], None, short=False) if each.title == "TIME")
+    assert time.cell(row) == ("1:00:00" if seconds else "-")
+
+    report = client.get("/api/v1/jobs/2/report").json()
+    assert report["job"]["elapsed_seconds"] == seconds
+    text = client.get("/api/v1/jobs/2/report", headers={"Accept": "text/plain"}).text
+    assert re.search(rf"Run time +{words}", text)
+    for page in ("/jobs?user=bob", "/jobs/2"):
+        html = client.get(page).text
+        assert bool(re.search(r"\b1\sh\b", html)) == bool(seconds), page
+        assert "it has not started" not in html
+    if seconds:
+        found = client.get("/api/v1/jobs?user=bob&elapsed_at_least=3600&elapsed_at_most=3600")
+        assert [each["jobid"] for each in found.json()] == ["2"]
 
 
 def test_many_rows_again_and_again():

@@ -184,7 +184,8 @@ def _waiting(row: Row, facts: TableFacts) -> str:
 
 def _elapsed(row: Row, facts: TableFacts) -> str:
     seconds = explain.elapsed(row, facts.now)
-    return absent("it has not started") if seconds is None else template_filters.lasting(seconds)
+    missing = explain.no_elapsed(row) if seconds is None else ""
+    return absent(missing) if seconds is None else template_filters.lasting(seconds)
 
 
 def _number(key: str, missing: str, row: Row, _: TableFacts) -> str:

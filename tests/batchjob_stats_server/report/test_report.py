@@ -135,7 +135,7 @@ def test_a_running_job_is_judged_up_to_its_last_measurement():
 
 def test_the_time_of_a_vanished_job_does_not_grow():
     vanished = {"state": "VANISHED", "state_word": "RUNNING", "end_time": None}
-    found = made(**vanished, elapsed_seconds=None, usage_until_time=T + 3600)
+    found = made(**vanished, elapsed_seconds=3600, usage_until_time=T + 3600)
     assert (found.job.state, found.job.elapsed_seconds, found.interim) == ("VANISHED", 3600, False)
     unmeasured = made(**UNMEASURED, **vanished, elapsed_seconds=None)
     assert unmeasured.job.elapsed_seconds is None
