@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from batchjob.quantities import energy, job
 from batchjob.quantities.quantity import Quantity, Statistic
@@ -19,6 +19,7 @@ class UsageColumn:
     statistic: Statistic
     labels: tuple[tuple[str, str], ...] = ()  # of the series, beside the quantity's own
     fold: Fold = math.fsum  # the numbers of all nodes into one
+    each_node: bool = True  # has it; the sum without one of them is not the job's
 
     @property
     def whole(self) -> bool:
@@ -31,8 +32,18 @@ def _total(name: str, quantity: Quantity, **labels: str) -> UsageColumn:
     return UsageColumn(name, quantity, Statistic.TOTAL, tuple(labels.items()))
 
 
-def _peak(name: str, quantity: Quantity, fold: Fold = math.fsum) -> UsageColumn:
-    return UsageColumn(name, quantity, Statistic.PEAK, fold=fold)
+def _some(name: str, quantity: Quantity, **labels: str) -> UsageColumn:
+    """A total that need not be of each node: one without a quota or IO of disks has none."""
+    return replace(_total(name, quantity, **labels), each_node=False)
+
+
+def _peak(name: str, quantity: Quantity) -> UsageColumn:
+    return UsageColumn(name, quantity, Statistic.PEAK)
+
+
+def _memory_peak(name: str, fold: Fold = math.fsum) -> UsageColumn:
+    """Nodes without it have samples instead."""
+    return UsageColumn(name, job.MEMORY_PEAK, Statistic.PEAK, fold=fold, each_node=False)
 
 
 def _mean(name: str, quantity: Quantity) -> UsageColumn:
@@ -40,34 +51,32 @@ def _mean(name: str, quantity: Quantity) -> UsageColumn:
 
 
 USAGE_COLUMNS = (
-    _total("user_cpu_seconds", job.CPU_USER),
-    _total("system_cpu_seconds", job.CPU_SYSTEM),
-    _total("throttled_seconds", job.CPU_THROTTLED_SECONDS),
+    _some("user_cpu_seconds", job.CPU_USER),
+    _some("system_cpu_seconds", job.CPU_SYSTEM),
+    _some("throttled_seconds", job.CPU_THROTTLED_SECONDS),
     # Peaks are summed over nodes, which need not have had them at one time.
-    _peak("memory_peak_bytes", job.MEMORY_PEAK),
-    _peak("memory_peak_node_bytes", job.MEMORY_PEAK, max),
+    _memory_peak("memory_peak_bytes"),
+    _memory_peak("memory_peak_node_bytes", max),
     _peak("memory_limit_bytes", job.MEMORY_LIMIT),
     _peak("swap_peak_bytes", job.MEMORY_SWAP),
     _mean("memory_average_bytes", job.MEMORY_CURRENT),
     _mean("working_set_average_bytes", job.MEMORY_WORKING_SET),
-    _total("io_read_bytes", job.IO_READ_BYTES),
-    _total("io_written_bytes", job.IO_WRITTEN_BYTES),
+    _some("io_read_bytes", job.IO_READ_BYTES),
+    _some("io_written_bytes", job.IO_WRITTEN_BYTES),
     _total("process_io_read_bytes", job.PROCESS_IO_READ_BYTES),
     _total("process_io_written_bytes", job.PROCESS_IO_WRITTEN_BYTES),
     _total("network_received_bytes", job.NETWORK_RECEIVE_BYTES),
     _total("network_sent_bytes", job.NETWORK_TRANSMIT_BYTES),
     _total("major_page_faults", job.PAGE_FAULTS_MAJOR),
-    _total("memory_limit_hits", job.MEMORY_LIMIT_HITS),
-    _total("oom_kills", job.OOM_KILLS),
+    _some("memory_limit_hits", job.MEMORY_LIMIT_HITS),
+    _some("oom_kills", job.OOM_KILLS),
     _peak("threads_peak", job.THREADS),
     _total("cpu_waiting_seconds", job.CPU_WAITING),
     _total("memory_waiting_seconds", job.MEMORY_WAITING),
     _total("io_waiting_seconds", job.IO_WAITING),
 )
 ENERGY_COLUMNS = tuple(
-    _total(
-        f"energy_{component}_{kind}_joules", energy.ENERGY_JOULES, component=component, kind=kind
-    )
+    _some(f"energy_{component}_{kind}_joules", energy.ENERGY_JOULES, component=component, kind=kind)
     for component in ("host", "gpu")
     for kind in ("active", "idle")
 )

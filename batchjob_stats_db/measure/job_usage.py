@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from batchjob.quantities.energy import EMISSIONS_GRAMS
+from batchjob.quantities.energy import EMISSIONS_GRAMS, ENERGY_JOULES
 from batchjob.quantities.gpu import JOB_GPU_MEMORY, JOB_GPU_UTILIZATION
 from batchjob.quantities.job import CPU_SECONDS, END_TIME, MEMORY_CURRENT, MEMORY_PEAK
 from batchjob.quantities.quantity import Statistic
@@ -23,12 +23,14 @@ from batchjob_stats_db.measure.coverage import (
     gpu_gaps,
     known_until,
 )
+from batchjob_stats_db.queries.efficiency import ENERGY_MISSING
 from batchjob_stats_db.timeseries.base import JobWindow, SeriesValue
 
 NOT_ANSWERED = "not answered"
 NOT_A_NUMBER = "not a number"
 RUNNING, GAPS, PEAK_SAMPLED = "running", "gaps in samples", "peak sampled"
 NO_SAMPLES = "no samples"
+VALUES_MISSING = "values of some nodes missing"
 DOUBTS = {
     RUNNING: "measured while the job ran, not up to its end",
     NO_SAMPLES: "nothing was measured while it ran",
@@ -43,6 +45,10 @@ DOUBTS = {
     "more cpu than allocated": "more CPU time was measured than the allocated CPUs can provide",
     PEAK_SAMPLED: "the kernel recorded no memory peak on a node; its largest sample is used, and "
     "the peak may have been higher",
+    VALUES_MISSING: "some nodes have no value of a kind, such as the IO of processes; those of the "
+    "others are not added up",
+    ENERGY_MISSING: "some nodes have no energy of this job; its parts are of the others only, and "
+    "its total is unknown",
     "near another run": "another run with this job id ended just before; peaks may belong to it",
     NOT_ANSWERED: "the time series database did not answer for this job; it is asked again later",
 }
@@ -101,7 +107,9 @@ _CURRENT = MEMORY_CURRENT.metric.name
 _PEAK = MEMORY_PEAK.metric.name
 _PEAKS = ("memory_peak_bytes", "memory_peak_node_bytes")
 _EMISSIONS = EMISSIONS_GRAMS.metric.name
+_ENERGY = ENERGY_JOULES.metric.name
 _GPU_BUSY = JOB_GPU_UTILIZATION.metric.name
+_MEAN_BUSY = (Statistic.MEAN, _GPU_BUSY)
 _GPU_MEMORY = JOB_GPU_MEMORY.metric.name
 
 _COLUMNS = (*USAGE_COLUMNS, *ENERGY_COLUMNS)
@@ -131,17 +139,7 @@ def usage_of(job: JobToMeasure, found: Found, interval: float) -> MeasuredUsage:
     """Compute a job's usage from the samples with its id."""
     doubts: set[str] = {"near another run"} if job.near else set()
     kept, dropped = _believed(job, found, doubts)
-    values: dict[str, float | int] = {}
-    for column in _COLUMNS:
-        labels = (*column.quantity.labels, *column.labels)
-        numbers = [
-            sample.value
-            for sample in kept[column.statistic, column.quantity.metric.name]
-            if all(sample.labels.get(label) == value for label, value in labels)
-        ]
-        if numbers:
-            value = column.fold(numbers)
-            values[column.name] = round(value) if column.whole else value
+    values = _values(kept, doubts)
     _add_sampled_peaks(kept, values, doubts)
     gpus = _gpus(kept)
     values.update(_gpu_values(gpus))
@@ -201,6 +199,30 @@ def _believed(job: JobToMeasure, found: Found, doubts: set[str]) -> tuple[Found,
     return kept, dropped
 
 
+def _values(kept: Found, doubts: set[str]) -> dict[str, float | int]:
+    """The columns that are known of the whole job: what one of its nodes lacks is not."""
+    seen = {*map(_instance, kept[Statistic.COUNT, PRESENT])}
+    values: dict[str, float | int] = {}
+    for column in _COLUMNS:
+        labels = (*column.quantity.labels, *column.labels)
+        samples = [
+            sample
+            for sample in kept[column.statistic, column.quantity.metric.name]
+            if all(sample.labels.get(label) == value for label, value in labels)
+        ]
+        if samples and column.each_node and seen - {*map(_instance, samples)}:
+            doubts.add(VALUES_MISSING)
+        elif samples:
+            value = column.fold(sample.value for sample in samples)
+            values[column.name] = round(value) if column.whole else value
+    energy = kept[Statistic.TOTAL, _ENERGY]
+    for component, there in (("host", seen), ("gpu", {*map(_instance, kept[_MEAN_BUSY])})):
+        of = [sample for sample in energy if sample.labels.get("component") == component]
+        if of and there - {*map(_instance, of)}:
+            doubts.add(ENERGY_MISSING)
+    return values
+
+
 def _add_sampled_peaks(kept: Found, values: dict[str, float | int], doubts: set[str]) -> None:
     """Add peaks of sampled memory for nodes whose kernels, before 5.19, have no memory.peak."""
     with_peak = {_instance(sample) for sample in kept[Statistic.PEAK, _PEAK]}
@@ -228,7 +250,7 @@ def _gpus(kept: Found) -> list[GpuUsage]:
             for sample in kept[statistic, metric]
         }
 
-    busy = by_gpu(Statistic.MEAN, _GPU_BUSY)
+    busy = by_gpu(*_MEAN_BUSY)
     counts = by_gpu(Statistic.COUNT, _GPU_BUSY)
     memory = by_gpu(Statistic.PEAK, _GPU_MEMORY)
     return [

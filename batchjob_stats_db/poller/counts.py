@@ -8,16 +8,24 @@ from collections.abc import Iterable, Mapping
 
 from batchjob.schedulers.records import JobRecord
 from batchjob.schedulers.states import JobState
-from batchjob_stats_db.measure.job_usage import PEAK_SAMPLED, RUNNING, JobToMeasure, MeasuredUsage
+from batchjob_stats_db.measure.job_usage import (
+    PEAK_SAMPLED,
+    RUNNING,
+    VALUES_MISSING,
+    JobToMeasure,
+    MeasuredUsage,
+)
 from batchjob_stats_db.poller.self_metrics import PollerMetrics
+from batchjob_stats_db.queries.efficiency import ENERGY_MISSING
 
 _RECENT_SECONDS = 86400
 _MAXIMUM_TOOLS = 100
 OTHER_TOOLS = "other"
 """The tool of all beyond the first hundred: users name their tools as they like."""
 
-# What every job bears while it runs, or on a kernel before 5.19: nothing is wrong then.
-_EXPECTED = frozenset({RUNNING, PEAK_SAMPLED})
+# What every job bears while it runs, on a kernel before 5.19, or on nodes that are not alike:
+# nothing is wrong then.
+_EXPECTED = frozenset({RUNNING, PEAK_SAMPLED, VALUES_MISSING, ENERGY_MISSING})
 _FAILED = frozenset({JobState.FAILED, JobState.NODE_FAIL, JobState.BOOT_FAIL})
 
 

@@ -31,6 +31,8 @@ LEAST_LOOKS = 2
 MEASURED, ACCOUNTING = "measured", "accounting"
 IMPOSSIBLE_CPU = "more cpu than allocated"
 """The caveat of `job_usage.doubt` with which there is no CPU efficiency."""
+ENERGY_MISSING = "energy of some nodes missing"
+"""The caveat with which there is no energy of the job."""
 
 _job, _usage = schema.job.c, schema.job_usage.c
 _ended = _job.end_time.is_not(None)
@@ -156,7 +158,8 @@ CPU_SECONDS = _by(CPU_BASIS, _cpu_measured, _cpu_accounted)
 _cpu_there = ELAPSED * _job.allocated_cpus
 CPU_AVAILABLE = _by(CPU_BASIS, _cpu_there * _part, _cpu_there)
 
-_impossible = sa.func.coalesce(_usage.doubt, "").contains(IMPOSSIBLE_CPU)
+_doubt = sa.func.coalesce(_usage.doubt, "")
+_impossible = _doubt.contains(IMPOSSIBLE_CPU)
 _cpu_efficiency = sa.case(
     ((CPU_BASIS == MEASURED) & _impossible, sa.null()), else_=_ratio(CPU_SECONDS, CPU_AVAILABLE)
 )
@@ -185,10 +188,15 @@ _memory_of_seen_nodes = sa.case(
 )
 MEMORY_AVAILABLE = _by(MEMORY_BASIS, _memory_of_seen_nodes, _memory_there)
 
-ENERGY = _sum(
+_lacks_nodes = _doubt.contains(ENERGY_MISSING) | sa.func.coalesce(
+    _usage.nodes < WHOLE * _job.allocated_nodes, sa.false()
+)
+_energy_of_nodes = _sum(
         _usage.energy_host_active_joules, _usage.energy_host_idle_joules,
         _usage.energy_gpu_active_joules, _usage.energy_gpu_idle_joules,
     )  # fmt: skip
+ENERGY = sa.case((~_lacks_nodes, _energy_of_nodes))
+"""Measured energy of all nodes; unknown if some have none."""
 
 DERIVED: tuple[ColumnElement[Any], ...] = (
     sa.type_coerce(
@@ -207,7 +215,7 @@ DERIVED: tuple[ColumnElement[Any], ...] = (
     sa.type_coerce(MEMORY_BASIS, sa.Text).label("memory_basis"),
     ENERGY.label("usage_energy_joules"),
     sa.func.coalesce(
-        sa.case((_to_the_end, ENERGY)), sa.cast(_job.energy_joules, sa.Float), ENERGY
+        sa.case((_complete, ENERGY)), sa.cast(_job.energy_joules, sa.Float), ENERGY
     ).label("energy_used_joules"),
     sa.type_coerce(USAGE_FINAL, sa.Integer).label("usage_final"),
 )

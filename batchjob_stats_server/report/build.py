@@ -113,10 +113,11 @@ def _basis(job: Row) -> Basis:
 def _energy(job: Row, pue: float | None) -> JobEnergy:
     found = {name: job[f"usage_energy_{name}_joules"] for name in similar.COMPONENTS}
     components = {name: joules for name, joules in found.items() if joules is not None}
-    total = job["energy_used_joules"]
+    total, measured = job["energy_used_joules"], job["usage_energy_joules"]
     site = total * pue if total is not None and pue else None
-    source = job["usage_source"] if components else ACCOUNTING
-    return JobEnergy(components, total, site, pue, source if total is not None else "")
+    source = "" if total is None else job["usage_source"] if total == measured else ACCOUNTING
+    missing = "" if measured is not None else explain.energy_missing(job)
+    return JobEnergy(components, total, site, pue, source, missing)
 
 
 def _whole(number: float | None) -> int | None:

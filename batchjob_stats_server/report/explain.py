@@ -2,9 +2,15 @@
 
 from typing import NamedTuple
 
+from batchjob.runtime.formatting import digits
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.measure.job_usage import GAPS, NOT_A_NUMBER, PEAK_SAMPLED
-from batchjob_stats_db.queries.efficiency import ACCOUNTING, IMPOSSIBLE_CPU, MEASURED
+from batchjob_stats_db.queries.efficiency import (
+    ACCOUNTING,
+    ENERGY_MISSING,
+    IMPOSSIBLE_CPU,
+    MEASURED,
+)
 from batchjob_stats_server.report.material import Row
 from batchjob_stats_server.report.model import Efficiency
 
@@ -83,6 +89,9 @@ def gpu_ratio(job: Row) -> EfficiencyRatio | None:
     if ratio is None:
         missing = _why(job, 1, "") or "no GPU's utilisation was measured"
     formula = "sum of the GPUs' mean utilisation / GPUs measured"
+    seen, held = job["usage_gpus"] or 0, job["allocated_gpus"] or 0
+    if ratio is not None and seen < held:
+        formula += f", which are {seen} of {digits(held)}"
     return _ratio(job, "gpu", ratio, formula, missing, MEASURED)
 
 
@@ -148,6 +157,14 @@ def _of(
         found.what, found.ratio, used, available, unit, found.formula,
         (source or "") if used is not None else "", found.missing, found.until_time,
     )  # fmt: skip
+
+
+def energy_missing(job: Row) -> str:
+    """Why no energy of the job is known."""
+    nodes, held = job["usage_nodes"] or 0, job["allocated_nodes"] or 1
+    if measured(job) and (nodes < held or ENERGY_MISSING in doubts(job)):
+        return "it was not measured on all of the job's nodes"
+    return "no energy was measured"
 
 
 def measured_until(job: Row) -> int | None:

@@ -130,6 +130,7 @@ class JobEnergy:
     site_joules: float | None  # times PUE; None where no PUE is set
     pue: float | None
     source: str
+    missing: str = ""  # why none was measured as a whole; "" where it was
 
 
 @dataclass(frozen=True)

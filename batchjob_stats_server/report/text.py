@@ -203,15 +203,20 @@ def _energy(report: Report) -> Iterator[ReportLine]:
     found = report.energy
     if found.total_joules is not None:
         yield ReportLine("Energy", f"{energy(found.total_joules)} ({found.source})")
+    elif found.components:
+        yield ReportLine("Energy", f"not known: {found.missing}")
+    part = ", of the measured nodes only" if found.missing else ""
     for name, joules in found.components.items():
-        yield ReportLine(f"  {_COMPONENTS[name]}", energy(joules))
+        yield ReportLine(f"  {_COMPONENTS[name]}", f"{energy(joules)}{part}")
     if found.site_joules is not None and found.pue:
         yield ReportLine(
             "With the site's PUE", f"{energy(found.site_joules)} (times {found.pue:g})"
         )
     for each in report.emissions:
         site = f"; with PUE {emissions(each.site_grams)}" if each.site_grams is not None else ""
-        yield ReportLine("Emissions", f"{emissions(each.grams)} by {plain(each.provider)}{site}")
+        yield ReportLine(
+            "Emissions", f"{emissions(each.grams)} by {plain(each.provider)}{site}{part}"
+        )
 
 
 def _similar(report: Report) -> Iterator[ReportLine]:

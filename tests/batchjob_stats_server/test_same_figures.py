@@ -6,6 +6,7 @@ import re
 import pytest
 import sqlalchemy as sa
 from fastapi.testclient import TestClient
+from markupsafe import escape
 
 from batchjob.runtime.formatting import share
 from batchjob_cli.job_columns import default_columns
@@ -135,6 +136,48 @@ def test_a_job_that_vanished_ran_until_it_was_last_measured(services, usage, sec
     if seconds:
         found = client.get("/api/v1/jobs?user=bob&elapsed_at_least=3600&elapsed_at_most=3600")
         assert [each["jobid"] for each in found.json()] == ["2"]
+
+
+ENERGY = {"energy_host_active_joules": 3.0e6, "energy_host_idle_joules": 0.6e6}
+
+
+@pytest.mark.parametrize(
+    ("usage", "accounted", "joules", "source"),
+    [
+        (ENERGY, None, 3.6e6, "prometheus"),
+        (ENERGY | {"doubt": "energy of some nodes missing"}, None, None, ""),
+        (ENERGY | {"nodes": 1, "coverage": 0.5}, None, None, ""),
+        (ENERGY | {"nodes": 1, "coverage": 0.5}, 9_000_000, 9.0e6, "accounting"),
+    ],
+    ids=["of both nodes", "a node without", "a node not measured", "accounting knows it"],
+)
+def test_energy_of_some_nodes_is_not_the_job_s(services, usage, accounted, joules, source):
+    with services.writer.begin() as db:
+        number = db.scalar(sa.select(schema.job.c.id).where(schema.job.c.jobid == "2"))
+        which = sa.update(schema.job).where(schema.job.c.id == number)
+        db.execute(which.values(allocated_nodes=2, energy_joules=accounted))
+        db.execute(sa.insert(schema.job_usage).values(
+            job_id=number, **WHOLE | {"nodes": 2} | usage))  # fmt: skip
+    client = TestClient(
+        app.make(services), client=(PROXY, 50000),
+        headers={"X-Grafana-User": "vera", "X-Batchjob-Secret": SECRET},
+    )  # fmt: skip
+    (row,) = (row for row in client.get("/api/v1/jobs?user=bob").json() if row["jobid"] == "2")
+    measured = joules if source == "prometheus" else None
+    assert (row["usage_energy_joules"], row["energy_used_joules"]) == (measured, joules)
+    energy = client.get("/api/v1/jobs/2/report").json()["energy"]
+    missing = "" if measured else "it was not measured on all of the job's nodes"
+    assert (energy["total_joules"], energy["source"]) == (joules, source)
+    assert energy["missing"] == missing
+    text = client.get("/api/v1/jobs/2/report", headers={"Accept": "text/plain"}).text
+    assert ("of the measured nodes only" in text) == bool(missing)
+    if joules is None:
+        assert re.search(f"Energy +not known: {missing}", text)
+    for page in ("/jobs?user=bob", "/jobs/2"):
+        html = client.get(page).text
+        if joules is None:
+            assert escape(missing) in html, page
+        assert bool(re.search(r"\b1\skWh\b", html)) == bool(measured), page
 
 
 def test_many_rows_again_and_again():

@@ -32,6 +32,7 @@ READ_WAITING = (
 READ = (
     *READ_WAITING, "elapsed_seconds", "suspended_seconds", "time_limit_seconds",
     "allocated_nodes", "peak_memory_bytes", "exit_code", "exit_signal", "usage_samples",
+    "usage_nodes",
     "usage_until_time", "usage_doubt", "usage_gpu_utilization_ratio", "usage_memory_limit_bytes",
     "usage_energy_joules", "cpu_efficiency", "cpu_basis",
     "memory_efficiency", "memory_used_bytes", "memory_basis",
@@ -235,7 +236,8 @@ def _line(line: Line, row: Row, facts: TableFacts) -> str:
 
 def _energy(row: Row, _: TableFacts) -> str:
     joules = row["usage_energy_joules"]
-    return absent("no energy was measured") if joules is None else template_filters.energy(joules)
+    missing = explain.energy_missing(row) if joules is None else ""
+    return absent(missing) if joules is None else template_filters.energy(joules)
 
 
 def _exit(row: Row, facts: TableFacts) -> str:

@@ -159,6 +159,50 @@ def test_doubts():
     assert usage_of(JOB._replace(near=True), found(*SEEN), 30).doubt == "near another run"
 
 
+ENERGY = "energy_joules_total"
+HOST = {"component": "host", "kind": "active"}
+OF_GPU = {"component": "gpu", "kind": "active"}
+
+
+def on_two_nodes(*samples):
+    return usage_of(JOB._replace(nodes=2), found(*ON_TWO_NODES[:3], *samples), 30)
+
+
+def test_what_a_node_lacks_is_not_known_of_the_job():
+    one = sample(Statistic.TOTAL, "process_io_read_bytes_total", 10)
+    usage = on_two_nodes(one)
+    assert "process_io_read_bytes" not in usage.values
+    assert usage.doubt == "values of some nodes missing"
+    both = sample(Statistic.TOTAL, "process_io_read_bytes_total", 30, **SECOND)
+    usage = on_two_nodes(one, both)
+    assert (usage.values["process_io_read_bytes"], usage.doubt) == (40, "")
+
+
+def test_a_node_without_disk_io_has_no_device():
+    usage = on_two_nodes(sample(Statistic.TOTAL, "io_read_bytes_total", 10, device="sda"))
+    assert (usage.values["io_read_bytes"], usage.doubt) == (10, "")
+
+
+def test_energy_of_some_nodes_is_kept_for_sums_and_marked():
+    one = sample(Statistic.TOTAL, ENERGY, 500.0, **HOST)
+    usage = on_two_nodes(one)
+    assert usage.values["energy_host_active_joules"] == 500
+    assert usage.doubt == "energy of some nodes missing"
+    usage = on_two_nodes(one, sample(Statistic.TOTAL, ENERGY, 700.0, **HOST, **SECOND))
+    assert (usage.values["energy_host_active_joules"], usage.doubt) == (1200, "")
+
+
+def test_energy_of_gpus_is_asked_only_of_nodes_with_gpus():
+    gpu = {"gpu": "0", "uuid": "GPU-a"}
+    energy = sample(Statistic.TOTAL, ENERGY, 90.0, **OF_GPU, **gpu)
+    used = sample(Statistic.MEAN, "gpu_utilization_ratio", 1.0, **gpu)
+    counted = sample(Statistic.COUNT, "gpu_utilization_ratio", 120, **gpu)
+    usage = on_two_nodes(energy, used, counted)
+    assert (usage.values["energy_gpu_active_joules"], usage.doubt) == (90, "")
+    other = sample(Statistic.MEAN, "gpu_utilization_ratio", 1.0, gpu="0", uuid="GPU-b", **SECOND)
+    assert "energy of some nodes missing" in on_two_nodes(energy, used, counted, other).doubt
+
+
 def test_the_node_of_an_instance():
     assert node_of("n001:10910") == "n001"
     assert node_of("[::1]:10910") == "::1"

@@ -86,6 +86,7 @@ EXAMPLES = [
     ("gpu-unused", gpus(0.0, 0.001), "", gpus(0.0, 0.5)),
     ("gpu-unused-so-far", gpus(0.0, 0.001, **RUNNING), "nvidia-smi", gpus(0.0, 0.5)),
     ("gpu-partly-unused", gpus(0.0, 0.9, 0.9), "only 2 of them", gpus(0.5, 0.9, 0.9)),
+    ("gpu-partly-unused", gpus(0.0, 0.9), "only 1 of them", {"allocated_gpus": 3}),
     ("gpu-low", gpus(0.2, 0.2), "", gpus(0.2, 0.6)),
     ("gpu-small-enough", SMALL_GPU, "MIG", gpus(0.2)),
     ("gpu-memory-near-limit", gpus(0.8, gpu_memory={"GPU-0": 30.0 * GIB}), "", gpus(0.8)),
