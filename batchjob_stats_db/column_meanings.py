@@ -55,7 +55,7 @@ EVERYWHERE: Mapping[str, str] = {
     "measured_memory_allocated_byte_seconds": (
         "the part of `memory_allocated_byte_seconds` whose use is known"
     ),
-    "gpu_seconds": "allocated GPUs times their utilization times run time",
+    "gpu_seconds": "measured GPUs times their utilization times run time",
     "memory_byte_seconds": "memory in use times run time",
     "energy_host_joules": "energy without GPUs, including idle power",
     "energy_gpu_joules": "energy of GPUs, including idle power",

@@ -64,7 +64,8 @@ def _parts(cluster: str, day: int, now: int) -> sa.CTE:
     columns = [
         job.c.id, job.c.account, job.c.username, job.c.state, job.c.submit_time,
         job.c.eligible_time, job.c.start_time, job.c.end_time,
-        job.c.allocated_cpus, job.c.allocated_gpus, job.c.allocated_memory_bytes,
+        job.c.allocated_nodes, job.c.allocated_cpus, job.c.allocated_gpus,
+        job.c.allocated_memory_bytes,
         sa.func.coalesce(
             job.c.cpu_seconds, job.c.user_cpu_seconds + job.c.system_cpu_seconds
         ).label("accounted_cpu_seconds"),
@@ -133,6 +134,14 @@ def _sums(parts: sa.CTE, cluster: str, day: int) -> sa.Select[Any]:
     gpus = sa.func.coalesce(job.allocated_gpus, 0)
     # 1 TiB for a day is 9.5e16 byte seconds: a hundred such jobs are more than a BIGINT.
     memory = sa.cast(sa.func.coalesce(job.allocated_memory_bytes, 0), sa.Float)
+    seen_gpus = sa.case((usage.c.gpus < gpus, usage.c.gpus), else_=gpus)
+    of_seen_nodes = sa.case(
+        (
+            usage.c.nodes < job.allocated_nodes,
+            memory * usage.c.nodes / sa.cast(job.allocated_nodes, sa.Float),
+        ),
+        else_=memory,
+    )
     ready = sa.func.coalesce(job.eligible_time, job.submit_time)
     used = {each.key: _or_zero(each) for each in usage.columns}
     # Accounting knows the CPU time of ended runs, also where no measurement has all of it.
@@ -154,14 +163,16 @@ def _sums(parts: sa.CTE, cluster: str, day: int) -> sa.Select[Any]:
         * job.active
         * sa.case((accounted, job.seconds), else_=measured.seconds * measured.part),
         "measured_gpu_allocated_seconds": sa.case(
-            (usage.c.gpu_utilization_ratio.is_not(None), measured.seconds * gpus), else_=0
+            (usage.c.gpu_utilization_ratio.is_not(None), measured.seconds * seen_gpus), else_=0
         ),
-        "measured_memory_allocated_byte_seconds": measured.seconds * memory,
+        "measured_memory_allocated_byte_seconds": sa.case(
+            (usage.c.memory_average_bytes.is_not(None), measured.seconds * of_seen_nodes), else_=0
+        ),
         "cpu_seconds": sa.case(
             (accounted, job.share * job.accounted_cpu_seconds),
             else_=measured.share * (used["user_cpu_seconds"] + used["system_cpu_seconds"]),
         ),
-        "gpu_seconds": measured.seconds * gpus * used["gpu_utilization_ratio"],
+        "gpu_seconds": measured.seconds * seen_gpus * used["gpu_utilization_ratio"],
         "memory_byte_seconds": measured.seconds * used["memory_average_bytes"],
         "energy_host_joules": measured.share
         * (used["energy_host_active_joules"] + used["energy_host_idle_joules"]),

@@ -12,6 +12,7 @@ from batchjob_stats_db.days import DAY
 from batchjob_stats_db.measure.rollup import due_days, mark_days, mark_running, roll_up
 
 D0 = 20540 * DAY  # a midnight
+GIB = 1 << 30
 
 
 @pytest.fixture
@@ -219,6 +220,32 @@ def test_sums_of_a_run_that_is_measured_now_and_then_are_of_the_time_up_to_then(
             assert row["memory_byte_seconds"] == pytest.approx(rate * seen, rel=0.01)
             assert row["energy_host_joules"] == pytest.approx(rate * seen, rel=0.01)
         assert sum(row["wall_seconds"] for row in days.values()) == end - start
+
+
+@pytest.mark.parametrize(
+    ("known", "gpu_seconds", "byte_seconds"),
+    [
+        ({"nodes": 2, "gpus": 4}, (4 * 3600, 2 * 3600), (16 * GIB * 3600, 8 * GIB * 3600)),
+        ({"nodes": 1, "gpus": 2}, (2 * 3600, 3600), (8 * GIB * 3600, 8 * GIB * 3600)),
+        ({"nodes": 2, "gpus": 4, "memory_average_bytes": None}, (4 * 3600, 2 * 3600), (0, 0)),
+    ],
+    ids=["all of two nodes", "one of two nodes", "memory of one of two nodes"],
+)
+def test_of_gpus_and_memory_only_what_was_measured_counts(
+    known, gpu_seconds, byte_seconds, store, job, engine, rolled
+):
+    run = job(
+        start_time=D0, end_time=D0 + 3600, submit_time=D0, allocated_gpus=4, allocated_nodes=2,
+        allocated_memory_bytes=16 * GIB,
+    )  # fmt: skip
+    store.write(Batch((run,), (), "", 0), "s")
+    given = {"gpu_utilization_ratio": 0.5, "memory_average_bytes": 8 * GIB, **known}
+    with engine.begin() as db:
+        db.execute(sa.insert(schema.job_usage).values(usage_row(1, **given)))
+    (row,) = rolled().values()
+    assert (row["measured_gpu_allocated_seconds"], row["gpu_seconds"]) == gpu_seconds
+    found = row["measured_memory_allocated_byte_seconds"], row["memory_byte_seconds"]
+    assert found == byte_seconds
 
 
 def test_accounting_fills_in_where_measurements_do_not_reach_the_end(store, job, engine, rolled):
