@@ -24,8 +24,7 @@ from batchjob_stats_db.admin.progress import Progress
 from batchjob_stats_db.admin.restore import restore
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.engine import DatabaseError, only_writer, parse, reader, writer
-from batchjob_stats_db.database.revision import found, require_current
-from batchjob_stats_db.database.unusable import unusable
+from batchjob_stats_db.database.revision import of_own, require_current
 from batchjob_stats_db.measure.pending import recompute
 from batchjob_stats_db.poller.options import PollerSettings, problems
 from batchjob_stats_db.poller.service import PollerService
@@ -151,6 +150,11 @@ def back_up(chosen: PollerSettings, given: Arguments) -> int:
         raise SettingsError("backup: expected a directory or file, or backup.directory")
     url = url_of(chosen)
     kind = "db" if url.get_backend_name() == "sqlite" else "dump"
+    source = reader(url)
+    try:
+        of_own(source)
+    finally:
+        source.dispose()
     target, directory = place(given.target or Path(chosen.backup.directory), kind, time_stamp())
     with Progress.waiting(f"backup to {target}"):
         size = backup(url, target)
@@ -202,12 +206,7 @@ def _create_tables(engine: Engine) -> None:
     """Create the tables of an empty database; one with tables may be in use, and is left alone."""
     from batchjob_stats_db.admin.migrate import bring_up_to_date
 
-    try:
-        with engine.connect() as db:
-            without_tables = not found(db)
-    except sa.exc.DBAPIError as error:
-        raise unusable(engine.url, error) from error
-    if without_tables:
+    if not of_own(engine):
         bring_up_to_date(engine.url)
     require_current(engine)
 

@@ -29,9 +29,8 @@ def newer(revision: str, where: str) -> DatabaseError:
     )
 
 
-def require_current(engine: Engine) -> None:
-    """Raise DatabaseError, with what to do about it, unless the schema is current."""
-    where = named(engine.url)
+def of_own(engine: Engine) -> str:
+    """The revision, "" for an empty database; DatabaseError if it is damaged or not batchjob's."""
     try:
         with engine.connect() as connection:
             revision = found(connection)
@@ -39,6 +38,12 @@ def require_current(engine: Engine) -> None:
                 refuse_foreign(connection, engine.url)
     except sa.exc.DBAPIError as error:
         raise unusable(engine.url, error) from error
+    return revision
+
+
+def require_current(engine: Engine) -> None:
+    """Raise DatabaseError, with what to do about it, unless the schema is current."""
+    where, revision = named(engine.url), of_own(engine)
     if revision == schema.REVISION:
         return
     if not revision:

@@ -146,7 +146,8 @@ def test_a_file_that_another_program_made_is_refused_in_one_line(tmp_path, capsy
     config.write_text("clusters: [{name: c1, sources: {sacct: {sacct: /bin/false}}}]")
     with sqlite3.connect(path) as db:
         db.execute("CREATE TABLE bookmarks (url TEXT)")
-    for command, arguments in (*COMMANDS, (poller, ["migrate"]), (poller, ["--check"])):
+    more = (["migrate"], ["--check"], ["backup", str(tmp_path / "copy.db")])
+    for command, arguments in (*COMMANDS, *((poller, arguments) for arguments in more)):
         given = [f"--config.file={config}"] if command is poller else []
         assert command([*given, f"--db.url=sqlite:///{path}", *arguments]) == 2, arguments
         (line,) = capsys.readouterr().err.splitlines()

@@ -87,6 +87,16 @@ def test_a_name_with_an_ending_is_a_file(alices, run, url, tmp_path):
     assert (status, error) == (2, f"batchjob_stats_db: {copy}: already exists\n")
 
 
+def test_a_damaged_database_is_named_and_not_backed_up(alices, run, url, tmp_path):
+    sqlite_only(url)
+    path = Path(url.database)
+    path.write_bytes(b"no database at all" * 1000)
+    status, _, error = run("backup")
+    assert status == 2
+    assert error.startswith(f"batchjob_stats_db: {path}: file is not a database; run ")
+    assert not list(tmp_path.glob("kept/*"))
+
+
 def test_a_file_in_the_place_of_the_directory(alices, run, tmp_path):
     (tmp_path / "kept").touch()
     status, _, error = run("backup")
