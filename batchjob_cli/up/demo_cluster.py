@@ -92,7 +92,14 @@ def planned(begun: int, seed: int = 1) -> list[MadeJob]:
 
 def known_at(plan: Sequence[MadeJob], now: float) -> list[MadeJob]:
     """Those of the plan that have been submitted by then, as they are then."""
-    return [_as_at(job, now) for job in plan if job.record.submit_time <= now]
+    found = [_as_at(job, now) for job in plan if job.record.submit_time <= now]
+    first: set[str] = set()  # partitions whose next job is known; the others wait behind it
+    for place, job in enumerate(found):
+        if job.record.state is JobState.PENDING:
+            reason = "Priority" if job.recipe.partition in first else "Resources"
+            found[place] = job._replace(record=job.record._replace(reason=reason))
+            first.add(job.recipe.partition)
+    return found
 
 
 def jobs(now: int, seed: int = 1) -> list[MadeJob]:
@@ -178,7 +185,7 @@ def _record(
         elapsed_seconds=end - start if end and start else None, eligible_time=submit,
         time_limit_seconds=round(recipe.limit_hours * HOUR),
         exit_code=None if end is None else _CRASHED if state is JobState.FAILED else 0,
-        exit_signal=signal, reason="" if held else "Resources", priority=None if held else 1200,
+        exit_signal=signal, priority=None if held else 1200,
         requested_cpus=recipe.cpus * recipe.nodes, requested_gpus=gpus,
         requested_memory_bytes=memory * recipe.nodes, requested_nodes=recipe.nodes,
         allocated_cpus=recipe.cpus * recipe.nodes if held else None,

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from batchjob_stats_db.measure.job_usage import DOUBTS, NO_SAMPLES
+from batchjob_stats_db.measure.job_usage import DOUBTS, NO_SAMPLES, RUNNING
 
 
 @dataclass(frozen=True)
@@ -75,13 +75,6 @@ class Basis:
     until_time: int | None  # epoch milliseconds; the job is measured to then
     final: bool  # the job has ended, and its figures will not change
     doubts: tuple[str, ...]
-
-    def caveats(self) -> tuple[str, ...]:
-        """The doubts in words: what is missing, and what that means for the numbers.
-
-        That nothing was measured is no caveat: the number of samples says so.
-        """
-        return tuple(DOUBTS.get(word, word) for word in self.doubts if word != NO_SAMPLES)
 
 
 @dataclass(frozen=True)
@@ -214,3 +207,11 @@ class Report:
     advice: tuple[Advice, ...]
     silent: tuple[Silence, ...]
     resubmission: Resubmission | None = None
+
+    def caveats(self) -> tuple[str, ...]:
+        """The doubts in words: what is missing, and what that means for the numbers.
+
+        Left out is what is said elsewhere: that nothing was measured, or that the job runs on.
+        """
+        elsewhere = {NO_SAMPLES, *([RUNNING] if self.interim else [])}
+        return tuple(DOUBTS.get(word, word) for word in self.basis.doubts if word not in elsewhere)

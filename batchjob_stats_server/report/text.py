@@ -249,5 +249,5 @@ def _basis(report: Report) -> Iterator[ReportLine]:
             "" if basis.coverage is None else f", {share(min(1.0, basis.coverage))} of the time"
         )
         yield ReportLine("Measurements", f"{basis.source}: {samples} of {nodes}{covered}")
-    if caveats := basis.caveats():
+    if caveats := report.caveats():
         yield ReportLine("Caveats", "; ".join(caveats))

@@ -84,6 +84,14 @@ def test_as_time_passes_jobs_start_and_end_within_their_limits(hours):
             assert (record.end_time or later) - record.start_time <= record.time_limit_seconds
 
 
+def test_one_job_of_a_partition_is_next_and_others_wait_behind_it():
+    waiting = [job.record for job in demo_cluster.jobs(NOW) if job.record.state.value == "PENDING"]
+    for partition in ("cpu", "gpu"):
+        reasons = [each.reason for each in waiting if each.partition == partition]
+        assert reasons == ["Resources", *["Priority"] * (len(reasons) - 1)]
+        assert len(reasons) > 1
+
+
 def test_the_cluster_lives_on_in_the_database(tmp_path):
     engine = writer(parse(f"sqlite:///{tmp_path / 'jobs.db'}"), create=True)
     migrate(engine)

@@ -106,6 +106,14 @@ def test_that_nothing_was_measured_is_said_once():
     assert "Caveats" not in text
 
 
+def test_that_a_job_was_measured_while_it_ran_is_a_caveat_after_its_end():
+    told = "measured while the job ran, not up to its end"
+    ended = {"usage_doubt": "running"}
+    running = {**ended, "state": "RUNNING", "end_time": None}
+    assert told in " ".join(written.text(made(**ended)).split())
+    assert told not in " ".join(written.text(made(**running)).split())
+
+
 def test_a_command_of_several_lines_is_shown_on_one():
     text = written.text(made(submit_line="sbatch --wrap 'echo a\n\techo b\x1b[2J'"))
     assert "sbatch --wrap 'echo a  echo b?[2J'" in text
