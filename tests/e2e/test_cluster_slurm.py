@@ -1,14 +1,18 @@
 """The cluster collector beside a real Slurm: a drain and a queue are seen within one interval."""
 
 import contextlib
+import json
+import shutil
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from tests.e2e import exporter, slurm
-from tests.e2e.processes import until
+from tests.e2e.processes import call, until
+from tests.e2e.reader import text
 
 pytestmark = pytest.mark.e2e
 
@@ -104,6 +108,21 @@ def test_jobs_that_must_wait_are_seen_with_their_reason(site: Site) -> None:
         site.slurm.command("scancel", fills, waits, held)
     site.within_an_interval("node_info", 1, node=_first(site), state="idle")
     until(lambda: all_of("job_wait_seconds_count") >= 1, "the wait is counted", 2 * INTERVAL)
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="not installed: promtool")
+def test_prometheus_discovers_the_nodes_as_documented(site: Site, tmp_path: Path) -> None:
+    changes = {"slurmctl:10913": site.target.address}
+    config = tmp_path / "prometheus.yml"
+    config.write_text(text("docs/prometheus.md", "scrape_configs:", changes))
+    check = ("promtool", "check", "service-discovery", "--timeout=5s")
+    found = json.loads(call(*check, str(config), "batchjob_exporter"))
+    assert {each["labels"]["node"] for each in found} == set(site.slurm.nodes)
+    for each in found:
+        node = each["labels"]["node"]
+        assert each["discoveredLabels"]["__address__"] == node
+        assert each["labels"]["__address__"] == f"{node}:10910"
+        assert (each["labels"]["cluster"], each["labels"]["instance"]) == ("alpha", node)
 
 
 def _first(site: Site) -> str:
