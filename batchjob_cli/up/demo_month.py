@@ -10,6 +10,7 @@ from sqlalchemy.engine import Connection, Engine
 
 from batchjob.runtime.loop import Loop
 from batchjob.schedulers.accounting import Batch
+from batchjob.schedulers.states import JobState
 from batchjob_cli.up import demo_cluster, demo_usage
 from batchjob_cli.up.demo_cluster import CLUSTER, MadeJob
 from batchjob_cli.up.demo_usage import SampleFiles
@@ -22,7 +23,7 @@ from batchjob_stats_db.samples import folder
 
 log = logging.getLogger(__name__)
 
-_PLOTTED = 250  # the latest jobs have samples
+_PLOTTED = 250  # the latest jobs have samples, as have all that did not complete
 _SOURCE = "demo"
 _PAUSE_SECONDS = 30.0
 
@@ -73,8 +74,11 @@ class DemoMonth:
     def _write_samples(self, changed: Sequence[MadeJob], now: int) -> None:
         self._files = {jobid: each for jobid, each in self._files.items() if each.advance(now)}
         final = {job.record.jobid: job for job in self.plan}
-        for job in changed[-_PLOTTED:]:
-            jobid = job.record.jobid
+        latest = len(changed) - _PLOTTED
+        for place, job in enumerate(changed):
+            jobid, state = job.record.jobid, job.record.state
+            if place < latest and state is JobState.COMPLETED:
+                continue
             if job.record.start_time is not None and jobid not in self._written:
                 self._written.add(jobid)
                 files = SampleFiles(final[jobid], self._samples, now)

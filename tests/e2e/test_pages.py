@@ -397,6 +397,15 @@ def test_what_was_not_measured_is_one_line(visit, site):
     assert {"CPUs in use", "Memory: all", "Memory: without idle page cache"} <= set(names)
 
 
+def test_measurements_that_are_no_longer_kept_were_made_all_the_same(visit, site):
+    page = visit()
+    page.route("**/jobs/40120/metrics?*", lambda route: route.fulfill(json=[]))
+    page.goto(f"{site[0]}/jobs/40120?cluster=alpha")
+    _drawn(page)
+    told = "The job was measured, but its measurements over time are no longer kept."
+    assert page.inner_text(".plots + .also") == told
+
+
 def test_a_list_of_several_clusters_with_gpus_fits_a_laptop(visit, site):
     page = visit(viewport={"width": 1366, "height": 768})
     page.goto(f"{site[0]}/jobs")

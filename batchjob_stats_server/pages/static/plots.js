@@ -417,7 +417,10 @@
       plots.after(told);
     }
     told.hidden = !titles.length;
-    told.textContent = `Not measured for ${whose}: ${titles.join(", ")}.`;
+    const gone = plots.dataset.measured && titles.length === plots.querySelectorAll("figure").length;
+    told.textContent = gone
+      ? "The job was measured, but its measurements over time are no longer kept."
+      : `Not measured for ${whose}: ${titles.join(", ")}.`;
   }
 
   function measured(figure) {

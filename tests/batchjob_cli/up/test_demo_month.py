@@ -193,6 +193,13 @@ def test_a_job_has_curves(ask, metric):
     assert all(0 < row["mean"] <= {"ratio": 1, "watts": 400}[row["unit"]] for row in rows)
 
 
+def test_each_job_that_did_not_complete_has_curves(ask):
+    rows = ask(f"/api/v1/jobs?cluster={CLUSTER}&state=OUT_OF_MEMORY,NODE_FAIL&limit=100").json()
+    assert len(rows) > 5
+    for row in rows:
+        assert ask(f"/api/v1/jobs/{row['jobid']}/metrics?metric=memory").json(), row["jobid"]
+
+
 def test_a_running_job_is_measured_without_gaps_and_as_its_list_says(ask):
     running = ask(f"/api/v1/jobs?cluster={CLUSTER}&state=RUNNING&limit=100").json()
     job, *_ = [row for row in running if row["allocated_gpus"]]
