@@ -39,9 +39,11 @@ def data(node: Node, tmp_path: Path) -> Path:
     folder = tmp_path / "data"
     (folder / "runs").mkdir(parents=True)
     begin = node.now = int(time.time()) - 3600.0
+    node.process(10, uid=UID, io=(0, 0, 0, 0))
     os.chown(node.job(f"run-{RUN}", "batchjob.slice", pids=[10]), UID, -1)
     jobs = node.jobs()
     jobs.start()
+    jobs.look()  # its seconds are shorter than ours: none passes before it is seen
     sources = sources_of([jobs])
     assert sources is not None
     recorder = Recorder(
