@@ -4,11 +4,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from batchjob.runtime.formatting import clock, size
-from batchjob.schedulers import registry
-from batchjob.schedulers.registry import RequestSyntax
 from batchjob_stats_db.queries.efficiency import ACCOUNTING
-from batchjob_stats_server.report import explain, similar
+from batchjob_stats_server.report import explain, request_options, similar
 from batchjob_stats_server.report.conditions import Value, Values
 from batchjob_stats_server.report.material import ReportInput, Row
 from batchjob_stats_server.report.units import (
@@ -104,21 +101,14 @@ def _memory_to_ask(material: ReportInput) -> float | None:
     )
 
 
-def _request(source: str) -> RequestSyntax:
-    scheduler = registry.of_record(source)
-    return scheduler.request if scheduler else RequestSyntax("", "")
-
-
 def _memory_request(material: ReportInput) -> Value:
     need = _node_need(material)
-    if need is None:
-        return None
-    nodes = material.job["allocated_nodes"] or 1
-    asked = worth_asking_bytes(need)
-    option = _request(material.job["source"]).memory.format(
-        mib=asked >> 20, all=(asked >> 20) * nodes
-    )
-    return size(asked) + (" per node" if nodes > 1 else "") + (f" ({option})" if option else "")
+    return None if need is None else request_options.memory(material.job, worth_asking_bytes(need))
+
+
+def _twice_the_memory(material: ReportInput) -> Value:
+    had, nodes = material.job["allocated_memory_bytes"], material.job["allocated_nodes"] or 1
+    return request_options.memory(material.job, 2 * had // nodes) if had else None
 
 
 def _time_to_ask(material: ReportInput) -> float | None:
@@ -128,10 +118,12 @@ def _time_to_ask(material: ReportInput) -> float | None:
 
 def _time_request(material: ReportInput) -> Value:
     asked = _time_to_ask(material)
-    if asked is None:
-        return None
-    option = _request(material.job["source"]).time.format(hms=clock(asked))
-    return clock(asked) + (f" ({option})" if option else "")
+    return None if asked is None else request_options.time(material.job, asked)
+
+
+def _twice_the_time(material: ReportInput) -> Value:
+    had = material.job["time_limit_seconds"]
+    return request_options.time(material.job, 2 * had) if had else None
 
 
 def _gpu_ratios(material: ReportInput) -> list[float]:
@@ -216,6 +208,9 @@ QUANTITIES: Mapping[str, JobFact] = {
     "time_request": JobFact(
         "word", "`time_to_ask` in the notation of the scheduler.", _time_request
     ),
+    "twice_the_time": JobFact(
+        "word", "Twice the time limit in the notation of the scheduler.", _twice_the_time
+    ),
     "coverage": JobFact(
         "ratio",
         "Fraction of the job's node time that the figures cover; 1 if they are from "
@@ -288,6 +283,9 @@ QUANTITIES: Mapping[str, JobFact] = {
     ),
     "memory_request": JobFact(
         "word", "`memory_to_ask` in the notation of the scheduler.", _memory_request
+    ),
+    "twice_the_memory": JobFact(
+        "word", "Twice the allocated memory in the notation of the scheduler.", _twice_the_memory
     ),
     "memory_limit_hits": JobFact(
         "count", "Number of times the memory limit was reached.", _of_job("usage_memory_limit_hits")

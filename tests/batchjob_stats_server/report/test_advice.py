@@ -57,6 +57,8 @@ RUNNING = {"state": "RUNNING", "end_time": None}
 # does not speak.
 EXAMPLES = [
     ("out-of-memory", {"state": "OUT_OF_MEMORY"}, "more memory", {"state": "FAILED"}),
+    ("out-of-memory", {"state": "OUT_OF_MEMORY", "allocated_memory_bytes": 16 * GIB},
+     "Twice what it had is 32 GiB (--mem=32768M).", {"state": "FAILED"}),
     ("out-of-memory", {"state": "FAILED", "usage_oom_kills": 2}, "", {"usage_oom_kills": 0}),
     ("processes-killed", {"usage_oom_kills": 1}, "more memory", {"usage_oom_kills": 0}),
     ("memory-near-limit", {"usage_working_set_average_bytes": 15 * GIB}, "",
@@ -90,7 +92,10 @@ EXAMPLES = [
     ("gpu-low", gpus(0.2, 0.2), "", gpus(0.2, 0.6)),
     ("gpu-small-enough", SMALL_GPU, "MIG", gpus(0.2)),
     ("gpu-memory-near-limit", gpus(0.8, gpu_memory={"GPU-0": 30.0 * GIB}), "", gpus(0.8)),
-    ("time-limit-reached", {"state": "TIMEOUT"}, "", {}),
+    ("time-limit-reached", {"state": "TIMEOUT", "time_limit_seconds": 7200},
+     "Twice the limit is 4:00:00 (--time=4:00:00).", {"state": "COMPLETED"}),
+    ("time-limit-reached", {"state": "TIMEOUT", "time_limit_seconds": None},
+     "continue from them in the next job.", {"state": "COMPLETED"}),
     ("time-limit-too-long", {"time_limit_seconds": 86400}, "2:30:00 (--time=2:30:00)",
      {"time_limit_seconds": 14_000}),
     ("failed-soon", ran(20, state="FAILED"), "", ran(7200, state="FAILED")),
