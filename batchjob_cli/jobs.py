@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from batchjob.runtime.cells import harmless
+from batchjob.runtime.formatting import harmless
 from batchjob.runtime.settings import argument
 from batchjob.runtime.times import past_time
 from batchjob.runtime.values import at_least_one, called

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
-from batchjob.runtime.log import Once
+from batchjob.runtime.log import LogOnce
 from collectors.collector import Awaited, Collector
 from collectors.metric import Labels, Metric, MetricFamily, labels
 
@@ -44,7 +44,7 @@ class Pass(NamedTuple):
 class CollectorRunner:
     """One collector and its last pass, which is shared by the scrapes that waited for it."""
 
-    def __init__(self, name: str, collector: Collector | None, once: Once) -> None:
+    def __init__(self, name: str, collector: Collector | None, once: LogOnce) -> None:
         self.name = name
         self.labels = labels(collector=name)
         self.failures = 0
@@ -135,7 +135,7 @@ class Exporter:
         own: Callable[[], list[MetricFamily]] = list,
     ) -> None:
         """`own` returns the exporter's families about itself, which are in every scrape."""
-        once = Once(log)
+        once = LogOnce(log)
         self._sources = {
             name: CollectorRunner(name, collector, once) for name, collector in collectors.items()
         }

@@ -5,7 +5,7 @@ import os
 import socket
 from typing import TYPE_CHECKING
 
-from batchjob.runtime.loop import Loop
+from batchjob.runtime.background import Loop
 from batchjob.runtime.settings import SettingsError
 from batchjob_exporter.exporter import Exporter
 from batchjob_exporter.options import ExporterSettings

@@ -75,9 +75,9 @@ def prepare(folder: Path, total: int, now: int) -> None:
             job = SlurmJob(1, end - 700, end - 600, end, steps=2, nodes=f"n{number % 500:03}")
             slurm.add(job)
             job.jobid = 1000 + number
-            text = "".join(slurm._sacct([*words, "--delimiter=\x1f"]))
-            slurm._by_id.clear()
-            slurm._by_end.clear()
+            text = "".join(slurm.sacct([*words, "--delimiter=\x1f"]))
+            slurm.by_id.clear()
+            slurm.by_end.clear()
             slurm.waiting.clear()
             offsets.append((end, at))
             at += file.write(text)

@@ -165,7 +165,7 @@ def measured(site: Site, table: Table, jobs: list[SlurmJob]) -> str:
     costs: list[Cost] = []
     with prometheus(lines) as url:
         history = Prometheus(Endpoint(url))
-        ask, asked, size = history._client.ask, 0, 0
+        ask, asked, size = history.client.ask, 0, 0
 
         def counting(*given: Any) -> Any:
             nonlocal asked, size
@@ -173,7 +173,7 @@ def measured(site: Site, table: Table, jobs: list[SlurmJob]) -> str:
             asked, size = asked + 1, size + len(answer[1])
             return answer
 
-        history._client.ask = counting  # type: ignore[method-assign,assignment]
+        history.client.ask = counting  # type: ignore[method-assign,assignment]
         with site.store.engine.begin() as db:
             db.execute(sa.update(schema.job).values(usage_due_time=None))
             ids = [str(job.jobid) for job in jobs]

@@ -42,6 +42,7 @@ INFO = Metric(
 )
 METRICS = (CPU_SECONDS, CPUS, MEMORY_TOTAL, MEMORY_AVAILABLE, BOOT_TIME, INFO)
 
+_AT_REST = tuple(MODES.index(mode) for mode in ("idle", "iowait", "steal"))
 _MODE_LABELS: tuple[Labels, ...] = tuple(labels(mode=mode) for mode in MODES)
 
 
@@ -59,8 +60,8 @@ class CpuTimes(NamedTuple):
 
     @property
     def busy_seconds(self) -> float:
-        """Time neither idle nor waiting for disks."""
-        return sum(self.modes) - self.modes[3] - self.modes[4]
+        """CPU time neither idle, nor waiting for disks, nor stolen by the hypervisor."""
+        return sum(self.modes) - sum(self.modes[each] for each in _AT_REST)
 
 
 class Memory(NamedTuple):
@@ -122,6 +123,12 @@ class NodeCollector:
             size *= 4
             data = os.pread(descriptor, size, 0)
         return data
+
+
+def read_stat(procfs: str) -> CpuTimes:
+    """Read /proc/stat once. Raises OSError, and ValueError for an unexpected format."""
+    with open(f"{procfs}/stat", "rb") as file:
+        return parse_stat(file.read(), os.sysconf("SC_CLK_TCK"))
 
 
 def parse_stat(text: bytes, ticks: int) -> CpuTimes:

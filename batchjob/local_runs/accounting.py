@@ -69,7 +69,7 @@ class Runs:
         self._watermark = ""  # which it gave
 
     def check(self) -> tuple[str, ...]:
-        """See Source."""
+        """See AccountingSource."""
         if os.access(self._path, os.R_OK | os.X_OK):
             return ()
         return (f"{self._path}: does not exist, or uid {os.geteuid()} may not list it",)
@@ -79,7 +79,7 @@ class Runs:
         return str(since)
 
     def read(self, watermark: str, unfinished: Mapping[str, Unfinished]) -> Iterator[Batch]:
-        """See Source."""
+        """See AccountingSource."""
         now = int(self._clock())
         covered = min(epoch_watermark(SOURCE, watermark), now)
         if watermark != self._watermark:  # the database is not the one that we wrote to

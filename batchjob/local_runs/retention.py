@@ -14,7 +14,7 @@ from batchjob.local_runs.record import RunFileError
 _DAY = 86400.0
 
 
-class Keep(NamedTuple):
+class RunRetention(NamedTuple):
     """Maximum ages in seconds since the last change."""
 
     records: float = 365 * _DAY
@@ -22,7 +22,7 @@ class Keep(NamedTuple):
     logs_bytes: int = 2 << 30  # of all runs together
 
 
-def sweep(data: Path, keep: Keep, now: float | None = None) -> None:
+def sweep(data: Path, keep: RunRetention, now: float | None = None) -> None:
     """Delete what has expired, and the oldest logs if all logs together are too large.
 
     Unfinished runs are kept, and so is what cannot be deleted. Database rows have a retention of
@@ -46,7 +46,7 @@ def sweep(data: Path, keep: Keep, now: float | None = None) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def sweep_daily(data: Path, keep: Keep) -> None:
+def sweep_daily(data: Path, keep: RunRetention) -> None:
     """Sweep, unless that was done less than a day ago."""
     mark = data / ".swept"
     if time.time() - _changed(mark) > _DAY:

@@ -1,15 +1,50 @@
-"""Slow sources, each read in a thread of its own that publishes the last value."""
+"""Periodic tasks and slow sources, each in a thread of its own."""
 
 import logging
+import threading
 import time
 from collections.abc import Callable
 from typing import Generic, NamedTuple, TypeVar
 
-from batchjob.runtime.log import Once
-from batchjob.runtime.loop import Loop
+from batchjob.runtime.log import LogOnce
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+
+
+class Loop:
+    """Calls `step`, which returns the seconds to wait before the next call.
+
+    An exception would end the thread, so `step` must catch what it expects.
+    """
+
+    def __init__(self, name: str, step: Callable[[], float], first_pause: float = 0.0) -> None:
+        self._name = name
+        self._step = step
+        self._first_pause = first_pause
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def stopping(self) -> bool:
+        """Whether `stop` has been called."""
+        return self._stopped.is_set()
+
+    def start(self) -> None:
+        """Start; the first step runs after the first pause."""
+        self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop the thread; if it hangs in its step, it is abandoned (it is a daemon thread)."""
+        self._stopped.set()
+        if self._thread is not None:
+            self._thread.join(timeout=2)
+
+    def _run(self) -> None:
+        pause = self._first_pause
+        while not self._stopped.wait(pause):
+            pause = self._step()
 
 
 class Observed(NamedTuple, Generic[T]):
@@ -64,10 +99,10 @@ class Refresher(Generic[T]):
         self._expires_after = expires_after
         self._clock = clock
         self._longest_pause = max(longest_pause, interval)
-        self._pause = first_pause
+        self.pause = first_pause
         self._failures_in_a_row = 0
         self._published: Observed[T] | None = None
-        self._once = Once(log)
+        self._once = LogOnce(log)
         self._loop = Loop(name, self._step, first_pause)
 
     def start(self) -> None:
@@ -93,13 +128,13 @@ class Refresher(Generic[T]):
                 return  # its connection was closed under it
             self.failures += 1
             self._failures_in_a_row += 1
-            self._pause = self._pause_after(error)
+            self.pause = self._pause_after(error)
             say = self._once.info if isinstance(error, AbsentError) else self._once.warning
             say("failed", "%s: %s", self._name, _told(error))
             return
         self._once.over("failed")
         self._failures_in_a_row = 0
-        self._pause = self._interval
+        self.pause = self._interval
         self._published = Observed(value, self._clock())
 
     def _pause_after(self, error: Exception) -> float:
@@ -109,7 +144,7 @@ class Refresher(Generic[T]):
 
     def _step(self) -> float:
         self.refresh()
-        return self._pause
+        return self.pause
 
 
 def _told(error: Exception) -> str:

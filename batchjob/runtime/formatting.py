@@ -1,9 +1,10 @@
-"""Quantities formatted for people: three significant digits and a suitable unit.
+"""Values formatted for people: three significant digits and a suitable unit; text for tables.
 
 `space` precedes the unit; a web page may use one that does not break.
 """
 
 import re
+from typing import Any
 
 
 def digits(value: float) -> str:
@@ -94,3 +95,12 @@ def displayable(text: str) -> str:
     UTF-8.
     """
     return text if text.isascii() else _NOT_UTF8.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+# With line feeds, and the full-width forms that some spreadsheets take for the ASCII ones.
+_BEGIN_FORMULAS = frozenset("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
+
+
+def harmless(value: Any) -> Any:
+    """The text, escaped if a spreadsheet would take it for a formula (OWASP, "CSV Injection")."""
+    return f"'{value}" if isinstance(value, str) and value[:1] in _BEGIN_FORMULAS else value

@@ -71,7 +71,7 @@ def set_up(options: LogOptions) -> None:
     root.setLevel(options.level.upper())
 
 
-class Once:
+class LogOnce:
     """Logs a message once, however often it occurs: one broken device must not fill a disk."""
 
     def __init__(self, logger: logging.Logger, limit: int = 1000) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from batchjob.runtime.subprocesses import SchedulerError
-from batchjob.schedulers.records import Associations, JobKey, JobRecord, Quarantined, folded
+from batchjob.schedulers.records import Associations, JobKey, JobRecord, Quarantined
 
 
 class SourceError(SchedulerError):
@@ -153,7 +153,6 @@ def own(unfinished: Mapping[str, Unfinished], form: re.Pattern[str]) -> dict[str
 
 
 _AT_ONCE, _SHARE = 20, 0.2
-_BATCH = 2000  # records
 
 
 def vanished(
@@ -181,37 +180,3 @@ def vanished(
             f" trust_missing for one cycle"
         )
     return gone
-
-
-class Snapshot(NamedTuple):
-    """The answer of a scheduler that always lists all jobs it knows."""
-
-    source: str
-    records: Sequence[JobRecord]
-    quarantined: Sequence[Quarantined]
-    now: int  # when it was asked, epoch seconds
-    history_seconds: float  # how long it remembers ended jobs
-    trust_missing: bool  # that most unfinished jobs may be missing
-
-
-def batches_of(
-    snapshot: Snapshot, watermark: str, unfinished: Mapping[str, Unfinished]
-) -> Iterator[Batch]:
-    """Batches of a limited size, the last one with the vanished jobs; raises ShrunkenError.
-
-    If the last reading is longer ago than the scheduler keeps ended jobs, all unfinished jobs may
-    be missing because they have ended.
-    """
-    source, records, now = snapshot.source, snapshot.records, snapshot.now
-    known = {(record.jobid, record.submit_time) for record in records}
-    forgotten = now - epoch_watermark(source, watermark) > snapshot.history_seconds
-    gone = vanished(
-        source,
-        missing(unfinished, known),
-        unfinished,
-        nothing_seen=not known,
-        trust=snapshot.trust_missing or forgotten,
-    )
-    for at in range(0, len(records), _BATCH):
-        yield Batch(folded(records[at : at + _BATCH]), (), watermark, now)
-    yield Batch((), tuple(snapshot.quarantined), str(now), now, gone)

@@ -42,15 +42,15 @@ class Jsonl:
         self._path = Path(options.path)
 
     def check(self) -> tuple[str, ...]:
-        """See Source."""
+        """See AccountingSource."""
         return unreadable(self._files, str(self._path))
 
     def watermark_at(self, since: int) -> str:
-        """See Source."""
+        """See AccountingSource."""
         return watermark_since(since)
 
     def read(self, watermark: str, unfinished: Mapping[str, Unfinished]) -> Iterator[Batch]:
-        """See Source. The end of a job is a line of its own, so `unfinished` is not used."""
+        """See AccountingSource. The end of a job is a line of its own: `unfinished` is not used."""
         del unfinished
         covered = 0
         for chunk in follow(self._files(), watermark):

@@ -18,7 +18,7 @@ from typing import NamedTuple
 _KIB = 1024
 
 
-class Used(NamedTuple):
+class ResourceUse(NamedTuple):
     """CPU seconds, bytes. None: not known."""
 
     user_cpu_seconds: float | None
@@ -72,7 +72,7 @@ class OwnUsage:
             self._pieces.append(piece)
         return piece
 
-    def end(self, piece: Piece, own: tuple[float, float] | None = None) -> Used:
+    def end(self, piece: Piece, own: tuple[float, float] | None = None) -> ResourceUse:
         """What the piece used. `own`: its CPU seconds, where the caller has measured them."""
         with self._lock:
             self._note_peak()
@@ -89,7 +89,7 @@ class OwnUsage:
         peak = piece.peak
         if not piece.beside and _children_peak() > piece.child_peak:
             peak = max(peak or 0, _children_peak())
-        return Used(cpu and cpu.user, cpu and cpu.system, peak)
+        return ResourceUse(cpu and cpu.user, cpu and cpu.system, peak)
 
     def _note_peak(self) -> None:
         peak = _peak()

@@ -13,7 +13,7 @@ from typing import Any
 
 from batchjob.local_runs.directory import RUNS, NoDataDirectory, data_directory, prepare
 from batchjob.local_runs.record import Run, SupervisorProcess, now, this_process, write
-from batchjob.local_runs.retention import Keep, sweep_daily
+from batchjob.local_runs.retention import RunRetention, sweep_daily
 from batchjob.runtime.formatting import size
 from batchjob.runtime.logins import login
 from batchjob.schedulers.states import JobState
@@ -105,7 +105,7 @@ def put_on_record(run: Run, outcome: WorkOutcome, data: Path | None, wall_second
     _record(ended, data)
     _say(ended)
     if data is not None:
-        sweep_daily(data, Keep())
+        sweep_daily(data, RunRetention())
     return ended
 
 

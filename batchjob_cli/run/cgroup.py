@@ -23,7 +23,7 @@ from batchjob_cli.run.process_tree import signal_all
 from collectors.host import Host
 from collectors.jobs.cgroups import job_cgroup
 from collectors.jobs.cgroups.devices import DeviceNames
-from collectors.jobs.cgroups.directory import Descriptors, Trouble, descendants, pids_of
+from collectors.jobs.cgroups.directory import DescriptorBudget, ReadErrors, descendants, pids_of
 from collectors.jobs.cgroups.kernel_log import KernelLog
 from collectors.jobs.cgroups.mounts import Hierarchy, hierarchies
 from collectors.jobs.cgroups.reader import read_path
@@ -56,11 +56,11 @@ class Cgroup:
         self.version = version
         self.directories = tuple(each.absolute for each in made)
         self._kernel_log = KernelLog(f"{host.dev}/kmsg")
-        tables = job_cgroup.tables(
-            _GROUPS, DeviceNames(host.sysfs), Descriptors(32), self._kernel_log, Trouble()
+        files = job_cgroup.cgroup_files(
+            _GROUPS, DeviceNames(host.sysfs), DescriptorBudget(32), self._kernel_log, ReadErrors()
         )
         self._part = job_cgroup.JobCgroup(
-            made[0].path, LayoutMatch(LAYOUT, LAYOUT.manager, jobid), None, tables
+            made[0].path, LayoutMatch(LAYOUT, LAYOUT.manager, jobid), None, files
         )
         self._host = host
         for each in made:

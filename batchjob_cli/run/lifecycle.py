@@ -12,7 +12,7 @@ from typing import NamedTuple
 from batchjob.local_runs.directory import LOGS, RUNS, prepare
 from batchjob.local_runs.output import STREAMS, StreamLog
 from batchjob.local_runs.record import Run, now, write
-from batchjob.local_runs.retention import Keep, sweep_daily
+from batchjob.local_runs.retention import RunRetention, sweep_daily
 from batchjob.quantities.reading import CgroupReading
 from batchjob.runtime.times import time_in_words
 from batchjob.schedulers.states import JobState
@@ -86,7 +86,7 @@ def perform(
         pump.join()
     if end.left_behind:
         say(f"the command left processes behind ({end.left_behind}); they were terminated")
-    sweep_daily(order.data, Keep())
+    sweep_daily(order.data, RunRetention())
     if not order.quiet:
         sys.stderr.write(report(outcome))
         sys.stderr.flush()

@@ -8,7 +8,7 @@ from pathlib import Path
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
-from batchjob.runtime.loop import Loop
+from batchjob.runtime.background import Loop
 from batchjob.schedulers.accounting import Batch
 from batchjob.schedulers.states import JobState
 from batchjob_cli.up import demo_cluster, demo_usage

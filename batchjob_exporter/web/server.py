@@ -19,7 +19,7 @@ from functools import partial
 from http import HTTPStatus
 from typing import NamedTuple
 
-from batchjob.runtime.log import Once
+from batchjob.runtime.log import LogOnce
 from batchjob.runtime.values import Network
 from batchjob_exporter.web.addresses import allowed, client_of
 from batchjob_exporter.web.auth import Web
@@ -29,8 +29,8 @@ from batchjob_exporter.web.workers import RequestWorkers
 
 log = logging.getLogger(__name__)
 
-_CONNECTIONS = 128  # with TLS each takes 70 kB
-_UNSENT_BYTES = 32 << 20  # of answers that clients are slow to take
+CONNECTIONS = 128  # with TLS each takes 70 kB
+UNSENT_BYTES = 32 << 20  # of answers that clients are slow to take
 _ACCEPT_AT_ONCE = 64
 _OVERLOADED = text(HTTPStatus.SERVICE_UNAVAILABLE, "too many requests", ("Retry-After", "5"))
 _TOO_MANY = text(HTTPStatus.TOO_MANY_REQUESTS, "too many requests", ("Retry-After", "1"))
@@ -64,9 +64,9 @@ class HttpServer:
         self._answered: deque[tuple[HttpConnection, Answer | None]] = deque()
         self._calls: deque[Callable[[], None]] = deque()
         self._stopping = False
-        self._once = Once(log)
+        self._once = LogOnce(log)
         self._loop = threading.Thread(target=self._run, name="http", daemon=True)
-        self._workers = RequestWorkers(web, _CONNECTIONS, self._deliver)
+        self._workers = RequestWorkers(web, CONNECTIONS, self._deliver)
 
     def start(self) -> None:
         """Start accepting clients."""
@@ -168,7 +168,7 @@ class HttpServer:
             self._once.warning(peer, "refused %s: not in --web.allow-from", peer)
             client.close()
             return
-        if len(self._waiting) + self._unanswered.total() >= _CONNECTIONS and not self._make_room():
+        if len(self._waiting) + self._unanswered.total() >= CONNECTIONS and not self._make_room():
             client.close()
             return
         client.setblocking(False)
@@ -285,7 +285,7 @@ class HttpServer:
 
     def _bound_unsent(self) -> None:
         """Limit the memory of answers that clients do not read."""
-        while sum(connection.unsent for connection in self._waiting) > _UNSENT_BYTES:
+        while sum(connection.unsent for connection in self._waiting) > UNSENT_BYTES:
             held: Counter[str] = Counter()
             for connection in self._waiting:
                 held[connection.client] += connection.unsent

@@ -12,7 +12,7 @@ from typing import IO, Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from batchjob.runtime.cells import harmless
+from batchjob.runtime.formatting import harmless
 from batchjob_stats_db.database import schema
 
 _AT_ONCE = 5000

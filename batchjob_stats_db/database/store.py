@@ -14,9 +14,8 @@ from batchjob.schedulers.accounting import Batch, Unfinished
 from batchjob.schedulers.records import Associations, JobKey, JobRecord
 from batchjob_stats_db.database import record_rows, schema
 from batchjob_stats_db.database.job_writer import LIVE, JobWriter, Written, rows_there
-from batchjob_stats_db.database.people import write_people
 from batchjob_stats_db.database.quarantine import set_aside
-from batchjob_stats_db.database.record_rows import UsagePolicy
+from batchjob_stats_db.database.record_rows import UsagePolicy, write_people
 from batchjob_stats_db.database.upsert import write_rows
 
 

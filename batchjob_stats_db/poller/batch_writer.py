@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable
 
-from batchjob.runtime.log import Once
+from batchjob.runtime.log import LogOnce
 from batchjob.schedulers.accounting import Batch
 from batchjob.schedulers.records import JobRecord
 from batchjob_stats_db.database.store import Store
@@ -20,7 +20,7 @@ class BatchWriter:
         self._store = store
         self._metrics = metrics
         self._clock = clock
-        self._once = Once(log)
+        self._once = LogOnce(log)
 
     def write(self, batch: Batch, key: str, seconds: float) -> None:
         """Write a batch; `key` is the name of its watermark."""

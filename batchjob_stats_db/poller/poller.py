@@ -13,7 +13,7 @@ from functools import partial
 
 import sqlalchemy as sa
 
-from batchjob.runtime.log import Once
+from batchjob.runtime.log import LogOnce
 from batchjob.runtime.subprocesses import SchedulerError
 from batchjob.schedulers.accounting import (
     AccountingSource,
@@ -55,14 +55,14 @@ class Poller:
         monotonic: Callable[[], float] = _BOOT_TIME,
     ) -> None:
         self.cluster = cluster
-        self._store = store
+        self.store = store
         self._history = history
         self._poll = poll
         self._retention = retention
-        self._metrics = metrics
+        self.metrics = metrics
         self._clock = clock
         self._monotonic = monotonic
-        self._once = Once(log)
+        self._once = LogOnce(log)
         self._writer = BatchWriter(store, metrics, clock)
         self._rereading = Rereading(
             cluster.sources, store, self._writer, poll, clock, monotonic, self._live
@@ -122,10 +122,10 @@ class Poller:
                 self._roll_up(stop)
                 self._rollup_pace.after(self._monotonic(), self._monotonic(), well=True)
             self._drop_old()
-            self._metrics.unfinished.labels(name).set(len(self._store.unfinished()))
+            self.metrics.unfinished.labels(name).set(len(self.store.unfinished()))
         except sa.exc.DBAPIError as error:
             # Disk full, locked, gone: nothing was written, so nothing is lost.
-            self._metrics.database_errors.labels(name).inc()
+            self.metrics.database_errors.labels(name).inc()
             self._once.warning("database", "%s: the database: %s", name, error.orig)
             return False
         self._once.over("database")
@@ -149,9 +149,9 @@ class Poller:
             return False
         pace.after(begun, self._monotonic(), well=True)
         self._writer.succeeded(source.name)
-        self._metrics.polls.labels(*labels, "ok").inc()
-        self._metrics.seconds.labels(*labels).set(self._monotonic() - begun)
-        self._metrics.success.labels(*labels).set(self._clock())
+        self.metrics.polls.labels(*labels, "ok").inc()
+        self.metrics.seconds.labels(*labels).set(self._monotonic() - begun)
+        self.metrics.success.labels(*labels).set(self._clock())
         return True
 
     def batches(
@@ -163,16 +163,16 @@ class Poller:
         unless it was begun before, and no job counts as vanished.
         """
         name = self.cluster.name
-        watermark = self._store.watermark(key)
+        watermark = self.store.watermark(key)
         begin = since if since is not None else int(self._clock() - self._poll.first)
-        unfinished = self._store.unfinished() if since is None else {}
+        unfinished = self.store.unfinished() if since is None else {}
         begun = self._monotonic()
         for batch in source.read(watermark or source.watermark_at(begin), unfinished):
             self._writer.write(batch, key, self._monotonic() - begun)
             if batch.late:
                 self._rereading.want(source.name)
             behind = max(0.0, self._clock() - batch.covered_until)
-            self._metrics.behind.labels(name, source.name).set(behind)
+            self.metrics.behind.labels(name, source.name).set(behind)
             yield batch.covered_until
             begun = self._monotonic()
 
@@ -182,9 +182,9 @@ class Poller:
         covered = since
         for covered in self.batches(source, key, since):
             yield covered
-        self._store.forget_watermark(key)
-        if not self._store.watermark(source.name):  # the first poll need not read it again
-            self._store.write(Batch((), (), source.watermark_at(covered), covered), source.name)
+        self.store.forget_watermark(key)
+        if not self.store.watermark(source.name):  # the first poll need not read it again
+            self.store.write(Batch((), (), source.watermark_at(covered), covered), source.name)
 
     def _read_people(self, source: AssociationsSource) -> bool:
         pace = self._paces[source.name]
@@ -198,11 +198,11 @@ class Poller:
             self._writer.failed(source.name, str(error))
             pace.after(begun, self._monotonic(), well=False)
             return False
-        self._store.write_people(people, source.name, self._monotonic() - begun)
+        self.store.write_people(people, source.name, self._monotonic() - begun)
         pace.after(begun, self._monotonic(), well=True)
         self._writer.succeeded(source.name)
-        self._metrics.polls.labels(*labels, "ok").inc()
-        self._metrics.success.labels(*labels).set(self._clock())
+        self.metrics.polls.labels(*labels, "ok").inc()
+        self.metrics.success.labels(*labels).set(self._clock())
         return True
 
     def _measure(self, stop: threading.Event) -> bool:
@@ -213,7 +213,7 @@ class Poller:
             while not stop.is_set() and self.measure_some():
                 self.beat = time.monotonic()
         except TimeSeriesError as error:
-            self._metrics.history_errors.labels(self.cluster.name).inc()
+            self.metrics.history_errors.labels(self.cluster.name).inc()
             self._once.warning("history", "%s: measurements: %s", self.cluster.name, error)
             self._usage_pace.after(begun, self._monotonic(), well=False)
             return False
@@ -231,7 +231,7 @@ class Poller:
         name = self.cluster.name
         now = int(self._clock())
         usages, failed = measure_due(
-            self._store,
+            self.store,
             self._history,
             self.cluster.tsdb.policy(),
             self.cluster.tsdb.scrape_interval,
@@ -243,7 +243,7 @@ class Poller:
             self._once.warning(
                 f"measuring {job.id}", "%s: job %s cannot be measured: %s", name, job.jobid, error
             )
-        count_measured(self._metrics, name, usages, now)
+        count_measured(self.metrics, name, usages, now)
         return len(usages) + len(failed)
 
     def roll_up_all(self) -> int:
@@ -260,26 +260,26 @@ class Poller:
 
     def _mark_due(self) -> None:
         name, now = self.cluster.name, int(self._clock())
-        with self._store.transaction() as db:
+        with self.store.transaction() as db:
             mark_running(db, name, now)
             if self._retention.jobs:  # without its jobs a day would be made empty
                 unmark_days(db, name, int(now - self._retention.jobs))
 
     def _make_days(self, stop: threading.Event) -> int:
         name, now = self.cluster.name, int(self._clock())
-        with self._store.engine.connect() as db:
+        with self.store.engine.connect() as db:
             days = due_days(db, name, _DAYS_AT_ONCE, now)
         for day in days:
             if stop.is_set():
                 break
-            with self._store.transaction() as db:
+            with self.store.transaction() as db:
                 roll_up(db, name, day, now)
             self.beat = time.monotonic()
-            self._metrics.days.labels(name).inc()
+            self.metrics.days.labels(name).inc()
         return len(days)
 
     def _drop_old(self) -> None:
         begun = self._monotonic()
         if self._retention_pace.due(begun):
-            drop_old(self._store, self._retention, int(self._clock()))
+            drop_old(self.store, self._retention, int(self._clock()))
             self._retention_pace.after(begun, begun, well=True)

@@ -12,9 +12,8 @@ from batchjob.schedulers.states import JobState
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.access import Access, visible
 from batchjob_stats_db.queries import index_walk, paging
-from batchjob_stats_db.queries.clusters import known_clusters
 from batchjob_stats_db.queries.efficiency import CPU_SECONDS, ELAPSED, ENERGY, RUN_TIME
-from batchjob_stats_db.queries.filters import Filter, found_by, looked_at
+from batchjob_stats_db.queries.filters import Filter, found_by, known_clusters, looked_at
 from batchjob_stats_db.queries.index_walk import After
 from batchjob_stats_db.queries.paging import JobPage
 

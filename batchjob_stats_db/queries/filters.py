@@ -1,7 +1,10 @@
-"""Filters on jobs."""
+"""Filters on jobs, and the clusters they are of."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
 from sqlalchemy.sql.elements import ColumnElement
 
 from batchjob_stats_db.database import schema
@@ -117,3 +120,13 @@ def looked_at(which: Filter) -> list[ColumnElement[bool]]:
         if most is not None:
             found.append(column <= most)
     return found
+
+
+_NAMES = sa.select(schema.cluster.c.name)
+
+
+def known_clusters(db: Connection, cluster: str | None) -> Sequence[str]:
+    """This cluster, or all."""
+    if cluster is not None:
+        return [cluster]
+    return db.scalars(_NAMES).all()

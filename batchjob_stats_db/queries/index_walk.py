@@ -13,8 +13,7 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.access import Access, terms
-from batchjob_stats_db.queries.clusters import known_clusters
-from batchjob_stats_db.queries.filters import Filter, found_by, looked_at
+from batchjob_stats_db.queries.filters import Filter, found_by, known_clusters, looked_at
 from batchjob_stats_db.queries.statements import remembered
 
 MOST_READ = 100_000  # rows read for one

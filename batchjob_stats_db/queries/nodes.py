@@ -9,8 +9,8 @@ from sqlalchemy.engine import Connection, RowMapping
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.access import Access, visible
 from batchjob_stats_db.days import DAY
-from batchjob_stats_db.queries.clusters import known_clusters
 from batchjob_stats_db.queries.efficiency import columns
+from batchjob_stats_db.queries.filters import known_clusters
 from batchjob_stats_db.queries.job_rows import NAMES, Names
 from batchjob_stats_db.queries.statements import remembered
 

@@ -10,8 +10,8 @@ from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.access import Access, visible
 from batchjob_stats_db.measure.waits import waits
 from batchjob_stats_db.queries import paging
-from batchjob_stats_db.queries.clusters import known_clusters
 from batchjob_stats_db.queries.efficiency import RUNNING
+from batchjob_stats_db.queries.filters import known_clusters
 from batchjob_stats_db.queries.gpus import utilizations
 from batchjob_stats_db.queries.job_rows import numbered
 

@@ -14,9 +14,8 @@ from sqlalchemy.sql.elements import ColumnElement
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.access import Access, visible
 from batchjob_stats_db.queries import index_walk
-from batchjob_stats_db.queries.clusters import known_clusters
 from batchjob_stats_db.queries.efficiency import columns
-from batchjob_stats_db.queries.filters import Filter, found_by, looked_at
+from batchjob_stats_db.queries.filters import Filter, found_by, known_clusters, looked_at
 from batchjob_stats_db.queries.index_walk import After, IndexWalk, Numbers
 from batchjob_stats_db.queries.job_rows import numbered
 from batchjob_stats_db.queries.statements import remembered

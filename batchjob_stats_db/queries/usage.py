@@ -9,7 +9,7 @@ from sqlalchemy.engine import Connection, RowMapping
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.access import EVERYTHING, Access, visible
 from batchjob_stats_db.days import whole_months
-from batchjob_stats_db.queries.clusters import known_clusters
+from batchjob_stats_db.queries.filters import known_clusters
 from batchjob_stats_db.queries.statements import remembered
 
 By = Literal["cluster", "account", "username", "day"]

@@ -26,7 +26,7 @@ from batchjob.quantities.sample import (
     SampleKey,
     Values,
 )
-from batchjob.runtime.log import Once
+from batchjob.runtime.log import LogOnce
 from batchjob.runtime.settings import option
 from batchjob.runtime.values import duration, size
 from batchjob_stats_db.samples.folder import files_of, folder_of, folders
@@ -35,7 +35,7 @@ from batchjob_stats_db.samples.writer import Writer, repack
 
 log = logging.getLogger(__name__)
 
-_LONGEST_FILE = 128 << 10  # bytes before it is repacked: some hours of a busy job
+LONGEST_FILE = 128 << 10  # bytes before it is repacked: some hours of a busy job
 _SETTLED_SECONDS = 30.0  # without a change after its end, a job's energy is booked
 _TIDY_SECONDS = 600.0
 
@@ -89,7 +89,7 @@ class Recorder:
         self._courses: dict[SampledJob, _Course] = {}
         self._over: set[SampledJob] = set()  # ended, settled, and lingering
         self._tidy_at = float("-inf")
-        self._once = Once(log)
+        self._once = LogOnce(log)
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -161,7 +161,7 @@ class Recorder:
                     writer.close()  # the next pass begins a new file
             return False
         self._courses[key] = _Course(writer, taken.values, now)
-        return writer.bytes < _LONGEST_FILE or self._close(key)
+        return writer.bytes < LONGEST_FILE or self._close(key)
 
     def _begun(self, job: SampledJob, at: float) -> Writer:
         who = SampleHeader(job.manager, job.jobid, job.user, self._node, self._options.interval)

@@ -107,7 +107,7 @@ class TimeSeriesStore(Protocol):
         """
         ...
 
-    def courses(self, asked: SeriesQuery, span: JobWindow, stretches: int) -> list[TimeSeries]:
+    def courses(self, asked: SeriesQuery, span: JobWindow, bins: int) -> list[TimeSeries]:
         """The series over `span`, in at most this many intervals of equal length.
 
         Raises TimeSeriesError.

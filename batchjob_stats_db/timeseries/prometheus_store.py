@@ -53,7 +53,7 @@ from batchjob_stats_db.timeseries.promql import (
     selector,
     united,
 )
-from batchjob_stats_db.timeseries.resample import Identity, Points, Stretches
+from batchjob_stats_db.timeseries.resample import Bins, Identity, Points
 from batchjob_stats_db.timeseries.resets import reset_totals
 
 _LAST, _RESETS, _TIME = "last_over_time", "resets", "timestamp"
@@ -79,7 +79,7 @@ class Prometheus:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
-        self._client = PrometheusClient(endpoint)
+        self.client = PrometheusClient(endpoint)
 
     def measure(
         self, wanted: Mapping[Statistic, Sequence[str]], spans: Sequence[JobWindow]
@@ -101,7 +101,7 @@ class Prometheus:
                 step = math.ceil(max(interval, seconds_of(part) / _MOST_STEPS))
                 for metric in metrics:
                     query = last_times([metric], part, step)
-                    answer = self._ask("query", query=query, time=end_of(part))
+                    answer = self.ask("query", query=query, time=end_of(part))
                     found += [
                         each._replace(metric=metric)
                         for each in instant_values(answer)
@@ -109,9 +109,9 @@ class Prometheus:
                     ]
         return found
 
-    def courses(self, asked: SeriesQuery, span: JobWindow, stretches: int) -> list[TimeSeries]:
+    def courses(self, asked: SeriesQuery, span: JobWindow, bins: int) -> list[TimeSeries]:
         """See TimeSeriesStore; replicas are merged, gaps are kept."""
-        cut = resample.stretches(span, stretches, self._endpoint.scrape_interval)
+        cut = resample.bins(span, bins, self._endpoint.scrape_interval)
         return (self._values if asked.kind is SeriesKind.GAUGE else self._rates)(asked, span, cut)
 
     def latest(
@@ -120,14 +120,14 @@ class Prometheus:
         """See TimeSeriesStore."""
         which = of_cluster(cluster, metrics, instance)
         window = f"{_LATEST_SCRAPES * self._endpoint.scrape_interval:g}s"
-        answer = self._ask("query", query=f"last_over_time({which}[{window}])", time=f"{now:.3f}")
+        answer = self.ask("query", query=f"last_over_time({which}[{window}])", time=f"{now:.3f}")
         return list(instant_values(answer))
 
     def seen(self, cluster: str, metric: str, now: float, seconds: int) -> list[SeriesValue]:
         """See TimeSeriesStore."""
         whole = seconds / self._endpoint.scrape_interval
         query = f"max by (instance) (count_over_time({of_cluster(cluster, [metric])}[{seconds}s]))"
-        answer = self._ask("query", query=query, time=f"{now:.3f}")
+        answer = self.ask("query", query=query, time=f"{now:.3f}")
         return [
             SeriesValue(metric, each.labels, min(each.value / whole, 1.0))
             for each in instant_values(answer)
@@ -145,10 +145,10 @@ class Prometheus:
             TimeSeries(
                 labels, [Point(at, *(value,) * 3) for at, value in finite_points(result["values"])]
             )
-            for _, labels, result in named_series(self._ask("query_range", query=query, **times))
+            for _, labels, result in named_series(self.ask("query_range", query=query, **times))
         ]
 
-    def _values(self, asked: SeriesQuery, span: JobWindow, cut: Stretches) -> list[TimeSeries]:
+    def _values(self, asked: SeriesQuery, span: JobWindow, cut: Bins) -> list[TimeSeries]:
         """The store's own minima, means and maxima."""
         found: dict[Identity, dict[float, list[float]]] = {}
         # Before Prometheus 3, a window held the sample at its very beginning as well.
@@ -158,7 +158,7 @@ class Prometheus:
         }  # fmt: skip
         for fold in ("min", "avg", "max"):
             query = f"{fold} {BY_IDENTITY} ({fold}_over_time({window}))"
-            for _, labels, result in named_series(self._ask("query_range", query=query, **times)):
+            for _, labels, result in named_series(self.ask("query_range", query=query, **times)):
                 points = found.setdefault(identity_of(labels), {})
                 for at, value in finite_points(result["values"]):
                     points.setdefault(at, []).append(value)
@@ -171,7 +171,7 @@ class Prometheus:
             for identity, points in found.items()
         ]
 
-    def _rates(self, asked: SeriesQuery, span: JobWindow, cut: Stretches) -> list[TimeSeries]:
+    def _rates(self, asked: SeriesQuery, span: JobWindow, cut: Bins) -> list[TimeSeries]:
         """Rates from all samples or, over a long time, from one of several."""
         interval = self._endpoint.scrape_interval
         read = _drawn(span, 4 * interval)
@@ -195,7 +195,7 @@ class Prometheus:
         seconds = span.until - span.start + (CARRIED_SECONDS if span.alone else 0)
         begin = span.until - every * (seconds // every)  # so that the very last is among them
         return named_series(
-            self._ask("query_range", query=query, start=begin, end=span.until, step=f"{every:g}")
+            self.ask("query_range", query=query, start=begin, end=span.until, step=f"{every:g}")
         )
 
     def _of_batch(
@@ -204,7 +204,7 @@ class Prometheus:
         found: dict[Statistic, list[SeriesValue]] = {statistic: [] for statistic in wanted}
         fallen: set[tuple[str, Identity]] = set()
         for query in united(list(_terms(wanted)), batch):
-            answer = self._ask("query", query=query, time=end_of(batch))
+            answer = self.ask("query", query=query, time=end_of(batch))
             for function, sample in _asked(answer, batch[0].cluster):
                 if function == _RESETS:
                     fallen.add(_series(sample))
@@ -238,22 +238,22 @@ class Prometheus:
             span = next(span for span in batch if span.jobid == jobid)
             for identity in identities:
                 del totals[metric, identity]
-            for identity, total in reset_totals(self._ask, metric, span, identities, interval):
+            for identity, total in reset_totals(self.ask, metric, span, identities, interval):
                 totals[metric, identity] = SeriesValue(metric, dict(identity), total)
 
     def _carried(self, metrics: Sequence[str], span: JobWindow) -> set[tuple[str, Identity]]:
         """The counters whose first samples may belong to another run."""
         which = f"{selector(metrics, [span])}[{CARRIED_SECONDS}s]"
         query = f"max {BY_IDENTITY} (last_over_time({which}))"
-        answer = self._ask("query", query=query, time=f"{span.start - 0.001:.3f}")
+        answer = self.ask("query", query=query, time=f"{span.start - 0.001:.3f}")
         return {(name, identity_of(labels)) for name, labels, _ in named_series(answer)}
 
     def _raw(self, which: str, span: JobWindow) -> NamedSeries:
         """The samples themselves; for one of several runs, from some time before."""
         seconds = max(1, span.until - span.start) + (CARRIED_SECONDS if span.alone else 0)
-        return named_series(self._ask("query", query=f"{which}[{seconds}s]", time=span.until))
+        return named_series(self.ask("query", query=f"{which}[{seconds}s]", time=span.until))
 
-    def _ask(self, what: str, **parameters: object) -> list[dict[str, Any]]:
+    def ask(self, what: str, **parameters: object) -> list[dict[str, Any]]:
         """One request; raises QuestionFailed if other queries may succeed."""
         try:
             return self._answer(what, self._endpoint.timeout_seconds, **parameters)
@@ -272,7 +272,7 @@ class Prometheus:
         form |= {"nocache": "1", "partial_response": "false"}
         url = f"{self._endpoint.url.rstrip('/')}/api/v1/{what}"
         try:
-            status, body = self._client.ask(
+            status, body = self.client.ask(
                 what, ((name, str(value)) for name, value in form.items()), timeout
             )
         except (AnswerTooLarge, AnswerTooSlow) as error:

@@ -13,7 +13,7 @@ Points = list[tuple[float, float]]  # (epoch seconds, value)
 Identity = tuple[tuple[str, str], ...]  # labels that tell series apart
 
 
-class Stretches(NamedTuple):
+class Bins(NamedTuple):
     """A period divided into intervals of equal length."""
 
     start: float
@@ -35,12 +35,12 @@ class Stretches(NamedTuple):
         return self.start + (number + 1) * self.seconds
 
 
-def stretches(span: JobWindow, most: int, interval: float) -> Stretches:
+def bins(span: JobWindow, most: int, interval: float) -> Bins:
     """At most this many intervals, none shorter than the time between two samples."""
     start = max(span.start, span.drawn[0])
     end = min(span.end if span.end is not None else span.until, span.drawn[1])
     end = max(end, start + 1)
-    return Stretches(start, end, max(1, min(most, int((end - start) / interval))))
+    return Bins(start, end, max(1, min(most, int((end - start) / interval))))
 
 
 class Segment(NamedTuple):
@@ -88,7 +88,7 @@ def added(series: Sequence[Sequence[Segment]]) -> list[Segment]:
     return made
 
 
-def rates(parts: Iterable[Segment], cut: Stretches) -> list[Point]:
+def rates(parts: Iterable[Segment], cut: Bins) -> list[Point]:
     """The mean rate in each interval: the growth of the counter within it."""
     seen: dict[int, list[tuple[float, float]]] = {}  # (seconds, rate)
     for part in parts:
@@ -105,7 +105,7 @@ def together(
     series: Iterable[tuple[Identity, Points]],
     asked: SeriesQuery,
     span: JobWindow,
-    cut: Stretches,
+    cut: Bins,
     gap: float,
 ) -> list[TimeSeries]:
     """The rates of series; those that differ only in the summed labels are added up."""
@@ -116,7 +116,7 @@ def together(
     return [TimeSeries(dict(kept), rates(added(each), cut)) for kept, each in groups.items()]
 
 
-def values(points: Points, cut: Stretches) -> list[Point]:
+def values(points: Points, cut: Bins) -> list[Point]:
     """A gauge in each interval."""
     seen: dict[int, list[tuple[float, float]]] = {}
     for at, value in points:

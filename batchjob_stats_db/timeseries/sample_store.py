@@ -14,7 +14,7 @@ from batchjob.quantities.gpu import GPUS, JOB_GPU_INFO
 from batchjob.quantities.index import BY_NAME
 from batchjob.quantities.quantity import SeriesKind, Statistic
 from batchjob.quantities.sample import SampleHeader, SampleKey
-from batchjob.runtime.log import Once
+from batchjob.runtime.log import LogOnce
 from batchjob_stats_db.samples.file import SampleFile
 from batchjob_stats_db.samples.folder import files_of, folder_of
 from batchjob_stats_db.timeseries import resample
@@ -45,7 +45,7 @@ class SampleHistory:
         """`cluster`: the cluster of the jobs; "" if there is only one."""
         self._samples = samples
         self._cluster = cluster
-        self._once = Once(log)
+        self._once = LogOnce(log)
         # What was found for the last spans: one question follows the other about the same jobs.
         self._kept: dict[JobWindow, tuple[object, _Tallies]] = {}
 
@@ -68,7 +68,7 @@ class SampleHistory:
                 if metric in metrics and (value := tally.statistic(statistic)) is not None:
                     yield SeriesValue(metric, _labels(span, who, name), value)
 
-    def courses(self, asked: SeriesQuery, span: JobWindow, stretches: int) -> list[TimeSeries]:
+    def courses(self, asked: SeriesQuery, span: JobWindow, bins: int) -> list[TimeSeries]:
         """See TimeSeriesStore; gaps are kept."""
         found: dict[Identity, Points] = {}
         interval = 0.0
@@ -80,7 +80,7 @@ class SampleHistory:
                     found.setdefault(identity, []).append((at, value))
         if not found:
             return []
-        cut = resample.stretches(span, stretches, interval)
+        cut = resample.bins(span, bins, interval)
         if asked.kind is SeriesKind.RATE:
             return resample.together(found.items(), asked, span, cut, 4 * interval)
         made = (TimeSeries(dict(each), resample.values(seen, cut)) for each, seen in found.items())

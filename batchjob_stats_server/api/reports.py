@@ -13,8 +13,7 @@ from batchjob_stats_server.options import ServerSettings
 from batchjob_stats_server.promql.histories import TimeSeriesPool
 from batchjob_stats_server.report import gather
 from batchjob_stats_server.report.build import report
-from batchjob_stats_server.report.material import ReportInput, Row
-from batchjob_stats_server.report.model import Report
+from batchjob_stats_server.report.model import Report, ReportInput, Row
 from batchjob_stats_server.report.rules import AdviceRule
 
 log = logging.getLogger(__name__)

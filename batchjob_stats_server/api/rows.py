@@ -18,7 +18,7 @@ from fastapi import Response
 from pydantic import BaseModel, create_model
 from sqlalchemy.sql.elements import ColumnElement
 
-from batchjob.runtime.cells import harmless
+from batchjob.runtime.formatting import harmless
 from batchjob.runtime.times import in_milliseconds
 from batchjob_stats_server.api.row_keys import (
     Keys,

@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 
 from batchjob_stats_db.timeseries.base import TimeSeriesError
 from batchjob_stats_server.http.invalid import sentence
-from batchjob_stats_server.promql.histories import HistoriesBusy
+from batchjob_stats_server.promql.histories import TimeSeriesBusyError
 
 log = logging.getLogger(__name__)
 
@@ -118,7 +118,7 @@ async def _busy(_: Request, _error: Exception) -> JSONResponse:
 
 
 async def _history(_: Request, error: Exception) -> JSONResponse:
-    if isinstance(error, HistoriesBusy):
+    if isinstance(error, TimeSeriesBusyError):
         detail = "too many simultaneous queries of measurements"
         return answer(503, detail, {"Retry-After": "5"})
     log.warning("the time series database: %s", error)  # with addresses: not the caller's business

@@ -24,8 +24,8 @@ LARGEST_HEAD = 32 * 1024
 NOT_HTTP = "not an HTTP/1.1 request"
 
 _ARRIVAL_SECONDS = 20.0  # from the first byte of a request to its last
-_LINGER_SECONDS = 5.0  # what a refused client still sends is read, or it may miss the answer
-_UNREAD_MILLISECONDS = 30_000  # how long a client may not take what it is sent
+LINGER_SECONDS = 5.0  # what a refused client still sends is read, or it may miss the answer
+UNREAD_MILLISECONDS = 30_000  # how long a client may not take what it is sent
 
 # A proxy may read others in another way: other versions, targets that name a host, more spaces.
 _REQUEST_LINE = re.compile(rb"(?!CONNECT)[A-Z]+ /[!-\"$-~]* HTTP/1\.[01]\r\n")
@@ -275,7 +275,7 @@ class Connection(StrictHttp):
         )  # fmt: skip
         self.transport.write("\r\n".join((*head, "", body)).encode())
         self._refused = True
-        self._await(_LINGER_SECONDS)
+        self._await(LINGER_SECONDS)
 
 
 def _with_certificate(app: Any, certificate: bytes | None) -> ASGIApp:
@@ -298,5 +298,5 @@ def set_up(listener: socket.socket) -> None:
     sets it only on sockets created with the protocol's number; without it, the body of a short
     answer waits 40 ms until the client has acknowledged the head.
     """
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNREAD_MILLISECONDS)
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD_MILLISECONDS)
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

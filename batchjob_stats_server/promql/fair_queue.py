@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 @dataclass
-class _Own:
+class _UserRequests:
     places: anyio.Semaphore
     questions: int = 0
 
@@ -33,30 +33,30 @@ class FairQueue:
     def __init__(self, concurrent: int, each: int, of: str = "the time series database") -> None:
         self._places = anyio.CapacityLimiter(concurrent)
         self._each = each
-        self._owns: dict[Hashable, _Own] = {}
+        self.users: dict[Hashable, _UserRequests] = {}
         self._maximum = _IN_ALL_FOR_EACH_PLACE * concurrent
         self._of = of
 
     async def run(self, who: Hashable, work: Callable[[], T]) -> T:
         """Do the work in a thread when there is a place; raises TooMany, Unavailable."""
-        own = self._owns.get(who) or _Own(anyio.Semaphore(self._each))
-        if own.questions >= LONGEST_LINE:
+        requests = self.users.get(who) or _UserRequests(anyio.Semaphore(self._each))
+        if requests.questions >= LONGEST_LINE:
             raise TooMany(f"expected at most {LONGEST_LINE} simultaneous requests; try again later")
         if self.questions() >= self._maximum:
             raise Unavailable(f"too many simultaneous requests to {self._of}")
-        self._owns[who] = own
-        own.questions += 1
+        self.users[who] = requests
+        requests.questions += 1
         try:
-            async with own.places:
+            async with requests.places:
                 return await anyio.to_thread.run_sync(work, limiter=self._places)
         finally:
-            own.questions -= 1
-            if not own.questions:
-                del self._owns[who]
+            requests.questions -= 1
+            if not requests.questions:
+                del self.users[who]
 
     def questions(self) -> int:
         """Number of requests of all users, in progress or waiting."""
-        return sum(own.questions for own in self._owns.values())
+        return sum(requests.questions for requests in self.users.values())
 
     def asked(self) -> int:
         """Number of requests in progress."""

@@ -11,10 +11,10 @@ from batchjob_stats_server.promql.query_limits import TooMany, Unavailable
 
 T = TypeVar("T")
 
-_PATIENCE_SECONDS = 2.0
+PATIENCE_SECONDS = 2.0
 
 
-class HistoriesBusy(TimeSeriesError):
+class TimeSeriesBusyError(TimeSeriesError):
     """All clients are in use, and none was returned in time."""
 
 
@@ -32,11 +32,11 @@ class TimeSeriesPool:
 
     @contextmanager
     def lent(self) -> Iterator[TimeSeriesStore]:
-        """A client that nobody else uses; raises HistoriesBusy if none becomes free soon."""
+        """A client that nobody else uses; raises TimeSeriesBusyError if none becomes free soon."""
         try:
-            history = self._idle.get(timeout=_PATIENCE_SECONDS)
+            history = self._idle.get(timeout=PATIENCE_SECONDS)
         except queue.Empty:
-            raise HistoriesBusy from None
+            raise TimeSeriesBusyError from None
         try:
             yield history
         finally:
@@ -55,4 +55,4 @@ class TimeSeriesPool:
         try:
             return await self._turns.run(who, with_one)
         except (TooMany, Unavailable) as error:
-            raise HistoriesBusy from error
+            raise TimeSeriesBusyError from error

@@ -8,7 +8,6 @@ from batchjob_stats_db.queries.efficiency import ACCOUNTING, MEASURED
 from batchjob_stats_server.report import explain, similar
 from batchjob_stats_server.report.facts import UNITS, values
 from batchjob_stats_server.report.headline import headline
-from batchjob_stats_server.report.material import ReportInput, Row
 from batchjob_stats_server.report.model import (
     Basis,
     Emission,
@@ -17,6 +16,8 @@ from batchjob_stats_server.report.model import (
     JobSummary,
     JobUse,
     Report,
+    ReportInput,
+    Row,
 )
 from batchjob_stats_server.report.resubmission import resubmission
 from batchjob_stats_server.report.rules import AdviceRule, advise

@@ -11,8 +11,7 @@ from batchjob_stats_db.queries.efficiency import (
     IMPOSSIBLE_CPU,
     MEASURED,
 )
-from batchjob_stats_server.report.material import Row
-from batchjob_stats_server.report.model import Efficiency
+from batchjob_stats_server.report.model import Efficiency, Row
 
 END_UNKNOWN = "its end was not recorded, and nothing was measured"
 

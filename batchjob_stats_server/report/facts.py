@@ -7,7 +7,7 @@ from typing import NamedTuple
 from batchjob_stats_db.queries.efficiency import ACCOUNTING
 from batchjob_stats_server.report import explain, request_options, similar
 from batchjob_stats_server.report.conditions import Value, Values
-from batchjob_stats_server.report.material import ReportInput, Row
+from batchjob_stats_server.report.model import ReportInput, Row
 from batchjob_stats_server.report.units import (
     worth_asking_bytes,
     worth_asking_seconds,

@@ -19,8 +19,7 @@ from batchjob_stats_db.queries.spans import span_of
 from batchjob_stats_db.queries.stats import usual_wait
 from batchjob_stats_db.timeseries.base import TimeSeriesStore
 from batchjob_stats_server.course import lines
-from batchjob_stats_server.report.material import COMPARED, ReportInput, Row
-from batchjob_stats_server.report.model import NodeUse
+from batchjob_stats_server.report.model import COMPARED, NodeUse, ReportInput, Row
 
 
 def known(

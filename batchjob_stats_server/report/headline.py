@@ -11,7 +11,7 @@ from textwrap import shorten
 from batchjob.runtime.formatting import lasting, number_of, size
 from batchjob.schedulers import registry
 from batchjob.schedulers.states import JobState
-from batchjob_stats_server.report.material import ReportInput, Row
+from batchjob_stats_server.report.model import ReportInput, Row
 
 _LONGEST_ERROR = 200  # characters; the page has all of it further below
 _NOT_YOURS = "This is not a fault of the job"

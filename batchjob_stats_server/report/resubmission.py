@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from batchjob.runtime.formatting import clock
 from batchjob.schedulers.states import JobState
 from batchjob_stats_server.report.conditions import Values
-from batchjob_stats_server.report.material import ReportInput, Row
-from batchjob_stats_server.report.model import Resubmission
+from batchjob_stats_server.report.model import ReportInput, Resubmission, Row
 
 FEWEST_RUNS = 3  # beside the job itself; of fewer, one odd run would decide
 _COMMANDS = ("sbatch", "srun", "salloc")

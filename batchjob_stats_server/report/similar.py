@@ -4,8 +4,7 @@ from collections.abc import Callable, Mapping
 from statistics import median, quantiles
 
 from batchjob_stats_server.report import explain
-from batchjob_stats_server.report.material import ReportInput, Row
-from batchjob_stats_server.report.model import Similar, SimilarComparison
+from batchjob_stats_server.report.model import ReportInput, Row, Similar, SimilarComparison
 
 FEWEST = 3  # fewer jobs have no median worth the name
 

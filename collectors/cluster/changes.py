@@ -6,7 +6,7 @@ How often nodes failed, how long they were unavailable or draining, and how long
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from batchjob.schedulers.cluster import ClusterJob, ClusterNode
-from collectors.cluster.histogram import Histogram
+from collectors.cluster.metric_types import Histogram
 
 
 class ConditionDurations:

@@ -6,8 +6,14 @@ from typing import NamedTuple
 
 from batchjob.schedulers.cluster import ClusterJob
 from batchjob.schedulers.states import JobState
-from collectors.cluster.histogram import Histogram, families
-from collectors.cluster.metric_types import ClusterMetric, Samples, counted, gauge
+from collectors.cluster.metric_types import (
+    ClusterMetric,
+    Histogram,
+    Samples,
+    counted,
+    families,
+    gauge,
+)
 from collectors.metric import Metric, MetricFamily, labels
 
 

@@ -7,8 +7,15 @@ from typing import NamedTuple
 
 from batchjob.schedulers.cluster import ClusterNode, GpuModel
 from collectors.cluster.gpu_seconds import GpuSeconds
-from collectors.cluster.histogram import Histogram, families
-from collectors.cluster.metric_types import ClusterMetric, Samples, counted, counter, gauge
+from collectors.cluster.metric_types import (
+    ClusterMetric,
+    Histogram,
+    Samples,
+    counted,
+    counter,
+    families,
+    gauge,
+)
 from collectors.metric import NO_LABELS, Metric, MetricFamily, labels
 
 Value = Callable[[ClusterNode], float | None]

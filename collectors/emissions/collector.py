@@ -52,24 +52,24 @@ class EmissionsCollector:
     """Exposes the factors that are valid now."""
 
     def __init__(self, factors: SiteFactors) -> None:
-        self._factors = factors
+        self.factors = factors
 
     def start(self) -> None:
         """Begin to ask the providers."""
-        self._factors.start()
+        self.factors.start()
 
     def stop(self) -> None:
         """End the threads."""
-        self._factors.stop()
+        self.factors.stop()
 
     def current(self) -> Sequence[EmissionFactor]:
         """For the energy accounts."""
-        return self._factors.current()
+        return self.factors.current()
 
     def collect(self) -> list[MetricFamily]:
         """Factors, ages, credits and failures."""
-        factors = self._factors.current()
-        estimated = {each.provider: each.estimated for each in self._factors.observations()}
+        factors = self.factors.current()
+        estimated = {each.provider: each.estimated for each in self.factors.observations()}
         zones = [(each, labels(provider=each.provider, zone=each.zone)) for each in factors]
         return [
             MetricFamily(
@@ -84,7 +84,7 @@ class EmissionsCollector:
                 ERRORS,
                 [
                     (labels(provider=source.name, reason=reason), float(count))
-                    for source in self._factors.sources
+                    for source in self.factors.sources
                     for reason, count in source.errors().items()
                 ],
             ),

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 
 from batchjob.runtime.background import PostponedError, Refresher
-from batchjob.runtime.log import Once
+from batchjob.runtime.log import LogOnce
 from collectors.emissions import cache
 from collectors.emissions.providers.provider import (
     REASONS,
@@ -42,10 +42,10 @@ class ProviderPoller:
         self._directory = cache_directory
         self._clock = clock
         self._errors: Counter[str] = Counter()
-        self._once = Once(log)
+        self._once = LogOnce(log)
         kept = cache.load(cache_directory, self._label) if cache_directory else None
         self._last = kept.observations if kept else ()
-        self._refresher: Refresher[None] = Refresher(
+        self.refresher: Refresher[None] = Refresher(
             f"emissions {self._label}",
             self._read,
             provider.interval,
@@ -56,15 +56,15 @@ class ProviderPoller:
 
     def start(self) -> None:
         """Begin to ask."""
-        self._refresher.start()
+        self.refresher.start()
 
     def stop(self) -> None:
         """End the thread."""
-        self._refresher.stop()
+        self.refresher.stop()
 
     def refresh(self) -> None:
         """Ask once, now, in the calling thread."""
-        self._refresher.refresh()
+        self.refresher.refresh()
 
     def current(self) -> tuple[Observation, ...]:
         """The observations valid now: an outdated factor is not returned."""

@@ -14,7 +14,7 @@ from collectors.emissions.providers import country_tables
 from collectors.emissions.providers.provider import Ask, FactorError, Observation, ProviderAccess
 from collectors.emissions.providers.registry import PROVIDERS, SERVER, TABLES, ProviderEntry, split
 
-_SPREAD_SECONDS = 30.0  # nodes that start together do not ask together
+SPREAD_SECONDS = 30.0  # nodes that start together do not ask together
 
 
 class SiteFactors:
@@ -102,7 +102,7 @@ def _sources(
         return []
     ask = _ask(options, section)
     directory = _cache_directory(options)
-    spread = random.uniform(0, _SPREAD_SECONDS)  # noqa: S311 (no secret)
+    spread = random.uniform(0, SPREAD_SECONDS)  # noqa: S311 (no secret)
     return [ProviderPoller(*each, ask, directory, clock, spread) for each in asked]
 
 

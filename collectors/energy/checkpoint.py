@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from collectors.energy.idle import LearnedIdlePower
-from collectors.energy.interval import Key, NodeSnapshot, key_of
+from collectors.energy.interval import Key, NodeSnapshot, Processors, key_of
 from collectors.energy.ledger import Component, Consumer, Kind, Ledger, LedgerEntry
-from collectors.energy.processors import Processors
-from collectors.jobs.view import JobName, JobUsage
+from collectors.jobs.view import JobCpu, JobName
 from collectors.metric import labels
 from collectors.power.meter import GpuEnergyReading, GpuEnergyShare, MeterReading
 
@@ -149,7 +148,7 @@ def _look_document(look: NodeSnapshot) -> dict[str, Any]:
 
 def _look(document: Mapping[str, Any]) -> NodeSnapshot:
     busy_seconds, cpus = document["processors"]
-    jobs = [JobUsage(_name(name), *map(_number, numbers)) for name, *numbers in document["jobs"]]
+    jobs = [JobCpu(_name(name), *map(_number, numbers)) for name, *numbers in document["jobs"]]
     return NodeSnapshot(
         float(document["at"]),
         float(document["epoch"]),

@@ -6,19 +6,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from batchjob.runtime.log import Once
-from batchjob.runtime.loop import Loop
+from batchjob.runtime.background import Loop
+from batchjob.runtime.log import LogOnce
 from batchjob.runtime.settings import option
 from batchjob.runtime.values import duration, number, one_of, text
 from collectors.collector import Collector, CollectorModule
 from collectors.emissions.factor import CurrentFactors, EmissionFactor
-from collectors.energy import checkpoint, idle, processors
-from collectors.energy.interval import NodeSnapshot, key_of
+from collectors.energy import checkpoint, idle
+from collectors.energy.interval import NodeSnapshot, Processors, key_of
 from collectors.energy.ledger import EnergyAccounts, Ledger
-from collectors.energy.metrics import METRICS, Shown, families
+from collectors.energy.metrics import METRICS, MeterSummary, families
 from collectors.host import Host
 from collectors.jobs.view import JobStarts, JobsView
 from collectors.metric import MetricFamily
+from collectors.node import read_stat
 from collectors.power.meter import (
     BEST_FIRST,
     GpuMetered,
@@ -98,13 +99,13 @@ class EnergyCollector:
             str, NodeSnapshot
         ] = {}  # by meter, to begin the books where it first answered
         self._meter: Meter | None = None
-        self._ledger: Ledger | None = None
+        self.ledger: Ledger | None = None
         self._ticked_at = float("-inf")
         self._read_at: dict[str, float] = {}
         self._errors = 0
-        self._shown = Shown()
-        self._once = Once(log)
-        self._loop = Loop("energy", self._step)
+        self._shown = MeterSummary()
+        self._once = LogOnce(log)
+        self._loop = Loop("energy", self.step)
 
     def start(self) -> None:
         """Begin to tick."""
@@ -123,7 +124,7 @@ class EnergyCollector:
         """The same as plain data; thread-safe."""
         return self._shown.accounts
 
-    def _step(self) -> float:
+    def step(self) -> float:
         try:
             self.tick()
             self._once.over("tick")
@@ -131,7 +132,7 @@ class EnergyCollector:
             self._errors += 1
             self._shown = self._shown._replace(tick_errors=self._errors)
             self._once.warning("tick", "energy: %s: %s", type(error).__name__, error)
-        return self._pause()
+        return self.pause()
 
     def tick(self) -> None:
         """Attribute the energy since the last tick, at each new reading or each interval."""
@@ -144,18 +145,18 @@ class EnergyCollector:
             for name in readings.keys() - self._first.keys():
                 self._first[name] = self._look(readings[name][1])
             self._elect(readings, now)
-        if self._ledger is None:
+        if self.ledger is None:
             return
         chosen = self._meter and readings.get(self._meter.name)
         meter, reading = chosen or (self._meter, None)
         self._meter = meter
-        since = self._ledger.since
+        since = self.ledger.since
         is_new = reading is not None and (
             since is None or since.meter is None or reading.at > since.meter.at
         )
         if is_new or now - self._ticked_at >= self._options.interval - _POLL_SECONDS / 2:
             self._ticked_at = now
-            self._book(self._ledger, reading)
+            self._book(self.ledger, reading)
 
     def _readings(self) -> dict[str, tuple[Meter, MeterReading]]:
         """Every meter that has a value now."""
@@ -179,13 +180,13 @@ class EnergyCollector:
             log.info("using %s as the meter of the node's energy", name)
         elif settled and self._options.source != "auto":
             self._once.warning("source", "%s returns no reading", self._options.source)
-        if self._ledger is None and (name is not None or settled):
-            self._ledger = self._opened(name or "")
-        if self._ledger is not None and self._meter is not None:
-            if self._ledger.since is None:
-                self._ledger.since = self._first[self._meter.name]
-            self._ledger.includes_gpus = self._includes_gpus()
-            self._ledger.longest = 3 * max(self._meter.period, self._options.interval)
+        if self.ledger is None and (name is not None or settled):
+            self.ledger = self._opened(name or "")
+        if self.ledger is not None and self._meter is not None:
+            if self.ledger.since is None:
+                self.ledger.since = self._first[self._meter.name]
+            self.ledger.includes_gpus = self._includes_gpus()
+            self.ledger.longest = 3 * max(self._meter.period, self._options.interval)
 
     def _opened(self, meter: str) -> Ledger:
         """The ledger of the last run if it belongs to this meter, else a new one."""
@@ -202,11 +203,12 @@ class EnergyCollector:
     def _look(self, reading: MeterReading | None) -> NodeSnapshot:
         gpus = self._gpus.gpu_energy() if self._gpus else ()
         usage = self._jobs.usage() if self._jobs else ()
+        cpu = read_stat(self._host.procfs)
         return NodeSnapshot(
             at=self._host.monotonic(),
             epoch=self._host.clock(),
             meter=reading,
-            processors=processors.read(self._host.procfs),
+            processors=Processors(cpu.busy_seconds, cpu.cpus),
             jobs={key_of(job.name): job for job in usage},
             gpus={gpu.uuid: gpu for gpu in gpus},
         )
@@ -215,7 +217,7 @@ class EnergyCollector:
         factors: Iterable[EmissionFactor] = self._factors.current() if self._factors else ()
         accounts = ledger.book(self._look(reading), factors)
         self._save(ledger)
-        self._shown = Shown(
+        self._shown = MeterSummary(
             self._meter,
             ledger.includes_gpus,
             self._idle_watts is not None,
@@ -250,12 +252,12 @@ class EnergyCollector:
                 "state", "energy counters will start from zero after a restart: %s", error
             )
 
-    def _pause(self) -> float:
+    def pause(self) -> float:
         """Seconds until the next tick: a slow meter is read when its next reading is due."""
         interval = self._options.interval
-        since = self._ledger.since if self._ledger else None
+        since = self.ledger.since if self.ledger else None
         if self._meter is None or self._meter.period == 0 or since is None or since.meter is None:
-            return interval if self._ledger else _POLL_SECONDS
+            return interval if self.ledger else _POLL_SECONDS
         overdue = self._host.monotonic() - since.meter.at - self._meter.period
         if overdue > 3 * self._meter.period:
             return interval

@@ -3,9 +3,8 @@
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from collectors.energy.processors import Processors
 from collectors.energy.split import Claim, GpuClaim
-from collectors.jobs.view import JobName, JobUsage
+from collectors.jobs.view import JobCpu, JobName
 from collectors.power.meter import GpuEnergyReading, GpuEnergyShare, MeterReading
 
 # A job is listed once its owner is known, which takes some seconds at most.
@@ -20,6 +19,16 @@ class Key(NamedTuple):
     user: str
 
 
+class Processors(NamedTuple):
+    """Busy CPU seconds since boot, and the CPUs that are online.
+
+    The CPU time of the node's jobs is compared with them.
+    """
+
+    busy_seconds: float
+    cpus: int
+
+
 class NodeSnapshot(NamedTuple):
     """The node at one moment, everything read together."""
 
@@ -27,7 +36,7 @@ class NodeSnapshot(NamedTuple):
     epoch: float  # Host.clock()
     meter: MeterReading | None
     processors: Processors
-    jobs: Mapping[Key, JobUsage]
+    jobs: Mapping[Key, JobCpu]
     gpus: Mapping[str, GpuEnergyReading]  # by UUID
 
 
@@ -37,7 +46,7 @@ class EnergyInterval(NamedTuple):
     start: float
     end: float
 
-    def lived(self, job: JobUsage | None) -> float:
+    def lived(self, job: JobCpu | None) -> float:
         """The fraction of the interval in which the job existed, 0 to 1."""
         if job is None or self.end <= self.start:
             return 1.0
@@ -83,7 +92,7 @@ def claims(earlier: NodeSnapshot, later: NodeSnapshot) -> dict[Key, Claim]:
     }
 
 
-def _used(before: JobUsage | None, now: JobUsage, during: EnergyInterval, most: float) -> float:
+def _used(before: JobCpu | None, now: JobCpu, during: EnergyInterval, most: float) -> float:
     """CPU seconds within the interval; those that cannot be attributed fall to the system."""
     if now.cpu_seconds is None:
         return 0.0
@@ -95,7 +104,7 @@ def _used(before: JobUsage | None, now: JobUsage, during: EnergyInterval, most: 
     return used if used >= 0 else now.cpu_seconds  # another incarnation, counted from 0
 
 
-def _born(job: JobUsage, during: EnergyInterval, most: float) -> bool:
+def _born(job: JobCpu, during: EnergyInterval, most: float) -> bool:
     """Whether all of the job's CPU time falls into this interval."""
     if job.started_at is None:
         return (job.cpu_seconds or 0.0) <= most
@@ -105,7 +114,7 @@ def _born(job: JobUsage, during: EnergyInterval, most: float) -> bool:
 def gpu_claims(
     earlier: GpuEnergyReading,
     later: GpuEnergyReading,
-    jobs: Mapping[Key, JobUsage],
+    jobs: Mapping[Key, JobCpu],
     during: EnergyInterval,
 ) -> dict[Key, GpuClaim]:
     """Who held the GPU at either end of the interval, each for its lifetime within it."""

@@ -72,7 +72,7 @@ METRICS = (
 )
 
 
-class Shown(NamedTuple):
+class MeterSummary(NamedTuple):
     """What a scrape exposes; replaced as a whole at each tick."""
 
     meter: Meter | None = None
@@ -83,7 +83,9 @@ class Shown(NamedTuple):
     tick_errors: int = 0
 
 
-def families(shown: Shown, now: float, created: Mapping[Labels, float]) -> list[MetricFamily]:
+def families(
+    shown: MeterSummary, now: float, created: Mapping[Labels, float]
+) -> list[MetricFamily]:
     """Render the families; those without samples are left out.
 
     `created`: when the counters of a job, by its labels, were 0.
@@ -132,7 +134,7 @@ def _counted(
     return MetricFamily(metric, samples, created=began)
 
 
-def _chosen(shown: Shown) -> list[MetricFamily]:
+def _chosen(shown: MeterSummary) -> list[MetricFamily]:
     assert shown.meter is not None
     accounts = shown.accounts
     gpus = "included" if shown.includes_gpus else "apart"

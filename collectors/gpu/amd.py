@@ -193,7 +193,7 @@ def _number(path: str, factor: float = 1.0) -> float | None:
     return int(text) * factor if re.fullmatch(r"-?\d+", text) else None
 
 
-class Cards:
+class AmdGpus:
     """A thread for each amdgpu device: a sleeping or faulty one must not delay the others."""
 
     version = ""  # amdgpu is a part of the kernel
@@ -239,4 +239,4 @@ class Cards:
         return reading._replace(values=values, energy=counter.follow(values, at, session=0))
 
 
-VENDOR = Cards
+VENDOR = AmdGpus

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from batchjob.runtime.background import Refresher
-from batchjob.runtime.log import Once
+from batchjob.runtime.log import LogOnce
 from batchjob.runtime.settings import SettingsError, option
 from batchjob.runtime.values import called, duration, integer, one_of
 from collectors.collector import Collector, CollectorModule
@@ -17,7 +17,7 @@ from collectors.gpu.allocation import Site, look
 from collectors.gpu.dcgm_files import JobFiles
 from collectors.gpu.devices import Gpu, GpuTable, read_mig_minors
 from collectors.gpu.families import families
-from collectors.gpu.holders import Disagreement, Holding, Map, make_map
+from collectors.gpu.holders import AllocationConflict, Holding, Map, make_map
 from collectors.gpu.job_files import PrologFiles
 from collectors.gpu.metrics import METRICS, UTILIZATION
 from collectors.gpu.reading import GpuReading, KnownGpu, Values, longest_age
@@ -113,14 +113,14 @@ class GpuCollector:
         )
         self._prolog = PrologFiles(options.job_files)
         self._vendors = vendors(host, options.interval)
-        self._table = GpuTable(())
+        self.table = GpuTable(())
         self._files = JobFiles(options.write_job_files) if options.write_job_files else None
         self._disagreeing: frozenset[tuple[str, JobName]] = frozenset()
         self._disagreements: Counter[str] = Counter()
-        self._once = Once(log)
+        self._once = LogOnce(log)
         self._last_map = Map()
         # More often than GPUs are read: it is cheap, and short jobs have GPUs as well.
-        self._mapper = Refresher(
+        self.mapper = Refresher(
             "gpu-map",
             self.refresh_map,
             options.interval / 5,
@@ -132,11 +132,11 @@ class GpuCollector:
         """Begin reading."""
         for vendor in self._vendors.values():
             vendor.start()
-        self._mapper.start()
+        self.mapper.start()
 
     def stop(self) -> None:
         """Stop the threads and remove the files made for dcgm-exporter."""
-        self._mapper.stop()
+        self.mapper.stop()
         for vendor in self._vendors.values():
             vendor.stop()
         if self._files is not None:
@@ -148,7 +148,7 @@ class GpuCollector:
             known=self._known(),
             now=self._host.monotonic(),
             holdings=self._map().holdings,
-            disagreements=self._disagreements,
+            conflicts=self._disagreements,
             errors={
                 key: count
                 for vendor in self._vendors.values()
@@ -193,7 +193,7 @@ class GpuCollector:
         """Map GPUs to the current jobs."""
         known = self._known()
         current = self._mapped(known) if known else Map()
-        self._count(current.disagreements)
+        self._count(current.conflicts)
         self._write(current)
         return current
 
@@ -207,9 +207,9 @@ class GpuCollector:
         )
         return self._last_map
 
-    def _count(self, disagreements: frozenset[Disagreement]) -> None:
+    def _count(self, conflicts: frozenset[AllocationConflict]) -> None:
         """Count a contradiction once per job while it persists."""
-        current = {(each.kind, each.job): each.what for each in disagreements}
+        current = {(each.kind, each.job): each.what for each in conflicts}
         for (kind, job), what in current.items():
             if (kind, job) not in self._disagreeing:
                 self._disagreements[kind] += 1
@@ -228,16 +228,16 @@ class GpuCollector:
     def _table_of(self, gpus: tuple[Gpu, ...]) -> GpuTable:
         """The table, rebuilt only if the devices have changed."""
         complete = all(vendor.complete for vendor in self._vendors.values())
-        if gpus != self._table.gpus or complete != self._table.complete:
-            self._table = GpuTable(gpus, read_mig_minors(self._host), complete)
-        return self._table
+        if gpus != self.table.gpus or complete != self.table.complete:
+            self.table = GpuTable(gpus, read_mig_minors(self._host), complete)
+        return self.table
 
     def _known(self) -> list[KnownGpu]:
         return [gpu for vendor in self._vendors.values() for gpu in vendor.known()]
 
     def _map(self) -> Map:
         """The last map, without the jobs that have ended since."""
-        latest = self._mapper.latest()
+        latest = self.mapper.latest()
         if latest is None:
             return Map()
         running = {holder.name for holder in self._jobs.holders()} if self._jobs else set()

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from batchjob.runtime.log import Once
+from batchjob.runtime.log import LogOnce
 from collectors.gpu.holders import Holding
 
 log = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ class JobFiles:
     def __init__(self, directory: str) -> None:
         self._directory = Path(directory)
         self._written: dict[str, str] | None = None  # by name; None until the first time
-        self._once = Once(log)
+        self._once = LogOnce(log)
 
     def write(self, holdings: Iterable[Holding]) -> None:
         """Write the map into the files; raises OSError if the directory is not writable.

@@ -37,7 +37,7 @@ def families(
     known: Sequence[KnownGpu],
     now: float,
     holdings: Iterable[Holding],
-    disagreements: Mapping[str, int],
+    conflicts: Mapping[str, int],
     errors: Mapping[tuple[str, str], int],
     drivers: Mapping[str, str],
 ) -> list[MetricFamily]:
@@ -53,7 +53,7 @@ def families(
     for (gpu, error), count in sorted(errors.items()):
         samples.append(GpuSample(ERRORS, labels(gpu=gpu, error=error), count))
     for kind in KINDS if known else ():
-        samples.append(GpuSample(DISAGREEMENTS, labels(kind=kind), disagreements.get(kind, 0)))
+        samples.append(GpuSample(DISAGREEMENTS, labels(kind=kind), conflicts.get(kind, 0)))
     grouped: dict[Metric, list[tuple[Labels, float]]] = {metric: [] for metric in METRICS}
     for sample in samples:
         if sample.value is not None:

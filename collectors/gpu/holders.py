@@ -30,7 +30,7 @@ class Holding(NamedTuple):
     confirmed: bool = False  # by something that the job's user cannot write
 
 
-class Disagreement(NamedTuple):
+class AllocationConflict(NamedTuple):
     """A contradiction between sources."""
 
     kind: str  # one of KINDS
@@ -45,7 +45,7 @@ class Map(NamedTuple):
     """Who holds what at one moment."""
 
     holdings: tuple[Holding, ...] = ()
-    disagreements: frozenset[Disagreement] = frozenset()
+    conflicts: frozenset[AllocationConflict] = frozenset()
 
 
 class _Job(NamedTuple):
@@ -67,10 +67,10 @@ def make_map(
     which case the jobs that hold shards of a GPU share all of it. `before` is the last map: a job
     whose process was once seen on a GPU that its environment names stays confirmed while idle.
     """
-    disagreements: set[Disagreement] = set()
+    conflicts: set[AllocationConflict] = set()
     jobs = []
     for holder in holders:
-        given = _choose(holder, allocations(holder, seen), disagreements)
+        given = _choose(holder, allocations(holder, seen), conflicts)
         jobs.append(_Job(holder, given, _used(holder, seen, readings)))
     last = before.holdings if before else ()
     confirmed = {(each.job, each.unit) for each in last if each.confirmed}
@@ -81,18 +81,18 @@ def make_map(
     holdings = [
         holding
         for unit, on_it in units.items()
-        for holding in _holdings(unit, on_it, confirmed, readings, shards_per_gpu, disagreements)
+        for holding in _holdings(unit, on_it, confirmed, readings, shards_per_gpu, conflicts)
     ]
     holdings.sort(key=lambda each: (each.job, each.unit.gpu.index, each.unit.gpu_instance))
-    return Map(tuple(holdings), frozenset(disagreements))
+    return Map(tuple(holdings), frozenset(conflicts))
 
 
 def _choose(
-    holder: JobHolder, said: list[Allocation], disagreements: set[Disagreement]
+    holder: JobHolder, said: list[Allocation], conflicts: set[AllocationConflict]
 ) -> Allocation | None:
     for each in said:
         for word in each.unknown:
-            disagreements.add(Disagreement("unknown_gpu", holder.name, word))
+            conflicts.add(AllocationConflict("unknown_gpu", holder.name, word))
     told = [each for each in said if each.units]
     if not told:
         return None
@@ -100,7 +100,7 @@ def _choose(
     for other in told[1:]:
         # A step may name a part of the job's GPUs; only what neither covers is a contradiction.
         if not (other.units <= best.units or best.units <= other.units):
-            disagreements.add(Disagreement("sources", holder.name, other.source))
+            conflicts.add(AllocationConflict("sources", holder.name, other.source))
     return best
 
 
@@ -124,7 +124,7 @@ def _holdings(
     confirmed: set[tuple[JobName, Unit]],
     readings: Mapping[str, GpuReading],
     shards_per_gpu: int,
-    disagreements: set[Disagreement],
+    conflicts: set[AllocationConflict],
 ) -> Iterable[Holding]:
     given = [job for job in jobs if job.given and unit in job.given.units]
     told = [job for job in given if job.given and job.given.trusted]
@@ -139,14 +139,14 @@ def _holdings(
     wholes = [job for job in given if not _is_part(job)]
     name = f"{unit.gpu.uuid}/{unit.gpu_instance}"
     for job in wholes if len(wholes) > 1 else ():
-        disagreements.add(Disagreement("overlap", job.holder.name, name))
+        conflicts.add(AllocationConflict("overlap", job.holder.name, name))
     reading = readings.get(unit.gpu.uuid)
     for job in given:
         if job not in holding:
-            disagreements.add(Disagreement("unconfirmed", job.holder.name, name))
+            conflicts.add(AllocationConflict("unconfirmed", job.holder.name, name))
     for job in jobs:
         if job.given and job not in given:
-            disagreements.add(Disagreement("process", job.holder.name, name))
+            conflicts.add(AllocationConflict("process", job.holder.name, name))
         yield Holding(
             job.holder.name,
             unit,

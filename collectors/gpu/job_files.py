@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Mapping
 
-from batchjob.runtime.log import Once
+from batchjob.runtime.log import LogOnce
 
 log = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ class PrologFiles:
     def __init__(self, directory: str) -> None:
         """`directory` may be "": there is no prolog."""
         self._directory = directory
-        self._once = Once(log)
+        self._once = LogOnce(log)
 
     def read(self) -> Mapping[str, frozenset[str]]:
         """Job id → names of the files that contain it; empty while there is no directory."""

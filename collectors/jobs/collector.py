@@ -16,8 +16,8 @@ from collectors.collector import Collector, CollectorModule
 from collectors.host import Host, Moment
 from collectors.jobs import metrics, steps
 from collectors.jobs.cgroups.devices import DeviceNames
-from collectors.jobs.cgroups.directory import Descriptors, Trouble
-from collectors.jobs.cgroups.job_cgroup import tables
+from collectors.jobs.cgroups.directory import DescriptorBudget, ReadErrors
+from collectors.jobs.cgroups.job_cgroup import cgroup_files
 from collectors.jobs.cgroups.kernel_log import KernelLog
 from collectors.jobs.discovery.site_layouts import all_layouts, site_layouts
 from collectors.jobs.discovery.walk import CgroupWalker
@@ -30,7 +30,7 @@ from collectors.jobs.state.job import Job
 from collectors.jobs.state.job_identity import JobIdentity
 from collectors.jobs.state.job_table import IGNORED_REASONS, OVERFLOW, JobTable
 from collectors.jobs.state.sampler import Sampler
-from collectors.jobs.view import JobHolder, JobName, JobUsage
+from collectors.jobs.view import JobCpu, JobHolder, JobName
 from collectors.metric import Labels, MetricFamily, labels
 
 METRICS = (*metrics.METRICS, *steps.METRICS)
@@ -90,25 +90,28 @@ class JobsOptions:
 
 
 class JobsCollector:
-    """Families of all jobs, and `usage()` and `holders()` for other collectors."""
+    """Families of all jobs, and `usage()` and `holders()` for other collectors.
 
-    def __init__(self, host: Host, options: JobsOptions) -> None:
+    The public attributes are its parts; each can also be driven without its thread.
+    """
+
+    def __init__(self, host: Host, options: JobsOptions, names: UserNames | None = None) -> None:
         groups = frozenset(options.metrics)
         self._host = host
         self._options = options
         shown = groups | ({"executables"} if options.executables else set())
         self._families = JobFamilies(metrics.wanted(shown), options.created)
-        self._trouble = Trouble()
+        self._errors = ReadErrors()
         self._kernel_log = KernelLog(f"{host.dev}/kmsg")
         descriptors = _descriptors()
-        files = tables(
+        files = cgroup_files(
             _file_groups(groups),
             DeviceNames(host.sysfs),
             descriptors,
             self._kernel_log,
-            self._trouble,
+            self._errors,
         )
-        self._registry = JobTable(host, files, options.linger, options.max, options.max_ended)
+        self.table = JobTable(host, files, options.linger, options.max, options.max_ended)
         wanted = ScanSettings(
             interval=options.processes_interval,
             io="process-io" in groups,
@@ -118,15 +121,15 @@ class JobsCollector:
             job_name=options.name,
         )
         self._exits = ExitWatcher(self._exited, self._ending, descriptors)
-        self._inspector = ProcessScanner(
-            host, self._registry, UserNames(), wanted, self._exits, self._trouble
+        self.scanner = ProcessScanner(
+            host, self.table, names or UserNames(), wanted, self._exits, self._errors
         )
-        self._sampler = Sampler(host, self._registry)
-        self._watcher = CgroupWatcher(self._registry, self._born, self._trouble)
-        self._discovery = CgroupWalker(
-            self._registry, all_layouts(options.layouts), self._watcher, self._trouble
+        self.sampler = Sampler(host, self.table)
+        self.watcher = CgroupWatcher(self.table, self._born, self._errors)
+        self.walker = CgroupWalker(
+            self.table, all_layouts(options.layouts), self.watcher, self._errors
         )
-        self._watcher.discovery = self._discovery
+        self.watcher.walker = self.walker
         self._steps = steps.Steps(files) if options.steps else None
         self._look_at = float("-inf")
         self._passing = threading.Lock()
@@ -134,38 +137,38 @@ class JobsCollector:
 
     def start(self) -> None:
         """Find the existing jobs, then watch for others."""
-        self._discovery.look()
+        self.walker.look()
         self._look_at = self._host.monotonic() + _LOOK_AGAIN_SECONDS
-        self._watcher.start()
-        self._inspector.start()
-        self._sampler.start()
+        self.watcher.start()
+        self.scanner.start()
+        self.sampler.start()
 
     def stop(self) -> None:
         """Stop the threads and close all descriptors."""
-        self._watcher.stop()
-        self._sampler.stop()
-        self._inspector.stop()
+        self.watcher.stop()
+        self.sampler.stop()
+        self.scanner.stop()
         self._exits.stop()
         if self._steps is not None:
             self._steps.close()
-        self._registry.close()
+        self.table.close()
         self._kernel_log.close()
 
     def look(self) -> None:
         """Find jobs and scan their processes now, in the calling thread."""
-        self._discovery.look()
-        self._inspector.look()
+        self.walker.look()
+        self.scanner.look()
 
     def wait(self, seconds: float) -> None:
         """Wait until every existing job has been identified, for at most `seconds`."""
         until = time.monotonic() + seconds
-        while time.monotonic() < until and not self._inspector.settled():
+        while time.monotonic() < until and not self.scanner.settled():
             time.sleep(_SETTLED_POLL_SECONDS)
 
     def collect(self) -> list[MetricFamily]:
         """Read every job and make families of the readings."""
         read = self._read()
-        self._inspector.scraped()
+        self.scanner.scraped()
         of_jobs = self._families.of([(identity, reading) for _, identity, reading in read])
         if self._steps is not None:
             running = {job: identity for job, identity, _ in read if job.ended is None}
@@ -177,10 +180,10 @@ class JobsCollector:
 
         The processes are scanned first. A scrape does not wait for that, and uses the last scan.
         """
-        self._inspector.refresh(_LOOK_PATIENCE_SECONDS)
+        self.scanner.refresh(_LOOK_PATIENCE_SECONDS)
         return [(identity.name, reading) for _, identity, reading in self._read()]
 
-    def usage(self) -> list[JobUsage]:
+    def usage(self) -> list[JobCpu]:
         """The CPU usage of every visible job, read now."""
         now = self._host.monotonic()
         found = []
@@ -189,7 +192,7 @@ class JobsCollector:
             user, system = reading.cpu_user_seconds, reading.cpu_system_seconds
             seconds = None if user is None or system is None else user + system
             found.append(
-                JobUsage(
+                JobCpu(
                     identity.name,
                     seconds,
                     reading.cgroup.cpus,
@@ -218,12 +221,12 @@ class JobsCollector:
         return found
 
     def _born(self) -> None:
-        self._inspector.wake()
-        self._sampler.wake()
+        self.scanner.wake()
+        self.sampler.wake()
 
     def _exited(self, job: Job) -> None:
-        self._registry.removed(job)
-        self._inspector.exited(job)
+        self.table.removed(job)
+        self.scanner.exited(job)
 
     def _ending(self, job: Job) -> bool:
         job.read(self._host.monotonic())
@@ -232,18 +235,18 @@ class JobsCollector:
     def _read(self) -> list[tuple[Job, JobIdentity, JobReading]]:
         with self._passing:
             now = self._host.monotonic()
-            if now >= self._look_at or not self._watcher.complete:
-                self._discovery.look(born=True)
+            if now >= self._look_at or not self.watcher.complete:
+                self.walker.look(born=True)
                 self._look_at = now + _LOOK_AGAIN_SECONDS
-            self._inspector.rescue()
+            self.scanner.rescue()
             read = [(job, identity, self._reading(job, now)) for job, identity in self._shown()]
-            self._registry.prune()
+            self.table.prune()
             return read
 
     def _shown(self) -> Iterator[tuple[Job, JobIdentity]]:
         """Believed jobs with a name; of two with the same name, the first."""
         names: set[Labels] = set()
-        for job in self._registry.believed():
+        for job in self.table.believed():
             identity = job.identity
             if identity is not None and identity.name.labels not in names:
                 names.add(identity.name.labels)
@@ -262,15 +265,15 @@ class JobsCollector:
 
     def _own(self) -> list[MetricFamily]:
         ignored = dict.fromkeys(IGNORED_REASONS, 0)
-        ignored[OVERFLOW] = self._registry.overflow()
-        for job in self._registry.all():
+        ignored[OVERFLOW] = self.table.overflow()
+        for job in self.table.all():
             if job.disbelieved is not None:
                 ignored[job.disbelieved] += 1
         return [
             MetricFamily(metrics.IGNORED, [(labels(reason=r), n) for r, n in ignored.items()]),
             MetricFamily(
                 metrics.ERRORS,
-                [(labels(reason=r), n) for r, n in sorted(self._trouble.counts().items())],
+                [(labels(reason=r), n) for r, n in sorted(self._errors.counts().items())],
             ),
         ]
 
@@ -285,10 +288,10 @@ def _file_groups(groups: frozenset[str]) -> frozenset[str]:
     return frozenset(needs.get(group, group) for group in groups) | {"cpu"}
 
 
-def _descriptors() -> Descriptors:
+def _descriptors() -> DescriptorBudget:
     """Half of the process's open file limit is for cgroup files."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return Descriptors(soft // 2)
+    return DescriptorBudget(soft // 2)
 
 
 def build(host: Host, options: JobsOptions, built: Mapping[str, Collector]) -> JobsCollector:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from batchjob.quantities.reading import CgroupReading, total
 from batchjob.schedulers.layout import step_of
-from collectors.jobs.cgroups.job_cgroup import JobCgroup, Tables
+from collectors.jobs.cgroups.job_cgroup import CgroupFiles, JobCgroup
 from collectors.jobs.state.job import Job
 from collectors.jobs.state.job_identity import JobIdentity
 from collectors.metric import NO_LABELS, Labels, Metric, MetricFamily, join, labels
@@ -57,8 +57,8 @@ METRICS = tuple(metric for metric, _ in STEP_METRICS)
 class Steps:
     """Keeps the directories of running steps open between scrapes. Used by one scrape at a time."""
 
-    def __init__(self, tables: Tables) -> None:
-        self._tables = tables
+    def __init__(self, files: CgroupFiles) -> None:
+        self._files = files
         self._parts: dict[tuple[Job, str, str], JobCgroup] = {}  # job, step, path → its directories
 
     def families(self, jobs: Mapping[Job, JobIdentity], now: float) -> list[MetricFamily]:
@@ -92,7 +92,7 @@ class Steps:
                     key = (job, step.name, f"{top}/{name}")
                     part = self._parts.get(key) or before.pop(key, None)
                     if part is None:
-                        part = JobCgroup(key[2], job.found, None, self._tables)
+                        part = JobCgroup(key[2], job.found, None, self._files)
                     part.drop_removed(now)
                     part.add(hierarchy)
                     self._parts[key] = part

@@ -28,7 +28,7 @@ class JobName(NamedTuple):
     labels: Labels  # manager, jobid and user, rendered once
 
 
-class JobUsage(NamedTuple):
+class JobCpu(NamedTuple):
     """A job's CPU at one moment. `None`: not readable, which is not zero."""
 
     name: JobName
@@ -54,7 +54,7 @@ class JobHolder(NamedTuple):
 class JobsView(Protocol):
     """The part of the jobs collector that other collectors need. Thread-safe."""
 
-    def usage(self) -> list[JobUsage]:
+    def usage(self) -> list[JobCpu]:
         """The CPU usage of every known job, read now, including ended ones that linger."""
 
     def holders(self) -> list[JobHolder]:

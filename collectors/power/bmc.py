@@ -35,7 +35,7 @@ class BmcCollector(ABC, Generic[T]):
         self._close = close
         self._interval = interval
         self._failures: Counter[str] = Counter()
-        self._refresher: Refresher[T] = Refresher(
+        self.refresher: Refresher[T] = Refresher(
             self.meter,
             self._read,
             interval,
@@ -46,28 +46,28 @@ class BmcCollector(ABC, Generic[T]):
 
     def start(self) -> None:
         """Start reading."""
-        self._refresher.start()
+        self.refresher.start()
 
     def stop(self) -> None:
         """Stop the thread and close the connection."""
-        self._refresher.stop()
+        self.refresher.stop()
         self._close()
 
     def meters(self) -> Sequence[Meter]:
         """The node's power, once the BMC has answered."""
-        if self._refresher.latest() is None:
+        if self.refresher.latest() is None:
             return ()
         return (Meter(self.meter, "node", True, self._interval, self._meter),)
 
     def collect(self) -> list[MetricFamily]:
         """The last reading, unless it is too old, and the count of failures."""
         counts = [(labels(reason=each), float(self._failures[each])) for each in self.reasons]
-        seen = self._refresher.latest()
+        seen = self.refresher.latest()
         shown = () if seen is None else self._families(seen)
         return [MetricFamily(self.errors, counts), *shown]
 
     def _meter(self) -> MeterReading | None:
-        seen = self._refresher.latest()
+        seen = self.refresher.latest()
         return None if seen is None else self._reading(seen)
 
     @abstractmethod

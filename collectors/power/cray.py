@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from batchjob.runtime.log import Once
+from batchjob.runtime.log import LogOnce
 from collectors.collector import Collector, CollectorModule
 from collectors.host import Host
 from collectors.metric import NO_LABELS, Metric, MetricFamily, labels
@@ -71,13 +71,13 @@ def read(directory: str) -> CrayCounters | None:
     Raises OSError if there are no such counters, and ValueError for an unknown format.
     """
     for _ in range(_TRIES):
-        before = _integer(directory, "freshness")
+        before = read_integer(directory, "freshness")
         values: dict[str, dict[str, float]] = {"power": {}, "energy": {}, "power_cap": {}}
         for entry in os.listdir(directory):
             if match := _FILE.fullmatch(entry):
-                values[match[2]][match[1] or "node"] = _value(directory, entry)
-        startup = _integer(directory, "startup")
-        if _integer(directory, "freshness") == before:
+                values[match[2]][match[1] or "node"] = read_value(directory, entry)
+        startup = read_integer(directory, "startup")
+        if read_integer(directory, "freshness") == before:
             return CrayCounters(before, startup, **values)
     return None
 
@@ -90,7 +90,7 @@ class Cray:
         self._directory = f"{host.sysfs}/cray/pm_counters"
         self._fresh_since: tuple[int, float] | None = None  # value of freshness, first seen at
         self._stale = 0
-        self._once = Once(log)
+        self._once = LogOnce(log)
         self._plausible: dict[str, PlausiblePower] = defaultdict(PlausiblePower)  # by domain
         self._lock = threading.Lock()
 
@@ -169,11 +169,11 @@ def build(host: Host, _options: CrayOptions, _built: Mapping[str, Collector]) ->
     return Cray(host)
 
 
-def _integer(directory: str, entry: str) -> int:
+def read_integer(directory: str, entry: str) -> int:
     return int(_text(directory, entry))
 
 
-def _value(directory: str, entry: str) -> float:
+def read_value(directory: str, entry: str) -> float:
     text = _text(directory, entry)
     match = _VALUE.fullmatch(text)
     if match is None:

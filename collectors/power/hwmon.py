@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from batchjob.runtime.background import Refresher, lifetime
-from batchjob.runtime.log import Once
+from batchjob.runtime.log import LogOnce
 from batchjob.runtime.settings import option
 from batchjob.runtime.values import duration
 from collectors.collector import Collector, CollectorModule
@@ -173,7 +173,7 @@ class Hwmon:
         self._scanned_at = float("-inf")
         self._errors = 0
         self._plausible: dict[HwmonSensor, PlausiblePower] = defaultdict(PlausiblePower)
-        self._once = Once(log)
+        self._once = LogOnce(log)
         self.refresher: Refresher[Values] = Refresher(
             "hwmon",
             self._read,

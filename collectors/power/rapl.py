@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from batchjob.runtime.log import Once
-from batchjob.runtime.loop import Loop
+from batchjob.runtime.background import Loop
+from batchjob.runtime.log import LogOnce
 from batchjob.runtime.settings import option
 from batchjob.runtime.values import duration
 from collectors.collector import Collector, CollectorModule
@@ -111,7 +111,7 @@ def step(earlier: Raw, later: Raw, range_joules: float | None, max_watts: float)
     return CounterDelta(joules)
 
 
-class Track:
+class CounterTrack:
     """One zone's total since its first read."""
 
     def __init__(self, zone: Zone, max_watts: float) -> None:
@@ -141,13 +141,13 @@ class Rapl:
         self._host = host
         self._options = options
         self._root = powercap.root_of(host.sysfs)
-        self._tracks: dict[str, Track] = {}  # by path
+        self._tracks: dict[str, CounterTrack] = {}  # by path
         self._limits: tuple[Limit, ...] = ()
         self._errors: Counter[str] = Counter()
         self._gaps: Counter[tuple[ZoneDomain, str]] = Counter()
         self._series = new_series()
         self._scanned_at = float("-inf")
-        self._once = Once(log)
+        self._once = LogOnce(log)
         self._lock = threading.Lock()
         self._loop = Loop("rapl", self._step)
 
@@ -235,11 +235,11 @@ class Rapl:
         self._tracks = {
             path: kept[path]
             if path in kept and zone.place not in moved
-            else Track(zone, self._most_watts(zone))
+            else CounterTrack(zone, self._most_watts(zone))
             for path, zone in found.items()
         }
 
-    def _read(self, track: Track) -> None:
+    def _read(self, track: CounterTrack) -> None:
         """Must be called with the lock held."""
         zone = track.zone
         try:
@@ -292,8 +292,8 @@ def _labels(place: ZoneDomain, **more: str) -> Labels:
     return labels(zone=place.zone, package=place.package, **more)
 
 
-def _by_place(tracks: Mapping[str, Track]) -> dict[ZoneDomain, list[Track]]:
-    places: dict[ZoneDomain, list[Track]] = defaultdict(list)
+def _by_place(tracks: Mapping[str, CounterTrack]) -> dict[ZoneDomain, list[CounterTrack]]:
+    places: dict[ZoneDomain, list[CounterTrack]] = defaultdict(list)
     for track in tracks.values():
         places[track.zone.place].append(track)
     return places

@@ -16,7 +16,7 @@ def pauses(refresher, times):
     seen = []
     for _ in range(times):
         refresher.refresh()
-        seen.append(refresher._pause)
+        seen.append(refresher.pause)
     return seen
 
 

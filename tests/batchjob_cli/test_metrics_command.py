@@ -18,6 +18,7 @@ from batchjob_cli.client.sample_table import ABSENT, TYPES
 from batchjob_cli.main import main
 from batchjob_stats_db.samples.folder import folder_of
 from batchjob_stats_db.samples.writer import Writer
+from tests.batchjob_stats_db.samples.killed import close_files
 from tests.e2e.reader import text
 
 T = 1_775_300_000
@@ -188,7 +189,7 @@ def test_a_running_job_is_followed_to_its_end(tmp_path, capsys):
 def test_nobody_waits_for_a_recorder_that_is_gone(tmp_path, capsys):
     writer = begun(tmp_path)
     writer.write(sample(0))
-    os.close(writer._descriptor)  # as the kernel does, of a process that was killed
+    close_files(tmp_path)
     code, lines, _ = metrics(capsys, tmp_path, RUN, "--json")
     assert (code, len(lines)) == (0, 1)
 

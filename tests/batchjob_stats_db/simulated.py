@@ -75,16 +75,19 @@ class Simulated:
         return BEGIN + self.number * EVERY + 10_000
 
 
-def poller(engine, source, **tsdb) -> Poller:
-    """A poller of one simulated cluster, at the end of its time."""
+def poller(engine, source, *, history=None, clock=None, **tsdb) -> Poller:
+    """A poller of one simulated cluster, at the end of its time unless there is a clock."""
     cluster = ClusterSettings("c1", (source,), (), TsdbOptions(**tsdb))
 
-    def clock() -> float:
+    def end() -> float:
         return float(source.now)
 
+    clock = clock or end
     store = Store(engine, "c1", cluster.tsdb.policy(), clock)
     options = PollOptions(interval=0.0, rollup_interval=0.0)
-    return Poller(cluster, store, None, options, RetentionOptions(), PollerMetrics(), clock, clock)
+    return Poller(
+        cluster, store, history, options, RetentionOptions(), PollerMetrics(), clock, clock
+    )
 
 
 def main() -> None:
@@ -92,7 +95,7 @@ def main() -> None:
     source = Simulated(int(sys.argv[2]))
     with only_writer(url):
         made = poller(writer(url), source)
-        store = made._store
+        store = made.store
         while not done(store, source):
             made.cycle(threading.Event())
     print("done", flush=True)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from batchjob.quantities.quantity import SeriesKind
 from batchjob_stats_db.timeseries import resample
 from batchjob_stats_db.timeseries.base import JobWindow, Point, SeriesQuery
-from batchjob_stats_db.timeseries.resample import Segment, Stretches
+from batchjob_stats_db.timeseries.resample import Bins, Segment
 from tests.batchjob_stats_db.samples.stores import STORES
 from tests.batchjob_stats_db.tsdb import line
 
@@ -24,7 +24,7 @@ def span(end=T + 120, until=None, **more):
 
 def rates(samples, count=2, of=None, gap=GAP):
     of = of or span()
-    cut = Stretches(T, of.end or of.until, count)
+    cut = Bins(T, of.end or of.until, count)
     own = resample.pieces([(T + at, value) for at, value in samples], of, gap)
     return [(point.time - T, *point[1:]) for point in resample.rates(own, cut)]
 
@@ -63,7 +63,7 @@ def test_rates_are_added_where_they_are_known():
 
 def test_values():
     points = [(T, 4.0), (T + 60, 2.0), (T + 61, 9.0), (T + 62, math.nan), (T + 500, 1.0)]
-    cut = Stretches(T, T + 120, 2)
+    cut = Bins(T, T + 120, 2)
     assert resample.values(points, cut) == [Point(T + 60, 2, 3, 4), Point(T + 120, 9, 9, 9)]
 
 
@@ -74,10 +74,10 @@ def test_replicas_fill_each_other_s_gaps():
 
 
 def test_no_stretch_is_shorter_than_the_time_between_samples():
-    assert resample.stretches(span(), 300, 30).many == 4
-    assert resample.stretches(span(T + 5), 300, 30).many == 1
-    assert resample.stretches(span(T), 300, 30).seconds == 1  # a job of no length
-    assert resample.stretches(span(T + 86400), 300, 30).many == 300
+    assert resample.bins(span(), 300, 30).many == 4
+    assert resample.bins(span(T + 5), 300, 30).many == 1
+    assert resample.bins(span(T), 300, 30).seconds == 1  # a job of no length
+    assert resample.bins(span(T + 86400), 300, 30).many == 300
 
 
 @given(
@@ -89,7 +89,7 @@ def test_nothing_a_counter_counted_is_lost(steps, count):
     for seconds, grown in steps:
         at, value = at + seconds, value + grown
         samples.append((float(at), float(value)))
-    cut = Stretches(T, at, count)
+    cut = Bins(T, at, count)
     own = resample.pieces(samples, span(at), gap=2000)
     course = resample.rates(own, cut)
     assert math.fsum(p.mean for p in course) * cut.seconds == pytest.approx(value, rel=1e-6)

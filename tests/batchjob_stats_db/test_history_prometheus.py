@@ -147,7 +147,7 @@ def test_samples_are_read_only_where_and_when_a_counter_fell(running):
 @pytest.mark.parametrize("running", SERVERS)
 def test_a_refused_question_says_why(running):
     with running([]) as url, pytest.raises(TimeSeriesError, match="status 4"):
-        Prometheus(Endpoint(url))._ask("query", query="sum(", time=T)
+        Prometheus(Endpoint(url)).ask("query", query="sum(", time=T)
 
 
 def test_no_answer_is_an_error():

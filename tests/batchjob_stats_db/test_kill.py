@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 def test_killed_at_random_instants(url, engine):
     chance = random.Random(17)
     source = Simulated(JOBS)
-    observer = poller(engine, source)._store
+    observer = poller(engine, source).store
     begun, kills = time.monotonic(), 0
     while kills < KILLS:
         child = started(url)

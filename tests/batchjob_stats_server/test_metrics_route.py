@@ -7,6 +7,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -89,14 +90,15 @@ def measured(services, store):
 
 @pytest.fixture
 def ask(measured):
-    def ask(path, user="vera", status=200, **params):
-        headers = {"X-Grafana-User": user, "X-Batchjob-Secret": SECRET}
-        client = TestClient(app.make(measured), client=(PROXY, 50000), headers=headers)
-        answer = client.get(f"/api/v1/jobs/{path}/metrics", params=params)
-        assert answer.status_code == status, answer.text
-        return answer.json() if params.get("format", "json") == "json" else answer.text
+    return partial(asked, measured)
 
-    return ask
+
+def asked(services, path, user="vera", status=200, **params):
+    headers = {"X-Grafana-User": user, "X-Batchjob-Secret": SECRET}
+    client = TestClient(app.make(services), client=(PROXY, 50000), headers=headers)
+    answer = client.get(f"/api/v1/jobs/{path}/metrics", params=params)
+    assert answer.status_code == status, answer.text
+    return answer.json() if params.get("format", "json") == "json" else answer.text
 
 
 @pytest.fixture
@@ -214,16 +216,17 @@ def test_every_curve_is_a_query_that_prometheus_takes(ask, first_run, metric):
     ask("1", metric=metric, **first_run)
 
 
-def test_a_store_that_is_gone(measured, ask, services, proxied):
-    measured.histories._idle.put(Prometheus(Endpoint("http://127.0.0.1:1", timeout_seconds=1)))
-    assert ask("1", status=503)["detail"] == "the time series database does not answer"
+def test_a_store_that_is_gone(services, proxied):
+    nobody = Prometheus(Endpoint("http://127.0.0.1:1", timeout_seconds=1))
+    gone = services._replace(histories=TimeSeriesPool([nobody]))
+    assert asked(gone, "1", status=503)["detail"] == "the time series database does not answer"
     # Without any store configured, the rest works.
     assert proxied("vera").get("/api/v1/jobs/1/metrics").status_code == 503
     assert proxied("vera").get("/api/v1/jobs/1").status_code == 200
 
 
 def test_too_many_at_once(measured, ask, monkeypatch):
-    monkeypatch.setattr("batchjob_stats_server.promql.histories._PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr("batchjob_stats_server.promql.histories.PATIENCE_SECONDS", 0.01)
     with measured.histories.lent():
         assert "too many" in ask("1", status=503)["detail"]
 

@@ -29,7 +29,7 @@ def maximum(long_form):
 @pytest.fixture
 def limited(services, maximum, monkeypatch):
     """The server with these limits; who does not read would hold it for half a minute."""
-    monkeypatch.setattr("batchjob_stats_server.http.protocol._UNREAD_MILLISECONDS", 2000)
+    monkeypatch.setattr("batchjob_stats_server.http.protocol.UNREAD_MILLISECONDS", 2000)
     limit = LimitOptions(connections=maximum, peer_connections=maximum // 10)
     settings = services.settings._replace(limit=limit)
     return services._replace(settings=settings, clock=time.time)

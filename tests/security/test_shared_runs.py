@@ -24,7 +24,7 @@ from batchjob.local_runs import record as run_files
 from batchjob.local_runs.directory import plain_file
 from batchjob.local_runs.output import Reader, StreamLog
 from batchjob.local_runs.record import Run, SupervisorProcess
-from batchjob.local_runs.retention import Keep, sweep
+from batchjob.local_runs.retention import RunRetention, sweep
 from batchjob.runtime.settings import SettingsError
 from batchjob.schedulers.accounting import Unfinished
 from batchjob.schedulers.states import JobState
@@ -173,7 +173,7 @@ def test_what_is_no_plain_file_holds_nobody_up(shared):
     assert (last.deleted, last.vanished) == ((), ())
     assert stop_request.take(shared / "runs", ID) is None
     assert history.history(data=str(shared)) == []
-    sweep(shared, Keep())
+    sweep(shared, RunRetention())
 
 
 def test_a_huge_file_is_not_read_as_a_whole(shared):

@@ -1,6 +1,6 @@
 """A node in a time of its own: processors, a meter and jobs that come and go."""
 
-from collectors.jobs.view import JobName, JobUsage
+from collectors.jobs.view import JobCpu, JobName
 from collectors.metric import labels
 
 
@@ -46,7 +46,7 @@ class Jobs:
     def usage(self):
         now = self.time.clock()
         return [
-            JobUsage(
+            JobCpu(
                 job.name,
                 job.cpu_seconds(now),
                 job.cpus,

@@ -55,8 +55,8 @@ class SimulatedSlurm:
         self.answered = 0  # rows of jobs
         self.queued: dict[tuple[str, int], SlurmJob] = {}
         self.waiting: list[SlurmJob] = []
-        self._by_end: dict[int, list[SlurmJob]] = defaultdict(list)
-        self._by_id: dict[str, list[SlurmJob]] = defaultdict(list)
+        self.by_end: dict[int, list[SlurmJob]] = defaultdict(list)
+        self.by_id: dict[str, list[SlurmJob]] = defaultdict(list)
         self._jobs = 0
 
     def add(self, job: SlurmJob) -> SlurmJob:
@@ -65,16 +65,16 @@ class SimulatedSlurm:
         job.dbindex = self._jobs
         job.known_at = job.known_at or job.submit
         job.ended_at = job.ended_at or job.end
-        self._by_end[job.end // _BUCKET].append(job)
-        self._by_id[str(job.jobid)].append(job)
+        self.by_end[job.end // _BUCKET].append(job)
+        self.by_id[str(job.jobid)].append(job)
         self.waiting.append(job)
         return job
 
     def forget(self, before: int) -> None:
         """Slurmdbd's purge of jobs that ended before a time."""
-        for bucket in [each for each in self._by_end if (each + 1) * _BUCKET < before]:
-            for job in self._by_end.pop(bucket):
-                self._by_id[str(job.jobid)].remove(job)
+        for bucket in [each for each in self.by_end if (each + 1) * _BUCKET < before]:
+            for job in self.by_end.pop(bucket):
+                self.by_id[str(job.jobid)].remove(job)
 
     def run(
         self, options: object, argv: Sequence[str], variables: Mapping[str, str] | None = None
@@ -88,7 +88,7 @@ class SimulatedSlurm:
         if self.ctld_down if program == "squeue" else self.dbd_down:
             failed = CompletedCommand(b"", f"{program}: error: Connection refused".encode(), 0.0)
             raise CommandFailedError(f"{program}: exit status 1: Connection refused", 1, failed)
-        text = self._squeue(words) if program == "squeue" else self._sacct(words)
+        text = self._squeue(words) if program == "squeue" else self.sacct(words)
         return CompletedCommand("".join(text).encode(), b"", 0.0)
 
     def get(self, daemon: str, path: str, query: Mapping[str, str]) -> Any:
@@ -100,7 +100,7 @@ class SimulatedSlurm:
         if daemon == "slurm":
             return {"errors": [], "jobs": list(map(self._queue_document, self._in_queue()))}
         if "step" in query:
-            found = [job for each in query["step"].split(",") for job in self._by_id[each]]
+            found = [job for each in query["step"].split(",") for job in self.by_id[each]]
         else:
             times = (int(query[name].removeprefix("uts")) for name in ("start_time", "end_time"))
             found = self._ended(*times, query["state"])
@@ -140,7 +140,7 @@ class SimulatedSlurm:
         return [
             job
             for bucket in buckets
-            for job in self._by_end.get(bucket, ())
+            for job in self.by_end.get(bucket, ())
             if begin <= job.end <= end and job.ended_at <= self.now
         ]
 
@@ -153,7 +153,7 @@ class SimulatedSlurm:
             values = _queue_values(job, self.now)
             yield "".join(values.get(name, "N/A") + delimiter for name, _, _ in fields) + "\n"
 
-    def _sacct(self, words: list[str]) -> Iterator[str]:
+    def sacct(self, words: list[str]) -> Iterator[str]:
         options = dict(word[2:].split("=", 1) for word in words if "=" in word)
         plain = [word for word in words if "=" not in word]
         for name, value in zip(plain, [*plain[1:], ""], strict=True):
@@ -161,7 +161,7 @@ class SimulatedSlurm:
                 options[name[2:]] = value
         begin = int(options["starttime"].removeprefix("uts"))
         if "jobs" in options:
-            found = [job for each in options["jobs"].split(",") for job in self._by_id[each]]
+            found = [job for each in options["jobs"].split(",") for job in self.by_id[each]]
         else:
             end = int(options["endtime"].removeprefix("uts"))
             found = self._ended(begin, end, options["state"])

@@ -11,7 +11,7 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 
-from batchjob.runtime.log import Once
+from batchjob.runtime.log import LogOnce
 from batchjob.runtime.subprocesses import (
     CommandFailedError,
     CommandOptions,
@@ -31,8 +31,7 @@ from batchjob.schedulers.cluster import (
     printed_lines,
     reason_word,
 )
-from batchjob.schedulers.lsf.formats import lsf_time
-from batchjob.schedulers.lsf.json_records import JsonRecord, ask_jobs, records
+from batchjob.schedulers.lsf.formats import JsonRecord, ask_jobs, lsf_time, records
 from batchjob.schedulers.lsf.states import LSF
 from batchjob.schedulers.states import JobState
 
@@ -50,7 +49,7 @@ _QUEUE_FIELDS = "queue_name status max"
 
 def by_commands(options: CommandOptions) -> ClusterReaders:
     """The queries by commands; bjobs lists ended jobs for CLEAN_PERIOD."""
-    once = Once(log)
+    once = LogOnce(log)
 
     def read_nodes() -> list[ClusterNode]:
         return nodes(_hosts(options), _memory(options, once))
@@ -77,7 +76,7 @@ def _bhosts(options: CommandOptions, fields: str) -> bytes:
     return run(options, ("bhosts", "-X", "-json", "-o", fields)).stdout
 
 
-def _memory(options: CommandOptions, once: Once) -> dict[str, int]:
+def _memory(options: CommandOptions, once: LogOnce) -> dict[str, int]:
     """Memory of each host in bytes; none if lshosts fails, since the rest is known."""
     try:
         found = memory(run(options, ("lshosts", "-w")).stdout)

@@ -1,10 +1,20 @@
-"""Times as LSF's commands print them."""
+"""The output of LSF's commands: times, and with `-json` a list of records of text values.
+
+Facts: bjobs(1). Names are in capitals; text may precede the JSON.
+"""
 
 import calendar
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+from batchjob.runtime.subprocesses import (
+    CommandFailedError,
+    CommandOptions,
+    NotJsonError,
+    json_object,
+    run,
+)
 from batchjob.schedulers.fields import HostShare, clock_duration, host_count, summed
 
 _SUFFIX = re.compile(r" [LEX]$")
@@ -58,3 +68,29 @@ def lsf_hosts(words: Iterable[str]) -> dict[str, HostShare]:
 def _lsf_host(word: str) -> tuple[str, HostShare]:
     count, star, host = word.partition("*")
     return (host, HostShare(host_count(count, word))) if star else (word, HostShare(1))
+
+
+JsonRecord = dict[str, str]
+
+
+def ask_jobs(options: CommandOptions, bjobs: str, fields: Sequence[str]) -> list[JsonRecord]:
+    """These fields of all jobs that bjobs lists. Raises SchedulerError."""
+    argv = [bjobs, "-u", "all", "-a", "-json", "-o", " ".join(fields)]
+    try:
+        return records(run(options, argv, {"LSB_DISPLAY_YEAR": "Y"}).stdout)
+    except CommandFailedError as error:
+        if b"job found" in error.answer.stdout + error.answer.stderr:
+            return []  # "No unfinished job found", with an exit status
+        raise
+
+
+def records(output: bytes) -> list[JsonRecord]:
+    """The list RECORDS of an answer. Raises NotJsonError."""
+    found = json_object(output).get("RECORDS")
+    if not isinstance(found, list):
+        raise NotJsonError("expected a JSON object with RECORDS")
+    return [
+        {str(name): str(value) for name, value in record.items()}
+        for record in found
+        if isinstance(record, dict)
+    ]

@@ -200,7 +200,7 @@ def _bytes(value: Any) -> int | None:
         return None
 
 
-_CONFIGURATION = Path("/etc/pbs.conf")
+CONFIGURATION = Path("/etc/pbs.conf")
 
 
 def detect() -> DetectedCluster | None:
@@ -216,7 +216,7 @@ def detect() -> DetectedCluster | None:
 
 def _home() -> Path:
     try:
-        lines = _CONFIGURATION.read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = CONFIGURATION.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         lines = []
     homes = [line.partition("=")[2].strip() for line in lines if line.startswith("PBS_HOME=")]

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 # While the driver itself works: a lost GPU comes back only with a reset, and to restart
 # interrupts the others.
-_SECONDS_BETWEEN_TRIES = 300.0
+SECONDS_BETWEEN_TRIES = 300.0
 _SECONDS_TO_LEAVE = 2.0
 
 
@@ -96,12 +96,12 @@ class NvidiaGpus:
         self.interval = interval
         self.version = ""  # of the driver; empty while it does not answer
         self._errors: Counter[tuple[str, str]] = Counter()
-        self._session: NvmlSession | None = None
+        self.session: NvmlSession | None = None
         self._sessions = 0
         self._boards: dict[int, _Board] = {}
         self._count = 0
         self._energy: dict[str, EnergyCounter] = {}
-        self._trouble: frozenset[int] = frozenset()
+        self._error_codes: frozenset[int] = frozenset()
         self._began_at = float("-inf")
         self._hangs = False
         self._scanner = Refresher(
@@ -146,7 +146,7 @@ class NvidiaGpus:
 
     def read(self, index: int, since: float, board: "_Board") -> tuple[GpuReading, int]:
         """A reading and the number of its session; raises what NVML raises."""
-        session = self._session
+        session = self.session
         if session is None:
             raise ClosedError
         with session.use() as pynvml:
@@ -161,12 +161,12 @@ class NvidiaGpus:
 
     def scan(self) -> None:
         """Open NVML, or reopen it after errors, and start a thread for each GPU that has none."""
-        if self._session is not None and self._must_begin_anew():
+        if self.session is not None and self._must_begin_anew():
             self._close()
-        if self._session is None and not self._open():
+        if self.session is None and not self._open():
             return
-        assert self._session is not None
-        with self._session.use() as pynvml:
+        assert self.session is not None
+        with self.session.use() as pynvml:
             try:
                 self._count = pynvml.nvmlDeviceGetCount()
             except pynvml.NVMLError as error:
@@ -181,13 +181,13 @@ class NvidiaGpus:
 
     def _failed(self, pynvml: Any, gpu: str, code: int) -> None:
         self._errors[gpu, nvml.error_name(pynvml, code)] += 1
-        self._trouble |= {code}
+        self._error_codes |= {code}
 
     def _must_begin_anew(self) -> bool:
-        if not self._trouble:
+        if not self._error_codes:
             return False
         since = self.host.monotonic() - self._began_at
-        return bool(self._trouble & nvml.DRIVER_GONE) or since >= _SECONDS_BETWEEN_TRIES
+        return bool(self._error_codes & nvml.DRIVER_GONE) or since >= SECONDS_BETWEEN_TRIES
 
     def _open(self) -> bool:
         """Whether NVML is open; it is not tried while the driver's module is not loaded."""
@@ -206,13 +206,13 @@ class NvidiaGpus:
                 forget_library(pynvml)
             raise
         self._sessions += 1
-        self._trouble = frozenset()
+        self._error_codes = frozenset()
         self._began_at = self.host.monotonic()
-        self._session = NvmlSession(pynvml, self._sessions)
+        self.session = NvmlSession(pynvml, self._sessions)
         return True
 
     def _close(self) -> None:
-        session, self._session = self._session, None
+        session, self.session = self.session, None
         self.version = ""
         if session is None:
             return
@@ -226,7 +226,7 @@ class NvidiaGpus:
             session.pynvml.nvmlShutdown()
         except session.pynvml.NVMLError as error:
             log.debug("nvmlShutdown: %s", error)
-        if nvml.MISMATCH in self._trouble and not self._hangs:
+        if nvml.MISMATCH in self._error_codes and not self._hangs:
             forget_library(session.pynvml)
 
 

@@ -24,7 +24,7 @@ def is_gone(error: OSError) -> bool:
     return error.errno in (errno.ENOENT, errno.ENODEV)
 
 
-class Trouble:
+class ReadErrors:
     """Counts read errors by reason. Thread-safe."""
 
     REASONS: Mapping[int, str] = {
@@ -54,7 +54,7 @@ class Trouble:
             return dict(self._counts)
 
 
-class Descriptors:
+class DescriptorBudget:
     """The maximum number of open descriptors; beyond it, files are opened for each read."""
 
     def __init__(self, limit: int) -> None:
@@ -84,16 +84,16 @@ class CgroupDirectory:
     """
 
     __slots__ = (
-        "_descriptors", "_failed", "_gone", "_inode", "_limits", "_missing", "_present", "_rarely",
-        "_settle_pause", "_trouble", "often", "path", "settle_at", "values",
+        "_descriptors", "_errors", "_failed", "_gone", "_inode", "_limits", "_missing", "_present",
+        "_rarely", "_settle_pause", "often", "path", "settle_at", "values",
     )  # fmt: skip
 
     def __init__(
         self,
         path: str,
         sources: Iterable[CgroupFile],
-        descriptors: Descriptors,
-        trouble: Trouble,
+        descriptors: DescriptorBudget,
+        errors: ReadErrors,
         rarely: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
         self.path = path
@@ -105,7 +105,7 @@ class CgroupDirectory:
         """When to look for limits and new files next (monotonic seconds)."""
         self._rarely = rarely
         self._descriptors = descriptors
-        self._trouble = trouble
+        self._errors = errors
         self._missing: list[CgroupFile] = list(sources)
         self._present: list[OpenCgroupFile] = []
         self._failed: list[OpenCgroupFile] = []  # of those, what could not be read
@@ -186,7 +186,7 @@ class CgroupDirectory:
                 if error.errno == errno.ENODEV or self.removed():
                     raise CgroupGone(self.path) from error
                 changed = True
-                self._trouble.count(error)
+                self._errors.count(error)
                 self._failed.append(file)
         if self._failed:
             self._set_aside()
@@ -197,7 +197,7 @@ class CgroupDirectory:
             data = completed(file.descriptor, data, file.room)
             file.room = 2 * len(data)
         if not file.take(data):
-            self._trouble.count("malformed")
+            self._errors.count("malformed")
 
     def _set_aside(self) -> None:
         """Treat files that cannot be read, such as pressure with PSI off, as missing."""
@@ -221,7 +221,7 @@ class CgroupDirectory:
                 missing.append(source)
                 continue
             except OSError as error:
-                self._trouble.count(error)
+                self._errors.count(error)
                 missing.append(source)
                 continue
             if not self._descriptors.take():

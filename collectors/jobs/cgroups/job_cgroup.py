@@ -12,8 +12,8 @@ from collectors.jobs.cgroups.devices import DeviceNames
 from collectors.jobs.cgroups.directory import (
     CgroupDirectory,
     CgroupGone,
-    Descriptors,
-    Trouble,
+    DescriptorBudget,
+    ReadErrors,
     descendants,
     is_gone,
 )
@@ -31,30 +31,30 @@ _REMOVAL_SECONDS = 5.0
 _PIDS_FROM = ("freezer", "memory", "cpuacct", "cpuset", "devices", "pids")
 
 
-class Tables(NamedTuple):
+class CgroupFiles(NamedTuple):
     """The files to read in a directory, and what all directories share."""
 
     v1: Mapping[str, tuple[CgroupFile, ...]]
     v2: tuple[CgroupFile, ...]
-    descriptors: Descriptors
+    descriptors: DescriptorBudget
     kernel_log: KernelLog
-    trouble: Trouble
+    errors: ReadErrors
 
 
-def tables(
+def cgroup_files(
     groups: frozenset[str],
     devices: DeviceNames,
-    descriptors: Descriptors,
+    descriptors: DescriptorBudget,
     kernel_log: KernelLog,
-    trouble: Trouble,
-) -> Tables:
+    errors: ReadErrors,
+) -> CgroupFiles:
     """The files of the wanted metric groups."""
-    return Tables(
+    return CgroupFiles(
         cgroup1.sources(groups, devices),
         cgroup2.sources(groups, devices),
         descriptors,
         kernel_log,
-        trouble,
+        errors,
     )
 
 
@@ -66,16 +66,17 @@ class JobCgroup:
     """
 
     __slots__ = (
-        "_born_at", "_cpu_user_seconds", "_directories", "_glances", "_has_v1", "_kept",
-        "_kept_gauges_until", "_oom_kills", "_reading", "_settle_at", "_tables", "delegate",
-        "found", "path",
+        "_born_at", "_cpu_user_seconds", "_directories", "_files", "_glances", "_has_v1", "_kept",
+        "_kept_gauges_until", "_oom_kills", "_reading", "_settle_at", "delegate", "found", "path",
     )  # fmt: skip
 
-    def __init__(self, path: str, found: LayoutMatch, delegate: int | None, tables: Tables) -> None:
+    def __init__(
+        self, path: str, found: LayoutMatch, delegate: int | None, files: CgroupFiles
+    ) -> None:
         self.path = path
         self.found = found
         self.delegate = delegate
-        self._tables = tables
+        self._files = files
         self._directories: dict[Hierarchy, CgroupDirectory] = {}
         self._kept: dict[str, Any] = {}  # of directories that are gone
         self._kept_gauges_until = math.inf  # monotonic seconds
@@ -83,7 +84,7 @@ class JobCgroup:
         self._settle_at = float("-inf")
         self._reading = NOTHING
         self._oom_kills: dict[str, int] = {}  # by directory below; v1 only
-        self._born_at = tables.kernel_log.position()
+        self._born_at = files.kernel_log.position()
         self._cpu_user_seconds = 0.0
         self._has_v1 = False
 
@@ -93,13 +94,13 @@ class JobCgroup:
             return False
         self._has_v1 |= hierarchy.version == 1
         path = f"{hierarchy.root}/{self.path}"
-        shared = (self._tables.descriptors, self._tables.trouble)
+        shared = (self._files.descriptors, self._files.errors)
         if hierarchy.version == 2:
             directory = CgroupDirectory(
-                path, self._tables.v2, *shared, lambda: _limit(path, hierarchy.root)
+                path, self._files.v2, *shared, lambda: _limit(path, hierarchy.root)
             )
         else:
-            files = [f for c in hierarchy.controllers for f in self._tables.v1.get(c, ())]
+            files = [f for c in hierarchy.controllers for f in self._files.v1.get(c, ())]
             directory = CgroupDirectory(path, files, *shared)
         self._directories[hierarchy] = directory
         self._forget_glances()
@@ -202,7 +203,7 @@ class JobCgroup:
                 except OSError as error:
                     if is_gone(error):
                         return False
-                    self._tables.trouble.count(error)
+                    self._files.errors.count(error)
                     return True
         return None
 
@@ -223,15 +224,15 @@ class JobCgroup:
         for hierarchy, directory in self._directories.items():
             if "memory" not in hierarchy.controllers:
                 continue
-            for each in descendants(directory.path, self._tables.trouble.count):
+            for each in descendants(directory.path, self._files.errors.count):
                 try:
                     kills = cgroup1.oom_kills(each)
                 except OSError as error:
                     if not is_gone(error):
-                        self._tables.trouble.count(error)
+                        self._files.errors.count(error)
                     continue
                 except ValueError as error:
-                    self._tables.trouble.count(error)
+                    self._files.errors.count(error)
                     continue
                 if kills is not None:
                     self._oom_kills[each] = kills
@@ -254,7 +255,7 @@ class JobCgroup:
     def _hear_of_oom_kills(self, hierarchy: Hierarchy) -> bool:
         """Whether the kernel's log has more kills than the directories."""
         before = dict(self._oom_kills)
-        told = self._tables.kernel_log.kills(f"/{self.path}", self._born_at)
+        told = self._files.kernel_log.kills(f"/{self.path}", self._born_at)
         for victim, kills in told.items():
             each = f"{hierarchy.root}{victim}"
             self._oom_kills[each] = max(kills, self._oom_kills.get(each, 0))

@@ -4,14 +4,14 @@ import os
 from typing import Protocol
 
 from batchjob.schedulers.layout import Layout
-from collectors.jobs.cgroups.directory import Trouble, is_gone
+from collectors.jobs.cgroups.directory import ReadErrors, is_gone
 from collectors.jobs.cgroups.mounts import Hierarchy, hierarchies
 from collectors.jobs.discovery.places import LayoutCursor, enter, start
 from collectors.jobs.state.job import Job
 from collectors.jobs.state.job_table import JobTable
 
 
-class Branch:
+class WalkState:
     """A directory that may lead to jobs: its place, the layouts that match it, and its owner."""
 
     __slots__ = ("delegate", "hierarchy", "path", "place", "root_uid")
@@ -36,10 +36,10 @@ class Branch:
         return f"{self.hierarchy.root}/{self.path}" if self.path else self.hierarchy.root
 
 
-class Watch(Protocol):
+class WatchList(Protocol):
     """What is notified of directories that lead to jobs, and of jobs."""
 
-    def branch(self, branch: Branch) -> None:
+    def branch(self, branch: WalkState) -> None:
         """Watch a directory whose new children may be jobs, or lead to them."""
 
     def job(self, job: Job, hierarchy: Hierarchy, path: str) -> None:
@@ -50,12 +50,12 @@ class CgroupWalker:
     """Walks the trees; every job directory it finds is added to the table of jobs."""
 
     def __init__(
-        self, registry: JobTable, layouts: tuple[Layout, ...], watch: Watch, trouble: Trouble
+        self, registry: JobTable, layouts: tuple[Layout, ...], watch: WatchList, errors: ReadErrors
     ) -> None:
         self._registry = registry
         self._layouts = layouts
         self._watch = watch
-        self._trouble = trouble
+        self._errors = errors
 
     def look(self, born: bool = False) -> None:
         """Walk all hierarchies. `born`: what is new has begun since the last walk."""
@@ -64,16 +64,16 @@ class CgroupWalker:
             owner = self._owner(hierarchy.root)
             if owner is not None:
                 place = start(self._layouts, hierarchy.version)
-                self.walk(Branch(hierarchy, "", place, owner, None), born)
+                self.walk(WalkState(hierarchy, "", place, owner, None), born)
 
-    def walk(self, branch: Branch, born: bool) -> None:
+    def walk(self, branch: WalkState, born: bool) -> None:
         """Visit a directory and all below it that may lead to jobs."""
         pending = [branch]
         for each in pending:
             self._watch.branch(each)  # first watch, then look: nothing is made unseen in between
             pending.extend(self._children(each, born))
 
-    def visit(self, branch: Branch, name: str, born: bool) -> Branch | None:
+    def visit(self, branch: WalkState, name: str, born: bool) -> WalkState | None:
         """One child of a directory; returned if there may be jobs below it."""
         place = enter(branch.place, name)
         if place.found is None and not place.leads_on:
@@ -85,7 +85,7 @@ class CgroupWalker:
         delegate = branch.delegate
         if owner != branch.root_uid:
             if delegate not in (None, owner):
-                self._trouble.count("untrusted")  # two users' trees in one another: nobody's job
+                self._errors.count("untrusted")  # two users' trees in one another: nobody's job
                 return None
             delegate = owner
         if place.found is not None:
@@ -97,15 +97,15 @@ class CgroupWalker:
                 self._watch.job(job, branch.hierarchy, f"{branch.hierarchy.root}/{path}")
         if not place.leads_on:
             return None
-        return Branch(branch.hierarchy, path, place, branch.root_uid, delegate)
+        return WalkState(branch.hierarchy, path, place, branch.root_uid, delegate)
 
-    def _children(self, branch: Branch, born: bool) -> list[Branch]:
+    def _children(self, branch: WalkState, born: bool) -> list[WalkState]:
         try:
             with os.scandir(branch.absolute) as entries:
                 names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
         except OSError as error:
             if not is_gone(error):
-                self._trouble.count(error)
+                self._errors.count(error)
             return []
         found = (self.visit(branch, name, born) for name in names)
         return [each for each in found if each is not None]
@@ -115,5 +115,5 @@ class CgroupWalker:
             return os.stat(path).st_uid
         except OSError as error:
             if not is_gone(error):
-                self._trouble.count(error)
+                self._errors.count(error)
             return None

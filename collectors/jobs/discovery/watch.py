@@ -12,12 +12,12 @@ import os
 import threading
 from collections.abc import Callable, Iterable
 
-from batchjob.runtime.log import Once
-from collectors.jobs.cgroups.directory import Trouble, descendants
+from batchjob.runtime.log import LogOnce
+from collectors.jobs.cgroups.directory import ReadErrors, descendants
 from collectors.jobs.cgroups.mounts import Hierarchy
 from collectors.jobs.discovery import inotify
 from collectors.jobs.discovery.inotify import Event, Inotify
-from collectors.jobs.discovery.walk import Branch, CgroupWalker
+from collectors.jobs.discovery.walk import CgroupWalker, WalkState
 from collectors.jobs.state.job import Job
 from collectors.jobs.state.job_table import JobTable
 
@@ -33,18 +33,18 @@ class CgroupWatcher:
     `complete` is False if the kernel refused a watch: jobs are then found by scrapes alone.
     """
 
-    def __init__(self, registry: JobTable, born: Callable[[], None], trouble: Trouble) -> None:
+    def __init__(self, registry: JobTable, born: Callable[[], None], errors: ReadErrors) -> None:
         self.complete = True
-        self.discovery: CgroupWalker | None = None
+        self.walker: CgroupWalker | None = None
         self._registry = registry
         self._born = born
-        self._trouble = trouble
-        self._branches: dict[int, Branch] = {}
+        self._errors = errors
+        self._branches: dict[int, WalkState] = {}
         self._jobs: dict[int, tuple[Job, str, int]] = {}  # watch → job, directory, depth in it
         self._places: dict[str, Job] = {}  # a job's own directories
         self._numbers: dict[str, int] = {}  # what is watched, by path
         self._inotify = self._open()
-        self._once = Once(log)
+        self._once = LogOnce(log)
         self._stopped = False
         self._thread: threading.Thread | None = None
 
@@ -64,7 +64,7 @@ class CgroupWatcher:
             self._inotify.close()
             self._inotify = None
 
-    def branch(self, branch: Branch) -> None:
+    def branch(self, branch: WalkState) -> None:
         """Watch a directory that may lead to jobs."""
         number = self._add(branch.absolute, _DIRECTORIES)
         if number is not None:
@@ -117,11 +117,11 @@ class CgroupWatcher:
                 self._handle(events)
             except Exception as error:  # one odd directory must not end the watch over all others
                 self._once.warning("handle", "watcher: %s: %s", type(error).__name__, error)
-                self._trouble.count("watch")
+                self._errors.count("watch")
 
     def _handle(self, events: Iterable[Event]) -> None:
         """Handle ends first: a job's numbers can be read for milliseconds only."""
-        births: list[tuple[Branch, str]] = []
+        births: list[tuple[WalkState, str]] = []
         touched: dict[Job, bool] = {}  # → something was removed
         for event in events:
             if event.mask & inotify.OVERFLOW:
@@ -182,16 +182,16 @@ class CgroupWatcher:
         elif populated is False:
             job.end(self._registry.host.now())
 
-    def _appeared(self, branch: Branch, name: str) -> None:
-        assert self.discovery is not None
-        below = self.discovery.visit(branch, name, born=True)
+    def _appeared(self, branch: WalkState, name: str) -> None:
+        assert self.walker is not None
+        below = self.walker.visit(branch, name, born=True)
         if below is not None:
-            self.discovery.walk(below, born=True)
+            self.walker.walk(below, born=True)
 
     def _look_again(self, touched: dict[Job, bool]) -> None:
         """Walk the trees again after the kernel's queue overflowed."""
-        assert self.discovery is not None
+        assert self.walker is not None
         for path in list(self._numbers):
             self._give_back(path)
-        self.discovery.look(born=True)
+        self.walker.look(born=True)
         touched.update(dict.fromkeys(self._registry.running(), True))

@@ -14,8 +14,8 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 
-from batchjob.runtime.log import Once
-from collectors.jobs.cgroups.directory import Descriptors
+from batchjob.runtime.log import LogOnce
+from collectors.jobs.cgroups.directory import DescriptorBudget
 from collectors.jobs.state.job import Job
 
 log = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ class ExitWatcher:
         self,
         exited: Callable[[Job], object],
         ending: Callable[[Job], bool],
-        descriptors: Descriptors,
+        descriptors: DescriptorBudget,
     ) -> None:
         """`ending` reads a job without processes to follow; False when the job has ended."""
         self._exited = exited
@@ -44,7 +44,7 @@ class ExitWatcher:
         self._followed: dict[int, tuple[Job, int]] = {}  # pidfd → job, pid
         self._pids: dict[Job, list[int]] = {}  # a few each
         self._lock = threading.Lock()
-        self._once = Once(log)
+        self._once = LogOnce(log)
 
     def follow(self, job: Job, pids: Iterable[int]) -> None:
         """Call `exited` when one of these processes ends; the earliest come first."""

@@ -11,17 +11,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from batchjob.quantities.reading import Interface, ProcessReading
-from batchjob.runtime.log import Once
+from batchjob.runtime.log import LogOnce
 from collectors.host import Host
-from collectors.jobs.cgroups.directory import Trouble
+from collectors.jobs.cgroups.directory import ReadErrors
 from collectors.jobs.processes import proc
-from collectors.jobs.processes.executables import ExecutableTotals
 from collectors.jobs.processes.exits import ExitWatcher
 from collectors.jobs.processes.identifier import PATIENCE_SECONDS, ROOT_SECONDS, JobIdentifier
 from collectors.jobs.processes.proc import Process, ProcessCounters
-from collectors.jobs.processes.snapshot import Eyes, Notes
+from collectors.jobs.processes.snapshot import ExecutableTotals, JobScanState, SnapshotReader
 from collectors.jobs.processes.user_names import UserNames
-from collectors.jobs.state.job import Job, Seen
+from collectors.jobs.state.job import Job, JobScan
 from collectors.jobs.state.job_table import JobTable
 
 log = logging.getLogger(__name__)
@@ -46,7 +45,7 @@ class ScanSettings:
 
 
 class ProcessScanner:
-    """Owns the thread; publishes `Job.seen`, and has `Naming` publish who the job is."""
+    """Owns the thread; publishes `Job.seen`, and has `JobIdentifier` publish who the job is."""
 
     def __init__(
         self,
@@ -55,16 +54,16 @@ class ProcessScanner:
         names: UserNames,
         wanted: ScanSettings,
         exits: ExitWatcher,
-        trouble: Trouble,
+        errors: ReadErrors,
     ) -> None:
         self._host = host
         self._registry = registry
         self._wanted = wanted
         self._exits = exits
-        self._trouble = trouble
-        self._eyes = Eyes(host, trouble, wanted.io)
-        self._naming = JobIdentifier(self._eyes, names, trouble, wanted.job_name)
-        self._once = Once(log)
+        self._errors = errors
+        self._reader = SnapshotReader(host, errors, wanted.io)
+        self._identifier = JobIdentifier(self._reader, names, errors, wanted.job_name)
+        self._once = LogOnce(log)
         self._wake = threading.Event()
         self._rested = threading.Event()  # the thread may be woken for what can wait
         self._touched: deque[Job] = deque()  # some process of theirs has ended
@@ -73,7 +72,7 @@ class ProcessScanner:
         self._requested = self._served = 0  # numbers of calls of `refresh`
         self._stopped = False
         self._generation = 0
-        self._notes: dict[Job, Notes] = {}
+        self._states: dict[Job, JobScanState] = {}
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -122,12 +121,12 @@ class ProcessScanner:
 
     def rescue(self) -> None:
         """If the reading of a process hangs, abandon that process and its thread, and go on."""
-        at = self._eyes.at
+        at = self._reader.at
         if at is None or self._host.monotonic() - at[1] < STUCK_SECONDS:
             return
-        self._eyes.stuck.add(at[0])
-        self._eyes.at = None
-        self._trouble.count("stuck")
+        self._reader.stuck.add(at[0])
+        self._reader.at = None
+        self._errors.count("stuck")
         self._once.warning("stuck", "process %d cannot be read; it is ignored from now on", at[0])
         self.start()
 
@@ -141,27 +140,27 @@ class ProcessScanner:
     def look(self) -> float | None:
         """Scan every job that is due; seconds until the next scan, None for "when woken"."""
         generation = self._generation
-        self._eyes.forget_ended()
+        self._reader.forget_ended()
         jobs = self._registry.all()
         living = set(jobs)
-        self._notes = {job: notes for job, notes in self._notes.items() if job in living}
+        self._states = {job: state for job, state in self._states.items() if job in living}
         for job in self._taken():
-            if job in self._notes:
-                self._notes[job].touched = True
+            if job in self._states:
+                self._states[job].touched = True
         pauses = []
         for job in jobs:
-            notes = self._notes.setdefault(job, Notes(self._host.monotonic()))
+            state = self._states.setdefault(job, JobScanState(self._host.monotonic()))
             if job.ended is not None and job.populated() is not None:
-                self._name_ended(job, notes)
+                self._name_ended(job, state)
                 continue  # the watcher will say when processes are back
             now = self._host.monotonic()
-            if now >= notes.looked_at + self._pause(notes):
-                notes.touched = False
-                self._inspect(job, notes)
-                notes.looked_at = now
+            if now >= state.looked_at + self._pause(state):
+                state.touched = False
+                self._scan(job, state)
+                state.looked_at = now
             if generation != self._generation:
                 return None  # this thread was given up while it hung; another one goes on
-            pauses.append(max(notes.looked_at + self._pause(notes) - now, _SOON))
+            pauses.append(max(state.looked_at + self._pause(state) - now, _SOON))
         return min(pauses, default=None)
 
     def _run(self, generation: int) -> None:
@@ -199,88 +198,88 @@ class ProcessScanner:
             return self.look()
         except Exception as error:  # an odd process must not end the looks at all others
             self._once.warning("look", "processes: %s: %s", type(error).__name__, error)
-            self._trouble.count("processes")
+            self._errors.count("processes")
             return self._wanted.interval
 
-    def _pause(self, notes: Notes) -> float:
-        age = notes.looked_at - notes.first_at
-        if age < PATIENCE_SECONDS and (notes.owner is None or not notes.details):
+    def _pause(self, state: JobScanState) -> float:
+        age = state.looked_at - state.first_at
+        if age < PATIENCE_SECONDS and (state.owner is None or not state.details):
             return _SOON if age < 1.0 else 4 * _SOON
-        if age < ROOT_SECONDS and not notes.owner:
+        if age < ROOT_SECONDS and not state.owner:
             return min(_WITHOUT_OWNER, self._wanted.interval)
-        asked = notes.touched or self._asked_at > notes.looked_at
+        asked = state.touched or self._asked_at > state.looked_at
         return min(_AGAIN, self._wanted.interval) if asked else self._wanted.interval
 
-    def _inspect(self, job: Job, notes: Notes) -> None:
-        look = self._eyes.look(job, notes)
-        if look is None:
+    def _scan(self, job: Job, state: JobScanState) -> None:
+        snapshot = self._reader.read(job, state)
+        if snapshot is None:
             return
-        if not look.complete:
-            if look.all():
-                self._naming.identify(job, notes, look)
+        if not snapshot.complete:
+            if snapshot.all():
+                self._identifier.identify(job, state, snapshot)
             return  # those that are missing may be alive
-        everyone = look.all()
-        notes.known = {process.pid: process for process in everyone}
-        self._keep_numbers(job, notes)
+        everyone = snapshot.all()
+        state.known = {process.pid: process for process in everyone}
+        self._keep_numbers(job, state)
         if not everyone:
-            self._nobody(job, notes, look.listed > 0)
+            self._nobody(job, state, snapshot.listed > 0)
             return
         if job.ended is not None:
             job.revive()
-        notes.began = min(notes.began, *(process.started for process in everyone))
-        began = self._eyes.moment_of(notes.began)
+        state.began = min(state.began, *(process.started for process in everyone))
+        began = self._reader.moment_of(state.began)
         if job.found.started_at is None or began.epoch < job.found.started_at:
             job.started = began
-        self._naming.identify(job, notes, look)
-        owned = look.owned(notes.owner)
+        self._identifier.identify(job, state, snapshot)
+        owned = snapshot.owned(state.owner)
         earliest = sorted(owned, key=lambda process: process.started)
         self._exits.follow(job, [process.pid for process in earliest])
-        sums = notes.accounts.update(everyone)
+        sums = state.accounts.update(everyone)
         if self._wanted.io and sums is not None and sums.read_bytes is None:
-            self._naming.denied(notes)
+            self._identifier.denied(state)
         if self._wanted.programs:
-            notes.programs = notes.programs or ExecutableTotals()
-            notes.programs.update(owned)
-        job.seen = Seen(
+            state.programs = state.programs or ExecutableTotals()
+            state.programs.update(owned)
+        job.seen = JobScan(
             self._host.monotonic(),
-            self._reading(notes, owned, sums),
+            self._reading(state, owned, sums),
             tuple(process.pid for process in owned),
-            tuple(notes.gpus.values()),
-            notes.cpus,
+            tuple(state.gpus.values()),
+            state.cpus,
         )
 
-    def _keep_numbers(self, job: Job, notes: Notes) -> None:
+    def _keep_numbers(self, job: Job, state: JobScanState) -> None:
         """Read a job so young that it may be gone before the next scrape."""
         now = self._host.monotonic()
-        if now - notes.first_at < PATIENCE_SECONDS:
+        if now - state.first_at < PATIENCE_SECONDS:
             job.read(now)
         job.count_oom_kills()
 
-    def _nobody(self, job: Job, notes: Notes, hidden: bool) -> None:
+    def _nobody(self, job: Job, state: JobScanState, hidden: bool) -> None:
         """Handle a job without visible processes: hidden ones make a job, empty directories do not.
 
         v1 does not report when the last process has gone, and leaves stale directories behind.
         """
         now = self._host.now()
-        patience = now.monotonic - notes.first_at > PATIENCE_SECONDS
+        patience = now.monotonic - state.first_at > PATIENCE_SECONDS
         populated = job.populated()
         stale = patience and (populated is None or job.noticed is None)
         if not hidden and populated is not True and (job.seen is not None or stale):
             job.end(now)
         if job.found.uid is not None and not job.delegated:
-            notes.owner = job.found.uid
-        known = hidden and notes.owner is not None
+            state.owner = job.found.uid
+        known = hidden and state.owner is not None
         if known or (patience and (hidden or job.noticed is not None)):
-            self._naming.name(job, notes)
+            self._identifier.name(job, state)
 
-    def _name_ended(self, job: Job, notes: Notes) -> None:
+    def _name_ended(self, job: Job, state: JobScanState) -> None:
         """Name a job that ended before its owner could be read, from what its path states."""
         if job.identity is None and job.noticed is not None and not job.delegated:
-            notes.owner = job.found.uid
-            self._naming.name(job, notes)
+            state.owner = job.found.uid
+            self._identifier.name(job, state)
 
     def _reading(
-        self, notes: Notes, owned: list[Process], sums: ProcessCounters | None
+        self, state: JobScanState, owned: list[Process], sums: ProcessCounters | None
     ) -> ProcessReading:
         counters = sums or ProcessCounters(0.0, 0.0)
         return ProcessReading(
@@ -288,7 +287,7 @@ class ProcessScanner:
             threads=sum(process.threads for process in owned),
             open_files=self._open_files(owned) if self._wanted.open_files else None,
             open_files_limit=self._open_files_limit(owned) if self._wanted.open_files else None,
-            programs=notes.programs.top(self._wanted.programs) if notes.programs else None,
+            programs=state.programs.top(self._wanted.programs) if state.programs else None,
             network=self._network(owned),
             **counters._asdict(),
         )

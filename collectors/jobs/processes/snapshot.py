@@ -3,17 +3,48 @@
 import errno
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from batchjob.schedulers import registry
 from batchjob.schedulers.layout import step_of
 from collectors.host import Host, Moment
-from collectors.jobs.cgroups.directory import Trouble, descendants, pids_of
+from collectors.jobs.cgroups.directory import ReadErrors, descendants, pids_of
 from collectors.jobs.processes import proc
-from collectors.jobs.processes.executables import ExecutableTotals
 from collectors.jobs.processes.proc import Clock, Process, ProcessTotals
 from collectors.jobs.state.job import Job, ProcessRoot
+
+_MOST_NAMES = 1000  # a job may rename its processes at will
+
+
+class ExecutableTotals:
+    """Sums CPU seconds by program name over running and ended processes of one job.
+
+    Only a process's own usage counts: its children have names of their own. Processes shorter than
+    the time between two scans are not counted.
+    """
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, float] = {}
+        self._before: dict[tuple[int, float], float] = {}
+
+    def update(self, processes: Iterable[Process]) -> None:
+        """Add the usage of each process since the last scan."""
+        now = {}
+        for process in processes:
+            key = (process.pid, process.started)
+            now[key] = process.own_cpu_seconds
+            gain = process.own_cpu_seconds - self._before.get(key, 0.0)
+            if process.program in self._seconds or len(self._seconds) < _MOST_NAMES:
+                known = self._seconds.get(process.program, 0.0)
+                self._seconds[process.program] = known + max(gain, 0.0)
+        self._before = now
+
+    def top(self, number: int) -> dict[str, float]:
+        """The programs with the highest CPU time."""
+        ranked = sorted(self._seconds.items(), key=lambda entry: -entry[1])
+        return dict(ranked[:number])
+
 
 _STARTERS = frozenset(name for side in registry.nodes().values() for name in side.starters)
 
@@ -25,7 +56,7 @@ _CLOCK_WAS_SET_SECONDS = 1.0
 
 
 @dataclass(slots=True, eq=False)
-class Notes:
+class JobScanState:
     """What the scanner's thread remembers of a job; used by that thread only."""
 
     first_at: float
@@ -78,14 +109,14 @@ class ProcessSnapshot:
         return [process for process in self.all() if process.uid != 0]
 
 
-class Eyes:
+class SnapshotReader:
     """Reads /proc/<pid>, and remembers which process it is reading, in case it hangs there."""
 
-    def __init__(self, host: Host, trouble: Trouble, io: bool) -> None:
+    def __init__(self, host: Host, errors: ReadErrors, io: bool) -> None:
         self.stuck: set[int] = set()
         self.at: tuple[int, float] | None = None  # pid, and since when
         self.host = host
-        self._trouble = trouble
+        self._errors = errors
         self._io = io
         self._clock: Clock | None = None
         self._booted = 0.0
@@ -111,7 +142,7 @@ class Eyes:
             procfs = self.host.procfs
             self.stuck = {pid for pid in self.stuck if os.path.exists(f"{procfs}/{pid}")}
 
-    def look(self, job: Job, notes: Notes) -> ProcessSnapshot | None:
+    def read(self, job: Job, state: JobScanState) -> ProcessSnapshot | None:
         """Scan a job; None for another pid namespace, whose processes /proc does not show."""
         trees: dict[ProcessRoot, dict[str, list[Process]]] = {}
         listed, complete = 0, True
@@ -119,34 +150,34 @@ class Eyes:
         def unreadable(error: OSError | ValueError) -> None:
             nonlocal complete
             complete = False
-            self._trouble.count(error)
+            self._errors.count(error)
 
         for tree in job.trees():
             places = trees.setdefault(tree, {})
             for directory in descendants(tree.directory, unreadable):
                 pids = pids_of((directory,), unreadable)
                 if 0 in pids:
-                    self._trouble.count("namespace")
+                    self._errors.count("namespace")
                     return None
                 listed += len(pids)
-                found = [self._process(pid, notes) for pid in pids - self.stuck]
+                found = [self._process(pid, state) for pid in pids - self.stuck]
                 below = directory[len(tree.directory) + 1 :]
                 places[below] = [process for process in found if process is not None]
         return ProcessSnapshot(trees, listed, complete)
 
-    def _process(self, pid: int, notes: Notes) -> Process | None:
+    def _process(self, pid: int, state: JobScanState) -> Process | None:
         self.at = (pid, self.host.monotonic())
         try:
             return proc.read_process(
-                self.host.procfs, pid, self.clock, notes.known.get(pid), self._io
+                self.host.procfs, pid, self.clock, state.known.get(pid), self._io
             )
         except OSError as error:
             if error.errno in _ENDED:
                 return None  # its parent has its numbers
-            self._trouble.count(error)
-            return notes.known.get(pid)
+            self._errors.count(error)
+            return state.known.get(pid)
         except (ValueError, LookupError):
-            self._trouble.count("malformed")
+            self._errors.count("malformed")
             return None
         finally:
             self.at = None

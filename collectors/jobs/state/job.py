@@ -16,14 +16,14 @@ from batchjob.quantities.reading import (
 from batchjob.schedulers.layout import LayoutMatch
 from collectors.host import Moment
 from collectors.jobs.cgroups.directory import descendants, pids_of
-from collectors.jobs.cgroups.job_cgroup import JobCgroup, Tables
+from collectors.jobs.cgroups.job_cgroup import CgroupFiles, JobCgroup
 from collectors.jobs.cgroups.mounts import Hierarchy
 from collectors.jobs.state.job_identity import JobIdentity
 
 SETTLING_SECONDS = 2.0  # so long directories of a new job may appear one by one
 
 
-class Seen(NamedTuple):
+class JobScan(NamedTuple):
     """What the scanner saw of a job's processes, and when (monotonic seconds)."""
 
     at: float
@@ -46,29 +46,29 @@ class ProcessRoot:
 class Job:
     """One job of this node, with all directories of its parts.
 
-    Directories, descriptors and last readings are protected by its lock. `identity` and `seen` are
-    immutable values that the scanner's thread rebinds.
+    Directories and descriptors are protected by its lock. `reading` is the last one; `identity` and
+    `seen` are immutable values that the scanner's thread rebinds.
     """
 
     __slots__ = (
-        "_counted", "_gone", "_lock", "_parts", "_reading", "_tables", "delegated", "disbelieved",
-        "ended", "found", "identity", "noticed", "seen", "started",
+        "_counted", "_files", "_gone", "_lock", "_parts", "delegated", "disbelieved", "ended",
+        "found", "identity", "noticed", "reading", "seen", "started",
     )  # fmt: skip
 
-    def __init__(self, found: LayoutMatch, now: Moment, born: bool, tables: Tables) -> None:
+    def __init__(self, found: LayoutMatch, now: Moment, born: bool, files: CgroupFiles) -> None:
         self.found = found
         self.noticed = now if born else None  # None: it was there before us
         self.started = None if found.started_at is None else now.at(found.started_at)
         self.ended: Moment | None = None
         self.identity: JobIdentity | None = None
-        self.seen: Seen | None = None
+        self.seen: JobScan | None = None
         self.disbelieved: str | None = None  # why it is not shown: conflict, untrusted
         self.delegated = False  # a part is in a tree of some user, who may imitate any job there
-        self._tables = tables
+        self._files = files
         self._lock = threading.Lock()
         self._parts: dict[str, JobCgroup] = {}
         self._gone: list[CgroupReading] = []  # of parts that vanished while others live
-        self._reading = NOTHING
+        self.reading = NOTHING
         self._counted = False  # a cgroup told its CPU time
 
     def add(
@@ -82,7 +82,7 @@ class Job:
         with self._lock:
             part = self._parts.get(path)
             if part is None:
-                part = self._parts[path] = JobCgroup(path, found, delegate, self._tables)
+                part = self._parts[path] = JobCgroup(path, found, delegate, self._files)
             return part.add(hierarchy)
 
     def read(self, now: float, group: str | None = None) -> CgroupReading:
@@ -94,7 +94,7 @@ class Job:
         with self._lock:
             if self.ended is None:
                 self._read(now, group)
-            return self._reading
+            return self.reading
 
     def end(self, now: Moment) -> None:
         """Read the final values and keep them."""
@@ -188,8 +188,8 @@ class Job:
     def _read(self, now: float, group: str | None) -> None:
         readings = [part.read(now, group) for part in self._parts.values()]
         if readings:
-            self._reading = total([*self._gone, *readings])
-            self._counted = self._counted or self._reading.cpu_user_seconds is not None
+            self.reading = total([*self._gone, *readings])
+            self._counted = self._counted or self.reading.cpu_user_seconds is not None
         self._forget_gone()
 
     def _drop_removed(self, now: float) -> None:

@@ -5,10 +5,10 @@ import threading
 from collections import deque
 from pathlib import PurePosixPath
 
-from batchjob.runtime.log import Once
+from batchjob.runtime.log import LogOnce
 from batchjob.schedulers.layout import LayoutMatch
 from collectors.host import Host
-from collectors.jobs.cgroups.job_cgroup import Tables
+from collectors.jobs.cgroups.job_cgroup import CgroupFiles
 from collectors.jobs.cgroups.mounts import Hierarchy
 from collectors.jobs.state.job import Job
 
@@ -22,10 +22,10 @@ class JobTable:
     """The dict of jobs. Its lock is for look-ups only; each job has its own lock for reading."""
 
     def __init__(
-        self, host: Host, tables: Tables, linger: float, most: int, most_ended: int
+        self, host: Host, files: CgroupFiles, linger: float, most: int, most_ended: int
     ) -> None:
         self.host = host
-        self._tables = tables
+        self._files = files
         self._linger = linger
         self._most = most
         self._most_ended = most_ended
@@ -34,7 +34,7 @@ class JobTable:
         self._unproven: deque[tuple[str, str]] = deque()  # found by a walk, perhaps left behind
         self._nests = False  # whether any job may be the host of others
         self._lock = threading.Lock()
-        self._once = Once(log)
+        self._once = LogOnce(log)
 
     def appear(
         self, hierarchy: Hierarchy, path: str, found: LayoutMatch, delegate: int | None, born: bool
@@ -52,7 +52,7 @@ class JobTable:
             job = None
         if job is not None:
             return job if job.add(hierarchy, path, found, delegate) else None
-        job = Job(found, self.host.now(), born, self._tables)
+        job = Job(found, self.host.now(), born, self._files)
         job.add(hierarchy, path, found, delegate)
         if self._begin(key, job):
             return job

@@ -7,7 +7,7 @@ read every second in their first minute, and later after another 2 % of their ag
 import logging
 import threading
 
-from batchjob.runtime.log import Once
+from batchjob.runtime.log import LogOnce
 from collectors.host import Host
 from collectors.jobs.cgroups.reader import BRIEF
 from collectors.jobs.state.job import Job
@@ -29,7 +29,7 @@ class Sampler:
         self._due: dict[Job, float] = {}  # monotonic seconds
         self._wake = threading.Event()
         self._stopped = False
-        self._once = Once(log)
+        self._once = LogOnce(log)
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:

@@ -16,7 +16,7 @@ _LAYOUT = struct.Struct("<BHHHHIIB")
 _ACTIVE = 0x40
 _NOT_MEASURED = (0, 0xFFFF)  # no running node takes 0 W; all ones is what is not implemented
 _TRIES = 3  # some boards answer "busy" or "unspecified" before they answer
-_PAUSE_SECONDS = 0.2
+PAUSE_SECONDS = 0.2
 
 
 class PowerReading(NamedTuple):
@@ -67,5 +67,5 @@ def _ask_patiently(bmc: Bmc, request: Request, timeout: float) -> bytes:
         except CompletionError as error:
             if error.reason not in ("busy", "completion_code"):
                 raise
-        time.sleep(_PAUSE_SECONDS)
+        time.sleep(PAUSE_SECONDS)
     return bmc.ask(request, timeout)

@@ -19,10 +19,10 @@ from collectors.power.ipmi.message import IpmiError, Request, payload
 
 DEVICES = ("ipmi0", "ipmi/0", "ipmidev/0")  # as udev, devfs and older rules name it
 
-_SYSTEM_INTERFACE = 0x0C  # IPMI_SYSTEM_INTERFACE_ADDR_TYPE
-_BMC_CHANNEL = 0x0F  # IPMI_BMC_CHANNEL
-_RESPONSE = 1  # IPMI_RESPONSE_RECV_TYPE
-_LONGEST_MESSAGE = 272  # IPMI_MAX_MSG_LENGTH
+SYSTEM_INTERFACE = 0x0C  # IPMI_SYSTEM_INTERFACE_ADDR_TYPE
+BMC_CHANNEL = 0x0F  # IPMI_BMC_CHANNEL
+RESPONSE = 1  # IPMI_RESPONSE_RECV_TYPE
+LONGEST_MESSAGE = 272  # IPMI_MAX_MSG_LENGTH
 
 
 class IpmiAddress(ctypes.Structure):
@@ -138,7 +138,7 @@ class IpmiDevice:
             self._descriptor = -1
 
     def _send(self, request: Request) -> None:
-        address = IpmiAddress(_SYSTEM_INTERFACE, _BMC_CHANNEL, request.lun)
+        address = IpmiAddress(SYSTEM_INTERFACE, BMC_CHANNEL, request.lun)
         data = ctypes.create_string_buffer(request.data, max(1, len(request.data)))
         message = Message(request.netfn, request.command, len(request.data), ctypes.addressof(data))
         sent = Sent(ctypes.addressof(address), ctypes.sizeof(address), self._msgid, message)
@@ -146,7 +146,7 @@ class IpmiDevice:
 
     def _receive(self) -> _Answer | None:
         address = AnyAddress()
-        data = ctypes.create_string_buffer(_LONGEST_MESSAGE)
+        data = ctypes.create_string_buffer(LONGEST_MESSAGE)
         message = Message(0, 0, len(data), ctypes.addressof(data))
         received = Received(0, ctypes.addressof(address), ctypes.sizeof(address), 0, message)
         try:
@@ -158,7 +158,7 @@ class IpmiDevice:
 
     def _answers(self, answer: _Answer, request: Request) -> bool:
         """Whether this is the expected answer; the network function of an answer is odd."""
-        expected = (_RESPONSE, self._msgid, request.netfn | 1, request.command)
+        expected = (RESPONSE, self._msgid, request.netfn | 1, request.command)
         return answer[:4] == expected
 
 

@@ -14,7 +14,7 @@ from batchjob.secret_files import SecretFileError, read_secret
 from collectors.power.ipmi.message import IpmiError, Request, payload
 
 _PROGRAM = os.path.join(os.path.dirname(__file__), "lan_session.py")
-_LOGIN_SECONDS = 15.0  # a start of Python, and up to 6 s until a silent BMC is given up
+LOGIN_SECONDS = 15.0  # a start of Python, and up to 6 s until a silent BMC is given up
 _END_SECONDS = 1.5
 PRIVILEGES = {"callback": 1, "user": 2, "operator": 3, "administrator": 4}
 
@@ -51,17 +51,17 @@ class LanSession:
             "password": _password(login.password_file),
             "privilege": PRIVILEGES[login.privilege],
         }
-        self._process = subprocess.Popen(  # noqa: S603 (our own program; secrets go by its input)
+        self.process = subprocess.Popen(  # noqa: S603 (our own program; secrets go by its input)
             [sys.executable, "-P", _PROGRAM],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._stdin, self._stdout = self._process.stdin, self._process.stdout
-        self._exchange(where, _LOGIN_SECONDS)
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self._stdin, self._stdout = self.process.stdin, self.process.stdout
+        self._exchange(where, LOGIN_SECONDS)
 
     def ask(self, request: Request, timeout: float) -> bytes:
         """Send one request through the session."""
@@ -74,7 +74,7 @@ class LanSession:
         with contextlib.suppress(OSError):  # it is gone already
             self._stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_END_SECONDS)
+            self.process.wait(_END_SECONDS)
         self._kill()
 
     def _exchange(self, question: dict[str, Any], timeout: float) -> bytes:
@@ -108,10 +108,10 @@ class LanSession:
         return line
 
     def _kill(self) -> None:
-        if self._process.poll() is None:
+        if self.process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+                os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
         for pipe in (self._stdin, self._stdout):
             with contextlib.suppress(OSError):  # what was still to be written has no reader
                 pipe.close()

@@ -8,7 +8,7 @@ import pytest
 from batchjob.local_runs import record
 from batchjob.local_runs.directory import prepare
 from batchjob.local_runs.record import Run, this_process
-from batchjob.local_runs.retention import Keep, sweep, sweep_daily
+from batchjob.local_runs.retention import RunRetention, sweep, sweep_daily
 from batchjob.schedulers.states import JobState
 
 
@@ -38,7 +38,7 @@ def test_the_old_ones_go(run, tmp_path):
     for number, age in enumerate((0, 50, 150)):
         run(number, age)
     run(3, 500, state=JobState.RUNNING)  # and watched over: by us
-    sweep(tmp_path, Keep(records=100, logs=20, logs_bytes=1000))
+    sweep(tmp_path, RunRetention(records=100, logs=20, logs_bytes=1000))
     assert left(tmp_path, "runs") == {0, 1, 3}
     assert left(tmp_path, "logs") == {0, 3}
 
@@ -46,15 +46,15 @@ def test_the_old_ones_go(run, tmp_path):
 def test_of_too_many_the_oldest_go(run, tmp_path):
     for number in range(5):
         run(number, age=number, size=100)
-    sweep(tmp_path, Keep(logs_bytes=250))
+    sweep(tmp_path, RunRetention(logs_bytes=250))
     assert left(tmp_path, "logs") == {0, 1}
 
 
 def test_once_a_day(run, tmp_path):
-    sweep_daily(tmp_path, Keep(records=100))
+    sweep_daily(tmp_path, RunRetention(records=100))
     run(1, 1000)
-    sweep_daily(tmp_path, Keep(records=100))
+    sweep_daily(tmp_path, RunRetention(records=100))
     assert left(tmp_path, "runs") == {1}
     os.utime(tmp_path / ".swept", (0, 0))
-    sweep_daily(tmp_path, Keep(records=100))
+    sweep_daily(tmp_path, RunRetention(records=100))
     assert left(tmp_path, "runs") == set()

@@ -6,6 +6,7 @@ from batchjob.runtime.formatting import (
     clock,
     digits,
     energy,
+    harmless,
     lasting,
     lasting_exactly,
     mass,
@@ -37,3 +38,13 @@ from batchjob.runtime.formatting import (
 )  # fmt: skip
 def test_as_people_read_them(written, text):
     assert written == text
+
+
+@pytest.mark.parametrize("begin", ["=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠"])
+def test_no_text_begins_like_a_formula(begin):
+    assert harmless(f"{begin}1+1") == f"'{begin}1+1"
+
+
+@pytest.mark.parametrize("value", ["train", "", "a=b", -1, 1.5, None, "１"])
+def test_all_else_stays(value):
+    assert harmless(value) == value

@@ -94,7 +94,7 @@ def test_a_client_that_does_not_read_delays_nobody(serve, connect, ask):
 
 
 def test_answers_that_nobody_reads_do_not_fill_the_memory(serve, connect, ask, monkeypatch):
-    monkeypatch.setattr(server_module, "_UNSENT_BYTES", 45_000_000)
+    monkeypatch.setattr(server_module, "UNSENT_BYTES", 45_000_000)
     large = HttpResponse(HTTPStatus.OK, b"x" * 20_000_000)
     address = serve(
         lambda request: large if request.path == "/large" else text(HTTPStatus.OK, "/x")
@@ -238,7 +238,7 @@ def test_only_the_allowed_networks_are_served(serve, ask, caplog):
 
 
 def test_with_too_many_connections_the_longest_waiting_one_goes(serve, connect, ask, monkeypatch):
-    monkeypatch.setattr(server_module, "_CONNECTIONS", 5)
+    monkeypatch.setattr(server_module, "CONNECTIONS", 5)
     address = serve()
     clients = [connect(address) for _ in range(6)]
     assert seconds_for(ask, address) < 4
@@ -261,7 +261,7 @@ class HaltingWeb(Web):
 
 def test_who_was_dropped_to_make_room_may_have_an_event_in_the_same_batch(serve, connect, ask,
                                                                           monkeypatch):  # fmt: skip
-    monkeypatch.setattr(server_module, "_CONNECTIONS", 8)
+    monkeypatch.setattr(server_module, "CONNECTIONS", 8)
     web = HaltingWeb("", lambda request: text(HTTPStatus.OK, request.path))
     address = serve(web=web)
     clients = [connect(address) for _ in range(8)]
@@ -280,7 +280,7 @@ def test_who_was_dropped_to_make_room_may_have_an_event_in_the_same_batch(serve,
 
 
 def test_a_crowd_loses_its_own_connections_only(serve, connect, monkeypatch, caplog):
-    monkeypatch.setattr(server_module, "_CONNECTIONS", 5)
+    monkeypatch.setattr(server_module, "CONNECTIONS", 5)
     address = serve()
     modest = connect(address)
     for _ in range(20):
@@ -338,7 +338,7 @@ def test_who_has_broken_off_is_not_answered(serve, connect, ask):
 
 
 def test_who_takes_most_memory_for_unread_answers_loses_first(serve, connect, monkeypatch):
-    monkeypatch.setattr(server_module, "_UNSENT_BYTES", 45_000_000)
+    monkeypatch.setattr(server_module, "UNSENT_BYTES", 45_000_000)
     address = serve(lambda _: HttpResponse(HTTPStatus.OK, b"x" * 20_000_000))
     slow = connect(address)
     slow.sendall(GET)

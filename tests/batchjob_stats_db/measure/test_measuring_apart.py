@@ -174,14 +174,14 @@ def test_a_store_that_fails_for_each_job_is_at_fault_itself(store, job, now, eng
 def _questions(history, jobs):
     """How many requests measuring takes."""
     asked = 0
-    ask = history._client.ask
+    ask = history.client.ask
 
     def counting(*args):
         nonlocal asked
         asked += 1
         return ask(*args)
 
-    history._client.ask = counting
+    history.client.ask = counting
     measure_apart(history, jobs, 30)
     return asked
 

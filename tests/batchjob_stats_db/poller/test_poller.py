@@ -28,7 +28,7 @@ from tests.batchjob_stats_db.simulated import RUN, Simulated, poller
 
 
 def value(made, name, **labels):
-    return made._metrics.registry.get_sample_value(f"batchjob_stats_db_{name}", labels)
+    return made.metrics.registry.get_sample_value(f"batchjob_stats_db_{name}", labels)
 
 
 def cycles(made, number=9):
@@ -84,8 +84,7 @@ class NoHistory:
 
 def test_a_tsdb_that_is_down_costs_no_record(engine, rows):
     source = Simulated(50)
-    made = poller(engine, source, url="http://tsdb", retention=10**9)
-    made._history = NoHistory()
+    made = poller(engine, source, history=NoHistory(), url="http://tsdb", retention=10**9)
     assert cycles(made, 1) == [False]
     assert len(rows(schema.job)) == 50
     assert value(made, "history_errors_total", cluster="c1") == 1
@@ -95,11 +94,11 @@ def test_a_tsdb_that_is_down_costs_no_record(engine, rows):
 def test_a_database_that_refuses_loses_nothing(engine, url, rows):
     source = Simulated(50)
     made = poller(engine, source)
-    made._store.engine = reader(url)
+    made.store.engine = reader(url)
     assert cycles(made, 2) == [False, False]
     assert value(made, "database_errors_total", cluster="c1") == 2
-    made._store.engine.dispose()
-    made._store.engine = engine
+    made.store.engine.dispose()
+    made.store.engine = engine
     assert cycles(made, 1) == [True]
     assert len(rows(schema.job)) == 50
 
@@ -139,24 +138,26 @@ class Staff:
 
 
 def test_people_are_replaced_as_a_whole(engine, rows):
-    made = poller(engine, Simulated(1))
-    assert made._read_people(_paced(made, Staff("alice", "bob")))
-    assert made._read_people(_paced(made, Staff("bob", "carol")))
+    staff, now = Staff("alice", "bob"), [0.0]
+    made = poller_of(staff, engine, now)
+    assert made.cycle()
+    staff.people = ("bob", "carol")
+    now[0] = 3601.0
+    assert made.cycle()
     assert [row["username"] for row in rows(schema.association)] == ["bob", "carol"]
 
 
-def _paced(made, staff):
-    made._paces[staff.name] = Pace(0.0, 0.0)
-    return staff
+def poller_of(staff, engine, now):
+    cluster = ClusterSettings("c1", (), (staff,), TsdbOptions())
+    return Poller(
+        cluster, Store(engine, "c1"), None, PollOptions(), RetentionOptions(), PollerMetrics(),
+        monotonic=lambda: now[0],
+    )  # fmt: skip
 
 
 def test_people_that_could_not_be_read_are_asked_for_again_soon(engine, rows):
     staff, now = Staff("alice"), [0.0]
-    cluster = ClusterSettings("c1", (), (staff,), TsdbOptions())
-    made = Poller(
-        cluster, Store(engine, "c1"), None, PollOptions(), RetentionOptions(), PollerMetrics(),
-        monotonic=lambda: now[0],
-    )  # fmt: skip
+    made = poller_of(staff, engine, now)
     staff.error = "sacctmgr: exit status 1"
     assert not made.cycle()
     staff.error = ""
@@ -227,7 +228,7 @@ def test_pace():
 def test_health(engine):
     made = poller(engine, Simulated(1))
     wrong = [""]
-    health = Health(("127.0.0.1", 0), made._metrics.registry, lambda: "", lambda: wrong[0])
+    health = Health(("127.0.0.1", 0), made.metrics.registry, lambda: "", lambda: wrong[0])
     health.start()
     try:
         base = f"http://127.0.0.1:{health.port}"
@@ -250,7 +251,7 @@ def test_the_watermark_and_the_rows_agree_after_every_cycle(engine):
         made.cycle()
         with engine.connect() as db:
             count = db.execute(sa.select(sa.func.count(schema.job.c.id))).scalar()
-        assert int(made._store.watermark("simulated")) == count
+        assert int(made.store.watermark("simulated")) == count
 
 
 def test_a_locked_database_loses_nothing(url, engine, rows):
@@ -258,7 +259,7 @@ def test_a_locked_database_loses_nothing(url, engine, rows):
         pytest.skip("only SQLite locks the whole database")
     made = poller(engine, Simulated(50))
     impatient = sa.create_engine(url, connect_args={"timeout": 0.1})
-    made._store.engine = impatient
+    made.store.engine = impatient
     with engine.begin():  # somebody else writes, and takes his time
         assert cycles(made, 1) == [False]
     assert cycles(made, 1) == [True]
@@ -268,9 +269,10 @@ def test_a_locked_database_loses_nothing(url, engine, rows):
 
 def test_a_second_backfill_of_a_cluster_idle_for_months_ends(engine, rows):
     source = Simulated(20)
-    made = poller(engine, source)
+    months = [0.0]
+    made = poller(engine, source, clock=lambda: source.now + months[0])
     list(made.backfill(source, 0))
-    made._clock = lambda: source.now + 120 * 86_400.0
+    months[0] = 120 * 86_400.0
     assert made.roll_up_all() == 1
     source.number = 21  # a correction is in the sums at once
     list(made.backfill(source, 0))

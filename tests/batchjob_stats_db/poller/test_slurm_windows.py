@@ -71,7 +71,7 @@ class Site:
                 for name in ("start", "end", "known_at", "ended_at")
                 if life.get(name) is not None
             }
-            job = SlurmJob(10 + len(self.slurm._by_id), at, **{"start": None} | times | life)
+            job = SlurmJob(10 + len(self.slurm.by_id), at, **{"start": None} | times | life)
             made.append(self.slurm.add(job))
         return made
 
@@ -140,7 +140,7 @@ def test_a_poll_in_which_only_time_passed_writes_no_job(site, rows):
     site.jobs(60, start=10, end=10 * HOUR, steps=1)
     site.go(10 * MINUTE)
     before = rows(schema.job), rows(schema.job_step)
-    metrics = site.poller._metrics.registry
+    metrics = site.poller.metrics.registry
     label = {"cluster": "c1", "outcome": "changed"}
     changed = metrics.get_sample_value("batchjob_stats_db_jobs_total", label)
     site.go(10 * MINUTE)
@@ -259,7 +259,7 @@ def test_a_job_that_nobody_knows_any_more_has_vanished(site, rows):
     (job,) = site.jobs(end=10 * HOUR)
     site.jobs(3, end=20 * HOUR)
     site.go(10 * MINUTE)
-    site.slurm._by_id[str(job.jobid)].clear()
+    site.slurm.by_id[str(job.jobid)].clear()
     del site.slurm.queued[job.key]
     site.go(5 * MINUTE)
     assert "VANISHED" not in states(rows)  # accounting may be late

@@ -26,6 +26,7 @@ from collectors.job_samples import SampleSources, sources_of, take
 from collectors.jobs import collector as jobs_collector
 from collectors.jobs.view import JobName
 from collectors.metric import NO_LABELS
+from tests.batchjob_stats_db.samples.killed import close_files
 
 
 class Node:
@@ -190,7 +191,7 @@ def test_after_a_kill_a_new_file_begins_and_the_old_one_is_packed(tmp_path):
     node = Node("1")
     killed = node.recorder(tmp_path)
     pass_by(node, killed, 3)
-    os.close(killed._courses.popitem()[1].writer._descriptor)  # as the kernel does
+    close_files(tmp_path)
     pass_by(node, node.recorder(tmp_path), 2)
     old, _ = files_of(folder_of(tmp_path, "1"))
     assert old.stat().st_mode & 0o777 == 0o400
@@ -200,7 +201,7 @@ def test_after_a_kill_a_new_file_begins_and_the_old_one_is_packed(tmp_path):
 
 
 def test_a_long_job_has_several_files(tmp_path, monkeypatch):
-    monkeypatch.setattr("batchjob_stats_db.samples.recorder._LONGEST_FILE", 600)
+    monkeypatch.setattr("batchjob_stats_db.samples.recorder.LONGEST_FILE", 600)
     node = Node("1")
     pass_by(node, node.recorder(tmp_path), 200)
     assert len(files_of(folder_of(tmp_path, "1"))) > 2

@@ -144,7 +144,7 @@ def test_log_and_qstat_agree(logs, tmp_path):
     for jobid, row in json_jobs(QSTAT).items():
         if jobid.startswith("17[") or "[]" in jobid:
             continue  # sub-jobs that never ran are not in the log
-        job = Qstat("c1", qstat.QstatOptions())._record(jobid, qstat.FieldReader(row))
+        job = Qstat("c1", qstat.QstatOptions()).record(jobid, qstat.FieldReader(row))
         same = logged[jobid, job.run]
         for name in (
             "submit_time", "start_time", "user", "group", "account", "partition", "name", "state",
@@ -158,7 +158,7 @@ def test_log_and_qstat_agree(logs, tmp_path):
 
 def test_a_sub_job_that_never_ran_is_cancelled_without_a_start():
     row = json_jobs(QSTAT)["17[2].pbs01"]
-    job = Qstat("c1", qstat.QstatOptions())._record("17[2].pbs01", qstat.FieldReader(row))
+    job = Qstat("c1", qstat.QstatOptions()).record("17[2].pbs01", qstat.FieldReader(row))
     assert (job.state, job.start_time, job.exit_code) == (JobState.CANCELLED, None, None)
 
 

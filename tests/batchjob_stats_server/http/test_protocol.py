@@ -119,8 +119,8 @@ def test_what_tls_judges_is_an_alert(ask, authority, secured, what, version):
     with pytest.raises((OSError, urllib.error.URLError)) as raised:
         ask(pair, version=version)
     assert alert in str(raised.value).lower().replace("_", " ")
-    count = secured.metrics.refused.labels("certificate")._value.get()
-    assert count == 1
+    name, reason = "batchjob_stats_server_refused_total", {"reason": "certificate"}
+    assert secured.metrics.registry.get_sample_value(name, reason) == 1
 
 
 def test_old_tls_is_refused(ask):
@@ -133,7 +133,7 @@ def test_old_tls_is_refused(ask):
 
 @pytest.fixture(autouse=True)
 def _shorter_waits(monkeypatch):
-    monkeypatch.setattr("batchjob_stats_server.http.protocol._LINGER_SECONDS", 0.5)
+    monkeypatch.setattr("batchjob_stats_server.http.protocol.LINGER_SECONDS", 0.5)
 
 
 @pytest.fixture
@@ -300,7 +300,7 @@ def _readable(client):
 
 def test_who_does_not_read_is_dropped(services, monkeypatch):
     """The kernel ends it: neither thread nor memory waits for ever."""
-    monkeypatch.setattr("batchjob_stats_server.http.protocol._UNREAD_MILLISECONDS", 500)
+    monkeypatch.setattr("batchjob_stats_server.http.protocol.UNREAD_MILLISECONDS", 500)
     with serving(services) as port, socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
         client.connect(("127.0.0.1", port))

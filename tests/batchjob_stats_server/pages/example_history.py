@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from batchjob.quantities.quantity import Statistic
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.timeseries.base import JobWindow, Point, SeriesValue, TimeSeries
-from batchjob_stats_db.timeseries.resample import stretches as cut_of
+from batchjob_stats_db.timeseries.resample import bins as cut_of
 from batchjob_stats_server.bounded_wait import BoundedWait
 from batchjob_stats_server.cluster_readings import ClusterReadings
 from batchjob_stats_server.promql.histories import TimeSeriesPool

@@ -42,7 +42,7 @@ def run(scenario, concurrent=4, each=2):
 
             await scenario(turns, database, ask)
             database.end(1000)
-        assert (turns.questions(), turns.asked(), turns._owns) == (0, 0, {})
+        assert (turns.questions(), turns.asked(), turns.users) == (0, 0, {})
 
     anyio.run(all_of_it)
 

@@ -12,8 +12,7 @@ from batchjob_stats_server.api.report import preferred
 from batchjob_stats_server.report import forms as written
 from batchjob_stats_server.report.build import report
 from batchjob_stats_server.report.facts import UNITS
-from batchjob_stats_server.report.material import ReportInput
-from batchjob_stats_server.report.model import NodeUse
+from batchjob_stats_server.report.model import NodeUse, ReportInput
 from batchjob_stats_server.report.rules import load
 from batchjob_stats_server.report.units import (
     worth_asking_bytes,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from batchjob_stats_server.report.material import ReportInput
+from batchjob_stats_server.report.model import ReportInput
 from batchjob_stats_server.report.resubmission import resubmission, with_option
 
 GIB = 1 << 30

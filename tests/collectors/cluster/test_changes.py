@@ -4,7 +4,7 @@ import pytest
 
 from batchjob.schedulers.cluster import ClusterNode
 from collectors.cluster.changes import ConditionDurations, draining, unavailable
-from collectors.cluster.histogram import Histogram
+from collectors.cluster.metric_types import Histogram
 
 IDLE = ClusterNode("n1", "idle", frozenset(), ())
 DOWN = IDLE._replace(state="down")

@@ -63,8 +63,8 @@ def made(options, clock):
 
 
 def refresh(collector):
-    for source in collector._factors.sources:
-        source._refresher.refresh()
+    for source in collector.factors.sources:
+        source.refresher.refresh()
 
 
 def shown(collector, metric):
@@ -88,7 +88,7 @@ def test_a_table_needs_no_network_and_no_thread(clock, monkeypatch):
         'provider="owid",zone="FR",scope="lifecycle"': pytest.approx(44.18, rel=1e-3),
         'provider="codecarbon",zone="FR",scope="lifecycle"': 56.039,
     }
-    assert collector._factors.sources == []
+    assert collector.factors.sources == []
     collector.stop()
 
 
@@ -198,7 +198,7 @@ def test_retry_after_is_honoured(provider, rte, clock):
     provider.status, provider.headers = 429, {"Retry-After": "7200"}
     collector = made(rte, clock)
     refresh(collector)
-    assert collector._factors.sources[0]._refresher._pause == 7200
+    assert collector.factors.sources[0].refresher.pause == 7200
 
 
 @pytest.mark.parametrize(
@@ -225,7 +225,7 @@ def test_an_answer_outlives_a_restart_and_asks_no_sooner(provider, rte, clock, t
     second = made(options, clock)
     assert list(shown(second, FACTOR).values()) == [23]
     assert list(shown(second, AGE).values()) == [2100]
-    assert second._factors.sources[0]._refresher._pause == 300
+    assert second.factors.sources[0].refresher.pause == 300
     clock.now += 6 * 3600
     assert shown(second, FACTOR) == {}
 
@@ -282,7 +282,7 @@ def test_the_server_hands_on_factors_and_the_nodes_own_come_first(provider, cloc
 
 
 def test_threads_begin_and_end(provider, rte, clock, monkeypatch):
-    monkeypatch.setattr("collectors.emissions.site_factors._SPREAD_SECONDS", 0.0)
+    monkeypatch.setattr("collectors.emissions.site_factors.SPREAD_SECONDS", 0.0)
     factors = site_factors(rte, clock=clock)
     factors.start()
     give_up = time.monotonic() + 5

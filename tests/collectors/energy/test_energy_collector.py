@@ -139,9 +139,9 @@ def test_slow_meters_are_looked_at_when_their_reading_is_due(host, time):
     late = []
     while time.now < started + 300:
         collector.tick()
-        since = collector._ledger.since
+        since = collector.ledger.since
         late.append(since.at - since.meter.at)
-        time.pass_(collector._pause())
+        time.pass_(collector.pause())
     assert max(late) < 1
     node = shown(collector, "node_energy_joules_total")
     assert sum(node.values()) == pytest.approx(100 * 30.25 * 9)
@@ -161,7 +161,7 @@ def test_a_tick_that_fails_is_counted_and_the_next_one_makes_up_for_it(host, tim
     run(collector, time, 10)
     jobs.broken = True
     time.pass_(10)
-    collector._step()
+    collector.step()
     assert shown(collector, "energy_tick_errors_total") == {"": 1}
     assert "no such tree" in caplog.text
     jobs.broken = False

@@ -6,10 +6,9 @@ from hypothesis import strategies as st
 
 from collectors.emissions.factor import EmissionFactor
 from collectors.energy.idle import IdlePower
-from collectors.energy.interval import Key, NodeSnapshot, key_of
+from collectors.energy.interval import Key, NodeSnapshot, Processors, key_of
 from collectors.energy.ledger import Ledger
-from collectors.energy.processors import Processors
-from collectors.jobs.view import JobUsage
+from collectors.jobs.view import JobCpu
 from collectors.power.meter import GpuEnergyReading, GpuEnergyShare, MeterReading
 from tests.simulated.node import name
 
@@ -19,7 +18,7 @@ A, B = name(1), name(2, "bob")
 
 
 def job(who, cpu_seconds, cpus=32.0, ended_at=None, started_at=-3600.0):
-    return JobUsage(who, cpu_seconds, cpus, ended_at, started_at)
+    return JobCpu(who, cpu_seconds, cpus, ended_at, started_at)
 
 
 def gpu(joules, at, *holdings, series=0, uuid="GPU-1"):
@@ -321,7 +320,7 @@ class Day:
         self.busy += moment["busy"] * seconds
         for _ in range(moment["births"]):
             number = len(self.jobs)
-            self.jobs[number] = JobUsage(
+            self.jobs[number] = JobCpu(
                 name(number), 0.0, number % 5 * 8.0 or None, None, start + seconds / 3
             )
         for number, load in enumerate(moment["loads"]):

@@ -4,10 +4,9 @@ from pathlib import Path
 
 from collectors.emissions.factor import EmissionFactor
 from collectors.energy.idle import IdlePower
-from collectors.energy.interval import NodeSnapshot, key_of
+from collectors.energy.interval import NodeSnapshot, Processors, key_of
 from collectors.energy.ledger import Ledger
-from collectors.energy.processors import Processors
-from collectors.jobs.view import JobUsage
+from collectors.jobs.view import JobCpu
 from collectors.power.meter import GpuEnergyReading, GpuEnergyShare, MeterReading
 from tests.simulated.node import name
 
@@ -33,18 +32,16 @@ def example():
     ledger = Ledger(IdlePower(150), includes_gpus=True)
     ledger.gpu_idle["GPU-0"] = IdlePower(50)
     started = -3600.0
-    ledger.book(
-        look(0, 0, 0, 0, JobUsage(A, 0, 32, None, started), JobUsage(B, 0, 16, None, started))
-    )
+    ledger.book(look(0, 0, 0, 0, JobCpu(A, 0, 32, None, started), JobCpu(B, 0, 16, None, started)))
     return ledger.book(
         look(
             30,
             19500,
             750,
             7500,
-            JobUsage(A, 480, 32, None, started),
-            JobUsage(B, 180, 16, None, started),
-            JobUsage(C, 60, 8, 16, 4),
+            JobCpu(A, 480, 32, None, started),
+            JobCpu(B, 180, 16, None, started),
+            JobCpu(C, 60, 8, 16, 4),
         ),
         [EmissionFactor("country", "FR", "lifecycle", 44.0, 0.0)],
     )

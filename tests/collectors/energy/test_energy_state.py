@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 
 from collectors.energy import checkpoint
 from collectors.energy.idle import IdlePower
-from collectors.energy.interval import NodeSnapshot, key_of
+from collectors.energy.interval import NodeSnapshot, Processors, key_of
 from collectors.energy.ledger import Ledger
-from collectors.energy.processors import Processors
-from collectors.jobs.view import JobUsage
+from collectors.jobs.view import JobCpu
 from collectors.power.meter import GpuEnergyReading, GpuEnergyShare, MeterReading
 from tests.collectors.energy.bench import (
     BOOT_ID,
@@ -110,7 +109,7 @@ values = st.recursive(
 @given(st.data())
 def test_whatever_the_state_says_is_taken_or_refused(data):
     ledger = Ledger(IdlePower())
-    job = JobUsage(name(1), 5.0, 2.0, None, None)
+    job = JobCpu(name(1), 5.0, 2.0, None, None)
     holding = GpuEnergyShare(name(1), 1.0)
     for at in (0.0, 10.0):
         ledger.book(

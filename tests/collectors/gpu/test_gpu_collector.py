@@ -140,11 +140,11 @@ def test_the_table_is_made_anew_only_when_devices_change(fake, start, eventually
     fake.gpus(1)
     collector = start()
     eventually(lambda: samples(collector, "job_gpu_info"))
-    table = collector._table
+    table = collector.table
     collector.refresh_map()
-    assert collector._table is table
+    assert collector.table is table
     fake.mig(0, {0: {}})
-    eventually(lambda: collector._table is not table)
+    eventually(lambda: collector.table is not table)
 
 
 def test_a_disagreement_is_counted_once_while_it_lasts(fake, start, eventually, jobs):
@@ -241,7 +241,7 @@ def test_what_a_prolog_wrote_meanwhile_is_left_alone(fake, start, eventually, tm
     fake.gpus(1)
     collector = start(write_job_files=str(tmp_path / "jobs"))
     eventually((tmp_path / "jobs/0").exists)
-    collector._mapper.stop()
+    collector.mapper.stop()
     (tmp_path / "jobs/0").write_text("prolog's\n")
     collector.stop()
     assert (tmp_path / "jobs/0").read_text() == "prolog's\n"

@@ -6,7 +6,7 @@ import pytest
 
 from collectors.energy import collector as energy
 from collectors.gpu.collector import GpuCollector, GpuOptions
-from collectors.jobs.view import JobHolder, JobName, JobUsage
+from collectors.jobs.view import JobCpu, JobHolder, JobName
 from collectors.metric import labels
 
 
@@ -20,7 +20,7 @@ class TwoJobs:
         ]
 
     def usage(self):
-        return [JobUsage(name, 1.0, 1.0, None, 0.0) for name in self.names]
+        return [JobCpu(name, 1.0, 1.0, None, 0.0) for name in self.names]
 
     def holders(self):
         gpus = ("0,1", "1")

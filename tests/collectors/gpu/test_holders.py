@@ -64,7 +64,7 @@ def mapped(jobs, readings=(), gpus=(), shards=0, prolog=None):
         for each in found.holdings
     }
     assert len(uses) == len(found.holdings)
-    return uses, sorted((each.kind, each.job.jobid) for each in found.disagreements)
+    return uses, sorted((each.kind, each.job.jobid) for each in found.conflicts)
 
 
 def test_a_held_idle_gpu_stays():
@@ -250,7 +250,7 @@ def test_the_prolog_confirms_and_leaves_nothing_to_whoever_names_the_gpu():
     jobs = [job("1", held(0)), job("2", held(0)), job("3", held(0, SLURM_SHARDS_ON_NODE="9"))]
     found, holds = confirmed(jobs, prolog={"1": frozenset({"0"})})
     assert holds == {"1": (1.0, True), "2": (None, False), "3": (None, False)}
-    kinds = {(each.kind, each.job.jobid) for each in found.disagreements}
+    kinds = {(each.kind, each.job.jobid) for each in found.conflicts}
     assert {("unconfirmed", "2"), ("unconfirmed", "3")} <= kinds
 
 

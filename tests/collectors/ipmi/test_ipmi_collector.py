@@ -39,7 +39,7 @@ def clock():
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch):
-    monkeypatch.setattr(dcmi, "_PAUSE_SECONDS", 0)
+    monkeypatch.setattr(dcmi, "PAUSE_SECONDS", 0)
 
 
 class Flaky(InProcess):
@@ -69,7 +69,7 @@ class Rig:
         return self.connections[-1]
 
     def refresh(self):
-        self.collector._refresher.refresh()
+        self.collector.refresher.refresh()
 
     def shown(self, metric):
         return {
@@ -128,7 +128,7 @@ def test_a_bmc_without_any_power_is_asked_again_in_an_hour(clock, caplog):
     rig.refresh()
     assert rig.shown(POWER) == {}
     assert rig.shown(ERRORS)['reason="unsupported"'] == 1
-    assert rig.collector._refresher._pause == 3600
+    assert rig.collector.refresher.pause == 3600
 
 
 def test_a_value_disappears_when_it_is_stale(clock):
@@ -179,11 +179,11 @@ def test_pauses_double_while_a_bmc_fails_and_end_with_it(clock):
     pauses = []
     for _ in range(8):
         rig.refresh()
-        pauses.append(rig.collector._refresher._pause)
+        pauses.append(rig.collector.refresher.pause)
     assert pauses == [10, 20, 40, 80, 160, 320, 600, 600]
     rig.bmc.power_code = 0
     rig.refresh()
-    assert rig.collector._refresher._pause == 10
+    assert rig.collector.refresher.pause == 10
 
 
 def test_dcmi_and_sensors_are_chosen_anew_after_three_failures(clock):
@@ -218,7 +218,7 @@ def test_a_bmc_that_hangs_delays_no_scrape(clock):
 def test_a_node_without_driver_says_so_without_a_warning(tmp_path, caplog):
     caplog.set_level(logging.INFO)
     collector = build(Host(dev=str(tmp_path)), IpmiOptions(), {})
-    collector._refresher.refresh()
+    collector.refresher.refresh()
     assert [record.levelno for record in caplog.records] == [logging.INFO]
     assert "no IPMI driver, or no BMC" in caplog.text
     assert collector.meters() == ()

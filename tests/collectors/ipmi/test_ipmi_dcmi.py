@@ -15,7 +15,7 @@ OPENBMC = bytes.fromhex("dc 59 01 59 01 59 01 59 01 00 00 00 00 00 00 00 00 00")
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch):
-    monkeypatch.setattr(dcmi, "_PAUSE_SECONDS", 0)
+    monkeypatch.setattr(dcmi, "PAUSE_SECONDS", 0)
 
 
 def test_every_field_of_a_power_reading():

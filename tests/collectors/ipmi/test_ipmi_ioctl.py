@@ -76,10 +76,10 @@ def test_structures_and_numbers_are_those_of_the_kernels_header(tmp_path):
     wanted = [
         ("IPMICTL_SEND_COMMAND", in_band.SEND_COMMAND),
         ("IPMICTL_RECEIVE_MSG_TRUNC", in_band.RECEIVE_TRUNCATED),
-        ("IPMI_SYSTEM_INTERFACE_ADDR_TYPE", in_band._SYSTEM_INTERFACE),
-        ("IPMI_BMC_CHANNEL", in_band._BMC_CHANNEL),
-        ("IPMI_RESPONSE_RECV_TYPE", in_band._RESPONSE),
-        ("IPMI_MAX_MSG_LENGTH", in_band._LONGEST_MESSAGE),
+        ("IPMI_SYSTEM_INTERFACE_ADDR_TYPE", in_band.SYSTEM_INTERFACE),
+        ("IPMI_BMC_CHANNEL", in_band.BMC_CHANNEL),
+        ("IPMI_RESPONSE_RECV_TYPE", in_band.RESPONSE),
+        ("IPMI_MAX_MSG_LENGTH", in_band.LONGEST_MESSAGE),
     ]
     for structure, name in C_NAMES.items():
         wanted.append((f"sizeof({name})", ctypes.sizeof(structure)))

@@ -120,7 +120,7 @@ def test_a_wrong_password_is_told_and_never_shown(bmc):
 
 
 def test_a_wrong_user_costs_the_deadline_of_a_login(bmc, monkeypatch):
-    monkeypatch.setattr(lan, "_LOGIN_SECONDS", 1.0)
+    monkeypatch.setattr(lan, "LOGIN_SECONDS", 1.0)
     began = time.monotonic()
     with pytest.raises(IpmiError) as caught:
         LanSession(bmc.login("nobody"))
@@ -137,7 +137,7 @@ def test_a_password_file_that_is_missing_is_named(bmc):
 
 def test_the_password_is_in_no_argument_and_no_environment(bmc):
     with logged_in(bmc) as session:
-        process = f"/proc/{session._process.pid}"
+        process = f"/proc/{session.process.pid}"
         for file in ("cmdline", "environ"):
             with open(f"{process}/{file}", "rb") as text:
                 assert b"geheim" not in text.read()
@@ -161,7 +161,7 @@ def test_a_bmc_that_dies_in_mid_request_leaves_no_process_behind(bmc):
     with pytest.raises(IpmiError) as caught:
         dcmi.power_reading(session, 0.3)
     assert caught.value.reason == "timeout"
-    assert session._process.returncode is not None
+    assert session.process.returncode is not None
     session.close()
 
 

@@ -86,9 +86,9 @@ class Node:
     def end_process(self, pid):
         shutil.rmtree(self.proc / str(pid))
 
-    def jobs(self, **options):
+    def jobs(self, names=None, **options):
         """The collector, its threads not started: `look()` does their work."""
-        made = collector.build(self.host, collector.JobsOptions(**options), {})
+        made = collector.JobsCollector(self.host, collector.JobsOptions(**options), names)
         self.started.append(made)
         return made
 
@@ -96,7 +96,7 @@ class Node:
         """The collector with its watcher listening; looks at processes are the test's."""
         made = self.jobs(**options)
         made.look()
-        made._watcher.start()
+        made.watcher.start()
         return made
 
 

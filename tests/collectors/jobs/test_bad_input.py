@@ -3,10 +3,11 @@
 import errno
 import os
 import threading
+from pathlib import Path
 
 import pytest
 
-from collectors.jobs.processes.snapshot import Eyes
+from collectors.jobs.processes import proc
 from tests.collectors.jobs.nodes import samples, users
 
 
@@ -73,7 +74,7 @@ def test_a_pid_of_another_namespace(node):
     broken, jobs = two_jobs(node)
     (broken / "step_batch/user/task_0/cgroup.procs").write_text("0\n")
     node.now += 20
-    jobs._inspector.look()
+    jobs.scanner.look()
     numbers = samples(jobs)
     assert numbers["cpu_seconds_total", "1", "user"] == 1
     assert errors(numbers, "namespace") == 1
@@ -83,7 +84,7 @@ def test_a_process_with_a_garbled_stat(node):
     _, jobs = two_jobs(node)
     (node.proc / "10" / "stat").write_text("nonsense")
     node.now += 20
-    jobs._inspector.look()
+    jobs.scanner.look()
     assert errors(samples(jobs), "malformed") == 1
     assert users(jobs).keys() == {"1", "2"}
 
@@ -92,24 +93,21 @@ def test_a_process_that_cannot_be_looked_at_is_given_up(node, monkeypatch):
     """One stuck in a dead file system may block its reader for ever."""
     _, jobs = two_jobs(node)
     hang, reached = threading.Event(), threading.Event()
-    read = Eyes._process
+    read = proc.read_process
 
-    def stuck(self, pid, notes):
-        if pid != 10:
-            return read(self, pid, notes)
-        self.at = (pid, node.host.monotonic())
-        reached.set()
-        hang.wait()
-        return None
+    def stuck(procfs, pid, *rest):
+        if pid == 10:
+            reached.set()
+            hang.wait()
+        return read(procfs, pid, *rest)
 
-    monkeypatch.setattr(Eyes, "_process", stuck)
+    monkeypatch.setattr(proc, "read_process", stuck)
     node.now += 20
-    jobs._inspector.start()
+    jobs.scanner.start()
     assert reached.wait(10)
     node.now += 6
     assert samples(jobs)["cpu_seconds_total", "1", "user"] == 1
     assert errors(samples(jobs), "stuck") == 1
-    assert jobs._inspector._eyes.stuck == {10}
     hang.set()
 
 
@@ -127,7 +125,15 @@ def test_ten_thousand_cgroups_that_are_no_jobs(node):
         (services / f"svc{number}.service").mkdir()
     jobs.look()
     assert users(jobs).keys() == {"1", "2"}
-    assert len(jobs._watcher._branches) < 10_100
+    assert sum(map(watches, Path("/proc/self/fd").iterdir())) < 10_100
+
+
+def watches(descriptor):
+    """How many directories an inotify descriptor of this process watches (proc(5))."""
+    try:
+        return Path("/proc/self/fdinfo", descriptor.name).read_text().count("inotify wd:")
+    except OSError:
+        return 0  # closed meanwhile
 
 
 def test_descriptors_may_run_out(node, monkeypatch):
@@ -169,11 +175,14 @@ def test_a_file_that_the_kernel_will_not_read_is_left_alone_for_a_while(node, mo
 
 
 def test_processes_that_may_not_be_looked_into_are_counted(node, monkeypatch):
-    def refuse(*_):
-        raise PermissionError(errno.EACCES, "Permission denied")
+    read = proc.read_head
 
-    monkeypatch.setattr("collectors.jobs.processes.proc.read_environ", refuse)
-    monkeypatch.setattr("collectors.jobs.processes.proc._io", lambda *_: ())
+    def refuse(path, longest):
+        if path.endswith(("/environ", "/io")):
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return read(path, longest)
+
+    monkeypatch.setattr(proc, "read_head", refuse)
     _, jobs = two_jobs(node)
     numbers = samples(jobs)
     assert errors(numbers, "denied") == 2

@@ -70,7 +70,7 @@ def test_kills_are_counted_in_the_directories_of_tasks(v1):
     assert samples(jobs)["oom_kills_total", "7"] == 2
     shutil.rmtree(v1.cgroup / "memory" / JOB / "step_0")
     v1.now += 20
-    jobs._inspector.look()
+    jobs.scanner.look()
     assert samples(jobs)["oom_kills_total", "7"] == 2
 
 
@@ -82,7 +82,7 @@ def test_kills_in_directories_gone_unread_are_in_the_kernels_log(v1):
         file.write(f"6,1,1,-;oom-kill:constraint=CONSTRAINT_MEMCG,oom_memcg=/{JOB},{told}\n")
     for controller in ("memory", "cpuacct", "freezer"):
         shutil.rmtree(v1.cgroup / controller / "slurm")
-    jobs._registry.removed(jobs._registry.all()[0])
+    jobs.table.removed(jobs.table.all()[0])
     assert samples(jobs)["oom_kills_total", "7"] == 2 + 1
 
 
@@ -101,10 +101,10 @@ def test_a_host_with_the_freezer_alone_sums_its_processes(v1):
 
 def test_the_first_removed_directory_tells_of_the_end(v1):
     jobs = whole_job(v1)
-    jobs._watcher.start()
+    jobs.watcher.start()
     (v1.cgroup / "cpuacct" / JOB / "cpuacct.usage").write_text("9500000000\n")
     shutil.rmtree(v1.cgroup / "memory" / JOB / "step_0")
-    wait_until(lambda: jobs._registry.all()[0]._reading.cpu_user_seconds == 9.0)
+    wait_until(lambda: jobs.table.all()[0].reading.cpu_user_seconds == 9.0)
     for controller in ("memory", "cpuacct", "freezer"):
         shutil.rmtree(v1.cgroup / controller / "slurm")
     wait_until(lambda: ("end_time_seconds", "7") in samples(jobs))
@@ -116,7 +116,7 @@ def test_directories_that_stay_without_processes_are_an_ended_job(v1):
     directory(v1, "freezer", f"{JOB}/step_0")
     directory(v1, "freezer", JOB)
     v1.now += 20
-    jobs._inspector.look()
+    jobs.scanner.look()
     assert samples(jobs)["end_time_seconds", "7"] == v1.now
 
 
@@ -137,11 +137,11 @@ def test_cpu_of_processes_does_not_stand_in_for_a_directory_to_come(v1):
     jobs.look()
     directory(v1, "freezer", f"{JOB}/step_0", pids=[10])
     v1.process(10, cpu=(300, 100, 0, 0))
-    jobs._discovery.look(born=True)
-    jobs._inspector.look()
+    jobs.walker.look(born=True)
+    jobs.scanner.look()
     assert ("cpu_seconds_total", "7", "user") not in samples(jobs)
     directory(v1, "cpuacct", JOB, cpuacct())
-    jobs._discovery.look(born=True)
+    jobs.walker.look(born=True)
     assert samples(jobs)["cpu_seconds_total", "7", "user"] == 2.0
 
 
@@ -158,7 +158,7 @@ def test_the_exit_of_a_process_tells_of_the_end_too(v1):
     finally:
         process.kill()
         process.wait()
-    wait_until(lambda: jobs._registry.all()[0]._reading.cpu_user_seconds == 9.0)
+    wait_until(lambda: jobs.table.all()[0].reading.cpu_user_seconds == 9.0)
 
 
 def hidden(node):

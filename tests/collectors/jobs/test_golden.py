@@ -12,6 +12,7 @@ import pytest
 
 from batchjob_exporter import exposition
 from collectors.jobs import collector
+from collectors.jobs.processes.user_names import UserNames
 
 REPOSITORY = Path(__file__).parents[3]
 GOLDEN = REPOSITORY / "tests" / "golden"
@@ -34,8 +35,8 @@ MACHINES = [name if name in QUICK else pytest.param(name, marks=pytest.mark.e2e)
 
 
 def expose(host):
-    jobs = collector.build(host, collector.JobsOptions(), {})
-    jobs._inspector._naming._names.user = lambda uid: None  # this machine's users are not those
+    nobody = UserNames(look_up=lambda uid: None)  # this machine's users are not those
+    jobs = collector.JobsCollector(host, collector.JobsOptions(), nobody)
     jobs.look()
     families = jobs.collect()
     jobs.stop()

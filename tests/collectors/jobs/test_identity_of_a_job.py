@@ -60,7 +60,7 @@ def test_a_job_of_root_alone_is_roots_after_a_while(node):
     jobs = look(node)
     assert users(jobs) == {}
     node.now += 3
-    jobs._inspector.look()
+    jobs.scanner.look()
     assert users(jobs) == {"1": "root"}
 
 
@@ -70,7 +70,7 @@ def test_roots_fork_of_the_scheduler_is_not_the_jobs_owner(node):
     node.process(10, uid=0, program="slurmstepd")
     jobs = look(node)
     node.now += 3
-    jobs._inspector.look()
+    jobs.scanner.look()
     assert users(jobs) == {"1": ""}
     assert samples(jobs)["processes", "1"] == 0
 
@@ -80,12 +80,12 @@ def test_a_job_that_is_slow_to_become_its_users_is_looked_at_again_soon(node):
     node.process(10, uid=0, program="slurmstepd")
     jobs = look(node)
     node.now += 10
-    assert jobs._inspector.look() <= 0.5
+    assert jobs.scanner.look() <= 0.5
     assert users(jobs) == {"1": ""}
     node.process(11, uid=54321)
     (job / "step_batch/user/task_0/cgroup.procs").write_text("11\n")
     node.now += 0.5
-    assert jobs._inspector.look() > 0.5
+    assert jobs.scanner.look() > 0.5
     assert users(jobs) == {"1": "54321"}
 
 
@@ -93,11 +93,11 @@ def test_an_owner_who_stays_unknown_is_left_empty(node):
     """hidepid or a foreign pid namespace: /proc does not show the processes."""
     jobs = look(node)
     node.job(pids=[10])
-    jobs._discovery.look(born=True)
-    jobs._inspector.look()
+    jobs.walker.look(born=True)
+    jobs.scanner.look()
     assert users(jobs) == {}
     node.now += 3
-    jobs._inspector.look()
+    jobs.scanner.look()
     assert users(jobs) == {"1": ""}
     assert ("processes", "1") not in samples(jobs)
 
@@ -183,14 +183,13 @@ def test_a_hung_name_service_leaves_the_number_for_the_jobs_life(node):
     names = UserNames(look_up=lambda uid: hang.wait() and "alice", deadline=0.05)
     node.job(pids=[10])
     node.process(10, uid=4711)
-    jobs = node.jobs()
-    jobs._inspector._naming._names = names
+    jobs = node.jobs(names)
     jobs.look()
     assert users(jobs) == {"1": "4711"}
     assert names.user(5) is None  # at once: the service is known to hang
     hang.set()
     node.now += 60
-    jobs._inspector.look()
+    jobs.scanner.look()
     assert users(jobs) == {"1": "4711"}
 
 

@@ -105,8 +105,8 @@ def test_a_birth_is_seen_between_scrapes(node):
     jobs = node.listening()
     node.process(20)
     job = node.job("job_2", pids=[20])
-    wait_until(lambda: jobs._registry.all())
-    jobs._inspector.look()
+    wait_until(lambda: jobs.table.all())
+    jobs.scanner.look()
     shutil.rmtree(job)
     wait_until(lambda: ("end_time_seconds", "2") in samples(jobs))
     assert samples(jobs)["cpu_seconds_total", "2", "user"] == 1
@@ -118,13 +118,13 @@ def short_job(node, scope=SCOPE, name="job_2", uid=0):
     for each in (job, job.parent) if uid else ():
         os.chown(each, uid, uid)
     jobs = node.jobs()
-    jobs._discovery.look(born=True)
-    jobs._watcher.start()
+    jobs.walker.look(born=True)
+    jobs.watcher.start()
     node.populate(job, False)
-    wait_until(lambda: jobs._registry.all()[0].ended)
+    wait_until(lambda: jobs.table.all()[0].ended)
     shutil.rmtree(job)
-    wait_until(lambda: jobs._registry.all()[0].vanished(node.host.monotonic()))
-    jobs._inspector.look()
+    wait_until(lambda: jobs.table.all()[0].vanished(node.host.monotonic()))
+    jobs.scanner.look()
     return jobs
 
 
@@ -162,11 +162,11 @@ def test_a_job_whose_end_nobody_saw_keeps_its_last_sample(node):
     node.process(10, started=99_000)  # 10 s ago
     jobs = node.jobs()
     jobs.look()
-    assert jobs._sampler.sample() == 1.0
+    assert jobs.sampler.sample() == 1.0
     node.set_cpu(job, (4_000_000, 1_000_000))
     (job / "memory.peak").write_text("99999\n")
     node.now += 1
-    jobs._sampler.sample()
+    jobs.sampler.sample()
     shutil.rmtree(job)
     numbers = samples(jobs)
     assert numbers["cpu_seconds_total", "1", "user"] == 4
@@ -178,26 +178,26 @@ def test_an_old_job_is_sampled_after_another_fiftieth_of_its_age(node):
     node.process(10, started=0)  # 1000 s ago
     jobs = node.jobs()
     jobs.look()
-    assert jobs._sampler.sample() == pytest.approx(20.0)
+    assert jobs.sampler.sample() == pytest.approx(20.0)
     node.set_cpu(job, (4_000_000, 1_000_000))
     node.now += 19
-    assert jobs._sampler.sample() == pytest.approx(1.0)
-    assert jobs._registry.all()[0]._reading.cpu_user_seconds == 1
+    assert jobs.sampler.sample() == pytest.approx(1.0)
+    assert jobs.table.all()[0].reading.cpu_user_seconds == 1
     node.now += 2
-    jobs._sampler.sample()
-    assert jobs._registry.all()[0]._reading.cpu_user_seconds == 4
+    jobs.sampler.sample()
+    assert jobs.table.all()[0].reading.cpu_user_seconds == 4
 
 
 def test_a_node_without_jobs_is_not_woken(node):
-    assert node.jobs()._sampler.sample() is None
+    assert node.jobs().sampler.sample() is None
 
 
 def test_a_root_that_appears_later_is_found(node):
     jobs = node.listening()
     node.process(20)
     node.job("job_2", scope="kubepods.slice/pod1/node7_slurmstepd.scope", pids=[20])
-    wait_until(lambda: jobs._registry.all())
-    jobs._inspector.look()
+    wait_until(lambda: jobs.table.all())
+    jobs.scanner.look()
     assert users(jobs).keys() == {"2"}
 
 
@@ -222,8 +222,8 @@ def test_a_new_run_takes_over_the_series_of_the_old_one(node):
     shutil.rmtree(job)
     wait_until(lambda: ("end_time_seconds", "1") in samples(jobs))
     node.job(cpu=(2_000_000, 0), pids=[10])
-    wait_until(lambda: jobs._registry.running())
-    jobs._inspector.look()
+    wait_until(lambda: jobs.table.running())
+    jobs.scanner.look()
     numbers = samples(jobs)
     assert numbers["cpu_seconds_total", "1", "user"] == 2
     assert ("end_time_seconds", "1") not in numbers
@@ -251,9 +251,9 @@ def test_a_root_that_ends_between_two_looks_counts_to_its_end(node):
     assert samples(jobs)["cpu_seconds_total", "1", "user"] == 6
     node.set_cpu(other, (3_000_000, 0))
     node.populate(other, False)
-    wait_until(lambda: jobs._registry.all()[0]._reading.cpu_user_seconds == 8)
+    wait_until(lambda: jobs.table.all()[0].reading.cpu_user_seconds == 8)
     shutil.rmtree(other)
-    wait_until(lambda: len(jobs._registry.all()[0]._parts) == 1)
+    wait_until(lambda: len(jobs.table.all()[0].directories()) == 1)
     assert samples(jobs)["cpu_seconds_total", "1", "user"] == 8
 
 
@@ -305,7 +305,7 @@ def test_without_inotify_scrapes_find_jobs(node, monkeypatch, caplog):
     node.job(pids=[10])
     node.process(10)
     samples(jobs)
-    jobs._inspector.look()
+    jobs.scanner.look()
     assert users(jobs).keys() == {"1"}
 
 
@@ -329,5 +329,5 @@ def test_directories_found_at_start_count_only_with_processes(node, populated):
     jobs = node.jobs()
     jobs.look()
     node.now += 5
-    jobs._inspector.look()
+    jobs.scanner.look()
     assert users(jobs).keys() == ({"1"} if populated else set())

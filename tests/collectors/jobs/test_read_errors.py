@@ -49,14 +49,14 @@ def test_a_job_lives_on_while_its_processes_cannot_be_listed(node, failing, file
     jobs.look()
     mend = failing(job if file == "." else job / file, number)
     node.now += 20
-    jobs._inspector.look()
+    jobs.scanner.look()
     numbers = samples(jobs)
     assert ("end_time_seconds", "1") not in numbers
     assert numbers["memory_current_bytes", "1"] == 4096
     assert counted(numbers) >= 1
     mend()
     node.now += 20
-    jobs._inspector.look()
+    jobs.scanner.look()
     assert samples(jobs)["processes", "1"] == 1
 
 
@@ -66,7 +66,7 @@ def test_a_job_lives_on_while_the_kernel_cannot_say_whether_it_is_populated(node
     node.process(10)
     jobs = node.jobs()
     jobs.look()
-    jobs._watcher.start()
+    jobs.watcher.start()
     mend = failing(job / "cgroup.events", number)
     node.populate(job, True)
     wait_until(lambda: counted(samples(jobs)) >= 1)
@@ -84,7 +84,7 @@ def test_an_end_whose_notice_met_an_error_is_found_by_the_next_look(node, failin
     node.populate(job, False)  # nobody listens
     (job / "step_batch/user/task_0/cgroup.procs").write_text("")
     node.now += 20
-    jobs._inspector.look()
+    jobs.scanner.look()
     assert ("end_time_seconds", "1") in samples(jobs)
 
 
@@ -96,10 +96,10 @@ def test_what_a_process_read_and_wrote_is_not_counted_twice_after_an_error(node,
     jobs.look()
     mend = failing(place / "stat", number)
     node.now += 20
-    jobs._inspector.look()
+    jobs.scanner.look()
     mend()
     node.now += 20
-    jobs._inspector.look()
+    jobs.scanner.look()
     numbers = samples(jobs)
     assert numbers["process_io_written_bytes_total", "1"] == 200
     assert counted(numbers) == 1

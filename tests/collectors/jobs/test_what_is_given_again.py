@@ -8,9 +8,14 @@ from batchjob.quantities.job import JOB_QUANTITIES
 from batchjob.quantities.reading import CgroupReading, DeviceIO, job_reading
 from batchjob.schedulers import registry
 from batchjob.schedulers.layout import LayoutMatch
-from collectors.jobs.cgroups.directory import RARE_SECONDS, CgroupDirectory, Descriptors, Trouble
+from collectors.jobs.cgroups.directory import (
+    RARE_SECONDS,
+    CgroupDirectory,
+    DescriptorBudget,
+    ReadErrors,
+)
 from collectors.jobs.cgroups.formats import single
-from collectors.jobs.cgroups.job_cgroup import JobCgroup, Tables
+from collectors.jobs.cgroups.job_cgroup import CgroupFiles, JobCgroup
 from collectors.jobs.cgroups.kernel_log import KernelLog
 from collectors.jobs.cgroups.mounts import Hierarchy
 from collectors.jobs.cgroups.reader import BatchReader, CgroupFile
@@ -72,18 +77,18 @@ def test_no_jobs():
     assert given(JobFamilies(JOB_QUANTITIES)) == {}
 
 
-def directory_of(path, *sources, trouble=None):
+def directory_of(path, *sources, errors=None):
     """A directory, and where its values are."""
-    directory = CgroupDirectory(str(path), sources, Descriptors(9), trouble or Trouble())
+    directory = CgroupDirectory(str(path), sources, DescriptorBudget(9), errors or ReadErrors())
     return directory, directory.values
 
 
 def test_a_directory_says_whether_it_has_something_new(tmp_path):
     file = tmp_path / "memory.current"
     file.write_text("1\n")
-    trouble = Trouble()
+    errors = ReadErrors()
     source = CgroupFile("memory.current", "memory", single("bytes"))
-    directory, values = directory_of(tmp_path, source, trouble=trouble)
+    directory, values = directory_of(tmp_path, source, errors=errors)
     try:
         assert directory.read(0.0)
         assert not directory.read(0.1)
@@ -102,7 +107,7 @@ def test_a_directory_says_whether_it_has_something_new(tmp_path):
         assert values == {"bytes": int("3" * 19)}
     finally:
         directory.close()
-    assert trouble.counts() == {"malformed": 1}
+    assert errors.counts() == {"malformed": 1}
 
 
 def test_a_file_that_grows_is_read_to_its_end(tmp_path):
@@ -121,7 +126,9 @@ def test_a_file_that_grows_is_read_to_its_end(tmp_path):
 
 def test_what_a_limit_said_goes_with_it(tmp_path):
     limits = {"memory_limit": 7}
-    directory = CgroupDirectory(str(tmp_path), [], Descriptors(9), Trouble(), lambda: limits.copy())
+    directory = CgroupDirectory(
+        str(tmp_path), [], DescriptorBudget(9), ReadErrors(), lambda: limits.copy()
+    )
     directory.read(0.0)
     assert directory.values == {"memory_limit": 7}
     limits.clear()
@@ -189,7 +196,9 @@ def test_a_part_shows_what_a_glance_saw_before_something_was_amiss(tmp_path):
         for which in ("current", "peak")
     )
     log = KernelLog(str(tmp_path / "none"))
-    part = JobCgroup("job", found, None, Tables({}, files, Descriptors(9), log, Trouble()))
+    part = JobCgroup(
+        "job", found, None, CgroupFiles({}, files, DescriptorBudget(9), log, ReadErrors())
+    )
     part.add(Hierarchy(2, frozenset(), str(tmp_path)))
     try:
         assert part.read(0.0)[6:8] == (1, 2)
@@ -215,8 +224,8 @@ def test_where_two_hierarchies_tell_the_same_one_of_them_is_believed(tmp_path):
         file.parent.mkdir(parents=True)
     source = CgroupFile("cpu", "cpu", single("cpu_user_seconds"))
     log = KernelLog(str(tmp_path / "none"))
-    tables = Tables({"cpuacct": (source,)}, (source,), Descriptors(9), log, Trouble())
-    part = JobCgroup("job", LayoutMatch(registry.layouts()[0], "slurm", "1"), None, tables)
+    files = CgroupFiles({"cpuacct": (source,)}, (source,), DescriptorBudget(9), log, ReadErrors())
+    part = JobCgroup("job", LayoutMatch(registry.layouts()[0], "slurm", "1"), None, files)
     coarse.write_text("100\n")
     fine.write_text("104\n")
     part.add(Hierarchy(2, frozenset(), str(tmp_path / "v2")))

@@ -84,10 +84,10 @@ def test_counters_that_stand_still_are_not_shown(collector, controller, time, ca
 
 def test_a_read_across_an_update_is_tried_again(controller, monkeypatch):
     numbers = iter([5, 5, 6, 6, 6, 6])
-    real = cray._integer
+    real = cray.read_integer
     monkeypatch.setattr(
         cray,
-        "_integer",
+        "read_integer",
         lambda d, entry: next(numbers) if entry == "freshness" else real(d, entry),
     )
     assert cray.read(str(controller.directory)).freshness == 5
@@ -95,7 +95,7 @@ def test_a_read_across_an_update_is_tried_again(controller, monkeypatch):
     endless = iter(range(100))
     monkeypatch.setattr(
         cray,
-        "_integer",
+        "read_integer",
         lambda d, entry: next(endless) if entry == "freshness" else real(d, entry),
     )
     assert cray.read(str(controller.directory)) is None
@@ -106,7 +106,7 @@ def test_any_text_is_a_value_or_refused(text):
     with tempfile.TemporaryDirectory() as directory:
         Path(directory, "power").write_text(text, encoding="utf-8", errors="replace")
         with contextlib.suppress(ValueError):
-            assert cray._value(directory, "power") >= 0
+            assert cray.read_value(directory, "power") >= 0
 
 
 @pytest.mark.parametrize("text", ["", "many W", "17", "17 kW 5 us"])

@@ -69,7 +69,7 @@ def shown(collector, metric):
 
 
 def refresh(collector):
-    collector._refresher.refresh()
+    collector.refresher.refresh()
 
 
 def errors(collector):
@@ -123,7 +123,7 @@ def test_a_wrong_password_is_counted_and_given_a_rest(collector, options, servic
     service.credentials["Password"] = "other"
     refresh(collector)
     assert errors(collector) == {'reason="authentication"': 1}
-    assert collector._refresher._pause == 600
+    assert collector.refresher.pause == 600
 
 
 def test_a_password_that_changes_is_read_anew(collector, options, service):
@@ -231,6 +231,6 @@ def test_every_failure_of_a_request_has_its_reason():
 
 
 def test_the_nodes_name_may_stand_in_the_url(options):
-    collector = build(Host(), dataclasses.replace(options, url="https://{node}-bmc"), {})
     short = os.uname().nodename.partition(".")[0]
-    assert collector._service._session._login.url == f"https://{short}-bmc"
+    with pytest.raises(SettingsError, match=f"got 'http://{short}-bmc'"):
+        build(Host(), dataclasses.replace(options, url="http://{node}-bmc"), {})

@@ -5,7 +5,6 @@ client's zone, which is UTC here. Ended jobs are kept for CLEAN_PERIOD (default:
 lsb.acct or lsb.stream should be read as well.
 """
 
-import json
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -14,28 +13,19 @@ from dataclasses import dataclass
 from batchjob.runtime.settings import option
 from batchjob.runtime.subprocesses import CommandOptions
 from batchjob.runtime.values import boolean, duration, size_bytes, text
-from batchjob.schedulers.accounting import (
-    AccountingModule,
-    Batch,
-    Snapshot,
-    Unfinished,
-    batches_of,
-    own,
-)
+from batchjob.schedulers.accounting import AccountingModule, Unfinished
 from batchjob.schedulers.fields import (
     FieldReader,
     HostListError,
-    RowError,
     clock_duration,
     count,
     integer,
-    quarantined,
 )
 from batchjob.schedulers.lsf.accounting.records import aligned, job_text
-from batchjob.schedulers.lsf.formats import lsf_duration, lsf_hosts, lsf_time
-from batchjob.schedulers.lsf.json_records import ask_jobs
+from batchjob.schedulers.lsf.formats import ask_jobs, lsf_duration, lsf_hosts, lsf_time
 from batchjob.schedulers.lsf.states import LSF, LSF_EXIT_INFO
-from batchjob.schedulers.records import JobRecord, NodeShare, Quarantined
+from batchjob.schedulers.records import JobRecord, NodeShare
+from batchjob.schedulers.snapshot import SnapshotJob, SnapshotSource
 from batchjob.schedulers.states import JobState
 
 SOURCE = "bjobs"
@@ -70,46 +60,32 @@ def build(cluster: str, options: BjobsOptions) -> "Bjobs":
     return Bjobs(cluster, options)
 
 
-class Bjobs:
-    """Reads all jobs that mbatchd knows in each cycle."""
+class Bjobs(SnapshotSource):
+    """Lists the jobs that mbatchd knows."""
 
     name = SOURCE
+    form = _JOB_ID
 
     def __init__(
         self, cluster: str, options: BjobsOptions, clock: Callable[[], float] = time.time
     ) -> None:
-        self.cluster = cluster
+        super().__init__(cluster, options, clock)
         self._options = options
-        self._clock = clock
 
     def check(self) -> tuple[str, ...]:
-        """See Source. LSF shows all jobs unless SECURE_JOB_INFO_LEVEL forbids it."""
+        """See AccountingSource. LSF shows all jobs unless SECURE_JOB_INFO_LEVEL forbids it."""
         return ()
 
-    def watermark_at(self, since: int) -> str:
-        """bjobs always lists all jobs it knows."""
-        return str(since)
-
-    def read(self, watermark: str, unfinished: Mapping[str, Unfinished]) -> Iterator[Batch]:
-        """See Source."""
-        now = int(self._clock())
-        unfinished = own(unfinished, _JOB_ID)
-        found: list[JobRecord] = []
-        bad: list[Quarantined] = []
+    def ask(self) -> Iterator[SnapshotJob]:
+        """See SnapshotSource."""
         for values in ask_jobs(self._options, self._options.bjobs, FIELDS):
-            row = FieldReader(values)
-            try:
-                found.append(aligned(job_record(self.cluster, row, now), unfinished))
-            except RowError as error:
-                bad.append(quarantined(SOURCE, str(error), json.dumps(values)))
-            else:
-                if row.complaints:
-                    reason = "; ".join(row.complaints)
-                    bad.append(quarantined(SOURCE, reason, json.dumps(values)))
-        snapshot = Snapshot(
-            SOURCE, found, bad, now, self._options.history, self._options.trust_missing
-        )
-        yield from batches_of(snapshot, watermark, unfinished)
+            yield SnapshotJob(values.get("JOBID", ""), FieldReader(values), values)
+
+    def records(
+        self, job: SnapshotJob, unfinished: Mapping[str, Unfinished], now: int
+    ) -> tuple[JobRecord, ...]:
+        """See SnapshotSource."""
+        return (aligned(job_record(self.cluster, job.row, now), unfinished),)
 
 
 def job_record(cluster: str, row: FieldReader, now: int) -> JobRecord:

@@ -45,15 +45,15 @@ class LsfLog:
         self._parse = parse
 
     def check(self) -> tuple[str, ...]:
-        """See Source."""
+        """See AccountingSource."""
         return unreadable(self._files, str(self._path))
 
     def watermark_at(self, since: int) -> str:
-        """See Source."""
+        """See AccountingSource."""
         return watermark_since(since)
 
     def read(self, watermark: str, unfinished: Mapping[str, Unfinished]) -> Iterator[Batch]:
-        """See Source."""
+        """See AccountingSource."""
         covered = 0
         for chunk in follow(self._files(), watermark, begins):
             found: list[JobRecord] = []

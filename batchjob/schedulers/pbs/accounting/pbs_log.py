@@ -65,15 +65,15 @@ class PbsLog:
         self._watermark = ""
 
     def check(self) -> tuple[str, ...]:
-        """See Source."""
+        """See AccountingSource."""
         return unreadable(self._files, self._options.path)
 
     def watermark_at(self, since: int) -> str:
-        """See Source."""
+        """See AccountingSource."""
         return watermark_since(since)
 
     def read(self, watermark: str, unfinished: Mapping[str, Unfinished]) -> Iterator[Batch]:
-        """See Source."""
+        """See AccountingSource."""
         jobs = PbsLogReplay(self.cluster, self._options.account, dict(unfinished), self._ended_runs)
         if watermark != self._watermark:  # it begins elsewhere, perhaps before what we remember
             self._ended_runs.clear()

@@ -1,6 +1,5 @@
 """PBS jobs and their history, from `qstat -x`."""
 
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -8,15 +7,8 @@ from dataclasses import dataclass
 from batchjob.runtime.settings import option
 from batchjob.runtime.subprocesses import CommandOptions, SchedulerError, run
 from batchjob.runtime.values import boolean, duration, one_of, text
-from batchjob.schedulers.accounting import (
-    AccountingModule,
-    Batch,
-    Snapshot,
-    Unfinished,
-    batches_of,
-    own,
-)
-from batchjob.schedulers.fields import FieldReader, RowError, epoch, integer, quarantined
+from batchjob.schedulers.accounting import AccountingModule, Unfinished
+from batchjob.schedulers.fields import FieldReader, epoch, integer
 from batchjob.schedulers.pbs.accounting.records import (
     ACCOUNTS,
     JOB_ID,
@@ -28,7 +20,8 @@ from batchjob.schedulers.pbs.accounting.records import (
 )
 from batchjob.schedulers.pbs.qstat_jobs import ask_jobs
 from batchjob.schedulers.pbs.states import PBS
-from batchjob.schedulers.records import JobRecord, Quarantined
+from batchjob.schedulers.records import JobRecord
+from batchjob.schedulers.snapshot import SnapshotJob, SnapshotSource
 from batchjob.schedulers.states import JobState
 
 SOURCE = "qstat"
@@ -57,20 +50,20 @@ def build(cluster: str, options: QstatOptions) -> "Qstat":
     return Qstat(cluster, options)
 
 
-class Qstat:
-    """Reads all jobs that the server knows in each cycle."""
+class Qstat(SnapshotSource):
+    """Lists the server's jobs and their history."""
 
     name = SOURCE
+    form = JOB_ID
 
     def __init__(
         self, cluster: str, options: QstatOptions, clock: Callable[[], float] = time.time
     ) -> None:
-        self.cluster = cluster
+        super().__init__(cluster, options, clock)
         self._options = options
-        self._clock = clock
 
     def check(self) -> tuple[str, ...]:
-        """See Source."""
+        """See AccountingSource."""
         try:
             shown = self._run("-B", "-f").decode("utf-8", "replace")
         except SchedulerError as error:
@@ -90,38 +83,26 @@ class Qstat:
             )
         return tuple(lines)
 
-    def watermark_at(self, since: int) -> str:
-        """qstat always lists all jobs it knows."""
-        return str(since)
-
-    def read(self, watermark: str, unfinished: Mapping[str, Unfinished]) -> Iterator[Batch]:
-        """See Source."""
-        now = int(self._clock())
-        unfinished = own(unfinished, JOB_ID)
-        records: list[JobRecord] = []
-        bad: list[Quarantined] = []
+    def ask(self) -> Iterator[SnapshotJob]:
+        """See SnapshotSource."""
         for jobid, attributes in ask_jobs(self._options, self._options.qstat, "-x").items():
-            row = FieldReader(attributes)
-            try:
-                if job_id(jobid).parent:
-                    continue
-                record = self._record(jobid, row)
-            except RowError as error:
-                bad.append(quarantined(SOURCE, str(error), json.dumps({jobid: attributes})))
-                continue
-            if row.complaints:
-                raw = json.dumps({jobid: attributes})
-                bad.append(quarantined(SOURCE, "; ".join(row.complaints), raw))
-            records += (*_run_before(record, row, unfinished.get(record.jobid)), record)
-        snapshot = Snapshot(
-            SOURCE, records, bad, now, self._options.history, self._options.trust_missing
-        )
-        yield from batches_of(snapshot, watermark, unfinished)
+            yield SnapshotJob(jobid, FieldReader(attributes), {jobid: attributes})
+
+    def records(
+        self, job: SnapshotJob, unfinished: Mapping[str, Unfinished], now: int
+    ) -> tuple[JobRecord, ...]:
+        """See SnapshotSource; arrays are known by their sub-jobs."""
+        del now
+        if job_id(job.jobid).parent:
+            return ()
+        record = self.record(job.jobid, job.row)
+        return (*_run_before(record, job.row, unfinished.get(record.jobid)), record)
 
     def _run(self, *arguments: str) -> bytes:
         return run(self._options, [self._options.qstat, *arguments]).stdout
 
-    def _record(self, jobid: str, row: FieldReader) -> JobRecord:
+    def record(self, jobid: str, row: FieldReader) -> JobRecord:
+        """The newest run of a job."""
         letter = row.text("job_state")
         state = PBS.get(letter, JobState.UNKNOWN)
         runs = row.get("run_count", integer) or 0

@@ -3,7 +3,7 @@
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from batchjob.runtime.settings import option
@@ -11,11 +11,8 @@ from batchjob.runtime.subprocesses import CommandOptions, CommandOutputError, ru
 from batchjob.runtime.values import boolean, size, text
 from batchjob.schedulers.accounting import (
     AccountingModule,
-    Batch,
-    Differing,
     SourceError,
     SubmittedJob,
-    Unfinished,
 )
 from batchjob.schedulers.slurm.accounting.queries import ENDED, EVER, Parsed
 from batchjob.schedulers.slurm.accounting.sacct_records import (
@@ -32,7 +29,7 @@ from batchjob.schedulers.slurm.accounting.squeue_records import (
     queued_jobs,
     with_times,
 )
-from batchjob.schedulers.slurm.accounting.windows import WindowOptions, WindowReader
+from batchjob.schedulers.slurm.accounting.windows import WindowOptions, WindowSource
 
 
 @dataclass(frozen=True)
@@ -62,7 +59,7 @@ def build(cluster: str, options: SacctOptions) -> "Sacct":
     return Sacct(cluster, options)
 
 
-class Sacct:
+class Sacct(WindowSource):
     """Calls sacct and squeue."""
 
     name = SOURCE
@@ -74,28 +71,14 @@ class Sacct:
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.cluster = cluster
+        super().__init__(cluster, options, clock, monotonic)
         self._options = options
         self.script_bytes = options.batch_script_size if options.batch_scripts else 0
-        self._clock = clock
         self._fields: tuple[str, ...] = ()
-        self._windows = WindowReader(SOURCE, self, options, clock, monotonic)
 
     def check(self) -> tuple[str, ...]:
-        """See Source."""
+        """See AccountingSource."""
         return hidden(self._options, self._options.sacctmgr, ("jobs", "all"))
-
-    def watermark_at(self, since: int) -> str:
-        """Watermarks are the epoch seconds up to which everything has been read."""
-        return str(since)
-
-    def read(self, watermark: str, unfinished: Mapping[str, Unfinished]) -> Iterator[Batch]:
-        """See Source."""
-        return self._windows.read(watermark, unfinished)
-
-    def reread(self, since: int, differing: Differing) -> Iterator[Batch]:
-        """See RereadableSource."""
-        return self._windows.reread(since, differing)
 
     def ended(self, begin: int, end: int, *, steps: bool) -> Iterator[Parsed]:
         """See SlurmQueries."""

@@ -63,13 +63,13 @@ class Sacctmgr:
         self._server = Slurmrestd(options) if options.by == "rest" else None
 
     def check(self) -> tuple[str, ...]:
-        """See PeopleSource."""
+        """See AssociationsSource."""
         if self._server is not None:
             return ()
         return hidden(self._options, self._options.sacctmgr, ("users", "accounts", "all"))
 
     def read(self) -> Associations:
-        """See PeopleSource."""
+        """See AssociationsSource."""
         people = self._by_command() if self._server is None else self._by_rest(self._server)
         if not people.associations:
             raise ShrunkenError(

@@ -6,15 +6,15 @@ its defaults and clips the times of jobs to the window.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from batchjob.runtime.subprocesses import SchedulerError
-from batchjob.schedulers.accounting import AccountingModule, Batch, Differing, Unfinished
+from batchjob.schedulers.accounting import AccountingModule
 from batchjob.schedulers.slurm.accounting.queries import ENDED, EVER, Parsed
 from batchjob.schedulers.slurm.accounting.slurm_rest_records import parsed
 from batchjob.schedulers.slurm.accounting.squeue_records import json_queue, queued_jobs
-from batchjob.schedulers.slurm.accounting.windows import WindowOptions, WindowReader
+from batchjob.schedulers.slurm.accounting.windows import WindowOptions, WindowSource
 from batchjob.schedulers.slurm.json_format import refuse_errors, rows, state_words
 from batchjob.schedulers.slurm.slurmrestd import RestOptions, Slurmrestd
 
@@ -31,7 +31,7 @@ def build(cluster: str, options: SlurmRestOptions) -> "SlurmRest":
     return SlurmRest(cluster, options)
 
 
-class SlurmRest:
+class SlurmRest(WindowSource):
     """Queries slurmrestd for slurmdbd's ended jobs, and for slurmctld's others."""
 
     name = SOURCE
@@ -43,13 +43,12 @@ class SlurmRest:
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.cluster = cluster
+        super().__init__(cluster, options, clock, monotonic)
         self._options = options
         self._server = Slurmrestd(options)
-        self._windows = WindowReader(SOURCE, self, options, clock, monotonic)
 
     def check(self) -> tuple[str, ...]:
-        """See Source. The owner of the token determines what is visible."""
+        """See AccountingSource. The owner of the token determines what is visible."""
         if not self._options.user:
             return ()
         try:
@@ -66,18 +65,6 @@ class SlurmRest:
             f"if Slurm's PrivateData has jobs, {user} sees only its own jobs: grant access "
             f"to all with `sacctmgr modify user {user} set adminlevel=Operator`",
         )
-
-    def watermark_at(self, since: int) -> str:
-        """Watermarks are the epoch seconds up to which everything has been read."""
-        return str(since)
-
-    def read(self, watermark: str, unfinished: Mapping[str, Unfinished]) -> Iterator[Batch]:
-        """See Source."""
-        return self._windows.read(watermark, unfinished)
-
-    def reread(self, since: int, differing: Differing) -> Iterator[Batch]:
-        """See RereadableSource."""
-        return self._windows.reread(since, differing)
 
     def ended(self, begin: int, end: int, *, steps: bool) -> Iterator[Parsed]:
         """See SlurmQueries; `skip_steps` would have the server drop its defaults."""

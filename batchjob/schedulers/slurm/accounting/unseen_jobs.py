@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from batchjob.runtime.log import Once
+from batchjob.runtime.log import LogOnce
 from batchjob.schedulers.accounting import Batch, Unfinished, missing, vanished
 from batchjob.schedulers.records import JobRecord
 from batchjob.schedulers.slurm.accounting.queries import (
@@ -79,7 +79,7 @@ class UnseenJobs:
         self._questions = 0
         self._absent_since: dict[str, float] = {}
         self.overdue: set[str] = set()  # absent for as long as accounting may be late
-        self._once = Once(log)
+        self._once = LogOnce(log)
 
     def expect(self, unfinished: Mapping[str, Unfinished]) -> None:
         """Check that known jobs are still visible, before much is read and the watermark moved.

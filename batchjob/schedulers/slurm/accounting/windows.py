@@ -3,11 +3,12 @@
 import logging
 import re
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from batchjob.runtime.log import Once
+from batchjob.runtime.log import LogOnce
 from batchjob.runtime.settings import option
 from batchjob.runtime.subprocesses import SchedulerError
 from batchjob.runtime.values import boolean, duration, text
@@ -17,7 +18,7 @@ from batchjob.schedulers.slurm.accounting.queries import (
     EVER,
     IDS_AT_ONCE,
     QUEUE_SECONDS,
-    SlurmQueries,
+    Parsed,
     batches,
     one_batch,
 )
@@ -52,45 +53,60 @@ class WindowOptions:
     )
 
 
-class WindowReader:
+class WindowSource(ABC):
     """Reads ended jobs in windows of time, and the others from the controller.
 
     The watermark is a time that Slurm stated, never our own: a wrong clock here makes windows
     longer or empty, but loses no job.
     """
 
+    name: str
+
     def __init__(
         self,
-        name: str,
-        queries: SlurmQueries,
+        cluster: str,
         options: WindowOptions,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._name = name
-        self._queries = queries
-        self._options = options
+        self.cluster = cluster
         self._clock = clock
         self._monotonic = monotonic
         self._overlap = int(options.overlap)
         self._length = _FIRST
         self._complete_at: float | None = None  # when all until then had been read
         self._queue_at: float | None = None
-        self._unseen = UnseenJobs(name, queries, self._overlap, options.trust_missing, monotonic)
-        self._once = Once(log)
+        self._unseen = UnseenJobs(self.name, self, self._overlap, options.trust_missing, monotonic)
+        self._once = LogOnce(log)
+
+    @abstractmethod
+    def ended(self, begin: int, end: int, *, steps: bool) -> Iterator[Parsed]:
+        """See SlurmQueries."""
+
+    @abstractmethod
+    def by_id(self, jobids: Sequence[str]) -> Iterator[Parsed]:
+        """See SlurmQueries."""
+
+    @abstractmethod
+    def queue(self) -> Iterator[Parsed]:
+        """See SlurmQueries."""
+
+    def watermark_at(self, since: int) -> str:
+        """Watermarks are the epoch seconds up to which everything has been read."""
+        return str(since)
 
     def read(self, watermark: str, unfinished: Mapping[str, Unfinished]) -> Iterator[Batch]:
         """The queue, windows of ended jobs up to now, and the jobs that are in neither."""
         now = int(self._clock())
         unfinished = own(unfinished, _JOB_ID)
-        covered = min(epoch_watermark(self._name, watermark), now)
+        covered = min(epoch_watermark(self.name, watermark), now)
         begin = max(covered - self._overlap, EVER)
         complete_at, self._complete_at = self._complete_at, None
         gap = complete_at is None or self._monotonic() - complete_at > _GAP_SECONDS
         if gap and now - begin > self._length and unfinished:
             self._unseen.expect(unfinished)
         read = Reading(begin, covered, dict(unfinished), overdue=self._unseen.overdue)
-        for batch in self._queue(read):
+        for batch in self._live(read):
             yield batch._replace(watermark=str(covered), covered_until=covered)
         for end in self._ends(begin, now) if gap else ():
             for batch, last in self._window(begin, end, read):
@@ -115,7 +131,7 @@ class WindowReader:
         for end in chain(self._ends(begin, now), (now + _AHEAD,)):  # which grow as they are read
             number = 0
             wanted: set[JobKey] = set()
-            for batch in batches(self._queries.ended(begin, end, steps=False)):
+            for batch in batches(self.ended(begin, end, steps=False)):
                 number += len(batch.jobs)
                 wanted |= differing(batch.jobs)
             for full in self._whole(begin, end, wanted):
@@ -130,10 +146,10 @@ class WindowReader:
         """Some jobs of a window with their steps, by id unless there are many."""
         ids = list({key.jobid for key in wanted})
         if len(ids) > _QUESTIONS * IDS_AT_ONCE:
-            yield from batches(self._queries.ended(begin, end, steps=True))
+            yield from batches(self.ended(begin, end, steps=True))
             return
         for at in range(0, len(ids), IDS_AT_ONCE):
-            yield one_batch(self._queries.by_id(ids[at : at + IDS_AT_ONCE]))
+            yield one_batch(self.by_id(ids[at : at + IDS_AT_ONCE]))
 
     def _ends(self, begin: int, now: int) -> Iterator[int]:
         """Ends of windows; the last window is at most one window long."""
@@ -147,15 +163,15 @@ class WindowReader:
         elif number > _MANY:
             self._length = max(self._length // 2, _SHORTEST)
 
-    def _queue(self, read: Reading) -> Iterator[Batch]:
+    def _live(self, read: Reading) -> Iterator[Batch]:
         """Waiting and running jobs; accounting is read even if the controller does not answer."""
         now = self._monotonic()
         if self._queue_at is not None and now - self._queue_at < QUEUE_SECONDS:
             return
         try:
-            found = self._queries.queue()
+            found = self.queue()
         except SchedulerError as error:
-            self._once.warning("queue", "%s: pending and running jobs: %s", self._name, error)
+            self._once.warning("queue", "%s: pending and running jobs: %s", self.name, error)
             return
         self._once.over("queue")
         self._queue_at = now
@@ -177,7 +193,7 @@ class WindowReader:
         """
         before = read.jobs
         try:
-            found = batches(self._queries.ended(begin, end, steps=True))
+            found = batches(self.ended(begin, end, steps=True))
             batch = next(found)
             for following in found:
                 read.note(batch)

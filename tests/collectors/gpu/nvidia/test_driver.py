@@ -66,13 +66,13 @@ def test_a_lost_gpu_is_counted_and_the_others_go_on(fake, driver, eventually, cl
 
 
 def test_after_a_while_nvml_is_begun_anew_for_a_lost_gpu(fake, driver, eventually, monkeypatch):
-    monkeypatch.setattr(module, "_SECONDS_BETWEEN_TRIES", 0.1)
+    monkeypatch.setattr(module, "SECONDS_BETWEEN_TRIES", 0.1)
     fake.gpus(2)
     driver.start()
     eventually(lambda: len(answering(driver)) == 2)
-    first = driver._session
+    first = driver.session
     fake.set({"gpu1.returns": 15})
-    eventually(lambda: driver._session not in (None, first))
+    eventually(lambda: driver.session not in (None, first))
     fake.drop("gpu1.returns")
     eventually(lambda: len(answering(driver)) == 2)
 

@@ -106,7 +106,7 @@ def test_io_of_a_jobs_processes_is_summed_where_the_kernel_counts_none(node):
     (node.cgroup / "system.slice/slurmstepd.scope/job_1/step_batch/user/task_0/cgroup.procs"
      ).write_text("10\n")  # fmt: skip
     node.now += 20
-    jobs._inspector.look()
+    jobs.scanner.look()
     assert samples(jobs)["process_io_written_characters_total", "1"] == 8000
 
 
@@ -206,7 +206,7 @@ def working(node):
     place = node.process(10, io=(0, 100, 0, 0))
     jobs = node.jobs()
     jobs.look()
-    jobs._inspector.start()
+    jobs.scanner.start()
     return jobs, place
 
 
@@ -220,7 +220,7 @@ def test_each_scrape_has_the_processes_looked_at_for_the_next_one(node):
     (place / "io").write_text("read_bytes: 0\nwrite_bytes: 500\nrchar: 0\nwchar: 0\n")
     node.now += 5  # less than the interval of the looks
     assert written(jobs) == 100  # a scrape waits for no look
-    wait_until(lambda: jobs._registry.all()[0].seen.processes.written_bytes == 500)
+    wait_until(lambda: jobs.table.all()[0].seen.processes.written_bytes == 500)
 
 
 def test_samples_have_the_processes_as_they_are_now(node):
@@ -239,8 +239,8 @@ def test_when_a_process_ends_the_others_are_looked_at(node):
         node.process(child.pid, started=60_000)
         jobs = node.jobs()
         jobs.look()
-        jobs._inspector.start()
+        jobs.scanner.start()
         (place / "io").write_text("read_bytes: 0\nwrite_bytes: 500\nrchar: 0\nwchar: 0\n")
         node.now += 1
         child.kill()
-    wait_until(lambda: jobs._registry.all()[0].seen.processes.written_bytes == 500)
+    wait_until(lambda: jobs.table.all()[0].seen.processes.written_bytes == 500)
