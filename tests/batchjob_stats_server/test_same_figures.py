@@ -1,7 +1,9 @@
 """Every place that shows how much a job used of what it had shows the same."""
 
 import csv
+import json
 import re
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
@@ -10,11 +12,13 @@ from markupsafe import escape
 
 from batchjob.runtime.formatting import share
 from batchjob_cli.job_columns import default_columns
+from batchjob_cli.main import main
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.queries.efficiency import columns, with_usages
 from batchjob_stats_server import app
 from tests.batchjob_stats_server.conftest import NOW, PROXY, SECRET
 
+DASHBOARDS = Path(__file__).parents[2] / "grafana/dashboards/infinity"
 GIB = 1 << 30
 END = NOW - 3400  # of job 2, which ran an hour on 4 CPUs
 HOUR = {"samples": 120, "nodes": 1, "source": "prometheus", "doubt": "", "measured_time": NOW,
@@ -22,6 +26,8 @@ HOUR = {"samples": 120, "nodes": 1, "source": "prometheus", "doubt": "", "measur
 WHOLE = {**HOUR, "coverage": 1.0, "until_time": END, "user_cpu_seconds": 10_000.0,
          "system_cpu_seconds": 800.0, "memory_peak_bytes": 6 * GIB}  # fmt: skip
 HALF_SEEN = WHOLE | {"coverage": 0.5, "user_cpu_seconds": 5_000.0, "system_cpu_seconds": 400.0}
+UNSEEN = HOUR | {"coverage": 0.0, "samples": 0, "until_time": END}
+JUST_ENDED = WHOLE | {"until_time": END - 20, "user_cpu_seconds": 9_940.0}
 STALE = WHOLE | {"until_time": END - 1800, "user_cpu_seconds": 1_000.0, "memory_peak_bytes": GIB}
 ACCOUNTED = {"cpu_seconds": 10_800.0, "peak_memory_bytes": 6 * GIB}
 RUNNING = {"end_time": None, "elapsed_seconds": None, "state": "RUNNING"}
@@ -32,6 +38,9 @@ CASES = {
     "measured by half": (HALF_SEEN, {}, TRUE, "measured"),
     "measured by half, with accounting": (HALF_SEEN, ACCOUNTED, TRUE, "accounting"),
     "not measured": (None, ACCOUNTED, TRUE, "accounting"),
+    "measured by nothing": (UNSEEN, {}, (None, None), None),
+    "measured by nothing, with accounting": (UNSEEN, ACCOUNTED, TRUE, "accounting"),
+    "just ended": (JUST_ENDED, {"usage_due_time": END + 60}, TRUE, "measured"),
     "not measured, too short for accounting": (
         None,
         {**ACCOUNTED, "start_time": END - 59, "elapsed_seconds": 59, "cpu_seconds": 177.0},
@@ -61,10 +70,14 @@ def case(request, services):
     return expected, basis
 
 
-def test_lists_reports_and_pages(case, services):
-    (cpu, memory), basis = case
+@pytest.fixture
+def client(services):
     headers = {"X-Grafana-User": "vera", "X-Batchjob-Secret": SECRET}
-    client = TestClient(app.make(services), client=(PROXY, 50000), headers=headers)
+    return TestClient(app.make(services), client=(PROXY, 50000), headers=headers)
+
+
+def test_lists_reports_and_pages(case, client):
+    (cpu, memory), basis = case
     (row,) = (row for row in client.get("/api/v1/jobs?user=bob").json() if row["jobid"] == "2")
     assert (row["cpu_efficiency"], row["memory_efficiency"]) == pytest.approx((cpu, memory))
     assert row["cpu_basis"] == basis
@@ -83,6 +96,49 @@ def test_lists_reports_and_pages(case, services):
         near = f"cpu_efficiency_at_least={cpu - 0.001}&cpu_efficiency_at_most={cpu + 0.001}"
         found = client.get(f"/api/v1/jobs?user=bob&{near}").json()
         assert [each["jobid"] for each in found] == ["2"]
+
+
+def test_exports(case, client):
+    (cpu, memory), _ = case
+    table = csv.DictReader(client.get("/api/v1/jobs?user=bob&format=csv").text.splitlines())
+    lines = client.get("/api/v1/jobs?user=bob&format=ndjson").text.splitlines()
+    for rows in (table, map(json.loads, lines)):
+        (row,) = (row for row in rows if row["jobid"] == "2")
+        assert _number(row["cpu_efficiency"]) == pytest.approx(cpu)
+        assert _number(row["memory_efficiency"]) == pytest.approx(memory)
+
+
+def test_dashboards(case, client):
+    """They compute nothing: their columns are keys of the API."""
+    (cpu, memory), _ = case
+    for name in ("job", "jobs", "my-jobs"):
+        dashboard = json.loads((DASHBOARDS / f"{name}.json").read_text())
+        targets = (each for panel in dashboard["panels"] for each in panel.get("targets", ()))
+        (target,) = (each for each in targets if "cpu_efficiency" in json.dumps(each))
+        shown = {each["selector"] for each in target["columns"]}
+        assert {"cpu_efficiency", "memory_efficiency"} <= shown
+        asked = {each["key"]: each["value"] for each in target["url_options"]["params"]}
+        path = target["url"].replace("${job:percentencode}", "2")
+        rows = client.get(f"/api/v1{path}", params={"cluster": "c1", "fields": asked["fields"]})
+        (row,) = (row for row in rows.json() if row["jobid"] == "2")
+        assert (row["cpu_efficiency"], row["memory_efficiency"]) == pytest.approx((cpu, memory))
+
+
+def test_commands(case, path, capsys):
+    (cpu, memory), _ = case
+    arguments = ["jobs", "--data", str(Path(path).parent), "--user", "bob"]
+    assert main([*arguments, "--format", "json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["cpu_efficiency"], row["memory_efficiency"]) == pytest.approx((cpu, memory))
+    assert main([*arguments, "--columns", "cpu_efficiency,memory_efficiency"]) == 0
+    _, cells = capsys.readouterr().out.splitlines()
+    assert re.split(r"\s{2,}", cells.strip()) == [
+        "-" if each is None else share(each) for each in (cpu, memory)
+    ]
+
+
+def _number(value):
+    return None if value in (None, "") else float(value)
 
 
 def test_a_measurement_from_before_the_end_says_how_far_it_goes(services):
