@@ -14,7 +14,7 @@ from sqlalchemy.sql.elements import ColumnElement
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.days import DAY
-from batchjob_stats_db.queries.efficiency import WHOLE, suspended
+from batchjob_stats_db.queries.efficiency import ELAPSED, WHOLE, suspended, wait
 
 # "Runs that overlap a day" is two open ranges, which no B-tree answers. But a run of up to a day
 # began in two days' time; longer ones, which are few, are found by two indexes of their own.
@@ -101,6 +101,7 @@ class _Measured(NamedTuple):
 
     seconds: Number  # of the day
     part: Number  # of the run's node time in these seconds
+    active: Number  # of them, in which it was not suspended
     share: Number  # of what was measured that is in the day
     to_end: ColumnElement[bool]  # whether the run is over and was measured to its end
     complete: ColumnElement[bool]  # and so that it is preferred to accounting
@@ -116,6 +117,10 @@ def _measured(job: Any, day: int) -> _Measured:
     return _Measured(
         sa.case((to_end, job.seconds), (seen, partly), else_=0),
         sa.case((usage.coverage < 1.0, usage.coverage), else_=1.0),
+        sa.case(
+            (seen & job.end_time.is_(None) & (whole > 0), sa.cast(ELAPSED, sa.Float) / whole),
+            else_=job.active,
+        ),
         sa.case(
             (to_end, job.share), (seen & (whole > 0), sa.cast(partly, sa.Float) / whole), else_=0.0
         ),
@@ -142,7 +147,6 @@ def _sums(parts: sa.CTE, cluster: str, day: int) -> sa.Select[Any]:
         ),
         else_=memory,
     )
-    ready = sa.func.coalesce(job.eligible_time, job.submit_time)
     used = {each.key: _or_zero(each) for each in usage.columns}
     # Accounting knows the CPU time of ended runs, also where no measurement has all of it.
     accounted = (
@@ -154,14 +158,16 @@ def _sums(parts: sa.CTE, cluster: str, day: int) -> sa.Select[Any]:
         "jobs_started": _count(started),
         "jobs_ended": _count(ended),
         "jobs_failed": _count(ended & job.state.in_(_FAILED)),
-        "wait_seconds": sa.case((started, _larger(job.start_time - ready, _at(0))), else_=0),
+        "wait_seconds": sa.case((started, wait(job)), else_=0),
         "wall_seconds": job.seconds,
         "cpu_allocated_seconds": job.seconds * job.active * cpus,
         "gpu_allocated_seconds": job.seconds * gpus,
         "memory_allocated_byte_seconds": job.seconds * memory,
         "measured_cpu_allocated_seconds": cpus
-        * job.active
-        * sa.case((accounted, job.seconds), else_=measured.seconds * measured.part),
+        * sa.case(
+            (accounted, job.seconds * job.active),
+            else_=measured.seconds * measured.part * measured.active,
+        ),
         "measured_gpu_allocated_seconds": sa.case(
             (usage.c.gpu_utilization_ratio.is_not(None), measured.seconds * seen_gpus), else_=0
         ),
@@ -187,7 +193,11 @@ def _sums(parts: sa.CTE, cluster: str, day: int) -> sa.Select[Any]:
             job.username,
             *(sa.func.sum(sa.cast(sums[name], sa.Float)) for name in schema.DAILY_SUMS),
         )
-        .select_from(parts.outerjoin(usage, usage.c.job_id == job.id))
+        .select_from(
+            parts.join(schema.job, schema.job.c.id == job.id).outerjoin(
+                usage, usage.c.job_id == job.id
+            )
+        )
         .group_by(job.account, job.username)
     )
 

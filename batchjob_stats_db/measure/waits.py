@@ -13,6 +13,7 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.days import DAY, midnight
+from batchjob_stats_db.queries.efficiency import wait
 
 _PERCENTILES = {"p50": 50, "p90": 90, "p99": 99}
 
@@ -20,8 +21,7 @@ _PERCENTILES = {"p50": 50, "p90": 90, "p99": 99}
 def waits(*which: ColumnElement[bool]) -> sa.Select[Any]:
     """Waits of started jobs under these conditions, with the columns of `daily_wait`."""
     job = schema.job.c
-    ready = sa.func.coalesce(job.eligible_time, job.submit_time)
-    waited = sa.case((job.start_time > ready, job.start_time - ready), else_=0)
+    waited = wait(job)
     day = midnight(job.start_time).label("day")
     together = (job.cluster, day, job.partition)
     each = (

@@ -70,27 +70,36 @@ def suspended(until: ColumnElement[Any]) -> ColumnElement[Any]:
 
 _suspended = suspended(_EpochNow())
 _since_start = _EpochNow() - _job.start_time - _suspended
-_seen = _usage.until_time - _job.start_time - sa.func.coalesce(_job.suspended_seconds, 0)
-RUN_TIME = sa.case(
+
+
+def _ran(until: ColumnElement[Any]) -> ColumnElement[Any]:
+    seconds = until - _job.start_time - sa.func.coalesce(_job.suspended_seconds, 0)
+    return sa.case((seconds > 0, seconds), (seconds <= 0, 0))
+
+
+_ran_in_all = sa.func.coalesce(_job.elapsed_seconds, _ran(_job.end_time))
+_ran_so_far = sa.case(
     # Of one that runs again it is that of when it was suspended.
     (_job.elapsed_seconds.is_not(None) & (_job.state != "RUNNING"), _job.elapsed_seconds),
     (
-        ~_ended & _job.state.in_(RUNNING) & (_since_start > -1),  # now is whole seconds
+        _job.state.in_(RUNNING) & (_since_start > -1),  # now is whole seconds
         sa.case((_since_start > 0, sa.cast(_since_start, sa.Float)), else_=0.0),
     ),
-    (
-        ~_ended & (_job.state == "VANISHED") & _sampled,
-        sa.case((_seen > 0, sa.cast(_seen, sa.Float)), else_=0.0),
-    ),
+    ((_job.state == "VANISHED") & _sampled, _ran(_usage.until_time)),
 )
+RUN_TIME = sa.case((_ended, _ran_in_all), else_=_ran_so_far)
 """How long a job ran; one that runs is not written each second, so it is computed.
 
 The end of a vanished job is unknown: its time up to the last measurement, if any.
 """
 
-_ready = sa.func.coalesce(_job.eligible_time, _job.submit_time)
-
 Number = ColumnElement[Any]
+
+
+def wait(job: Any) -> Number:
+    """Seconds from when a job could start to its start; NULL if it has not started."""
+    ready = sa.func.coalesce(job.eligible_time, job.submit_time)
+    return sa.case((job.start_time > ready, job.start_time - ready), (job.start_time > 0, 0))
 
 
 def _ratio(part: Number, whole: Number) -> Number:
@@ -107,9 +116,9 @@ def _sum(*columns: Number) -> Number:
 _to_measurement = _usage.until_time - _job.start_time
 _resumed_before_measurement = (_job.state == "RUNNING") & (_usage.until_time >= _job.update_time)
 ELAPSED = sa.case(
-    (_ended, _job.elapsed_seconds),
+    (_ended, _ran_in_all),
     (_resumed_before_measurement, _to_measurement - sa.func.coalesce(_job.suspended_seconds, 0)),
-    (_to_measurement > RUN_TIME, RUN_TIME),
+    (_to_measurement > _ran_so_far, _ran_so_far),
     else_=_to_measurement,
 )
 """Seconds that the figures are about: all of an ended job, a running one's to its measurement.
@@ -188,6 +197,9 @@ _memory_of_seen_nodes = sa.case(
 )
 MEMORY_AVAILABLE = _by(MEMORY_BASIS, _memory_of_seen_nodes, _memory_there)
 
+# Schedulers say of a job that never started that it ran for no time.
+_time_efficiency = sa.case((_job.start_time > 0, _ratio(RUN_TIME, _job.time_limit_seconds)))
+
 _lacks_nodes = _doubt.contains(ENERGY_MISSING) | sa.func.coalesce(
     _usage.nodes < WHOLE * _job.allocated_nodes, sa.false()
 )
@@ -199,11 +211,8 @@ ENERGY = sa.case((~_lacks_nodes, _energy_of_nodes))
 """Measured energy of all nodes; unknown if some have none."""
 
 DERIVED: tuple[ColumnElement[Any], ...] = (
-    sa.type_coerce(
-        sa.case((_job.start_time > _ready, _job.start_time - _ready), (_job.start_time > 0, 0)),
-        schema.Count,
-    ).label("wait_seconds"),
-    _ratio(RUN_TIME, _job.time_limit_seconds).label("time_efficiency"),
+    sa.type_coerce(wait(_job), schema.Count).label("wait_seconds"),
+    _time_efficiency.label("time_efficiency"),
     sa.type_coerce(ELAPSED, schema.Count).label("observed_seconds"),
     CPU_SECONDS.label("cpu_used_seconds"),
     CPU_AVAILABLE.label("cpu_available_seconds"),

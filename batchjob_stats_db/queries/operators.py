@@ -14,34 +14,16 @@ from batchjob_stats_db.queries.efficiency import RUNNING
 from batchjob_stats_db.queries.filters import known_clusters
 from batchjob_stats_db.queries.gpus import utilizations
 from batchjob_stats_db.queries.job_rows import numbered
+from batchjob_stats_db.queries.waste import unused_key, with_waste
 
 _MOST_CANDIDATES = 500  # for idle GPUs, of each kind
-
-RESOURCES = {
-    "cpu": ("measured_cpu_allocated_seconds", "cpu_seconds"),
-    "memory": ("measured_memory_allocated_byte_seconds", "memory_byte_seconds"),
-    "gpu": ("measured_gpu_allocated_seconds", "gpu_seconds"),
-}
-"""What jobs that were measured had, and what they used of it: columns of the daily sums."""
-
-
-def unused(resource: str) -> str:
-    """The key of what was allocated and not used."""
-    return RESOURCES[resource][0].removeprefix("measured_").replace("allocated", "unused")
 
 
 def wasted(sums: Sequence[RowMapping], resource: str, limit: int) -> list[dict[str, Any]]:
     """The sums with the most unused of a resource, each with all that was unused."""
-    rows = []
-    for row in sums:
-        made: dict[str, Any] = dict(row)
-        for name, (allocated, used) in RESOURCES.items():
-            # A sum over a day's end may be ahead of its allocation by a sample.
-            made[unused(name)] = max(row[allocated] - row[used], 0.0)
-            made[f"{name}_efficiency"] = row[used] / row[allocated] if row[allocated] else None
-        rows.append(made)
-    rows.sort(key=lambda row: row[unused(resource)], reverse=True)
-    return [row for row in rows[:limit] if row[unused(resource)] > 0]
+    unused = unused_key(resource)
+    rows = sorted(map(with_waste, sums), key=lambda row: row[unused], reverse=True)
+    return [row for row in rows[:limit] if row[unused] > 0]
 
 
 def failing(sums: Sequence[RowMapping], limit: int) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ from sqlalchemy.engine import Connection, RowMapping
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.access import Access
 from batchjob_stats_db.queries import operators, stats, usage
+from batchjob_stats_db.queries.waste import RESOURCES, unused_key
 from batchjob_stats_server.api import PREFIX
 from batchjob_stats_server.api.answers import looked_up, table, users_table
 from batchjob_stats_server.api.params import Days, Duration, Ratio, RowsParams, Word
@@ -22,7 +23,7 @@ from batchjob_stats_server.services import Given, Services, live_gpus, live_rows
 
 router = APIRouter(prefix=f"{PREFIX}/stats")
 
-Resource = Annotated[str, Field(pattern=f"^({'|'.join(operators.RESOURCES)})$")]
+Resource = Annotated[str, Field(pattern=f"^({'|'.join(RESOURCES)})$")]
 Limit = Annotated[int, Field(ge=1, le=1000)]
 
 
@@ -36,9 +37,9 @@ WasteRow = model(
     "WasteRow",
     (
         *_WHOSE,
-        *(_daily[name] for pair in operators.RESOURCES.values() for name in pair),
-        *(_number(operators.unused(name)) for name in operators.RESOURCES),
-        *(_number(f"{name}_efficiency") for name in operators.RESOURCES),
+        *(_daily[name] for pair in RESOURCES.values() for name in pair),
+        *(_number(unused_key(name)) for name in RESOURCES),
+        *(_number(f"{name}_efficiency") for name in RESOURCES),
     ),
 )
 FailureRow = model(
@@ -71,7 +72,7 @@ async def waste(
     services: Given, known: Known, access: Caller, which: Annotated[WasteQuery, Query()]
 ) -> Response:
     """Who left most of what they were given unused; of jobs that were measured alone."""
-    columns = [name for pair in operators.RESOURCES.values() for name in pair]
+    columns = [name for pair in RESOURCES.values() for name in pair]
 
     def ask(db: Connection) -> Rows:
         return operators.wasted(_sums(services, access, which, db, columns), which.of, which.limit)

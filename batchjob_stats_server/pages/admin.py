@@ -17,7 +17,7 @@ from batchjob_stats_server.auth.identity import Caller
 from batchjob_stats_server.cluster_readings import short
 from batchjob_stats_server.http.problems import Problem
 from batchjob_stats_server.letters import LetterTemplate
-from batchjob_stats_server.pages.clusters import NoForm, Waste, reading, wastes
+from batchjob_stats_server.pages.clusters import NoForm, reading, wastes
 from batchjob_stats_server.pages.rendering import fragments, links
 from batchjob_stats_server.pages.rendering.frame import PageRenderer, Shown, costly
 from batchjob_stats_server.pages.rendering.template_filters import absent, number, share
@@ -60,7 +60,7 @@ class ClusterHealth(NamedTuple):
     polls: Sequence[RowMapping]
     nodes: Sequence[NodeQuality]  # the worst first
     exporters: int | None  # that answer by now; None: not known
-    wastes: Sequence[tuple[Waste, str]]  # each with the address of a letter, or ""
+    wastes: Sequence[tuple[Mapping[Any, Any], str]]  # each with the address of a letter, or ""
 
     def failing(self) -> list[RowMapping]:
         """Sources whose last reading failed."""
@@ -92,7 +92,9 @@ def admin(
             raise Problem(403, "this page is only for users who may see all jobs of a cluster")
         read = {name: _read(db, page, name) for name in names}
     found = [_health(services, page, name, *parts) for name, parts in read.items()]
-    audit.saw(page.known, "waste", frozenset(each.user for one in found for each, _ in one.wastes))
+    audit.saw(
+        page.known, "waste", frozenset(each["username"] for one in found for each, _ in one.wastes)
+    )
     return page.show(
         "admin.html", clusters=found, waste_days=_WASTE_DAYS, well=_WELL,
         letters=services.letters is not None, quality_rows=quality_rows,
@@ -168,19 +170,25 @@ def _part(ratio: float | None, missing: str) -> str:
     return f'<td class="n{bad}" data-value="{ratio}">{share(ratio)}</td>'
 
 
-def _letter(template: LetterTemplate | None, page: PageRenderer, cluster: str, waste: Waste) -> str:
+def _letter(
+    template: LetterTemplate | None, page: PageRenderer, cluster: str, waste: Mapping[Any, Any]
+) -> str:
     if template is None:
         return ""
-    where = links.path("jobs", user=waste.user, cluster=cluster)
+    where = links.path("jobs", user=waste["username"], cluster=cluster)
     return template.link(
         {
-            "user": waste.user,
+            "user": waste["username"],
             "cluster": cluster,
             "days": str(_WASTE_DAYS),
-            "cpu_hours": f"{max(waste.cpu_seconds, 0) / 3600:,.0f}",
-            "gpu_hours": f"{max(waste.gpu_seconds, 0) / 3600:,.0f}",
-            "cpu_percent": "-" if waste.cpu_ratio is None else share(waste.cpu_ratio),
-            "gpu_percent": "-" if waste.gpu_ratio is None else share(waste.gpu_ratio),
+            "cpu_hours": f"{waste['cpu_unused_seconds'] / 3600:,.0f}",
+            "gpu_hours": f"{waste['gpu_unused_seconds'] / 3600:,.0f}",
+            "cpu_percent": _share(waste["cpu_efficiency"]),
+            "gpu_percent": _share(waste["gpu_efficiency"]),
             "url": str(page.request.base_url).rstrip("/") + where,
         }
     )
+
+
+def _share(ratio: float | None) -> str:
+    return "-" if ratio is None else share(ratio)

@@ -13,6 +13,7 @@ from batchjob_stats_db.queries import jobs as jobs_queries
 from batchjob_stats_db.queries import nodes, stats
 from batchjob_stats_db.queries import usage as usage_queries
 from batchjob_stats_db.queries.filters import Filter
+from batchjob_stats_db.queries.waste import with_waste
 from batchjob_stats_server.api.params import Query as Form
 from batchjob_stats_server.api.params import Word
 from batchjob_stats_server.auth import audit
@@ -22,7 +23,7 @@ from batchjob_stats_server.http.problems import Problem
 from batchjob_stats_server.pages.rendering.frame import Shown, costly
 from batchjob_stats_server.pages.rendering.job_table import READ, READ_WAITING
 from batchjob_stats_server.pages.rendering.wait_history import wait_history
-from batchjob_stats_server.report.explain import elapsed
+from batchjob_stats_server.report.explain import elapsed, waiting
 from batchjob_stats_server.services import Given, Services, live_columns
 
 router = APIRouter(include_in_schema=False)
@@ -43,17 +44,6 @@ class ClusterForm(Form):
     """The partition whose waits are drawn; by default, the busiest."""
 
     partition: Word | None = None
-
-
-class Waste(NamedTuple):
-    """What a user's jobs of some days were allocated and did not use."""
-
-    user: str
-    cpu_seconds: float
-    gpu_seconds: float
-    cpu_ratio: float | None
-    gpu_ratio: float | None
-    row: Row
 
 
 class PollStatus(NamedTuple):
@@ -112,19 +102,20 @@ def cluster(
         used = usage_queries.summed(
             db, access, ["username"], since, day_of(page.now) + DAY, cluster=cluster
         )
-        waiting = jobs_queries.pending(db, access, _RUNNING_ROWS, here, READ_WAITING)
-    audit.seen(page.known, f"cluster {cluster}", [*running, *used, *waiting])
+        pending = jobs_queries.pending(db, access, _RUNNING_ROWS, here, READ_WAITING)
+    longest = sorted(pending, key=lambda row: waiting(row, page.now), reverse=True)
+    audit.seen(page.known, f"cluster {cluster}", [*running, *used, *pending])
     return page.show(
         "cluster.html", cluster=cluster, queues=queues, usual=usual, sources=sources,
         history=history, reading=reading(services, cluster) if told else None, cells=CELLS,
         counts=counts[cluster], busy=busy, jobs_on={row["node"]: row["jobs"] for row in busy},
         idle_gpus=_idle_gpus(running, page.now), idle_cpus=_idle_cpus(running, page.now),
-        longest_waits=sorted(waiting, key=lambda row: row["submit_time"])[:_LISTED],
+        longest_waits=longest[:_LISTED],
         wastes=wastes(used), since=since, confined=not access.sees_all(cluster),
         allocated=_allocated(running), partial=len(running) == _RUNNING_ROWS,
         unknown_gpus=sum(_unknown(row, "usage_gpu_utilization_ratio") for row in running),
         unknown_cpus=sum(_unknown(row, "cpu_efficiency") for row in running),
-        waits=_median([page.now - row["submit_time"] for row in waiting]),
+        waits=_median([waiting(row, page.now) for row in longest]),
     )  # fmt: skip
 
 
@@ -200,26 +191,15 @@ def _longest(rows: Sequence[RowMapping], now: int, held: str) -> list[RowMapping
     return sorted(old, key=wasted, reverse=True)[:_LISTED]
 
 
-def wastes(used: Sequence[RowMapping]) -> list[Waste]:
+def wastes(used: Sequence[RowMapping]) -> list[dict[Any, Any]]:
     """The users of these sums with the most unused, most first."""
-    found = [
-        Waste(
-            row["username"],
-            row["measured_cpu_allocated_seconds"] - row["cpu_seconds"],
-            row["measured_gpu_allocated_seconds"] - row["gpu_seconds"],
-            _ratio(row["cpu_seconds"], row["measured_cpu_allocated_seconds"]),
-            _ratio(row["gpu_seconds"], row["measured_gpu_allocated_seconds"]),
-            row,
-        )
-        for row in used
-    ]
-    found = [waste for waste in found if waste.cpu_seconds > 0 or waste.gpu_seconds > 0]
-    # A GPU is worth some dozens of CPUs, on most machines.
-    return sorted(found, key=lambda w: w.cpu_seconds + 32 * w.gpu_seconds, reverse=True)[:_LISTED]
 
+    def worth(row: Row) -> float:
+        # A GPU is worth some dozens of CPUs, on most machines.
+        return float(row["cpu_unused_seconds"] + 32 * row["gpu_unused_seconds"])
 
-def _ratio(part: float, whole: float) -> float | None:
-    return part / whole if whole > 0 else None
+    found = sorted(map(with_waste, used), key=worth, reverse=True)
+    return [row for row in found[:_LISTED] if worth(row) > 0]
 
 
 def _median(values: Sequence[float]) -> float | None:

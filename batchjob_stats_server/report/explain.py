@@ -40,6 +40,12 @@ def no_elapsed(job: Row) -> str:
     return END_UNKNOWN if job["start_time"] is not None else "it has not started"
 
 
+def waiting(job: Row, now: int) -> int:
+    """Seconds since a waiting job became ready to start."""
+    ready = job["submit_time"] if job["eligible_time"] is None else job["eligible_time"]
+    return max(0, now - int(ready))
+
+
 class EfficiencyRatio(NamedTuple):
     """A ratio without its amounts: lists need it for each of their jobs."""
 

@@ -11,6 +11,7 @@ from textwrap import shorten
 from batchjob.runtime.formatting import lasting, number_of, size
 from batchjob.schedulers import registry
 from batchjob.schedulers.states import JobState
+from batchjob_stats_server.report import explain
 from batchjob_stats_server.report.model import ReportInput, Row
 
 _LONGEST_ERROR = 200  # characters; the page has all of it further below
@@ -50,11 +51,12 @@ def headline(material: ReportInput) -> str:
 
 def _waiting(material: ReportInput) -> str:
     job = material.job
+    waited = explain.waiting(job, material.now)
     reason = job["reason"] or ""
     why = explained(job["source"], reason)
     named = f" ({reason})" if why and reason.isidentifier() else ""
     parts = [
-        f"Waiting for {lasting(max(0, material.now - job['submit_time']))}"
+        (f"Waiting for {lasting(waited)}" if waited else "Waiting")
         + (f": {why}{named}." if why else "; the scheduler gives no reason.")
     ]
     if job["dependencies"]:

@@ -31,7 +31,7 @@ from batchjob_stats_server.pages.rendering import (
 from batchjob_stats_server.pages.rendering.assets import Assets
 from batchjob_stats_server.pages.rendering.day_columns import day_columns
 from batchjob_stats_server.pages.rendering.sparklines import Sparklines
-from batchjob_stats_server.report.explain import elapsed, no_elapsed
+from batchjob_stats_server.report.explain import elapsed, no_elapsed, waiting
 from batchjob_stats_server.services import Given, Services
 
 _STRICT = (
@@ -81,7 +81,7 @@ def make(ancestors: Sequence[str]) -> Frame:
         absent=template_filters.absent, static=assets.address, version=__version__, api=PREFIX,
         path=links.path, job_path=links.job, reference=links.reference,
         references=links.references, shares_of=usage_bars.of, used_of=usage_bars.used,
-        elapsed_of=elapsed, no_elapsed=no_elapsed, drawing=charts,
+        elapsed_of=elapsed, no_elapsed=no_elapsed, waiting_of=waiting, drawing=charts,
         cell_of=usage_bars.cell, fragments=fragments, zones_json=plot_zones.as_json,
         day_columns=day_columns, node_cells=node_cells,
     )  # fmt: skip

@@ -22,8 +22,8 @@ Row = Mapping[Any, Any]
 _UNTOLD = "not reported by the scheduler"
 
 READ_WAITING = (
-    "id", "cluster", "jobid", "submit_time", "run", "array_jobid", "array_index", "het_jobid",
-    "het_offset", "name", "state", "reason", "username", "account", "partition", "qos",
+    "id", "cluster", "jobid", "submit_time", "eligible_time", "run", "array_jobid", "array_index",
+    "het_jobid", "het_offset", "name", "state", "reason", "username", "account", "partition", "qos",
     "start_time", "end_time", "requested_nodes", "requested_cpus", "requested_gpus",
     "allocated_cpus", "allocated_gpus", "allocated_memory_bytes", "usage_gpus",
 )  # fmt: skip
@@ -180,7 +180,7 @@ def _cluster(row: Row, _: TableFacts) -> str:
 
 
 def _waiting(row: Row, facts: TableFacts) -> str:
-    return template_filters.lasting(facts.now - row["submit_time"])
+    return template_filters.lasting(explain.waiting(row, facts.now))
 
 
 def _elapsed(row: Row, facts: TableFacts) -> str:

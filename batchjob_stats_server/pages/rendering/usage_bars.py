@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from batchjob_stats_db.queries.waste import efficiency
 from batchjob_stats_server.report import explain
 from batchjob_stats_server.report.explain import EfficiencyRatio
 from batchjob_stats_server.report.model import Efficiency
@@ -83,19 +84,11 @@ def cell(ratio: float | None) -> str:
     return "idle" if ratio < _IDLE else level("gpu", ratio)
 
 
-_SUMS = {
-    "cpu": ("cpu_seconds", "measured_cpu_allocated_seconds"),
-    "gpu": ("gpu_seconds", "measured_gpu_allocated_seconds"),
-    "memory": ("memory_byte_seconds", "measured_memory_allocated_byte_seconds"),
-}
-
-
 def used(sums: Row, what: str) -> UsageBar:
     """The same for sums over days."""
-    part, whole = _SUMS[what]
-    if not sums[whole]:
+    ratio = efficiency(sums, what)
+    if ratio is None:
         return UsageBar(NAMES[what], None, reason="not measured")
-    ratio = sums[part] / sums[whole]
     return UsageBar(NAMES[what], ratio, level(what, ratio), "of the allocation that was measured")
 
 
