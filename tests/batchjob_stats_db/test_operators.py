@@ -57,8 +57,9 @@ def test_who_wastes_most(fill):
         (ended("alice", 1000), {"user_cpu_seconds": 100.0, "system_cpu_seconds": 0.0}),
         (ended("bob", 1000), {"user_cpu_seconds": 3900.0, "system_cpu_seconds": 100.0}),
         (ended("carol", 9000), None),  # not measured: nobody knows
-        (ended("dave", 2000), {"user_cpu_seconds": 1000.0, "system_cpu_seconds": 0.0}),
-    )
+        (ended("dave", 2000), {"user_cpu_seconds": 1000.0, "system_cpu_seconds": 0.0,
+                               "memory_average_bytes": 0.0}),
+    )  # fmt: skip
     with db:
         sums = usage.summed(db, EVERYTHING, ["username"], D0, D0 + DAY)
     rows = wasted(sums, "cpu", 10)
