@@ -3,7 +3,7 @@
 from batchjob.runtime.formatting import clock, size
 from batchjob.schedulers import registry
 from batchjob.schedulers.registry import RequestSyntax
-from batchjob_stats_server.report.material import Row
+from batchjob_stats_server.report.model import Row
 
 
 def memory(job: Row, node_bytes: int) -> str:
