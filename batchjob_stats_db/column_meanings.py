@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from batchjob.quantities.usage import ENERGY_COLUMNS, USAGE_COLUMNS, UsageColumn
 
 EVERYWHERE: Mapping[str, str] = {
-    # Whose, and which.
+    # Owner and identity.
     "cluster": "the cluster's name in the poller's configuration",
     "username": "login name of the user on the cluster",
     "account": "account that the job is charged to",
@@ -25,7 +25,7 @@ EVERYWHERE: Mapping[str, str] = {
     "id": "primary key",
     "created_time": "time of creation",
     "expiry_time": "expiry time",
-    # What a scheduler says of jobs and steps.
+    # Reported by the scheduler for jobs and steps.
     "state": "state, in terms common to all schedulers",
     "state_word": "state as named by the scheduler",
     "name": "name given by the user",
@@ -41,7 +41,7 @@ EVERYWHERE: Mapping[str, str] = {
     "energy_joules": "energy measured by the scheduler",
     "submit_line": "command line of the submission",
     "doubt": "reasons why a number may be wrong; empty: none",
-    # Sums of days and months.
+    # Daily and monthly sums.
     "jobs_started": "jobs that started in the period",
     "jobs_ended": "jobs that ended in the period",
     "jobs_failed": "ended jobs that failed, ran out of time or memory, or lost their node",

@@ -43,14 +43,14 @@ def _months(time: int) -> int:
 
 
 def _midnight_of(months: int) -> int:
-    # In years that begin with March a leap day is the last, and months of 31, 30, 31, 30, 31 days
-    # follow each other: 153 days in five.
+    # Count years from March, so that the leap day is the last one, and month lengths repeat as 31,
+    # 30, 31, 30, 31: 153 days in five months.
     year, month = divmod(months - 2, 12)
     days = 365 * year + year // 4 - year // 100 + year // 400 + (153 * month + 2) // 5
     return (days - _DAYS_TO_EPOCH) * DAY
 
 
-_DAYS_TO_EPOCH = 719_468  # from 0000-03-01 to 1970-01-01, Gregorian
+_DAYS_TO_EPOCH = 719_468  # from 0000-03-01 to 1970-01-01 in the Gregorian calendar
 
 
 def whole_months(since: int, until: int) -> tuple[int, int]:

@@ -157,7 +157,8 @@ def _run(chosen: PollerSettings, given: Arguments) -> int:
     with commands.writing(chosen) as engine:
         service = PollerService(chosen, engine)
         if given.once:
-            done = [poller.cycle() for poller in service.pollers]  # all of them, whatever one says
+            # Poll all of them, even if one fails.
+            done = [poller.cycle() for poller in service.pollers]
             return 0 if all(done) else 1
         serve(service)
     return 0

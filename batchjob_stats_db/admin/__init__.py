@@ -1,3 +1,3 @@
 import logging
 
-logging.getLogger("alembic").setLevel(logging.WARNING)  # it logs a line for each step of its own
+logging.getLogger("alembic").setLevel(logging.WARNING)  # it logs each of its own steps

@@ -97,7 +97,7 @@ def _differing(db: Connection, cluster: str) -> Iterator[str]:
         made = (sums.by_account, sums.by_day, sums.monthly_by_user, sums.monthly_by_account)
         for table in made:
             for name, total in _total(db, sums.columns, table, cluster).items():
-                # Floats added up in another order differ in their last digits.
+                # Sums of floats in a different order differ in their last digits.
                 if not isclose(total, first[name], rel_tol=1e-9, abs_tol=1e-6):
                     yield f"{cluster}: {table.name}: {name} is {total}, by user {first[name]}"
 

@@ -31,7 +31,8 @@ from batchjob_stats_db.poller.service import PollerService
 
 Arguments = argparse.Namespace
 
-# New objects between two collections, more than a batch of records makes: they are in no cycles.
+# Allocations between two garbage collections: more than a batch of records makes, since records are
+# not part of reference cycles.
 _COLLECTED = 100_000
 
 
@@ -83,7 +84,7 @@ def with_clusters(chosen: PollerSettings, given: Arguments) -> PollerSettings:
 
 def migrate(chosen: PollerSettings, _given: Arguments) -> int:
     """Create the tables, or upgrade them."""
-    # Alembic costs 49 MB, which no daemon need carry.
+    # Imported here, since Alembic takes 49 MB that the daemon does not need.
     from batchjob_stats_db.admin.migrate import bring_up_to_date, revisions
 
     url = url_of(chosen)

@@ -26,7 +26,7 @@ def copy_rows(source: Engine, target: Engine, told: Callable[[float, str], None]
         total = sum(_rows(old, table) for table in tables)
         done = 0
         for table in tables:
-            # In the order of their keys, so that a token follows the one it was created with.
+            # In primary-key order, so that a token comes after the one it was created with.
             query = sa.select(table).order_by(*table.primary_key)
             found = old.execution_options(stream_results=True).execute(query)
             for rows in found.mappings().partitions(_AT_ONCE):

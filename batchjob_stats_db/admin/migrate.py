@@ -80,7 +80,8 @@ def bring_up_to_date(url: URL, told: Told = lambda *_: None) -> Done:
             path = Path(url.database or "")
             stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
             copy = path.with_name(f"{path.name}.before-{before}-{stamp}")
-            # The schema is still the old one, so copies of it are of migrations that did not end.
+            # The schema is still the old one, so existing copies are from migrations that did not
+            # finish.
             unfinished = list(path.parent.glob(f"{glob.escape(path.name)}.before-{before}-*"))
             backup(url, copy)
             for each in unfinished:

@@ -17,8 +17,8 @@ from batchjob_stats_db.admin.backup import checked_copy, run_client
 from batchjob_stats_db.database import revision, schema
 from batchjob_stats_db.database.engine import DatabaseError, WriterBusyError, only_writer, writer
 
-# Whoever has a database in WAL mode open holds a lock on this byte of its -shm file ("dead man's
-# switch", UNIX_SHM_DMS in SQLite's os_unix.c).
+# A process that has a database open in WAL mode holds a lock on this byte of its -shm file (the
+# "dead man's switch", UNIX_SHM_DMS in SQLite's os_unix.c).
 _SHM_OPEN_BYTE = 128
 _FLOCK = "hhqqi"  # struct flock of x86-64 and ARM64: type, whence, start, length, pid
 
@@ -34,7 +34,7 @@ def restore(url: URL, source: Path) -> Path | None:
         _restore_postgresql(url, source)
         return None
     path = Path(url.database or "")
-    if path.is_symlink():  # whoever has it open is known by files beside the real one
+    if path.is_symlink():  # processes that have it open lock files next to the real file
         told = f"a symbolic link; expected the file itself in db.url, {path.resolve()}"
         raise DatabaseError(f"{path}: {told}")
     with only_writer(url):
@@ -60,7 +60,8 @@ def _restore_sqlite(path: Path, source: Path) -> Path | None:
         with suppress(FileNotFoundError):
             partial.unlink()
         lock = path.with_name(f"{path.name}.writer")
-        with suppress(OSError):  # made by root, perhaps, for a database that is not root's
+        # Root may have created it for a database that belongs to another user.
+        with suppress(OSError):
             _give_to_owner(lock, owner if owner.exists() else path, lock.stat().st_mode)
 
 
@@ -69,7 +70,7 @@ def _refuse_readers(path: Path) -> None:
     try:
         descriptor = os.open(f"{path}-shm", os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
-        return  # nobody has it open in WAL mode
+        return  # no process has it open in WAL mode
     try:
         asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, _SHM_OPEN_BYTE, 1, 0)
         kind, *_, holder = struct.unpack(_FLOCK, fcntl.fcntl(descriptor, fcntl.F_GETLK, asked))
@@ -112,7 +113,8 @@ def _set_aside(path: Path) -> Path | None:
     if before.exists():
         raise DatabaseError(f"{before}: already exists")
     with suppress(sqlite3.DatabaseError), closing(sqlite3.connect(path, timeout=5)) as db:
-        db.execute("PRAGMA journal_mode=DELETE")  # a damaged one is kept as it is
+        # Fails for a damaged database, which is then kept as it is.
+        db.execute("PRAGMA journal_mode=DELETE")
     path.rename(before)
     for end in ("-wal", "-shm"):
         with suppress(FileNotFoundError):

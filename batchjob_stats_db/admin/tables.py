@@ -97,7 +97,7 @@ def export_parquet(db: Connection, target: Path, cluster: str | None = None, sin
 
     Raises ModuleNotFoundError if duckdb is not installed, and OSError.
     """
-    import duckdb  # of the extra `analysis`
+    import duckdb  # from the extra `analysis`
 
     types = {each.name: _duckdb_type(each.column) for each in _columns()}
     with tempfile.NamedTemporaryFile("w", suffix=".csv", dir=target.parent, newline="") as file:

@@ -112,7 +112,7 @@ def import_json(
         for record, beside in read:
             by_cluster.setdefault(record.cluster, []).append((record, beside))
         for cluster, jobs in by_cluster.items():
-            # What is imported has its usage with it; nothing of it is to be measured.
+            # Imported jobs come with their usage and must not be measured.
             policy = UsagePolicy(horizon_seconds=0)
             store = stores.setdefault(cluster, Store(engine, cluster, policy))
             records = {record.key: record for record, _ in jobs}

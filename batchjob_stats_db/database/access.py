@@ -17,10 +17,10 @@ class UserOn(NamedTuple):
     leave.
     """
 
-    cluster: str  # "" for every cluster
+    cluster: str  # "" for all clusters
     user: str
-    since: int | None = None  # jobs submitted from then on
-    until: int | None = None  # and before then
+    since: int | None = None  # only jobs submitted from this time on
+    until: int | None = None  # only jobs submitted before this time
 
 
 _FEW = 8
@@ -39,7 +39,7 @@ class Access(NamedTuple):
     users: tuple[UserOn, ...] = ()
     accounts: tuple[AccountOn, ...] = ()
     everything: bool = False
-    clusters: tuple[str, ...] = ()  # of which all jobs may be seen
+    clusters: tuple[str, ...] = ()  # clusters on which all jobs may be seen
 
     def by_person(self) -> bool:
         """Whether only rows with a user can show what may be seen."""
@@ -134,7 +134,7 @@ def of_user(
     rights = [row for row in db.execute(_RIGHTS, {"user": user}) if cluster in ("", row.cluster)]
     found = {AccountOn(row.cluster, row.account) for row in rights if row.role == "coordinator"}
     found |= {each for each in accounts if cluster in ("", each.cluster)}
-    # A coordinator of an account is one of the accounts below it as well (sacctmgr(1)).
+    # A coordinator of an account also coordinates the accounts below it (sacctmgr(1)).
     rows = db.execute(_TREE).all() if found else []
     grown = True
     while grown:

@@ -36,7 +36,7 @@ class WriterBusyError(DatabaseUnavailableError):
     """Another process writes job records into the SQLite file."""
 
 
-_READERS_CACHE_KIBIBYTES = 131072  # beside it the kernel keeps the file's pages, for all
+_READERS_CACHE_KIBIBYTES = 131072  # in addition, the kernel caches the file's pages for all readers
 _LEAST_CACHE_KIBIBYTES = 4096
 
 _EXPECTED = "expected sqlite:///PATH or postgresql://..."
@@ -79,15 +79,16 @@ def writer(url: URL, *, create: bool = False) -> Engine:
         raise DatabaseError(f"{path}: no such database; create it with `batchjob_stats_db migrate`")
     if create:
         _make(path)
-    # Nothing makes an empty file where the database was taken away meanwhile.
+    # mode=rw: if the database has been removed in the meantime, do not create an empty file.
     uri = f"file:{_quoted(path)}?mode=rw"
     engine = sa.create_engine(
         url, creator=lambda: sqlite3.connect(uri, uri=True, timeout=30, check_same_thread=False)
     )
     _follow_file(engine, path)
     sa.event.listen(engine, "connect", _set_up_writer)
-    # A deferred transaction that turns into a writer fails at once with SQLITE_BUSY, whatever the
-    # time-out (https://www.sqlite.org/lang_transaction.html); so take the lock at the beginning.
+    # A deferred transaction that becomes a write transaction fails immediately with SQLITE_BUSY,
+    # whatever the timeout (https://www.sqlite.org/lang_transaction.html), so take the lock at the
+    # beginning.
     sa.event.listen(engine, "begin", _begin_immediate)
     return engine
 
@@ -118,7 +119,7 @@ def reader(url: URL, statement_seconds: float = 30.0, connections: int = 5) -> E
 
     The number of connections is limited; further requests wait for a free one.
     """
-    # The last one that was used has the pages at hand that everybody asks for.
+    # LIFO: the most recently used connection has the popular pages in its cache.
     pool: dict[str, Any] = {
         "pool_size": connections, "max_overflow": 0, "pool_use_lifo": True,
     }  # fmt: skip
@@ -146,7 +147,7 @@ def reader(url: URL, statement_seconds: float = 30.0, connections: int = 5) -> E
     def set_up(raw: _TimedConnection, _record: Any) -> None:
         for pragma in ("query_only=ON", f"cache_size=-{cache}", "temp_store=MEMORY"):
             _set(raw, pragma)
-        # SQLite's machine does so many instructions between two looks at the time.
+        # Check the time every 10,000 instructions of SQLite's virtual machine.
         raw.set_progress_handler(lambda: time.monotonic() > raw.statement_ends, 10_000)
 
     def begin(_db: Connection, cursor: Any, *_: Any) -> None:
@@ -212,13 +213,15 @@ def _local(url: URL) -> str:
 
 
 def _set_up_writer(raw: Any, _record: Any) -> None:
-    raw.isolation_level = None  # transactions begin where _begin_immediate says
+    raw.isolation_level = None  # _begin_immediate starts the transactions
     for pragma in (
-        "page_size=8192",  # of a new file: job rows are wide, and a third faster written so
+        "page_size=8192",  # for new files: job rows are wide, and are written a third faster
         "journal_mode=WAL",  # readers never wait for the poller
-        "journal_size_limit=67108864",  # a long reader makes it grow; afterwards it shrinks again
-        "synchronous=NORMAL",  # in WAL a power cut may lose the last commits, never consistency
-        "wal_autocheckpoint=8192",  # 64 MiB: a backfill writes the same index pages often
+        # A long-running reader makes the WAL grow; it is truncated to this size afterwards.
+        "journal_size_limit=67108864",
+        # In WAL mode, a power failure may lose the last commits but not consistency.
+        "synchronous=NORMAL",
+        "wal_autocheckpoint=8192",  # 64 MiB: a backfill writes the same index pages repeatedly
         "foreign_keys=ON",
         "cache_size=-49152",  # 48 MiB
         "temp_store=MEMORY",
@@ -229,7 +232,7 @@ def _set_up_writer(raw: Any, _record: Any) -> None:
 def _set(raw: sqlite3.Connection, pragma: str) -> None:
     try:
         raw.execute(f"PRAGMA {pragma}")
-    except UnicodeDecodeError as error:  # SQLite's complaint quotes the damaged name of a table
+    except UnicodeDecodeError as error:  # SQLite's message quotes the damaged name of a table
         raise sqlite3.DatabaseError("malformed database schema") from error
 
 
@@ -248,7 +251,7 @@ def only_writer(url: URL) -> Iterator[None]:
         yield
         return
     path = _local(url) + ".writer"
-    # Root may run this in another user's directory, and follows no link to a file of its own.
+    # Root may run this in another user's directory, so do not follow a link to one of root's files.
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         descriptor = os.open(path, flags, 0o640)
@@ -267,4 +270,4 @@ def only_writer(url: URL) -> Iterator[None]:
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         yield
     finally:
-        os.close(descriptor)  # the kernel gives the lock back, after a SIGKILL too
+        os.close(descriptor)  # the kernel releases the lock, even after a SIGKILL

@@ -3,8 +3,8 @@
 import os
 from pathlib import Path
 
-# SQLite's WAL keeps its index in memory shared by mmap, and relies on byte-range locks; neither
-# holds between hosts (https://www.sqlite.org/wal.html, "does not work over a network filesystem").
+# SQLite's WAL keeps its index in memory shared with mmap, and relies on byte-range locks; neither
+# works between hosts (https://www.sqlite.org/wal.html, "does not work over a network filesystem").
 NETWORK = frozenset({
     "9p", "afs", "beegfs", "ceph", "cifs", "fhgfs", "fuse.cephfs", "fuse.glusterfs",
     "fuse.s3fs", "fuse.sshfs", "glusterfs", "gfs2", "gpfs", "lustre", "ncpfs", "nfs", "nfs3",
@@ -26,7 +26,7 @@ def type_of(path: str, mountinfo: str = "/proc/self/mountinfo") -> str:
         if not separator or len(fields) < 5:
             continue
         mount = _unescaped(fields[4])
-        # A later mount on the same point hides the earlier one, hence >=.
+        # A later mount on the same mount point hides the earlier one, hence >=.
         if _within(target, mount) and len(mount) >= len(best):
             best, kind = mount, after.split(" ", 1)[0]
     return kind

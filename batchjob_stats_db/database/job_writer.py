@@ -23,7 +23,7 @@ from batchjob_stats_db.days import days_of
 LIVE = tuple(state.value for state in JobState if state.live)
 
 _END, _UID = map(list(schema.job.c.keys()).index, ("end_time", "uid"))
-_CHUNK = 5000  # records whose rows are in memory at one time
+_CHUNK = 5000  # records whose rows are in memory at the same time
 
 
 class Written(NamedTuple):
@@ -114,7 +114,7 @@ class JobWriter:
         ids = {key: row[0] for key, row in there.items()}
         new: list[JobRecord] = []
         changed: list[JobRecord] = []
-        live: list[JobRecord] = []  # unchanged, but a running job's steps may be new
+        live: list[JobRecord] = []  # unchanged, but a running job may have new steps
         rows: list[Row] = []
         for record in records:
             old = there.get(record.key)
@@ -227,7 +227,7 @@ def _steps_there(db: Connection, job_ids: Collection[int]) -> set[Row]:
 
 def _new_ids(db: Connection, count: int) -> Sequence[int]:
     """Ids for new jobs: to allocate them is cheaper than to read them back."""
-    if db.dialect.name == "sqlite":  # where the transaction is the only writer
+    if db.dialect.name == "sqlite":  # this transaction is the only writer
         last = db.execute(sa.select(sa.func.max(schema.job.c.id))).scalar() or 0
         return range(last + 1, last + 1 + count)
     numbers = sa.text("SELECT nextval('job_id_seq') FROM generate_series(1, :count)")

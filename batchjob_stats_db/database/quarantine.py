@@ -11,8 +11,8 @@ from batchjob.schedulers.records import RAW_LIMIT, Quarantined
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.upsert import Rows, write_rows
 
-# What both drivers raise for a value no column holds: a NUL or a lone surrogate in text, an
-# integer of more than 64 bits. A full disk or a lock is something else, and goes up.
+# Raised by both drivers for a value that no column can hold: text with a NUL or a lone surrogate,
+# or an integer of more than 64 bits. A full disk or a lock raises other errors, which propagate.
 _REFUSED = (sa.exc.DataError, OverflowError, UnicodeEncodeError)
 
 

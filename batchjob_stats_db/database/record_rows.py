@@ -34,9 +34,9 @@ Row = Sequence[Any]
 class UsagePolicy(NamedTuple):
     """When a job is measured."""
 
-    settle_seconds: int = 390  # after its end: the exporter's linger and three scrapes
-    refresh_seconds: int = 21600  # while it runs
-    horizon_seconds: int = 15 * DAY  # how far back the measurements reach; 0: there are none
+    settle_seconds: int = 390  # after the job's end: the exporter's linger time and three scrapes
+    refresh_seconds: int = 21600  # interval while the job runs
+    horizon_seconds: int = 15 * DAY  # how far back measurements are available; 0: there are none
 
     def due(self, start: float | None, end: float | None, now: int) -> int | None:
         """When to measure a job; None: there is nothing (left) to measure."""

@@ -38,7 +38,7 @@ metadata = MetaData(
     }
 )
 
-# SQLite numbers rows by itself only where the type is exactly INTEGER.
+# SQLite assigns ids automatically only if the type is exactly INTEGER.
 _Id = BigInteger().with_variant(Integer, "sqlite")
 
 
@@ -123,13 +123,13 @@ job = Table(
     "job",
     metadata,
     _id(),
-    # The record's fields in their order, but `nodes` and `steps`, which have tables of their own.
+    # The record's fields in order, except `nodes` and `steps`, which have tables of their own.
     _must("cluster", Text),
     _must("jobid", Text),
     _must("submit_time", BigInteger),
     *_texts("state state_word source"),
     _must("run", BigInteger),
-    # Not `user` and `group`: unquoted, the first means "whoever asks" in PostgreSQL.
+    # Not `user` and `group`: unquoted, `user` means the current user in PostgreSQL.
     *_texts("record_id sluid username"),
     *_integers("uid"),
     *_texts("groupname account partition qos name reservation"),
@@ -147,13 +147,13 @@ job = Table(
     *_texts("het_jobid"),
     *_integers("het_offset"),
     *_texts("dependencies submit_line work_dir stdout_path tool parameters error result_type"),
-    # What the scheduler itself measured; job_usage has what we did.
+    # Measured by the scheduler itself; job_usage has our own measurements.
     *_floats("user_cpu_seconds system_cpu_seconds cpu_seconds"),
     *_integers("peak_memory_bytes energy_joules"),
-    # Ours.
+    # Not from the job record.
     _must("update_time", BigInteger),  # when this row was last changed
-    # "runaway": accounting says it runs, the controller does not know it; "times": its end is
-    # before its start.
+    # "runaway": the job is running according to accounting, but unknown to the controller; "times":
+    # its end is before its start.
     *_texts("doubt"),
     *_integers("usage_due_time"),  # when to measure it (again); NULL: nothing to do
     UniqueConstraint("cluster", "jobid", "submit_time", "run"),
@@ -177,7 +177,7 @@ Index(
     sqlite_where=job.c.usage_due_time.is_not(None),
     postgresql_where=job.c.usage_due_time.is_not(None),
 )
-# Runs of more than a day and of more than a week, for the days they cover (measure/daily_sums.py).
+# Runs longer than a day and longer than a week, for the days they overlap (measure/daily_sums.py).
 for _name, _longer in (("ix_job_over_day", 86400), ("ix_job_over_week", 604800)):
     Index(
         _name,
@@ -187,7 +187,7 @@ for _name, _longer in (("ix_job_over_day", 86400), ("ix_job_over_week", 604800))
         postgresql_where=sa.text(f"end_time - start_time > {_longer}"),
     )
 
-# Tasks of an array and parts of a het job; most jobs are neither.
+# Array tasks and components of het jobs; most jobs are neither.
 for _whole in (job.c.array_jobid, job.c.het_jobid):
     Index(
         f"ix_job_{_whole.name}",
@@ -205,7 +205,7 @@ job_node = Table(
     *_counts("cpus"),
     *_integers("memory_bytes gpus"),
     _must("cluster", Text),
-    *_counts("start_time"),  # the job's, so that a node's newest jobs are one range
+    *_counts("start_time"),  # the job's, so that a node's newest jobs are one index range
     Index("ix_job_node_node_time", "cluster", "node", "start_time", "job_id"),
     sqlite_with_rowid=False,
 )
@@ -214,7 +214,7 @@ job_step = Table(
     "job_step",
     metadata,
     _job_id(),
-    # A step record's fields, in their order.
+    # A step record's fields, in order.
     _key("step"),
     *_texts("state state_word name"),
     *_integers("start_time end_time elapsed_seconds exit_code exit_signal nodes"),
@@ -230,17 +230,17 @@ job_usage = Table(
     "job_usage",
     metadata,
     _job_id(),
-    _must("source", Text),  # prometheus, samples
+    _must("source", Text),  # prometheus or samples
     _must("measured_time", BigInteger),
-    _must("until_time", BigInteger),  # end of what was measured; before end_time: the job ran on
+    _must("until_time", BigInteger),  # end of the measured time; before end_time if the job ran on
     _must("samples", BigInteger),
-    _must("dropped_series", BigInteger),  # their user was not the job's, or they were no number
+    _must("dropped_series", BigInteger),  # series of another user, or without numeric values
     _must("nodes", BigInteger),  # nodes with samples
-    _must("coverage", Float),  # 0..1: how much of the job's node time the totals stand for
-    *_texts("doubt"),  # words, see measure/job_usage.py
+    _must("coverage", Float),  # 0..1: the part of the job's node time that the totals cover
+    *_texts("doubt"),  # see measure/job_usage.py
     *_measured(USAGE_COLUMNS),
     *_integers("gpus"),
-    *_floats("gpu_utilization_ratio"),  # mean over its GPUs and the time they were held
+    *_floats("gpu_utilization_ratio"),  # mean over its GPUs and the time they were allocated
     *_integers("gpu_memory_peak_bytes"),  # of the fullest GPU
     *_measured(ENERGY_COLUMNS),
 )
@@ -270,9 +270,9 @@ job_emissions = Table(
 batch_script = Table(
     "batch_script",
     metadata,
-    _key("digest"),  # SHA-256 of what was submitted, hex: the tasks of an array share one
-    _must("script", Text),  # its beginning, where it is longer than a site keeps
-    _must("whole_bytes", BigInteger),  # of what was submitted
+    _key("digest"),  # hex SHA-256 of the submitted script, which the tasks of an array share
+    _must("script", Text),  # truncated if it is longer than the site's limit
+    _must("whole_bytes", BigInteger),  # size of the submitted script
     sqlite_with_rowid=False,
 )
 
@@ -294,7 +294,7 @@ DAILY_SUMS = (
     "cpu_allocated_seconds",
     "gpu_allocated_seconds",
     "memory_allocated_byte_seconds",
-    # Of jobs with usage: the allocation their measurements are to be compared with.
+    # Allocations of the jobs that have usage, to compare it with.
     "measured_cpu_allocated_seconds",
     "measured_gpu_allocated_seconds",
     "measured_memory_allocated_byte_seconds",
@@ -310,7 +310,7 @@ daily_usage = Table(
     "daily_usage",
     metadata,
     _key("cluster"),
-    Column("day", BigInteger, primary_key=True),  # its midnight, UTC epoch seconds
+    Column("day", BigInteger, primary_key=True),  # midnight UTC, in epoch seconds
     _key("account"),
     _key("username"),
     *(Column(name, Float, nullable=False) for name in DAILY_SUMS),
@@ -326,7 +326,7 @@ daily_emissions = Table(
     Column("day", BigInteger, primary_key=True),
     _key("account"),
     _key("username"),
-    _key("provider"),  # factors of different providers are never added up
+    _key("provider"),  # emissions from different providers must not be added up
     _must("grams", Float),
     sqlite_with_rowid=False,
 )
@@ -356,13 +356,13 @@ class Sums(NamedTuple):
     A year of 2000 users is 730,000 rows by day, and 24,000 by month.
     """
 
-    by_user: Table  # a row for each day, account and user
-    by_account: Table  # for each day and account
-    by_day: Table  # for each day
-    monthly_by_user: Table  # for each month, account and user
-    monthly_by_account: Table  # for each month and account
-    keys: tuple[str, ...]  # what is kept apart beside
-    columns: tuple[str, ...]  # what is added up
+    by_user: Table  # one row per day, account and user
+    by_account: Table  # one row per day and account
+    by_day: Table  # one row per day
+    monthly_by_user: Table  # one row per month, account and user
+    monthly_by_account: Table  # one row per month and account
+    keys: tuple[str, ...]  # additional key columns
+    columns: tuple[str, ...]  # summed columns
 
     def months(self) -> tuple[tuple[Table, Table], ...]:
         """Tables of days, each with that of its months."""
@@ -392,10 +392,10 @@ daily_wait = Table(
     "daily_wait",
     metadata,
     _key("cluster"),
-    Column("day", BigInteger, primary_key=True),  # on which the jobs started
+    Column("day", BigInteger, primary_key=True),  # day on which the jobs started
     _key("partition"),
     _must("jobs_started", BigInteger),
-    # From the time they could have started; a percentile is the wait of one of the jobs.
+    # Measured from eligibility; each percentile is the wait of an actual job.
     *(_must(f"wait_{each}_seconds", Float) for each in WAITS),
     sqlite_with_rowid=False,
 )
@@ -404,9 +404,9 @@ daily_node_coverage = Table(
     "daily_node_coverage",
     metadata,
     _key("cluster"),
-    Column("day", BigInteger, primary_key=True),  # on which the jobs ended
+    Column("day", BigInteger, primary_key=True),  # day on which the jobs ended
     _key("node"),
-    _must("jobs_ended", BigInteger),  # of two minutes or more
+    _must("jobs_ended", BigInteger),  # jobs that ran for at least two minutes
     _must("jobs_unmeasured", BigInteger),
     _must("run_seconds", Float),
     _must("covered_seconds", Float),
@@ -444,9 +444,10 @@ api_token = Table(
     _must("label", Text),
     _must("created_time", BigInteger),
     *_integers("expiry_time last_used_time"),
-    # The token it was made with, and ends with; without one the person, and how they were known.
+    # The token it was created with, and is revoked with; without one, the person who created it and
+    # how they were authenticated.
     Column("parent_id", _Id, ForeignKey("api_token.id", ondelete="CASCADE")),
-    *_texts("maker maker_via maker_certificate"),  # "": made on the server
+    *_texts("maker maker_via maker_certificate"),  # "": created on the server
     Index("ix_api_token_parent_id", "parent_id"),
 )
 
@@ -454,7 +455,7 @@ login = Table(
     "login",
     metadata,
     _key("username"),
-    _must("groups", Text),  # JSON: the names that the provider told at the last log-in
+    _must("groups", Text),  # JSON: the group names from the provider at the last login
     _must("login_time", BigInteger),
     sqlite_with_rowid=False,
 )
@@ -476,7 +477,7 @@ poll_state = Table(
     metadata,
     _key("cluster"),
     _key("source"),
-    *_texts("watermark"),  # the source's own words
+    *_texts("watermark"),  # opaque, in the source's own format
     *_integers("success_time error_time"),
     *_texts("error"),
     *_integers("rows"),
@@ -489,7 +490,7 @@ quarantine = Table(
     metadata,
     _key("cluster"),
     _key("source"),
-    _key("digest"),  # of the raw text: an overlap read twice adds nothing
+    _key("digest"),  # of the raw text, so that an overlap read twice adds nothing
     _must("time", BigInteger),
     _must("reason", Text),
     _must("raw", Text),

@@ -18,8 +18,8 @@ from sqlalchemy.sql.elements import ColumnElement
 from batchjob_stats_db.database import schema
 
 TABLE = schema.api_token
-MOST = 1000  # of one name: whoever may ask twenty times a second must not fill the disk
-_USED_EVERY = 3600  # how exactly the last use is noted: a write per request would be too many
+MOST = 1000  # tokens per user: at twenty requests a second, one user could otherwise fill the disk
+_USED_EVERY = 3600  # precision of the last use in seconds: a write per request would be too many
 
 
 class TokenRole(StrEnum):
@@ -38,10 +38,10 @@ class TokenRole(StrEnum):
 class Maker(NamedTuple):
     """Who made a token, and how they were authenticated."""
 
-    user: str = ""  # "": it was made on the server, by somebody who may write the database
-    via: str = ""  # header, certificate, session; "" with `user` a token
-    certificate: str = ""  # which one, as certificates.py names them
-    parent_id: int | None = None  # the token it was made with
+    user: str = ""  # "": created on the server, by someone with write access to the database
+    via: str = ""  # header, certificate, session; "" if `user` created it with a token
+    certificate: str = ""  # which certificate, as named by certificates.py
+    parent_id: int | None = None  # the token it was created with
 
 
 MADE_ON_THE_SERVER = Maker()
@@ -52,7 +52,7 @@ class Token(NamedTuple):
 
     id: int
     username: str
-    cluster: str  # "" on every cluster
+    cluster: str  # "": on all clusters
     role: TokenRole
     label: str
     created_time: int
@@ -113,7 +113,7 @@ def line(db: Connection, token: Token) -> list[Token]:
     found = {each.id: each for each in map(_token, db.execute(_LINE, {"id": token.id}))}
     made_with = [token]
     while (parent := made_with[-1].parent_id) is not None:
-        if parent not in found:  # revoked since the token was looked up, which has gone with it
+        if parent not in found:  # revoked since `token` was looked up, and `token` with it
             return []
         made_with.append(found[parent])
     return made_with

@@ -56,7 +56,7 @@ def _help(url: URL) -> str:
 def refuse_foreign(db: Connection, url: URL) -> None:
     """Raise DatabaseError for an SQLite file with tables of another program."""
     if url.get_backend_name() != "sqlite":
-        return  # PostgreSQL's databases may be shared
+        return  # a PostgreSQL database may be shared with other programs
     tables = sorted(sa.inspect(db).get_table_names())
     if tables:
         some = ", ".join(tables[:_FEW]) + (", ..." if len(tables) > _FEW else "")

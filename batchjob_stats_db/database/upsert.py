@@ -17,7 +17,7 @@ from sqlalchemy.engine import Connection, Dialect
 Rows = Sequence[Sequence[Any]]
 T = TypeVar("T")
 
-_PARAMETERS = 900  # in one statement; SQLite before 3.32 takes 999
+_PARAMETERS = 900  # maximum per statement; SQLite before 3.32 accepts 999
 
 
 def parts(values: Sequence[T]) -> Iterator[Sequence[T]]:
@@ -43,7 +43,7 @@ def write_rows(
         db.exec_driver_sql(upsert(db.dialect.name, table, names), list(rows))
 
 
-@lru_cache(maxsize=100)  # to write one takes as long as to insert a hundred rows
+@lru_cache(maxsize=100)  # compiling one takes as long as inserting a hundred rows
 def _compiled(name: str, table: sa.Table, columns: tuple[str, ...]) -> str:
     key = _key(table)
     fixed = {*key, *(column.name for column in table.primary_key.columns)}
@@ -61,7 +61,7 @@ def _compiled(name: str, table: sa.Table, columns: tuple[str, ...]) -> str:
     else:
         statement = statement.on_conflict_do_nothing(index_elements=key)
     compiled = statement.compile(dialect=_positional(name))
-    # Placeholders follow the table's order of columns, not that of the dictionary.
+    # Placeholders are in the table's column order, not the dictionary's.
     assert list(compiled.positiontup) == list(columns), (compiled.positiontup, columns)
     return str(compiled)
 

@@ -19,8 +19,8 @@ from batchjob_stats_db.measure.job_usage import (
 )
 from batchjob_stats_db.timeseries.base import QuestionFailed, TimeSeriesError, TimeSeriesStore
 
-_NODES_AT_ONCE = 4000  # some 40 series each, half a kilobyte
-_MOST_FAILED = 10  # in a row, none measured: then it is the store that fails
+_NODES_AT_ONCE = 4000  # about 40 series per node, of half a kilobyte
+_MOST_FAILED = 10  # failures without a measured job: then the store itself fails
 
 
 class Outcome(NamedTuple):
@@ -57,7 +57,7 @@ def measure_apart(
                     raise
         except TimeSeriesError:
             raise
-        except Exception as error:  # of our own, or out of memory: it is this job's alone
+        except Exception as error:  # a bug of ours, or out of memory: only this job is affected
             if len(part) == 1:
                 failed[part[0]] = error
         else:
@@ -101,7 +101,7 @@ def _add_last_samples(
 
 def _groups(jobs: Sequence[JobToMeasure]) -> Iterator[list[JobToMeasure]]:
     """Groups of jobs, none with two runs of one id, since an answer identifies jobs by id."""
-    runs: dict[str, int] = defaultdict(int)  # how many of an id have come
+    runs: dict[str, int] = defaultdict(int)  # runs seen so far of each jobid
     together: dict[int, list[JobToMeasure]] = defaultdict(list)
     for job in jobs:
         if job.span.alone:

@@ -9,25 +9,25 @@ import math
 from collections.abc import Collection
 from typing import NamedTuple
 
-_COMPLETE = 0.95  # of the time: fewer samples leave gaps
-_SPARE_SAMPLES = 3  # of a node, which may be missing at the borders of the time
+_COMPLETE = 0.95  # part of the time that samples must cover; with fewer there are gaps
+_SPARE_SAMPLES = 3  # samples of a node that may be missing at the edges of its time
 
 
 class NodeSamples(NamedTuple):
     """The samples of a node; times in epoch seconds."""
 
     samples: int  # of its counters, which outlive the job
-    latest: float | None = None  # when its last sample was; None: not known
+    latest: float | None = None  # time of its last sample; None: unknown
     end: float | None = None  # when its exporter saw the job end
-    reset: bool = False  # a counter restarted: it lost what it counted since the sample before
-    gauge_samples: int = 0  # of what ends with the job
+    reset: bool = False  # a counter was reset, and lost its growth since the previous sample
+    gauge_samples: int = 0  # of its gauges, which end with the job
 
 
 class MeasuredTime(NamedTuple):
     """The measured part of a job's life, in epoch seconds."""
 
     start: int
-    end: int | None  # None: it runs
+    end: int | None  # None: the job is running
     until: int
 
     @property
@@ -74,12 +74,13 @@ def _covered(node: NodeSamples, time: MeasuredTime, interval: float) -> float:
     whole = float(time.seconds)
     sampled = node.samples * interval
     if node.end is not None:
-        # Its last values linger, and are no sign that a job goes on that is said to run.
+        # The exporter saw the job end. Its values linger, which does not prove that the job is
+        # still running, even if its scheduler says so.
         seconds = whole if time.end is not None else node.end - time.start
     else:
         seconds = sampled if node.latest is None else node.latest - time.start
         if time.end is not None:
-            seconds = min(seconds, 0.999 * whole)  # its last moments are not known
+            seconds = min(seconds, 0.999 * whole)  # its last moments are unknown
     if node.reset:
         seconds = min(seconds, sampled)
     return min(max(seconds, 0.0), whole)

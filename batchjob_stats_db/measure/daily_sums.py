@@ -16,8 +16,9 @@ from batchjob_stats_db.database import schema
 from batchjob_stats_db.days import DAY
 from batchjob_stats_db.queries.efficiency import ELAPSED, WHOLE, suspended, wait
 
-# "Runs that overlap a day" is two open ranges, which no B-tree answers. But a run of up to a day
-# began in two days' time; longer ones, which are few, are found by two indexes of their own.
+# No B-tree index answers "runs that overlap a day", which is two open ranges. But a run of up to a
+# day started on that day or the day before; two partial indexes find the longer ones, which are
+# few.
 _WEEK = 7 * DAY
 
 _FAILED = tuple(
@@ -26,7 +27,7 @@ _FAILED = tuple(
     if state.name in ("FAILED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "BOOT_FAIL", "DEADLINE")
 )
 
-# States in which a run has no end; named so that the index of unfinished jobs is used.
+# States in which a run has no end time; listed so that the index of unfinished jobs is used.
 ENDLESS = tuple(state.value for state in JobState if state.live or state is JobState.VANISHED)
 
 Number = ColumnElement[Any]
@@ -38,7 +39,7 @@ def add_runs(db: Connection, cluster: str, day: int, now: int) -> None:
     names = ["cluster", "day", "account", "username", *schema.DAILY_SUMS]
     db.execute(sa.insert(schema.daily_usage).from_select(names, _sums(parts, cluster, day)))
     if db.execute(sa.select(schema.job_emissions.c.job_id).limit(1)).first() is None:
-        return  # no provider is configured
+        return  # no provider of emission factors is configured
     names = ["cluster", "day", "account", "username", "provider", "grams"]
     db.execute(sa.insert(schema.daily_emissions).from_select(names, _grams(parts, cluster, day)))
 
@@ -50,7 +51,7 @@ def _parts(cluster: str, day: int, now: int) -> sa.CTE:
     vanished = job.c.state == JobState.VANISHED.value
     end = sa.case(
         (job.c.end_time.is_not(None), _larger(job.c.end_time, job.c.start_time)),
-        (vanished, _larger(job.c.update_time, job.c.start_time)),  # its end was never seen
+        (vanished, _larger(job.c.update_time, job.c.start_time)),  # its end was not seen
         else_=_larger(_at(now), job.c.start_time),
     )
     in_day = (job.c.start_time < day + DAY) & (end >= day)
@@ -80,12 +81,13 @@ def _parts(cluster: str, day: int, now: int) -> sa.CTE:
     return sa.select(
         runs,
         _larger(seconds, _at(0)).label("seconds"),
-        # A run of no length is in the day of its start, whole.
+        # A run of zero length belongs entirely to the day of its start.
         sa.case(
             (whole > 0, sa.cast(_larger(seconds, _at(0)), sa.Float) / whole),
             else_=1.0,
         ).label("share"),
-        # Of its time; while it is suspended others have its CPUs. When it was, nobody tells.
+        # The part of its time without suspensions, in which others use its CPUs. When it was
+        # suspended is not recorded.
         sa.case(
             (
                 (whole > 0) & (runs.c.suspended_seconds > 0),
@@ -99,12 +101,13 @@ def _parts(cluster: str, day: int, now: int) -> sa.CTE:
 class _Measured(NamedTuple):
     """The measured part of a run: usage up to `until_time`, often not of all its time."""
 
-    seconds: Number  # of the day
-    part: Number  # of the run's node time in these seconds
-    active: Number  # of them, in which it was not suspended
-    share: Number  # of what was measured that is in the day
-    to_end: ColumnElement[bool]  # whether the run is over and was measured to its end
-    complete: ColumnElement[bool]  # and so that it is preferred to accounting
+    seconds: Number  # measured seconds within the day
+    part: Number  # part of the run's node time that was measured in these seconds
+    active: Number  # part of these seconds in which it was not suspended
+    share: Number  # share of the measured usage that falls within the day
+    to_end: ColumnElement[bool]  # whether the run has ended and was measured to its end
+    # Whether also without gaps, so that measurements are preferred to accounting.
+    complete: ColumnElement[bool]
 
 
 def _measured(job: Any, day: int) -> _Measured:
@@ -137,7 +140,7 @@ def _sums(parts: sa.CTE, cluster: str, day: int) -> sa.Select[Any]:
     measured = _measured(job, day)
     cpus = sa.func.coalesce(job.allocated_cpus, 0)
     gpus = sa.func.coalesce(job.allocated_gpus, 0)
-    # 1 TiB for a day is 9.5e16 byte seconds: a hundred such jobs are more than a BIGINT.
+    # Float: 1 TiB for a day is 9.5e16 byte-seconds, and a hundred such jobs overflow BIGINT.
     memory = sa.cast(sa.func.coalesce(job.allocated_memory_bytes, 0), sa.Float)
     seen_gpus = sa.case((usage.c.gpus < gpus, usage.c.gpus), else_=gpus)
     of_seen_nodes = sa.case(
@@ -148,7 +151,7 @@ def _sums(parts: sa.CTE, cluster: str, day: int) -> sa.Select[Any]:
         else_=memory,
     )
     used = {each.key: _or_zero(each) for each in usage.columns}
-    # Accounting knows the CPU time of ended runs, also where no measurement has all of it.
+    # Accounting has the CPU time of all ended runs, even if measurements are incomplete.
     accounted = (
         job.end_time.is_not(None)
         & job.accounted_cpu_seconds.is_not(None)

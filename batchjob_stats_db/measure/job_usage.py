@@ -64,13 +64,13 @@ class JobToMeasure(NamedTuple):
     user: str
     uid: int | None
     start: int
-    end: int | None  # None: it runs
+    end: int | None  # None: the job is running
     nodes: int | None
     cpus: int | None
     span: JobWindow
     near: bool = False  # another run of its jobid ended within the time its series linger
-    failed_before: bool = False  # it could not be measured the last time
-    tool: str = ""  # of tracked work, which is a part of a program: no exporter knows of it
+    failed_before: bool = False  # its last measurement failed
+    tool: str = ""  # set for tracked work, which is part of a program and unknown to exporters
 
 
 class GpuUsage(NamedTuple):
@@ -93,12 +93,12 @@ class MeasuredUsage(NamedTuple):
     dropped_series: int
     nodes: int
     coverage: float
-    until_time: int  # as of when it is; epoch seconds
+    until_time: int  # end of the measured time, in epoch seconds
     doubt: str
-    values: Mapping[str, float | int]  # the other columns, as far as they are known
+    values: Mapping[str, float | int]  # the other columns, if known
     devices: Sequence[GpuUsage]
-    emissions: Mapping[str, float]  # provider to grams
-    gauge_samples: int = 0  # that averages are of; in no column
+    emissions: Mapping[str, float]  # provider → grams
+    gauge_samples: int = 0  # number of samples in averages; not stored
 
 
 PRESENT = CPU_SECONDS.name  # every job has it on every node
@@ -234,7 +234,7 @@ def _add_sampled_peaks(kept: Found, values: dict[str, float | int], doubts: set[
         values.update(zip(_PEAKS, sums, strict=True))
         doubts.add(PEAK_SAMPLED)
     if {*map(_instance, kept[Statistic.COUNT, PRESENT])} - with_peak - {*map(_instance, current)}:
-        for name in _PEAKS:  # a node's is missing: the others' are not the job's
+        for name in _PEAKS:  # without one node's peak, the others' are not the job's
             values.pop(name, None)
 
 
@@ -318,7 +318,7 @@ def _doubts(
         doubts.add("more nodes than allocated")
     used = values.get("user_cpu_seconds", 0) + values.get("system_cpu_seconds", 0)
     elapsed = (job.end or job.span.until) - job.start
-    # Accounting knows start and end to the second; prolog and epilog may add a little.
+    # Accounting's times are in whole seconds; prolog and epilog may add some CPU time.
     if job.cpus and used > 1.02 * job.cpus * (elapsed + 2):
         doubts.add("more cpu than allocated")
     return doubts

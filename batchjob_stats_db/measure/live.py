@@ -40,8 +40,8 @@ _AVERAGED = (*_COLUMNS[Statistic.MEAN], "gpu_utilization_ratio")
 class LiveJob(NamedTuple):
     """The usage of a job up to now, or to its end."""
 
-    usage: Mapping[str, Any]  # as columns of `job_usage`
-    gpus: Sequence[float | None]  # mean utilisation (0..1) of each, in the order of their nodes
+    usage: Mapping[str, Any]  # by column of `job_usage`
+    gpus: Sequence[float | None]  # mean utilisation (0..1) of each, in node order
 
 
 def askable(row: Row, policy: UsagePolicy, now: int) -> bool:
@@ -58,7 +58,7 @@ def askable(row: Row, policy: UsagePolicy, now: int) -> bool:
 
 def _known_until(row: Row) -> int:
     until = row["usage_until_time"] if row["usage_samples"] else None
-    return int(max(until or 0, row["start_time"]))  # the second in which it started
+    return int(max(until or 0, row["start_time"]))  # rounded down to a whole second
 
 
 def live(
@@ -81,7 +81,8 @@ def live(
     found: dict[int, LiveJob] = {}
     for job, usage in zip(jobs, usages, strict=True):
         row = by_id[usage.job_id]
-        # Totals of a node that fell silent are in what is stored, and cannot be told apart there.
+        # If a node stopped reporting, its totals are only in the stored usage, which does not
+        # separate nodes.
         if usage.samples and usage.nodes >= (row["usage_nodes"] or 0):
             made = _together(row, usage, job.start, history.source, now)
             new = _new_part(row, made["until_time"], job.start)
@@ -121,7 +122,7 @@ def _together(row: Row, usage: MeasuredUsage, begin: int, source: str, now: int)
     before = known_until - row["start_time"]
     new = _new_part(row, until, begin)
     if stored and row["end_time"] is not None and before > 0:
-        # Of the job's whole life it is in the row, and was of the time that was measured.
+        # The row's coverage is of the job's whole life; convert it back to the measured time.
         stored["coverage"] *= (row["end_time"] - row["start_time"]) / before
     made = {**dict.fromkeys(names), **stored}
     for name in _GROWING:
@@ -172,7 +173,7 @@ def _coverage(
     """Coverage of the time from the job's start to `until`."""
     known_until = _known_until(row)
     if usage.nodes >= (row["allocated_nodes"] or 1):
-        # What counters of all nodes have counted by now is of all the time before as well.
+        # The counters of all nodes were read, and include everything counted before.
         since, other = until - begin, begin - row["start_time"]
         return _mean(1.0, other, usage.coverage, since)
     before, since = known_until - row["start_time"], until - known_until

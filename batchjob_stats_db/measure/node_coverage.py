@@ -31,12 +31,12 @@ def add_node_coverage(db: Connection, cluster: str, day: int, now: int) -> None:
     if day < since(now):
         return
     job, share, usage = schema.job, schema.job_node, schema.job_usage
-    # Of `job` itself only columns of indexes are used: to read its rows would take twice as long.
+    # Use only indexed columns of `job`: reading its rows would take twice as long.
     seconds = job.c.end_time - share.c.start_time
     due = sa.select(job.c.id).where(job.c.cluster == cluster, job.c.usage_due_time.is_not(None))
     unmeasured = sa.case((sa.func.coalesce(usage.c.samples, 0) == 0, 1), else_=0)
     covered = sa.func.coalesce(usage.c.coverage, 0.0)
-    # A job's usage is read before its nodes, and so once.
+    # In this join order, a job's usage is read before its nodes, and therefore only once.
     measured = job.outerjoin(usage, usage.c.job_id == job.c.id)
     rows = (
         sa.select(

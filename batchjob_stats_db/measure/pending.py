@@ -20,7 +20,7 @@ from batchjob_stats_db.timeseries.base import JobWindow, TimeSeriesStore
 from batchjob_stats_db.timeseries.counters import CARRIED_SECONDS
 
 _USAGE = [column.name for column in schema.job_usage.columns]
-_LATE_SECONDS = 6 * 3600  # how long after a job's end samples may still come in
+_LATE_SECONDS = 6 * 3600  # how long after a job's end samples may still arrive
 _AGAIN_SECONDS = 1800
 
 
@@ -91,7 +91,8 @@ def runs_of_ids(
         query = sa.select(job.c.jobid, job.c.start_time, job.c.end_time).where(
             job.c.cluster == cluster, job.c.jobid.in_(part)
         )
-        # Asked for in the query, SQLite without statistics walks all that have started.
+        # `start` is checked here: in the query, it makes SQLite without statistics scan all started
+        # jobs.
         for jobid, start, end in db.execute(query):
             if start is not None:
                 runs.setdefault(jobid, []).append((start, end))
@@ -106,13 +107,13 @@ def measured(
     now: int,
 ) -> JobToMeasure:
     """The job to measure for one run; `row` has the columns WANTED."""
-    # Series are looked for by the second: from that of the start up to the end of that of the end.
+    # Series are queried in whole seconds, from the start rounded down to the end rounded up.
     start = int(row.start_time)
     end = None if row.end_time is None else math.ceil(row.end_time)
     until = min(now, end + policy.settle_seconds) if end is not None else now
     later = min((other for other, _ in runs if other > row.start_time), default=math.inf)
     earlier = [(other_end or other) for other, other_end in runs if other < row.start_time]
-    # What lingers of the run before is gone by then.
+    # By then, the lingering series of the previous run are gone.
     before = max(earlier, default=-math.inf) + policy.settle_seconds
     near = before > start
     last_seen = (end if end is not None else now) + policy.settle_seconds
@@ -212,7 +213,8 @@ def _due_again(
 ) -> int | None:
     if measured.end is None:
         return now + policy.refresh_seconds
-    # A remote-write queue or a poller of its own may be late; what is complete stays.
+    # Samples may be late because of a remote-write queue or a separate poller; complete
+    # measurements are not repeated.
     late = usage.coverage < 0.999 and now < measured.end + _LATE_SECONDS
     return now + _AGAIN_SECONDS if late else None
 

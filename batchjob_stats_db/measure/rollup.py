@@ -21,7 +21,7 @@ from batchjob_stats_db.measure.daily_sums import ENDLESS, add_runs
 from batchjob_stats_db.measure.node_coverage import add_node_coverage
 from batchjob_stats_db.measure.waits import add_waits
 
-# Tables whose rows are made from the runs of a day.
+# Tables whose rows are computed from the runs of a day.
 _OF_RUNS = (
     schema.daily_usage, schema.daily_emissions, schema.daily_wait, schema.daily_node_coverage
 )  # fmt: skip
@@ -80,7 +80,7 @@ def due_days(db: Connection, cluster: str, limit: int, now: int | None = None) -
 
 def roll_up(db: Connection, cluster: str, day: int, now: int) -> None:
     """Rebuild the rows of one day and of its month, and remove its mark."""
-    has_come = day <= now  # else a job is from the future: some clock is wrong
+    has_come = day <= now  # otherwise the job is from the future: some clock is wrong
     for table in (*_OF_RUNS, *((schema.rollup_due,) if has_come else ())):
         db.execute(sa.delete(table).where(table.c.cluster == cluster, table.c.day == day))
     if has_come:
@@ -102,7 +102,7 @@ def drop_days(db: Connection, cluster: str, before: int) -> int:
             which = (table.c.cluster == cluster) & (table.c.month < month_of(before))
             db.execute(sa.delete(table).where(which))
     _drop(db, cluster, schema.daily_wait, before)
-    sum_month(db, cluster, before)  # of which some days stay
+    sum_month(db, cluster, before)  # a part of this month's days remains
     return rows
 
 

@@ -23,8 +23,8 @@ _MAXIMUM_TOOLS = 100
 OTHER_TOOLS = "other"
 """The tool of all beyond the first hundred: users name their tools as they like."""
 
-# What every job bears while it runs, on a kernel before 5.19, or on nodes that are not alike:
-# nothing is wrong then.
+# Doubts that every job has while it runs, on a kernel before 5.19, or on nodes that differ: no
+# cause for concern.
 _EXPECTED = frozenset({RUNNING, PEAK_SAMPLED, VALUES_MISSING, ENERGY_MISSING})
 _FAILED = frozenset({JobState.FAILED, JobState.NODE_FAIL, JobState.BOOT_FAIL})
 

@@ -29,7 +29,7 @@ class Health:
             return (503 if wrong else 200), "text/plain", f"{wrong or 'ok'}\n".encode()
 
         class Handler(BaseHTTPRequestHandler):
-            timeout = 10  # a client that sends nothing keeps no thread
+            timeout = 10  # a client that sends nothing must not block a thread
 
             def do_GET(self) -> None:
                 status, kind, body = page(self.path.partition("?")[0])

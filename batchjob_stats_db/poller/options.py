@@ -189,7 +189,7 @@ class ClusterSettings(NamedTuple):
     sources: tuple[AccountingSource, ...]
     people: tuple[AssociationsSource, ...]
     tsdb: TsdbOptions
-    samples: str = ""  # a directory of sample files, where no server keeps measurements
+    samples: str = ""  # directory of sample files, used without a time series database
 
 
 class PollerSettings(NamedTuple):

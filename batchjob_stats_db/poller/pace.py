@@ -2,7 +2,7 @@
 
 import math
 
-_SLOW = 4  # a scheduler is left alone this many times as long as it took to answer
+_SLOW = 4  # minimum interval, as a multiple of the time the scheduler took to answer
 
 
 class Pace:

@@ -37,7 +37,8 @@ log = logging.getLogger(__name__)
 
 _MEASURED_AT_ONCE = 1000
 _DAYS_AT_ONCE = 50
-_BOOT_TIME = partial(time.clock_gettime, time.CLOCK_BOOTTIME)  # goes on in suspend, as clocks do
+# Advances during suspend, like the wall clock.
+_BOOT_TIME = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
 
 
 class Poller:
@@ -79,7 +80,7 @@ class Poller:
         self._usage_pace = Pace(poll.interval, poll.longest_pause)
         self._rollup_pace = Pace(poll.rollup_interval, poll.rollup_interval)
         self._retention_pace = Pace(86400.0, 86400.0)
-        self.beat = time.monotonic()  # the last sign of life
+        self.beat = time.monotonic()  # monotonic time of the last sign of life
         self.polled = False  # whether every source has been read once
 
     def check(self) -> Iterator[str]:
@@ -124,7 +125,7 @@ class Poller:
             self._drop_old()
             self.metrics.unfinished.labels(name).set(len(self.store.unfinished()))
         except sa.exc.DBAPIError as error:
-            # Disk full, locked, gone: nothing was written, so nothing is lost.
+            # Disk full, or the database locked or gone: nothing was committed, so nothing is lost.
             self.metrics.database_errors.labels(name).inc()
             self._once.warning("database", "%s: the database: %s", name, error.orig)
             return False
@@ -141,7 +142,7 @@ class Poller:
         try:
             for _ in self.batches(source, source.name):
                 self.beat = time.monotonic()
-                if stop.is_set():  # what is written is written; the rest comes next time
+                if stop.is_set():  # written batches are kept; the next poll reads the rest
                     return True
         except SchedulerError as error:
             self._writer.failed(source.name, str(error))
@@ -183,7 +184,7 @@ class Poller:
         for covered in self.batches(source, key, since):
             yield covered
         self.store.forget_watermark(key)
-        if not self.store.watermark(source.name):  # the first poll need not read it again
+        if not self.store.watermark(source.name):  # so that the first poll does not read it again
             self.store.write(Batch((), (), source.watermark_at(covered), covered), source.name)
 
     def _read_people(self, source: AssociationsSource) -> bool:
@@ -262,7 +263,7 @@ class Poller:
         name, now = self.cluster.name, int(self._clock())
         with self.store.transaction() as db:
             mark_running(db, name, now)
-            if self._retention.jobs:  # without its jobs a day would be made empty
+            if self._retention.jobs:  # days whose jobs were deleted must not be recomputed as empty
                 unmark_days(db, name, int(now - self._retention.jobs))
 
     def _make_days(self, stop: threading.Event) -> int:

@@ -19,9 +19,10 @@ from batchjob_stats_db.poller.pace import Pace
 
 log = logging.getLogger(__name__)
 
-_STEP = 60.0  # seconds; a clock that is kept by NTP moves by less
+_STEP = 60.0  # seconds; the clock is adjusted by less under NTP
 _PAUSE = 3600.0
-_QUIET_READINGS = 2  # in a row, an hour apart, after which nothing more is thought to be late
+# After this many readings in a row, an hour apart, without late records, no more are expected.
+_QUIET_READINGS = 2
 
 
 class Rereading:
@@ -47,8 +48,8 @@ class Rereading:
         self._live = live
         self._clock_offset = clock() - monotonic()
         self._pace = Pace(_PAUSE, poll.longest_pause)
-        self._wanted: dict[str, int] = {}  # source to readings that are to find nothing
-        self._wanted_whole: set[str] = set()  # sources of which one day is not enough
+        self._wanted: dict[str, int] = {}  # source → remaining readings that must find nothing
+        self._wanted_whole: set[str] = set()  # sources for which one day is not enough
 
     def want(self, source: str) -> None:
         """Records came late: read the last day again, soon."""
@@ -79,11 +80,11 @@ class Rereading:
         whole = whole or name in self._wanted_whole
         if not whole and not wanted:
             return True
-        if not whole:  # what is late is of the last day; the rest is found at night
+        if not whole:  # late records are usually of the last day; the rest is found at night
             since = max(since, now - 86_400)
         begun, found = self._monotonic(), 0
         try:
-            if last or wanted:  # else it was just read for the first time
+            if last or wanted:  # otherwise it has just been read for the first time
                 for batch in source.reread(since, self._store.differing):
                     found += len(batch.jobs)
                     self._writer.write(batch._replace(watermark=last), key, 0.0)
@@ -97,7 +98,7 @@ class Rereading:
         self._store.write(Batch((), (), done, now), key, self._monotonic() - begun)
         self._wanted_whole.discard(name)
         left = _QUIET_READINGS if found else self._wanted.get(name, 1) - 1
-        if left:  # more may be on its way
+        if left:  # more may still arrive
             self._wanted[name] = left
         else:
             self._wanted.pop(name, None)

@@ -11,11 +11,11 @@ from batchjob_stats_db.days import DAY
 from batchjob_stats_db.poller.batch_writer import BatchWriter
 
 _JOBS_AT_ONCE = 2000
-_CALLS_AT_ONCE = 100  # one for each script, in one cycle
-_BACK_SECONDS = 2 * DAY  # jobs that started earlier have none, or it was not to be kept then
+_CALLS_AT_ONCE = 100  # calls per cycle, one for each script
+_BACK_SECONDS = 2 * DAY  # jobs that started earlier have none, or scripts were not kept at the time
 
-# slurmctld sends the script after the job, in a message of its own (DBD_JOB_HEAVY): who asks
-# between the two is told that there is none.
+# slurmctld sends the script after the job record, in a separate message (DBD_JOB_HEAVY): between
+# the two, a query finds no script.
 _SETTLE_SECONDS = 60
 
 

@@ -65,7 +65,7 @@ class PollerMetrics:
         self.database_errors = counter(
             "database_errors", "Poll cycles that failed because of the database."
         )
-        self.tools: set[str] = set()  # values of that label
+        self.tools: set[str] = set()  # values of the label "tool"
         self._backup = Gauge(
             f"{_PREFIX}_backup_timestamp_seconds",
             "Time of the newest backup in backup.directory; 0: none.",

@@ -24,7 +24,7 @@ from batchjob_stats_db.timeseries.sample_store import SampleHistory
 
 log = logging.getLogger(__name__)
 
-_PATIENCE = 900.0  # a thread without a sign of life for so long is stuck
+_PATIENCE = 900.0  # seconds without a sign of life after which a thread is considered stuck
 _WATCHDOG_SECONDS = 5.0
 _STOP_SECONDS = 20.0
 _SAMPLES_REFRESH_SECONDS = 60
@@ -106,7 +106,7 @@ def _policy(cluster: ClusterSettings) -> UsagePolicy:
 
 def serve(service: PollerService) -> None:
     """Run until SIGTERM or SIGINT."""
-    # A SimpleQueue may be filled from a signal handler; an Event may deadlock there.
+    # A signal handler may put into a SimpleQueue; setting an Event there may deadlock.
     signals: queue.SimpleQueue[int] = queue.SimpleQueue()
     for each in (signal.SIGTERM, signal.SIGINT):
         signal.signal(each, lambda number, _: signals.put(number))

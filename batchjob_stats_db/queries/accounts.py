@@ -14,8 +14,8 @@ class AccountRecord(NamedTuple):
 
     parent: str
     limits: str
-    below: Sequence[str]  # accounts of which it is the parent
-    members: Sequence[RowMapping]  # username and role
+    below: Sequence[str]  # accounts whose parent it is
+    members: Sequence[RowMapping]  # with username and role
 
 
 def account_record(db: Connection, cluster: str, account: str) -> AccountRecord | None:

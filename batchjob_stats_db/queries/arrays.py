@@ -17,7 +17,7 @@ from batchjob_stats_db.queries.filters import Filter, found_by, known_clusters, 
 from batchjob_stats_db.queries.index_walk import After
 from batchjob_stats_db.queries.paging import JobPage
 
-MOST = 100  # groups of a page
+MOST = 100  # maximum groups per page
 
 _job, _usage = schema.job.c, schema.job_usage.c
 
@@ -122,7 +122,7 @@ def _latest(
 
 
 def _members(kind: JobGroupKind, found: Sequence[_Group]) -> ColumnElement[bool]:
-    # The index holds only jobs that are part of something.
+    # This matches the partial index, which contains only array tasks and components of het jobs.
     whole = _WHOLE[kind]
     return (
         (whole != sa.literal_column("''"))

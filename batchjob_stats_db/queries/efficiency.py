@@ -79,10 +79,10 @@ def _ran(until: ColumnElement[Any]) -> ColumnElement[Any]:
 
 _ran_in_all = sa.func.coalesce(_job.elapsed_seconds, _ran(_job.end_time))
 _ran_so_far = sa.case(
-    # Of one that runs again it is that of when it was suspended.
+    # A resumed job's elapsed_seconds is still the value from its suspension.
     (_job.elapsed_seconds.is_not(None) & (_job.state != "RUNNING"), _job.elapsed_seconds),
     (
-        _job.state.in_(RUNNING) & (_since_start > -1),  # now is whole seconds
+        _job.state.in_(RUNNING) & (_since_start > -1),  # the current time is in whole seconds
         sa.case((_since_start > 0, sa.cast(_since_start, sa.Float)), else_=0.0),
     ),
     ((_job.state == "VANISHED") & _sampled, _ran(_usage.until_time)),
@@ -158,7 +158,7 @@ def _by(basis: Number, measured: Number, accounted: Number) -> Number:
 
 
 _cpu_measured = _sum(_usage.user_cpu_seconds, _usage.system_cpu_seconds)
-# The scheduler adds up when a job or one of its steps ends.
+# The scheduler adds up CPU time only when a job or one of its steps ends.
 _cpu_accounted = sa.case(
     (_ended, sa.func.coalesce(_job.cpu_seconds, _job.user_cpu_seconds + _job.system_cpu_seconds))
 )
@@ -173,7 +173,7 @@ _cpu_efficiency = sa.case(
     ((CPU_BASIS == MEASURED) & _impossible, sa.null()), else_=_ratio(CPU_SECONDS, CPU_AVAILABLE)
 )
 
-# A peak between two looks of the scheduler is missed; of a short job that is nearly all.
+# The scheduler misses peaks between two of its samples: for a short job, nearly all.
 _seldom_sampled = sa.or_(
     *(
         _job.source.in_(scheduler.record_marks)
@@ -197,7 +197,7 @@ _memory_of_seen_nodes = sa.case(
 )
 MEMORY_AVAILABLE = _by(MEMORY_BASIS, _memory_of_seen_nodes, _memory_there)
 
-# Schedulers say of a job that never started that it ran for no time.
+# For a job that never started, schedulers report a run time of zero.
 _time_efficiency = sa.case((_job.start_time > 0, _ratio(RUN_TIME, _job.time_limit_seconds)))
 
 _lacks_nodes = _doubt.contains(ENERGY_MISSING) | sa.func.coalesce(
@@ -296,7 +296,7 @@ def with_usages(
             db.exec_driver_sql(f"CREATE TABLE {name} ({', '.join(names)})")
             marks = ", ".join("?" * len(names))
             if values:
-                insert = f"INSERT INTO {name} VALUES ({marks})"  # noqa: S608 - our own names
+                insert = f"INSERT INTO {name} VALUES ({marks})"  # noqa: S608 (no user input)
                 db.exec_driver_sql(insert, [tuple(each) for each in values])
         figures = {each["id"]: each for each in db.execute(query).mappings()}
     return [{**row, **figures[row["id"]]} for row in made]

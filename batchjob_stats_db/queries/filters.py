@@ -20,7 +20,7 @@ class Filter(NamedTuple):
     partition: str | None = None
     qos: str | None = None
     states: tuple[str, ...] = ()
-    state_words: tuple[str, ...] = ()  # the scheduler's own
+    state_words: tuple[str, ...] = ()  # as named by the scheduler
     jobid: str | None = None
     array_jobid: str | None = None
     het_jobid: str | None = None
@@ -49,13 +49,13 @@ class Filter(NamedTuple):
     memory_at_most: int | None = None
     energy_at_least: float | None = None  # joules
     energy_at_most: float | None = None
-    running: bool = False  # now; suspended jobs hold their nodes
+    running: bool = False  # or suspended: suspended jobs hold their nodes
 
 
 _job, _usage = schema.job.c, schema.job_usage.c
 _derived: dict[str, ColumnElement[Any]] = {column.name: column.element for column in DERIVED}
 
-# What an index leads to; the rest is looked at row by row.
+# Conditions that use an index; the others are checked row by row.
 _FOUND: dict[str, ColumnElement[Any]] = {
     "cluster": _job.cluster,
     "user": _job.username,

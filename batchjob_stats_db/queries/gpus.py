@@ -25,7 +25,7 @@ class GpuMean(NamedTuple):
     """The mean utilisation of a GPU."""
 
     utilization_ratio: float | None  # 0..1
-    samples: int  # that it is of
+    samples: int  # number of samples in the mean
 
 
 def utilizations(db: Connection, ids: Sequence[int]) -> dict[int, Sequence[float | None]]:

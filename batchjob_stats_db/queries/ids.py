@@ -11,7 +11,8 @@ from batchjob_stats_db.database.access import Access
 from batchjob_stats_db.queries.jobs import of_ids, runs_of
 
 _JOB = schema.job.c
-_PREFIX = re.compile(r"(?=.*[a-f-]|.{8})[0-9a-f-]{4,35}")  # of a UUID; not any number
+# A prefix of a UUID; one of digits alone needs 8 of them.
+_PREFIX = re.compile(r"(?=.*[a-f-]|.{8})[0-9a-f-]{4,35}")
 
 
 class AmbiguousIdError(ValueError):
@@ -45,7 +46,8 @@ def written_as(
         return exact
     for part in _PARTS:
         if found := part.written.fullmatch(text):
-            # The index holds only jobs that are part of something.
+            # This matches the partial index, which contains only array tasks and components of het
+            # jobs.
             return of_ids(
                 db, access, cluster,
                 part.whole != sa.literal_column("''"),
@@ -53,7 +55,8 @@ def written_as(
             )  # fmt: skip
     if not _PREFIX.fullmatch(text):
         return []
-    # The range is for the index; how PostgreSQL sorts a dash depends on its locale.
+    # The range is for the index. substr() decides, since PostgreSQL's order of dashes depends on
+    # the locale.
     runs = of_ids(
         db, access, cluster,
         _JOB.jobid >= text, _JOB.jobid < f"{text}g",

@@ -16,7 +16,7 @@ from batchjob_stats_db.database.access import Access, terms
 from batchjob_stats_db.queries.filters import Filter, found_by, known_clusters, looked_at
 from batchjob_stats_db.queries.statements import remembered
 
-MOST_READ = 100_000  # rows read for one
+MOST_READ = 100_000  # maximum rows read for one page
 
 Value = int | float | str | None
 
@@ -28,7 +28,7 @@ class After(NamedTuple):
 
     value: Value
     id: int
-    part: str = ""  # of a list that has several
+    part: str = ""  # the part of the list, if it has several
 
 
 class Numbers(NamedTuple):
@@ -38,7 +38,7 @@ class Numbers(NamedTuple):
     more: After | None
 
 
-_Place = tuple[Any, ...]  # time and number; where no times are, the number
+_Place = tuple[Any, ...]  # (time, job id), or (job id,) for jobs without that time
 
 
 class IndexWalk(NamedTuple):
@@ -47,9 +47,9 @@ class IndexWalk(NamedTuple):
     place: tuple[ColumnElement[Any], ColumnElement[Any]]
     which: Filter
     descending: bool
-    known: bool  # whether the time is
-    begun: bool = True  # by end time: only jobs that began
-    ended: bool = False  # of jobs without a start: only those that do not wait
+    known: bool  # whether the time is known; if not, walk the jobs without one
+    begun: bool = True  # in an index by end time: only jobs that started
+    ended: bool = False  # of the jobs without a start time: only those that are no longer pending
 
     def numbers(self, db: Connection, access: Access, limit: int, after: After | None) -> Numbers:
         """A page of numbers."""

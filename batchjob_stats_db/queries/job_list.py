@@ -36,8 +36,8 @@ class ListedRows(NamedTuple):
 class StatementText(NamedTuple):
     """The statement for rows of given numbers (`:ids`, a JSON array), and the schema it is for."""
 
-    revision: str  # of the tables
-    counts: frozenset[str]  # columns of numbers that are whole as a rule
+    revision: str  # of the database schema
+    counts: frozenset[str]  # numeric columns whose values are usually integers
     text: str
 
 
@@ -57,7 +57,7 @@ def listed(
     `started_before`. Raises sqlite3.Error.
     """
     conditions, values = _conditions(which)
-    query = f"SELECT id FROM job WHERE {' AND '.join(conditions)} {_ORDER} LIMIT ?"  # noqa: S608 (our own words)
+    query = f"SELECT id FROM job WHERE {' AND '.join(conditions)} {_ORDER} LIMIT ?"  # noqa: S608 (no user input)
     ids = [number for (number,) in db.execute(query, [*values, most])]
     cursor = db.execute(made.text, {"ids": json.dumps(ids)})
     names = tuple(column[0] for column in cursor.description)
@@ -104,5 +104,5 @@ def insert(db: sqlite3.Connection, table: str, rows: Iterable[Mapping[str, Any]]
     """Insert rows with the same keys."""
     for row in rows:
         marks = ", ".join("?" * len(row))
-        text = f"INSERT INTO {table} ({', '.join(row)}) VALUES ({marks})"  # noqa: S608 (our own words)
+        text = f"INSERT INTO {table} ({', '.join(row)}) VALUES ({marks})"  # noqa: S608 (no user input)
         db.execute(text, list(row.values()))

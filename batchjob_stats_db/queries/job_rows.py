@@ -25,7 +25,7 @@ class Among(NamedTuple):
     """How many numbers are passed to a database."""
 
     condition: ColumnElement[bool]
-    value: Callable[[Sequence[int]], object]  # all as one, the parameter `ids`
+    value: Callable[[Sequence[int]], object]  # makes the value of the one parameter `ids`
 
 
 @functools.cache
@@ -57,7 +57,7 @@ def numbered(db: Connection, ids: Sequence[int], names: Names = NAMES) -> list[R
     which = among(db.dialect.name, schema.job.c.id)
     found = db.execute(_statement(names, which), {"ids": which.value(ids)})
     keys = tuple(found.keys())
-    # Dictionaries: a RowMapping takes several times as long to give a value.
+    # Dictionaries, since lookups in a RowMapping are several times slower.
     rows = [dict(zip(keys, row, strict=True)) for row in found.all()]
     by_id = {row["id"]: row for row in rows}
     return cast(list[RowMapping], [by_id[each] for each in ids if each in by_id])

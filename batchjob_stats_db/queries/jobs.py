@@ -84,8 +84,9 @@ def of_ids(
 ) -> list[RowMapping]:
     """All runs that match these conditions on ids, the latest first."""
     job = schema.job.c
-    # Beside a user's name SQLite without statistics takes the index of names for the better one.
-    clusters = known_clusters(db, cluster)  # indexes of ids begin with it
+    # A subquery: combined with a condition on the user, SQLite without statistics would prefer the
+    # index by user name.
+    clusters = known_clusters(db, cluster)  # the indexes of ids start with the cluster
     found = sa.select(job.id).where(job.cluster.in_(clusters), *conditions)
     query = (
         sa.select(job.id)

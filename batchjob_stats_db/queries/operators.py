@@ -16,7 +16,7 @@ from batchjob_stats_db.queries.gpus import utilizations
 from batchjob_stats_db.queries.job_rows import numbered
 from batchjob_stats_db.queries.waste import unused_key, with_waste
 
-_MOST_CANDIDATES = 500  # for idle GPUs, of each kind
+_MOST_CANDIDATES = 500  # maximum jobs of each kind to check for idle GPUs
 
 
 def wasted(sums: Sequence[RowMapping], resource: str, limit: int) -> list[dict[str, Any]]:

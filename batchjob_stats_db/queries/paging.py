@@ -20,7 +20,7 @@ from batchjob_stats_db.queries.index_walk import After, IndexWalk, Numbers
 from batchjob_stats_db.queries.job_rows import numbered
 from batchjob_stats_db.queries.statements import remembered
 
-MOST = 1000  # rows of a page
+MOST = 1000  # maximum rows per page
 
 _KEYS = (
     "start_time", "elapsed_seconds", "cpu_efficiency", "usage_memory_peak_bytes",
@@ -77,7 +77,7 @@ def numbers(
     if by.key == "start_time" and not wanted.running:
         place = (schema.job.c.start_time, schema.job.c.id)
         if wanted.node is not None:
-            # A node's jobs are one range of job_node's index; there the order is by its columns.
+            # A node's jobs are one range in the index of job_node, so order by its columns.
             place = (schema.job_node.c.start_time, schema.job_node.c.job_id)
         if started is not None:
             walk = IndexWalk(place, wanted, by.descending, started)
@@ -133,7 +133,7 @@ def _through_parts(
     return Numbers(ids, None)
 
 
-_BEFORE_ALL = 0  # in place of a job's number: the part begins
+_BEFORE_ALL = 0  # in place of a job id: at the beginning of the part
 
 
 def _without_start(which: Filter) -> bool:

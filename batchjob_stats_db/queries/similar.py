@@ -13,7 +13,7 @@ from batchjob_stats_db.days import DAY
 from batchjob_stats_db.queries.job_rows import NAMES, Names, numbered
 from batchjob_stats_db.queries.statements import remembered
 
-_LOOKED_AT = 5000  # of the user's jobs before this one; the rest is too long ago to compare with
+_LOOKED_AT = 5000  # of the user's jobs before this one; older ones are too old to compare with
 _SHORT_SECONDS = 60
 _REQUEST = ("account", "partition", "allocated_cpus", "allocated_nodes", "allocated_gpus")
 _MOST_COUNTED = 1000

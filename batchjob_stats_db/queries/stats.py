@@ -15,7 +15,7 @@ from batchjob_stats_db.queries.statements import remembered
 from batchjob_stats_db.queries.usage import kept
 
 _USUAL_DAYS = 30
-_USUAL_JOBS = 10  # of fewer, a median would tell of single jobs
+_USUAL_JOBS = 10  # a median of fewer jobs would reveal single jobs
 
 
 def clusters(db: Connection) -> list[RowMapping]:

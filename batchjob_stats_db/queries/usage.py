@@ -115,7 +115,7 @@ def _kept(
     wanted = {"account": account, "username": user}
     equal = {name: value for name, value in wanted.items() if value is not None}
     if set(clusters) <= set(access.clusters):
-        access = EVERYTHING  # of these, whose names are asked for
+        access = EVERYTHING  # on these clusters, which the query names
     return sa.union_all(
         *(
             sa.select(*(table.c[name] for name in names))

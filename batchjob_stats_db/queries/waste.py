@@ -38,7 +38,7 @@ def with_waste(sums: Row) -> dict[Any, Any]:
     """The sums, with the efficiency and the unused amount of each resource."""
     made = dict(sums)
     for name, (allocated, used) in RESOURCES.items():
-        # A sum over a day's end may be ahead of its allocation by a sample.
+        # Around midnight, usage may exceed its allocation by a sample.
         made[unused_key(name)] = max(sums[allocated] - sums[used], 0.0)
         made[f"{name}_efficiency"] = efficiency(sums, name)
     return made

@@ -17,7 +17,7 @@ from typing import Self
 from batchjob.quantities.sample import JobSample, SampleHeader
 from batchjob_stats_db.samples.format import Decoder, LineError
 
-_GZIP = 31  # wbits of zlib for a window of 32 kB and gzip's header
+_GZIP = 31  # zlib's wbits for a 32 kB window and a gzip header
 _PIECE = 1 << 16
 LONGEST_LINE = 1 << 20
 TRAILER_BYTES = 10
@@ -31,10 +31,10 @@ class Unpacker:
         """Raises OSError."""
         self._file = path.open("rb", buffering=0)
         self._member = zlib.decompressobj(_GZIP)
-        self._rest = b""  # of a line
-        self._at = 0  # what is before it has been read for good
-        self._seen = -1  # size of the file time at which it was read last
-        self.damage = ""  # why nothing behind this place can be read
+        self._rest = b""  # an incomplete line
+        self._at = 0  # offset up to which the file has been processed
+        self._seen = -1  # file size at the last read
+        self.damage = ""  # why nothing after this point can be read
 
     @property
     def descriptor(self) -> int:

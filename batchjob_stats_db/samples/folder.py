@@ -10,8 +10,8 @@ from batchjob.quantities.sample import SampleHeader
 from batchjob_stats_db.samples.file import SampleFile
 from batchjob_stats_db.samples.writer import SUFFIX
 
-_PLAIN = "[]+,:@="  # beside letters, digits and -._~
-_LONGEST = 200  # bytes of a name; file systems take 255
+_PLAIN = "[]+,:@="  # not escaped in names, nor are letters, digits and -._~
+_LONGEST = 200  # maximum bytes of a name; file systems allow 255
 
 
 class NoSuchJob(ValueError):

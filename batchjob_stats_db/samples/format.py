@@ -56,7 +56,8 @@ class Decoder:
     def __init__(self) -> None:
         self.who: SampleHeader | None = None
         self.values: dict[SampleKey, float] = {}
-        self.changed: set[SampleKey] = set()  # by the last line; some may be gone from `values`
+        # Keys that the last line changed; removed ones are not in `values`.
+        self.changed: set[SampleKey] = set()
         self._before: Mapping[str, Any] = {}
 
     def advance(self, text: bytes) -> float:

@@ -35,8 +35,9 @@ from batchjob_stats_db.samples.writer import Writer, repack
 
 log = logging.getLogger(__name__)
 
-LONGEST_FILE = 128 << 10  # bytes before it is repacked: some hours of a busy job
-_SETTLED_SECONDS = 30.0  # without a change after its end, a job's energy is booked
+LONGEST_FILE = 128 << 10  # bytes before it is repacked: several hours of a busy job
+# Without a change after a job's end; by then its energy has been attributed.
+_SETTLED_SECONDS = 30.0
 _TIDY_SECONDS = 600.0
 
 
@@ -60,7 +61,7 @@ class _Course(NamedTuple):
 
     writer: Writer
     values: Values
-    changed_at: float  # monotonic seconds
+    changed_at: float  # in monotonic seconds
 
 
 class Recorder:
@@ -87,7 +88,7 @@ class Recorder:
         self._monotonic = monotonic
         self._node = os.uname().nodename
         self._courses: dict[SampledJob, _Course] = {}
-        self._over: set[SampledJob] = set()  # ended, settled, and lingering
+        self._over: set[SampledJob] = set()  # ended and closed, but still reported
         self._tidy_at = float("-inf")
         self._once = LogOnce(log)
         self._stopped = threading.Event()
@@ -158,7 +159,7 @@ class Recorder:
             self._once.warning("write", "cannot write samples: %s", error)
             if writer is not None:
                 with contextlib.suppress(OSError):
-                    writer.close()  # the next pass begins a new file
+                    writer.close()  # the next pass creates a new file
             return False
         self._courses[key] = _Course(writer, taken.values, now)
         return writer.bytes < LONGEST_FILE or self._close(key)

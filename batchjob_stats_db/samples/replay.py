@@ -32,7 +32,7 @@ class Replay:
         self._open: dict[Path, SampleFile] = {}
         self._done: set[Path] = set()
         self._last: dict[tuple[str, ...], SamplePair] = {}
-        self._from: dict[tuple[str, ...], Path] = {}  # where that one stood
+        self._from: dict[tuple[str, ...], Path] = {}  # the file of the last sample
 
     def close(self) -> None:
         """Close what is open."""
@@ -47,7 +47,8 @@ class Replay:
                 continue
             file = self._open.get(path) or SampleFile(path)
             self._open[path] = file
-            replaced = file.replaced  # asked first: what is read then is all of the old one
+            # Check before reading, so that the old file is read to its end.
+            replaced = file.replaced
             for sample in file.read():
                 if (step := self._step(path, file.who, sample)) is not None:
                     yield step
@@ -78,7 +79,7 @@ class Replay:
         key = who[:4]
         last = self._last.get(key)
         if last is not None and sample.at <= last.sample.at and path != self._from[key]:
-            return None  # recorded twice, by two recorders
+            return None  # already recorded, by another recorder
         step = SamplePair(who, sample, last and last.sample)
         self._last[key], self._from[key] = step, path
         return step

@@ -38,7 +38,7 @@ def expire(
             continue
         try:
             shutil.rmtree(job.folder)
-        except OSError as error:  # the others can be deleted nevertheless
+        except OSError as error:  # the others can still be deleted
             failure = failure or error
             continue
         total -= job.bytes

@@ -23,11 +23,11 @@ from batchjob_stats_db.samples.format import line
 SUFFIX = ".jsonl.gz"
 _TRIES = 100
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-_HEADER = b"\x1f\x8b\x08\0\0\0\0\0\2\3"  # deflate, no time, packed well, on Unix
+_HEADER = b"\x1f\x8b\x08\0\0\0\0\0\2\3"  # deflate, no timestamp, maximum compression, Unix
 _LAST_BLOCK, _SUMS = b"\3\0", struct.Struct("<II")
 
-# A window of 4 kB holds the last samples. With zlib's usual one, of 32 kB, and the memory that goes
-# with it, each running job would cost 400 kB instead of 32.
+# A window of 4 kB holds the last samples. With zlib's default window of 32 kB, and its default
+# memory level, each running job would cost 400 kB instead of 32.
 _LIVE_WINDOW, _LIVE_MEMORY = 12, 5
 
 
@@ -40,7 +40,7 @@ class Writer:
         self.path, self._descriptor = _created(folder, now)
         self._who = who
         self._packer = zlib.compressobj(9, zlib.DEFLATED, -_LIVE_WINDOW, _LIVE_MEMORY)
-        self._checksum = self._size = 0  # of the text
+        self._checksum = self._size = 0  # of the uncompressed text
         self._trailer = b""
         self.bytes = 0
 
@@ -69,7 +69,8 @@ class Writer:
                 raise OSError(errno.ENOSPC, "No space left on device", str(self.path))
         except OSError:
             os.ftruncate(self._descriptor, self.bytes)
-            os.pwrite(self._descriptor, self._trailer, at)  # where there was room for it
+            # There is space for it: it was there before.
+            os.pwrite(self._descriptor, self._trailer, at)
             raise
         self.bytes, self._trailer = at + written, trailer
 
@@ -83,8 +84,8 @@ def _created(folder: Path, now: float) -> tuple[Path, int]:
             descriptor = os.open(path, _NEW, 0o600)
         except FileExistsError:
             continue
-        # Whoever finds a file without this lock knows that its writer is gone.
-        with contextlib.suppress(OSError):  # not every network file system knows locks
+        # A file without this lock has no writer any more.
+        with contextlib.suppress(OSError):  # some network file systems do not support locks
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return path, descriptor
     raise FileExistsError(errno.EEXIST, "File exists", str(path))
@@ -122,6 +123,6 @@ def _replace(path: Path, content: bytes) -> None:
             os.fsync(descriptor)
         os.utime(temporary, ns=(was.st_atime_ns, was.st_mtime_ns))
         Path(temporary).replace(path)
-    except BaseException:  # whatever stops us, no temporary file may stay
+    except BaseException:  # never leave a temporary file behind
         Path(temporary).unlink(missing_ok=True)
         raise

@@ -22,11 +22,12 @@ class JobWindow(NamedTuple):
     jobid: str
     start: int  # epoch seconds
     until: int
-    alone: bool = False  # another run of this jobid is near: nothing outside may be looked at
-    end: int | None = None  # what is seen after it, is of that moment; None: the job runs
+    # Another run of this jobid is near: no samples outside the window may be used.
+    alone: bool = False
+    end: int | None = None  # a sample after it counts as of this time; None: the job is running
     nodes: int = 1
-    clear: tuple[float, float] = (-math.inf, math.inf)  # no other run of this jobid is in this time
-    drawn: tuple[float, float] = (-math.inf, math.inf)  # courses are wanted of this part alone
+    clear: tuple[float, float] = (-math.inf, math.inf)  # contains no other run of this jobid
+    drawn: tuple[float, float] = (-math.inf, math.inf)  # the part of the time to draw
 
     @property
     def drawn_at_all(self) -> bool:
@@ -41,7 +42,7 @@ class SeriesValue(NamedTuple):
 
     metric: str
     labels: Mapping[str, str]
-    value: float  # may be NaN, where the store says so
+    value: float  # may be NaN, if the store returns it
 
 
 class SeriesQuery(NamedTuple):
@@ -53,7 +54,7 @@ class SeriesQuery(NamedTuple):
     metric: str
     kind: SeriesKind
     where: Mapping[str, Sequence[str]]
-    summed: tuple[str, ...] = ()  # rates that differ in these labels alone are added up
+    summed: tuple[str, ...] = ()  # rates that differ only in these labels are added up
 
 
 class NodeQuery(NamedTuple):

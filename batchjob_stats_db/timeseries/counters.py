@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from itertools import pairwise
 
-# VictoriaMetrics keeps decimal mantissas, and gives a constant 5.070736989 back as
-# 5.070736988999999 here and there: that is no reset. No counter of ours falls by so little.
+# VictoriaMetrics stores decimal mantissas, and sometimes returns a constant 5.070736989 as
+# 5.070736988999999: that is not a reset. None of our counters decreases by so little.
 _NOISE = 1e-9
 
-CARRIED_SECONDS = 900  # how far before a rerun its predecessor's last value is looked for
+CARRIED_SECONDS = 900  # how long before a rerun to look for the last value of the previous run
 
 
 def fell(before: float, after: float) -> bool:

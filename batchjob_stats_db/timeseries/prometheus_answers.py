@@ -20,7 +20,8 @@ def results_of(url: str, status: int, body: bytes) -> list[dict[str, Any]]:
     try:
         answer = json.loads(body)
         if answer["status"] == "success":
-            # Prometheus' words on remote storage, Thanos' on stores, VictoriaMetrics' flag.
+            # Warnings about Prometheus' remote storage and Thanos' stores, and VictoriaMetrics'
+            # flag.
             if answer.get("isPartial") or answer.get("warnings"):
                 reason = "; ".join(map(str, answer.get("warnings") or ()))
                 raise PartialAnswer(f"{url}: a partial answer{reason and ': '}{reason[:300]}")

@@ -8,8 +8,8 @@ from urllib.parse import urlencode, urlsplit
 import urllib3
 from requests.utils import DEFAULT_CA_BUNDLE_PATH
 
-_SHORT = 2000  # characters of a query, which the URLs of any server and proxy have room for
-_PATIENCE_SECONDS = 2.0  # beyond the time the server was given for a query
+_SHORT = 2000  # characters of a query that fits into a URL for any server and proxy
+_PATIENCE_SECONDS = 2.0  # in addition to the server's own timeout for a query
 
 
 @dataclass(frozen=True)
@@ -23,11 +23,11 @@ class Endpoint:
     ca_file: str = ""
     cert_file: str = ""
     key_file: str = ""
-    headers: Mapping[str, str] | None = None  # such as Mimir's X-Scope-OrgID
+    headers: Mapping[str, str] | None = None  # e.g. Mimir's X-Scope-OrgID
     timeout_seconds: float = 60.0
-    answer_bytes: int = 32 << 20  # parsed, it takes ten times as much
+    answer_bytes: int = 32 << 20  # needs ten times as much memory when parsed
     batch_jobs: int = 1000
-    batch_characters: int = 12_000  # of job ids; VictoriaMetrics takes queries of 16 kB
+    batch_characters: int = 12_000  # of job ids; VictoriaMetrics accepts queries of up to 16 kB
     batch_samples: int = 5_000_000  # a tenth of Prometheus' --query.max-samples
     scrape_interval: float = 30.0
 
@@ -65,8 +65,9 @@ class PrometheusClient:
         deadline = time.monotonic() + timeout + _PATIENCE_SECONDS
         target = f"{self._base}/{path}"
         text = urlencode(list(form))
-        # Prometheus takes these by GET alone. A short query is answered sooner by it: urllib3 sends
-        # a head and a body apart, and the server begins with the second of them.
+        # Prometheus accepts these only as GET. For short queries, GET is also faster: urllib3 sends
+        # the head and the body of a POST separately, and the server starts only when the body
+        # arrives.
         get = path.startswith(("label/", "metadata")) or len(text) <= _SHORT
         try:
             with self._pool.urlopen(
@@ -85,7 +86,7 @@ class PrometheusClient:
 
     def _read(self, response: urllib3.BaseHTTPResponse, deadline: float) -> bytes:
         body = bytearray()
-        # As it comes: one that drips must not have the time again for each piece.
+        # Read data as it arrives: the timeout must not start again for each piece of a slow answer.
         while chunk := response.read1(1 << 16, decode_content=True):
             body += chunk
             if len(body) > self._endpoint.answer_bytes:

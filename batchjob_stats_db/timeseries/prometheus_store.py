@@ -66,10 +66,10 @@ _FUNCTIONS = {
 }
 _STATISTICS = {function: statistic for statistic, function in _FUNCTIONS.items()}
 
-_MOST_SAMPLES = 5000  # of a series that are looked at one by one; 42 h at one in 30 s
-_MOST_STEPS = 500  # of a time in which the last samples are looked for
+_MOST_SAMPLES = 5000  # maximum samples read of a series; 42 h at one per 30 s
+_MOST_STEPS = 500  # maximum steps of a period in which the last samples are looked for
 _PROBE_SECONDS = 5.0
-_LATEST_SCRAPES = 5  # beyond which a value is of the past
+_LATEST_SCRAPES = 5  # an older value is not current
 
 
 class Prometheus:
@@ -151,7 +151,7 @@ class Prometheus:
     def _values(self, asked: SeriesQuery, span: JobWindow, cut: Bins) -> list[TimeSeries]:
         """The store's own minima, means and maxima."""
         found: dict[Identity, dict[float, list[float]]] = {}
-        # Before Prometheus 3, a window held the sample at its very beginning as well.
+        # Before Prometheus 3, a window included a sample exactly at its start.
         window = f"{matching(asked, span)}[{round(cut.seconds * 1000) - 1}ms]"
         times = {
             "start": f"{cut.ends(0):.3f}", "end": f"{cut.end:.3f}", "step": f"{cut.seconds:.3f}"
@@ -163,7 +163,7 @@ class Prometheus:
                 for at, value in finite_points(result["values"]):
                     points.setdefault(at, []).append(value)
         return [
-            # Of a running job the last question may have seen more than the first.
+            # While a job is running, the last query may see more than the first.
             TimeSeries(
                 dict(identity),
                 [Point(at, *three) for at, three in sorted(points.items()) if len(three) == 3],
@@ -193,7 +193,7 @@ class Prometheus:
         """One sample in this many seconds, a multiple of the interval: all are equally old."""
         query = f"last_over_time({matching(asked, span)}[{every:g}s])"
         seconds = span.until - span.start + (CARRIED_SECONDS if span.alone else 0)
-        begin = span.until - every * (seconds // every)  # so that the very last is among them
+        begin = span.until - every * (seconds // every)  # so that the last sample is included
         return named_series(
             self.ask("query_range", query=query, start=begin, end=span.until, step=f"{every:g}")
         )
@@ -260,14 +260,14 @@ class Prometheus:
         except PartialAnswer:
             raise
         except TimeSeriesError as error:
-            # A server that is gone must not be taken for one that this question is too much for.
+            # Distinguish a server that is down from a query that is too expensive.
             self._answer(
                 "query", min(_PROBE_SECONDS, self._endpoint.timeout_seconds), query="vector(1)"
             )
             raise QuestionFailed(str(error)) from error
 
     def _answer(self, what: str, timeout: float, **parameters: object) -> list[dict[str, Any]]:
-        # VictoriaMetrics must not answer from its cache, Thanos not in part.
+        # VictoriaMetrics must not answer from its cache, nor Thanos with a partial answer.
         form = {**parameters, "timeout": f"{timeout:g}s"}
         form |= {"nocache": "1", "partial_response": "false"}
         url = f"{self._endpoint.url.rstrip('/')}/api/v1/{what}"
@@ -298,7 +298,7 @@ def _terms(wanted: Mapping[Statistic, Sequence[str]]) -> Iterator[Term]:
             yield Term(_LAST, metrics)
         elif statistic is Statistic.LATEST:
             yield from (Term(_TIME, [metric], instant=True) for metric in metrics)
-        elif statistic is not Statistic.RESET:  # which comes with the totals
+        elif statistic is not Statistic.RESET:  # it comes with the totals
             yield from (Term(_FUNCTIONS[statistic], [metric]) for metric in metrics)
 
 

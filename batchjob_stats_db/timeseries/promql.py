@@ -10,20 +10,21 @@ from batchjob_stats_db.timeseries.base import JobWindow, NodeQuery, SeriesQuery
 from batchjob_stats_db.timeseries.prometheus_client import Endpoint
 from batchjob_stats_db.timeseries.resample import Identity
 
-# Labels that tell series of one job apart. Whatever else a site adds (replica, prometheus,
-# job, pod ...) tells only copies apart, and `max by` folds these.
+# Labels that distinguish series of one job. Any other label that a site adds (replica, prometheus,
+# job, pod ...) distinguishes only replicas, which `max by` merges.
 IDENTITY = (
     "__name__", "cluster", "instance", "manager", "jobid", "user", "mode", "component", "kind",
     "resource", "device", "provider", "gpu", "uuid", "gpu_instance", "UUID", "GPU_I_ID",
 )  # fmt: skip
 BY_IDENTITY = f"by ({', '.join(IDENTITY)})"
 
-_SERIES = 40  # of a job on a node, about
-_OF_A_METRIC = 2  # of these
-_SERIES_AT_ONCE = 40_000  # of an answer: 250 bytes each
-_CHARACTERS_AT_ONCE = 15_000  # VictoriaMetrics takes queries of 16 kB
-# Beyond these VictoriaMetrics 1.79 goes through all series of a cluster to find those of the jobs:
-# of 1000 nodes that took four times as long as all else, and more with each node.
+_SERIES = 40  # of a job on a node, approximately
+_OF_A_METRIC = 2  # of these, for one metric
+_SERIES_AT_ONCE = 40_000  # maximum per answer, at 250 bytes each
+_CHARACTERS_AT_ONCE = 15_000  # VictoriaMetrics accepts queries of up to 16 kB
+# With a matcher for the cluster and more jobs than this, VictoriaMetrics 1.79 scans all series of
+# the cluster to find those of the jobs. With 1000 nodes this took four times as long as everything
+# else, and it grows with the number of nodes.
 _FEW_JOBS = 10
 
 
@@ -37,8 +38,8 @@ class Term(NamedTuple):
 
     function: str
     metrics: Sequence[str]
-    above: str = ""  # a filter of its values
-    instant: bool = False  # it takes the last samples, not those of a range
+    above: str = ""  # filter on the values
+    instant: bool = False  # reads the last samples, not those of a range
 
     @property
     def name(self) -> str:
@@ -182,7 +183,7 @@ def _pattern(label: str, values: Sequence[str]) -> str:
     return f"{label}=~{_string('|'.join(map(literal, values)))}"
 
 
-# RE2 knows no escapes of characters that need none, as re.escape() makes them of "-" or "#".
+# re.escape() also escapes characters for which RE2 needs no escape, such as "-" or "#".
 _SPECIAL = re.compile(r"([.+*?()|\[\]{}^$\\])")
 
 

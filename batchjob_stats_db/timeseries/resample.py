@@ -10,7 +10,7 @@ from batchjob_stats_db.timeseries.base import JobWindow, Point, SeriesQuery, Tim
 from batchjob_stats_db.timeseries.counters import fell, own_samples
 
 Points = list[tuple[float, float]]  # (epoch seconds, value)
-Identity = tuple[tuple[str, str], ...]  # labels that tell series apart
+Identity = tuple[tuple[str, str], ...]  # labels that identify a series
 
 
 class Bins(NamedTuple):
@@ -130,12 +130,12 @@ def _point(time: float, held: Sequence[tuple[float, float]]) -> Point:
     low, high = min(numbers), max(numbers)
     weight = math.fsum(seconds for seconds, _ in held)
     mean = math.fsum(seconds * value for seconds, value in held) / weight
-    return Point(time, low, min(max(mean, low), high), high)  # sums of floats may leave them
+    return Point(time, low, min(max(mean, low), high), high)  # rounding may put the mean outside
 
 
 def merged(copies: Sequence[Points], gap: float) -> Points:
     """One series from several replicas: the most complete one, with the others in its gaps."""
-    whole = max(sorted(copies), key=len)  # the same one, in whatever order they come
+    whole = max(sorted(copies), key=len)  # the same one in any order
     for copy in copies:
         times = [at for at, _ in whole]
         whole = sorted([*whole, *(point for point in copy if _far(point[0], times, gap))])

@@ -19,11 +19,11 @@ from batchjob_stats_db.timeseries.resample import Identity, Points
 Ask = Callable[..., list[dict[str, Any]]]
 
 _WINDOW_SECONDS = 3600
-_INSTANCES_AT_ONCE = 300  # host:port of 50 characters in a query of 16 kB
-_SAMPLES_AT_ONCE = 200_000  # 25 bytes each; parsed, ten times as much
-_SERIES = 8  # of one metric on one instance, about: modes, components and kinds, replicas
+_INSTANCES_AT_ONCE = 300  # 50 characters of host:port each, in a query of 16 kB
+_SAMPLES_AT_ONCE = 200_000  # 25 bytes each; ten times as much when parsed
+_SERIES = 8  # of a metric on an instance, approximately: modes, components, kinds and replicas
 
-_Series = tuple[tuple[str, str], ...]  # all labels of a copy
+_Series = tuple[tuple[str, str], ...]  # all labels of one replica
 
 
 class _Window(NamedTuple):
@@ -56,7 +56,7 @@ def _courses(
 ) -> dict[_Series, Points]:
     """The samples of each copy that a total needs."""
     which = selector([metric], [span], instances)
-    # Whole windows are counted back from the end; what is before them is read as it is.
+    # Windows are counted back from the end; raw samples are read before the first whole one.
     begin = span.start + (span.until - span.start) % _WINDOW_SECONDS
     courses: dict[_Series, Points] = defaultdict(list)
     if span.alone:
@@ -106,7 +106,7 @@ def _windows(
             {
                 series: _Window(numbers[0], numbers[1], numbers[2] > 0)
                 for series, numbers in of_series.items()
-                if len(numbers) == 3  # of a running job the last question may have seen more
+                if len(numbers) == 3  # while a job is running, the last query may see more
             },
         )
 
@@ -121,7 +121,7 @@ def _raw(
         which = selector([metric], [span], instances[first : first + most])
         for series, result in _each(ask("query", query=f"{which}[{seconds:g}s]", time=end)):
             pairs = ((float(at), float(value)) for at, value in result["values"])
-            # VictoriaMetrics gives the markers of series that ended as NaN.
+            # VictoriaMetrics returns the staleness markers of ended series as NaN.
             points = [(at, value) for at, value in pairs if not math.isnan(value)]
             if points:
                 yield series, points

@@ -31,8 +31,9 @@ from batchjob_stats_db.timeseries.tally import Tally
 
 log = logging.getLogger(__name__)
 
-_GPU_INFO = JOB_GPU_INFO.name  # 1 for each GPU of which there is any number
-Moment = tuple[float, bool]  # a sample's time, and whether more may have changed than it says
+_GPU_INFO = JOB_GPU_INFO.name  # 1 for each GPU that has any value
+# A sample's time, and whether all values must be compared, not only the changed ones.
+Moment = tuple[float, bool]
 _Tallies = Mapping[tuple[SampleHeader, SampleKey], Tally]
 
 
@@ -46,7 +47,7 @@ class SampleHistory:
         self._samples = samples
         self._cluster = cluster
         self._once = LogOnce(log)
-        # What was found for the last spans: one question follows the other about the same jobs.
+        # Results for the last windows, since successive queries are for the same jobs.
         self._kept: dict[JobWindow, tuple[object, _Tallies]] = {}
 
     def measure(
@@ -111,8 +112,8 @@ class SampleHistory:
 
     def _tallied(self, span: JobWindow) -> _Tallies:
         found: dict[tuple[SampleHeader, SampleKey], Tally] = {}
-        counts: dict[SampleHeader, int] = {}  # of samples
-        latest: dict[SampleHeader, float] = {}  # when the last one was
+        counts: dict[SampleHeader, int] = {}  # number of samples
+        latest: dict[SampleHeader, float] = {}  # time of the last sample
         for who, file, moments in self._read(span):
             decoder = file.decoder
             for at, whole in moments:

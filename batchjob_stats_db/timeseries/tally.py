@@ -10,13 +10,13 @@ class Tally:
 
     def __init__(self) -> None:
         self._value: float | None = None
-        self._since = 0  # number of the sample from which it stands
+        self._since = 0  # number of the first sample with this value
         self._latest: float | None = None  # time of the last sample
         self._count = 0
         self._sum = 0.0
         self._peak = -math.inf
         self._carried: float | None = None
-        self._total: float | None = None  # of a counter
+        self._total: float | None = None  # if it is a counter
         self._before_resets = 0.0
 
     def carry(self, value: float | None) -> None:

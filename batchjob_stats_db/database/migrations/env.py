@@ -22,7 +22,7 @@ context.configure(
     target_metadata=schema.metadata,
     render_as_batch=connection.dialect.name == "sqlite",  # SQLite alters tables by copying them
     compare_type=True,
-    on_version_apply=cast(Any, _applied),  # called by keywords
+    on_version_apply=cast(Any, _applied),  # called with keyword arguments
 )
 with context.begin_transaction():
     context.run_migrations()
