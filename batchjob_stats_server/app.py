@@ -57,11 +57,11 @@ from batchjob_stats_server.pages import usage as usage_page
 from batchjob_stats_server.pages.rendering import assets, frame
 from batchjob_stats_server.services import Services
 
-_QUEUE_SECONDS = 15.0  # a request may wait so long for a thread to answer it
+_QUEUE_SECONDS = 15.0  # how long a request may wait for a thread
 
 ROUTERS = (
     me.router,
-    metrics.router,  # these four before `jobs/{id}/{part}`, which would take their paths
+    metrics.router,  # these four before `jobs/{id}/{part}`, which would match their paths
     report.router,
     samples.router,
     scripts.router,
@@ -114,7 +114,7 @@ def make(services: Services) -> FastAPI:
         version=__version__,
         lifespan=lifespan,
         openapi_url=f"{PREFIX}/openapi.json",
-        docs_url=None,  # that page loads its scripts from elsewhere; routes/docs.py does not
+        docs_url=None,  # that page loads scripts from another site; api/docs.py does not
         redoc_url=None,
         generate_unique_id_function=lambda route: route.name,
     )
@@ -124,13 +124,14 @@ def make(services: Services) -> FastAPI:
     prometheus_errors.install(app)
     frame.install(app)
     app.include_router(health.router)
-    # Routes are tried in this order, and those of a dashboard's panels are asked most often.
+    # Routes are tried in this order, and those for dashboard panels are requested most often.
     app.include_router(prometheus.router, responses=problems.RESPONSES)
     app.include_router(docs.router)
     for router in ROUTERS:
         app.include_router(router, responses=problems.RESPONSES, dependencies=[Depends(once)])
     if services.provider:
-        from batchjob_stats_server.pages import log_in  # OAuth and HTTP, for this alone
+        # Imports OAuth and HTTP clients, which only this needs.
+        from batchjob_stats_server.pages import log_in
 
         app.include_router(log_in.router)
     for router in PAGES:
@@ -141,9 +142,10 @@ def make(services: Services) -> FastAPI:
     app.add_middleware(RateLimitMiddleware, services=services)
     longest = max(services.settings.web.query_timeout, services.settings.gate.timeout)
     app.add_middleware(RequestTimeout, seconds=longest + _QUEUE_SECONDS)
-    # Compressing an answer tells its length, and by that a secret that stands in it beside text of
-    # an attacker's choice (BREACH). No page or document has one: cookies are headers, forms are
-    # guarded by SameSite and Origin in place of a token, and a new API token is shown only once.
+    # The length of a compressed answer can reveal a secret if the answer also contains text chosen
+    # by an attacker (BREACH). No page or document contains such a secret: cookies are headers,
+    # forms are protected by SameSite and Origin instead of a token, and a new API token is shown
+    # only once.
     app.add_middleware(GZipMiddleware, minimum_size=2048, compresslevel=3)
     app.add_middleware(RequestMetrics, metrics=services.metrics)
     return app

@@ -8,8 +8,8 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 _LONGEST_SECONDS = 1.0
-_QUICK_SECONDS = 0.25  # an answer that took longer is slow, and so may be those after it
-_SLOW_SECONDS = 10.0  # for so long
+_QUICK_SECONDS = 0.25  # an answer that takes longer is slow, and the next ones may be too
+_SLOW_SECONDS = 10.0  # how long the next answers are considered slow
 
 
 class BoundedWait:
@@ -34,7 +34,7 @@ class BoundedWait:
         self._seconds = seconds
         self._quick = quick
         self._aside = aside
-        self._slow_until = 0.0  # monotonic seconds
+        self._slow_until = 0.0  # in monotonic seconds
 
     def wait(self, answers: Collection[Future[Any]]) -> None:
         """Wait until all answers have arrived, at most `seconds`, unless too many requests wait."""

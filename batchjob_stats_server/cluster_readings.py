@@ -27,12 +27,12 @@ from batchjob_stats_server.promql.histories import TimeSeriesPool
 log = logging.getLogger(__name__)
 
 _FRESH_SECONDS = 20
-_STALE_SECONDS = 600  # older ones are not shown
+_STALE_SECONDS = 600  # older readings are not shown
 _REPORTED_FRESH_SECONDS = 600
 REPORTED_SECONDS = 86400
 """The time over which it is counted how often a node reported."""
 
-EXPORTER = "batchjob_node_cpus"  # each node's exporter has one series of it
+EXPORTER = "batchjob_node_cpus"  # each node's exporter has exactly one series of it
 NODE = "batchjob_cluster_node_"
 ACCOUNT = "batchjob_cluster_account_"
 """How the names of the metrics of a scheduler's nodes and accounts begin."""
@@ -78,8 +78,8 @@ class ClusterReading(NamedTuple):
     """A cluster at one moment."""
 
     nodes: Mapping[str, NodeState]
-    shares: Mapping[str, Mapping[str, float]]  # of accounts, by SHARES
-    instances: Mapping[str, str]  # the target of each node whose exporter answers
+    shares: Mapping[str, Mapping[str, float]]  # account → SHARES → value
+    instances: Mapping[str, str]  # node → target, if its exporter answers
 
     def instance(self, node: str) -> str:
         """The target of a node, "" if none answers; the full name may be given."""
@@ -164,7 +164,7 @@ class NodeGpu(NamedTuple):
     memory_total_bytes: float | None
     watts: float | None
     celsius: float | None
-    jobids: tuple[str, ...]  # of the jobs that hold it
+    jobids: tuple[str, ...]  # jobs that hold it
     confirmed: bool = True  # by more than the environment of these jobs
 
 

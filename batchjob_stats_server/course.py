@@ -35,7 +35,7 @@ class JobSeries(NamedTuple):
     """One line of a plot."""
 
     curve: Curve
-    device: JobGpu  # of which only `node` is set where it is no GPU's
+    device: JobGpu  # only `node` is set if the line is not a GPU's
     part: str
     course: TimeSeries
 

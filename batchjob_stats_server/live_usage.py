@@ -25,14 +25,14 @@ log = logging.getLogger(__name__)
 
 _FRESH_SECONDS = 15.0
 _KEPT = 20_000
-_COLLECTED = 2000  # jobs of the next question; those of further requests are shown as recorded
+_COLLECTED = 2000  # maximum jobs in the next query; others are shown as recorded
 
 Row = Mapping[Any, Any]
 
 
 class _Kept(NamedTuple):
     job: LiveJob
-    time: float  # when the answer came
+    time: float  # when the answer arrived
 
     def is_fresh(self, now: float) -> bool:
         return now - self.time < _FRESH_SECONDS
@@ -62,8 +62,8 @@ class LiveUsage:
         self._lock = threading.Lock()
         self._kept: dict[int, _Kept] = {}
         self._collected: dict[int, Row] = {}
-        self._next: Future[None] | None = None  # the question with what is collected
-        self._asked: dict[int, Future[None]] = {}  # in which question a job is
+        self._next: Future[None] | None = None  # the query for the collected jobs
+        self._asked: dict[int, Future[None]] = {}  # job id → the query that includes it
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="live-usage")
 
     def stop(self) -> None:

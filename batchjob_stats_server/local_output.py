@@ -7,7 +7,7 @@ from batchjob.local_runs.directory import LOGS
 from batchjob.local_runs.output import Reader
 
 _LINES = 10
-_LONGEST = 300  # characters of a line
+_LONGEST = 300  # maximum characters of a line
 
 
 def last_errors(data: Path, jobid: str, uid: int | None) -> list[str]:

@@ -43,7 +43,7 @@ from batchjob_stats_server.services import Services, build
 log = logging.getLogger(__name__)
 
 _OBJECTS_BETWEEN_COLLECTIONS = 50_000
-_CUT_OFF_SECONDS = 3.0  # beyond the time that requests have to end
+_CUT_OFF_SECONDS = 3.0  # in addition to the time within which requests must end
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -124,7 +124,8 @@ def _parser() -> Parser:
 class AnsweringServer(uvicorn.Server):
     """Notifies systemd when requests are accepted; objects that exist then are permanent."""
 
-    # A thread that waits for a database cannot be cancelled; the process need not wait for it.
+    # If true, the process ends without waiting for its threads: a thread that waits for a database
+    # cannot be cancelled.
     ends_process = False
 
     def __init__(
@@ -141,9 +142,9 @@ class AnsweringServer(uvicorn.Server):
             for each in sockets or ()
         ]
         self.servers += accepting  # type: ignore[arg-type]  # closed like uvicorn's own
-        gc.freeze()  # or each full collection looks at all of it again, which a request waits for
-        # By its defaults the collector would come by dozens of times in a page of many rows, which
-        # hardly ever leave cycles behind.
+        gc.freeze()  # otherwise each full collection scans all of it again, while requests wait
+        # With its default thresholds, the collector would run dozens of times during a page of many
+        # rows, which rarely leave cycles behind.
         gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
         if self.started:
             notify("READY=1")
@@ -175,7 +176,7 @@ def server(chosen: ServerSettings, services: Services) -> AnsweringServer:
         app.make(services),
         http=Connection,
         ws="none",
-        # Who the peer is decides who is believed: it is never taken from a header.
+        # Access depends on who the peer is, so its address must not be taken from a header.
         proxy_headers=False,
         server_header=False,
         access_log=False,

@@ -15,7 +15,7 @@ from batchjob_stats_db.days import DAY
 from batchjob_stats_db.timeseries.base import NodeQuery, Point, TimeSeries, TimeSeriesStore
 from batchjob_stats_server.http.problems import Problem
 
-# Names of the exporter's metrics of a node, and its modes of CPU time in which the CPU works.
+# The exporter's metrics of a node, and the modes of CPU time in which a CPU is busy.
 _NODE = "batchjob_node_"
 _BUSY = ("user", "nice", "system", "irq", "softirq", "steal")
 _GPU = ("gpu", "uuid", "gpu_instance")
@@ -28,7 +28,7 @@ class NodeCurve(NamedTuple):
     name: str
     unit: str
     asked: NodeQuery
-    less: NodeQuery | None = None  # subtracted from it
+    less: NodeQuery | None = None  # subtracted from `asked`
 
 
 def _gauge(name: str, unit: str, metric: str, by: tuple[str, ...] = ()) -> NodeCurve:
@@ -109,7 +109,7 @@ class NodeLine(NamedTuple):
     """One line of a plot."""
 
     curve: NodeCurve
-    line: str  # what tells it from the others of its curve
+    line: str  # distinguishes it from other lines of the curve
     course: TimeSeries
 
 

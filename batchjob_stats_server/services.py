@@ -55,27 +55,27 @@ class Services(NamedTuple):
 
     settings: ServerSettings
     reader: Engine
-    writer: Engine  # for tokens and sessions, and nothing else
+    writer: Engine  # only for tokens and sessions
     proxy_secret: str
     groups: Groups
-    factors: SiteFactors | None  # None: no provider is configured
+    factors: SiteFactors | None  # None: no provider of emission factors is configured
     metrics: ServerMetrics
     rates: Rates
     threads: Threads
-    bounded: BoundedWait  # with measurements of running jobs and of nodes
+    bounded: BoundedWait  # for measurements of running jobs and nodes
     tsdb: PromqlBackend | None = None  # None: no time series database is configured
-    certificates: Certificates | None = None  # None: clients have none
-    histories: TimeSeriesPool | None = None  # None: nor anything else that keeps measurements
-    rules: tuple[AdviceRule, ...] = ()  # of the advice in reports
-    streams: StreamLimit | None = None  # None: no samples are kept here
-    run_control: RunControl | None = None  # None: nobody starts or ends runs over the API
-    made_up_cluster: str = ""  # the name of one of a demo
-    local_data: Path | None = None  # of this machine's runs; None: a server of clusters
-    process_token: ProcessToken | None = None  # None: tokens are in the database alone
-    provider: "OidcProvider | None" = None  # None: nobody logs in here
-    live: LiveUsage | None = None  # of running jobs; None: nothing is measured
-    letters: LetterTemplate | None = None  # to users; None: nobody's address is known
-    readings: ClusterReadings | None = None  # of nodes; None: nothing is measured
+    certificates: Certificates | None = None  # None: client certificates are not accepted
+    histories: TimeSeriesPool | None = None  # None: there are no measurements at all
+    rules: tuple[AdviceRule, ...] = ()  # for the advice in reports
+    streams: StreamLimit | None = None  # None: no samples are stored here
+    run_control: RunControl | None = None  # None: runs cannot be started or ended through the API
+    made_up_cluster: str = ""  # name of a demo's cluster
+    local_data: Path | None = None  # of this machine's runs; None: this server is for clusters
+    process_token: ProcessToken | None = None  # None: all tokens are in the database
+    provider: "OidcProvider | None" = None  # None: users cannot log in here
+    live: LiveUsage | None = None  # for running jobs; None: there are no measurements
+    letters: LetterTemplate | None = None  # to users; None: their addresses are unknown
+    readings: ClusterReadings | None = None  # of nodes; None: there are no measurements
     clock: Callable[[], float] = time.time
 
     def start(self) -> None:
@@ -102,7 +102,8 @@ def build(settings: ServerSettings) -> Services:
     rules = load(UNITS, settings.report.rules_file)
     url = parse(settings.db.url, settings.db.password_file)
     threads = threads_of(url, settings.web.threads)
-    # One more than threads that answer requests: LiveUsage's, while all of these wait for it.
+    # One more than there are request threads, for the thread of LiveUsage: all of them may be
+    # waiting for it.
     readers = reader(url, settings.web.query_timeout, threads.connections() + 1)
     try:
         require_current(readers)
@@ -158,7 +159,8 @@ def build(settings: ServerSettings) -> Services:
 def _provider(settings: ServerSettings) -> "OidcProvider | None":
     if not settings.oidc.issuer:
         return None
-    from batchjob_stats_server.auth.oidc import OidcProvider  # OAuth and HTTP, for this alone
+    # Imports OAuth and HTTP clients, which only this needs.
+    from batchjob_stats_server.auth.oidc import OidcProvider
 
     name = "oidc.client-secret-file"
     return OidcProvider(settings.oidc, secret(name, settings.oidc.client_secret_file))

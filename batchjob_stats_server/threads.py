@@ -23,7 +23,7 @@ class OneByOne:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._thread = threading.local()  # `holds`: whether the lock is this thread's
+        self._thread = threading.local()  # `holds`: whether this thread holds the lock
 
     def busy(self) -> bool:
         """Whether work is in progress for which others wait."""
@@ -66,8 +66,8 @@ class Threads(NamedTuple):
     """Maximum numbers of threads; each has a connection of its own to the database."""
 
     light: int
-    heavy: FairQueue  # for costly questions, so that others need not wait for them
-    one_by_one: OneByOne | None = None  # None: short work runs in parallel
+    heavy: FairQueue  # for expensive queries, so that others need not wait for them
+    one_by_one: OneByOne | None = None  # None: short queries run in parallel
 
     def connections(self) -> int:
         """Maximum number of connections to the database: one per thread."""

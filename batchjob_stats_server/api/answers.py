@@ -27,7 +27,7 @@ class RowsPage(NamedTuple):
 
     response: Response
     more: After | None  # where the next page begins
-    users: frozenset[str]  # whose jobs are named
+    users: frozenset[str]  # users whose jobs are named
 
 
 async def looked_up(

@@ -43,7 +43,7 @@ SwaggerUIBundle({
 });
 """
 
-# Swagger UI draws with style attributes and images in data URLs; scripts are files alone.
+# Swagger UI uses style attributes and images in data URLs, but only scripts from files.
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:;"
     " connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"

@@ -28,7 +28,8 @@ def ready(services: Given) -> PlainTextResponse:
     try:
         require_current(services.reader)
     except DatabaseError as error:
-        log.warning("not ready: %s", error)  # with the database's address: not everybody's business
+        # Contains the database's address, which not every caller may see.
+        log.warning("not ready: %s", error)
         return PlainTextResponse("the database is not ready\n", 503)
     return PlainTextResponse("ok\n")
 

@@ -288,7 +288,7 @@ async def _output(
                 return
             await anyio.sleep(_PAUSE_SECONDS)
             lines = merged(readers, which.since, which.until)
-    except OSError:  # the headers are sent: what has come is all there is
+    except OSError:  # the headers have been sent, so the answer ends here
         return
 
 

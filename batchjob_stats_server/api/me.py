@@ -43,9 +43,9 @@ class Me(BaseModel):
     user: str
     role: str
     via: str
-    clusters: list[str]  # empty: the login is theirs on all
+    clusters: list[str]  # empty: the login is the caller's on all clusters
     coordinates: list[AccountName]
-    sees_all_of: list[str]  # clusters; none is named for viewers and admins of all clusters
+    sees_all_of: list[str]  # clusters; empty for viewers and admins of all clusters
 
 
 class About(BaseModel):

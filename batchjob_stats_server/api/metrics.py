@@ -73,12 +73,12 @@ class MetricRow(BaseModel):
     job_id: int
     metric: str
     unit: str
-    line: str  # what tells lines of one metric apart, for legends
+    line: str  # identifies a line of the metric, for legends
     node: str
     gpu: str
     uuid: str
     gpu_instance: str
-    part: str  # mode, component or provider, where a metric is told by it
+    part: str  # mode, component or provider, if the metric is split by one
     time: int  # epoch milliseconds
     time_rfc3339: str
     min: float

@@ -55,7 +55,7 @@ class NodeMetricRow(BaseModel):
     node: str
     metric: str
     unit: str
-    line: str  # a GPU or a component; "" where there is one line
+    line: str  # a GPU or a component; "" if there is only one line
     time: int  # epoch milliseconds
     time_rfc3339: str
     mean: float

@@ -11,7 +11,7 @@ from batchjob_stats_server.http.problems import MEDIA_TYPE
 _TEXT = {"schema": {"type": "string"}}
 _FORMATS = {"application/x-ndjson": _TEXT, "text/csv": _TEXT}
 
-# A trusted peer's headers are not among them: they are between that peer and the server.
+# A trusted peer's headers are not listed: they are between that peer and the server.
 _SCHEMES = {
     "token": {
         "type": "http",

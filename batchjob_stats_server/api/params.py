@@ -17,7 +17,7 @@ from batchjob.runtime import values
 from batchjob_stats_server.api.rows import RowFormat
 from batchjob_stats_server.http.problems import Problem
 
-_MILLISECONDS = 100_000_000_000  # from here on; as seconds that were the year 5138
+_MILLISECONDS = 100_000_000_000  # from here on; as seconds, this would be in the year 5138
 _LAST = 253_402_300_799  # the end of the year 9999, in seconds
 
 DAY = 86400

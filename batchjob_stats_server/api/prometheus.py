@@ -44,7 +44,7 @@ from batchjob_stats_server.services import Services
 
 _DEFAULT_WINDOW_SECONDS = 86400.0
 _MOST_FIELDS = 100
-_LAST_KEYS = 4096  # bytes at an answer's end in which Prometheus has warnings and infos
+_LAST_KEYS = 4096  # bytes at the end of an answer that contain Prometheus' warnings and infos
 _FORM = "application/x-www-form-urlencoded"
 
 Form = list[tuple[str, str]]
@@ -85,7 +85,7 @@ def _query_range(question: Question) -> Form:
     points(window, limits)
     text = confine(_required(asked, "query"), question.own, window, limits)
     form = [("query", text), *_times(window), ("step", _seconds(window.step))]
-    # VictoriaMetrics moves start and end to what its cache holds, unless told not to.
+    # Without nocache, VictoriaMetrics adjusts start and end to its cache.
     return [*form, ("nocache", "1")] if question.own.has_times() else form
 
 
@@ -203,7 +203,7 @@ async def _answer(request: GateRequest, path: str, kind: PrometheusEndpoint) -> 
         own = Confinement.of(asker.access, _clusters(services, asker.access))
         form = kind.form(Question(asked, own, services.clock(), options.limits()))
         _note(asker, own, asked, path)
-        # Prometheus' 0 is no limit.
+        # To Prometheus, 0 means no limit.
         series = min(asked.values.get("limit") or options.series, options.series)
         timeout = min(asked.values.get("timeout", options.timeout), options.timeout)
         extra = [("limit", str(series))]
@@ -307,7 +307,7 @@ async def metadata(asked: Asked) -> dict[str, Any]:
 
     try:
         answer = await tsdb.turns.run(asker.identity.who(), work)
-    except (Rejected, Unavailable):  # not all databases have metadata, and nothing depends on them
+    except (Rejected, Unavailable):  # not all databases have metadata, and nothing depends on it
         return _success({})
     found = known_metrics(answer, asker.access.everything, params.get("limit_per_metric"))
     return _success(dict(itertools.islice(found, params.get("limit"))))

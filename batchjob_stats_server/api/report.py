@@ -113,6 +113,6 @@ def _written(made: Report, form: str, zone: tzinfo) -> Response:
     if form == Form.JSON:
         return Response(as_json(made), media_type="application/json", headers=headers)
     media_type, write = FORMS[form]
-    if form == Form.HTML:  # it has a style of its own, and nothing else
+    if form == Form.HTML:  # its only content besides text is an inline style sheet
         headers["Content-Security-Policy"] = _STYLE_ALONE
     return Response(write(made, zone), media_type=media_type, headers=headers)

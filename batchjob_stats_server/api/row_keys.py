@@ -10,7 +10,7 @@ from batchjob.runtime.times import in_milliseconds, rfc3339
 _RENAMED = {"username": "user", "groupname": "group"}
 _INTERNAL = {"usage_due_time"}
 
-Names = tuple[str, ...]  # of columns
+Names = tuple[str, ...]  # column names
 Keys = tuple[str, ...]
 Values = Sequence[Any]
 Take = Callable[[Values], Values]
@@ -26,7 +26,7 @@ class KeySource(NamedTuple):
 KeySources = tuple[tuple[str, KeySource], ...]
 
 
-in_rfc3339 = functools.lru_cache(20_000)(rfc3339)  # times of jobs are alike
+in_rfc3339 = functools.lru_cache(20_000)(rfc3339)  # many rows have the same times
 
 
 def keys_of(column: str) -> Mapping[str, KeySource]:

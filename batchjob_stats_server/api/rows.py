@@ -39,11 +39,11 @@ class RowFormat(StrEnum):
     """The format of rows."""
 
     JSON = "json"  # a list
-    NDJSON = "ndjson"  # an object on each line
-    CSV = "csv"  # with a header
+    NDJSON = "ndjson"  # one object per line
+    CSV = "csv"  # with a header line
 
 
-# What an answer has: for the OpenAPI document, and for `fields`
+# Keys of an answer, for the OpenAPI document and for `fields`
 
 
 _TYPES: Mapping[type[Any], type] = {sa.Text: str, sa.Integer: int, object: float}
@@ -55,7 +55,7 @@ def model(name: str, columns: Iterable[ColumnElement[Any]]) -> type[BaseModel]:
     fields: dict[str, Any] = {}
     for column in columns:
         kind = next(kind for known, kind in _TYPES.items() if isinstance(column.type, known))
-        # Columns of an expression have no `name` in SQLAlchemy's types; all of ours do.
+        # Not all column expressions of SQLAlchemy have a `name`, but all of ours do.
         for key, source in keys_of(str(cast(Any, column).name)).items():
             fields[key] = (_MADE.get(source.make, kind) | None, None)
     return create_model(name, **fields)

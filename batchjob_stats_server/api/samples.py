@@ -34,9 +34,9 @@ from batchjob_stats_server.streams import OpenStream
 
 router = APIRouter(prefix=PREFIX)
 
-_AT_ONCE = 500  # samples, between two moments at which others have their turn
+_AT_ONCE = 500  # samples per step; other requests are served between two steps
 _PAUSE_SECONDS = 1.0
-_FIRST_SECONDS = 60.0  # that a running job's first sample is waited for
+_FIRST_SECONDS = 60.0  # how long to wait for a running job's first sample
 LINES = "application/x-ndjson"
 
 Subject = Literal["cpu", "memory", "io", "network", "processes", "gpu", "energy"]
@@ -121,7 +121,7 @@ def job_samples(
             return Response(b"", media_type=LINES)
         policy, now = services.settings.tsdb.policy(), int(services.clock())
         job = span_of(db, access, run["id"], policy, now)
-    if job is None:  # it was deleted meanwhile
+    if job is None:  # deleted in the meantime
         return Response(b"", media_type=LINES)
     try:
         files_of(folder_of(Path(directory), job.jobid))
@@ -170,7 +170,7 @@ async def _lines(
                 steps = await to_thread.run_sync(_last, steps, counted, wanted, which.limit or 0)
                 counted = None
             text, more = await to_thread.run_sync(_some, steps, wanted, which.type)
-        except OSError:  # the headers are sent: what has come is all there is
+        except OSError:  # the headers have been sent, so the answer ends here
             return
         if text:
             yield text

@@ -4,7 +4,7 @@ from typing import Any
 
 from batchjob_stats_server.api.row_keys import KeySource, KeySources
 
-PAD_SECONDS = 60  # a scrape or two before the first sample, and after the last
+PAD_SECONDS = 60  # one or two scrape intervals, before the first sample and after the last
 
 
 def begin(started: float | None) -> str:

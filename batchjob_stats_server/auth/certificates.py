@@ -35,7 +35,7 @@ class CertificateSubject(NamedTuple):
     user: str
     role: TokenRole
     expiry_time: int
-    certificate: str  # serial number and issuer, which no two of them share
+    certificate: str  # serial number and issuer, which together are unique
 
 
 Lists = Mapping[str, Sequence[x509.CertificateRevocationList]]
@@ -87,7 +87,7 @@ class Certificates:
         lists = self._lists.get(issuer, ())
         if any(each.get_revoked_certificate_by_serial_number(serial) for each in lists):
             raise InvalidCertificate("the certificate has been revoked")
-        # A list that came to an end, or never came, may lack the one entry that matters.
+        # A list that is expired or missing may lack the one entry that matters.
         ends = [each.next_update_utc for each in lists]
         if not any(end is None or moment <= end for end in ends):
             raise InvalidCertificate("no current revocation list for the certificate")
@@ -138,7 +138,7 @@ def _signed(each: x509.CertificateRevocationList, authority: x509.Certificate) -
     key: Any = authority.public_key()
     try:
         return each.issuer == authority.subject and each.is_signature_valid(key)
-    except TypeError:  # a key of a kind that signs nothing
+    except TypeError:  # a key of a type that cannot sign
         return False
 
 

@@ -14,7 +14,7 @@ from batchjob_stats_db.database import sessions
 from batchjob_stats_db.database.access import AccountOn
 from batchjob_stats_server.options import AuthOptions
 
-_KEEP_SECONDS = 60.0  # a directory service is asked for somebody once in this time
+_KEEP_SECONDS = 60.0  # how long a login's groups are cached
 _MOST = 10_000
 
 
@@ -94,7 +94,7 @@ def _names(ids: Iterable[int]) -> Iterator[str]:
     for number in ids:
         try:
             yield grp.getgrgid(number).gr_name
-        except KeyError:  # a group without a name
+        except KeyError:  # a group id without a name
             continue
 
 

@@ -32,7 +32,7 @@ from batchjob_stats_server.services import Given, Services
 log = logging.getLogger(__name__)
 
 _READING = ("GET", "HEAD")
-TOKEN_PAGE = "/tokens/"  # noqa: S105 (an address)
+TOKEN_PAGE = "/tokens/"  # noqa: S105 (a URL path)
 
 LOGIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,127}")
 
@@ -50,7 +50,7 @@ def _believed(request: Request, services: Services, later: BackgroundTasks) -> P
         for value in request.headers.getlist("authorization")
         if value.lower().split(" ", 1)[0] == "bearer"
     ]
-    # Without a trusted peer the header means nothing, whoever sends it.
+    # Without a trusted peer, the header is ignored.
     named = request.headers.getlist(auth.user_header) if auth.trusted_peer else []
     shown = _certificate(request) if services.certificates else None
     if len(bearers) + len(named) + bool(shown) > 1:
@@ -61,8 +61,9 @@ def _believed(request: Request, services: Services, later: BackgroundTasks) -> P
         return _shown(request, services, shown)
     if bearers:
         return _bearer(request, services, bearers[0], later)
-    # A browser sends the cookie whoever makes it ask: it may read. Things may be changed from our
-    # own pages, whose origin TrustedHosts has looked at; with a token, only on the page of tokens.
+    # A browser may send the cookie with requests that another site causes, so a request with it may
+    # read. It may change things only from our own pages, whose Origin TrustedHosts has checked;
+    # with a token, only from the page of tokens.
     text = request.cookies.get(cookie_name(request), "")
     reads, form = request.method in _READING, "origin" in request.headers
     if text.startswith(sessions.PREFIX) and (reads or form):
@@ -133,7 +134,7 @@ def _maker(services: Services, token: tokens.Token) -> Principal | None:
         services.certificates.check(token.maker_certificate, services.clock())
         return Principal(
             token.maker, TokenRole.ADMIN, "certificate"
-        )  # the token's own is not above
+        )  # no limit: the token's own role applies
     if token.maker:
         return _named_person(services, token.maker, "header")
     return None

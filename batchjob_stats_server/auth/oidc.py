@@ -29,9 +29,9 @@ CALLBACK = "/oidc/callback"
 
 _TIMEOUT_SECONDS = 10.0
 _METADATA_SECONDS = 3600.0
-_KEYS_SECONDS = 10.0  # between two readings of the keys because of a key that is not known
+_KEYS_SECONDS = 10.0  # minimum interval between two fetches of the keys because of an unknown key
 _LEEWAY_SECONDS = 60
-_LONGEST_TOKEN_SECONDS = 600  # a log-out token is for this moment
+_LONGEST_TOKEN_SECONDS = 600  # maximum age of a logout token
 _ALGORITHMS = (
     "RS256",
     "RS384",
@@ -129,7 +129,7 @@ class OidcProvider:
         """The person who came back, by the parameters of the callback; raises OidcError."""
         if not secrets.compare_digest(answer.get("state", "").encode(), begun.state.encode()):
             raise OidcError("this log-in was not started in this browser")
-        issuer = answer.get("iss")  # RFC 9207: which provider answered
+        issuer = answer.get("iss")  # RFC 9207: the provider that answered
         if issuer is not None and issuer != self._options.issuer:
             raise OidcError("the response is from another provider")
         if "error" in answer:
@@ -157,7 +157,7 @@ class OidcProvider:
         """Where to end the session at the provider (RP-Initiated Logout 1.0); "" if nowhere."""
         try:
             endpoint = self._endpoint("end_session_endpoint")
-        except ProviderUnreachableError:  # our own sessions end nevertheless
+        except ProviderUnreachableError:  # our own sessions end anyway
             return ""
         after = f"{self._options.server_url}/signed-out"
         query = {"client_id": self._options.client_id, "post_logout_redirect_uri": after}

@@ -22,7 +22,7 @@ def _address(host: str) -> Address | None:
         found = ipaddress.ip_address(host)
     except ValueError:
         return None
-    # An IPv4 peer of a socket for both families.
+    # On a dual-stack socket, an IPv4 peer has an IPv4-mapped address.
     return getattr(found, "ipv4_mapped", None) or found
 
 

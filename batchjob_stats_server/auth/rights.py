@@ -19,14 +19,14 @@ class Principal(NamedTuple):
     user: str
     role: TokenRole
     via: Via
-    clusters: tuple[str, ...] = ()  # on which the login is theirs; none named: all
+    clusters: tuple[str, ...] = ()  # clusters on which the login is theirs; empty: all
     expiry_time: int | None = None
     token_id: int | None = None
-    made_with: int = 0  # how many tokens lead to the one it asks with
-    on_behalf: str = ""  # who made the token, where that is another user
+    made_with: int = 0  # number of tokens from which its token descends
+    on_behalf: str = ""  # who created the token, if that is another user
     certificate: str = ""
     makes_tokens: bool = True
-    person: tuple[str, tuple[str, ...]] | None = None  # where a token is for fewer clusters
+    person: tuple[str, tuple[str, ...]] | None = None  # set if a token is limited to some clusters
 
     def who(self) -> tuple[str, tuple[str, ...]]:
         """The person: a name, and the clusters on which it is theirs.
@@ -37,7 +37,7 @@ class Principal(NamedTuple):
 
     def as_maker(self) -> Maker:
         """This person as the maker of a token."""
-        if self.via == "process":  # whoever has that token may write the database as well
+        if self.via == "process":  # the holder of that token can also write to the database
             return MADE_ON_THE_SERVER
         if self.token_id is not None:
             return Maker(self.user, parent_id=self.token_id)

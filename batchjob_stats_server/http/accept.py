@@ -24,7 +24,7 @@ from batchjob_stats_server.http.turns import TRUSTED
 log = logging.getLogger(__name__)
 
 BACKLOG = 1024
-_GREETED_AT_ONCE = 16  # newcomers that come in before anything else has its turn
+_GREETED_AT_ONCE = 16  # new connections admitted before anything else gets its turn
 _PAUSE_SECONDS = 0.5  # after an error such as "too many open files"
 _HANDSHAKE_SECONDS = 10.0
 
@@ -47,7 +47,7 @@ class OpenConnections:
         self._trusted = trusted
         self._dropped = dropped
         self._peers: dict[Connection, Hashable] = {}
-        # Of each peer the one that has waited longest comes first.
+        # For each peer, the connection that has waited longest comes first.
         self._of_peer: dict[Hashable, dict[Connection, None]] = {}
 
     def peer_of(self, host: str) -> Hashable:
@@ -145,7 +145,7 @@ class Acceptor:
         self._connections = connections
         self._make = make
         self._tls = tls
-        # As many may wait to come in as may come in.
+        # As many connections of a peer may wait to be admitted as may be open.
         self._newcomers: RoundRobinQueue[_Newcomer] = RoundRobinQueue(connections.maximum_of_peer)
         self._greeting = False
         self._greeted: dict[asyncio.Task[None], Connection] = {}
@@ -185,7 +185,7 @@ class Acceptor:
             self._greet_some()
 
     def _line_up(self, newcomer: _Newcomer) -> None:
-        if newcomer.peer is TRUSTED:  # waits for nobody
+        if newcomer.peer is TRUSTED:  # never has to wait
             self._greet(newcomer)
         elif not self._newcomers.put(newcomer.peer, newcomer):
             newcomer.client.close()
@@ -224,7 +224,7 @@ class Acceptor:
             await self._loop.connect_accepted_socket(
                 lambda: connection, client, ssl=self._tls, ssl_handshake_timeout=seconds
             )
-        except OSError as error:  # of TLS as well
+        except OSError as error:  # including TLS errors
             log.debug("a connection was closed before its first request: %s", error)
             self._connections.leave(connection)
             client.close()

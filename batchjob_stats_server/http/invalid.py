@@ -7,7 +7,7 @@ from typing import Any
 from batchjob.runtime.settings import suggested
 
 _CHOICES = re.compile(r"\^(-\?)?\(([\w.|]+)\)\$")
-_LONGEST = 60  # characters of a value that are repeated
+_LONGEST = 60  # maximum characters of a value that is quoted
 
 
 def sentence(error: Mapping[str, Any]) -> str:

@@ -13,9 +13,9 @@ from batchjob_stats_server.services import Services
 LARGEST_BODY = 64 * 1024
 LONGEST_QUERY = 16 * 1024
 UNLIMITED = "/-/healthy"
-_BODY_SECONDS = 10.0  # less than a connection gives the whole request
+_BODY_SECONDS = 10.0  # less than a connection has for the whole request
 
-# Of every answer that does not say otherwise: none is kept, for a cache would not know whose it is.
+# Defaults for every answer. Caches must not store any: they do not know whose it is.
 SECURITY = (
     (b"cache-control", b"private, no-store"),
     (b"x-content-type-options", b"nosniff"),
@@ -139,7 +139,7 @@ class RequestTimeout:
         except TimeoutError:
             if begun:
                 raise
-        except asyncio.CancelledError:  # by uvicorn, which would log it and answer with a 500
+        except asyncio.CancelledError:  # cancelled by uvicorn, which would log it and send a 500
             text = "the server is stopping"
             if begun:
                 return

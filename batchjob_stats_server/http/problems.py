@@ -108,7 +108,8 @@ async def _database(_: Request, error: Exception) -> JSONResponse:
         return answer(422, "a value is out of range for the database")
     log.error("the database: %s", error.orig)
     words = str(error.orig)
-    if "interrupted" in words or "statement timeout" in words:  # SQLite's word, PostgreSQL's
+    # The messages of SQLite and PostgreSQL.
+    if "interrupted" in words or "statement timeout" in words:
         return answer(503, "the query timed out; narrow it")
     return answer(503, "the database does not answer", {"Retry-After": "10"})
 
@@ -121,7 +122,8 @@ async def _history(_: Request, error: Exception) -> JSONResponse:
     if isinstance(error, TimeSeriesBusyError):
         detail = "too many simultaneous queries of measurements"
         return answer(503, detail, {"Retry-After": "5"})
-    log.warning("the time series database: %s", error)  # with addresses: not the caller's business
+    # Contains addresses that callers must not see.
+    log.warning("the time series database: %s", error)
     return answer(503, "the time series database does not answer", {"Retry-After": "10"})
 
 

@@ -24,10 +24,11 @@ LARGEST_HEAD = 32 * 1024
 NOT_HTTP = "not an HTTP/1.1 request"
 
 _ARRIVAL_SECONDS = 20.0  # from the first byte of a request to its last
-LINGER_SECONDS = 5.0  # what a refused client still sends is read, or it may miss the answer
-UNREAD_MILLISECONDS = 30_000  # how long a client may not take what it is sent
+LINGER_SECONDS = 5.0  # a refused client's data is read for so long, or it may miss the answer
+UNREAD_MILLISECONDS = 30_000  # how long a client may leave an answer unread
 
-# A proxy may read others in another way: other versions, targets that name a host, more spaces.
+# Strict, since a proxy may parse other requests differently: other versions, targets with a host,
+# more spaces.
 _REQUEST_LINE = re.compile(rb"(?!CONNECT)[A-Z]+ /[!-\"$-~]* HTTP/1\.[01]\r\n")
 _UPGRADE = re.compile(rb"upgrade:", re.IGNORECASE)
 
@@ -42,10 +43,10 @@ class StrictHttp(HttpToolsProtocol):
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
-        self._received = bytearray()  # and not parsed yet
-        self._framing = 0  # bytes of a head so far, or since the last piece of a body
+        self._received = bytearray()  # not parsed yet
+        self._framing = 0  # bytes of the head so far, or since the last piece of the body
         self._in_body = False
-        self._left: int | None = None  # bytes of the body; None: it is chunked
+        self._left: int | None = None  # remaining bytes of the body; None: it is chunked
 
     def refuse(self, status: int, detail: str) -> None:
         """Answer a request that cannot be read, and read no more."""
@@ -62,7 +63,8 @@ class StrictHttp(HttpToolsProtocol):
     def parse(self) -> None:
         """Parse what has been received, up to the end of a request."""
         while not self.transport.is_closing() and (piece := self._piece()):
-            # An upgrade may be ignored (RFC 9110, section 7.8); llhttp would not read the body.
+            # An upgrade may be ignored (RFC 9110, section 7.8). With the header, llhttp would not
+            # read the body.
             if self._in_body or not _UPGRADE.match(piece):
                 super().data_received(piece)
 
@@ -146,7 +148,7 @@ class Connection(StrictHttp):
         self._dropped = True
         if self.transport is not None:
             self.transport.abort()
-        elif self.accepted is not None:  # `connection_made` comes yet, or TLS fails
+        elif self.accepted is not None:  # `connection_made` has not been called yet, or TLS failed
             with contextlib.suppress(OSError):
                 self.accepted.shutdown(socket.SHUT_RDWR)
 
@@ -198,7 +200,7 @@ class Connection(StrictHttp):
                 await send(message)
 
             if not has_turn:
-                return  # the client has left
+                return  # the client has disconnected
             try:
                 await app(scope, receiving, answering)
             finally:
@@ -255,7 +257,7 @@ class Connection(StrictHttp):
         else:
             self.transport.abort()
 
-    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 (uvicorn gives its own words)
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 (uvicorn passes its own message)
         """Refuse what is not HTTP."""
         self.refuse(400, NOT_HTTP)
 
@@ -266,7 +268,7 @@ class Connection(StrictHttp):
             self.transport.close()
             return
         if self._in_body:
-            self.cycle.disconnected = True  # what the application says comes too late
+            self.cycle.disconnected = True  # the application's answer would be too late
             self.cycle.message_event.set()
         body = document(status, detail).model_dump_json()
         head = (

@@ -27,7 +27,7 @@ def context(
     except SecretFileError as error:
         raise SettingsError(f"web.tls-key-file: {error}") from error
     try:
-        # An encrypted key would ask for its password on the terminal.
+        # For an encrypted key, OpenSSL would ask for the password on the terminal.
         made.load_cert_chain(web.tls_cert_file, web.tls_key_file, password=lambda: b"")
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
         raise SettingsError(
@@ -60,7 +60,8 @@ def _judging(refused: Callable[[], None]) -> type[ssl.SSLObject]:
                 self.error = error
                 refused()
                 log.info("refused a client's certificate: %s", error.verify_message)
-                # asyncio sends what TLS has written so far and asks again when the client hangs up.
+                # asyncio then sends what TLS has written so far, and calls this again when the
+                # client closes the connection.
                 raise ssl.SSLWantReadError from error
 
     return Judging

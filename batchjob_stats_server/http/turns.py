@@ -13,7 +13,7 @@ TRUSTED = None
 """A peer that brings the requests of many: any number of them is worked on."""
 
 _BEGIN_IN_A_PASS = 16
-_OF_EACH = 2  # worked on at a time, of each of several peers
+_OF_EACH = 2  # requests of a peer in progress at once, while other peers wait
 
 Turn = asyncio.Future[bool]
 
@@ -25,7 +25,7 @@ class RequestTurns:
         """`of_peer`: maximum number of requests of one peer in progress, if it is alone."""
         self._of_peer = of_peer
         self._under_way: Counter[Hashable] = Counter()
-        self._lines: dict[Hashable, dict[Turn, None]] = {}  # the next one to begin comes first
+        self._lines: dict[Hashable, dict[Turn, None]] = {}  # by peer; the next to start comes first
         self._left = _BEGIN_IN_A_PASS
         self._scheduled = False
 
@@ -88,6 +88,6 @@ class RequestTurns:
         del line[turn]
         if line:
             self._lines[peer] = line
-        if not turn.done():  # as it is where the server stops
+        if not turn.done():  # it is done if the server is stopping
             self._begin(peer, turn)
         return True

@@ -26,7 +26,7 @@ from batchjob_stats_server.services import Given, Services
 router = APIRouter(include_in_schema=False)
 
 _WASTE_DAYS = 7
-_WELL = 0.9  # of the time; nodes below are listed
+_WELL = 0.9  # part of the time; nodes below it are listed
 _STATELESS = "the state as named by the scheduler is not known"
 
 
@@ -34,11 +34,11 @@ class NodeQuality(NamedTuple):
     """How completely the recent jobs of a node are known."""
 
     node: str
-    state: str  # by the scheduler; "" where it does not say
+    state: str  # as reported by the scheduler; "" if it is not
     reported: float | None  # part of the last day in which its exporter answered
-    jobs: int  # that ended today or yesterday
-    unmeasured: int  # of these without any sample
-    coverage: float | None  # of their run time; None without jobs
+    jobs: int  # number that ended today or yesterday
+    unmeasured: int  # number of these without any sample
+    coverage: float | None  # part of their run time with samples; None without jobs
 
     @property
     def silent(self) -> bool:
@@ -58,9 +58,9 @@ class ClusterHealth(NamedTuple):
 
     name: str
     polls: Sequence[RowMapping]
-    nodes: Sequence[NodeQuality]  # the worst first
-    exporters: int | None  # that answer by now; None: not known
-    wastes: Sequence[tuple[Mapping[Any, Any], str]]  # each with the address of a letter, or ""
+    nodes: Sequence[NodeQuality]  # worst first
+    exporters: int | None  # number that currently answer; None: unknown
+    wastes: Sequence[tuple[Mapping[Any, Any], str]]  # each with the URL of a message, or ""
 
     def failing(self) -> list[RowMapping]:
         """Sources whose last reading failed."""

@@ -31,7 +31,7 @@ router = APIRouter(include_in_schema=False)
 _RUNNING_ROWS = 1000
 _LISTED = 10
 _LOW = 0.25
-_YOUNG_SECONDS = 1800  # what starts up may be idle
+_YOUNG_SECONDS = 1800  # a job that has just started may be idle
 
 Row = Mapping[Any, Any]
 
@@ -195,7 +195,7 @@ def wastes(used: Sequence[RowMapping]) -> list[dict[Any, Any]]:
     """The users of these sums with the most unused, most first."""
 
     def worth(row: Row) -> float:
-        # A GPU is worth some dozens of CPUs, on most machines.
+        # On most machines, a GPU is worth several dozen CPUs.
         return float(row["cpu_unused_seconds"] + 32 * row["gpu_unused_seconds"])
 
     found = sorted(map(with_waste, used), key=worth, reverse=True)

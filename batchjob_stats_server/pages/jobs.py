@@ -50,14 +50,14 @@ from batchjob_stats_server.services import Given, Services, live_columns, live_g
 router = APIRouter(include_in_schema=False)
 
 ENDED = tuple(state for state in JobState if not state.live)
-_LIVE_ROWS = 50  # of jobs that run, and of those that wait, beside those that ended
+_LIVE_ROWS = 50  # maximum running and waiting jobs shown in addition to those that ended
 
 
 class FilterField(NamedTuple):
     """A field of the form."""
 
     label: str
-    example: str = ""  # of what may be written there
+    example: str = ""  # an example of its value
 
 
 # In the order of the form.
@@ -102,7 +102,7 @@ class JobsForm(JobsQuery):
     """The filters of the API as a form."""
 
     limit: int = Field(50, ge=1, le=200)
-    started: bool = True  # jobs that wait have a section of their own
+    started: bool = True  # waiting jobs have their own section
     columns: Annotated[list[Column], OneOrMore] = Field([])
 
 
@@ -112,7 +112,7 @@ class JobsSection(NamedTuple):
     key: str
     title: str
     rows: Sequence[RowMapping]
-    more: bool = False  # than are shown
+    more: bool = False  # whether there are more
     next_page: str | None = None
     columns: Sequence[ListColumn] = ()
     body: Markup = Markup()
@@ -125,8 +125,8 @@ class LiveSection(NamedTuple):
     title: str
     ask: Callable[..., list[RowMapping]]
     read: tuple[str, ...]
-    alone: Mapping[str, Any]  # what leaves only these in the form
-    address: Mapping[str, str]  # the same in the address of a page
+    alone: Mapping[str, Any]  # fields of the form that select only these jobs
+    address: Mapping[str, str]  # the same as parameters of the page's address
 
 
 _RUNNING = LiveSection(

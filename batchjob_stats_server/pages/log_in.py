@@ -62,8 +62,8 @@ def logged_in(request: Request, services: Given) -> Response:
         text = _begin(services, person)
     except OidcError as error:
         raise _problem(services, error) from error
-    # A browser that comes from another site sends no SameSite=Strict cookie on a redirect; from a
-    # page of ours it does.
+    # After a redirect from another site, browsers do not send a SameSite=Strict cookie; after a
+    # page of ours, they do.
     answer = plain(request, "logged_in.html", next=local_path(begun.next))
     cookie.forget_pending(request, answer)
     cookie.keep(request, answer, text)

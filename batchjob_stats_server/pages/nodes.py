@@ -28,7 +28,7 @@ router = APIRouter(include_in_schema=False)
 WIDTH = 960.0
 _MOST = 300
 _COLOURS = 8
-_TIMES = ("id", "start_time", "end_time")  # all that is told of jobs of others
+_TIMES = ("id", "start_time", "end_time")  # all that is shown of other users' jobs
 
 
 class NodeForm(Form):
@@ -44,14 +44,14 @@ class Timeline(NamedTuple):
     stays: list[charts.Stay]
     lanes: int
     ticks: list[tuple[float, int]]  # (x, epoch seconds)
-    colours: list[int]  # of each job, by its user
+    colours: list[int]  # one per job, by user
 
 
 class NodeNow(NamedTuple):
     """The current state of a node, from the scheduler and its exporter."""
 
     state: NodeState | None
-    exporter: bool  # whether it answers
+    exporter: bool  # whether the exporter answers
     gpus: Sequence[NodeGpu]
 
 

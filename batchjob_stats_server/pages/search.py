@@ -22,7 +22,7 @@ from batchjob_stats_server.services import Given
 
 router = APIRouter(include_in_schema=False)
 
-NAMED_DAYS = 90  # how far back a job's name is looked for: no index has it
+NAMED_DAYS = 90  # how far back to search for a job name, which has no index
 
 
 class SearchForm(Form):
@@ -82,7 +82,7 @@ def _found(db: Connection, access: Access, words: str, now: int) -> SearchResult
         for kind, which in (("user", Filter(user=words)), ("account", Filter(account=words)))
         if numbers(db, access, 1, which).ids
     ]
-    if not jobs:  # whoever writes an id means that job
+    if not jobs:  # text that is a job's id is not searched as a name
         hits += _names(db, access, words, now - NAMED_DAYS * DAY, alone=not hits)
     hits += [
         Hit("node", f"{words} ({cluster})", links.path("clusters", cluster, "nodes", words))

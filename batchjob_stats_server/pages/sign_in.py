@@ -86,7 +86,7 @@ def sign_out(request: Request, services: Given) -> Response:
     """
     text = request.cookies.get(cookie_name(request), "")
     ended = text.startswith(sessions.PREFIX) and _end_sessions(services, text)
-    # Browsers let a form lead to no other site (form-action), so a page of ours does.
+    # Browsers do not let a form redirect to another site (form-action), so a page of ours does it.
     answer = RedirectResponse("/signed-out?provider=too" if ended else "/signed-out", 303)
     forget(request, answer)
     return answer

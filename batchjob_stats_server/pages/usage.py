@@ -38,10 +38,10 @@ class Measure(NamedTuple):
     """What a chart shows for each day."""
 
     title: str
-    parts: tuple[BarSegment, ...]  # from the bottom upwards
+    parts: tuple[BarSegment, ...]  # from bottom to top
     values: Callable[[Row], tuple[float, ...]]
     write: Callable[[float], str]
-    unit: float = 1.0  # in which the scale has round numbers
+    unit: float = 1.0  # unit in which the scale has round numbers
 
 
 MEASURES = {
@@ -81,7 +81,7 @@ class UsageForm(Days):
     by: By = "user"
     user: Word | None = None
     account: Word | None = None
-    show: Shows | None = None  # None: energy where any was measured, else CPU time
+    show: Shows | None = None  # None: energy if any was measured, else CPU time
 
 
 class UsageTableRow(NamedTuple):

@@ -6,7 +6,7 @@ _AGGREGATIONS = """
 sum avg count min max group stddev stdvar topk bottomk count_values quantile
 """
 
-# Of Prometheus 2 and 3. Not among them: info(), which fetches series that no selector names.
+# Functions of Prometheus 2 and 3, except info(), which reads series that no selector names.
 _FUNCTIONS = """
 abs absent absent_over_time acos acosh asin asinh atan atanh avg_over_time ceil changes clamp
 clamp_max clamp_min cos cosh count_over_time day_of_month day_of_week day_of_year days_in_month
@@ -23,7 +23,7 @@ AGGREGATIONS = frozenset(_AGGREGATIONS.split())
 FUNCTIONS = frozenset(_FUNCTIONS.split())
 LABEL_FUNCTIONS = frozenset({"label_join", "label_replace"})
 
-# Families that belong to nobody and tell of no job.
+# Metrics that belong to no user and reveal nothing about jobs.
 PUBLIC = frozenset(
     {"batchjob_emission_factor_grams_per_kilowatt_hour", "batchjob_emission_factor_age_seconds"}
 )

@@ -14,8 +14,8 @@ from batchjob_stats_db.timeseries.prometheus_client import (
 from batchjob_stats_server.promql.fair_queue import FairQueue
 from batchjob_stats_server.promql.query_limits import Unavailable
 
-# Statuses with which the Prometheus API tells of the query, not of itself (its documentation,
-# "HTTP API", format overview).
+# Statuses with which the Prometheus API reports errors of the query, not of the server (its
+# documentation, "HTTP API", "Format overview").
 _ABOUT_THE_QUERY = frozenset({400, 422, 503})
 _LONGEST_REASON = 300
 
@@ -48,7 +48,7 @@ class PromqlBackend:
             status, body = self._client.ask(path, form, timeout)
         except NoAnswer as error:
             log.warning("the time series database: %s", error)
-            # Not that text: it holds addresses, which are not the caller's business.
+            # Not the error's text: it contains addresses that callers must not see.
             raise Unavailable("the time series database does not answer") from error
         except AnswerTooLarge as error:
             raise Unavailable(f"the answer has {error}; ask for less") from error

@@ -9,14 +9,15 @@ from typing import NamedTuple
 from batchjob_stats_db.database.access import Access, UserOn
 from batchjob_stats_server.promql.query_limits import NotYours, QueryWindow
 
-_TOLD = 5  # logins that a sentence names
+_TOLD = 5  # maximum logins named in a message
 
 
 class Confinement(NamedTuple):
     """Logins whose series may be read, each with its cluster; None: all series."""
 
     logins: tuple[UserOn, ...] | None
-    whole: tuple[str, ...] = ()  # clusters of which all series may be read; then no logins count
+    # Clusters of which all series may be read; if set, logins are ignored.
+    whole: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, access: Access, clusters: Iterable[str]) -> "Confinement":
@@ -35,7 +36,8 @@ class Confinement(NamedTuple):
                 each._replace(cluster=cluster)
                 for each in access.users
                 for cluster in ([each.cluster] if each.cluster else known)
-                # An empty value in a matcher would mean series without the label: everybody's.
+                # In a matcher, an empty value selects series without the label, which are not this
+                # user's.
                 if each.user and cluster
             )
         )
@@ -75,7 +77,8 @@ class Confinement(NamedTuple):
             return [[_one_of("cluster", self.whole)]]
         logins = [each for each in self.logins if not named or named == {each.cluster}]
         if self.logins and not logins:
-            # Another user's cluster: matchers that exclude each other, and so an empty answer.
+            # Another user's cluster: these matchers exclude each other, so that the answer is
+            # empty.
             return [_matchers([self.logins[0].cluster], [self.logins[0].user])]
         users_on: dict[str, set[str]] = {}
         for login in logins:
@@ -83,7 +86,7 @@ class Confinement(NamedTuple):
                 users_on.setdefault(login.cluster, set()).add(login.user)
         if not users_on:
             raise NotYours("you had no login on any known cluster at the time asked for")
-        # One selector can only say "each of these users on each of these clusters".
+        # One selector can only express "each of these users on each of these clusters".
         clusters_with: dict[tuple[str, ...], list[str]] = {}
         for cluster, users in sorted(users_on.items()):
             clusters_with.setdefault(tuple(sorted(users)), []).append(cluster)

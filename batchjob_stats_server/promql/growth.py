@@ -18,7 +18,7 @@ from batchjob_stats_server.promql.query_limits import (
     shown,
 )
 
-# {3}, {3,} and {3,8} repeat in RE2's syntax; {,8} does not.
+# In RE2, {3}, {3,} and {3,8} are repetitions; {,8} is not.
 _COUNTED = re.compile(r"(?P<before>.?)\{(?P<least>[0-9]+)(?:,(?P<most>[0-9]*))?\}", re.DOTALL)
 _OF_ONE_JOB = frozenset({"instance", "jobid"})
 

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-# The names alone tell what a site measures besides.
+# Only our own: the names of other metrics would reveal what else a site measures.
 _OURS = "batchjob_"
 _KEYS = ("type", "help", "unit")
 

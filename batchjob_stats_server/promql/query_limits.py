@@ -35,22 +35,23 @@ class QueryLimits:
     """Limits of one query; times in seconds."""
 
     query_characters: int = LONGEST_QUERY
-    operators: int = 256  # of a query, matchers among them; and as many strings
+    operators: int = 256  # in a query, including matchers; also the maximum number of strings
     selectors: int = 32  # in all queries of one request
     depth: int = 64
-    label_functions: int = 8  # label_replace and label_join in a query
-    label_references: int = 8  # what these put into labels: $1 and joined labels
-    label_characters: int = 128  # of each of their strings but a regular expression
-    copied_labels: int = 2  # group_left and group_right with labels in a query
-    repetitions: int = 200  # sum of the counts in a query's regular expressions
+    label_functions: int = 8  # calls of label_replace and label_join in a query
+    label_references: int = 8  # references ($1) and joined labels in these
+    label_characters: int = 128  # of each of their strings, except regular expressions
+    copied_labels: int = 2  # uses of group_left and group_right with labels in a query
+    repetitions: int = 200  # sum of all repetition counts in a query's regular expressions
     subqueries: int = 8
-    subquery_points: int = 10_000_000  # of a subquery, at all points at which it is read
-    range_seconds_in_all: float = 100_000 * 86400.0  # the same of a range
+    subquery_points: int = 10_000_000  # of a subquery, over all points at which it is evaluated
+    # Of a range, over all points at which it is read.
+    range_seconds_in_all: float = 100_000 * 86400.0
     window_seconds: float = 400 * 86400.0
     range_seconds: float = 100 * 86400.0
-    points: int = 11_000  # of an axis: Prometheus' own bound for a range query
-    subquery_step_seconds: float = 60.0  # where none is given
-    lookback_seconds: float = 300.0  # how far before its time a sample is looked for
+    points: int = 11_000  # per query; Prometheus' own limit for range queries
+    subquery_step_seconds: float = 60.0  # if the query does not set it
+    lookback_seconds: float = 300.0  # maximum age of a sample at a point
 
 
 class QueryWindow(NamedTuple):
@@ -58,7 +59,7 @@ class QueryWindow(NamedTuple):
 
     start: float
     end: float
-    step: float = 0.0  # from one to the next; 0: there is but one
+    step: float = 0.0  # between two points; 0: there is only one
 
 
 def points(window: QueryWindow, limits: QueryLimits) -> None:

@@ -64,8 +64,8 @@ def _parser_errors() -> Iterator[None]:
     except (ValueError, OverflowError) as error:
         raise Malformed(f"not PromQL: {shown(str(error))}") from error
     except BaseException as error:
-        # A panic of the parser, as for times beyond 2**64 s or before 1970 after `@`; pyo3 makes
-        # its class again, no Exception, and importable from nowhere.
+        # The parser panicked, e.g. for times beyond 2**64 s or before 1970 after `@`. pyo3 creates
+        # the exception's class itself: it is not a subclass of Exception, and cannot be imported.
         if type(error).__name__ != "PanicException":
             raise
         raise Malformed("not PromQL: a number is out of range") from error
@@ -104,7 +104,7 @@ class _Writer:
         if self._selectors > self._limits.selectors:
             raise TooLarge(f"more than {self._limits.selectors} selectors")
         shifted, modifiers = self._shifted(node, window)
-        # VictoriaMetrics looks a step back where no range is given, and takes a sample before it.
+        # Without a range, VictoriaMetrics looks back by one step, and uses a sample before that.
         first = shifted.start - max(seconds, shifted.step) - self._limits.lookback_seconds
         selector = Selector.read(node, self._scanned, self._growth)
         fixed = selector.written()
@@ -126,7 +126,7 @@ class _Writer:
         asked = QueryWindow(shifted.start - seconds, shifted.end, step)
         points(asked, self._limits)
         self._growth.subquery(seconds, step, window)
-        # VictoriaMetrics begins so much earlier, and ends at the next whole step.
+        # VictoriaMetrics starts this much earlier, and ends at the next whole step.
         before = step + self._limits.lookback_seconds
         inner = QueryWindow(asked.start - before, asked.end + step, step)
         text = self._operand(node.expr, inner, depth)
@@ -256,7 +256,7 @@ _WRITERS: Mapping[type, Callable[[_Writer, Any, QueryWindow, int], str]] = {
 }
 
 
-# The word, what the parser calls it, and the side that labels are copied from.
+# The keyword, the parser's name for it, and the side whose labels are copied.
 _SIDES: tuple[tuple[str, ast.VectorMatchCardinality, Callable[[ast.BinaryExpr], ast.Expr]], ...] = (
     ("group_left", ast.VectorMatchCardinality.ManyToOne, lambda node: node.rhs),
     ("group_right", ast.VectorMatchCardinality.OneToMany, lambda node: node.lhs),

@@ -11,7 +11,7 @@ from batchjob_stats_server.promql.growth import Growth
 from batchjob_stats_server.promql.query_limits import Malformed, shown
 from batchjob_stats_server.promql.scan import ScannedQuery
 
-# Pairs: the parser's enumerations have no hash.
+# Pairs, since members of the parser's enums are not hashable.
 _MATCH = (
     (ast.MatchOp.Equal, "="),
     (ast.MatchOp.NotEqual, "!="),
@@ -19,7 +19,7 @@ _MATCH = (
     (ast.MatchOp.NotRe, "!~"),
 )
 _LABEL = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
-# `or` joins matchers in VictoriaMetrics; the other two choose a tenant of its cluster version.
+# `or` joins matchers in VictoriaMetrics; the other two select a tenant of its cluster version.
 _RESERVED = frozenset({"or", "vm_account_id", "vm_project_id"})
 
 
@@ -77,7 +77,7 @@ class Selector(NamedTuple):
 
 
 def _allowed(name: str) -> str:
-    # __graphite__, __tenant_id__ and such are commands to some servers, not labels.
+    # Some servers interpret __graphite__, __tenant_id__ and the like as commands, not as labels.
     if name != "__name__" and (name.startswith("__") or name.lower() in _RESERVED):
         raise Malformed(f"label {shown(name)} is not allowed in a selector")
     return label_name(name)

@@ -20,7 +20,7 @@ _OPERATORS: Mapping[str, Callable[[Any, Any], bool]] = {
     "==": operator.eq,
     "!=": operator.ne,
 }
-# What a number with a unit is, and of which quantities.
+# The kind of quantity that a unit is for, and its factor.
 _UNITS: Mapping[str, tuple[str, float]] = {
     "%": ("ratio", 0.01),
     "s": ("seconds", 1),
@@ -47,7 +47,7 @@ class Comparison(NamedTuple):
     text: str
     name: str
     compare: Callable[[Any, Any], bool]
-    constant: float | str  # or the factor before `other`
+    constant: float | str  # or the factor of `other`
     other: str = ""
 
     def holds(self, values: Values) -> bool | None:

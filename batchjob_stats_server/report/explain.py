@@ -52,8 +52,8 @@ class EfficiencyRatio(NamedTuple):
     what: str  # cpu, memory, gpu, time
     ratio: float | None
     formula: str
-    missing: str  # why there is no ratio; "" where there is one
-    until_time: int | None = None  # as of an Efficiency
+    missing: str  # why there is no ratio; "" if there is one
+    until_time: int | None = None  # see Efficiency
 
 
 def cpu_ratio(job: Row) -> EfficiencyRatio:

@@ -13,7 +13,7 @@ from batchjob_stats_server.report.units import (
     worth_asking_seconds,
 )
 
-_IDLE_GPU = 0.01  # mean utilisation below which a GPU did nothing
+_IDLE_GPU = 0.01  # mean utilisation below which a GPU is idle
 
 
 class JobFact(NamedTuple):

@@ -10,7 +10,7 @@ from batchjob_stats_server.report.model import Report
 from batchjob_stats_server.report.text import ReportLine, document
 
 _WIDTH = 90
-_LABEL = 26  # longer ones stand out
+_LABEL = 26  # maximum width of the column; longer labels exceed it
 _CELLS = 20
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]<>#|~])")
 _STYLE = (

@@ -14,7 +14,7 @@ from batchjob.schedulers.states import JobState
 from batchjob_stats_server.report import explain
 from batchjob_stats_server.report.model import ReportInput, Row
 
-_LONGEST_ERROR = 200  # characters; the page has all of it further below
+_LONGEST_ERROR = 200  # characters; the page has the full text further below
 _NOT_YOURS = "This is not a fault of the job"
 _CODES = {
     126: "its command was found but could not be executed: it is not executable, or not a program "

@@ -16,7 +16,7 @@ class JobSummary:
 
     cluster: str
     jobid: str
-    job_id: int  # the number of its row
+    job_id: int  # id of its row
     user: str
     account: str
     partition: str
@@ -38,13 +38,13 @@ class JobSummary:
     gpus: int | None
     submit_line: str
     work_dir: str
-    allocated_resources: str  # in the scheduler's words
+    allocated_resources: str  # as named by the scheduler
     cancelled_by: str
-    tool: str  # of tracked work, as is what follows
+    tool: str  # of tracked work, like the following fields
     parameters: str  # a JSON object
     error: str
-    result_type: str  # of what it returned
-    record_id: str  # the id that another system has for it
+    result_type: str  # type of the returned value
+    record_id: str  # id in another system
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class JobUse:
     peak_memory_bytes: int | None
     read_bytes: int | None  # by its processes, network file systems included
     written_bytes: int | None
-    device_read_bytes: int | None  # of that, what reached block devices
+    device_read_bytes: int | None  # part of it that reached block devices
     device_written_bytes: int | None
 
     def moved(self) -> tuple[tuple[str, int | None, int | None], ...]:
@@ -72,11 +72,11 @@ class JobUse:
 class Basis:
     """What the numbers rest on."""
 
-    source: str  # prometheus, samples; accounting: only the scheduler's own; "": nothing
+    source: str  # prometheus, samples; accounting: only the scheduler's own data; "": none
     samples: int
     nodes: int
-    coverage: float | None  # part of the job's node time that they stand for
-    until_time: int | None  # epoch milliseconds; the job is measured to then
+    coverage: float | None  # part of the job's node time that they cover
+    until_time: int | None  # epoch milliseconds; end of the measured time
     final: bool  # the job has ended, and its figures will not change
     doubts: tuple[str, ...]
 
@@ -89,11 +89,11 @@ class Efficiency:
     ratio: float | None
     used: float | None
     available: float | None
-    unit: str  # of used and available: seconds, bytes, GPUs
+    unit: str  # of `used` and `available`: seconds, bytes, GPUs
     formula: str
     source: str
-    missing: str  # why there is no ratio; "" where there is one
-    until_time: int | None = None  # epoch milliseconds; the job went on after this measurement
+    missing: str  # why there is no ratio; "" if there is one
+    until_time: int | None = None  # epoch milliseconds; the job ran on after this measurement
 
 
 @dataclass(frozen=True)
@@ -122,12 +122,12 @@ class NodeUse:
 class JobEnergy:
     """Energy at the nodes by component and kind, and at the site's meter."""
 
-    components: Mapping[str, float]  # host active, host idle, gpu active, gpu idle: joules
+    components: Mapping[str, float]  # joules of host active, host idle, gpu active and gpu idle
     total_joules: float | None
-    site_joules: float | None  # times PUE; None where no PUE is set
+    site_joules: float | None  # multiplied by PUE; None if no PUE is set
     pue: float | None
     source: str
-    missing: str = ""  # why none was measured as a whole; "" where it was
+    missing: str = ""  # why the job's energy was not measured; "" if it was
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class Emission:
 
     provider: str
     grams: float
-    site_grams: float | None  # times PUE
+    site_grams: float | None  # multiplied by PUE
 
 
 @dataclass(frozen=True)
@@ -146,21 +146,21 @@ class SimilarComparison:
     what: str
     unit: str
     this: float | None
-    jobs: int  # similar ones of which this is known
+    jobs: int  # number of similar jobs for which it is known
     lower_quartile: float
     median: float
     upper_quartile: float
-    below: float | None  # part of them that have less than this job
+    below: float | None  # part of these jobs with less than this one
 
 
 @dataclass(frozen=True)
 class Similar:
     """The user's jobs like this one that ended well, the latest before it."""
 
-    alike: str  # in what: the name, or the request
+    alike: str  # what they have in common: the name or the request
     jobs: int
     comparisons: tuple[SimilarComparison, ...]
-    missing: str  # why there is nothing to compare; "" where there is
+    missing: str  # why there is nothing to compare; "" if there is something
 
 
 @dataclass(frozen=True)
@@ -180,8 +180,8 @@ class Resubmission:
     """The submit line with what this and earlier runs of its name needed."""
 
     line: str
-    runs: int  # earlier ones
-    saved_memory_bytes: int  # of all nodes
+    runs: int  # number of earlier runs
+    saved_memory_bytes: int  # over all nodes
     saved_seconds: int  # of the time limit
 
 
@@ -197,10 +197,10 @@ class Silence:
 class Report:
     """All of it."""
 
-    headline: str  # why it waits or how it ended, in a sentence or two; "": nothing to explain
+    headline: str  # why it waits or how it ended, in one or two sentences; "": nothing to explain
     job: JobSummary
     use: JobUse
-    interim: bool  # the job runs on; all this may change
+    interim: bool  # the job is still running, so all this may change
     basis: Basis
     efficiency: tuple[Efficiency, ...]
     nodes: tuple[NodeUse, ...]
@@ -236,15 +236,15 @@ COMPARED = (
 class ReportInput(NamedTuple):
     """Rows of the database (queries/jobs.py), and what only the measurements contain."""
 
-    job: Row  # with its usage under usage_...
+    job: Row  # with its usage as usage_...
     now: int
     gpus: Sequence[Row] = ()
     emissions: Sequence[Row] = ()
-    nodes: Sequence[NodeUse] = ()  # empty: not known node by node
-    gpu_memory: Mapping[str, float] = {}  # installed, by UUID and instance
-    similar: Sequence[Row] = ()  # with COMPARED, the latest first
-    alike: str = ""  # in what they are
-    short_jobs: int | None = None  # of this user, a minute long or less, in the day before
+    nodes: Sequence[NodeUse] = ()  # empty: unknown per node
+    gpu_memory: Mapping[str, float] = {}  # installed memory, by UUID and instance
+    similar: Sequence[Row] = ()  # with COMPARED, latest first
+    alike: str = ""  # what they have in common
+    short_jobs: int | None = None  # of this user, at most a minute long, in the day before
     steps: Sequence[Row] = ()
-    shares: Sequence[Row] = ()  # what it had on each node
-    usual_wait: float | None = None  # seconds; of a job that waits: of others in its partition
+    shares: Sequence[Row] = ()  # its allocation on each node
+    usual_wait: float | None = None  # seconds; for a waiting job: of others in its partition

@@ -10,11 +10,11 @@ from batchjob.schedulers.states import JobState
 from batchjob_stats_server.report.conditions import Values
 from batchjob_stats_server.report.model import ReportInput, Resubmission, Row
 
-FEWEST_RUNS = 3  # beside the job itself; of fewer, one odd run would decide
+FEWEST_RUNS = 3  # in addition to the job itself; with fewer, one outlier would decide
 _COMMANDS = ("sbatch", "srun", "salloc")
 _MEMORY = ("--mem", "--mem-per-cpu", "--mem-per-gpu")
 _TIME = ("--time", "-t")
-# Options of sbatch without a value; any other takes the next word where it has no "=".
+# Options of sbatch without a value; others take the next word unless they contain "=".
 _ALONE = frozenset(
     (
         *("--contiguous", "--exclusive", "--hold", "-H", "--ignore-pbs", "--no-kill", "-k"),
@@ -73,7 +73,7 @@ def with_option(line: str, names: Sequence[str], option: str) -> str:
     while place < len(words) and (words[place].startswith("-") or not words[place]):
         word = words[place]
         name, equals, _ = word.partition("=")
-        glued = len(word) > 2 and not word.startswith("--")  # -t30
+        glued = len(word) > 2 and not word.startswith("--")  # like -t30
         name = name[:2] if glued else name
         count = 1 if equals or glued or not word or name in _ALONE else 2
         if name not in names:

@@ -37,7 +37,7 @@ class AdviceRule(NamedTuple):
     applies: Condition
     needs: Condition
     when: Condition
-    reason: str  # with {quantity} where a number is to stand
+    reason: str  # with {quantity} as a placeholder for a number
     step: str
 
 

@@ -6,7 +6,7 @@ from statistics import median, quantiles
 from batchjob_stats_server.report import explain
 from batchjob_stats_server.report.model import ReportInput, Row, Similar, SimilarComparison
 
-FEWEST = 3  # fewer jobs have no median worth the name
+FEWEST = 3  # with fewer jobs, a median means nothing
 
 
 COMPONENTS = ("host_active", "host_idle", "gpu_active", "gpu_idle")

@@ -11,8 +11,8 @@ from batchjob_stats_server.report.explain import END_UNKNOWN
 from batchjob_stats_server.report.model import Advice, Efficiency, Report
 from batchjob_stats_server.report.units import WRITTEN, emissions
 
-_LONGEST = 500  # characters of a text; the JSON form has all
-_MOST_LINES = 16  # of nodes or GPUs; the JSON form has all
+_LONGEST = 500  # maximum characters of a text; the JSON form is complete
+_MOST_LINES = 16  # maximum nodes or GPUs; the JSON form is complete
 _RECORDED = "none; what the scheduler or `batchjob run` recorded is used instead"
 _TITLES = {"cpu": "CPU", "memory": "Memory", "gpu": "GPUs", "time": "Time"}
 _COMPONENTS = {
@@ -42,8 +42,8 @@ class Document(NamedTuple):
     """All text of a report."""
 
     title: str
-    headline: str  # "" or why it waits, or how it ended
-    notice: str  # "" or what to know before reading on
+    headline: str  # why it waits or how it ended, or ""
+    notice: str  # what to know before reading on, or ""
     sections: tuple[ReportSection, ...]
     advice: tuple[Advice, ...]
     silent: tuple[ReportLine, ...]

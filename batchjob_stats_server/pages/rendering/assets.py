@@ -28,7 +28,7 @@ class Asset(NamedTuple):
 
     media_type: str
     body: bytes
-    packed: bytes  # with gzip
+    packed: bytes  # compressed with gzip
     digest: str
 
 

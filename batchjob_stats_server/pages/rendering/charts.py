@@ -50,8 +50,8 @@ class DayBar(NamedTuple):
     """One day of a chart."""
 
     day: int
-    box: Box  # the whole height, for a pointer to hit
-    parts: tuple[Box, ...]  # from the bottom upwards
+    box: Box  # full height, as a target for the pointer
+    parts: tuple[Box, ...]  # from bottom to top
     values: tuple[float, ...]
 
 
@@ -77,7 +77,7 @@ class BarSegment(NamedTuple):
     """A part of a column."""
 
     name: str
-    colour: str  # a class of the style
+    colour: str  # a CSS class
 
 
 DAY_CHART_WIDTH, DAY_CHART_HEIGHT = 720.0, 160.0
@@ -112,7 +112,7 @@ def day_chart(
 class Stay(NamedTuple):
     """A span from `start` to `end`, in a lane of its own during that time."""
 
-    item: int  # its place in what was given
+    item: int  # index of the item
     lane: int
     x: float
     width: float

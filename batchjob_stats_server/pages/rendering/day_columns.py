@@ -13,7 +13,7 @@ from batchjob_stats_server.pages.rendering.charts import (
     DayChart,
 )
 
-_LABELS = 8  # days with their date below
+_LABELS = 8  # maximum days with a date below
 _LABEL_WIDTH = 64.0
 _QUARTERS = (0, 0.25, 0.5, 0.75, 1)
 

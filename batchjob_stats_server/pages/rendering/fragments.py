@@ -17,16 +17,16 @@ from batchjob_stats_server.pages.rendering.usage_bars import UsageBar
 Row = Mapping[Any, Any]
 
 _SPOKEN = ("low", "high")
-# A script that sees one asks for the page again soon.
+# A script that finds one reloads the page soon.
 _LATE = Markup('<span class="late">{}</span>').format(absent("no measurements in time"))
-_CELLS = 32  # of GPUs in a row of a list
+_CELLS = 32  # maximum GPUs shown in a row of a list
 _CELL_WIDTH = 7
-_CELLS_WIDTH = 56  # of all of them at most
+_CELLS_WIDTH = 56  # maximum width of all of them
 
 
 def html(text: str) -> Markup:
     """Markup composed here from escaped parts."""
-    return str.__new__(Markup, text)  # Markup's own looks for `__html__`, which takes its time
+    return str.__new__(Markup, text)  # Markup's own looks for `__html__`, which is slow
 
 
 def escaped(text: str) -> Markup:
@@ -117,7 +117,7 @@ def jobid(row: Row) -> Markup:
 
 def job_link(row: Row) -> Markup:
     """A run's id with a link to its page."""
-    # All else in the address is percent-encoded.
+    # The rest of the address is percent-encoded.
     return html(f'<a href="{links.job(row).replace("&", "&amp;")}">{jobid(row)}</a>')
 
 

@@ -40,8 +40,8 @@ _STRICT = (
     "frame-ancestors "
 )
 POLICY = _STRICT.format(styles="", images="")
-# Plotly writes `style` attributes. Its style rules go into a sheet of ours (job.html), so that
-# neither <style> elements nor scripts in the page need to be let in.
+# Plotly writes `style` attributes. Its style rules are in our own style sheet (job.html), so that
+# neither <style> elements nor inline scripts need to be allowed.
 PLOT_POLICY = _STRICT.format(styles="style-src-attr 'unsafe-inline'; ", images=" blob:")
 
 Handler = Callable[[Request, Any], Awaitable[Response]]
@@ -53,14 +53,14 @@ class Frame(NamedTuple):
     templates: jinja2.Environment
     assets: Assets
     sparks: Sparklines
-    ancestors: str  # whose pages may show ours in a frame, for the Content-Security-Policy
+    ancestors: str  # sites that may embed our pages in a frame, for Content-Security-Policy
 
     def headers(self, policy: str) -> dict[str, str]:
         """Headers of every page."""
         return {
             "Content-Security-Policy": policy + self.ancestors,
             "Cache-Control": "private, no-store",
-            # With `no-referrer` the forms of our own pages would have the origin `null`.
+            # With `no-referrer`, forms on our own pages would send the origin `null`.
             "Referrer-Policy": "same-origin",
         }
 
@@ -115,7 +115,7 @@ class PageRenderer(NamedTuple):
     known: Principal
     now: int
     grafana: GrafanaOptions
-    made_up: str = ""  # the name of a cluster that a demo made up
+    made_up: str = ""  # name of a demo's cluster
 
     def show(self, template: str, *, plots: bool = False, **values: Any) -> HTMLResponse:
         """Render the page, which no cache but the browser's may keep."""
@@ -204,7 +204,8 @@ def _shown(handler: Any) -> Handler:
 def _problem(request: Request, answer: Response, known: Principal | None) -> Response:
     status = answer.status_code
     detail = json.loads(bytes(answer.body)).get("detail", "")
-    # A link on another site brings no SameSite=Strict cookie along; once more from here does.
+    # Browsers do not send a SameSite=Strict cookie when they follow a link on another site; when
+    # this page reloads itself, they do.
     again = status == 401 and request.headers.get("sec-fetch-site") == "cross-site"
     had_token = cookie_name(request) in request.cookies
     services: Services = request.app.state.services

@@ -44,18 +44,18 @@ class TableFacts(NamedTuple):
     """What cells need in addition to the rows."""
 
     now: int
-    gpus: Mapping[int, Sequence[float | None]]  # use of each of a job's GPUs, by its row's number
-    sparks: Mapping[LineKey, Sparkline] | None  # None: nothing is measured here
+    gpus: Mapping[int, Sequence[float | None]]  # utilisation of each of a job's GPUs, by row id
+    sparks: Mapping[LineKey, Sparkline] | None  # None: there are no measurements
 
 
 class ListColumn(NamedTuple):
     """A column of a table of jobs."""
 
     title: str
-    sort: str  # the key by which the list may be ordered; "" for none
-    write: Callable[[Row, TableFacts], str]  # the HTML of a cell
-    style: str = ""  # the class of its cells
-    label: str = ""  # beside the value on narrow screens, where it is not the title
+    sort: str  # sort key of the list; "" if it cannot be sorted by this column
+    write: Callable[[Row, TableFacts], str]  # returns the HTML of a cell
+    style: str = ""  # CSS class of its cells
+    label: str = ""  # shown next to the value on narrow screens, if it differs from the title
 
     @property
     def head_style(self) -> str:
@@ -67,11 +67,11 @@ class ListLayout(NamedTuple):
     """What decides which columns a table has."""
 
     chosen: Collection[Column]
-    waits: bool  # jobs that have not begun
-    gpus: bool  # whether some have any
+    waits: bool  # whether the jobs have not started yet
+    gpus: bool  # whether any job has GPUs
     several_users: bool
     several_clusters: bool
-    lines: bool  # whether anything is measured
+    lines: bool  # whether there are measurements
 
 
 def columns(layout: ListLayout) -> list[ListColumn]:
@@ -81,7 +81,7 @@ def columns(layout: ListLayout) -> list[ListColumn]:
 
 def body(rows: Sequence[Row], shown: Sequence[ListColumn], facts: TableFacts) -> Markup:
     """The rows of a table."""
-    ends = ["</th>"] + ["</td>"] * len(shown)  # of the cell before
+    ends = ["</th>"] + ["</td>"] * len(shown)  # closing tag of the previous cell
     cells = [(end + _opening(each), each.write) for end, each in zip(ends, shown, strict=False)]
     pieces: list[str] = []
     for row in rows:

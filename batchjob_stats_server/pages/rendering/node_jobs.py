@@ -16,8 +16,8 @@ from batchjob_stats_server.report import explain
 
 Row = Mapping[Any, Any]
 
-_LANE = 22  # from one lane of the time line to the next
-_TOLD_WIDTH = 46  # of a bar that has room for words
+_LANE = 22  # height of a lane of the timeline
+_TOLD_WIDTH = 46  # minimum width of a bar with text
 _UNTOLD = "not reported by the scheduler"
 
 

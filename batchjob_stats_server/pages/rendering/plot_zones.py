@@ -22,7 +22,7 @@ from batchjob_stats_server.report.rules import AdviceRule
 class PlotZone(NamedTuple):
     """Values below, or above, a fraction of the plot's limit."""
 
-    words: str  # of the legend
+    words: str  # text in the legend
     side: str  # below or above
     ratio: float
 
@@ -32,11 +32,11 @@ class _ShownRule(NamedTuple):
 
     curve: Curve
     rule: str
-    quantity: str  # of the rule, as a ratio or a multiple of another quantity
+    quantity: str  # in the rule: a ratio, or a multiple of another quantity
     words: str
 
 
-# The first of a curve and side that applies to a job counts.
+# For each curve and side, the first rule that applies to the job counts.
 _RULES = (
     _ShownRule(CPU, "low-cpu", "cpu_ratio", "little used"),
     _ShownRule(CPU, "cpu-idle", "cpu_ratio", "little used"),

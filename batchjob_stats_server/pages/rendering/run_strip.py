@@ -10,10 +10,10 @@ from batchjob_stats_server.pages.rendering import fragments, links, template_fil
 from batchjob_stats_server.pages.rendering.charts import Box
 from batchjob_stats_server.report.explain import elapsed
 
-WIDTH, HEIGHT = 14, 30.0  # of one run's place, and of a row of bars
-_ROW, _TITLE = 48, 14  # from one row to the next, and of the words above its bars
-_SLOW = 1.5  # times the median
-_FEWEST = 3  # completed runs for a median
+WIDTH, HEIGHT = 14, 30.0  # width of a run; height of its bars
+_ROW, _TITLE = 48, 14  # height of a row; of the title above the bars
+_SLOW = 1.5  # multiple of the median
+_FEWEST = 3  # minimum completed runs for a median
 
 Row = Mapping[Any, Any]
 
@@ -23,7 +23,7 @@ class StripRow(NamedTuple):
 
     title: str
     bars: list[Box | None]
-    highest: str  # in words
+    highest: str  # highest value as text
 
 
 READ = (
@@ -39,8 +39,8 @@ class RunStrip(NamedTuple):
 
     runs: Sequence[Row]
     rows: list[StripRow]
-    slow: list[bool]  # took clearly longer than usual
-    words: list[str]  # of each run, for a pointer and a screen reader
+    slow: list[bool]  # whether a run took clearly longer than usual
+    words: list[str]  # text for a run, for the pointer and screen readers
 
     @property
     def height(self) -> int:

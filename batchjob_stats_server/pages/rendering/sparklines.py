@@ -27,8 +27,8 @@ log = logging.getLogger(__name__)
 
 WIDTH, HEIGHT = 100.0, 20.0
 _STRETCHES = 40
-_MOST = 60  # rows of a page
-_FRESH_SECONDS = 60  # how long the line of a job that runs is good
+_MOST = 60  # maximum rows of a page
+_FRESH_SECONDS = 60  # how long a running job's line is cached
 _KEPT = 5000
 _THREADS = 2
 
@@ -48,7 +48,7 @@ class Line(StrEnum):
     GPU = "gpu_utilization"
 
 
-LineKey = tuple[int, Line]  # the number of a job's row, and what is drawn
+LineKey = tuple[int, Line]  # id of the job's row, and what is drawn
 
 
 class _CachedSparkline(NamedTuple):
@@ -138,7 +138,7 @@ def _by_time(courses: Iterable[TimeSeries]) -> list[tuple[float, list[float]]]:
 
 
 def _path(points: list[tuple[float, float]], top: float) -> str:
-    if len(points) == 1:  # a line needs two ends
+    if len(points) == 1:  # a line needs two points
         points = [points[0], (points[0][0] + 1, points[0][1])]
     return charts.line(points, WIDTH, HEIGHT, top)
 
@@ -149,7 +149,7 @@ def drawn(courses: Iterable[TimeSeries], cpus: float | None) -> Sparkline:
     if not points:
         return Sparkline("", "not measured")
     values = [value for _, value in points]
-    # As many whole CPUs as it used at most: a job that sleeps is a line at the bottom.
+    # The scale is the maximum number of CPUs used, rounded up: an idle job's line is at the bottom.
     top = cpus or max(1, math.ceil(max(values)))
     mean = sum(values) / len(values)
     least, mean_words, most = (

@@ -27,7 +27,7 @@ LEVELS = {
     "gpu": Levels(0.25, 0.6, 99.0),
     "time": Levels(0.0, 0.0, 0.95),
 }
-_IDLE = 0.01  # a GPU below did nothing
+_IDLE = 0.01  # a GPU below this is idle
 
 
 class UsageBar(NamedTuple):
@@ -36,8 +36,8 @@ class UsageBar(NamedTuple):
     name: str
     ratio: float | None  # may be above 1
     level: str = ""  # low, fair, good or high, for the colour
-    detail: str = ""  # how it was made
-    reason: str = ""  # why there is none
+    detail: str = ""  # how it was computed
+    reason: str = ""  # why it is unknown
 
 
 class UsageBars(NamedTuple):

@@ -1,4 +1,4 @@
-/* Many lines at once: a row for each node or GPU, time to the right, darker where there is more. */
+/* A heat map of many lines: one row per node or GPU, time to the right, darker for larger values. */
 "use strict";
 
 window.batchjobHeat = (() => {

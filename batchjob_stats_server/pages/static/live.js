@@ -1,26 +1,26 @@
-/* Brings what changes up to date while somebody looks at it, without a flicker, and says when the
-   server is gone. A part with `data-live` is replaced by the part of the same name. */
+/* Updates the live parts of a visible page without flicker, and says if the server is unavailable. An
+   element with `data-live` is replaced by the element of the same name. */
 "use strict";
 
 (() => {
   const SECONDS = 15;
-  const SOON = 3; // where something did not come in time for the page
+  const SOON = 3; // if something was not available in time for the page
   const parts = () => [...document.querySelectorAll("[data-live]")];
   if (!parts().length) return;
   const gone = document.getElementById("gone");
   let answered = new Date();
 
-  /* Not while it would take something out of somebody's hand. */
+  /* Do not update while the user is selecting or editing something. */
   const held = () => document.hidden || String(getSelection())
     || parts().some((part) => part.contains(document.activeElement) || part.querySelector("input:checked"));
 
   function tell(trouble) {
     gone.hidden = !trouble;
     const words = trouble ? `${trouble} since ${answered.toLocaleTimeString()}. This page shows the state of that time.` : "";
-    if (gone.textContent !== words) gone.textContent = words; // or it would be read aloud again
+    if (gone.textContent !== words) gone.textContent = words; // otherwise screen readers would repeat it
   }
 
-  /* What is wrong with an answer; a server that lets others go first is not gone. */
+  /* What is wrong with an answer; a server that is only busy is not unavailable. */
   function troubleOf(status) {
     if (status >= 502) return "The server has not answered";
     if (status === 401) return "You have been signed out";

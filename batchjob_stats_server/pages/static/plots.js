@@ -1,4 +1,4 @@
-/* Draws what the API has about a job's time, a plot when it comes into view. */
+/* Draws the API's time series of a job, each plot when it comes into view. */
 "use strict";
 
 (() => {
@@ -26,7 +26,7 @@
     return `${short(value)} ${units[power]}`;
   }
 
-  /* Two questions at a time; the server lets users take turns, and says when to come again. */
+  /* Two requests at a time; the server lets users take turns, and says when to retry. */
   let free = 2;
   const waiting = [];
   async function ask(url) {
@@ -43,14 +43,14 @@
     }
   }
 
-  /* Rows of the API as lines: {metric, line, unit, points: [{time, min, mean, max}]}. */
+  /* Convert rows of the API to lines: {metric, line, unit, points: [{time, min, mean, max}]}. */
   async function lines(api, curves, { aggregate = false, points = 600, node = "" } = {}) {
     const url = new URL(api, location.href);
     for (const curve of curves) url.searchParams.append("metric", curve);
     url.searchParams.set("points", points);
     if (aggregate) url.searchParams.set("aggregate", "true");
     if (node) url.searchParams.set("node", node);
-    const spread = url.pathname.includes("/nodes/") ? "" : ",min,max"; // of nodes there are means alone
+    const spread = url.pathname.includes("/nodes/") ? "" : ",min,max"; // for nodes, there are only means
     url.searchParams.set("fields", `metric,node,line,unit,time,mean${spread}`);
     const answer = await ask(url);
     if (!answer.ok) throw new Error((await answer.json()).detail || answer.statusText);
@@ -63,7 +63,7 @@
     return [...found.values()];
   }
 
-  /* A gap in time is a gap in the line. */
+  /* Show gaps in time as gaps in the line. */
   function withGaps(points) {
     const steps = points.slice(1).map((point, i) => point.time - points[i].time).sort((a, b) => a - b);
     const usual = steps[Math.floor(steps.length / 2)] || 0;
@@ -80,11 +80,11 @@
     io_read: "read", io_write: "written", pressure_cpu: "CPU", pressure_memory: "memory", pressure_io: "storage",
     network_receive: "received", network_transmit: "sent",
   };
-  const WHOLE = document.querySelector(".plots[data-whole]") ? "node" : "job"; // a line of all of it
+  const WHOLE = document.querySelector(".plots[data-whole]") ? "node" : "job"; // name of a line without a name of its own
   const named = (each, several) => [several ? (WORDS[each.metric] ?? each.metric.replaceAll("_", " ")) : "", each.line].filter(Boolean).join(", ") || WHOLE;
   const { wall, epoch } = window.batchjobTime;
 
-  /* A colour for each line: of the palette while that lasts, then of the whole circle. */
+  /* A colour for each line: from the palette if it is large enough, otherwise from the colour wheel. */
   function colourOf(place, count) {
     const colours = COLOURS[dark.matches ? "dark" : "light"];
     if (count <= colours.length) return colours[place];
@@ -97,7 +97,7 @@
     const metrics = [...new Set(found.map((each) => each.metric))];
     const places = [...new Set(found.map((each) => each.line))];
     found.forEach((each) => {
-      // A colour is a node or GPU; where there is one, it is a curve.
+      // One colour per node or GPU; if there is only one of them, one per curve.
       const many = places.length > 1;
       const place = many ? places.indexOf(each.line) : metrics.indexOf(each.metric);
       const dotted = many && metrics.indexOf(each.metric) > 0;
@@ -119,7 +119,7 @@
     return made;
   }
 
-  /* Plotly reads some markup in names, which are users' own. */
+  /* Plotly interprets some markup in names, which users choose. */
   const escaped = (text) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
 
   function axis(unit, top) {
@@ -150,7 +150,7 @@
   const until = (plots) => (plots.dataset.until * 1000 + (plots.dataset.running ? performance.now() : 0));
   const whole = (plots) => [wall(plots.dataset.since * 1000), wall(until(plots))];
 
-  /* The zoom is in the address, as epoch seconds, so that a link shows the same. */
+  /* The zoom is in the URL, in epoch seconds, so that a link shows the same. */
   function zoomed() {
     const found = /^#from=(\d+)&to=(\d+)$/.exec(location.hash);
     return found ? [wall(found[1] * 1000), wall(found[2] * 1000)] : null;
@@ -168,7 +168,7 @@
     return values.slice(0, 4);
   }
 
-  /* What is shaded, in the plot's unit: parts of the lowest limit, which is never too much for any line. */
+  /* Shaded zones in the plot's unit: fractions of the lowest limit, which is not too much for any line. */
   function zones(figure, bounds) {
     const limit = Math.min(...bounds);
     if (!Number.isFinite(limit)) return [];
@@ -189,7 +189,7 @@
     figure.querySelector(".told").textContent = `${words}.`;
   }
 
-  /* Of many nodes or GPUs the whole is shown first, and each on demand. */
+  /* If there are many nodes or GPUs, show an aggregate first, and each of them on demand. */
   const FEW = 4;
   function several(figure, plots) {
     const { nodes, gpus } = plots.dataset;
@@ -231,7 +231,7 @@
     figure.append(bar);
   }
 
-  /* More lines than colours that can be told apart are rows; a node's own are lines again. */
+  /* If there are more lines than distinguishable colours, draw rows; the lines of one node are drawn as lines. */
   const COLOURED = 16;
   async function drawRows(figure, plots, many) {
     const { api } = plots.dataset;
@@ -260,7 +260,7 @@
     bar.append(label);
   }
 
-  /* Steps one after the other, every second one shaded. */
+  /* Shade consecutive steps alternately. */
   function shaded(plots) {
     const steps = JSON.parse(plots.dataset.steps || "[]");
     return steps.map(([name, since, till], i) => ({
@@ -270,7 +270,7 @@
     }));
   }
 
-  /* A shaded area with a dotted edge, for eyes and printers that do not tell colours apart. */
+  /* Shaded areas have a dotted edge, for colour-blind readers and black-and-white printers. */
   function zoneShapes(shades, unit, top, showlegend) {
     return shades.map((zone) => ({
       type: "rect", layer: "below", xref: "paper", x0: 0, x1: 1, yref: "y",
@@ -280,7 +280,7 @@
     }));
   }
 
-  const NARROW = 420; // pixels: a legend of what is shaded, which is told below as well, would take half of the plot
+  const NARROW = 420; // pixels: on narrower plots, a legend of the zones, which the text below names too, would take half of the plot
   function styled(found, bounds, plots, figure) {
     const unit = found[0].unit;
     const seen = highest(found);
@@ -325,7 +325,7 @@
     }
   }
 
-  /* One zoom for all plots of a job. */
+  /* Zoom all plots of a job together. */
   let moving = false;
   function together(plots, from, change) {
     const range = change["xaxis.range[0]"] !== undefined ? [change["xaxis.range[0]"], change["xaxis.range[1]"]] : null;
@@ -336,14 +336,14 @@
     Promise.all(others.map((each) => Plotly.relayout(each, { "xaxis.range": range || whole(plots) }))).finally(() => { moving = false; });
   }
 
-  /* As its plot is called, and which of the curves of the plot. */
+  /* Title of the plot, with the name of the curve if it has several. */
   function measurement(figure, metric) {
     const title = figure.querySelector("figcaption").textContent;
     const several = figure.dataset.curves.includes(" ");
     return several ? `${title}: ${WORDS[metric] || metric.replaceAll("_", " ")}` : title;
   }
 
-  /* One point a line is its statistics over the whole time; each family of curves is asked once. */
+  /* With one point per line, the API returns statistics over the whole time; one request per family of curves. */
   async function statistics(section) {
     const plots = document.querySelector(".plots");
     const body = section.querySelector("tbody");
@@ -400,7 +400,7 @@
     figure.querySelector(".told").textContent = words;
   }
 
-  /* Such plots take no place of their own: one line below the others names them. */
+  /* Plots without measurements take no space: one line below the others lists them. */
   function unmeasured(figure) {
     nothing(figure, "Not measured.");
     figure.classList.add("unmeasured");
@@ -456,7 +456,7 @@
     statistics(table).catch(() => {});
   }).observe(document.querySelector(".plots-end"));
 
-  /* A browser does not wait before it prints, so the plots are drawn before it is asked to. */
+  /* Browsers print without waiting, so draw the plots before printing. */
   async function printed() {
     await Promise.all(figures.map(once));
     print();

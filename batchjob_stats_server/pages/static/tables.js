@@ -1,4 +1,4 @@
-/* Tables with `data-file` are sorted by their heads, and downloaded as CSV; buttons copy texts. */
+/* Tables with `data-file` can be sorted by clicking a heading and downloaded as CSV; buttons copy text. */
 "use strict";
 
 (() => {
@@ -9,7 +9,7 @@
     return text !== "" && !Number.isNaN(number) ? number : text;
   };
 
-  /* Numbers before words, and what is not known last, whichever the direction. */
+  /* Numbers before text, and unknown values last in both directions. */
   function compare(a, b, direction) {
     if (a === "" || b === "") return (a === "") - (b === "");
     if (typeof a !== typeof b) return typeof a === "number" ? -1 : 1;
@@ -26,7 +26,7 @@
     table.tBodies[0].append(...rows);
   }
 
-  /* A cell that begins like a formula would be one in a spreadsheet. */
+  /* Spreadsheets would interpret text that starts like a formula as one. */
   const quoted = (text) => `"${(/^[=+@\t]|^-(?![\d.])/.test(text) ? `'${text}` : text).replaceAll('"', '""')}"`;
   const cellText = (cell) => cell.dataset.value ?? cell.innerText.trim();
 
@@ -58,7 +58,7 @@
     (table.closest(".scroll") ?? table).after(button);
   }
 
-  /* Of an element, or the address of the page with its zoom. */
+  /* Copy the text of an element, or the page's URL with its zoom. */
   function copies(button) {
     button.hidden = false;
     button.addEventListener("click", async () => {

@@ -1,4 +1,4 @@
-/* Times in the reader's zone, or in UTC: one click changes all, and the browser remembers it. */
+/* Show times in the reader's zone or in UTC: one click changes all, and the browser remembers the choice. */
 "use strict";
 
 (() => {
@@ -20,10 +20,10 @@
   const clock = (date) => (utc
     ? `${two(date.getUTCHours())}:${two(date.getUTCMinutes())}`
     : `${two(date.getHours())}:${two(date.getMinutes())}`);
-  /* Seconds and milliseconds are the same in each zone. */
+  /* Seconds and milliseconds are the same in every time zone. */
   const seconds = (text) => (text.match(/\d\d:\d\d(:\d\d(\.\d+)?)/) || ["", ""])[1];
 
-  /* In the form that the server wrote: with the year or without, with the zone or without. */
+  /* Keep the server's format: with or without year, with or without zone. */
   function written(text, date) {
     if (/^\d\d:\d\d$/.test(text)) return clock(date);
     const [year, month, dayOfMonth] = day(date);
@@ -41,12 +41,12 @@
     for (const each of root.querySelectorAll(".zone")) each.textContent = zone(new Date());
     const button = document.getElementById("zone");
     if (button) {
-      button.hidden = localZone(new Date()) === "UTC"; // there is nothing to choose
+      button.hidden = localZone(new Date()) === "UTC"; // no choice: local time is UTC
       button.textContent = utc ? "Show local times" : "Show UTC";
     }
   }
 
-  /* Of epoch milliseconds, for plots: an ISO time that says no zone. */
+  /* For plots: epoch milliseconds as an ISO time without a zone. */
   window.batchjobTime = {
     wall: (at) => new Date(utc ? at : at - new Date(at).getTimezoneOffset() * 60000).toISOString().slice(0, 23),
     epoch: (text) => (utc ? Date.parse(`${text.replace(" ", "T")}Z`) : Date.parse(text.replace(" ", "T"))),
@@ -56,7 +56,7 @@
   document.addEventListener("batchjob:renewed", () => apply(document));
   document.getElementById("zone")?.addEventListener("click", () => {
     utc = !utc;
-    try { localStorage.setItem(KEY, utc ? "utc" : "local"); } catch { /* not kept, then */ }
+    try { localStorage.setItem(KEY, utc ? "utc" : "local"); } catch { /* the choice is not remembered */ }
     apply(document);
     document.dispatchEvent(new Event("batchjob:zone"));
   });
