@@ -17,7 +17,7 @@ from batchjob_cli.client.connect import Ask, parser, reachable_server, server
 from batchjob_cli.client.problems import NotFoundError
 from batchjob_cli.client.table import add_zone, show
 
-_NAMED = 10  # of several jobs of a name
+_NAMED = 10  # maximum jobs listed if several have the name
 
 
 def run(arguments: list[str]) -> int:
@@ -117,5 +117,6 @@ def _jobid(given: argparse.Namespace) -> str:
         return history.job(given.id, given.data).jobid
     except history.SeveralRuns as error:
         raise NotFoundError(str(error)) from error
-    except (history.UnknownRun, OSError):  # a scheduler's job; who answers will say what is wrong
+    except (history.UnknownRun, OSError):
+        # A scheduler's job; the query that follows reports errors.
         return str(given.id)

@@ -11,7 +11,7 @@ from batchjob.runtime.times import time_in_words
 from batchjob.schedulers.states import JobState
 from batchjob_cli.client.table import TableColumn
 
-_SHORT = 8  # characters of a UUID, which are enough for every command
+_SHORT = 8  # characters of a UUID, enough for every command
 _UUID = 36
 _RED, _GREEN, _YELLOW, _BLUE, _DIM = "31", "32", "33", "34", "2"
 
@@ -24,7 +24,7 @@ def _took(row: Mapping[str, Any]) -> str:
     if row.get("elapsed_seconds") is not None:
         return run_time(row["elapsed_seconds"])
     if row.get("start_time") is None or row["state"] == JobState.VANISHED:
-        return "-"  # not started, or nobody knows when it ended
+        return "-"  # not started, or its end is unknown
     return run_time(max(0.0, time.time() - row["start_time"] / 1000))
 
 

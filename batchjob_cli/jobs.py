@@ -15,7 +15,7 @@ from batchjob_cli.client.connect import job_pages, parser
 from batchjob_cli.client.table import add_zone, in_colour, show, terminal_width, written
 from batchjob_cli.job_columns import DEFAULT_KEYS, columns_named, default_columns
 
-# Option -> parameter of the API, and what it means.
+# Option -> parameter of the API and its meaning.
 _FILTERS = {
     "user": ("user", "of this user"),
     "account": ("account", "of this account"),

@@ -65,7 +65,7 @@ def _print(given: argparse.Namespace, readers: list[Reader], jobid: str) -> None
     printer = _Printer(given.timestamps, given.zone)
     printer.put(lines)
     while given.follow:
-        running = _running(jobid, given.data)  # asked first, so that the end is read after it
+        running = _running(jobid, given.data)  # check before reading, so that the end is read too
         printer.put(merged(readers, given.since, given.until))
         if not running or (given.until is not None and time.time() > given.until):
             break
@@ -90,7 +90,7 @@ class _Printer:
     def __init__(self, timestamps: bool, zone: tzinfo | None) -> None:
         self._timestamps = timestamps
         self._zone = zone
-        self._within: str | None = None  # the stream whose line is not complete yet
+        self._within: str | None = None  # the stream with an incomplete line
 
     def put(self, lines: Iterable[OutputLine]) -> None:
         out = sys.stdout.buffer

@@ -20,7 +20,7 @@ class Command(NamedTuple):
     name: str
     module: str
     description: str
-    extra: str = "server"  # of pyproject.toml: what it needs beside the exporter's libraries
+    extra: str = "server"  # in pyproject.toml; needed in addition to the exporter's libraries
     function: str = "run"
 
     def load(self) -> Callable[[list[str]], int]:
@@ -99,7 +99,7 @@ def _run(given: list[str]) -> int:
 
 def _do(command: Command, arguments: list[str]) -> int:
     """A node may lack the libraries of servers, which is not an error of the command."""
-    if command.name != "run":  # whose command has arguments of its own
+    if command.name != "run":  # `run` is followed by a command with its own arguments
         _check_text(arguments)
     try:
         return command.load()(arguments)
@@ -111,7 +111,7 @@ def _check_text(arguments: list[str]) -> None:
     for each in arguments:
         try:
             each.encode()
-        except UnicodeEncodeError:  # Python's stand-ins for bytes that are no UTF-8
+        except UnicodeEncodeError:  # surrogates, which stand for bytes that are not UTF-8
             raise SettingsError(f"{each}: expected UTF-8") from None
 
 

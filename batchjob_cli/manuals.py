@@ -52,7 +52,7 @@ def _parser(name: str, module: str) -> argparse.ArgumentParser:
     for command in program.COMMANDS:
         try:
             whole = parser_of(command.load())
-        except ModuleNotFoundError:  # of an extra that is not installed here
+        except ModuleNotFoundError:  # an extra that is not installed here
             continue
         commands.add_parser(
             command.name,
@@ -86,12 +86,12 @@ def _manual(parser: argparse.ArgumentParser) -> str:
 def _name_paths(parser: argparse.ArgumentParser) -> None:
     """Let shells complete files and directories for arguments that are paths."""
     kinds = {"FILE": shtab.FILE, "DIRECTORY": shtab.DIRECTORY}
-    for action in parser._actions:  # argparse has no public way to its arguments
+    for action in parser._actions:  # argparse has no public API for this
         if isinstance(action, argparse._SubParsersAction):
             for command in action.choices.values():
                 _name_paths(command)
         elif isinstance(action.metavar, str) and action.metavar in kinds:
-            # The attribute by which shtab is told; argparse does not know it.
+            # shtab reads this attribute, which argparse does not have.
             action.complete = kinds[action.metavar]  # type: ignore[attr-defined]
 
 

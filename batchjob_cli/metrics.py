@@ -96,7 +96,7 @@ def _of_server(given: argparse.Namespace) -> int:
     asker = server(given)
     run = asker.run_id(given.job)
     jobid = run or given.job
-    # A run that has only begun is not among the jobs yet.
+    # A run that has just started is not in the list of jobs yet.
     path = f"{'runs' if run else 'jobs'}/{quote(jobid, safe='')}/samples"
     first = asker(path, {"limit": 1})
     if first.status == 503 or (first.status == 200 and not first.body):

@@ -14,7 +14,7 @@ _KEYS = ("name", "tool", "account", "user", "partition", "state", "cluster")
 _FIELDS = (
     "state", "elapsed_seconds", "cpu_used_seconds", "memory_used_bytes", "energy_used_joules",
 )  # fmt: skip
-_MOST = 200_000  # jobs looked at
+_MOST = 200_000  # maximum jobs read
 _DAYS = 30
 _NOT_FAILED = (JobState.COMPLETED, JobState.CANCELLED, JobState.REQUEUED)
 
@@ -26,17 +26,17 @@ class Total(NamedTuple):
     jobs: int = 0
     ended: int = 0
     succeeded: int = 0
-    failed: int = 0  # ended, and neither well nor by somebody's wish
-    success_ratio: float | None = None  # of those that have ended
+    failed: int = 0  # ended, but neither successfully nor on request
+    success_ratio: float | None = None  # of the ended jobs
     elapsed_seconds: float = 0.0
     mean_elapsed_seconds: float | None = None
     cpu_seconds: float = 0.0
     mean_cpu_seconds: float | None = None
-    jobs_with_time: int = 0  # jobs whose time is known
-    jobs_with_cpu_time: int = 0  # jobs whose CPU time is known
-    peak_memory_bytes: int | None = None  # of the largest
+    jobs_with_time: int = 0  # jobs with known elapsed time
+    jobs_with_cpu_time: int = 0  # jobs with known CPU time
+    peak_memory_bytes: int | None = None  # of the job with the highest peak
     energy_joules: float | None = None
-    overall: bool = False  # of all jobs
+    overall: bool = False  # the total of all jobs
 
     def plus(self, row: Mapping[str, Any]) -> "Total":
         """The total with one more job."""

@@ -19,7 +19,7 @@ from batchjob_cli.client.selection import one, parser
 from batchjob_cli.run import cgroup, stop_request
 from batchjob_cli.run.abandoned import end_abandoned
 
-_PATIENCE_SECONDS = 10.0  # beyond the grace, for a supervisor to write the end
+_PATIENCE_SECONDS = 10.0  # in addition to the grace period, for the supervisor to record the end
 
 
 def run(arguments: list[str]) -> int:
@@ -76,7 +76,7 @@ def end(data: Path, chosen: Run, grace: float) -> Run:
         raise RefusedError(f"run {jobid} has already ended: {chosen.status}")
     _ask(data / RUNS, chosen, grace)
     ended = _ended(data, jobid, grace + _PATIENCE_SECONDS)
-    stop_request.take(data / RUNS, jobid)  # where the run's user may not remove what root has left
+    stop_request.take(data / RUNS, jobid)  # if the run's user may not delete the request of root
     return chosen if ended is None else ended
 
 
@@ -84,7 +84,7 @@ def _ask(runs: Path, chosen: Run, grace: float) -> None:
     """Leave a request and send SIGTERM."""
     try:
         stop_request.leave(runs, chosen.jobid, grace)
-        if not run_files.signal_supervisor(chosen, signal.SIGTERM):  # it ends just now
+        if not run_files.signal_supervisor(chosen, signal.SIGTERM):  # the run is just ending
             stop_request.take(runs, chosen.jobid)
     except PermissionError as error:
         stop_request.take(runs, chosen.jobid)

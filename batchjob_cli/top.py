@@ -22,7 +22,7 @@ from batchjob_cli.jobs import add_filters, chosen
 _SORTS = ("-start_time", "-cpu_efficiency", "-usage_memory_peak_bytes", "-usage_energy_joules")
 _STYLES = {"31": "red", "32": "green", "33": "yellow", "34": "blue", "2": "dim"}
 
-_MARGIN = 4  # characters: the table's padding, and its scroll bar
+_MARGIN = 4  # characters of the table's padding and its scroll bar
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -32,7 +32,7 @@ def run(arguments: list[str]) -> int:
     given = command_line(arguments)
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise SettingsError("top: expected a terminal; elsewhere use `batchjob jobs --running`")
-    rows_of(given, _SORTS[0], ended=False)  # what is wrong with the question is said at once
+    rows_of(given, _SORTS[0], ended=False)  # report errors in the query right away
     JobsTop(given).run()
     return 0
 

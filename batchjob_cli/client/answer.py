@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from batchjob_cli.client.problems import UnreachableError, of_answer
 
-_SHOWN = 60  # characters
+_SHOWN = 60  # maximum characters of a body in an error message
 
 
 class ApiReply(NamedTuple):
@@ -19,7 +19,7 @@ class ApiReply(NamedTuple):
 
     status: int
     body: bytes
-    next: str  # target of the header Link with rel=next; "" without
+    next: str  # target of the Link header with rel=next, or ""
 
 
 def next_page(link: str) -> str:

@@ -27,7 +27,8 @@ CURVES: Mapping[str, Sequence[str]] = {
 }  # fmt: skip
 """The server's curves of each type of table; a question may name eight."""
 
-_MEANS = frozenset({"gpu_utilization", "gpu_temperature"})  # of several GPUs; all else adds up
+# Averaged over several GPUs; all others are added up.
+_MEANS = frozenset({"gpu_utilization", "gpu_temperature"})
 
 
 def rows(

@@ -35,7 +35,7 @@ def of_answer(status: int, text: str) -> SettingsError:
     if status == 401:
         text = f"{text}; --token-file or $BATCHJOB_TOKEN gives one"
     told = f"{text} (status {status})"
-    if status in (300, 404, 410):  # 300: several have that name
+    if status in (300, 404, 410):  # 300: several jobs match
         return NotFoundError(told)
     if status in (401, 403, 409):
         return RefusedError(told)

@@ -26,7 +26,7 @@ from batchjob_stats_server.api.windows import MADE
 
 _OTHERS = {"state", "state_word", "running", "started_from", "started_before", "limit"}
 _MOST = 1000
-_MOST_FILES = 200  # beyond which recording them is worth its time
+_MOST_FILES = 200  # with more, it is worth recording them first
 _RENAMED = {"user": "username", "group": "groupname"}
 _LIVE = "end_time IS NULL AND state IN ('PENDING', 'RUNNING', 'SUSPENDED')"
 
@@ -49,7 +49,7 @@ def rows(
             found = job_list.listed(db, made, parameters, most)
             beside = _beside(db, made, fresh, parameters, most)
     except (sqlite3.Error, OSError, SchedulerError):
-        return None  # what is wrong is said by whoever writes
+        return None  # the writer, which runs next, reports what is wrong
     return _in_order(found, beside, most)
 
 
@@ -69,7 +69,7 @@ def _fresh(db: sqlite3.Connection, runs: Path) -> Sequence[JobRecord] | None:
     watermark = db.execute(state, (LOCAL, Runs.name)).fetchone()
     if watermark is None or next(runs.glob(f"*{TOMBSTONE}"), None):
         return None
-    query = f"SELECT jobid, submit_time, run, start_time FROM job WHERE cluster = ? AND {_LIVE}"  # noqa: S608 (our own words)
+    query = f"SELECT jobid, submit_time, run, start_time FROM job WHERE cluster = ? AND {_LIVE}"  # noqa: S608 (no user input)
     unfinished = {jobid: Unfinished(*more) for jobid, *more in db.execute(query, (LOCAL,))}
     fresh: list[JobRecord] = []
     for batch in Runs(LOCAL, LocalRunsOptions(str(runs))).read(watermark[0], unfinished):

@@ -126,7 +126,7 @@ class Server:
 def _trust(ca_file: str, cert: str, key: str) -> ssl.SSLContext:
     try:
         context = trust(ca_file)
-    except OSError as error:  # an SSLError where it is no certificate
+    except OSError as error:  # an SSLError if it is not a certificate
         raise SettingsError(f"--ca-file: {ca_file}: {reason(error)}") from error
     if cert:
         try:

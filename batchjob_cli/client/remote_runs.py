@@ -10,7 +10,7 @@ from batchjob_cli.client.answer import document_in, good
 from batchjob_cli.client.connect import server
 from batchjob_cli.run.cpu_list import listed
 
-_PATIENCE_SECONDS = 30.0  # beyond a run's grace
+_PATIENCE_SECONDS = 30.0  # in addition to a run's grace period
 _TIMED_OUT = 124
 
 

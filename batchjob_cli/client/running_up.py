@@ -22,7 +22,7 @@ class RunningUp(NamedTuple):
 
     url: str
     pid: int
-    token: str  # "" where it may not be read
+    token: str  # "" if it may not be read
 
 
 def running_up(data: Path) -> RunningUp | None:
@@ -53,7 +53,8 @@ def announced(data: Path, url: str) -> Iterator[None]:
 @contextlib.contextmanager
 def kept(path: Path, text: str) -> Iterator[None]:
     """Keep a file of one line, readable for its owner alone, until the end; raises OSError."""
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)  # mode 0600
+    # Created with mode 0600.
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
     try:
         with os.fdopen(descriptor, "w", encoding="ascii") as file:
             file.write(f"{text}\n")

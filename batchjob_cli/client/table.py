@@ -9,7 +9,7 @@ from datetime import UTC
 from typing import Any, NamedTuple
 
 _GAP = 2
-_LEAST_WIDTH = 8  # of a column that gives way
+_LEAST_WIDTH = 8  # minimum width of an elastic column
 
 
 class TableColumn(NamedTuple):
@@ -18,9 +18,9 @@ class TableColumn(NamedTuple):
     title: str
     cell: Callable[[Mapping[str, Any]], str]
     right: bool = False
-    elastic: bool = False  # is cut short where the terminal is narrow
-    gives_way: int = 0  # the larger, the sooner it is left out there; 0: never
-    colour: Callable[[Mapping[str, Any]], str] | None = None  # of a cell: an SGR code, or ""
+    elastic: bool = False  # may be truncated on a narrow terminal
+    gives_way: int = 0  # columns with larger values are left out first; 0: never
+    colour: Callable[[Mapping[str, Any]], str] | None = None  # SGR code of a cell, or ""
 
 
 def add_zone(parser: argparse.ArgumentParser) -> None:
@@ -82,7 +82,7 @@ def fitting(
         else:
             break
     spare = -excess() if most is not None else 0
-    for each in kept:  # what a column that was left out has freed
+    for each in kept:  # distribute the width of columns that were left out
         if columns[each].elastic and spare > 0:
             grown = min(widths[each], kept[each] + spare)
             spare -= grown - kept[each]

@@ -93,7 +93,7 @@ def _redfish(node: ExaminedNode) -> Finding | None:
     options = node.options.get("redfish")
     if options is None:
         return None
-    from collectors.power.redfish.reader import service  # HTTP and TLS only where it is configured
+    from collectors.power.redfish.reader import service  # imports HTTP and TLS only if configured
 
     try:
         asked = service(options)

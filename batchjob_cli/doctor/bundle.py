@@ -17,7 +17,7 @@ from batchjob.runtime.settings import SettingsError
 from batchjob_cli.doctor.redaction import Redaction, hosts, people
 
 _SETTINGS = ("/etc/batchjob/*.yml", "/etc/default/batchjob*")
-_LARGEST = 256 << 10  # bytes of one part
+_LARGEST = 256 << 10  # maximum bytes of one part
 _LOG_LINES = 300
 _COMMANDS = {
     "log": ["journalctl", "--no-pager", "--lines", str(_LOG_LINES), "--unit", "batchjob*"],
@@ -75,7 +75,7 @@ def without_audit(lines: bytes) -> bytes:
 
 
 def _output(command: list[str]) -> bytes:
-    done = subprocess.run(  # noqa: S603 (our own commands)
+    done = subprocess.run(  # noqa: S603 (fixed commands)
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         timeout=_SECONDS, check=False,
     )  # fmt: skip

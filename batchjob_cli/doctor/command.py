@@ -51,7 +51,7 @@ def run(arguments: list[str]) -> int:
             f"{own.bundle}: names, addresses and secrets are replaced; read it before you send it"
         )
     else:
-        sys.stdout.write(displayable(report))  # paths of cgroups may hold any bytes
+        sys.stdout.write(displayable(report))  # cgroup paths may contain any bytes
     return 0 if visible else 1
 
 

@@ -16,7 +16,7 @@ Result = Literal["ok", "warning", "missing"]
 class Finding(NamedTuple):
     """What was found, and the change that would help."""
 
-    result: Result  # warning: some numbers are absent; missing: the whole source is
+    result: Result  # warning: some numbers are missing; missing: the whole source is
     seen: str
     advice: str = ""
 
@@ -28,7 +28,7 @@ class ExaminedNode:
     host: Host = field(default_factory=Host)
     layouts: tuple[Layout, ...] = field(default_factory=registry.layouts)
     listen: tuple[str, ...] = ()
-    options: Mapping[str, Any] = field(default_factory=dict)  # of collectors that are on, by name
+    options: Mapping[str, Any] = field(default_factory=dict)  # of the enabled collectors, by name
 
     @cached_property
     def survey(self) -> Survey:
@@ -62,7 +62,7 @@ def answer(node: ExaminedNode, subject: str, checks: tuple[Check, ...]) -> list[
 def _finding(check: Check, node: ExaminedNode) -> Finding | None:
     try:
         return check.look(node)
-    except Exception as error:  # one question that fails must not hide the other answers
+    except Exception as error:  # an error in one check must not hide the others' results
         return Finding("warning", f"could not be examined: {type(error).__name__}: {error}")
 
 

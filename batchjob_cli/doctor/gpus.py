@@ -15,7 +15,7 @@ from collectors.gpu.metrics import ENERGY
 from collectors.gpu.nvidia import nvml
 from collectors.gpu.reading import GpuReading
 
-_SECONDS = 10.0  # for a driver that hangs
+_SECONDS = 10.0  # timeout, in case the driver hangs
 
 
 def _device_files(node: ExaminedNode) -> list[str]:
@@ -26,7 +26,7 @@ def _devices(node: ExaminedNode) -> Finding | None:
     devices = _device_files(node)
     version = read(f"{node.host.procfs}/driver/nvidia/version")
     if not devices and version is None:
-        return None  # a node without GPUs lacks nothing
+        return None  # the node has no GPUs, so nothing is missing
     if version is None:
         return Finding("missing", f"{len(devices)} devices, no driver", "modprobe nvidia")
     return Finding("ok", f"{len(devices)} devices; {version.splitlines()[0].strip()}")

@@ -15,7 +15,7 @@ class Number(NamedTuple):
 
     what: str
     v1: str
-    v2: str | None  # None: kept without a controller
+    v2: str | None  # None: available without a controller
     without: Result
     instead: str = ""  # where the number comes from without the controller
 
@@ -37,7 +37,7 @@ def _number(number: Number, node: ExaminedNode) -> Finding | None:
     ]
     if not _trees(node):
         return None
-    # Slurm makes its tree in a hierarchy of version 1 with the first job that is confined there.
+    # In version 1 hierarchies, Slurm creates its tree with the first job that it confines there.
     if lacking and all(_idle_on_v1(tree, node) for tree, _ in lacking):
         return None
     if not lacking:

@@ -26,7 +26,7 @@ CAPABILITIES = (
     ),
     Capability("CAP_DAC_READ_SEARCH", 2, "the environment of jobs and RAPL's counters"),
 )
-_GRANTED = "CAP_DAC_READ_SEARCH"  # in the unit; a line of a drop-in takes its place
+_GRANTED = "CAP_DAC_READ_SEARCH"  # by the unit; the drop-in lists it again
 
 
 def _who(_: ExaminedNode) -> Finding:

@@ -24,13 +24,13 @@ _SECRETS = (
     re.compile(r"(?<=://)[^/\s]+(?=@)"),  # user and password of a URL
     re.compile(r"(?i)(?P<keep>\bauthorization[\"']?\s*[:=]\s*)[^\n}]+"),
     re.compile(r"(?im)(?<=bearer )\S+"),
-    # A text of several lines, and the passwords of users, as YAML has them.
+    # Multi-line values, and passwords of users, in YAML.
     re.compile(
         rf"(?im)^(?P<keep>(?P<deep> {{0,40}})(?:{_KEY}: *[|>]|basic_auth_users:)[^\n]*\n)"
         r"(?:(?P=deep) +[^\n]*(?:\n|\Z))+"
     ),
     re.compile(rf"(?im)^(?P<keep>[ \t]*(?:{_KEY}|basic_auth_users)[ \t]*[:=][ \t]*)[^\n]+"),
-    # Within a line: of a mapping, a command, a log line.
+    # Within a line: in a mapping, a command or a log line.
     re.compile(rf"(?i)(?P<keep>(?:{_WORDS}[\"']?\s*[:=]|key=)\s*){_VALUE}"),
     re.compile(rf"(?i)(?P<keep>--[\w.-]{{0,64}}{_WORDS}[ \t]+){_VALUE}"),
     # ipmitool(1), ipmi-dcmi(8), sshpass(1)
@@ -38,14 +38,14 @@ _SECRETS = (
         r"(?P<keep>(?<![\w.-])(?:ipmi[\w-]{0,9}|sshpass)\b[^\n]{0,200}?\s-[pPkK][ \t]*)" + _VALUE
     ),
 )
-_FILE_KEY = re.compile(r"(?i)[\w.-]{0,64}[-_]file\s*[:=]")  # names a file, and is no secret
+_FILE_KEY = re.compile(r"(?i)[\w.-]{0,64}[-_]file\s*[:=]")  # the name of a file, not a secret
 _IPV4 = re.compile(r"\b(?:\d{1,3}\.){3}\d{1,3}\b")
 _IPV6 = re.compile(r"(?<![\w:])(?:[0-9a-f]{0,4}:){2,7}[0-9a-f]{0,4}(?![\w:])", re.IGNORECASE)
 _MAC = re.compile(r"(?<![\w:])(?:[0-9a-f]{2}:){5,7}[0-9a-f]{2}(?![\w:])", re.IGNORECASE)
 _HOST = re.compile(r"(?P<before>://|@|[?&]host=)(?P<host>[A-Za-z0-9][\w.-]*)")
 _MAIL = re.compile(r"[\w.+-]{1,64}@[\w-]{1,64}(?:\.[\w-]{1,64})+")
 _NO_HOSTS = ("localhost", "REDACTED", "MAIL")
-_FIRST_PERSON = 1000  # uids below are the system's (login.defs(5), UID_MIN)
+_FIRST_PERSON = 1000  # smaller uids belong to the system (login.defs(5), UID_MIN)
 _NOBODY = 65534
 
 

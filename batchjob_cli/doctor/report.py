@@ -33,7 +33,7 @@ def _wrapped(text: str, head: str) -> list[str]:
         _WIDTH,
         initial_indent=head,
         subsequent_indent=" " * len(head),
-        break_long_words=False,  # commands and paths are to be copied
+        break_long_words=False,  # commands and paths must stay intact for copying
         break_on_hyphens=False,
     )
 

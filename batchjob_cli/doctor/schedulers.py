@@ -61,7 +61,7 @@ def _commands(procfs: str) -> set[str]:
         pids = [name for name in os.listdir(procfs) if name.isdigit()]
     except OSError:
         return set()
-    # A process that has ended and waits for its parent still has a name, but no command line.
+    # A zombie still has a name, but no command line.
     return {read(f"{procfs}/{pid}/comm") or "" for pid in pids if read(f"{procfs}/{pid}/cmdline")}
 
 

@@ -35,7 +35,7 @@ class Survey(NamedTuple):
     hierarchies: tuple[Hierarchy, ...]
     trees: tuple[SchedulerTree, ...]
     jobs: tuple[JobDirectory, ...]
-    directories: int  # that lead to jobs
+    directories: int  # number of directories that lead to jobs
 
     def managers(self) -> list[str]:
         """Those that have a tree or a job, by name."""
@@ -79,7 +79,7 @@ def _walk(root: str, path: str, place: LayoutCursor) -> Iterator[tuple[str, Layo
         with os.scandir(f"{root}/{path}" if path else root) as entries:
             names = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
     except OSError:
-        return  # removed meanwhile
+        return  # removed in the meantime
     for name in names:
         yield from _walk(root, f"{path}/{name}" if path else name, enter(place, name))
 
@@ -99,7 +99,7 @@ def _outermost(trees: list[SchedulerTree]) -> list[SchedulerTree]:
     """If a tree is inside another one of the same scheduler, only the outer one."""
     tops: dict[tuple[str, str], list[str]] = defaultdict(list)
     kept = []
-    for tree in trees:  # in the order of the walk: the outer ones come first
+    for tree in trees:  # the walk visits outer trees first
         above = tops[tree.manager, tree.hierarchy.root]
         if not any(tree.path.startswith(f"{path}/") for path in above):
             above.append(tree.path)

@@ -19,7 +19,7 @@ def end_abandoned(runs: Path) -> None:
     for jobid, left in cgroup.existing().items():
         owner = _abandoned_owner(runs / f"{jobid}.json")
         if owner is not None and left.owners() == {owner}:
-            with contextlib.suppress(OSError):  # not ours to end
+            with contextlib.suppress(OSError):  # we may not have permission
                 left.signal(signal.SIGKILL)
                 left.remove()
 

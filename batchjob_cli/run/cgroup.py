@@ -32,8 +32,8 @@ from collectors.jobs.discovery.places import match
 _V1 = frozenset({"cpu", "cpuacct", "memory", "blkio", "pids"})
 _V2 = ("cpu", "io", "memory", "pids")
 _GROUPS = frozenset({"cpu", "memory", "io", "processes", "pressure"})
-_RACES = 20  # another run that ends removes the slice between our two mkdir
-_REMOVAL_SECONDS = 2.0  # a process that was killed may take a moment to go
+_RACES = 20  # another run's end may remove the slice between our two mkdir
+_REMOVAL_SECONDS = 2.0  # a killed process may take a moment to disappear
 
 
 class NoCgroup(Exception):
@@ -141,7 +141,7 @@ class Cgroup:
                 break
             time.sleep(0.02)
         for path in self.directories:
-            with contextlib.suppress(OSError):  # others run
+            with contextlib.suppress(OSError):  # other runs still use it
                 Path(path).parent.rmdir()
         return left
 
@@ -154,7 +154,7 @@ def make(jobid: str, limits: RunLimits, host: Host | None = None) -> Cgroup:
     host = host or Host()
     mounted = hierarchies(host)
     v1 = [each for each in mounted if each.version == 1 and each.controllers & _V1]
-    v1 = [each for each in v1 if "cpuset" not in each.controllers]  # it would need CPUs first
+    v1 = [each for each in v1 if "cpuset" not in each.controllers]  # cpuset would need CPUs first
     if v1:
         return _make_v1(jobid, v1, host)
     v2 = [each for each in mounted if each.version == 2]
@@ -194,7 +194,7 @@ def existing(host: Host | None = None) -> dict[str, Cgroup]:
 def _names(directory: str) -> list[str]:
     try:
         return os.listdir(directory)
-    except OSError:  # not there, or not for us
+    except OSError:  # missing, or not readable
         return []
 
 

@@ -73,7 +73,8 @@ def _guarded(order: RunSpecification, mask: set[int], tell: Tell) -> int:
     except OSError as error:
         say(f"{error.filename or 'the run'}: {error.strerror}")
         return OUR_FAULT
-    if status == 128 + signal.SIGINT:  # a shell's loop ends only if we end as its Ctrl-C would
+    # A shell's loop only ends if we die of SIGINT, as if by Ctrl-C.
+    if status == 128 + signal.SIGINT:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
     return status

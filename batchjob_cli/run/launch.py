@@ -86,7 +86,7 @@ def _become(
             join()
         if cpus:
             os.sched_setaffinity(0, cpus)
-        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # a job must not outlive who watches over it
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # the job must not outlive its supervisor
         if os.getppid() != parent:
             os._exit(OUR_FAULT)
         for number, descriptor in enumerate(streams):
@@ -95,7 +95,7 @@ def _become(
             signal.signal(ignored_by_python, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         stage = _EXECUTE
-        os.execvp(command[0], list(command))  # noqa: S606 (what the user asks for, no shell)
+        os.execvp(command[0], list(command))  # noqa: S606 (requested by the user, no shell)
     except OSError as error:
         os.write(writer, _FORM.pack(stage, error.errno or 0))
     finally:

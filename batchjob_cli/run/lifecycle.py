@@ -34,7 +34,7 @@ TIMED_OUT = 124
 STOPPED = "stopped"
 """The word for a run that somebody ended; one that had not started was cancelled."""
 _RETRY_SECONDS = (0.2, 1.0, 3.0)
-_LOOK_SECONDS = 0.3  # between two looks whether it is our turn
+_LOOK_SECONDS = 0.3  # interval of checking the queue
 
 
 class Failed(Exception):
@@ -80,7 +80,7 @@ def perform(
     outcome = outcome._replace(run=_cancelled(outcome.run, end, runs))
     record_end(runs, outcome.run)
     life.ended(outcome.run)
-    # All is on record: from here on a signal may end us as it does any other program.
+    # Everything is recorded: from now on, a signal may end us like any other program.
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     for pump in begun.pumps:
         pump.join()
@@ -146,7 +146,7 @@ def _limited(order: RunSpecification, run: Run, cgroup: Cgroup | None) -> RunLim
         else:
             applied = applied.plus(each)
     if order.cpus:
-        cgroup.bind(run.cpu_list)  # where it can; each process is bound besides
+        cgroup.bind(run.cpu_list)  # if possible; each process is bound as well
     return applied
 
 
@@ -158,7 +158,8 @@ def _allocated(order: RunSpecification, run: Run, applied: RunLimits) -> Run:
         io_limit_bytes_per_second=applied.io_bytes_per_second,
     )
     if limited != run:
-        with contextlib.suppress(OSError):  # it was on record a moment ago; the end will say it too
+        # The run is already on record, and its end will include this.
+        with contextlib.suppress(OSError):
             write(order.data / RUNS, limited)
     return limited
 
@@ -191,7 +192,7 @@ def _logs(order: RunSpecification, run: Run) -> tuple[StreamLog | None, ...]:
     if order.keep_output:
         try:
             directory = prepare(order.data, LOGS) / run.jobid
-            directory.mkdir(mode=0o700)  # not one that another user has made meanwhile
+            directory.mkdir(mode=0o700)  # fail if another user has created it in the meantime
             return tuple(StreamLog(directory, stream, order.log_bytes) for stream in STREAMS)
         except OSError as error:
             say(f"the output is not kept: {error.filename}: {error.strerror}")
@@ -321,7 +322,7 @@ def wait_for_start(order: RunSpecification, run: Run, turn: Turn | None) -> Run 
 
 def _pause(order: RunSpecification) -> float:
     left = (order.start_at or 0.0) - time.time()
-    return min(left, 30.0) if left > 0 else _LOOK_SECONDS  # clocks may be set
+    return min(left, 30.0) if left > 0 else _LOOK_SECONDS  # the clock may be set
 
 
 def _ended_while_waiting(seconds: float) -> bool:

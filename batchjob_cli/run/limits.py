@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 _PERIOD_MICROSECONDS = 100_000
-_LEAST_MICROSECONDS = 1000  # of a quota, sched-bwc.rst
+_LEAST_MICROSECONDS = 1000  # minimum quota, sched-bwc.rst
 
 
 class LimitError(Exception):
@@ -22,7 +22,7 @@ class RunLimits(NamedTuple):
 
     cpus: float | None = None
     memory_bytes: int | None = None
-    io_bytes_per_second: int | None = None  # for reading, and as much for writing
+    io_bytes_per_second: int | None = None  # each for reading and writing
 
     def plus(self, other: "RunLimits") -> "RunLimits":
         """Both sets of limits together."""
@@ -49,7 +49,7 @@ class Setting(NamedTuple):
     controller: str
     file: str
     value: str
-    if_there: bool = False  # a kernel without swap accounting has no such file
+    if_there: bool = False  # skip it on a kernel without swap accounting
 
 
 def controllers(limits: RunLimits, version: int) -> dict[str, str]:

@@ -13,14 +13,14 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 _KIB = 1024
-_KERNEL_TELLS = "/proc/thread-self/children"  # with CONFIG_PROC_CHILDREN
+_KERNEL_TELLS = "/proc/thread-self/children"  # exists with CONFIG_PROC_CHILDREN
 
 
 class Ended(NamedTuple):
     """A child that we waited for."""
 
     pid: int
-    status: int  # as wait(2) has it
+    status: int  # as returned by wait(2)
 
 
 class RunUsage(NamedTuple):
@@ -42,7 +42,7 @@ class ProcessTree:
 
     def __init__(self) -> None:
         self._page = os.sysconf("SC_PAGESIZE")
-        # A child's peak (ru_maxrss) includes the memory it shared with us before its execve(2).
+        # A child's peak (ru_maxrss) includes the memory that it shared with us before execve(2).
         self._own_peak = _own_peak_bytes()
         self.usage = RunUsage()
 
@@ -132,7 +132,7 @@ def _children(pid: int) -> list[int]:
         for thread in os.listdir(f"/proc/{pid}/task"):
             with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
                 found.extend(map(int, file.read().split()))
-    except FileNotFoundError:  # it has ended, or this kernel has no such file
+    except FileNotFoundError:  # the process has ended, or the kernel lacks this file
         if os.path.exists(f"/proc/{pid}/stat") and not os.path.exists(_KERNEL_TELLS):
             return [child for child, parent in _parents() if parent == pid]
     except OSError:

@@ -27,11 +27,12 @@ class Turn:
         self._directory = _own_directory(runs)
         self._most = most
         self._name = f"{_TICKET}{time.time_ns():020d}-{jobid}"
-        self._place: int | None = None  # descriptor
+        self._place: int | None = None  # a file descriptor
         made = self._directory / f".{jobid}"
         self._ticket = os.open(made, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._ticket, fcntl.LOCK_EX)
-        made.rename(self._directory / self._name)  # whoever finds it finds it locked
+        # Renamed only now, so that others always find it locked.
+        made.rename(self._directory / self._name)
 
     def __enter__(self) -> Self:
         return self

@@ -28,9 +28,9 @@ class RunSpecification(NamedTuple):
     detach: bool = False
     quiet: bool = False
     keep_output: bool = True
-    log_bytes: int = 0  # for each stream, compressed
-    cpus: frozenset[int] = frozenset()  # that it is bound to; empty: to none
-    max_runs: int = 0  # of one user at once; 0: no limit
+    log_bytes: int = 0  # maximum per stream, compressed
+    cpus: frozenset[int] = frozenset()  # CPUs to bind it to; empty: none
+    max_runs: int = 0  # maximum runs of a user at once; 0: no limit
 
 
 def first_record(order: RunSpecification, jobid: str, reason: str) -> Run:
@@ -66,5 +66,5 @@ def _group() -> str:
 def _work_dir() -> str:
     try:
         return str(Path.cwd())
-    except FileNotFoundError:  # removed
+    except FileNotFoundError:  # the directory has been removed
         return ""

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from batchjob.local_runs.directory import plain_file
 from batchjob.runtime.logins import login_of
 
-_LARGEST = 1000  # bytes
+_LARGEST = 1000  # maximum size in bytes
 
 
 class StopRequest(NamedTuple):
@@ -36,7 +36,7 @@ def leave(runs: Path, jobid: str, grace_seconds: float) -> None:
             json.dump({"grace": grace_seconds}, file)
             os.fchmod(file.fileno(), 0o644)
         Path(temporary).replace(_path(runs, jobid))
-    except BaseException:  # whatever stops us, no temporary file may stay
+    except BaseException:  # never leave a temporary file behind
         Path(temporary).unlink(missing_ok=True)
         raise
 
@@ -62,6 +62,6 @@ def grace(runs: Path, jobid: str) -> float | None:
 def take(runs: Path, jobid: str) -> StopRequest | None:
     """The request, which is deleted."""
     request = read(runs, jobid)
-    with contextlib.suppress(OSError):  # another user's, in a directory that several share
+    with contextlib.suppress(OSError):  # another user's file, in a shared directory
         _path(runs, jobid).unlink()
     return request

@@ -30,7 +30,7 @@ class Channel(NamedTuple):
 
     outer: int
     inner: int
-    target: int | None  # None: nobody watches
+    target: int | None  # None: output is not passed on
     terminal: bool
 
 
@@ -40,7 +40,7 @@ def open_channel(target: int | None) -> Channel:
         outer, inner = os.pipe2(os.O_CLOEXEC)
         return Channel(outer, inner, target, terminal=False)
     outer, inner = os.openpty()
-    # The real terminal does what is to be done with the output; once is enough.
+    # Only the real terminal processes the output, so that this does not happen twice.
     attributes = termios.tcgetattr(inner)
     attributes[tty.OFLAG] &= ~termios.OPOST
     attributes[tty.LFLAG] &= ~termios.ECHO
@@ -57,7 +57,7 @@ def copy_window(channel: Channel) -> None:
             size = fcntl.ioctl(channel.target, termios.TIOCGWINSZ, bytes(_WINDOW.size))
             fcntl.ioctl(channel.outer, termios.TIOCSWINSZ, size)
         except OSError:
-            pass  # hung up
+            pass  # the terminal has hung up
 
 
 class Pump(threading.Thread):
@@ -79,7 +79,7 @@ class Pump(threading.Thread):
                     break
                 self._keep(data)
         finally:
-            os.close(self._channel.outer)  # who writes on is told so, as by any closed pipe
+            os.close(self._channel.outer)  # writers then get an error, as from any closed pipe
             self._close()
 
     def _read(self) -> bytes:
@@ -90,7 +90,7 @@ class Pump(threading.Thread):
         try:
             return os.read(self._channel.outer, _AT_ONCE)
         except OSError as error:
-            if error.errno == errno.EIO:  # pty(7): the last one has closed the other side
+            if error.errno == errno.EIO:  # pty(7): all descriptors of the other side are closed
                 return b""
             raise
 
@@ -102,7 +102,7 @@ class Pump(threading.Thread):
                 data = data[os.write(target, data) :]
             except BlockingIOError:
                 select.select([], [target], [])
-            except OSError as error:  # EPIPE, EIO of a terminal that is gone, ENOSPC of a file
+            except OSError as error:  # EPIPE, EIO for a closed terminal, ENOSPC for a file
                 if error.errno == errno.EPIPE:
                     return False
                 self._say(f"{self.name} cannot be passed on: {error.strerror}")

@@ -15,7 +15,8 @@ class RunOutcome(NamedTuple):
 
     run: Run
     wall_seconds: float
-    devices: Mapping[str, DeviceIO] | None = None  # what reached them, by the cgroup's counters
+    # IO that reached devices, from the cgroup's counters.
+    devices: Mapping[str, DeviceIO] | None = None
     throttled_seconds: float | None = None
 
 

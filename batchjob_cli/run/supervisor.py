@@ -20,19 +20,19 @@ FORWARDED = (
     signal.SIGTERM,
 )  # fmt: skip
 TAKEN = frozenset((*FORWARDED, signal.SIGCHLD, signal.SIGTSTP, signal.SIGCONT, signal.SIGWINCH))
-_FROM_KERNEL = 0x80  # SI_KERNEL of sigaction(2): it went to the whole process group
-_LOOK_SECONDS, _LATER = 0.25, 1.0  # how often the process tree is looked at, at first and later
+_FROM_KERNEL = 0x80  # SI_KERNEL of sigaction(2): sent to the whole process group
+_LOOK_SECONDS, _LATER = 0.25, 1.0  # sampling interval of the process tree, at first and later
 _FIRST_SECONDS = 5.0
-_LEFTOVER_SECONDS = 2.0  # for what the command left behind, from SIGTERM to SIGKILL
+_LEFTOVER_SECONDS = 2.0  # from SIGTERM to SIGKILL, for processes that the command left behind
 
 
 class End(NamedTuple):
     """How the command ended."""
 
-    status: int  # as wait(2) has it
-    sent: frozenset[int]  # signals that somebody sent to the run
+    status: int  # as returned by wait(2)
+    sent: frozenset[int]  # signals that the run was sent
     timed_out: bool = False
-    left_behind: int = 0  # processes it left, which were ended
+    left_behind: int = 0  # number of processes it left, which were ended
 
 
 def block_signals() -> set[int]:
@@ -41,7 +41,7 @@ def block_signals() -> set[int]:
     Signals that were ignored when we were started (nohup, a shell's background) stay ignored.
     """
     heard = {each for each in TAKEN if signal.getsignal(each) is not signal.SIG_IGN}
-    # SIGTTOU: we may write to the terminal from the background, where `stty tostop` forbids it.
+    # Blocking SIGTTOU lets us write to the terminal from the background, even with `stty tostop`.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {*heard, signal.SIGTTOU})
     return set(map(int, before))
 
@@ -115,7 +115,7 @@ class RunSupervisor:
     def _begin_end(self, grace: float) -> None:
         """Send SIGTERM to every process, and SIGKILL to the remaining ones later."""
         self._signal_all(signal.SIGTERM)
-        self._signal_all(signal.SIGCONT)  # a stopped process would not hear of it
+        self._signal_all(signal.SIGCONT)  # a stopped process would not receive it
         until = time.monotonic() + grace
         self._kill_at = until if self._kill_at is None else min(until, self._kill_at)
 
@@ -123,7 +123,7 @@ class RunSupervisor:
         """Ctrl-Z: stop together with the command, as the shell expects, and continue with it."""
         if not it_has_it:
             self._send(signal.SIGTSTP)
-        if os.getsid(os.getppid()) == os.getsid(0):  # else nobody is there who would continue us
+        if os.getsid(os.getppid()) == os.getsid(0):  # otherwise nobody could continue us
             os.kill(os.getpid(), signal.SIGSTOP)
             self._send(signal.SIGCONT)
 
@@ -150,7 +150,7 @@ class RunSupervisor:
             self._timed_out = self._status is None
             self._begin_end(self._grace)
         if self._kill_at is not None and now >= self._kill_at:
-            self._kill_at = now + 1.0  # whoever was born meanwhile is next
+            self._kill_at = now + 1.0  # then kill processes created in the meantime
             self._signal_all(signal.SIGKILL)
 
     def _end_leftovers(self) -> int:

@@ -23,7 +23,7 @@ from batchjob_stats_db.database.unusable import unusable
 from batchjob_stats_server import main as server_main
 from batchjob_stats_server.http.hosts import LOOPBACK
 
-_EVERY_HOST = ("0.0.0.0", "::")  # noqa: S104 (what may be given)
+_EVERY_HOST = ("0.0.0.0", "::")  # noqa: S104 (accepted values)
 _LOOPBACK = "127.0.0.1"
 
 

@@ -61,7 +61,7 @@ def start(data: Path) -> list[subprocess.Popen[str]]:
         ]  # fmt: skip
         with contextlib.suppress(OSError):
             begun.append(
-                subprocess.Popen(  # noqa: S603 (our own command)
+                subprocess.Popen(  # noqa: S603 (fixed command)
                     argv, cwd=scratch, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
                 )
             )

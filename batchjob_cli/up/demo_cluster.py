@@ -19,7 +19,7 @@ from batchjob.schedulers.records import (
 from batchjob.schedulers.states import JobState
 
 CLUSTER = "batchjob-demo"
-_CRASHED = 128 + 11  # as a shell tells a segmentation fault
+_CRASHED = 128 + 11  # exit status of a segmentation fault in a shell
 DAYS, DAYS_AHEAD = 30, 7
 FIRST_ID = 8_000_001
 HOUR, DAY, GIB = 3600, 86400, 1 << 30
@@ -33,18 +33,18 @@ class Recipe(NamedTuple):
     name: str
     user: str
     account: str
-    jobs: int  # in the month
+    jobs: int  # in a month
     nodes: int
-    cpus: int  # of each node, as are the next two
+    cpus: int  # per node, like the next two
     memory_gib: int
     gpus: int
     limit_hours: int
-    hours: float  # as a rule
+    hours: float  # typical run time
     cpu_busy: float  # 0..1
     memory_used: float
     gpu_busy: tuple[float, ...] = ()  # of each GPU of a node
-    ends: tuple[JobState, ...] = ()  # instead of COMPLETED, of every few
-    idle_node: bool = False  # the last node does little
+    ends: tuple[JobState, ...] = ()  # instead of COMPLETED, for some of the jobs
+    idle_node: bool = False  # the last node is nearly idle
     partition: str = "cpu"
 
 
@@ -72,8 +72,8 @@ class MadeJob(NamedTuple):
 
     record: JobRecord
     recipe: Recipe
-    busy: float  # about 1: how this run differs from the usual in time and memory
-    effort: float = 1.0  # at most 1: and in what its processors do
+    busy: float  # about 1: factor of this run's time and memory
+    effort: float = 1.0  # at most 1: factor of its CPU and GPU use
 
 
 def planned(begun: int, seed: int = 1) -> list[MadeJob]:
@@ -139,7 +139,7 @@ def _submits(rng: random.Random, now: int) -> Iterator[tuple[int, Recipe]]:
         for _ in range(recipe.jobs):
             day = now - DAY * rng.randrange(DAYS)
             yield round(day - abs(rng.gauss(0.25, 0.2)) * DAY), recipe
-    for recipe in RECIPES:  # something runs and waits whenever one looks
+    for recipe in RECIPES:  # so that some jobs are always running and waiting
         yield now - rng.randrange(600, round(recipe.hours * HOUR * 0.7) + 900), recipe
 
 

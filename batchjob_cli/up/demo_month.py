@@ -23,7 +23,7 @@ from batchjob_stats_db.samples import folder
 
 log = logging.getLogger(__name__)
 
-_PLOTTED = 250  # the latest jobs have samples, as have all that did not complete
+_PLOTTED = 250  # the newest jobs, which have samples, like all that did not complete
 _SOURCE = "demo"
 _PAUSE_SECONDS = 30.0
 
@@ -39,7 +39,7 @@ class DemoMonth:
         self._engine = engine
         self._now = begun
         self._store = Store(engine, CLUSTER, UsagePolicy(), clock=lambda: self._now)
-        self._files: dict[str, SampleFiles] = {}  # of jobs that run
+        self._files: dict[str, SampleFiles] = {}  # for running jobs
         self._written: set[str] = set()  # jobs that have files
         self._samples = samples
         self._store.write_people(demo_cluster.people(), _SOURCE)

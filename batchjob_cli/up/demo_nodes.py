@@ -33,8 +33,8 @@ from batchjob_stats_server.services import Services
 _CPUS, _GPUS = 64, 8
 _OUT = {"c21": ("idle", "drain", "memory errors"), "c22": ("down", "", "not responding")}
 _IDLE_WATTS, _SYSTEM_BYTES = 90.0, 6 * GIB
-_GAPS = {"c07": 0.86}  # parts of the time in which a node's exporter answered
-_FOUND = 4  # questions at a time
+_GAPS = {"c07": 0.86}  # part of the time in which a node's exporter answered
+_FOUND = 4  # simultaneous queries
 
 
 class NodeStay(NamedTuple):

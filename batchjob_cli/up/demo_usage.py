@@ -15,15 +15,15 @@ from batchjob_stats_db.samples.folder import folder_of
 from batchjob_stats_db.samples.writer import Writer
 from batchjob_stats_db.timeseries.base import JobWindow
 
-GPU_MEMORY, GPU_MEMORY_TOTAL = 60 * GIB, 80 * GIB  # in use by a busy GPU, and installed
-_SAMPLES = 60  # of a node
-_INTERVAL = 30.0  # seconds between samples of a running job, as the measurements expect
+GPU_MEMORY, GPU_MEMORY_TOTAL = 60 * GIB, 80 * GIB  # used by a busy GPU; installed
+_SAMPLES = 60  # samples per node
+_INTERVAL = 30.0  # seconds between samples of a running job, as measurements expect
 _GPU_IDLE_WATTS, _GPU_SPAN_WATTS = 60.0, 320.0
 _CPU_WATTS, _CPU_IDLE_WATTS = 6.0, 2.0
 _GRAMS_PER_KWH = 250.0
-_IDLE_NODE = 0.1  # of what the others do
+_IDLE_NODE = 0.1  # relative to the other nodes
 _PROVIDER = "demo"
-_SWING = 0.18  # of a curve around its mean
+_SWING = 0.18  # of a curve around its mean, relative
 
 
 def usage(job: MadeJob, row: RowMapping, now: int) -> tuple[JobToMeasure, MeasuredUsage]:

@@ -185,6 +185,6 @@ def settings(arguments: list[str]) -> UpSettings:
     add_flags(parser, SECTIONS)
     flags = parse_flags(parser, arguments)
     path = flags.pop("config.file")
-    # A terminal is for what one should know; log lines say the rest when they are asked for.
+    # Show only what users need to know on the terminal, unless log messages are requested.
     given = {"log.level": "warning"} | (load_file(path, SECTIONS) if path else {}) | flags
     return UpSettings(*(make(cls, section, given) for section, cls in SECTIONS.items()))

@@ -82,7 +82,7 @@ def bring_up_to_date(url: URL) -> None:
     finally:
         engine.dispose()
     if not current:
-        from batchjob_stats_db.admin import migrate  # Alembic is megabytes
+        from batchjob_stats_db.admin import migrate  # Alembic takes megabytes
 
         done = migrate.bring_up_to_date(url)
         if done.copy:

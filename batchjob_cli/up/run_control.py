@@ -13,7 +13,7 @@ from batchjob_cli import delete, stop
 from batchjob_stats_server.run_control import RunRefusedError, RunRequest
 
 _START_SECONDS = 60.0
-_COMMAND = ("-P", "-m", "batchjob_cli")  # -P: the directory of a run may hold modules of others
+_COMMAND = ("-P", "-m", "batchjob_cli")  # -P: a run's directory may contain modules of others
 
 
 class LocalRunControl:
@@ -27,7 +27,7 @@ class LocalRunControl:
         """See RunControl. Each is supervised by a process of its own, which outlives this one."""
         argv = [sys.executable, *_COMMAND, *_arguments(request, self.data)]
         try:
-            done = subprocess.run(  # noqa: S603 (what an admin asks for, no shell)
+            done = subprocess.run(  # noqa: S603 (requested by an admin, no shell)
                 argv,
                 cwd=request.directory or None,
                 env={**os.environ, **request.environment},

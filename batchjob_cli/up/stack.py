@@ -37,21 +37,21 @@ from collectors.job_samples import sources_of, take
 log = logging.getLogger(__name__)
 
 _SCHEDULER_INTERVAL = "30s"
-_FIRST_VALUES_SECONDS = 2.0  # at most, for the jobs that are there to be identified
+_FIRST_VALUES_SECONDS = 2.0  # maximum wait until existing jobs are identified
 
 
 class Stack(NamedTuple):
     """The running parts, and what to print about them."""
 
-    metrics_address: str  # "" where nobody can scrape
+    metrics_address: str  # "" if metrics cannot be scraped
     recorder: Recorder | None
     pollers: tuple[PollerService, ...]
     server: server_main.AnsweringServer
     scheduler: DetectedCluster | None
     token: str
     database: str
-    made_up_jobs: int  # of the demo's cluster
-    demo_runs: int  # that it has started on this machine
+    made_up_jobs: int  # jobs of the demo's cluster
+    demo_runs: int  # runs that the demo started on this machine
 
 
 @contextlib.contextmanager
@@ -77,7 +77,7 @@ def running(settings: UpSettings, data: Path) -> Iterator[Stack]:
         recorder = _recorder(settings, exporter, data)
         services = server_services.build(server_settings(settings, data, url))
         control = LocalRunControl(data, LOCAL) if settings.runs.remote else None
-        # The demo's jobs begin while its month is made.
+        # The demo's runs start while its month is generated.
         demo_runs = demo.start(data) if settings.up.demo else []
         month = _made_up(settings, engine, data)
         services = services._replace(
@@ -91,7 +91,7 @@ def running(settings: UpSettings, data: Path) -> Iterator[Stack]:
         watching = watch(exporter) if isinstance(exporter, ExporterService) else None
         exporter.start()
         stack.callback(exporter.stop)
-        exporter.wait(_FIRST_VALUES_SECONDS)  # or the first samples have no job
+        exporter.wait(_FIRST_VALUES_SECONDS)  # otherwise the first samples would lack jobs
         for each in (watching, recorder, *pollers, month.clock() if month else None):
             if each is not None:
                 each.start()
@@ -125,7 +125,7 @@ def _exporter(settings: UpSettings, secret: str) -> ExporterService | Exporter:
         return exporter_of(chosen)
     try:
         return ExporterService(chosen, secret)
-    except UnavailableError as error:  # it names its own flag
+    except UnavailableError as error:  # the message names another flag
         told = str(error).removeprefix("web.listen-address: ")
         raise SettingsError(f"--exporter-address: {told}") from error
 
@@ -168,7 +168,7 @@ def server_settings(settings: UpSettings, data: Path, url: URL) -> server_option
     given: dict[str, Any] = {
         **_database(settings, url),
         "web.listen-address": str(settings.up.listen_address),
-        "web.metrics-from": [],  # other people of this machine are on loopback too
+        "web.metrics-from": [],  # loopback is shared with other users of this machine
         "web.tls-cert-file": settings.web.tls_cert_file,
         "web.tls-key-file": settings.web.tls_key_file,
         "web.allowed-host": list(settings.web.allowed_host),
