@@ -6,7 +6,7 @@ from grafana.generate.model import ApiQuery, Dashboard, Json, Variable
 from grafana.generate.panels import panel
 from grafana.generate.plugins import PROMETHEUS, Plugin, promql_variable
 
-SCHEMA = 41  # of Grafana 11.6; newer ones read it and migrate
+SCHEMA = 41  # of Grafana 11.6; newer versions read and migrate it
 _WIDTH = 24
 TAG = "batchjob"
 
@@ -21,7 +21,7 @@ def document(made: Dashboard, plugin: Plugin) -> Json:
         "tags": [TAG, *([plugin.folder] if asks_api else [])],
         "schemaVersion": SCHEMA,
         "editable": True,
-        "graphTooltip": 1,  # one crosshair through all panels
+        "graphTooltip": 1,  # one crosshair in all panels
         "timezone": "browser",
         "refresh": made.refresh,
         "time": {"from": made.since, "to": made.until},
@@ -122,8 +122,9 @@ def _asked(each: Variable, query: ApiQuery | str, plugin: Plugin) -> Json:
         "datasource": source,
         "query": asked,
         "definition": told,
-        "refresh": 2,  # when the time range changes
+        "refresh": 2,  # refresh when the time range changes
         "regex": "",
-        "sort": 0 if each.hidden else 1,  # of what is hidden, the first of the answer is taken
+        # Of hidden variables, the first value of the answer is used.
+        "sort": 0 if each.hidden else 1,
         **_choice(each),
     }

@@ -5,7 +5,7 @@ import re
 from grafana.generate.model import SUFFIX, ApiQuery, Dashboard, Json, Panel, PanelColumn, Promql
 from grafana.generate.replicas import folded
 
-# The dashboard that shows one of them, and the variable there that takes the name.
+# The dashboard of a user, an account and so on, and its variable for the name.
 _PLACES = {
     "user": (f"jobs{SUFFIX}", "user"),
     "account": (f"account-usage{SUFFIX}", "account"),

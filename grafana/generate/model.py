@@ -4,8 +4,9 @@ from typing import Literal, NamedTuple
 
 Json = dict[str, object]
 
-PAGES = "http://localhost:10912"  # the server's own; docs/grafana.md says how to set another
-SUFFIX = "@SUFFIX@"  # in an address: what the uids of this plugin's dashboards end with
+# The server's own default; docs/grafana.md explains how to set another.
+PAGES = "http://localhost:10912"
+SUFFIX = "@SUFFIX@"  # in URLs, a placeholder for the suffix of the plugin's dashboard uids
 
 
 class Thresholds(NamedTuple):
@@ -13,7 +14,7 @@ class Thresholds(NamedTuple):
 
     orange: float
     red: float | None = None
-    low: bool = False  # small figures are the bad ones: below, not from there on
+    low: bool = False  # low values are bad: a colour applies below its threshold
 
 
 class PanelColumn(NamedTuple):
@@ -21,10 +22,10 @@ class PanelColumn(NamedTuple):
 
     key: str
     title: str = ""
-    unit: str = ""  # of Grafana: s, bytes, joule …; given for numbers only
+    unit: str = ""  # Grafana's name: s, bytes, joule …; only for numbers
     kind: Literal["string", "number", "time"] = "string"
-    link: str = ""  # address; may hold ${__data.fields.KEY}
-    hidden: bool = False  # there for links alone
+    link: str = ""  # URL; may contain ${__data.fields.KEY}
+    hidden: bool = False  # only used by links
     thresholds: Thresholds | None = None
 
 
@@ -34,7 +35,7 @@ class ApiQuery(NamedTuple):
     path: str  # below /api/v1
     columns: tuple[PanelColumn, ...]
     params: tuple[tuple[str, str], ...] = ()
-    root: str = ""  # the key of an answer that has the rows; none: the answer is the rows
+    root: str = ""  # key of the answer that holds the rows; "": the answer itself is the rows
 
     def parameters(self) -> tuple[tuple[str, str], ...]:
         """Parameters with the displayed keys, if the API accepts them: a job has over a hundred."""
@@ -62,17 +63,17 @@ class Panel(NamedTuple):
     title: str
     queries: tuple[Query, ...] = ()
     unit: str = ""
-    about: str = ""  # shown at the (i) of the panel
+    about: str = ""  # description of the panel, shown at its (i)
     kind: Kind = "timeseries"
     width: int = 12
     height: int = 8
     stacked: bool = False
     bars: bool = False
-    most: float | None = None  # end of the axis
+    most: float | None = None  # maximum of the axis
     thresholds: Thresholds | None = None
-    line_name: str = ""  # of long rows, one for each point of each line: what a line is called
-    columns: tuple[PanelColumn, ...] = ()  # of a table of Promql: labels, then "Value"
-    sort_by: str = ""  # title of a column; largest first
+    line_name: str = ""  # for long rows (one per point and line): name of a line
+    columns: tuple[PanelColumn, ...] = ()  # of a table with Promql queries: labels, then "Value"
+    sort_by: str = ""  # title of a column, in descending order
     text: str = ""  # Markdown
 
 
@@ -81,10 +82,10 @@ class Variable(NamedTuple):
 
     name: str
     label: str
-    query: ApiQuery | str | None = None  # of the API; `label_values(…)`; None: typed in
+    query: ApiQuery | str | None = None  # to the API, or `label_values(…)`; None: free text
     every: bool = False  # offers "All", which is `.*`
     several: bool = False
-    words: tuple[str, ...] = ()  # a fixed list
+    words: tuple[str, ...] = ()  # a fixed list of values
     hidden: bool = False
     about: str = ""
 
@@ -100,9 +101,9 @@ class Dashboard(NamedTuple):
     since: str = "now-6h"
     until: str = "now"
     refresh: str = ""
-    links: tuple[tuple[str, str], ...] = ()  # title and address, at the top
-    folder: str = "prometheus"  # of files, where it asks Prometheus alone
-    on_nodes: bool = True  # its label `instance` names nodes
+    links: tuple[tuple[str, str], ...] = ()  # title and URL, at the top
+    folder: str = "prometheus"  # of its files, if it only queries Prometheus
+    on_nodes: bool = True  # whether its label `instance` is a node
 
     def asks_api(self) -> bool:
         """Whether it is generated for each plugin that reads the API."""

@@ -72,7 +72,7 @@ def _defaults(made: Panel, whole: Dashboard) -> Json:
             "fillOpacity": 60 if made.bars else 20 if made.stacked else 0,
             "lineWidth": 1,
             "showPoints": "never",
-            "spanNulls": False,  # a gap is a gap
+            "spanNulls": False,  # show gaps as gaps
             "stacking": {"mode": "normal" if made.stacked else "none", "group": "A"},
             "axisSoftMin": 0,
             "thresholdsStyle": {"mode": "dashed" if made.thresholds else "off"},
@@ -84,7 +84,8 @@ def _defaults(made: Panel, whole: Dashboard) -> Json:
     if made.line_name:
         defaults["displayName"] = made.line_name
     if made.thresholds:
-        if made.kind != "timeseries":  # lines keep colours of their own, beside dashed lines
+        # Lines keep their own colours, next to dashed threshold lines.
+        if made.kind != "timeseries":
             defaults["color"] = {"mode": "thresholds"}
         defaults["thresholds"] = _steps(made.thresholds)
     return defaults
@@ -124,7 +125,7 @@ def _overrides(made: Panel, whole: Dashboard) -> list[Json]:
     ]
     if made.kind != "table":
         return columns
-    # A table that has rows shows a cell without a value as an empty one.
+    # In a table with rows, show a cell without a value as empty.
     cells: Json = {
         "matcher": {"id": "byRegexp", "options": "/.*/"},
         "properties": [{"id": "noValue", "value": " "}],
@@ -155,7 +156,7 @@ def _transformations(made: Panel) -> list[Json]:
     if made.kind != "table":
         return []
     order: Json = {
-        # Infinity sorts columns by name, and series bring a time that is the moment of asking.
+        # Infinity sorts columns by name, and series include the time of the query.
         "indexByName": {column.key: at for at, column in enumerate(_columns(made))},
         "excludeByName": {"Time": True} if made.columns else {},
         "renameByName": {},

@@ -19,7 +19,8 @@ def _infinity(rows: ApiQuery, ref: str) -> Json:
         "refId": ref,
         "type": "json",
         "source": "url",
-        "parser": "backend",  # in Grafana's server, where ${__user.login} of the settings is known
+        # Run by Grafana's server, where ${__user.login} in the settings is known.
+        "parser": "backend",
         "format": "table",
         "url": rows.path,
         "url_options": {
@@ -59,7 +60,8 @@ def _json_api(rows: ApiQuery, ref: str) -> Json:
         "params": [[key, value] for key, value in rows.parameters()],
         "headers": [],
         "body": "",
-        # Kept for five minutes by default, under a key that does not know who asks.
+        # By default, answers are cached for five minutes, under a key that does not include the
+        # user.
         "cacheDurationSeconds": 0,
         "fields": [
             {
@@ -82,8 +84,8 @@ class Plugin(NamedTuple):
 
     folder: str
     type: str
-    title: str  # of a dashboard's folder
-    suffix: str  # of uids, so that both may be installed side by side
+    title: str  # of the folder of its dashboards
+    suffix: str  # of uids, so that dashboards for both plugins can be installed together
     query: Callable[[ApiQuery, str], Json]
     variable: Callable[[ApiQuery], Json]
 

@@ -7,7 +7,7 @@ from grafana.generate.model import ApiQuery, Panel, Promql
 _OPERATORS = "you are not an operator (viewer or admin), or"
 _GROUP = "the exporter does not expose the group"
 
-# What a question has in it, and why it may have no answer; the first that fits.
+# What a query contains, and why its answer may be empty; the first match counts.
 _REASONS = (
     ("similar.comparisons", "no similar job of the user completed before this one"),
     ("/report", "this job has nothing of this kind to report, or you may not see it"),
@@ -67,7 +67,7 @@ _REASONS = (
     ("", _OPERATORS + " Prometheus must scrape the exporters"),
 )
 
-# Beginnings of names of metrics that are not ours, and whose they are.
+# Prefixes of other exporters' metrics, and why these may be missing.
 _OTHERS = (
     ("kube_pod", "kube-state-metrics is not scraped"),
     ("container", "cAdvisor in the kubelets is not scraped, or nothing of this kind runs"),
@@ -93,5 +93,5 @@ def reason(made: Panel) -> str:
 def _text(query: ApiQuery | Promql) -> str:
     if isinstance(query, Promql):
         return query.expr
-    # Quoted, for one curve's name may be in another's.
+    # Quoted, since the name of one curve may be part of another's.
     return " ".join((query.path, query.root, *(f'"{value}"' for _, value in query.params)))

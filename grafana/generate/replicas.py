@@ -14,7 +14,7 @@ from collectors.collector import COLLECTORS
 
 _TARGET = ("cluster", "instance")
 _SCRAPED = (*_TARGET, "job")
-# Families that are no exporter's own.
+# Metrics that are not exposed by our own exporters.
 _OTHERS: Mapping[str, tuple[str, ...]] = {
     "up": _SCRAPED,
     "scrape_duration_seconds": _SCRAPED,
@@ -63,7 +63,7 @@ def _folded(found: re.Match[str]) -> str:
 def _exported() -> dict[str, tuple[str, ...]]:
     known: dict[str, tuple[str, ...]] = {}
     for metric in (*(m for each in COLLECTORS for m in each.load().metrics), *METRICS, *OWN):
-        # Any exporter may be the one that asks the scheduler.
+        # Any of the exporters may be the one that queries the scheduler.
         target = _TARGET[:1] if metric.name.startswith("batchjob_cluster_") else _TARGET
         own = (*target, *metric.labels)
         known[metric.name] = own

@@ -24,7 +24,7 @@ def _parts(title: str, part: str, about: str, *columns: PanelColumn) -> Panel:
 
 
 def _report(title: str, root: str, about: str, *columns: PanelColumn, width: int = 12) -> Panel:
-    # Infinity prefers text to JSON, in its header Accept.
+    # Infinity's Accept header prefers text to JSON.
     rows = ApiQuery(f"{_PATH}/report", columns, (IN_CLUSTER, ("format", "json")), root)
     return Panel(title, (rows,), about=about, kind="table", width=width, height=7)
 
@@ -57,7 +57,7 @@ def _of_latest(name: str, key: str) -> Variable:
     return Variable(name, name, rows, hidden=True)
 
 
-# "All" clusters may be chosen here, but not on the dashboard of a node.
+# This dashboard offers "All" clusters; the dashboard of a node does not.
 _NODE = PanelColumn(
     "node",
     "Node",

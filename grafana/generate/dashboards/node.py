@@ -23,7 +23,7 @@ def _row(title: str) -> Panel:
     return Panel(title, kind="row")
 
 
-_LIVE = series(PROCESSES, _N)  # jobs that have ended linger without it
+_LIVE = series(PROCESSES, _N)  # without it, ended jobs would linger
 DASHBOARD = Dashboard(
     "node",
     "Node",

@@ -2,14 +2,15 @@
 
 from grafana.generate.model import SUFFIX, ApiQuery, PanelColumn, Variable
 
-# The row says when to look: a minute before its start to a minute after its end, or to now.
+# The time range is in the row: from a minute before the job's start to a minute after its end, or
+# to now.
 JOB_ADDRESS = (
     f"/d/batchjob-job{SUFFIX}?var-cluster=${{__data.fields.cluster}}"
     "&var-job=${__data.fields.jobid}"
     "&from=${__data.fields.window_from}&to=${__data.fields.window_to}"
 )
 JOB = PanelColumn("jobid", "Job", link=JOB_ADDRESS)
-# Where rows do not say when: such as of jobs that run.
+# For rows without a time range, such as those of running jobs.
 JOB_NOW = JOB._replace(
     link=f"/d/batchjob-job{SUFFIX}?var-cluster=${{__data.fields.cluster}}"
     "&var-job=${__data.fields.jobid}"

@@ -3,7 +3,8 @@
 from grafana.generate.dashboards.kubernetes.shape import C, dashboard, figure, lines, rate
 from grafana.generate.thresholds import ANY
 
-_ITS = f"and on (cluster, job, instance) vm_app_start_timestamp{{{C}}}"  # processes of its own
+# Only VictoriaMetrics' own processes.
+_ITS = f"and on (cluster, job, instance) vm_app_start_timestamp{{{C}}}"
 _LEGEND = "{{job}} {{instance}}"
 
 
