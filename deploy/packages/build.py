@@ -51,7 +51,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     wanted = [kind for kind in wanted if kind not in missing]
     os.environ["SOURCE_DATE_EPOCH"] = str(source_date())
-    os.environ["TZ"] = "UTC"  # of manual pages' dates, and of times in zip archives
+    os.environ["TZ"] = "UTC"  # for dates in manual pages and times in zip archives
     time.tzset()
     os.umask(0o022)
     given.output.mkdir(parents=True, exist_ok=True)

@@ -25,8 +25,8 @@ class PackagedDirectory(NamedTuple):
     """A directory that is created on installation, and at boot if it is missing then."""
 
     path: str
-    mode: str  # octal, as tmpfiles.d(5) and install(1) take it
-    user: str = "root"  # and the group of that name
+    mode: str  # octal, as in tmpfiles.d(5) and install(1)
+    user: str = "root"  # owner, and the group of the same name
 
 
 class Package(NamedTuple):
@@ -34,17 +34,17 @@ class Package(NamedTuple):
 
     name: str
     summary: str
-    extra: str  # of pyproject.toml
+    extra: str  # in pyproject.toml
     environment: str  # its directory below /opt/batchjob
     commands: Mapping[str, str]  # name -> module that has main()
     units: tuple[str, ...]
     configuration: Mapping[str, str]  # below /etc -> file in deploy/config
-    user: str = ""  # made on installation
+    user: str = ""  # created on installation
     needs: str = ""  # another package of the same version
-    user_units: tuple[str, ...] = ()  # of deploy/systemd/user
+    user_units: tuple[str, ...] = ()  # in deploy/systemd/user
     directories: tuple[PackagedDirectory, ...] = ()
     scripts: Mapping[str, str] = {}  # below /usr/libexec/batchjob -> file in deploy/
-    examples: Mapping[str, str] = {}  # below /usr/share/batchjob -> path here
+    examples: Mapping[str, str] = {}  # below /usr/share/batchjob -> path in the repository
 
     def enabled(self) -> tuple[str, ...]:
         """Units for `systemctl enable`; the others are started by these."""
@@ -168,7 +168,8 @@ def install(locked: str, wheel: Path, site: Path, *flags: str) -> None:
         "--no-compile", "--no-deps", "--target", str(site), *flags,
     )  # fmt: skip
     run(*pip, "--require-hashes", "-r", str(ROOT / "deploy/locked" / f"{locked}.txt"))
-    shutil.rmtree(site / "bin", ignore_errors=True)  # their first line names this machine's Python
+    # Their shebang lines name this machine's Python.
+    shutil.rmtree(site / "bin", ignore_errors=True)
     run(*pip, "--no-index", str(wheel))
     shutil.rmtree(site / "bin")
     for record in site.glob("*.dist-info/RECORD"):
@@ -201,7 +202,7 @@ def source_date() -> int:
         return int(given)
     argv = ["git", "-C", str(ROOT), "log", "-1", "--format=%ct"]
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, check=False)  # noqa: S603 (our own arguments)
+        done = subprocess.run(argv, capture_output=True, text=True, check=False)  # noqa: S603 (fixed arguments)
     except OSError:
         return _HATCHLINGS_DATE
     return int(done.stdout) if done.stdout.strip().isdigit() else _HATCHLINGS_DATE
@@ -247,11 +248,11 @@ def _environment(folder: Path, package: Package, wheel: Path, python: Interprete
         f"include-system-site-packages = false\nversion = {python.version}\n",
     )
     (folder / "bin").mkdir()
-    # By its minor version: another one could not import the compiled dependencies.
+    # With the minor version, since another one could not import the compiled dependencies.
     directory = os.path.dirname(python.path)
     (folder / "bin/python").symlink_to(os.path.join(directory, f"python{python.version}"))
     at_home = f"/{HOME}/{package.environment}/{site.relative_to(folder)}"
-    # By content, not by time: the files' times change on the way.
+    # By hash, since the files' times change during packaging.
     run(
         python.path, "-m", "compileall", "-q", "--invalidation-mode=unchecked-hash",
         "-s", str(site), "-p", at_home, str(site),
@@ -331,7 +332,7 @@ def _write(path: Path, text: str) -> None:
 
 def run(*argv: str, **environment: str) -> None:
     """Run a tool of the build; raises SystemExit with its output."""
-    done = subprocess.run(  # noqa: S603 (tools of the build, and our own arguments)
+    done = subprocess.run(  # noqa: S603 (build tools with fixed arguments)
         argv, capture_output=True, text=True, env={**os.environ, **environment}, check=False
     )
     if done.returncode:

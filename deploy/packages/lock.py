@@ -53,7 +53,7 @@ def _compile(name: str, what: str, *arguments: str, requirements: str = "") -> N
         "--generate-hashes", "--no-header", "--no-annotate", "--no-emit-index-url",
         f"--output-file={path}", *arguments, "-" if requirements else "pyproject.toml",
     ]  # fmt: skip
-    done = subprocess.run(  # noqa: S603 (our own arguments)
+    done = subprocess.run(  # noqa: S603 (fixed arguments)
         argv, cwd=ROOT, input=requirements, capture_output=True, text=True, check=False
     )
     if done.returncode:

@@ -7,7 +7,7 @@ from pathlib import Path
 from deploy.packages import scripts
 from deploy.packages.contents import HOME, Interpreter, Package, run, version
 
-# Nothing of the tree is stripped, compiled or searched for dependencies: it is whole already.
+# Nothing must be stripped, compiled or searched for dependencies: the tree is complete.
 _SPEC = """\
 %global __os_install_post %{{nil}}
 %global _build_id_links none
