@@ -20,7 +20,7 @@ from tests.e2e.processes import until
 
 DISK, MOUNTED = "/dev/ubda", Path("/run/disk")
 OVER_A_RESTART = "over a restart"
-EACH, SLOW = 2, frozenset(("1,000 short children",))  # jobs of a kind; but one where it is slow
+EACH, SLOW = 2, frozenset(("1,000 short children",))  # jobs of each kind; only one of slow kinds
 TIMEOUT = 300.0
 
 
@@ -79,7 +79,8 @@ def main() -> None:
     subprocess.run(["mkfs.ext4", "-q", "-F", DISK], check=True)
     MOUNTED.mkdir()
     subprocess.run(["mount", DISK, MOUNTED], check=True)
-    tempfile.tempdir = str(MOUNTED)  # jobs write past the page cache, which tmpfs cannot
+    # Jobs must write past the page cache, which is impossible on tmpfs.
+    tempfile.tempdir = str(MOUNTED)
     slurm_files.USERS.update(USERS)
     slurm_files.ACCOUNTS.update(all=tuple(USERS))
     with slurm.cluster(cgroup=2, nodes=2, cpus=4, memory_mb=600, accounting=False) as cluster:

@@ -43,10 +43,10 @@ BEGIN = 1_735_689_600  # of the year in benchmarks/ingest.py
 END = BEGIN + 365 * DAY
 USER = "user0042"
 BESIDE = "a user's newest 100"
-MANY = 50  # so many clients and more pause between two questions
+MANY = 50  # from this many clients on, clients pause between two requests
 PAUSE_SECONDS = 2
 
-# At `+n` questions differ, and the answers hardly do.
+# With `+n`, requests differ, but their answers hardly do.
 QUESTIONS: dict[str, tuple[str, str]] = {
     BESIDE: ("user", "jobs"),
     "the same, 5 keys of each": (
@@ -234,7 +234,7 @@ def main() -> None:
         alone = {name: asked(server, question, 1, 1)[0] for name, question in chosen.items()}
         begun = resident_bytes(server.pid)
         for name, question in chosen.items():
-            # So long that each client is answered, and not only those who were first in line.
+            # Long enough for every client to be answered, not only the first in the queue.
             least = 3 * alone[name] / 1000
             show(name, [
                 asked(server, question, n, max(

@@ -28,7 +28,7 @@ from benchmarks import measure, trees
 from benchmarks.node import TREE, running, sees
 from benchmarks.scrape import scraper
 
-# Counts its rounds where the watcher sees them.
+# Counts its rounds in memory shared with the watcher.
 BUSY_LOOP = """
 import mmap, struct, sys
 with open(sys.argv[1], "r+b") as file:
@@ -46,8 +46,8 @@ class State(NamedTuple):
     """Of the loop and the exporter; all of it only grows."""
 
     rounds: float
-    ran: float  # seconds on the CPU
-    waited: float  # seconds ready to run, without the CPU
+    ran: float  # seconds running on the CPU
+    waited: float  # seconds ready to run, but waiting for the CPU
     used: float  # CPU seconds of the exporter
 
     @property
@@ -91,7 +91,7 @@ def busy(cpu: int, exporter: int) -> Iterator[Callable[[], State]]:
                 return State(rounds, ran, int(waited) / 1e9, used)
 
             try:
-                time.sleep(1)  # until it loops
+                time.sleep(1)  # until it is looping
                 yield state
             finally:
                 loop.kill()

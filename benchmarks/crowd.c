@@ -1,7 +1,7 @@
-/* A crowd of processes that do nothing: fork N children that wait for a signal.
+/* Many idle processes: fork N children that wait for a signal.
  *
  *     cc -O2 -o crowd crowd.c
- *     crowd 10000            prints "ready" when all are there; they die with it
+ *     crowd 10000            prints "ready" when all are running; they die with it
  */
 #include <signal.h>
 #include <stdio.h>

@@ -95,7 +95,7 @@ def compare(
     """Print how long each takes, and the server's CPU time for one question."""
     identity = {"Authorization": f"Bearer {token}"}
     taken: dict[str, list[float]] = {"direct": [], "gate": []}
-    for number in range(times + 50):  # the first ones do not count
+    for number in range(times + 50):  # 50 more for warming up, which do not count
         for name, connection, path, headers in (
             ("direct", direct, QUERY, {}),
             ("gate", gate, GATE + QUERY, identity),

@@ -67,7 +67,7 @@ class Table:
         self._instructions = 0
         if engine.dialect.name == "sqlite":
             sa.event.listen(engine, "connect", self._count)
-            engine.dispose()  # what is open is not counted
+            engine.dispose()  # already open connections are not counted
 
     def _count(self, raw: object, _record: object) -> None:
         raw.set_progress_handler(self._counted, 1000)  # type: ignore[attr-defined]
@@ -108,7 +108,7 @@ class Table:
     def _examined(self) -> int:
         if self.engine.dialect.name == "sqlite":
             return self._instructions
-        time.sleep(1.2)  # until the counters have come in
+        time.sleep(1.2)  # until the counters have been updated
         query = "SELECT sum(seq_tup_read + idx_tup_fetch) FROM pg_stat_user_tables"
         with self.engine.connect() as db:
             return int(db.execute(sa.text(query)).scalar() or 0)
@@ -203,7 +203,7 @@ def main() -> None:
         first = 100_000_000
         for size in given.sizes or SIZES:
             table.fill(size)
-            for _ in range(3):  # what is left of the fill
+            for _ in range(3):  # process the rest of the fill
                 site.poll()
             jobs, site.slurm.answered = site.ends(ENDED, first), 0
             first += ENDED

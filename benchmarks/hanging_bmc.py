@@ -156,6 +156,6 @@ def main() -> int:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--in-band"]:
-        # the rest of the line is `python -m batchjob_exporter FLAGS`
+        # The remaining arguments are `python -m batchjob_exporter FLAGS`.
         main_with_silent_device(sys.argv[5:])
     sys.exit(main())

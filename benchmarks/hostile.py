@@ -83,7 +83,7 @@ def rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
                 scraped(transport, Path(folder), f"--path.cgroupfs={tree.cgroupfs}") as server,
             ):
                 until(lambda: server.scrape()[0] == 200, "scraped")
-                time.sleep(5.0)  # every job has been looked at
+                time.sleep(5.0)  # until every job has been read
                 for kind in (_NOBODY, *options.kind):
                     yield {"transport": transport, **row(server, kind, options)}
 

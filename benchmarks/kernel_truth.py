@@ -20,14 +20,14 @@ from tests.e2e import slurm
 
 _CGROUPS = Path("/sys/fs/cgroup")
 _CPUACCT = _CGROUPS / "cpuacct"
-_NOT_THE_JOB = "sbatch"  # ran as the job's user to submit it
+_NOT_THE_JOB = "sbatch"  # runs as the job's user, but only submits the job
 
 
 class Truth(NamedTuple):
     """A job by the kernel."""
 
     cpu_seconds: float
-    recorded_cpu_seconds: float  # by the records, which lack each task's last slice of time
+    recorded_cpu_seconds: float  # from the task records, which lack each task's last time slice
     peak_memory_bytes: float
     elapsed_seconds: float
     characters_read: float
@@ -37,8 +37,8 @@ class Truth(NamedTuple):
 class Looks(NamedTuple):
     """What was seen in the jobs' own directories."""
 
-    owners: dict[int, str]  # the job of a thread, for slurmstepd's, which are root's
-    peaks: dict[Path, int]  # bytes by a job's directory on a node
+    owners: dict[int, str]  # thread → job, for threads of slurmstepd, which belong to root
+    peaks: dict[Path, int]  # directory of a job on a node → bytes
 
 
 class _Files(NamedTuple):
@@ -152,7 +152,8 @@ def truth_of(job: Job, records: Sequence[Record], looks: Looks, used: Mapping[in
     return Truth(
         used[job.uid],
         sum(each.cpu_seconds for each in both),
-        sum(peaks) if job.kind in ON_TWO_NODES else max(peaks),  # or of each of its runs
+        # If on one node: the maximum over the job's runs.
+        sum(peaks) if job.kind in ON_TWO_NODES else max(peaks),
         max(each.ended for each in both) - min(each.ended - each.elapsed_seconds for each in both),
         sum(each.read_characters for each in own),
         sum(each.written_characters for each in own),

@@ -42,7 +42,7 @@ class Trace(NamedTuple):
     """System calls of a process while something was done."""
 
     calls: Counter[str]
-    files: Counter[str]  # path → reads of it
+    files: Counter[str]  # path → number of reads
     bytes: int  # read from those files
 
 
@@ -54,7 +54,7 @@ def _attached(pid: int, out: Path) -> Iterator[None]:
         while _tracer(pid) == 0:
             assert time.monotonic() < deadline, "strace did not attach"
             time.sleep(0.05)
-        time.sleep(0.5)  # the other threads
+        time.sleep(0.5)  # until it is attached to the other threads
         try:
             yield
         finally:
@@ -86,7 +86,7 @@ def _counted(lines: list[str]) -> Trace:
     calls: Counter[str] = Counter()
     files: Counter[str] = Counter()
     size = 0
-    unfinished: dict[str, str] = {}  # thread → path of the read it is in
+    unfinished: dict[str, str] = {}  # thread → path of its unfinished read
     for line in lines:
         thread = line.split(" ", 1)[0]
         call, resumed = _CALL.match(line), _RESUMED.match(line)

@@ -1,11 +1,11 @@
-/* The least a scrape can cost: read the files that a list names, and do nothing with them.
+/* The minimum cost of a scrape: read the files in a list, and do nothing with them.
  *
  *     cc -O2 -o readers readers.c
  *     yes '' | head -100 | readers open LIST     each round opens, reads and closes every file
  *     yes '' | head -100 | readers keep LIST     descriptors stay open; a round is one pread() per
- *                                                file, and one more where it fills the buffer
+ *                                                file, and another if it fills the buffer
  *
- * A line on standard input begins a round, so that something can happen in between. Prints one JSON
+ * A line on standard input starts a round, so that something can happen in between. Prints one JSON
  * object at the end: CPU and wall nanoseconds, system calls and bytes, each per round.
  */
 #define _GNU_SOURCE
@@ -34,7 +34,7 @@ static void fail(const char *what)
     exit(1);
 }
 
-/* A file that is gone or that answers with an error has no bytes; that is no failure here. */
+/* A file that is missing or cannot be read counts as empty; this is not an error here. */
 static void read_opened(const char *path)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);

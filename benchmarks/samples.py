@@ -62,7 +62,7 @@ class Job:
         self._joules += 1500 + chance.gauss(0, 20)
         self._faults += chance.randrange(2000)
         self._memory += PAGE * chance.randrange(-200, 201)
-        if self.kind == "io" and passes % 3 == 0:  # processes are looked at each 15 s
+        if self.kind == "io" and passes % 3 == 0:  # processes are read every 15 s
             self._read += PAGE * chance.randrange(50_000)
             self._written += PAGE * chance.randrange(50_000)
             self._operations += chance.randrange(5000)
@@ -114,7 +114,7 @@ def record(jobs: list[Job], samples: Path, passes: int) -> tuple[float, int]:
     live = sum(path.stat().st_size for job in jobs for path in files(samples, job))
     begun = time.process_time()
     recorder.start()
-    recorder.stop()  # ends and packs all files
+    recorder.stop()  # closes and repacks all files
     return cpu + time.process_time() - begun, live
 
 

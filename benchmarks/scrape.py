@@ -38,11 +38,11 @@ from tests.e2e.processes import daemon, until
 
 HERE = Path(__file__).parent
 JOBS_ALONE = ("--collector.disable-defaults", "--collector.jobs", "--runtime.cpus=all")
-EVERYTHING = (  # what is off by default, too
+EVERYTHING = (  # including what is off by default
     *(f"--collector.jobs.metrics={group}" for group in GROUPS),
     "--collector.jobs.executables=3",
 )
-TURNS = 5  # each measurement is repeated in turn with the others; the median counts
+TURNS = 5  # measurements take turns, and the median of each counts
 
 
 class Cost(NamedTuple):

@@ -28,7 +28,7 @@ def main() -> None:
         for size in sizes:
             dbd.add(min(size - total, 10_000), every=EVERY)
             total += min(size - total, 10_000)
-            while total < size:  # older ones, whose steps nobody asks for
+            while total < size:  # older jobs, whose steps are never queried
                 number = min(size - total, AT_ONCE)
                 dbd.add(number, every=EVERY, since=total * EVERY, steps=False)
                 total += number

@@ -31,12 +31,12 @@ class Record(NamedTuple):
     task: int
     uid: int
     command: str
-    ended: float  # epoch seconds, when the record came
+    ended: float  # epoch seconds at which the record arrived
     elapsed_seconds: float
-    cpu_seconds: float  # as the scheduler counted them, in nanoseconds
+    cpu_seconds: float  # as accounted by the scheduler of the kernel, in nanoseconds
     read_bytes: int  # from block devices
     written_bytes: int
-    read_characters: int  # by system calls
+    read_characters: int  # through system calls
     written_characters: int
 
 
@@ -75,10 +75,11 @@ def _ask(link: socket.socket, family: int, command: int, kind: int, value: bytes
 def _receive(link: socket.socket, found: list[Record], stopped: threading.Event) -> None:
     left_until = math.inf
     while time.monotonic() < left_until:
-        if stopped.is_set():  # what is on its way comes yet
+        if stopped.is_set():  # messages on their way still arrive
             left_until = min(left_until, time.monotonic() + 1)
         try:
-            message = link.recv(1 << 16)  # ENOBUFS, where some were lost, ends the benchmark
+            # Raises ENOBUFS, and so ends the benchmark, if messages were lost.
+            message = link.recv(1 << 16)
         except TimeoutError:
             continue
         for kind, value in _attributes(message[20:]):

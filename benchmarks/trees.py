@@ -26,7 +26,7 @@ from tests.e2e.processes import until
 UID = 20001
 KINDS = ("v1", "unified", "copy")
 V1_HIERARCHIES = ("cpuacct", "cpuset", "devices", "freezer", "memory")
-V1_STEP_ONLY = ("cpuset", "freezer")  # here Slurm makes no directories for tasks
+V1_STEP_ONLY = ("cpuset", "freezer")  # Slurm creates no task directories in these
 
 _MEMORY_STAT = (
     "anon file kernel kernel_stack pagetables sec_pagetables percpu sock vmalloc shmem "
@@ -40,7 +40,7 @@ _MEMORY_STAT = (
     "pgdeactivate pglazyfree pglazyfreed zswpin zswpout thp_fault_alloc "
     "thp_collapse_alloc"
 )
-# A job's directory of Slurm 24.11 on Linux 6.12, with io and pids switched on.
+# A job's directory with Slurm 24.11 and Linux 6.12, with io and pids enabled.
 FILES = {
     "cgroup.controllers": "cpuset cpu io memory pids\n",
     "cgroup.events": "populated 1\nfrozen 0\n",
@@ -74,9 +74,9 @@ FILES = {
     "pids.events": "max 0\n",
 }
 
-# What a line on standard input makes a job's process do: keep it, in ever more memory.
+# A job's process keeps each line of its standard input in memory.
 IDLER = "while read line; do all=$all$line; done"
-# And what changes in a copy at each moment of work: files, and the numbers in them.
+# What changes in a copy at each simulated activity: files, and the numbers in them.
 CHANGING = {
     "cpu.stat": r"(?<=_usec )[1-9]\d*",
     "memory.current": r"\d+",

@@ -38,7 +38,7 @@ def rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
                 scraped(transport, Path(folder), flag, inside=(*prefix, name)) as server,
             ):
                 until(lambda: server.scrape()[0] == 200, "scraped")
-                time.sleep(5.0)  # every job has been looked at
+                time.sleep(5.0)  # until every job has been read
                 for kind in ("nobody", *options.kind):
                     found = hostile.row(server, kind, options)
                     yield {"transport": transport, "server": name, **found}

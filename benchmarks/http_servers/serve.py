@@ -21,4 +21,4 @@ def other(name: str) -> Any:
 
 if __name__ == "__main__":
     service.HttpServer = other(sys.argv[1])  # type: ignore[attr-defined]
-    sys.exit(main.main(sys.argv[5:]))  # after `python -m batchjob_exporter`
+    sys.exit(main.main(sys.argv[5:]))  # the flags after `python -m batchjob_exporter`

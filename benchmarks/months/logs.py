@@ -30,7 +30,7 @@ from benchmarks.months.site import (
 )
 
 ZONE = ZoneInfo("Europe/Berlin")
-LARGEST_ID = 30_000  # of LSF, after which ids are used again
+LARGEST_ID = 30_000  # of LSF, which then reuses ids
 
 
 class LogLine(NamedTuple):
@@ -51,7 +51,7 @@ class LogMonth:
         self._chance = random.Random(seed)
         self.outages = outages(self._chance, days)
         lines, self.expected = MAKERS[kind](self._chance, total, days)
-        late = 0 if kind == "pbs_log" else 0.003  # the server writes its own log as things happen
+        late = 0 if kind == "pbs_log" else 0.003  # the PBS server writes its log without delay
         self._lines = sorted(self._arriving(line, late) for line in lines)
         self._at = 0
         self._place, self._away = folder / "log", folder / "away"
@@ -166,7 +166,7 @@ def lsf(chance: random.Random, total: int, days: int, form: str) -> Made:
     lines: list[LogLine] = []
     expected: dict[Key, Check] = {}
     times = sorted(BEGIN + chance.randrange(days * DAY) for _ in range(total))
-    for number, submit in enumerate(times, 1):  # an id is free again when all others were used
+    for number, submit in enumerate(times, 1):  # an id is reused after all others
         start = submit + chance.randrange(900)
         end = start + 1 + chance.randrange(7200)
         jobid = number % LARGEST_ID + 1
@@ -200,7 +200,7 @@ def json_jobs(chance: random.Random, total: int, days: int) -> Made:
         lines.append(LogLine(start, head + ', "state": "RUNNING"}\n'))
         over = head + f', "end_time": {end}, "state": "COMPLETED"'
         lines.append(LogLine(end, over + "}\n"))
-        if chance.random() < 0.01:  # somebody edits it later
+        if chance.random() < 0.01:  # the line is edited later
             at = end + chance.randrange(2 * DAY)
             lines.append(LogLine(at + DAY, f'{over}, "account": "edited"}}\n'))
             expected[str(number), submit, 1] = lambda found: found.account == "edited"

@@ -31,7 +31,7 @@ from benchmarks.months.site import (
 )
 from tests.simulated.queues import QueuedJob, SimulatedQueue, bjobs_job, qstat_job
 
-HISTORY = {"qstat": 3 * HOUR, "bjobs": HOUR}  # seconds for which ended jobs are remembered
+HISTORY = {"qstat": 3 * HOUR, "bjobs": HOUR}  # seconds for which the scheduler remembers ended jobs
 LARGEST_ID = 30_000
 
 
@@ -53,7 +53,7 @@ class QueueMonth:
         jobid = f"{number % LARGEST_ID + 1}" + (".pbs01" if self._kind == "qstat" else "")
         runs: list[tuple[int, int]] = []
         at = submit
-        if chance.random() < 0.02:  # deleted while it waits
+        if chance.random() < 0.02:  # deleted while it is waiting
             return QueuedJob(jobid, submit, runs, at + 60 + chance.randrange(3600))
         while not runs or (len(runs) < 3 and chance.random() < 0.03):
             start = at + 60 + int(chance.expovariate(1 / 900))
@@ -95,7 +95,7 @@ def _last(job: QueuedJob, begun: int, answers: Answers, history: int) -> Check |
     start = job.runs[-1][0] if job.runs else None
     if answers.within(job.end, job.end + history):
         return is_("COMPLETED" if job.runs else "CANCELLED", start, job.end)
-    if answers.within(begun, job.end):  # it was forgotten before it was seen to end
+    if answers.within(begun, job.end):  # the scheduler forgot it before its end was seen
         return lambda found: (found.state, found.end) == ("VANISHED", None)
     return None
 
@@ -133,7 +133,7 @@ def queue_month(
     """A month by `qstat` or `bjobs`."""
     month = QueueMonth(kind, total, days, seed)
     with contextlib.ExitStack() as patched:
-        for module in (qstat, qstat_jobs, formats):  # each asks for something
+        for module in (qstat, qstat_jobs, formats):  # each of these runs a command
             patched.enter_context(patch.object(module, "run", month.queue.run))
         engine = simulate(folder, month, month.outages, days, step)
     return compared(engine, month.expected())

@@ -26,7 +26,7 @@ from benchmarks.months.site import (
 )
 
 BOOT = "5f0c6f2e-6f6e-4b52-9f0b-9a3d7d0d5a01"
-KEPT = 3 * DAY  # files of ended runs
+KEPT = 3 * DAY  # how long files of ended runs are kept
 
 
 class RunsMonth:
@@ -59,7 +59,7 @@ class RunsMonth:
         fate = chance.random()
         delay = chance.randrange(12 * HOUR) if chance.random() < 0.003 else 0
         self._at(start, "begins", run)
-        if fate < 0.01:  # killed with its supervisor: nobody writes its end
+        if fate < 0.01:  # killed together with its supervisor, so that its end is not recorded
             self._at(end, "dies", run)
             self._at(end + KEPT, "is dropped", run)
             self.wanted[jobid, start, 1] = is_("VANISHED", start, None)

@@ -64,7 +64,7 @@ class Outage(NamedTuple):
     what: str  # link (slurmctld to slurmdbd), scheduler, queue, network, tsdb, poller, clock
     begin: int
     end: int
-    ahead: int = 0  # of a wrong clock
+    ahead: int = 0  # seconds by which a wrong clock is ahead
 
 
 def outages(chance: random.Random, days: int) -> list[Outage]:

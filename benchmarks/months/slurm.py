@@ -24,7 +24,7 @@ from benchmarks.months.site import (
 )
 from tests.simulated.slurm import SimulatedSlurm, SlurmJob, requeued
 
-FEDERATED = 3 << 26  # the cluster's number in a federation, as slurmctld puts it into its ids
+FEDERATED = 3 << 26  # the cluster's number in a federation, as part of slurmctld's job ids
 
 
 class SlurmMonth:
@@ -39,8 +39,8 @@ class SlurmMonth:
         self.slurm = SimulatedSlurm(BEGIN)
         self.jobs: list[SlurmJob] = []
         self.edits: list[tuple[int, SlurmJob]] = []
-        self._next = 650_000  # wraps within the month at a million jobs
-        self._used: dict[int, int] = {}  # id to the last end
+        self._next = 650_000  # ids wrap around within a month of a million jobs
+        self._used: dict[int, int] = {}  # id → end of the last job with it
 
     def _id(self, number: int = 1) -> int:
         first = self._next

@@ -12,7 +12,7 @@ from batchjob_stats_db.database.tokens import TokenRole
 from benchmarks.site.chain import Chain
 from benchmarks.site.nodes import USERS
 
-PAUSE_SECONDS = 2.0  # of a client between two questions
+PAUSE_SECONDS = 2.0  # of a client between two requests
 QUESTIONS = (
     ("user", "/api/v1/jobs"), ("user", "/jobs"), ("user", "/"), ("admin", "/api/v1/jobs"),
     ("admin", "/api/v1/jobs?state=COMPLETED"), ("admin", "/api/v1/jobs?running=true"),
@@ -60,7 +60,7 @@ def asked(chain: Chain) -> dict[str, list[float]]:
             given = {"user": users[number], "admin": admin}
             for question, milliseconds in client(chain, number, given, until_time):
                 found.setdefault(question, []).append(milliseconds)
-        except Exception as error:  # told by the one who waits for all
+        except Exception as error:  # reported by the thread that waits for all
             failures.append(error)
 
     threads = [threading.Thread(target=work, args=(n,)) for n in range(form.clients)]

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 USERS, ACCOUNTS = 500, 40
-TYPICAL_SECONDS = 600.0  # after which counters have the values of the exposition
+TYPICAL_SECONDS = 600.0  # age at which counters have the values of the exposition
 STEPS = ("batch", "extern")
 
 
@@ -151,7 +151,7 @@ class Site:
         heads = tuple(
             tuple(line.head % values for line in family.of_job) for family in self.families
         )
-        # However long it has run: how much longer it will does not depend on that.
+        # Exponential: the remaining time does not depend on how long the job has run.
         end = now + max(1.0, self._random.expovariate(1 / self._job_seconds))
         job = Job(number, node, start, end, heads, self._random.uniform(0.2, 2.0))
         here = [each for each in self._jobs[node] if each.end + self._linger > now]
@@ -205,7 +205,7 @@ class Site:
 
 def _value(line: Line, age: float, pace: float, phase: int) -> str:
     if line.kind == "counter":
-        # Its slope is between half and one and a half of the pace.
+        # Its slope is between 0.5 and 1.5 times the pace.
         seconds = age + 10 * math.sin(age / 20 + phase)
         value = line.value * pace * max(0.0, seconds) / TYPICAL_SECONDS
     elif line.kind == "gauge":

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.e2e.processes import until
 
-PATIENCE_SECONDS = 1800.0  # for a step of the start; a part that has ended is told at once
+PATIENCE_SECONDS = 1800.0  # per step of the start; a process that ends is reported immediately
 
 
 def get(url: str, **headers: str) -> bytes:
@@ -27,7 +27,8 @@ def wait(condition: Callable[[], bool], what: str, pids: Mapping[str, int], fold
             log = folder / f"{name}.log"
             words = log.read_text()[-2000:] if log.exists() else ""
             assert runs(pid), f"{what}: {name} has ended: {words}"
-        with contextlib.suppress(OSError):  # a store that takes in its first series may not answer
+        # While a store ingests its first series, it may not answer.
+        with contextlib.suppress(OSError):
             return condition()
         return False
 

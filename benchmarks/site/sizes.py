@@ -25,7 +25,7 @@ from benchmarks.site.store import store
 from tests.batchjob_stats_db import postgresql_server
 
 NODES, JOBS_EACH, JOB_SECONDS, INTERVAL = 4, 10, 3600.0, 30
-JOBS, YEARLY = 50_000, 10_000_000  # some two days of a year of ten million
+JOBS, YEARLY = 50_000, 10_000_000  # about two days of a year with ten million
 USAGE = """
 INSERT INTO job_usage (job_id, source, measured_time, until_time, samples, dropped_series, nodes,
     coverage, doubt, user_cpu_seconds, system_cpu_seconds, memory_peak_bytes,
@@ -87,7 +87,7 @@ def of_prometheus(text: str, seconds: int) -> tuple[int, float]:
     lines = list(sample_lines(text, seconds))
     with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
         home = Path(folder)
-        lines.sort(key=lambda line: line.partition("} ")[0])  # each series in one piece
+        lines.sort(key=lambda line: line.partition("} ")[0])  # group the samples of each series
         (home / "samples").write_text("\n".join([*lines, "# EOF\n"]))
         create = ["promtool", "tsdb", "create-blocks-from", "openmetrics", "samples", "data"]
         subprocess.run(create, check=True, cwd=home, capture_output=True)
